@@ -46,9 +46,16 @@ struct held_group {
     struct section_key key;
 };
 
+// Under --stdio, what a quick stage has finished is stored together, because each transaction waits for the disk.
+enum { FINISHED_MAX = 64 };
+static const double finished_seconds = 0.05; // how long one may wait for others while there is input
+
 struct runner {
     struct stage_context *context;
     const struct channel *channel;
+    struct group_record finished[FINISHED_MAX]; // to be stored, then delivered
+    size_t finished_count;
+    double finished_since; // monotonic seconds
     struct held_group *held;
     size_t count, capacity; // of held
     bool draining;          // no more groups will come
@@ -68,6 +75,32 @@ static status runner_deliver(struct runner *runner, struct group **group) {
     return OK;
 }
 
+// Stores and delivers the groups that wait for it.
+static status runner_flush(struct runner *runner) {
+    const size_t count = runner->finished_count;
+    status result = count ? group_store_save_all(runner->context->store, runner->finished, count) : OK;
+    runner->finished_count = 0;
+    for (size_t i = 0; i < count; i++) {
+        struct group *group = runner->finished[i].group;
+        if (result == OK)
+            result = runner_deliver(runner, &group);
+        else
+            group_free(&group);
+    }
+    return result;
+}
+
+// Stores a group, with a section unless it is -1, and delivers it; in a run at once, because its neighbours wait for
+// it.
+static status runner_finish(struct runner *runner, struct group *group, const struct section_key *key, int section) {
+    struct stage_context *context = runner->context;
+    const double now = clock_monotonic();
+    if (!runner->finished_count) runner->finished_since = now;
+    runner->finished[runner->finished_count++] = (struct group_record){group, *key, section};
+    const bool together = context->stage->quick && !context->node && runner->finished_count < FINISHED_MAX;
+    return together && now - runner->finished_since < finished_seconds ? OK : runner_flush(runner);
+}
+
 // Handles what the stage returned for a group: delivers it, quarantined or not, or refuses its line. What was computed
 // while the weights changed counts for nothing: it may be of no version at all, and must not be stored under one.
 static status runner_settle(struct runner *runner, const struct held_group *held, status result) {
@@ -81,18 +114,13 @@ static status runner_settle(struct runner *runner, const struct held_group *held
     if (result == BAD_SAMPLE) result = group_quarantine(group, context->stage->name, "%s", fail_text());
     if (result == OK && group->quarantine.present) context->quarantined++;
     if (result == OK) result = runner_add_times(group, context->stage->name, held->received_at);
-    if (result == OK && context->store) {
-        // A quarantined group is tried again in the next run, so its section is not kept.
-        const int section = context->stage->section;
-        const bool keep = section >= 0 && !group->quarantine.present;
-        result = group_store_save(context->store, keep ? &held->key : NULL,
-                                  keep ? (enum group_section)section : SECTION_PROMPT, group);
-    }
     if (result != OK) {
         group_free(&group);
         return result;
     }
-    return runner_deliver(runner, &group);
+    if (!context->store) return runner_deliver(runner, &group);
+    // A quarantined group is tried again in the next run, so its section is not kept.
+    return runner_finish(runner, group, &held->key, group->quarantine.present ? -1 : context->stage->section);
 }
 
 // Sets *key to the key of the section that the stage is about to add. If *found, the group has the section now. Two
@@ -125,13 +153,9 @@ static status runner_find_section(const struct stage_context *context, struct se
 // where it leaves the pipeline, because a stage before this one may have replaced it in the store by what it knew of
 // it.
 static status runner_pass(struct runner *runner, struct group *group) {
-    struct stage_context *context = runner->context;
-    if (context->store && context->last) {
-        status result = group_store_save(context->store, NULL, SECTION_PROMPT, group);
-        if (result != OK) group_free(&group);
-        TRY(result);
-    }
-    return runner_deliver(runner, &group);
+    const struct section_key none = {{0}};
+    const bool keep = runner->context->store && runner->context->last;
+    return keep ? runner_finish(runner, group, &none, -1) : runner_deliver(runner, &group);
 }
 
 // Passes a group on, finds its section in the store, or gives it to the stage. Takes the group over.
@@ -176,14 +200,14 @@ static status runner_fill(struct runner *runner) {
         int capacity = stage->work ? 1 : stage->capacity(runner->context->state);
         if (capacity <= 0) return OK;
         struct group *group = NULL;
-        int timeout = runner->count == 0 || runner->idle ? -1 : 0;
+        int timeout = (runner->count == 0 || runner->idle) && !runner->finished_count ? -1 : 0;
         status result = runner->channel->receive(runner->channel->self, capacity, timeout, &group);
         if (result == END) {
             runner->draining = true;
             return OK;
         }
         TRY(result);
-        if (group) TRY(runner_begin(runner, group));
+        TRY(group ? runner_begin(runner, group) : runner_flush(runner));
         if (!group && timeout == 0) return OK;
     }
 }
@@ -215,7 +239,7 @@ static status runner_run_filter(struct runner *runner) {
         }
         if (!runner->count && stage->on_idle) TRY(stage->on_idle(runner->context->state, false));
     } while (runner->count || !runner->draining);
-    return OK;
+    return runner_flush(runner);
 }
 
 status runner_run(struct stage_context *context, const struct channel *channel) {
@@ -236,6 +260,7 @@ status runner_run(struct stage_context *context, const struct channel *channel) 
         if (result == OK) result = runner_deliver(&runner, &group);
         group_free(&group);
     }
+    for (size_t i = 0; i < runner.finished_count; i++) group_free(&runner.finished[i].group);
     // After a failure the stage may still be at work on these groups: they are freed when it is closed.
     if (runner.count && NEW(&context->unfinished, runner.count) == OK) {
         for (size_t i = 0; i < runner.count; i++) context->unfinished[i] = runner.held[i].group;

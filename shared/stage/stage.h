@@ -35,6 +35,7 @@ struct stage {
     const struct option_table *table; // NULL: that of its kind
     unsigned needs;                   // group_need: checked before the stage sees a group
     int section;                      // the group_section that it adds and the runner stores, or -1
+    bool quick;                       // `work` takes well below a millisecond: groups may be stored together
 
     // Sets up; *state is passed to all other functions. USAGE, DATAERR or UNAVAILABLE before any group is read. NULL:
     // there is nothing to set up.

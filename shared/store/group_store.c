@@ -59,28 +59,53 @@ status group_store_find(struct group_store *store, const struct section_key *key
 }
 
 status group_store_save(struct group_store *store, const struct section_key *key, enum group_section section,
-                        const struct group *group) {
-    struct buf packed_group = {0}, packed_section = {0};
+                        struct group *group) {
+    struct group_record record = {.group = group, .section = key ? (int)section : -1};
+    if (key) record.key = *key;
+    return group_store_save_all(store, &record, 1);
+}
+
+// What a record is in the store.
+struct group_store_values {
+    struct buf group, section;
+};
+
+static status group_store_put(struct lmdb_txn *txn, const struct group_record *record,
+                              const struct group_store_values *values) {
     XXH128_canonical_t hash;
-    status result = group_to_msgpack(group, &packed_group);
-    if (result == OK && key) result = group_section_to_msgpack(group, section, &packed_section);
-    struct lmdb_val section_value = {packed_section.data, packed_section.size},
-                    group_value = {packed_group.data, packed_group.size};
+    if (record->section >= 0) {
+        const struct lmdb_val key = group_store_section_key(&record->key);
+        struct lmdb_val stored;
+        TRY(lmdb_txn_get(txn, DBI_SECTIONS, key, &stored));
+        if (stored.data) return OK;
+        TRY(lmdb_txn_put(txn, DBI_SECTIONS, key, (struct lmdb_val){values->section.data, values->section.size}));
+    }
+    return lmdb_txn_put(txn, DBI_GROUPS, group_store_id_key(record->group->id, &hash),
+                        (struct lmdb_val){values->group.data, values->group.size});
+}
+
+status group_store_save_all(struct group_store *store, const struct group_record *records, size_t count) {
+    struct group_store_values *values;
     struct lmdb_txn *txn = NULL;
+    TRY(NEW(&values, count));
+    status result = OK;
+    for (size_t i = 0; i < count && result == OK; i++) {
+        result = group_to_msgpack(records[i].group, &values[i].group);
+        if (result == OK && records[i].section >= 0)
+            result =
+                group_section_to_msgpack(records[i].group, (enum group_section)records[i].section, &values[i].section);
+    }
     if (result == OK) {
         do {
-            struct lmdb_val stored = {0};
             result = lmdb_txn_begin_write(store->env, &txn);
-            if (result == OK && key) result = lmdb_txn_get(txn, DBI_SECTIONS, group_store_section_key(key), &stored);
-            const bool fresh = !stored.data;
-            if (result == OK && key && fresh)
-                result = lmdb_txn_put(txn, DBI_SECTIONS, group_store_section_key(key), section_value);
-            if (result == OK && fresh)
-                result = lmdb_txn_put(txn, DBI_GROUPS, group_store_id_key(group->id, &hash), group_value);
+            for (size_t i = 0; i < count && result == OK; i++) result = group_store_put(txn, &records[i], &values[i]);
         } while (lmdb_txn_commit(&txn, &result));
     }
-    buf_release(&packed_group);
-    buf_release(&packed_section);
+    for (size_t i = 0; i < count; i++) {
+        buf_release(&values[i].group);
+        buf_release(&values[i].section);
+    }
+    free(values);
     return result;
 }
 

@@ -32,7 +32,18 @@ status group_store_find(struct group_store *store, const struct section_key *key
 // under `key` already, another process was quicker: nothing is stored, because later stages may have added theirs to
 // the group since. UNAVAILABLE when the disk is full.
 status group_store_save(struct group_store *store, const struct section_key *key, enum group_section section,
-                        const struct group *group);
+                        struct group *group);
+
+// A group to be stored, with one of its sections under `key`; section -1: without.
+struct group_record {
+    struct group *group;
+    struct section_key key;
+    int section; // group_section
+};
+
+// Stores several groups, each as group_store_save does, in one transaction: all or none. UNAVAILABLE when the disk is
+// full.
+status group_store_save_all(struct group_store *store, const struct group_record *records, size_t count);
 
 // *out = the group with this id, owned by the caller, who frees it with group_free; NULL when there is none. DATAERR
 // when it is damaged.

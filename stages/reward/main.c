@@ -15,6 +15,7 @@ static status reward_work(void *state, struct group *group) {
 
 static const struct stage reward_stage = {
     .name = "reward",
+    .quick = true,
     .needs = NEED_COMPLETIONS,
     .section = SECTION_REWARD,
     .open = reward_open,

@@ -17,6 +17,7 @@ static status score_work(void *state, struct group *group) {
 
 static const struct stage score_stage = {
     .name = "score",
+    .quick = true,
     .needs = NEED_COMPLETIONS,
     .section = -1,
     .open = score_open,

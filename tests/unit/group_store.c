@@ -49,6 +49,31 @@ static void test_sections_and_groups(void **state) {
     group_store_close(&store);
 }
 
+static void test_several_at_once(void **state) {
+    (void)state;
+    struct group_store *store = NULL;
+    struct group_record records[3];
+    struct group *back = NULL, *bare = make("e0-000101", "");
+    bool found;
+    assert_int_equal(group_store_open(&store, directory, false), OK);
+    for (int i = 0; i < 3; i++)
+        records[i] =
+            (struct group_record){.group = make(i ? "e0-000102" : "e0-000101", i < 2 ? ",\"advantages\":[1]" : ""),
+                                  .key = {{(unsigned char)(100 + i)}},
+                                  .section = i ? -1 : SECTION_REWARD};
+    assert_int_equal(group_store_save_all(store, records, 3), OK);
+    assert_int_equal(group_store_find(store, &records[0].key, SECTION_REWARD, bare, &found), OK);
+    assert_true(found && bare->advantages.count == 1);
+    assert_int_equal(group_store_find(store, &records[1].key, SECTION_REWARD, bare, &found), OK);
+    assert_false(found);
+    assert_int_equal(group_store_get(store, "e0-000102", &back), OK); // the later one of the two
+    assert_null(back->advantages.data);
+    group_free(&back);
+    for (int i = 0; i < 3; i++) group_free(&records[i].group);
+    group_free(&bare);
+    group_store_close(&store);
+}
+
 static status count_groups(void *context, const struct group *group) {
     int *count = context;
     ++*count;
@@ -101,6 +126,7 @@ int main(void) {
         cmocka_unit_test(test_sections_and_groups),
         cmocka_unit_test(test_iteration_and_long_ids),
         cmocka_unit_test(test_read_only_creates_nothing),
+        cmocka_unit_test(test_several_at_once),
     };
     return cmocka_run_group_tests(tests, make_directory, remove_directory);
 }
