@@ -135,8 +135,8 @@ static const struct option source_options[] = {
      .type = OPTION_INT,
      .low = 1,
      .high = MAX_INTEGER,
-     .help = "end the run when optim has trained this step, even if data are left; a quarantined sample is replaced by "
-             "the next one. Without optim: after groups_per_step groups a step (default: all data)"},
+     .help = "end the run after step N, even if data are left; the next sample replaces a quarantined one. Without "
+             "optim: after N * groups_per_step samples (default: all data)"},
     {.name = "clip",
      .offset = offsetof(struct source_options, clip),
      .type = OPTION_CHOICE,

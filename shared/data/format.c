@@ -35,7 +35,7 @@ status format_number(json_object *record, const char *key, bool required, double
 status format_label(struct group *group, json_object *record, const char *key, struct string *out) {
     json_object *value = json_object_object_get(record, key);
     struct string text = json_string(value);
-    if (!value) return OK;
+    if (!value || (text.data && !text.size)) return OK;
     if (text.data) return group_string(group, out, text.data, text.size);
     if (!json_object_is_type(value, json_type_int) && !json_object_is_type(value, json_type_double))
         return fail(DATAERR, "%s: neither a string nor a number", key);

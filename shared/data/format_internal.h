@@ -34,7 +34,8 @@ status format_strings(json_object *record, const char *key, json_object **out);
 // Sets *out to the number of a key; *out stays as it is if the key is missing and not required.
 status format_number(json_object *record, const char *key, bool required, double *out);
 
-// Copies the string or the number of a key into the group. *out stays as it is if the key is missing.
+// Copies the string or the number of a key into the group. *out stays as it is if the key is missing or the string
+// empty.
 status format_label(struct group *group, json_object *record, const char *key, struct string *out);
 
 // Sets the group's sample_id to the string or the number of a key, or to the line number if there is no such key.

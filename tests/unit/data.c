@@ -165,6 +165,7 @@ static void test_categories_of_benchmarks(void **state) {
         {BENCHMARK("./videos/MMVU.mp4", ",\"original_question_type\":\"x\""), NULL},
         {BENCHMARK("./MMVU2/videos/a/0.mp4", ",\"duration\":\"x\""), NULL},
         {BENCHMARK("./VideoMME/0.mp4", ",\"duration\":null"), NULL},
+        {BENCHMARK("./VideoMME/0.mp4", ",\"duration\":\"\""), NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct dataset *dataset = opened("video-r1", cases[i].record, plain);
