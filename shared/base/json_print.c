@@ -80,7 +80,9 @@ static bool json_shortest(double value, bool single, struct json_decimal *decima
 }
 
 static char *json_put_digits(char *at, uint64_t digits) {
-    char text[20], *begin = text + sizeof text;
+    int size = 1;
+    for (uint64_t limit = 10; size < 20 && digits >= limit; limit *= 10) size++;
+    char *begin = at + size;
     for (; digits >= 100; digits /= 100) {
         const unsigned pair = (unsigned)(digits % 100);
         *--begin = (char)('0' + pair % 10);
@@ -88,8 +90,7 @@ static char *json_put_digits(char *at, uint64_t digits) {
     }
     *--begin = (char)('0' + digits % 10);
     if (digits >= 10) *--begin = (char)('0' + digits / 10);
-    const size_t size = (size_t)(text + sizeof text - begin);
-    memcpy(at, begin, size);
+    assert(begin == at);
     return at + size;
 }
 

@@ -11,6 +11,10 @@
 
 enum { json_reader_depth = 500, JSON_READER_KEYS = 16 };
 
+static bool json_is_digit(char c) {
+    return c >= '0' && c <= '9';
+}
+
 static status json_reader_fail(struct json_reader *reader, const char *what, size_t at) {
     reader->failed = true;
     return fail(DATAERR, "not JSON: %s at byte %zu", what, at + 1);
@@ -86,7 +90,7 @@ static int32_t json_reader_unit(const char *text, size_t size) {
     if (size < 6 || text[0] != '\\' || text[1] != 'u') return -1;
     for (int i = 2; i < 6; i++) {
         if (!isxdigit((unsigned char)text[i])) return -1;
-        unit = unit * 16 + (isdigit((unsigned char)text[i]) ? text[i] - '0' : (text[i] | 0x20) - 'a' + 10);
+        unit = unit * 16 + (json_is_digit(text[i]) ? text[i] - '0' : (text[i] | 0x20) - 'a' + 10);
     }
     return unit;
 }
@@ -147,7 +151,7 @@ status json_reader_key(struct json_reader *reader, struct arena *arena, struct s
 // Adds the digits at the reader to the number; returns how many there are.
 static size_t json_reader_add_digits(struct json_reader *reader, struct json_number *number, bool fraction) {
     const size_t begin = reader->at;
-    for (; reader->at < reader->size && isdigit((unsigned char)reader->text[reader->at]); reader->at++) {
+    for (; reader->at < reader->size && json_is_digit(reader->text[reader->at]); reader->at++) {
         if (number->digits >= 1000000000000000000u) { // one more may not fit
             number->exact = false;
             number->exponent += !fraction;
@@ -183,7 +187,7 @@ status json_reader_number(struct json_reader *reader, struct json_number *out) {
         const bool minus = reader->at < size && text[reader->at] == '-';
         reader->at += minus || (reader->at < size && text[reader->at] == '+');
         const size_t first = reader->at;
-        for (; reader->at < size && isdigit((unsigned char)text[reader->at]); reader->at++)
+        for (; reader->at < size && json_is_digit(text[reader->at]); reader->at++)
             if (exponent < EXPONENT_BOUND) exponent = exponent * 10 + (text[reader->at] - '0');
         if (reader->at == first) return json_reader_fail(reader, "bad number", begin);
         out->exponent += minus ? -exponent : exponent;
@@ -201,8 +205,7 @@ size_t json_reader_plain_ints(struct json_reader *reader, int64_t *out, size_t c
         size_t at = begin;
         int64_t value = 0;
         if (taken && text[reader->at] != ',') break;
-        while (at < reader->size && at - begin < 18 && isdigit((unsigned char)text[at]))
-            value = value * 10 + (text[at++] - '0');
+        while (at < reader->size && at - begin < 18 && json_is_digit(text[at])) value = value * 10 + (text[at++] - '0');
         if (at == begin || at == reader->size || (text[at] != ',' && text[at] != ']')) break;
         if (text[begin] == '0' && at > begin + 1) break;
         out[taken++] = value;
@@ -318,7 +321,7 @@ static status json_reader_pass(struct json_reader *reader) {
     case 'n':
         return json_reader_literal(reader, "null");
     default:
-        if (c != '-' && !isdigit((unsigned char)c)) return json_reader_unexpected(reader);
+        if (c != '-' && !json_is_digit(c)) return json_reader_unexpected(reader);
         return json_reader_number(reader, &number);
     }
 }

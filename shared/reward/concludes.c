@@ -65,6 +65,7 @@ static size_t concludes_sentence_end(struct string text, size_t from) {
     for (size_t at = from; at < text.size; at += length) {
         const int32_t code = python_char_at(text, at, &length);
         const size_t next = at + length;
+        if (code == ' ' || (code >= 'A' && code <= 'z')) continue; // most characters
         if (concludes_is_line_break(code)) return next;
         if (!concludes_is_stop(code) || !python_isspace(concludes_char_at(text, next))) continue;
         if (code != '.' || !concludes_is_numbering(string_slice(text, from, next), at - from)) return next;
