@@ -132,7 +132,7 @@ static char concludes_last_mention(struct string sentence, const struct string_a
     }
     for (size_t i = 0; i < count; i++) {
         const struct string text = options->data[i].data ? python_strip(options->data[i]) : options->data[i];
-        if (!text.size) continue;
+        if (!text.data || !text.size) continue;
         const char *found = sentence.data, *end = sentence.data + sentence.size;
         while ((found = memmem(found, (size_t)(end - found), text.data, text.size)) != NULL) {
             const size_t begin = (size_t)(found - sentence.data);
