@@ -1,15 +1,12 @@
 // caravan eval: figures of scored groups, a column for each file or store.
-#include <errno.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "shared/base/file.h"
 #include "shared/base/log.h"
-#include "shared/store/group_store.h"
 #include "tools/eval.h"
 #include "tools/tools.h"
 
@@ -83,48 +80,11 @@ struct eval_reader {
     enum eval_by by;
 };
 
-static status eval_read_group(struct eval_reader *reader, const struct group *group) {
-    TRY(eval_add(reader->column, group, reader->by));
-    return reader->released ? eval_released_add(reader->released, group) : OK;
-}
-
 static status eval_visit(void *context, const struct group *group) {
-    const status result = eval_read_group(context, group);
+    const struct eval_reader *reader = context;
+    status result = eval_add(reader->column, group, reader->by);
+    if (result == OK && reader->released) result = eval_released_add(reader->released, group);
     return result == OK ? OK : fail_prefix(result, "group %s", group->id.data);
-}
-
-static status eval_read_file(struct eval_reader *reader, const char *path) {
-    char *line = NULL;
-    size_t capacity = 0, number = 0;
-    ssize_t size;
-    status result = OK;
-    FILE *file = fopen(path, "re");
-    if (!file) return fail(DATAERR, "%s: %s", path, strerror(errno));
-    while (result == OK && (size = getline(&line, &capacity, file)) >= 0) {
-        struct group *group = NULL;
-        number++;
-        if (strspn(line, " \t\n\v\f\r") == (size_t)size) continue;
-        result = group_from_json(&group, line, (size_t)size);
-        if (result == OK) result = eval_read_group(reader, group);
-        if (result != OK) fail_prefix(result, "%s: line %zu", path, number);
-        group_free(&group);
-    }
-    if (result == OK && ferror(file)) result = fail(DATAERR, "%s: %s", path, strerror(errno));
-    free(line);
-    fclose(file);
-    return result;
-}
-
-// Reads the groups of the store in `path`, or of the run in `path`.
-static status eval_read_store(struct eval_reader *reader, const char *path) {
-    struct group_store *store = NULL;
-    struct arena *memory = &reader->column->memory;
-    const char *own = path_join(memory, path, "groups.lmdb"), *of_run = path_join(memory, path, "store");
-    if (!own || !of_run) return fail_oom();
-    TRY(group_store_open(&store, !path_exists(own) && path_exists(of_run) ? of_run : path, true));
-    status result = group_store_each(store, eval_visit, reader);
-    group_store_close(&store);
-    return result == OK ? OK : fail_prefix(result, "%s", path);
 }
 
 // Returns the name of a file's column: the last part of its path, without .jsonl.
@@ -140,11 +100,9 @@ static struct string eval_name(const char *path) {
 }
 
 static status eval_read(struct eval_reader *reader, const char *path) {
-    struct stat found;
     reader->column->path = path;
     reader->column->name = eval_name(path);
-    const bool directory = !stat(path, &found) && S_ISDIR(found.st_mode);
-    TRY(directory ? eval_read_store(reader, path) : eval_read_file(reader, path));
+    TRY(subcommand_each_group(path, eval_visit, reader));
     return eval_finish(reader->column);
 }
 

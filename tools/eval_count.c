@@ -41,6 +41,11 @@ static int eval_compare_names(struct string a, struct string b) {
 // *out = the category of that name, which is made if there is none.
 static status eval_find_category(struct eval_column *column, struct string name, struct eval_category **out) {
     size_t low = 0, high = column->category_count;
+    if (high == column->category_capacity) {
+        const size_t capacity = high ? 2 * high : 32;
+        TRY(RESIZE(&column->categories, capacity));
+        column->category_capacity = capacity;
+    }
     while (low < high) {
         const size_t middle = (low + high) / 2;
         if (eval_compare_names(column->categories[middle].name, name) < 0)
@@ -50,12 +55,6 @@ static status eval_find_category(struct eval_column *column, struct string name,
     }
     *out = column->categories + low;
     if (low < column->category_count && !eval_compare_names((*out)->name, name)) return OK;
-    if (column->category_count == column->category_capacity) {
-        const size_t capacity = column->category_capacity ? 2 * column->category_capacity : 32;
-        TRY(RESIZE(&column->categories, capacity));
-        column->category_capacity = capacity;
-        *out = column->categories + low;
-    }
     memmove(*out + 1, *out, (column->category_count - low) * sizeof **out);
     **out = (struct eval_category){0};
     column->category_count++;

@@ -51,20 +51,32 @@ status subcommand_write_file(const char *dir, const char *name, const struct buf
     return result;
 }
 
+// Calls visit with every group of the store in a directory, or of the store of the run in it.
+static status subcommand_each_stored(const char *directory, status (*visit)(void *context, const struct group *group),
+                                     void *context) {
+    struct group_store *store = NULL;
+    struct arena memory = {0};
+    const char *own = path_join(&memory, directory, "groups.lmdb"), *of_run = path_join(&memory, directory, "store");
+    status result = own && of_run ? OK : fail_oom();
+    if (result == OK)
+        result = group_store_open(&store, !path_exists(own) && path_exists(of_run) ? of_run : directory, true);
+    if (result == OK) {
+        result = group_store_each(store, visit, context);
+        if (result == DATAERR) fail_prefix(result, "%s", directory);
+    }
+    group_store_close(&store);
+    arena_release(&memory);
+    return result;
+}
+
 status subcommand_each_group(const char *path, status (*visit)(void *context, const struct group *group),
                              void *context) {
-    struct group_store *store = NULL;
     struct line_reader lines = {.fd = -1};
     struct group *group = NULL;
     struct stat info;
     status result = OK;
     if (stat(path, &info)) return fail(DATAERR, "%s: %s", path, strerror(errno));
-    if (S_ISDIR(info.st_mode)) {
-        result = group_store_open(&store, path, true);
-        if (result == OK) result = group_store_each(store, visit, context);
-        group_store_close(&store);
-        return result;
-    }
+    if (S_ISDIR(info.st_mode)) return subcommand_each_stored(path, visit, context);
     lines.fd = open(path, O_RDONLY | O_CLOEXEC);
     if (lines.fd < 0) return fail(DATAERR, "%s: %s", path, strerror(errno));
     while (result == OK) {

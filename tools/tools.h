@@ -23,9 +23,9 @@ status subcommand_parse(struct options *options, const struct option_table *tabl
 // Replaces the file `name` in a directory atomically. UNAVAILABLE.
 status subcommand_write_file(const char *dir, const char *name, const struct buf *content);
 
-// Calls visit with every group of `path`, a directory with a groups store or a file of groups as JSON lines; the group
-// is valid during the call. Stops when visit fails, and returns its failure. DATAERR, with the file and the line, for a
-// line that is not a group, and for what cannot be read.
+// Calls visit with every group of `path`: a directory with a groups store, that of a run, or a file of groups as JSON
+// lines. The group is valid during the call. Stops when visit fails, and returns its failure. DATAERR, with the file
+// and the line, for a line that is not a group, and for what cannot be read.
 status subcommand_each_group(const char *path, status (*visit)(void *context, const struct group *group),
                              void *context);
 

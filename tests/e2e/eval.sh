@@ -78,7 +78,7 @@ eval_ empty.jsonl --released released.json >out
 refused() { # refused PATTERN SED-EXPRESSION: the fifth line, changed so, is refused
     sed "5$2" a.jsonl >bad.jsonl
     cmp -s a.jsonl bad.jsonl && fail "$2 changes nothing"
-    expect 65 "bad.jsonl: line 5: $1" eval_ bad.jsonl
+    expect 65 "bad.jsonl: line 5: \(group e0-4: \)*$1" eval_ bad.jsonl
 }
 refused 'not scored' 's/"scores"/"others"/'
 refused 'not a group: scores.letter: 2 for 1 completions' 's/"letter":\[0\]/"letter":[0,0]/'
