@@ -9,7 +9,7 @@
 
 #include "shared/base/json_number.h"
 
-enum { json_reader_depth = 500, JSON_READER_KEYS = 16 };
+enum { json_reader_depth = 500 };
 
 static bool json_is_digit(char c) {
     return c >= '0' && c <= '9';
@@ -282,34 +282,41 @@ status json_reader_null(struct json_reader *reader) {
     return json_reader_literal(reader, "null");
 }
 
-// Takes the key number `count` of an object; the first keys are kept in `keys`, so that one given twice is found.
-static status json_reader_pass_key(struct json_reader *reader, struct string keys[JSON_READER_KEYS], size_t count) {
-    struct string key;
-    bool escaped;
-    TRY(json_reader_scan(reader, &key, &escaped));
-    if (json_reader_peek(reader) != ':') return json_reader_unexpected(reader);
-    reader->at++;
-    if (count >= JSON_READER_KEYS) reader->rewritten = true;
-    for (size_t i = 0; i < count && i < JSON_READER_KEYS; i++)
-        if (keys[i].size == key.size && !memcmp(keys[i].data, key.data, key.size)) reader->rewritten = true;
-    if (count < JSON_READER_KEYS) keys[count] = key;
-    return OK;
+static status json_reader_pass(struct json_reader *reader);
+
+// The first keys of an object are kept, so that one given twice is found.
+static status json_reader_pass_object(struct json_reader *reader) {
+    struct string keys[16] = {{0}}, key;
+    const size_t most = sizeof keys / sizeof *keys;
+    bool more, escaped;
+    TRY(json_reader_enter(reader, '{'));
+    for (size_t count = 0;; count++) {
+        TRY(json_reader_next(reader, '{', &more));
+        if (!more) return OK;
+        TRY(json_reader_scan(reader, &key, &escaped));
+        if (json_reader_peek(reader) != ':') return json_reader_unexpected(reader);
+        reader->at++;
+        if (count >= most) reader->rewritten = true;
+        for (size_t i = 0; i < count && i < most; i++)
+            if (keys[i].size == key.size && !memcmp(keys[i].data, key.data, key.size)) reader->rewritten = true;
+        if (count < most) keys[count] = key;
+        TRY(json_reader_pass(reader));
+    }
 }
 
 static status json_reader_pass(struct json_reader *reader) {
     struct json_number number;
-    struct string string, keys[JSON_READER_KEYS];
-    size_t count = 0;
+    struct string string;
     bool more, escaped;
     const char c = json_reader_peek(reader);
     switch (c) {
-    case '[':
     case '{':
-        TRY(json_reader_enter(reader, c));
+        return json_reader_pass_object(reader);
+    case '[':
+        TRY(json_reader_enter(reader, '['));
         for (;;) {
-            TRY(json_reader_next(reader, c, &more));
+            TRY(json_reader_next(reader, '[', &more));
             if (!more) return OK;
-            if (c == '{') TRY(json_reader_pass_key(reader, keys, count++));
             TRY(json_reader_pass(reader));
         }
     case '"':
