@@ -286,7 +286,7 @@ static status json_reader_pass(struct json_reader *reader);
 
 // The first keys of an object are kept, so that one given twice is found.
 static status json_reader_pass_object(struct json_reader *reader) {
-    struct string keys[16] = {{0}}, key;
+    struct string keys[16] = {{0}}, key = {0};
     const size_t most = sizeof keys / sizeof *keys;
     bool more, escaped;
     TRY(json_reader_enter(reader, '{'));
@@ -294,6 +294,7 @@ static status json_reader_pass_object(struct json_reader *reader) {
         TRY(json_reader_next(reader, '{', &more));
         if (!more) return OK;
         TRY(json_reader_scan(reader, &key, &escaped));
+        assert(key.data);
         if (json_reader_peek(reader) != ':') return json_reader_unexpected(reader);
         reader->at++;
         if (count >= most) reader->rewritten = true;
