@@ -3,6 +3,7 @@
 #include "tests/unit/unit.h"
 
 #include "shared/base/json.h"
+#include "shared/base/json_reader.h"
 
 static void assert_printed(const char *text, const char *wanted) {
     json_object *value = NULL;
@@ -185,6 +186,52 @@ static void test_numbers_are_short(void **state) {
     assert_string_equal(got, "null");
 }
 
+// The reader must round a number's text as strtof and strtod do, also halfway between two numbers.
+static void assert_rounded(const char *text) {
+    struct json_reader reader = {.text = text, .size = strlen(text)};
+    struct json_number number;
+    assert_int_equal(json_reader_number(&reader, &number), OK);
+    assert_int_equal(reader.at, reader.size);
+    const float single = strtof(text, NULL);
+    const double whole = strtod(text, NULL);
+    float got_single;
+    double got;
+    if (json_number_float(&number, &got_single) != (isfinite(single) != 0)) print_error("%s\n", text);
+    assert_true(json_number_float(&number, &got_single) == (isfinite(single) != 0));
+    assert_true(json_number_double(&number, &got) == (isfinite(whole) != 0));
+    if (isfinite(single)) assert_memory_equal(&got_single, &single, sizeof single);
+    if (isfinite(whole)) assert_memory_equal(&got, &whole, sizeof whole);
+}
+
+static void test_the_reader_rounds_once(void **state) {
+    (void)state;
+    char text[64];
+    uint64_t bits = 88172645463325252u;
+    for (int i = 0; i < 40000; i++) {
+        bits ^= bits << 13;
+        bits ^= bits >> 7;
+        bits ^= bits << 17;
+        const uint32_t half = (uint32_t)(bits >> 32) & 0x7fffffff, after = half + 1;
+        float below, above;
+        memcpy(&below, &half, sizeof below);
+        memcpy(&above, &after, sizeof above);
+        if (!isfinite(below) || !isfinite(above)) continue;
+        snprintf(text, sizeof text, "%.9g", (double)below);
+        assert_rounded(text);
+        snprintf(text, sizeof text, "-%.17g", ((double)below + (double)above) / 2);
+        assert_rounded(text);
+        snprintf(text, sizeof text, "%llu.%llue%d", (unsigned long long)(bits % 1000),
+                 (unsigned long long)(bits >> (bits % 60)), (int)(bits % 61) - 30);
+        assert_rounded(text);
+        snprintf(text, sizeof text, "%llu", (unsigned long long)(bits >> (bits % 60)));
+        assert_rounded(text);
+    }
+    assert_rounded("1e400");
+    assert_rounded("1e-400");
+    assert_rounded("0.00000000000000000000000000000000000000000000000000000000000000000000000000000001");
+    assert_rounded("123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_numbers_keep_their_text),
@@ -194,6 +241,7 @@ int main(void) {
         cmocka_unit_test(test_keys_are_typed),
         cmocka_unit_test(test_floats_come_back),
         cmocka_unit_test(test_numbers_are_short),
+        cmocka_unit_test(test_the_reader_rounds_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
