@@ -150,7 +150,7 @@ static double group_kl_share(const struct train_completion *completion, const st
 static void group_loss(const struct train_completion *completions, size_t count, const struct loss_options *options,
                        double weight, const float *logprobs, float *dlogprobs, struct train_result *out) {
     assert(count > 0);
-    assert(!options->kl_separate || !options->token_weight);
+    assert(!options->kl_separate || options->token_weight == 0);
     *out = (struct train_result){0};
     int64_t compared = 0, referred = 0;
     size_t at = 0;
@@ -159,7 +159,7 @@ static void group_loss(const struct train_completion *completions, size_t count,
         size_t tokens = completion->completion.count;
         assert(tokens > 0); // sequence_make refuses an empty completion
         assert(!completion->has_answer || completion->answer.end <= tokens);
-        double share = options->token_weight ? options->token_weight : 1.0 / ((double)count * (double)tokens);
+        double share = options->token_weight > 0 ? options->token_weight : 1.0 / ((double)count * (double)tokens);
         for (size_t t = 0; t < tokens; t++, at++) {
             double logprob = logprobs[at], advantage = completion->advantage;
             double loss = -advantage, dlogprob = -advantage;
