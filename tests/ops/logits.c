@@ -142,15 +142,20 @@ static void logits_check_top_k(struct harness *h) {
     uint64_t *keys = harness_memory(h, (size_t)kept * sizeof *keys);
     int32_t *tokens = harness_memory(h, (size_t)kept * sizeof *tokens);
     float *logprobs = harness_memory(h, (size_t)kept * sizeof *logprobs);
-    for (int64_t i = 0; i < kept; i++)
-        keys[i] = sampling_key(((double)i + 0.3) / (double)kept, ((double)i + 0.7) / (double)kept);
-    for (int64_t first = 0, rows; first < kept; first += rows) {
-        rows = kept - first < DECODE_ROWS_MOST ? kept - first : DECODE_ROWS_MOST;
+    // Emulated, drawing from so many tokens takes long: of many tokens some are left out, but not the last one.
+    const int64_t stride = h->emulated ? (kept + 15) / 16 : 1, drawn = (kept + stride - 1) / stride;
+    for (int64_t i = 0; i < drawn; i++) {
+        const int64_t token = kept - 1 - (drawn - 1 - i) * stride;
+        keys[i] = sampling_key(((double)token + 0.3) / (double)kept, ((double)token + 0.7) / (double)kept);
+    }
+    for (int64_t first = 0, rows; first < drawn; first += rows) {
+        rows = drawn - first < DECODE_ROWS_MOST ? drawn - first : DECODE_ROWS_MOST;
         logits_sample(h, logits, count, settings, keys + first, rows, tokens + first, logprobs + first);
     }
-    for (int64_t i = 0; i < kept; i++)
-        harness_hold(h, tokens[i] == order[i].token, "sample %lld: token %d, not %d", (long long)i, tokens[i],
-                     order[i].token);
+    for (int64_t i = 0; i < drawn; i++) {
+        const int32_t wanted = order[kept - 1 - (drawn - 1 - i) * stride].token;
+        harness_hold(h, tokens[i] == wanted, "sample %lld: token %d, not %d", (long long)i, tokens[i], wanted);
+    }
 }
 
 // Logits of a broken model, which are not finite, give some token of the vocabulary.
