@@ -96,8 +96,13 @@ $(BUILD)/tests/ops/harness: $(OPS_SOURCES:%.c=$(BUILD)/%.o) $(LIBRARY)
 unit: $(UNIT_TESTS) $(if $(filter emulated,$(DEVICE)),$(EMULATED)) ## run the unit tests
 	@CARAVAN_LIB=$(BUILD)/lib tests/run-unit $(UNIT_TESTS)
 
-ops: $(OPS_HARNESS) $(if $(filter emulated,$(DEVICE)),$(EMULATED)) ## check every version of every operation against the reference
-	@set -e; for device in $(DEVICE); do CARAVAN_LIB=$(BUILD)/lib $(OPS_HARNESS) --device $$device; done
+# One target for each device, so that they run side by side. A target's name has no colon: cuda:1 is ops-cuda_1.
+OPS_DEVICES := $(subst :,_,$(DEVICE:%=ops-%))
+.PHONY: $(OPS_DEVICES)
+ops: $(OPS_DEVICES) ## check every version of every operation against the reference
+
+$(OPS_DEVICES): ops-%: $(OPS_HARNESS) $(if $(filter emulated,$(DEVICE)),$(EMULATED))
+	@CARAVAN_LIB=$(BUILD)/lib $(OPS_HARNESS) --device $(subst _,:,$*)
 
 e2e: programs $(if $(filter emulated,$(DEVICE)),$(EMULATED)) ## run the programs together, as a user does
 	@tools/deps --check $(E2E_DEBIAN)
@@ -110,7 +115,7 @@ demo: deps ## train and evaluate a small model from random weights, in minutes, 
 reference: programs ## write REFERENCE.md again from the tables
 	$(BUILD)/bin/caravan reference > REFERENCE.md
 
-check: unit ops e2e ## run the unit, operation and end-to-end tests
+check: ops unit e2e ## run the unit, operation and end-to-end tests
 
 test: deps ## install packages, build, run every test, static checks, fuzz seeds, sanitizers
 	@tools/deps --install $(E2E_DEBIAN) $(LINT_DEBIAN) $(FUZZ_DEBIAN) || true

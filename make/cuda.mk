@@ -24,7 +24,7 @@ CXX_WARNINGS := -Wall -Wextra -Wredundant-decls -Wpointer-arith -Wvla -Wshadow -
                 -Wformat=2 -Wcast-qual -Wimplicit-fallthrough -Wno-unknown-pragmas $(WERROR)
 
 # The devices that are tested; a GPU with DEVICE=cuda.
-DEVICE ?= cpu emulated
+DEVICE ?= emulated cpu
 
 # ---- emulated ----
 
