@@ -1,5 +1,6 @@
 // A strict reader of JSON that makes no tree: the caller takes one value of the text after the other. It accepts what
-// json_parse accepts.
+// json_parse accepts. It exists because json-c makes an object of every number, which takes most of the time of a group
+// with many tokens.
 //
 // A zeroed struct with `text` and `size` is at the beginning. After DATAERR, "not JSON: what at byte N", `failed` is
 // set and the reader is of no more use.
