@@ -1,6 +1,6 @@
 # Processes that share the weights in the memory of one device, on the emulator: rollout and refscore compute with optim's
-# own. The final weights are those of a run that writes each version to a file, also when rollout, refscore and optim are
-# killed in turn. With max_staleness above 0 they copy the weights.
+# own. The final weights are those of a run that writes each version to a file, also when each stage is killed in turn. With
+# max_staleness above 0 they copy the weights.
 . tests/e2e/common.sh
 . tests/e2e/run-helpers.sh
 [ -e "$bin/../lib/libcaravan-emulated.so" ] || exit 0 # the build for the thread sanitizer lacks it
@@ -25,12 +25,12 @@ if grep "another process" "$work"/files/logs/*.log; then fail "weights were lent
 
 "$bin/caravan" run "$work/p.yaml" --set run="$work/lent" --set force.program="$work/slow.sh" "${options[@]}" 2>"$work/lent.err" &
 pid=$!
-for stage in rollout refscore optim; do
+for stage in source frames rollout refscore reward optim; do
     wait_for_step lent $([ $stage = optim ] && echo 2 || echo 1)
     pkill -KILL -P $pid -f "caravan-$stage" || fail "there is no $stage: $(cat "$work/lent.err")"
 done
 wait $pid || fail "lent: $(cat "$work/lent.err")"
-[ "$(grep -c "killed by signal 9" "$work/lent.err")" = 3 ] || fail "not all were killed: $(cat "$work/lent.err")"
+[ "$(grep -c "killed by signal 9" "$work/lent.err")" = 6 ] || fail "not all were killed: $(cat "$work/lent.err")"
 check_steps lent 4
 borrowed lent rollout "used in place"
 [ "$(grep -o 'policy-[0-9-]*' "$work/lent/logs/rollout.log" | sort -u | wc -l)" = 2 ] || # once from each process of optim
