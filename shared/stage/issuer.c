@@ -117,6 +117,7 @@ static status issuer_issue(struct issuer *issuer, struct io_thread *io, int64_t 
 status issuer_tick(struct issuer *issuer, struct io_thread *io) {
     struct ledger *ledger = issuer->ledger;
     char summary[256];
+    TRY(ledger_tick(ledger, clock_monotonic()));
     if (issuer->supervised && issuer->notice.size) {
         const struct wire_message notice = {.kind = MESSAGE_NOTICE,
                                             .name = issuer->context->stage->name,
