@@ -28,6 +28,7 @@ struct issuer {
     int64_t end;        // groups of the run: `total`, or fewer by max_steps
     bool trains;        // the run has optim
     int64_t step;       // of optim
+    int64_t reissued;   // groups in flight that were issued again
     bool ready;         // optim has sent its POSITION, or there is none
     bool reissue;       // everything in flight is to be issued again
     bool finished;      // the supervisors were told that the run is finished, or that it is refused
@@ -108,6 +109,7 @@ static status issuer_issue(struct issuer *issuer, struct io_thread *io, int64_t 
     group->requires.exact = issuer->trains && issuer->staleness == 0;
     group->requires.order = seq;
     status result = runner_add_times(group, context->stage->name, started);
+    issuer->reissued += ledger_state_of(issuer->ledger, seq) == LEDGER_IN_FLIGHT;
     if (result == OK) result = ledger_issue(issuer->ledger, seq, group->id.data);
     if (result == OK) result = io_thread_put(io, group);
     group_free(&group);
@@ -283,6 +285,7 @@ void issuer_report(struct issuer *issuer, struct message_status *counters) {
     counters->run_quarantined = ledger_count(ledger, LEDGER_QUARANTINED);
     counters->run_unused = ledger_count(ledger, LEDGER_UNUSED);
     counters->done = ledger_count(ledger, LEDGER_TRAINED);
+    counters->reissued = issuer->reissued;
     if (!issuer->ready) {
         counters->state = "waits for optim";
     } else if (counters->settled >= issuer->end) {
