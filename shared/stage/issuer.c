@@ -65,7 +65,7 @@ status issuer_open(struct issuer **out, struct stage_context *context, const str
     issuer->end = issuer->total;
     if (issuer->max_steps && !issuer->trains && issuer->max_steps <= issuer->total / issuer->per_step)
         issuer->end = issuer->max_steps * issuer->per_step;
-    const char *path = path_join(&memory, config->run_dir, "ledger.lmdb");
+    const char *path = ledger_path(&memory, config->run_dir, options->common.store);
     TRY_TO(result, done, path ? OK : fail_oom());
     TRY_TO(result, done, ledger_open(&issuer->ledger, path, &ledger));
     if (config->settings) {

@@ -6,10 +6,11 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "shared/base/clock.h"
+#include "shared/base/file.h"
 #include "shared/base/log.h"
-#include "shared/base/memory.h"
 #include "shared/store/lmdb_env.h"
 
 enum { ledger_format = 1, DBI_META = 0, DBI_ENTRIES = 1, ledger_key_size = 8 };
@@ -296,6 +297,12 @@ status ledger_each(struct ledger *ledger, int64_t first,
 }
 
 // ---- opening ----
+
+const char *ledger_path(struct arena *arena, const char *run_dir, const char *store) {
+    if (!store || !lmdb_network_file_system(run_dir)) return path_join(arena, run_dir, "ledger.lmdb");
+    return arena_printf(arena, "%s/ledger-%016llx.lmdb", store,
+                        (unsigned long long)XXH3_64bits(run_dir, strlen(run_dir)));
+}
 
 status ledger_open(struct ledger **out, const char *path, const struct ledger_config *config) {
     const struct lmdb_options options = {.lazy = true};

@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "shared/base/memory.h"
 #include "shared/base/status.h"
 
 struct ledger;
@@ -46,6 +47,11 @@ struct ledger_config {
     uint64_t data; // a hash of the data and of all settings that determine the groups
     int64_t groups_per_step;
 };
+
+// Returns the path of a run's ledger: RUN/ledger.lmdb. If the run's directory is on a network file system, where LMDB
+// does not work, it is STORE/ledger-HASH.lmdb, with a hash of the directory's path, because runs may share a store.
+// `store` may be NULL. The path is in the arena; NULL when memory is short.
+const char *ledger_path(struct arena *arena, const char *run_dir, const char *store);
 
 // Opens or creates the ledger file. DATAERR when it was written with another ledger_config, UNAVAILABLE when the disk
 // fails. The caller closes it with ledger_close.

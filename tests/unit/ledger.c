@@ -1,6 +1,8 @@
 // The ledger: the state of each group, after restarts and after optim went back to a checkpoint.
 #include "tests/unit/unit.h"
 
+#include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "shared/base/file.h"
@@ -169,6 +171,32 @@ static void test_changes_are_written_together(void **state) {
     ledger_close(&ledger);
 }
 
+// Stands in for the C library's: directories called "nfs" are on NFS.
+int statfs(const char *file, struct statfs *out) {
+    const int code = (int)syscall(SYS_statfs, file, out);
+    if (strstr(file, "/nfs")) out->f_type = 0x6969;
+    return code;
+}
+
+static void test_the_ledger_is_on_a_local_disk(void **state) {
+    (void)state;
+    struct arena arena = {0};
+    const char *shared = arena_printf(&arena, "%s/nfs", dir), *other = arena_printf(&arena, "%s/nfs-2", dir);
+    const char *local = arena_printf(&arena, "%s/ledger.lmdb", dir), *on_nfs;
+    struct ledger *ledger;
+    assert_int_equal(dir_make(shared), OK);
+    assert_int_equal(dir_make(other), OK);
+    on_nfs = ledger_path(&arena, shared, dir);
+    assert_string_equal(ledger_path(&arena, dir, "/elsewhere"), local);
+    assert_int_equal(strncmp(on_nfs, local, strlen(dir) + strlen("/ledger")), 0);
+    assert_string_not_equal(on_nfs, ledger_path(&arena, other, dir));
+    assert_int_equal(ledger_open(&ledger, on_nfs, &config), OK);
+    ledger_close(&ledger);
+    assert_int_equal(ledger_open(&ledger, ledger_path(&arena, shared, NULL), &config), USAGE);
+    assert_non_null(strstr(fail_text(), "NFS"));
+    arena_release(&arena);
+}
+
 // What is kept is done with the same settings.
 static void test_other_settings_begin_anew(void **state) {
     (void)state;
@@ -216,6 +244,7 @@ int main(void) {
         cmocka_unit_test(test_changes_are_written_together),
         cmocka_unit_test(test_other_settings_begin_anew),
         cmocka_unit_test(test_other_data_is_refused),
+        cmocka_unit_test(test_the_ledger_is_on_a_local_disk),
     };
     return cmocka_run_group_tests_name("ledger", tests, set_up, tear_down);
 }
