@@ -1,0 +1,104 @@
+#include "shared/config/name_list.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NAME_MAX_LENGTH = 255, NUMBER_MAX_LENGTH = 9 };
+
+struct name_list_expansion {
+    const char *text; // of the whole list, for messages
+    struct arena *arena;
+    const char **names; // on the heap
+    size_t count;
+    char name[NAME_MAX_LENGTH + 1]; // the one that is being put together
+};
+
+static status name_list_append(struct name_list_expansion *expansion, size_t *length, const char *data, size_t size) {
+    if (*length + size > NAME_MAX_LENGTH) return fail(USAGE, "a name is longer than %d bytes", NAME_MAX_LENGTH);
+    memcpy(expansion->name + *length, data, size);
+    *length += size;
+    return OK;
+}
+
+// Keeps the finished name of `length` bytes.
+static status name_list_keep(struct name_list_expansion *expansion, size_t length) {
+    if (!length) return fail(USAGE, "'%s': a name is empty", expansion->text);
+    if (expansion->count == NAME_LIST_MAX)
+        return fail(USAGE, "'%s': more than %d names", expansion->text, NAME_LIST_MAX);
+    TRY(RESIZE(&expansion->names, expansion->count + 1));
+    const char *name = arena_strndup(expansion->arena, expansion->name, length);
+    expansion->names[expansion->count++] = name;
+    return name ? OK : fail_oom();
+}
+
+// Reads a number of 1 to NUMBER_MAX_LENGTH digits and moves *at behind it. *digits is their number.
+static status name_list_number(const struct name_list_expansion *expansion, const char **at, int *number, int *digits) {
+    const size_t length = strspn(*at, "0123456789");
+    if (!length || length > NUMBER_MAX_LENGTH)
+        return fail(USAGE, "'%s': expected a number of 1 to %d digits at '%.20s'", expansion->text, NUMBER_MAX_LENGTH,
+                    *at);
+    *number = (int)strtol(*at, NULL, 10);
+    *digits = (int)length;
+    *at += length;
+    return OK;
+}
+
+// Expands [at, end), which is the rest of a name whose first `length` bytes are known.
+static status name_list_expand_name(struct name_list_expansion *expansion, const char *at, const char *end,
+                                    size_t length) {
+    const char *open = at;
+    while (open < end && *open != '[' && *open != ']') open++;
+    TRY(name_list_append(expansion, &length, at, (size_t)(open - at)));
+    if (open == end) return name_list_keep(expansion, length);
+    if (*open == ']') return fail(USAGE, "'%s': a bracket closes that is not open", expansion->text);
+    const char *close = memchr(open, ']', (size_t)(end - open));
+    if (!close) return fail(USAGE, "'%s': a bracket is not closed", expansion->text);
+    at = open;
+    do {
+        int first, last, width, digits;
+        at++; // '[' or ','
+        TRY(name_list_number(expansion, &at, &first, &width));
+        last = first;
+        if (*at == '-') {
+            at++;
+            TRY(name_list_number(expansion, &at, &last, &digits));
+        }
+        if (last < first) return fail(USAGE, "'%s': %d is below %d", expansion->text, last, first);
+        for (int number = first; number <= last; number++) {
+            char text[16];
+            size_t longer = length;
+            const int size = snprintf(text, sizeof text, "%0*d", width, number);
+            TRY(name_list_append(expansion, &longer, text, (size_t)size));
+            TRY(name_list_expand_name(expansion, close + 1, end, longer));
+        }
+    } while (*at == ',');
+    if (at != close) return fail(USAGE, "'%s': expected ',', '-' or ']' at '%.20s'", expansion->text, at);
+    return OK;
+}
+
+status name_list_expand(const char *text, struct arena *arena, struct string_list *out) {
+    struct name_list_expansion expansion = {.text = text, .arena = arena};
+    const char *at = text;
+    status result;
+    bool more;
+    *out = (struct string_list){0};
+    do {
+        const char *end = at;
+        for (bool inside = false; *end && (inside || *end != ','); end++)
+            inside = *end == '[' || (inside && *end != ']');
+        const char *next = end;
+        more = *end == ',';
+        while (*at == ' ') at++;
+        while (end > at && end[-1] == ' ') end--;
+        TRY_TO(result, done, name_list_expand_name(&expansion, at, end, 0));
+        at = next + 1;
+    } while (more);
+    out->data = arena_alloc(arena, expansion.count * sizeof *out->data);
+    if (!out->data) TRY_TO(result, done, fail_oom());
+    memcpy(out->data, expansion.names, expansion.count * sizeof *out->data);
+    out->count = expansion.count;
+done:
+    free(expansion.names);
+    return result;
+}
