@@ -10,8 +10,6 @@
 
 #include "shared/base/file.h"
 
-enum { FIRST_PORT = 5600 };
-
 const char *deployment_machine(const struct deployment *deployment, int machine) {
     return deployment->machines > 1 ? deployment->pipeline->machines[machine].name : "";
 }
@@ -121,7 +119,10 @@ static status deployment_fingerprint(struct deployment *deployment) {
     TRY_TO(result, done, buf_printf(&text, "%s\n", pipeline->name));
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         const struct pipeline_stage *stage = &pipeline->stages[i];
-        TRY_TO(result, done, buf_printf(&text, "%s %d %d %d\n", stage->name, stage->from, stage->replicas, stage->on));
+        TRY_TO(result, done, buf_printf(&text, "%s %d %d", stage->name, stage->from, stage->replicas));
+        for (size_t k = 0; k < pipeline_stage_machine_count(stage); k++)
+            TRY_TO(result, done, buf_printf(&text, " %d", pipeline_stage_machine(stage, k)));
+        TRY_TO(result, done, buf_puts(&text, "\n"));
         TRY_TO(result, done, deployment_hash_settings(stage, &hash));
         TRY_TO(result, done, buf_printf(&settings, " %s=%016llx", stage->name, (unsigned long long)hash));
     }
@@ -145,16 +146,22 @@ done:
     return result;
 }
 
-// Makes the list of replicas with their endpoints, and sets `sockets`. The replicas of one machine have consecutive
-// ports. The path of a Unix socket is short: if the run's directory has a long path, the sockets go to
-// XDG_RUNTIME_DIR or /tmp.
+// Returns a TCP endpoint, NULL when memory is short.
+static const char *deployment_tcp(struct arena *arena, const char *address, int port) {
+    const bool v6 = strchr(address, ':') != NULL;
+    return arena_printf(arena, "tcp://%s%s%s:%d", v6 ? "[" : "", address, v6 ? "]" : "", port);
+}
+
+// Makes the list of replicas with their endpoints, and sets `sockets`. The replicas of a stage are numbered machine by
+// machine, so that one more machine at the end changes no number. The path of a Unix socket is short: if the run's
+// directory has a long path, the sockets go to XDG_RUNTIME_DIR or /tmp.
 static status deployment_make_replicas(struct deployment *deployment) {
     const struct pipeline *pipeline = deployment->pipeline;
     const size_t max_path = sizeof((struct sockaddr_un *)0)->sun_path - 1, max_number = 12;
     size_t count = deployment->machines, longest = sizeof SUPERVISOR_NAME + max_number;
     struct arena *arena = &deployment->arena;
     for (size_t i = 0; i < pipeline->stage_count; i++) {
-        count += (size_t)pipeline->stages[i].replicas;
+        count += (size_t)pipeline->stages[i].replicas * pipeline_stage_machine_count(&pipeline->stages[i]);
         size_t length = strlen(pipeline->stages[i].name) + max_number;
         if (length > longest) longest = length;
     }
@@ -173,27 +180,25 @@ static status deployment_make_replicas(struct deployment *deployment) {
         deployment->replicas[deployment->count++] = (struct replica){.number = (int)i + 1, .machine = (int)i};
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         const struct pipeline_stage *stage = &pipeline->stages[i];
-        int machine = deployment->machines > 1 && stage->on > 0 ? stage->on : 0;
-        for (int k = 1; k <= stage->replicas; k++)
+        const int replicas = stage->replicas * (int)pipeline_stage_machine_count(stage);
+        for (int k = 0; k < replicas; k++)
             deployment->replicas[deployment->count++] =
-                (struct replica){.stage = stage, .number = k, .machine = machine};
+                (struct replica){.stage = stage,
+                                 .number = k + 1,
+                                 .machine = pipeline_stage_machine(stage, (size_t)(k / stage->replicas)),
+                                 .slot = k % stage->replicas};
     }
     assert(deployment->count == count);
-    int *ports = arena_alloc(arena, deployment->machines * sizeof *ports);
-    if (!ports) return fail_oom();
-    for (size_t i = 0; i < deployment->machines; i++)
-        ports[i] = deployment->machines > 1 && pipeline->machines[i].port ? pipeline->machines[i].port : FIRST_PORT;
     for (size_t i = 0; i < deployment->count; i++) {
         struct replica *replica = &deployment->replicas[i];
         replica->local = arena_printf(arena, "ipc://%s/%s-%d", deployment->sockets, replica_stage(replica),
                                       replica->stage ? replica->number : replica->machine + 1);
         if (!replica->local) return fail_oom();
         if (deployment->machines < 2) continue;
-        const char *address = pipeline->machines[replica->machine].address;
-        bool v6 = strchr(address, ':') != NULL;
-        int port = ports[replica->machine]++;
-        replica->remote = arena_printf(arena, "tcp://%s%s%s:%d", v6 ? "[" : "", address, v6 ? "]" : "", port);
-        replica->bound = arena_printf(arena, "tcp://*:%d", port);
+        const struct pipeline_machine *machine = &pipeline->machines[replica->machine];
+        const int port = pipeline_port(pipeline, machine, replica->stage) + replica->slot;
+        replica->remote = deployment_tcp(arena, machine->address, port);
+        replica->bound = deployment_tcp(arena, machine->bind ? machine->bind : "*", port);
         if (!replica->remote || !replica->bound) return fail_oom();
     }
     return OK;

@@ -9,8 +9,9 @@
 
 struct replica {
     const struct pipeline_stage *stage; // NULL: a machine's supervisor
-    int number;                         // from 1
+    int number;                         // from 1, over all machines of the stage
     int machine;                        // 0 on one machine
+    int slot;                           // from 0: which of the stage's replicas on its machine
     const char *local;                  // its endpoint as reached on its own machine
     const char *remote;                 // as other machines reach it, NULL on one machine
     const char *bound;                  // where it listens for other machines

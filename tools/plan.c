@@ -40,8 +40,8 @@ static const struct option_table plan_table = {.program = "caravan plan",
 
 // A stage that computes on a GPU.
 struct planned_stage {
-    const char *name, *dir, *device;
-    int on, replicas;
+    const struct pipeline_stage *stage;
+    const char *dir, *device;
     struct memory_request request;
 };
 
@@ -88,11 +88,9 @@ static status plan_add_stage(struct memory_plan *plan, const struct pipeline_sta
         struct planned_stage *planned = &plan->stages[plan->count++];
         const char *device =
             model->common.device && strcmp(model->common.device, "cuda:0") != 0 ? model->common.device : "cuda";
-        *planned = (struct planned_stage){.name = stage->name,
+        *planned = (struct planned_stage){.stage = stage,
                                           .dir = arena_strndup(&plan->arena, model->dir, strlen(model->dir)),
                                           .device = arena_strndup(&plan->arena, device, strlen(device)),
-                                          .on = stage->on,
-                                          .replicas = stage->replicas,
                                           .request = *group};
         if (!planned->dir || !planned->device) TRY_TO(result, done, fail_oom());
         struct memory_request *request = &planned->request;
@@ -152,25 +150,27 @@ static double plan_gb(uint64_t bytes) {
     return (double)bytes * 1e-9;
 }
 
-static bool plan_same_gpu(const struct planned_stage *a, const struct planned_stage *b) {
-    return a->on == b->on && strcmp(a->device, b->device) == 0;
+// Whether stage `i` uses on that machine the GPU of stage `first`, which runs there.
+static bool plan_uses_gpu(const struct memory_plan *plan, size_t i, size_t first, int machine) {
+    return pipeline_stage_runs_on(plan->stages[i].stage, machine) &&
+           strcmp(plan->stages[i].device, plan->stages[first].device) == 0;
 }
 
-// *total = the bytes of all stages on the GPU of stage `first`. Prints the items if `print`.
-static status plan_sum(const struct memory_plan *plan, size_t first, bool print, uint64_t *total) {
+// *total = the bytes of all stages on the GPU of stage `first` on a machine. Prints the items if `print`.
+static status plan_sum(const struct memory_plan *plan, size_t first, int machine, bool print, uint64_t *total) {
     *total = 0;
     for (size_t i = first; i < plan->count; i++) {
         const struct planned_stage *stage = &plan->stages[i];
         struct memory_item items[MEMORY_ITEMS];
         size_t count;
-        if (!plan_same_gpu(stage, &plan->stages[first])) continue;
+        if (!plan_uses_gpu(plan, i, first, machine)) continue;
         TRY(model_memory_needs(stage->dir, &stage->request, items, &count));
         uint64_t bytes = process_bytes;
         for (size_t k = 0; k < count; k++) bytes += items[k].bytes;
-        *total += bytes * (uint64_t)stage->replicas;
+        *total += bytes * (uint64_t)stage->stage->replicas;
         if (!print) continue;
-        printf("%s: %.2f GB", stage->name, plan_gb(bytes));
-        printf(stage->replicas > 1 ? ", %d times\n" : "\n", stage->replicas);
+        printf("%s: %.2f GB", stage->stage->name, plan_gb(bytes));
+        printf(stage->stage->replicas > 1 ? ", %d times\n" : "\n", stage->stage->replicas);
         for (size_t k = 0; k < count; k++) printf("  %8.2f  %s\n", plan_gb(items[k].bytes), items[k].name);
         printf("  %8.2f  the driver\n", plan_gb(process_bytes));
     }
@@ -215,34 +215,62 @@ static const struct plan_change {
     {"optim.train_vision: false", plan_change_vision},
 };
 
-// Prints what each change would save on the GPU of stage `first`.
-static status plan_advise(const struct memory_plan *plan, size_t first, uint64_t total) {
+// Prints what each change would save on the GPU of stage `first` on a machine.
+static status plan_advise(const struct memory_plan *plan, size_t first, int machine, uint64_t total) {
     printf("each of these changes alone would save (GB):\n");
     for (size_t i = 0; i < sizeof plan_changes / sizeof *plan_changes; i++) {
         struct memory_plan changed = *plan;
         uint64_t bytes;
         for (size_t k = 0; k < changed.count; k++) plan_changes[i].apply(&changed.stages[k].request);
-        TRY(plan_sum(&changed, first, false, &bytes));
+        TRY(plan_sum(&changed, first, machine, false, &bytes));
         if (bytes < total) printf("  %8.2f  %s\n", plan_gb(total - bytes), plan_changes[i].what);
     }
     printf("or give a stage another GPU, with `device` or `on`\n");
     return OK;
 }
 
+// Whether the same stages run on both machines.
+static bool plan_same_machine(const struct memory_plan *plan, int a, int b) {
+    for (size_t i = 0; i < plan->count; i++)
+        if (pipeline_stage_runs_on(plan->stages[i].stage, a) != pipeline_stage_runs_on(plan->stages[i].stage, b))
+            return false;
+    return true;
+}
+
+// Prints the GPUs of a machine, with the names of all machines that have the same stages. *largest is the most bytes of
+// a GPU so far.
+static status plan_print_machine(const struct memory_plan *plan, const struct pipeline *pipeline, int machine,
+                                 uint64_t *largest) {
+    for (size_t i = 0; i < plan->count; i++) {
+        const char *between = " of ";
+        size_t before = 0;
+        uint64_t total;
+        if (!pipeline_stage_runs_on(plan->stages[i].stage, machine)) continue;
+        while (before < i && !plan_uses_gpu(plan, before, i, machine)) before++;
+        if (before < i) continue;
+        printf("%s", plan->stages[i].device);
+        for (int m = machine; m < (int)pipeline->machine_count; m++) {
+            if (!plan_same_machine(plan, machine, m)) continue;
+            printf("%s%s", between, pipeline->machines[m].name);
+            between = ", ";
+        }
+        printf("\n");
+        TRY(plan_sum(plan, i, machine, true, &total));
+        printf("together %.2f of %.2f GB\n", plan_gb(total), plan_gb(plan->capacity));
+        if (total > plan->capacity) TRY(plan_advise(plan, i, machine, total));
+        if (total > *largest) *largest = total;
+    }
+    return OK;
+}
+
 // Prints every GPU's stages and sum. DATAERR if one does not fit.
 static status plan_print(const struct memory_plan *plan, const struct pipeline *pipeline) {
-    uint64_t total, largest = 0;
-    for (size_t i = 0; i < plan->count; i++) {
-        const struct planned_stage *stage = &plan->stages[i];
-        size_t before = 0;
-        while (before < i && !plan_same_gpu(&plan->stages[before], stage)) before++;
-        if (before < i) continue;
-        printf("%s%s%s\n", stage->device, stage->on < 0 ? "" : " of ",
-               stage->on < 0 ? "" : pipeline->machines[stage->on].name);
-        TRY(plan_sum(plan, i, true, &total));
-        printf("together %.2f of %.2f GB\n", plan_gb(total), plan_gb(plan->capacity));
-        if (total > plan->capacity) TRY(plan_advise(plan, i, total));
-        if (total > largest) largest = total;
+    const int machines = pipeline->machine_count ? (int)pipeline->machine_count : 1;
+    uint64_t largest = 0;
+    for (int m = 0; m < machines; m++) {
+        int before = 0;
+        while (before < m && !plan_same_machine(plan, before, m)) before++;
+        if (before == m) TRY(plan_print_machine(plan, pipeline, m, &largest));
     }
     if (!plan->count) printf("no stage computes on a GPU\n");
     if (largest <= plan->capacity) return OK;

@@ -16,7 +16,8 @@
 static const struct option check_options[] = {PIPELINE_SET, {0}};
 static const struct option_table check_table = {.program = "caravan check",
                                                 .operands = "FILE",
-                                                .help = "finds every mistake in a pipeline file",
+                                                .help = "finds every mistake in a pipeline file, and lists the TCP "
+                                                        "ports of its machines",
                                                 .options = check_options,
                                                 .size = sizeof(struct pipeline_file_options)};
 
@@ -24,14 +25,19 @@ int check_main(int argc, char **argv) {
     struct pipeline_file_options given;
     struct options options = {0};
     struct pipeline *pipeline = NULL;
+    struct buf ports = {0};
     const char *path;
     status result = subcommand_open_pipeline(&pipeline, &options, &check_table, &given, argc, argv, &path);
     if (result == OK) {
-        int processes = 0;
-        for (size_t i = 0; i < pipeline->stage_count; i++) processes += pipeline->stages[i].replicas;
-        printf("%s: no mistakes: %s, %zu stages in %d processes, run in %s\n", path, pipeline->name,
+        size_t processes = 0;
+        for (size_t i = 0; i < pipeline->stage_count; i++)
+            processes += (size_t)pipeline->stages[i].replicas * pipeline_stage_machine_count(&pipeline->stages[i]);
+        printf("%s: no mistakes: %s, %zu stages in %zu processes, run in %s\n", path, pipeline->name,
                pipeline->stage_count, processes, pipeline->run);
+        if (pipeline->machine_count > 1) result = pipeline_ports_text(pipeline, &ports);
+        if (result == OK && ports.size) fwrite(ports.data, 1, ports.size, stdout);
     }
+    buf_release(&ports);
     pipeline_free(&pipeline);
     options_release(&options);
     return subcommand_exit(result);

@@ -1,7 +1,7 @@
 // A pipeline file while it is being read: the pipeline as far as it is known, and everything wrong with it.
 //
-// The parts of reading call downwards only: pipeline_read.c calls pipeline_parse.c, pipeline_validate.c and
-// pipeline_method.c in this order, and all of them call pipeline.c and diagnostics.c.
+// The parts of reading call downwards only: pipeline_read.c calls pipeline_parse.c, pipeline_validate.c,
+// pipeline_machines.c and pipeline_method.c in this order, and all of them call pipeline.c and diagnostics.c.
 #ifndef SHARED_CONFIG_PARSED_FILE_H
 #define SHARED_CONFIG_PARSED_FILE_H
 
@@ -25,6 +25,16 @@ void parse_override(struct parsed_file *file, const char *set);
 // Checks every key against its option table and every name against what it names, makes paths absolute, and completes
 // each stage with the values that it inherits.
 void validate_pipeline(struct parsed_file *file);
+
+// Adds the machines that `name` stands for, one or a list with ranges, with the keys. The address of several machines
+// is such a list, too; the value of that key is overwritten.
+void parse_machines(struct parsed_file *file, const char *name, struct location at, struct key_list *keys);
+
+// Fills in the machines, checks them and their groups, and sets the replicas and machines of each stage.
+void validate_machines(struct parsed_file *file);
+
+// Checks what the places of the stages ask of the pipeline. The stages are in the order of the flow.
+void validate_placement(struct parsed_file *file);
 
 // Sets and checks what the reward's method says of other stages. The stages are in the order of the flow.
 void validate_method(struct parsed_file *file);

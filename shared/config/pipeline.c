@@ -35,6 +35,7 @@ struct pipeline_key *key_list_set(struct key_list *keys, struct arena *arena, co
     (*end)->value = value_copy;
     (*end)->name_at = name_at;
     (*end)->value_at = value_at;
+    (*end)->items = NULL;
     return value_copy ? *end : NULL;
 }
 
@@ -60,6 +61,21 @@ struct pipeline_stage *pipeline_optim(const struct pipeline *pipeline) {
 const char *pipeline_value(const struct pipeline_stage *stage, const char *key) {
     const struct pipeline_key *found = key_list_find(&stage->keys, key);
     return found ? found->value : NULL;
+}
+
+int pipeline_stage_machine(const struct pipeline_stage *stage, size_t i) {
+    assert(i < pipeline_stage_machine_count(stage));
+    return stage->machine_count ? stage->machines[i] : 0;
+}
+
+size_t pipeline_stage_machine_count(const struct pipeline_stage *stage) {
+    return stage->machine_count ? stage->machine_count : 1;
+}
+
+bool pipeline_stage_runs_on(const struct pipeline_stage *stage, int machine) {
+    for (size_t i = 0; i < pipeline_stage_machine_count(stage); i++)
+        if (pipeline_stage_machine(stage, i) == machine) return true;
+    return false;
 }
 
 status pipeline_set(struct pipeline *pipeline, struct pipeline_stage *stage, const char *key, const char *value) {
@@ -99,6 +115,18 @@ static int pipeline_yaml_pair(yaml_document_t *yaml, int mapping, const char *na
     return mapping && key && value && yaml_document_append_mapping_pair(yaml, mapping, key, value) ? mapping : 0;
 }
 
+// The value of `on`: a name, or an array of several.
+static int pipeline_yaml_machines(yaml_document_t *yaml, const struct pipeline *pipeline,
+                                  const struct pipeline_stage *stage) {
+    if (stage->machine_count == 1) return pipeline_yaml_string(yaml, pipeline->machines[stage->machines[0]].name);
+    int array = yaml_document_add_sequence(yaml, NULL, YAML_FLOW_SEQUENCE_STYLE);
+    for (size_t i = 0; i < stage->machine_count && array; i++) {
+        int name = pipeline_yaml_string(yaml, pipeline->machines[stage->machines[i]].name);
+        if (!name || !yaml_document_append_sequence_item(yaml, array, name)) array = 0;
+    }
+    return array;
+}
+
 status pipeline_write(const struct pipeline *pipeline, struct buf *out) {
     yaml_emitter_t emitter;
     yaml_document_t yaml;
@@ -119,9 +147,8 @@ status pipeline_write(const struct pipeline *pipeline, struct buf *out) {
             keys = pipeline_yaml_pair(&yaml, keys, "program", pipeline_yaml_string(&yaml, stage->program));
         if (stage->replicas > 1)
             keys = pipeline_yaml_pair(&yaml, keys, "replicas", pipeline_yaml_int(&yaml, stage->replicas));
-        if (stage->on >= 0)
-            keys =
-                pipeline_yaml_pair(&yaml, keys, "on", pipeline_yaml_string(&yaml, pipeline->machines[stage->on].name));
+        if (stage->machine_count)
+            keys = pipeline_yaml_pair(&yaml, keys, "on", pipeline_yaml_machines(&yaml, pipeline, stage));
         for (const struct pipeline_key *key = stage->keys.first; key; key = key->next)
             keys = pipeline_yaml_pair(&yaml, keys, key->name, pipeline_yaml_string(&yaml, key->value));
         int item = yaml_document_add_mapping(&yaml, NULL, YAML_BLOCK_MAPPING_STYLE);
@@ -136,6 +163,7 @@ status pipeline_write(const struct pipeline *pipeline, struct buf *out) {
         keys = pipeline_yaml_pair(&yaml, keys, "address", pipeline_yaml_string(&yaml, machine->address));
         if (machine->key) keys = pipeline_yaml_pair(&yaml, keys, "key", pipeline_yaml_string(&yaml, machine->key));
         if (machine->port) keys = pipeline_yaml_pair(&yaml, keys, "port", pipeline_yaml_int(&yaml, machine->port));
+        if (machine->bind) keys = pipeline_yaml_pair(&yaml, keys, "bind", pipeline_yaml_string(&yaml, machine->bind));
         machines = pipeline_yaml_pair(&yaml, machines, machine->name, keys);
     }
     if (pipeline->machine_count) root = pipeline_yaml_pair(&yaml, root, "machines", machines);
@@ -161,12 +189,13 @@ static bool pipeline_shows_key(const struct pipeline_stage *stage, const struct 
     return option && option->type != OPTION_FILE && option->type != OPTION_PATH;
 }
 
-// Appends "frames x2 on gpu0".
+// Appends "frames x2 on gpu0", "rollout x4 on each of 16 machines".
 static status pipeline_stage_title(const struct pipeline *pipeline, const struct pipeline_stage *stage,
                                    struct buf *out) {
     TRY(buf_puts(out, stage->name));
     if (stage->replicas > 1) TRY(buf_printf(out, " x%d", stage->replicas));
-    if (stage->on >= 0) TRY(buf_printf(out, " on %s", pipeline->machines[stage->on].name));
+    if (stage->machine_count > 1) return buf_printf(out, " on each of %zu machines", stage->machine_count);
+    if (stage->machine_count) TRY(buf_printf(out, " on %s", pipeline->machines[stage->machines[0]].name));
     return OK;
 }
 

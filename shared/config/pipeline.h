@@ -20,6 +20,7 @@ struct pipeline_key {
     const char *name;  // with underscores
     const char *value; // as it would be typed; while the file is read, NULL for a value of the wrong form
     struct location name_at, value_at;
+    struct pipeline_key *items; // of an array of strings: each with its value and where that stands; else NULL
 };
 
 // The keys of one mapping in the order of the file.
@@ -33,8 +34,9 @@ struct pipeline_stage {
     const struct stage_kind *kind; // NULL: a user's program
     const char *program;           // of a user: an absolute path; NULL otherwise
     int from;                      // index of the stage whose groups it reads, -1: it is the source
-    int replicas;                  // 1 or more
-    int on;                        // index of its machine, -1: none was named
+    int replicas;                  // on each of its machines, 1 or more
+    int *machines;                 // indices of those that were named, in this order
+    size_t machine_count;          // 0: none was named
     struct key_list keys;          // given or inherited; not from, replicas, on and program
 };
 
@@ -43,9 +45,14 @@ struct pipeline_machine {
     struct location at;
     const char *address; // host name or IP address
     const char *key;     // its public key, NULL without one
+    const char *bind;    // the address that it listens on, NULL: all of its addresses
     int port;            // the first port that it listens on, 0: not given
     struct key_list keys;
 };
+
+// TCP ports. Each machine has a first port, that of its supervisor, and then PIPELINE_STAGE_PORTS ports for each stage
+// in the order of the flow. So the ports of a process do not depend on the replicas and machines of other stages.
+enum { PIPELINE_FIRST_PORT = 5600, PIPELINE_STAGE_PORTS = 64 };
 
 // All strings live in the arena.
 struct pipeline {
@@ -59,6 +66,7 @@ struct pipeline {
     size_t stage_count;
     struct pipeline_machine *machines;
     size_t machine_count;
+    struct key_list machine_groups;
 };
 
 // Reads the file and then applies each of sets[0..count): "stage.key=value", or "key=value" for a key of the file.
@@ -79,6 +87,23 @@ struct pipeline_stage *pipeline_find_stage(const struct pipeline *pipeline, cons
 
 // Returns the last stage if it is optim, NULL in a pipeline that trains nothing.
 struct pipeline_stage *pipeline_optim(const struct pipeline *pipeline);
+
+// Returns the index of the stage's i-th machine. A stage that names none runs on machine 0.
+int pipeline_stage_machine(const struct pipeline_stage *stage, size_t i);
+
+// Returns on how many machines the stage runs, 1 or more.
+size_t pipeline_stage_machine_count(const struct pipeline_stage *stage);
+
+// Returns whether replicas of the stage run on that machine.
+bool pipeline_stage_runs_on(const struct pipeline_stage *stage, int machine);
+
+// Returns the first of the TCP ports of `stage` on a machine, or the port of the machine's supervisor for NULL. The
+// stage's replicas there listen on that port and the next ones.
+int pipeline_port(const struct pipeline *pipeline, const struct pipeline_machine *machine,
+                  const struct pipeline_stage *stage);
+
+// Appends a table with the address of each machine and the TCP ports that the others must reach there. UNAVAILABLE.
+status pipeline_ports_text(const struct pipeline *pipeline, struct buf *out);
 
 // Returns the key of that name, NULL if the list has none.
 struct pipeline_key *key_list_find(const struct key_list *keys, const char *name);

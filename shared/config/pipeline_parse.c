@@ -14,18 +14,47 @@ static const char *pipeline_parse_name(struct parsed_file *file, const char *nam
     return copy;
 }
 
-static void pipeline_parse_key(struct parsed_file *file, struct key_list *keys, const yaml_node_t *name_node,
-                               const yaml_node_t *value_node) {
+// Reads an array of strings. Returns the first one, NULL when it is not such an array, which is diagnosed.
+static const char *pipeline_parse_array(struct parsed_file *file, struct yaml_tree *tree, const char *name,
+                                        const yaml_node_t *node, struct pipeline_key **items) {
+    const yaml_node_item_t *item = node->data.sequence.items.start, *end = node->data.sequence.items.top;
+    struct pipeline_key **link = items;
+    if (item == end) diagnostic_add(&file->diagnostics, yaml_node_location(node), "%s: the array is empty", name);
+    for (; item < end; item++) {
+        const yaml_node_t *value_node = yaml_tree_node(tree, *item);
+        const char *value = yaml_node_string(value_node);
+        struct pipeline_key *key = arena_alloc(&file->pipeline->arena, sizeof *key);
+        if (key) *key = (struct pipeline_key){.name = name, .value_at = yaml_node_location(value_node)};
+        if (key && value) key->value = arena_strndup(&file->pipeline->arena, value, strlen(value));
+        if (!value)
+            diagnostic_add(&file->diagnostics, yaml_node_location(value_node), "%s: expected a name, not %s", name,
+                           yaml_node_kind(value_node));
+        else if (!key || !key->value)
+            file->diagnostics.out_of_memory = true;
+        if (!key || !key->value) return NULL;
+        *link = key;
+        link = &key->next;
+    }
+    return *items ? (*items)->value : NULL;
+}
+
+static void pipeline_parse_key(struct parsed_file *file, struct yaml_tree *tree, struct key_list *keys,
+                               const yaml_node_t *name_node, const yaml_node_t *value_node) {
     const char *name = yaml_node_string(name_node), *value = yaml_node_string(value_node);
     struct location name_at = yaml_node_location(name_node), value_at = yaml_node_location(value_node);
+    struct pipeline_key *items = NULL;
     if (!name || !*name) {
         diagnostic_add(&file->diagnostics, name_at, "a key must be a name, not %s",
                        name ? "empty" : yaml_node_kind(name_node));
         return;
     }
-    name = pipeline_parse_name(file, name, strlen(name));
+    const bool group = keys == &file->pipeline->machine_groups;
+    if (!group) name = pipeline_parse_name(file, name, strlen(name));
     if (!name) return;
-    if (!value)
+    const bool array = value_node->type == YAML_SEQUENCE_NODE;
+    if (array && (group || !strcmp(name, "on")))
+        value = pipeline_parse_array(file, tree, name, value_node, &items);
+    else if (!value)
         diagnostic_add(&file->diagnostics, value_at, "%s: expected a value, not %s", name, yaml_node_kind(value_node));
     if (key_list_find(keys, name)) {
         diagnostic_add(&file->diagnostics, name_at, "%s is given twice", name);
@@ -36,6 +65,7 @@ static void pipeline_parse_key(struct parsed_file *file, struct key_list *keys, 
         file->diagnostics.out_of_memory = true;
     else if (!value)
         key->value = NULL; // given, although wrong: it is not reported as missing
+    if (key) key->items = items;
 }
 
 // Reads a mapping of plain values; `owner` names it.
@@ -48,7 +78,7 @@ static void pipeline_parse_keys(struct parsed_file *file, struct yaml_tree *tree
         return;
     }
     for (yaml_node_pair_t *pair = node->data.mapping.pairs.start; pair < node->data.mapping.pairs.top; pair++)
-        pipeline_parse_key(file, keys, yaml_tree_node(tree, pair->key), yaml_tree_node(tree, pair->value));
+        pipeline_parse_key(file, tree, keys, yaml_tree_node(tree, pair->key), yaml_tree_node(tree, pair->value));
 }
 
 static void pipeline_parse_stages(struct parsed_file *file, struct yaml_tree *tree, const yaml_node_t *node) {
@@ -94,7 +124,7 @@ static void pipeline_parse_stages(struct parsed_file *file, struct yaml_tree *tr
 
 void parse_tree(struct parsed_file *file, struct yaml_tree *tree) {
     struct pipeline *pipeline = file->pipeline;
-    const yaml_node_t *root = tree->root, *machines_node = NULL;
+    const yaml_node_t *root = tree->root, *machines_node = NULL, *groups_node = NULL;
     if (!root || root->type != YAML_MAPPING_NODE) {
         diagnostic_add(&file->diagnostics, (struct location){1, 1},
                        "a pipeline file is a mapping with `run` and `stages`, not %s", yaml_node_kind(root));
@@ -105,18 +135,23 @@ void parse_tree(struct parsed_file *file, struct yaml_tree *tree) {
         const yaml_node_t *value_node = yaml_tree_node(tree, pair->value);
         const char *name = yaml_node_string(name_node);
         bool stages = name && !strcmp(name, "stages"), machines = name && !strcmp(name, "machines");
-        if ((stages && pipeline->stages_at.line) || (machines && pipeline->machines_at.line)) {
+        bool machine_groups = name && !strcmp(name, "machine_groups");
+        if ((stages && pipeline->stages_at.line) || (machines && pipeline->machines_at.line) ||
+            (machine_groups && groups_node)) {
             diagnostic_add(&file->diagnostics, yaml_node_location(name_node), "%s is given twice", name);
         } else if (stages) {
             pipeline_parse_stages(file, tree, value_node);
         } else if (machines) {
             machines_node = value_node;
             pipeline->machines_at = yaml_node_location(value_node);
+        } else if (machine_groups) {
+            groups_node = value_node;
         } else {
-            pipeline_parse_key(file, &pipeline->keys, name_node, value_node);
+            pipeline_parse_key(file, tree, &pipeline->keys, name_node, value_node);
         }
     }
     if (!pipeline->stages_at.line) diagnostic_add(&file->diagnostics, yaml_node_location(root), "missing: stages");
+    if (groups_node) pipeline_parse_keys(file, tree, &pipeline->machine_groups, groups_node, "machine_groups");
     if (!machines_node) return;
     if (machines_node->type != YAML_MAPPING_NODE) {
         diagnostic_add(&file->diagnostics, pipeline->machines_at, "machines: expected a mapping of machines, not %s",
@@ -124,9 +159,7 @@ void parse_tree(struct parsed_file *file, struct yaml_tree *tree) {
         return;
     }
     yaml_node_pair_t *pair = machines_node->data.mapping.pairs.start, *end = machines_node->data.mapping.pairs.top;
-    pipeline->machines = arena_alloc(&pipeline->arena, (size_t)(end - pair + 1) * sizeof *pipeline->machines);
-    if (!pipeline->machines) file->diagnostics.out_of_memory = true;
-    for (; pair < end && pipeline->machines; pair++) {
+    for (; pair < end; pair++) {
         const yaml_node_t *name_node = yaml_tree_node(tree, pair->key);
         const char *name = yaml_node_string(name_node);
         struct location at = yaml_node_location(name_node);
@@ -134,14 +167,9 @@ void parse_tree(struct parsed_file *file, struct yaml_tree *tree) {
             diagnostic_add(&file->diagnostics, at, "a machine must have a name");
             continue;
         }
-        struct pipeline_machine *machine = &pipeline->machines[pipeline->machine_count];
-        *machine = (struct pipeline_machine){.name = arena_strndup(&pipeline->arena, name, strlen(name)), .at = at};
-        if (!machine->name) {
-            file->diagnostics.out_of_memory = true;
-            return;
-        }
-        pipeline->machine_count++;
-        pipeline_parse_keys(file, tree, &machine->keys, yaml_tree_node(tree, pair->value), machine->name);
+        struct key_list keys = {0};
+        pipeline_parse_keys(file, tree, &keys, yaml_tree_node(tree, pair->value), name);
+        parse_machines(file, name, at, &keys);
     }
 }
 

@@ -93,16 +93,7 @@ static void pipeline_sort(struct parsed_file *file) {
         diagnostic_add(&file->diagnostics, pipeline->stages_at, "stages: empty");
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         const struct pipeline_stage *stage = &pipeline->stages[i];
-        const struct pipeline_key *on = key_list_find(&stage->keys, "on"), *from = key_list_find(&stage->keys, "from");
-        if (on && on->value) {
-            struct nearest nearest = nearest_to(on->value);
-            size_t m = 0;
-            for (; m < pipeline->machine_count && strcmp(pipeline->machines[m].name, on->value) != 0; m++)
-                nearest_offer(&nearest, pipeline->machines[m].name);
-            if (m == pipeline->machine_count)
-                diagnostic_add(&file->diagnostics, on->value_at, "%s: on: no machine is named %s%s", stage->name,
-                               on->value, nearest_question(&nearest));
-        }
+        const struct pipeline_key *from = key_list_find(&stage->keys, "from");
         size_t j = 0; // another reader of the same stage
         while (j < i && (stage->from < 0 || stage->from != pipeline->stages[j].from || stage->from == (int)i ||
                          stage->from == (int)j))
@@ -138,24 +129,13 @@ static status pipeline_finish(struct parsed_file *file) {
     assert(pipeline->run && pipeline->stage_count > 0);
     if (!pipeline->name) pipeline->name = arena_strndup(&pipeline->arena, base, stem ? stem : strlen(base));
     if (!pipeline->name) return fail_oom();
-    for (size_t i = 0; i < pipeline->machine_count; i++) {
-        struct pipeline_machine *machine = &pipeline->machines[i];
-        const char *port = pipeline_take_key(&machine->keys, "port");
-        machine->address = pipeline_take_key(&machine->keys, "address");
-        assert(machine->address);
-        machine->key = pipeline_take_key(&machine->keys, "key");
-        machine->port = port ? atoi(port) : 0; // NOLINT: validated
-    }
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         struct pipeline_stage *stage = &pipeline->stages[i];
-        const char *replicas = pipeline_take_key(&stage->keys, "replicas"), *on = pipeline_take_key(&stage->keys, "on");
+        pipeline_take_key(&stage->keys, "replicas");
+        pipeline_take_key(&stage->keys, "on");
         pipeline_take_key(&stage->keys, "from");
         stage->from = (int)i - 1;
         stage->program = pipeline_take_key(&stage->keys, "program");
-        stage->replicas = replicas ? atoi(replicas) : 1; // NOLINT: validated
-        stage->on = -1;
-        for (size_t m = 0; on && m < pipeline->machine_count; m++)
-            if (!strcmp(pipeline->machines[m].name, on)) stage->on = (int)m;
     }
     return OK;
 }
@@ -191,7 +171,9 @@ status pipeline_parse(struct pipeline **out, const char *path, const char *text,
     if (file.diagnostics.count == 0 || file.pipeline->stages_at.line) {
         for (size_t i = 0; i < count; i++) parse_override(&file, sets[i]);
         validate_pipeline(&file);
+        validate_machines(&file);
         pipeline_sort(&file);
+        validate_placement(&file);
         validate_method(&file);
         validate_combinations(&file);
     }

@@ -25,8 +25,8 @@ static const struct option placement_options[] = {
      .default_value = "1",
      .low = 1,
      .high = 256,
-     .help = "processes that share the work"},
-    {.name = "on", .type = OPTION_STRING, .help = "the machine that it runs on"},
+     .help = "processes that share the work, on each of its machines"},
+    {.name = "on", .type = OPTION_STRING, .help = "the machine that it runs on, or several"},
     {.name = "program", .type = OPTION_FILE, .help = "a user's program that filters JSON lines"},
     {0},
 };
@@ -36,6 +36,7 @@ static const struct option machine_options[] = {
     {.name = "address", .type = OPTION_STRING, .required = true, .help = "host name or IP address"},
     {.name = "key", .type = OPTION_STRING, .help = "its public key, from `caravan keygen`"},
     {.name = "port", .type = OPTION_INT, .low = 1, .high = 65000, .help = "the first port that it listens on"},
+    {.name = "bind", .type = OPTION_STRING, .help = "the address that it listens on (default: all of its addresses)"},
     {0},
 };
 static const struct option_table machine_table = {.options = machine_options};
@@ -269,6 +270,8 @@ void validate_pipeline(struct parsed_file *file) {
         diagnostic_add(&file->diagnostics, (struct location){1, 1}, "pipeline: missing: run");
     for (size_t i = 0; i < pipeline->machine_count; i++) {
         const struct pipeline_machine *machine = &pipeline->machines[i];
+        if (i && machine->at.line == machine[-1].at.line && machine->at.column == machine[-1].at.column)
+            continue; // machines of one range have the same keys
         for (struct pipeline_key *key = machine->keys.first; key; key = key->next) {
             const struct option *option = option_find(&machine_table, key->name);
             if (option)
@@ -279,9 +282,6 @@ void validate_pipeline(struct parsed_file *file) {
         for (const struct option *option = machine_table.options; option->name; option++)
             if (option->required && !key_list_find(&machine->keys, option->name))
                 diagnostic_add(&file->diagnostics, machine->at, "%s: missing: %s", machine->name, option->name);
-        for (size_t k = 0; k < i; k++)
-            if (!strcmp(pipeline->machines[k].name, machine->name))
-                diagnostic_add(&file->diagnostics, machine->at, "%s: a second machine with this name", machine->name);
     }
     for (size_t i = 0; i < pipeline->stage_count; i++) pipeline_validate_stage(file, &pipeline->stages[i]);
     for (size_t i = 0; i < pipeline->stage_count; i++) {

@@ -31,6 +31,19 @@ END
 "$BIN/caravan" graph "$work/good.yaml" | grep -q '"mine" -> "reward"'
 "$BIN/caravan" graph --text "$work/good.yaml" | grep -q 'frames x2'
 
+# The machines and ports of a cluster.
+cat >"$work/cluster.yaml" <<END
+run: runs/cluster
+model: model
+stages: [source: {data: data/train.jsonl}, rollout: {replicas: 4, on: pool}, score: {on: a}]
+machines: {a: {address: 10.0.0.1, port: 7000}, "gpu[01-16]": {address: "10.0.1.[1-16]"}}
+machine_groups: {pool: "gpu[01-16]"}
+END
+"$BIN/caravan" check "$work/cluster.yaml" >"$work/out"
+grep -q 'no mistakes: cluster, 3 stages in 66 processes' "$work/out"
+grep -qx 'a        10.0.0.1   7000, 7064, 7192' "$work/out"
+grep -qx 'gpu16    10.0.1.16  5600, 5728-5731' "$work/out"
+
 cat >"$work/bad.yaml" <<END
 runs: runs/bad
 model: nowhere

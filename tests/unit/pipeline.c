@@ -65,7 +65,9 @@ static void check_good(const struct pipeline *pipeline) {
     assert_null(pipeline_value(&stages[0], "model"));
     assert_int_equal(stages[0].from, -1);
     assert_int_equal(stages[1].replicas, 2);
-    assert_int_equal(stages[1].on, 0);
+    assert_int_equal(stages[1].machine_count, 1);
+    assert_int_equal(stages[1].machines[0], 0);
+    assert_int_equal(stages[2].machine_count, 0);
     assert_string_equal(pipeline_value(&stages[1], "media_root"), dir);
     assert_string_equal(pipeline_value(&stages[2], "group_size"), "4");
     assert_string_equal(pipeline_value(&stages[2], "seed"), "9");

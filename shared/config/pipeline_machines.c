@@ -1,0 +1,268 @@
+// The machines of a pipeline: ranges of them, their groups, the machines of each stage, and the TCP ports.
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/config/name_list.h"
+#include "shared/config/parsed_file.h"
+
+// ---- machines ----
+
+// Adds a machine with copies of the keys.
+static void pipeline_add_machine(struct parsed_file *file, const char *name, struct location at,
+                                 const struct key_list *keys) {
+    struct pipeline *pipeline = file->pipeline;
+    const size_t count = pipeline->machine_count;
+    if (!(count & (count - 1))) { // a power of two: there is no room
+        struct pipeline_machine *more = arena_alloc(&pipeline->arena, (count ? 2 * count : 1) * sizeof *more);
+        if (more && count) memcpy(more, pipeline->machines, count * sizeof *more);
+        if (more) pipeline->machines = more;
+        if (!more) file->diagnostics.out_of_memory = true;
+        if (!more) return;
+    }
+    struct pipeline_machine *machine = &pipeline->machines[pipeline->machine_count++];
+    *machine = (struct pipeline_machine){.name = name, .at = at};
+    for (const struct pipeline_key *key = keys->first; key; key = key->next) {
+        struct pipeline_key *copy = key_list_set(&machine->keys, &pipeline->arena, key->name,
+                                                 key->value ? key->value : "", key->name_at, key->value_at);
+        if (!copy)
+            file->diagnostics.out_of_memory = true;
+        else if (!key->value)
+            copy->value = NULL;
+    }
+}
+
+void parse_machines(struct parsed_file *file, const char *name, struct location at, struct key_list *keys) {
+    struct arena *arena = &file->pipeline->arena;
+    struct pipeline_key *address = key_list_find(keys, "address");
+    struct string_list names, addresses = {0};
+    if (name_list_expand(name, arena, &names) != OK) {
+        diagnostic_add(&file->diagnostics, at, "machines: %s", fail_text());
+        return;
+    }
+    if (names.count > 1 && address && address->value) {
+        const bool expanded = name_list_expand(address->value, arena, &addresses) == OK;
+        if (!expanded)
+            diagnostic_add(&file->diagnostics, address->value_at, "%s: address: %s", name, fail_text());
+        else if (addresses.count != names.count)
+            diagnostic_add(&file->diagnostics, address->value_at, "%s: address: %zu addresses for %zu machines", name,
+                           addresses.count, names.count);
+        if (!expanded || addresses.count != names.count) address->value = NULL;
+    }
+    for (size_t i = 0; i < names.count; i++) {
+        if (address && address->value && names.count > 1) address->value = addresses.data[i];
+        pipeline_add_machine(file, names.data[i], at, keys);
+    }
+}
+
+static const char *pipeline_machine_value(const struct pipeline_machine *machine, const char *name) {
+    const struct pipeline_key *key = key_list_find(&machine->keys, name);
+    return key ? key->value : NULL;
+}
+
+// A group of machines, or those of a stage while they are collected.
+struct machine_set {
+    const char *name;
+    int *list;
+    size_t count;
+};
+
+static int pipeline_find_machine(const struct pipeline *pipeline, const char *name) {
+    for (size_t m = 0; m < pipeline->machine_count; m++)
+        if (!strcmp(pipeline->machines[m].name, name)) return (int)m;
+    return -1;
+}
+
+static void pipeline_add_to_set(struct parsed_file *file, struct machine_set *set, const char *owner, int machine,
+                                struct location at) {
+    for (size_t i = 0; i < set->count; i++) {
+        if (set->list[i] != machine) continue;
+        diagnostic_add(&file->diagnostics, at, "%s: %s is named twice", owner, file->pipeline->machines[machine].name);
+        return;
+    }
+    if (RESIZE(&set->list, set->count + 1) != OK)
+        file->diagnostics.out_of_memory = true;
+    else
+        set->list[set->count++] = machine;
+}
+
+// Adds the machines of one name: a machine, or one of the first `count` groups.
+static void pipeline_resolve_name(struct parsed_file *file, struct machine_set *set, const char *owner,
+                                  const char *name, struct location at, const struct machine_set *groups,
+                                  size_t count) {
+    const struct pipeline *pipeline = file->pipeline;
+    const int machine = pipeline_find_machine(pipeline, name);
+    size_t group = 0;
+    while (group < count && strcmp(groups[group].name, name) != 0) group++;
+    if (machine >= 0) {
+        pipeline_add_to_set(file, set, owner, machine, at);
+    } else if (group < count) {
+        for (size_t i = 0; i < groups[group].count; i++)
+            pipeline_add_to_set(file, set, owner, groups[group].list[i], at);
+    } else {
+        struct nearest nearest = nearest_to(name);
+        for (size_t m = 0; m < pipeline->machine_count; m++) nearest_offer(&nearest, pipeline->machines[m].name);
+        for (size_t i = 0; i < count; i++) nearest_offer(&nearest, groups[i].name);
+        diagnostic_add(&file->diagnostics, at, "%s: no machine is named %s%s", owner, name, nearest_question(&nearest));
+    }
+}
+
+// Adds the machines of a key's value, or of each item of its array.
+static void pipeline_resolve(struct parsed_file *file, struct machine_set *set, const char *owner,
+                             const struct pipeline_key *key, const struct machine_set *groups, size_t count) {
+    if (!key->value) return; // diagnosed already
+    for (const struct pipeline_key *item = key->items ? key->items : key; item; item = key->items ? item->next : NULL) {
+        struct string_list names;
+        if (name_list_expand(item->value, &file->pipeline->arena, &names) != OK)
+            diagnostic_add(&file->diagnostics, item->value_at, "%s: %s", owner, fail_text());
+        for (size_t i = 0; i < names.count; i++)
+            pipeline_resolve_name(file, set, owner, names.data[i], item->value_at, groups, count);
+    }
+}
+
+// Sets `replicas` and the machines of a stage.
+static void pipeline_place_stage(struct parsed_file *file, struct pipeline_stage *stage,
+                                 const struct machine_set *groups, size_t count) {
+    struct arena *arena = &file->pipeline->arena;
+    const struct pipeline_key *on = key_list_find(&stage->keys, "on"),
+                              *replicas = key_list_find(&stage->keys, "replicas");
+    const char *owner = arena_printf(arena, "%s: on", stage->name);
+    struct machine_set set = {0};
+    stage->replicas = replicas && replicas->value ? atoi(replicas->value) : 1; // NOLINT: validated
+    if (on && owner) pipeline_resolve(file, &set, owner, on, groups, count);
+    if (set.count) stage->machines = arena_alloc(arena, set.count * sizeof *set.list);
+    if (!owner || (set.count && !stage->machines)) file->diagnostics.out_of_memory = true;
+    if (stage->machines) memcpy(stage->machines, set.list, set.count * sizeof *set.list);
+    if (stage->machines) stage->machine_count = set.count;
+    if (on && set.count > 1 && stage->kind && stage->kind->single)
+        diagnostic_add(&file->diagnostics, on->value_at, "%s: on: it has one process, so it runs on one machine",
+                       stage->name);
+    free(set.list);
+}
+
+void validate_machines(struct parsed_file *file) {
+    struct pipeline *pipeline = file->pipeline;
+    struct machine_set *groups = NULL;
+    const size_t group_count = key_list_count(&pipeline->machine_groups);
+    size_t known = 0;
+    for (size_t i = 0; i < pipeline->machine_count; i++) {
+        struct pipeline_machine *machine = &pipeline->machines[i];
+        const char *port = pipeline_machine_value(machine, "port");
+        machine->address = pipeline_machine_value(machine, "address");
+        machine->key = pipeline_machine_value(machine, "key");
+        machine->bind = pipeline_machine_value(machine, "bind");
+        machine->port = port ? atoi(port) : 0; // NOLINT: validated
+        if (machine->name[strcspn(machine->name, "/ \t\r\n")])
+            diagnostic_add(&file->diagnostics, machine->at, "%s: a machine's name has no spaces and no '/'",
+                           machine->name);
+        if (pipeline_find_machine(pipeline, machine->name) != (int)i)
+            diagnostic_add(&file->diagnostics, machine->at, "%s: a second machine with this name", machine->name);
+    }
+    if (NEW(&groups, group_count) != OK) file->diagnostics.out_of_memory = true;
+    const struct pipeline_key *key = pipeline->machine_groups.first;
+    for (; groups && key; key = key->next) {
+        const char *owner = arena_printf(&pipeline->arena, "machine_groups: %s", key->name);
+        groups[known].name = key->name;
+        if (pipeline_find_machine(pipeline, key->name) >= 0)
+            diagnostic_add(&file->diagnostics, key->name_at, "%s: a machine has this name", owner ? owner : "");
+        pipeline_resolve(file, &groups[known++], owner ? owner : key->name, key, NULL, 0);
+    }
+    for (size_t i = 0; i < pipeline->stage_count; i++) pipeline_place_stage(file, &pipeline->stages[i], groups, known);
+    for (size_t i = 0; i < known; i++) free(groups[i].list);
+    free(groups);
+}
+
+// ---- ports ----
+
+int pipeline_port(const struct pipeline *pipeline, const struct pipeline_machine *machine,
+                  const struct pipeline_stage *stage) {
+    const int first = machine->port ? machine->port : PIPELINE_FIRST_PORT;
+    return stage ? first + PIPELINE_STAGE_PORTS * (int)(stage - pipeline->stages + 1) : first;
+}
+
+// The ports on a machine of the i-th stage, or, for i = -1, of the supervisor. *count is 0 if the stage runs elsewhere.
+static int pipeline_port_range(const struct pipeline *pipeline, int machine, int i, int *count) {
+    const struct pipeline_stage *stage = i < 0 ? NULL : &pipeline->stages[i];
+    *count = !stage ? 1 : pipeline_stage_runs_on(stage, machine) ? stage->replicas : 0;
+    return pipeline_port(pipeline, &pipeline->machines[machine], stage);
+}
+
+// Finds a port that two machines with one address share, 0 if there is none.
+static int pipeline_shared_port(const struct pipeline *pipeline, int a, int b) {
+    const char *address = pipeline->machines[a].address, *other = pipeline->machines[b].address;
+    const int stages = (int)pipeline->stage_count;
+    if (!address || !other || strcmp(address, other) != 0) return 0;
+    for (int i = -1; i < stages; i++) {
+        for (int k = -1; k < stages; k++) {
+            int count_a, count_b;
+            const int first_a = pipeline_port_range(pipeline, a, i, &count_a),
+                      first_b = pipeline_port_range(pipeline, b, k, &count_b);
+            if (first_a < first_b + count_b && first_b < first_a + count_a)
+                return first_a > first_b ? first_a : first_b;
+        }
+    }
+    return 0;
+}
+
+// Returns where a machine's key stands, or the machine itself if it is not given.
+static struct location pipeline_machine_key_at(const struct pipeline_machine *machine, const char *name) {
+    const struct pipeline_key *key = key_list_find(&machine->keys, name);
+    return key ? key->value_at : machine->at;
+}
+
+void validate_placement(struct parsed_file *file) {
+    const struct pipeline *pipeline = file->pipeline;
+    const int machines = (int)pipeline->machine_count;
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        const struct pipeline_stage *stage = &pipeline->stages[i];
+        const struct pipeline_key *replicas = key_list_find(&stage->keys, "replicas"),
+                                  *on = key_list_find(&stage->keys, "on");
+        if (machines > 1 && stage->replicas > PIPELINE_STAGE_PORTS && replicas)
+            diagnostic_add(&file->diagnostics, replicas->value_at,
+                           "%s: replicas: %d is out of range: 1 to %d where the file has several machines", stage->name,
+                           stage->replicas, PIPELINE_STAGE_PORTS);
+        if (on && stage->machine_count > 1 && i + 1 == pipeline->stage_count && !(stage->kind && stage->kind->single))
+            diagnostic_add(&file->diagnostics, on->value_at,
+                           "%s: on: the last stage runs on one machine, whose store gets the whole groups",
+                           stage->name);
+    }
+    for (int m = 0; m < machines && machines > 1; m++) {
+        const struct pipeline_machine *machine = &pipeline->machines[m];
+        const int last = pipeline_port(pipeline, machine, pipeline->stages + pipeline->stage_count) - 1;
+        if (last > UINT16_MAX)
+            diagnostic_add(&file->diagnostics, pipeline_machine_key_at(machine, "port"),
+                           "%s: port: the stages need the ports from %d to %d, and the last one is %d", machine->name,
+                           pipeline_port(pipeline, machine, NULL), last, UINT16_MAX);
+        for (int other = 0; other < m; other++) {
+            const int port = pipeline_shared_port(pipeline, other, m);
+            if (!port) continue;
+            diagnostic_add(&file->diagnostics, pipeline_machine_key_at(machine, "port"),
+                           "%s: port %d is one of %s, which has the same address", machine->name, port,
+                           pipeline->machines[other].name);
+            break;
+        }
+    }
+}
+
+status pipeline_ports_text(const struct pipeline *pipeline, struct buf *out) {
+    int name_width = (int)strlen("machine"), address_width = (int)strlen("address");
+    for (size_t m = 0; m < pipeline->machine_count; m++) {
+        const int name = (int)strlen(pipeline->machines[m].name), address = (int)strlen(pipeline->machines[m].address);
+        if (name > name_width) name_width = name;
+        if (address > address_width) address_width = address;
+    }
+    TRY(buf_printf(out, "%-*s  %-*s  TCP ports\n", name_width, "machine", address_width, "address"));
+    for (size_t m = 0; m < pipeline->machine_count; m++) {
+        const struct pipeline_machine *machine = &pipeline->machines[m];
+        TRY(buf_printf(out, "%-*s  %-*s  %d", name_width, machine->name, address_width, machine->address,
+                       pipeline_port(pipeline, machine, NULL)));
+        for (int i = 0; i < (int)pipeline->stage_count; i++) {
+            int count;
+            const int first = pipeline_port_range(pipeline, (int)m, i, &count);
+            if (count) TRY(buf_printf(out, ", %d", first));
+            if (count > 1) TRY(buf_printf(out, "-%d", first + count - 1));
+        }
+        TRY(buf_puts(out, "\n"));
+    }
+    return OK;
+}

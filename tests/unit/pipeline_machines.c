@@ -1,0 +1,210 @@
+// Machines of pipeline files: ranges, groups, stages on several of them, ports, and where mistakes stand.
+#include "tests/unit/unit.h"
+
+#include "shared/config/pipeline.h"
+
+#define HEAD "run: /r\nmodel: /\nstages:\n  - source: {data: /dev/null}\n"
+#define TAIL "  - rollout: {replicas: 4, on: samplers}\n  - refscore: {}\n  - reward: {}\n  - optim: {on: trainer}\n"
+
+static status parse(struct pipeline **out, const char *text, const char *const *sets, size_t count,
+                    struct buf *mistakes) {
+    return pipeline_parse(out, "/p.yaml", text, strlen(text), sets, count, mistakes);
+}
+
+static struct pipeline *parse_good(const char *text, const char *const *sets, size_t count) {
+    struct pipeline *pipeline;
+    struct buf mistakes = {0};
+    if (parse(&pipeline, text, sets, count, &mistakes) != OK) assert_string_equal(mistakes.data, "");
+    buf_release(&mistakes);
+    return pipeline;
+}
+
+static const char cluster[] = HEAD "  - frames: {replicas: 2, on: [cpu1, samplers]}\n" TAIL "machines:\n"
+                                   "  trainer: {address: 10.0.0.1}\n"
+                                   "  cpu1: {address: 10.0.0.2, port: 7000, bind: 10.0.0.2}\n"
+                                   "  gpu[01-16]: {address: \"10.0.1.[1-16]\", key: shared}\n"
+                                   "machine_groups:\n"
+                                   "  samplers: \"gpu[01-16]\"\n";
+
+static void check_cluster(const struct pipeline *pipeline) {
+    assert_int_equal(pipeline->machine_count, 18);
+    assert_string_equal(pipeline->machines[1].bind, "10.0.0.2");
+    assert_null(pipeline->machines[0].bind);
+    assert_string_equal(pipeline->machines[2].name, "gpu01");
+    assert_string_equal(pipeline->machines[2].address, "10.0.1.1");
+    assert_string_equal(pipeline->machines[17].name, "gpu16");
+    assert_string_equal(pipeline->machines[17].address, "10.0.1.16");
+    assert_string_equal(pipeline->machines[17].key, "shared");
+    const struct pipeline_stage *frames = &pipeline->stages[1], *rollout = &pipeline->stages[2];
+    assert_int_equal(frames->machine_count, 17);
+    assert_int_equal(frames->machines[0], 1);
+    assert_int_equal(frames->machines[16], 17);
+    assert_int_equal(rollout->machine_count, 16);
+    assert_int_equal(rollout->machines[15], 17);
+    assert_int_equal(rollout->replicas, 4);
+    assert_true(pipeline_stage_runs_on(rollout, 2));
+    assert_false(pipeline_stage_runs_on(rollout, 1));
+    assert_true(pipeline_stage_runs_on(&pipeline->stages[3], 0)); // refscore names none
+    assert_int_equal(pipeline_stage_machine_count(&pipeline->stages[3]), 1);
+}
+
+static void test_a_cluster(void **state) {
+    (void)state;
+    struct buf text = {0}, again = {0};
+    struct pipeline *pipeline = parse_good(cluster, NULL, 0);
+    check_cluster(pipeline);
+    assert_int_equal(pipeline_write(pipeline, &text), OK);
+    assert_int_equal(pipeline_text(pipeline, &again), OK);
+    assert_non_null(strstr(again.data, "rollout x4 on each of 16 machines"));
+    pipeline_free(&pipeline);
+    pipeline = parse_good(text.data, NULL, 0);
+    check_cluster(pipeline);
+    buf_clear(&again);
+    assert_int_equal(pipeline_write(pipeline, &again), OK);
+    assert_string_equal(again.data, text.data);
+    pipeline_free(&pipeline);
+    buf_release(&text);
+    buf_release(&again);
+}
+
+// The spellings of `on` mean the same machines in the same order.
+static void test_on(void **state) {
+    (void)state;
+    static const struct {
+        const char *on, *machines;
+    } cases[] = {
+        {"b", "1"},          {"[b]", "1"},          {"[c, a]", "2 0"},
+        {"\"c, a\"", "2 0"}, {"two", "1 2"},        {"[two, a]", "1 2 0"},
+        {"one", "0"},        {"\"x[1-2]\"", "3 4"}, {"[\"x[2,1]\", b]", "4 3 1"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct buf text = {0}, found = {0};
+        assert_int_equal(buf_printf(&text,
+                                    HEAD "  - frames: {on: %s}\n  - rollout: {}\nmachines: {a: {address: a}, b: "
+                                         "{address: b}, c: {address: c}, \"x[1-2]\": {address: \"x[1-2].net\"}}\n"
+                                         "machine_groups: {two: [b, c], one: a}\n",
+                                    cases[i].on),
+                         OK);
+        struct pipeline *pipeline = parse_good(text.data, NULL, 0);
+        const struct pipeline_stage *frames = &pipeline->stages[1];
+        for (size_t k = 0; k < frames->machine_count; k++)
+            assert_int_equal(buf_printf(&found, "%s%d", k ? " " : "", frames->machines[k]), OK);
+        assert_string_equal(found.data, cases[i].machines);
+        assert_string_equal(pipeline->machines[4].address, "x2.net");
+        pipeline_free(&pipeline);
+        buf_release(&text);
+        buf_release(&found);
+    }
+    static const char *const sets[] = {"frames.on=cpu1,trainer"};
+    struct pipeline *pipeline = parse_good(cluster, sets, 1);
+    assert_int_equal(pipeline->stages[1].machine_count, 2);
+    assert_int_equal(pipeline->stages[1].machines[1], 0);
+    pipeline_free(&pipeline);
+}
+
+static void test_ports(void **state) {
+    (void)state;
+    static const char *const sets[] = {"frames.replicas=64", "rollout.on=gpu01"};
+    struct buf text = {0};
+    for (size_t more = 0; more < 3; more++) { // the ports of rollout do not depend on frames, nor on its own machines
+        struct pipeline *pipeline = parse_good(cluster, sets, more);
+        const struct pipeline_machine *gpu01 = &pipeline->machines[2];
+        assert_int_equal(pipeline_port(pipeline, gpu01, NULL), 5600);
+        assert_int_equal(pipeline_port(pipeline, gpu01, &pipeline->stages[2]), 5600 + 3 * 64);
+        assert_int_equal(pipeline_port(pipeline, &pipeline->machines[1], &pipeline->stages[1]), 7000 + 2 * 64);
+        pipeline_free(&pipeline);
+    }
+    struct pipeline *pipeline = parse_good(cluster, NULL, 0);
+    assert_int_equal(pipeline_ports_text(pipeline, &text), OK);
+    assert_non_null(strstr(text.data, "machine  address    TCP ports\n"
+                                      "trainer  10.0.0.1   5600, 5664, 5856, 5920, 5984\n"
+                                      "cpu1     10.0.0.2   7000, 7128-7129\n"
+                                      "gpu01    10.0.1.1   5600, 5728-5729, 5792-5795\n"));
+    pipeline_free(&pipeline);
+    buf_release(&text);
+    // Two machines with one address are fine as long as no port is that of both.
+    pipeline = parse_good(HEAD "  - frames: {on: b, replicas: 20}\n  - rollout: {}\n"
+                               "machines: {a: {address: h}, b: {address: h, port: 5620}}\n",
+                          NULL, 0);
+    pipeline_free(&pipeline);
+}
+
+static void test_mistakes_have_their_place(void **state) {
+    (void)state;
+#define MACHINES "machines: {a: {address: a}, b: {address: b}}\n"
+    static const struct {
+        const char *text, *said;
+    } cases[] = {
+        {HEAD "  - frames: {on: [a, c1]}\n  - rollout: {}\n" MACHINES, ":5:22: frames: on: no machine is named c1"},
+        {HEAD "  - frames:\n      on:\n        - a\n        - a\n  - rollout: {}\n" MACHINES,
+         ":8:11: frames: on: a is named twice"},
+        {HEAD "  - frames: {on: [two, b]}\n  - rollout: {}\n" MACHINES "machine_groups: {two: [a, b]}\n",
+         ":5:24: frames: on: b is named twice"},
+        {HEAD "  - frames: {on: twoo}\n  - rollout: {}\n" MACHINES "machine_groups: {two: [a, b]}\n",
+         ":5:18: frames: on: no machine is named twoo; did you mean two?"},
+        {HEAD "  - frames: {on: []}\n  - rollout: {}\n" MACHINES, ":5:18: on: the array is empty"},
+        {HEAD "  - frames: {on: [[a]]}\n  - rollout: {}\n" MACHINES, ":5:19: on: expected a name, not an array"},
+        {HEAD "  - frames: {on: {a: b}}\n  - rollout: {}\n" MACHINES, ":5:18: on: expected a value, not a mapping"},
+        {HEAD "  - frames: {on: \"a[1-\"}\n  - rollout: {}\n" MACHINES,
+         ":5:18: frames: on: 'a[1-': a bracket is not closed"},
+        {HEAD "  - frames: {fps: [1]}\n  - rollout: {}\n" MACHINES, ":5:19: fps: expected a value, not an array"},
+        {HEAD "  - rollout: {on: [a, b]}\n" MACHINES, ":5:19: rollout: on: the last stage runs on one machine"},
+        {HEAD "  - rollout: {}\n  - refscore: {}\n  - reward: {}\n  - optim: {on: [a, b]}\n" MACHINES,
+         ":8:17: optim: on: it has one process, so it runs on one machine"},
+        {HEAD "  - frames: {replicas: 65}\n  - rollout: {}\n" MACHINES,
+         ":5:24: frames: replicas: 65 is out of range: 1 to 64 where the file has several machines"},
+        {HEAD "  - rollout: {}\n" MACHINES "machine_groups: {a: b}\n",
+         ":7:18: machine_groups: a: a machine has this name"},
+        {HEAD "  - rollout: {}\n" MACHINES "machine_groups: {c: [a, d]}\n",
+         ":7:25: machine_groups: c: no machine is named d"},
+        {HEAD "  - rollout: {}\n" MACHINES "machine_groups: {c: [a], d: c}\n",
+         ":7:29: machine_groups: d: no machine is named c"},
+        {HEAD "  - rollout: {}\n" MACHINES "machine_groups: [a]\n",
+         ":7:17: machine_groups: expected a mapping of keys, not an array"},
+        {HEAD "  - rollout: {}\n" MACHINES "machine_groups: {}\nmachine_groups: {}\n",
+         ":8:1: machine_groups is given twice"},
+        {HEAD "  - rollout: {}\nmachines: {a/b: {address: a}}\n", ":6:12: a/b: a machine's name has no spaces"},
+        {HEAD "  - rollout: {}\nmachines: {\"a[1-\": {address: a}}\n", ":6:12: machines: 'a[1-': a bracket is not"},
+        {HEAD "  - rollout: {}\nmachines: {\"a[1-2]\": {}}\n", ":6:12: a1: missing: address"},
+        {HEAD "  - rollout: {}\nmachines: {\"a[1-2]\": {address: \"a[1-3]\"}}\n",
+         ":6:32: a[1-2]: address: 3 addresses for 2 machines"},
+        {HEAD "  - rollout: {}\nmachines: {\"a[1-2]\": {address: \"a[1-2]\"}, a2: {address: b}}\n",
+         ":6:43: a2: a second machine with this name"},
+        {HEAD "  - rollout: {}\nmachines: {\"a[1-2]\": {address: \"b,c\", port: 0}}\n",
+         ":6:45: a1: port: 0 is out of range"},
+        {HEAD "  - rollout: {}\nmachines: {a: {address: h}, b: {address: h}}\n",
+         ":6:29: b: port 5600 is one of a, which has the same address"},
+        {HEAD "  - frames: {on: b, replicas: 21}\n  - rollout: {}\n"
+              "machines: {a: {address: h, port: 5748}, b: {address: h, port: 5600}}\n",
+         ":7:63: b: port 5748 is one of a, which has the same address"},
+        {HEAD "  - rollout: {}\nmachines: {a: {address: a}, b: {address: b, port: 65000}}\n", ""},
+        {HEAD
+         "  - frames: {}\n  - rollout: {}\n  - refscore: {}\n  - reward: {}\n  - p: {program: cat}\n"
+         "  - q: {program: cat}\n  - r: {program: cat}\nmachines: {a: {address: a}, b: {address: b, port: 65000}}\n",
+         ":12:51: b: port: the stages need the ports from 65000 to 65575, and the last one is 65535"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pipeline *pipeline;
+        struct buf mistakes = {0};
+        const status result = parse(&pipeline, cases[i].text, NULL, 0, &mistakes);
+        if (!*cases[i].said) {
+            assert_int_equal(result, OK);
+            pipeline_free(&pipeline);
+            continue;
+        }
+        assert_int_equal(result, DATAERR);
+        if (!strstr(mistakes.data, cases[i].said)) assert_string_equal(mistakes.data, cases[i].said);
+        if (!strstr(fail_text(), "1 mistake")) assert_string_equal(mistakes.data, "one mistake");
+        buf_release(&mistakes);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_cluster),
+        cmocka_unit_test(test_on),
+        cmocka_unit_test(test_ports),
+        cmocka_unit_test(test_mistakes_have_their_place),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
