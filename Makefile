@@ -43,6 +43,7 @@ STAGES       := $(patsubst stages/%/main.c,%,$(wildcard stages/*/main.c))
 TOOL_SOURCES := $(wildcard tools/*.c)
 PROGRAMS     := $(STAGES:%=$(BUILD)/bin/caravan-%) $(if $(TOOL_SOURCES),$(BUILD)/bin/caravan)
 UNIT_TESTS   := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/unit/*.c))
+TEST_OBJECTS := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/support/*.c))
 OPS_SOURCES  := $(wildcard tests/ops/*.c)
 OPS_HARNESS  := $(if $(OPS_SOURCES),$(BUILD)/tests/ops/harness)
 HEADERS      := $(wildcard shared/*/*.h kernels/*.h kernels/cpu/*.h)
@@ -87,7 +88,7 @@ $(BUILD)/bin/caravan: $(TOOL_SOURCES:%.c=$(BUILD)/%.o) $(LIBRARY)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
-$(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $(LIBRARY)
+$(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $(TEST_OBJECTS) $(LIBRARY)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
 
 $(BUILD)/tests/ops/harness: $(OPS_SOURCES:%.c=$(BUILD)/%.o) $(LIBRARY)

@@ -100,10 +100,26 @@ static status run_set_steps(struct deployment *deployment) {
     return OK;
 }
 
+// Several machines may share the run's directory, but LMDB files cannot be shared: instead of the default RUN/store
+// each machine has RUN/store-MACHINE. Called when pipeline.yaml is written, which is the same for all machines.
+static status run_set_stores(struct deployment *deployment) {
+    struct pipeline *pipeline = deployment->pipeline;
+    struct arena *arena = &pipeline->arena;
+    const char *common = path_join(arena, pipeline->run, "store");
+    const char *own = arena_printf(arena, "%s-%s", common, deployment_machine(deployment, deployment->here));
+    if (deployment->machines < 2) return OK;
+    if (!common || !own) return fail_oom();
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        const char *store = pipeline_value(&pipeline->stages[i], "store");
+        if (store && !strcmp(store, common)) TRY(pipeline_set(pipeline, &pipeline->stages[i], "store", own));
+    }
+    return OK;
+}
+
 // Makes the run's directories and its lock, writes pipeline.yaml and the link to the metrics, and runs the supervisor.
 static status run(struct deployment *deployment) {
-    static const char *const dirs[] = {"store", "logs", "wiring", "weights", "checkpoints"};
-    enum { DIRS = sizeof dirs / sizeof *dirs, TRAINING_DIRS = 2 }; // the last ones are optim's
+    static const char *const dirs[] = {"logs", "wiring", "weights", "checkpoints"}; // the stores are made by the stages
+    enum { DIRS = sizeof dirs / sizeof *dirs, TRAINING_DIRS = 2 };                  // the last ones are optim's
     const struct pipeline *pipeline = deployment->pipeline;
     const struct pipeline_stage *optim = pipeline_optim(pipeline);
     const char *machine = deployment_machine(deployment, deployment->here), *sockets = deployment->sockets;
@@ -138,6 +154,7 @@ static status run(struct deployment *deployment) {
     TRY_TO(result, done, buf_printf(&path, "%s/pipeline.yaml", pipeline->run));
     TRY_TO(result, done, pipeline_write(pipeline, &text));
     TRY_TO(result, done, file_write_atomic(path.data, text.data, text.size));
+    TRY_TO(result, done, run_set_stores(deployment));
     if (optim) {
         // Optim writes its metrics beside its checkpoints; people look for them in the run's directory.
         const char *out = pipeline_value(optim, "out"); // the default is below the run's directory

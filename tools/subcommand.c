@@ -1,4 +1,5 @@
 // The functions that all subcommands share: options, operands, pipeline files, exit codes.
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -51,20 +52,37 @@ status subcommand_write_file(const char *dir, const char *name, const struct buf
     return result;
 }
 
-// Calls visit with every group of the store in a directory, or of the store of the run in it.
+// Calls visit with every group of the store in `directory`.
+static status subcommand_each_in_store(const char *directory, status (*visit)(void *context, const struct group *group),
+                                       void *context) {
+    struct group_store *store = NULL;
+    TRY(group_store_open(&store, directory, true));
+    status result = group_store_each(store, visit, context);
+    if (result == DATAERR) fail_prefix(result, "%s", directory);
+    group_store_close(&store);
+    return result;
+}
+
+// Calls visit with every group of the store in a directory, or of the stores of the run in it: RUN/store, or
+// RUN/store-MACHINE of each machine.
 static status subcommand_each_stored(const char *directory, status (*visit)(void *context, const struct group *group),
                                      void *context) {
-    struct group_store *store = NULL;
     struct arena memory = {0};
     const char *own = path_join(&memory, directory, "groups.lmdb"), *of_run = path_join(&memory, directory, "store");
+    const bool of_machines = own && of_run && !path_exists(own) && !path_exists(of_run);
+    DIR *run = of_machines ? opendir(directory) : NULL;
+    size_t count = 0;
     status result = own && of_run ? OK : fail_oom();
-    if (result == OK)
-        result = group_store_open(&store, !path_exists(own) && path_exists(of_run) ? of_run : directory, true);
-    if (result == OK) {
-        result = group_store_each(store, visit, context);
-        if (result == DATAERR) fail_prefix(result, "%s", directory);
+    for (struct dirent *entry; run && result == OK && (entry = readdir(run));) {
+        const char *store = path_join(&memory, directory, entry->d_name);
+        const char *file = store ? path_join(&memory, store, "groups.lmdb") : NULL;
+        if (strncmp(entry->d_name, "store-", strlen("store-")) != 0 || (file && !path_exists(file))) continue;
+        count++;
+        result = file ? subcommand_each_in_store(store, visit, context) : fail_oom();
     }
-    group_store_close(&store);
+    if (run) closedir(run);
+    if (result == OK && !count)
+        result = subcommand_each_in_store(path_exists(own) || of_machines ? directory : of_run, visit, context);
     arena_release(&memory);
     return result;
 }

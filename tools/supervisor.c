@@ -18,6 +18,7 @@
 #include "shared/base/clock.h"
 #include "shared/base/log.h"
 #include "shared/wire/wire.h"
+#include "shared/wire/zmq_transport.h"
 #include "tools/processes.h"
 #include "tools/run_status.h"
 
@@ -269,9 +270,10 @@ static status supervisor_open(struct supervisor *supervisor) {
     const struct wire_self self = {.run = deployment->run,
                                    .name = SUPERVISOR_NAME,
                                    .replica = own->number,
-                                   .machine = deployment_machine(deployment, deployment->here),
-                                   .security = node_config_security(&supervisor->config)};
-    TRY(wire_open(&supervisor->wire, &self));
+                                   .machine = deployment_machine(deployment, deployment->here)};
+    struct transport *transport;
+    TRY(zmq_transport_open(&transport, node_config_security(&supervisor->config)));
+    TRY(wire_open(&supervisor->wire, &self, transport));
     TRY(wire_add_fd(supervisor->wire, supervisor->signal_fd));
     for (size_t i = 0; i < supervisor->config.listen_count; i++)
         TRY(wire_bind(supervisor->wire, supervisor->config.listen[i]));

@@ -11,6 +11,7 @@
 #include "shared/base/log.h"
 #include "shared/stage/signals.h"
 #include "shared/wire/wire.h"
+#include "shared/wire/zmq_transport.h"
 #include "tools/run_status.h"
 #include "tools/tools.h"
 
@@ -198,10 +199,11 @@ int top_main(int argc, char **argv) {
     const struct wire_self self = {.run = deployment->run,
                                    .name = "top",
                                    .replica = 1,
-                                   .machine = deployment_machine(deployment, deployment->here),
-                                   .security = node_config_security(&top.config)};
+                                   .machine = deployment_machine(deployment, deployment->here)};
     const char *key = deployment->machines > 1 ? pipeline->machines[deployment->here].key : NULL;
-    TRY_TO(result, done, wire_open(&top.wire, &self));
+    struct transport *transport;
+    TRY_TO(result, done, zmq_transport_open(&transport, node_config_security(&top.config)));
+    TRY_TO(result, done, wire_open(&top.wire, &self, transport));
     TRY_TO(result, done, wire_connect(top.wire, deployment_endpoint(deployment, supervisor), key, "watch", NULL));
     result = top_watch(&top);
 done:

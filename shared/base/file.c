@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -148,8 +149,11 @@ void file_map_release(struct file_map *map) {
 
 status file_write_atomic(const char *path, const void *data, size_t size) {
     struct arena arena = {0};
+    struct utsname host = {0};
     status result = OK;
-    char *temporary = arena_printf(&arena, "%s.tmp", path), *dir = path_parent(&arena, path);
+    uname(&host);
+    char *temporary = arena_printf(&arena, "%s.%s.%d.tmp", path, host.nodename, (int)getpid());
+    char *dir = path_parent(&arena, path);
     if (!temporary || !dir) TRY_TO(result, done, fail_oom());
     int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0) TRY_TO(result, done, file_fail(UNAVAILABLE, path, "cannot write: "));

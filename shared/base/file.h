@@ -60,9 +60,9 @@ status file_map_open(struct file_map *map, const char *path);
 // Unmaps the file and zeroes the struct.
 void file_map_release(struct file_map *map);
 
-// Replaces the file at `path` atomically: writes PATH.tmp, syncs it, renames it and syncs the directory. A reader sees
-// the old content or the new. UNAVAILABLE; the old file is then untouched and PATH.tmp removed, unless only the sync of
-// the directory failed.
+// Replaces the file at `path` atomically: writes PATH.HOST.PID.tmp, syncs it, renames it and syncs the directory. A
+// reader sees the old content or the new, also when several processes or machines write it. UNAVAILABLE; the old file
+// is then untouched and the temporary one removed, unless only the sync of the directory failed.
 status file_write_atomic(const char *path, const void *data, size_t size);
 
 // Appends to the file at `path` with one write, so that no reader sees half of it; makes the file if it is missing.

@@ -15,6 +15,7 @@
 #include "shared/stage/outbox.h"
 #include "shared/stage/signals.h"
 #include "shared/wire/seq_set.h"
+#include "shared/wire/zmq_transport.h"
 
 enum { TICK_MS = 50, REPORT_MS = 500, READERS_MAX = 64, CREDITS_MAX = 1 << 20 };
 static_assert(READERS_MAX == 8 * sizeof(((struct outbox_entry *)NULL)->readers), "a reader is a bit in the outbox");
@@ -587,11 +588,9 @@ static void *io_run(void *argument) {
 status io_thread_open(struct io_thread **out, const struct node_config *config, const struct io_hooks *hooks,
                       bool greedy) {
     struct io_thread *io;
-    const struct wire_self self = {.run = config->run,
-                                   .name = config->stage,
-                                   .replica = config->replica,
-                                   .machine = config->machine,
-                                   .security = node_config_security(config)};
+    const struct wire_self self = {
+        .run = config->run, .name = config->stage, .replica = config->replica, .machine = config->machine};
+    struct transport *transport;
     status result = OK;
     *out = NULL;
     if (config->reader_count > READERS_MAX)
@@ -605,7 +604,8 @@ status io_thread_open(struct io_thread **out, const struct node_config *config, 
     cond_init_monotonic(&io->changed);
     io->wakeup = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     TRY_TO(result, failed, io->wakeup >= 0 ? OK : fail(UNAVAILABLE, "eventfd: %s", strerror(errno)));
-    TRY_TO(result, failed, wire_open(&io->wire, &self));
+    TRY_TO(result, failed, zmq_transport_open(&transport, node_config_security(config)));
+    TRY_TO(result, failed, wire_open(&io->wire, &self, transport));
     TRY_TO(result, failed, wire_add_fd(io->wire, io->wakeup));
     for (size_t i = 0; i < config->listen_count; i++) TRY_TO(result, failed, wire_bind(io->wire, config->listen[i]));
     if (*config->from) TRY_TO(result, failed, io_connect_stage(io, config->from, "flow"));

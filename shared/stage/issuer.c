@@ -28,6 +28,7 @@ struct issuer {
     int64_t end;        // groups of the run: `total`, or fewer by max_steps
     bool trains;        // the run has optim
     int64_t step;       // of optim
+    int64_t reissued;   // groups in flight that were issued again
     bool ready;         // optim has sent its POSITION, or there is none
     bool reissue;       // everything in flight is to be issued again
     bool finished;      // the supervisors were told that the run is finished, or that it is refused
@@ -64,7 +65,7 @@ status issuer_open(struct issuer **out, struct stage_context *context, const str
     issuer->end = issuer->total;
     if (issuer->max_steps && !issuer->trains && issuer->max_steps <= issuer->total / issuer->per_step)
         issuer->end = issuer->max_steps * issuer->per_step;
-    const char *path = path_join(&memory, config->run_dir, "ledger.lmdb");
+    const char *path = ledger_path(&memory, config->run_dir, options->common.store);
     TRY_TO(result, done, path ? OK : fail_oom());
     TRY_TO(result, done, ledger_open(&issuer->ledger, path, &ledger));
     if (config->settings) {
@@ -108,6 +109,7 @@ static status issuer_issue(struct issuer *issuer, struct io_thread *io, int64_t 
     group->requires.exact = issuer->trains && issuer->staleness == 0;
     group->requires.order = seq;
     status result = runner_add_times(group, context->stage->name, started);
+    issuer->reissued += ledger_state_of(issuer->ledger, seq) == LEDGER_IN_FLIGHT;
     if (result == OK) result = ledger_issue(issuer->ledger, seq, group->id.data);
     if (result == OK) result = io_thread_put(io, group);
     group_free(&group);
@@ -117,6 +119,7 @@ static status issuer_issue(struct issuer *issuer, struct io_thread *io, int64_t 
 status issuer_tick(struct issuer *issuer, struct io_thread *io) {
     struct ledger *ledger = issuer->ledger;
     char summary[256];
+    TRY(ledger_tick(ledger, clock_monotonic()));
     if (issuer->supervised && issuer->notice.size) {
         const struct wire_message notice = {.kind = MESSAGE_NOTICE,
                                             .name = issuer->context->stage->name,
@@ -282,6 +285,7 @@ void issuer_report(struct issuer *issuer, struct message_status *counters) {
     counters->run_quarantined = ledger_count(ledger, LEDGER_QUARANTINED);
     counters->run_unused = ledger_count(ledger, LEDGER_UNUSED);
     counters->done = ledger_count(ledger, LEDGER_TRAINED);
+    counters->reissued = issuer->reissued;
     if (!issuer->ready) {
         counters->state = "waits for optim";
     } else if (counters->settled >= issuer->end) {

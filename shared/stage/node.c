@@ -18,6 +18,12 @@
 #include "shared/stage/weights_client.h"
 #include "shared/stage/weights_server.h"
 
+// A group that the worker has received and neither delivered nor dropped.
+struct node_group {
+    int64_t seq;
+    double since; // clock_monotonic()
+};
+
 struct node {
     struct stage_context *context;
     struct node_config config;
@@ -42,6 +48,9 @@ struct node {
     const char *waits_for; // NULL: working
     int64_t taken, done, quarantined, found, tokens;
     double waited, waiting_since; // seconds
+    struct node_group *groups;    // in the order in which they came
+    size_t group_count;
+    double work_seconds; // the time here of the groups that were delivered
 };
 
 static void node_begin_wait(struct node *node, const char *what) {
@@ -56,6 +65,27 @@ static void node_end_wait(struct node *node) {
     if (node->waits_for) node->waited += clock_monotonic() - node->waiting_since;
     node->waits_for = NULL;
     pthread_mutex_unlock(&node->lock);
+}
+
+// The worker has received a group.
+static status node_add_group(struct node *node, int64_t seq) {
+    pthread_mutex_lock(&node->lock);
+    status result = RESIZE(&node->groups, node->group_count + 1);
+    if (result == OK) node->groups[node->group_count++] = (struct node_group){seq, clock_monotonic()};
+    pthread_mutex_unlock(&node->lock);
+    return result;
+}
+
+// Locked. The worker has delivered or dropped a group. Returns the seconds for which it had it.
+static double node_remove_group(struct node *node, int64_t seq) {
+    size_t at = 0;
+    assert(mutex_is_held(&node->lock));
+    while (at < node->group_count && node->groups[at].seq != seq) at++;
+    if (at == node->group_count) return 0;
+    const double seconds = clock_monotonic() - node->groups[at].since;
+    node->group_count--;
+    memmove(&node->groups[at], &node->groups[at + 1], (node->group_count - at) * sizeof *node->groups);
+    return seconds;
 }
 
 // ---- hooks: the I/O thread ----
@@ -104,6 +134,9 @@ static void node_on_report(void *self, struct message_status *counters) {
     counters->up = now - node->context->started;
     counters->busy = counters->up - node->waited - (node->waits_for ? now - node->waiting_since : 0);
     counters->state = node->waits_for ? node->waits_for : "working";
+    counters->work_seconds = node->work_seconds;
+    counters->oldest_seq = node->group_count ? node->groups[0].seq : -1;
+    counters->oldest_age = node->group_count ? now - node->groups[0].since : -1;
     pthread_mutex_unlock(&node->lock);
     if (node->issuer) issuer_report(node->issuer, counters);
     if (node->collector) collector_report(node->collector, counters);
@@ -195,12 +228,16 @@ static status node_receive(void *self, int capacity, int timeout_ms, struct grou
         result = node->collector ? collector_receive(node->collector, node->io, timeout_ms, &node->next)
                                  : io_thread_receive(node->io, capacity, timeout_ms, &node->next);
         node_end_wait(node);
+        if (result == OK && node->next) result = node_add_group(node, node->next->requires.order);
     }
     TRY(result);
     if (!node->next) return OK;
     if (stage_follows_optim(node->context) && !node->next->quarantine.present)
         TRY(node_prepare_weights(node, node->next, &verdict));
     if (verdict == VERDICT_DROP) {
+        pthread_mutex_lock(&node->lock);
+        (void)node_remove_group(node, node->next->requires.order);
+        pthread_mutex_unlock(&node->lock);
         io_thread_drop(node->io, node->next->id.data);
         group_free(&node->next);
     } else if (verdict == VERDICT_LATER) {
@@ -264,6 +301,7 @@ static status node_deliver(void *self, struct group **group, status outcome) {
     pthread_mutex_lock(&node->lock);
     node->tokens += tokens;
     node->done++;
+    node->work_seconds += node_remove_group(node, (*group)->requires.order);
     node->quarantined = (int64_t)node->context->quarantined;
     node->found = (int64_t)node->context->found;
     pthread_mutex_unlock(&node->lock);
@@ -343,6 +381,7 @@ void node_leave(struct stage_context *context) {
     group_free(&node->next);
     for (size_t i = 0; i < node->given_back_count; i++) group_free(&node->given_back[i]);
     free(node->given_back);
+    free(node->groups);
     free(node->weights_path);
     node_config_release(&node->config);
     arena_release(&node->arena);

@@ -1,18 +1,23 @@
 // The ledger on LMDB: one record per group. The key is the group's seq as 8 bytes in big-endian order, so that LMDB
-// iterates by seq. The states are also held in memory, one byte per group.
+// iterates by seq. The states are also held in memory, one byte per group, and always up to date; the records follow
+// with the next flush.
 #include "shared/store/ledger.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "shared/base/clock.h"
-#include "shared/base/memory.h"
+#include "shared/base/file.h"
+#include "shared/base/log.h"
 #include "shared/store/lmdb_env.h"
 
 enum { ledger_format = 1, DBI_META = 0, DBI_ENTRIES = 1, ledger_key_size = 8 };
 static const char *const ledger_dbis[] = {"meta", "orders", NULL}; // names on disk
 static const int64_t ledger_max_seq = ((int64_t)1 << 40) - 1;
+static const double ledger_flush_seconds = 0.05;
+static const size_t ledger_max_changes = 1 << 20; // bytes in memory
 
 struct ledger {
     struct lmdb_env *env;
@@ -20,6 +25,9 @@ struct ledger {
     size_t size, capacity;
     int64_t settled, next_unissued;
     int64_t counts[ledger_state_count];
+    int64_t issue_number;
+    struct buf changes; // not written yet: a ledger_change and its strings each
+    double flushed_at;  // as of ledger_tick
 };
 
 // The value of the key "meta".
@@ -35,7 +43,15 @@ struct ledger_record {
     double changed;
 };
 
-// Both are stored as they are in memory.
+// A change of an entry in memory. The entry's strings follow as in its value on disk.
+struct ledger_change {
+    int64_t seq;
+    struct ledger_record record; // issues: how many more
+    size_t strings_size;
+    bool keep_id; // the stored id stays
+};
+
+// Records are stored as they are in memory.
 static_assert(sizeof(struct ledger_meta) == 24, "the meta record is a format on disk");
 static_assert(sizeof(struct ledger_record) == 32, "the entry is a format on disk");
 static_assert(ledger_state_count <= UINT8_MAX, "a state fits one byte");
@@ -87,6 +103,10 @@ int64_t ledger_next_unissued(const struct ledger *ledger) {
     return ledger->next_unissued;
 }
 
+int64_t ledger_issue_number(const struct ledger *ledger) {
+    return ledger->issue_number;
+}
+
 int64_t ledger_in_flight(const struct ledger *ledger) {
     return ledger->counts[LEDGER_IN_FLIGHT];
 }
@@ -124,39 +144,79 @@ static status ledger_decode(struct lmdb_val value, int64_t seq, struct ledger_en
     return OK;
 }
 
-// Stores the entry with one more issue if it is in flight, and sets the group's state in memory. keep_id: the stored
-// id stays.
+static status ledger_append_strings(struct buf *value, const char *const strings[3]) {
+    for (int i = 0; i < 3; i++) {
+        const char *string = strings[i] ? strings[i] : "";
+        TRY(buf_append(value, string, strlen(string) + 1));
+    }
+    return OK;
+}
+
+// Puts one change into the entry on disk.
+static status ledger_write_change(struct lmdb_txn *txn, const struct ledger_change *change, const char *strings,
+                                  struct buf *value) {
+    uint8_t bytes[ledger_key_size];
+    const struct lmdb_val key = {bytes, sizeof bytes};
+    struct lmdb_val stored;
+    struct ledger_entry before = {.id = ""};
+    struct ledger_record record = change->record;
+    ledger_make_key(change->seq, bytes);
+    TRY(lmdb_txn_get(txn, DBI_ENTRIES, key, &stored));
+    if (stored.data) TRY(ledger_decode(stored, change->seq, &before));
+    record.issues += before.issues;
+    const char *id = strings, *stage = id + strlen(id) + 1, *reason = stage + strlen(stage) + 1;
+    buf_clear(value);
+    TRY(buf_append(value, &record, sizeof record));
+    TRY(ledger_append_strings(value, (const char *[3]){change->keep_id ? before.id : id, stage, reason}));
+    return lmdb_txn_put(txn, DBI_ENTRIES, key, (struct lmdb_val){value->data, value->size});
+}
+
+status ledger_flush(struct ledger *ledger) {
+    struct lmdb_txn *txn;
+    struct buf value = {0};
+    struct ledger_change change;
+    status result;
+    if (!ledger->changes.size) return OK;
+    do {
+        result = lmdb_txn_begin_write(ledger->env, &txn);
+        for (size_t at = 0; at < ledger->changes.size && result == OK; at += sizeof change + change.strings_size) {
+            memcpy(&change, ledger->changes.data + at, sizeof change);
+            result = ledger_write_change(txn, &change, ledger->changes.data + at + sizeof change, &value);
+        }
+    } while (lmdb_txn_commit(&txn, &result));
+    buf_release(&value);
+    if (result == OK) buf_clear(&ledger->changes);
+    return result;
+}
+
+status ledger_tick(struct ledger *ledger, double now) {
+    if (now - ledger->flushed_at < ledger_flush_seconds) return OK;
+    ledger->flushed_at = now;
+    return ledger_flush(ledger);
+}
+
+// Changes the entry, with one more issue if it is in flight, and the group's state in memory. keep_id: the stored id
+// stays.
 static status ledger_set_entry(struct ledger *ledger, const struct ledger_entry *entry, bool keep_id) {
     if (entry->seq < 0 || entry->seq > ledger_max_seq)
         return fail(BUG, "the ledger cannot hold group %lld", (long long)entry->seq);
-    uint8_t bytes[ledger_key_size];
-    struct lmdb_val stored = {0}, key = {bytes, sizeof bytes};
-    struct lmdb_txn *txn;
-    struct buf value = {0};
-    status result;
-    ledger_make_key(entry->seq, bytes);
-    do {
-        struct ledger_entry before = {.id = ""};
-        result = lmdb_txn_begin_write(ledger->env, &txn);
-        if (result == OK) result = lmdb_txn_get(txn, DBI_ENTRIES, key, &stored);
-        if (result == OK && stored.data) result = ledger_decode(stored, entry->seq, &before);
-        const struct ledger_record record = {
-            .state = entry->state,
-            .step = entry->step,
-            .issues = before.issues + (entry->state == LEDGER_IN_FLIGHT ? 1 : 0),
-            .changed = clock_realtime(),
-        };
-        const char *strings[3] = {keep_id ? before.id : entry->id, entry->stage, entry->reason};
-        buf_clear(&value);
-        if (result == OK) result = buf_append(&value, &record, sizeof record);
-        for (int i = 0; result == OK && i < 3; i++) {
-            const char *string = strings[i] ? strings[i] : "";
-            result = buf_append(&value, string, strlen(string) + 1);
-        }
-        if (result == OK) result = lmdb_txn_put(txn, DBI_ENTRIES, key, (struct lmdb_val){value.data, value.size});
-    } while (lmdb_txn_commit(&txn, &result));
-    buf_release(&value);
-    return result == OK ? ledger_set_state(ledger, entry) : result;
+    const size_t start = ledger->changes.size;
+    struct ledger_change change = {.seq = entry->seq, .keep_id = keep_id};
+    change.record.state = entry->state;
+    change.record.step = entry->step;
+    change.record.issues = entry->state == LEDGER_IN_FLIGHT;
+    change.record.changed = clock_realtime();
+    status result = buf_append(&ledger->changes, &change, sizeof change);
+    if (result == OK)
+        result = ledger_append_strings(&ledger->changes, (const char *[3]){entry->id, entry->stage, entry->reason});
+    if (result != OK) {
+        ledger->changes.size = start;
+        return result;
+    }
+    change.strings_size = ledger->changes.size - start - sizeof change;
+    memcpy(ledger->changes.data + start, &change, sizeof change);
+    TRY(ledger_set_state(ledger, entry));
+    return ledger->changes.size > ledger_max_changes ? ledger_flush(ledger) : OK;
 }
 
 status ledger_issue(struct ledger *ledger, int64_t seq, const char *id) {
@@ -171,16 +231,19 @@ status ledger_settle(struct ledger *ledger, const struct ledger_entry *entry, bo
     return settles ? ledger_set_entry(ledger, entry, entry->id == NULL) : OK;
 }
 
-status ledger_rewind_to(struct ledger *ledger, int64_t seq) {
-    if (seq < 0) return fail(DATAERR, "optim's next group is %lld, which is negative", (long long)seq);
-    int64_t end = (int64_t)ledger->size;
-    for (int64_t i = ledger->settled; i < seq; i++) {
-        const struct ledger_entry entry = {.seq = i, .state = LEDGER_TRAINED, .step = -1};
-        if (!ledger_is_settled(ledger_state_of(ledger, i))) TRY(ledger_set_entry(ledger, &entry, true));
-    }
-    if (seq >= end) return OK;
+// Forgets all groups from `seq` on. raise: the issue number rises by one. It is written first, in a transaction of its
+// own: with the second one it is safe on the disk, and a process that dies in between has raised it for nothing.
+static status ledger_forget(struct ledger *ledger, int64_t seq, bool raise) {
+    const int64_t end = (int64_t)ledger->size, number = ledger->issue_number + 1;
     struct lmdb_txn *txn;
     status result;
+    TRY(ledger_flush(ledger));
+    if (raise) {
+        const struct lmdb_val key = {"issue", 5}, value = {&number, sizeof number};
+        TRY(lmdb_env_put(ledger->env, DBI_META, key, value));
+        ledger->issue_number = number;
+    }
+    if (seq >= end) return OK;
     do {
         result = lmdb_txn_begin_write(ledger->env, &txn);
         for (int64_t i = seq; result == OK && i < end; i++) {
@@ -198,6 +261,16 @@ status ledger_rewind_to(struct ledger *ledger, int64_t seq) {
     return OK;
 }
 
+status ledger_rewind_to(struct ledger *ledger, int64_t seq) {
+    if (seq < 0) return fail(DATAERR, "optim's next group is %lld, which is negative", (long long)seq);
+    const bool went_back = seq < ledger->settled;
+    for (int64_t i = ledger->settled; i < seq; i++) {
+        const struct ledger_entry entry = {.seq = i, .state = LEDGER_TRAINED, .step = -1};
+        if (!ledger_is_settled(ledger_state_of(ledger, i))) TRY(ledger_set_entry(ledger, &entry, true));
+    }
+    return ledger_forget(ledger, seq, went_back);
+}
+
 // ---- reading ----
 
 status ledger_each(struct ledger *ledger, int64_t first,
@@ -206,6 +279,7 @@ status ledger_each(struct ledger *ledger, int64_t first,
     struct lmdb_cursor cursor;
     uint8_t first_key[ledger_key_size];
     ledger_make_key(first, first_key);
+    TRY(ledger_flush(ledger));
     TRY(lmdb_txn_begin_read(ledger->env, &txn));
     status result = lmdb_cursor_init(&cursor, txn, DBI_ENTRIES, (struct lmdb_val){first_key, sizeof first_key});
     while (result == OK && cursor.key.data) {
@@ -224,10 +298,16 @@ status ledger_each(struct ledger *ledger, int64_t first,
 
 // ---- opening ----
 
+const char *ledger_path(struct arena *arena, const char *run_dir, const char *store) {
+    if (!store || !lmdb_network_file_system(run_dir)) return path_join(arena, run_dir, "ledger.lmdb");
+    return arena_printf(arena, "%s/ledger-%016llx.lmdb", store,
+                        (unsigned long long)XXH3_64bits(run_dir, strlen(run_dir)));
+}
+
 status ledger_open(struct ledger **out, const char *path, const struct ledger_config *config) {
     const struct lmdb_options options = {.lazy = true};
     const struct ledger_meta expected = {ledger_format, config->data, config->groups_per_step};
-    const struct lmdb_val key = {"meta", 4};
+    const struct lmdb_val key = {"meta", 4}, issue_key = {"issue", 5};
     struct ledger *ledger;
     struct ledger_meta stored = {0};
     struct buf value = {0};
@@ -249,6 +329,10 @@ status ledger_open(struct ledger **out, const char *path, const struct ledger_co
                fail(DATAERR,
                     "%s: this run was started with other data or other settings of source; use another run directory",
                     path));
+    buf_clear(&value);
+    TRY_TO(result, done, lmdb_env_get(ledger->env, DBI_META, issue_key, &value, &found));
+    ledger->issue_number = 1;
+    if (value.size == sizeof ledger->issue_number) memcpy(&ledger->issue_number, value.data, value.size);
     TRY_TO(result, done, ledger_each(ledger, 0, ledger_set_state, ledger));
     *out = ledger;
     ledger = NULL;
@@ -269,13 +353,15 @@ status ledger_set_settings(struct ledger *ledger, uint64_t settings, bool *chang
     buf_release(&stored);
     if (result != OK || same) return result;
     *changed = ledger->size > 0;
-    TRY(ledger_rewind_to(ledger, 0)); // first: if it is cut short, it is done again
+    TRY(ledger_forget(ledger, 0, *changed)); // first: if it is cut short, it is done again
     return lmdb_env_put(ledger->env, DBI_META, key, value);
 }
 
 void ledger_close(struct ledger **ledger) {
     if (!*ledger) return;
+    if (ledger_flush(*ledger) != OK) log_info("%s", fail_text());
     lmdb_env_close(&(*ledger)->env);
+    buf_release(&(*ledger)->changes);
     free((*ledger)->states);
     free(*ledger);
     *ledger = NULL;

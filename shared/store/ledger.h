@@ -1,15 +1,21 @@
 // The ledger of a run: the state of every group. A group is identified by `seq`, its position in the order of issue,
 // which starts at 0.
 //
-// Only optim decides what is trained. After a crash its checkpoint may be older than the ledger; ledger_rewind_to then
-// takes the ledger back to the checkpoint. The ledger is only a cache of that truth, so its writes need not survive a
-// power failure.
+// Changes are kept in memory and written together, by ledger_tick or ledger_flush, so that the thread which calls waits
+// for the disk a few times a second and not at every group. A process that dies loses the last changes. This is
+// harmless, because the ledger is only a cache: what is trained is what optim's checkpoint says, and ledger_rewind_to
+// makes the ledger agree with it after every restart. In a run without optim, the stores have every finished section,
+// so a group whose settling was lost is issued again and passes through without being computed.
+//
+// When optim goes back, groups that were settled are issued anew. The ledger's issue number then rises, which tells
+// them from what is still under way from before. It is the only value that is on the disk before the call returns.
 #ifndef SHARED_STORE_LEDGER_H
 #define SHARED_STORE_LEDGER_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "shared/base/memory.h"
 #include "shared/base/status.h"
 
 struct ledger;
@@ -42,15 +48,21 @@ struct ledger_config {
     int64_t groups_per_step;
 };
 
+// Returns the path of a run's ledger: RUN/ledger.lmdb. If the run's directory is on a network file system, where LMDB
+// does not work, it is STORE/ledger-HASH.lmdb, with a hash of the directory's path, because runs may share a store.
+// `store` may be NULL. The path is in the arena; NULL when memory is short.
+const char *ledger_path(struct arena *arena, const char *run_dir, const char *store);
+
 // Opens or creates the ledger file. DATAERR when it was written with another ledger_config, UNAVAILABLE when the disk
 // fails. The caller closes it with ledger_close.
 status ledger_open(struct ledger **out, const char *path, const struct ledger_config *config);
 
 // Compares a hash of all settings of the run with that of the last call, and keeps it. If it differs, what the ledger
-// has was done with other settings: *changed is set and all groups are forgotten. UNAVAILABLE when the disk fails.
+// has was done with other settings: *changed is set, all groups are forgotten, and the issue number rises. UNAVAILABLE
+// when the disk fails.
 status ledger_set_settings(struct ledger *ledger, uint64_t settings, bool *changed);
 
-// Closes and frees; sets *ledger to NULL. NULL is fine.
+// Writes the changes, closes and frees; sets *ledger to NULL. NULL is fine.
 void ledger_close(struct ledger **ledger);
 
 // Returns the seq below which every group is settled.
@@ -68,6 +80,9 @@ int64_t ledger_count(const struct ledger *ledger, enum ledger_state state);
 // Returns the state of a group; NEW for a seq that the ledger does not have.
 enum ledger_state ledger_state_of(const struct ledger *ledger, int64_t seq);
 
+// Returns the number with which groups are issued: 1 at first, one more each time that optim went back.
+int64_t ledger_issue_number(const struct ledger *ledger);
+
 // Marks a group as in flight and counts one more issue of it. UNAVAILABLE when the disk fails.
 status ledger_issue(struct ledger *ledger, int64_t seq, const char *id);
 
@@ -77,9 +92,16 @@ status ledger_issue(struct ledger *ledger, int64_t seq, const char *id);
 status ledger_settle(struct ledger *ledger, const struct ledger_entry *entry, bool *newly_settled);
 
 // Makes the ledger agree with optim's checkpoint, in which `seq` is the next group to train: groups below it that are
-// not settled become TRAINED, and all groups from it on are forgotten. DATAERR when seq is negative, UNAVAILABLE when
-// the disk fails.
+// not settled become TRAINED, and all groups from it on are forgotten. If optim went back, that is, if `seq` is below
+// ledger_settled, the issue number rises by one. DATAERR when seq is negative, UNAVAILABLE when the disk fails.
 status ledger_rewind_to(struct ledger *ledger, int64_t seq);
+
+// Writes the changes in one transaction. UNAVAILABLE when the disk fails; they are then kept for the next call.
+status ledger_flush(struct ledger *ledger);
+
+// Writes the changes as ledger_flush does, but only if `now`, in seconds of any clock that does not go back, is at
+// least 0.05 s after the last time.
+status ledger_tick(struct ledger *ledger, double now);
 
 // Calls visit for every entry from seq `first` on, in order; the entry is valid during the call. END from visit ends
 // the iteration with OK, any other failure is returned. DATAERR when an entry is damaged.

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-enum { FRAME_MAX = 16384, STRING_MAX = 4000, FIELDS_MAX = 28 };
+enum { FRAME_MAX = 16384, STRING_MAX = 4000, FIELDS_MAX = 32 };
 
 static_assert(STRING_MAX < FRAME_MAX, "one string fits a frame");
 static_assert(sizeof(double) == 8 && sizeof(int64_t) == 8, "numbers are 64 bits wide");
@@ -73,6 +73,9 @@ static const struct message_row message_table[MESSAGE_KINDS] = {
                          STATUS_INT(tokens),
                          STATUS_REAL(busy),
                          STATUS_REAL(up),
+                         STATUS_REAL(work_seconds),
+                         STATUS_INT(oldest_seq),
+                         STATUS_REAL(oldest_age),
                          STATUS_STRING(in_hand),
                          STATUS_STRING(in_flight),
                          STATUS_STRING(state),
@@ -81,6 +84,8 @@ static const struct message_row message_table[MESSAGE_KINDS] = {
                          STATUS_INT(step),
                          STATUS_INT(run_quarantined),
                          STATUS_INT(run_unused),
+                         STATUS_INT(reissued),
+                         STATUS_INT(restarts),
                          STATUS_REAL(reward),
                          STATUS_REAL(accuracy),
                          STATUS_INT(pid)}},

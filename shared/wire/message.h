@@ -52,11 +52,16 @@ struct message_status {
     int64_t held, waiting;               // in the stage; done and not yet taken by the next one
     int64_t tokens;                      // of completions that passed
     double busy, up;                     // time at work; time since the start
+    double work_seconds;                 // sum over the finished groups of the time that the stage had each
+    int64_t oldest_seq;                  // of the groups that the stage has, the one that came first; -1: none
+    double oldest_age;                   // how long it has had it; -1: none
     const char *in_hand;                 // the seqs of the groups here (seq_set.h)
     const char *in_flight;               // source: the seqs of the groups in flight
     const char *state;                   // "working", "finished", or what it waits for: "waits for weights"
     int64_t total, settled, step;        // source: groups in all, every seq below is settled; optim: steps trained
     int64_t run_quarantined, run_unused; // source: groups of the whole run
+    int64_t reissued;                    // source: groups in flight that were issued again
+    int64_t restarts;                    // of the process; only the supervisor of its machine knows and sets it
     double reward, accuracy;             // optim: means over the last step, NaN: none
     int64_t pid;
 };

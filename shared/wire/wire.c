@@ -1,38 +1,33 @@
-// Sockets and peers. A client is known by the routing id that libzmq gave its connection, so one that connects anew is
-// a new peer; a server is known by the socket that was connected to it.
+// Peers and their conversations. A client is known by its connection, so one that connects anew is a new peer; a server
+// is known by the link to it.
 #include "shared/wire/wire.h"
 
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <zmq.h>
 
-#include "shared/base/clock.h"
 #include "shared/base/log.h"
 
 enum {
     HEARTBEAT_MS = 1000, // silence after which one side sends a heartbeat
     DEAD_MS = 10000,     // silence after which the other side is dead
     CHECK_MS = 100,      // how often peers are checked for both
-    LINGER_MS = 500,     // for the last messages
-    RECONNECT_MS = 50,
-    RECONNECT_MAX_MS = 500,
-    ROUTING_ID_MAX = 32, // bytes
+    RETRY_MS = 50,       // after which HELLO is sent again over a link that was not connected
     REASON_MAX = 1024,   // of a refusal, bytes
 };
 static_assert(DEAD_MS > 2 * HEARTBEAT_MS, "one heartbeat may come late");
 static_assert(CHECK_MS < HEARTBEAT_MS, "heartbeats are sent in time");
-static_assert(RECONNECT_MS < HEARTBEAT_MS, "see wire_send_hello");
+static_assert(RETRY_MS < HEARTBEAT_MS, "see wire_send_hello");
 static_assert(WIRE_TIMEOUT == 0, "a zeroed event is one that has not happened");
 
 struct wire_peer {
     struct wire_peer *next;
-    void *socket; // connected to this server; NULL: a client
+    struct transport_link *link;    // to a server
+    struct transport_client client; // the connection of a client
     char *name, *machine, *purpose;
     int replica;
-    char routing_id[ROUTING_ID_MAX]; // of a client
-    size_t routing_id_size;
+    bool server; // we connected to it
     bool open, refused;
     bool lost; // a send has failed: GONE is to be reported
     bool dead; // to be freed
@@ -42,29 +37,21 @@ struct wire_peer {
 
 struct wire {
     struct wire_self self;
-    void *context, *server;
-    struct zap *zap;
+    struct transport *transport;
     struct wire_peer *peers;
-    zmq_pollitem_t *items;     // descriptors, server socket, connections; rebuilt after a change
-    struct wire_peer **owners; // of the items: NULL for the server socket and descriptors
-    size_t item_count, first_item;
-    int *fds;
-    size_t fd_count;
-    bool changed;
     int64_t checked_at; // when heartbeats and silence were last checked
     struct arena arena; // of the last message
-    zmq_msg_t bulk;     // of the last message
-    struct buf frame;
+    struct buf head;    // of a message that is sent
 };
 
-static status wire_zmq_failure(const char *what) {
-    return fail(UNAVAILABLE, "%s: %s", what, zmq_strerror(zmq_errno()));
+int64_t wire_now_ms(const struct wire *wire) {
+    return wire->transport->calls->now_ms(wire->transport);
 }
 
 // ---- peers ----
 
-static void wire_peer_free(struct wire_peer *peer) {
-    if (peer->socket) zmq_close(peer->socket);
+static void wire_peer_free(struct wire *wire, struct wire_peer *peer) {
+    if (peer->link) wire->transport->calls->disconnect(wire->transport, peer->link);
     free(peer->name);
     free(peer->machine);
     free(peer->purpose);
@@ -86,7 +73,7 @@ static status wire_peer_new(struct wire *wire, const char *name, const char *mac
     if (result == OK) result = wire_set_string(&peer->machine, machine);
     if (result == OK) result = wire_set_string(&peer->purpose, purpose);
     if (result != OK) {
-        wire_peer_free(peer);
+        wire_peer_free(wire, peer);
         return result;
     }
     struct wire_peer **last = &wire->peers;
@@ -96,10 +83,10 @@ static status wire_peer_new(struct wire *wire, const char *name, const char *mac
     return OK;
 }
 
-static struct wire_peer *wire_find_client(const struct wire *wire, const char *routing_id, size_t size) {
+static struct wire_peer *wire_find_client(const struct wire *wire, const struct transport_client *client) {
     for (struct wire_peer *peer = wire->peers; peer; peer = peer->next)
-        if (!peer->socket && !peer->dead && peer->routing_id_size == size &&
-            !memcmp(peer->routing_id, routing_id, size))
+        if (!peer->server && !peer->dead && peer->client.size == client->size &&
+            !memcmp(peer->client.id, client->id, client->size))
             return peer;
     return NULL;
 }
@@ -140,95 +127,47 @@ const char *wire_peer_purpose(const struct wire_peer *peer) {
 }
 
 bool wire_peer_is_client(const struct wire_peer *peer) {
-    return !peer->socket;
+    return !peer->server;
 }
 
 void **wire_peer_tag(struct wire_peer *peer) {
     return &peer->tag;
 }
 
-// ---- sockets ----
+// ---- opening and closing ----
 
-static status wire_set_int(void *socket, int option, int value) {
-    return zmq_setsockopt(socket, option, &value, sizeof value) ? wire_zmq_failure("socket option") : OK;
-}
-
-static status wire_set_common_options(void *socket) {
-    const int64_t message_max = (int64_t)1 << 31;
-    TRY(wire_set_int(socket, ZMQ_SNDHWM, 0));
-    TRY(wire_set_int(socket, ZMQ_RCVHWM, 0));
-    TRY(wire_set_int(socket, ZMQ_LINGER, LINGER_MS));
-    TRY(wire_set_int(socket, ZMQ_IPV6, 1));
-    return zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &message_max, sizeof message_max) ? wire_zmq_failure("socket option")
-                                                                                    : OK;
-}
-
-status wire_open(struct wire **out, const struct wire_self *self) {
+status wire_open(struct wire **out, const struct wire_self *self, struct transport *transport) {
     struct wire *wire;
     *out = NULL;
-    TRY(NEW(&wire, 1));
-    wire->self = *self;
-    wire->changed = true;
-    wire->context = zmq_ctx_new();
-    if (!wire->context) {
-        free(wire);
-        return wire_zmq_failure("sockets");
+    if (NEW(&wire, 1) != OK) {
+        transport->calls->free(transport);
+        return fail_oom();
     }
-    zmq_msg_init(&wire->bulk);
+    wire->self = *self;
+    wire->transport = transport;
     *out = wire;
     return OK;
 }
 
 status wire_bind(struct wire *wire, const char *endpoint) {
-    const struct wire_security *security = wire->self.security;
-    if (!wire->server) {
-        if (security) TRY(zap_open(&wire->zap, wire->context, security));
-        wire->server = zmq_socket(wire->context, ZMQ_ROUTER);
-        if (!wire->server) return wire_zmq_failure("server socket");
-        wire->changed = true;
-        TRY(wire_set_common_options(wire->server));
-        TRY(wire_set_int(wire->server, ZMQ_ROUTER_MANDATORY, 1));
-        if (security) TRY(wire_set_int(wire->server, ZMQ_CURVE_SERVER, 1));
-        if (security && zmq_setsockopt(wire->server, ZMQ_CURVE_SECRETKEY, security->secret, WIRE_KEY))
-            return wire_zmq_failure("CURVE");
-        if (security && zmq_setsockopt(wire->server, ZMQ_ZAP_DOMAIN, "caravan", strlen("caravan")))
-            return wire_zmq_failure("ZAP");
-    }
-    return zmq_bind(wire->server, endpoint) ? wire_zmq_failure(endpoint) : OK;
+    return wire->transport->calls->bind(wire->transport, endpoint);
 }
 
 status wire_connect(struct wire *wire, const char *endpoint, const char *key, const char *purpose,
                     struct wire_peer **out) {
-    const struct wire_security *security = wire->self.security;
     struct wire_peer *peer;
-    status result = OK;
     if (out) *out = NULL;
     TRY(wire_peer_new(wire, "", "", purpose, &peer));
-    wire->changed = true;
+    peer->server = true;
     peer->sent_at = INT64_MIN / 2; // HELLO is due at once
-    peer->socket = zmq_socket(wire->context, ZMQ_DEALER);
-    TRY_TO(result, failed, peer->socket ? OK : wire_zmq_failure(endpoint));
-    TRY_TO(result, failed, wire_set_common_options(peer->socket));
-    TRY_TO(result, failed, wire_set_int(peer->socket, ZMQ_IMMEDIATE, 1));
-    TRY_TO(result, failed, wire_set_int(peer->socket, ZMQ_RECONNECT_IVL, RECONNECT_MS));
-    TRY_TO(result, failed, wire_set_int(peer->socket, ZMQ_RECONNECT_IVL_MAX, RECONNECT_MAX_MS));
-    if (security && (!key || zmq_setsockopt(peer->socket, ZMQ_CURVE_SERVERKEY, key, WIRE_KEY) ||
-                     zmq_setsockopt(peer->socket, ZMQ_CURVE_PUBLICKEY, security->public, WIRE_KEY) ||
-                     zmq_setsockopt(peer->socket, ZMQ_CURVE_SECRETKEY, security->secret, WIRE_KEY)))
-        TRY_TO(result, failed, fail(USAGE, "%s: its key is missing or wrong", endpoint));
-    TRY_TO(result, failed, zmq_connect(peer->socket, endpoint) ? wire_zmq_failure(endpoint) : OK);
-    if (out) *out = peer;
-    return OK;
-failed:
-    peer->dead = true;
+    status result = wire->transport->calls->connect(wire->transport, endpoint, key, peer, &peer->link);
+    if (result != OK) peer->dead = true;
+    if (result == OK && out) *out = peer;
     return result;
 }
 
 status wire_add_fd(struct wire *wire, int fd) {
-    TRY(RESIZE(&wire->fds, wire->fd_count + 1));
-    wire->fds[wire->fd_count++] = fd;
-    wire->changed = true;
-    return OK;
+    return wire->transport->calls->add_fd(wire->transport, fd);
 }
 
 void wire_close(struct wire **pointer) {
@@ -239,48 +178,37 @@ void wire_close(struct wire **pointer) {
     for (struct wire_peer *peer = wire->peers; peer; peer = peer->next) (void)wire_send(wire, peer, &bye, NULL);
     while (wire->peers) {
         struct wire_peer *next = wire->peers->next;
-        wire_peer_free(wire->peers);
+        wire_peer_free(wire, wire->peers);
         wire->peers = next;
     }
-    if (wire->server) zmq_close(wire->server);
-    zap_close(&wire->zap);
-    zmq_msg_close(&wire->bulk);
-    while (zmq_ctx_term(wire->context) && errno == EINTR) continue; // a signal came
+    wire->transport->calls->free(wire->transport);
     arena_release(&wire->arena);
-    buf_release(&wire->frame);
-    free(wire->items);
-    free(wire->owners);
-    free(wire->fds);
+    buf_release(&wire->head);
     free(wire);
     *pointer = NULL;
 }
 
 // ---- sending ----
 
-// Sends to a client's routing id, or (size 0) over the socket that is connected to a server.
-static status wire_send_frames(struct wire *wire, void *socket, const char *routing_id, size_t size,
+// Sends over a link or, if that is NULL, to a client.
+static status wire_send_frames(struct wire *wire, struct transport_link *link, const struct transport_client *client,
                                const struct wire_message *message, bool *gone) {
-    buf_clear(&wire->frame);
-    TRY(message_encode(message, &wire->frame));
-    *gone = false;
-    bool bulk = message_has_bulk(message->kind);
-    int sent = 0;
-    if (size) sent = zmq_send(socket, routing_id, size, ZMQ_SNDMORE | ZMQ_DONTWAIT);
-    if (sent >= 0) sent = zmq_send(socket, wire->frame.data, wire->frame.size, (bulk ? ZMQ_SNDMORE : 0) | ZMQ_DONTWAIT);
-    if (sent >= 0 && bulk) sent = zmq_send(socket, message->bulk, message->bulk_size, ZMQ_DONTWAIT);
-    if (sent >= 0) return OK;
-    if (zmq_errno() != EHOSTUNREACH && zmq_errno() != EAGAIN) return wire_zmq_failure(message_name(message->kind));
-    *gone = true;
-    return OK;
+    buf_clear(&wire->head);
+    TRY(message_encode(message, &wire->head));
+    const struct transport_frames frames = {.count = message_has_bulk(message->kind) ? 2 : 1,
+                                            .head = wire->head.data,
+                                            .head_size = wire->head.size,
+                                            .bulk = message->bulk,
+                                            .bulk_size = message->bulk_size};
+    return wire->transport->calls->send(wire->transport, link, client, &frames, gone);
 }
 
 status wire_send(struct wire *wire, struct wire_peer *peer, const struct wire_message *message, bool *gone) {
     bool unsent = true;
     if (wire_peer_open(peer)) {
-        TRY(wire_send_frames(wire, peer->socket ? peer->socket : wire->server, peer->routing_id, peer->routing_id_size,
-                             message, &unsent));
-        if (unsent && !peer->socket) peer->lost = true;
-        peer->sent_at = clock_monotonic_ms();
+        TRY(wire_send_frames(wire, peer->link, &peer->client, message, &unsent));
+        if (unsent && !peer->server) peer->lost = true;
+        peer->sent_at = wire_now_ms(wire);
     }
     if (gone) *gone = unsent;
     return OK;
@@ -296,17 +224,17 @@ static status wire_send_hello(struct wire *wire, struct wire_peer *peer) {
                                        .machine = wire->self.machine,
                                        .purpose = peer->purpose};
     bool gone;
-    TRY(wire_send_frames(wire, peer->socket, NULL, 0, &hello, &gone));
+    TRY(wire_send_frames(wire, peer->link, NULL, &hello, &gone));
     // A peer that was not connected yet is tried again soon, any other after the time of a heartbeat.
-    peer->sent_at = clock_monotonic_ms() - (gone ? HEARTBEAT_MS - RECONNECT_MS : 0);
+    peer->sent_at = wire_now_ms(wire) - (gone ? HEARTBEAT_MS - RETRY_MS : 0);
     return OK;
 }
 
-static status wire_refuse(struct wire *wire, const char *routing_id, size_t size, const char *reason) {
+static status wire_refuse(struct wire *wire, const struct transport_client *client, const char *reason) {
     const struct wire_message refused = {.kind = MESSAGE_REFUSED, .reason = reason};
     bool gone;
     log_info("refused a peer: %s", reason);
-    return wire_send_frames(wire, wire->server, routing_id, size, &refused, &gone);
+    return wire_send_frames(wire, NULL, client, &refused, &gone);
 }
 
 // ---- receiving ----
@@ -336,18 +264,18 @@ static void wire_compare_runs(const struct wire_self *self, const struct wire_me
                  hello->name, (int)hello->replica, self->name, self->replica);
 }
 
-static status wire_on_client_message(struct wire *wire, const char *routing_id, size_t size, struct wire_event *event) {
+static status wire_on_client_message(struct wire *wire, const struct transport_client *client,
+                                     struct wire_event *event) {
     const struct wire_self *self = &wire->self;
     const struct wire_message *message = &event->message, unknown = {.kind = MESSAGE_UNKNOWN_PEER};
-    struct wire_peer *peer = wire_find_client(wire, routing_id, size);
+    struct wire_peer *peer = wire_find_client(wire, client);
     const int replica = (int)message->replica;
     char refusal[REASON_MAX] = "";
     bool gone;
     if (peer && peer->lost) return OK;
-    if (!peer && message->kind != MESSAGE_HELLO)
-        return wire_send_frames(wire, wire->server, routing_id, size, &unknown, &gone);
+    if (!peer && message->kind != MESSAGE_HELLO) return wire_send_frames(wire, NULL, client, &unknown, &gone);
     if (message->kind != MESSAGE_HELLO) {
-        peer->received_at = clock_monotonic_ms();
+        peer->received_at = wire_now_ms(wire);
         if (message->kind == MESSAGE_HEARTBEAT) return OK;
         event->orderly = peer->dead = message->kind == MESSAGE_BYE;
         wire_set_event(event, peer->dead ? WIRE_GONE : WIRE_MESSAGE, peer);
@@ -362,16 +290,14 @@ static status wire_on_client_message(struct wire *wire, const char *routing_id, 
     } else {
         wire_compare_runs(self, message, &refusal);
     }
-    if (*refusal) return wire_refuse(wire, routing_id, size, refusal);
+    if (*refusal) return wire_refuse(wire, client, refusal);
     if (!peer) {
         TRY(wire_peer_new(wire, message->name, message->machine, message->purpose, &peer));
-        assert(size <= sizeof peer->routing_id);
-        memcpy(peer->routing_id, routing_id, size);
-        peer->routing_id_size = size;
+        peer->client = *client;
         peer->replica = replica;
     }
     peer->open = true;
-    peer->received_at = clock_monotonic_ms();
+    peer->received_at = wire_now_ms(wire);
     const struct wire_message welcome = {
         .kind = MESSAGE_WELCOME, .name = self->name, .replica = self->replica, .machine = self->machine};
     TRY(wire_send(wire, peer, &welcome, NULL));
@@ -382,7 +308,7 @@ static status wire_on_client_message(struct wire *wire, const char *routing_id, 
 static status wire_on_server_message(struct wire *wire, struct wire_peer *peer, struct wire_event *event) {
     const struct wire_message *message = &event->message;
     bool was_open = peer->open;
-    peer->received_at = clock_monotonic_ms();
+    peer->received_at = wire_now_ms(wire);
     switch (message->kind) {
     case MESSAGE_WELCOME:
         if (was_open) return OK;
@@ -413,143 +339,83 @@ static status wire_on_server_message(struct wire *wire, struct wire_peer *peer, 
     }
 }
 
-// Receives one frame; *more: another follows. *none: nothing was there.
-static status wire_receive_frame(void *socket, zmq_msg_t *frame, bool *more, bool *none) {
-    *none = false;
-    if (zmq_msg_recv(frame, socket, ZMQ_DONTWAIT) < 0) {
-        *more = false;
-        *none = zmq_errno() == EAGAIN || zmq_errno() == EINTR;
-        return *none ? OK : wire_zmq_failure("receiving");
-    }
-    *more = zmq_msg_more(frame);
-    return OK;
-}
-
-// Receives one message from the server socket (`server` NULL) or from a server, and handles it. A malformed message is
-// logged, and its sender refused if it is no peer yet.
-static status wire_receive(struct wire *wire, void *socket, struct wire_peer *server, struct wire_event *event) {
-    zmq_msg_t first, head;
-    char routing_id[ROUTING_ID_MAX] = {0};
-    size_t size = 0;
-    bool more = true, none = false;
-    status result = OK;
-    zmq_msg_init(&first);
-    zmq_msg_init(&head);
-    if (!server) {
-        TRY_TO(result, out, wire_receive_frame(socket, &first, &more, &none));
-        size = zmq_msg_size(&first) < ROUTING_ID_MAX ? zmq_msg_size(&first) : ROUTING_ID_MAX;
-        if (!none) memcpy(routing_id, zmq_msg_data(&first), size);
-    }
-    if (none || !more) goto out;
-    TRY_TO(result, out, wire_receive_frame(socket, &head, &more, &none));
-    if (none) goto out;
+// Decodes a message of the transport and handles it. A malformed message is logged, and its sender refused if it is no
+// peer yet.
+static status wire_on_transport_message(struct wire *wire, const struct transport_event *from,
+                                        struct wire_event *event) {
+    struct wire_peer *server = from->owner;
+    const struct transport_frames *frames = &from->frames;
     struct wire_message *message = &event->message;
-    result = message_decode(message, &wire->arena, zmq_msg_data(&head), zmq_msg_size(&head));
-    if (result == OK && message_has_bulk(message->kind) != more)
-        result = fail(DATAERR, "%s: %s", message_name(message->kind), more ? "one frame too many" : "no bulk");
-    if (result == OK && more) {
-        TRY_TO(result, out, wire_receive_frame(socket, &wire->bulk, &more, &none));
-        if (more || none) result = fail(DATAERR, "%s: expected exactly one bulk frame", message_name(message->kind));
-        message->bulk = zmq_msg_data(&wire->bulk);
-        message->bulk_size = zmq_msg_size(&wire->bulk);
-    }
-    while (more) { // the frames of a malformed message
-        zmq_msg_t rest;
-        zmq_msg_init(&rest);
-        status skipped = wire_receive_frame(socket, &rest, &more, &none);
-        zmq_msg_close(&rest);
-        if (skipped != OK) result = skipped;
-    }
+    status result = message_decode(message, &wire->arena, frames->head, frames->head_size);
+    const int expected = message_has_bulk(message->kind) ? 2 : 1;
+    if (result == OK && frames->count != expected)
+        result = fail(DATAERR, "%s: %s", message_name(message->kind),
+                      frames->count > expected ? "one frame too many" : "no bulk");
     if (result == DATAERR) {
-        const struct wire_peer *sender = server ? server : wire_find_client(wire, routing_id, size);
-        result = sender ? OK : wire_refuse(wire, routing_id, size, fail_text());
-        if (sender) log_info("from %s-%d: %s", sender->name, sender->replica, fail_text());
-    } else if (result == OK) {
-        result = server ? wire_on_server_message(wire, server, event)
-                        : wire_on_client_message(wire, routing_id, size, event);
+        const struct wire_peer *sender = server ? server : wire_find_client(wire, &from->client);
+        if (!sender) return wire_refuse(wire, &from->client, fail_text());
+        log_info("from %s-%d: %s", sender->name, sender->replica, fail_text());
+        return OK;
     }
-out:
-    zmq_msg_close(&first);
-    zmq_msg_close(&head);
-    return result;
+    TRY(result);
+    message->bulk = frames->bulk;
+    message->bulk_size = frames->bulk_size;
+    return server ? wire_on_server_message(wire, server, event) : wire_on_client_message(wire, &from->client, event);
 }
 
 // ---- polling ----
 
-// Frees dead peers and lists the sockets and descriptors to poll.
-static status wire_update_items(struct wire *wire) {
-    size_t count = wire->fd_count + (wire->server ? 1 : 0), at = 0;
-    for (struct wire_peer **link = &wire->peers; *link;) {
-        struct wire_peer *peer = *link;
+static void wire_free_dead_peers(struct wire *wire) {
+    for (struct wire_peer **at = &wire->peers; *at;) {
+        struct wire_peer *peer = *at;
         if (!peer->dead) {
-            count += peer->socket ? 1 : 0;
-            link = &peer->next;
+            at = &peer->next;
             continue;
         }
-        *link = peer->next;
-        if (peer->socket) wire->changed = true;
-        wire_peer_free(peer);
+        *at = peer->next;
+        wire_peer_free(wire, peer);
     }
-    if (!wire->changed) return OK;
-    TRY(RESIZE(&wire->items, count));
-    TRY(RESIZE(&wire->owners, count));
-    for (size_t i = 0; i < wire->fd_count; i++, at++) {
-        wire->items[at] = (zmq_pollitem_t){.fd = wire->fds[i], .events = ZMQ_POLLIN};
-        wire->owners[at] = NULL;
-    }
-    if (wire->server) {
-        wire->items[at] = (zmq_pollitem_t){.socket = wire->server, .events = ZMQ_POLLIN};
-        wire->owners[at++] = NULL;
-    }
+}
+
+// Reports a peer that has died, and sends the heartbeats and HELLOs that are due.
+static status wire_check_peers(struct wire *wire, int64_t now, struct wire_event *event) {
+    const struct wire_message heartbeat = {.kind = MESSAGE_HEARTBEAT};
     for (struct wire_peer *peer = wire->peers; peer; peer = peer->next) {
-        if (!peer->socket) continue;
-        wire->items[at] = (zmq_pollitem_t){.socket = peer->socket, .events = ZMQ_POLLIN};
-        wire->owners[at++] = peer;
+        if (peer->dead || peer->refused) continue;
+        if (peer->open && (peer->lost || now - peer->received_at > DEAD_MS)) {
+            peer->open = peer->lost = false;
+            peer->dead = !peer->server;
+            wire_set_event(event, WIRE_GONE, peer);
+            return OK; // the remaining peers are checked in the next call
+        }
+        if (now - peer->sent_at < HEARTBEAT_MS) continue;
+        if (peer->open) TRY(wire_send(wire, peer, &heartbeat, NULL));
+        if (!peer->open && peer->server) TRY(wire_send_hello(wire, peer));
     }
-    assert(at == count);
-    wire->item_count = count;
-    wire->changed = false;
+    wire->checked_at = now;
     return OK;
 }
 
 status wire_poll(struct wire *wire, int timeout_ms, struct wire_event *event) {
-    const struct wire_message heartbeat = {.kind = MESSAGE_HEARTBEAT};
-    int64_t until = timeout_ms < 0 ? INT64_MAX : clock_monotonic_ms() + timeout_ms;
+    const int64_t until = wire_now_ms(wire) + timeout_ms;
+    assert(timeout_ms >= 0);
     *event = (struct wire_event){0};
     arena_release(&wire->arena);
+    wire_free_dead_peers(wire);
     for (;;) {
-        TRY(wire_update_items(wire));
-        int64_t now = clock_monotonic_ms();
-        bool check = now - wire->checked_at >= CHECK_MS;
-        for (struct wire_peer *peer = check ? wire->peers : NULL; peer; peer = peer->next) {
-            if (peer->dead || peer->refused) continue;
-            if (peer->open && (peer->lost || now - peer->received_at > DEAD_MS)) {
-                peer->open = peer->lost = false;
-                peer->dead = !peer->socket;
-                wire_set_event(event, WIRE_GONE, peer);
-                return OK; // the remaining peers are checked in the next call
-            }
-            if (now - peer->sent_at < HEARTBEAT_MS) continue;
-            if (peer->open) TRY(wire_send(wire, peer, &heartbeat, NULL));
-            if (!peer->open && peer->socket) TRY(wire_send_hello(wire, peer));
+        const int64_t now = wire_now_ms(wire), check = wire->checked_at + CHECK_MS;
+        if (now >= check) TRY(wire_check_peers(wire, now, event));
+        if (event->kind != WIRE_TIMEOUT) return OK;
+        const int64_t wake = check > now && check < until ? check : until;
+        struct transport_event from;
+        TRY(wire->transport->calls->receive(wire->transport, wake > now ? (int)(wake - now) : 0, &from));
+        if (from.kind == TRANSPORT_NOTHING) return OK;
+        if (from.kind == TRANSPORT_READABLE) {
+            event->fd = from.fd;
+            wire_set_event(event, WIRE_READABLE, NULL);
+        } else {
+            TRY(wire_on_transport_message(wire, &from, event));
         }
-        if (check) wire->checked_at = now;
-        int64_t wake = wire->checked_at + CHECK_MS < until ? wire->checked_at + CHECK_MS : until;
-        if (zmq_poll(wire->items, (int)wire->item_count, wake > now ? wake - now : 0) < 0 && zmq_errno() != EINTR)
-            return wire_zmq_failure("waiting");
-        // Begins behind the item of the last event, so that none is starved.
-        for (size_t i = 0; i < wire->item_count && event->kind == WIRE_TIMEOUT; i++) {
-            const size_t at = (wire->first_item + i) % wire->item_count;
-            const zmq_pollitem_t *item = &wire->items[at];
-            if (!(item->revents & (ZMQ_POLLIN | ZMQ_POLLERR))) continue;
-            if (item->socket) {
-                TRY(wire_receive(wire, item->socket, wire->owners[at], event));
-            } else {
-                event->fd = item->fd;
-                wire_set_event(event, WIRE_READABLE, NULL);
-            }
-            if (event->kind != WIRE_TIMEOUT) wire->first_item = (at + 1) % wire->item_count;
-        }
-        if (event->kind != WIRE_TIMEOUT || clock_monotonic_ms() >= until) return OK;
+        if (event->kind != WIRE_TIMEOUT || now >= until) return OK;
     }
 }

@@ -1,6 +1,6 @@
-// Conversations between the processes of a run: one server socket that clients connect to, and any number of
-// connections to other processes' server sockets. Openings, refusals, heartbeats and dead peers are handled here; the
-// messages in between are the caller's.
+// Conversations between the processes of a run, over a transport (transport.h): one server socket that clients connect
+// to, and any number of links to other processes' server sockets. Openings, refusals, heartbeats and dead peers are
+// handled here; the messages in between are the caller's.
 //
 // A wire and its peers belong to one thread. Nothing here waits except wire_poll.
 #ifndef SHARED_WIRE_WIRE_H
@@ -10,7 +10,7 @@
 
 #include "shared/base/status.h"
 #include "shared/wire/message.h"
-#include "shared/wire/security.h"
+#include "shared/wire/transport.h"
 
 struct wire;
 struct wire_peer;
@@ -23,7 +23,6 @@ struct wire_self {
     const char *name;
     int replica;
     const char *machine;
-    const struct wire_security *security; // NULL: none
 };
 
 enum wire_event_kind {
@@ -44,12 +43,16 @@ struct wire_event {
     bool orderly; // GONE: the peer sent BYE
 };
 
-// Opens a wire without a server socket and peers. UNAVAILABLE when libzmq or memory fails. Free it with wire_close.
-status wire_open(struct wire **out, const struct wire_self *self);
+// Opens a wire over a transport, which is the wire's from now on and is freed also when this fails; nothing is bound
+// and there are no peers. UNAVAILABLE when memory is short. Free it with wire_close.
+status wire_open(struct wire **out, const struct wire_self *self, struct transport *transport);
 
 // Sends BYE to all peers and waits up to half a second until the last messages are on their way. NULL is fine; sets
 // *wire to NULL.
 void wire_close(struct wire **wire);
+
+// Milliseconds on the transport's clock, since an arbitrary moment. No one can set this clock.
+int64_t wire_now_ms(const struct wire *wire);
 
 // Binds the server socket to one more endpoint ("ipc://...", "tcp://..."). UNAVAILABLE when it is taken.
 status wire_bind(struct wire *wire, const char *endpoint);
@@ -63,7 +66,7 @@ status wire_connect(struct wire *wire, const char *endpoint, const char *key, co
 // Makes wire_poll report READABLE when the descriptor is. UNAVAILABLE when memory is short.
 status wire_add_fd(struct wire *wire, int fd);
 
-// Waits up to timeout_ms (-1: for ever) for the next event. UNAVAILABLE when the sockets fail.
+// Waits up to timeout_ms for the next event; TIMEOUT may also come earlier. UNAVAILABLE when the sockets fail.
 status wire_poll(struct wire *wire, int timeout_ms, struct wire_event *event);
 
 // Sends a message to a peer. *gone (may be NULL) tells that the peer is not there and nothing was sent. UNAVAILABLE

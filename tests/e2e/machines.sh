@@ -77,6 +77,9 @@ grep -q "waiting for two" "$work/one.err" || fail "one does not name the machine
 [ -s "$work/one/logs/refscore.log" ] && [ -s "$work/two/logs/refscore-2.log" ] || fail "refscore is not on both machines"
 check_steps one 8
 [ "$(weights_of one)" = "$want" ] || fail "the weights of two machines differ from those of one"
+[ -e "$work/one/store-one/groups.lmdb" ] && [ -e "$work/two/store-two/groups.lmdb" ] || fail "a machine has no store of its own"
+[ ! -e "$work/one/store" ] || fail "there is a store that machines would share"
+[ "$("$bin/caravan" groups ls --store "$work/one/store-one" | grep -c trained)" = 16 ] || fail "groups are missing"
 if [ -n "$in_two" ]; then
     ls "$work/two/weights" | grep -q pulled-policy || fail "no weights were pulled"
 fi
@@ -89,7 +92,7 @@ if [ -n "$in_two" ]; then
         truncate -s $from "$copy"
         truncate -s "$size" "$copy"
     done
-    rm -r "$work/one" "$work/two/store"
+    rm -r "$work/one" "$work"/two/store-*
     start_one one
     start_two two
     wait_for_both

@@ -145,6 +145,12 @@ static void test_files_are_written_atomically(void **state) {
     assert_int_equal(file_read(path, &content), OK);
     assert_string_equal(content.data, "two");
     buf_release(&content);
+    // Another machine may be writing the same file: its temporary file, whatever its name, is not touched.
+    char *others = arena_printf(&arena, "%s.tmp", path);
+    assert_int_equal(file_write_atomic(others, "other", 5), OK);
+    assert_int_equal(file_write_atomic(path, "two", 3), OK);
+    assert_true(path_exists(others));
+    assert_int_equal(unlink(others), 0);
     char tail[4], short_tail[3];
     file_read_tail(path, tail, sizeof tail);
     assert_string_equal(tail, "two");

@@ -192,6 +192,9 @@ static void a_lost_group_is_issued_again(void **state) {
     tell(&fixture, (struct wire_message){.kind = MESSAGE_REISSUE, .seq = -1, .reason = "all"});
     tick(&fixture);
     assert_int_equal(fixture.io.put[PER_STEP + 1], 0);
+    struct message_status counters = {0};
+    issuer_report(fixture.issuer, &counters);
+    assert_int_equal(counters.reissued, 2);
     close_issuer(&fixture);
 }
 

@@ -1,6 +1,8 @@
 // The ledger: the state of each group, after restarts and after optim went back to a checkpoint.
 #include "tests/unit/unit.h"
 
+#include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "shared/base/file.h"
@@ -67,6 +69,13 @@ static status see(void *context, const struct ledger_entry *entry) {
     return OK;
 }
 
+static status see_first(void *context, const struct ledger_entry *entry) {
+    struct seen *seen = context;
+    seen->last = *entry;
+    assert_string_equal(entry->id, "again");
+    return END;
+}
+
 static void test_restart(void **state) {
     (void)state;
     struct ledger *ledger = open_ledger();
@@ -104,6 +113,90 @@ static void test_rewind_to_optim(void **state) {
     ledger_close(&ledger);
 }
 
+// The number rises only when groups that were settled are issued anew, and it is on the disk.
+static void test_issue_number(void **state) {
+    (void)state;
+    struct ledger *ledger = open_ledger();
+    const int64_t first = ledger_issue_number(ledger);
+    assert_int_equal(first, 2); // optim went back once in the test before
+    assert_int_equal(ledger_rewind_to(ledger, 3), OK);
+    assert_int_equal(ledger_issue(ledger, 3, "g"), OK);
+    assert_int_equal(ledger_rewind_to(ledger, 3), OK); // the source was restarted
+    assert_int_equal(ledger_issue_number(ledger), first);
+    assert_int_equal(ledger_rewind_to(ledger, 2), OK);
+    assert_int_equal(ledger_issue_number(ledger), first + 1);
+    ledger_close(&ledger);
+    ledger = open_ledger();
+    assert_int_equal(ledger_issue_number(ledger), first + 1);
+    ledger_close(&ledger);
+}
+
+// Returns how many entries a copy of the file has.
+static int64_t entries_on_disk(void) {
+    char copy[128];
+    struct buf bytes = {0};
+    struct ledger *ledger = NULL;
+    snprintf(copy, sizeof copy, "%s/copy.lmdb", dir);
+    assert_int_equal(file_read(path, &bytes), OK);
+    assert_int_equal(file_write_atomic(copy, bytes.data, bytes.size), OK);
+    assert_int_equal(ledger_open(&ledger, copy, &config), OK);
+    const int64_t count = ledger_next_unissued(ledger);
+    ledger_close(&ledger);
+    buf_release(&bytes);
+    return count;
+}
+
+static void test_changes_are_written_together(void **state) {
+    (void)state;
+    struct ledger *ledger = open_ledger();
+    assert_int_equal(ledger_rewind_to(ledger, 0), OK);
+    assert_int_equal(ledger_tick(ledger, 100), OK);
+    for (int i = 0; i < 5; i++) assert_int_equal(ledger_issue(ledger, i, "g"), OK);
+    assert_int_equal(ledger_tick(ledger, 100.04), OK);
+    assert_int_equal(entries_on_disk(), 0);
+    assert_int_equal(ledger_tick(ledger, 100.06), OK);
+    assert_int_equal(entries_on_disk(), 5);
+    assert_int_equal(ledger_issue(ledger, 5, "g"), OK);
+    assert_int_equal(entries_on_disk(), 5);
+    ledger_close(&ledger);
+    assert_int_equal(entries_on_disk(), 6);
+    ledger = open_ledger();
+    for (int i = 0; i < 3; i++) assert_int_equal(ledger_issue(ledger, 0, "again"), OK);
+    const struct ledger_entry kept = {.seq = 0, .state = LEDGER_TRAINED, .step = 4};
+    assert_int_equal(ledger_settle(ledger, &kept, NULL), OK);
+    struct seen seen = {0};
+    assert_int_equal(ledger_each(ledger, 0, see_first, &seen), OK);
+    assert_int_equal(seen.last.issues, 4);
+    assert_int_equal(seen.last.step, 4);
+    ledger_close(&ledger);
+}
+
+// Stands in for the C library's: directories called "nfs" are on NFS.
+int statfs(const char *file, struct statfs *out) {
+    const int code = (int)syscall(SYS_statfs, file, out);
+    if (strstr(file, "/nfs")) out->f_type = 0x6969;
+    return code;
+}
+
+static void test_the_ledger_is_on_a_local_disk(void **state) {
+    (void)state;
+    struct arena arena = {0};
+    const char *shared = arena_printf(&arena, "%s/nfs", dir), *other = arena_printf(&arena, "%s/nfs-2", dir);
+    const char *local = arena_printf(&arena, "%s/ledger.lmdb", dir), *on_nfs;
+    struct ledger *ledger;
+    assert_int_equal(dir_make(shared), OK);
+    assert_int_equal(dir_make(other), OK);
+    on_nfs = ledger_path(&arena, shared, dir);
+    assert_string_equal(ledger_path(&arena, dir, "/elsewhere"), local);
+    assert_int_equal(strncmp(on_nfs, local, strlen(dir) + strlen("/ledger")), 0);
+    assert_string_not_equal(on_nfs, ledger_path(&arena, other, dir));
+    assert_int_equal(ledger_open(&ledger, on_nfs, &config), OK);
+    ledger_close(&ledger);
+    assert_int_equal(ledger_open(&ledger, ledger_path(&arena, shared, NULL), &config), USAGE);
+    assert_non_null(strstr(fail_text(), "NFS"));
+    arena_release(&arena);
+}
+
 // What is kept is done with the same settings.
 static void test_other_settings_begin_anew(void **state) {
     (void)state;
@@ -119,8 +212,10 @@ static void test_other_settings_begin_anew(void **state) {
     assert_int_equal(ledger_set_settings(ledger, 5, &changed), OK);
     assert_false(changed);
     assert_int_equal(ledger_count(ledger, LEDGER_TRAINED), 1);
+    const int64_t number = ledger_issue_number(ledger);
     assert_int_equal(ledger_set_settings(ledger, 6, &changed), OK);
     assert_true(changed);
+    assert_int_equal(ledger_issue_number(ledger), number + 1);
     assert_int_equal(ledger_next_unissued(ledger), 0);
     assert_int_equal(ledger_count(ledger, LEDGER_TRAINED) + ledger_in_flight(ledger), 0);
     ledger_close(&ledger);
@@ -142,9 +237,14 @@ static void test_other_data_is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_issue_and_settle),      cmocka_unit_test(test_restart),
-        cmocka_unit_test(test_rewind_to_optim),       cmocka_unit_test(test_other_settings_begin_anew),
+        cmocka_unit_test(test_issue_and_settle),
+        cmocka_unit_test(test_restart),
+        cmocka_unit_test(test_rewind_to_optim),
+        cmocka_unit_test(test_issue_number),
+        cmocka_unit_test(test_changes_are_written_together),
+        cmocka_unit_test(test_other_settings_begin_anew),
         cmocka_unit_test(test_other_data_is_refused),
+        cmocka_unit_test(test_the_ledger_is_on_a_local_disk),
     };
     return cmocka_run_group_tests_name("ledger", tests, set_up, tear_down);
 }

@@ -2,6 +2,8 @@
 #include <signal.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "tests/unit/unit.h"
@@ -13,6 +15,15 @@ enum { DBI_A, DBI_B };
 static const char *const names[] = {"a", "b", NULL};
 static char directory[64];
 static char path[96];
+
+// Stands in for the C library's: reports a file system of this type unless it is 0.
+static uint32_t pretended_type;
+
+int statfs(const char *file, struct statfs *out) {
+    const int code = (int)syscall(SYS_statfs, file, out);
+    if (pretended_type) out->f_type = pretended_type;
+    return code;
+}
 
 static struct lmdb_val val_of(const char *text) {
     return (struct lmdb_val){text, strlen(text)};
@@ -219,6 +230,42 @@ static void test_bad_files_are_named(void **state) {
     assert_int_equal(lmdb_env_open(&env, "/nowhere/at/all.lmdb", names, NULL), UNAVAILABLE);
 }
 
+static void test_network_file_systems_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        uint32_t type;
+        const char *name;
+    } systems[] = {{0x6969, "NFS"},      {0x0BD00BD0, "Lustre"}, {0x19830326, "BeeGFS"}, {0x47504653, "GPFS"},
+                   {0xFF534D42, "CIFS"}, {0xFE534D42, "SMB2"},   {0x01021997, "9p"},     {0x65735546, "FUSE"},
+                   {0x00C36400, "Ceph"}, {0x5346414F, "AFS"}};
+    struct lmdb_env *env;
+    assert_null(lmdb_network_file_system(directory));
+    for (size_t i = 0; i < sizeof systems / sizeof *systems; i++) {
+        pretended_type = systems[i].type;
+        assert_string_equal(lmdb_network_file_system(directory), systems[i].name);
+        assert_int_equal(lmdb_env_open(&env, path, names, NULL), USAGE);
+        assert_non_null(strstr(fail_text(), path));
+        assert_non_null(strstr(fail_text(), systems[i].name));
+        assert_non_null(strstr(fail_text(), "`store:`"));
+        assert_false(path_exists(path));
+    }
+    pretended_type = 0xEF53; // ext4
+    assert_int_equal(lmdb_env_open(&env, path, names, NULL), OK);
+    lmdb_env_close(&env);
+    pretended_type = 0x6969; // nothing is written
+    assert_int_equal(lmdb_env_open(&env, path, names, &(struct lmdb_options){.read_only = true}), OK);
+    lmdb_env_close(&env);
+    pretended_type = 0;
+    const char *line = "36 35 0:52 / / rw,relatime - overlay overlay rw,lowerdir=/l,upperdir=/scratch/up,workdir=/w\n";
+    char upper[64];
+    assert_true(lmdb_overlay_upper(line, 0, 52, upper, sizeof upper));
+    assert_string_equal(upper, "/scratch/up");
+    assert_false(lmdb_overlay_upper(line, 0, 53, upper, sizeof upper));
+    assert_false(lmdb_overlay_upper(line, 0, 52, upper, 5));
+    assert_false(lmdb_overlay_upper("36 35 0:52 / / rw - ext4 /dev/vda rw\n", 0, 52, upper, sizeof upper));
+    assert_false(lmdb_overlay_upper("", 0, 52, upper, sizeof upper));
+}
+
 // Kilobytes of the mapped files that this process has resident.
 static long resident_file_kb(void) {
     FILE *status_file = fopen("/proc/self/status", "r");
@@ -260,6 +307,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_killed_writer_and_reader, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_keys_come_in_order, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_bad_files_are_named, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_network_file_systems_are_refused, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_pages_read_do_not_stay_resident, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

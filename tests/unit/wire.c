@@ -13,6 +13,8 @@
 #include "shared/group/group.h"
 #include "shared/wire/node_config.h"
 #include "shared/wire/wire.h"
+#include "shared/wire/zmq_transport.h"
+#include "tests/support/fake_network.h"
 
 static const enum message_kind kinds[] = {
     MESSAGE_HELLO,    MESSAGE_WELCOME,     MESSAGE_REFUSED, MESSAGE_UNKNOWN_PEER, MESSAGE_HEARTBEAT,
@@ -102,19 +104,29 @@ struct pair {
     char endpoint[128];
 };
 
-static struct wire_self self_of(const char *name, const char *run, const struct wire_security *security) {
-    return (struct wire_self){.run = run, .name = name, .replica = 1, .machine = "", .security = security};
+static struct wire *open_wire_over(struct transport *transport, const char *name, const char *machine,
+                                   const char *run) {
+    const struct wire_self self = {.run = run, .name = name, .replica = 1, .machine = machine};
+    struct wire *wire;
+    assert_int_equal(wire_open(&wire, &self, transport), OK);
+    return wire;
+}
+
+// Opens a wire over ZeroMQ.
+static struct wire *open_wire(const char *name, const char *machine, const char *run,
+                              const struct wire_security *security) {
+    struct transport *transport;
+    assert_int_equal(zmq_transport_open(&transport, security), OK);
+    return open_wire_over(transport, name, machine, run);
 }
 
 static void open_server(struct pair *pair, const char *run, const struct wire_security *security) {
-    struct wire_self self = self_of("frames", run, security);
-    assert_int_equal(wire_open(&pair->server, &self), OK);
+    pair->server = open_wire("frames", "", run, security);
     assert_int_equal(wire_bind(pair->server, pair->endpoint), OK);
 }
 
 static void open_client(struct pair *pair, const char *run, const struct wire_security *security, const char *key) {
-    struct wire_self self = self_of("rollout", run, security);
-    assert_int_equal(wire_open(&pair->client, &self), OK);
+    pair->client = open_wire("rollout", "", run, security);
     assert_int_equal(wire_connect(pair->client, pair->endpoint, key, "flow", &pair->peer), OK);
 }
 
@@ -190,6 +202,69 @@ static void a_server_that_comes_back_is_joined_again(void **state) {
     close_pair(&pair);
 }
 
+// ---- over a simulated network ----
+
+// A server and a client.
+struct fake_pair {
+    struct fake_network *network;
+    struct transport *transports[2];
+    struct wire *wires[2];
+};
+
+enum { SERVER, CLIENT };
+
+static void fake_pair_start(struct fake_pair *pair, int who) {
+    pair->transports[who] = fake_network_add_process(pair->network);
+    pair->wires[who] = open_wire_over(pair->transports[who], who == SERVER ? "frames" : "rollout", "", "r");
+    if (who == SERVER)
+        assert_int_equal(wire_bind(pair->wires[who], "server"), OK);
+    else
+        assert_int_equal(wire_connect(pair->wires[who], "server", NULL, "flow", NULL), OK);
+}
+
+static void fake_pair_open(struct fake_pair *pair, uint64_t seed) {
+    pair->network = fake_network_new(seed);
+    fake_pair_start(pair, SERVER);
+    fake_pair_start(pair, CLIENT);
+}
+
+static void fake_pair_close(struct fake_pair *pair) {
+    wire_close(&pair->wires[CLIENT]);
+    wire_close(&pair->wires[SERVER]);
+    fake_network_free(&pair->network);
+}
+
+// Lets time pass until `who` has an event of that kind. Returns how many milliseconds that took, -1 after a minute.
+static int64_t fake_until(struct fake_pair *pair, int who, enum wire_event_kind kind, struct wire_event *event) {
+    const int64_t began = fake_network_now(pair->network);
+    while (fake_network_now(pair->network) < began + 60000) {
+        bool idle = true;
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(wire_poll(pair->wires[i], 0, event), OK);
+            if (i == who && event->kind == kind) return fake_network_now(pair->network) - began;
+            idle &= event->kind == WIRE_TIMEOUT;
+        }
+        if (idle) fake_network_advance(pair->network, 50);
+    }
+    return -1;
+}
+
+static void a_killed_server_is_joined_again(void **state) {
+    (void)state;
+    for (uint64_t seed = 0; seed < 100; seed++) {
+        struct fake_pair pair;
+        struct wire_event event;
+        fake_pair_open(&pair, seed);
+        assert_true(fake_until(&pair, CLIENT, WIRE_JOINED, &event) >= 0);
+        assert_string_equal(wire_peer_name(event.peer), "frames");
+        fake_network_kill(pair.transports[SERVER]);
+        wire_close(&pair.wires[SERVER]);
+        fake_pair_start(&pair, SERVER);
+        assert_true(fake_until(&pair, CLIENT, WIRE_JOINED, &event) >= 0);
+        fake_pair_close(&pair);
+    }
+}
+
 static void other_settings_are_refused_by_name(void **state) {
     (void)state;
     struct pair pair = {0};
@@ -232,9 +307,7 @@ static void a_long_name_is_refused(void **state) {
     open_server(&pair, "form source=1", NULL);
     const char *runs[] = {"other", "form source=2"};
     for (int i = 0; i < 2; i++) {
-        struct wire_self self = self_of(name, runs[i], NULL);
-        self.machine = name;
-        assert_int_equal(wire_open(&pair.client, &self), OK);
+        pair.client = open_wire(name, name, runs[i], NULL);
         assert_int_equal(wire_connect(pair.client, pair.endpoint, NULL, "flow", &pair.peer), OK);
         assert_true(until(&pair, pair.client, WIRE_REFUSED, &event));
         assert_true(strlen(event.message.reason) < 1024);
@@ -245,12 +318,10 @@ static void a_long_name_is_refused(void **state) {
 
 static void a_descriptor_wakes(void **state) {
     (void)state;
-    struct wire *wire;
-    struct wire_self self = self_of("x", "r", NULL);
+    struct wire *wire = open_wire("x", "", "r", NULL);
     struct wire_event event;
     int ends[2];
     assert_int_equal(pipe(ends), 0);
-    assert_int_equal(wire_open(&wire, &self), OK);
     assert_int_equal(wire_add_fd(wire, ends[0]), OK);
     assert_int_equal(wire_poll(wire, 0, &event), OK);
     assert_int_equal(event.kind, WIRE_TIMEOUT);
@@ -540,6 +611,7 @@ int main(void) {
         cmocka_unit_test(malformed_messages_are_named),
         cmocka_unit_test(peers_talk),
         cmocka_unit_test(a_server_that_comes_back_is_joined_again),
+        cmocka_unit_test(a_killed_server_is_joined_again),
         cmocka_unit_test(another_run_is_refused),
         cmocka_unit_test(other_settings_are_refused_by_name),
         cmocka_unit_test(a_long_name_is_refused),

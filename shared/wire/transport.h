@@ -1,0 +1,90 @@
+// What carries the messages of a wire (wire.h): ZeroMQ's sockets in the programs (zmq_transport.h), a simulated network
+// in the tests. The session layer calls nothing else, not even a clock.
+//
+// A transport has one server socket, which may be bound to several endpoints, and any number of links. A link is a
+// connection to another process's server socket; the transport opens it again by itself when it is lost. One
+// connection delivers its messages once and in order. Messages are lost only together with their connection: those at
+// the end. Messages of different connections come in any order.
+//
+// Ownership: wire_open takes a transport over, and the wire frees it. A link belongs to its transport until
+// `disconnect` or `free`. What an event points to belongs to the transport and is valid until the next `receive`,
+// `disconnect` or `free`. What `send` and `connect` are given stays the caller's. All calls come from one thread.
+#ifndef SHARED_WIRE_TRANSPORT_H
+#define SHARED_WIRE_TRANSPORT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shared/base/status.h"
+
+struct transport_link; // a connection to a server
+
+enum { TRANSPORT_CLIENT_MAX = 32 };
+
+// A client's connection to the server socket: the routing id that the server socket gave it.
+struct transport_client {
+    char id[TRANSPORT_CLIENT_MAX];
+    size_t size;
+};
+
+// The frames of a message.
+struct transport_frames {
+    int count; // 1: the head; 2: head and bulk; 3: more, which are not kept
+    const void *head;
+    size_t head_size;
+    const void *bulk;
+    size_t bulk_size;
+};
+
+enum transport_event_kind {
+    TRANSPORT_NOTHING,  // nothing happened in time
+    TRANSPORT_READABLE, // `fd` is readable
+    TRANSPORT_MESSAGE,  // `frames` came from the link of `owner`, or if that is NULL from `client`
+};
+
+struct transport_event {
+    enum transport_event_kind kind;
+    int fd;
+    void *owner;
+    struct transport_client client;
+    struct transport_frames frames;
+};
+
+// An implementation's struct begins with this one.
+struct transport {
+    const struct transport_calls *calls;
+};
+
+struct transport_calls {
+    // Milliseconds since an arbitrary moment; no one can set this clock.
+    int64_t (*now_ms)(struct transport *transport);
+
+    // Binds the server socket to one more endpoint. UNAVAILABLE when it is taken.
+    status (*bind)(struct transport *transport, const char *endpoint);
+
+    // Opens a link to a server, whether that is there already or comes later. `key` is its public key, NULL without
+    // security; events of the link name `owner`. USAGE when the key is missing or wrong.
+    status (*connect)(struct transport *transport, const char *endpoint, const char *key, void *owner,
+                      struct transport_link **out);
+
+    // Closes and frees a link. Messages that were sent are still delivered if the connection holds.
+    void (*disconnect)(struct transport *transport, struct transport_link *link);
+
+    // Makes `receive` report READABLE when the descriptor is.
+    status (*add_fd)(struct transport *transport, int fd);
+
+    // Sends one or two frames over a link or, if that is NULL, to a client. *gone: there is no connection, and nothing
+    // was sent.
+    status (*send)(struct transport *transport, struct transport_link *link, const struct transport_client *client,
+                   const struct transport_frames *frames, bool *gone);
+
+    // Waits up to timeout_ms for the next event. May return NOTHING earlier.
+    status (*receive)(struct transport *transport, int timeout_ms, struct transport_event *event);
+
+    // Closes all links and the server socket, and frees the transport. Waits half a second at most until the last
+    // messages are on their way.
+    void (*free)(struct transport *transport);
+};
+
+#endif

@@ -1,0 +1,315 @@
+// Sockets are polled together; what a poll found ready is received before the next one. A client is known by the
+// routing id that libzmq gave its connection, so one that connects anew is a new client.
+#include "shared/wire/zmq_transport.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zmq.h>
+
+#include "shared/base/clock.h"
+#include "shared/base/memory.h"
+
+enum {
+    LINGER_MS = 500, // for the last messages
+    RECONNECT_MS = 50,
+    RECONNECT_MAX_MS = 500,
+    RECEIVED_MAX = 32, // messages between two polls, so that no socket or descriptor waits for long
+};
+
+struct transport_link {
+    struct transport_link *next;
+    void *socket, *owner;
+};
+
+struct zmq_transport {
+    struct transport base;
+    const struct wire_security *security;
+    void *context, *server;
+    struct zap *zap;
+    struct transport_link *links;
+    int *fds;
+    size_t fd_count;
+    zmq_pollitem_t *items;        // descriptors, server socket, links; rebuilt after a change
+    struct transport_link **from; // of the items: NULL for the server socket and descriptors
+    size_t item_count, first_item;
+    int received; // since the last poll
+    bool changed;
+    zmq_msg_t head, bulk; // of the last message
+};
+
+static status zmq_transport_failure(const char *what) {
+    return fail(UNAVAILABLE, "%s: %s", what, zmq_strerror(zmq_errno()));
+}
+
+static struct zmq_transport *zmq_transport_of(struct transport *base) {
+    return (struct zmq_transport *)base;
+}
+
+static int64_t zmq_transport_now_ms(struct transport *base) {
+    (void)base;
+    return clock_monotonic_ms();
+}
+
+// ---- sockets ----
+
+static status zmq_transport_set_int(void *socket, int option, int value) {
+    return zmq_setsockopt(socket, option, &value, sizeof value) ? zmq_transport_failure("socket option") : OK;
+}
+
+static status zmq_transport_set_common(void *socket) {
+    const int64_t message_max = (int64_t)1 << 31;
+    TRY(zmq_transport_set_int(socket, ZMQ_SNDHWM, 0));
+    TRY(zmq_transport_set_int(socket, ZMQ_RCVHWM, 0));
+    TRY(zmq_transport_set_int(socket, ZMQ_LINGER, LINGER_MS));
+    TRY(zmq_transport_set_int(socket, ZMQ_IPV6, 1));
+    return zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &message_max, sizeof message_max)
+               ? zmq_transport_failure("socket option")
+               : OK;
+}
+
+static status zmq_transport_bind(struct transport *base, const char *endpoint) {
+    struct zmq_transport *transport = zmq_transport_of(base);
+    const struct wire_security *security = transport->security;
+    if (!transport->server) {
+        if (security) TRY(zap_open(&transport->zap, transport->context, security));
+        void *server = transport->server = zmq_socket(transport->context, ZMQ_ROUTER);
+        if (!server) return zmq_transport_failure("server socket");
+        transport->changed = true;
+        TRY(zmq_transport_set_common(server));
+        TRY(zmq_transport_set_int(server, ZMQ_ROUTER_MANDATORY, 1));
+        if (security) TRY(zmq_transport_set_int(server, ZMQ_CURVE_SERVER, 1));
+        if (security && zmq_setsockopt(server, ZMQ_CURVE_SECRETKEY, security->secret, WIRE_KEY))
+            return zmq_transport_failure("CURVE");
+        if (security && zmq_setsockopt(server, ZMQ_ZAP_DOMAIN, "caravan", strlen("caravan")))
+            return zmq_transport_failure("ZAP");
+    }
+    return zmq_bind(transport->server, endpoint) ? zmq_transport_failure(endpoint) : OK;
+}
+
+static status zmq_transport_connect(struct transport *base, const char *endpoint, const char *key, void *owner,
+                                    struct transport_link **out) {
+    struct zmq_transport *transport = zmq_transport_of(base);
+    const struct wire_security *security = transport->security;
+    struct transport_link *link;
+    status result;
+    *out = NULL;
+    TRY(NEW(&link, 1));
+    link->owner = owner;
+    link->socket = zmq_socket(transport->context, ZMQ_DEALER);
+    TRY_TO(result, failed, link->socket ? OK : zmq_transport_failure(endpoint));
+    TRY_TO(result, failed, zmq_transport_set_common(link->socket));
+    TRY_TO(result, failed, zmq_transport_set_int(link->socket, ZMQ_IMMEDIATE, 1));
+    TRY_TO(result, failed, zmq_transport_set_int(link->socket, ZMQ_RECONNECT_IVL, RECONNECT_MS));
+    TRY_TO(result, failed, zmq_transport_set_int(link->socket, ZMQ_RECONNECT_IVL_MAX, RECONNECT_MAX_MS));
+    if (security && (!key || zmq_setsockopt(link->socket, ZMQ_CURVE_SERVERKEY, key, WIRE_KEY) ||
+                     zmq_setsockopt(link->socket, ZMQ_CURVE_PUBLICKEY, security->public, WIRE_KEY) ||
+                     zmq_setsockopt(link->socket, ZMQ_CURVE_SECRETKEY, security->secret, WIRE_KEY)))
+        TRY_TO(result, failed, fail(USAGE, "%s: its key is missing or wrong", endpoint));
+    TRY_TO(result, failed, zmq_connect(link->socket, endpoint) ? zmq_transport_failure(endpoint) : OK);
+    struct transport_link **last = &transport->links;
+    while (*last) last = &(*last)->next;
+    *last = link;
+    transport->changed = true;
+    *out = link;
+    return OK;
+failed:
+    if (link->socket) zmq_close(link->socket);
+    free(link);
+    return result;
+}
+
+static void zmq_transport_disconnect(struct transport *base, struct transport_link *link) {
+    struct zmq_transport *transport = zmq_transport_of(base);
+    struct transport_link **at = &transport->links;
+    while (*at != link) {
+        assert(*at);
+        at = &(*at)->next;
+    }
+    *at = link->next;
+    transport->changed = true;
+    zmq_close(link->socket);
+    free(link);
+}
+
+static status zmq_transport_add_fd(struct transport *base, int fd) {
+    struct zmq_transport *transport = zmq_transport_of(base);
+    TRY(RESIZE(&transport->fds, transport->fd_count + 1));
+    transport->fds[transport->fd_count++] = fd;
+    transport->changed = true;
+    return OK;
+}
+
+static void zmq_transport_free(struct transport *base) {
+    struct zmq_transport *transport = zmq_transport_of(base);
+    while (transport->links) zmq_transport_disconnect(base, transport->links);
+    if (transport->server) zmq_close(transport->server);
+    zap_close(&transport->zap);
+    zmq_msg_close(&transport->head);
+    zmq_msg_close(&transport->bulk);
+    while (zmq_ctx_term(transport->context) && errno == EINTR) continue; // a signal came
+    free(transport->items);
+    free(transport->from);
+    free(transport->fds);
+    free(transport);
+}
+
+// ---- messages ----
+
+static status zmq_transport_send(struct transport *base, struct transport_link *link,
+                                 const struct transport_client *client, const struct transport_frames *frames,
+                                 bool *gone) {
+    void *socket = link ? link->socket : zmq_transport_of(base)->server;
+    const bool bulk = frames->count > 1;
+    int sent = 0;
+    assert(frames->count == 1 || frames->count == 2);
+    *gone = false;
+    if (!link) sent = zmq_send(socket, client->id, client->size, ZMQ_SNDMORE | ZMQ_DONTWAIT);
+    if (sent >= 0) sent = zmq_send(socket, frames->head, frames->head_size, (bulk ? ZMQ_SNDMORE : 0) | ZMQ_DONTWAIT);
+    if (sent >= 0 && bulk) sent = zmq_send(socket, frames->bulk, frames->bulk_size, ZMQ_DONTWAIT);
+    if (sent >= 0) return OK;
+    if (zmq_errno() != EHOSTUNREACH && zmq_errno() != EAGAIN) return zmq_transport_failure("sending");
+    *gone = true;
+    return OK;
+}
+
+// Receives one frame. *more: another follows. *none: nothing was there.
+static status zmq_transport_receive_frame(void *socket, zmq_msg_t *frame, bool *more, bool *none) {
+    *none = false;
+    if (zmq_msg_recv(frame, socket, ZMQ_DONTWAIT) < 0) {
+        *more = false;
+        *none = zmq_errno() == EAGAIN || zmq_errno() == EINTR;
+        return *none ? OK : zmq_transport_failure("receiving");
+    }
+    *more = zmq_msg_more(frame);
+    return OK;
+}
+
+// Receives a message over a link or, if that is NULL, from a client. A client with a longer routing id than libzmq
+// gives is no peer and is ignored.
+static status zmq_transport_receive_message(struct zmq_transport *transport, struct transport_link *link,
+                                            struct transport_event *event) {
+    void *socket = link ? link->socket : transport->server;
+    struct transport_client *client = &event->client;
+    struct transport_frames frames = {0};
+    bool more = true, none = false;
+    if (!link) {
+        TRY(zmq_transport_receive_frame(socket, &transport->head, &more, &none));
+        if (none) return OK;
+        client->size = zmq_msg_size(&transport->head);
+        if (client->size <= sizeof client->id) memcpy(client->id, zmq_msg_data(&transport->head), client->size);
+    }
+    if (more) TRY(zmq_transport_receive_frame(socket, &transport->head, &more, &none));
+    if (none) return OK;
+    frames.count = 1;
+    frames.head = zmq_msg_data(&transport->head);
+    frames.head_size = zmq_msg_size(&transport->head);
+    while (more) { // a third frame takes the place of the second: the message is malformed anyway
+        TRY(zmq_transport_receive_frame(socket, &transport->bulk, &more, &none));
+        if (frames.count < 3) frames.count++;
+    }
+    if (frames.count > 1) {
+        frames.bulk = zmq_msg_data(&transport->bulk);
+        frames.bulk_size = zmq_msg_size(&transport->bulk);
+    }
+    if (client->size > sizeof client->id) return OK;
+    event->kind = TRANSPORT_MESSAGE;
+    event->owner = link ? link->owner : NULL;
+    event->frames = frames;
+    return OK;
+}
+
+// ---- polling ----
+
+// Lists the descriptors and sockets to poll.
+static status zmq_transport_list_items(struct zmq_transport *transport) {
+    size_t count = transport->fd_count + (transport->server ? 1 : 0), at = 0;
+    for (const struct transport_link *link = transport->links; link; link = link->next) count++;
+    TRY(RESIZE(&transport->items, count));
+    TRY(RESIZE(&transport->from, count));
+    for (size_t i = 0; i < transport->fd_count; i++, at++) {
+        transport->items[at] = (zmq_pollitem_t){.fd = transport->fds[i], .events = ZMQ_POLLIN};
+        transport->from[at] = NULL;
+    }
+    if (transport->server) {
+        transport->items[at] = (zmq_pollitem_t){.socket = transport->server, .events = ZMQ_POLLIN};
+        transport->from[at++] = NULL;
+    }
+    for (struct transport_link *link = transport->links; link; link = link->next) {
+        transport->items[at] = (zmq_pollitem_t){.socket = link->socket, .events = ZMQ_POLLIN};
+        transport->from[at++] = link;
+    }
+    assert(at == count);
+    transport->item_count = count;
+    transport->changed = false;
+    return OK;
+}
+
+// Receives from the next socket that the last poll found ready. Begins behind the item of the last event, so that none
+// is starved.
+static status zmq_transport_receive_ready(struct zmq_transport *transport, struct transport_event *event) {
+    for (size_t i = 0; i < transport->item_count; i++) {
+        const size_t at = (transport->first_item + i) % transport->item_count;
+        zmq_pollitem_t *item = &transport->items[at];
+        if (!(item->revents & (ZMQ_POLLIN | ZMQ_POLLERR))) continue;
+        if (item->socket) {
+            TRY(zmq_transport_receive_message(transport, transport->from[at], event));
+        } else {
+            event->kind = TRANSPORT_READABLE;
+            event->fd = item->fd;
+        }
+        if (event->kind != TRANSPORT_MESSAGE) item->revents = 0;
+        if (event->kind == TRANSPORT_NOTHING) continue;
+        transport->first_item = (at + 1) % transport->item_count;
+        transport->received++;
+        return OK;
+    }
+    return OK;
+}
+
+static status zmq_transport_receive(struct transport *base, int timeout_ms, struct transport_event *event) {
+    struct zmq_transport *transport = zmq_transport_of(base);
+    *event = (struct transport_event){0};
+    if (!transport->changed && transport->received < RECEIVED_MAX) {
+        TRY(zmq_transport_receive_ready(transport, event));
+        if (event->kind != TRANSPORT_NOTHING) return OK;
+    }
+    if (transport->changed) TRY(zmq_transport_list_items(transport));
+    transport->received = 0;
+    if (zmq_poll(transport->items, (int)transport->item_count, timeout_ms) < 0) {
+        if (zmq_errno() != EINTR) return zmq_transport_failure("waiting");
+        for (size_t i = 0; i < transport->item_count; i++) transport->items[i].revents = 0;
+    }
+    return zmq_transport_receive_ready(transport, event);
+}
+
+// ---- opening ----
+
+status zmq_transport_open(struct transport **out, const struct wire_security *security) {
+    static const struct transport_calls calls = {
+        .now_ms = zmq_transport_now_ms,
+        .bind = zmq_transport_bind,
+        .connect = zmq_transport_connect,
+        .disconnect = zmq_transport_disconnect,
+        .add_fd = zmq_transport_add_fd,
+        .send = zmq_transport_send,
+        .receive = zmq_transport_receive,
+        .free = zmq_transport_free,
+    };
+    struct zmq_transport *transport;
+    *out = NULL;
+    TRY(NEW(&transport, 1));
+    transport->base.calls = &calls;
+    transport->security = security;
+    transport->changed = true;
+    transport->context = zmq_ctx_new();
+    if (!transport->context) {
+        free(transport);
+        return zmq_transport_failure("sockets");
+    }
+    zmq_msg_init(&transport->head);
+    zmq_msg_init(&transport->bulk);
+    *out = &transport->base;
+    return OK;
+}
