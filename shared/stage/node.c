@@ -50,7 +50,8 @@ struct node {
     double waited, waiting_since; // seconds
     struct node_group *groups;    // in the order in which they came
     size_t group_count;
-    double work_seconds; // the time here of the groups that were delivered
+    int64_t worked;      // groups that were delivered, neither found in the store nor quarantined
+    double work_seconds; // the time that the worker had these
 };
 
 static void node_begin_wait(struct node *node, const char *what) {
@@ -134,6 +135,7 @@ static void node_on_report(void *self, struct message_status *counters) {
     counters->up = now - node->context->started;
     counters->busy = counters->up - node->waited - (node->waits_for ? now - node->waiting_since : 0);
     counters->state = node->waits_for ? node->waits_for : "working";
+    counters->worked = node->worked;
     counters->work_seconds = node->work_seconds;
     counters->oldest_seq = node->group_count ? node->groups[0].seq : -1;
     counters->oldest_age = node->group_count ? now - node->groups[0].since : -1;
@@ -301,7 +303,11 @@ static status node_deliver(void *self, struct group **group, status outcome) {
     pthread_mutex_lock(&node->lock);
     node->tokens += tokens;
     node->done++;
-    node->work_seconds += node_remove_group(node, (*group)->requires.order);
+    const double seconds = node_remove_group(node, (*group)->requires.order);
+    if (!(*group)->quarantine.present && node->found == (int64_t)node->context->found) {
+        node->worked++;
+        node->work_seconds += seconds;
+    }
     node->quarantined = (int64_t)node->context->quarantined;
     node->found = (int64_t)node->context->found;
     pthread_mutex_unlock(&node->lock);

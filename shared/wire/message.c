@@ -73,6 +73,7 @@ static const struct message_row message_table[MESSAGE_KINDS] = {
                          STATUS_INT(tokens),
                          STATUS_REAL(busy),
                          STATUS_REAL(up),
+                         STATUS_INT(worked),
                          STATUS_REAL(work_seconds),
                          STATUS_INT(oldest_seq),
                          STATUS_REAL(oldest_age),

@@ -52,7 +52,8 @@ struct message_status {
     int64_t held, waiting;               // in the stage; done and not yet taken by the next one
     int64_t tokens;                      // of completions that passed
     double busy, up;                     // time at work; time since the start
-    double work_seconds;                 // sum over the finished groups of the time that the stage had each
+    int64_t worked;                      // of done: neither found in the store nor quarantined
+    double work_seconds;                 // sum over these of the time that the stage had each
     int64_t oldest_seq;                  // of the groups that the stage has, the one that came first; -1: none
     double oldest_age;                   // how long it has had it; -1: none
     const char *in_hand;                 // the seqs of the groups here (seq_set.h)
