@@ -1,11 +1,12 @@
 # The peer makes new golden data, and the tests compare with it. PEER_PYTHON names a Python with torch 2.7, torchvision and
-# transformers 4.51.3, TENSORBOARD_PYTHON one with tensorboard; SEED selects other random models than the committed ones.
+# transformers 4.51.3, TENSORBOARD_PYTHON one with tensorboard, PROMETHEUS_PYTHON one with prometheus_client; SEED selects other random models than the committed ones.
 PEER_PYTHON ?=
 TENSORBOARD_PYTHON ?= $(PEER_PYTHON)
+PROMETHEUS_PYTHON  ?= $(PEER_PYTHON)
 SEED        ?= 0
 
-.PHONY: parity parity-peer parity-model parity-events parity-answers
-parity: parity-model parity-events parity-answers ## compare with Hugging Face again: make parity PEER_PYTHON=/path/to/python
+.PHONY: parity parity-peer parity-model parity-events parity-metrics parity-answers
+parity: parity-model parity-events parity-metrics parity-answers ## compare with Hugging Face again: make parity PEER_PYTHON=/path/to/python
 
 parity-peer:
 	@test -n "$(PEER_PYTHON)" || { echo "make parity PEER_PYTHON=/path/to/python (with torch and transformers 4.51.3)"; exit 64; }
@@ -26,6 +27,13 @@ parity-events: parity-peer $(BUILD)/tests/unit/event_file # what the test writes
 	cp -r tests/data/events $(BUILD)/parity/events
 	EVENTS=$(BUILD)/parity/events $(BUILD)/tests/unit/event_file
 	$(TENSORBOARD_PYTHON) tests/parity/tensorboard_compare.py $(BUILD)/parity/events
+
+parity-metrics: $(BUILD)/tests/unit/run_status # what the test writes, read by Prometheus' parsers
+	@test -n "$(PROMETHEUS_PYTHON)" || { echo "make parity-metrics PROMETHEUS_PYTHON=/path/to/python (with prometheus_client)"; exit 64; }
+	rm -rf $(BUILD)/parity/metrics
+	mkdir -p $(BUILD)/parity/metrics
+	METRICS=$(BUILD)/parity/metrics $(BUILD)/tests/unit/run_status
+	$(PROMETHEUS_PYTHON) tests/parity/prometheus_compare.py $(BUILD)/parity/metrics/metrics.prom
 
 parity-answers: parity-peer programs
 	$(PEER_PYTHON) tests/parity/make_answers_golden.py $(BUILD)/bin/caravan $(BUILD)/parity/answers $(SEED)

@@ -1,4 +1,8 @@
-// A table with a row for each replica, filled from the STATUS messages. It knows nothing of processes or sockets.
+// A table with a row for each replica, filled from the STATUS messages. It knows nothing of processes or sockets, and
+// time is what its callers say.
+//
+// Rates are those of the last minute. They are taken from samples of the reports over `up`, the reporting process's own
+// clock, so that a report that comes late changes nothing. A process that is silent is taken to do nothing meanwhile.
 #include "tools/run_status.h"
 
 #include <assert.h>
@@ -8,18 +12,33 @@
 #include <string.h>
 
 #include "shared/wire/seq_set.h"
+#include "tools/rate_window.h"
 
 // Ages of a report in seconds: shown as silent; too old to conclude from; its replica counts as dead.
 enum { SILENT_SECONDS = 5, STALE_SECONDS = 2, DEAD_SECONDS = 10 };
 static const double lost_seconds = 1.5; // three reports
 
+enum { MINUTE = 60, SAMPLE_SECONDS = 2, PROGRESS_SAMPLE_SECONDS = 10, LEFT_SECONDS = 300, PROGRESS_CHANGES = 3 };
+static_assert(RATE_SAMPLES > MINUTE / SAMPLE_SECONDS, "the samples cover the last minute");
+static_assert(RATE_SAMPLES > LEFT_SECONDS / PROGRESS_SAMPLE_SECONDS, "the samples cover what the time left is from");
+
+// A stage has had a group for too long when it is so many times the typical time and more than so many seconds; if
+// no time is typical yet, after more seconds.
+enum { SLOW_TIMES = 5, SLOW_SECONDS = 30, SLOW_UNKNOWN_SECONDS = 300 };
+
 struct row {
     const struct replica *replica;
+    char name[64];
     bool known;                   // it has reported since it was last forgotten
     double reported;              // seconds
     struct message_status report; // its strings are those below
     char state[64];
     char *in_hand, *in_flight;
+    struct rate_window window; // of this process
+    double typical;            // seconds for a group in the process before this one, -1: unknown
+    int64_t restarts;
+    int64_t slow_seq; // the group that was last found to be slow, -1: none
+    double slow_age;  // its age then, seconds
 };
 
 // A group in flight that no replica has in progress.
@@ -34,9 +53,8 @@ struct run_status {
     size_t count;
     struct missing_group *missing;
     size_t missing_count;
-    int64_t *lost;     // what run_status_find_lost has found
-    double first_time; // seconds: when the source first had groups in flight, 0: not yet
-    int64_t first_settled;
+    int64_t *lost;               // what run_status_find_lost has found
+    struct rate_window progress; // of the source: a sample for each change; empty before groups are in flight
 };
 
 status run_status_new(struct run_status **out, const struct deployment *deployment) {
@@ -49,8 +67,16 @@ status run_status_new(struct run_status **out, const struct deployment *deployme
         return result;
     }
     run_status->deployment = deployment;
-    for (size_t i = 0; i < deployment->count; i++)
-        if (deployment->replicas[i].stage) run_status->rows[run_status->count++].replica = &deployment->replicas[i];
+    for (size_t i = 0; i < deployment->count; i++) {
+        const struct replica *replica = &deployment->replicas[i];
+        if (!replica->stage) continue;
+        struct row *row = &run_status->rows[run_status->count++];
+        *row = (struct row){.replica = replica, .typical = -1, .slow_seq = -1};
+        if (replica->number > 1)
+            snprintf(row->name, sizeof row->name, "%s-%d", replica->stage->name, replica->number);
+        else
+            snprintf(row->name, sizeof row->name, "%s", replica->stage->name);
+    }
     assert(run_status->count > 0);
     *out = run_status;
     return OK;
@@ -79,15 +105,102 @@ static struct row *run_status_row(const struct run_status *run_status, const str
     return NULL;
 }
 
-// Returns the source's report, NULL while there is none.
-static const struct message_status *run_status_source(const struct run_status *run_status) {
+// Returns the source's row if it has ever reported, else NULL.
+static const struct row *run_status_source(const struct run_status *run_status) {
     const struct row *row = &run_status->rows[0];
-    return row_is_source(row) && row->known ? &row->report : NULL;
+    return row_is_source(row) && row->window.count ? row : NULL;
 }
 
 // The groups that the run is done with, in any order.
 static int64_t run_status_settled(const struct message_status *source) {
     return source->done + source->run_quarantined + source->run_unused;
+}
+
+// ---- the last minute ----
+
+// The `up` of the row's process now.
+static double row_time(const struct row *row, double now) {
+    return row->report.up + now - row->reported;
+}
+
+static struct rate_sample row_sample(const struct row *row) {
+    const struct message_status *report = &row->report;
+    return (struct rate_sample){.time = report->up,
+                                .done = row_is_source(row) ? run_status_settled(report) : report->done,
+                                .tokens = report->tokens,
+                                .worked = report->worked,
+                                .busy = report->busy,
+                                .work_seconds = report->work_seconds};
+}
+
+// Returns the seconds that a group takes: the mean of the last minute, else since the process started, else what was
+// known of the process before it; -1: unknown.
+static double row_typical(const struct row *row, double now) {
+    if (!row->window.count) return row->typical;
+    const struct message_status *report = &row->report;
+    const struct rate_sample *start = rate_window_start(&row->window, row_time(row, now), MINUTE, 0);
+    if (report->worked > start->worked)
+        return (report->work_seconds - start->work_seconds) / (double)(report->worked - start->worked);
+    return report->worked > 0 ? report->work_seconds / (double)report->worked : row->typical;
+}
+
+// Whether the report is from another process than the last one, or its counters have gone back as the source's do when
+// optim goes back.
+static bool row_begins_anew(const struct row *row, const struct message_status *report) {
+    return !row->window.count || report->pid != row->report.pid || report->up < row->report.up ||
+           report->done < row->report.done;
+}
+
+// Adds what the row has just reported to the samples. Of all stages but the source, whose counts are the run's, it is
+// known that they began with 0.
+static void row_add_sample(struct row *row) {
+    const struct rate_sample zero = {0}, sample = row_sample(row);
+    if (!row->window.count && !row_is_source(row)) rate_window_add(&row->window, &zero, 0);
+    rate_window_add(&row->window, &sample, row->window.count == 1 ? 0 : SAMPLE_SECONDS);
+}
+
+static void run_status_add_progress(struct run_status *run_status, const struct row *source) {
+    struct rate_window *progress = &run_status->progress;
+    const struct rate_sample sample = row_sample(source);
+    if (!progress->count ? !source->report.held : progress->samples[progress->count - 1].done == sample.done) return;
+    rate_window_add(progress, &sample, PROGRESS_SAMPLE_SECONDS);
+}
+
+// Returns the groups a second that the run has settled in the last `seconds`, 0 if there is none. As groups are settled
+// a step at a time, and a step may take longer than that, at least the last changes count.
+static double run_status_rate(const struct run_status *run_status, double now, double seconds) {
+    const struct rate_window *progress = &run_status->progress;
+    const struct row *source = &run_status->rows[0];
+    const double time = row_time(source, now);
+    if (!progress->count) return 0;
+    const struct rate_sample *start = rate_window_start(progress, time, seconds, PROGRESS_CHANGES);
+    if (time - start->time < 1) return 0;
+    return (double)(run_status_settled(&source->report) - start->done) / (time - start->time);
+}
+
+// ---- reports ----
+
+// Takes the report over; `in_hand` and `in_flight` are copies of its strings.
+static void row_set_report(struct row *row, const struct message_status *report, char *in_hand, char *in_flight,
+                           double now) {
+    if (row_begins_anew(row, report)) {
+        row->typical = row_typical(row, now);
+        row->window.count = 0;
+        row->slow_seq = -1;
+    }
+    free(row->in_hand);
+    free(row->in_flight);
+    row->in_hand = in_hand;
+    row->in_flight = in_flight;
+    snprintf(row->state, sizeof row->state, "%s", report->state);
+    row->report = *report;
+    row->report.state = row->state;
+    row->report.in_hand = row->in_hand;
+    row->report.in_flight = row->in_flight;
+    row->restarts = report->restarts;
+    row->known = true;
+    row->reported = now;
+    row_add_sample(row);
 }
 
 status run_status_update(struct run_status *run_status, const struct wire_message *message, double now) {
@@ -99,27 +212,17 @@ status run_status_update(struct run_status *run_status, const struct wire_messag
     size_t count = 0;
     status result;
     if (!row) return OK;
+    // A report of a process that has ended meanwhile.
+    if (!row->known && !row_begins_anew(row, report)) return OK;
     TRY_TO(result, failed, seq_set_parse(report->in_hand, &seqs, &count, NULL));
     TRY_TO(result, failed, seq_set_parse(report->in_flight, &seqs, &count, NULL));
     in_hand = strdup(report->in_hand);
     in_flight = strdup(report->in_flight);
     if (!in_hand || !in_flight) TRY_TO(result, failed, fail_oom());
     free(seqs);
-    free(row->in_hand);
-    free(row->in_flight);
-    row->in_hand = in_hand;
-    row->in_flight = in_flight;
-    snprintf(row->state, sizeof row->state, "%s", report->state);
-    row->report = *report;
-    row->report.state = row->state;
-    row->report.in_hand = row->in_hand;
-    row->report.in_flight = row->in_flight;
-    row->known = true;
-    row->reported = now;
-    if (row_is_source(row) && run_status->first_time == 0 && *row->in_flight) {
-        run_status->first_time = now;
-        run_status->first_settled = run_status_settled(&row->report);
-    }
+    if (row_is_source(row) && row_begins_anew(row, report)) run_status->progress.count = 0;
+    row_set_report(row, report, in_hand, in_flight, now);
+    if (row_is_source(row)) run_status_add_progress(run_status, row);
     return OK;
 failed:
     free(seqs);
@@ -128,107 +231,126 @@ failed:
     return fail_prefix(result, "the status of %s %lld", message->name, (long long)message->replica);
 }
 
+bool run_status_replay(const struct run_status *run_status, size_t index, struct wire_message *out) {
+    const struct row *row = &run_status->rows[index];
+    assert(index < run_status->count);
+    if (!row->known) return false;
+    const struct rate_sample *start = rate_window_start(&row->window, row->report.up, MINUTE, 0);
+    *out = (struct wire_message){.kind = MESSAGE_STATUS,
+                                 .name = replica_stage(row->replica),
+                                 .replica = row->replica->number,
+                                 .machine = deployment_machine(run_status->deployment, row->replica->machine),
+                                 .counters = row->report};
+    // What a settled group has become since then does not matter here.
+    out->counters.done = start->done - (row_is_source(row) ? row->report.run_quarantined + row->report.run_unused : 0);
+    out->counters.tokens = start->tokens;
+    out->counters.worked = start->worked;
+    out->counters.up = start->time;
+    out->counters.busy = start->busy;
+    out->counters.work_seconds = start->work_seconds;
+    return true;
+}
+
 void run_status_forget(struct run_status *run_status, const struct replica *replica) {
     struct row *row = run_status_row(run_status, replica);
     if (row) row->known = false;
 }
 
+void run_status_restarted(struct run_status *run_status, const struct replica *replica) {
+    struct row *row = run_status_row(run_status, replica);
+    if (row) row->restarts++;
+}
+
+int64_t run_status_restarts(const struct run_status *run_status, const struct replica *replica) {
+    const struct row *row = run_status_row(run_status, replica);
+    return row ? row->restarts : 0;
+}
+
+// ---- conclusions ----
+
+size_t run_status_count(const struct run_status *run_status) {
+    return run_status->count;
+}
+
+void run_status_replica(const struct run_status *run_status, size_t index, double now, struct replica_status *out) {
+    const struct row *row = &run_status->rows[index];
+    const struct message_status *report = &row->report;
+    assert(index < run_status->count);
+    *out = (struct replica_status){.name = row->name,
+                                   .stage = row->replica->stage->name,
+                                   .machine = deployment_machine(run_status->deployment, row->replica->machine),
+                                   .number = row->replica->number,
+                                   .restarts = row->restarts,
+                                   .state = "starting",
+                                   .oldest_age = -1,
+                                   .typical = row_typical(row, now)};
+    if (row->window.count) out->report = report;
+    if (!row->known) return;
+    out->alive = now - row->reported <= SILENT_SECONDS;
+    out->state = out->alive ? report->state : "silent";
+    if (report->oldest_age >= 0) out->oldest_age = report->oldest_age + now - row->reported;
+    const struct rate_sample *start = rate_window_start(&row->window, row_time(row, now), MINUTE, 0),
+                             end = row_sample(row);
+    const double seconds = row_time(row, now) - start->time, busy = end.busy - start->busy;
+    if (seconds > 0) out->rate = (double)(end.done - start->done) / seconds;
+    if (seconds > 0) out->busy = busy / seconds;
+    if (busy > 0) out->tokens_rate = (double)(end.tokens - start->tokens) / busy;
+}
+
+// Whether the replica has a group and is at work on it. Who waits for more groups, as optim does in the middle of a
+// step, is not slow.
+static bool run_status_is_at_work(const struct replica_status *replica) {
+    return replica->oldest_age >= 0 && strcmp(replica->report->state, "waits for groups") != 0;
+}
+
+void run_status_summary(const struct run_status *run_status, double now, struct run_summary *out) {
+    const struct row *source = run_status_source(run_status), *optim = &run_status->rows[run_status->count - 1];
+    *out = (struct run_summary){.name = run_status->deployment->pipeline->name,
+                                .trains = pipeline_optim(run_status->deployment->pipeline) != NULL,
+                                .left = -1,
+                                .reward = optim->window.count ? optim->report.reward : NAN,
+                                .accuracy = optim->window.count ? optim->report.accuracy : NAN};
+    out->oldest.oldest_age = -1;
+    for (size_t i = 0; i < run_status->count; i++) {
+        struct replica_status replica;
+        run_status_replica(run_status, i, now, &replica);
+        if (run_status_is_at_work(&replica) && replica.oldest_age > out->oldest.oldest_age) out->oldest = replica;
+    }
+    if (!source) return;
+    out->source = &source->report;
+    out->settled = run_status_settled(&source->report);
+    out->rate = run_status_rate(run_status, now, MINUTE);
+    // From the last five minutes: what the run did before, at its start or before a fault, says nothing about its end,
+    // and a minute alone would make the time jump.
+    const double rate = run_status_rate(run_status, now, LEFT_SECONDS);
+    if (rate > 0 && out->settled < source->report.total)
+        out->left = (double)(source->report.total - out->settled) / rate;
+}
+
 int64_t run_status_step(const struct run_status *run_status) {
-    const struct message_status *source = run_status_source(run_status);
-    return source ? source->step : -1;
+    const struct row *source = run_status_source(run_status);
+    return source ? source->report.step : -1;
 }
 
-// ---- as text ----
-
-static const char *row_state(const struct row *row, double now) {
-    if (!row->known) return "starting";
-    return now - row->reported > SILENT_SECONDS ? "silent" : row->report.state;
-}
-
-// Appends the step if the run has steps, the groups, their rate and the time left.
-static status run_status_add_progress(const struct run_status *run_status, const struct message_status *source,
-                                      double now, struct buf *out) {
-    double seconds = run_status->first_time > 0 ? now - run_status->first_time : 0;
-    const int64_t settled = run_status_settled(source), done = settled - run_status->first_settled;
-    if (pipeline_optim(run_status->deployment->pipeline)) TRY(buf_printf(out, "step %lld, ", (long long)source->step));
-    TRY(buf_printf(out, "%lld of %lld groups", (long long)settled, (long long)source->total));
-    if (seconds < 1 || done <= 0) return OK;
-    double rate = (double)done / seconds;
-    TRY(rate >= 1 ? buf_printf(out, ", %.1f groups/s", rate) : buf_printf(out, ", %.1f groups/min", rate * 60));
-    if (settled >= source->total) return OK;
-    long long left = (long long)((double)(source->total - settled) / rate);
-    return buf_printf(out, ", %lld:%02lld:%02lld left", left / 3600, left / 60 % 60, left % 60);
-}
-
-status run_status_line(const struct run_status *run_status, double now, struct buf *out) {
-    const struct message_status *source = run_status_source(run_status);
-    const struct row *rows = run_status->rows, *optim = &rows[run_status->count - 1];
-    if (source) {
-        TRY(run_status_add_progress(run_status, source, now, out));
-        if (source->run_quarantined) TRY(buf_printf(out, ", %lld quarantined", (long long)source->run_quarantined));
-    } else {
-        TRY(buf_puts(out, "starting"));
-    }
-    if (optim->known && !isnan(optim->report.reward))
-        TRY(buf_printf(out, ", reward %.3f, accuracy %.3f", optim->report.reward, optim->report.accuracy));
-    // The state of each stage. A replica in the same state as the one before it is not listed.
+bool run_status_find_slow(struct run_status *run_status, double now, struct replica_status *out) {
     for (size_t i = 0; i < run_status->count; i++) {
-        const struct replica *replica = rows[i].replica;
-        const char *state = row_state(&rows[i], now);
-        bool same =
-            i > 0 && rows[i - 1].replica->stage == replica->stage && !strcmp(row_state(&rows[i - 1], now), state);
-        if (same || row_is_source(&rows[i])) continue;
-        TRY(buf_printf(out, "; %s", replica->stage->name));
-        if (replica->number > 1) TRY(buf_printf(out, "-%d", replica->number));
-        TRY(buf_printf(out, " %s", state));
+        struct row *row = &run_status->rows[i];
+        if (!row->known || row->report.oldest_age + now - row->reported <= SLOW_SECONDS) continue;
+        run_status_replica(run_status, i, now, out);
+        const double bound = out->typical < 0 ? SLOW_UNKNOWN_SECONDS : SLOW_TIMES * out->typical;
+        if (!run_status_is_at_work(out) || out->oldest_age <= bound) continue;
+        if (row->slow_seq == row->report.oldest_seq && out->oldest_age < 2 * row->slow_age) continue;
+        row->slow_seq = row->report.oldest_seq;
+        row->slow_age = out->oldest_age;
+        return true;
     }
-    return OK;
-}
-
-status run_status_table(const struct run_status *run_status, double now, struct buf *out) {
-    const struct message_status *source = run_status_source(run_status);
-    const struct row *optim = &run_status->rows[run_status->count - 1];
-    TRY(buf_puts(out, run_status->deployment->pipeline->name));
-    if (source) {
-        TRY(buf_puts(out, ": "));
-        TRY(run_status_add_progress(run_status, source, now, out));
-        TRY(buf_printf(out, "\n%lld in flight, %lld quarantined", (long long)source->held,
-                       (long long)source->run_quarantined));
-        if (pipeline_optim(run_status->deployment->pipeline))
-            TRY(buf_printf(out, ", %lld left over", (long long)source->run_unused));
-    }
-    if (optim->known && !isnan(optim->report.reward))
-        TRY(buf_printf(out, "; last step: reward %.3f, accuracy %.3f", optim->report.reward, optim->report.accuracy));
-    TRY(buf_printf(out, "\n%-14s%9s %7s %7s %6s %6s %6s%10s  %s\n", "stage", "groups/min", "done", "stored", "held",
-                   "queue", "busy", "tokens/s", "state"));
-    for (size_t i = 0; i < run_status->count; i++) {
-        const struct row *row = &run_status->rows[i];
-        const struct message_status *report = &row->report;
-        char name[64];
-        if (row->replica->number > 1)
-            snprintf(name, sizeof name, "%s-%d", row->replica->stage->name, row->replica->number);
-        else
-            snprintf(name, sizeof name, "%s", row->replica->stage->name);
-        TRY(buf_printf(out, "%-14s", name));
-        if (!row->known) {
-            TRY(buf_puts(out, " starting\n"));
-            continue;
-        }
-        double rate = report->up > 0 ? (double)report->done / report->up * 60 : 0;
-        double busy = report->up > 0 ? 100 * report->busy / report->up : 0;
-        double tokens = report->busy > 0 ? (double)report->tokens / report->busy : 0;
-        TRY(buf_printf(out, "%9.1f %7lld %7lld %6lld %6lld %5.0f%%", rate, (long long)report->done,
-                       (long long)report->found, (long long)report->held, (long long)report->waiting, busy));
-        TRY(tokens >= 1 ? buf_printf(out, "%10.0f", tokens) : buf_printf(out, "%10s", ""));
-        TRY(buf_printf(out, "  %s\n", row_state(row, now)));
-    }
-    return OK;
+    return false;
 }
 
 // ---- lost groups ----
 
 status run_status_find_lost(struct run_status *run_status, double now, const int64_t **seqs, size_t *count) {
-    const struct message_status *source = run_status_source(run_status);
+    const struct row *source = run_status_source(run_status);
     struct missing_group *missing = NULL;
     int64_t *in_flight = NULL, *in_hand = NULL;
     size_t in_flight_count = 0, in_hand_count = 0, missing_count = 0;
@@ -236,7 +358,7 @@ status run_status_find_lost(struct run_status *run_status, double now, const int
     free(run_status->lost);
     *seqs = run_status->lost = NULL;
     *count = 0;
-    if (!source) return OK;
+    if (!source || !source->known) return OK;
     for (size_t i = 0; i < run_status->count; i++) {
         const struct row *row = &run_status->rows[i];
         int whole = 1;
@@ -245,7 +367,7 @@ status run_status_find_lost(struct run_status *run_status, double now, const int
         TRY_TO(result, done, seq_set_parse(row->in_hand, &in_hand, &in_hand_count, &whole));
         if (!whole) goto done;
     }
-    TRY_TO(result, done, seq_set_parse(source->in_flight, &in_flight, &in_flight_count, NULL));
+    TRY_TO(result, done, seq_set_parse(source->report.in_flight, &in_flight, &in_flight_count, NULL));
     TRY_TO(result, done, NEW(&run_status->lost, in_flight_count));
     TRY_TO(result, done, NEW(&missing, in_flight_count));
     for (size_t i = 0; i < in_flight_count; i++) {

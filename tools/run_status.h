@@ -1,4 +1,5 @@
-// The last report of every replica of a run, and what can be concluded from all of them: progress, waits, lost groups.
+// The last report of every replica of a run, and what can be concluded from all of them: progress, rates of the last
+// minute, who has had a group for too long, lost groups.
 #ifndef TOOLS_RUN_STATUS_H
 #define TOOLS_RUN_STATUS_H
 
@@ -6,6 +7,34 @@
 #include "tools/deployment.h"
 
 struct run_status;
+
+// A replica as it is now. The strings are valid as long as the run_status, the report until the next update.
+struct replica_status {
+    const char *name; // "rollout-2"
+    const char *stage, *machine;
+    int number;
+    const char *state;                   // "starting", "silent", or what it reports
+    const struct message_status *report; // the last one, perhaps of a process that has ended; NULL: none
+    int64_t alive;                       // 1: it was heard of in the last seconds, else 0
+    int64_t restarts;
+    double rate;        // groups a second in the last minute
+    double busy;        // share of the last minute, 0 to 1
+    double tokens_rate; // tokens a second of work in the last minute
+    double typical;     // seconds for a group: the mean of the last minute, else an earlier one; -1: unknown
+    double oldest_age;  // seconds for which it has had report->oldest_seq; -1: it has no group
+};
+
+// The run as a whole.
+struct run_summary {
+    const char *name;
+    bool trains;                         // it has optim
+    const struct message_status *source; // its last report, NULL: none. Valid until the next update
+    int64_t settled;                     // groups that the run is done with
+    double rate;                         // groups a second in the last minute, or in the last steps if they take longer
+    double left;                         // seconds until the end; -1: unknown
+    double reward, accuracy;             // of the last step, NaN: none
+    struct replica_status oldest; // the replica that has been at work on a group for longest; oldest_age -1: none
+};
 
 // Makes an empty table for the deployment's replicas; the deployment must outlive it. UNAVAILABLE. Free it with
 // run_status_free.
@@ -18,17 +47,35 @@ void run_status_free(struct run_status **run_status);
 // are malformed; the table is then unchanged.
 status run_status_update(struct run_status *run_status, const struct wire_message *message, double now);
 
-// Discards the report of a replica whose process has ended.
+// Sets *out to a STATUS with a replica's counters of a minute ago. A table that gets these messages first knows the
+// rates of the last minute at once. Returns false if the replica has not reported. Valid until the next update.
+bool run_status_replay(const struct run_status *run_status, size_t index, struct wire_message *out);
+
+// Says that a replica's process has ended. The counts of its last report stay until there is another.
 void run_status_forget(struct run_status *run_status, const struct replica *replica);
 
-// Appends the progress as one line: step, groups, rate, time left, what each stage waits for. UNAVAILABLE.
-status run_status_line(const struct run_status *run_status, double now, struct buf *out);
+// Counts that the process of a replica is started again.
+void run_status_restarted(struct run_status *run_status, const struct replica *replica);
 
-// Appends the same as a table with a row for each replica. UNAVAILABLE.
-status run_status_table(const struct run_status *run_status, double now, struct buf *out);
+// Returns how often that was, 0 for what is no replica of a stage.
+int64_t run_status_restarts(const struct run_status *run_status, const struct replica *replica);
+
+// Returns the number of replicas.
+size_t run_status_count(const struct run_status *run_status);
+
+// Sets *out to the replica at `index`, in the order of the flow.
+void run_status_replica(const struct run_status *run_status, size_t index, double now, struct replica_status *out);
+
+// Sets *out to the state of the run.
+void run_status_summary(const struct run_status *run_status, double now, struct run_summary *out);
 
 // Returns the steps trained so far, -1 while unknown.
 int64_t run_status_step(const struct run_status *run_status);
+
+// Finds a replica that has been at work on its oldest group for more than 30 s and five times as long as is typical of
+// it (300 s if that is unknown), and sets *out to it. It is found once for each group, and again whenever the age has
+// doubled. Returns false if there is none.
+bool run_status_find_slow(struct run_status *run_status, double now, struct replica_status *out);
 
 // Finds the groups that are in flight and that no replica has had in progress for three reports: *seqs is an array of
 // *count, valid until the next call. A group is found again after another three reports. None is found while a report

@@ -16,16 +16,20 @@
 #include <unistd.h>
 
 #include "shared/base/clock.h"
+#include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/wire/wire.h"
 #include "shared/wire/zmq_transport.h"
 #include "tools/processes.h"
+#include "tools/run_metrics.h"
 #include "tools/run_status.h"
+#include "tools/run_status_text.h"
 
 enum {
     TICK_MS = 200,
     STOP_SECONDS = 60,  // given to the processes to end by themselves
     PLAIN_SECONDS = 10, // between two lines of progress that do not go to a terminal
+    METRICS_SECONDS = 15,
     MESSAGE_SIZE = 1024,
 };
 
@@ -46,6 +50,8 @@ struct supervisor {
     status result;       // of the run, once it is stopping
     char reason[MESSAGE_SIZE];
     double stop_time, progress_time, waiting_time; // seconds: the stop, and the last lines about progress and waiting
+    double metrics_time;                           // seconds: when metrics.prom was last written
+    bool metrics_failed;                           // it could not be written then
     int64_t progress_step;
     bool terminal;
     struct buf line;
@@ -75,6 +81,14 @@ static void supervisor_publish(struct supervisor *supervisor, const struct wire_
         if (!strcmp(wire_peer_name(peer), SUPERVISOR_NAME)) (void)wire_send(wire, peer, message, NULL);
     for (peer = wire_first_peer(wire, "watch", true); peer; peer = wire_next_peer(peer))
         (void)wire_send(wire, peer, message, NULL);
+}
+
+// Tells a client that begins to watch the run how it was a minute ago, so that it knows the rates of the last minute.
+static void supervisor_greet(struct supervisor *supervisor, struct wire_peer *watcher) {
+    struct wire_message message;
+    for (size_t i = 0; i < run_status_count(supervisor->run_status); i++)
+        if (run_status_replay(supervisor->run_status, i, &message))
+            (void)wire_send(supervisor->wire, watcher, &message, NULL);
 }
 
 // Asks every process to stop; the first call decides the result of the run.
@@ -136,6 +150,7 @@ static void supervisor_on_signals(struct supervisor *supervisor) {
         run_status_forget(supervisor->run_status, ended->replica);
         if (supervisor->stopping) continue;
         if (result == OK) {
+            run_status_restarted(supervisor->run_status, ended->replica);
             supervisor_log(supervisor, "%s %s; starting it again", ended->name, how);
         } else {
             supervisor_log(supervisor, "%s", fail_text());
@@ -146,6 +161,7 @@ static void supervisor_on_signals(struct supervisor *supervisor) {
 
 static status supervisor_on_event(struct supervisor *supervisor, const struct wire_event *event) {
     const struct wire_message *message = &event->message;
+    struct wire_message report;
     const bool from_here = !event->peer || strcmp(wire_peer_name(event->peer), SUPERVISOR_NAME) != 0;
     const bool machine = !from_here && wire_peer_is_client(event->peer);
     struct processes *processes = &supervisor->processes;
@@ -155,19 +171,23 @@ static status supervisor_on_event(struct supervisor *supervisor, const struct wi
     if (event->kind == WIRE_READABLE) supervisor_on_signals(supervisor);
     if (event->kind == WIRE_JOINED && machine)
         supervisor_log(supervisor, "%s is connected", wire_peer_machine(event->peer));
+    if (event->kind == WIRE_JOINED && !strcmp(wire_peer_purpose(event->peer), "watch"))
+        supervisor_greet(supervisor, event->peer);
     if (event->kind == WIRE_GONE && machine && !supervisor->stopping)
         supervisor_log(supervisor, "%s is disconnected; waiting for it", wire_peer_machine(event->peer));
     if (event->kind != WIRE_MESSAGE) return OK;
     switch (message->kind) {
     case MESSAGE_STATUS:
-        result = run_status_update(supervisor->run_status, message, clock_monotonic());
+        replica = deployment_find(supervisor->deployment, message->name, (int)message->replica);
+        report = *message;
+        if (from_here) report.counters.restarts = run_status_restarts(supervisor->run_status, replica);
+        result = run_status_update(supervisor->run_status, &report, clock_monotonic());
         if (result == DATAERR) {
             supervisor_log(supervisor, "ignored: %s", fail_text());
             return OK;
         }
         TRY(result);
-        supervisor_publish(supervisor, message, from_here);
-        replica = deployment_find(supervisor->deployment, message->name, (int)message->replica);
+        supervisor_publish(supervisor, &report, from_here);
         for (size_t i = 0; i < processes->count; i++)
             if (processes->list[i].replica == replica && processes->list[i].pid == message->counters.pid)
                 processes->list[i].ready = true;
@@ -186,12 +206,29 @@ static status supervisor_on_event(struct supervisor *supervisor, const struct wi
 
 // ---- time ----
 
+// Writes the run's counters for Prometheus. A disk that is full for a while ends nothing.
+static void supervisor_write_metrics(struct supervisor *supervisor, double now) {
+    const char *machine = deployment_machine(supervisor->deployment, supervisor->deployment->here);
+    struct buf path = {0}, text = {0};
+    supervisor->metrics_time = now;
+    status result = run_metrics(supervisor->run_status, now, &text);
+    if (result == OK)
+        result = buf_printf(&path, "%s/metrics%s%s.prom", supervisor->deployment->pipeline->run, *machine ? "-" : "",
+                            machine);
+    if (result == OK) result = file_write_atomic(path.data, text.data, text.size);
+    if (result != OK && !supervisor->metrics_failed) supervisor_log(supervisor, "%s", fail_text());
+    supervisor->metrics_failed = result != OK;
+    buf_release(&path);
+    buf_release(&text);
+}
+
 // Does what is due: waits for the other machines, starts processes, has lost groups issued again, shows the progress.
 static status supervisor_on_tick(struct supervisor *supervisor) {
     const struct deployment *deployment = supervisor->deployment;
     const double now = clock_monotonic();
     const int64_t *lost = NULL;
     size_t lost_count = 0;
+    struct replica_status slow;
     struct buf *line = &supervisor->line;
     if (supervisor->stopping) {
         supervisor_kill_late(supervisor);
@@ -220,6 +257,13 @@ static status supervisor_on_tick(struct supervisor *supervisor) {
             .kind = MESSAGE_REISSUE, .seq = lost[i], .reason = "no process has it any more"};
         TRY(wire_send(supervisor->wire, supervisor->source, &reissue, NULL));
     }
+    while (run_status_find_slow(supervisor->run_status, now, &slow)) {
+        buf_clear(line);
+        TRY(run_status_slow_line(&slow, line));
+        supervisor_log(supervisor, "%s", line->data);
+    }
+    buf_clear(line);
+    if (now - supervisor->metrics_time >= METRICS_SECONDS) supervisor_write_metrics(supervisor, now);
     int64_t step = run_status_step(supervisor->run_status);
     double pause = supervisor->terminal ? 0.5 : step != supervisor->progress_step ? 2 : PLAIN_SECONDS;
     if (now - supervisor->progress_time < pause) return OK;
@@ -316,6 +360,7 @@ status supervisor_run(struct deployment *deployment) {
             supervisor_kill_late(&supervisor);
         }
     }
+    supervisor_write_metrics(&supervisor, clock_monotonic());
     result = supervisor.result;
     if (result == OK) supervisor_log(&supervisor, "done: %s", supervisor.reason);
     if (result != OK && result != END) result = fail(result, "%s", supervisor.reason);

@@ -13,6 +13,7 @@
 #include "shared/wire/wire.h"
 #include "shared/wire/zmq_transport.h"
 #include "tools/run_status.h"
+#include "tools/run_status_text.h"
 #include "tools/tools.h"
 
 enum { NOTICES = 8, NOTICE = 200, ANSWER_SECONDS = 5 };
@@ -145,6 +146,18 @@ static status top_show(struct top *top) {
     return fflush(stdout) ? fail(END, "standard output is closed") : OK;
 }
 
+// Keeps a line about a replica that has had a group for too long, as the supervisor writes it.
+static status top_notice_slow(struct top *top) {
+    struct replica_status slow;
+    struct buf *text = &top->text;
+    while (run_status_find_slow(top->run_status, clock_monotonic(), &slow)) {
+        buf_clear(text);
+        TRY(run_status_slow_line(&slow, text));
+        snprintf(top->notices[top->notice_count++ % NOTICES], NOTICE, "%s", text->data);
+    }
+    return OK;
+}
+
 // Shows the run until it ends or the user stops this program.
 static status top_watch(struct top *top) {
     enum { WAIT_MS = 100 };
@@ -169,6 +182,7 @@ static status top_watch(struct top *top) {
         if (!top->answered || clock_monotonic() - top->shown < top->pause) continue;
         // All replicas have reported after a second.
         if (top->once && clock_monotonic() - top->began < 2) continue;
+        TRY(top_notice_slow(top));
         top->shown = clock_monotonic();
         TRY(top_show(top));
         if (top->once) return OK;

@@ -1,0 +1,438 @@
+// What the supervisor and `caravan top` conclude from the reports, over a clock of this file: rates of the last minute,
+// time left, who is slow, restarts, and the metrics, byte for byte as in tests/data/metrics/metrics.prom, which
+// Prometheus' own parsers have read (tests/parity/prometheus_compare.py). METRICS=DIR writes that file anew.
+#include "tests/unit/unit.h"
+
+#include <math.h>
+
+#include "shared/base/file.h"
+#include "tools/run_metrics.h"
+#include "tools/run_status_text.h"
+
+enum { SOURCE, ROLLOUT, ROLLOUT_2, OPTIM, REPLICAS, SUPERVISORS = 2 };
+
+static struct pipeline_stage stages[] = {
+    {.name = "source", .kind = &stage_kinds[STAGE_SOURCE], .from = -1},
+    {.name = "rollout", .kind = &stage_kinds[STAGE_ROLLOUT]},
+    {.name = "optim", .kind = &stage_kinds[STAGE_OPTIM], .from = 1},
+};
+static struct pipeline_machine machines[] = {{.name = "gpu0"}, {.name = "gpu1"}};
+static struct pipeline pipeline = {.name = "care \"7B\" in C:\\runs\nagain",
+                                   .stages = stages,
+                                   .stage_count = 3,
+                                   .machines = machines,
+                                   .machine_count = 2};
+static struct replica replicas[SUPERVISORS + REPLICAS] = {
+    {.number = 1},
+    {.number = 2, .machine = 1},
+    {.stage = &stages[0], .number = 1},
+    {.stage = &stages[1], .number = 1},
+    {.stage = &stages[1], .number = 2, .machine = 1},
+    {.stage = &stages[2], .number = 1},
+};
+static const struct deployment deployment = {
+    .pipeline = &pipeline, .replicas = replicas, .count = SUPERVISORS + REPLICAS, .machines = 2};
+
+static struct run_status *open_status(void) {
+    struct run_status *run_status;
+    assert_int_equal(run_status_new(&run_status, &deployment), OK);
+    assert_int_equal(run_status_count(run_status), REPLICAS);
+    return run_status;
+}
+
+// A replica that has just started.
+static struct message_status counters(int index) {
+    return (struct message_status){.pid = 100 + index,
+                                   .state = "working",
+                                   .in_hand = "",
+                                   .in_flight = "",
+                                   .oldest_seq = -1,
+                                   .oldest_age = -1,
+                                   .reward = NAN,
+                                   .accuracy = NAN};
+}
+
+static void report(struct run_status *run_status, int index, const struct message_status *given, double now) {
+    const struct replica *replica = &replicas[SUPERVISORS + index];
+    const struct wire_message message = {.kind = MESSAGE_STATUS,
+                                         .name = replica->stage->name,
+                                         .replica = replica->number,
+                                         .machine = "",
+                                         .counters = *given};
+    assert_int_equal(run_status_update(run_status, &message, now), OK);
+}
+
+static struct replica_status look(const struct run_status *run_status, int index, double now) {
+    struct replica_status replica;
+    run_status_replica(run_status, (size_t)index, now, &replica);
+    return replica;
+}
+
+static void assert_within(double got, double want, double tolerance) {
+    if (!(fabs(got - want) <= tolerance)) print_error("%.9g is not %.9g\n", got, want);
+    assert_true(fabs(got - want) <= tolerance);
+}
+
+static void assert_near(double got, double want) {
+    assert_within(got, want, 1e-6 * (1 + fabs(want)));
+}
+
+// Reports twice a second from `from` until `to`, in which a group of 100 tokens takes `seconds` (0: none is done).
+static void work(struct run_status *run_status, int index, struct message_status *now, double from, double to,
+                 double seconds) {
+    double next = from + seconds;
+    for (double time = from + 0.5; time <= to; time += 0.5) {
+        now->up += 0.5;
+        if (seconds > 0) now->busy += 0.5;
+        for (; seconds > 0 && next <= time; next += seconds) {
+            now->done++;
+            now->worked++;
+            now->work_seconds += seconds;
+            now->tokens += 100;
+        }
+        report(run_status, index, now, time);
+    }
+}
+
+static void rates_are_those_of_the_last_minute(void **state) {
+    (void)state;
+    struct run_status *run_status = open_status();
+    struct message_status now = counters(ROLLOUT);
+    struct replica_status replica = look(run_status, ROLLOUT, 0);
+    assert_string_equal(replica.state, "starting");
+    assert_null(replica.report);
+    assert_near(replica.typical, -1);
+    work(run_status, ROLLOUT, &now, 1000, 1020, 2); // in its first minute, since its start
+    replica = look(run_status, ROLLOUT, 1020);
+    assert_near(replica.rate, 0.5);
+    assert_near(replica.busy, 1);
+    assert_near(replica.tokens_rate, 50);
+    assert_near(replica.typical, 2);
+    work(run_status, ROLLOUT, &now, 1020, 1620, 10); // slower than at its start
+    replica = look(run_status, ROLLOUT, 1620);
+    assert_within(replica.rate, 0.1, 0.02); // a group more or less in a minute and two seconds
+    assert_within(replica.tokens_rate, 10, 2);
+    assert_near(replica.typical, 10);
+    work(run_status, ROLLOUT, &now, 1620, 1650, 0); // it waits for half a minute, then for a minute
+    assert_within(look(run_status, ROLLOUT, 1650).busy, 0.5, 0.02);
+    work(run_status, ROLLOUT, &now, 1650, 1682, 0);
+    replica = look(run_status, ROLLOUT, 1682);
+    assert_near(replica.rate, 0);
+    assert_near(replica.busy, 0);
+    assert_near(replica.tokens_rate, 0);
+    assert_int_equal(replica.report->done, 70); // the totals stay
+    assert_near(replica.typical, (10 * 2 + 60 * 10) / 70.);
+    run_status_free(&run_status);
+    assert_null(run_status);
+}
+
+static void a_silent_replica_does_nothing(void **state) {
+    (void)state;
+    struct run_status *run_status = open_status();
+    struct message_status now = counters(ROLLOUT);
+    work(run_status, ROLLOUT, &now, 0, 120, 1);
+    assert_string_equal(look(run_status, ROLLOUT, 125).state, "working");
+    struct replica_status replica = look(run_status, ROLLOUT, 150);
+    assert_string_equal(replica.state, "silent");
+    assert_int_equal(replica.alive, 0);
+    assert_within(replica.rate, 0.5, 0.03);
+    assert_within(look(run_status, ROLLOUT, 500).rate, 0, 0.01);
+    run_status_free(&run_status);
+}
+
+// The supervisor of another machine, or caravan top, which begins to listen in the middle of the run.
+static void a_late_listener_knows_the_last_minute(void **state) {
+    (void)state;
+    struct run_status *run_status = open_status(), *late = open_status();
+    struct message_status now = counters(ROLLOUT_2), source = counters(SOURCE);
+    struct wire_message message;
+    struct run_summary run;
+    work(run_status, ROLLOUT_2, &now, 0, 600, 2);
+    work(run_status, ROLLOUT_2, &now, 600, 680, 10);
+    for (source.up = 2; source.up <= 680; source.up += 2) {
+        source.held = 4;
+        source.total = 1000;
+        source.run_quarantined = 7;
+        source.done = (int64_t)source.up / 4;
+        report(run_status, SOURCE, &source, source.up);
+    }
+    assert_false(run_status_replay(run_status, OPTIM, &message));
+    assert_true(run_status_replay(run_status, ROLLOUT_2, &message));
+    assert_string_equal(message.name, "rollout");
+    assert_string_equal(message.machine, "gpu1");
+    assert_int_equal(run_status_update(late, &message, 680), OK);
+    assert_true(run_status_replay(run_status, SOURCE, &message));
+    assert_int_equal(run_status_update(late, &message, 680), OK);
+    work(late, ROLLOUT_2, &now, 680, 680.5, 0);
+    source.up = 680.5;
+    report(late, SOURCE, &source, 680.5);
+    assert_within(look(late, ROLLOUT_2, 680.5).rate, 0.1, 0.02);
+    assert_near(look(late, ROLLOUT_2, 680.5).typical, 10);
+    run_status_summary(late, 680.5, &run);
+    assert_within(run.rate, 0.25, 0.02);
+    run_status_free(&late);
+    run_status_free(&run_status);
+}
+
+static void a_restarted_process_begins_anew(void **state) {
+    (void)state;
+    struct run_status *run_status = open_status();
+    const struct replica *rollout = &replicas[SUPERVISORS + ROLLOUT];
+    struct message_status now = counters(ROLLOUT);
+    work(run_status, ROLLOUT, &now, 0, 100, 20);
+    assert_near(look(run_status, ROLLOUT, 100).typical, 20);
+    run_status_forget(run_status, rollout);
+    run_status_restarted(run_status, rollout);
+    assert_string_equal(look(run_status, ROLLOUT, 100).state, "starting");
+    assert_int_equal(look(run_status, ROLLOUT, 100).restarts, 1);
+    report(run_status, ROLLOUT, &now, 100.1); // it was under way when the process died
+    assert_string_equal(look(run_status, ROLLOUT, 100.1).state, "starting");
+    assert_int_equal(look(run_status, ROLLOUT, 100.1).report->done, 5);
+    now = counters(ROLLOUT);
+    now.pid = 1234;
+    now.up = 0.5;
+    now.restarts = run_status_restarts(run_status, rollout);
+    report(run_status, ROLLOUT, &now, 103);
+    struct replica_status replica = look(run_status, ROLLOUT, 103);
+    assert_int_equal(replica.restarts, 1);
+    assert_near(replica.rate, 0);
+    assert_near(replica.typical, 20); // known of the process before
+    work(run_status, ROLLOUT, &now, 103, 123, 4);
+    assert_near(look(run_status, ROLLOUT, 123).typical, 4);
+    assert_within(look(run_status, ROLLOUT, 123).rate, 0.25, 0.02);
+    // Another machine's supervisor counts by itself.
+    now.restarts = 5;
+    report(run_status, ROLLOUT, &now, 124);
+    assert_int_equal(look(run_status, ROLLOUT, 124).restarts, 5);
+    assert_int_equal(run_status_restarts(run_status, &replicas[0]), 0);
+    run_status_free(&run_status);
+}
+
+// Returns the line that is due, "" if none is.
+static const char *slow_line(struct run_status *run_status, double now) {
+    static char line[256];
+    struct replica_status slow;
+    struct buf text = {0};
+    line[0] = 0;
+    if (!run_status_find_slow(run_status, now, &slow)) return line;
+    assert_int_equal(run_status_slow_line(&slow, &text), OK);
+    snprintf(line, sizeof line, "%s", text.data);
+    buf_release(&text);
+    assert_false(run_status_find_slow(run_status, now, &slow)); // said once
+    return line;
+}
+
+static void a_slow_group_is_said_once_and_when_its_age_has_doubled(void **state) {
+    (void)state;
+    struct run_status *run_status = open_status();
+    struct message_status now = counters(ROLLOUT_2);
+    work(run_status, ROLLOUT_2, &now, 0, 400, 40);
+    now.oldest_seq = 17;
+    for (int age = 0; age <= 200; age += 10) {
+        now.oldest_age = age;
+        now.up = 400 + age;
+        report(run_status, ROLLOUT_2, &now, 400 + age);
+        assert_string_equal(slow_line(run_status, 400 + age), "");
+    }
+    assert_string_equal(slow_line(run_status, 602), "rollout-2 has had group 17 for 3:22 (typical 0:40)");
+    assert_string_equal(slow_line(run_status, 803), "");
+    assert_string_equal(slow_line(run_status, 804),
+                        "rollout-2 has had group 17 for 6:44 (typical 0:40)"); // silent, too
+    now.oldest_seq = 18;
+    now.up = 900;
+    report(run_status, ROLLOUT_2, &now, 900);
+    assert_string_equal(slow_line(run_status, 900), "");
+    assert_string_equal(slow_line(run_status, 4600), "rollout-2 has had group 18 for 1:05:00 (typical 0:40)");
+    run_status_free(&run_status);
+}
+
+static void who_waits_for_groups_is_not_slow(void **state) {
+    (void)state;
+    struct run_status *run_status = open_status();
+    struct message_status now = counters(OPTIM);
+    struct run_summary run;
+    work(run_status, OPTIM, &now, 0, 10, 1);
+    now.oldest_seq = 4;
+    now.oldest_age = 1000;
+    now.state = "waits for groups"; // for the rest of the step
+    report(run_status, OPTIM, &now, 11);
+    assert_string_equal(slow_line(run_status, 11), "");
+    run_status_summary(run_status, 11, &run);
+    assert_near(run.oldest.oldest_age, -1);
+    now.state = "waits for weights";
+    report(run_status, OPTIM, &now, 11);
+    assert_string_equal(slow_line(run_status, 11), "optim has had group 4 for 16:40 (typical 1.0 s)");
+    run_status_summary(run_status, 11, &run);
+    assert_string_equal(run.oldest.name, "optim");
+    run_status_free(&run_status);
+}
+
+static void without_a_typical_time_five_minutes_are_slow(void **state) {
+    (void)state;
+    struct run_status *run_status = open_status();
+    struct message_status now = counters(ROLLOUT);
+    now.oldest_seq = 0;
+    now.oldest_age = 299;
+    report(run_status, ROLLOUT, &now, 299);
+    assert_string_equal(slow_line(run_status, 299), "");
+    assert_string_equal(slow_line(run_status, 301), "rollout has had group 0 for 5:01 (it has finished none yet)");
+    run_status_free(&run_status);
+}
+
+// Steps of four groups that take 400 s each, after ten quick ones.
+static void the_time_left_is_from_the_last_steps(void **state) {
+    (void)state;
+    struct run_status *run_status = open_status();
+    struct message_status now = counters(SOURCE);
+    struct run_summary run;
+    struct buf line = {0};
+    now.total = 400;
+    now.held = 4;
+    run_status_summary(run_status, 0, &run);
+    assert_null(run.source);
+    assert_int_equal(run_status_step(run_status), -1);
+    for (now.up = 0; now.up <= 3000; now.up += 10) {
+        now.step = now.up <= 200 ? (int64_t)(now.up / 20) : 10 + (int64_t)((now.up - 200) / 400);
+        now.done = 4 * now.step;
+        report(run_status, SOURCE, &now, now.up);
+        run_status_summary(run_status, now.up, &run);
+        if (now.up == 200) {
+            assert_near(run.rate, 0.2);
+            assert_near(run.left, 360 / 0.2);
+        }
+        if (now.up == 2600) assert_near(run.rate, 0.01);
+        if (now.up == 2600) assert_near(run.left, (400 - 64) / 0.01);
+    }
+    assert_int_equal(run_status_step(run_status), 17);
+    // If it stands still, the time left grows.
+    run_status_summary(run_status, 10000, &run);
+    assert_true(run.left > 2 * 33600);
+    now.up = 3010;
+    now.done = 390;
+    now.run_quarantined = 8;
+    now.run_unused = 2;
+    report(run_status, SOURCE, &now, 3010);
+    run_status_summary(run_status, 3010, &run);
+    assert_near(run.left, -1);
+    assert_int_equal(run_status_line(run_status, 3010, &line), OK);
+    assert_non_null(strstr(line.data, "step 17, 400 of 400 groups, "));
+    assert_non_null(strstr(line.data, ", 8 quarantined; rollout starting; optim starting"));
+    buf_release(&line);
+    run_status_free(&run_status);
+}
+
+// A run in the middle: the second rollout has not reported yet.
+static struct run_status *open_example(void) {
+    struct run_status *run_status = open_status();
+    struct message_status source = counters(SOURCE), rollout = counters(ROLLOUT), optim = counters(OPTIM);
+    work(run_status, ROLLOUT, &rollout, 0, 90, 3);
+    rollout.taken = 31;
+    rollout.found = 2;
+    rollout.dropped = 1;
+    rollout.quarantined = 3;
+    rollout.held = rollout.waiting = 1;
+    rollout.oldest_seq = 30;
+    rollout.oldest_age = 12.25;
+    rollout.restarts = 2;
+    report(run_status, ROLLOUT, &rollout, 90.5);
+    source.up = 91;
+    source.total = 400;
+    source.done = 24;
+    source.held = 4;
+    source.step = 6;
+    source.run_quarantined = 3;
+    source.reissued = 5;
+    source.state = "at the bound of staleness";
+    report(run_status, SOURCE, &source, 91);
+    optim.up = 91;
+    optim.reward = 1.625;
+    optim.accuracy = 0.5;
+    optim.state = "waits for groups";
+    report(run_status, OPTIM, &optim, 91);
+    return run_status;
+}
+
+static void the_table_has_a_row_for_each_replica(void **state) {
+    (void)state;
+    struct run_status *run_status = open_example();
+    struct buf text = {0};
+    assert_int_equal(run_status_table(run_status, 91, &text), OK);
+    const char *table = strstr(text.data, "again: ");
+    assert_non_null(table);
+    assert_string_equal(
+        table,
+        "again: step 6, 27 of 400 groups\n"
+        "4 in flight, 5 issued again, 3 quarantined, 0 left over; last step: reward 1.625, accuracy 0.500\n"
+        "oldest: group 30, in rollout for 0:12 (typical 3.0 s)\n"
+        "stage         groups/min    done stored dropped  held queue   busy tokens/s  typical  oldest restarts  state\n"
+        "source               0.0      24      0       0     4     0     0%                 -       -        0  at the "
+        "bound of staleness\n"
+        "rollout             20.0      30      2       1     1     1    99%       34    3.0 s    0:12        2  "
+        "working\n"
+        "rollout-2                                                                                           0  "
+        "starting\n"
+        "optim                0.0       0      0       0     0     0     0%                 -       -        0  waits "
+        "for groups\n");
+    buf_release(&text);
+    run_status_free(&run_status);
+}
+
+static void the_metrics_are_openmetrics(void **state) {
+    (void)state;
+    struct run_status *run_status = open_example();
+    const char *dir = getenv("METRICS");
+    char path[512];
+    struct buf got = {0}, want = {0};
+    assert_int_equal(run_metrics(run_status, 91, &got), OK);
+    snprintf(path, sizeof path, "%s/metrics.prom", dir ? dir : "tests/data/metrics");
+    if (dir) assert_int_equal(file_write_atomic(path, got.data, got.size), OK);
+    assert_int_equal(file_read(path, &want), OK);
+    assert_string_equal(got.data, want.data);
+    buf_release(&got);
+    buf_release(&want);
+    run_status_free(&run_status);
+}
+
+// Before anything is known there are no samples of it, but every family of the replicas.
+static void metrics_begin_empty(void **state) {
+    (void)state;
+    struct run_status *run_status = open_status();
+    struct buf text = {0};
+    assert_int_equal(run_metrics(run_status, 0, &text), OK);
+    assert_null(strstr(text.data, "caravan_groups{"));
+    assert_null(strstr(text.data, "nan"));
+    assert_non_null(strstr(text.data, "stage=\"rollout\",replica=\"2\",machine=\"gpu1\"} 0\n"));
+    assert_string_equal(text.data + text.size - 6, "# EOF\n");
+    buf_release(&text);
+    run_status_free(&run_status);
+}
+
+static void an_unknown_replica_is_ignored(void **state) {
+    (void)state;
+    struct run_status *run_status = open_status();
+    const struct wire_message message = {
+        .kind = MESSAGE_STATUS, .name = "rollout", .replica = 3, .machine = "", .counters = counters(0)};
+    assert_int_equal(run_status_update(run_status, &message, 1), OK);
+    run_status_forget(run_status, &replicas[0]);
+    run_status_restarted(run_status, &replicas[0]);
+    for (int i = 0; i < REPLICAS; i++) assert_null(look(run_status, i, 1).report);
+    run_status_free(&run_status);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rates_are_those_of_the_last_minute),
+        cmocka_unit_test(a_silent_replica_does_nothing),
+        cmocka_unit_test(a_late_listener_knows_the_last_minute),
+        cmocka_unit_test(a_restarted_process_begins_anew),
+        cmocka_unit_test(a_slow_group_is_said_once_and_when_its_age_has_doubled),
+        cmocka_unit_test(who_waits_for_groups_is_not_slow),
+        cmocka_unit_test(without_a_typical_time_five_minutes_are_slow),
+        cmocka_unit_test(the_time_left_is_from_the_last_steps),
+        cmocka_unit_test(the_table_has_a_row_for_each_replica),
+        cmocka_unit_test(the_metrics_are_openmetrics),
+        cmocka_unit_test(metrics_begin_empty),
+        cmocka_unit_test(an_unknown_replica_is_ignored),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,18 @@
+// The state of a run as text for people: a line of progress, a table, and the line about a replica that is slow.
+#ifndef TOOLS_RUN_STATUS_TEXT_H
+#define TOOLS_RUN_STATUS_TEXT_H
+
+#include "shared/base/memory.h"
+#include "tools/run_status.h"
+
+// Appends the progress as one line: step, groups, rate, time left, what each stage waits for. UNAVAILABLE.
+status run_status_line(const struct run_status *run_status, double now, struct buf *out);
+
+// Appends the same as a table with a row for each replica. UNAVAILABLE.
+status run_status_table(const struct run_status *run_status, double now, struct buf *out);
+
+// Appends "rollout-2 has had group 17 for 10:02 (typical 0:40)" for a replica that run_status_find_slow has found.
+// UNAVAILABLE.
+status run_status_slow_line(const struct replica_status *replica, struct buf *out);
+
+#endif
