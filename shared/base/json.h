@@ -67,6 +67,10 @@ enum { JSON_NUMBER_SIZE = 32 };
 // Writes an integer, without a NUL, at `at`, where JSON_NUMBER_SIZE bytes must be free. Returns where it ends.
 char *json_put_int(char *at, int64_t value);
 
+// Writes `count` integers with commas between them, where JSON_NUMBER_SIZE bytes must be free for each and for one
+// more. Returns where they end.
+char *json_put_ints(char *at, const int64_t *values, size_t count);
+
 // The same for a float32, as json_print_float prints it.
 char *json_put_float(char *at, float value);
 

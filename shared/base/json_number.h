@@ -3,14 +3,9 @@
 #ifndef SHARED_BASE_JSON_NUMBER_H
 #define SHARED_BASE_JSON_NUMBER_H
 
-#include <stdbool.h>
-
 enum { JSON_POWERS = 23 };
 
 // The powers of ten from 1 to 1e22, which are exact.
 extern const double json_powers[JSON_POWERS];
-
-// Whether the value lies halfway between two neighbouring float32.
-bool json_is_tie(double value);
 
 #endif

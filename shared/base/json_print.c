@@ -7,6 +7,7 @@
 
 #include "shared/base/json.h"
 #include "shared/base/json_number.h"
+#include "shared/base/json_words.h"
 
 // ---- strings ----
 
@@ -18,14 +19,19 @@ static status json_print_escape(struct buf *out, unsigned char c) {
 }
 
 status json_print_string(struct buf *out, const char *data, size_t size) {
-    size_t copied = 0;
+    size_t copied = 0, at = 0;
     TRY(buf_append(out, "\"", 1));
-    for (size_t at = 0; at < size; at++) {
+    while (at < size) {
         const unsigned char c = (unsigned char)data[at];
+        if (size - at >= 8 && !json_word_has_special(json_word_load(data + at))) {
+            at += 8;
+            continue;
+        }
+        at++;
         if (c >= 0x20 && c != '"' && c != '\\') continue;
-        TRY(buf_append(out, data + copied, at - copied));
+        TRY(buf_append(out, data + copied, at - 1 - copied));
         TRY(json_print_escape(out, c));
-        copied = at + 1;
+        copied = at;
     }
     TRY(buf_append(out, data + copied, size - copied));
     return buf_append(out, "\"", 1);
@@ -43,55 +49,67 @@ struct json_decimal {
 const double json_powers[JSON_POWERS] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
                                          1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
 
-bool json_is_tie(double value) {
+// Sets *decimal to the shortest number that reads back as the positive float32, if that is easily found: with products
+// of doubles, whose errors are far below the margin.
+static bool json_shortest_float(double value, struct json_decimal *decimal) {
+    static const double parts[] = {1, 1e-1, 1e-2, 1e-3}, margin = 1e-4;
+    if (!(value >= 1e-10 && value < 1e6)) return false;
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
-    return (bits & 0x1fffffff) == 0x10000000;
-}
-
-// Whether digits read back as the value they were taken from. JSON_UNSURE: one rounding could decide.
-enum json_reads_back { JSON_NO, JSON_YES, JSON_UNSURE };
-
-// Sets *decimal to `count` digits of a positive value, by a product and a quotient of two exact numbers.
-static enum json_reads_back json_round(double value, int exponent, int count, bool single,
-                                       struct json_decimal *decimal) {
-    const int decimals = count - 1 - exponent;
-    assert(count <= 15 && decimals >= 0 && decimals < JSON_POWERS);
-    const double scaled = value * json_powers[decimals], digits = nearbyint(scaled);
-    const double back = digits / json_powers[decimals];
-    if (digits < json_powers[count - 1] || digits >= json_powers[count]) return JSON_UNSURE;
-    *decimal = (struct json_decimal){(uint64_t)digits, decimals, exponent};
-    // Of 15 digits only one number reads back as the value.
-    if (!single) return back == value ? JSON_YES : JSON_UNSURE;
-    if (fabs(fabs(scaled - digits) - 0.5) < 1e-6 || json_is_tie(back)) return JSON_UNSURE;
-    return (float)back == (float)value ? JSON_YES : JSON_NO;
-}
-
-// Sets *decimal to the shortest number that reads back as the positive value, if that is easily found.
-static bool json_shortest(double value, bool single, struct json_decimal *decimal) {
-    enum json_reads_back found = JSON_NO;
+    const bool power = !(bits << 12); // of two: the numbers below are closer together
+    bits &= UINT64_C(0x7ff) << 52;
+    double half;
+    memcpy(&half, &bits, sizeof half);
     int exponent = 0;
-    if (!(value >= (single ? 1e-10 : 1e-4) && value < (single ? 1e6 : 1e15))) return false;
     while (value >= json_powers[exponent + 1]) exponent++;
     while (exponent <= 0 && value * json_powers[-exponent] < 1) exponent--;
-    for (int count = single ? 6 : 15; count <= (single ? 9 : 15) && found == JSON_NO; count++)
-        found = json_round(value, exponent, count, single, decimal);
-    return found == JSON_YES;
+    // The value in units of its ninth digit, and how far from it a number still reads back.
+    const double scaled = value * json_powers[8 - exponent];
+    half *= 0x1p-24 * json_powers[8 - exponent];
+    for (int dropped = 3; dropped >= 0; dropped--) {
+        const double part = scaled * parts[dropped];
+        const int64_t digits = lrint(part);
+        const double error = fabs((double)digits * json_powers[dropped] - scaled);
+        if (error > half + margin) continue;
+        // Two candidates are nearly as close, or the rounding decides.
+        if (fabs(part - (double)digits) > 0.5 - 1e-6 || error > (power ? half / 2 : half) - margin) return false;
+        *decimal = (struct json_decimal){(uint64_t)digits, 8 - exponent - dropped, exponent};
+        return (double)digits >= json_powers[8 - dropped] && (double)digits < json_powers[9 - dropped];
+    }
+    return false;
 }
 
+// Sets *decimal to the 15 digits that read back as the positive value, if there are such: of 15 digits only one number
+// does. It takes a product and a quotient of two exact numbers.
+static bool json_shortest_double(double value, struct json_decimal *decimal) {
+    int exponent = 0;
+    if (!(value >= 1e-4 && value < 1e15)) return false;
+    while (value >= json_powers[exponent + 1]) exponent++;
+    while (exponent <= 0 && value * json_powers[-exponent] < 1) exponent--;
+    const int decimals = 14 - exponent;
+    assert(decimals >= 0 && decimals < JSON_POWERS);
+    const double digits = nearbyint(value * json_powers[decimals]);
+    *decimal = (struct json_decimal){(uint64_t)digits, decimals, exponent};
+    return digits >= json_powers[14] && digits < json_powers[15] && digits / json_powers[decimals] == value;
+}
+
+enum { JSON_EIGHT_PLACES = 100000000 };
+
+// Writes a number of up to eight places, and up to 7 bytes more behind it.
+static inline char *json_put_eight_places(char *at, uint32_t number) {
+    const uint64_t places = json_word_from_number(number);
+    const size_t zeros =
+        (size_t)__builtin_ctzll(places | UINT64_C(1) << 56) / 8; // in front; the last place always stays
+    json_word_store(at, (places | JSON_EVERY('0')) >> 8 * zeros);
+    return at + 8 - zeros;
+}
+
+// Writes at most 20 digits, and up to 7 bytes more behind them.
 static char *json_put_digits(char *at, uint64_t digits) {
-    int size = 1;
-    for (uint64_t limit = 10; size < 20 && digits >= limit; limit *= 10) size++;
-    char *begin = at + size;
-    for (; digits >= 100; digits /= 100) {
-        const unsigned pair = (unsigned)(digits % 100);
-        *--begin = (char)('0' + pair % 10);
-        *--begin = (char)('0' + pair / 10);
-    }
-    *--begin = (char)('0' + digits % 10);
-    if (digits >= 10) *--begin = (char)('0' + digits / 10);
-    assert(begin == at);
-    return at + size;
+    if (digits < JSON_EIGHT_PLACES) return json_put_eight_places(at, (uint32_t)digits);
+    at = json_put_digits(at, digits / JSON_EIGHT_PLACES);
+    json_word_store(at, json_word_from_number((uint32_t)(digits % JSON_EIGHT_PLACES)) | JSON_EVERY('0'));
+    return at + 8;
 }
 
 // Writes the number as %g does.
@@ -101,15 +119,19 @@ static char *json_put_decimal(char *at, struct json_decimal decimal) {
         decimal.decimals--;
     }
     if (decimal.exponent >= -4 && decimal.decimals <= 0) return json_put_digits(at, decimal.digits);
-    char digits[24];
-    const int count = (int)(json_put_digits(digits, decimal.digits) - digits);
-    int whole = decimal.exponent < -4 ? 1 : count - decimal.decimals; // digits before the point
-    if (whole <= 0) *at++ = '0';
-    for (int i = 0; i < whole; i++) *at++ = digits[i];
+    if (decimal.exponent < 0 && decimal.exponent >= -4) {
+        memcpy(at, "0.000000", 8);
+        return json_put_digits(at + 1 - decimal.exponent, decimal.digits);
+    }
+    char digits[32];
+    const size_t count = (size_t)(json_put_digits(digits, decimal.digits) - digits);
+    const size_t whole = decimal.exponent < 0 ? 1 : (size_t)decimal.exponent + 1; // digits before the point
+    memcpy(at, digits, whole);
+    at += whole;
     if (count > whole) *at++ = '.';
-    for (int i = whole; i < 0; i++) *at++ = '0';
-    for (int i = whole > 0 ? whole : 0; i < count; i++) *at++ = digits[i];
-    if (decimal.exponent >= -4) return at;
+    memcpy(at, digits + whole, count - whole);
+    at += count - whole;
+    if (decimal.exponent >= 0) return at;
     at = stpcpy(at, decimal.exponent > -10 ? "e-0" : "e-");
     return json_put_digits(at, (uint64_t)-decimal.exponent);
 }
@@ -131,14 +153,25 @@ static char *json_put_number(char *at, double value, bool single) {
     struct json_decimal decimal;
     const char *special = !isfinite(value) ? "null" : value != 0 ? NULL : signbit(value) ? "-0.0" : "0";
     if (special) return stpcpy(at, special);
-    if (!json_shortest(fabs(value), single, &decimal)) return json_put_slowly(at, value, single);
+    const bool found =
+        single ? json_shortest_float(fabs(value), &decimal) : json_shortest_double(fabs(value), &decimal);
+    if (!found) return json_put_slowly(at, value, single);
     if (value < 0) *at++ = '-';
     return json_put_decimal(at, decimal);
 }
 
 char *json_put_int(char *at, int64_t value) {
+    if (value >= 0 && value < JSON_EIGHT_PLACES) return json_put_eight_places(at, (uint32_t)value);
     if (value < 0) *at++ = '-';
     return json_put_digits(at, value < 0 ? 0 - (uint64_t)value : (uint64_t)value);
+}
+
+char *json_put_ints(char *at, const int64_t *values, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        at = json_put_int(at, values[i]);
+        *at++ = ',';
+    }
+    return count ? at - 1 : at;
 }
 
 char *json_put_float(char *at, float value) {

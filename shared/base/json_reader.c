@@ -8,6 +8,7 @@
 #include <utf8proc.h>
 
 #include "shared/base/json_number.h"
+#include "shared/base/json_words.h"
 
 enum { json_reader_depth = 500 };
 
@@ -61,24 +62,36 @@ status json_reader_next(struct json_reader *reader, char open, bool *more) {
 
 // ---- strings ----
 
+// Returns where the plain characters at `at` end: at a quote, a backslash, a control character or the end of the text.
+// The highest bits of their bytes are added to *high.
+static size_t json_reader_plain_text(const struct json_reader *reader, size_t at, uint64_t *high) {
+    const char *const text = reader->text;
+    for (; reader->size - at >= 8; at += 8) {
+        const uint64_t word = json_word_load(text + at);
+        if (json_word_has_special(word)) break;
+        *high |= word & JSON_EVERY(0x80);
+    }
+    for (; at < reader->size && text[at] != '"' && text[at] != '\\' && (unsigned char)text[at] >= 0x20; at++)
+        *high |= (unsigned char)text[at] & 0x80;
+    return at;
+}
+
 // Takes a string: *raw is what stands between the quotes, *escaped whether a backslash is there.
 static status json_reader_scan(struct json_reader *reader, struct string *raw, bool *escaped) {
     const size_t begin = reader->at + 1;
-    unsigned char high = 0;
-    size_t at = begin;
+    uint64_t high = 0;
     *escaped = false;
     if (json_reader_peek(reader) != '"') return json_reader_unexpected(reader);
-    for (; at < reader->size && reader->text[at] != '"'; at++) {
-        const unsigned char c = (unsigned char)reader->text[at];
-        if (c < 0x20) return json_reader_fail(reader, "control character in a string", at);
-        high |= c;
-        if (c != '\\') continue;
+    size_t at = json_reader_plain_text(reader, begin, &high);
+    while (at < reader->size && reader->text[at] == '\\') {
         *escaped = reader->rewritten = true;
-        at++;
+        at += 2; // also a quote or a backslash
+        if (at < reader->size) at = json_reader_plain_text(reader, at, &high);
     }
     if (at >= reader->size) return json_reader_fail(reader, "unterminated string", reader->at);
+    if (reader->text[at] != '"') return json_reader_fail(reader, "control character in a string", at);
     *raw = (struct string){reader->text + begin, at - begin};
-    if (high >= 0x80 && !utf8_valid(raw->data, raw->size))
+    if (high && !utf8_valid(raw->data, raw->size))
         return json_reader_fail(reader, "the string is not UTF-8", reader->at);
     reader->at = at + 1;
     return OK;
@@ -148,9 +161,20 @@ status json_reader_key(struct json_reader *reader, struct arena *arena, struct s
 
 // ---- numbers ----
 
+static const uint32_t json_reader_powers[] = {1, 10, 100, 1000, 10000, 100000, 1000000, 10000000, 100000000};
+
 // Adds the digits at the reader to the number; returns how many there are.
 static size_t json_reader_add_digits(struct json_reader *reader, struct json_number *number, bool fraction) {
     const size_t begin = reader->at;
+    while (reader->size - reader->at >= 8 && number->digits < UINT64_C(10000000000)) { // eight more fit
+        const uint64_t word = json_word_load(reader->text + reader->at);
+        const size_t count = json_word_count_digits(word);
+        if (!count) break;
+        number->digits = number->digits * json_reader_powers[count] + json_word_to_number(word, count);
+        number->exponent -= fraction ? (int)count : 0;
+        reader->at += count;
+        if (count < 8) return reader->at - begin;
+    }
     for (; reader->at < reader->size && json_is_digit(reader->text[reader->at]); reader->at++) {
         if (number->digits >= 1000000000000000000u) { // one more may not fit
             number->exact = false;
@@ -198,20 +222,63 @@ status json_reader_number(struct json_reader *reader, struct json_number *out) {
 
 size_t json_reader_plain_ints(struct json_reader *reader, int64_t *out, size_t count) {
     const char *const text = reader->text;
+    size_t taken = 0, at = reader->at;
+    assert(reader->first);
+    while (taken < count && at + 8 <= reader->size) {
+        const uint64_t word = json_word_load(text + at);
+        const size_t digits = json_word_count_digits(word);
+        if (digits == 0 || digits == 8 || (digits > 1 && text[at] == '0')) break;
+        const char end = (char)(word >> 8 * digits);
+        if (end != ',' && end != ']') break;
+        out[taken++] = json_word_to_number(word, digits);
+        at += digits + 1;
+        if (end == ']') break;
+    }
+    if (!taken) return 0;
+    reader->at = at - 1;
+    reader->first = false;
+    return taken;
+}
+
+// Whether the value lies halfway between two neighbouring float32.
+static bool json_number_is_tie(double value) {
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return (bits & 0x1fffffff) == 0x10000000;
+}
+
+size_t json_reader_plain_floats(struct json_reader *reader, float *out, size_t count) {
+    enum { PLAIN_BYTES = 32, PLAIN_DIGITS = 15 }; // the longest such number and what is loaded behind it; exact digits
+    const char *const text = reader->text;
     size_t taken = 0;
     assert(reader->first);
-    while (taken < count) {
-        const size_t begin = reader->at + (taken > 0); // behind a comma
-        size_t at = begin;
-        int64_t value = 0;
-        if (taken && text[reader->at] != ',') break;
-        while (at < reader->size && at - begin < 18 && json_is_digit(text[at])) value = value * 10 + (text[at++] - '0');
-        if (at == begin || at == reader->size || (text[at] != ',' && text[at] != ']')) break;
-        if (text[begin] == '0' && at > begin + 1) break;
-        out[taken++] = value;
+    for (size_t at = reader->at; taken < count && at + PLAIN_BYTES <= reader->size; at++) {
+        const bool negative = text[at] == '-';
+        at += negative;
+        uint64_t word = json_word_load(text + at), digits;
+        size_t added = json_word_count_digits(word), decimals = 0;
+        if (added == 0 || added == 8 || (added > 1 && text[at] == '0')) break;
+        digits = json_word_to_number(word, added);
+        at += added;
+        if (text[at] == '.') {
+            const size_t whole = added;
+            at++;
+            do {
+                word = json_word_load(text + at);
+                added = json_word_count_digits(word);
+                if (added) digits = digits * json_reader_powers[added] + json_word_to_number(word, added);
+                at += added;
+                decimals += added;
+            } while (added == 8 && decimals == 8);
+            if (decimals == 0 || whole + decimals > PLAIN_DIGITS) break;
+        }
+        const double value = (double)digits / json_powers[decimals];
+        if ((text[at] != ',' && text[at] != ']') || json_number_is_tie(value)) break;
+        out[taken++] = (float)(negative ? -value : value);
         reader->at = at;
+        reader->first = false;
+        if (text[at] == ']') break;
     }
-    if (taken) reader->first = false;
     return taken;
 }
 
@@ -245,7 +312,8 @@ bool json_number_double(const struct json_number *number, double *out) {
 // A double that is not halfway between two float32 rounds to the same one as the number does.
 bool json_number_float(const struct json_number *number, float *out) {
     double value;
-    const bool quick = json_number_quick(number, &value) && !json_is_tie(value) && (value == 0 || fabs(value) > 1e-37);
+    const bool quick =
+        json_number_quick(number, &value) && !json_number_is_tie(value) && (value == 0 || fabs(value) > 1e-37);
     if (!quick) value = json_number_slowly(number, true);
     *out = (float)value;
     return isfinite(*out);

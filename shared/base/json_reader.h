@@ -54,9 +54,13 @@ status json_reader_key(struct json_reader *reader, struct arena *arena, struct s
 // Takes a number. DATAERR.
 status json_reader_number(struct json_reader *reader, struct json_number *out);
 
-// Takes up to `count` elements of an array that was just entered, as long as they are plain: up to 18 digits, and a
-// comma or the array's end right behind them. Returns how many it took.
+// Takes up to `count` elements of an array that was just entered, as long as they are plain: up to 7 digits, a comma or
+// the array's end right behind them, and eight bytes of text from the first digit on. Returns how many it took.
 size_t json_reader_plain_ints(struct json_reader *reader, int64_t *out, size_t count);
+
+// The same for numbers without an exponent, of up to 15 digits, up to 7 of them before the point, with 32 bytes of text
+// from the first on. Each is what json_number_float makes of it.
+size_t json_reader_plain_floats(struct json_reader *reader, float *out, size_t count);
 
 // Takes `null`, where json_reader_peek returned 'n'. DATAERR.
 status json_reader_null(struct json_reader *reader);

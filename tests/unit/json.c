@@ -186,6 +186,165 @@ static void test_numbers_are_short(void **state) {
     assert_string_equal(got, "null");
 }
 
+static void assert_put_int(int64_t value) {
+    char got[JSON_NUMBER_SIZE], wanted[32];
+    snprintf(wanted, sizeof wanted, "%lld", (long long)value);
+    *json_put_int(got, value) = 0;
+    assert_string_equal(got, wanted);
+}
+
+static void test_integers_of_every_length(void **state) {
+    (void)state;
+    char got[4 * JSON_NUMBER_SIZE];
+    const int64_t values[] = {0, -1, 151643};
+    for (int64_t power = 1; power <= INT64_MAX / 10; power *= 10)
+        for (int64_t near = -1; near <= 1; near++)
+            for (int64_t digit = 1; digit <= 9; digit++) {
+                assert_put_int(power * digit + near);
+                assert_put_int(-power * digit + near);
+            }
+    for (int64_t value = 0; value < 20000; value++) assert_put_int(value * 7919);
+    assert_put_int(INT64_MAX);
+    assert_put_int(INT64_MIN);
+    *json_put_ints(got, values, 3) = 0;
+    assert_string_equal(got, "0,-1,151643");
+    assert_ptr_equal(json_put_ints(got, values, 0), got);
+}
+
+// Reads the elements of an array that begins with `text`; says how many were taken and what the last one is.
+static void assert_plain_ints(const char *text, size_t taken, int64_t last, char next) {
+    struct json_reader reader = {.text = text, .size = strlen(text)};
+    int64_t values[8] = {0};
+    assert_int_equal(json_reader_enter(&reader, '['), OK);
+    assert_int_equal(json_reader_plain_ints(&reader, values, 8), taken);
+    assert_int_equal(text[reader.at], next);
+    if (taken) assert_true(values[taken - 1] == last);
+}
+
+static void test_plain_integers(void **state) {
+    (void)state;
+    assert_plain_ints("[0,7,42,151643,9999999]........", 5, 9999999, ']');
+    assert_plain_ints("[1,2,3,4,5,6,7,8,9,10,11]", 8, 8, ',');
+    assert_plain_ints("[1,10000000,3]........", 1, 1, ',');
+    assert_plain_ints("[1,01]........", 1, 1, ',');
+    assert_plain_ints("[1,00]........", 1, 1, ',');
+    assert_plain_ints("[1,-2]........", 1, 1, ',');
+    assert_plain_ints("[1,2.0]........", 1, 1, ',');
+    assert_plain_ints("[1,2e0]........", 1, 1, ',');
+    assert_plain_ints("[1,2 ,3]........", 1, 1, ',');
+    assert_plain_ints("[1, 2]........", 1, 1, ',');
+    assert_plain_ints("[1,,2]........", 1, 1, ',');
+    assert_plain_ints("[1,2/]........", 1, 1, ',');
+    assert_plain_ints("[1,2:]........", 1, 1, ',');
+    assert_plain_ints("[1,2\xbc]........", 1, 1, ',');
+    assert_plain_ints("[]........", 0, 0, ']');
+    assert_plain_ints("[-1]........", 0, 0, '-');
+    assert_plain_ints("[12345,6", 0, 0, '1'); // fewer than eight bytes
+}
+
+// Reads an array of this number, and asserts whether it is plain; if so, the value must be that of json_number_float.
+static void assert_plain_float(const char *number, bool plain) {
+    char text[128];
+    struct json_number slow;
+    float value, wanted;
+    snprintf(text, sizeof text, "[%s,1]................................", number);
+    struct json_reader reader = {.text = text, .size = strlen(text)}, other = reader;
+    assert_int_equal(json_reader_enter(&reader, '['), OK);
+    if (json_reader_plain_floats(&reader, &value, 1) != plain) print_error("%s\n", number);
+    assert_int_equal(reader.at, plain ? 1 + strlen(number) : 1);
+    assert_int_equal(reader.first, !plain);
+    if (!plain) return;
+    other.at = 1;
+    assert_int_equal(json_reader_number(&other, &slow), OK);
+    assert_int_equal(other.at, reader.at);
+    assert_true(json_number_float(&slow, &wanted));
+    assert_memory_equal(&value, &wanted, sizeof value);
+}
+
+static void test_plain_floats(void **state) {
+    (void)state;
+    static const char *const plain[] = {"0",
+                                        "-0",
+                                        "7",
+                                        "-0.0",
+                                        "0.5",
+                                        "-0.3645937",
+                                        "1234567.5",
+                                        "0.12345678",
+                                        "0.123456789",
+                                        "-12.123456789012",
+                                        "0.00000000000001"};
+    static const char *const other[] = {"",
+                                        "-",
+                                        "null",
+                                        "1e5",
+                                        "0.5e1",
+                                        "01",
+                                        "00",
+                                        "-01",
+                                        "1.",
+                                        ".5",
+                                        "-.5",
+                                        "1.,",
+                                        "+1",
+                                        "--1",
+                                        "1-",
+                                        "1 ",
+                                        " 1",
+                                        "NaN",
+                                        "1.2.3",
+                                        "12345678",
+                                        "\"1\"",
+                                        "16777217",
+                                        "0.1234567890123456",
+                                        "1234567.123456789",
+                                        "1.0000000596046448"};
+    char text[32];
+    uint64_t bits = 88172645463325252u;
+    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) assert_plain_float(plain[i], true);
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++) assert_plain_float(other[i], false);
+    for (int i = 0; i < 20000; i++) {
+        bits ^= bits << 13;
+        bits ^= bits >> 7;
+        bits ^= bits << 17;
+        snprintf(text, sizeof text, "%s%llu.%0*llu", i % 2 ? "-" : "",
+                 (unsigned long long)(bits % (i % 3 ? 10 : 1000000)), 1 + i % 9,
+                 (unsigned long long)((bits >> 20) % (uint64_t)pow(10, 1 + i % 9)));
+        assert_plain_float(text, true);
+    }
+    // Halfway between two float32: one product of doubles may not decide.
+    assert_plain_float("480915.140625", false);
+}
+
+static void test_strings_of_every_length(void **state) {
+    (void)state;
+    static const char *const special[] = {"\"", "\\", "\n", "\x1f", "\xc3\xa9", "\xff"};
+    char text[40], wanted[64];
+    struct buf printed = {0};
+    for (size_t size = 0; size < 20; size++)
+        for (size_t at = 0; at <= size; at++)
+            for (size_t i = 0; i < sizeof special / sizeof *special; i++) {
+                struct json_reader reader = {.text = wanted};
+                struct arena arena = {0};
+                struct string read;
+                snprintf(text, sizeof text, "%.*s%s%.*s", (int)at, "abcdefghijklmnopqrst", special[i], (int)(size - at),
+                         "ABCDEFGHIJKLMNOPQRST");
+                const char *escape[] = {"\\\"", "\\\\", "\\n", "\\u001f", "\xc3\xa9", "\xff"};
+                snprintf(wanted, sizeof wanted, "\"%.*s%s%.*s\"", (int)at, "abcdefghijklmnopqrst", escape[i],
+                         (int)(size - at), "ABCDEFGHIJKLMNOPQRST");
+                buf_clear(&printed);
+                assert_int_equal(json_print_string(&printed, text, strlen(text)), OK);
+                assert_string_equal(printed.data, wanted);
+                reader.size = strlen(wanted);
+                const bool utf8 = special[i][0] != '\xff';
+                assert_int_equal(json_reader_string(&reader, &arena, &read), utf8 ? OK : DATAERR);
+                if (utf8) assert_int_equal(read.size, strlen(text));
+                if (utf8) assert_memory_equal(read.data, text, read.size);
+                arena_release(&arena);
+            }
+    buf_release(&printed);
+}
+
 // The reader must round a number's text as strtof and strtod do, also halfway between two numbers.
 static void assert_rounded(const char *text) {
     struct json_reader reader = {.text = text, .size = strlen(text)};
@@ -241,6 +400,10 @@ int main(void) {
         cmocka_unit_test(test_keys_are_typed),
         cmocka_unit_test(test_floats_come_back),
         cmocka_unit_test(test_numbers_are_short),
+        cmocka_unit_test(test_integers_of_every_length),
+        cmocka_unit_test(test_plain_integers),
+        cmocka_unit_test(test_plain_floats),
+        cmocka_unit_test(test_strings_of_every_length),
         cmocka_unit_test(test_the_reader_rounds_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
