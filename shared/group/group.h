@@ -63,6 +63,14 @@ struct unknown_fields {
     struct unknown_field *last;
 };
 
+// The JSON text that a long array of integers was read from. It counts as long as the field is {data, count}.
+struct array_text {
+    struct array_text *next;
+    const void *data;
+    size_t count;
+    struct string text;
+};
+
 enum part_kind { PART_TEXT, PART_IMAGE, PART_VIDEO };
 
 // One part of a message: a text, or the path of a medium as it was written (file:// and relative paths are kept).
@@ -176,6 +184,7 @@ struct quarantine {
 struct group {
     struct unknown_fields unknown;
     struct arena arena;
+    struct array_text *texts, *last_text; // in the order in which they were read
     int64_t v;
     struct string id;
     struct string sample_id;

@@ -1,5 +1,6 @@
 // A group as one line of JSON, both ways, by the table of fields. Known keys are written in the table's order, then the
-// unknown ones as they were read.
+// unknown ones as they were read. A long array of integers is written as the text it was read from, while it is the
+// same array: printing the tokens anew would take most of the time of a stage that only passes them on.
 #include <assert.h>
 #include <math.h>
 #include <string.h>
@@ -12,32 +13,32 @@ static const struct field group_json_floats = {.type = FIELD_FLOATS};
 
 // ---- reading ----
 
-static status group_json_read_object(struct json_reader *in, struct arena *arena, const struct field_table *table,
+static status group_json_read_object(struct json_reader *in, struct group *group, const struct field_table *table,
                                      void *object, const struct field_path *path);
 
-static status group_json_read_array(struct json_reader *in, struct arena *arena, const struct field *field, void *array,
+static status group_json_read_array(struct json_reader *in, struct group *group, const struct field *field, void *array,
                                     const struct field_path *path);
 
-static status group_json_read_string(struct json_reader *in, struct arena *arena, struct string *out,
+static status group_json_read_string(struct json_reader *in, struct group *group, struct string *out,
                                      const struct field_path *path) {
     if (json_reader_peek(in) != '"') return field_fail(path, "not a string");
     struct string string;
-    TRY(json_reader_string(in, arena, &string));
-    return arena_string(arena, out, string.data, string.size);
+    TRY(json_reader_string(in, &group->arena, &string));
+    return arena_string(&group->arena, out, string.data, string.size);
 }
 
 // Reads any value as compact JSON text.
-static status group_json_read_text(struct json_reader *in, struct arena *arena, struct string *out) {
+static status group_json_read_text(struct json_reader *in, struct group *group, struct string *out) {
     struct string text;
     bool plain;
     TRY(json_reader_skip(in, &text, &plain));
-    if (plain) return arena_string(arena, out, text.data, text.size);
+    if (plain) return arena_string(&group->arena, out, text.data, text.size);
     struct buf printed = {0};
     json_object *value = NULL;
     status result = json_parse(&value, text.data, text.size);
     in->failed = result == DATAERR;
     if (result == OK) result = json_print(&printed, value);
-    if (result == OK) result = arena_string(arena, out, printed.data, printed.size);
+    if (result == OK) result = arena_string(&group->arena, out, printed.data, printed.size);
     json_object_put(value);
     buf_release(&printed);
     return result;
@@ -50,7 +51,7 @@ static status group_json_read_number(struct json_reader *in, const struct field_
     return c == '-' || (c >= '0' && c <= '9') ? json_reader_number(in, number) : field_fail(path, what);
 }
 
-static status group_json_read_element(struct json_reader *in, struct arena *arena, const struct field *field, void *at,
+static status group_json_read_element(struct json_reader *in, struct group *group, const struct field *field, void *at,
                                       const struct field_path *path) {
     static const char not_float[] = "not a number in the range of a float32",
                       not_double[] = "not a number in the range of a double", not_span[] = "not [first, end] or null";
@@ -75,7 +76,7 @@ static status group_json_read_element(struct json_reader *in, struct arena *aren
         TRY(group_json_read_number(in, path, not_double, &number));
         return json_number_double(&number, at) ? OK : field_fail(path, not_double);
     case FIELD_STRINGS:
-        return null ? OK : group_json_read_string(in, arena, at, path);
+        return null ? OK : group_json_read_string(in, group, at, path);
     case FIELD_SPANS:
         *span = (struct span){-1, -1};
         if (null) return OK;
@@ -90,11 +91,11 @@ static status group_json_read_element(struct json_reader *in, struct arena *aren
         TRY(json_reader_next(in, '[', &more));
         return !more && span->first >= 0 && span->end >= span->first ? OK : field_fail(path, not_span);
     case FIELD_ROWS:
-        return null ? OK : group_json_read_array(in, arena, &group_json_floats, at, path);
+        return null ? OK : group_json_read_array(in, group, &group_json_floats, at, path);
     default:
         assert(field->table);
         if (null) return field_fail(path, "not an object");
-        return group_json_read_object(in, arena, field->table, at, path);
+        return group_json_read_object(in, group, field->table, at, path);
     }
 }
 
@@ -108,48 +109,67 @@ static size_t group_json_estimate(const struct json_reader *in) {
     return size > SAMPLE ? commas * size / SAMPLE * 9 / 8 + 8 : commas + 1;
 }
 
-static status group_json_read_array(struct json_reader *in, struct arena *arena, const struct field *field, void *array,
+// Keeps the text that an array was read from, which is what would be printed of it.
+static status group_json_keep_text(struct group *group, const struct field_array *array, const char *text,
+                                   size_t size) {
+    struct array_text *kept = arena_alloc(&group->arena, sizeof *kept);
+    if (!kept) return fail_oom();
+    *kept = (struct array_text){.data = array->data, .count = array->count};
+    TRY(arena_string(&group->arena, &kept->text, text, size));
+    if (group->last_text)
+        group->last_text->next = kept;
+    else
+        group->texts = kept;
+    group->last_text = kept;
+    return OK;
+}
+
+static status group_json_read_array(struct json_reader *in, struct group *group, const struct field *field, void *array,
                                     const struct field_path *path) {
+    enum { KEPT_COUNT = 32 }; // elements from which on keeping the text is faster than printing
     const bool numbers = field->type == FIELD_INTS || field->type == FIELD_FLOATS || field->type == FIELD_DOUBLES;
     const size_t size = field_element_size(field);
     struct field_array elements, wider;
     size_t count = 0;
     bool more;
     if (json_reader_peek(in) != '[') return field_fail(path, "not an array");
-    TRY(field_array_new(arena, &elements, numbers ? group_json_estimate(in) : 8, size));
+    TRY(field_array_new(&group->arena, &elements, numbers ? group_json_estimate(in) : 8, size));
     TRY(json_reader_enter(in, '['));
+    const size_t begin = in->at - 1;
     if (field->type == FIELD_INTS) count = json_reader_plain_ints(in, elements.data, elements.count);
+    if (field->type == FIELD_FLOATS) count = json_reader_plain_floats(in, elements.data, elements.count);
+    const bool plain = field->type == FIELD_INTS && count >= KEPT_COUNT && in->text[in->at] == ']';
     for (;; count++) {
         TRY(json_reader_next(in, '[', &more));
         if (!more) break;
         if (count == elements.count) {
-            TRY(field_array_new(arena, &wider, 2 * count, size));
+            TRY(field_array_new(&group->arena, &wider, 2 * count, size));
             memcpy(wider.data, elements.data, count * size);
             elements = wider;
         }
         const struct field_path element = {path, NULL, count};
-        TRY(group_json_read_element(in, arena, field, (char *)elements.data + count * size, &element));
+        TRY(group_json_read_element(in, group, field, (char *)elements.data + count * size, &element));
     }
     elements.count = count;
     memcpy(array, &elements, sizeof elements);
-    return OK;
+    return plain ? group_json_keep_text(group, &elements, in->text + begin, in->at - begin) : OK;
 }
 
 // Adds a key that no table knows. Of a key given twice the last value counts.
-static status group_json_read_unknown(struct json_reader *in, struct arena *arena, struct unknown_fields *unknown,
+static status group_json_read_unknown(struct json_reader *in, struct group *group, struct unknown_fields *unknown,
                                       struct string key) {
     struct string name, text;
-    TRY(group_json_read_text(in, arena, &text));
+    TRY(group_json_read_text(in, group, &text));
     for (struct unknown_field *u = unknown->first; u; u = u->next)
         if (u->key.size == key.size && !memcmp(u->key.data, key.data, key.size)) {
             u->json = text;
             return OK;
         }
-    TRY(arena_string(arena, &name, key.data, key.size));
-    return fields_add_unknown(arena, unknown, name, text);
+    TRY(arena_string(&group->arena, &name, key.data, key.size));
+    return fields_add_unknown(&group->arena, unknown, name, text);
 }
 
-static status group_json_read_field(struct json_reader *in, struct arena *arena, const struct field *field,
+static status group_json_read_field(struct json_reader *in, struct group *group, const struct field *field,
                                     void *object, const struct field_path *path) {
     const char c = json_reader_peek(in);
     void *at = (char *)object + field->offset;
@@ -163,21 +183,21 @@ static status group_json_read_field(struct json_reader *in, struct arena *arena,
         TRY(group_json_read_number(in, path, "not a number", &number));
         return json_number_double(&number, at) ? OK : field_fail(path, "not a number");
     case FIELD_STRING:
-        return group_json_read_string(in, arena, at, path);
+        return group_json_read_string(in, group, at, path);
     case FIELD_OBJECT:
         memset(at, 0, field->table->size); // the key may be given twice
-        TRY(group_json_read_object(in, arena, field->table, at, path));
+        TRY(group_json_read_object(in, group, field->table, at, path));
         *(bool *)((char *)at + field->table->present) = true;
         return OK;
     case FIELD_CONTENT: // a plain string becomes one part
         message->plain = c == '"';
-        if (!message->plain) return group_json_read_array(in, arena, field, at, path);
-        TRY(field_array_new(arena, at, 1, sizeof *message->parts));
-        return group_json_read_string(in, arena, &message->parts[0].text, path);
+        if (!message->plain) return group_json_read_array(in, group, field, at, path);
+        TRY(field_array_new(&group->arena, at, 1, sizeof *message->parts));
+        return group_json_read_string(in, group, &message->parts[0].text, path);
     case FIELD_JSON:
-        return c == '{' ? group_json_read_text(in, arena, at) : field_fail(path, "not an object");
+        return c == '{' ? group_json_read_text(in, group, at) : field_fail(path, "not an object");
     default:
-        return group_json_read_array(in, arena, field, at, path);
+        return group_json_read_array(in, group, field, at, path);
     }
 }
 
@@ -194,7 +214,7 @@ static status group_json_read_null(struct json_reader *in, const struct field_ta
     return json_reader_null(in);
 }
 
-static status group_json_read_object(struct json_reader *in, struct arena *arena, const struct field_table *table,
+static status group_json_read_object(struct json_reader *in, struct group *group, const struct field_table *table,
                                      void *object, const struct field_path *path) {
     bool more;
     if (json_reader_peek(in) != '{') return field_fail(path, "not an object");
@@ -204,15 +224,15 @@ static status group_json_read_object(struct json_reader *in, struct arena *arena
         struct string key;
         TRY(json_reader_next(in, '{', &more));
         if (!more) return fields_check(table, object, path);
-        TRY(json_reader_key(in, arena, &key));
+        TRY(json_reader_key(in, &group->arena, &key));
         const struct field *field = field_find(table, key.data, key.size);
         const struct field_path member = {path, field ? field->name : NULL, 0};
         if (!field)
-            TRY(group_json_read_unknown(in, arena, object, key));
+            TRY(group_json_read_unknown(in, group, object, key));
         else if (json_reader_peek(in) == 'n')
             TRY(group_json_read_null(in, table, field, object));
         else
-            TRY(group_json_read_field(in, arena, field, object, &member));
+            TRY(group_json_read_field(in, group, field, object, &member));
     }
 }
 
@@ -221,7 +241,7 @@ status group_from_json(struct group **out, const char *json, size_t size) {
     struct string other;
     bool plain, object = json_reader_peek(&in) == '{';
     TRY(group_new(out));
-    status result = object ? group_json_read_object(&in, &(*out)->arena, &group_table, *out, &(struct field_path){0})
+    status result = object ? group_json_read_object(&in, *out, &group_table, *out, &(struct field_path){0})
                            : json_reader_skip(&in, &other, &plain);
     if (result == OK) result = json_reader_end(&in);
     if (result == OK && !object) result = field_fail(NULL, "not an object");
@@ -232,19 +252,26 @@ status group_from_json(struct group **out, const char *json, size_t size) {
 
 // ---- writing ----
 
-static status group_json_write_object(struct buf *out, const struct field_table *table, const void *object);
+static status group_json_write_object(struct buf *out, const struct field_table *table, const void *object,
+                                      const struct array_text **texts);
 
-// Writes an array of numbers into memory that is reserved for all of them at once.
-static status group_json_write_numbers(struct buf *out, enum field_type type, const struct field_array *array) {
+// Writes an array of numbers into memory that is reserved for all of them at once. *texts is the text of the next array
+// that has one.
+static status group_json_write_numbers(struct buf *out, enum field_type type, const struct field_array *array,
+                                       const struct array_text **texts) {
+    if (*texts && (*texts)->data == array->data && (*texts)->count == array->count) {
+        const struct string text = (*texts)->text;
+        *texts = (*texts)->next;
+        return buf_append(out, text.data, text.size);
+    }
     if (array->count > SIZE_MAX / 2 / (JSON_NUMBER_SIZE + 1)) return fail_oom();
     TRY(buf_reserve(out, (array->count + 1) * (JSON_NUMBER_SIZE + 1)));
     char *at = out->data + out->size;
     *at++ = '[';
-    for (size_t i = 0; i < array->count; i++) {
+    if (type == FIELD_INTS) at = json_put_ints(at, array->data, array->count);
+    for (size_t i = 0; type != FIELD_INTS && i < array->count; i++) {
         if (i) *at++ = ',';
-        if (type == FIELD_INTS)
-            at = json_put_int(at, ((const int64_t *)array->data)[i]);
-        else if (type == FIELD_FLOATS)
+        if (type == FIELD_FLOATS)
             at = json_put_float(at, ((const float *)array->data)[i]);
         else
             at = json_put_double(at, ((const double *)array->data)[i]);
@@ -256,11 +283,12 @@ static status group_json_write_numbers(struct buf *out, enum field_type type, co
     return OK;
 }
 
-static status group_json_write_array(struct buf *out, const struct field *field, const void *array) {
+static status group_json_write_array(struct buf *out, const struct field *field, const void *array,
+                                     const struct array_text **texts) {
     struct field_array loaded = field_array_load(array);
     size_t size = field_element_size(field);
     if (field->type == FIELD_INTS || field->type == FIELD_FLOATS || field->type == FIELD_DOUBLES)
-        return group_json_write_numbers(out, field->type, &loaded);
+        return group_json_write_numbers(out, field->type, &loaded, texts);
     TRY(buf_puts(out, "["));
     for (size_t i = 0; i < loaded.count; i++) {
         const void *at = (const char *)loaded.data + i * size;
@@ -276,12 +304,12 @@ static status group_json_write_array(struct buf *out, const struct field *field,
                                 : buf_printf(out, "[%lld,%lld]", (long long)span->first, (long long)span->end));
             break;
         case FIELD_ROWS:
-            TRY(field_array_load(at).data ? group_json_write_array(out, &group_json_floats, at)
+            TRY(field_array_load(at).data ? group_json_write_array(out, &group_json_floats, at, texts)
                                           : buf_puts(out, "null"));
             break;
         default:
             assert(field->table);
-            TRY(group_json_write_object(out, field->table, at));
+            TRY(group_json_write_object(out, field->table, at, texts));
         }
     }
     return buf_puts(out, "]");
@@ -294,7 +322,8 @@ static status group_json_write_key(struct buf *out, bool *first, const char *key
     return buf_puts(out, ":");
 }
 
-static status group_json_write_object(struct buf *out, const struct field_table *table, const void *object) {
+static status group_json_write_object(struct buf *out, const struct field_table *table, const void *object,
+                                      const struct array_text **texts) {
     bool first = true;
     TRY(buf_puts(out, "{"));
     for (size_t i = 0; i < table->count; i++) {
@@ -315,17 +344,18 @@ static status group_json_write_object(struct buf *out, const struct field_table 
             TRY(json_print_string(out, string->data, string->size));
             break;
         case FIELD_OBJECT:
-            TRY(group_json_write_object(out, field->table, at));
+            TRY(group_json_write_object(out, field->table, at, texts));
             break;
         case FIELD_CONTENT:
             string = message->plain ? &message->parts[0].text : NULL;
-            TRY(string ? json_print_string(out, string->data, string->size) : group_json_write_array(out, field, at));
+            TRY(string ? json_print_string(out, string->data, string->size)
+                       : group_json_write_array(out, field, at, texts));
             break;
         case FIELD_JSON:
             TRY(buf_append(out, string->data, string->size));
             break;
         default:
-            TRY(group_json_write_array(out, field, at));
+            TRY(group_json_write_array(out, field, at, texts));
         }
     }
     for (const struct unknown_field *u = ((const struct unknown_fields *)object)->first; u; u = u->next) {
@@ -336,5 +366,6 @@ static status group_json_write_object(struct buf *out, const struct field_table 
 }
 
 status group_to_json(const struct group *group, struct buf *out) {
-    return group_json_write_object(out, &group_table, group);
+    const struct array_text *texts = group->texts;
+    return group_json_write_object(out, &group_table, group, &texts);
 }

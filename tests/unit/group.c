@@ -96,6 +96,78 @@ struct bad_line {
 };
 
 // What is read in other forms than it is written in.
+// Reads prompt_tokens of `count` zeros and one more element, and asserts what is written.
+static void assert_tokens(size_t count, const char *element, const char *written) {
+    struct buf json = {0}, wanted = {0};
+    assert_int_equal(buf_puts(&json, "{" HEAD PROMPT ",\"prompt_tokens\":["), OK);
+    for (size_t i = 0; i < count; i++) assert_int_equal(buf_puts(&json, "0,"), OK);
+    assert_int_equal(buf_append(&wanted, json.data, json.size), OK);
+    assert_int_equal(buf_printf(&json, "%s],\"seen\":true}", element), OK);
+    assert_int_equal(buf_printf(&wanted, "%s],\"seen\":true}", written), OK);
+    struct group *group = read_json(json.data), *packed = NULL;
+    assert_json(group, wanted.data);
+    assert_int_equal(group->prompt_tokens.count, count + 1);
+    buf_clear(&json);
+    assert_int_equal(group_to_msgpack(group, &json), OK);
+    assert_int_equal(group_from_msgpack(&packed, json.data, json.size), OK);
+    assert_json(packed, wanted.data);
+    group_free(&group);
+    group_free(&packed);
+    buf_release(&json);
+    buf_release(&wanted);
+}
+
+static void test_long_arrays_of_integers(void **state) {
+    (void)state;
+    static const char *const same[] = {"9223372036854775807", "-9223372036854775808", "-7", "151643", "12345678"};
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++) assert_tokens(100, same[i], same[i]);
+    assert_tokens(100, " 7", "7");
+    assert_tokens(100, "7 ", "7");
+    assert_tokens(100, "7.0", "7");
+    assert_tokens(100, "70e-1", "7");
+    assert_tokens(100, "-0", "0");
+    assert_tokens(2, "7", "7");
+    static const char *const wrong[] = {"01", "1.5", "\"7\"", "null", "", "7,", "9223372036854775808", "[7]", "7;8"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct buf json = {0};
+        struct group *group = NULL;
+        assert_int_equal(buf_puts(&json, "{" HEAD PROMPT ",\"prompt_tokens\":["), OK);
+        for (int k = 0; k < 100; k++) assert_int_equal(buf_puts(&json, "151643,"), OK);
+        assert_int_equal(buf_printf(&json, "%s]}", wrong[i]), OK);
+        assert_int_equal(group_from_json(&group, json.data, json.size), DATAERR);
+        assert_null(group);
+        buf_release(&json);
+    }
+}
+
+// The text of an array is written only while the array is the one that was read.
+static void test_other_integers_are_written(void **state) {
+    (void)state;
+    struct buf json = {0}, wanted = {0};
+    assert_int_equal(buf_puts(&json, "{" HEAD PROMPT ",\"prompt_tokens\":[0"), OK);
+    for (int i = 1; i < 64; i++) assert_int_equal(buf_printf(&json, ",%d", i), OK);
+    assert_int_equal(buf_puts(&json, "],\"completions\":[{\"tokens\":[0"), OK);
+    for (int i = 1; i < 64; i++) assert_int_equal(buf_puts(&json, ",5"), OK);
+    const size_t end = json.size;
+    assert_int_equal(buf_puts(&json, "],\"text\":\"\"}]}"), OK);
+    struct group *group = read_json(json.data);
+    assert_json(group, json.data);
+    group->completions[0].tokens.count = 63; // one less
+    assert_int_equal(buf_append(&wanted, json.data, end - 2), OK);
+    assert_int_equal(buf_puts(&wanted, "],\"text\":\"\"}]}"), OK);
+    assert_json(group, wanted.data);
+    assert_int_equal(group_ints(group, &group->prompt_tokens, 64), OK);
+    buf_clear(&wanted);
+    assert_int_equal(buf_puts(&wanted, "{" HEAD PROMPT ",\"prompt_tokens\":[0"), OK);
+    for (int i = 1; i < 64; i++) assert_int_equal(buf_puts(&wanted, ",0"), OK);
+    assert_int_equal(buf_puts(&wanted, "]}"), OK);
+    group->completions = NULL;
+    assert_json(group, wanted.data);
+    group_free(&group);
+    buf_release(&json);
+    buf_release(&wanted);
+}
+
 static void test_other_forms(void **state) {
     (void)state;
     struct group *group =
@@ -263,6 +335,8 @@ int main(void) {
         cmocka_unit_test(test_everything_comes_back),
         cmocka_unit_test(test_fields_are_read),
         cmocka_unit_test(test_null_and_integral_floats),
+        cmocka_unit_test(test_long_arrays_of_integers),
+        cmocka_unit_test(test_other_integers_are_written),
         cmocka_unit_test(test_other_forms),
         cmocka_unit_test(test_what_is_not_a_group),
         cmocka_unit_test(test_deep_nesting_is_refused),
