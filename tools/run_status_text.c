@@ -7,11 +7,13 @@
 
 enum { DURATION_SIZE = 32, COUNTERS_WIDTH = 78 }; // of the table, without name, restarts and state
 
-// Writes a duration: "0.4 s" below ten seconds, "1:05", "2:01:05"; "-" for a negative one. Returns `out`.
+// Writes a duration: "40 ms", "0.4 s", "1:05", "2:01:05"; "-" for a negative one. Returns `out`.
 static const char *text_duration(double seconds, char out[static DURATION_SIZE]) {
     const long long whole = (long long)seconds;
     if (seconds < 0)
         snprintf(out, DURATION_SIZE, "-");
+    else if (seconds < 0.1)
+        snprintf(out, DURATION_SIZE, "%.0f ms", seconds * 1000);
     else if (seconds < 10)
         snprintf(out, DURATION_SIZE, "%.1f s", seconds);
     else if (whole < 3600)

@@ -26,16 +26,22 @@ kill -HUP $pid
 wait $pid || fail "nohup: $(cat "$work/nohup.err")"
 grep -q "done: 8 steps" "$work/nohup.err" || fail "a SIGHUP that is ignored stopped the run: $(cat "$work/nohup.err")"
 
-# Without nohup it stops the run; the tests themselves may be under nohup. caravan top shows the run and its last steps.
+# Without nohup it stops the run; the tests themselves may be under nohup. caravan top shows the run and its last steps; a
+# second one, which hangs, costs the run nothing.
 hup="--set run=$work/hup --set source.epochs=100 --set force.program=$work/slow.sh"
 env --default-signal=HUP "$bin/caravan" run "$work/p.yaml" $hup 2>"$work/hup.err" &
 pid=$!
 wait_for hup "$work/hup/metrics.jsonl"
+"$bin/caravan" top "$work/p.yaml" $hup >"$work/hung" &
+hung=$!
 "$bin/caravan" top "$work/p.yaml" $hup --once >"$work/top" 2>"$work/err" || fail "top: $(cat "$work/err")"
 grep -q '^step  reward   std   acc right wrong bonus  cons length trunc  entr    kl    loss$' "$work/top" || fail "top: $(cat "$work/top")"
 grep -q '^[1-9][0-9]*\( *[0-9.]*[0-9]\)\{6\} *- *[1-8]\.[0-9] *[01]\.[0-9]' "$work/top" || fail "top: $(cat "$work/top")"
+[ -s "$work/hung" ] || fail "a second caravan top shows nothing"
+kill -STOP $hung
 kill -HUP $pid
 wait $pid || fail "hup: $(cat "$work/hup.err")"
+kill -KILL $hung; wait $hung 2>/dev/null || true
 grep -q "stopping" "$work/hup.err" || fail "a SIGHUP did not stop the run: $(cat "$work/hup.err")"
 
 # Descriptors: the soft limit is raised, a hard limit that is too low is refused before anything is started.

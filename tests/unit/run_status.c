@@ -81,7 +81,8 @@ static void assert_near(double got, double want) {
 static void work(struct run_status *run_status, int index, struct message_status *now, double from, double to,
                  double seconds) {
     double next = from + seconds;
-    for (double time = from + 0.5; time <= to; time += 0.5) {
+    for (int half = 1; half <= (int)(2 * (to - from)); half++) {
+        const double time = from + 0.5 * half;
         now->up += 0.5;
         if (seconds > 0) now->busy += 0.5;
         for (; seconds > 0 && next <= time; next += seconds) {
