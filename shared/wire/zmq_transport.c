@@ -10,11 +10,13 @@
 
 #include "shared/base/clock.h"
 #include "shared/base/memory.h"
+#include "shared/wire/local_sockets.h"
 
 enum {
     LINGER_MS = 500, // for the last messages
     RECONNECT_MS = 50,
     RECONNECT_MAX_MS = 500,
+    LOOK_MS = 1000,    // between two looks at the files of the Unix sockets
     RECEIVED_MAX = 32, // messages between two polls, so that no socket or descriptor waits for long
 };
 
@@ -28,6 +30,8 @@ struct zmq_transport {
     const struct wire_security *security;
     void *context, *server;
     struct zap *zap;
+    struct local_sockets local;
+    int64_t looked_at; // milliseconds: when the Unix sockets were last looked at
     struct transport_link *links;
     int *fds;
     size_t fd_count;
@@ -85,7 +89,14 @@ static status zmq_transport_bind(struct transport *base, const char *endpoint) {
         if (security && zmq_setsockopt(server, ZMQ_ZAP_DOMAIN, "caravan", strlen("caravan")))
             return zmq_transport_failure("ZAP");
     }
-    return zmq_bind(transport->server, endpoint) ? zmq_transport_failure(endpoint) : OK;
+    struct local_endpoint address;
+    TRY(local_sockets_endpoint(&transport->local, endpoint, &address));
+    if (zmq_bind(transport->server, address.text)) return zmq_transport_failure(endpoint);
+    return local_sockets_watch(&transport->local, address.text);
+}
+
+static bool zmq_transport_bind_again(void *server, const char *endpoint) {
+    return zmq_bind(server, endpoint) == 0;
 }
 
 static status zmq_transport_connect(struct transport *base, const char *endpoint, const char *key, void *owner,
@@ -93,10 +104,12 @@ static status zmq_transport_connect(struct transport *base, const char *endpoint
     struct zmq_transport *transport = zmq_transport_of(base);
     const struct wire_security *security = transport->security;
     struct transport_link *link;
+    struct local_endpoint address;
     status result;
     *out = NULL;
     TRY(NEW(&link, 1));
     link->owner = owner;
+    TRY_TO(result, failed, local_sockets_endpoint(&transport->local, endpoint, &address));
     link->socket = zmq_socket(transport->context, ZMQ_DEALER);
     TRY_TO(result, failed, link->socket ? OK : zmq_transport_failure(endpoint));
     TRY_TO(result, failed, zmq_transport_set_common(link->socket));
@@ -107,7 +120,7 @@ static status zmq_transport_connect(struct transport *base, const char *endpoint
                      zmq_setsockopt(link->socket, ZMQ_CURVE_PUBLICKEY, security->public, WIRE_KEY) ||
                      zmq_setsockopt(link->socket, ZMQ_CURVE_SECRETKEY, security->secret, WIRE_KEY)))
         TRY_TO(result, failed, fail(USAGE, "%s: its key is missing or wrong", endpoint));
-    TRY_TO(result, failed, zmq_connect(link->socket, endpoint) ? zmq_transport_failure(endpoint) : OK);
+    TRY_TO(result, failed, zmq_connect(link->socket, address.text) ? zmq_transport_failure(endpoint) : OK);
     struct transport_link **last = &transport->links;
     while (*last) last = &(*last)->next;
     *last = link;
@@ -149,6 +162,7 @@ static void zmq_transport_free(struct transport *base) {
     zmq_msg_close(&transport->head);
     zmq_msg_close(&transport->bulk);
     while (zmq_ctx_term(transport->context) && errno == EINTR) continue; // a signal came
+    local_sockets_release(&transport->local);
     free(transport->items);
     free(transport->from);
     free(transport->fds);
@@ -277,6 +291,11 @@ static status zmq_transport_receive(struct transport *base, int timeout_ms, stru
     }
     if (transport->changed) TRY(zmq_transport_list_items(transport));
     transport->received = 0;
+    const int64_t now = clock_monotonic_ms();
+    if (now - transport->looked_at > LOOK_MS) {
+        transport->looked_at = now;
+        local_sockets_bind_again(&transport->local, zmq_transport_bind_again, transport->server);
+    }
     if (zmq_poll(transport->items, (int)transport->item_count, timeout_ms) < 0) {
         if (zmq_errno() != EINTR) return zmq_transport_failure("waiting");
         for (size_t i = 0; i < transport->item_count; i++) transport->items[i].revents = 0;

@@ -1,0 +1,104 @@
+// Unix sockets over ZeroMQ: in a directory with a path of 300 bytes, with a name that is too long, and removed while
+// they are in use.
+#include "tests/unit/unit.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shared/base/file.h"
+#include "shared/wire/local_sockets.h"
+#include "shared/wire/zmq_transport.h"
+
+static char top[] = "/tmp/caravan-local-XXXXXX", deep[400], endpoint[500];
+
+static int make_directory(void **state) {
+    (void)state;
+    if (!mkdtemp(top)) return 1;
+    snprintf(deep, sizeof deep, "%s/%0140d/%0140d", top, 1, 2);
+    snprintf(endpoint, sizeof endpoint, "ipc://%s/rollout-12", deep);
+    return dir_make(deep) != OK;
+}
+
+static int remove_directory(void **state) {
+    (void)state;
+    return (int)dir_remove(top);
+}
+
+static struct transport *open_transport(void) {
+    struct transport *transport;
+    assert_int_equal(zmq_transport_open(&transport, NULL), OK);
+    return transport;
+}
+
+// Sends a message over a new link until the server has it.
+static void send_one(struct transport *server, struct transport *client) {
+    const struct transport_frames frames = {.count = 1, .head = "hello", .head_size = 5};
+    struct transport_link *link;
+    struct transport_event event = {0};
+    bool gone = true;
+    assert_int_equal(client->calls->connect(client, endpoint, NULL, client, &link), OK);
+    for (int i = 0; i < 500 && event.kind != TRANSPORT_MESSAGE; i++) {
+        if (gone) assert_int_equal(client->calls->send(client, link, NULL, &frames, &gone), OK);
+        assert_int_equal(server->calls->receive(server, 10, &event), OK);
+    }
+    assert_int_equal(event.kind, TRANSPORT_MESSAGE);
+    assert_memory_equal(event.frames.head, "hello", 5);
+    client->calls->disconnect(client, link);
+}
+
+static void test_long_path(void **state) {
+    (void)state;
+    struct transport *server = open_transport(), *client = open_transport();
+    assert_true(strlen(deep) > 300);
+    assert_int_equal(server->calls->bind(server, endpoint), OK);
+    assert_true(path_exists(endpoint + strlen("ipc://")));
+    send_one(server, client);
+    client->calls->free(client);
+    server->calls->free(server);
+}
+
+static void test_removed_socket_is_made_again(void **state) {
+    (void)state;
+    struct transport *server = open_transport(), *client = open_transport();
+    struct transport_event event;
+    const char *path = endpoint + strlen("ipc://");
+    assert_int_equal(server->calls->bind(server, endpoint), OK);
+    send_one(server, client);
+    assert_int_equal(unlink(path), 0);
+    for (int i = 0; i < 300 && !path_exists(path); i++)
+        assert_int_equal(server->calls->receive(server, 10, &event), OK);
+    send_one(server, client);
+    client->calls->free(client);
+    server->calls->free(server);
+}
+
+static void test_what_cannot_be_an_endpoint(void **state) {
+    (void)state;
+    struct local_sockets sockets = {0};
+    struct local_endpoint made;
+    char text[600];
+    assert_int_equal(local_sockets_endpoint(&sockets, "tcp://10.0.0.1:5600", &made), OK);
+    assert_string_equal(made.text, "tcp://10.0.0.1:5600");
+    assert_int_equal(local_sockets_endpoint(&sockets, "ipc:///tmp/x", &made), OK);
+    assert_string_equal(made.text, "ipc:///tmp/x");
+    snprintf(text, sizeof text, "ipc://%s/%083d", deep, 1);
+    assert_int_equal(local_sockets_endpoint(&sockets, text, &made), USAGE);
+    assert_non_null(strstr(fail_text(), "the name is too long for a socket"));
+    snprintf(text, sizeof text, "ipc://%s/none/x", deep);
+    assert_int_equal(local_sockets_endpoint(&sockets, text, &made), UNAVAILABLE);
+    assert_non_null(strstr(fail_text(), "/none: No such file or directory"));
+    snprintf(text, sizeof text, "ipc://%s/%082d", deep, 1);
+    assert_int_equal(local_sockets_endpoint(&sockets, text, &made), OK);
+    assert_int_equal(local_sockets_endpoint(&sockets, endpoint, &made), OK);
+    assert_int_equal(sockets.directory_count, 1);
+    local_sockets_release(&sockets);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_long_path),
+        cmocka_unit_test(test_removed_socket_is_made_again),
+        cmocka_unit_test(test_what_cannot_be_an_endpoint),
+    };
+    return cmocka_run_group_tests(tests, make_directory, remove_directory);
+}
