@@ -1,14 +1,15 @@
 #include "tools/deployment.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/un.h>
-#include <unistd.h>
+#include <sys/utsname.h>
 #include <xxhash.h>
 
 #include "shared/base/file.h"
+#include "shared/wire/local_sockets.h"
 
 const char *deployment_machine(const struct deployment *deployment, int machine) {
     return deployment->machines > 1 ? deployment->pipeline->machines[machine].name : "";
@@ -153,11 +154,10 @@ static const char *deployment_tcp(struct arena *arena, const char *address, int 
 }
 
 // Makes the list of replicas with their endpoints, and sets `sockets`. The replicas of a stage are numbered machine by
-// machine, so that one more machine at the end changes no number. The path of a Unix socket is short: if the run's
-// directory has a long path, the sockets go to XDG_RUNTIME_DIR or /tmp.
+// machine, so that one more machine at the end changes no number.
 static status deployment_make_replicas(struct deployment *deployment) {
     const struct pipeline *pipeline = deployment->pipeline;
-    const size_t max_path = sizeof((struct sockaddr_un *)0)->sun_path - 1, max_number = 12;
+    const size_t max_number = 12;
     size_t count = deployment->machines, longest = sizeof SUPERVISOR_NAME + max_number;
     struct arena *arena = &deployment->arena;
     for (size_t i = 0; i < pipeline->stage_count; i++) {
@@ -165,16 +165,9 @@ static status deployment_make_replicas(struct deployment *deployment) {
         size_t length = strlen(pipeline->stages[i].name) + max_number;
         if (length > longest) longest = length;
     }
+    if (longest > LOCAL_SOCKET_NAME_MAX) return fail(USAGE, "a stage's name is too long for a socket");
     deployment->sockets = arena_printf(arena, "%s/sockets", pipeline->run);
-    if (deployment->sockets && strlen(deployment->sockets) + 1 + longest > max_path) {
-        const char *base = getenv("XDG_RUNTIME_DIR");
-        if (!base || !*base || strlen(base) + 30 + longest > max_path || access(base, W_OK)) base = "/tmp";
-        deployment->sockets = arena_printf(arena, "%s/caravan-%u-%016llx", base, (unsigned)getuid(),
-                                           (unsigned long long)XXH3_64bits(pipeline->run, strlen(pipeline->run)));
-    }
     if (!deployment->sockets) return fail_oom();
-    if (strlen(deployment->sockets) + 1 + longest > max_path)
-        return fail(USAGE, "a stage's name is too long for a socket");
     TRY(NEW(&deployment->replicas, count));
     for (size_t i = 0; i < deployment->machines; i++)
         deployment->replicas[deployment->count++] = (struct replica){.number = (int)i + 1, .machine = (int)i};
@@ -206,19 +199,44 @@ static status deployment_make_replicas(struct deployment *deployment) {
 
 // ---- the deployment ----
 
+// Returns whether both names begin with the same label: "gpu1" and "gpu1.example.org".
+static bool deployment_same_host(const char *a, const char *b) {
+    const size_t length = strcspn(a, ".");
+    return length == strcspn(b, ".") && !strncmp(a, b, length);
+}
+
+// *here = the machine of that name; without a name, the only machine or the one that is named like this host.
+static status deployment_find_here(const struct pipeline *pipeline, const char *name, int *here) {
+    struct utsname host = {0};
+    int similar = 0;
+    *here = 0;
+    if (!name && pipeline->machine_count < 2) return OK;
+    if (!name && uname(&host)) return fail(UNAVAILABLE, "the name of this host: %s", strerror(errno));
+    for (size_t i = 0; i < pipeline->machine_count; i++) {
+        const char *machine = pipeline->machines[i].name;
+        if (strcmp(machine, name ? name : host.nodename) == 0) {
+            *here = (int)i;
+            return OK;
+        }
+        if (name || !deployment_same_host(machine, host.nodename)) continue;
+        *here = (int)i;
+        similar++;
+    }
+    if (name) return fail(USAGE, "--machine %s: the pipeline file has no machine of that name", name);
+    if (similar == 1) return OK;
+    return fail(USAGE,
+                "the pipeline has %zu machines, and none is named %s as this host is: say which one this is, for "
+                "example --machine %s",
+                pipeline->machine_count, host.nodename, pipeline->machines[0].name);
+}
+
 status deployment_init(struct deployment *deployment, struct pipeline *pipeline, const char *machine,
                        const char *secret) {
-    size_t machines = pipeline->machine_count ? pipeline->machine_count : 1, here = 0;
+    const size_t machines = pipeline->machine_count ? pipeline->machine_count : 1;
     struct wire_security own = {0};
     status result = OK;
     *deployment = (struct deployment){.pipeline = pipeline, .machines = machines};
-    if (!machine && machines > 1)
-        return fail(USAGE, "the pipeline has %zu machines: say which one this is, for example --machine %s", machines,
-                    pipeline->machines[0].name);
-    while (machine && here < pipeline->machine_count && strcmp(pipeline->machines[here].name, machine) != 0) here++;
-    if (machine && here == pipeline->machine_count)
-        return fail(USAGE, "--machine %s: the pipeline file has no machine of that name", machine);
-    deployment->here = (int)here;
+    TRY(deployment_find_here(pipeline, machine, &deployment->here));
     for (size_t i = 0; i < machines && machines > 1; i++) {
         const struct pipeline_machine *other = &pipeline->machines[i];
         if (!other->key)
@@ -230,10 +248,11 @@ status deployment_init(struct deployment *deployment, struct pipeline *pipeline,
     if (machines > 1) {
         deployment->secret = secret ? secret : deployment_key_file(&deployment->arena);
         TRY_TO(result, done, deployment->secret ? wire_key_read(&own, deployment->secret) : fail_oom());
-        if (strcmp(own.public, pipeline->machines[here].key) != 0)
+        const struct pipeline_machine *here = &pipeline->machines[deployment->here];
+        if (strcmp(own.public, here->key) != 0)
             TRY_TO(result, done,
                    fail(USAGE, "%s does not match the key of machine %s in the pipeline file", deployment->secret,
-                        pipeline->machines[here].name));
+                        here->name));
     }
     TRY_TO(result, done, deployment_fingerprint(deployment));
     TRY_TO(result, done, deployment_hash_all(deployment));

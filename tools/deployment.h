@@ -29,9 +29,9 @@ struct deployment {
     size_t count, machines;
 };
 
-// Deploys the pipeline as seen from a machine (NULL: the only one). `secret`: key file, NULL for the user's own. USAGE
-// if the pipeline has no such machine, if it has several and `machine` is NULL, or if a machine has no valid key. The
-// pipeline must outlive the deployment.
+// Deploys the pipeline as seen from a machine (NULL: the only one, or the one that is named like this host, with or
+// without its domain). `secret`: key file, NULL for the user's own. USAGE if the pipeline has no such machine, or if a
+// machine has no valid key. The pipeline must outlive the deployment.
 status deployment_init(struct deployment *deployment, struct pipeline *pipeline, const char *machine,
                        const char *secret);
 

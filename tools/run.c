@@ -24,7 +24,7 @@ static const struct option run_options[] = {
     {.name = "machine",
      .offset = offsetof(struct run_options, machine),
      .type = OPTION_STRING,
-     .help = "name of this machine in the file"},
+     .help = "name of this machine in the file (default: the host's)"},
     {.name = "key",
      .offset = offsetof(struct run_options, key),
      .type = OPTION_FILE,
@@ -116,13 +116,25 @@ static status run_set_stores(struct deployment *deployment) {
     return OK;
 }
 
+// Makes the directory of the local endpoints, which no other user may enter. It must not be a link to another one.
+static status run_make_sockets(const char *path) {
+    TRY(dir_make(path));
+    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    const bool private = fd >= 0 && !fchmod(fd, 0700);
+    const status result = private ? OK : fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
+    if (fd >= 0) close(fd);
+    return result;
+}
+
 // Makes the run's directories and its lock, writes pipeline.yaml and the link to the metrics, and runs the supervisor.
+// Machines may share the directory: the last stage's machine writes what all of them have.
 static status run(struct deployment *deployment) {
     static const char *const dirs[] = {"logs", "wiring", "weights", "checkpoints"}; // the stores are made by the stages
     enum { DIRS = sizeof dirs / sizeof *dirs, TRAINING_DIRS = 2 };                  // the last ones are optim's
     const struct pipeline *pipeline = deployment->pipeline;
     const struct pipeline_stage *optim = pipeline_optim(pipeline);
-    const char *machine = deployment_machine(deployment, deployment->here), *sockets = deployment->sockets;
+    const char *machine = deployment_machine(deployment, deployment->here);
+    const bool last_here = pipeline_stage_runs_on(&pipeline->stages[pipeline->stage_count - 1], deployment->here);
     struct buf path = {0}, text = {0}, target = {0};
     int lock = -1;
     status result;
@@ -146,16 +158,15 @@ static status run(struct deployment *deployment) {
         TRY_TO(result, done, buf_printf(&path, "%s/%s", pipeline->run, dirs[i]));
         TRY_TO(result, done, dir_make(path.data));
     }
-    TRY_TO(result, done, dir_make(sockets));
-    if (chmod(sockets, 0700)) TRY_TO(result, done, fail(UNAVAILABLE, "%s: %s", sockets, strerror(errno)));
+    TRY_TO(result, done, run_make_sockets(deployment->sockets));
     TRY_TO(result, done, run_set_steps(deployment));
     TRY_TO(result, done, subcommand_set_publish(deployment->pipeline));
     buf_clear(&path);
     TRY_TO(result, done, buf_printf(&path, "%s/pipeline.yaml", pipeline->run));
     TRY_TO(result, done, pipeline_write(pipeline, &text));
-    TRY_TO(result, done, file_write_atomic(path.data, text.data, text.size));
+    if (last_here) TRY_TO(result, done, file_write_atomic(path.data, text.data, text.size));
     TRY_TO(result, done, run_set_stores(deployment));
-    if (optim) {
+    if (optim && last_here) {
         // Optim writes its metrics beside its checkpoints; people look for them in the run's directory.
         const char *out = pipeline_value(optim, "out"); // the default is below the run's directory
         size_t length = strlen(pipeline->run);

@@ -40,6 +40,12 @@ END
 
 expect 64 "say which one this is" "$bin/caravan" run "$work/p.yaml"
 expect 64 "does not match the key of machine two in the pipeline file" "$bin/caravan" run "$work/p.yaml" --machine two --key "$work/one.key"
+# A machine that is named like this host, with or without a domain, needs no --machine.
+host=$(uname -n)
+for name in "$host" "${host%%.*}.test"; do
+    sed "s/two/$name/" "$work/p.yaml" >"$work/host.yaml"
+    expect 64 "does not match the key of machine $name in" "$bin/caravan" run "$work/host.yaml" --key "$work/one.key"
+done
 
 # start_one NAME OPTION...: machine one in the background, its run in $work/NAME; start_two likewise. The first one's
 # directory is hidden from the second.
@@ -64,8 +70,8 @@ start_two() {
 }
 # Waits for both: they must end well.
 wait_for_both() {
-    wait $second || fail "two: $(cat "$work"/two*.err "$work"/one*.err)"
-    wait $first || fail "one: $(cat "$work"/one*.err)"
+    wait $second || fail "two: $(cat "$work"/*.err)"
+    wait $first || fail "one: $(cat "$work"/*.err)"
 }
 
 # Refscore has a replica on each machine.
@@ -83,6 +89,14 @@ check_steps one 8
 if [ -n "$in_two" ]; then
     ls "$work/two/weights" | grep -q pulled-policy || fail "no weights were pulled"
 fi
+
+# Both machines may share the run's directory and start at the same moment. Replicas of rollout run on both.
+start_one shared --set rollout.on=one,two
+start_two shared --set rollout.on=one,two
+wait_for_both
+check_steps shared 8
+[ "$(weights_of shared)" = "$want" ] || fail "two machines with one directory train other weights"
+grep -q "on: \[one, two\]" "$work/shared/pipeline.yaml" || fail "pipeline.yaml: $(cat "$work/shared/pipeline.yaml")"
 
 # Copies of the weights that the disk has damaged (zeros, from the start or from the middle) are fetched again.
 if [ -n "$in_two" ]; then
