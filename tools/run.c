@@ -126,6 +126,26 @@ static status run_make_sockets(const char *path) {
     return result;
 }
 
+// Tells the stages that need frames how the run's frames stage makes them, and its limit: they decode evicted frames
+// again, and evict from the stores of their machines.
+static status run_set_frames_options(struct pipeline *pipeline) {
+    const struct pipeline_stage *frames = pipeline_find_stage(pipeline, stage_kinds[STAGE_FRAMES].name);
+    struct buf text = {0};
+    status result = OK;
+    if (!frames || frames->kind != &stage_kinds[STAGE_FRAMES]) return OK;
+    for (const struct pipeline_key *key = frames->keys.first; key && result == OK; key = key->next) {
+        const struct option *option = option_find(&frames->kind->options, key->name);
+        if (option->type != OPTION_DEVICE && (!option->not_hashed || !strcmp(option->name, "store_limit")))
+            result = buf_printf(&text, "%s=%s\n", key->name, key->value);
+    }
+    for (size_t i = 0; i < pipeline->stage_count && text.size && result == OK; i++) {
+        struct pipeline_stage *stage = &pipeline->stages[i];
+        if (stage->kind) result = pipeline_set(pipeline, stage, "frames_options", text.data);
+    }
+    buf_release(&text);
+    return result;
+}
+
 // Makes the run's directories and its lock, writes pipeline.yaml and the link to the metrics, and runs the supervisor.
 // Machines may share the directory: the last stage's machine writes what all of them have.
 static status run(struct deployment *deployment) {
@@ -166,6 +186,7 @@ static status run(struct deployment *deployment) {
     TRY_TO(result, done, pipeline_write(pipeline, &text));
     if (last_here) TRY_TO(result, done, file_write_atomic(path.data, text.data, text.size));
     TRY_TO(result, done, run_set_stores(deployment));
+    TRY_TO(result, done, run_set_frames_options(deployment->pipeline));
     if (optim && last_here) {
         // Optim writes its metrics beside its checkpoints; people look for them in the run's directory.
         const char *out = pipeline_value(optim, "out"); // the default is below the run's directory

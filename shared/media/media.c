@@ -204,52 +204,68 @@ status media_path(char **path, struct arena *arena, const char *media_root, stru
     return *path ? OK : fail_oom();
 }
 
+// Takes a record from another process, by way of the store if there is one.
+static status media_request(struct frames_view *view, const struct media_source *source, const char *key, bool *found) {
+    struct buf record = {0};
+    bool stored = false;
+    status result = source->request(source->context, key, &record, found);
+    if (result == OK && *found && source->store) {
+        result = frame_store_put_record(source->store, key, record.data, record.size);
+        if (result == OK) result = frame_store_get(source->store, key, view, &stored);
+    }
+    if (result == OK && *found && !stored) { // no store, or it was evicted at once
+        result = frames_from_record(&view->frames, record.data, record.size);
+        if (result == OK) {
+            view->owned = record.data;
+            record = (struct buf){0};
+        }
+    }
+    buf_release(&record);
+    return result;
+}
+
+// Decodes the file that the prompt names, if that gives the same key. BAD_SAMPLE when it does not.
+static status media_decode_again(struct frames_view *view, const struct media_source *source, const struct group *group,
+                                 size_t index, const char *key) {
+    const struct part *part = media_part(group, index);
+    const struct sampling_config published = sampling_config_default();
+    struct arena arena = {0};
+    char *path = NULL, file_key[frame_key_size] = "";
+    status result = part ? media_path(&path, &arena, source->media_root, media_uri(part))
+                         : fail(BAD_SAMPLE, "the prompt has no such image or video");
+    if (result == OK) {
+        const bool video = part->kind == PART_VIDEO;
+        const struct sampling_config sampling = media_sampling(source->sampling ? source->sampling : &published, part);
+        result = media_key(file_key, path, video, &sampling, source->store);
+        if (result == OK && strcmp(file_key, key) != 0)
+            result = fail(BAD_SAMPLE, "the file or the options of the frames stage have changed");
+        if (result == OK) result = media_decode(view, path, video, &sampling, NULL);
+        if (result == OK && source->store) result = frame_store_put(source->store, key, &view->frames);
+        if (result == BAD_SAMPLE) result = fail_prefix(result, "%s", path);
+    }
+    arena_release(&arena);
+    return result;
+}
+
 status media_get(struct frames_view *view, const struct media_source *source, const struct group *group, size_t index) {
     *view = (struct frames_view){0};
     if (index >= group->media_count) return fail(DATAERR, "the group has %zu media", group->media_count);
     const struct medium *medium = &group->media[index];
     const char *key = medium->key.data;
     if (!key) return fail(DATAERR, "media[%zu].key: missing", index);
-    bool found = false;
-    status result = source->store ? frame_store_get(source->store, key, view, &found) : OK;
-    if (result == OK && !found && source->request) {
-        struct buf record = {0};
-        result = source->request(source->context, key, &record, &found);
-        if (result == OK && found && source->store) {
-            result = frame_store_put_record(source->store, key, record.data, record.size);
-            if (result == OK) result = frame_store_get(source->store, key, view, &found);
-        } else if (result == OK && found) {
-            result = frames_from_record(&view->frames, record.data, record.size);
-            if (result == OK) {
-                view->owned = record.data;
-                record = (struct buf){0};
-            }
-        }
-        buf_release(&record);
-    }
-    if (result == OK && !found) {
-        const struct part *part = media_part(group, index);
-        const struct sampling_config published = sampling_config_default(),
-                                     *common = source->sampling ? source->sampling : &published;
-        struct arena arena = {0};
-        char *path = NULL, file_key[frame_key_size] = "";
-        result = part ? media_path(&path, &arena, source->media_root, media_uri(part))
-                      : fail(BAD_SAMPLE, "the prompt has no such image or video");
-        if (result == OK) {
-            bool video = part->kind == PART_VIDEO;
-            const struct sampling_config sampling = media_sampling(common, part);
-            result = media_key(file_key, path, video, &sampling, source->store);
-            if (result == OK && strcmp(file_key, key) != 0)
-                result = fail(BAD_SAMPLE, "the file or the options of the frames stage have changed");
-            if (result == OK) result = media_decode(view, path, video, &sampling, NULL);
-            if (result == OK && source->store) result = frame_store_put(source->store, key, &view->frames);
-            if (result == BAD_SAMPLE) result = fail_prefix(result, "%s", path);
-        }
-        arena_release(&arena);
-        if (result == BAD_SAMPLE)
-            result = fail_prefix(UNAVAILABLE, "frames %s are not stored here and cannot be decoded again", key);
-    }
     const struct frames *frames = &view->frames;
+    bool found = false;
+    status result;
+    do {
+        result = source->store ? frame_store_get(source->store, key, view, &found) : OK;
+        if (result == OK && !found && source->request) result = media_request(view, source, key, &found);
+        if (result != OK || found) break;
+        result = media_decode_again(view, source, group, index, key);
+        if (result != BAD_SAMPLE) break;
+        frames_view_release(view);
+        result = fail_prefix(UNAVAILABLE, "frames %s are not stored here and cannot be decoded again", key);
+        if (source->wait) result = source->wait(source->context, key);
+    } while (source->wait && result == OK);
     if (result == OK &&
         (frames->count != medium->frames || frames->height != medium->height || frames->width != medium->width)) {
         result = fail(DATAERR, "frames %s have the shape %d x %d x %d, but the group has %lld x %lld x %lld", key,

@@ -60,12 +60,15 @@ struct media_source {
     void *context;
     const char *media_root;                 // NULL: the working directory
     const struct sampling_config *sampling; // NULL: the published one
+    // Called when no source has the frames now, for the reason fail_text(). OK: they are looked for once more; any
+    // other status is what media_get then returns. NULL: UNAVAILABLE.
+    status (*wait)(void *context, const char *key);
 };
 
 // Maps the frames of the group's index-th image or video into *view. They are taken from the first source that has
 // them: the store; `request`, which also fills the store; the file that the prompt names, if decoding it gives the same
-// key, which also fills the store. UNAVAILABLE, naming the key and the last attempt, when no source has them; DATAERR
-// when their sizes differ from the group's. The caller releases the view with frames_view_release.
+// key, which also fills the store. UNAVAILABLE, naming the key and the last attempt, when no source has them and `wait`
+// is NULL; DATAERR when their sizes differ from the group's. The caller releases the view with frames_view_release.
 status media_get(struct frames_view *view, const struct media_source *source, const struct group *group, size_t index);
 
 #endif

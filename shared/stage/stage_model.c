@@ -5,14 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/media/media.h"
-#include "shared/store/frame_store.h"
+#include "shared/stage/stage_media.h"
 #include "shared/text/chat_template.h"
 
 struct input_builder {
     struct tokenizer *tokenizer;
-    struct frame_store *store; // NULL without --store
-    struct media_source media;
+    struct stage_media *media;
     const struct model_info *info;
 };
 
@@ -24,14 +22,11 @@ struct input_memory {
 
 status input_builder_new(struct input_builder **out, struct stage_context *context) {
     const struct stage_model_options *options = stage_options(context);
-    const char *store = options->common.store;
     struct input_builder *builder;
     TRY(NEW(&builder, 1));
     *out = builder;
     status result = tokenizer_open(&builder->tokenizer, options->dir);
-    if (result == OK && store) result = frame_store_open(&builder->store, store, 0, false);
-    builder->media = (struct media_source){
-        .store = builder->store, .request = stage_fetch, .context = context, .media_root = options->media_root};
+    if (result == OK) result = stage_media_open(&builder->media, context);
     if (result != OK) input_builder_free(out);
     return result;
 }
@@ -39,7 +34,7 @@ status input_builder_new(struct input_builder **out, struct stage_context *conte
 void input_builder_free(struct input_builder **pointer) {
     struct input_builder *builder = *pointer;
     if (!builder) return;
-    frame_store_close(&builder->store);
+    stage_media_close(&builder->media);
     tokenizer_free(&builder->tokenizer);
     free(builder);
     *pointer = NULL;
@@ -125,7 +120,7 @@ status stage_input_open(struct input_builder *builder, struct group *group, enum
     if (!media || !memory->views) return fail_oom();
     for (size_t i = 0; i < group->media_count; i++) {
         const struct medium *medium = &group->media[i];
-        TRY(media_get(&memory->views[memory->view_count++], &builder->media, group, i));
+        TRY(stage_media_get(builder->media, &memory->views[memory->view_count++], group, i));
         const struct frames *frames = &memory->views[i].frames;
         media[i] = (struct model_medium){.video = string_equals(medium->kind, "video"),
                                          .frames = frames->count,

@@ -1,5 +1,5 @@
-// The store of frames on LMDB: three databases, one with the records, one with the time of their last use, one with the
-// hashes of files.
+// The store of frames on LMDB. Its databases: the records; the time of their last use; the records in the order of
+// last use, for eviction; their total size; the hashes of files; which file each record was decoded from.
 //
 // The surprise: a read also has to write, namely the time of use. Such small writes are collected in memory and written
 // with the next put, so that readers do not wait for the writer's lock.
@@ -17,8 +17,9 @@
 #include "shared/base/log.h"
 #include "shared/store/lmdb_env.h"
 
-enum { DBI_FRAMES, DBI_USED, DBI_FILES };
-static const char *const frame_store_dbis[] = {"frames", "used", "files", NULL};
+enum { DBI_FRAMES, DBI_USED, DBI_FILES, DBI_ORDER, DBI_TOTAL, DBI_ORIGINS };
+static const char *const frame_store_dbis[] = {"frames", "used", "files", "order", "total", "origins", NULL};
+static const char *const frame_store_read_dbis[] = {"frames", "used", "files", NULL}; // what every version has
 
 enum {
     frames_pixel_alignment = 64,
@@ -44,15 +45,29 @@ struct frame_usage {
     uint64_t bytes;
 };
 
+// The key of DBI_ORDER, whose values are empty: sorted by time.
+struct frame_order_key {
+    uint8_t time[8]; // big-endian
+    uint8_t key[frame_key_bytes];
+};
+
+// The fixed part of a value of DBI_ORIGINS; the path follows, with its NUL.
+struct frame_origin_record {
+    double start, end, frame_rate;
+    uint64_t video;
+};
+
 // The value of DBI_FILES, whose key is the hash of the path.
 struct remembered_hash {
     struct file_stamp stamp;
     uint8_t hash[16];
 };
 
-// All three are stored and sent as they are in memory.
+// These are stored and sent as they are in memory.
 static_assert(sizeof(struct frames_record_header) == 40, "the header of a record is a format on disk");
 static_assert(sizeof(struct frame_usage) == 16, "the usage is a format on disk");
+static_assert(sizeof(struct frame_order_key) == 24, "the key of a record's use is a format on disk");
+static_assert(sizeof(struct frame_origin_record) == 32, "the origin is a format on disk");
 static_assert(sizeof(struct remembered_hash) == 56, "the hash of a file is a format on disk");
 static_assert(sizeof(struct frames_record_header) % sizeof(double) == 0, "timestamps follow the header");
 static_assert(sizeof frames_magic == sizeof((struct frames_record_header){0}.magic), "the magic has no NUL");
@@ -185,24 +200,102 @@ void frames_view_release(struct frames_view *view) {
     *view = (struct frames_view){0};
 }
 
+// ---- use and eviction ----
+
+static const struct lmdb_val frame_store_total_key = {"bytes", 5};
+
+static struct frame_order_key frame_store_order_key(int64_t time, const uint8_t key[frame_key_bytes]) {
+    struct frame_order_key order;
+    for (int i = 0; i < 8; i++) order.time[i] = (uint8_t)((uint64_t)time >> (56 - 8 * i));
+    memcpy(order.key, key, frame_key_bytes);
+    return order;
+}
+
+// Sets *total to the size of all records. A store of an earlier version gets its order of use first.
+static status frame_store_total(struct lmdb_txn *txn, uint64_t *total) {
+    struct lmdb_cursor cursor;
+    struct lmdb_val stored;
+    *total = 0;
+    TRY(lmdb_txn_get(txn, DBI_TOTAL, frame_store_total_key, &stored));
+    if (stored.data && stored.size == sizeof *total) {
+        memcpy(total, stored.data, sizeof *total);
+        return OK;
+    }
+    status result = lmdb_cursor_init(&cursor, txn, DBI_USED, (struct lmdb_val){0});
+    while (result == OK && cursor.key.data) {
+        struct frame_usage usage;
+        if (cursor.key.size != frame_key_bytes || cursor.value.size != sizeof usage) {
+            result = fail(DATAERR, "the frame store is damaged");
+            break;
+        }
+        memcpy(&usage, cursor.value.data, sizeof usage);
+        const struct frame_order_key order = frame_store_order_key(usage.time, cursor.key.data);
+        *total += usage.bytes;
+        result = lmdb_txn_put(txn, DBI_ORDER, (struct lmdb_val){&order, sizeof order}, (struct lmdb_val){"", 0});
+        if (result == OK) result = lmdb_cursor_next(&cursor);
+    }
+    lmdb_cursor_release(&cursor);
+    TRY(result);
+    return lmdb_txn_put(txn, DBI_TOTAL, frame_store_total_key, (struct lmdb_val){total, sizeof *total});
+}
+
+// Sets the usage of a record, its place in the order and the total; bytes 0: there is none any more. only_existing:
+// nothing is done for a record that was evicted.
+static status frame_store_set_usage(struct lmdb_txn *txn, const uint8_t key[frame_key_bytes], struct frame_usage usage,
+                                    bool only_existing) {
+    struct frame_usage before = {0};
+    struct lmdb_val stored;
+    uint64_t total;
+    TRY(frame_store_total(txn, &total));
+    TRY(lmdb_txn_get(txn, DBI_USED, frame_key_val(key), &stored));
+    if (stored.data && stored.size == sizeof before) memcpy(&before, stored.data, sizeof before);
+    if (only_existing && !before.bytes) return OK;
+    if (only_existing) usage.bytes = before.bytes;
+    if (usage.bytes && usage.time < before.time) usage.time = before.time;
+    const struct frame_order_key old = frame_store_order_key(before.time, key),
+                                 new = frame_store_order_key(usage.time, key);
+    if (before.bytes) TRY(lmdb_txn_del(txn, DBI_ORDER, (struct lmdb_val){&old, sizeof old}, NULL));
+    if (usage.bytes) {
+        TRY(lmdb_txn_put(txn, DBI_ORDER, (struct lmdb_val){&new, sizeof new}, (struct lmdb_val){"", 0}));
+        TRY(lmdb_txn_put(txn, DBI_USED, frame_key_val(key), (struct lmdb_val){&usage, sizeof usage}));
+    } else {
+        TRY(lmdb_txn_del(txn, DBI_USED, frame_key_val(key), NULL));
+    }
+    total = total - before.bytes + usage.bytes;
+    return lmdb_txn_put(txn, DBI_TOTAL, frame_store_total_key, (struct lmdb_val){&total, sizeof total});
+}
+
+// Evicts the least recently used records until `bytes` more fit the limit.
+static status frame_store_make_room(const struct frame_store *store, struct lmdb_txn *txn, uint64_t bytes) {
+    uint64_t total;
+    for (;;) {
+        struct frame_order_key oldest;
+        struct lmdb_cursor cursor;
+        TRY(frame_store_total(txn, &total));
+        if (total == 0 || total + bytes <= store->limit) return OK;
+        status result = lmdb_cursor_init(&cursor, txn, DBI_ORDER, (struct lmdb_val){0});
+        if (result == OK && cursor.key.size != sizeof oldest) result = fail(DATAERR, "the frame store is damaged");
+        if (result == OK) memcpy(&oldest, cursor.key.data, sizeof oldest);
+        lmdb_cursor_release(&cursor);
+        TRY(result);
+        TRY(lmdb_txn_del(txn, DBI_FRAMES, frame_key_val(oldest.key), NULL));
+        TRY(frame_store_set_usage(txn, oldest.key, (struct frame_usage){0}, false));
+    }
+}
+
 // ---- pending writes ----
 
 // The caller holds the store's lock.
 static status frame_store_write_pending(const struct frame_store *store, struct lmdb_txn *txn) {
     for (int i = 0; i < store->pending_count; i++) {
         const struct pending_write *pending = &store->pending[i];
-        struct lmdb_val key = frame_key_val(pending->key), stored;
+        const struct lmdb_val key = frame_key_val(pending->key);
         if (pending->dbi == DBI_FILES) {
             struct lmdb_val value = {&pending->remembered, sizeof pending->remembered};
             TRY(lmdb_txn_put(txn, DBI_FILES, key, value));
             continue;
         }
-        struct frame_usage usage;
-        TRY(lmdb_txn_get(txn, DBI_USED, key, &stored));
-        if (!stored.data || stored.size != sizeof usage) continue; // the record was evicted
-        memcpy(&usage, stored.data, sizeof usage);
-        if (pending->used > usage.time) usage.time = pending->used;
-        TRY(lmdb_txn_put(txn, DBI_USED, key, (struct lmdb_val){&usage, sizeof usage}));
+        TRY(frame_store_set_usage(txn, pending->key, (struct frame_usage){.time = pending->used}, true));
     }
     return OK;
 }
@@ -254,7 +347,8 @@ status frame_store_open(struct frame_store **out, const char *directory, uint64_
     struct arena arena = {0};
     char *path = path_join(&arena, directory, "frames.lmdb");
     struct lmdb_options options = {.read_only = read_only, .lazy = true};
-    status result = path ? lmdb_env_open(&store->env, path, frame_store_dbis, &options) : fail_oom();
+    const char *const *dbis = read_only ? frame_store_read_dbis : frame_store_dbis;
+    status result = path ? lmdb_env_open(&store->env, path, dbis, &options) : fail_oom();
     arena_release(&arena);
     *out = store;
     if (result != OK) frame_store_close(out);
@@ -296,35 +390,6 @@ status frame_store_get(struct frame_store *store, const char *key, struct frames
     return result;
 }
 
-// Evicts the least recently used records until `bytes` more fit the limit.
-static status frame_store_make_room(const struct frame_store *store, struct lmdb_txn *txn, uint64_t bytes) {
-    for (;;) {
-        uint64_t total = 0;
-        int64_t oldest_time = INT64_MAX;
-        uint8_t oldest_key[frame_key_bytes] = {0};
-        struct lmdb_cursor cursor;
-        status result = lmdb_cursor_init(&cursor, txn, DBI_USED, (struct lmdb_val){0});
-        while (result == OK && cursor.key.data) {
-            struct frame_usage usage = {0};
-            if (cursor.key.size == frame_key_bytes && cursor.value.size == sizeof usage)
-                memcpy(&usage, cursor.value.data, sizeof usage);
-            else
-                result = fail(DATAERR, "the frame store is damaged");
-            total += usage.bytes;
-            if (result == OK && usage.time < oldest_time) {
-                oldest_time = usage.time;
-                memcpy(oldest_key, cursor.key.data, frame_key_bytes);
-            }
-            if (result == OK) result = lmdb_cursor_next(&cursor);
-        }
-        lmdb_cursor_release(&cursor);
-        TRY(result);
-        if (total == 0 || total + bytes <= store->limit) return OK;
-        TRY(lmdb_txn_del(txn, DBI_FRAMES, frame_key_val(oldest_key), NULL));
-        TRY(lmdb_txn_del(txn, DBI_USED, frame_key_val(oldest_key), NULL));
-    }
-}
-
 status frame_store_put(struct frame_store *store, const char *key, const struct frames *frames) {
     uint8_t bytes[frame_key_bytes];
     struct frame_usage usage = {.bytes = frames_record_size(frames)};
@@ -346,8 +411,7 @@ status frame_store_put(struct frame_store *store, const char *key, const struct 
         if (result == OK && !valid)
             result = lmdb_txn_reserve(txn, DBI_FRAMES, frame_key_val(bytes), usage.bytes, &record);
         if (result == OK && !valid) frames_write_record(frames, record);
-        if (result == OK)
-            result = lmdb_txn_put(txn, DBI_USED, frame_key_val(bytes), (struct lmdb_val){&usage, sizeof usage});
+        if (result == OK) result = frame_store_set_usage(txn, bytes, usage, false);
     } while (lmdb_txn_commit(&txn, &result));
     if (result == OK) store->pending_count = 0;
     pthread_mutex_unlock(&store->lock);
@@ -394,7 +458,7 @@ status frame_store_evict(struct frame_store *store, const char *key, bool *found
     do {
         result = lmdb_txn_begin_write(store->env, &txn);
         if (result == OK) result = lmdb_txn_del(txn, DBI_FRAMES, frame_key_val(bytes), found);
-        if (result == OK) result = lmdb_txn_del(txn, DBI_USED, frame_key_val(bytes), NULL);
+        if (result == OK) result = frame_store_set_usage(txn, bytes, (struct frame_usage){0}, false);
     } while (lmdb_txn_commit(&txn, &result));
     return result;
 }
@@ -426,4 +490,50 @@ status frame_store_remember_hash(struct frame_store *store, const char *path, co
     frame_store_path_key(write.key, path);
     memcpy(write.remembered.hash, hash, sizeof write.remembered.hash);
     return frame_store_defer(store, &write);
+}
+
+// ---- the files of records ----
+
+status frame_store_recall_origin(struct frame_store *store, const char *key, struct arena *arena,
+                                 struct frame_origin *origin, bool *found) {
+    uint8_t bytes[frame_key_bytes];
+    struct frame_origin_record record;
+    struct lmdb_txn *txn;
+    struct lmdb_val value;
+    *found = false;
+    TRY(frame_key_parse(bytes, key));
+    TRY(lmdb_txn_begin_read(store->env, &txn));
+    status result = lmdb_txn_get(txn, DBI_ORIGINS, frame_key_val(bytes), &value);
+    const char *path = value.data ? (const char *)value.data + sizeof record : NULL;
+    if (result == OK && path && value.size > sizeof record && !path[value.size - sizeof record - 1]) {
+        memcpy(&record, value.data, sizeof record);
+        *origin = (struct frame_origin){.path = arena_strndup(arena, path, strlen(path)),
+                                        .video = record.video,
+                                        .start = record.start,
+                                        .end = record.end,
+                                        .frame_rate = record.frame_rate};
+        *found = origin->path != NULL;
+        if (!*found) result = fail_oom();
+    }
+    lmdb_txn_end(&txn);
+    return result;
+}
+
+status frame_store_remember_origin(struct frame_store *store, const char *key, const struct frame_origin *origin) {
+    const struct frame_origin_record record = {
+        .start = origin->start, .end = origin->end, .frame_rate = origin->frame_rate, .video = origin->video};
+    uint8_t bytes[frame_key_bytes];
+    struct buf value = {0}, stored = {0};
+    bool found;
+    status result;
+    TRY_TO(result, done, frame_key_parse(bytes, key));
+    TRY_TO(result, done, buf_append(&value, &record, sizeof record));
+    TRY_TO(result, done, buf_append(&value, origin->path, strlen(origin->path) + 1));
+    TRY_TO(result, done, lmdb_env_get(store->env, DBI_ORIGINS, frame_key_val(bytes), &stored, &found));
+    if (!found || stored.size != value.size || memcmp(stored.data, value.data, value.size) != 0)
+        result = lmdb_env_put(store->env, DBI_ORIGINS, frame_key_val(bytes), (struct lmdb_val){value.data, value.size});
+done:
+    buf_release(&value);
+    buf_release(&stored);
+    return result;
 }

@@ -39,8 +39,8 @@ status frames_from_record(struct frames *frames, const void *record, size_t size
 struct frame_store;
 
 // Opens `directory`/frames.lmdb; creates both unless read_only. `limit`: bytes that the records may take, 0: no limit.
-// UNAVAILABLE when the disk fails; DATAERR when the file is of another kind or, with read_only, missing. The caller
-// closes it with frame_store_close.
+// UNAVAILABLE when the disk fails; DATAERR when the file is of another kind or, with read_only, missing; USAGE when it
+// is on a network file system. The caller closes it with frame_store_close.
 status frame_store_open(struct frame_store **out, const char *directory, uint64_t limit, bool read_only);
 
 // Closes and frees; sets *store to NULL. NULL is fine.
@@ -92,5 +92,22 @@ status frame_store_recall_hash(struct frame_store *store, const char *path, cons
 // close. UNAVAILABLE when the disk fails.
 status frame_store_remember_hash(struct frame_store *store, const char *path, const struct file_stamp *stamp,
                                  const uint8_t hash[16]);
+
+// What a record was decoded from.
+struct frame_origin {
+    const char *path;
+    bool video;
+    double start, end, frame_rate; // of the part of the video that was decoded; NaN: not given
+};
+
+// *origin = what the frames of `key` were decoded from on this machine, also if they were evicted since; the path is in
+// the arena. *found says whether it is known. Not for a store that is open for reading only. DATAERR when the key is
+// not 32 hex digits, UNAVAILABLE when the store cannot be read.
+status frame_store_recall_origin(struct frame_store *store, const char *key, struct arena *arena,
+                                 struct frame_origin *origin, bool *found);
+
+// Remembers it; does nothing if it is the same as before. DATAERR when the key is not 32 hex digits, UNAVAILABLE when
+// the disk fails.
+status frame_store_remember_origin(struct frame_store *store, const char *key, const struct frame_origin *origin);
 
 #endif

@@ -13,7 +13,9 @@
 
 #include "shared/media/media.h"
 #include "shared/stage/stage.h"
+#include "shared/stage/stage_media.h"
 #include "shared/store/frame_store.h"
+#include "stages/frames/decode_again.h"
 #include "stages/frames/worker_pool.h"
 
 // A key whose frames some thread is decoding.
@@ -24,6 +26,7 @@ struct locked_key {
 
 struct frames_stage {
     struct worker_pool *pool;
+    struct decode_again *again; // NULL without --store
     struct sampling_config sampling;
     const char *media_root;
     double seconds_per_grid;   // NaN: measured
@@ -61,26 +64,61 @@ static void frames_unlock_key(struct frames_stage *stage, struct locked_key *own
     pthread_mutex_unlock(&stage->lock);
 }
 
-// Gets the frames of one image or video from the store or by decoding `path`, and describes them in *medium.
-static status frames_work_on_file(struct frames_stage *stage, struct group *group, struct medium *medium,
-                                  const struct part *part, const char *path) {
-    const struct sampling_config sampling = media_sampling(&stage->sampling, part);
-    const bool video = part->kind == PART_VIDEO;
-    struct locked_key own;
-    struct frames_view view = {0};
-    const struct frames *frames = &view.frames;
-    TRY(media_key(own.key, path, video, &sampling, stage->store));
-    frames_lock_key(stage, &own);
+// Gets the frames of one image or video from the store or by decoding `path`, and sets own->key.
+static status frames_get(struct frames_stage *stage, const char *path, bool video,
+                         const struct sampling_config *sampling, struct locked_key *own, struct frames_view *view) {
     bool found = false;
-    status result = stage->store ? frame_store_get(stage->store, own.key, &view, &found) : OK;
+    TRY(media_key(own->key, path, video, sampling, stage->store));
+    frames_lock_key(stage, own);
+    status result = stage->store ? frame_store_get(stage->store, own->key, view, &found) : OK;
     if (result == OK && !found) {
         // Processors that no other group uses help to decode this one; the frames are the same.
         int active = atomic_load(&stage->active_count);
         struct media_options options = {.threads = active > 1 ? stage->thread_count / active : stage->thread_count};
-        result = media_decode(&view, path, video, &sampling, &options);
-        if (result == OK && stage->store) result = frame_store_put(stage->store, own.key, &view.frames);
+        result = media_decode(view, path, video, sampling, &options);
+        if (result == OK && stage->store) result = frame_store_put(stage->store, own->key, &view->frames);
     }
-    frames_unlock_key(stage, &own);
+    frames_unlock_key(stage, own);
+    if (result == OK && stage->store) {
+        const struct frame_origin origin = {
+            .path = path, .video = video, .start = sampling->start, .end = sampling->end, sampling->frame_rate};
+        result = frame_store_remember_origin(stage->store, own->key, &origin);
+    }
+    return result;
+}
+
+// Decodes frames again that were evicted. Called by the thread of decode_again.
+static status frames_decode_again(void *context, const char *key) {
+    struct frames_stage *stage = context;
+    struct sampling_config sampling = stage->sampling;
+    struct frame_origin origin;
+    struct locked_key own;
+    struct frames_view view = {0};
+    struct arena arena = {0};
+    bool known = false;
+    status result = frame_store_recall_origin(stage->store, key, &arena, &origin, &known);
+    if (result == OK && !known) result = fail(BAD_SAMPLE, "it is not known from which file they were");
+    if (result == OK) {
+        sampling.start = origin.start;
+        sampling.end = origin.end;
+        sampling.frame_rate = origin.frame_rate;
+        result = frames_get(stage, origin.path, origin.video, &sampling, &own, &view);
+        if (result == OK && strcmp(own.key, key) != 0)
+            result = fail(BAD_SAMPLE, "%s or the options of the frames stage have changed", origin.path);
+    }
+    frames_view_release(&view);
+    arena_release(&arena);
+    return result;
+}
+
+// Gets the frames of one image or video and describes them in *medium.
+static status frames_work_on_file(struct frames_stage *stage, struct group *group, struct medium *medium,
+                                  const struct part *part, const char *path) {
+    const struct sampling_config sampling = media_sampling(&stage->sampling, part);
+    struct locked_key own;
+    struct frames_view view = {0};
+    const struct frames *frames = &view.frames;
+    status result = frames_get(stage, path, part->kind == PART_VIDEO, &sampling, &own, &view);
     if (result == OK) {
         const char *kind = frames->video ? "video" : "image";
         medium->frames = frames->count;
@@ -151,17 +189,7 @@ static status frames_open(void **state, struct stage_context *context) {
     *state = stage;
     pthread_mutex_init(&stage->lock, NULL);
     pthread_cond_init(&stage->key_released, NULL);
-    stage->sampling = (struct sampling_config){
-        .fps = options->fps,
-        .min_frames = options->min_frames,
-        .max_frames = options->max_frames,
-        .min_pixels = (double)options->min_pixels,
-        .max_pixels = (double)options->max_pixels,
-        .total_pixels = options->total_pixels ? (double)options->total_pixels : NAN,
-        .image_min_pixels = (double)options->image_min_pixels,
-        .image_max_pixels = (double)options->image_max_pixels,
-    };
-    TRY(sampling_config_check(&stage->sampling));
+    TRY(stage_media_sampling(&stage->sampling, options));
     stage->media_root = options->media_root;
     stage->seconds_per_grid = options->seconds_per_grid;
     const char *store = options->common.store;
@@ -171,6 +199,7 @@ static status frames_open(void **state, struct stage_context *context) {
         cpu_set_t set;
         stage->thread_count = pthread_getaffinity_np(pthread_self(), sizeof set, &set) ? 1 : CPU_COUNT(&set);
     }
+    if (stage->store) TRY(decode_again_new(&stage->again, frames_decode_again, stage));
     int workers = options->workers ? (int)options->workers : stage->thread_count;
     return worker_pool_new(&stage->pool, workers, frames_work, stage);
 }
@@ -182,6 +211,7 @@ static status frames_serve(void *state, const char *key, struct buf *record, boo
     if (stage->store) TRY(frame_store_get(stage->store, key, &view, found));
     status result = *found ? frames_to_record(&view.frames, record) : OK;
     frames_view_release(&view);
+    if (result == OK && stage->store && !*found) decode_again_asked(stage->again, key);
     return result;
 }
 
@@ -189,6 +219,7 @@ static status frames_close(void *state) {
     struct frames_stage *stage = state;
     if (!stage) return OK;
     worker_pool_free(&stage->pool);
+    decode_again_free(&stage->again);
     assert(!stage->locked_keys);
     frame_store_close(&stage->store);
     pthread_cond_destroy(&stage->key_released);

@@ -8,6 +8,11 @@ make_model
 make_pipeline ""
 run alone || fail "$(cat "$work/alone.err")"
 want=$(weights_of alone)
+# Frames that are evicted before they are needed are decoded again, with the options of the frames stage.
+tight="--set frames.store_limit=1"
+run tight $tight || fail "a tight limit: $(cat "$work/tight.err")"
+[ "$(weights_of tight)" = "$want" ] || fail "with a tight limit of the store other weights are trained"
+[ "$("$bin/caravan" frames ls --store "$work/tight/store" | wc -l)" = 1 ] || fail "the limit does not hold"
 
 one=127.0.0.1 two=127.0.0.1 in_one="" in_two=""
 space=caravan-test-$$
@@ -48,7 +53,7 @@ for name in "$host" "${host%%.*}.test"; do
 done
 
 # start_one NAME OPTION...: machine one in the background, its run in $work/NAME; start_two likewise. The first one's
-# directory is hidden from the second.
+# directory and the clips are hidden from the second.
 start_one() {
     name=$1
     shift
@@ -62,7 +67,7 @@ start_two() {
     shift
     second="exec timeout -k 10 120 $bin/caravan run $work/p.yaml --machine two --key $work/two.key --set run=$work/$name $*"
     if [ -n "$in_two" ]; then
-        $in_two "mount -t tmpfs none $work/one && $second" 2>"$work/$name.err" &
+        $in_two "mount -t tmpfs none $work/one && mount -t tmpfs none $work/data/clips && $second" 2>"$work/$name.err" &
     else
         $second 2>"$work/$name.err" &
     fi
@@ -75,9 +80,9 @@ wait_for_both() {
 }
 
 # Refscore has a replica on each machine.
-start_one one --set refscore.on=one,two
+start_one one --set refscore.on=one,two $tight
 sleep 0.5
-start_two two --set refscore.on=one,two
+start_two two --set refscore.on=one,two $tight
 wait_for_both
 grep -q "waiting for two" "$work/one.err" || fail "one does not name the machine it waits for: $(cat "$work/one.err")"
 [ -s "$work/one/logs/refscore.log" ] && [ -s "$work/two/logs/refscore-2.log" ] || fail "refscore is not on both machines"

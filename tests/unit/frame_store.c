@@ -10,7 +10,10 @@
 
 #include "shared/base/file.h"
 #include "shared/media/media.h"
+#include "shared/stage/runner.h"
+#include "shared/stage/stage_media.h"
 #include "shared/store/frame_store.h"
+#include "shared/store/lmdb_env.h"
 
 static char directory[64];
 
@@ -143,6 +146,81 @@ static void test_least_recently_used_is_evicted(void **state) {
     snprintf(path, sizeof path, "%s/frames.lmdb", directory);
     assert_int_equal(stat(path, &file), 0);
     assert_true(file.st_size < 12 * pixel_bytes); // freed space is reused
+}
+
+// Removes what later versions added to the file: the order of use, the total and the origins.
+static void make_old_store(void) {
+    static const char *const names[] = {"order", "total", NULL};
+    struct lmdb_env *env;
+    struct lmdb_txn *txn;
+    struct lmdb_cursor cursor;
+    char path[96];
+    snprintf(path, sizeof path, "%s/frames.lmdb", directory);
+    assert_int_equal(lmdb_env_open(&env, path, names, NULL), OK);
+    for (int dbi = 0; dbi < 2; dbi++) {
+        for (;;) {
+            char key[64];
+            assert_int_equal(lmdb_txn_begin_write(env, &txn), OK);
+            assert_int_equal(lmdb_cursor_init(&cursor, txn, dbi, (struct lmdb_val){0}), OK);
+            const size_t size = cursor.key.size;
+            if (size) memcpy(key, cursor.key.data, size);
+            lmdb_cursor_release(&cursor);
+            status result = size ? lmdb_txn_del(txn, dbi, (struct lmdb_val){key, size}, NULL) : OK;
+            assert_false(lmdb_txn_commit(&txn, &result));
+            assert_int_equal(result, OK);
+            if (!size) break;
+        }
+    }
+    lmdb_env_close(&env);
+}
+
+static void test_an_old_store_is_evicted_in_order(void **state) {
+    (void)state;
+    struct frame_store *store;
+    bool found;
+    struct stored_video third;
+    make_sample(&third, 3);
+    assert_int_equal(frame_store_open(&store, directory, 0, false), OK);
+    for (unsigned i = 5; i >= 1; i--) assert_int_equal(put_sample(store, i), OK);
+    assert_true(has_sample(store, 5));
+    frame_store_close(&store);
+    make_old_store();
+    assert_int_equal(frame_store_open(&store, directory, 0, true), OK);
+    assert_true(has_sample(store, 5));
+    frame_store_close(&store);
+    assert_int_equal(frame_store_open(&store, directory, (uint64_t)(3.5 * pixel_bytes), false), OK);
+    assert_int_equal(put_sample(store, 6), OK); // 4, 3 and 2 are the least recently used by now
+    for (unsigned i = 1; i <= 6; i++) assert_true(has_sample(store, i) == (i == 1 || i == 5 || i == 6));
+    assert_int_equal(frame_store_evict(store, third.key, &found), OK);
+    assert_false(found);
+    assert_int_equal(put_sample(store, 7), OK);
+    for (unsigned i = 1; i <= 7; i++) assert_true(has_sample(store, i) == (i >= 5));
+    frame_store_close(&store);
+}
+
+static void test_origins_are_remembered(void **state) {
+    (void)state;
+    struct frame_store *store;
+    struct frame_origin origin = {.path = "/a/b.mp4", .video = true, .start = 1.5, .end = NAN, .frame_rate = NAN};
+    struct frame_origin got;
+    struct stored_video sample;
+    struct arena arena = {0};
+    bool found = true;
+    make_sample(&sample, 1);
+    assert_int_equal(frame_store_open(&store, directory, 1, false), OK);
+    assert_int_equal(frame_store_recall_origin(store, sample.key, &arena, &got, &found), OK);
+    assert_false(found);
+    for (int i = 0; i < 2; i++) assert_int_equal(frame_store_remember_origin(store, sample.key, &origin), OK);
+    origin.path = "c.mp4";
+    assert_int_equal(frame_store_remember_origin(store, sample.key, &origin), OK);
+    assert_int_equal(put_sample(store, 2), OK); // nothing else fits
+    assert_int_equal(frame_store_recall_origin(store, sample.key, &arena, &got, &found), OK);
+    assert_true(found && got.video && got.start == 1.5 && isnan(got.end));
+    assert_string_equal(got.path, "c.mp4");
+    assert_int_equal(frame_store_remember_origin(store, "zz", &origin), DATAERR);
+    assert_int_equal(frame_store_recall_origin(store, "zz", &arena, &got, &found), DATAERR);
+    arena_release(&arena);
+    frame_store_close(&store);
 }
 
 static status count_record(void *context, const char *key, const struct frames *frames, uint64_t bytes, double used) {
@@ -352,17 +430,88 @@ static void test_sources(void **state) {
     frame_store_close(&store);
 }
 
+// The frames come when media_get has waited twice.
+static const struct frames *awaited;
+static int wait_count;
+
+static status send_awaited(void *context, const char *key, struct buf *record, bool *found) {
+    (void)context, (void)key;
+    *found = wait_count == 2;
+    return *found ? frames_to_record(awaited, record) : OK;
+}
+
+static status wait_for_frames(void *context, const char *key) {
+    assert_non_null(strstr(fail_text(), key));
+    if (context && wait_count == 1) return END;
+    wait_count++;
+    return OK;
+}
+
+static void test_missing_frames_are_waited_for(void **state) {
+    (void)state;
+    struct frames_view view, decoded;
+    struct sampling_config sampling = sampling_config_default();
+    char key[frame_key_size];
+    sampling.min_pixels = sampling.max_pixels = 100352 / 2;
+    assert_int_equal(media_key(key, "tests/data/media/b-frames.mp4", true, &sampling, NULL), OK);
+    assert_int_equal(media_decode(&decoded, "tests/data/media/b-frames.mp4", true, &sampling, NULL), OK);
+    awaited = &decoded.frames;
+    struct group *group = video_group(key, awaited->count);
+    group->media[0].height = awaited->height;
+    group->media[0].width = awaited->width;
+    struct media_source source = {.request = send_awaited, .wait = wait_for_frames};
+    wait_count = 0;
+    assert_int_equal(media_get(&view, &source, group, 0), OK);
+    assert_int_equal(wait_count, 2);
+    assert_memory_equal(view.frames.pixels, awaited->pixels, frames_bytes(awaited));
+    frames_view_release(&view);
+    wait_count = 0;
+    source.context = &source; // the program is asked to stop
+    assert_int_equal(media_get(&view, &source, group, 0), END);
+    // The file is decoded with the options that it was decoded with at first.
+    source = (struct media_source){.media_root = "tests/data/media"};
+    assert_int_equal(media_get(&view, &source, group, 0), UNAVAILABLE);
+    source.sampling = &sampling;
+    assert_int_equal(media_get(&view, &source, group, 0), OK);
+    frames_view_release(&view);
+    frames_view_release(&decoded);
+    group_free(&group);
+}
+
+static status open_media(const char *pairs) {
+    struct stage_model_options options = {.common = {.frames_options = pairs, .store = directory}};
+    struct stage_context context = {.options.values = &options};
+    struct stage_media *media = NULL;
+    status result = stage_media_open(&media, &context);
+    stage_media_close(&media);
+    return result;
+}
+
+static void test_options_of_the_frames_stage(void **state) {
+    (void)state;
+    assert_int_equal(open_media(NULL), OK);
+    assert_int_equal(open_media("fps=4\nstore_limit=10\ntotal_pixels=100000\n"), OK);
+    assert_int_equal(open_media("fps\n"), USAGE);
+    assert_int_equal(open_media("fps=x\n"), USAGE);
+    assert_int_equal(open_media("speed=1\n"), USAGE);
+    assert_int_equal(open_media("min_frames=8\nmax_frames=4\n"), USAGE);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_put_and_get, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_records_are_checked, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_least_recently_used_is_evicted, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_an_old_store_is_evicted_in_order, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_origins_are_remembered, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_list_and_evict, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_many_processes, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_full_disk_loses_nothing, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_hashes_are_remembered, set_up, tear_down),
         cmocka_unit_test(test_paths),
         cmocka_unit_test_setup_teardown(test_sources, set_up, tear_down),
+        cmocka_unit_test(test_missing_frames_are_waited_for),
+        cmocka_unit_test_setup_teardown(test_options_of_the_frames_stage, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
