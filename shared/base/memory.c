@@ -92,6 +92,13 @@ status arena_string(struct arena *arena, struct string *out, const char *data, s
     return out->data ? OK : fail_oom();
 }
 
+void arena_adopt(struct arena *arena, struct arena *from) {
+    struct arena_block **last = &arena->blocks;
+    while (*last) last = &(*last)->next;
+    *last = from->blocks;
+    from->blocks = NULL;
+}
+
 void arena_release(struct arena *arena) {
     while (arena->blocks) {
         struct arena_block *next = arena->blocks->next;

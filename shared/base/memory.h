@@ -41,6 +41,9 @@ char *arena_printf(struct arena *arena, const char *format, ...) __attribute__((
 // *out = a NUL-terminated copy of data[0..size). UNAVAILABLE; *out is then absent.
 status arena_string(struct arena *arena, struct string *out, const char *data, size_t size);
 
+// Moves every block of `from` into `arena`: what lies in them lives as long as `arena` from then on. `from` is empty.
+void arena_adopt(struct arena *arena, struct arena *from);
+
 // Frees every block and leaves an empty arena.
 void arena_release(struct arena *arena);
 

@@ -79,6 +79,42 @@ status group_quarantine(struct group *group, const char *stage, const char *form
     return group_string(group, &group->quarantine.reason, reason, strlen(reason));
 }
 
+// ---- what a filter has dropped ----
+
+// Copies each field that `object` lacks from `sent`; the memory that it points to becomes that of `object` later.
+static void group_restore_fields(const struct field_table *table, char *object, const char *sent) {
+    for (size_t i = 0; i < table->count; i++) {
+        const struct field *field = &table->fields[i];
+        if (!field_present(field, sent)) continue;
+        char *to = object + field->offset;
+        const char *from = sent + field->offset;
+        if (!field_present(field, object)) {
+            memcpy(to, from, field_size(field));
+        } else if (field->type == FIELD_OBJECT) {
+            group_restore_fields(field->table, to, from);
+        } else if (field->type == FIELD_OBJECTS) {
+            const struct field_array mine = field_array_load(to), before = field_array_load(from);
+            for (size_t k = 0; mine.count == before.count && k < mine.count; k++)
+                group_restore_fields(field->table, (char *)mine.data + k * field->table->size,
+                                     (const char *)before.data + k * field->table->size);
+        }
+    }
+}
+
+status group_restore(struct group *answer, struct group *sent) {
+    if (answer->id.size != sent->id.size || memcmp(answer->id.data, sent->id.data, sent->id.size) != 0)
+        return fail(DATAERR, "the answer is group %s, not %s", answer->id.data, sent->id.data);
+    if (answer->completions && sent->completions && answer->completion_count != sent->completion_count)
+        return fail(DATAERR, "the answer has %zu completions, the group %zu", answer->completion_count,
+                    sent->completion_count);
+    answer->requires = sent->requires;
+    answer->trained = sent->trained;
+    answer->times = sent->times;
+    group_restore_fields(&group_table, (char *)answer, (const char *)sent);
+    arena_adopt(&answer->arena, &sent->arena);
+    return OK;
+}
+
 // ---- checks ----
 
 // An array with a value for each completion; an absent one passes.

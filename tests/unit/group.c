@@ -321,6 +321,51 @@ static void test_quarantine(void **state) {
     group_free(&group);
 }
 
+// Restores `dropped`, the answer to `whole`.
+static status restore(const char *dropped, struct group **out) {
+    struct group *sent = read_json(whole);
+    *out = read_json(dropped);
+    status result = group_restore(*out, sent);
+    group_free(&sent);
+    return result;
+}
+
+static void test_dropped_fields_come_back(void **state) {
+    (void)state;
+    struct group *group;
+    // Everything of the table comes back; keys that the table does not know are the filter's to keep.
+    assert_int_equal(restore("{\"id\":\"e0-000017\"," PROMPT ",\"requires\":{\"policy\":0,\"reference\":0,\"exact\":0,"
+                             "\"order\":99},\"completions\":[{\"text\":\"new\"},{\"text\":\"b\",\"mine\":1}],"
+                             "\"advantages\":[1,-1],\"times\":{},\"rewards\":{\"total\":[5,6]}}",
+                             &group),
+                     OK);
+    assert_int_equal(group->requires.order, 17);
+    assert_int_equal(group->trained.step, 12);
+    assert_string_equal(group->times.data, "{\"frames\":[1.5,2.5]}");
+    assert_string_equal(group->sample_id.data, "s");
+    assert_string_equal(group->prompt.problem_type.data, "OCR");
+    assert_string_equal(group->prompt.category.data, "Work");
+    assert_int_equal(group->prompt.message_count, 1);
+    assert_int_equal(group->media_count, 2);
+    assert_int_equal(group->prompt_tokens.count, 3);
+    assert_string_equal(group->completions[0].text.data, "new");
+    assert_int_equal(group->completions[0].tokens.data[1], 6);
+    assert_string_equal(group->completions[0].finish.data, "eos");
+    assert_string_equal(group->completions[1].unknown.first->key.data, "mine");
+    assert_true(group->advantages.data[0] == 1 && group->rewards.total.data[1] == 6);
+    assert_true(group->rewards.accuracy.data[0] == 1);
+    assert_string_equal(group->reference.generated.data[0].data, "x");
+    assert_string_equal(group->consistency.judge.data, "concludes");
+    assert_null(group->unknown.first);
+    group_free(&group);
+    assert_int_equal(restore("{\"id\":\"b\"," PROMPT "}", &group), DATAERR);
+    assert_string_equal(fail_text(), "the answer is group b, not e0-000017");
+    group_free(&group);
+    assert_int_equal(restore("{\"id\":\"e0-000017\"," PROMPT ",\"completions\":[{\"text\":\"\"}]}", &group), DATAERR);
+    assert_string_equal(fail_text(), "the answer has 1 completions, the group 2");
+    group_free(&group);
+}
+
 static void test_reference_page(void **state) {
     (void)state;
     struct buf page = {0};
@@ -344,6 +389,7 @@ int main(void) {
         cmocka_unit_test(test_broken_msgpack),
         cmocka_unit_test(test_needs),
         cmocka_unit_test(test_quarantine),
+        cmocka_unit_test(test_dropped_fields_come_back),
         cmocka_unit_test(test_reference_page),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
