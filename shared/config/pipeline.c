@@ -110,6 +110,12 @@ static int pipeline_yaml_int(yaml_document_t *yaml, int number) {
     return pipeline_yaml_string(yaml, text);
 }
 
+static int pipeline_yaml_number(yaml_document_t *yaml, double number) {
+    char text[32];
+    snprintf(text, sizeof text, "%.17g", number);
+    return pipeline_yaml_string(yaml, text);
+}
+
 static int pipeline_yaml_pair(yaml_document_t *yaml, int mapping, const char *name, int value) {
     int key = pipeline_yaml_string(yaml, name);
     return mapping && key && value && yaml_document_append_mapping_pair(yaml, mapping, key, value) ? mapping : 0;
@@ -139,12 +145,16 @@ status pipeline_write(const struct pipeline *pipeline, struct buf *out) {
     int root = yaml_document_add_mapping(&yaml, NULL, YAML_BLOCK_MAPPING_STYLE);
     root = pipeline_yaml_pair(&yaml, root, "name", pipeline_yaml_string(&yaml, pipeline->name));
     root = pipeline_yaml_pair(&yaml, root, "run", pipeline_yaml_string(&yaml, pipeline->run));
+    if (pipeline->give_up_after > 0)
+        root = pipeline_yaml_pair(&yaml, root, "give_up_after", pipeline_yaml_number(&yaml, pipeline->give_up_after));
     int stages = yaml_document_add_sequence(&yaml, NULL, YAML_BLOCK_SEQUENCE_STYLE);
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         const struct pipeline_stage *stage = &pipeline->stages[i];
         int keys = yaml_document_add_mapping(&yaml, NULL, YAML_BLOCK_MAPPING_STYLE);
         if (stage->program)
             keys = pipeline_yaml_pair(&yaml, keys, "program", pipeline_yaml_string(&yaml, stage->program));
+        if (stage->timeout > 0)
+            keys = pipeline_yaml_pair(&yaml, keys, "timeout", pipeline_yaml_number(&yaml, stage->timeout));
         if (stage->replicas > 1)
             keys = pipeline_yaml_pair(&yaml, keys, "replicas", pipeline_yaml_int(&yaml, stage->replicas));
         if (stage->machine_count)

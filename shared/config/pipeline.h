@@ -37,7 +37,8 @@ struct pipeline_stage {
     int replicas;                  // on each of its machines, 1 or more
     int *machines;                 // indices of those that were named, in this order
     size_t machine_count;          // 0: none was named
-    struct key_list keys;          // given or inherited; not from, replicas, on and program
+    double timeout;                // of a user's program: seconds that it has for a group, 0: any time
+    struct key_list keys;          // given or inherited; not from, replicas, on, program and timeout
 };
 
 struct pipeline_machine {
@@ -60,6 +61,7 @@ struct pipeline {
     const char *dir; // of the file, absolute
     const char *name;
     const char *run;                        // absolute
+    double give_up_after;                   // minutes to wait for a machine that is away, 0: for ever
     struct key_list keys;                   // of the file itself
     struct location stages_at, machines_at; // line 0: not given
     struct pipeline_stage *stages;          // in the order of the flow: stages[i].from < i

@@ -126,6 +126,8 @@ static status pipeline_finish(struct parsed_file *file) {
     size_t stem = strcspn(base, ".");
     pipeline->run = pipeline_take_key(&pipeline->keys, "run");
     pipeline->name = pipeline_take_key(&pipeline->keys, "name");
+    const char *give_up_after = pipeline_take_key(&pipeline->keys, "give_up_after");
+    pipeline->give_up_after = give_up_after ? atof(give_up_after) : 0; // NOLINT: validated
     assert(pipeline->run && pipeline->stage_count > 0);
     if (!pipeline->name) pipeline->name = arena_strndup(&pipeline->arena, base, stem ? stem : strlen(base));
     if (!pipeline->name) return fail_oom();
@@ -136,6 +138,8 @@ static status pipeline_finish(struct parsed_file *file) {
         pipeline_take_key(&stage->keys, "from");
         stage->from = (int)i - 1;
         stage->program = pipeline_take_key(&stage->keys, "program");
+        const char *timeout = pipeline_take_key(&stage->keys, "timeout");
+        stage->timeout = timeout ? atof(timeout) : 0; // NOLINT: validated
     }
     return OK;
 }

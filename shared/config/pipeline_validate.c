@@ -12,6 +12,12 @@
 // Keys of the file that no stage has.
 static const struct option file_options[] = {
     {.name = "name", .type = OPTION_STRING, .help = "of the run (default: the file's)"},
+    {.name = "give_up_after",
+     .type = OPTION_NUMBER,
+     .default_value = "0",
+     .low = 0,
+     .high = 1e6,
+     .help = "minutes after which a machine stops that waits for another one; 0: never"},
     {.name = "run", .type = OPTION_PATH, .required = true, .help = "directory of store, checkpoints, metrics and logs"},
     {0},
 };
@@ -28,6 +34,12 @@ static const struct option placement_options[] = {
      .help = "processes that share the work, on each of its machines"},
     {.name = "on", .type = OPTION_STRING, .help = "the machine that it runs on, or several"},
     {.name = "program", .type = OPTION_FILE, .help = "a user's program that filters JSON lines"},
+    {.name = "timeout",
+     .type = OPTION_NUMBER,
+     .default_value = "0",
+     .low = 0,
+     .high = 1e6,
+     .help = "seconds that the program has for a group, its start included; 0: any time"},
     {0},
 };
 static const struct option_table placement_table = {.options = placement_options};
@@ -155,6 +167,10 @@ static void pipeline_validate_stage(struct parsed_file *file, struct pipeline_st
             diagnostic_add(&file->diagnostics, stage->at, "%s: a second stage with this name; the first is in line %zu",
                            stage->name, other->at.line);
     const struct pipeline_key *replicas = key_list_find(&stage->keys, "replicas");
+    const struct pipeline_key *timeout = key_list_find(&stage->keys, "timeout");
+    if (timeout && !program)
+        diagnostic_add(&file->diagnostics, timeout->name_at, "%s: timeout: only for a stage with `program`",
+                       stage->name);
     if (kind && kind->single && replicas && replicas->value && strcmp(replicas->value, "1") != 0)
         diagnostic_add(&file->diagnostics, replicas->value_at, "%s: replicas: must be 1", stage->name);
 }

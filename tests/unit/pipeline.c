@@ -39,6 +39,7 @@ static status read_text(struct pipeline **out, const char *text, const char *con
 }
 
 static const char good[] = "name: demo\n"
+                           "give_up_after: 30\n"
                            "run: runs/demo\n"
                            "model: model\n"
                            "seed: 7\n"
@@ -48,7 +49,7 @@ static const char good[] = "name: demo\n"
                            "  - frames: {replicas: 2, on: near}\n"
                            "  - rollout: {seed: 9, max_new_tokens: 32}\n"
                            "  - refscore:\n"
-                           "  - mine: {program: ./mine.py, model: crm, strict: true}\n"
+                           "  - mine: {program: ./mine.py, model: crm, strict: true, timeout: 2.5}\n"
                            "  - reward: {margin: 0.01}\n"
                            "  - optim: {on: near}\n"
                            "machines:\n"
@@ -77,6 +78,7 @@ static void check_good(const struct pipeline *pipeline) {
     assert_string_equal(stages[4].program, below("mine.py"));
     assert_null(stages[4].kind);
     assert_int_equal(key_list_count(&stages[4].keys), 2);
+    assert_true(stages[4].timeout == 2.5 && stages[3].timeout == 0 && pipeline->give_up_after == 30);
     assert_string_equal(pipeline_value(&stages[4], "model"), "crm");
     assert_int_equal(stages[4].from, 3);
     assert_string_equal(pipeline_value(&stages[6], "out"), below("runs/demo/checkpoints"));
@@ -220,6 +222,10 @@ static void test_mistakes_have_their_place(void **state) {
         {HEAD TAIL "machines: {a: {address: b, kay: c}}\n", ":8:28: a: no such key: kay; did you mean key?"},
         {HEAD TAIL "machines: {a: {}}\n", ":8:12: a: missing: address"},
         {HEAD TAIL "machines: {a: {address: b}, a: {address: b}}\n", ":8:29: a: a second machine"},
+        {HEAD TAIL "give_up_after: -1\n", ":8:16: pipeline: give_up_after: -1 is out of range"},
+        {HEAD TAIL "give_up_after: soon\n", ":8:16: pipeline: give_up_after: 'soon' is not a number"},
+        {HEAD "  - frames: {timeout: 5}\n" TAIL, ":5:14: frames: timeout: only for a stage with `program`"},
+        {HEAD "  - a: {program: cat, timeout: -1}\n" TAIL, ":5:32: a: timeout: -1 is out of range"},
         {HEAD "  - 7: {}\n" TAIL, ":5:5: 7: no such stage"},
         {HEAD "  - [a]\n" TAIL, ":5:5: a stage must have a name"},
         {HEAD "  - {frames: {}, rollout: {}}\n" TAIL, ":5:5: expected one name with its keys"},
