@@ -20,7 +20,7 @@
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 
-enum { EARLY_SECONDS = 10, LINE_SIZE = 600, MAX_FAILURES = 5, MAX_BACKOFF = 7 };
+enum { EARLY_SECONDS = 10, FORK_SECONDS = 5, LINE_SIZE = 600, MAX_FAILURES = 5, MAX_BACKOFF = 7 };
 static const double restart_seconds = 0.1;
 
 status processes_init(struct processes *processes, struct deployment *deployment) {
@@ -35,15 +35,18 @@ status processes_init(struct processes *processes, struct deployment *deployment
     assert(slash);
     *slash = 0;
     TRY(NEW(&processes->list, deployment->count));
+    processes->logs = arena_printf(arena, "%s/logs", run);
+    if (!processes->logs) return fail_oom();
     for (size_t i = 0; i < deployment->count; i++) {
         const struct replica *replica = &deployment->replicas[i];
         if (!replica->stage || replica->machine != deployment->here) continue;
         struct process *process = &processes->list[processes->count++];
         const struct pipeline_stage *stage = replica->stage;
-        size_t count = 0, capacity = key_list_count(&stage->keys) + 5;
+        size_t count = 0, capacity = key_list_count(&stage->keys) + 6;
         process->replica = replica;
+        process->settled = -1;
         process->name = deployment_name(deployment, replica);
-        process->log = arena_printf(arena, "%s/logs/%s.log", run, process->name);
+        process->log = arena_printf(arena, "%s/%s.log", processes->logs, process->name);
         const char *config = arena_printf(arena, "%s/wiring/%s", run, process->name);
         if (!process->log || !config) return fail_oom();
         TRY(deployment_write_config(deployment, replica, config));
@@ -58,6 +61,7 @@ status processes_init(struct processes *processes, struct deployment *deployment
             const char *store = before->kind ? pipeline_value(before, "store") : NULL;
             if (store) process->argv[count++] = arena_printf(arena, "--store=%s", store);
         }
+        if (stage->program) process->argv[count++] = arena_printf(arena, "--timeout=%.17g", stage->timeout);
         for (const struct pipeline_key *key = stage->keys.first; key && !stage->program; key = key->next)
             process->argv[count++] = arena_printf(arena, "--%s=%s", key->name, key->value);
         assert(count < capacity);
@@ -74,17 +78,22 @@ void processes_release(struct processes *processes) {
     *processes = (struct processes){0};
 }
 
-// Runs in the new process and does not return. A failure is written to the process's log.
-static void process_exec(const struct process *process, pid_t supervisor) {
+// Opens the log of a process; makes the directory again if somebody has removed it. Returns -1 with errno set.
+static int process_open_log(const struct processes *processes, const struct process *process) {
+    enum { FLAGS = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, MODE = 0644 };
+    const int log = open(process->log, FLAGS, MODE);
+    if (log >= 0 || errno != ENOENT || dir_make(processes->logs) != OK) return log;
+    return open(process->log, FLAGS, MODE);
+}
+
+// Runs in the new process and does not return. A failure is written to the log.
+_Noreturn static void process_exec(const struct process *process, pid_t supervisor, int log) {
     sigset_t none;
-    int log = open(process->log, O_WRONLY | O_CREAT | O_APPEND, 0644);
-    int input = open("/dev/null", O_RDONLY);
+    int input = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (log < 0 || input < 0) _exit(UNAVAILABLE);
     dup2(input, STDIN_FILENO);
     dup2(log, STDOUT_FILENO);
     dup2(log, STDERR_FILENO);
-    close(log);
-    close(input);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     setpgid(0, 0); // the terminal sends Ctrl-C to the supervisor alone
@@ -97,22 +106,35 @@ static void process_exec(const struct process *process, pid_t supervisor) {
 }
 
 status processes_start(struct processes *processes, double now) {
-    pid_t supervisor = getpid();
+    const pid_t supervisor = getpid();
+    status result = OK;
     for (size_t i = 0; i < processes->count; i++) {
         struct process *process = &processes->list[i];
         if (process->pid || process->start_after > now) continue;
-        pid_t pid = fork();
-        if (pid < 0) return fail(UNAVAILABLE, "%s cannot be started: %s", process->name, strerror(errno));
-        if (pid == 0) process_exec(process, supervisor);
-        setpgid(pid, pid); // here too: process_kill may come before the child has done it
-        process->pid = pid;
-        process->started = now;
-        process->ready = false;
+        int log = process_open_log(processes, process);
+        if (log < 0) {
+            result = fail(UNAVAILABLE, "%s: %s; %s runs without a log", process->log, strerror(errno), process->name);
+            log = open("/dev/null", O_WRONLY | O_CLOEXEC);
+        }
+        const pid_t pid = fork();
+        if (pid == 0) process_exec(process, supervisor, log);
+        if (pid < 0) {
+            result = fail(UNAVAILABLE, "%s cannot be started: %s; trying again in %d s", process->name, strerror(errno),
+                          FORK_SECONDS);
+            process->start_after = now + FORK_SECONDS;
+        } else {
+            setpgid(pid, pid); // here too: process_kill may come before the child has done it
+            process->pid = pid;
+            process->started = now;
+            process->ready = false;
+        }
+        if (log >= 0) close(log);
     }
-    return OK;
+    return result;
 }
 
-status processes_reap(struct processes *processes, double now, struct process **ended, const char **how) {
+status processes_reap(struct processes *processes, double now, int64_t settled, struct process **ended,
+                      const char **how) {
     static char text[LINE_SIZE + 64];
     char tail[LINE_SIZE];
     int state = 0;
@@ -139,13 +161,16 @@ status processes_reap(struct processes *processes, double now, struct process **
         const char *newline = strrchr(tail, '\n'), *line = log_skip_time(newline ? newline + 1 : tail);
         snprintf(text, sizeof text, "ended with exit code %d: %s", code, *line ? line : "its log is empty");
     }
-    // A process that was killed is always restarted. One that failed is restarted after a pause that doubles, up to
-    // MAX_FAILURES times in a row; a wrong command line or bad input that shows at the start ends the run at once.
-    bool early = now - process->started < EARLY_SECONDS;
-    bool useless = !number && (code == USAGE || code == DATAERR) && !process->ready;
-    if (!early && process->ready) process->failures = 0;
+    // A process that was killed is always restarted. One that failed is restarted after a pause, which doubles while it
+    // fails early, and ends the run when it has failed MAX_FAILURES times while the run was not done with one group
+    // more. A wrong command line or bad input that shows at the start, or a user's program that is of no use, ends the
+    // run at once.
+    const bool early = now - process->started < EARLY_SECONDS, program = process->replica->stage->program != NULL;
+    const bool useless = !number && (code == USAGE || code == DATAERR) && (!process->ready || program);
     process->start_after = now + restart_seconds;
     if (number == SIGKILL || number == SIGTERM || number == SIGINT || number == SIGHUP) return OK;
+    if (settled > process->settled) process->failures = 0;
+    if (settled > process->settled) process->settled = settled;
     process->failures++;
     int doublings = process->failures < MAX_BACKOFF ? process->failures : MAX_BACKOFF;
     if (early) process->start_after = now + restart_seconds * (1 << doublings);

@@ -15,13 +15,15 @@ struct process {
     pid_t pid;          // also its process group; 0: not running
     double started;     // clock_monotonic() of the last start
     double start_after; // clock_monotonic() before which it is not started
-    int failures;       // in a row
+    int failures;       // without progress of the run in between
+    int64_t settled;    // groups that the run was done with when it last failed
     bool ready;         // it has reported since it was started
 };
 
 struct processes {
     struct process *list;
     size_t count;
+    const char *logs; // the directory of the logs
     struct arena arena;
 };
 
@@ -32,13 +34,16 @@ status processes_init(struct processes *processes, struct deployment *deployment
 // Frees what it holds; the processes go on.
 void processes_release(struct processes *processes);
 
-// Starts every process that does not run and whose start_after is not later than `now`. UNAVAILABLE.
+// Starts every process that does not run and whose start_after is not later than `now`. UNAVAILABLE when one cannot be
+// started, which is tried again later, or has no log and runs without; fail_text() says which.
 status processes_start(struct processes *processes, double now);
 
 // Reaps one process that has ended, if there is one, and kills what it has left in its process group. *ended is the
 // process, or NULL; *how says how it ended ("ended with exit code 65: its last log line") and is valid until the next
-// call. OK when the process shall be restarted; else USAGE, DATAERR, UNAVAILABLE or BUG: the run must end.
-status processes_reap(struct processes *processes, double now, struct process **ended, const char **how);
+// call. `settled` is the number of groups that the run is done with. OK when the process shall be restarted; else
+// USAGE, DATAERR, UNAVAILABLE or BUG: the run must end.
+status processes_reap(struct processes *processes, double now, int64_t settled, struct process **ended,
+                      const char **how);
 
 // Asks every running process to stop (SIGTERM).
 void processes_terminate(const struct processes *processes);

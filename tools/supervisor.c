@@ -1,7 +1,7 @@
 // One event loop over one wire: messages, signals (read from a descriptor) and time.
 //
 // The run ends in one way only, whatever the reason: the processes are asked to stop, and the loop continues until the
-// last one has ended. If the wire itself fails, the same is done without it.
+// last one has ended and the other machines know of the end. If the wire itself fails, the same is done without it.
 #include "tools/supervisor.h"
 
 #include <assert.h>
@@ -20,6 +20,7 @@
 #include "shared/base/log.h"
 #include "shared/wire/wire.h"
 #include "shared/wire/zmq_transport.h"
+#include "tools/machines.h"
 #include "tools/processes.h"
 #include "tools/run_metrics.h"
 #include "tools/run_status.h"
@@ -27,8 +28,10 @@
 
 enum {
     TICK_MS = 200,
-    STOP_SECONDS = 60,  // given to the processes to end by themselves
-    PLAIN_SECONDS = 10, // between two lines of progress that do not go to a terminal
+    STOP_SECONDS = 60,    // given to the processes to end by themselves
+    PLAIN_SECONDS = 10,   // between two lines of progress that do not go to a terminal, or of a kind that may be many
+    END_SECONDS = 2,      // between two announcements of the end
+    LINGER_SECONDS = 180, // given to a machine that is away to come back and hear of the end
     METRICS_SECONDS = 15,
     MESSAGE_SIZE = 1024,
 };
@@ -38,20 +41,25 @@ struct supervisor {
     struct processes processes;
     struct run_status *run_status;
     struct wire *wire;
-    struct wire_peer *source;    // connection to the source's ledger; NULL: the source is on another machine
-    struct wire_peer **machines; // connections to the other machines' supervisors
-    size_t machine_count;
+    struct wire_peer *source;  // connection to the source's ledger; NULL: the source is on another machine
+    struct machines machines;  // the other ones
     struct node_config config; // our own
     int signal_fd;
-    bool machines_ready; // the other machines' supervisors have answered once
+    bool welcomed;       // a server has accepted us
+    bool machines_ready; // all other machines have been there
     bool stopping;       // the processes have been asked to stop
+    bool everywhere;     // the run stops on all machines
     bool interrupted;    // by a signal
     bool killed;         // the processes that did not end in time have been killed
     status result;       // of the run, once it is stopping
     char reason[MESSAGE_SIZE];
-    double stop_time, progress_time, waiting_time; // seconds: the stop, and the last lines about progress and waiting
-    double metrics_time;                           // seconds: when metrics.prom was last written
-    bool metrics_failed;                           // it could not be written then
+    double stop_time, announce_time, ended_time; // seconds: the stop, the last END, the end of the last process
+    double progress_time, waiting_time;          // the last lines about progress and waiting
+    double ignored_time;                         // the last line about a message that was ignored
+    int ignored;                                 // messages ignored since then
+    double metrics_time;                         // when metrics.prom was last written
+    bool metrics_failed;                         // it could not be written then
+    int64_t settled;                             // groups that the run is done with, as far as it was reported
     int64_t progress_step;
     bool terminal;
     struct buf line;
@@ -91,16 +99,45 @@ static void supervisor_greet(struct supervisor *supervisor, struct wire_peer *wa
             (void)wire_send(supervisor->wire, watcher, &message, NULL);
 }
 
-// Asks every process to stop; the first call decides the result of the run.
-static void supervisor_stop(struct supervisor *supervisor, status result, const char *reason) {
+// Says that the run has ended, to all machines and to the clients that watch it.
+static void supervisor_announce(struct supervisor *supervisor) {
+    const struct wire_message end = {.kind = MESSAGE_END, .code = supervisor->result, .reason = supervisor->reason};
+    supervisor->announce_time = clock_monotonic();
+    supervisor_publish(supervisor, &end, true);
+}
+
+// Asks every process to stop; the first call decides the result of the run. `everywhere`: the run ends on all machines;
+// otherwise the others wait for this one.
+static void supervisor_stop(struct supervisor *supervisor, status result, bool everywhere, const char *reason) {
     if (supervisor->stopping) return;
     supervisor->stopping = true;
+    supervisor->everywhere = everywhere;
     supervisor->stop_time = clock_monotonic();
     supervisor->result = result;
     snprintf(supervisor->reason, sizeof supervisor->reason, "%s", reason);
-    const struct wire_message end = {.kind = MESSAGE_END, .code = result, .reason = supervisor->reason};
-    if (!supervisor->interrupted) supervisor_publish(supervisor, &end, true);
+    const char *here = deployment_machine(supervisor->deployment, supervisor->deployment->here);
+    const struct wire_message notice = {
+        .kind = MESSAGE_NOTICE, .name = *here ? here : SUPERVISOR_NAME, .machine = here, .reason = supervisor->reason};
+    if (everywhere)
+        supervisor_announce(supervisor);
+    else
+        supervisor_publish(supervisor, &notice, true);
     processes_terminate(&supervisor->processes);
+}
+
+// Whether the run is over here: no process is left, and the other machines know it or had the time to hear of it.
+static bool supervisor_finished(struct supervisor *supervisor) {
+    const double now = clock_monotonic();
+    if (!supervisor->stopping || processes_running(&supervisor->processes)) return false;
+    const struct machine *unaware = supervisor->everywhere ? machines_unaware(&supervisor->machines) : NULL;
+    if (!unaware || supervisor->interrupted) return true;
+    if (supervisor->ended_time == 0) supervisor->ended_time = now;
+    if (now - supervisor->ended_time > END_SECONDS && now - supervisor->waiting_time > PLAIN_SECONDS) {
+        supervisor->waiting_time = now;
+        supervisor_log(supervisor, "%s; %s does not know it yet: waiting for it (Ctrl-C ends this)", supervisor->reason,
+                       unaware->name);
+    }
+    return now - supervisor->ended_time > LINGER_SECONDS;
 }
 
 // Kills the processes that have not ended STOP_SECONDS after they were asked to. Optim is spared: it may be writing a
@@ -133,7 +170,7 @@ static void supervisor_on_signals(struct supervisor *supervisor) {
         if (!supervisor->interrupted) {
             supervisor->interrupted = true;
             supervisor_log(supervisor, "stopping; the same command resumes the run (Ctrl-C again: stop at once)");
-            supervisor_stop(supervisor, END, "stopped");
+            supervisor_stop(supervisor, END, false, "stopped by a signal; the other machines wait for it");
             continue;
         }
         // Only a second Ctrl-C stops at once: service managers and batch systems repeat SIGTERM.
@@ -145,7 +182,7 @@ static void supervisor_on_signals(struct supervisor *supervisor) {
     for (;;) {
         struct process *ended;
         const char *how;
-        status result = processes_reap(processes, clock_monotonic(), &ended, &how);
+        status result = processes_reap(processes, clock_monotonic(), supervisor->settled, &ended, &how);
         if (!ended) return;
         run_status_forget(supervisor->run_status, ended->replica);
         if (supervisor->stopping) continue;
@@ -154,50 +191,112 @@ static void supervisor_on_signals(struct supervisor *supervisor) {
             supervisor_log(supervisor, "%s %s; starting it again", ended->name, how);
         } else {
             supervisor_log(supervisor, "%s", fail_text());
-            supervisor_stop(supervisor, result, fail_text());
+            supervisor_stop(supervisor, result, true, fail_text());
         }
+    }
+}
+
+// Logs that a message was ignored, at most once in PLAIN_SECONDS.
+static void supervisor_ignore(struct supervisor *supervisor, const char *why) {
+    const double now = clock_monotonic();
+    supervisor->ignored++;
+    if (now - supervisor->ignored_time < PLAIN_SECONDS) return;
+    if (supervisor->ignored > 1)
+        supervisor_log(supervisor, "ignored %d messages; the last one: %s", supervisor->ignored, why);
+    else
+        supervisor_log(supervisor, "ignored a message: %s", why);
+    supervisor->ignored_time = now;
+    supervisor->ignored = 0;
+}
+
+static status supervisor_on_status(struct supervisor *supervisor, const struct wire_message *message, bool from_here) {
+    struct processes *processes = &supervisor->processes;
+    const struct replica *replica = deployment_find(supervisor->deployment, message->name, (int)message->replica);
+    const double now = clock_monotonic();
+    struct wire_message report = *message;
+    struct run_summary summary;
+    if (from_here) report.counters.restarts = run_status_restarts(supervisor->run_status, replica);
+    status result = run_status_update(supervisor->run_status, &report, now);
+    if (result == DATAERR) {
+        supervisor_ignore(supervisor, fail_text());
+        return OK;
+    }
+    TRY(result);
+    run_status_summary(supervisor->run_status, now, &summary);
+    if (summary.source && summary.settled > supervisor->settled) supervisor->settled = summary.settled;
+    supervisor_publish(supervisor, &report, from_here);
+    for (size_t i = 0; i < processes->count; i++)
+        if (processes->list[i].replica == replica && processes->list[i].pid == message->counters.pid)
+            processes->list[i].ready = true;
+    return OK;
+}
+
+// The source, another machine's supervisor or `caravan stop` ends the run.
+static void supervisor_on_end(struct supervisor *supervisor, const struct wire_peer *peer,
+                              const struct wire_message *message) {
+    const char *name = wire_peer_name(peer), *machine = wire_peer_machine(peer);
+    const bool of_supervisor = !strcmp(name, SUPERVISOR_NAME), asked = !strcmp(wire_peer_purpose(peer), "watch");
+    struct machine *other = of_supervisor ? machines_find(&supervisor->machines, machine) : NULL;
+    const int64_t code = message->code;
+    char text[MESSAGE_SIZE];
+    if (asked) {
+        snprintf(text, sizeof text, "stopped by `caravan stop`%s%.100s", *machine ? " on " : "", machine);
+        if (!supervisor->stopping) supervisor_log(supervisor, "%s; the same command resumes the run", text);
+        supervisor_stop(supervisor, END, true, text);
+    } else if (code != OK && code != END && status_exit_code((status)code) != code) {
+        snprintf(text, sizeof text, "END of %.100s with the code %lld", name, (long long)code);
+        supervisor_ignore(supervisor, text);
+    } else if (!other && strcmp(name, "source") != 0) {
+        snprintf(text, sizeof text, "END of %.100s, which cannot end the run", name);
+        supervisor_ignore(supervisor, text);
+    } else {
+        if (other) other->ended = true;
+        if (!supervisor->stopping && code == END) supervisor_log(supervisor, "%s", message->reason);
+        supervisor_stop(supervisor, (status)code, true, message->reason);
     }
 }
 
 static status supervisor_on_event(struct supervisor *supervisor, const struct wire_event *event) {
     const struct wire_message *message = &event->message;
-    struct wire_message report;
     const bool from_here = !event->peer || strcmp(wire_peer_name(event->peer), SUPERVISOR_NAME) != 0;
-    const bool machine = !from_here && wire_peer_is_client(event->peer);
-    struct processes *processes = &supervisor->processes;
-    const struct replica *replica;
-    status result;
-    if (event->kind == WIRE_REFUSED) return fail(UNAVAILABLE, "%s", message->reason);
-    if (event->kind == WIRE_READABLE) supervisor_on_signals(supervisor);
-    if (event->kind == WIRE_JOINED && machine)
-        supervisor_log(supervisor, "%s is connected", wire_peer_machine(event->peer));
-    if (event->kind == WIRE_JOINED && !strcmp(wire_peer_purpose(event->peer), "watch"))
-        supervisor_greet(supervisor, event->peer);
-    if (event->kind == WIRE_GONE && machine && !supervisor->stopping)
-        supervisor_log(supervisor, "%s is disconnected; waiting for it", wire_peer_machine(event->peer));
-    if (event->kind != WIRE_MESSAGE) return OK;
+    struct machine *machine = from_here ? NULL : machines_find(&supervisor->machines, wire_peer_machine(event->peer));
+    switch (event->kind) {
+    case WIRE_REFUSED:
+        // At the start it is a mistake of the files; later another machine may have been started with a wrong one.
+        if (!supervisor->welcomed) return fail(UNAVAILABLE, "%s", message->reason);
+        supervisor_log(supervisor, "refused: %s", message->reason);
+        return OK;
+    case WIRE_READABLE:
+        supervisor_on_signals(supervisor);
+        return OK;
+    case WIRE_JOINED:
+        if (!wire_peer_is_client(event->peer)) supervisor->welcomed = true;
+        if (!strcmp(wire_peer_purpose(event->peer), "watch")) supervisor_greet(supervisor, event->peer);
+        if (!machine || !wire_peer_is_client(event->peer)) return OK;
+        machine->stopped = machine->ended = false;
+        supervisor_log(supervisor, "%s is connected", machine->name);
+        return OK;
+    case WIRE_GONE:
+        if (!machine || !wire_peer_is_client(event->peer)) return OK;
+        machine->stopped = event->orderly;
+        if (!supervisor->stopping)
+            supervisor_log(supervisor, "%s %s; waiting for it", machine->name,
+                           event->orderly ? "has stopped" : "is disconnected");
+        return OK;
+    case WIRE_MESSAGE:
+        break;
+    default:
+        return OK;
+    }
     switch (message->kind) {
     case MESSAGE_STATUS:
-        replica = deployment_find(supervisor->deployment, message->name, (int)message->replica);
-        report = *message;
-        if (from_here) report.counters.restarts = run_status_restarts(supervisor->run_status, replica);
-        result = run_status_update(supervisor->run_status, &report, clock_monotonic());
-        if (result == DATAERR) {
-            supervisor_log(supervisor, "ignored: %s", fail_text());
-            return OK;
-        }
-        TRY(result);
-        supervisor_publish(supervisor, &report, from_here);
-        for (size_t i = 0; i < processes->count; i++)
-            if (processes->list[i].replica == replica && processes->list[i].pid == message->counters.pid)
-                processes->list[i].ready = true;
-        return OK;
+        return supervisor_on_status(supervisor, message, from_here);
     case MESSAGE_NOTICE:
         supervisor_publish(supervisor, message, from_here);
         supervisor_log(supervisor, "%s: %s", message->name, message->reason);
         return OK;
     case MESSAGE_END:
-        supervisor_stop(supervisor, message->code == 0 ? OK : (status)message->code, message->reason);
+        supervisor_on_end(supervisor, event->peer, message);
         return OK;
     default:
         return OK;
@@ -222,7 +321,8 @@ static void supervisor_write_metrics(struct supervisor *supervisor, double now) 
     buf_release(&text);
 }
 
-// Does what is due: waits for the other machines, starts processes, has lost groups issued again, shows the progress.
+// Does what is due: announces the end, waits for the other machines, starts processes, has lost groups issued again,
+// shows the progress.
 static status supervisor_on_tick(struct supervisor *supervisor) {
     const struct deployment *deployment = supervisor->deployment;
     const double now = clock_monotonic();
@@ -230,18 +330,25 @@ static status supervisor_on_tick(struct supervisor *supervisor) {
     size_t lost_count = 0;
     struct replica_status slow;
     struct buf *line = &supervisor->line;
+    machines_update(&supervisor->machines, now);
     if (supervisor->stopping) {
         supervisor_kill_late(supervisor);
+        if (supervisor->everywhere && now - supervisor->announce_time > END_SECONDS) supervisor_announce(supervisor);
+        return OK;
+    }
+    const double patience = deployment->pipeline->give_up_after;
+    const struct machine *away = patience > 0 ? machines_away(&supervisor->machines, now, patience * 60) : NULL;
+    if (away) {
+        char text[MESSAGE_SIZE];
+        snprintf(text, sizeof text, "%.200s has been away for %g minutes (give_up_after): this machine gives up",
+                 away->name, patience);
+        supervisor_log(supervisor, "stopping; the same command resumes the run");
+        supervisor_stop(supervisor, UNAVAILABLE, false, text);
         return OK;
     }
     buf_clear(line);
     // The sockets of the processes would find each other anyway, but a user wants to know which machine is missing.
-    for (size_t i = 0; i < supervisor->machine_count && !supervisor->machines_ready; i++) {
-        size_t machine = i < (size_t)deployment->here ? i : i + 1;
-        if (wire_peer_open(supervisor->machines[i])) continue;
-        TRY(buf_printf(line, "%s%s (%s)", line->size ? ", " : "", deployment_machine(deployment, (int)machine),
-                       deployment->pipeline->machines[machine].address));
-    }
+    if (!supervisor->machines_ready) TRY(machines_missing(&supervisor->machines, line));
     if (line->size) {
         if (now - supervisor->waiting_time > PLAIN_SECONDS) {
             supervisor->waiting_time = now;
@@ -250,7 +357,7 @@ static status supervisor_on_tick(struct supervisor *supervisor) {
         return OK;
     }
     supervisor->machines_ready = true;
-    TRY(processes_start(&supervisor->processes, now));
+    if (processes_start(&supervisor->processes, now) != OK) supervisor_log(supervisor, "%s", fail_text());
     if (supervisor->source) TRY(run_status_find_lost(supervisor->run_status, now, &lost, &lost_count));
     for (size_t i = 0; i < lost_count; i++) {
         const struct wire_message reissue = {
@@ -326,25 +433,20 @@ static status supervisor_open(struct supervisor *supervisor) {
         TRY(wire_connect(supervisor->wire, deployment_endpoint(deployment, source), key, "ledger",
                          &supervisor->source));
     }
-    TRY(NEW(&supervisor->machines, deployment->machines));
-    for (int i = 0; i < (int)deployment->machines; i++) {
-        if (i == deployment->here) continue;
-        TRY(wire_connect(supervisor->wire, deployment_endpoint(deployment, deployment_supervisor(deployment, i)),
-                         pipeline->machines[i].key, "report", &supervisor->machines[supervisor->machine_count++]));
-    }
-    return OK;
+    return machines_connect(&supervisor->machines, supervisor->wire, deployment, clock_monotonic());
 }
 
 status supervisor_run(struct deployment *deployment) {
     struct supervisor supervisor = {.deployment = deployment,
                                     .signal_fd = -1,
+                                    .settled = -1,
                                     .progress_step = -1,
                                     .terminal = isatty(STDERR_FILENO),
-                                    .waiting_time = -PLAIN_SECONDS};
+                                    .waiting_time = -PLAIN_SECONDS,
+                                    .ignored_time = -PLAIN_SECONDS};
     status result;
     TRY_TO(result, done, supervisor_open(&supervisor));
-    assert(supervisor.machine_count == deployment->machines - 1);
-    while (result == OK && !(supervisor.stopping && !processes_running(&supervisor.processes))) {
+    while (result == OK && !supervisor_finished(&supervisor)) {
         struct wire_event event;
         result = wire_poll(supervisor.wire, TICK_MS, &event);
         if (result == OK) result = supervisor_on_event(&supervisor, &event);
@@ -352,7 +454,7 @@ status supervisor_run(struct deployment *deployment) {
     }
     if (result != OK) {
         if (processes_running(&supervisor.processes)) supervisor_log(&supervisor, "stopping: %s", fail_text());
-        supervisor_stop(&supervisor, result, fail_text());
+        supervisor_stop(&supervisor, result, true, fail_text());
         while (processes_running(&supervisor.processes)) {
             struct pollfd signals = {.fd = supervisor.signal_fd, .events = POLLIN};
             (void)poll(&signals, 1, TICK_MS);
@@ -371,6 +473,6 @@ done:
     processes_release(&supervisor.processes);
     if (supervisor.signal_fd >= 0) close(supervisor.signal_fd);
     buf_release(&supervisor.line);
-    free(supervisor.machines);
+    machines_release(&supervisor.machines);
     return result;
 }

@@ -78,37 +78,79 @@ if pgrep -f "^sleep $number"; then
     fail "a process that a user's program had started goes on after the run"
 fi
 
-# When the supervisor itself fails, optim still saves what it has trained, as a checkpoint or as a state. Here the
-# supervisor may not start a process any more, which does not hold for root.
+# failing NAME COMMAND...: starts a long run in $work/NAME with the command before it, in the background; waits for a step.
+failing() {
+    name=$1
+    shift
+    "$@" "$bin/caravan" run "$work/p.yaml" --set run="$work/$name" --set source.epochs=400 2>"$work/$name.err" &
+    pid=$!
+    wait_for "$name" "$work/$name/metrics.jsonl"
+}
+# wait_for_line NAME PATTERN: until the run's terminal has such a line.
+wait_for_line() {
+    for _ in $(seq 300); do
+        if grep -q -e "$2" "$work/$1.err"; then return; fi
+        sleep 0.1
+    done
+    fail "$1: no line like '$2' in: $(cat "$work/$1.err")"
+}
+
+# When the supervisor itself fails, optim still saves what it has trained, as a checkpoint or as a state. Here its
+# sockets fail.
+cat >"$work/fail.c" <<'END'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+static const char *file;
+__attribute__((constructor)) static void begin(void) {
+    file = getenv("FAIL_FILE");
+    unsetenv("LD_PRELOAD"); // the stages go on
+}
+int zmq_poll(void *items, int count, long timeout) {
+    if (access(file, F_OK) == 0) return errno = ENETDOWN, -1;
+    return ((int (*)(void *, int, long))dlsym(RTLD_NEXT, "zmq_poll"))(items, count, timeout);
+}
+END
+"${CC:-cc}" -shared -fPIC -o "$work/fail.so" "$work/fail.c"
+failing wire env LD_PRELOAD="$work/fail.so" FAIL_FILE="$work/now" ASAN_OPTIONS="${ASAN_OPTIONS:-}:verify_asan_link_order=0"
+touch "$work/now"
+got=0
+wait $pid || got=$?
+[ $got = 69 ] || fail "wire: exit $got: $(cat "$work/wire.err")"
+grep -q "waiting: Network is down" "$work/wire.err" || fail "wire: $(cat "$work/wire.err")"
+trained=$(tail -1 "$work/wire/metrics.jsonl" | sed 's/.*"step": \([0-9]*\),.*/\1/')
+saved=$(printf '%06d' "$trained")
+[ -e "$work/wire/checkpoints/step-$saved" ] || [ -e "$work/wire/checkpoints/state-$saved" ] ||
+    fail "trained $trained steps, but saved only $(ls "$work/wire/checkpoints")"
+
+# A process that cannot be started, here because the user has too many, is started later. This does not hold for root.
 as_user=
 if [ "$(id -u)" = 0 ]; then
     as_user="setpriv --reuid 61234 --clear-groups"
     chmod 755 "$work"
-    mkdir "$work/failing"
-    chown 61234 "$work/failing"
+    mkdir "$work/fork"
+    chown 61234 "$work/fork"
 fi
 if ! $as_user test -x "$bin/caravan" || ! $as_user test -r "$work/p.yaml"; then
-    echo "supervisor: its own failure was not tried: another user cannot read $bin"
+    echo "supervisor: a process that cannot be started was not tried: another user cannot read $bin"
     exit 0
 fi
-$as_user "$bin/caravan" run "$work/p.yaml" --set run="$work/failing" --set source.epochs=400 2>"$work/failing.err" &
-pid=$!
-wait_for failing "$work/failing/metrics.jsonl"
-sleep 1
+failing fork $as_user
 limit=$($as_user prlimit --pid $pid --nproc --output SOFT --noheadings | tr -d ' ')
 $as_user prlimit --pid $pid --nproc=1:
+# A stage without a log goes on, too, and the directory of the logs is made again.
+rm -r "$work/fork/logs"
 kill -9 $(pgrep -P $pid -f caravan-reward)
-for _ in $(seq 100); do
-    if grep -q "cannot be started" "$work/failing.err"; then break; fi
+wait_for_line fork "reward cannot be started: Resource temporarily unavailable; trying again in 5 s"
+$as_user prlimit --pid $pid --nproc="$limit":
+before=$(wc -l <"$work/fork/metrics.jsonl")
+for _ in $(seq 200); do
+    if [ "$(wc -l <"$work/fork/metrics.jsonl")" -gt $((before + 2)) ]; then break; fi
     sleep 0.1
 done
-# Back to what it was: at the end the leak sanitizer starts a process.
-$as_user prlimit --pid $pid --nproc="$limit": || true
-got=0
-wait $pid || got=$?
-[ $got = 69 ] || fail "failing: exit $got: $(cat "$work/failing.err")"
-grep -q "reward cannot be started" "$work/failing.err" || fail "failing: $(cat "$work/failing.err")"
-trained=$(tail -1 "$work/failing/metrics.jsonl" | sed 's/.*"step": \([0-9]*\),.*/\1/')
-saved=$(printf '%06d' "$trained")
-[ -e "$work/failing/checkpoints/step-$saved" ] || [ -e "$work/failing/checkpoints/state-$saved" ] ||
-    fail "trained $trained steps, but saved only $(ls "$work/failing/checkpoints")"
+[ "$(wc -l <"$work/fork/metrics.jsonl")" -gt $((before + 2)) ] || fail "fork: the run does not go on: $(cat "$work/fork.err")"
+[ -e "$work/fork/logs/reward.log" ] || fail "fork: no log after its directory was removed"
+kill -TERM $pid
+wait $pid || fail "fork: exit $?: $(cat "$work/fork.err")"

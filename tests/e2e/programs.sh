@@ -1,0 +1,75 @@
+# User's programs that fail: one group that crashes or hangs them does not end the run, a program that is of no use does.
+# What they drop of a group comes back, and nothing that they have started outlives them.
+. tests/e2e/common.sh
+for name in a b poison c hang d; do
+    printf '{"id":"%s","prompt":{"messages":[{"role":"user","content":"%s?"}],"problem_type":"OCR","solution":"<answer>x</answer>"}}\n' $name $name
+done >"$work/data.jsonl"
+cat >"$work/p.yaml" <<'END'
+run: run
+stages:
+  - source: {data: data.jsonl, template: none, shuffle: false, group_size: 2, groups_per_step: 2}
+  - mine: {program: ./mine.sh, timeout: 0.5}
+  - last: {program: cat}
+END
+# The number marks this test's own processes.
+number=$((200000 + $$))
+# program LINES: writes a program that has the group in $line.
+program() {
+    printf '#!/bin/sh\nwhile read -r line; do\n%s\nprintf "%%s\\n" "$line"\ndone\n' "$1" >"$work/mine.sh"
+    chmod +x "$work/mine.sh"
+}
+# run NAME OPTION...: runs the pipeline in $work/NAME.
+run() {
+    name=$1
+    shift
+    timeout -k 10 120 "$bin/caravan" run "$work/p.yaml" --set run="$work/$name" "$@" 2>"$work/$name.err"
+}
+
+# The program drops the names of the samples, crashes with one group and hangs with another, with a child of its own.
+program "line=\$(echo \"\$line\" | sed 's/\"sample_id\":\"[^\"]*\",//')
+case \$line in
+*poison?*) echo 'this is poison' >&2; exit 3 ;;
+*hang?*) sleep $number & wait ;;
+esac"
+run poison || fail "poison: $(cat "$work/poison.err")"
+grep -q "done: 4 groups done, 2 quarantined" "$work/poison.err" || fail "poison: $(cat "$work/poison.err")"
+"$bin/caravan" groups export --store "$work/poison/store" >"$work/groups"
+[ "$(grep -c '"sample_id":"' "$work/groups")" = 6 ] || fail "dropped fields: $(cat "$work/groups")"
+grep -q '"quarantine":{"stage":"mine","reason":"[^ ]*/mine.sh failed 4 times with group [^ ]*: it ended with exit code 3: this is poison"}' "$work/groups" ||
+    fail "no clear reason: $(cat "$work/groups")"
+grep -q '/mine.sh failed 4 times with group [^ ]*: it did not answer within 0.5 s"}' "$work/groups" || fail "no timeout: $(cat "$work/groups")"
+[ "$(grep -c "mine.sh failed with group" "$work/poison/logs/mine.log")" = 8 ] || fail "tries: $(cat "$work/poison/logs/mine.log")"
+if pgrep -f "^sleep $number"; then fail "a child of a program that was killed goes on"; fi
+
+# A program that fails before it reads anything, or with everything, ends the run with its last words.
+printf '#!/bin/sh\necho "no module named scorer" >&2\nexit 1\n' >"$work/mine.sh"
+expect 65 'mine ended with exit code 65: mine: group [^ ]*: .*/mine.sh cannot be used: it ended with exit code 1: no module named scorer' \
+    timeout -k 10 60 "$bin/caravan" run "$work/p.yaml" --set run="$work/useless"
+[ "$(grep -c "cannot be used" "$work/useless/logs/mine.log")" = 1 ] || fail "a program of no use was tried again"
+program 'echo "{\"id\":\"other\"}"; continue'
+expect 65 'mine.sh failed with 3 groups in a row, each 4 times: it gave a wrong answer: not a group: prompt: missing' \
+    timeout -k 10 60 "$bin/caravan" run "$work/p.yaml" --set run="$work/wrong"
+
+# When its adapter or the whole run is killed, what the program has started ends, too.
+program "sleep $number & wait"
+"$bin/caravan" run "$work/p.yaml" --set run="$work/orphans" --set mine.timeout=0 2>"$work/orphans.err" &
+pid=$!
+# wait_for_sleeper OTHER: until a child of the program sleeps that is not OTHER.
+wait_for_sleeper() {
+    for _ in $(seq 200); do
+        sleeper=$(pgrep -f "^sleep $number" || true)
+        if [ -n "$sleeper" ] && [ "$sleeper" != "$1" ]; then return; fi
+        sleep 0.05
+    done
+    fail "no sleeper but '$sleeper': $(cat "$work/orphans.err")"
+}
+wait_for_sleeper none
+kill -9 "$(pgrep -P $pid -f 'caravan program .*/wiring/mine ')"
+wait_for_sleeper "$sleeper"
+kill -9 $pid
+wait $pid 2>/dev/null || true
+for _ in $(seq 100); do
+    pgrep -f "^sleep $number" >/dev/null || exit 0
+    sleep 0.05
+done
+fail "a child of a program outlives the run"
