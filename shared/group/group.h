@@ -241,10 +241,10 @@ status group_check(const struct group *group, unsigned needs);
 status group_quarantine(struct group *group, const char *stage, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-// Completes the answer of a filter that is not caravan's, given the group that it had. Every field that the answer lacks
-// is put back, also in a completion; `requires`, `trained` and `times` are always those of `sent`. DATAERR when the
-// answer is another group or has another number of completions; else what `sent` points to belongs to the answer, and
-// `sent` may only be freed.
+// Completes the answer of a filter that is not caravan's, given the group that it had. Every field that the answer
+// lacks is put back, also in a completion; `requires`, `trained` and `times` are always those of `sent`. DATAERR when
+// the answer is another group or has another number of completions; else what `sent` points to belongs to the answer,
+// and `sent` may only be freed.
 status group_restore(struct group *answer, struct group *sent);
 
 // The sections by which a stage's work is stored and found again.
