@@ -212,7 +212,7 @@ int top_main(int argc, char **argv) {
     TRY_TO(result, done, node_config_read(&top.config, path));
     const struct wire_self self = {.run = deployment->run,
                                    .name = "top",
-                                   .replica = 1,
+                                   .replica = (int)getpid(), // several may watch a run
                                    .machine = deployment_machine(deployment, deployment->here)};
     const char *key = deployment->machines > 1 ? pipeline->machines[deployment->here].key : NULL;
     struct transport *transport;

@@ -33,8 +33,8 @@ static const struct message_row message_table[MESSAGE_KINDS] = {
     [MESSAGE_HELLO] = {"HELLO",
                        false,
                        {INT(protocol), INT(schema), STRING(run), STRING(name), INT(replica), STRING(machine),
-                        STRING(purpose)}},
-    [MESSAGE_WELCOME] = {"WELCOME", false, {STRING(name), INT(replica), STRING(machine)}},
+                        STRING(purpose), INT(life)}},
+    [MESSAGE_WELCOME] = {"WELCOME", false, {STRING(name), INT(replica), STRING(machine), INT(life)}},
     [MESSAGE_REFUSED] = {"REFUSED", false, {STRING(reason)}},
     [MESSAGE_UNKNOWN_PEER] = {"UNKNOWN_PEER", false, {{0}}},
     [MESSAGE_HEARTBEAT] = {"HEARTBEAT", false, {{0}}},
@@ -94,6 +94,21 @@ static const struct message_row message_table[MESSAGE_KINDS] = {
     [MESSAGE_END] = {"END", false, {INT(code), STRING(reason)}},
 };
 
+// Which side of a conversation sends a kind.
+enum message_sender { FROM_CLIENT = 1, FROM_SERVER = 2, FROM_BOTH = FROM_CLIENT | FROM_SERVER };
+
+static const uint8_t message_senders[MESSAGE_KINDS] = {
+    [MESSAGE_HELLO] = FROM_CLIENT,        [MESSAGE_WELCOME] = FROM_SERVER,     [MESSAGE_REFUSED] = FROM_BOTH,
+    [MESSAGE_UNKNOWN_PEER] = FROM_SERVER, [MESSAGE_HEARTBEAT] = FROM_BOTH,     [MESSAGE_BYE] = FROM_BOTH,
+    [MESSAGE_AVAILABLE] = FROM_SERVER,    [MESSAGE_CREDIT] = FROM_CLIENT,      [MESSAGE_GROUP] = FROM_SERVER,
+    [MESSAGE_EMPTY] = FROM_SERVER,        [MESSAGE_RUN_INFO] = FROM_SERVER,    [MESSAGE_POSITION] = FROM_CLIENT,
+    [MESSAGE_TRAINED] = FROM_CLIENT,      [MESSAGE_QUARANTINED] = FROM_CLIENT, [MESSAGE_UNUSED] = FROM_CLIENT,
+    [MESSAGE_REISSUE] = FROM_CLIENT,      [MESSAGE_GET_WEIGHTS] = FROM_CLIENT, [MESSAGE_WEIGHTS] = FROM_SERVER,
+    [MESSAGE_FETCH] = FROM_CLIENT,        [MESSAGE_CHUNK] = FROM_SERVER,       [MESSAGE_ABSENT] = FROM_SERVER,
+    [MESSAGE_GET] = FROM_CLIENT,          [MESSAGE_RECORD] = FROM_SERVER,      [MESSAGE_STATUS] = FROM_BOTH,
+    [MESSAGE_NOTICE] = FROM_BOTH,         [MESSAGE_END] = FROM_BOTH,
+};
+
 static bool message_known(enum message_kind kind) {
     return kind > 0 && kind < MESSAGE_KINDS;
 }
@@ -104,6 +119,10 @@ const char *message_name(enum message_kind kind) {
 
 bool message_has_bulk(enum message_kind kind) {
     return message_known(kind) && message_table[kind].bulk;
+}
+
+bool message_comes_from(enum message_kind kind, bool client) {
+    return message_known(kind) && (message_senders[kind] & (client ? FROM_CLIENT : FROM_SERVER));
 }
 
 const struct message_field *message_fields(enum message_kind kind) {
@@ -213,6 +232,12 @@ status message_decode(struct wire_message *message, struct arena *arena, const v
     const struct message_row *row = &message_table[message->kind];
     const size_t count = message_field_count(row);
     if (given - 1 != count) result = fail(DATAERR, "%s: %zu fields instead of %zu", row->name, given - 1, count);
+    // HELLO of another protocol may have other fields, but the first one is the protocol.
+    if (message->kind == MESSAGE_HELLO && given - 1 != count && given > 1) {
+        TRY_TO(result, done, message_read_value(&reader, &value));
+        result = fail(DATAERR, "HELLO: protocol %lld instead of %d",
+                      value->type == MSGPACK_OBJECT_POSITIVE_INTEGER ? (long long)value->via.u64 : -1LL, WIRE_PROTOCOL);
+    }
     for (size_t i = 0; i < count && result == OK; i++) {
         result = message_read_value(&reader, &value);
         if (result == OK) result = message_decode_field(message, arena, row, &row->fields[i], value);

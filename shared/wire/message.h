@@ -10,7 +10,7 @@
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
 
-#define WIRE_PROTOCOL 1 // of messages
+#define WIRE_PROTOCOL 2 // of messages
 #define WIRE_SCHEMA   1 // of the group
 
 enum message_kind {
@@ -76,6 +76,7 @@ struct wire_message {
     int64_t replica;
     const char *machine;
     const char *purpose; // HELLO
+    int64_t life;        // HELLO, WELCOME: a random number of the process
     const char *reason;  // REFUSED, QUARANTINED, REISSUE, NOTICE, END
     const char *id;    // TRAINED, QUARANTINED, UNUSED: the group's, "" when it is sent again; GET, RECORD, ABSENT: the
                        // key of a clip
@@ -111,6 +112,9 @@ struct message_field {
     const char *name;
     size_t offset; // in struct wire_message
 };
+
+// Whether messages of that kind may come from a client, or if not `client` from a server.
+bool message_comes_from(enum message_kind kind, bool client);
 
 // The fields of a kind in the order in which they are encoded, behind them one of type FIELD_END. NULL for a number
 // that is no kind.

@@ -38,9 +38,10 @@ struct transport_frames {
 };
 
 enum transport_event_kind {
-    TRANSPORT_NOTHING,  // nothing happened in time
-    TRANSPORT_READABLE, // `fd` is readable
-    TRANSPORT_MESSAGE,  // `frames` came from the link of `owner`, or if that is NULL from `client`
+    TRANSPORT_NOTHING,   // nothing happened in time
+    TRANSPORT_READABLE,  // `fd` is readable
+    TRANSPORT_CONNECTED, // a connection from `client` to the server socket has opened; no message of it comes earlier
+    TRANSPORT_MESSAGE,   // `frames` came from the link of `owner`, or if that is NULL from `client`
 };
 
 struct transport_event {
@@ -60,6 +61,9 @@ struct transport_calls {
     // Milliseconds since an arbitrary moment; no one can set this clock.
     int64_t (*now_ms)(struct transport *transport);
 
+    // 64 bits that no one else draws.
+    uint64_t (*random)(struct transport *transport);
+
     // Binds the server socket to one more endpoint. UNAVAILABLE when it is taken.
     status (*bind)(struct transport *transport, const char *endpoint);
 
@@ -70,6 +74,9 @@ struct transport_calls {
 
     // Closes and frees a link. Messages that were sent are still delivered if the connection holds.
     void (*disconnect)(struct transport *transport, struct transport_link *link);
+
+    // Whether a link has a connection now, or messages of its last one that were not received yet.
+    bool (*connected)(struct transport *transport, struct transport_link *link);
 
     // Makes `receive` report READABLE when the descriptor is.
     status (*add_fd)(struct transport *transport, int fd);

@@ -1,6 +1,6 @@
 // Conversations between the processes of a run, over a transport (transport.h): one server socket that clients connect
-// to, and any number of links to other processes' server sockets. Openings, refusals, heartbeats and dead peers are
-// handled here; the messages in between are the caller's.
+// to, and any number of links to other processes' server sockets. Openings, refusals, heartbeats, dead peers and
+// messages that break the protocol are handled here; the messages in between are the caller's.
 //
 // A wire and its peers belong to one thread. Nothing here waits except wire_poll.
 #ifndef SHARED_WIRE_WIRE_H
@@ -29,9 +29,11 @@ enum wire_event_kind {
     WIRE_TIMEOUT,  // nothing happened in time
     WIRE_READABLE, // `fd` is readable
     WIRE_JOINED,   // a conversation has begun, perhaps anew: earlier requests to the peer will not be answered
-    WIRE_GONE,     // the peer left, died or was restarted; a server will be JOINED when it is back
-    WIRE_REFUSED,  // the server does not admit us: message.reason
-    WIRE_MESSAGE,  // `message` came from the peer
+    WIRE_GONE,    // it has ended: the peer left, died, was restarted, or its connection was lost; messages to it may be
+                  // lost, too. A server will be JOINED when it is back, a client is another peer then
+    WIRE_REFUSED, // a server does not admit us: message.reason. Only while no server has admitted us; later it is
+                  // logged. The server is asked again
+    WIRE_MESSAGE, // `message` came from the peer
 };
 
 // What happened. Valid until the next call of wire_poll.
@@ -41,6 +43,9 @@ struct wire_event {
     struct wire_peer *peer;
     struct wire_message message;
     bool orderly; // GONE: the peer sent BYE
+    // The peer is another process than the last one of that name: GONE of a client, which is JOINED next; JOINED of a
+    // server.
+    bool restarted;
 };
 
 // Opens a wire over a transport, which is the wire's from now on and is freed also when this fails; nothing is bound
@@ -69,6 +74,10 @@ status wire_add_fd(struct wire *wire, int fd);
 // Waits up to timeout_ms for the next event; TIMEOUT may also come earlier. UNAVAILABLE when the sockets fail.
 status wire_poll(struct wire *wire, int timeout_ms, struct wire_event *event);
 
+// Ends the conversation with a peer whose message was wrong: the reason is sent to it and logged (at most once a
+// minute), and GONE is the next event about it. It may open another conversation. UNAVAILABLE when the sockets fail.
+status wire_reject(struct wire *wire, struct wire_peer *peer, const char *reason);
+
 // Sends a message to a peer. *gone (may be NULL) tells that the peer is not there and nothing was sent. UNAVAILABLE
 // when the sockets fail.
 status wire_send(struct wire *wire, struct wire_peer *peer, const struct wire_message *message, bool *gone);
@@ -91,6 +100,10 @@ const char *wire_peer_machine(const struct wire_peer *peer);
 
 // Returns which replica it is, from 1; 0 before the first opening.
 int wire_peer_replica(const struct wire_peer *peer);
+
+// Returns a random number that is another one for each process, also for one that was restarted; 0 before the first
+// opening.
+int64_t wire_peer_life(const struct wire_peer *peer);
 
 // Returns what the conversation is for.
 const char *wire_peer_purpose(const struct wire_peer *peer);

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <zmq.h>
 
 #include "shared/base/clock.h"
@@ -13,11 +14,13 @@
 #include "shared/wire/local_sockets.h"
 
 enum {
-    LINGER_MS = 500, // for the last messages
-    RECONNECT_MS = 50,
-    RECONNECT_MAX_MS = 500,
-    LOOK_MS = 1000,    // between two looks at the files of the Unix sockets
-    RECEIVED_MAX = 32, // messages between two polls, so that no socket or descriptor waits for long
+    LINGER_MS = 500,        // for the last messages
+    CONNECT_MS = 2000,      // without an answer, before a connection is tried again
+    RECONNECT_MS = 50,      // after a connection was closed or refused; libzmq adds up to as much at random
+    HEARTBEAT_MS = 2000,    // of silence, before libzmq asks whether the other side is there
+    HEARTBEAT_WAIT = 10000, // for the answer, before the connection is closed
+    LOOK_MS = 1000,         // between two looks at the files of the Unix sockets
+    RECEIVED_MAX = 32,      // messages between two polls, so that no socket or descriptor waits for long
 };
 
 struct transport_link {
@@ -56,6 +59,16 @@ static int64_t zmq_transport_now_ms(struct transport *base) {
     return clock_monotonic_ms();
 }
 
+static uint64_t zmq_transport_random(struct transport *base) {
+    uint64_t bits;
+    ssize_t size;
+    (void)base;
+    do {
+        size = getrandom(&bits, sizeof bits, 0);
+    } while (size != sizeof bits); // a signal came before the kernel had its entropy
+    return bits;
+}
+
 // ---- sockets ----
 
 static status zmq_transport_set_int(void *socket, int option, int value) {
@@ -68,6 +81,8 @@ static status zmq_transport_set_common(void *socket) {
     TRY(zmq_transport_set_int(socket, ZMQ_RCVHWM, 0));
     TRY(zmq_transport_set_int(socket, ZMQ_LINGER, LINGER_MS));
     TRY(zmq_transport_set_int(socket, ZMQ_IPV6, 1));
+    TRY(zmq_transport_set_int(socket, ZMQ_HEARTBEAT_IVL, HEARTBEAT_MS));
+    TRY(zmq_transport_set_int(socket, ZMQ_HEARTBEAT_TIMEOUT, HEARTBEAT_WAIT));
     return zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &message_max, sizeof message_max)
                ? zmq_transport_failure("socket option")
                : OK;
@@ -115,7 +130,8 @@ static status zmq_transport_connect(struct transport *base, const char *endpoint
     TRY_TO(result, failed, zmq_transport_set_common(link->socket));
     TRY_TO(result, failed, zmq_transport_set_int(link->socket, ZMQ_IMMEDIATE, 1));
     TRY_TO(result, failed, zmq_transport_set_int(link->socket, ZMQ_RECONNECT_IVL, RECONNECT_MS));
-    TRY_TO(result, failed, zmq_transport_set_int(link->socket, ZMQ_RECONNECT_IVL_MAX, RECONNECT_MAX_MS));
+    TRY_TO(result, failed, zmq_transport_set_int(link->socket, ZMQ_CONNECT_TIMEOUT, CONNECT_MS));
+    TRY_TO(result, failed, zmq_transport_set_int(link->socket, ZMQ_PROBE_ROUTER, 1));
     if (security && (!key || zmq_setsockopt(link->socket, ZMQ_CURVE_SERVERKEY, key, WIRE_KEY) ||
                      zmq_setsockopt(link->socket, ZMQ_CURVE_PUBLICKEY, security->public, WIRE_KEY) ||
                      zmq_setsockopt(link->socket, ZMQ_CURVE_SECRETKEY, security->secret, WIRE_KEY)))
@@ -144,6 +160,14 @@ static void zmq_transport_disconnect(struct transport *base, struct transport_li
     transport->changed = true;
     zmq_close(link->socket);
     free(link);
+}
+
+// A link can send exactly while it has a connection: there is no high-water mark.
+static bool zmq_transport_connected(struct transport *base, struct transport_link *link) {
+    int events = 0;
+    size_t size = sizeof events;
+    (void)base;
+    return !zmq_getsockopt(link->socket, ZMQ_EVENTS, &events, &size) && (events & (ZMQ_POLLIN | ZMQ_POLLOUT));
 }
 
 static status zmq_transport_add_fd(struct transport *base, int fd) {
@@ -200,8 +224,9 @@ static status zmq_transport_receive_frame(void *socket, zmq_msg_t *frame, bool *
     return OK;
 }
 
-// Receives a message over a link or, if that is NULL, from a client. A client with a longer routing id than libzmq
-// gives is no peer and is ignored.
+// Receives a message over a link or, if that is NULL, from a client. An empty one says that the client has connected:
+// its socket sends it by ZMQ_PROBE_ROUTER. A client with a longer routing id than libzmq gives is no peer and is
+// ignored.
 static status zmq_transport_receive_message(struct zmq_transport *transport, struct transport_link *link,
                                             struct transport_event *event) {
     void *socket = link ? link->socket : transport->server;
@@ -228,7 +253,7 @@ static status zmq_transport_receive_message(struct zmq_transport *transport, str
         frames.bulk_size = zmq_msg_size(&transport->bulk);
     }
     if (client->size > sizeof client->id) return OK;
-    event->kind = TRANSPORT_MESSAGE;
+    event->kind = !link && frames.count == 1 && !frames.head_size ? TRANSPORT_CONNECTED : TRANSPORT_MESSAGE;
     event->owner = link ? link->owner : NULL;
     event->frames = frames;
     return OK;
@@ -273,7 +298,7 @@ static status zmq_transport_receive_ready(struct zmq_transport *transport, struc
             event->kind = TRANSPORT_READABLE;
             event->fd = item->fd;
         }
-        if (event->kind != TRANSPORT_MESSAGE) item->revents = 0;
+        if (event->kind == TRANSPORT_NOTHING || !item->socket) item->revents = 0;
         if (event->kind == TRANSPORT_NOTHING) continue;
         transport->first_item = (at + 1) % transport->item_count;
         transport->received++;
@@ -308,9 +333,11 @@ static status zmq_transport_receive(struct transport *base, int timeout_ms, stru
 status zmq_transport_open(struct transport **out, const struct wire_security *security) {
     static const struct transport_calls calls = {
         .now_ms = zmq_transport_now_ms,
+        .random = zmq_transport_random,
         .bind = zmq_transport_bind,
         .connect = zmq_transport_connect,
         .disconnect = zmq_transport_disconnect,
+        .connected = zmq_transport_connected,
         .add_fd = zmq_transport_add_fd,
         .send = zmq_transport_send,
         .receive = zmq_transport_receive,

@@ -1,7 +1,8 @@
 // Reads any bytes as a wire message and as a set of sequence numbers. What was read must survive being written and
-// read.
+// read, and a HELLO is admitted or refused with a reason.
 #include "tests/fuzz/fuzz.h"
 
+#include "shared/wire/admission.h"
 #include "shared/wire/message.h"
 #include "shared/wire/seq_set.h"
 
@@ -20,6 +21,12 @@ static void try_seqs(const uint8_t *data, size_t size) {
     buf_release(&written);
 }
 
+static void try_admission(const struct wire_message *hello) {
+    const struct wire_self self = {.run = "0123456789abcdef source=1", .name = "frames", .replica = 1, .machine = "m"};
+    char reason[ADMISSION_REASON_MAX];
+    fuzz_must(admission_check(&self, hello, &reason) == !*reason);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct wire_message message, second;
     struct arena arena = {0};
@@ -29,6 +36,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         fuzz_must(message_encode(&message, &first) == OK);
         fuzz_must(message_decode(&second, &arena, first.data, first.size) == OK);
         fuzz_must(message_encode(&second, &again) == OK);
+        if (message.kind == MESSAGE_HELLO) try_admission(&message);
         fuzz_must(first.size == again.size && !memcmp(first.data, again.data, first.size));
     }
     arena_release(&arena);

@@ -25,7 +25,7 @@ struct fake_message {
     struct fake_message *next;
     int64_t due;
     bool close; // the last message of a connection
-    int count;
+    int count;  // of frames; 0: the first message of a connection, which says that it is open
     size_t head_size, bulk_size;
     char data[]; // head, then bulk
 };
@@ -138,7 +138,7 @@ static void fake_end_lose_tail(struct fake_network *network, struct fake_end *en
     for (const struct fake_message *at = end->first; at; at = at->next) count++;
     size_t kept = fake_network_random(network, count + 1);
     struct fake_message **at = &end->first;
-    while (kept--) at = &(*at)->next;
+    while (*at && kept--) at = &(*at)->next;
     struct fake_end lost = {.first = *at};
     fake_end_clear(&lost);
     *at = NULL;
@@ -203,6 +203,7 @@ static void fake_link_attempt(struct transport_link *link) {
         connection->ends[side].last = &connection->ends[side].first;
     }
     link->connection = connection;
+    fake_end_push(network, &connection->ends[TO_SERVER], fake_alloc(sizeof(struct fake_message)));
     struct fake_connection **last = &network->connections;
     while (*last) last = &(*last)->next;
     *last = connection;
@@ -229,6 +230,10 @@ static int64_t fake_end_due(struct fake_network *network, const struct fake_conn
 static int64_t fake_now_ms(struct transport *base) {
     const struct fake_process *process = fake_process_of(base);
     return process->network->now + process->clock_offset;
+}
+
+static uint64_t fake_random(struct transport *base) {
+    return fake_network_random(fake_process_of(base)->network, UINT64_MAX);
 }
 
 static status fake_bind(struct transport *base, const char *endpoint) {
@@ -266,6 +271,11 @@ static void fake_disconnect(struct transport *base, struct transport_link *link)
     if (link->connection) fake_connection_close(process->network, link->connection, TO_CLIENT, true);
     fake_connection_free_closed(process->network);
     free(link);
+}
+
+static bool fake_connected(struct transport *base, struct transport_link *link) {
+    (void)base;
+    return link->connection;
 }
 
 static status fake_add_fd(struct transport *base, int fd) {
@@ -350,7 +360,7 @@ static status fake_receive(struct transport *base, int timeout_ms, struct transp
     }
     if (!message) return OK;
     process->received = message;
-    event->kind = TRANSPORT_MESSAGE;
+    event->kind = message->count ? TRANSPORT_MESSAGE : TRANSPORT_CONNECTED;
     event->owner = side == TO_CLIENT ? connection->link->owner : NULL;
     event->client.size = sizeof connection->number;
     memcpy(event->client.id, &connection->number, sizeof connection->number);
@@ -421,9 +431,11 @@ void fake_network_free(struct fake_network **network) {
 struct transport *fake_network_add_process(struct fake_network *network) {
     static const struct transport_calls calls = {
         .now_ms = fake_now_ms,
+        .random = fake_random,
         .bind = fake_bind,
         .connect = fake_connect,
         .disconnect = fake_disconnect,
+        .connected = fake_connected,
         .add_fd = fake_add_fd,
         .send = fake_send,
         .receive = fake_receive,

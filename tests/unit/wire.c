@@ -14,7 +14,6 @@
 #include "shared/wire/node_config.h"
 #include "shared/wire/wire.h"
 #include "shared/wire/zmq_transport.h"
-#include "tests/support/fake_network.h"
 
 static const enum message_kind kinds[] = {
     MESSAGE_HELLO,    MESSAGE_WELCOME,     MESSAGE_REFUSED, MESSAGE_UNKNOWN_PEER, MESSAGE_HEARTBEAT,
@@ -104,20 +103,15 @@ struct pair {
     char endpoint[128];
 };
 
-static struct wire *open_wire_over(struct transport *transport, const char *name, const char *machine,
-                                   const char *run) {
-    const struct wire_self self = {.run = run, .name = name, .replica = 1, .machine = machine};
-    struct wire *wire;
-    assert_int_equal(wire_open(&wire, &self, transport), OK);
-    return wire;
-}
-
 // Opens a wire over ZeroMQ.
 static struct wire *open_wire(const char *name, const char *machine, const char *run,
                               const struct wire_security *security) {
+    const struct wire_self self = {.run = run, .name = name, .replica = 1, .machine = machine};
     struct transport *transport;
+    struct wire *wire;
     assert_int_equal(zmq_transport_open(&transport, security), OK);
-    return open_wire_over(transport, name, machine, run);
+    assert_int_equal(wire_open(&wire, &self, transport), OK);
+    return wire;
 }
 
 static void open_server(struct pair *pair, const char *run, const struct wire_security *security) {
@@ -200,69 +194,6 @@ static void a_server_that_comes_back_is_joined_again(void **state) {
     assert_true(until(&pair, pair.client, WIRE_GONE, &event));
     assert_true(until(&pair, pair.client, WIRE_JOINED, &event));
     close_pair(&pair);
-}
-
-// ---- over a simulated network ----
-
-// A server and a client.
-struct fake_pair {
-    struct fake_network *network;
-    struct transport *transports[2];
-    struct wire *wires[2];
-};
-
-enum { SERVER, CLIENT };
-
-static void fake_pair_start(struct fake_pair *pair, int who) {
-    pair->transports[who] = fake_network_add_process(pair->network);
-    pair->wires[who] = open_wire_over(pair->transports[who], who == SERVER ? "frames" : "rollout", "", "r");
-    if (who == SERVER)
-        assert_int_equal(wire_bind(pair->wires[who], "server"), OK);
-    else
-        assert_int_equal(wire_connect(pair->wires[who], "server", NULL, "flow", NULL), OK);
-}
-
-static void fake_pair_open(struct fake_pair *pair, uint64_t seed) {
-    pair->network = fake_network_new(seed);
-    fake_pair_start(pair, SERVER);
-    fake_pair_start(pair, CLIENT);
-}
-
-static void fake_pair_close(struct fake_pair *pair) {
-    wire_close(&pair->wires[CLIENT]);
-    wire_close(&pair->wires[SERVER]);
-    fake_network_free(&pair->network);
-}
-
-// Lets time pass until `who` has an event of that kind. Returns how many milliseconds that took, -1 after a minute.
-static int64_t fake_until(struct fake_pair *pair, int who, enum wire_event_kind kind, struct wire_event *event) {
-    const int64_t began = fake_network_now(pair->network);
-    while (fake_network_now(pair->network) < began + 60000) {
-        bool idle = true;
-        for (int i = 0; i < 2; i++) {
-            assert_int_equal(wire_poll(pair->wires[i], 0, event), OK);
-            if (i == who && event->kind == kind) return fake_network_now(pair->network) - began;
-            idle &= event->kind == WIRE_TIMEOUT;
-        }
-        if (idle) fake_network_advance(pair->network, 50);
-    }
-    return -1;
-}
-
-static void a_killed_server_is_joined_again(void **state) {
-    (void)state;
-    for (uint64_t seed = 0; seed < 100; seed++) {
-        struct fake_pair pair;
-        struct wire_event event;
-        fake_pair_open(&pair, seed);
-        assert_true(fake_until(&pair, CLIENT, WIRE_JOINED, &event) >= 0);
-        assert_string_equal(wire_peer_name(event.peer), "frames");
-        fake_network_kill(pair.transports[SERVER]);
-        wire_close(&pair.wires[SERVER]);
-        fake_pair_start(&pair, SERVER);
-        assert_true(fake_until(&pair, CLIENT, WIRE_JOINED, &event) >= 0);
-        fake_pair_close(&pair);
-    }
 }
 
 static void other_settings_are_refused_by_name(void **state) {
@@ -543,6 +474,8 @@ static void the_protocol_page_lists_every_field(void **state) {
             assert_non_null(fields);
             field = fields ? fields : &end;
             bulk = false;
+            assert_int_equal(message_comes_from((enum message_kind)kind, true), strchr(cells[2], 'C') != NULL);
+            assert_int_equal(message_comes_from((enum message_kind)kind, false), strchr(cells[2], 'S') != NULL);
         }
         if (!strcmp(cells[3], "`bulk`")) {
             assert_string_equal(cells[4], "bytes");
@@ -576,6 +509,7 @@ static void the_protocol_page_shows_the_bytes(void **state) {
     assert_int_equal(group_string(group, &group->id, "e0-000000", strlen("e0-000000")), OK);
     assert_int_equal(group_to_msgpack(group, &bulk), OK);
     const struct wire_message messages[] = {
+        {.kind = MESSAGE_UNKNOWN_PEER},
         {.kind = MESSAGE_HELLO,
          .protocol = WIRE_PROTOCOL,
          .schema = WIRE_SCHEMA,
@@ -583,8 +517,10 @@ static void the_protocol_page_shows_the_bytes(void **state) {
          .name = "rollout",
          .replica = 1,
          .machine = "",
-         .purpose = "flow"},
-        {.kind = MESSAGE_WELCOME, .name = "frames", .replica = 1, .machine = ""},
+         .purpose = "flow",
+         .life = 7},
+        {.kind = MESSAGE_WELCOME, .name = "frames", .replica = 1, .machine = "", .life = 8},
+        {.kind = MESSAGE_HEARTBEAT},
         {.kind = MESSAGE_AVAILABLE, .count = 1},
         {.kind = MESSAGE_CREDIT},
         {.kind = MESSAGE_GROUP},
@@ -611,7 +547,6 @@ int main(void) {
         cmocka_unit_test(malformed_messages_are_named),
         cmocka_unit_test(peers_talk),
         cmocka_unit_test(a_server_that_comes_back_is_joined_again),
-        cmocka_unit_test(a_killed_server_is_joined_again),
         cmocka_unit_test(another_run_is_refused),
         cmocka_unit_test(other_settings_are_refused_by_name),
         cmocka_unit_test(a_long_name_is_refused),
