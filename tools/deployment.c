@@ -54,6 +54,10 @@ const char *deployment_key_file(struct arena *arena) {
     return arena_printf(arena, "%s/.config/caravan/machine.key", home ? home : ".");
 }
 
+const char *deployment_shared_key_file(struct arena *arena, const struct pipeline *pipeline) {
+    return path_join(arena, pipeline->run, "machine.key");
+}
+
 // ---- replicas and their endpoints ----
 
 // Computes a hash of the settings that change what a stage computes. Paths and devices may differ from machine to
@@ -199,6 +203,19 @@ static status deployment_make_replicas(struct deployment *deployment) {
 
 // ---- the deployment ----
 
+// The nodes of a Slurm job have one key: *secret names its file, unless it does so already.
+static status deployment_share_key(struct deployment *deployment, const char **secret) {
+    struct pipeline *pipeline = deployment->pipeline;
+    struct wire_security keys = {0};
+    if (!*secret) *secret = deployment_shared_key_file(&deployment->arena, pipeline);
+    status result = *secret ? wire_key_read(&keys, *secret) : fail_oom();
+    const char *public = result == OK ? arena_strndup(&pipeline->arena, keys.public, strlen(keys.public)) : NULL;
+    wire_security_release(&keys);
+    if (result == OK && !public) return fail_oom();
+    for (size_t i = 0; i < pipeline->machine_count; i++) pipeline->machines[i].key = public;
+    return result;
+}
+
 // Returns whether both names begin with the same label: "gpu1" and "gpu1.example.org".
 static bool deployment_same_host(const char *a, const char *b) {
     const size_t length = strcspn(a, ".");
@@ -211,6 +228,7 @@ static status deployment_find_here(const struct pipeline *pipeline, const char *
     int similar = 0;
     *here = 0;
     if (!name && pipeline->machine_count < 2) return OK;
+    if (!name && pipeline->slurm) name = getenv("SLURMD_NODENAME");
     if (!name && uname(&host)) return fail(UNAVAILABLE, "the name of this host: %s", strerror(errno));
     for (size_t i = 0; i < pipeline->machine_count; i++) {
         const char *machine = pipeline->machines[i].name;
@@ -236,7 +254,10 @@ status deployment_init(struct deployment *deployment, struct pipeline *pipeline,
     struct wire_security own = {0};
     status result = OK;
     *deployment = (struct deployment){.pipeline = pipeline, .machines = machines};
+    if (pipeline->slurm && !pipeline->slurm_job)
+        return fail(USAGE, "machines: slurm: this is no job of Slurm: SLURM_JOB_NODELIST is not set");
     TRY(deployment_find_here(pipeline, machine, &deployment->here));
+    if (pipeline->slurm && machines > 1) TRY_TO(result, done, deployment_share_key(deployment, &secret));
     for (size_t i = 0; i < machines && machines > 1; i++) {
         const struct pipeline_machine *other = &pipeline->machines[i];
         if (!other->key)

@@ -62,6 +62,9 @@ const char *deployment_endpoint(const struct deployment *deployment, const struc
 // Returns the greatest number of descriptors that a process of the deployment may need.
 size_t deployment_max_fds(const struct deployment *deployment);
 
+// Returns the path of the key file that the nodes of a Slurm job share: RUN/machine.key. NULL when memory is short.
+const char *deployment_shared_key_file(struct arena *arena, const struct pipeline *pipeline);
+
 // Returns the path of this user's key file: ~/.config/caravan/machine.key. NULL when memory is short.
 const char *deployment_key_file(struct arena *arena);
 

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include "shared/base/file.h"
@@ -116,6 +117,28 @@ static status run_set_stores(struct deployment *deployment) {
     return OK;
 }
 
+// Makes the key that the nodes of a Slurm job share. They start at the same time, and the first one wins.
+static status run_make_key(const struct pipeline *pipeline) {
+    struct arena arena = {0};
+    struct wire_security keys = {0};
+    struct utsname host = {0};
+    status result = OK;
+    const char *path = deployment_shared_key_file(&arena, pipeline);
+    uname(&host);
+    const char *own = path ? arena_printf(&arena, "%s.%s.%d", path, host.nodename, (int)getpid()) : NULL;
+    if (!own) TRY_TO(result, done, fail_oom());
+    if (path_exists(path)) goto done;
+    TRY_TO(result, done, dir_make(pipeline->run));
+    TRY_TO(result, done, wire_key_make(&keys));
+    TRY_TO(result, done, wire_key_write(&keys, own));
+    if (link(own, path) && errno != EEXIST) result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
+    unlink(own);
+done:
+    wire_security_release(&keys);
+    arena_release(&arena);
+    return result;
+}
+
 // Makes the directory of the local endpoints, which no other user may enter. It must not be a link to another one.
 static status run_make_sockets(const char *path) {
     TRY(dir_make(path));
@@ -215,8 +238,9 @@ int run_main(int argc, char **argv) {
     const char *path;
     status result = subcommand_open_pipeline(&pipeline, &options, &run_table, &given, argc, argv, &path);
     if (result == OK) {
-        struct deployment deployment;
-        result = deployment_init(&deployment, pipeline, given.machine, given.key);
+        struct deployment deployment = {0};
+        if (pipeline->slurm_job && pipeline->machine_count > 1 && !given.key) result = run_make_key(pipeline);
+        if (result == OK) result = deployment_init(&deployment, pipeline, given.machine, given.key);
         if (result == OK) result = run(&deployment);
         deployment_release(&deployment);
     }

@@ -30,6 +30,9 @@ void validate_pipeline(struct parsed_file *file);
 // is such a list, too; the value of that key is overwritten.
 void parse_machines(struct parsed_file *file, const char *name, struct location at, struct key_list *keys);
 
+// Adds the nodes of the Slurm job that this process belongs to. Outside of a job, one machine stands for them.
+void parse_slurm_machines(struct parsed_file *file);
+
 // Fills in the machines, checks them and their groups, and sets the replicas and machines of each stage.
 void validate_machines(struct parsed_file *file);
 

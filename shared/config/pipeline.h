@@ -69,6 +69,8 @@ struct pipeline {
     struct pipeline_machine *machines;
     size_t machine_count;
     struct key_list machine_groups;
+    bool slurm;     // `machines: slurm`: they are the nodes of a Slurm job
+    bool slurm_job; // it was read inside of a job; otherwise one machine stands for all of them
 };
 
 // Reads the file and then applies each of sets[0..count): "stage.key=value", or "key=value" for a key of the file.

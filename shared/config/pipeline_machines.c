@@ -55,6 +55,31 @@ void parse_machines(struct parsed_file *file, const char *name, struct location 
     }
 }
 
+void parse_slurm_machines(struct parsed_file *file) {
+    // Jobs that share a node listen on other ports, and so do nodes that share a host: both have 20 ranges of 1024.
+    enum { FIRST = 10000, RANGES = 20, RANGE = 1024, NODES_OF_JOB = 7 };
+    struct pipeline *pipeline = file->pipeline;
+    const char *nodes = getenv("SLURM_JOB_NODELIST"), *job = getenv("SLURM_JOB_ID");
+    const struct location at = pipeline->machines_at;
+    struct string_list names;
+    pipeline->slurm = true;
+    pipeline->slurm_job = nodes != NULL;
+    if (name_list_expand(nodes ? nodes : "localhost", &pipeline->arena, &names) != OK) {
+        diagnostic_add(&file->diagnostics, at, "machines: SLURM_JOB_NODELIST: %s", fail_text());
+        return;
+    }
+    const unsigned long number = job ? strtoul(job, NULL, 10) % RANGES : 0;
+    for (size_t i = 0; i < names.count; i++) {
+        const char *port =
+            arena_printf(&pipeline->arena, "%d", FIRST + RANGE * (int)((number * NODES_OF_JOB + i) % RANGES));
+        struct key_list keys = {0};
+        if (!port || !key_list_set(&keys, &pipeline->arena, "address", names.data[i], at, at) ||
+            !key_list_set(&keys, &pipeline->arena, "port", port, at, at))
+            file->diagnostics.out_of_memory = true;
+        pipeline_add_machine(file, names.data[i], at, &keys);
+    }
+}
+
 static const char *pipeline_machine_value(const struct pipeline_machine *machine, const char *name) {
     const struct pipeline_key *key = key_list_find(&machine->keys, name);
     return key ? key->value : NULL;
@@ -86,13 +111,40 @@ static void pipeline_add_to_set(struct parsed_file *file, struct machine_set *se
         set->list[set->count++] = machine;
 }
 
+// Adds the nodes of a Slurm job that `name` stands for: "all", "first", "rest" (of a single node: the first), or a
+// number from 1. Returns whether it is one of these. Outside of a job any number may be right, and is ignored.
+static bool pipeline_resolve_node(struct parsed_file *file, struct machine_set *set, const char *owner,
+                                  const char *name, struct location at) {
+    const struct pipeline *pipeline = file->pipeline;
+    const size_t count = pipeline->machine_count, digits = strspn(name, "0123456789");
+    size_t first = 0, end = count;
+    if (!pipeline->slurm) return false;
+    if (!strcmp(name, "rest")) {
+        first = count > 1 ? 1 : 0;
+    } else if (!strcmp(name, "first")) {
+        end = count ? 1 : 0;
+    } else if (digits && !name[digits]) {
+        const unsigned long number = strtoul(name, NULL, 10);
+        if (!number || (number > count && pipeline->slurm_job))
+            diagnostic_add(&file->diagnostics, at, "%s: %s: the job's nodes have the numbers from 1 to %zu", owner,
+                           name, count);
+        first = number && number <= count ? number - 1 : 0;
+        end = number && number <= count ? number : 0;
+    } else if (strcmp(name, "all") != 0) {
+        return false;
+    }
+    for (size_t i = first; i < end; i++) pipeline_add_to_set(file, set, owner, (int)i, at);
+    return true;
+}
+
 // Adds the machines of one name: a machine, or one of the first `count` groups.
 static void pipeline_resolve_name(struct parsed_file *file, struct machine_set *set, const char *owner,
                                   const char *name, struct location at, const struct machine_set *groups,
                                   size_t count) {
     const struct pipeline *pipeline = file->pipeline;
-    const int machine = pipeline_find_machine(pipeline, name);
+    const int machine = pipeline->slurm ? -1 : pipeline_find_machine(pipeline, name);
     size_t group = 0;
+    if (pipeline_resolve_node(file, set, owner, name, at)) return;
     while (group < count && strcmp(groups[group].name, name) != 0) group++;
     if (machine >= 0) {
         pipeline_add_to_set(file, set, owner, machine, at);
@@ -100,8 +152,10 @@ static void pipeline_resolve_name(struct parsed_file *file, struct machine_set *
         for (size_t i = 0; i < groups[group].count; i++)
             pipeline_add_to_set(file, set, owner, groups[group].list[i], at);
     } else {
+        static const char *const of_slurm[] = {"all", "first", "rest"};
         struct nearest nearest = nearest_to(name);
-        for (size_t m = 0; m < pipeline->machine_count; m++) nearest_offer(&nearest, pipeline->machines[m].name);
+        for (size_t m = 0; m < (pipeline->slurm ? sizeof of_slurm / sizeof *of_slurm : pipeline->machine_count); m++)
+            nearest_offer(&nearest, pipeline->slurm ? of_slurm[m] : pipeline->machines[m].name);
         for (size_t i = 0; i < count; i++) nearest_offer(&nearest, groups[i].name);
         diagnostic_add(&file->diagnostics, at, "%s: no machine is named %s%s", owner, name, nearest_question(&nearest));
     }

@@ -153,6 +153,11 @@ void parse_tree(struct parsed_file *file, struct yaml_tree *tree) {
     if (!pipeline->stages_at.line) diagnostic_add(&file->diagnostics, yaml_node_location(root), "missing: stages");
     if (groups_node) pipeline_parse_keys(file, tree, &pipeline->machine_groups, groups_node, "machine_groups");
     if (!machines_node) return;
+    const char *machines = yaml_node_string(machines_node);
+    if (machines && !strcmp(machines, "slurm")) {
+        parse_slurm_machines(file);
+        return;
+    }
     if (machines_node->type != YAML_MAPPING_NODE) {
         diagnostic_add(&file->diagnostics, pipeline->machines_at, "machines: expected a mapping of machines, not %s",
                        yaml_node_kind(machines_node));

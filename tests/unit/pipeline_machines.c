@@ -1,6 +1,8 @@
 // Machines of pipeline files: ranges, groups, stages on several of them, ports, and where mistakes stand.
 #include "tests/unit/unit.h"
 
+#include <stdlib.h>
+
 #include "shared/config/pipeline.h"
 
 #define HEAD "run: /r\nmodel: /\nstages:\n  - source: {data: /dev/null}\n"
@@ -199,12 +201,107 @@ static void test_mistakes_have_their_place(void **state) {
     }
 }
 
+#define SLURM_HEAD "run: /r\nmodel: /\nmachines: slurm\nstages:\n  - source: {data: /dev/null}\n"
+
+// `on` of frames, and the indices of its machines among those of `nodes`.
+static void test_slurm(void **state) {
+    (void)state;
+    static const struct {
+        const char *nodes, *on, *machines;
+    } cases[] = {
+        {"n[1-3],m7", "first", "0"},
+        {"n[1-3],m7", "rest", "1 2 3"},
+        {"n[1-3],m7", "all", "0 1 2 3"},
+        {"n[1-3],m7", "3", "2"},
+        {"n[1-3],m7", "[4, 1]", "3 0"},
+        {"n[1-3],m7", "\"[2-4]\"", "1 2 3"},
+        {"n[1-3],m7", "pool", "1 3"},
+        {"n1", "rest", "0"},
+        {"n1", "first", "0"},
+        {"n1", "all", "0"},
+        {NULL, "rest", "0"},
+        {NULL, "pool", ""},
+        {NULL, "[first, 2, \"[3-9]\"]", "0"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct buf text = {0}, found = {0};
+        if (cases[i].nodes)
+            setenv("SLURM_JOB_NODELIST", cases[i].nodes, 1);
+        else
+            unsetenv("SLURM_JOB_NODELIST");
+        assert_int_equal(buf_printf(&text, SLURM_HEAD "  - frames: {on: %s}\n  - rollout: {}\n%s", cases[i].on,
+                                    !strcmp(cases[i].on, "pool") ? "machine_groups: {pool: [2, 4]}\n" : ""),
+                         OK);
+        struct pipeline *pipeline = parse_good(text.data, NULL, 0);
+        const struct pipeline_stage *frames = &pipeline->stages[1];
+        assert_true(pipeline->slurm);
+        assert_int_equal(pipeline->slurm_job, cases[i].nodes != NULL);
+        assert_int_equal(buf_puts(&found, ""), OK);
+        for (size_t k = 0; k < frames->machine_count; k++)
+            assert_int_equal(buf_printf(&found, "%s%d", k ? " " : "", frames->machines[k]), OK);
+        assert_string_equal(found.data, cases[i].machines);
+        pipeline_free(&pipeline);
+        buf_release(&text);
+        buf_release(&found);
+    }
+    unsetenv("SLURM_JOB_NODELIST");
+}
+
+// The ranges of ports of a job's nodes differ, and so do those of the next job.
+static void test_slurm_ports(void **state) {
+    (void)state;
+    setenv("SLURM_JOB_NODELIST", "n[08-09]", 1);
+    setenv("SLURM_JOB_ID", "41", 1);
+    struct pipeline *pipeline = parse_good(SLURM_HEAD "  - rollout: {}\n", NULL, 0);
+    assert_string_equal(pipeline->machines[1].name, "n09");
+    assert_string_equal(pipeline->machines[1].address, "n09");
+    assert_int_equal(pipeline->machines[0].port, 10000 + 1024 * 7);
+    assert_int_equal(pipeline->machines[1].port, 10000 + 1024 * 8);
+    pipeline_free(&pipeline);
+    setenv("SLURM_JOB_ID", "42", 1);
+    pipeline = parse_good(SLURM_HEAD "  - rollout: {}\n", NULL, 0);
+    assert_int_equal(pipeline->machines[0].port, 10000 + 1024 * 14);
+    pipeline_free(&pipeline);
+    unsetenv("SLURM_JOB_ID");
+    unsetenv("SLURM_JOB_NODELIST");
+}
+
+static void test_slurm_mistakes(void **state) {
+    (void)state;
+    static const struct {
+        const char *nodes, *on, *said;
+    } cases[] = {
+        {"n[1-3", "first", ":3:11: machines: SLURM_JOB_NODELIST: 'n[1-3': a bracket is not closed"},
+        {"n[1-3]", "4", ":6:18: frames: on: 4: the job's nodes have the numbers from 1 to 3"},
+        {"n[1-3]", "0", ":6:18: frames: on: 0: the job's nodes have the numbers from 1 to 3"},
+        {NULL, "0", ":6:18: frames: on: 0: the job's nodes have the numbers from 1 to 1"},
+        {"n[1-3]", "n1", ":6:18: frames: on: no machine is named n1"},
+        {"n[1-3]", "frist", ":6:18: frames: on: no machine is named frist; did you mean first?"},
+        {"n[1-3]", "[rest, 2]", ":6:25: frames: on: n2 is named twice"},
+        {"n1,n1", "first", ":3:11: n1: a second machine with this name"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pipeline *pipeline;
+        struct buf text = {0}, mistakes = {0};
+        if (cases[i].nodes)
+            setenv("SLURM_JOB_NODELIST", cases[i].nodes, 1);
+        else
+            unsetenv("SLURM_JOB_NODELIST");
+        assert_int_equal(buf_printf(&text, SLURM_HEAD "  - frames: {on: %s}\n  - rollout: {}\n", cases[i].on), OK);
+        assert_int_equal(parse(&pipeline, text.data, NULL, 0, &mistakes), DATAERR);
+        if (!strstr(mistakes.data, cases[i].said)) assert_string_equal(mistakes.data, cases[i].said);
+        buf_release(&mistakes);
+        buf_release(&text);
+    }
+    unsetenv("SLURM_JOB_NODELIST");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_cluster),
-        cmocka_unit_test(test_on),
-        cmocka_unit_test(test_ports),
-        cmocka_unit_test(test_mistakes_have_their_place),
+        cmocka_unit_test(test_a_cluster),      cmocka_unit_test(test_on),
+        cmocka_unit_test(test_ports),          cmocka_unit_test(test_mistakes_have_their_place),
+        cmocka_unit_test(test_slurm),          cmocka_unit_test(test_slurm_ports),
+        cmocka_unit_test(test_slurm_mistakes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
