@@ -50,7 +50,7 @@ HEADERS      := $(wildcard shared/*/*.h kernels/*.h kernels/cpu/*.h)
 
 include make/cuda.mk
 
-.PHONY: all programs help reference deps packages test check unit ops e2e demo bench parity lint format sanitize fuzz fuzz-smoke install clean compile_commands.json
+.PHONY: all programs help reference deps packages test check unit ops e2e slurm-test demo bench parity lint format sanitize fuzz fuzz-smoke install clean compile_commands.json
 .DEFAULT_GOAL := all
 .SECONDARY:
 
@@ -111,6 +111,9 @@ $(OPS_DEVICES): ops-%: $(OPS_HARNESS) $(if $(filter emulated,$(DEVICE)),$(EMULAT
 e2e: programs $(if $(filter emulated,$(DEVICE)),$(EMULATED)) ## run the programs together, as a user does
 	@tools/deps --check $(E2E_DEBIAN)
 	@BUILD=$(BUILD) tests/run-e2e
+
+slurm-test: programs ## run a pipeline in a job of two nodes under Slurm, which is started on this machine; needs root
+	@BIN=$(abspath $(BUILD))/bin tests/slurm/run
 
 demo: deps ## train and evaluate a small model from random weights, in minutes, on the CPU
 	@$(MAKE) --no-print-directory programs

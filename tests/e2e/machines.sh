@@ -5,9 +5,12 @@
 make_data 2
 make_model
 
+# A run's directory may have a long path.
+deep=$(printf '%0150d/%0150d' 1 2)
+mkdir -p "$work/$deep"
 make_pipeline ""
-run alone || fail "$(cat "$work/alone.err")"
-want=$(weights_of alone)
+run "$deep/alone" || fail "$(cat "$work/$deep/alone.err")"
+want=$(weights_of "$deep/alone")
 # Frames that are evicted before they are needed are decoded again, with the options of the frames stage.
 tight="--set frames.store_limit=1"
 run tight $tight || fail "a tight limit: $(cat "$work/tight.err")"
@@ -95,13 +98,19 @@ if [ -n "$in_two" ]; then
     ls "$work/two/weights" | grep -q pulled-policy || fail "no weights were pulled"
 fi
 
-# Both machines may share the run's directory and start at the same moment. Replicas of rollout run on both.
+# Both machines may share the run's directory and the key, and start at the same moment. Replicas of rollout run on both.
+cp "$work/p.yaml" "$work/two-keys.yaml"
+mv "$work/two.key" "$work/its-own.key"
+cp "$work/one.key" "$work/two.key"
+sed -i "s/key: .*\"/key: \"$(sed 's/[&|\/\\]/\\&/g' <<<"$key_one")\"/" "$work/p.yaml"
 start_one shared --set rollout.on=one,two
 start_two shared --set rollout.on=one,two
 wait_for_both
 check_steps shared 8
 [ "$(weights_of shared)" = "$want" ] || fail "two machines with one directory train other weights"
 grep -q "on: \[one, two\]" "$work/shared/pipeline.yaml" || fail "pipeline.yaml: $(cat "$work/shared/pipeline.yaml")"
+mv "$work/two-keys.yaml" "$work/p.yaml"
+mv "$work/its-own.key" "$work/two.key"
 
 # Copies of the weights that the disk has damaged (zeros, from the start or from the middle) are fetched again.
 if [ -n "$in_two" ]; then
