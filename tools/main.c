@@ -24,6 +24,7 @@ static const struct subcommand {
     {"reference", reference_main, "print every key and field as Markdown"},
     {"report", report_main, "compare files of groups: accuracy, rewards, speed"},
     {"run", run_main, "start or resume a pipeline"},
+    {"stop", stop_main, "stop a run on all its machines"},
     {"tokenize", tokenize_main, "convert text or messages to tokens, and back"},
     {"top", top_main, "show a run while it works: rates, queues, states, last steps"},
 };

@@ -251,7 +251,8 @@ static void supervisor_on_end(struct supervisor *supervisor, const struct wire_p
         supervisor_ignore(supervisor, text);
     } else {
         if (other) other->ended = true;
-        if (!supervisor->stopping && code == END) supervisor_log(supervisor, "%s", message->reason);
+        if (!supervisor->stopping && code == END)
+            supervisor_log(supervisor, "%s; the same command resumes the run", message->reason);
         supervisor_stop(supervisor, (status)code, true, message->reason);
     }
 }

@@ -45,6 +45,24 @@ struct pipeline_file_options {
         .repeatable = true, .help = "replace a value of the file: stage.key=value; may be repeated"                    \
     }
 
+// The first members of the options of a subcommand that belongs to a run on this machine.
+struct run_member_options {
+    struct pipeline_file_options file;
+    const char *machine, *key; // for deployment_init
+};
+
+// The options --set, --machine and --key.
+#define RUN_MEMBER                                                                                                     \
+    PIPELINE_SET,                                                                                                      \
+        {.name = "machine",                                                                                            \
+         .offset = offsetof(struct run_member_options, machine),                                                       \
+         .type = OPTION_STRING,                                                                                        \
+         .help = "name of this machine in the file (default: the host's)"},                                            \
+    {                                                                                                                  \
+        .name = "key", .offset = offsetof(struct run_member_options, key), .type = OPTION_FILE,                        \
+        .help = "key file of this machine (default: the file that caravan keygen writes)"                              \
+    }
+
 // Parses a subcommand's options into `values`, the table's struct, which begins with pipeline_file_options; then reads
 // its FILE with every --set. Diagnostics of the file are written to standard error; the failure itself is not. *path is
 // FILE. END after --help; USAGE, DATAERR or UNAVAILABLE. Release with pipeline_free and options_release.
@@ -73,6 +91,7 @@ subcommand_main program_main;
 subcommand_main reference_main;
 subcommand_main report_main;
 subcommand_main run_main;
+subcommand_main stop_main;
 subcommand_main tokenize_main;
 subcommand_main top_main;
 

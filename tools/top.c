@@ -11,30 +11,21 @@
 #include "shared/base/log.h"
 #include "shared/stage/signals.h"
 #include "shared/wire/wire.h"
-#include "shared/wire/zmq_transport.h"
 #include "tools/run_status.h"
 #include "tools/run_status_text.h"
 #include "tools/tools.h"
+#include "tools/watcher.h"
 
-enum { NOTICES = 8, NOTICE = 200, ANSWER_SECONDS = 5 };
+enum { NOTICES = 8, NOTICE = 200 };
 
 struct top_options {
-    struct pipeline_file_options file;
-    const char *machine, *key;
+    struct run_member_options run;
     double seconds;
     bool once;
 };
 
 static const struct option top_options[] = {
-    PIPELINE_SET,
-    {.name = "machine",
-     .offset = offsetof(struct top_options, machine),
-     .type = OPTION_STRING,
-     .help = "name of this machine in the file (default: the host's)"},
-    {.name = "key",
-     .offset = offsetof(struct top_options, key),
-     .type = OPTION_FILE,
-     .help = "key file of this machine (default: the file that caravan keygen writes)"},
+    RUN_MEMBER,
     {.name = "seconds",
      .offset = offsetof(struct top_options, seconds),
      .type = OPTION_NUMBER,
@@ -56,10 +47,8 @@ static const struct option_table top_table = {.program = "caravan top",
                                               .size = sizeof(struct top_options)};
 
 struct top {
-    struct deployment deployment;
+    struct watcher watcher;
     struct run_status *run_status;
-    struct wire *wire;
-    struct node_config config;
     bool terminal, once;
     bool answered, ended;          // the supervisor has sent something; the run has ended
     double pause, shown, began;    // seconds: between two updates; clock_monotonic() of the last one and of the start
@@ -137,7 +126,7 @@ static status top_show(struct top *top) {
     buf_clear(text);
     if (top->terminal) TRY(buf_puts(text, "\033[H\033[J"));
     TRY(run_status_table(top->run_status, clock_monotonic(), text));
-    snprintf(path, sizeof path, "%s/metrics.jsonl", top->deployment.pipeline->run);
+    snprintf(path, sizeof path, "%s/metrics.jsonl", top->watcher.deployment.pipeline->run);
     TRY(top_show_steps(text, path));
     for (size_t i = top->notice_count > NOTICES ? top->notice_count - NOTICES : 0; i < top->notice_count; i++)
         TRY(buf_printf(text, "%s\n", top->notices[i % NOTICES]));
@@ -164,7 +153,7 @@ static status top_watch(struct top *top) {
     while (!signals_stopping() && !top->ended) {
         struct wire_event event;
         const struct wire_message *message = &event.message;
-        TRY(wire_poll(top->wire, WAIT_MS, &event));
+        TRY(wire_poll(top->watcher.wire, WAIT_MS, &event));
         if (event.kind == WIRE_REFUSED) return fail(UNAVAILABLE, "%s", message->reason);
         if (event.kind == WIRE_GONE) top->ended = true;
         if (event.kind == WIRE_MESSAGE) {
@@ -177,8 +166,8 @@ static status top_watch(struct top *top) {
                 top->ended = true;
             }
         }
-        if (!top->answered && clock_monotonic() - top->began > ANSWER_SECONDS)
-            return fail(UNAVAILABLE, "no run of this file is active in %s", top->deployment.pipeline->run);
+        if (!top->answered && clock_monotonic() - top->began > WATCHER_ANSWER_SECONDS)
+            return fail(UNAVAILABLE, "no run of this file is active in %s", top->watcher.deployment.pipeline->run);
         if (!top->answered || clock_monotonic() - top->shown < top->pause) continue;
         // All replicas have reported after a second.
         if (top->once && clock_monotonic() - top->began < 2) continue;
@@ -195,37 +184,20 @@ int top_main(int argc, char **argv) {
     struct options options = {0};
     struct pipeline *pipeline = NULL;
     struct top top = {.terminal = isatty(STDOUT_FILENO), .began = clock_monotonic()};
-    struct deployment *deployment = &top.deployment;
     const char *path;
     status result;
     TRY_TO(result, done, subcommand_open_pipeline(&pipeline, &options, &top_table, &given, argc, argv, &path));
     top.once = given.once;
     top.pause = given.seconds;
-    TRY_TO(result, done, deployment_init(deployment, pipeline, given.machine, given.key));
     TRY_TO(result, done, signals_open());
-    TRY_TO(result, done, run_status_new(&top.run_status, deployment));
-    const struct replica *supervisor = deployment_supervisor(deployment, deployment->here);
-    path = arena_printf(&deployment->arena, "%s/wiring/" SUPERVISOR_NAME "-%d", pipeline->run, supervisor->number);
-    if (!path) TRY_TO(result, done, fail_oom());
-    if (!path_exists(path))
-        TRY_TO(result, done, fail(UNAVAILABLE, "no run of this file was started in %s", pipeline->run));
-    TRY_TO(result, done, node_config_read(&top.config, path));
-    const struct wire_self self = {.run = deployment->run,
-                                   .name = "top",
-                                   .replica = (int)getpid(), // several may watch a run
-                                   .machine = deployment_machine(deployment, deployment->here)};
-    const char *key = deployment->machines > 1 ? pipeline->machines[deployment->here].key : NULL;
-    struct transport *transport;
-    TRY_TO(result, done, zmq_transport_open(&transport, node_config_security(&top.config)));
-    TRY_TO(result, done, wire_open(&top.wire, &self, transport));
-    TRY_TO(result, done, wire_connect(top.wire, deployment_endpoint(deployment, supervisor), key, "watch", NULL));
+    TRY_TO(result, done, watcher_open(&top.watcher, pipeline, given.run.machine, given.run.key, "top"));
+    TRY_TO(result, done, run_status_new(&top.run_status, &top.watcher.deployment));
+    TRY_TO(result, done, watcher_connect(&top.watcher, top.watcher.deployment.here, NULL));
     result = top_watch(&top);
 done:
-    wire_close(&top.wire);
-    node_config_release(&top.config);
     run_status_free(&top.run_status);
+    watcher_close(&top.watcher);
     buf_release(&top.text);
-    deployment_release(deployment);
     pipeline_free(&pipeline);
     options_release(&options);
     return subcommand_exit(result);

@@ -152,5 +152,10 @@ for _ in $(seq 200); do
 done
 [ "$(wc -l <"$work/fork/metrics.jsonl")" -gt $((before + 2)) ] || fail "fork: the run does not go on: $(cat "$work/fork.err")"
 [ -e "$work/fork/logs/reward.log" ] || fail "fork: no log after its directory was removed"
-kill -TERM $pid
+# caravan stop stops it and waits for its end; then there is no run to stop.
+"$bin/caravan" stop "$work/p.yaml" --set run="$work/fork" 2>"$work/err" || fail "stop: $(cat "$work/err")"
+grep -q "the run has stopped" "$work/err" || fail "stop: $(cat "$work/err")"
 wait $pid || fail "fork: exit $?: $(cat "$work/fork.err")"
+grep -q 'stopped by `caravan stop`; the same command resumes the run' "$work/fork.err" || fail "fork: $(cat "$work/fork.err")"
+expect 69 "no run of this file was started in" "$bin/caravan" stop "$work/p.yaml" --set run="$work/nothing"
+expect 69 "no run of this file is active in" "$bin/caravan" stop "$work/p.yaml" --set run="$work/fork"

@@ -1,0 +1,94 @@
+# The end of a run on two machines: one that a person stops, one that gives up waiting, caravan stop, and an end that comes
+# while the network is cut. No model takes part.
+. tests/e2e/common.sh
+for number in $(seq 12); do
+    printf '{"id":"%s","prompt":{"messages":[],"problem_type":"OCR","solution":"<answer>x</answer>"}}\n' $number
+done >"$work/data.jsonl"
+printf '#!/bin/sh\nwhile read -r line; do sleep 0.2; echo >>%s/touched; printf "%%s\\n" "$line"; done\n' "$work" >"$work/slow.sh"
+chmod +x "$work/slow.sh"
+
+one=127.0.0.1 two=127.0.0.1 in_one="" in_two=""
+space=caravan-ends-$$
+if ip netns add $space-1 2>/dev/null && ip netns add $space-2 2>/dev/null &&
+    ip netns exec $space-1 true 2>/dev/null &&
+    ip link add $$-e1 netns $space-1 type veth peer name $$-e2 netns $space-2 2>/dev/null; then
+    trap 'ip netns del '$space'-1; ip netns del '$space'-2; rm -rf "$work"' EXIT
+    one=10.78.0.1 two=10.78.0.2 in_one="ip netns exec $space-1" in_two="ip netns exec $space-2"
+    ip -n $space-1 addr add $one/24 dev $$-e1 && ip -n $space-1 link set $$-e1 up && ip -n $space-1 link set lo up
+    ip -n $space-2 addr add $two/24 dev $$-e2 && ip -n $space-2 link set $$-e2 up && ip -n $space-2 link set lo up
+else
+    ip netns del $space-1 2>/dev/null || true
+    ip netns del $space-2 2>/dev/null || true
+    echo "no network namespaces here: the network is not cut"
+fi
+port=$((10000 + $$ % 30 * 640))
+key_one=$("$bin/caravan" keygen "$work/one.key")
+key_two=$("$bin/caravan" keygen "$work/two.key")
+cat >"$work/p.yaml" <<END
+run: run
+stages:
+  - source: {data: data.jsonl, template: none, group_size: 2}
+  - slow: {program: ./slow.sh, on: two}
+  - last: {program: cat}
+machines:
+  one: {address: $one, port: $port, key: "$key_one"}
+  two: {address: $two, port: $((port + 320)), key: "$key_two"}
+END
+
+# start OPTION...: both machines in the background; returns when a group has come through.
+start() {
+    rm -f "$work/touched"
+    $in_one "$bin/caravan" run "$work/p.yaml" --machine one --key "$work/one.key" --set run="$work/one" "$@" 2>"$work/one.err" &
+    first=$!
+    $in_two "$bin/caravan" run "$work/p.yaml" --machine two --key "$work/two.key" --set run="$work/two" "$@" 2>"$work/two.err" &
+    second=$!
+    for _ in $(seq 300); do
+        [ ! -s "$work/touched" ] || return 0
+        sleep 0.1
+    done
+    fail "the run does not start: $(cat "$work/one.err" "$work/two.err")"
+}
+# said MACHINE PATTERN: the machine's terminal must have such a line.
+said() {
+    grep -q -e "$2" "$work/$1.err" || fail "no line like '$2' in: $(cat "$work/$1.err")"
+}
+
+# A person stops one machine: the other one says so, waits, and gives up.
+start --set give_up_after=0.05
+kill -TERM $second
+wait $second || fail "two: exit $?: $(cat "$work/two.err")"
+got=0
+wait $first || got=$?
+[ $got = 69 ] || fail "one: exit $got: $(cat "$work/one.err")"
+said one "two: stopped by a signal; the other machines wait for it"
+said one "two has stopped; waiting for it"
+said one "two has been away for 0.05 minutes (give_up_after): this machine gives up"
+
+# caravan stop, typed on one machine, stops both.
+start
+$in_two "$bin/caravan" stop "$work/p.yaml" --machine two --key "$work/two.key" --set run="$work/two" 2>"$work/err" ||
+    fail "stop: $(cat "$work/err")"
+wait $first || fail "one: exit $?: $(cat "$work/one.err")"
+wait $second || fail "two: exit $?: $(cat "$work/two.err")"
+grep -q "stopping one; waiting for the end" "$work/err" || fail "stop: $(cat "$work/err")"
+grep -q "the run has stopped" "$work/err" || fail "stop: $(cat "$work/err")"
+for machine in one two; do said $machine 'stopped by `caravan stop` on two; the same command resumes the run'; done
+
+# Going on, the run ends while the network is cut: the source tells its supervisor then, which is stopped before.
+start
+kill -STOP $first
+for _ in $(seq 300); do
+    [ "$("$bin/caravan" groups ls --store "$work/one/store-one" | wc -l)" != 12 ] || break
+    sleep 0.1
+done
+sleep 1
+[ -z "$in_one" ] || ip -n $space-1 link set $$-e1 down
+kill -CONT $first
+if [ -n "$in_one" ]; then
+    sleep 12
+    ip -n $space-1 link set $$-e1 up
+fi
+wait $first || fail "one: exit $?: $(cat "$work/one.err")"
+wait $second || fail "two: exit $?: $(cat "$work/two.err")"
+[ -z "$in_one" ] || said one "12 groups done, 0 quarantined; two does not know it yet: waiting for it"
+for machine in one two; do said $machine "done: 12 groups done, 0 quarantined"; done
