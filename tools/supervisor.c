@@ -29,7 +29,7 @@
 enum {
     TICK_MS = 200,
     STOP_SECONDS = 60,    // given to the processes to end by themselves
-    PLAIN_SECONDS = 10,   // between two lines of progress that do not go to a terminal, or of a kind that may be many
+    PLAIN_SECONDS = 10,   // between two lines of progress that do not go to a terminal
     END_SECONDS = 2,      // between two announcements of the end
     LINGER_SECONDS = 180, // given to a machine that is away to come back and hear of the end
     METRICS_SECONDS = 15,
@@ -45,7 +45,6 @@ struct supervisor {
     struct machines machines;  // the other ones
     struct node_config config; // our own
     int signal_fd;
-    bool welcomed;       // a server has accepted us
     bool machines_ready; // all other machines have been there
     bool stopping;       // the processes have been asked to stop
     bool everywhere;     // the run stops on all machines
@@ -55,8 +54,6 @@ struct supervisor {
     char reason[MESSAGE_SIZE];
     double stop_time, announce_time, ended_time; // seconds: the stop, the last END, the end of the last process
     double progress_time, waiting_time;          // the last lines about progress and waiting
-    double ignored_time;                         // the last line about a message that was ignored
-    int ignored;                                 // messages ignored since then
     double metrics_time;                         // when metrics.prom was last written
     bool metrics_failed;                         // it could not be written then
     int64_t settled;                             // groups that the run is done with, as far as it was reported
@@ -196,20 +193,9 @@ static void supervisor_on_signals(struct supervisor *supervisor) {
     }
 }
 
-// Logs that a message was ignored, at most once in PLAIN_SECONDS.
-static void supervisor_ignore(struct supervisor *supervisor, const char *why) {
-    const double now = clock_monotonic();
-    supervisor->ignored++;
-    if (now - supervisor->ignored_time < PLAIN_SECONDS) return;
-    if (supervisor->ignored > 1)
-        supervisor_log(supervisor, "ignored %d messages; the last one: %s", supervisor->ignored, why);
-    else
-        supervisor_log(supervisor, "ignored a message: %s", why);
-    supervisor->ignored_time = now;
-    supervisor->ignored = 0;
-}
-
-static status supervisor_on_status(struct supervisor *supervisor, const struct wire_message *message, bool from_here) {
+// Takes over a report and forwards it. One that is wrong costs its sender the connection.
+static status supervisor_on_status(struct supervisor *supervisor, struct wire_peer *peer,
+                                   const struct wire_message *message, bool from_here) {
     struct processes *processes = &supervisor->processes;
     const struct replica *replica = deployment_find(supervisor->deployment, message->name, (int)message->replica);
     const double now = clock_monotonic();
@@ -217,10 +203,7 @@ static status supervisor_on_status(struct supervisor *supervisor, const struct w
     struct run_summary summary;
     if (from_here) report.counters.restarts = run_status_restarts(supervisor->run_status, replica);
     status result = run_status_update(supervisor->run_status, &report, now);
-    if (result == DATAERR) {
-        supervisor_ignore(supervisor, fail_text());
-        return OK;
-    }
+    if (result == DATAERR) return wire_reject(supervisor->wire, peer, fail_text());
     TRY(result);
     run_status_summary(supervisor->run_status, now, &summary);
     if (summary.source && summary.settled > supervisor->settled) supervisor->settled = summary.settled;
@@ -231,9 +214,9 @@ static status supervisor_on_status(struct supervisor *supervisor, const struct w
     return OK;
 }
 
-// The source, another machine's supervisor or `caravan stop` ends the run.
-static void supervisor_on_end(struct supervisor *supervisor, const struct wire_peer *peer,
-                              const struct wire_message *message) {
+// The source, another machine's supervisor or `caravan stop` ends the run; nobody else may.
+static status supervisor_on_end(struct supervisor *supervisor, struct wire_peer *peer,
+                                const struct wire_message *message) {
     const char *name = wire_peer_name(peer), *machine = wire_peer_machine(peer);
     const bool of_supervisor = !strcmp(name, SUPERVISOR_NAME), asked = !strcmp(wire_peer_purpose(peer), "watch");
     struct machine *other = of_supervisor ? machines_find(&supervisor->machines, machine) : NULL;
@@ -243,18 +226,17 @@ static void supervisor_on_end(struct supervisor *supervisor, const struct wire_p
         snprintf(text, sizeof text, "stopped by `caravan stop`%s%.100s", *machine ? " on " : "", machine);
         if (!supervisor->stopping) supervisor_log(supervisor, "%s; the same command resumes the run", text);
         supervisor_stop(supervisor, END, true, text);
-    } else if (code != OK && code != END && status_exit_code((status)code) != code) {
-        snprintf(text, sizeof text, "END of %.100s with the code %lld", name, (long long)code);
-        supervisor_ignore(supervisor, text);
-    } else if (!other && strcmp(name, "source") != 0) {
-        snprintf(text, sizeof text, "END of %.100s, which cannot end the run", name);
-        supervisor_ignore(supervisor, text);
-    } else {
-        if (other) other->ended = true;
-        if (!supervisor->stopping && code == END)
-            supervisor_log(supervisor, "%s; the same command resumes the run", message->reason);
-        supervisor_stop(supervisor, (status)code, true, message->reason);
+        return OK;
     }
+    if (code != OK && code != END && status_exit_code((status)code) != code)
+        return wire_reject(supervisor->wire, peer, "END: code is no exit code");
+    if (!other && strcmp(name, "source") != 0)
+        return wire_reject(supervisor->wire, peer, "END: only the source and the supervisors may end the run");
+    if (other) other->ended = true;
+    if (!supervisor->stopping && code == END)
+        supervisor_log(supervisor, "%s; the same command resumes the run", message->reason);
+    supervisor_stop(supervisor, (status)code, true, message->reason);
+    return OK;
 }
 
 static status supervisor_on_event(struct supervisor *supervisor, const struct wire_event *event) {
@@ -263,15 +245,11 @@ static status supervisor_on_event(struct supervisor *supervisor, const struct wi
     struct machine *machine = from_here ? NULL : machines_find(&supervisor->machines, wire_peer_machine(event->peer));
     switch (event->kind) {
     case WIRE_REFUSED:
-        // At the start it is a mistake of the files; later another machine may have been started with a wrong one.
-        if (!supervisor->welcomed) return fail(UNAVAILABLE, "%s", message->reason);
-        supervisor_log(supervisor, "refused: %s", message->reason);
-        return OK;
+        return fail(UNAVAILABLE, "%s", message->reason);
     case WIRE_READABLE:
         supervisor_on_signals(supervisor);
         return OK;
     case WIRE_JOINED:
-        if (!wire_peer_is_client(event->peer)) supervisor->welcomed = true;
         if (!strcmp(wire_peer_purpose(event->peer), "watch")) supervisor_greet(supervisor, event->peer);
         if (!machine || !wire_peer_is_client(event->peer)) return OK;
         machine->stopped = machine->ended = false;
@@ -291,14 +269,13 @@ static status supervisor_on_event(struct supervisor *supervisor, const struct wi
     }
     switch (message->kind) {
     case MESSAGE_STATUS:
-        return supervisor_on_status(supervisor, message, from_here);
+        return supervisor_on_status(supervisor, event->peer, message, from_here);
     case MESSAGE_NOTICE:
         supervisor_publish(supervisor, message, from_here);
         supervisor_log(supervisor, "%s: %s", message->name, message->reason);
         return OK;
     case MESSAGE_END:
-        supervisor_on_end(supervisor, event->peer, message);
-        return OK;
+        return supervisor_on_end(supervisor, event->peer, message);
     default:
         return OK;
     }
@@ -443,8 +420,7 @@ status supervisor_run(struct deployment *deployment) {
                                     .settled = -1,
                                     .progress_step = -1,
                                     .terminal = isatty(STDERR_FILENO),
-                                    .waiting_time = -PLAIN_SECONDS,
-                                    .ignored_time = -PLAIN_SECONDS};
+                                    .waiting_time = -PLAIN_SECONDS};
     status result;
     TRY_TO(result, done, supervisor_open(&supervisor));
     while (result == OK && !supervisor_finished(&supervisor)) {
