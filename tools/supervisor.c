@@ -33,6 +33,7 @@ enum {
     END_SECONDS = 2,      // between two announcements of the end
     LINGER_SECONDS = 180, // given to a machine that is away to come back and hear of the end
     METRICS_SECONDS = 15,
+    LAST_REPORTS_MS = 200, // at most, for the reports that processes send as they end
     MESSAGE_SIZE = 1024,
 };
 
@@ -181,8 +182,8 @@ static void supervisor_on_signals(struct supervisor *supervisor) {
         const char *how;
         status result = processes_reap(processes, clock_monotonic(), supervisor->settled, &ended, &how);
         if (!ended) return;
+        if (supervisor->stopping) continue; // its last report may still come
         run_status_forget(supervisor->run_status, ended->replica);
-        if (supervisor->stopping) continue;
         if (result == OK) {
             run_status_restarted(supervisor->run_status, ended->replica);
             supervisor_log(supervisor, "%s %s; starting it again", ended->name, how);
@@ -366,6 +367,20 @@ static status supervisor_on_tick(struct supervisor *supervisor) {
     return OK;
 }
 
+// Takes the last reports of the processes, which have all ended, and writes the run's final counters.
+static void supervisor_finish(struct supervisor *supervisor) {
+    const int64_t until = clock_monotonic_ms() + LAST_REPORTS_MS;
+    struct wire_event event = {.kind = WIRE_READABLE};
+    status result = OK;
+    while (result == OK && event.kind != WIRE_TIMEOUT && clock_monotonic_ms() < until) {
+        result = wire_poll(supervisor->wire, LAST_REPORTS_MS / 10, &event);
+        if (result == OK) result = supervisor_on_event(supervisor, &event);
+    }
+    for (size_t i = 0; i < supervisor->processes.count; i++)
+        run_status_forget(supervisor->run_status, supervisor->processes.list[i].replica);
+    supervisor_write_metrics(supervisor, clock_monotonic());
+}
+
 // ---- opening, and the loop ----
 
 // Opens the signals, the list of processes (none is started), the table of their reports, and the wire. The caller
@@ -439,7 +454,7 @@ status supervisor_run(struct deployment *deployment) {
             supervisor_kill_late(&supervisor);
         }
     }
-    supervisor_write_metrics(&supervisor, clock_monotonic());
+    supervisor_finish(&supervisor);
     result = supervisor.result;
     if (result == OK) supervisor_log(&supervisor, "done: %s", supervisor.reason);
     if (result != OK && result != END) result = fail(result, "%s", supervisor.reason);
