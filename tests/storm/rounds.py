@@ -108,13 +108,14 @@ class Machine:
         self.space = f"{run.name}-{index}" if run.spaces else None
         self.port = f"st{run.id}p{index}"  # of the bridge
         self.log = f"{run.dir}/{name}.err"
+        self.store = f"{self.dir}/store-{name}" if run.spaces else f"{self.dir}/store"
         self.clock_file = f"{run.dir}/{name}.clock"
         self.process, self.finished, self.starts, self.start_at = None, False, 0, 0
         os.makedirs(self.dir)
         with open(self.clock_file, "wb") as file:
             file.write(struct.pack("<q", 0))
         if run.here.mounts:
-            for path in (self.dir, f"{self.dir}/store"):
+            for path in (self.dir, self.store):
                 os.makedirs(path, exist_ok=True)
                 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128m", "storm", path], check=True)
         if run.spaces:
@@ -188,7 +189,7 @@ class Machine:
         if self.space:
             call("ip", "netns", "del", self.space)
         if self.run.here.mounts:
-            call("umount", f"{self.dir}/store")
+            call("umount", self.store)
             call("umount", self.dir)
 
 
@@ -235,9 +236,10 @@ class Fault:
                 machine.shape("add", "netem", "loss", "10%")
             self.hit = True
         elif self.kind == "disk":
-            self.fill = f"{machine.dir}/{self.target}/storm-fill"
+            directory = machine.store if self.target == "store" else machine.dir
+            self.fill = f"{directory}/storm-fill"
             try:
-                free = os.statvfs(f"{machine.dir}/{self.target}")
+                free = os.statvfs(directory)
                 with open(self.fill, "wb", buffering=0) as file:
                     os.posix_fallocate(file.fileno(), 0, max(free.f_bavail * free.f_bsize, 1))
                     while file.write(bytes(4096)):
@@ -407,7 +409,7 @@ class Run:
 
     def trained(self):
         """The groups and the steps that trained them, from optim's store."""
-        lines = subprocess.run([CARAVAN, "groups", "export", "--store", f"{self.optim.dir}/store"], capture_output=True)
+        lines = subprocess.run([CARAVAN, "groups", "export", "--store", self.optim.store], capture_output=True)
         groups = [json.loads(line) for line in lines.stdout.splitlines()]
         return sorted((group["id"], group.get("trained", {}).get("step")) for group in groups)
 
@@ -424,7 +426,7 @@ class Run:
 
     def close(self, keep):
         if keep:
-            shutil.copytree(self.dir, keep, symlinks=True, ignore_dangling_symlinks=True,
+            shutil.copytree(self.dir, keep, symlinks=True, dirs_exist_ok=True, ignore_dangling_symlinks=True,
                             ignore=lambda path, names: [name for name in names if "sockets" in path or name == "sockets"])
         for machine in self.machines:
             machine.remove()
