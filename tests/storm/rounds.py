@@ -117,7 +117,7 @@ class Machine:
         if run.here.mounts:
             for path in (self.dir, self.store):
                 os.makedirs(path, exist_ok=True)
-                subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128m", "storm", path], check=True)
+                subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512m", "storm", path], check=True)
         if run.spaces:
             self.connect()
 
