@@ -18,6 +18,7 @@
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
+#include "shared/base/service.h"
 #include "shared/wire/wire.h"
 #include "shared/wire/zmq_transport.h"
 #include "tools/machines.h"
@@ -39,6 +40,7 @@ enum {
 
 struct supervisor {
     struct deployment *deployment;
+    struct service service; // the service manager that started this program, if there is one
     struct processes processes;
     struct run_status *run_status;
     struct wire *wire;
@@ -113,6 +115,7 @@ static void supervisor_stop(struct supervisor *supervisor, status result, bool e
     supervisor->stop_time = clock_monotonic();
     supervisor->result = result;
     snprintf(supervisor->reason, sizeof supervisor->reason, "%s", reason);
+    service_notify(&supervisor->service, "STOPPING=1");
     const char *here = deployment_machine(supervisor->deployment, supervisor->deployment->here);
     const struct wire_message notice = {
         .kind = MESSAGE_NOTICE, .name = *here ? here : SUPERVISOR_NAME, .machine = here, .reason = supervisor->reason};
@@ -437,12 +440,15 @@ status supervisor_run(struct deployment *deployment) {
                                     .terminal = isatty(STDERR_FILENO),
                                     .waiting_time = -PLAIN_SECONDS};
     status result;
+    TRY_TO(result, done, service_open(&supervisor.service));
     TRY_TO(result, done, supervisor_open(&supervisor));
+    service_notify(&supervisor.service, "READY=1");
     while (result == OK && !supervisor_finished(&supervisor)) {
         struct wire_event event;
         result = wire_poll(supervisor.wire, TICK_MS, &event);
         if (result == OK) result = supervisor_on_event(&supervisor, &event);
         if (result == OK) result = supervisor_on_tick(&supervisor);
+        service_alive(&supervisor.service);
     }
     if (result != OK) {
         if (processes_running(&supervisor.processes)) supervisor_log(&supervisor, "stopping: %s", fail_text());
@@ -452,6 +458,7 @@ status supervisor_run(struct deployment *deployment) {
             (void)poll(&signals, 1, TICK_MS);
             supervisor_on_signals(&supervisor);
             supervisor_kill_late(&supervisor);
+            service_alive(&supervisor.service);
         }
     }
     supervisor_finish(&supervisor);
@@ -459,6 +466,7 @@ status supervisor_run(struct deployment *deployment) {
     if (result == OK) supervisor_log(&supervisor, "done: %s", supervisor.reason);
     if (result != OK && result != END) result = fail(result, "%s", supervisor.reason);
 done:
+    service_close(&supervisor.service);
     wire_close(&supervisor.wire);
     node_config_release(&supervisor.config);
     run_status_free(&supervisor.run_status);

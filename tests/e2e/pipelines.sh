@@ -13,6 +13,16 @@ for file in pipelines/*.yaml pipelines/*/*.yaml; do
     fi
 done
 
+# The unit for systemd has no mistakes either, with a user and a path that exist.
+if command -v systemd-analyze >/dev/null; then
+    sed "s#^User=.*#User=root#; s#/usr/local/bin/#$(realpath "$BIN")/#" pipelines/systemd/caravan@.service >"$work/caravan@demo.service"
+    systemd-analyze verify "$work/caravan@demo.service" >"$work/out" 2>&1 || true
+    if grep caravan "$work/out"; then
+        echo "the unit has mistakes"
+        exit 1
+    fi
+fi
+
 mkdir "$work/model" "$work/data"
 : >"$work/data/train.jsonl"
 cat >"$work/good.yaml" <<END
