@@ -301,6 +301,7 @@ status deployment_write_config(const struct deployment *deployment, const struct
                                  .replica = replica->number,
                                  .machine = deployment_machine(deployment, replica->machine),
                                  .from = stage && stage->from >= 0 ? stages[stage->from].name : "",
+                                 .last_stage = stages[pipeline->stage_count - 1].name,
                                  .last = stage == &stages[pipeline->stage_count - 1],
                                  .trains = pipeline_optim(pipeline) != NULL,
                                  .settings = pipeline_optim(pipeline) ? NULL : deployment->settings,

@@ -417,7 +417,8 @@ static status supervisor_open(struct supervisor *supervisor) {
     const struct wire_self self = {.run = deployment->run,
                                    .name = SUPERVISOR_NAME,
                                    .replica = own->number,
-                                   .machine = deployment_machine(deployment, deployment->here)};
+                                   .machine = deployment_machine(deployment, deployment->here),
+                                   .config = &supervisor->config};
     struct transport *transport;
     TRY(zmq_transport_open(&transport, node_config_security(&supervisor->config)));
     TRY(wire_open(&supervisor->wire, &self, transport));

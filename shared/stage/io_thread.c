@@ -588,8 +588,11 @@ static void *io_run(void *argument) {
 status io_thread_open(struct io_thread **out, const struct node_config *config, const struct io_hooks *hooks,
                       bool greedy) {
     struct io_thread *io;
-    const struct wire_self self = {
-        .run = config->run, .name = config->stage, .replica = config->replica, .machine = config->machine};
+    const struct wire_self self = {.run = config->run,
+                                   .name = config->stage,
+                                   .replica = config->replica,
+                                   .machine = config->machine,
+                                   .config = config};
     struct transport *transport;
     status result = OK;
     *out = NULL;

@@ -23,7 +23,31 @@ static bool admission_check_run(const struct wire_self *self, const struct wire_
     return false;
 }
 
-bool admission_check(const struct wire_self *self, const struct wire_message *hello,
+// Checks that the client runs where it says, has that machine's key, and may have this purpose. Programs that watch a
+// run are no processes of it; they run on one of its machines.
+static bool admission_check_name(const struct node_config *config, const struct wire_message *hello, const char *key,
+                                 char (*reason)[ADMISSION_REASON_MAX]) {
+    const bool watch = !strcmp(hello->purpose, "watch");
+    const bool settles = !strcmp(hello->name, SUPERVISOR_NAME) || !strcmp(hello->name, config->last_stage);
+    bool runs = false, has_key = false;
+    for (size_t i = 0; i < config->endpoint_count; i++) {
+        const struct node_endpoint *endpoint = &config->endpoints[i];
+        if (strcmp(endpoint->machine, hello->machine) != 0) continue;
+        if (!watch && (strcmp(endpoint->stage, hello->name) != 0 || endpoint->replica != hello->replica)) continue;
+        runs = true;
+        has_key |= !key || (endpoint->key && !strcmp(endpoint->key, key));
+    }
+    const char *mistake = NULL;
+    if (!settles && !strcmp(hello->purpose, "ledger")) mistake = "only the last stage settles groups";
+    if (!has_key) mistake = "its key is another machine's";
+    if (!runs) mistake = "the run has no such process there";
+    if (mistake)
+        snprintf(*reason, sizeof *reason, "%.100s-%d%s%.100s: %s", hello->name, (int)hello->replica,
+                 *hello->machine ? " on " : "", hello->machine, mistake);
+    return !mistake;
+}
+
+bool admission_check(const struct wire_self *self, const struct wire_message *hello, const char *key,
                      char (*reason)[ADMISSION_REASON_MAX]) {
     **reason = 0;
     if (hello->replica < 1 || hello->replica > INT_MAX) {
@@ -42,5 +66,6 @@ bool admission_check(const struct wire_self *self, const struct wire_message *he
                  hello->name, replica, (long long)hello->schema, self->name, self->replica, WIRE_SCHEMA);
         return false;
     }
-    return admission_check_run(self, hello, reason);
+    if (!admission_check_run(self, hello, reason)) return false;
+    return !self->config || admission_check_name(self->config, hello, key, reason);
 }

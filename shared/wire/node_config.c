@@ -21,6 +21,7 @@ status node_config_write(const struct node_config *config, struct buf *out) {
     TRY(buf_printf(out, "stage %s\nreplica %d\n", config->stage, config->replica));
     if (*config->machine) TRY(node_config_add_line(out, "machine", config->machine));
     if (*config->from) TRY(node_config_add_line(out, "from", config->from));
+    TRY(node_config_add_line(out, "last-stage", config->last_stage));
     if (config->last) TRY(buf_puts(out, "last yes\n"));
     if (config->trains) TRY(buf_puts(out, "trains yes\n"));
     if (config->settings) TRY(node_config_add_line(out, "settings", config->settings));
@@ -61,6 +62,7 @@ static status node_config_read_line(struct node_config *config, char *line) {
     if (!strcmp(line, "stage")) return node_config_set_string(config, &config->stage, value);
     if (!strcmp(line, "machine")) return node_config_set_string(config, &config->machine, value);
     if (!strcmp(line, "from")) return node_config_set_string(config, &config->from, value);
+    if (!strcmp(line, "last-stage")) return node_config_set_string(config, &config->last_stage, value);
     if (!strcmp(line, "settings")) return node_config_set_string(config, &config->settings, value);
     if (!strcmp(line, "secret")) return node_config_set_string(config, &config->secret, value);
     if (!strcmp(line, "home")) return node_config_set_string(config, &config->home, value);
@@ -109,8 +111,8 @@ status node_config_read(struct node_config *config, const char *path) {
             result = fail(DATAERR, "%s: not a node config of this version", path);
         }
     }
-    if (result == OK &&
-        (!config->run || !config->run_dir || !config->stage || config->replica < 1 || !config->listen_count))
+    if (result == OK && (!config->run || !config->run_dir || !config->stage || config->replica < 1 ||
+                         !config->last_stage || !config->listen_count))
         result = fail(DATAERR, "%s: truncated", path);
     if (result == OK && config->secret) result = wire_key_read(&config->security, config->secret);
     for (size_t i = 0; config->secret && i < config->endpoint_count && result == OK; i++)

@@ -28,13 +28,14 @@ struct node_config {
     const char *run_dir; // the run's directory on this machine
     const char *stage;   // of the replica itself
     int replica;
-    const char *machine;  // "" on one machine
-    const char *from;     // the stage whose groups it reads, "" for the source
-    bool last;            // it tells the source the outcome of each group
-    bool trains;          // the run has optim, whose weights the other stages compute with
-    const char *settings; // the source, without optim: a hash of what all stages compute with; else NULL
-    const char *secret;   // key file of this machine, NULL without security
-    const char **command; // a user's program and its arguments
+    const char *machine;    // "" on one machine
+    const char *from;       // the stage whose groups it reads, "" for the source
+    const char *last_stage; // the one that settles groups
+    bool last;              // it tells the source the outcome of each group
+    bool trains;            // the run has optim, whose weights the other stages compute with
+    const char *settings;   // the source, without optim: a hash of what all stages compute with; else NULL
+    const char *secret;     // key file of this machine, NULL without security
+    const char **command;   // a user's program and its arguments
     size_t command_count;
     const char *home;    // the directory in which it starts
     const char **listen; // endpoints of its own server socket

@@ -11,9 +11,10 @@
 #include <unistd.h>
 #include <zmq.h>
 
+#include "shared/base/clock.h"
 #include "shared/base/file.h"
-#include "shared/base/log.h"
 #include "shared/base/memory.h"
+#include "shared/wire/log_limit.h"
 
 static_assert(WIRE_KEY == 41, "Z85 writes 32 bytes as 40 characters");
 
@@ -134,9 +135,10 @@ static void *zap_run(void *argument) {
     struct zap *zap = argument;
     const struct wire_security *security = zap->security;
     struct zap_request request;
+    struct log_limit limit = {0};
     while (zap_receive(zap->socket, &request)) {
         if (request.size[0] == 4 && !memcmp(request.data[0], "stop", 4)) break;
-        char key[WIRE_KEY];
+        char key[WIRE_KEY] = "";
         bool valid = request.count == ZAP_FRAMES && !strcmp(request.data[ZAP_MECHANISM], "CURVE") &&
                      request.size[ZAP_CREDENTIALS] == ZAP_KEY_BYTES &&
                      zmq_z85_encode(key, (const uint8_t *)request.data[ZAP_CREDENTIALS], ZAP_KEY_BYTES);
@@ -144,8 +146,9 @@ static void *zap_run(void *argument) {
         for (size_t i = 0; valid && !admitted && i < security->count; i++)
             admitted = !strcmp(security->admitted[i], key);
         if (valid && !admitted)
-            log_info("refused a peer at %s: its key %s belongs to no machine of this run", request.data[ZAP_ADDRESS],
-                     key);
+            log_limited(&limit, clock_monotonic_ms(),
+                        "refused a peer at %s: its key %s belongs to no machine of this run", request.data[ZAP_ADDRESS],
+                        key);
         const char *text = admitted ? "welcome" : "not of this run";
         size_t id_size = request.count > ZAP_REQUEST_ID ? (size_t)request.size[ZAP_REQUEST_ID] : 0;
         // A reply that cannot be sent leaves the client unconnected; it tries again.
@@ -153,7 +156,7 @@ static void *zap_run(void *argument) {
         zmq_send(zap->socket, request.data[ZAP_REQUEST_ID], id_size, ZMQ_SNDMORE);
         zmq_send(zap->socket, admitted ? "200" : "400", 3, ZMQ_SNDMORE);
         zmq_send(zap->socket, text, strlen(text), ZMQ_SNDMORE);
-        zmq_send(zap->socket, "", 0, ZMQ_SNDMORE);
+        zmq_send(zap->socket, key, admitted ? WIRE_KEY - 1 : 0, ZMQ_SNDMORE);
         zmq_send(zap->socket, "", 0, 0);
     }
     return NULL;

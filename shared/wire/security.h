@@ -41,8 +41,8 @@ void wire_security_release(struct wire_security *security);
 // Answers libzmq's requests whether a client may connect (ZAP, RFC 27), in a thread of its own.
 struct zap;
 
-// Starts the handler of a libzmq context, which admits the keys in `security`; that must outlive it. UNAVAILABLE when
-// there is no thread or socket for it. Free with zap_close, before the context ends.
+// Starts the handler of a libzmq context, which admits the keys in `security`; that must outlive it. A client's user id
+// is its key. UNAVAILABLE when there is no thread or socket for it. Free with zap_close, before the context ends.
 status zap_open(struct zap **out, void *zmq_context, const struct wire_security *security);
 
 // Ends the thread. NULL is fine; sets *zap to NULL.

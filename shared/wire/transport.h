@@ -49,6 +49,7 @@ struct transport_event {
     int fd;
     void *owner;
     struct transport_client client;
+    const char *key; // the client's public key, NULL without security
     struct transport_frames frames;
 };
 

@@ -292,7 +292,7 @@ static void wire_set_event(struct wire_event *event, enum wire_event_kind kind, 
 }
 
 // Admits a client, or refuses it.
-static status wire_on_hello(struct wire *wire, struct wire_peer *peer, const struct transport_client *client,
+static status wire_on_hello(struct wire *wire, struct wire_peer *peer, const struct transport_event *from,
                             const struct wire_message *hello) {
     char reason[ADMISSION_REASON_MAX];
     const struct wire_message welcome = {.kind = MESSAGE_WELCOME,
@@ -301,19 +301,19 @@ static status wire_on_hello(struct wire *wire, struct wire_peer *peer, const str
                                          .machine = wire->self.machine,
                                          .life = wire->life};
     bool gone;
-    if (!admission_check(&wire->self, hello, &reason)) {
+    if (!admission_check(&wire->self, hello, from->key, &reason)) {
         log_limited(&wire->log_limit, wire_now_ms(wire), "refused a peer: %s", reason);
-        return wire_refuse(wire, NULL, client, reason);
+        return wire_refuse(wire, NULL, &from->client, reason);
     }
     if (!peer) {
         TRY(wire_peer_new(wire, hello->name, hello->machine, hello->purpose, &peer));
-        peer->client = *client;
+        peer->client = from->client;
         peer->replica = (int)hello->replica;
         peer->life = hello->life;
         peer->greeted = true;
         peer->received_at = wire_now_ms(wire);
     }
-    return wire_send_frames(wire, NULL, client, &welcome, &gone);
+    return wire_send_frames(wire, NULL, &from->client, &welcome, &gone);
 }
 
 // A client has answered WELCOME. It takes the place of the same client's earlier peers.
@@ -330,18 +330,17 @@ static void wire_on_answer(struct wire *wire, struct wire_peer *peer) {
     }
 }
 
-static status wire_on_client_message(struct wire *wire, const struct transport_client *client,
-                                     struct wire_event *event) {
+static status wire_on_client_message(struct wire *wire, const struct transport_event *from, struct wire_event *event) {
     const struct wire_message *message = &event->message, unknown = {.kind = MESSAGE_UNKNOWN_PEER};
-    struct wire_peer *peer = wire_find_client(wire, client);
+    struct wire_peer *peer = wire_find_client(wire, &from->client);
     bool gone;
-    if (message->kind == MESSAGE_HELLO) return wire_on_hello(wire, peer, client, message);
-    if (!peer) return wire_send_frames(wire, NULL, client, &unknown, &gone);
+    if (message->kind == MESSAGE_HELLO) return wire_on_hello(wire, peer, from, message);
+    if (!peer) return wire_send_frames(wire, NULL, &from->client, &unknown, &gone);
     assert(!peer->lost && !peer->joining);
     peer->received_at = wire_now_ms(wire);
     if (peer->greeted && message->kind != MESSAGE_HEARTBEAT) {
         peer->dead = true;
-        return wire_send_frames(wire, NULL, client, &unknown, &gone);
+        return wire_send_frames(wire, NULL, &from->client, &unknown, &gone);
     }
     switch (message->kind) {
     case MESSAGE_HEARTBEAT:
@@ -425,7 +424,7 @@ static status wire_on_transport_message(struct wire *wire, const struct transpor
     TRY(result);
     message->bulk = frames->bulk;
     message->bulk_size = frames->bulk_size;
-    return server ? wire_on_server_message(wire, server, event) : wire_on_client_message(wire, &from->client, event);
+    return server ? wire_on_server_message(wire, server, event) : wire_on_client_message(wire, from, event);
 }
 
 static status wire_on_transport_event(struct wire *wire, const struct transport_event *from, struct wire_event *event) {

@@ -10,6 +10,7 @@
 
 #include "shared/base/status.h"
 #include "shared/wire/message.h"
+#include "shared/wire/node_config.h"
 #include "shared/wire/transport.h"
 
 struct wire;
@@ -23,6 +24,8 @@ struct wire_self {
     const char *name;
     int replica;
     const char *machine;
+    // Who runs where: only these processes are admitted as clients. NULL: any of the run.
+    const struct node_config *config;
 };
 
 enum wire_event_kind {

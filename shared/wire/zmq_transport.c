@@ -255,6 +255,8 @@ static status zmq_transport_receive_message(struct zmq_transport *transport, str
     if (client->size > sizeof client->id) return OK;
     event->kind = !link && frames.count == 1 && !frames.head_size ? TRANSPORT_CONNECTED : TRANSPORT_MESSAGE;
     event->owner = link ? link->owner : NULL;
+    // The user that the ZAP handler has admitted (security.c): its key.
+    if (!link && transport->security) event->key = zmq_msg_gets(&transport->head, "User-Id");
     event->frames = frames;
     return OK;
 }

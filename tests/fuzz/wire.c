@@ -24,7 +24,7 @@ static void try_seqs(const uint8_t *data, size_t size) {
 static void try_admission(const struct wire_message *hello) {
     const struct wire_self self = {.run = "0123456789abcdef source=1", .name = "frames", .replica = 1, .machine = "m"};
     char reason[ADMISSION_REASON_MAX];
-    fuzz_must(admission_check(&self, hello, &reason) == !*reason);
+    fuzz_must(admission_check(&self, hello, NULL, &reason) == !*reason);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

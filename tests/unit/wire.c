@@ -11,6 +11,7 @@
 
 #include "shared/base/file.h"
 #include "shared/group/group.h"
+#include "shared/wire/admission.h"
 #include "shared/wire/node_config.h"
 #include "shared/wire/wire.h"
 #include "shared/wire/zmq_transport.h"
@@ -288,6 +289,84 @@ static void only_admitted_machines_come_in(void **state) {
     wire_security_release(&outside);
 }
 
+// ---- names and keys ----
+
+static struct node_endpoint endpoints_of_two[] = {
+    {"caravan", 1, "one", "", "key1"},
+    {"caravan", 2, "two", "", "key2"},
+    {"rollout", 1, "two", "", "key2"},
+    {"optim", 1, "one", "", "key1"},
+};
+
+static void only_the_run_s_processes_are_admitted(void **state) {
+    static const struct {
+        const char *name;
+        int replica;
+        const char *machine, *purpose, *key, *mistake;
+    } cases[] = {
+        {"rollout", 1, "two", "flow", "key2", NULL},
+        {"rollout", 1, "two", "flow", NULL, NULL}, // on a machine without keys
+        {"optim", 1, "one", "ledger", "key1", NULL},
+        {"caravan", 2, "two", "ledger", "key2", NULL},
+        {"top", 4711, "two", "watch", "key2", NULL},
+        {"rollout", 1, "two", "flow", "key1", "its key is another machine's"},
+        {"optim", 1, "one", "ledger", "key2", "its key is another machine's"},
+        {"top", 4711, "two", "watch", "key1", "its key is another machine's"},
+        {"rollout", 1, "one", "flow", "key1", "the run has no such process there"},
+        {"rollout", 2, "two", "flow", "key2", "the run has no such process there"},
+        {"frames", 1, "one", "flow", "key1", "the run has no such process there"},
+        {"top", 1, "two", "report", "key2", "the run has no such process there"},
+        {"rollout", 1, "two", "ledger", "key2", "only the last stage settles groups"},
+    };
+    const struct node_config config = {.last_stage = "optim", .endpoints = endpoints_of_two, .endpoint_count = 4};
+    const struct wire_self self = {.run = "r", .name = "source", .replica = 1, .machine = "one", .config = &config};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char reason[ADMISSION_REASON_MAX];
+        const struct wire_message hello = {.kind = MESSAGE_HELLO,
+                                           .protocol = WIRE_PROTOCOL,
+                                           .schema = WIRE_SCHEMA,
+                                           .run = "r",
+                                           .name = cases[i].name,
+                                           .replica = cases[i].replica,
+                                           .machine = cases[i].machine,
+                                           .purpose = cases[i].purpose};
+        assert_int_equal(admission_check(&self, &hello, cases[i].key, &reason), !cases[i].mistake);
+        if (cases[i].mistake) assert_non_null(strstr(reason, cases[i].mistake));
+    }
+}
+
+// A machine of the run with the name of another one.
+static void a_name_is_bound_to_its_key(void **state) {
+    (void)state;
+    struct wire_security one = {0}, two = {0};
+    struct wire_event event;
+    struct pair pair = {0};
+    assert_int_equal(wire_key_make(&one), OK);
+    assert_int_equal(wire_key_make(&two), OK);
+    assert_int_equal(wire_admit(&one, one.public), OK);
+    assert_int_equal(wire_admit(&one, two.public), OK);
+    struct node_endpoint endpoints[] = {{"frames", 1, "one", "", one.public}, {"rollout", 1, "two", "", two.public}};
+    const struct node_config config = {.last_stage = "optim", .endpoints = endpoints, .endpoint_count = 2};
+    const struct wire_self self = {.run = "r", .name = "frames", .replica = 1, .machine = "one", .config = &config};
+    struct transport *transport;
+    name_endpoint(&pair);
+    assert_int_equal(zmq_transport_open(&transport, &one), OK);
+    assert_int_equal(wire_open(&pair.server, &self, transport), OK);
+    assert_int_equal(wire_bind(pair.server, pair.endpoint), OK);
+    pair.client = open_wire("rollout", "two", "r", &one);
+    assert_int_equal(wire_connect(pair.client, pair.endpoint, one.public, "flow", &pair.peer), OK);
+    assert_true(until(&pair, pair.client, WIRE_REFUSED, &event));
+    assert_string_equal(event.message.reason, "rollout-1 on two: its key is another machine's");
+    wire_close(&pair.client);
+    pair.client = open_wire("rollout", "two", "r", &two);
+    assert_int_equal(wire_connect(pair.client, pair.endpoint, one.public, "flow", &pair.peer), OK);
+    assert_true(until(&pair, pair.client, WIRE_JOINED, &event));
+    close_pair(&pair);
+    wire_security_release(&one);
+    wire_security_release(&two);
+}
+
 static void on_signal(int number) {
     (void)number;
 }
@@ -381,6 +460,7 @@ static void node_config_survives_writing(void **state) {
                              .replica = 2,
                              .machine = "",
                              .from = "source",
+                             .last_stage = "optim",
                              .last = true,
                              .trains = true,
                              .settings = "5",
@@ -401,6 +481,7 @@ static void node_config_survives_writing(void **state) {
     assert_int_equal(node_config_read(&out, path), OK);
     assert_string_equal(out.run_dir, "/runs/a run");
     assert_string_equal(out.from, "source");
+    assert_string_equal(out.last_stage, "optim");
     assert_true(out.last);
     assert_true(out.trains);
     assert_string_equal(out.settings, "5");
@@ -552,6 +633,8 @@ int main(void) {
         cmocka_unit_test(a_long_name_is_refused),
         cmocka_unit_test(a_descriptor_wakes),
         cmocka_unit_test(only_admitted_machines_come_in),
+        cmocka_unit_test(only_the_run_s_processes_are_admitted),
+        cmocka_unit_test(a_name_is_bound_to_its_key),
         cmocka_unit_test(a_signal_does_not_end_authentication),
         cmocka_unit_test(closing_survives_signals),
         cmocka_unit_test(key_files_are_private),
