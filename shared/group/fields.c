@@ -105,7 +105,7 @@ static const struct field completion_fields[] = {
      "token ids, with the end-of-sequence token if there was one"},
     {"logprobs", FIELD_FLOATS, AT(completion, logprobs), false, 0, NULL,
      "for each token: its log-probability under the policy that sampled it, at temperature 1"},
-    {"versions", FIELD_INTS, AT(completion, versions), false, 0, NULL,
+    {"versions", FIELD_RUNS, AT(completion, versions), false, 0, NULL,
      "for each token: version of the policy that sampled it"},
     {"text", FIELD_STRING, AT(completion, text), false, 0, NULL, "the text without special tokens"},
     {"finish", FIELD_STRING, AT(completion, finish), false, 0, NULL, "`eos` or `length`"},
@@ -240,9 +240,14 @@ size_t field_size(const struct field *field) {
     }
 }
 
+bool field_is_ints(const struct field *field) {
+    return field->type == FIELD_INTS || field->type == FIELD_RUNS;
+}
+
 size_t field_element_size(const struct field *field) {
     switch (field->type) {
     case FIELD_INTS:
+    case FIELD_RUNS:
         return sizeof(int64_t);
     case FIELD_FLOATS:
         return sizeof(float);
@@ -345,10 +350,19 @@ status fields_add_unknown(struct arena *arena, struct unknown_fields *unknown, s
 // ---- the reference page ----
 
 static const char *const field_type_names[] = {
-    [FIELD_INT] = "integer",     [FIELD_DOUBLE] = "number",   [FIELD_STRING] = "string",
-    [FIELD_INTS] = "integers",   [FIELD_FLOATS] = "float32s", [FIELD_DOUBLES] = "numbers",
-    [FIELD_STRINGS] = "strings", [FIELD_SPANS] = "spans",     [FIELD_ROWS] = "arrays of float32s",
-    [FIELD_OBJECT] = "object",   [FIELD_OBJECTS] = "objects", [FIELD_CONTENT] = "objects or string",
+    [FIELD_INT] = "integer",
+    [FIELD_DOUBLE] = "number",
+    [FIELD_STRING] = "string",
+    [FIELD_INTS] = "integers",
+    [FIELD_RUNS] = "integers",
+    [FIELD_FLOATS] = "float32s",
+    [FIELD_DOUBLES] = "numbers",
+    [FIELD_STRINGS] = "strings",
+    [FIELD_SPANS] = "spans",
+    [FIELD_ROWS] = "arrays of float32s",
+    [FIELD_OBJECT] = "object",
+    [FIELD_OBJECTS] = "objects",
+    [FIELD_CONTENT] = "objects or string",
     [FIELD_JSON] = "object",
 };
 static_assert(COUNT(field_type_names) == FIELD_JSON + 1, "one name for each type");

@@ -13,6 +13,7 @@ enum field_type {
     FIELD_DOUBLE,  // double, NaN: absent
     FIELD_STRING,  // struct string
     FIELD_INTS,    // struct int_array
+    FIELD_RUNS,    // struct int_array of a completion, one for each of its tokens; msgpack has runs of equal ones
     FIELD_FLOATS,  // struct float_array
     FIELD_DOUBLES, // struct double_array
     FIELD_STRINGS, // struct string_array
@@ -64,6 +65,9 @@ const struct field *field_find(const struct field_table *table, const char *name
 
 // Whether the field of `object` is present.
 bool field_present(const struct field *field, const void *object);
+
+// Whether the field is a struct int_array.
+bool field_is_ints(const struct field *field);
 
 // Returns the size of the field itself in its struct.
 size_t field_size(const struct field *field);

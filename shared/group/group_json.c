@@ -62,6 +62,7 @@ static status group_json_read_element(struct json_reader *in, struct group *grou
     if (null) TRY(json_reader_null(in));
     switch (field->type) {
     case FIELD_INTS:
+    case FIELD_RUNS:
         if (null) return field_fail(path, "not an integer");
         TRY(group_json_read_number(in, path, "not an integer", &number));
         return json_number_int(&number, at) ? OK : field_fail(path, "not an integer");
@@ -127,7 +128,8 @@ static status group_json_keep_text(struct group *group, const struct field_array
 static status group_json_read_array(struct json_reader *in, struct group *group, const struct field *field, void *array,
                                     const struct field_path *path) {
     enum { KEPT_COUNT = 32 }; // elements from which on keeping the text is faster than printing
-    const bool numbers = field->type == FIELD_INTS || field->type == FIELD_FLOATS || field->type == FIELD_DOUBLES;
+    const bool ints = field_is_ints(field),
+               numbers = ints || field->type == FIELD_FLOATS || field->type == FIELD_DOUBLES;
     const size_t size = field_element_size(field);
     struct field_array elements, wider;
     size_t count = 0;
@@ -136,9 +138,9 @@ static status group_json_read_array(struct json_reader *in, struct group *group,
     TRY(field_array_new(&group->arena, &elements, numbers ? group_json_estimate(in) : 8, size));
     TRY(json_reader_enter(in, '['));
     const size_t begin = in->at - 1;
-    if (field->type == FIELD_INTS) count = json_reader_plain_ints(in, elements.data, elements.count);
+    if (ints) count = json_reader_plain_ints(in, elements.data, elements.count);
     if (field->type == FIELD_FLOATS) count = json_reader_plain_floats(in, elements.data, elements.count);
-    const bool plain = field->type == FIELD_INTS && count >= KEPT_COUNT && in->text[in->at] == ']';
+    const bool plain = ints && count >= KEPT_COUNT && in->text[in->at] == ']';
     for (;; count++) {
         TRY(json_reader_next(in, '[', &more));
         if (!more) break;
@@ -287,8 +289,8 @@ static status group_json_write_array(struct buf *out, const struct field *field,
                                      const struct array_text **texts) {
     struct field_array loaded = field_array_load(array);
     size_t size = field_element_size(field);
-    if (field->type == FIELD_INTS || field->type == FIELD_FLOATS || field->type == FIELD_DOUBLES)
-        return group_json_write_numbers(out, field->type, &loaded, texts);
+    if (field_is_ints(field) || field->type == FIELD_FLOATS || field->type == FIELD_DOUBLES)
+        return group_json_write_numbers(out, field_is_ints(field) ? FIELD_INTS : field->type, &loaded, texts);
     TRY(buf_puts(out, "["));
     for (size_t i = 0; i < loaded.count; i++) {
         const void *at = (const char *)loaded.data + i * size;

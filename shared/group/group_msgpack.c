@@ -1,5 +1,7 @@
 // A group as one msgpack map, both ways, by the table of fields. Arrays of floats and doubles are flat: one bin of
-// little-endian numbers. A key that the table does not know carries an ext of type 1 with its JSON text.
+// little-endian numbers. Equal neighbours among the weight versions of a completion's tokens are one run [count,
+// value]; earlier versions wrote each number. A key that the table does not know carries an ext of type 1 with its JSON
+// text.
 //
 // The input is not trusted: lengths are checked against the bytes present before msgpack-c allocates for them,
 // strings must be UTF-8, unknown keys JSON.
@@ -54,6 +56,37 @@ static status group_unpack_flat(struct arena *arena, enum field_type type, void 
     for (size_t i = 0; i < loaded.count; i++) {
         if (type == FIELD_FLOATS && !isfinite(floats[i])) floats[i] = NAN;
         if (type == FIELD_DOUBLES && !isfinite(doubles[i])) doubles[i] = NAN;
+    }
+    return OK;
+}
+
+// Reads integers and runs of them; together they may be as many as the completion's tokens, which bounds the memory.
+static status group_unpack_runs(struct arena *arena, struct completion *completion, const msgpack_object *from,
+                                const struct field_path *path) {
+    size_t count = 0;
+    if (from->type != MSGPACK_OBJECT_ARRAY) return field_fail(path, "not an array");
+    const msgpack_object_array *items = &from->via.array;
+    for (size_t i = 0; i < items->size; i++) {
+        const struct field_path element = {path, NULL, i};
+        int64_t length = 1;
+        if (items->ptr[i].type == MSGPACK_OBJECT_ARRAY) {
+            if (items->ptr[i].via.array.size != 2) return field_fail(&element, "not [count, value]");
+            TRY(group_unpack_int(&length, &items->ptr[i].via.array.ptr[0], &element));
+            if (length < 1 || (uint64_t)length > completion->tokens.count)
+                return field_fail(&element, "a run longer than the tokens");
+        }
+        count += (size_t)length;
+        if (count > completion->tokens.count && count > items->size) return field_fail(path, "longer than the tokens");
+    }
+    TRY(field_array_new(arena, &completion->versions, count, sizeof *completion->versions.data));
+    for (size_t i = 0, at = 0; i < items->size; i++) {
+        const struct field_path element = {path, NULL, i};
+        const msgpack_object *item = &items->ptr[i];
+        const bool run = item->type == MSGPACK_OBJECT_ARRAY;
+        int64_t value = 0;
+        TRY(group_unpack_int(&value, run ? &item->via.array.ptr[1] : item, &element));
+        for (int64_t left = run ? item->via.array.ptr[0].via.i64 : 1; left > 0; left--)
+            completion->versions.data[at++] = value;
     }
     return OK;
 }
@@ -137,6 +170,8 @@ static status group_unpack_pair(struct arena *arena, const struct field_table *t
     void *at = (char *)object + field->offset;
     struct message *message = object; // of FIELD_CONTENT
     switch (field->type) {
+    case FIELD_RUNS:
+        return group_unpack_runs(arena, object, value, &path);
     case FIELD_INT:
         return group_unpack_int(at, value, &path);
     case FIELD_DOUBLE:
@@ -270,6 +305,7 @@ static int group_pack_array(msgpack_packer *out, const struct field *field, cons
         const struct span *span = at;
         switch (field->type) {
         case FIELD_INTS:
+        case FIELD_RUNS:
             failed = msgpack_pack_int64(out, *(const int64_t *)at);
             break;
         case FIELD_STRINGS:
@@ -289,6 +325,20 @@ static int group_pack_array(msgpack_packer *out, const struct field *field, cons
             assert(field->table);
             failed = group_pack_object(out, field->table, at, GROUP_ALL_SECTIONS);
         }
+    }
+    return failed;
+}
+
+static int group_pack_runs(msgpack_packer *out, const struct completion *completion) {
+    const struct int_array *versions = &completion->versions;
+    size_t items = 0, length;
+    for (size_t i = 0; i < versions->count; i++) items += !i || versions->data[i] != versions->data[i - 1];
+    int failed = msgpack_pack_array(out, items);
+    for (size_t i = 0; i < versions->count && !failed; i += length) {
+        length = 1;
+        while (i + length < versions->count && versions->data[i + length] == versions->data[i]) length++;
+        failed = msgpack_pack_array(out, 2) || msgpack_pack_int64(out, (int64_t)length) ||
+                 msgpack_pack_int64(out, versions->data[i]);
     }
     return failed;
 }
@@ -325,6 +375,12 @@ static int group_pack_object(msgpack_packer *out, const struct field_table *tabl
         case FIELD_OBJECT:
             failed = group_pack_object(out, field->table, at, GROUP_ALL_SECTIONS);
             break;
+        case FIELD_RUNS: {
+            const struct completion *completion = object;
+            const bool runs = completion->versions.count <= completion->tokens.count;
+            failed = runs ? group_pack_runs(out, completion) : group_pack_array(out, field, at);
+            break;
+        }
         case FIELD_CONTENT:
             failed =
                 message->plain ? group_pack_string(out, &message->parts[0].text) : group_pack_array(out, field, at);

@@ -295,6 +295,51 @@ static void test_broken_msgpack(void **state) {
     group_free(&from);
 }
 
+// Reads a group with one completion of three tokens whose versions are this msgpack.
+static status read_versions(struct group **group, const char *versions, size_t size) {
+    static const char before[] = "\x84\xa2id\xa1x\xa6prompt\x82\xa8messages\x90\xa8solution\xa1y\xa9sample_id\xa1x\xab"
+                                 "completions\x91\x82\xa6tokens\x93\x05\x06\x07\xa8versions";
+    struct buf packed = {0};
+    assert_int_equal(buf_append(&packed, before, sizeof before - 1), OK);
+    assert_int_equal(buf_append(&packed, versions, size), OK);
+    status result = group_from_msgpack(group, packed.data, packed.size);
+    buf_release(&packed);
+    return result;
+}
+
+// Versions are written as runs. Each number, as earlier versions wrote them, and mixtures are read as well.
+static void test_versions_are_runs(void **state) {
+    (void)state;
+    static const char *const good[] = {"\x93\x02\x02\x04", "\x92\x92\x02\x02\x04", "\x92\x92\x02\x02\x92\x01\x04"};
+    static const char *const bad[] = {"\x91\x92\x04\x02",
+                                      "\x92\x92\x03\x02\x02",
+                                      "\x91\x92\x00\x02",
+                                      "\x91\x92\xff\x02",
+                                      "\x91\x91\x02",
+                                      "\x91\x93\x01\x02\x03",
+                                      "\x91\xa1z",
+                                      "\x91\x92\x01\xa1z",
+                                      "\x02",
+                                      "\x91\x92\xcb\x3f\xf0\x30\x30\x30\x30\x30\x30\x02"};
+    struct group *group = NULL;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        assert_int_equal(read_versions(&group, good[i], strlen(good[i])), OK);
+        const struct int_array *versions = &group->completions[0].versions;
+        assert_int_equal(versions->count, 3);
+        assert_true(versions->data[0] == 2 && versions->data[1] == 2 && versions->data[2] == 4);
+        struct buf packed = {0};
+        assert_int_equal(group_to_msgpack(group, &packed), OK);
+        assert_non_null(memmem(packed.data, packed.size, good[2], strlen(good[2])));
+        buf_release(&packed);
+        group_free(&group);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        const size_t size = bad[i][1] == '\x92' && bad[i][2] == 0 ? 4 : strlen(bad[i]);
+        assert_int_equal(read_versions(&group, bad[i], size), DATAERR);
+        assert_non_null(strstr(fail_text(), "not a group"));
+    }
+}
+
 static void test_needs(void **state) {
     (void)state;
     struct group *group = read_json("{" HEAD PROMPT "}");
@@ -387,6 +432,7 @@ int main(void) {
         cmocka_unit_test(test_deep_nesting_is_refused),
         cmocka_unit_test(test_sections),
         cmocka_unit_test(test_broken_msgpack),
+        cmocka_unit_test(test_versions_are_runs),
         cmocka_unit_test(test_needs),
         cmocka_unit_test(test_quarantine),
         cmocka_unit_test(test_dropped_fields_come_back),
