@@ -1,10 +1,12 @@
-// caravan groups: prints the groups of a groups store as text or as JSON lines, and selects completions to train on.
+// caravan groups: prints the groups of a groups store as text or as JSON lines, selects completions to train on, and
+// removes old groups.
 #include <assert.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "shared/base/log.h"
 #include "shared/config/options.h"
 #include "shared/group/group.h"
 #include "shared/store/group_store.h"
@@ -25,17 +27,29 @@ static const struct option groups_options[] = {
      .low = 1,
      .high = 1e6,
      .help = "of select: take the first N completions of a group (default: all)"},
+    {.name = "keep",
+     .offset = offsetof(struct groups_options, keep),
+     .type = OPTION_KEEP,
+     .choices = "all",
+     .help =
+         "of prune: the groups that stay: those of the newest N steps, or the newest ones up to a size such as 20GiB"},
+    {.name = "sections",
+     .offset = offsetof(struct groups_options, sections),
+     .type = OPTION_BOOL,
+     .help = "of prune: remove the sections of all groups; the stages compute them again if a run needs them"},
     {0},
 };
 
 static const struct option_table groups_table = {
     .program = "caravan groups",
-    .operands = "ls|show|export|fields [ID...], or select [FILE|STORE...]",
-    .help = "lists, shows, exports and selects the groups of a store",
+    .operands = "ls|show|export|fields [ID...], prune, or select [FILE|STORE...]",
+    .help = "lists, shows, exports, selects and removes the groups of a store",
     .details = "ls      prints one line for each group\n"
                "show    prints the groups as readable text\n"
                "export  prints the groups as JSON lines\n"
                "fields  prints a description of a group's keys, as Markdown; needs no --store\n"
+               "prune   removes the oldest groups of --store beyond --keep; the file does not become smaller, but\n"
+               "        the space is used for new groups\n"
                "select  prints the completions for which --where holds, each as a group to train on (the format\n"
                "        caravan of caravan-source), of --store and of files of JSON lines or other stores\n\n"
                "Without an ID, all groups are printed.\n\n"
@@ -164,6 +178,21 @@ static status groups_print(void *context, const struct group *group) {
     return OK;
 }
 
+// caravan groups prune: removes what is not to be kept from the store.
+static status groups_prune(const struct groups_options *given) {
+    const struct group_keep keep = {.steps = given->keep.steps, .bytes = given->keep.bytes};
+    struct group_store *store;
+    int64_t removed, freed;
+    if (!keep.steps && !keep.bytes && !given->sections) return fail(USAGE, "prune needs --keep or --sections");
+    TRY(group_store_open(&store, given->store, true)); // does not make a new one
+    group_store_close(&store);
+    TRY(group_store_open(&store, given->store, false));
+    status result = group_store_prune(store, &keep, given->sections, &removed, &freed);
+    if (result == OK) log_info("removed %lld groups of %lld bytes", (long long)removed, (long long)freed);
+    group_store_close(&store);
+    return result;
+}
+
 int groups_main(int argc, char **argv) {
     struct groups_options given;
     struct options options = {0};
@@ -185,10 +214,18 @@ int groups_main(int argc, char **argv) {
         goto done;
     }
     if (given.where || given.per_group) TRY_TO(result, done, fail(USAGE, "--where and --per-group belong to select"));
+    const bool prune = !strcmp(name, "prune");
+    if (!prune && (given.keep.steps || given.keep.bytes || given.sections))
+        TRY_TO(result, done, fail(USAGE, "--keep and --sections belong to prune"));
     output.action = choice_index(groups_actions, name);
-    if (output.action < 0)
-        TRY_TO(result, done, fail(USAGE, "'%s' is not an action: use ls, show, export, fields or select", name));
+    if (output.action < 0 && !prune)
+        TRY_TO(result, done, fail(USAGE, "'%s' is not an action: use ls, show, export, fields, prune or select", name));
     if (!given.store) TRY_TO(result, done, fail(USAGE, "--store is missing"));
+    if (prune) {
+        if (operands.count > 1) TRY_TO(result, done, fail(USAGE, "prune takes no '%s'", operands.list[1]));
+        TRY_TO(result, done, groups_prune(&given));
+        goto done;
+    }
     TRY_TO(result, done, group_store_open(&store, given.store, true));
     if (operands.count == 1) TRY_TO(result, done, group_store_each(store, groups_print, &output));
     for (int i = 1; i < operands.count; i++) {

@@ -2,11 +2,14 @@
 #ifndef TOOLS_GROUPS_H
 #define TOOLS_GROUPS_H
 
+#include "shared/config/options.h"
 #include "tools/tools.h"
 
 struct groups_options {
     const char *store, *where;
     int64_t per_group; // 0: all
+    struct option_keep keep;
+    bool sections;
 };
 
 // caravan groups select: writes the completions for which `where` holds, in the groups of the store and of each operand

@@ -51,6 +51,25 @@ static bool option_value_range_end(const char *text, size_t size, double open, d
     return parse_double(copy, end) && *end >= 0;
 }
 
+// Parses "N steps" or a size in bytes with a unit. Returns false if the text is neither.
+static bool option_value_keep(const char *text, struct option_keep *keep) {
+    static const char *const units[] = {" steps", " step", "B", "KiB", "MiB", "GiB", "TiB"};
+    enum { FIRST_SIZE = 2, COUNT = sizeof units / sizeof *units };
+    const size_t digits = strspn(text, "0123456789");
+    int64_t number = 0;
+    if (!digits || digits > 15) return false;
+    for (size_t i = 0; i < digits; i++) number = number * 10 + (text[i] - '0');
+    *keep = (struct option_keep){0};
+    for (int i = 0; i < COUNT && number > 0; i++) {
+        if (strcmp(text + digits, units[i]) != 0) continue;
+        if (i < FIRST_SIZE)
+            keep->steps = number;
+        else if (number <= INT64_MAX >> 10 * (i - FIRST_SIZE))
+            keep->bytes = number << 10 * (i - FIRST_SIZE);
+    }
+    return keep->steps || keep->bytes;
+}
+
 status option_value_parse(struct option_value *value, const struct option *option, const char *text) {
     *value = (struct option_value){.range = {NAN, NAN}, .choice = choice_index(option->choices, text)};
     struct option_range *range = &value->range;
@@ -101,6 +120,10 @@ status option_value_parse(struct option_value *value, const struct option *optio
         value->boolean = choice_index("true|yes|on|1", text) >= 0;
         if (value->boolean || choice_index("false|no|off|0", text) >= 0) return OK;
         return option_value_mismatch(option, "true or false", text);
+    case OPTION_KEEP:
+        if (option_value_keep(text, &value->keep)) return OK;
+        return fail(USAGE, "%s: '%s' is none of %s, a number of steps such as '100 steps' and a size such as 20GiB",
+                    option->name, text, option->choices);
     }
     return fail(BUG, "%s: an option without a type", option->name);
 }

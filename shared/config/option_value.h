@@ -10,6 +10,7 @@ struct option_value {
     int64_t integer;
     int choice; // the index of the string among the choices, -1: not one of them
     bool boolean;
+    struct option_keep keep;
 };
 
 // Parses a string as a value of the option, without looking for files. USAGE with "NAME: what is wrong".

@@ -148,6 +148,9 @@ static status options_store(struct options *options, const struct option *option
     case OPTION_BOOL:
         memcpy(field, &value.boolean, sizeof value.boolean);
         return OK;
+    case OPTION_KEEP:
+        memcpy(field, &value.keep, sizeof value.keep);
+        return OK;
     }
     return fail(BUG, "%s: an option without a type", option->name);
 }
@@ -254,7 +257,7 @@ status options_hash(const struct options *options, uint64_t *hash) {
         const char *field = (const char *)options->values + option->offset, *word = NULL;
         size_t length = 0;
         double ends[2] = {0, 0};
-        assert(!option->repeatable);
+        assert(!option->repeatable && option->type != OPTION_KEEP);
         if (option->type == OPTION_BOOL) {
             word = *(const bool *)field ? "1" : "0";
             length = 1;

@@ -24,11 +24,17 @@ enum option_type {
     OPTION_NUMBER_OR, // double; the same, or NaN for one of `choices`. Has a default
     OPTION_RANGE,     // struct option_range; FROM..TO, or one of `choices`. Has a default
     OPTION_BOOL,      // bool; true or false
+    OPTION_KEEP,      // struct option_keep; "all", "N steps", or a size such as 20GiB. Not hashed
 };
 
 // An end that is left out is infinite; for one of the choices both are NaN.
 struct option_range {
     double from, to;
+};
+
+// How much of something that grows is kept: both 0: all.
+struct option_keep {
+    int64_t steps, bytes;
 };
 
 struct string_list {

@@ -89,6 +89,14 @@ const struct option common_options[] = {
      .below_run = "store",
      .not_hashed = true,
      .help = "directory of the caches frames.lmdb and groups.lmdb"},
+    {.name = "store_keep",
+     .offset = offsetof(struct common_options, store_keep),
+     .type = OPTION_KEEP,
+     .default_value = "all",
+     .choices = "all",
+     .not_hashed = true,
+     .help = "whole groups that stay in the store: all, those of the newest N steps, or the newest ones up to a size "
+             "such as 20GiB. In a run, a key of the last stage"},
     {0},
 };
 

@@ -9,12 +9,13 @@
 struct common_options {
     bool stdio;
     const char *config;
-    const char *device;         // NULL: cuda when there is one
-    int64_t threads;            // 0: all
-    const char *precision;      // "float32", "bfloat16"; NULL: the device's default
-    const char *wiring;         // NULL: not in a run
-    const char *store;          // NULL: none
-    const char *frames_options; // of the run's frames stage, KEY=VALUE and a newline each; NULL: the defaults
+    const char *device;            // NULL: cuda when there is one
+    int64_t threads;               // 0: all
+    const char *precision;         // "float32", "bfloat16"; NULL: the device's default
+    const char *wiring;            // NULL: not in a run
+    const char *store;             // NULL: none
+    struct option_keep store_keep; // of whole groups
+    const char *frames_options;    // of the run's frames stage, KEY=VALUE and a newline each; NULL: the defaults
 };
 
 // Of the stages that compute with a model: the first member of their structs.

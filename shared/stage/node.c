@@ -408,8 +408,12 @@ void stage_recycle(struct stage_context *context, bool reference, const char *pa
     if (context->node) weights_server_recycle(context->node->weights_server, reference, path);
 }
 
+bool node_trains(const struct stage_context *context) {
+    return context->node && context->node->config.trains;
+}
+
 bool stage_follows_optim(const struct stage_context *context) {
-    return context->node && context->node->config.trains && context->stage->follows != FOLLOWS_NOTHING;
+    return node_trains(context) && context->stage->follows != FOLLOWS_NOTHING;
 }
 
 const char *stage_weights_dir(const struct stage_context *context) {

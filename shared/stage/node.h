@@ -9,6 +9,9 @@
 // DATAERR when the file is malformed, UNAVAILABLE when the run's directory cannot be written.
 status node_enter(struct stage_context *context, const char *path);
 
+// Whether the stage is in a run with optim.
+bool node_trains(const struct stage_context *context);
+
 // Runs the open stage until the program is asked to stop. OK then; otherwise what failed.
 status node_run(struct stage_context *context);
 

@@ -91,12 +91,12 @@ static status runner_flush(struct runner *runner) {
 }
 
 // Stores a group, with a section unless it is -1, and delivers it; in a run at once, because its neighbours wait for
-// it.
+// it, and the whole group only where it leaves the pipeline.
 static status runner_finish(struct runner *runner, struct group *group, const struct section_key *key, int section) {
     struct stage_context *context = runner->context;
     const double now = clock_monotonic();
     if (!runner->finished_count) runner->finished_since = now;
-    runner->finished[runner->finished_count++] = (struct group_record){group, *key, section};
+    runner->finished[runner->finished_count++] = (struct group_record){group, *key, section, !context->last};
     const bool together = context->stage->quick && !context->node && runner->finished_count < FINISHED_MAX;
     return together && now - runner->finished_since < finished_seconds ? OK : runner_flush(runner);
 }
@@ -118,9 +118,10 @@ static status runner_settle(struct runner *runner, const struct held_group *held
         group_free(&group);
         return result;
     }
-    if (!context->store) return runner_deliver(runner, &group);
     // A quarantined group is tried again in the next run, so its section is not kept.
-    return runner_finish(runner, group, &held->key, group->quarantine.present ? -1 : context->stage->section);
+    const int section = group->quarantine.present ? -1 : context->stage->section;
+    if (!context->store || (section < 0 && !context->last)) return runner_deliver(runner, &group);
+    return runner_finish(runner, group, &held->key, section);
 }
 
 // Sets *key to the key of the section that the stage is about to add. If *found, the group has the section now. Two
@@ -150,8 +151,7 @@ static status runner_find_section(const struct stage_context *context, struct se
 }
 
 // Delivers a group that needs no work here: a quarantined one, or one whose section was found. The whole group is kept
-// where it leaves the pipeline, because a stage before this one may have replaced it in the store by what it knew of
-// it.
+// where it leaves the pipeline.
 static status runner_pass(struct runner *runner, struct group *group) {
     const struct section_key none = {{0}};
     const bool keep = runner->context->store && runner->context->last;

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "shared/base/clock.h"
@@ -26,6 +27,19 @@ bool stage_in_pipeline(const struct stage_context *context) {
     return context->node != NULL;
 }
 
+// Opens the store of the option `store`. In a training run, the sections of old groups are removed: optim goes back to
+// its newest checkpoint at most, and what that needs again is computed again.
+static status stage_open_store(struct stage_context *context, const struct common_options *options) {
+    enum { SECTIONS_OF_GROUPS = 4096 };
+    const struct group_keep keep = {.steps = options->store_keep.steps, .bytes = options->store_keep.bytes};
+    if (!options->store) return OK;
+    if (keep.steps && context->last && strcmp(context->stage->name, stage_kinds[STAGE_OPTIM].name) != 0)
+        return fail(USAGE, "store_keep: only optim counts steps; give a size such as 20GiB");
+    TRY(group_store_open(&context->store, options->store, false));
+    group_store_set_keep(context->store, &keep, node_trains(context) ? SECTIONS_OF_GROUPS : 0);
+    return OK;
+}
+
 int stage_main(const struct stage *stage, int argc, char **argv) {
     const struct stage_kind *kind = stage_kind_find(stage->name);
     assert(stage->table || kind);
@@ -44,7 +58,7 @@ int stage_main(const struct stage *stage, int argc, char **argv) {
     if (result == OK) result = signals_open();
     context.last = options && !options->wiring;
     if (result == OK && options->wiring) result = node_enter(&context, options->wiring);
-    if (result == OK && options->store) result = group_store_open(&context.store, options->store, false);
+    if (result == OK) result = stage_open_store(&context, options);
     if (result == OK && stage->open) result = stage->open(&context.state, &context);
     if (result == OK) result = options->wiring ? node_run(&context) : stdio_run(&context, STDIN_FILENO, STDOUT_FILENO);
     if (result != OK && result != END) log_info("%s", fail_text());

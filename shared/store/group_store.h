@@ -2,6 +2,11 @@
 //
 // It holds two things: sections, under the hash of everything that they were computed from, so that nothing is computed
 // twice and a stale section is never found; and complete groups by id, as the last stage that worked on each left it.
+//
+// Both can be bounded. A section of a training run is needed only while its group may be issued again, that is, until a
+// checkpoint has its step: those of groups that were issued long before the newest one are removed. If optim then goes
+// back further than expected, they are computed again, with the same result. Whole groups are removed in the order in
+// which they were saved. LMDB's file does not become smaller: the freed space is used for what comes next.
 #ifndef SHARED_STORE_GROUP_STORE_H
 #define SHARED_STORE_GROUP_STORE_H
 
@@ -24,6 +29,22 @@ status group_store_open(struct group_store **out, const char *directory, bool re
 // Closes and frees; sets *store to NULL. NULL is fine.
 void group_store_close(struct group_store **store);
 
+// Which whole groups stay; both 0: all.
+struct group_keep {
+    int64_t steps; // those that optim trained in the newest so many steps, and what was saved among them
+    int64_t bytes; // the newest ones, at most so many bytes together
+};
+
+// Sets what stays in the store from now on: with each save, the oldest whole groups beyond `keep` are removed, some at
+// a time. sections: of how many groups before the one that is saved the sections stay; 0: all. Sections of groups that
+// have no place in an order of issue always stay.
+void group_store_set_keep(struct group_store *store, const struct group_keep *keep, int64_t sections);
+
+// Removes all whole groups beyond `keep` in small transactions, and all sections if asked to. `removed`: how many
+// groups and `freed`: their bytes. UNAVAILABLE when the disk fails.
+status group_store_prune(struct group_store *store, const struct group_keep *keep, bool sections, int64_t *removed,
+                         int64_t *freed);
+
 // Copies the section stored under `key` into the group; *found says whether there is one. DATAERR when it is damaged.
 status group_store_find(struct group_store *store, const struct section_key *key, enum group_section section,
                         struct group *group, bool *found);
@@ -38,7 +59,8 @@ status group_store_save(struct group_store *store, const struct section_key *key
 struct group_record {
     struct group *group;
     struct section_key key;
-    int section; // group_section
+    int section;       // group_section
+    bool section_only; // the whole group is not stored: a later stage does it
 };
 
 // Stores several groups, each as group_store_save does, in one transaction: all or none. UNAVAILABLE when the disk is

@@ -13,9 +13,11 @@ run "$deep/alone" || fail "$(cat "$work/$deep/alone.err")"
 want=$(weights_of "$deep/alone")
 # Frames that are evicted before they are needed are decoded again, with the options of the frames stage.
 tight="--set frames.store_limit=1"
-run tight $tight || fail "a tight limit: $(cat "$work/tight.err")"
+run tight $tight --set 'optim.store_keep=2 steps' || fail "a tight limit: $(cat "$work/tight.err")"
 [ "$(weights_of tight)" = "$want" ] || fail "with a tight limit of the store other weights are trained"
 [ "$("$bin/caravan" frames ls --store "$work/tight/store" | wc -l)" = 1 ] || fail "the limit does not hold"
+[ "$("$bin/caravan" groups ls --store "$work/tight/store" | grep -o 'step .*' | tr '\n' ' ')" = "step 7 step 7 step 8 step 8 " ] ||
+    fail "the groups of other steps than the last two stay"
 
 one=127.0.0.1 two=127.0.0.1 in_one="" in_two=""
 space=caravan-test-$$

@@ -14,6 +14,7 @@ sed 's/,"times":{[^}]*}//' "$work/out.jsonl" | diff - <(
     sed -n 3p "$work/in.jsonl" | sed 's/}$/,"scores":{"accuracy":[1],"letter":[null],"correct":[1],"parsed":[0],"formatted":[0]}}/'
 ) || fail "scores"
 score --scoring released <"$work/in.jsonl" 2>/dev/null | grep '"id":"b"' | grep -q '"accuracy":\[0\]' || fail "scoring: released"
+expect 64 'store_keep: only optim counts steps' score --store "$work/store" --store-keep '3 steps'
 [ "$("$bin/caravan" groups ls --store "$work/store" | wc -l)" = 3 ] || fail "the store lacks a group"
 "$bin/caravan" groups ls --store "$work/store" | grep -q '^q *quarantined .*no clip' || fail "the store lacks the quarantined group"
 

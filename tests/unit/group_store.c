@@ -3,6 +3,7 @@
 
 #include "shared/base/file.h"
 #include "shared/store/group_store.h"
+#include "shared/store/lmdb_env.h"
 
 static char directory[] = "/tmp/caravan-groups-XXXXXX";
 
@@ -111,6 +112,151 @@ static void test_read_only_creates_nothing(void **state) {
     assert_false(path_exists("/tmp/caravan-no-such-store"));
 }
 
+// ---- what stays
+
+// Saves group `number` of a training run, whose step of two groups is given; with a section unless key is 0.
+static void save_trained(struct group_store *store, int number, int step, unsigned char key) {
+    struct buf json = {0};
+    char id[32];
+    snprintf(id, sizeof id, "e0-%06d", number);
+    assert_int_equal(buf_printf(&json,
+                                ",\"advantages\":[1],\"requires\":{\"policy\":0,\"reference\":0,\"exact\":1,"
+                                "\"order\":%d}",
+                                number),
+                     OK);
+    if (step) assert_int_equal(buf_printf(&json, ",\"trained\":{\"step\":%d}", step), OK);
+    struct group *group = make(id, json.data);
+    const struct section_key section = {{key, (unsigned char)number}};
+    assert_int_equal(group_store_save(store, key ? &section : NULL, SECTION_REWARD, group), OK);
+    group_free(&group);
+    buf_release(&json);
+}
+
+static bool has_group(struct group_store *store, int number) {
+    char id[32];
+    struct group *group;
+    snprintf(id, sizeof id, "e0-%06d", number);
+    assert_int_equal(group_store_get(store, id, &group), OK);
+    const bool found = group != NULL;
+    group_free(&group);
+    return found;
+}
+
+static bool has_section(struct group_store *store, unsigned char key, int number) {
+    const struct section_key section = {{key, (unsigned char)number}};
+    struct group *bare = make("bare", "");
+    bool found;
+    assert_int_equal(group_store_find(store, &section, SECTION_REWARD, bare, &found), OK);
+    group_free(&bare);
+    return found;
+}
+
+static struct group_store *open_own(const char *name) {
+    struct group_store *store;
+    char own[96];
+    snprintf(own, sizeof own, "%s/%s", directory, name);
+    assert_int_equal(group_store_open(&store, own, false), OK);
+    return store;
+}
+
+static void test_the_newest_steps_stay(void **state) {
+    (void)state;
+    struct group_store *store = open_own("steps");
+    group_store_set_keep(store, &(struct group_keep){.steps = 3}, 0);
+    for (int i = 0; i < 20; i++) save_trained(store, i, i / 2 + 1, 0);
+    for (int i = 0; i < 20; i++) assert_true(has_group(store, i) == (i >= 14)); // steps 8, 9 and 10
+    // Optim goes back to step 8: its groups are saved again, and what was trained after it counts by its age.
+    for (int i = 16; i < 20; i++) save_trained(store, i, i / 2 + 1, 0);
+    for (int i = 0; i < 20; i++) assert_true(has_group(store, i) == (i >= 14));
+    save_trained(store, 20, 0, 0); // quarantined: it counts with the step before it
+    for (int i = 21; i < 27; i++) save_trained(store, i, i / 2 + 1, 0);
+    for (int i = 14; i < 27; i++) assert_true(has_group(store, i) == (i >= 22));
+    group_store_close(&store);
+}
+
+static void test_the_newest_bytes_stay(void **state) {
+    (void)state;
+    struct group_store *store = open_own("bytes");
+    int64_t removed, freed;
+    for (int i = 0; i < 100; i++) save_trained(store, i, 1, 0);
+    assert_int_equal(group_store_prune(store, &(struct group_keep){0}, false, &removed, &freed), OK);
+    assert_int_equal(removed, 0);
+    assert_int_equal(group_store_prune(store, &(struct group_keep){.bytes = 1}, false, &removed, &freed), OK);
+    assert_int_equal(removed, 99); // one always stays
+    assert_true(has_group(store, 99));
+    const int64_t each = freed / 99;
+    assert_in_range(each, 100, 400);
+    group_store_set_keep(store, &(struct group_keep){.bytes = 5 * each + 20}, 0);
+    for (int i = 0; i < 40; i++) save_trained(store, i, 1, 0);
+    for (int i = 0; i < 40; i++) assert_true(has_group(store, i) == (i >= 35));
+    assert_false(has_group(store, 99));
+    // A group that is saved again is the newest.
+    save_trained(store, 35, 1, 0);
+    save_trained(store, 40, 1, 0);
+    for (int i = 35; i <= 40; i++) assert_true(has_group(store, i) == (i != 36));
+    group_store_close(&store);
+}
+
+static void test_old_sections_go(void **state) {
+    (void)state;
+    struct group_store *store = open_own("sections");
+    int64_t removed, freed;
+    struct group *group = make("filter", ",\"advantages\":[1]");
+    struct group_record only = {.group = group, .key = {{200}}, .section = SECTION_REWARD, .section_only = true};
+    group_store_set_keep(store, &(struct group_keep){0}, 10);
+    assert_int_equal(group_store_save_all(store, &only, 1), OK);
+    for (int i = 0; i < 30; i++)
+        for (unsigned char key = 1; key < 3; key++) save_trained(store, i, i + 1, key);
+    assert_true(has_section(store, 200, 0)); // it has no place in an order
+    for (int i = 0; i < 30; i++)
+        assert_true(has_section(store, 1, i) == (i >= 19) && has_section(store, 2, i) == (i >= 19));
+    for (int i = 0; i < 30; i++) assert_true(has_group(store, i));
+    struct group *back;
+    assert_int_equal(group_store_get(store, "filter", &back), OK);
+    assert_null(back); // only its section was stored
+    assert_int_equal(group_store_prune(store, &(struct group_keep){.steps = 4}, true, &removed, &freed), OK);
+    assert_int_equal(removed, 26);
+    assert_false(has_section(store, 200, 0) || has_section(store, 1, 29));
+    group_free(&group);
+    group_store_close(&store);
+}
+
+// A store of an earlier version has no order: its groups come first, with the steps that they were trained in.
+static void test_an_old_store_is_pruned(void **state) {
+    (void)state;
+    static const char *const dbis[] = {"order", "numbers", "seqs", "totals", NULL};
+    struct group_store *store = open_own("old");
+    struct lmdb_env *env;
+    struct lmdb_txn *txn;
+    char path[128];
+    int64_t removed, freed;
+    for (int i = 0; i < 6; i++) save_trained(store, i, i + 1, 0);
+    group_store_close(&store);
+    snprintf(path, sizeof path, "%s/old/groups.lmdb", directory);
+    assert_int_equal(lmdb_env_open(&env, path, dbis, NULL), OK);
+    for (int dbi = 0; dbi < 4; dbi++) {
+        for (size_t size = 1; size;) {
+            struct lmdb_cursor cursor;
+            char key[64];
+            assert_int_equal(lmdb_txn_begin_write(env, &txn), OK);
+            assert_int_equal(lmdb_cursor_init(&cursor, txn, dbi, (struct lmdb_val){0}), OK);
+            size = cursor.key.size;
+            assert_true(size <= sizeof key);
+            if (size) memcpy(key, cursor.key.data, size);
+            lmdb_cursor_release(&cursor);
+            status result = size ? lmdb_txn_del(txn, dbi, (struct lmdb_val){key, size}, NULL) : OK;
+            assert_false(lmdb_txn_commit(&txn, &result));
+        }
+    }
+    lmdb_env_close(&env);
+    store = open_own("old");
+    save_trained(store, 6, 7, 0);
+    assert_int_equal(group_store_prune(store, &(struct group_keep){.steps = 3}, false, &removed, &freed), OK);
+    assert_int_equal(removed, 4);
+    for (int i = 0; i < 7; i++) assert_true(has_group(store, i) == (i >= 4));
+    group_store_close(&store);
+}
+
 static int make_directory(void **state) {
     (void)state;
     return mkdtemp(directory) ? 0 : -1;
@@ -123,10 +269,10 @@ static int remove_directory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sections_and_groups),
-        cmocka_unit_test(test_iteration_and_long_ids),
-        cmocka_unit_test(test_read_only_creates_nothing),
-        cmocka_unit_test(test_several_at_once),
+        cmocka_unit_test(test_sections_and_groups),       cmocka_unit_test(test_iteration_and_long_ids),
+        cmocka_unit_test(test_read_only_creates_nothing), cmocka_unit_test(test_several_at_once),
+        cmocka_unit_test(test_the_newest_steps_stay),     cmocka_unit_test(test_the_newest_bytes_stay),
+        cmocka_unit_test(test_old_sections_go),           cmocka_unit_test(test_an_old_store_is_pruned),
     };
     return cmocka_run_group_tests(tests, make_directory, remove_directory);
 }

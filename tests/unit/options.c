@@ -75,6 +75,7 @@ static void mark_fields(const struct option *option, unsigned char *marks, size_
         size_t bytes = option->type == OPTION_BOOL     ? sizeof(bool)
                        : option->type == OPTION_CHOICE ? sizeof(int)
                        : option->type == OPTION_RANGE  ? sizeof(struct option_range)
+                       : option->type == OPTION_KEEP   ? sizeof(struct option_keep)
                        : string                        ? sizeof(const char *)
                                                        : sizeof(double);
         assert_true(option->offset + bytes <= size);
@@ -246,6 +247,35 @@ static void test_mistakes_are_named(void **state) {
     }
 }
 
+static void test_what_is_kept(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        int64_t steps, bytes;
+    } cases[] = {{"all", 0, 0},
+                 {"1 step", 1, 0},
+                 {"100 steps", 100, 0},
+                 {"5B", 0, 5},
+                 {"3KiB", 0, 3072},
+                 {"20GiB", 0, (int64_t)20 << 30},
+                 {"1TiB", 0, (int64_t)1 << 40}};
+    static const char *const bad[] = {"",      "none",    "100",  "100steps",          "-1 steps",       "0 steps",
+                                      "0GiB",  "1.5GiB",  "20GB", "9999999999999999B", "99999999999TiB", "steps",
+                                      "5 GiB", "1 stepss"};
+    struct given given;
+    init_defaults(&given, "optim");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(options_set(&given.options, "store_keep", cases[i].text), OK);
+        assert_int_equal(given.optim.model.common.store_keep.steps, cases[i].steps);
+        assert_int_equal(given.optim.model.common.store_keep.bytes, cases[i].bytes);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(options_set(&given.options, "store_keep", bad[i]), USAGE);
+        assert_non_null(strstr(fail_text(), "store_keep: '"));
+    }
+    options_release(&given.options);
+}
+
 static void test_ranges(void **state) {
     (void)state;
     struct given given;
@@ -366,6 +396,7 @@ int main(void) {
         cmocka_unit_test(test_published_defaults),
         cmocka_unit_test(test_both_spellings_and_forms),
         cmocka_unit_test(test_mistakes_are_named),
+        cmocka_unit_test(test_what_is_kept),
         cmocka_unit_test(test_ranges),
         cmocka_unit_test(test_config_file),
         cmocka_unit_test(test_hash_values_stay),
