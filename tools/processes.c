@@ -20,7 +20,7 @@
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 
-enum { EARLY_SECONDS = 10, FORK_SECONDS = 5, LINE_SIZE = 600, MAX_FAILURES = 5, MAX_BACKOFF = 7 };
+enum { EARLY_SECONDS = 10, BRIEF_SECONDS = 1, FORK_SECONDS = 5, LINE_SIZE = 600, MAX_FAILURES = 5, MAX_BACKOFF = 7 };
 static const double restart_seconds = 0.1;
 
 status processes_init(struct processes *processes, struct deployment *deployment) {
@@ -161,13 +161,13 @@ status processes_reap(struct processes *processes, double now, int64_t settled, 
         const char *newline = strrchr(tail, '\n'), *line = log_skip_time(newline ? newline + 1 : tail);
         snprintf(text, sizeof text, "ended with exit code %d: %s", code, *line ? line : "its log is empty");
     }
-    // A process that was killed is always restarted. One that failed is restarted after a pause, which doubles while it
-    // fails early, and ends the run when it has failed MAX_FAILURES times while the run was not done with one group
-    // more. A wrong command line or bad input that shows at the start, or a user's program that is of no use, ends the
-    // run at once.
+    // A process that was killed is always restarted, at once if it had run for a while. One that failed is restarted
+    // after a pause, which doubles while it fails early, and ends the run when it has failed MAX_FAILURES times while
+    // the run was not done with one group more. A wrong command line or bad input that shows at the start, or a user's
+    // program that is of no use, ends the run at once.
     const bool early = now - process->started < EARLY_SECONDS, program = process->replica->stage->program != NULL;
     const bool useless = !number && (code == USAGE || code == DATAERR) && (!process->ready || program);
-    process->start_after = now + restart_seconds;
+    process->start_after = now + (now - process->started < BRIEF_SECONDS || !number ? restart_seconds : 0);
     if (number == SIGKILL || number == SIGTERM || number == SIGINT || number == SIGHUP) return OK;
     if (settled > process->settled) process->failures = 0;
     if (settled > process->settled) process->settled = settled;
