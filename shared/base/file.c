@@ -173,9 +173,12 @@ status file_append(const char *path, const void *data, size_t size) {
     status result = OK;
     const int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0) return fail(UNAVAILABLE, "%s: cannot write: %s", path, strerror(errno));
+    const off_t end = lseek(fd, 0, SEEK_END);
     const ssize_t written = write(fd, data, size);
-    if (written != (ssize_t)size)
+    if (written != (ssize_t)size) {
         result = fail(UNAVAILABLE, "%s: cannot write: %s", path, strerror(written < 0 ? errno : ENOSPC));
+        if (written > 0) (void)!ftruncate(fd, end);
+    }
     close(fd);
     return result;
 }

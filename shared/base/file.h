@@ -65,8 +65,8 @@ void file_map_release(struct file_map *map);
 // is then untouched and the temporary one removed, unless only the sync of the directory failed.
 status file_write_atomic(const char *path, const void *data, size_t size);
 
-// Appends to the file at `path` with one write, so that no reader sees half of it; makes the file if it is missing.
-// UNAVAILABLE; a part may then have been written.
+// Appends to the file at `path`, of which this process is the only writer, with one write, so that no reader sees half
+// of it; makes the file if it is missing. UNAVAILABLE; the file then has its old content, if it can be truncated.
 status file_append(const char *path, const void *data, size_t size);
 
 // Opens `path` for reading. Until *fd is closed, file_lock_exclusive does not open the same file. DATAERR if the file

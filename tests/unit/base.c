@@ -2,6 +2,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 #include "tests/unit/unit.h"
@@ -183,6 +185,33 @@ static void read_logged_line(char line[256]) {
     close(ends[0]), close(ends[1]), close(saved);
 }
 
+// What does not fit is not begun: a later line must not follow half a line.
+static void test_appending_is_all_or_nothing(void **state) {
+    (void)state;
+    char path[] = "/tmp/caravan-append-XXXXXX";
+    struct buf content = {0};
+    struct rlimit before, small;
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    assert_int_equal(file_append(path, "first\n", 6), OK);
+    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small = before;
+    small.rlim_cur = 10;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    const status part = file_append(path, "second\n", 7), none = file_append("/proc/caravan", "x", 1);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    signal(SIGXFSZ, handler);
+    assert_int_equal(part, UNAVAILABLE);
+    assert_int_equal(none, UNAVAILABLE);
+    assert_int_equal(file_append(path, "third\n", 6), OK);
+    assert_int_equal(file_read(path, &content), OK);
+    assert_string_equal(content.data, "first\nthird\n");
+    buf_release(&content);
+    unlink(path);
+}
+
 static void test_log_lines(void **state) {
     (void)state;
     char line[256];
@@ -349,6 +378,7 @@ int main(void) {
         cmocka_unit_test(test_blocks_are_zeroed_and_grow),
         cmocka_unit_test(test_strings_and_utf8),
         cmocka_unit_test(test_paths),
+        cmocka_unit_test(test_appending_is_all_or_nothing),
         cmocka_unit_test(test_log_lines),
         cmocka_unit_test(test_clocks_run_forward),
         cmocka_unit_test(test_timed_waits_use_the_monotonic_clock),
