@@ -265,6 +265,9 @@ status model_save(struct model *model, const char *dir);
 // Writes the training state (float32 weights, moments, reference, step, version) into `dir`, which must exist.
 status model_save_state(struct model *model, const char *dir);
 
+// Returns the bytes of the tensors that model_save_state writes, and, if `whole`, those of model_save.
+uint64_t model_saved_bytes(const struct model *model, bool whole);
+
 // Reads the training state from `dir`. DATAERR names what is missing or does not fit.
 status model_load_state(struct model *model, const char *dir);
 

@@ -100,6 +100,21 @@ done:
     return result;
 }
 
+uint64_t model_saved_bytes(const struct model *model, bool whole) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; whole && i < safetensors_count(model->store); i++) {
+        const struct stored_tensor *tensor = safetensors_at(model->store, i);
+        bytes += (uint64_t)stored_tensor_count(tensor) * element_size(tensor->type);
+    }
+    for (enum training_state_kind kind = 0; kind < STATE_KINDS; kind++)
+        for (size_t i = 0; i < model->table->count; i++) {
+            const struct parameter *parameter = &model->table->list[i];
+            if (!training_state_has(model, kind, parameter)) continue;
+            bytes += (uint64_t)parameter->count * element_size(training_state_type(model, kind, parameter));
+        }
+    return bytes;
+}
+
 status model_load_state(struct model *model, const char *dir) {
     if (!model->trainer) return fail(BUG, "the model was not opened for training");
     struct arena arena = {0};
