@@ -141,6 +141,7 @@ struct optim_options {
     int64_t ema_every; // 0: never
     double ema_decay;
     int64_t save_every;                                // 0: the last step only
+    int64_t keep, keep_every;                          // 0: all; none more
     int publish;                                       // optim_publish
     const char *gradients;                             // NULL: not asked for
     const char *gradient_precision, *moment_precision; // "float32", "bfloat16"; NULL: the device's default

@@ -1,11 +1,13 @@
 // The directories that outlive the process: a checkpoint, OUT/step-NNNNNN, is a model directory with the training state
 // and the file `progress`; a state, OUT/state-NNNNNN, has only the latter two. Each is written under another name and
 // renamed when it is complete.
-#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "shared/base/clock.h"
@@ -18,8 +20,7 @@ static const char progress_name[] = "progress";
 // The step, the cursor and the step of the reference, for printf and scanf.
 #define PROGRESS_FORMAT "caravan-progress 1\nstep %lld\ncursor %lld\naveraged %lld\n"
 
-// Returns N for the name "PREFIX-N", -1 for any other name.
-static int64_t checkpoint_number(const char *name, const char *prefix) {
+int64_t checkpoint_number(const char *name, const char *prefix) {
     size_t length = strlen(prefix);
     if (strncmp(name, prefix, length) != 0 || name[length] != '-') return -1;
     char *end;
@@ -27,22 +28,23 @@ static int64_t checkpoint_number(const char *name, const char *prefix) {
     return end == name + length + 1 || *end ? -1 : number;
 }
 
-// Removes the states of other steps, and what a crash has left incomplete.
-static status checkpoint_remove_old(const struct optim *optim, struct arena *arena) {
-    DIR *dir = opendir(optim->options->out);
-    if (!dir) return fail(UNAVAILABLE, "%s: %s", optim->options->out, strerror(errno));
-    status result = OK;
-    for (struct dirent *entry; result == OK && (entry = readdir(dir));) {
-        const char *name = entry->d_name;
-        size_t length = strlen(name);
-        bool incomplete = length > 4 && !strcmp(name + length - 4, ".tmp") && strncmp(name, "metrics", 7) != 0;
-        int64_t state = checkpoint_number(name, "state");
-        if (!incomplete && (state < 0 || state == optim->saved_step)) continue;
-        char *path = path_join(arena, optim->options->out, name);
-        result = path ? dir_remove(path) : fail_oom();
-    }
-    closedir(dir);
-    return result;
+bool checkpoint_is_complete(DIR *out, const char *name) {
+    char progress[NAME_MAX + 1 + sizeof progress_name];
+    snprintf(progress, sizeof progress, "%s/%s", name, progress_name);
+    return faccessat(dirfd(out), progress, F_OK, 0) == 0;
+}
+
+// Fails without writing anything if the disk has too little room, so that the other files on it can still grow: with
+// UNAVAILABLE. A file system that does not say how much it has is tried.
+static status checkpoint_check_room(const struct optim *optim, const char *path, bool whole) {
+    const double mega = 1e6;
+    const uint64_t needed = model_saved_bytes(optim->model, whole);
+    struct statvfs disk;
+    if (statvfs(optim->options->out, &disk) || !disk.f_blocks) return OK;
+    const uint64_t free = (uint64_t)(geteuid() ? disk.f_bavail : disk.f_bfree) * disk.f_frsize;
+    if (free >= needed) return OK;
+    return fail(UNAVAILABLE, "%s: %s (it needs %.1f MB, %.1f MB are free)", path, strerror(ENOSPC),
+                (double)needed / mega, (double)free / mega);
 }
 
 status checkpoint_write(struct optim *optim, bool whole) {
@@ -53,7 +55,7 @@ status checkpoint_write(struct optim *optim, bool whole) {
     status result = OK;
     char *name = arena_printf(&arena, "%s-%06lld", whole ? "step" : "state", (long long)step);
     char *path = name ? path_join(&arena, out, name) : NULL;
-    char *old = path ? arena_printf(&arena, "%s.old", path) : NULL;
+    char *old = path ? arena_printf(&arena, "%s.old.tmp", path) : NULL; // an incomplete one of that name
     char *temporary = path ? arena_printf(&arena, "%s.tmp", path) : NULL;
     char *progress_path = temporary ? path_join(&arena, temporary, progress_name) : NULL;
     char *progress =
@@ -61,6 +63,7 @@ status checkpoint_write(struct optim *optim, bool whole) {
     char *latest = path_join(&arena, out, "latest"), *new_latest = path_join(&arena, out, "latest.tmp");
     if (!old || !progress_path || !progress || !latest || !new_latest) TRY_TO(result, done, fail_oom());
     TRY_TO(result, done, dir_remove(temporary));
+    TRY_TO(result, done, checkpoint_check_room(optim, path, whole));
     TRY_TO(result, done, dir_make(temporary));
     if (whole) TRY_TO(result, done, model_save(optim->model, temporary));
     TRY_TO(result, done, model_save_state(optim->model, temporary));
@@ -70,17 +73,17 @@ status checkpoint_write(struct optim *optim, bool whole) {
     if ((path_exists(path) && rename(path, old)) || rename(temporary, path))
         TRY_TO(result, done, fail(UNAVAILABLE, "%s: %s", path, strerror(errno)));
     TRY_TO(result, done, dir_remove(old));
-    TRY_TO(result, done, dir_sync(out));
     if (whole) {
         unlink(new_latest);
         if (symlink(name, new_latest) || rename(new_latest, latest))
             TRY_TO(result, done, fail(UNAVAILABLE, "%s: cannot write: %s", latest, strerror(errno)));
     }
+    TRY_TO(result, done, dir_sync(out));
     optim->saved_step = step;
     optim->saved_whole = whole;
     optim->saved_at = clock_monotonic();
     optim->save_seconds = optim->saved_at - started;
-    result = checkpoint_remove_old(optim, &arena);
+    if (retention_apply(optim) != OK) log_info("%s", fail_text());
 done:
     if (result != OK) {
         char *reason = arena_strndup(&arena, fail_text(), strlen(fail_text()));
@@ -126,12 +129,10 @@ status checkpoint_resume(struct optim *optim) {
         const bool whole = number >= 0;
         if (!whole) number = checkpoint_number(entry->d_name, "state");
         if (number <= newest_step) continue;
-        char *path = path_join(&arena, optim->options->out, entry->d_name);
-        char *progress = path ? path_join(&arena, path, progress_name) : NULL;
-        if (!progress) TRY_TO(result, done, fail_oom());
-        if (!path_exists(progress)) continue;
+        if (!checkpoint_is_complete(entries, entry->d_name)) continue;
         newest_step = number;
-        newest = path;
+        newest = path_join(&arena, optim->options->out, entry->d_name);
+        if (!newest) TRY_TO(result, done, fail_oom());
         optim->saved_whole = whole;
     }
     if (newest) {
@@ -149,7 +150,7 @@ status checkpoint_resume(struct optim *optim) {
 done:
     optim->saved_step = model_version(optim->model); // after a failure, too: what was loaded is not written again
     optim->saved_at = clock_monotonic();
-    if (result == OK) result = checkpoint_remove_old(optim, &arena); // it may fill the disk
+    if (result == OK) result = retention_apply(optim); // what is old may fill the disk
     if (entries) closedir(entries);
     arena_release(&arena);
     return result;

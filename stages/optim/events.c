@@ -13,7 +13,7 @@
 // TensorBoard reads the files in the order of their names.
 #define EVENTS_NAME "events.out.tfevents.%010lld.caravan"
 
-// Sets optim->events_path to the path with the next number.
+// Sets optim->events.path to the path with the next number.
 static status events_choose_path(struct optim *optim) {
     const char *out = optim->options->out;
     const size_t size = strlen(out) + sizeof "/" EVENTS_NAME + 20; // a number of 20 digits at most
@@ -25,8 +25,8 @@ static status events_choose_path(struct optim *optim) {
         if (sscanf(entry->d_name, EVENTS_NAME, &number) == 1 && number > last) last = number;
     }
     closedir(dir);
-    TRY(NEW(&optim->events_path, size));
-    snprintf(optim->events_path, size, "%s/" EVENTS_NAME, out, last + 1);
+    TRY(NEW(&optim->events.path, size));
+    snprintf(optim->events.path, size, "%s/" EVENTS_NAME, out, last + 1);
     return OK;
 }
 
@@ -40,14 +40,14 @@ status events_append(struct optim *optim, const struct step_metrics *metrics) {
     struct buf records = {0};
     status result = OK;
     metrics_list(metrics, scalars);
-    if (!optim->events_path) {
+    if (!optim->events.path) {
         TRY_TO(result, done, events_choose_path(optim));
         TRY_TO(result, done, event_file_begin(&records, now, metrics->step));
     }
     TRY_TO(result, done,
            event_file_step(&records, now, metrics->step, scalars, METRIC_COUNT, histograms,
                            sizeof histograms / sizeof *histograms));
-    result = file_append(optim->events_path, records.data, records.size);
+    result = append_queue_add(&optim->events, records.data, records.size);
 done:
     buf_release(&records);
     return result;

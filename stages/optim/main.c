@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
@@ -78,6 +79,29 @@ static status optim_submit(void *state, struct group *group) {
     return OK;
 }
 
+// Writes the last checkpoint. In a pipeline, where every step would have to be trained again, it is tried for a while.
+static status optim_write_last(struct optim *optim) {
+    enum { PATIENCE_S = 600, PAUSE_S = 5, SAID_EVERY_S = 60 };
+    const double begun = clock_monotonic();
+    double said = -SAID_EVERY_S; // when it was last said, in seconds since `begun`
+    for (;;) {
+        const int64_t saved_step = optim->saved_step;
+        status result = checkpoint_write(optim, true);
+        const double waited = clock_monotonic() - begun;
+        if (result != UNAVAILABLE || !stage_in_pipeline(optim->context)) return result;
+        if (waited >= PATIENCE_S)
+            return fail(UNAVAILABLE,
+                        "%s. The steps after %lld are lost: make room, and the same command trains them again",
+                        fail_text(), (long long)saved_step);
+        if (waited - said >= SAID_EVERY_S) {
+            log_info("%s; it is tried again for %.0f s: make room in %s", fail_text(), PATIENCE_S - waited,
+                     optim->options->out);
+            said = waited;
+        }
+        sleep(PAUSE_S);
+    }
+}
+
 // Writes the last checkpoint, unless the newest one has the last step already. A state of that step is as good, unless
 // a model directory is needed.
 static status optim_save_last(struct optim *optim, bool need_whole) {
@@ -88,24 +112,30 @@ static status optim_save_last(struct optim *optim, bool need_whole) {
     if (optim->finished || !optim->model) return OK;
     optim->finished = true;
     const bool due = model_version(optim->model) > optim->saved_step || (need_whole && !optim->saved_whole);
-    return due ? checkpoint_write(optim, true) : OK;
+    return due ? optim_write_last(optim) : OK;
 }
 
 // Writes a checkpoint when it is due; in a pipeline also the state from time to time, so that a crash costs little.
-// When it cannot be written, for example on a full disk, training continues until the next one is due.
+// When it cannot be written, for example on a full disk, training continues until the next one is due or a minute
+// later.
 static status optim_on_idle(void *state, bool run_over) {
-    enum { STATE_INTERVAL = 50 }; // times the seconds that the last save took
+    enum { STATE_INTERVAL = 50, RETRY_S = 60 }; // times the seconds that the last save took
     struct optim *optim = state;
     const int64_t step = model_version(optim->model), save_every = optim->options->save_every;
     if (run_over) return optim_save_last(optim, true);
     if (!optim->unsaved) return OK;
     optim->unsaved = false;
-    const bool whole = save_every && step % save_every == 0;
+    const bool now = save_every && step % save_every == 0;
     const double elapsed = clock_monotonic() - optim->saved_at;
-    if (!whole && (!stage_in_pipeline(optim->context) || elapsed <= STATE_INTERVAL * optim->save_seconds)) return OK;
+    const bool state_due = stage_in_pipeline(optim->context) && elapsed > STATE_INTERVAL * optim->save_seconds;
+    if (!now && !state_due && !(optim->save_failed && elapsed >= RETRY_S)) return OK;
+    const bool whole = now || optim->unsaved_whole;
     status result = checkpoint_write(optim, whole);
-    if (result == OK || result == BUG) return result;
-    log_info("%s; training goes on without it", fail_text());
+    if (result == BUG) return result;
+    optim->unsaved_whole = result != OK && whole;
+    optim->save_failed = result != OK;
+    if (result == OK) return OK;
+    log_info("%s; training goes on and saves a later step", fail_text());
     optim->saved_at = clock_monotonic();
     return OK;
 }
@@ -116,7 +146,7 @@ static status optim_step(struct optim *optim) {
     char rewards[64] = ""; // supervised groups have none
     status result = OK;
     TRY_TO(result, done, step_train(optim, optim->batch, optim->batch_count, &metrics));
-    TRY_TO(result, done, metrics_append(optim->options->out, &metrics));
+    TRY_TO(result, done, metrics_append(optim, &metrics));
     TRY_TO(result, done, events_append(optim, &metrics));
     if (!isnan(metrics.reward))
         snprintf(rewards, sizeof rewards, "reward %.3f, accuracy %.3f, ", metrics.reward, metrics.accuracy);
@@ -162,7 +192,8 @@ static status optim_close(void *state) {
     model_free(&optim->model);
     free(optim->batch);
     free(optim->lent_name);
-    free(optim->events_path);
+    append_queue_release(&optim->metrics);
+    append_queue_release(&optim->events);
     free(optim);
     return result;
 }

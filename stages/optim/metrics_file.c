@@ -11,13 +11,20 @@
 
 static const char metrics_name[] = "metrics.jsonl";
 
-status metrics_append(const char *out, const struct step_metrics *metrics) {
-    struct event_scalar list[METRIC_COUNT];
+// Sets queue->path to OUT/metrics.jsonl.
+static status metrics_set_path(struct append_queue *queue, const char *out) {
     struct arena arena = {0};
+    const char *path = path_join(&arena, out, metrics_name);
+    queue->path = path ? strdup(path) : NULL;
+    arena_release(&arena);
+    return queue->path ? OK : fail_oom();
+}
+
+status metrics_append(struct optim *optim, const struct step_metrics *metrics) {
+    struct event_scalar list[METRIC_COUNT];
     struct buf line = {0};
     status result = OK;
-    char *path = path_join(&arena, out, metrics_name);
-    if (!path) TRY_TO(result, done, fail_oom());
+    if (!optim->metrics.path) TRY(metrics_set_path(&optim->metrics, optim->options->out));
     TRY_TO(result, done, buf_printf(&line, "{\"step\": %lld", (long long)metrics->step));
     metrics_list(metrics, list);
     for (size_t i = 0; i < METRIC_COUNT; i++)
@@ -25,10 +32,9 @@ status metrics_append(const char *out, const struct step_metrics *metrics) {
                isfinite(list[i].value) ? buf_printf(&line, ", \"%s\": %.9g", list[i].tag, list[i].value)
                                        : buf_printf(&line, ", \"%s\": null", list[i].tag));
     TRY_TO(result, done, buf_puts(&line, "}\n"));
-    result = file_append(path, line.data, line.size);
+    result = append_queue_add(&optim->metrics, line.data, line.size);
 done:
     buf_release(&line);
-    arena_release(&arena);
     return result;
 }
 

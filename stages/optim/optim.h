@@ -4,6 +4,7 @@
 #ifndef STAGES_OPTIM_OPTIM_H
 #define STAGES_OPTIM_OPTIM_H
 
+#include <dirent.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -15,6 +16,14 @@
 #include "shared/model/model.h"
 #include "shared/stage/stage.h"
 #include "shared/stage/stage_model.h"
+
+// Records for the end of a file that could not be written yet. A zeroed struct but for the path, which is the heap's,
+// is an empty one.
+struct append_queue {
+    char *path;
+    struct buf waiting;
+    bool failing; // the last attempt failed
+};
 
 struct optim {
     const struct optim_options *options;
@@ -30,11 +39,14 @@ struct optim {
     bool saved_whole;      // that was a checkpoint
     double saved_at;       // monotonic seconds
     double save_seconds;   // that it took, or that the first will take
+    bool unsaved_whole;    // the last attempt to write one failed, and it was a checkpoint
+    bool save_failed;      // the last attempt failed
 
     // Of the files of lent weights: what is unique to this process; NULL: each version is written to a file.
     char *lent_name;
 
-    char *events_path; // of the file for TensorBoard; NULL before the first step
+    // metrics.jsonl and this process's file for TensorBoard; without a path before the first step.
+    struct append_queue metrics, events;
 
     // The groups of the next step in the order in which they came; then the same groups, to be returned.
     struct group **batch;
@@ -107,7 +119,8 @@ void metrics_list(const struct step_metrics *metrics, struct event_scalar list[M
 // ---- publish.c ----
 
 // Publishes the newest policy, and the newest reference if `both`: writes their files, or lends them where the option
-// `publish` says so and the device can. Does nothing outside a pipeline. UNAVAILABLE.
+// `publish` says so and the device can. Does nothing outside a pipeline. While a file cannot be written, for example on
+// a full disk, tries again; END when asked to stop meanwhile. DATAERR, UNAVAILABLE.
 status publish_weights(struct optim *optim, bool both);
 
 // Removes the files of weights that an earlier process published. Called after the first publish_weights.
@@ -115,14 +128,23 @@ void publish_remove_old(const struct optim *optim);
 
 // ---- metrics_file.c ----
 
-// Appends a line to OUT/metrics.jsonl. UNAVAILABLE.
-status metrics_append(const char *out, const struct step_metrics *metrics);
+// Appends a line to OUT/metrics.jsonl.
+status metrics_append(struct optim *optim, const struct step_metrics *metrics);
 
 // Whether there is an OUT/metrics.jsonl: the first step writes it, long before the first checkpoint.
 bool metrics_exist(const char *out);
 
 // Removes the lines of the steps after `step`, which will be trained again. A missing file is fine.
 status metrics_truncate(const char *out, int64_t step);
+
+// ---- append_queue.c ----
+
+// Appends the record to the queue's file, after those that could not be written earlier. While the file cannot be
+// written they stay in the queue, and the log says so once.
+status append_queue_add(struct append_queue *queue, const void *data, size_t size);
+
+// Writes what waits, or logs that it is missing; frees everything.
+void append_queue_release(struct append_queue *queue);
 
 // ---- events.c ----
 
@@ -133,12 +155,24 @@ status events_append(struct optim *optim, const struct step_metrics *metrics);
 // ---- checkpoint.c ----
 
 // Writes OUT/step-NNNNNN if `whole`: a model directory, the training state and the cursor; and moves the link
-// OUT/latest to it. Otherwise writes OUT/state-NNNNNN: only what is needed to resume. Removes older states. On failure
-// the older checkpoints and states are as they were, and nothing incomplete is left. UNAVAILABLE, DATAERR.
+// OUT/latest to it. Otherwise writes OUT/state-NNNNNN: only what is needed to resume. Then applies retention_apply. On
+// failure the older checkpoints and states are as they were, and nothing incomplete is left. UNAVAILABLE, DATAERR.
 status checkpoint_write(struct optim *optim, bool whole);
 
 // Loads the newest checkpoint or state under OUT, if there is one; else the training state in options->model.dir, if
 // there is one. Removes what an earlier process has left incomplete. DATAERR when it cannot be read; UNAVAILABLE.
 status checkpoint_resume(struct optim *optim);
+
+// Returns N for the name "PREFIX-N", -1 for any other name.
+int64_t checkpoint_number(const char *name, const char *prefix);
+
+// Whether NAME in the directory OUT has everything that checkpoint_write writes.
+bool checkpoint_is_complete(DIR *out, const char *name);
+
+// ---- retention.c ----
+
+// Removes from OUT what is incomplete, the states of other steps than saved_step, and the complete checkpoints that the
+// options `keep` and `keep_every` do not keep and no other link than `latest` refers to. UNAVAILABLE.
+status retention_apply(const struct optim *optim);
 
 #endif

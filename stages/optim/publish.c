@@ -32,6 +32,23 @@ static char *publish_name(struct arena *arena, const struct optim *optim, bool r
     return arena_printf(arena, "%s-%06lld.safetensors", kind, (long long)version);
 }
 
+// Writes a file of weights. While it cannot be written, tries again every few seconds.
+static status publish_write(struct optim *optim, bool reference, const char *path, uint64_t *hash) {
+    enum { PAUSE_S = 2, SAID_EVERY_S = 60 };
+    const double begun = clock_monotonic();
+    double said = -SAID_EVERY_S; // when it was last said, in seconds since `begun`
+    for (;;) {
+        status result = model_publish(optim->model, reference, path, hash);
+        const double waited = clock_monotonic() - begun;
+        if (result != UNAVAILABLE && said >= 0) log_info("%s: written after %.0f s", path, waited);
+        if (result != UNAVAILABLE) return result;
+        if (waited - said >= SAID_EVERY_S) log_info("%s; the run waits until it can be written", fail_text());
+        if (waited - said >= SAID_EVERY_S) said = waited;
+        if (stage_stopping(optim->context)) return END;
+        sleep(PAUSE_S);
+    }
+}
+
 static status publish_one(struct optim *optim, bool reference) {
     struct stage_weights weights = {.reference = reference,
                                     .version = reference ? optim->ema_step : model_version(optim->model)};
@@ -46,7 +63,7 @@ static status publish_one(struct optim *optim, bool reference) {
         TRY_TO(result, done, model_lend(optim->model, reference, copied, path, &weights.hash));
     } else {
         stage_recycle(optim->context, reference, temporary); // model_publish overwrites a file of that name
-        TRY_TO(result, done, model_publish(optim->model, reference, path, &weights.hash));
+        TRY_TO(result, done, publish_write(optim, reference, path, &weights.hash));
     }
     weights.path = path;
     result = stage_publish(optim->context, &weights);

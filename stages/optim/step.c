@@ -157,7 +157,8 @@ status step_train(struct optim *optim, struct group **groups, size_t count, stru
         TRY(model_update_ema(optim->model, options->ema_decay));
         optim->ema_step = step;
     }
-    TRY(publish_weights(optim, ema_due));
+    const status published = publish_weights(optim, ema_due);
+    if (published != END) TRY(published); // asked to stop: nobody needs them now
     metrics->seconds = clock_monotonic() - started;
     return OK;
 }

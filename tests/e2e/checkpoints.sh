@@ -1,0 +1,153 @@
+# What optim does with the disk: which checkpoints it keeps, where it may be killed while it writes one and removes another,
+# and a disk that is full for a while. `prlimit --fsize` stands for the full disk: no file may grow beyond it.
+. "$(dirname "$0")/common.sh"
+. "$(dirname "$0")/run-helpers.sh"
+trap '' XFSZ # writing more than allowed is then an error, as on a full disk
+runner= pid=
+trap 'kill $runner $pid 2>/dev/null || true; rm -rf "$work"' EXIT
+
+echo "What is it? It is a red square, and then it is a blue circle." >"$work/text.txt"
+cat >"$work/shape.json" <<'END'
+{"model_type": "qwen2_5_vl", "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
+ "vocab_size": 320, "tie_word_embeddings": true, "rope_scaling": {"type": "mrope", "mrope_section": [4, 6, 6]},
+ "vision_config": {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 64, "fullatt_block_indexes": [0]}}
+END
+cd "$work"
+"$bin/caravan" init model --shape shape.json --train-tokenizer text.txt --seed 3
+for i in $(seq 8); do
+    echo "{\"v\":1,\"id\":\"$i\",\"prompt\":{\"messages\":[{\"role\":\"user\",\"content\":\"What is $i?\"}],\"solution\":\"<answer>x</answer>\"},\"completions\":[{\"text\":\"It is $i.\",\"finish\":\"eos\"}],\"advantages\":[1]}"
+done >groups
+optim() { "$bin/caravan-optim" --stdio --model model --groups-per-step 1 --steps 8 --lr 1e-3 --threads 1 --save-every 1 "$@"; }
+
+# Kept are the two newest, every third, and the one with a link.
+mkdir kept
+ln -s step-000002 kept/best
+head -7 groups | optim --out kept --keep 2 --keep-every 3 >out 2>err || fail "optim: $(cat err)"
+[ "$(cd kept && echo step-*)" = "step-000002 step-000003 step-000006 step-000007" ] || fail "kept: $(ls kept)"
+optim --out kept --keep 1 </dev/null >out 2>err || fail "optim: $(cat err)"
+[ "$(cd kept && echo step-*)" = "step-000002 step-000007" ] || fail "kept by a new process: $(ls kept)"
+grep -q "resuming from kept/step-000007, step 7" err || fail "not the newest one: $(cat err)"
+optim --out kept </dev/null >out 2>err
+[ "$(cd kept && echo step-*)" = "step-000002 step-000007" ] || fail "all are kept: $(ls kept)"
+expect 64 "keep" "$bin/caravan-optim" --stdio --model model --out bad --keep -1
+expect 64 "keep.every" "$bin/caravan-optim" --stdio --model model --out bad --keep-every x
+
+# Killed before any of its changes to the directory, it leaves the checkpoint of step 1 or that of step 2, complete.
+if ! grep -q '__[at]san_init' "$bin/caravan-optim"; then # a sanitizer must be loaded first
+    cat >killer.c <<'END'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+static void count(void) {
+    static int calls;
+    const char *last = getenv("KILL_AT");
+    if (last && ++calls == atoi(last)) kill(getpid(), SIGKILL);
+}
+#define BEFORE(name, parameters, arguments) \
+    int name parameters { count(); return ((int (*) parameters)dlsym(RTLD_NEXT, #name)) arguments; }
+BEFORE(rename, (const char *from, const char *to), (from, to))
+BEFORE(unlink, (const char *path), (path))
+BEFORE(remove, (const char *path), (path))
+BEFORE(symlink, (const char *to, const char *path), (to, path))
+BEFORE(mkdir, (const char *path, mode_t mode), (path, mode))
+BEFORE(fsync, (int fd), (fd))
+END
+    cc -shared -fPIC -o killer.so killer.c
+    head -1 groups | optim --out one --keep 1 >out 2>err
+    files() { (cd "$1" && stat -c '%n %s' *); }
+    files one/step-000001 >wanted
+    ended= removals=0
+    for at in $(seq 80); do
+        rm -rf two
+        cp -r one two
+        code=0
+        sed -n 2p groups | KILL_AT=$at LD_PRELOAD=$work/killer.so optim --out two --keep 1 >out 2>err || code=$?
+        newest=$(cd two && ls -d step-*/progress | sort | tail -1)
+        [ -n "$newest" ] && files "two/${newest%/progress}" | cmp - wanted || fail "killed at $at: $(ls two/*)"
+        if ls two/*.tmp/model.safetensors >/dev/null 2>&1 && [ "$newest" = step-000002/progress ]; then
+            removals=$((removals + 1))
+            optim --out two --keep 1 </dev/null >out 2>err || fail "killed at $at and started again: $(cat err)"
+            [ "$(cd two && echo step-*)" = step-000002 ] || fail "killed at $at, what is left is not removed: $(ls two)"
+        fi
+        if [ $code = 0 ]; then
+            ended=$at
+            break
+        fi
+        [ $code = 137 ] || fail "killed at $at: exit $code: $(cat err)"
+    done
+    [ -n "$ended" ] && [ "$ended" -gt 15 ] && [ $removals -gt 0 ] || fail "killed $ended times, $removals while it removed the old one"
+fi
+
+# No room for metrics and checkpoints while step 2 is trained: said once, and written when there is room.
+wait_for_line() { # FILE PATTERN
+    for _ in $(seq 400); do
+        if grep -qs -e "$2" "$1"; then return; fi
+        sleep 0.05
+    done
+    fail "no line like '$2' in: $(cat "$1")"
+}
+mkfifo in
+exec 4> >(cat >trained) 5> >(cat >err)
+optim --out full <in >&4 2>&5 4>&- 5>&- &
+pid=$!
+exec 3>in 4>&- 5>&-
+sed -n 1p groups >&3
+wait_for_line trained '"trained":{"step":1}'
+child=$(pgrep -P $pid caravan-optim || echo $pid)
+prlimit --pid "$child" --fsize=1:unlimited
+sed -n 2,3p groups >&3
+wait_for_line trained '"trained":{"step":3}'
+prlimit --pid "$child" --fsize=unlimited:unlimited
+sed -n 4p groups >&3
+exec 3>&-
+wait $pid || fail "optim ended with exit $? when the disk was full: $(cat err)"
+wait_for_line err "4 groups, "
+[ "$(grep -c 'full/metrics.jsonl: cannot write: File too large; training goes on' err)" = 1 ] || fail "metrics: $(cat err)"
+[ "$(grep -c 'full/events.*: can be written again' err)" = 1 ] || fail "events: $(cat err)"
+[ "$(grep -c 'checkpoint of step [23]: .*File too large; training goes on' err)" = 2 ] || fail "checkpoints: $(cat err)"
+[ "$(cd full && echo step-*)" = "step-000001 step-000004" ] || fail "checkpoints on a full disk: $(ls full)"
+[ "$(grep -o '"step": [0-9]*' full/metrics.jsonl | tr -dc '1-9')" = 1234 ] || fail "metrics: $(cat full/metrics.jsonl)"
+[ "$(grep -ao grad_norm full/events* | wc -l)" = 4 ] || fail "a step is missing in $(ls full/events*)"
+
+# In a pipeline the run waits for room for weights, and at the end for room for the checkpoint.
+cat >p.yaml <<END
+run: run
+model: model
+threads: 1
+precision: float32
+seed: 7
+stages:
+  - source: {data: data.jsonl, template: none, group_size: 1, groups_per_step: 1, epochs: 1}
+  - complete: {program: ./complete.sh}
+  - optim: {lr: 1.0e-3, ema_every: 1}
+END
+for i in $(seq 8); do
+    echo "{\"id\": \"$i\", \"prompt\": {\"messages\": [{\"role\": \"user\", \"content\": \"What is $i?\"}], \"problem_type\": \"numerical\", \"solution\": \"<answer>1</answer>\"}}"
+done >data.jsonl
+cat >complete.sh <<'END'
+#!/bin/sh
+exec sed -u -e 's/}$/,"completions":[{"text":"a","finish":"eos"}],"rewards":{"accuracy":[0],"format":[0],"total":[0]},"advantages":[1]}/' -e 'e sleep 0.2'
+END
+chmod +x complete.sh
+run whole || fail "whole: $(cat whole.err)"
+run tight &
+runner=$!
+wait_for_step tight 2
+child=$(pgrep -f "caravan-optim.*$work/tight")
+size=$(stat -c %s whole/checkpoints/latest/model.safetensors)
+prlimit --pid "$child" --fsize=$((size / 2)):unlimited
+wait_for_line tight/logs/optim.log "weights/.*cannot write: File too large; the run waits"
+step=$(wc -l <tight/metrics.jsonl)
+sleep 1
+[ "$(wc -l <tight/metrics.jsonl)" -le $((step + 1)) ] || fail "steps are trained whose weights nobody can get"
+prlimit --pid "$child" --fsize=$((size * 2)):unlimited
+wait_for_line tight/logs/optim.log "checkpoint of step 8: .*File too large; it is tried again for [0-9]* s: make room in "
+kill -0 $runner || fail "the run ended without its checkpoint: $(cat tight.err)"
+prlimit --pid "$child" --fsize=unlimited:unlimited
+wait $runner || fail "tight: exit $?: $(cat tight.err)"
+[ "$(weights_of tight)" = "$(weights_of whole)" ] || fail "a disk that was full for a while changes the weights"
+check_steps tight 8
