@@ -120,7 +120,8 @@ static char *json_put_decimal(char *at, struct json_decimal decimal) {
     }
     if (decimal.exponent >= -4 && decimal.decimals <= 0) return json_put_digits(at, decimal.digits);
     if (decimal.exponent < 0 && decimal.exponent >= -4) {
-        memcpy(at, "0.000000", 8);
+        memset(at, '0', 8);
+        at[1] = '.';
         return json_put_digits(at + 1 - decimal.exponent, decimal.digits);
     }
     char digits[32];
