@@ -64,22 +64,21 @@ static status run_count_steps(const struct deployment *deployment, int64_t *step
     struct optim_options optim;
     struct source_options source;
     struct options parsed = {0};
-    struct dataset *data = NULL;
+    size_t groups;
     status result = pipeline_options(pipeline_optim(pipeline), &parsed, &optim);
     *steps = result == OK ? optim.steps : 0;
     options_release(&parsed);
     if (result != OK || *steps) return result;
     result = pipeline_options(&pipeline->stages[0], &parsed, &source);
-    if (result == OK) result = dataset_open(&data, &source);
+    if (result == OK) result = dataset_count_groups(&source, &groups);
     if (result == OK) {
-        int64_t count = (int64_t)dataset_count(data) / source.groups_per_step;
+        int64_t count = (int64_t)groups / source.groups_per_step;
         if (source.max_steps && source.max_steps < count) count = source.max_steps;
         *steps = count > 0 ? count : 1;
     } else if (deployment->machines > 1) {
         result = fail_prefix(
             result, "this machine cannot count the steps: set optim's `steps`, or copy the data to this machine");
     }
-    dataset_free(&data);
     options_release(&parsed);
     return result;
 }

@@ -150,6 +150,14 @@ void dataset_free(struct dataset **dataset) {
     *dataset = NULL;
 }
 
+status dataset_count_groups(const struct source_options *options, size_t *count) {
+    struct dataset *dataset = NULL;
+    status result = dataset_prepare(&dataset, options);
+    if (result == OK) *count = dataset_count(dataset);
+    dataset_free(&dataset);
+    return result;
+}
+
 status dataset_each(const struct source_options *options,
                     status (*visit)(void *context, const struct dataset_sample *sample), void *context) {
     struct dataset *dataset = NULL;

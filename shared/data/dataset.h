@@ -19,6 +19,10 @@ struct dataset;
 // contain their messages. Free with dataset_free.
 status dataset_open(struct dataset **out, const struct source_options *options);
 
+// *count = what dataset_count returns for these options. The records are counted but not read, so it takes a tenth of
+// the time. Failures as dataset_open, but for invalid records.
+status dataset_count_groups(const struct source_options *options, size_t *count);
+
 // A sample as the file has it.
 struct dataset_sample {
     size_t line;               // of its record, from 1
