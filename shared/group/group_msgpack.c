@@ -1,7 +1,7 @@
 // A group as one msgpack map, both ways, by the table of fields. Arrays of floats and doubles are flat: one bin of
-// little-endian numbers. Equal neighbours among the weight versions of a completion's tokens are one run [count,
-// value]; earlier versions wrote each number. A key that the table does not know carries an ext of type 1 with its JSON
-// text.
+// little-endian numbers. So are arrays of integers, as 32 bits each, if all of them fit. Equal neighbours among the
+// weight versions of a completion's tokens are one run [count, value]. Earlier versions wrote each integer. A key that
+// the table does not know carries an ext of type 1 with its JSON text.
 //
 // The input is not trusted: lengths are checked against the bytes present before msgpack-c allocates for them,
 // strings must be UTF-8, unknown keys JSON.
@@ -91,10 +91,26 @@ static status group_unpack_runs(struct arena *arena, struct completion *completi
     return OK;
 }
 
+static status group_unpack_flat_ints(struct arena *arena, void *array, const msgpack_object_bin *from,
+                                     const struct field_path *path) {
+    if (from->size % sizeof(int32_t)) return field_fail(path, "not an array of integers");
+    TRY(field_array_new(arena, array, from->size / sizeof(int32_t), sizeof(int64_t)));
+    const struct field_array loaded = field_array_load(array);
+    int64_t *integers = loaded.data;
+    for (size_t i = 0; i < loaded.count; i++) {
+        int32_t value;
+        memcpy(&value, from->ptr + i * sizeof value, sizeof value);
+        integers[i] = value;
+    }
+    return OK;
+}
+
 static status group_unpack_array(struct arena *arena, const struct field *field, void *array,
                                  const msgpack_object *from, const struct field_path *path) {
     if (field->type == FIELD_FLOATS || field->type == FIELD_DOUBLES)
         return group_unpack_flat(arena, field->type, array, from, path);
+    if (field->type == FIELD_INTS && from->type == MSGPACK_OBJECT_BIN)
+        return group_unpack_flat_ints(arena, array, &from->via.bin, path);
     if (from->type != MSGPACK_OBJECT_ARRAY) return field_fail(path, "not an array");
     size_t size = field_element_size(field);
     TRY(field_array_new(arena, array, from->via.array.size, size));
@@ -295,10 +311,30 @@ static int group_pack_flat(msgpack_packer *out, struct field_array array, size_t
     return msgpack_pack_bin_with_body(out, array.data, array.count * element_size);
 }
 
+// Whether there are any, and all have 32 bits.
+static bool group_ints_are_flat(const int64_t *integers, size_t count) {
+    bool flat = count > 0;
+    for (size_t i = 0; i < count; i++) flat &= integers[i] == (int32_t)integers[i];
+    return flat;
+}
+
+static int group_pack_flat_ints(msgpack_packer *out, const int64_t *integers, size_t count) {
+    int32_t part[256];
+    int failed = msgpack_pack_bin(out, count * sizeof *part);
+    for (size_t i = 0, size; i < count && !failed; i += size) {
+        size = count - i < sizeof part / sizeof *part ? count - i : sizeof part / sizeof *part;
+        for (size_t k = 0; k < size; k++) part[k] = (int32_t)integers[i + k];
+        failed = msgpack_pack_bin_body(out, part, size * sizeof *part);
+    }
+    return failed;
+}
+
 static int group_pack_array(msgpack_packer *out, const struct field *field, const void *array) {
     struct field_array loaded = field_array_load(array);
     size_t size = field_element_size(field);
     if (field->type == FIELD_FLOATS || field->type == FIELD_DOUBLES) return group_pack_flat(out, loaded, size);
+    if (field->type == FIELD_INTS && group_ints_are_flat(loaded.data, loaded.count))
+        return group_pack_flat_ints(out, loaded.data, loaded.count);
     int failed = msgpack_pack_array(out, loaded.count);
     for (size_t i = 0; i < loaded.count && !failed; i++) {
         const void *at = (const char *)loaded.data + i * size;

@@ -340,6 +340,46 @@ static void test_versions_are_runs(void **state) {
     }
 }
 
+// Reads a group whose prompt_tokens are this msgpack.
+static status read_prompt_tokens(struct group **group, const char *tokens, size_t size) {
+    static const char before[] = "\x84\xa2id\xa1x\xa6prompt\x82\xa8messages\x90\xa8solution\xa1y\xa9sample_id\xa1x"
+                                 "\xadprompt_tokens";
+    struct buf packed = {0};
+    assert_int_equal(buf_append(&packed, before, sizeof before - 1), OK);
+    assert_int_equal(buf_append(&packed, tokens, size), OK);
+    status result = group_from_msgpack(group, packed.data, packed.size);
+    buf_release(&packed);
+    return result;
+}
+
+// Integers of 32 bits are written flat, others as an array; an array of any integers is read.
+static void test_integers_are_flat(void **state) {
+    (void)state;
+    static const char flat[] = "\xc4\x08\x05\x00\x00\x00\xff\xff\xff\x7f", wide[] = "\x92\x05\xce\x80\x00\x00\x00";
+    static const struct {
+        const char *read, *written;
+        size_t read_size, written_size;
+        int64_t second;
+    } good[] = {{flat, flat, sizeof flat - 1, sizeof flat - 1, INT32_MAX},
+                {"\x92\x05\xce\x7f\xff\xff\xff", flat, 7, sizeof flat - 1, INT32_MAX},
+                {"\x92\x05\xd2\x80\x00\x00\x00", "\x05\x00\x00\x00\x00\x00\x00\x80", 7, 8, INT32_MIN},
+                {wide, wide, sizeof wide - 1, sizeof wide - 1, (int64_t)INT32_MAX + 1}};
+    struct group *group = NULL;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        struct buf packed = {0};
+        assert_int_equal(read_prompt_tokens(&group, good[i].read, good[i].read_size), OK);
+        assert_int_equal(group->prompt_tokens.count, 2);
+        assert_true(group->prompt_tokens.data[0] == 5 && group->prompt_tokens.data[1] == good[i].second);
+        assert_int_equal(group_to_msgpack(group, &packed), OK);
+        assert_non_null(memmem(packed.data, packed.size, good[i].written, good[i].written_size));
+        buf_release(&packed);
+        group_free(&group);
+    }
+    assert_int_equal(read_prompt_tokens(&group, "\xc4\x05zzzzz", 7), DATAERR);
+    assert_non_null(strstr(fail_text(), "prompt_tokens: not an array of integers"));
+    assert_int_equal(read_prompt_tokens(&group, "\xc4\x08zzzz", 6), DATAERR);
+}
+
 static void test_needs(void **state) {
     (void)state;
     struct group *group = read_json("{" HEAD PROMPT "}");
@@ -432,6 +472,7 @@ int main(void) {
         cmocka_unit_test(test_deep_nesting_is_refused),
         cmocka_unit_test(test_sections),
         cmocka_unit_test(test_broken_msgpack),
+        cmocka_unit_test(test_integers_are_flat),
         cmocka_unit_test(test_versions_are_runs),
         cmocka_unit_test(test_needs),
         cmocka_unit_test(test_quarantine),
