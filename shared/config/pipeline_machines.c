@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "shared/config/name_list.h"
+#include "shared/config/option_value.h"
 #include "shared/config/parsed_file.h"
 
 // ---- machines ----
@@ -83,6 +84,12 @@ void parse_slurm_machines(struct parsed_file *file) {
 static const char *pipeline_machine_value(const struct pipeline_machine *machine, const char *name) {
     const struct pipeline_key *key = key_list_find(&machine->keys, name);
     return key ? key->value : NULL;
+}
+
+// The value of an option, or `otherwise` if it is not given or out of any range, which is diagnosed already.
+static int pipeline_number(const char *value, int otherwise) {
+    double number;
+    return value && parse_double(value, &number) && number >= 1 && number <= UINT16_MAX ? (int)number : otherwise;
 }
 
 // A group of machines, or those of a stage while they are collected.
@@ -182,12 +189,14 @@ static void pipeline_place_stage(struct parsed_file *file, struct pipeline_stage
                               *replicas = key_list_find(&stage->keys, "replicas");
     const char *owner = arena_printf(arena, "%s: on", stage->name);
     struct machine_set set = {0};
-    stage->replicas = replicas && replicas->value ? atoi(replicas->value) : 1; // NOLINT: validated
+    stage->replicas = pipeline_number(replicas ? replicas->value : NULL, 1);
     if (on && owner) pipeline_resolve(file, &set, owner, on, groups, count);
     if (set.count) stage->machines = arena_alloc(arena, set.count * sizeof *set.list);
     if (!owner || (set.count && !stage->machines)) file->diagnostics.out_of_memory = true;
-    if (stage->machines) memcpy(stage->machines, set.list, set.count * sizeof *set.list);
-    if (stage->machines) stage->machine_count = set.count;
+    if (set.count && stage->machines) {
+        memcpy(stage->machines, set.list, set.count * sizeof *set.list);
+        stage->machine_count = set.count;
+    }
     if (on && set.count > 1 && stage->kind && stage->kind->single)
         diagnostic_add(&file->diagnostics, on->value_at, "%s: on: it has one process, so it runs on one machine",
                        stage->name);
@@ -201,11 +210,10 @@ void validate_machines(struct parsed_file *file) {
     size_t known = 0;
     for (size_t i = 0; i < pipeline->machine_count; i++) {
         struct pipeline_machine *machine = &pipeline->machines[i];
-        const char *port = pipeline_machine_value(machine, "port");
         machine->address = pipeline_machine_value(machine, "address");
         machine->key = pipeline_machine_value(machine, "key");
         machine->bind = pipeline_machine_value(machine, "bind");
-        machine->port = port ? atoi(port) : 0; // NOLINT: validated
+        machine->port = pipeline_number(pipeline_machine_value(machine, "port"), 0);
         if (machine->name[strcspn(machine->name, "/ \t\r\n")])
             diagnostic_add(&file->diagnostics, machine->at, "%s: a machine's name has no spaces and no '/'",
                            machine->name);
@@ -282,11 +290,12 @@ void validate_placement(struct parsed_file *file) {
     }
     for (int m = 0; m < machines && machines > 1; m++) {
         const struct pipeline_machine *machine = &pipeline->machines[m];
-        const int last = pipeline_port(pipeline, machine, pipeline->stages + pipeline->stage_count) - 1;
+        const int first = pipeline_port(pipeline, machine, NULL),
+                  last = first + PIPELINE_STAGE_PORTS * ((int)pipeline->stage_count + 1) - 1;
         if (last > UINT16_MAX)
             diagnostic_add(&file->diagnostics, pipeline_machine_key_at(machine, "port"),
                            "%s: port: the stages need the ports from %d to %d, and the last one is %d", machine->name,
-                           pipeline_port(pipeline, machine, NULL), last, UINT16_MAX);
+                           first, last, UINT16_MAX);
         for (int other = 0; other < m; other++) {
             const int port = pipeline_shared_port(pipeline, other, m);
             if (!port) continue;
