@@ -157,64 +157,6 @@ void **wire_peer_tag(struct wire_peer *peer) {
     return &peer->tag;
 }
 
-// ---- opening and closing ----
-
-status wire_open(struct wire **out, const struct wire_self *self, struct transport *transport) {
-    struct wire *wire;
-    *out = NULL;
-    if (NEW(&wire, 1) != OK) {
-        transport->calls->free(transport);
-        return fail_oom();
-    }
-    wire->self = *self;
-    wire->transport = transport;
-    wire->life = (int64_t)(transport->calls->random(transport) | 1); // never 0
-    wire->looked_at = wire_now_ms(wire);
-    *out = wire;
-    return OK;
-}
-
-status wire_bind(struct wire *wire, const char *endpoint) {
-    return wire->transport->calls->bind(wire->transport, endpoint);
-}
-
-status wire_connect(struct wire *wire, const char *endpoint, const char *key, const char *purpose,
-                    struct wire_peer **out) {
-    struct wire_peer *peer;
-    if (out) *out = NULL;
-    TRY(wire_peer_new(wire, "", "", purpose, &peer));
-    peer->server = true;
-    peer->renewed_at = wire_now_ms(wire);
-    status result = wire_set_string(&peer->endpoint, endpoint);
-    if (result == OK && key) result = wire_set_string(&peer->key, key);
-    if (result == OK) result = wire->transport->calls->connect(wire->transport, endpoint, key, peer, &peer->link);
-    if (result != OK) peer->dead = true;
-    if (result == OK && out) *out = peer;
-    return result;
-}
-
-status wire_add_fd(struct wire *wire, int fd) {
-    return wire->transport->calls->add_fd(wire->transport, fd);
-}
-
-void wire_close(struct wire **pointer) {
-    struct wire *wire = *pointer;
-    if (!wire) return;
-    const struct wire_message bye = {.kind = MESSAGE_BYE};
-    // A peer that cannot be reached any more needs no goodbye.
-    for (struct wire_peer *peer = wire->peers; peer; peer = peer->next) (void)wire_send(wire, peer, &bye, NULL);
-    while (wire->peers) {
-        struct wire_peer *next = wire->peers->next;
-        wire_peer_free(wire, wire->peers);
-        wire->peers = next;
-    }
-    wire->transport->calls->free(wire->transport);
-    arena_release(&wire->arena);
-    buf_release(&wire->head);
-    free(wire);
-    *pointer = NULL;
-}
-
 // ---- sending ----
 
 // Sends over a link or, if that is NULL, to a client.
@@ -543,4 +485,64 @@ status wire_poll(struct wire *wire, int timeout_ms, struct wire_event *event) {
         TRY(wire_on_transport_event(wire, &from, event));
         if (event->kind != WIRE_TIMEOUT || (now >= until && !wire->pending)) return OK;
     }
+}
+
+// ---- opening and closing ----
+
+status wire_open(struct wire **out, const struct wire_self *self, struct transport *transport) {
+    struct wire *wire;
+    *out = NULL;
+    if (NEW(&wire, 1) != OK) {
+        transport->calls->free(transport);
+        return fail_oom();
+    }
+    wire->self = *self;
+    wire->transport = transport;
+    wire->life = (int64_t)(transport->calls->random(transport) | 1); // never 0
+    wire->looked_at = wire_now_ms(wire);
+    *out = wire;
+    return OK;
+}
+
+status wire_bind(struct wire *wire, const char *endpoint) {
+    return wire->transport->calls->bind(wire->transport, endpoint);
+}
+
+status wire_connect(struct wire *wire, const char *endpoint, const char *key, const char *purpose,
+                    struct wire_peer **out) {
+    struct wire_peer *peer;
+    if (out) *out = NULL;
+    TRY(wire_peer_new(wire, "", "", purpose, &peer));
+    peer->server = true;
+    peer->renewed_at = wire_now_ms(wire);
+    status result = wire_set_string(&peer->endpoint, endpoint);
+    if (result == OK && key) result = wire_set_string(&peer->key, key);
+    if (result == OK) result = wire->transport->calls->connect(wire->transport, endpoint, key, peer, &peer->link);
+    if (result != OK) peer->dead = true;
+    if (result == OK && out) *out = peer;
+    return result;
+}
+
+status wire_add_fd(struct wire *wire, int fd) {
+    return wire->transport->calls->add_fd(wire->transport, fd);
+}
+
+void wire_close(struct wire **pointer) {
+    struct wire *wire = *pointer;
+    if (!wire) return;
+    const struct wire_message bye = {.kind = MESSAGE_BYE};
+    bool gone; // a peer that cannot be reached any more needs no goodbye
+    for (struct wire_peer *peer = wire->peers; peer; peer = peer->next)
+        if (peer->open || peer->greeted || peer->joining)
+            (void)wire_send_frames(wire, peer->link, &peer->client, &bye, &gone);
+    while (wire->peers) {
+        struct wire_peer *next = wire->peers->next;
+        wire_peer_free(wire, wire->peers);
+        wire->peers = next;
+    }
+    wire->transport->calls->free(wire->transport);
+    arena_release(&wire->arena);
+    buf_release(&wire->head);
+    free(wire);
+    *pointer = NULL;
 }

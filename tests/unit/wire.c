@@ -2,8 +2,10 @@
 // come back, and machines without an admitted key are refused.
 #include "tests/unit/unit.h"
 
+#include <arpa/inet.h>
 #include <dirent.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -150,7 +152,7 @@ static bool until(struct pair *pair, struct wire *who, enum wire_event_kind kind
 static void close_pair(struct pair *pair) {
     wire_close(&pair->client);
     wire_close(&pair->server);
-    unlink(pair->endpoint + strlen("ipc://"));
+    if (!strncmp(pair->endpoint, "ipc://", 6)) unlink(pair->endpoint + 6);
 }
 
 static void peers_talk(void **state) {
@@ -182,19 +184,43 @@ static void peers_talk(void **state) {
     close_pair(&pair);
 }
 
+// A TCP port that is free now.
+static void name_tcp_endpoint(struct pair *pair) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof address;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(bind(fd, (const struct sockaddr *)&address, size), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &size), 0);
+    close(fd);
+    snprintf(pair->endpoint, sizeof pair->endpoint, "tcp://127.0.0.1:%d", ntohs(address.sin_port));
+}
+
+// Over a Unix socket, and over TCP with CURVE.
 static void a_server_that_comes_back_is_joined_again(void **state) {
     (void)state;
-    struct pair pair = {0};
-    struct wire_event event;
-    name_endpoint(&pair);
-    open_server(&pair, "r", NULL);
-    open_client(&pair, "r", NULL, NULL);
-    assert_true(until(&pair, pair.client, WIRE_JOINED, &event));
-    wire_close(&pair.server);
-    open_server(&pair, "r", NULL);
-    assert_true(until(&pair, pair.client, WIRE_GONE, &event));
-    assert_true(until(&pair, pair.client, WIRE_JOINED, &event));
-    close_pair(&pair);
+    struct wire_security keys = {0};
+    assert_int_equal(wire_key_make(&keys), OK);
+    assert_int_equal(wire_admit(&keys, keys.public), OK);
+    for (int tcp = 0; tcp < 2; tcp++) {
+        const struct wire_security *security = tcp ? &keys : NULL;
+        struct pair pair = {0};
+        struct wire_event event;
+        if (tcp) name_tcp_endpoint(&pair);
+        if (!tcp) name_endpoint(&pair);
+        open_server(&pair, "r", security);
+        open_client(&pair, "r", security, keys.public);
+        assert_true(until(&pair, pair.client, WIRE_JOINED, &event));
+        const int64_t life = wire_peer_life(pair.peer);
+        wire_close(&pair.server);
+        assert_true(until(&pair, pair.client, WIRE_GONE, &event));
+        assert_true(event.orderly);
+        open_server(&pair, "r", security);
+        assert_true(until(&pair, pair.client, WIRE_JOINED, &event));
+        assert_true(event.restarted);
+        assert_int_not_equal(wire_peer_life(pair.peer), life);
+        close_pair(&pair);
+    }
+    wire_security_release(&keys);
 }
 
 static void other_settings_are_refused_by_name(void **state) {
