@@ -306,6 +306,7 @@ static void supervisor_write_metrics(struct supervisor *supervisor, double now) 
 // Does what is due: announces the end, waits for the other machines, starts processes, has lost groups issued again,
 // shows the progress.
 static status supervisor_on_tick(struct supervisor *supervisor) {
+    static const char status_is[] = "STATUS="; // for the service manager
     const struct deployment *deployment = supervisor->deployment;
     const double now = clock_monotonic();
     const int64_t *lost = NULL;
@@ -358,14 +359,17 @@ static status supervisor_on_tick(struct supervisor *supervisor) {
     if (now - supervisor->progress_time < pause) return OK;
     supervisor->progress_time = now;
     supervisor->progress_step = step;
+    TRY(buf_puts(line, status_is));
     TRY(run_status_line(supervisor->run_status, now, line));
+    service_notify(&supervisor->service, line->data);
+    const char *progress = line->data + sizeof status_is - 1;
     if (!supervisor->terminal) {
-        log_info("%s", line->data);
+        log_info("%s", progress);
         return OK;
     }
     struct winsize size = {0};
     int width = !ioctl(STDERR_FILENO, TIOCGWINSZ, &size) && size.ws_col ? size.ws_col : 80;
-    fprintf(stderr, "\r\033[K%.*s", width - 1, line->data);
+    fprintf(stderr, "\r\033[K%.*s", width - 1, progress);
     fflush(stderr);
     return OK;
 }
@@ -442,6 +446,9 @@ status supervisor_run(struct deployment *deployment) {
                                     .waiting_time = -PLAIN_SECONDS};
     status result;
     TRY_TO(result, done, service_open(&supervisor.service));
+    // No stage speaks for the run.
+    unsetenv("NOTIFY_SOCKET");
+    unsetenv("WATCHDOG_USEC");
     TRY_TO(result, done, supervisor_open(&supervisor));
     service_notify(&supervisor.service, "READY=1");
     while (result == OK && !supervisor_finished(&supervisor)) {

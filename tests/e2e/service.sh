@@ -1,0 +1,50 @@
+# A run under a service manager: it says that it is ready, how it goes, that it is alive and that it stops.
+. tests/e2e/common.sh
+for number in $(seq 20); do
+    printf '{"id":"%s","prompt":{"messages":[],"problem_type":"OCR","solution":"<answer>x</answer>"}}\n' $number
+done >"$work/data.jsonl"
+printf '#!/bin/sh\nenv >%s/env\nwhile read -r line; do sleep 0.2; printf "%%s\\n" "$line"; done\n' "$work" >"$work/slow.sh"
+chmod +x "$work/slow.sh"
+cat >"$work/p.yaml" <<'END'
+run: run
+stages:
+  - source: {data: data.jsonl, template: none, group_size: 2}
+  - slow: {program: ./slow.sh}
+END
+
+command -v python3 >/dev/null || { echo "no python3: no service manager is tried"; exit 0; }
+
+# listen ADDRESS: a service manager that writes what it is told to $work/told, until it is told that the run stops.
+listen() {
+    python3 - "$1" "$work/told" <<'END' &
+import socket, sys
+manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+manager.bind(sys.argv[1].replace("@", "\0"))
+manager.settimeout(60)
+with open(sys.argv[2], "w", buffering=1) as out:
+    line = ""
+    while line != "STOPPING=1":
+        line = manager.recv(4096).decode()
+        print(line, file=out)
+END
+    listener=$!
+    while [ ! -e "$work/told" ]; do sleep 0.05; done
+}
+for address in "$work/notify" "@caravan-$$"; do
+    rm -rf "$work/told" "$work/run"
+    listen "$address"
+    NOTIFY_SOCKET=$address WATCHDOG_USEC=1000000 "$bin/caravan" run "$work/p.yaml" 2>"$work/err" &
+    pid=$!
+    for _ in $(seq 300); do
+        if grep -q "^STATUS=[0-9]* of 20 groups" "$work/told" && [ "$(grep -c "^WATCHDOG=1$" "$work/told")" -ge 3 ]; then break; fi
+        sleep 0.05
+    done
+    kill -TERM $pid
+    wait $pid || fail "exit $?: $(cat "$work/err")"
+    wait $listener || fail "the run does not say that it stops: $(cat "$work/told")"
+    [ "$(head -1 "$work/told")" = READY=1 ] || fail "not ready: $(cat "$work/told")"
+    grep -q "^STATUS=[0-9]* of 20 groups" "$work/told" || fail "no status: $(cat "$work/told")"
+    [ "$(grep -c "^WATCHDOG=1$" "$work/told")" -ge 3 ] || fail "no signs of life: $(cat "$work/told")"
+    if grep "NOTIFY_SOCKET\|WATCHDOG" "$work/env"; then fail "a stage could speak for the run"; fi
+done
+expect 64 "NOTIFY_SOCKET: nowhere is not the path of a socket" env NOTIFY_SOCKET=nowhere "$bin/caravan" run "$work/p.yaml"
