@@ -11,12 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/wire/seq_set.h"
 #include "tools/rate_window.h"
 
-// Ages of a report in seconds: shown as silent; too old to conclude from; its replica counts as dead.
-enum { SILENT_SECONDS = 5, STALE_SECONDS = 2, DEAD_SECONDS = 10 };
-static const double lost_seconds = 1.5; // three reports
+enum { SILENT_SECONDS = 5 }; // age of a report from which on its replica is shown as silent
 
 enum { MINUTE = 60, SAMPLE_SECONDS = 2, PROGRESS_SAMPLE_SECONDS = 10, LEFT_SECONDS = 300, PROGRESS_CHANGES = 3 };
 static_assert(RATE_SAMPLES > MINUTE / SAMPLE_SECONDS, "the samples cover the last minute");
@@ -33,7 +30,6 @@ struct row {
     double reported;              // seconds
     struct message_status report; // its strings are those below
     char state[64];
-    char *in_hand, *in_flight;
     struct rate_window window; // of this process
     double typical;            // seconds for a group in the process before this one, -1: unknown
     int64_t restarts;
@@ -41,19 +37,10 @@ struct row {
     double slow_age;  // its age then, seconds
 };
 
-// A group in flight that no replica has in progress.
-struct missing_group {
-    int64_t seq;
-    double since;
-};
-
 struct run_status {
     const struct deployment *deployment;
     struct row *rows; // in the order of the stages: the source first, optim (if there is one) last
     size_t count;
-    struct missing_group *missing;
-    size_t missing_count;
-    int64_t *lost;               // what run_status_find_lost has found
     struct rate_window progress; // of the source: a sample for each change; empty before groups are in flight
 };
 
@@ -84,13 +71,7 @@ status run_status_new(struct run_status **out, const struct deployment *deployme
 
 void run_status_free(struct run_status **run_status) {
     if (!*run_status) return;
-    for (size_t i = 0; i < (*run_status)->count; i++) {
-        free((*run_status)->rows[i].in_hand);
-        free((*run_status)->rows[i].in_flight);
-    }
     free((*run_status)->rows);
-    free((*run_status)->missing);
-    free((*run_status)->lost);
     free(*run_status);
     *run_status = NULL;
 }
@@ -180,55 +161,30 @@ static double run_status_rate(const struct run_status *run_status, double now, d
 
 // ---- reports ----
 
-// Takes the report over; `in_hand` and `in_flight` are copies of its strings.
-static void row_set_report(struct row *row, const struct message_status *report, char *in_hand, char *in_flight,
-                           double now) {
+static void row_set_report(struct row *row, const struct message_status *report, double now) {
     if (row_begins_anew(row, report)) {
         row->typical = row_typical(row, now);
         row->window.count = 0;
         row->slow_seq = -1;
     }
-    free(row->in_hand);
-    free(row->in_flight);
-    row->in_hand = in_hand;
-    row->in_flight = in_flight;
     snprintf(row->state, sizeof row->state, "%s", report->state);
     row->report = *report;
     row->report.state = row->state;
-    row->report.in_hand = row->in_hand;
-    row->report.in_flight = row->in_flight;
     row->restarts = report->restarts;
     row->known = true;
     row->reported = now;
     row_add_sample(row);
 }
 
-status run_status_update(struct run_status *run_status, const struct wire_message *message, double now) {
+void run_status_update(struct run_status *run_status, const struct wire_message *message, double now) {
     struct row *row =
         run_status_row(run_status, deployment_find(run_status->deployment, message->name, (int)message->replica));
     const struct message_status *report = &message->counters;
-    char *in_hand = NULL, *in_flight = NULL;
-    int64_t *seqs = NULL;
-    size_t count = 0;
-    status result;
-    if (!row) return OK;
-    // A report of a process that has ended meanwhile.
-    if (!row->known && !row_begins_anew(row, report)) return OK;
-    TRY_TO(result, failed, seq_set_parse(report->in_hand, &seqs, &count, NULL));
-    TRY_TO(result, failed, seq_set_parse(report->in_flight, &seqs, &count, NULL));
-    in_hand = strdup(report->in_hand);
-    in_flight = strdup(report->in_flight);
-    if (!in_hand || !in_flight) TRY_TO(result, failed, fail_oom());
-    free(seqs);
+    // A report of a process that has ended meanwhile is ignored, too.
+    if (!row || (!row->known && !row_begins_anew(row, report))) return;
     if (row_is_source(row) && row_begins_anew(row, report)) run_status->progress.count = 0;
-    row_set_report(row, report, in_hand, in_flight, now);
+    row_set_report(row, report, now);
     if (row_is_source(row)) run_status_add_progress(run_status, row);
-    return OK;
-failed:
-    free(seqs);
-    free(in_hand);
-    free(in_flight);
-    return fail_prefix(result, "the status of %s %lld", message->name, (long long)message->replica);
 }
 
 bool run_status_replay(const struct run_status *run_status, size_t index, struct wire_message *out) {
@@ -345,53 +301,4 @@ bool run_status_find_slow(struct run_status *run_status, double now, struct repl
         return true;
     }
     return false;
-}
-
-// ---- lost groups ----
-
-status run_status_find_lost(struct run_status *run_status, double now, const int64_t **seqs, size_t *count) {
-    const struct row *source = run_status_source(run_status);
-    struct missing_group *missing = NULL;
-    int64_t *in_flight = NULL, *in_hand = NULL;
-    size_t in_flight_count = 0, in_hand_count = 0, missing_count = 0;
-    status result = OK;
-    free(run_status->lost);
-    *seqs = run_status->lost = NULL;
-    *count = 0;
-    if (!source || !source->known) return OK;
-    for (size_t i = 0; i < run_status->count; i++) {
-        const struct row *row = &run_status->rows[i];
-        int whole = 1;
-        if (!row->known || now - row->reported > DEAD_SECONDS) continue; // a dead replica has nothing in progress
-        if (now - row->reported > STALE_SECONDS) goto done;
-        TRY_TO(result, done, seq_set_parse(row->in_hand, &in_hand, &in_hand_count, &whole));
-        if (!whole) goto done;
-    }
-    TRY_TO(result, done, seq_set_parse(source->report.in_flight, &in_flight, &in_flight_count, NULL));
-    TRY_TO(result, done, NEW(&run_status->lost, in_flight_count));
-    TRY_TO(result, done, NEW(&missing, in_flight_count));
-    for (size_t i = 0; i < in_flight_count; i++) {
-        int64_t seq = in_flight[i];
-        size_t k = 0;
-        while (k < in_hand_count && in_hand[k] != seq) k++;
-        if (k < in_hand_count) continue;
-        double since = now; // if it was not missing so far
-        for (size_t m = 0; m < run_status->missing_count; m++)
-            if (run_status->missing[m].seq == seq) since = run_status->missing[m].since;
-        missing[missing_count++] = (struct missing_group){seq, since};
-    }
-    assert(missing_count <= in_flight_count);
-    free(run_status->missing);
-    run_status->missing = missing;
-    run_status->missing_count = missing_count;
-    for (size_t i = 0; i < missing_count; i++) {
-        if (now - missing[i].since < lost_seconds) continue;
-        missing[i].since = now;
-        run_status->lost[(*count)++] = missing[i].seq;
-    }
-    *seqs = run_status->lost;
-done:
-    free(in_flight);
-    free(in_hand);
-    return result;
 }

@@ -1,5 +1,5 @@
 // The last report of every replica of a run, and what can be concluded from all of them: progress, rates of the last
-// minute, who has had a group for too long, lost groups.
+// minute, who has had a group for too long.
 #ifndef TOOLS_RUN_STATUS_H
 #define TOOLS_RUN_STATUS_H
 
@@ -43,9 +43,8 @@ status run_status_new(struct run_status **out, const struct deployment *deployme
 // NULL is fine; sets *run_status to NULL.
 void run_status_free(struct run_status **run_status);
 
-// Stores a STATUS that came at `now` (seconds). One of an unknown replica is ignored. DATAERR when its sets of groups
-// are malformed; the table is then unchanged.
-status run_status_update(struct run_status *run_status, const struct wire_message *message, double now);
+// Stores a STATUS that came at `now` (seconds). One of an unknown replica is ignored.
+void run_status_update(struct run_status *run_status, const struct wire_message *message, double now);
 
 // Sets *out to a STATUS with a replica's counters of a minute ago. A table that gets these messages first knows the
 // rates of the last minute at once. Returns false if the replica has not reported. Valid until the next update.
@@ -76,10 +75,5 @@ int64_t run_status_step(const struct run_status *run_status);
 // it (300 s if that is unknown), and sets *out to it. It is found once for each group, and again whenever the age has
 // doubled. Returns false if there is none.
 bool run_status_find_slow(struct run_status *run_status, double now, struct replica_status *out);
-
-// Finds the groups that are in flight and that no replica has had in progress for three reports: *seqs is an array of
-// *count, valid until the next call. A group is found again after another three reports. None is found while a report
-// is too old. UNAVAILABLE.
-status run_status_find_lost(struct run_status *run_status, double now, const int64_t **seqs, size_t *count);
 
 #endif

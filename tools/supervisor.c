@@ -44,7 +44,6 @@ struct supervisor {
     struct processes processes;
     struct run_status *run_status;
     struct wire *wire;
-    struct wire_peer *source;  // connection to the source's ledger; NULL: the source is on another machine
     struct machines machines;  // the other ones
     struct node_config config; // our own
     int signal_fd;
@@ -198,24 +197,20 @@ static void supervisor_on_signals(struct supervisor *supervisor) {
 }
 
 // Takes over a report and forwards it. One that is wrong costs its sender the connection.
-static status supervisor_on_status(struct supervisor *supervisor, struct wire_peer *peer,
-                                   const struct wire_message *message, bool from_here) {
+static void supervisor_on_status(struct supervisor *supervisor, const struct wire_message *message, bool from_here) {
     struct processes *processes = &supervisor->processes;
     const struct replica *replica = deployment_find(supervisor->deployment, message->name, (int)message->replica);
     const double now = clock_monotonic();
     struct wire_message report = *message;
     struct run_summary summary;
     if (from_here) report.counters.restarts = run_status_restarts(supervisor->run_status, replica);
-    status result = run_status_update(supervisor->run_status, &report, now);
-    if (result == DATAERR) return wire_reject(supervisor->wire, peer, fail_text());
-    TRY(result);
+    run_status_update(supervisor->run_status, &report, now);
     run_status_summary(supervisor->run_status, now, &summary);
     if (summary.source && summary.settled > supervisor->settled) supervisor->settled = summary.settled;
     supervisor_publish(supervisor, &report, from_here);
     for (size_t i = 0; i < processes->count; i++)
         if (processes->list[i].replica == replica && processes->list[i].pid == message->counters.pid)
             processes->list[i].ready = true;
-    return OK;
 }
 
 // The source, another machine's supervisor or `caravan stop` ends the run; nobody else may.
@@ -273,7 +268,8 @@ static status supervisor_on_event(struct supervisor *supervisor, const struct wi
     }
     switch (message->kind) {
     case MESSAGE_STATUS:
-        return supervisor_on_status(supervisor, event->peer, message, from_here);
+        supervisor_on_status(supervisor, message, from_here);
+        return OK;
     case MESSAGE_NOTICE:
         supervisor_publish(supervisor, message, from_here);
         supervisor_log(supervisor, "%s: %s", message->name, message->reason);
@@ -303,14 +299,12 @@ static void supervisor_write_metrics(struct supervisor *supervisor, double now) 
     buf_release(&text);
 }
 
-// Does what is due: announces the end, waits for the other machines, starts processes, has lost groups issued again,
-// shows the progress.
+// Does what is due: announces the end, waits for the other machines, starts processes, shows
+// the progress.
 static status supervisor_on_tick(struct supervisor *supervisor) {
     static const char status_is[] = "STATUS="; // for the service manager
     const struct deployment *deployment = supervisor->deployment;
     const double now = clock_monotonic();
-    const int64_t *lost = NULL;
-    size_t lost_count = 0;
     struct replica_status slow;
     struct buf *line = &supervisor->line;
     machines_update(&supervisor->machines, now);
@@ -341,12 +335,6 @@ static status supervisor_on_tick(struct supervisor *supervisor) {
     }
     supervisor->machines_ready = true;
     if (processes_start(&supervisor->processes, now) != OK) supervisor_log(supervisor, "%s", fail_text());
-    if (supervisor->source) TRY(run_status_find_lost(supervisor->run_status, now, &lost, &lost_count));
-    for (size_t i = 0; i < lost_count; i++) {
-        const struct wire_message reissue = {
-            .kind = MESSAGE_REISSUE, .seq = lost[i], .reason = "no process has it any more"};
-        TRY(wire_send(supervisor->wire, supervisor->source, &reissue, NULL));
-    }
     while (run_status_find_slow(supervisor->run_status, now, &slow)) {
         buf_clear(line);
         TRY(run_status_slow_line(&slow, line));
@@ -396,8 +384,7 @@ static status supervisor_open(struct supervisor *supervisor) {
     static const int stops[] = {SIGINT, SIGTERM, SIGHUP};
     struct deployment *deployment = supervisor->deployment;
     const struct pipeline *pipeline = deployment->pipeline;
-    const struct replica *own = deployment_supervisor(deployment, deployment->here),
-                         *source = deployment_find(deployment, "source", 1);
+    const struct replica *own = deployment_supervisor(deployment, deployment->here);
     // SIGCHLD and the signals that stop a run become readable from signal_fd. A signal that was ignored at the start
     // stays ignored: `nohup` ignores SIGHUP, a shell's background job SIGINT.
     sigset_t set;
@@ -429,11 +416,6 @@ static status supervisor_open(struct supervisor *supervisor) {
     TRY(wire_add_fd(supervisor->wire, supervisor->signal_fd));
     for (size_t i = 0; i < supervisor->config.listen_count; i++)
         TRY(wire_bind(supervisor->wire, supervisor->config.listen[i]));
-    if (source && source->machine == deployment->here) {
-        const char *key = deployment->machines > 1 ? pipeline->machines[source->machine].key : NULL;
-        TRY(wire_connect(supervisor->wire, deployment_endpoint(deployment, source), key, "ledger",
-                         &supervisor->source));
-    }
     return machines_connect(&supervisor->machines, supervisor->wire, deployment, clock_monotonic());
 }
 

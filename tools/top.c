@@ -158,7 +158,7 @@ static status top_watch(struct top *top) {
         if (event.kind == WIRE_GONE) top->ended = true;
         if (event.kind == WIRE_MESSAGE) {
             top->answered = true;
-            if (message->kind == MESSAGE_STATUS) TRY(run_status_update(top->run_status, message, clock_monotonic()));
+            if (message->kind == MESSAGE_STATUS) run_status_update(top->run_status, message, clock_monotonic());
             if (message->kind == MESSAGE_NOTICE)
                 snprintf(top->notices[top->notice_count++ % NOTICES], NOTICE, "%s: %s", message->name, message->reason);
             if (message->kind == MESSAGE_END) {

@@ -189,6 +189,7 @@ status collector_message(struct collector *collector, struct io_thread *io, stru
     result = collector_resend(collector, io, peer, here, collector->log_begin + (int64_t)collector->log_count);
 done:
     pthread_mutex_unlock(&collector->lock);
+    io_thread_nudge(io); // the worker waits for the first RUN_INFO, and for what it says about the end
     return result;
 }
 
@@ -206,7 +207,6 @@ void collector_report(struct collector *collector, struct message_status *counte
 // ---- the worker ----
 
 status collector_receive(struct collector *collector, struct io_thread *io, int timeout_ms, struct group **out) {
-    enum { WAIT_MS = 200, START_WAIT_MS = 20 };
     *out = NULL;
     for (;;) {
         pthread_mutex_lock(&collector->lock);
@@ -220,7 +220,7 @@ status collector_receive(struct collector *collector, struct io_thread *io, int 
             }
             collector->early[i] = collector->early[--collector->early_count];
             if (group->requires.order < collector->next) { // handed out before
-                io_thread_drop(io, group->id.data);
+                io_thread_drop(io, group->requires.order);
                 group_free(&group);
                 continue;
             }
@@ -239,8 +239,7 @@ status collector_receive(struct collector *collector, struct io_thread *io, int 
         pthread_mutex_unlock(&collector->lock);
         if (over) return END;
         struct group *group;
-        int wait_ms = started ? WAIT_MS : START_WAIT_MS;
-        TRY(io_thread_receive(io, 1, timeout_ms >= 0 && timeout_ms < wait_ms ? timeout_ms : wait_ms, &group));
+        TRY(io_thread_receive(io, 1, timeout_ms, &group));
         if (!group && timeout_ms >= 0) return OK;
         if (!group) continue;
         // Keeps it until the groups before it have come; a second copy of a seq is dropped.
@@ -251,7 +250,7 @@ status collector_receive(struct collector *collector, struct io_thread *io, int 
         if (!second && result == OK) {
             collector->early[collector->early_count++] = group;
         } else {
-            io_thread_drop(io, group->id.data);
+            io_thread_drop(io, group->requires.order);
             group_free(&group);
         }
         TRY(result);

@@ -11,14 +11,13 @@
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/store/ledger.h"
-#include "shared/wire/seq_set.h"
-
-// Seconds without a settled group after which everything in flight is issued again.
-static const double issuer_patience = 1800;
 
 // Groups in flight without optim: several replicas of rollout can decode full batches while as many clips are decoded.
-// A set of so many seqs always fits STATUS.
 static const int64_t issuer_in_flight = 256;
+
+// The stages keep what is above the lowest group in flight. One that takes very long holds the others up when they are
+// so many times issuer_in_flight ahead of it.
+static const int64_t issuer_ahead = 8;
 
 struct issuer {
     struct stage_context *context;
@@ -30,14 +29,12 @@ struct issuer {
     int64_t step;       // of optim
     int64_t reissued;   // groups in flight that were issued again
     bool ready;         // optim has sent its POSITION, or there is none
-    bool reissue;       // everything in flight is to be issued again
+    bool reissue;       // what is in flight is to be issued again: the stages drop what they still have
     bool finished;      // the supervisors were told that the run is finished, or that it is refused
     bool supervised;    // a supervisor was there
     struct buf refusal; // why the run cannot go on; empty: it can
     struct buf notice;  // for the user, not sent yet
     const char *run_dir;
-    double settled_at;    // when a group was last settled
-    struct buf in_flight; // a set of seqs
 };
 
 // ---- opening ----
@@ -54,7 +51,6 @@ status issuer_open(struct issuer **out, struct stage_context *context, const str
     issuer->run_dir = config->run_dir;
     issuer->per_step = options->groups_per_step;
     issuer->staleness = options->max_staleness;
-    issuer->settled_at = clock_monotonic();
     issuer->trains = config->trains;
     issuer->ready = issuer->reissue = !config->trains;
     assert(issuer->per_step > 0 && issuer->staleness >= 0);
@@ -87,7 +83,6 @@ done:
 void issuer_close(struct issuer **issuer) {
     if (!*issuer) return;
     ledger_close(&(*issuer)->ledger);
-    buf_release(&(*issuer)->in_flight);
     buf_release(&(*issuer)->refusal);
     buf_release(&(*issuer)->notice);
     free(*issuer);
@@ -136,10 +131,7 @@ status issuer_tick(struct issuer *issuer, struct io_thread *io) {
         TRY(io_thread_broadcast(io, "report", &refused));
     }
     if (!issuer->ready) return OK;
-    if (clock_monotonic() - issuer->settled_at > issuer_patience) {
-        issuer->settled_at = clock_monotonic();
-        issuer->reissue = true;
-    }
+    io_thread_set_issue(io, ledger_issue_number(ledger), ledger_settled(ledger));
     if (issuer->reissue) {
         int64_t ahead = 0, end = ledger_next_unissued(ledger);
         issuer->reissue = false;
@@ -150,7 +142,9 @@ status issuer_tick(struct issuer *issuer, struct io_thread *io) {
     }
     int64_t in_flight_max = (issuer->staleness + 1) * issuer->per_step;
     if (!issuer->trains && in_flight_max < issuer_in_flight) in_flight_max = issuer_in_flight;
-    while (ledger_next_unissued(ledger) < issuer->end && ledger_in_flight(ledger) < in_flight_max)
+    const int64_t ahead_end = ledger_settled(ledger) + issuer_ahead * in_flight_max;
+    const int64_t issue_end = issuer->end < ahead_end ? issuer->end : ahead_end;
+    while (ledger_next_unissued(ledger) < issue_end && ledger_in_flight(ledger) < in_flight_max)
         TRY(issuer_issue(issuer, io, ledger_next_unissued(ledger), ledger_in_flight(ledger)));
     if (issuer->finished || ledger_settled(ledger) < issuer->end) return OK;
     int64_t unused = ledger_count(ledger, LEDGER_UNUSED), trained = ledger_count(ledger, LEDGER_TRAINED);
@@ -201,7 +195,6 @@ static status issuer_settle(struct issuer *issuer, struct io_thread *io, const s
                     issuer->trains ? "optim" : "the last stage", (long long)message->seq, (long long)issuer->total);
     TRY(ledger_settle(issuer->ledger, &entry, &newly_settled));
     if (state == LEDGER_TRAINED && issuer->step < message->step) issuer->step = message->step;
-    issuer->settled_at = clock_monotonic();
     if (!newly_settled || state != LEDGER_QUARANTINED) return OK;
     if (issuer->max_steps && issuer->trains && issuer->end < issuer->total) issuer->end++; // another one fills the step
     const struct wire_message notice = {
@@ -216,7 +209,6 @@ static int64_t issuer_trained_steps(const struct issuer *issuer) {
 
 status issuer_message(struct issuer *issuer, struct io_thread *io, const struct wire_message *message) {
     const int64_t seq = message->seq;
-    int64_t ahead = 0;
     switch (message->kind) {
     case MESSAGE_TRAINED:
         return issuer_settle(issuer, io, message, LEDGER_TRAINED);
@@ -224,13 +216,6 @@ status issuer_message(struct issuer *issuer, struct io_thread *io, const struct 
         return issuer_settle(issuer, io, message, LEDGER_QUARANTINED);
     case MESSAGE_UNUSED:
         return issuer_settle(issuer, io, message, LEDGER_UNUSED);
-    case MESSAGE_REISSUE:
-        if (seq < 0) issuer->reissue = true;
-        if (seq < 0 || !issuer->ready || ledger_state_of(issuer->ledger, seq) != LEDGER_IN_FLIGHT) return OK;
-        log_info("issuing group %lld again: %s", (long long)seq, message->reason);
-        for (int64_t i = ledger_settled(issuer->ledger); i < seq; i++)
-            if (ledger_state_of(issuer->ledger, i) == LEDGER_IN_FLIGHT) ahead++;
-        return issuer_issue(issuer, io, seq, ahead);
     case MESSAGE_POSITION:
         if (issuer->trains) break;
         return OK;
@@ -267,17 +252,6 @@ status issuer_message(struct issuer *issuer, struct io_thread *io, const struct 
 
 void issuer_report(struct issuer *issuer, struct message_status *counters) {
     const struct ledger *ledger = issuer->ledger;
-    int64_t *seqs = NULL;
-    size_t count = 0;
-    counters->in_flight = "";
-    if (issuer->ready && NEW(&seqs, (size_t)ledger_in_flight(ledger)) == OK) {
-        for (int64_t seq = ledger_settled(ledger); seq < ledger_next_unissued(ledger); seq++)
-            if (ledger_state_of(ledger, seq) == LEDGER_IN_FLIGHT) seqs[count++] = seq;
-        assert((int64_t)count == ledger_in_flight(ledger));
-        buf_clear(&issuer->in_flight);
-        if (seq_set_format(seqs, count, &issuer->in_flight) == OK) counters->in_flight = issuer->in_flight.data;
-        free(seqs);
-    }
     counters->total = issuer->end;
     counters->settled = ledger_settled(ledger);
     counters->step = issuer->step;

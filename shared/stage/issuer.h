@@ -1,6 +1,6 @@
 // The source in a pipeline: issues groups in order, as many at once as max_staleness allows (without optim, as many as
-// keep rollout busy), records in the ledger what became of them, and issues again what may have been lost. All calls
-// but open and close belong to the I/O thread.
+// keep rollout busy), and records in the ledger what became of them. What is lost on the way is given again by the
+// stage that still has it. All calls but open and close belong to the I/O thread.
 #ifndef SHARED_STAGE_ISSUER_H
 #define SHARED_STAGE_ISSUER_H
 

@@ -14,14 +14,22 @@
 #include "shared/base/log.h"
 #include "shared/stage/collector.h"
 #include "shared/stage/issuer.h"
+#include "shared/stage/outcomes.h"
 #include "shared/stage/signals.h"
 #include "shared/stage/weights_client.h"
 #include "shared/stage/weights_server.h"
+#include "shared/wire/zmq_transport.h"
 
 // A group that the worker has received and neither delivered nor dropped.
 struct node_group {
-    int64_t seq;
+    int64_t seq, issue;
     double since; // clock_monotonic()
+};
+
+// A group whose weights are not there or not loaded, or that the runner has given back.
+struct waiting_group {
+    struct group *group;
+    int64_t issue;
 };
 
 struct node {
@@ -30,11 +38,11 @@ struct node {
     struct io_thread *io;
     struct issuer *issuer;                 // of the source
     struct collector *collector;           // of optim
+    struct outcomes *outcomes;             // of the last stage
     struct weights_server *weights_server; // of optim
     char *weights_dir;
-    struct group *next;        // received, waits for its weights
-    struct group **given_back; // by the runner, to be done again
-    size_t given_back_count;
+    struct waiting_group *waiting;
+    size_t waiting_count;
     int64_t held;                 // groups that the stage has
     struct stage_weights weights; // in use; path is not kept
     char *weights_path;           // on optim's machine, "" for those of the model's directory; NULL: none are loaded
@@ -43,9 +51,11 @@ struct node {
     uint64_t failed_hash;         // of the last failed load
     struct arena arena;
     struct buf bulk; // of answers, in the I/O thread
+    int64_t pushed;  // publications of weights that the I/O thread has told the other stages of
     pthread_mutex_t lock;
     // Under the lock:
-    const char *waits_for; // NULL: working
+    struct remote_weights latest; // what optim has published, of the kind that the stage follows
+    const char *waits_for;        // NULL: working
     int64_t taken, done, quarantined, found, tokens;
     double waited, waiting_since; // seconds
     struct node_group *groups;    // in the order in which they came
@@ -69,10 +79,10 @@ static void node_end_wait(struct node *node) {
 }
 
 // The worker has received a group.
-static status node_add_group(struct node *node, int64_t seq) {
+static status node_add_group(struct node *node, int64_t seq, int64_t issue) {
     pthread_mutex_lock(&node->lock);
     status result = RESIZE(&node->groups, node->group_count + 1);
-    if (result == OK) node->groups[node->group_count++] = (struct node_group){seq, clock_monotonic()};
+    if (result == OK) node->groups[node->group_count++] = (struct node_group){seq, issue, clock_monotonic()};
     pthread_mutex_unlock(&node->lock);
     return result;
 }
@@ -91,16 +101,76 @@ static double node_remove_group(struct node *node, int64_t seq) {
 
 // ---- hooks: the I/O thread ----
 
+// Tells a stage which weights are the newest; NULL: every stage that follows them.
+static status node_send_weights(struct node *node, struct io_thread *io, struct wire_peer *peer) {
+    status result = OK;
+    for (int reference = 0; reference < 2 && result == OK; reference++) {
+        struct wire_message message;
+        bool known;
+        result = weights_server_latest(node->weights_server, reference, &message, &known, &node->arena);
+        if (result == OK && known)
+            result = peer ? io_thread_reply(io, peer, &message) : io_thread_push(io, "weights", &message);
+    }
+    arena_release(&node->arena);
+    return result;
+}
+
+// Tells all stages that follow optim's weights when there are newer ones. In the I/O thread: before it sends what the
+// worker has said since.
+static status node_push_weights(struct node *node, struct io_thread *io) {
+    const int64_t publications = weights_server_publications(node->weights_server);
+    if (publications == node->pushed) return OK;
+    node->pushed = publications;
+    return node_send_weights(node, io, NULL);
+}
+
+static void node_set_latest(struct node *node, struct remote_weights *latest) {
+    pthread_mutex_lock(&node->lock);
+    remote_weights_release(&node->latest);
+    node->latest = *latest;
+    pthread_mutex_unlock(&node->lock);
+}
+
+static status node_on_weights(struct node *node, struct io_thread *io, const struct wire_message *message) {
+    struct remote_weights latest;
+    if ((message->reference == 1) != (node->context->stage->follows == FOLLOWS_REFERENCE)) return OK;
+    TRY(remote_weights_set(&latest, message));
+    node_set_latest(node, &latest);
+    io_thread_nudge(io);
+    return OK;
+}
+
+// What optim had lent is gone with its process. Its files stay.
+static status node_on_gone(struct node *node, const struct wire_peer *peer) {
+    struct remote_weights none = {0};
+    if (wire_peer_is_client(peer) || strcmp(wire_peer_purpose(peer), "weights") != 0) return OK;
+    if (remote_weights_lent(&node->latest)) node_set_latest(node, &none);
+    return OK;
+}
+
+static status node_on_joined(struct node *node, struct io_thread *io, struct wire_peer *peer) {
+    const bool client = wire_peer_is_client(peer);
+    const char *purpose = wire_peer_purpose(peer);
+    if (client && !strcmp(purpose, "weights")) return node_send_weights(node, io, peer);
+    if (!client && !strcmp(purpose, "ledger")) return outcomes_tell_again(node->outcomes, io, peer);
+    return node->issuer ? issuer_joined(node->issuer, io, peer) : OK;
+}
+
 static status node_on_event(void *self, struct io_thread *io, const struct wire_event *event) {
     struct node *node = self;
     const struct stage *stage = node->context->stage;
     const struct wire_message *message = &event->message;
     struct wire_message reply = {.kind = MESSAGE_ABSENT, .id = message->id};
     bool found = false;
-    status result = OK;
-    if (event->kind == WIRE_JOINED) return node->issuer ? issuer_joined(node->issuer, io, event->peer) : OK;
-    if (event->kind == WIRE_TIMEOUT) return node->issuer ? issuer_tick(node->issuer, io) : OK;
+    if (event->kind == WIRE_JOINED) return node_on_joined(node, io, event->peer);
+    if (event->kind == WIRE_GONE) return node_on_gone(node, event->peer);
+    if (event->kind == WIRE_TIMEOUT) {
+        TRY(node_push_weights(node, io));
+        return node->issuer ? issuer_tick(node->issuer, io) : OK;
+    }
     switch (message->kind) {
+    case MESSAGE_WEIGHTS:
+        return node_on_weights(node, io, message);
     case MESSAGE_GET:
         buf_clear(&node->bulk);
         if (stage->serve_frames) TRY(stage->serve_frames(node->context->state, message->id, &node->bulk, &found));
@@ -111,11 +181,6 @@ static status node_on_event(void *self, struct io_thread *io, const struct wire_
     case MESSAGE_FETCH:
         TRY(weights_server_chunk(node->weights_server, message, &reply, &node->bulk));
         return io_thread_reply(io, event->peer, &reply);
-    case MESSAGE_GET_WEIGHTS:
-        result = weights_server_latest(node->weights_server, message, &reply, &node->arena);
-        if (result == OK) result = io_thread_reply(io, event->peer, &reply);
-        arena_release(&node->arena);
-        return result;
     default:
         if (node->issuer) return issuer_message(node->issuer, io, message);
         return node->collector ? collector_message(node->collector, io, event->peer, message) : OK;
@@ -146,13 +211,19 @@ static void node_on_report(void *self, struct message_status *counters) {
 
 // ---- the weights that a group needs ----
 
-enum verdict { VERDICT_READY, VERDICT_DROP, VERDICT_LATER };
+enum verdict {
+    VERDICT_READY,
+    VERDICT_LATER, // its weights are not there yet
+    VERDICT_BUSY,  // its weights can be loaded when the stage has finished what it has, or must be tried again
+    VERDICT_DROP,
+};
 
-// Downloads the weights if need be and gives them to the stage. LATER when optim has newer ones by now.
+// Downloads the weights if need be and gives them to the stage. BUSY when that must be tried again: optim has newer
+// ones by now, or the file is damaged.
 static status node_load_weights(struct node *node, struct remote_weights *remote, enum verdict *verdict) {
     enum { FAILED_LOADS_MAX = 20, FAILED_COPIES_MAX = 2 };
     struct stage_context *context = node->context;
-    *verdict = VERDICT_LATER;
+    *verdict = VERDICT_BUSY;
     // Optim's own file could not be loaded: perhaps a copy can.
     const bool copy = node->failed_loads > 0 && node->failed_hash == remote->weights.hash;
     status result = weights_client_download(node->io, node->weights_dir, copy, remote);
@@ -188,29 +259,34 @@ static status node_load_weights(struct node *node, struct remote_weights *remote
     return OK;
 }
 
-// Asks optim for its newest weights and loads them when they are not in use yet and the stage has no group.
+// Says whether a group can be worked on, and loads optim's newest weights for it when they are not in use yet and the
+// stage has no group.
 static status node_prepare_weights(struct node *node, const struct group *group, enum verdict *verdict) {
+    const struct stage *stage = node->context->stage;
+    const int64_t needed = group->requires.policy;
+    const bool exact = group->requires.exact == 1;
     struct remote_weights remote;
-    bool reference = node->context->stage->follows == FOLLOWS_REFERENCE;
-    node_begin_wait(node, "waits for weights");
-    status result = weights_client_latest(node->io, reference, &remote);
-    node_end_wait(node);
+    *verdict = VERDICT_READY;
+    if (!stage_follows_optim(node->context) || group->quarantine.present) return OK;
+    pthread_mutex_lock(&node->lock);
+    status result = remote_weights_copy(&remote, &node->latest);
+    pthread_mutex_unlock(&node->lock);
     TRY(result);
     const struct stage_weights *latest = &remote.weights;
     // Another path is that of another process of optim: what its predecessor lent is gone.
-    bool in_use = latest->version == node->weights.version && latest->hash == node->weights.hash &&
+    bool in_use = remote.path && latest->version == node->weights.version && latest->hash == node->weights.hash &&
                   node->weights_path && strcmp(remote.path, node->weights_path) == 0;
-    const struct stage *stage = node->context->stage;
     if (in_use && stage->weights_intact) in_use = stage->weights_intact(node->context->state);
-    // Optim may be behind what the group needs only if it went back since; the source then issues the group again. A
-    // group that needs exactly an older version has been trained.
-    const int64_t needed = group->requires.policy;
-    const bool outdated = remote.policy < needed || (group->requires.exact == 1 && remote.policy > needed);
-    *verdict = group->requires.present && outdated ? VERDICT_DROP : VERDICT_READY;
-    if (*verdict == VERDICT_READY && !in_use && node->held) {
-        *verdict = VERDICT_LATER;
-    } else if (*verdict == VERDICT_READY && !in_use) {
+    if (!remote.path || (group->requires.present && remote.policy < needed)) {
+        *verdict = VERDICT_LATER; // optim is about to say that it has them, or it went back and will have them again
+    } else if (group->requires.present && exact && remote.policy > needed) {
+        *verdict = VERDICT_DROP; // it has been trained
+    } else if (!in_use && node->held) {
+        *verdict = VERDICT_BUSY;
+    } else if (!in_use) {
+        node_begin_wait(node, "waits for weights");
         result = node_load_weights(node, &remote, verdict);
+        node_end_wait(node);
     }
     remote_weights_release(&remote);
     return result;
@@ -218,74 +294,89 @@ static status node_prepare_weights(struct node *node, const struct group *group,
 
 // ---- the channel: the worker ----
 
-static status node_receive(void *self, int capacity, int timeout_ms, struct group **out) {
-    struct node *node = self;
-    enum verdict verdict = VERDICT_READY;
-    status result = OK;
+// Adds a group to those that wait; frees it on failure.
+static status node_set_aside(struct node *node, struct group *group, int64_t issue) {
+    const status result = RESIZE(&node->waiting, node->waiting_count + 1);
+    if (result == OK) node->waiting[node->waiting_count++] = (struct waiting_group){group, issue};
+    if (result != OK) group_free(&group);
+    return result;
+}
+
+// Returns in *out a group that has waited and can be worked on, or NULL. *busy: the stage must finish what it has
+// before it gets another one, because of its weights.
+static status node_take_waiting(struct node *node, struct group **out, bool *busy) {
     *out = NULL;
-    if (!node->next && node->given_back_count) {
-        node->next = node->given_back[--node->given_back_count];
-    } else if (!node->next) {
-        if (timeout_ms) node_begin_wait(node, "waits for groups");
-        result = node->collector ? collector_receive(node->collector, node->io, timeout_ms, &node->next)
-                                 : io_thread_receive(node->io, capacity, timeout_ms, &node->next);
+    *busy = false;
+    for (size_t i = 0; i < node->waiting_count && !*out && !*busy;) {
+        struct group *group = node->waiting[i].group;
+        enum verdict verdict = VERDICT_DROP; // one that was issued anew since
+        if (node->waiting[i].issue == io_thread_issue(node->io)) TRY(node_prepare_weights(node, group, &verdict));
+        *busy = verdict == VERDICT_BUSY;
+        if (verdict == VERDICT_LATER || verdict == VERDICT_BUSY) {
+            i++;
+            continue;
+        }
+        node->waiting_count--;
+        memmove(&node->waiting[i], &node->waiting[i + 1], (node->waiting_count - i) * sizeof *node->waiting);
+        if (verdict == VERDICT_READY) {
+            *out = group;
+            continue;
+        }
+        const int64_t seq = group->requires.order;
+        pthread_mutex_lock(&node->lock);
+        (void)node_remove_group(node, seq);
+        pthread_mutex_unlock(&node->lock);
+        io_thread_drop(node->io, seq);
+        group_free(&group);
+    }
+    return OK;
+}
+
+static status node_receive(void *self, int capacity, int timeout_ms, struct group **out) {
+    enum { RETRY_MS = 100 }; // weights that could not be loaded are tried again
+    struct node *node = self;
+    bool busy;
+    TRY(node_take_waiting(node, out, &busy));
+    if (!*out) {
+        struct group *group = NULL;
+        if (node->waiting_count && (timeout_ms < 0 || timeout_ms > RETRY_MS)) timeout_ms = RETRY_MS;
+        if (timeout_ms) node_begin_wait(node, node->waiting_count ? "waits for weights" : "waits for groups");
+        status result = node->collector ? collector_receive(node->collector, node->io, timeout_ms, &group)
+                                        : io_thread_receive(node->io, busy ? 0 : capacity, timeout_ms, &group);
         node_end_wait(node);
-        if (result == OK && node->next) result = node_add_group(node, node->next->requires.order);
+        TRY(result);
+        if (!group) return OK;
+        const int64_t issue = io_thread_taken_issue(node->io);
+        result = node_add_group(node, group->requires.order, issue);
+        if (result != OK) group_free(&group);
+        TRY(result);
+        TRY(node_set_aside(node, group, issue));
+        TRY(node_take_waiting(node, out, &busy));
     }
-    TRY(result);
-    if (!node->next) return OK;
-    if (stage_follows_optim(node->context) && !node->next->quarantine.present)
-        TRY(node_prepare_weights(node, node->next, &verdict));
-    if (verdict == VERDICT_DROP) {
-        pthread_mutex_lock(&node->lock);
-        (void)node_remove_group(node, node->next->requires.order);
-        pthread_mutex_unlock(&node->lock);
-        io_thread_drop(node->io, node->next->id.data);
-        group_free(&node->next);
-    } else if (verdict == VERDICT_LATER) {
-        enum { PAUSE_US = 2000 };
-        if (timeout_ms) usleep(PAUSE_US);
-    } else {
-        *out = node->next;
-        node->next = NULL;
-        node->held++;
-        pthread_mutex_lock(&node->lock);
-        node->taken++;
-        pthread_mutex_unlock(&node->lock);
-    }
+    if (!*out) return OK;
+    node->held++;
+    pthread_mutex_lock(&node->lock);
+    node->taken++;
+    pthread_mutex_unlock(&node->lock);
     return OK;
 }
 
 static status node_give_back(void *self, struct group **group) {
     struct node *node = self;
-    status result = RESIZE(&node->given_back, node->given_back_count + 1);
-    if (result == OK) {
-        node->given_back[node->given_back_count++] = *group;
-        *group = NULL;
-    }
-    group_free(group);
-    TRY(result);
+    int64_t issue = 0;
+    pthread_mutex_lock(&node->lock);
+    for (size_t i = node->group_count; i-- > 0;)
+        if (node->groups[i].seq == (*group)->requires.order) issue = node->groups[i].issue;
+    pthread_mutex_unlock(&node->lock);
+    struct group *given_back = *group;
+    *group = NULL;
+    TRY(node_set_aside(node, given_back, issue));
     node->held--;
     assert(node->held >= 0);
     pthread_mutex_lock(&node->lock);
     node->taken--;
     pthread_mutex_unlock(&node->lock);
     return OK;
-}
-
-// The last stage, unless it is optim: tells the source that the run is done with a group. Nothing is remembered here.
-// If the message is lost, the source issues the group again, and its sections are found in the store.
-static status node_settle(struct node *node, const struct group *group) {
-    enum { STRING_MAX = 1000 }; // bytes of a string that is sent
-    const struct string given[3] = {group->id, group->quarantine.stage, group->quarantine.reason};
-    char strings[3][STRING_MAX + 1];
-    for (int i = 0; i < 3; i++) snprintf(strings[i], sizeof strings[i], "%s", given[i].data ? given[i].data : "");
-    const struct wire_message message = {.kind = group->quarantine.present ? MESSAGE_QUARANTINED : MESSAGE_TRAINED,
-                                         .seq = group->requires.order,
-                                         .id = strings[0],
-                                         .name = strings[1],
-                                         .reason = strings[2]};
-    return io_thread_broadcast(node->io, "ledger", &message);
 }
 
 static status node_deliver(void *self, struct group **group, status outcome) {
@@ -314,7 +405,7 @@ static status node_deliver(void *self, struct group **group, status outcome) {
     if (node->collector) {
         result = collector_settle(node->collector, node->io, *group);
     } else {
-        result = node->config.last ? node_settle(node, *group) : OK;
+        result = node->config.last ? outcomes_tell(node->outcomes, node->io, *group) : OK;
         if (result == OK) result = io_thread_send(node->io, *group);
     }
     group_free(group);
@@ -339,6 +430,7 @@ status node_enter(struct stage_context *context, const char *path) {
     snprintf(suffix, sizeof suffix, "%s%s%s", number, *machine ? "@" : "", machine);
     log_suffix(suffix);
     TRY(weights_server_new(&node->weights_server));
+    TRY(outcomes_new(&node->outcomes));
     const char *dir = path_join(&memory, node->config.run_dir, "weights");
     node->weights_dir = dir ? strdup(dir) : NULL;
     arena_release(&memory);
@@ -354,7 +446,10 @@ status node_run(struct stage_context *context) {
     bool source = stage->group_at != NULL;
     if (source) TRY(issuer_open(&node->issuer, context, &node->config));
     if (stage->position) TRY(collector_open(&node->collector, context));
-    TRY(io_thread_open(&node->io, &node->config, &hooks, node->collector != NULL));
+    struct transport *transport;
+    TRY(zmq_transport_open(&transport, node_config_security(&node->config)));
+    TRY(io_thread_open(&node->io, &node->config, &hooks, node->collector != NULL, transport));
+    if (stage_follows_optim(context)) TRY(io_thread_connect(node->io, "optim", "weights"));
     TRY(io_thread_start(node->io));
     log_debug("ready");
     // The source's work is done by the hooks. Optim learns from RUN_INFO that it has had the last group; the others
@@ -369,7 +464,7 @@ status node_run(struct stage_context *context) {
     while (result == OK && !stopped) {
         struct group *group = NULL;
         result = io_thread_receive(node->io, 0, -1, &group);
-        if (group) io_thread_drop(node->io, group->id.data);
+        if (group) io_thread_drop(node->io, group->requires.order);
         group_free(&group);
     }
     if (result == END) result = OK;
@@ -384,9 +479,10 @@ void node_leave(struct stage_context *context) {
     issuer_close(&node->issuer);
     collector_close(&node->collector);
     weights_server_free(&node->weights_server);
-    group_free(&node->next);
-    for (size_t i = 0; i < node->given_back_count; i++) group_free(&node->given_back[i]);
-    free(node->given_back);
+    outcomes_free(&node->outcomes);
+    for (size_t i = 0; i < node->waiting_count; i++) group_free(&node->waiting[i].group);
+    free(node->waiting);
+    remote_weights_release(&node->latest);
     free(node->groups);
     free(node->weights_path);
     node_config_release(&node->config);
@@ -401,7 +497,11 @@ void node_leave(struct stage_context *context) {
 // ---- what a stage asks of the run ----
 
 status stage_publish(struct stage_context *context, const struct stage_weights *weights) {
-    return context->node ? weights_server_put(context->node->weights_server, weights) : OK;
+    struct node *node = context->node;
+    if (!node) return OK;
+    TRY(weights_server_put(node->weights_server, weights));
+    if (node->io) io_thread_nudge(node->io); // it tells the other stages
+    return OK;
 }
 
 void stage_recycle(struct stage_context *context, bool reference, const char *path) {

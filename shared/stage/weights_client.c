@@ -11,34 +11,29 @@
 
 #include "shared/base/file.h"
 #include "shared/base/log.h"
-#include "shared/stage/signals.h"
 
 enum { CHUNK_BYTES = 4 << 20, OLD_SECONDS = 600 };
 
-status weights_client_latest(struct io_thread *io, bool reference, struct remote_weights *out) {
-    enum { PAUSE_US = 100000 };
-    const struct wire_message request = {.kind = MESSAGE_GET_WEIGHTS, .reference = reference};
-    *out = (struct remote_weights){0};
-    while (!signals_stopping()) {
-        struct wire_message reply = {0};
-        struct arena arena = {0};
-        struct buf bulk = {0};
-        status result = io_thread_call(io, "optim", "weights", &request, &reply, &arena, &bulk);
-        bool known = result == OK && reply.kind == MESSAGE_WEIGHTS;
-        if (known) {
-            out->policy = reply.policy;
-            out->size = reply.size;
-            out->weights =
-                (struct stage_weights){.reference = reference, .version = reply.version, .hash = (uint64_t)reply.hash};
-            out->path = strdup(reply.path);
-            if (!out->path) result = fail_oom();
-        }
-        arena_release(&arena);
-        buf_release(&bulk);
-        if (known || result != OK) return result;
-        usleep(PAUSE_US);
-    }
-    return END;
+status remote_weights_set(struct remote_weights *out, const struct wire_message *message) {
+    *out = (struct remote_weights){
+        .policy = message->policy,
+        .size = message->size,
+        .weights = {.reference = message->reference, .version = message->version, .hash = (uint64_t)message->hash},
+        .path = strdup(message->path),
+    };
+    return out->path ? OK : fail_oom();
+}
+
+status remote_weights_copy(struct remote_weights *out, const struct remote_weights *from) {
+    *out = (struct remote_weights){.policy = from->policy, .size = from->size, .weights = from->weights};
+    out->weights.path = NULL;
+    out->path = from->path ? strdup(from->path) : NULL;
+    return out->path || !from->path ? OK : fail_oom();
+}
+
+bool remote_weights_lent(const struct remote_weights *remote) {
+    const size_t length = remote->path ? strlen(remote->path) : 0, suffix = strlen(LENT_WEIGHTS_SUFFIX);
+    return length > suffix && strcmp(remote->path + length - suffix, LENT_WEIGHTS_SUFFIX) == 0;
 }
 
 // Fetches the file into PATH.PID.part, syncs it and renames it to `path`.
@@ -78,17 +73,12 @@ static bool weights_client_has(const char *path, int64_t size) {
     return !stat(path, &info) && S_ISREG(info.st_mode) && info.st_size == size;
 }
 
-static bool weights_client_lent(const char *path) {
-    size_t length = strlen(path), suffix = strlen(LENT_WEIGHTS_SUFFIX);
-    return length > suffix && strcmp(path + length - suffix, LENT_WEIGHTS_SUFFIX) == 0;
-}
-
 status weights_client_download(struct io_thread *io, const char *dir, bool copy, struct remote_weights *remote) {
     const char *prefix = remote->weights.reference ? "pulled-reference-" : "pulled-policy-";
     struct buf name = {0}, path = {0};
     status result = OK;
     if (!*remote->path) return OK;
-    if (weights_client_lent(remote->path) || (!copy && weights_client_has(remote->path, remote->size))) {
+    if (remote_weights_lent(remote) || (!copy && weights_client_has(remote->path, remote->size))) {
         TRY_TO(result, done, buf_puts(&path, remote->path));
     } else {
         TRY_TO(result, done, buf_printf(&name, "%s%016llx", prefix, (unsigned long long)remote->weights.hash));

@@ -1,11 +1,11 @@
-// Weights from optim: which are the newest, and their file on this machine.
+// Weights from optim, which says what it has published, and their file on this machine.
 #ifndef SHARED_STAGE_WEIGHTS_CLIENT_H
 #define SHARED_STAGE_WEIGHTS_CLIENT_H
 
 #include "shared/stage/io_thread.h"
 #include "shared/stage/stage.h"
 
-// Optim's newest weights of a kind.
+// Optim's newest weights of a kind. A zeroed struct is none: `path` is NULL.
 struct remote_weights {
     int64_t policy;               // the step at which optim is
     struct stage_weights weights; // path: NULL before weights_client_download, then that of `local`
@@ -15,9 +15,14 @@ struct remote_weights {
     int64_t size;
 };
 
-// Asks optim for its newest weights of a kind, again and again until it has some. END when the program is asked to
-// stop; otherwise what ended the I/O thread. Release with remote_weights_release, also after a failure.
-status weights_client_latest(struct io_thread *io, bool reference, struct remote_weights *out);
+// Fills in what optim's message WEIGHTS says. UNAVAILABLE when memory is short. Release with remote_weights_release.
+status remote_weights_set(struct remote_weights *out, const struct wire_message *message);
+
+// Copies what is known, without `local`. UNAVAILABLE when memory is short. Release with remote_weights_release.
+status remote_weights_copy(struct remote_weights *out, const struct remote_weights *from);
+
+// Whether the weights are in the memory of optim's process, not in the file.
+bool remote_weights_lent(const struct remote_weights *remote);
 
 // Sets weights.path to a file on this machine: optim's own file where it can be seen from here (unless `copy`), else a
 // copy in `dir`. Only the size of the file is checked here; loading it checks its hash. NULL for the weights of the

@@ -25,6 +25,7 @@ struct served_weights {
 struct weights_server {
     pthread_mutex_t lock;
     struct served_weights versions[2][VERSIONS_MAX]; // policy's and reference's, the newest first
+    int64_t publications;
 };
 
 status weights_server_new(struct weights_server **out) {
@@ -59,11 +60,19 @@ status weights_server_put(struct weights_server *server, const struct stage_weig
     memmove(&versions[1], &versions[0], (VERSIONS_MAX - 1) * sizeof *versions);
     versions[0] =
         (struct served_weights){.present = true, .version = weights->version, .hash = weights->hash, .path = path};
+    server->publications++;
     // The file may be gone already.
     if (old.present && *old.path && !weights_server_uses(server, old.path)) (void)unlink(old.path);
     pthread_mutex_unlock(&server->lock);
     free(old.path);
     return OK;
+}
+
+int64_t weights_server_publications(struct weights_server *server) {
+    pthread_mutex_lock(&server->lock);
+    const int64_t publications = server->publications;
+    pthread_mutex_unlock(&server->lock);
+    return publications;
 }
 
 void weights_server_recycle(struct weights_server *server, bool reference, const char *path) {
@@ -76,26 +85,24 @@ void weights_server_recycle(struct weights_server *server, bool reference, const
     free(old.path);
 }
 
-status weights_server_latest(struct weights_server *server, const struct wire_message *request,
-                             struct wire_message *reply, struct arena *arena) {
-    const struct served_weights *policy = &server->versions[0][0];
-    const struct served_weights *latest = &server->versions[request->reference == 1][0];
+status weights_server_latest(struct weights_server *server, bool reference, struct wire_message *message, bool *known,
+                             struct arena *arena) {
+    const struct served_weights *policy = &server->versions[0][0], *latest = &server->versions[reference][0];
     struct stat info = {0};
     status result = OK;
-    assert(request->kind == MESSAGE_GET_WEIGHTS);
-    *reply = (struct wire_message){.kind = MESSAGE_ABSENT, .id = ""};
     pthread_mutex_lock(&server->lock);
-    if (policy->present && latest->present && *latest->path && stat(latest->path, &info)) {
+    *known = policy->present && latest->present;
+    if (*known && *latest->path && stat(latest->path, &info)) {
         result = fail(UNAVAILABLE, "%s: %s", latest->path, strerror(errno));
-    } else if (policy->present && latest->present) {
-        *reply = (struct wire_message){.kind = MESSAGE_WEIGHTS,
-                                       .reference = request->reference,
-                                       .policy = policy->version,
-                                       .version = latest->version,
-                                       .hash = (int64_t)latest->hash,
-                                       .size = info.st_size,
-                                       .path = arena_strndup(arena, latest->path, strlen(latest->path))};
-        if (!reply->path) result = fail_oom();
+    } else if (*known) {
+        *message = (struct wire_message){.kind = MESSAGE_WEIGHTS,
+                                         .reference = reference,
+                                         .policy = policy->version,
+                                         .version = latest->version,
+                                         .hash = (int64_t)latest->hash,
+                                         .size = info.st_size,
+                                         .path = arena_strndup(arena, latest->path, strlen(latest->path))};
+        if (!message->path) result = fail_oom();
     }
     pthread_mutex_unlock(&server->lock);
     return result;
@@ -108,6 +115,7 @@ status weights_server_chunk(struct weights_server *server, const struct wire_mes
     status result = OK;
     int fd = -1;
     assert(request->kind == MESSAGE_FETCH);
+    if (request->offset < 0) return fail(DATAERR, "FETCH: offset %lld", (long long)request->offset);
     *reply = (struct wire_message){.kind = MESSAGE_ABSENT, .id = ""};
     pthread_mutex_lock(&server->lock);
     for (int kind = 0; kind < 2; kind++)

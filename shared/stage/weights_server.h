@@ -21,13 +21,16 @@ status weights_server_put(struct weights_server *server, const struct stage_weig
 // Renames the file of the oldest version of that kind to `path`, if the next weights_server_put would remove it.
 void weights_server_recycle(struct weights_server *server, bool reference, const char *path);
 
-// Answers GET_WEIGHTS: *reply is WEIGHTS, its path in `arena`, or ABSENT when there are none yet. UNAVAILABLE when the
-// file cannot be found.
-status weights_server_latest(struct weights_server *server, const struct wire_message *request,
-                             struct wire_message *reply, struct arena *arena);
+// Returns how often weights were published.
+int64_t weights_server_publications(struct weights_server *server);
 
-// Answers FETCH: *reply is CHUNK, its bytes in `bulk`, or ABSENT when there is no such file any more. UNAVAILABLE when
-// the file cannot be read.
+// Makes WEIGHTS for the newest version of a kind, its path in `arena`; *known is false when there are none yet.
+// UNAVAILABLE when the file cannot be found.
+status weights_server_latest(struct weights_server *server, bool reference, struct wire_message *message, bool *known,
+                             struct arena *arena);
+
+// Answers FETCH: *reply is CHUNK, its bytes in `bulk`, or ABSENT when there is no such file any more. DATAERR for a
+// negative offset, UNAVAILABLE when the file cannot be read.
 status weights_server_chunk(struct weights_server *server, const struct wire_message *request,
                             struct wire_message *reply, struct buf *bulk);
 

@@ -12,8 +12,8 @@ enum { FRAME_MAX = 16384, STRING_MAX = 4000, FIELDS_MAX = 32 };
 static_assert(STRING_MAX < FRAME_MAX, "one string fits a frame");
 static_assert(sizeof(double) == 8 && sizeof(int64_t) == 8, "numbers are 64 bits wide");
 // The numbers of the kinds are part of the protocol.
-static_assert(MESSAGE_HEARTBEAT == 5 && MESSAGE_GROUP == 9 && MESSAGE_TRAINED == 13, "kinds keep their numbers");
-static_assert(MESSAGE_GET_WEIGHTS == 17 && MESSAGE_RECORD == 23 && MESSAGE_END == 26, "kinds keep their numbers");
+static_assert(MESSAGE_HEARTBEAT == 5 && MESSAGE_GROUP == 9 && MESSAGE_TRAINED == 16, "kinds keep their numbers");
+static_assert(MESSAGE_WEIGHTS == 19 && MESSAGE_RECORD == 24 && MESSAGE_END == 27, "kinds keep their numbers");
 
 struct message_row {
     const char *name;
@@ -39,17 +39,18 @@ static const struct message_row message_table[MESSAGE_KINDS] = {
     [MESSAGE_UNKNOWN_PEER] = {"UNKNOWN_PEER", false, {{0}}},
     [MESSAGE_HEARTBEAT] = {"HEARTBEAT", false, {{0}}},
     [MESSAGE_BYE] = {"BYE", false, {{0}}},
-    [MESSAGE_AVAILABLE] = {"AVAILABLE", false, {INT(count)}},
+    [MESSAGE_AVAILABLE] = {"AVAILABLE", false, {INT(count), INT(issue), INT(settled)}},
     [MESSAGE_CREDIT] = {"CREDIT", false, {{0}}},
-    [MESSAGE_GROUP] = {"GROUP", true, {{0}}},
+    [MESSAGE_GROUP] = {"GROUP", true, {INT(seq), INT(issue), INT(settled)}},
     [MESSAGE_EMPTY] = {"EMPTY", false, {{0}}},
+    [MESSAGE_HAVE] = {"HAVE", false, {INT(seq), INT(issue), INT(passed)}},
+    [MESSAGE_SYNCED] = {"SYNCED", false, {{0}}},
+    [MESSAGE_RETURNED] = {"RETURNED", false, {INT(seq), INT(issue)}},
     [MESSAGE_RUN_INFO] = {"RUN_INFO", false, {INT(count), INT(per_step), INT(max_steps), INT(seq)}},
     [MESSAGE_POSITION] = {"POSITION", false, {INT(step), INT(seq), INT(count)}},
     [MESSAGE_TRAINED] = {"TRAINED", false, {INT(seq), STRING(id), INT(step)}},
     [MESSAGE_QUARANTINED] = {"QUARANTINED", false, {INT(seq), STRING(id), STRING(name), STRING(reason)}},
     [MESSAGE_UNUSED] = {"UNUSED", false, {INT(seq), STRING(id)}},
-    [MESSAGE_REISSUE] = {"REISSUE", false, {INT(seq), STRING(reason)}},
-    [MESSAGE_GET_WEIGHTS] = {"GET_WEIGHTS", false, {INT(reference)}},
     [MESSAGE_WEIGHTS] = {"WEIGHTS",
                          false,
                          {INT(reference), INT(policy), INT(version), INT(hash), INT(size), STRING(path)}},
@@ -77,8 +78,6 @@ static const struct message_row message_table[MESSAGE_KINDS] = {
                          STATUS_REAL(work_seconds),
                          STATUS_INT(oldest_seq),
                          STATUS_REAL(oldest_age),
-                         STATUS_STRING(in_hand),
-                         STATUS_STRING(in_flight),
                          STATUS_STRING(state),
                          STATUS_INT(total),
                          STATUS_INT(settled),
@@ -101,12 +100,12 @@ static const uint8_t message_senders[MESSAGE_KINDS] = {
     [MESSAGE_HELLO] = FROM_CLIENT,        [MESSAGE_WELCOME] = FROM_SERVER,     [MESSAGE_REFUSED] = FROM_BOTH,
     [MESSAGE_UNKNOWN_PEER] = FROM_SERVER, [MESSAGE_HEARTBEAT] = FROM_BOTH,     [MESSAGE_BYE] = FROM_BOTH,
     [MESSAGE_AVAILABLE] = FROM_SERVER,    [MESSAGE_CREDIT] = FROM_CLIENT,      [MESSAGE_GROUP] = FROM_SERVER,
-    [MESSAGE_EMPTY] = FROM_SERVER,        [MESSAGE_RUN_INFO] = FROM_SERVER,    [MESSAGE_POSITION] = FROM_CLIENT,
+    [MESSAGE_EMPTY] = FROM_SERVER,        [MESSAGE_HAVE] = FROM_CLIENT,        [MESSAGE_SYNCED] = FROM_CLIENT,
+    [MESSAGE_RETURNED] = FROM_CLIENT,     [MESSAGE_RUN_INFO] = FROM_SERVER,    [MESSAGE_POSITION] = FROM_CLIENT,
     [MESSAGE_TRAINED] = FROM_CLIENT,      [MESSAGE_QUARANTINED] = FROM_CLIENT, [MESSAGE_UNUSED] = FROM_CLIENT,
-    [MESSAGE_REISSUE] = FROM_CLIENT,      [MESSAGE_GET_WEIGHTS] = FROM_CLIENT, [MESSAGE_WEIGHTS] = FROM_SERVER,
-    [MESSAGE_FETCH] = FROM_CLIENT,        [MESSAGE_CHUNK] = FROM_SERVER,       [MESSAGE_ABSENT] = FROM_SERVER,
-    [MESSAGE_GET] = FROM_CLIENT,          [MESSAGE_RECORD] = FROM_SERVER,      [MESSAGE_STATUS] = FROM_BOTH,
-    [MESSAGE_NOTICE] = FROM_BOTH,         [MESSAGE_END] = FROM_BOTH,
+    [MESSAGE_WEIGHTS] = FROM_SERVER,      [MESSAGE_FETCH] = FROM_CLIENT,       [MESSAGE_CHUNK] = FROM_SERVER,
+    [MESSAGE_ABSENT] = FROM_SERVER,       [MESSAGE_GET] = FROM_CLIENT,         [MESSAGE_RECORD] = FROM_SERVER,
+    [MESSAGE_STATUS] = FROM_BOTH,         [MESSAGE_NOTICE] = FROM_BOTH,        [MESSAGE_END] = FROM_BOTH,
 };
 
 static bool message_known(enum message_kind kind) {
@@ -245,5 +244,13 @@ status message_decode(struct wire_message *message, struct arena *arena, const v
     if (result == OK && reader.at != size) result = fail(DATAERR, "%s: trailing bytes", row->name);
 done:
     msgpack_unpacked_destroy(&reader.unpacked);
+    return result;
+}
+
+status message_copy(const struct wire_message *message, struct wire_message *copy, struct arena *arena) {
+    struct buf frame = {0};
+    status result = message_encode(message, &frame);
+    if (result == OK) result = message_decode(copy, arena, frame.data, frame.size);
+    buf_release(&frame);
     return result;
 }

@@ -24,13 +24,14 @@ enum message_kind {
     MESSAGE_CREDIT,
     MESSAGE_GROUP,
     MESSAGE_EMPTY,
+    MESSAGE_HAVE,
+    MESSAGE_SYNCED,
+    MESSAGE_RETURNED,
     MESSAGE_RUN_INFO,
     MESSAGE_POSITION,
     MESSAGE_TRAINED,
     MESSAGE_QUARANTINED,
     MESSAGE_UNUSED,
-    MESSAGE_REISSUE,
-    MESSAGE_GET_WEIGHTS,
     MESSAGE_WEIGHTS,
     MESSAGE_FETCH,
     MESSAGE_CHUNK,
@@ -56,8 +57,6 @@ struct message_status {
     double work_seconds;                 // sum over these of the time that the stage had each
     int64_t oldest_seq;                  // of the groups that the stage has, the one that came first; -1: none
     double oldest_age;                   // how long it has had it; -1: none
-    const char *in_hand;                 // the seqs of the groups here (seq_set.h)
-    const char *in_flight;               // source: the seqs of the groups in flight
     const char *state;                   // "working", "finished", or what it waits for: "waits for weights"
     int64_t total, settled, step;        // source: groups in all, every seq below is settled; optim: steps trained
     int64_t run_quarantined, run_unused; // source: groups of the whole run
@@ -77,16 +76,19 @@ struct wire_message {
     const char *machine;
     const char *purpose; // HELLO
     int64_t life;        // HELLO, WELCOME: a random number of the process
-    const char *reason;  // REFUSED, QUARANTINED, REISSUE, NOTICE, END
+    const char *reason;  // REFUSED, QUARANTINED, NOTICE, END
     const char *id;    // TRAINED, QUARANTINED, UNUSED: the group's, "" when it is sent again; GET, RECORD, ABSENT: the
                        // key of a clip
     int64_t count;     // AVAILABLE: groups; RUN_INFO: groups in all; POSITION: groups of the run if none from seq on is
                        // quarantined
     int64_t per_step;  // RUN_INFO
     int64_t max_steps; // RUN_INFO: 0: no bound
-    int64_t step, seq; // POSITION, TRAINED, QUARANTINED, UNUSED; RUN_INFO: all below is settled; REISSUE: -1 for all;
-                       // POSITION: -1 when no step was ever trained in optim's directory
-    int64_t reference; // GET_WEIGHTS, WEIGHTS: 1 for the reference, 0 for the policy
+    int64_t step, seq; // POSITION, TRAINED, QUARANTINED, UNUSED; RUN_INFO: all below is settled; POSITION: -1 when no
+                       // step was ever trained in optim's directory; GROUP, HAVE, RETURNED: of the group
+    int64_t issue;     // AVAILABLE, GROUP, HAVE, RETURNED: number of the present issue
+    int64_t settled;   // AVAILABLE, GROUP: every seq below is settled
+    int64_t passed;    // HAVE: 1 when the sender has given the group on
+    int64_t reference; // WEIGHTS: 1 for the reference, 0 for the policy
     int64_t policy;    // WEIGHTS: the step at which optim is
     int64_t version;   // WEIGHTS
     int64_t hash;      // WEIGHTS, FETCH, CHUNK: of the weights, its 64 bits
@@ -126,5 +128,8 @@ status message_encode(const struct wire_message *message, struct buf *out);
 // Reads a first frame; strings are put into `arena`; the bulk is left empty. DATAERR names the kind and what is wrong
 // with it.
 status message_decode(struct wire_message *message, struct arena *arena, const void *data, size_t size);
+
+// Copies a message without its bulk; its strings are put into `arena`. BUG and UNAVAILABLE as message_encode.
+status message_copy(const struct wire_message *message, struct wire_message *copy, struct arena *arena);
 
 #endif

@@ -11,7 +11,7 @@ struct io_thread {
     int64_t incoming, incoming_end;
     struct wire_message last; // strings are not kept
     char last_strings[3][64];
-    int64_t broadcasts, replies, sent, dropped;
+    int64_t broadcasts, replies, sent, dropped, nudges;
     int64_t first_reply_seq, last_reply_seq, position_seq, position_at, position_count;
 };
 
@@ -44,9 +44,13 @@ status io_thread_send(struct io_thread *io, const struct group *group) {
     return OK;
 }
 
-void io_thread_drop(struct io_thread *io, const char *id) {
-    (void)id;
+void io_thread_drop(struct io_thread *io, int64_t seq) {
+    (void)seq;
     io->dropped++;
+}
+
+void io_thread_nudge(struct io_thread *io) {
+    io->nudges++;
 }
 
 static void keep_message(struct io_thread *io, const struct wire_message *message) {

@@ -19,39 +19,37 @@
 #include "shared/wire/zmq_transport.h"
 
 static const enum message_kind kinds[] = {
-    MESSAGE_HELLO,    MESSAGE_WELCOME,     MESSAGE_REFUSED, MESSAGE_UNKNOWN_PEER, MESSAGE_HEARTBEAT,
-    MESSAGE_BYE,      MESSAGE_AVAILABLE,   MESSAGE_CREDIT,  MESSAGE_GROUP,        MESSAGE_EMPTY,
-    MESSAGE_RUN_INFO, MESSAGE_POSITION,    MESSAGE_TRAINED, MESSAGE_QUARANTINED,  MESSAGE_UNUSED,
-    MESSAGE_REISSUE,  MESSAGE_GET_WEIGHTS, MESSAGE_WEIGHTS, MESSAGE_FETCH,        MESSAGE_CHUNK,
-    MESSAGE_ABSENT,   MESSAGE_GET,         MESSAGE_RECORD,  MESSAGE_STATUS,       MESSAGE_NOTICE,
-    MESSAGE_END,
+    MESSAGE_HELLO,     MESSAGE_WELCOME,  MESSAGE_REFUSED,  MESSAGE_UNKNOWN_PEER, MESSAGE_HEARTBEAT,   MESSAGE_BYE,
+    MESSAGE_AVAILABLE, MESSAGE_CREDIT,   MESSAGE_GROUP,    MESSAGE_EMPTY,        MESSAGE_HAVE,        MESSAGE_SYNCED,
+    MESSAGE_RETURNED,  MESSAGE_RUN_INFO, MESSAGE_POSITION, MESSAGE_TRAINED,      MESSAGE_QUARANTINED, MESSAGE_UNUSED,
+    MESSAGE_WEIGHTS,   MESSAGE_FETCH,    MESSAGE_CHUNK,    MESSAGE_ABSENT,       MESSAGE_GET,         MESSAGE_RECORD,
+    MESSAGE_STATUS,    MESSAGE_NOTICE,   MESSAGE_END,
 };
 
 static struct wire_message full_message(enum message_kind kind) {
-    return (struct wire_message){
-        .kind = kind,
-        .protocol = 1,
-        .schema = 2,
-        .run = "run",
-        .name = "rollout",
-        .replica = 3,
-        .machine = "",
-        .purpose = "flow",
-        .reason = "because",
-        .id = "e0-000017",
-        .count = 5,
-        .per_step = 6,
-        .step = -1,
-        .seq = INT64_MAX,
-        .reference = 1,
-        .policy = 7,
-        .version = 8,
-        .hash = INT64_MIN,
-        .path = "/a/b",
-        .offset = 9,
-        .size = 10,
-        .code = 65,
-        .counters = {.taken = 11, .busy = 0.5, .in_hand = "1", .in_flight = "", .state = "works", .pid = 12}};
+    return (struct wire_message){.kind = kind,
+                                 .protocol = 1,
+                                 .schema = 2,
+                                 .run = "run",
+                                 .name = "rollout",
+                                 .replica = 3,
+                                 .machine = "",
+                                 .purpose = "flow",
+                                 .reason = "because",
+                                 .id = "e0-000017",
+                                 .count = 5,
+                                 .per_step = 6,
+                                 .step = -1,
+                                 .seq = INT64_MAX,
+                                 .reference = 1,
+                                 .policy = 7,
+                                 .version = 8,
+                                 .hash = INT64_MIN,
+                                 .path = "/a/b",
+                                 .offset = 9,
+                                 .size = 10,
+                                 .code = 65,
+                                 .counters = {.taken = 11, .busy = 0.5, .state = "works", .pid = 12}};
 }
 
 static void every_kind_survives_encoding(void **state) {
@@ -83,10 +81,10 @@ static void malformed_messages_are_named(void **state) {
     struct arena arena = {0};
     assert_int_equal(message_decode(&out, &arena, "\x91\x7f", 2), DATAERR);
     assert_string_equal(fail_text(), "the message is of an unknown kind");
-    assert_int_equal(message_decode(&out, &arena, "\x92\x07\xa1x", 4), DATAERR);
+    assert_int_equal(message_decode(&out, &arena, "\x94\x07\xa1x\x01\x01", 6), DATAERR);
     assert_string_equal(fail_text(), "AVAILABLE: count is not an integer");
     assert_int_equal(message_decode(&out, &arena, "\x93\x07\x01\x02", 4), DATAERR);
-    assert_string_equal(fail_text(), "AVAILABLE: 2 fields instead of 1");
+    assert_string_equal(fail_text(), "AVAILABLE: 2 fields instead of 3");
     assert_int_equal(message_decode(&out, &arena,
                                     "\x92\x03\xa3"
                                     "a\0b",
@@ -628,9 +626,10 @@ static void the_protocol_page_shows_the_bytes(void **state) {
          .life = 7},
         {.kind = MESSAGE_WELCOME, .name = "frames", .replica = 1, .machine = "", .life = 8},
         {.kind = MESSAGE_HEARTBEAT},
-        {.kind = MESSAGE_AVAILABLE, .count = 1},
+        {.kind = MESSAGE_SYNCED},
+        {.kind = MESSAGE_AVAILABLE, .count = 1, .issue = 1},
         {.kind = MESSAGE_CREDIT},
-        {.kind = MESSAGE_GROUP},
+        {.kind = MESSAGE_GROUP, .issue = 1},
     };
     for (size_t i = 0; i < sizeof messages / sizeof *messages; i++) {
         struct buf frame = {0};

@@ -1,0 +1,448 @@
+// A run in one thread: the I/O threads of all its processes over a simulated network and clock, with a real issuer and
+// collector, and stages that only pass groups on. Processes are killed, paused and cut off at moments that follow from
+// a seed; then every group must have been trained once, in order. A failure prints its seed: SEED=N repeats it.
+#include "tests/unit/unit.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "shared/base/file.h"
+#include "shared/stage/collector.h"
+#include "shared/stage/issuer.h"
+#include "shared/stage/outcomes.h"
+#include "tests/support/fake_network.h"
+
+enum {
+    TOTAL = 24,     // groups
+    PER_STEP = 4,   // groups of a step
+    SAVE_STEPS = 2, // steps of a checkpoint
+    REPLICAS_MAX = 2,
+    STAGES = 5,
+    PROCESSES_MAX = STAGES * REPLICAS_MAX,
+    HELD_MAX = 4,
+    FAULTS_MAX = 12,
+    STEPS = 6,            // events that a process handles between two looks at its groups
+    BAD_GROUP = 9,        // is quarantined by the second stage
+    LIMIT_MS = 30 * 60000 // of simulated time
+};
+
+static const char *const stage_names[STAGES] = {"source", "frames", "rollout", "reward", "optim"};
+
+struct simulation;
+
+// A group that a process works on.
+struct work {
+    struct group *group;
+    int64_t until; // ms
+};
+
+struct process {
+    struct simulation *simulation;
+    int stage, replica;
+    struct node_config config;
+    struct node_endpoint endpoints[PROCESSES_MAX];
+    const char *listen[1], *readers[1];
+    struct io_thread *io; // NULL: dead
+    struct transport *transport;
+    int64_t restart_at;          // ms
+    int64_t resume_at;           // ms; 0: not paused
+    struct issuer *issuer;       // of the source
+    struct collector *collector; // of optim
+    struct outcomes *outcomes;   // of the last stage of a run without optim
+    struct stage_context context;
+    struct work held[HELD_MAX];
+    size_t held_count;
+    bool finished;
+};
+
+struct simulation {
+    struct fake_network *network;
+    char dir[64];
+    struct source_options options;
+    struct process processes[PROCESSES_MAX];
+    size_t count;
+    bool trains;
+    int64_t saved_step, saved_seq; // optim's checkpoint; -1: none
+    int64_t step, next;            // optim's state in memory
+    uint64_t weights, saved_weights;
+    struct group *batch[PER_STEP];
+    size_t batch_count;
+    struct transport *cut_a, *cut_b;
+    int64_t mend_at;
+    int64_t works; // groups that a stage has finished
+};
+
+// ---- the source
+
+static status source_describe(void *state, int64_t *count, uint64_t *hash) {
+    (void)state;
+    *count = TOTAL;
+    *hash = 0;
+    return OK;
+}
+
+static status source_group_at(void *state, int64_t seq, struct group **out) {
+    char json[128];
+    (void)state;
+    snprintf(json, sizeof json, "{\"id\":\"e0-%06lld\",\"prompt\":{\"messages\":[],\"solution\":\"\"}}",
+             (long long)seq);
+    return group_from_json(out, json, strlen(json));
+}
+
+static const struct stage source = {.name = "source", .describe = source_describe, .group_at = source_group_at};
+
+const void *stage_options(const struct stage_context *context) {
+    return context->options.values;
+}
+
+// ---- optim: its weights are a hash of everything that was trained, in order
+
+static status optim_position(void *state, int64_t *step, int64_t *seq) {
+    const struct simulation *simulation = state;
+    *step = simulation->saved_step > 0 ? simulation->saved_step : 0;
+    *seq = simulation->saved_seq;
+    return OK;
+}
+
+static const struct stage optim = {.name = "optim", .position = optim_position};
+
+static void train(struct simulation *simulation, struct process *process, struct group *group) {
+    simulation->batch[simulation->batch_count++] = group;
+    if (simulation->batch_count < PER_STEP) return;
+    simulation->step++;
+    for (size_t i = 0; i < PER_STEP; i++) {
+        struct group *trained = simulation->batch[i];
+        simulation->weights = simulation->weights * 0x9e3779b97f4a7c15U + (uint64_t)trained->requires.order + 1;
+        trained->trained.present = true;
+        trained->trained.step = simulation->step;
+        simulation->next = trained->requires.order + 1;
+    }
+    if (simulation->saved_seq < 0) simulation->saved_seq = 0; // its directory shows that it has trained
+    if (simulation->step % SAVE_STEPS == 0) {
+        simulation->saved_step = simulation->step;
+        simulation->saved_seq = simulation->next;
+        simulation->saved_weights = simulation->weights;
+    }
+    for (size_t i = 0; i < PER_STEP; i++) {
+        assert_int_equal(collector_settle(process->collector, process->io, simulation->batch[i]), OK);
+        group_free(&simulation->batch[i]);
+    }
+    simulation->batch_count = 0;
+}
+
+static void work_of_optim(struct process *process) {
+    struct simulation *simulation = process->simulation;
+    struct group *group = NULL;
+    status result = collector_receive(process->collector, process->io, 0, &group);
+    if (group) train(simulation, process, group);
+    if (result != END || process->finished) return;
+    process->finished = true;
+    for (size_t i = 0; i < simulation->batch_count; i++) { // what does not fill a step
+        assert_int_equal(collector_settle(process->collector, process->io, simulation->batch[i]), OK);
+        group_free(&simulation->batch[i]);
+    }
+    simulation->batch_count = 0;
+    simulation->saved_step = simulation->step;
+    simulation->saved_seq = TOTAL;
+    simulation->saved_weights = simulation->weights;
+    assert_int_equal(collector_finish(process->collector, process->io), OK);
+}
+
+// ---- a stage in the middle
+
+static void work_of_stage(struct process *process) {
+    struct simulation *simulation = process->simulation;
+    const int64_t now = fake_network_now(simulation->network);
+    struct group *group = NULL;
+    for (size_t i = 0; i < process->held_count; i++) {
+        struct work *work = &process->held[i];
+        if (work->until > now) continue;
+        if (process->stage == 1 && work->group->requires.order == BAD_GROUP)
+            assert_int_equal(group_quarantine(work->group, "frames", "the clip is cut off"), OK);
+        if (process->outcomes) assert_int_equal(outcomes_tell(process->outcomes, process->io, work->group), OK);
+        assert_int_equal(io_thread_send(process->io, work->group), OK);
+        simulation->works++;
+        group_free(&work->group);
+        *work = process->held[--process->held_count];
+        break;
+    }
+    assert_int_equal(io_thread_receive(process->io, (int)(HELD_MAX - process->held_count), 0, &group), OK);
+    if (!group) return;
+    if (process->held_count == HELD_MAX) { // it came before the capacity fell
+        if (process->outcomes) assert_int_equal(outcomes_tell(process->outcomes, process->io, group), OK);
+        assert_int_equal(io_thread_send(process->io, group), OK);
+        group_free(&group);
+        return;
+    }
+    process->held[process->held_count++] =
+        (struct work){group, now + (int64_t)fake_network_random(simulation->network, 300)};
+}
+
+// ---- hooks
+
+static status on_event(void *self, struct io_thread *io, const struct wire_event *event) {
+    struct process *process = self;
+    if (process->outcomes && event->kind == WIRE_JOINED && !strcmp(wire_peer_purpose(event->peer), "ledger"))
+        return outcomes_tell_again(process->outcomes, io, event->peer);
+    if (process->issuer && event->kind == WIRE_JOINED) return issuer_joined(process->issuer, io, event->peer);
+    if (process->issuer && event->kind == WIRE_TIMEOUT) return issuer_tick(process->issuer, io);
+    if (process->issuer && event->kind == WIRE_MESSAGE) return issuer_message(process->issuer, io, &event->message);
+    if (process->collector && event->kind == WIRE_MESSAGE)
+        return collector_message(process->collector, io, event->peer, &event->message);
+    return OK;
+}
+
+static void on_report(void *self, struct message_status *counters) {
+    struct process *process = self;
+    if (process->issuer) issuer_report(process->issuer, counters);
+}
+
+// ---- processes
+
+static void start_process(struct process *process) {
+    struct simulation *simulation = process->simulation;
+    const struct io_hooks hooks = {.self = process, .event = on_event, .report = on_report};
+    process->context = (struct stage_context){.state = simulation};
+    process->held_count = 0;
+    process->finished = false;
+    if (process->stage == 0) {
+        process->context.stage = &source;
+        process->context.options.values = &simulation->options;
+        assert_int_equal(issuer_open(&process->issuer, &process->context, &process->config), OK);
+    }
+    if (process->config.last && !simulation->trains) assert_int_equal(outcomes_new(&process->outcomes), OK);
+    if (process->stage == STAGES - 1) {
+        process->context.stage = &optim;
+        simulation->step = simulation->saved_step > 0 ? simulation->saved_step : 0;
+        simulation->weights = simulation->saved_weights;
+        simulation->batch_count = 0;
+        assert_int_equal(collector_open(&process->collector, &process->context), OK);
+    }
+    process->transport = fake_network_add_process(simulation->network);
+    assert_int_equal(
+        io_thread_open(&process->io, &process->config, &hooks, process->collector != NULL, process->transport), OK);
+}
+
+static void end_process(struct process *process) {
+    struct simulation *simulation = process->simulation;
+    if (!process->io) return;
+    io_thread_close(&process->io);
+    issuer_close(&process->issuer);
+    collector_close(&process->collector);
+    outcomes_free(&process->outcomes);
+    for (size_t i = 0; i < process->held_count; i++) group_free(&process->held[i].group);
+    if (process->stage == STAGES - 1)
+        for (size_t i = 0; i < simulation->batch_count; i++) group_free(&simulation->batch[i]);
+    if (process->stage == STAGES - 1) simulation->batch_count = 0;
+    process->held_count = 0;
+    process->transport = NULL;
+    process->resume_at = 0;
+}
+
+static const char *endpoint_of(int stage, int replica) {
+    static const char *const names[STAGES][REPLICAS_MAX] = {{"sim://source-1", ""},
+                                                            {"sim://frames-1", "sim://frames-2"},
+                                                            {"sim://rollout-1", "sim://rollout-2"},
+                                                            {"sim://reward-1", "sim://reward-2"},
+                                                            {"sim://optim-1", ""}};
+    return names[stage][replica - 1];
+}
+
+static void make_processes(struct simulation *simulation, int replicas) {
+    const int stages = simulation->trains ? STAGES : STAGES - 1;
+    for (int stage = 0; stage < stages; stage++)
+        for (int replica = 1; replica <= (stage > 0 && stage < STAGES - 1 ? replicas : 1); replica++) {
+            struct process *process = &simulation->processes[simulation->count++];
+            *process = (struct process){.simulation = simulation, .stage = stage, .replica = replica};
+        }
+    for (size_t i = 0; i < simulation->count; i++) {
+        struct process *process = &simulation->processes[i];
+        const int stage = process->stage;
+        process->listen[0] = endpoint_of(stage, process->replica);
+        process->readers[0] = stage < STAGES - 1 ? stage_names[stage + 1] : "";
+        process->config = (struct node_config){.run = "simulation",
+                                               .run_dir = simulation->dir,
+                                               .stage = stage_names[stage],
+                                               .replica = process->replica,
+                                               .machine = "",
+                                               .from = stage ? stage_names[stage - 1] : "",
+                                               .last = stage == stages - 1,
+                                               .last_stage = stage_names[stages - 1],
+                                               .trains = simulation->trains,
+                                               .listen = process->listen,
+                                               .listen_count = 1,
+                                               .readers = process->readers,
+                                               .reader_count = stage < stages - 1,
+                                               .endpoints = process->endpoints,
+                                               .endpoint_count = simulation->count};
+        for (size_t k = 0; k < simulation->count; k++) {
+            const struct process *other = &simulation->processes[k];
+            process->endpoints[k] = (struct node_endpoint){.stage = stage_names[other->stage],
+                                                           .replica = other->replica,
+                                                           .machine = "",
+                                                           .address = endpoint_of(other->stage, other->replica)};
+        }
+    }
+}
+
+// ---- faults
+
+static void break_something(struct simulation *simulation) {
+    struct fake_network *network = simulation->network;
+    struct process *victim = &simulation->processes[fake_network_random(network, simulation->count)];
+    struct process *other = &simulation->processes[fake_network_random(network, simulation->count)];
+    const int64_t now = fake_network_now(network);
+    if (!victim->io) return;
+    switch (fake_network_random(network, 6)) {
+    case 0:
+    case 1:
+    case 2: // a process is killed, and started again
+        fake_network_kill(victim->transport);
+        if (simulation->cut_a == victim->transport || simulation->cut_b == victim->transport) simulation->cut_a = NULL;
+        end_process(victim);
+        victim->restart_at = now + (int64_t)fake_network_random(network, 5000);
+        break;
+    case 3: // it is stopped for a while
+        fake_network_pause(victim->transport, true);
+        victim->resume_at = now + (int64_t)fake_network_random(network, 20000);
+        break;
+    case 4:
+        if (other->io && other != victim) fake_network_break(victim->transport, other->transport);
+        break;
+    default: // two are cut off from each other for a while
+        if (!other->io || other == victim || simulation->cut_a) break;
+        fake_network_cut(victim->transport, other->transport, true);
+        simulation->cut_a = victim->transport;
+        simulation->cut_b = other->transport;
+        simulation->mend_at = now + (int64_t)fake_network_random(network, 40000);
+    }
+}
+
+static void mend_what_is_due(struct simulation *simulation) {
+    const int64_t now = fake_network_now(simulation->network);
+    if (simulation->cut_a && simulation->mend_at <= now) {
+        fake_network_cut(simulation->cut_a, simulation->cut_b, false);
+        simulation->cut_a = NULL;
+    }
+    for (size_t i = 0; i < simulation->count; i++) {
+        struct process *process = &simulation->processes[i];
+        if (!process->io && process->restart_at <= now) start_process(process);
+        if (!process->resume_at || process->resume_at > now) continue;
+        process->resume_at = 0;
+        fake_network_pause(process->transport, false);
+    }
+}
+
+// ---- the run
+
+// Sends the log to nowhere, or back to where it went: it has a line for each lost connection.
+static void hush(bool hushed) {
+    static int saved = -1;
+    fflush(stderr);
+    if (hushed) saved = dup(STDERR_FILENO);
+    const int to = hushed ? open("/dev/null", O_WRONLY) : saved;
+    dup2(to, STDERR_FILENO);
+    close(to);
+}
+
+static bool is_over(const struct simulation *simulation) {
+    struct message_status counters = {0};
+    if (!simulation->processes[0].issuer) return false;
+    issuer_report(simulation->processes[0].issuer, &counters);
+    return counters.settled == TOTAL;
+}
+
+// What optim trains if nothing is lost.
+static uint64_t expected_weights(void) {
+    uint64_t weights = 0;
+    int64_t trained = 0;
+    for (int64_t seq = 0; seq < TOTAL && trained < (TOTAL - 1) / PER_STEP * PER_STEP; seq++) {
+        if (seq == BAD_GROUP) continue;
+        weights = weights * 0x9e3779b97f4a7c15U + (uint64_t)seq + 1;
+        trained++;
+    }
+    return weights;
+}
+
+void dbg_stop(void);
+__attribute__((noinline)) void dbg_stop(void) {
+    __asm__("");
+}
+// Returns a hash of what was trained, in order; 0 if the run did not come to its end.
+static uint64_t simulate(uint64_t seed, bool trains, int replicas, int64_t staleness, int faults, int64_t *works,
+                         int64_t *took) {
+    struct simulation *simulation = calloc(1, sizeof *simulation);
+    assert_non_null(simulation);
+    simulation->trains = trains;
+    simulation->saved_seq = -1;
+    simulation->options = (struct source_options){.groups_per_step = PER_STEP, .max_staleness = staleness};
+    snprintf(simulation->dir, sizeof simulation->dir, "/tmp/caravan-unit-simulation-%d", (int)getpid());
+    assert_int_equal(dir_make(simulation->dir), OK);
+    simulation->network = fake_network_new(seed);
+    make_processes(simulation, replicas);
+    for (size_t i = 0; i < simulation->count; i++) start_process(&simulation->processes[i]);
+    const int64_t begin = fake_network_now(simulation->network);
+    int64_t fault_at = begin;
+    while (!is_over(simulation) && fake_network_now(simulation->network) - begin < LIMIT_MS) {
+        const int64_t now = fake_network_now(simulation->network);
+        if (faults > 0 && fault_at <= now) {
+            break_something(simulation);
+            fault_at = now + (int64_t)fake_network_random(simulation->network, 2000);
+            faults--;
+        }
+        mend_what_is_due(simulation);
+        for (size_t i = 0; i < simulation->count; i++) {
+            struct process *process = &simulation->processes[i];
+            if (!process->io || process->resume_at) continue;
+            for (int k = 0; k < STEPS; k++) assert_int_equal(io_thread_step(process->io, 0), OK);
+            if (process->stage == STAGES - 1) work_of_optim(process);
+            if (process->stage > 0 && process->stage < STAGES - 1) work_of_stage(process);
+        }
+        fake_network_advance(simulation->network, 20);
+    }
+    const uint64_t weights = !is_over(simulation) ? 0 : trains ? simulation->saved_weights : expected_weights();
+    if (!weights) dbg_stop();
+    *works = simulation->works;
+    *took = fake_network_now(simulation->network) - begin;
+    for (size_t i = 0; i < simulation->count; i++) end_process(&simulation->processes[i]);
+    fake_network_free(&simulation->network);
+    assert_int_equal(dir_remove(simulation->dir), OK);
+    free(simulation);
+    return weights;
+}
+
+static void a_run_without_faults(void **state) {
+    (void)state;
+    int64_t works, took;
+    assert_true(simulate(1, true, 1, 0, 0, &works, &took) == expected_weights());
+    assert_int_equal(works, (STAGES - 2) * TOTAL);
+    assert_true(simulate(2, true, 2, 1, 0, &works, &took) == expected_weights());
+    assert_int_equal(works, (STAGES - 2) * TOTAL);
+    assert_true(simulate(3, false, 2, 0, 0, &works, &took) != 0);
+    assert_int_equal(works, (STAGES - 2) * TOTAL);
+}
+
+static void every_group_is_trained_once_whatever_breaks(void **state) {
+    (void)state;
+    const char *given = getenv("SEED"), *schedules = getenv("SCHEDULES");
+    const uint64_t count = given ? 1 : schedules ? strtoull(schedules, NULL, 10) : 300;
+    for (uint64_t i = 0; i < count; i++) {
+        const uint64_t seed = given ? strtoull(given, NULL, 10) : i + 100;
+        int64_t works, took;
+        if (!given) hush(true);
+        const uint64_t weights =
+            simulate(seed, seed % 4 != 3, 1 + (int)(seed & 1), (int64_t)(seed >> 1 & 1), FAULTS_MAX, &works, &took);
+        if (!given) hush(false);
+        if (weights == expected_weights()) continue;
+        print_message("SEED=%llu: the run %s\n", (unsigned long long)seed, weights ? "trained other groups" : "hangs");
+        assert_true(weights == expected_weights());
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_run_without_faults),
+        cmocka_unit_test(every_group_is_trained_once_whatever_breaks),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
