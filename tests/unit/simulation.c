@@ -364,10 +364,6 @@ static uint64_t expected_weights(void) {
     return weights;
 }
 
-void dbg_stop(void);
-__attribute__((noinline)) void dbg_stop(void) {
-    __asm__("");
-}
 // Returns a hash of what was trained, in order; 0 if the run did not come to its end.
 static uint64_t simulate(uint64_t seed, bool trains, int replicas, int64_t staleness, int faults, int64_t *works,
                          int64_t *took) {
@@ -401,7 +397,6 @@ static uint64_t simulate(uint64_t seed, bool trains, int replicas, int64_t stale
         fake_network_advance(simulation->network, 20);
     }
     const uint64_t weights = !is_over(simulation) ? 0 : trains ? simulation->saved_weights : expected_weights();
-    if (!weights) dbg_stop();
     *works = simulation->works;
     *took = fake_network_now(simulation->network) - begin;
     for (size_t i = 0; i < simulation->count; i++) end_process(&simulation->processes[i]);
@@ -425,7 +420,7 @@ static void a_run_without_faults(void **state) {
 static void every_group_is_trained_once_whatever_breaks(void **state) {
     (void)state;
     const char *given = getenv("SEED"), *schedules = getenv("SCHEDULES");
-    const uint64_t count = given ? 1 : schedules ? strtoull(schedules, NULL, 10) : 300;
+    const uint64_t count = given ? 1 : schedules ? strtoull(schedules, NULL, 10) : 100;
     for (uint64_t i = 0; i < count; i++) {
         const uint64_t seed = given ? strtoull(given, NULL, 10) : i + 100;
         int64_t works, took;
