@@ -277,10 +277,11 @@ static status node_prepare_weights(struct node *node, const struct group *group,
     bool in_use = remote.path && latest->version == node->weights.version && latest->hash == node->weights.hash &&
                   node->weights_path && strcmp(remote.path, node->weights_path) == 0;
     if (in_use && stage->weights_intact) in_use = stage->weights_intact(node->context->state);
-    if (!remote.path || (group->requires.present && remote.policy < needed)) {
-        *verdict = VERDICT_LATER; // optim is about to say that it has them, or it went back and will have them again
-    } else if (group->requires.present && exact && remote.policy > needed) {
-        *verdict = VERDICT_DROP; // it has been trained
+    const bool other = remote.policy < needed || (exact && remote.policy > needed);
+    if (!remote.path || (group->requires.present && other)) {
+        // Optim is about to say that it has them; or it went back and will have them again, or this process has not
+        // heard yet that it went back. If the group has been trained, it is dropped as soon as that is known.
+        *verdict = VERDICT_LATER;
     } else if (!in_use && node->held) {
         *verdict = VERDICT_BUSY;
     } else if (!in_use) {
@@ -309,8 +310,10 @@ static status node_take_waiting(struct node *node, struct group **out, bool *bus
     *busy = false;
     for (size_t i = 0; i < node->waiting_count && !*out && !*busy;) {
         struct group *group = node->waiting[i].group;
-        enum verdict verdict = VERDICT_DROP; // one that was issued anew since
-        if (node->waiting[i].issue == io_thread_issue(node->io)) TRY(node_prepare_weights(node, group, &verdict));
+        const int64_t seq = group->requires.order;
+        enum verdict verdict = VERDICT_DROP; // one that was issued anew since, or is settled
+        if (node->waiting[i].issue == io_thread_issue(node->io) && seq >= io_thread_settled(node->io))
+            TRY(node_prepare_weights(node, group, &verdict));
         *busy = verdict == VERDICT_BUSY;
         if (verdict == VERDICT_LATER || verdict == VERDICT_BUSY) {
             i++;
@@ -322,7 +325,6 @@ static status node_take_waiting(struct node *node, struct group **out, bool *bus
             *out = group;
             continue;
         }
-        const int64_t seq = group->requires.order;
         pthread_mutex_lock(&node->lock);
         (void)node_remove_group(node, seq);
         pthread_mutex_unlock(&node->lock);
