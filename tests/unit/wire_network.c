@@ -362,8 +362,8 @@ static void a_malformed_message_costs_its_sender_the_conversation(void **state) 
     } mistakes[] = {
         {"x", 1, 1, "the message is not an array"},
         {"\x91\x7f", 2, 1, "the message is of an unknown kind"},
-        {"\x92\x07\x01", 3, 1, "AVAILABLE does not come from a client"},
-        {"\x91\x09", 2, 1, "GROUP: no bulk"},
+        {"\x94\x07\x01\x01\x00", 5, 1, "AVAILABLE does not come from a client"},
+        {"\x94\x09\x01\x01\x00", 5, 1, "GROUP: no bulk"},
         {"\x91\x08", 2, 2, "CREDIT: one frame too many"},
         {"\x92\x08\x01", 3, 1, "CREDIT: 1 fields instead of 0"},
     };
