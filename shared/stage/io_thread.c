@@ -57,17 +57,29 @@ static const struct route {
     bool from_client;
     const char *purposes[2];
 } routes[MESSAGE_KINDS] = {
-    [MESSAGE_AVAILABLE] = {TO_FLOW, false, {"flow"}},    [MESSAGE_GROUP] = {TO_FLOW, false, {"flow"}},
-    [MESSAGE_EMPTY] = {TO_FLOW, false, {"flow"}},        [MESSAGE_CREDIT] = {TO_FLOW, true, {"flow"}},
-    [MESSAGE_HAVE] = {TO_FLOW, true, {"flow"}},          [MESSAGE_SYNCED] = {TO_FLOW, true, {"flow"}},
-    [MESSAGE_RETURNED] = {TO_FLOW, true, {"flow"}},      [MESSAGE_RUN_INFO] = {TO_HOOK, false, {"ledger"}},
-    [MESSAGE_POSITION] = {TO_HOOK, true, {"ledger"}},    [MESSAGE_TRAINED] = {TO_HOOK, true, {"ledger"}},
-    [MESSAGE_QUARANTINED] = {TO_HOOK, true, {"ledger"}}, [MESSAGE_UNUSED] = {TO_HOOK, true, {"ledger"}},
-    [MESSAGE_WEIGHTS] = {TO_HOOK, false, {"weights"}},   [MESSAGE_FETCH] = {TO_HOOK, true, {"weights"}},
-    [MESSAGE_GET] = {TO_HOOK, true, {"frames"}},         [MESSAGE_CHUNK] = {TO_REQUESTS, false, {"weights"}},
-    [MESSAGE_RECORD] = {TO_REQUESTS, false, {"frames"}}, [MESSAGE_ABSENT] = {TO_REQUESTS, false, {"weights", "frames"}},
+    [MESSAGE_AVAILABLE] = {TO_FLOW, false, {"flow"}},
+    [MESSAGE_GROUP] = {TO_FLOW, false, {"flow"}},
+    [MESSAGE_EMPTY] = {TO_FLOW, false, {"flow"}},
+    [MESSAGE_CREDIT] = {TO_FLOW, true, {"flow"}},
+    [MESSAGE_HAVE] = {TO_FLOW, true, {"flow"}},
+    [MESSAGE_SYNCED] = {TO_FLOW, true, {"flow"}},
+    [MESSAGE_RETURNED] = {TO_FLOW, true, {"flow"}},
+    [MESSAGE_RUN_INFO] = {TO_HOOK, false, {"ledger"}},
+    [MESSAGE_POSITION] = {TO_HOOK, true, {"ledger"}},
+    [MESSAGE_TRAINED] = {TO_HOOK, true, {"ledger"}},
+    [MESSAGE_QUARANTINED] = {TO_HOOK, true, {"ledger"}},
+    [MESSAGE_UNUSED] = {TO_HOOK, true, {"ledger"}},
+    [MESSAGE_WEIGHTS] = {TO_HOOK, false, {"weights"}},
+    [MESSAGE_FETCH] = {TO_HOOK, true, {"weights"}},
+    [MESSAGE_GET] = {TO_HOOK, true, {"frames"}},
+    [MESSAGE_CHUNK] = {TO_REQUESTS, false, {"weights"}},
+    [MESSAGE_RECORD] = {TO_REQUESTS, false, {"frames"}},
+    [MESSAGE_ABSENT] = {TO_REQUESTS, false, {"weights", "frames"}},
+    [MESSAGE_HAS_WEIGHTS] = {TO_HOOK, true, {"weights"}},
+    [MESSAGE_ELSEWHERE] = {TO_REQUESTS, false, {"weights"}},
     [MESSAGE_STATUS] = {TO_IGNORE, false, {"report"}}, // of a supervisor, which sends them to its peers
-    [MESSAGE_NOTICE] = {TO_IGNORE, false, {"report"}},   [MESSAGE_END] = {TO_IGNORE, false, {"report"}},
+    [MESSAGE_NOTICE] = {TO_IGNORE, false, {"report"}},
+    [MESSAGE_END] = {TO_IGNORE, false, {"report"}},
 };
 
 static void io_wake(struct io_thread *io) {
@@ -155,7 +167,7 @@ void io_thread_drop(struct io_thread *io, int64_t seq) {
     pthread_mutex_unlock(&io->lock);
 }
 
-// ---- other threads: broadcasts and requests ----
+// ---- other threads: broadcasts and transfers ----
 
 void io_thread_nudge(struct io_thread *io) {
     pthread_mutex_lock(&io->lock);
@@ -190,19 +202,48 @@ status io_thread_broadcast(struct io_thread *io, const char *purpose, const stru
     return OK;
 }
 
-status io_thread_call(struct io_thread *io, const char *stage, const char *purpose, const struct wire_message *request,
-                      struct wire_message *reply, struct arena *arena, struct buf *bulk) {
-    struct request call = {
-        .stage = stage, .purpose = purpose, .message = request, .reply = reply, .arena = arena, .bulk = bulk};
+void io_thread_begin_transfer(struct io_thread *io, struct transfer *transfer) {
     pthread_mutex_lock(&io->lock);
-    requests_add(&io->requests, &call);
-    io_wake(io);
-    while (call.state != REQUEST_DONE && !signals_stopping() && io->failure == OK)
-        cond_wait_until(&io->changed, &io->lock, clock_monotonic() + for_ever);
-    status failure = io_failure(io);
-    requests_remove(&io->requests, &call);
+    requests_add(&io->requests, transfer);
     pthread_mutex_unlock(&io->lock);
-    return failure != OK ? failure : call.state == REQUEST_DONE ? OK : END;
+    io_wake(io);
+}
+
+status io_thread_take_bytes(struct io_thread *io, struct transfer *transfer, int timeout_ms, struct buf *data,
+                            bool *ended) {
+    const double until = clock_monotonic() + (timeout_ms < 0 ? for_ever : timeout_ms / 1e3);
+    status result = OK;
+    buf_clear(data);
+    pthread_mutex_lock(&io->lock);
+    for (bool due = timeout_ms == 0; result == OK && !transfer->data.size && !transfer_ended(transfer);) {
+        result = io_failure(io);
+        if (result == OK && signals_stopping()) result = END;
+        if (result != OK || due) break;
+        due = !cond_wait_until(&io->changed, &io->lock, until);
+    }
+    const struct buf taken = transfer->data;
+    transfer->data = *data;
+    *data = taken;
+    transfer->taken += (int64_t)taken.size;
+    *ended = transfer_ended(transfer);
+    pthread_mutex_unlock(&io->lock);
+    if (taken.size && !*ended) io_wake(io); // it asks for more
+    return result;
+}
+
+void io_thread_end_transfer(struct io_thread *io, struct transfer *transfer) {
+    pthread_mutex_lock(&io->lock);
+    requests_remove(&io->requests, transfer);
+    pthread_mutex_unlock(&io->lock);
+}
+
+status io_thread_wait(struct io_thread *io, int timeout_ms) {
+    pthread_mutex_lock(&io->lock);
+    status result = io_failure(io);
+    if (result == OK && !signals_stopping())
+        (void)cond_wait_until(&io->changed, &io->lock, clock_monotonic() + timeout_ms / 1e3);
+    pthread_mutex_unlock(&io->lock);
+    return result == OK && signals_stopping() ? END : result;
 }
 
 // ---- hooks ----
@@ -222,6 +263,10 @@ void io_thread_set_issue(struct io_thread *io, int64_t issue, int64_t settled) {
     pthread_mutex_lock(&io->lock);
     flow_set_issue(io->flow, issue, settled);
     pthread_mutex_unlock(&io->lock);
+}
+
+int64_t io_thread_now_ms(const struct io_thread *io) {
+    return wire_now_ms(io->wire);
 }
 
 status io_thread_reply(struct io_thread *io, struct wire_peer *peer, const struct wire_message *message) {
@@ -262,8 +307,9 @@ static status io_route(struct io_thread *io, const struct wire_event *event, enu
     if (to == TO_IGNORE) return OK;
     if (to == TO_HOOK) return io->hooks.event(io->hooks.self, io, event);
     pthread_mutex_lock(&io->lock);
-    result = to == TO_FLOW ? flow_on_event(io->flow, event)
-                           : requests_on_answer(&io->requests, event->peer, &event->message, &done);
+    result = to == TO_FLOW
+                 ? flow_on_event(io->flow, event)
+                 : requests_on_answer(&io->requests, io->wire, io->config, event->peer, &event->message, &done);
     if (done || flow_has(io->flow)) pthread_cond_broadcast(&io->changed);
     pthread_mutex_unlock(&io->lock);
     return result;
@@ -421,6 +467,7 @@ void io_thread_close(struct io_thread **pointer) {
     if (io->started) io_wake(io);
     if (io->started) pthread_join(io->thread, NULL);
     flow_free(&io->flow);
+    requests_release(&io->requests);
     wire_close(&io->wire);
     if (io->wakeup >= 0) close(io->wakeup);
     while (io->broadcasts) {

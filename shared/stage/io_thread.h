@@ -2,8 +2,8 @@
 // and go and requests are answered while the stage works. Stages do not include this.
 //
 // "The worker" is the stage's own thread. io_thread_put, io_thread_set_issue, io_thread_reply, io_thread_push and the
-// hooks belong to the I/O thread; io_thread_broadcast, io_thread_nudge and io_thread_call may be called from any other
-// thread; the rest belongs to the worker.
+// hooks belong to the I/O thread; io_thread_broadcast, io_thread_nudge, io_thread_wait and the
+// transfers may be called from any other thread; the rest belongs to the worker.
 #ifndef SHARED_STAGE_IO_THREAD_H
 #define SHARED_STAGE_IO_THREAD_H
 
@@ -14,6 +14,7 @@
 #include "shared/wire/wire.h"
 
 struct io_thread;
+struct transfer;
 
 // What a replica does besides passing groups on. Called in the I/O thread. A failure ends the thread, except DATAERR
 // for a message: that costs the peer its connection.
@@ -80,6 +81,9 @@ status io_thread_put(struct io_thread *io, const struct group *group);
 // Sets the number of the source's present issue, and the seq below which every group is settled, from a hook.
 void io_thread_set_issue(struct io_thread *io, int64_t issue, int64_t settled);
 
+// Returns the milliseconds of the wire's clock, in a hook.
+int64_t io_thread_now_ms(const struct io_thread *io);
+
 // Sends a message to a peer, from a hook. A peer that is disconnected gets nothing. UNAVAILABLE when the sockets fail.
 status io_thread_reply(struct io_thread *io, struct wire_peer *peer, const struct wire_message *message);
 
@@ -90,10 +94,21 @@ status io_thread_push(struct io_thread *io, const char *purpose, const struct wi
 // UNAVAILABLE when memory is short.
 status io_thread_broadcast(struct io_thread *io, const char *purpose, const struct wire_message *message);
 
-// Sends a request to the replicas of `stage` (purpose "weights" or "frames"), one after the other until one has the
-// answer, and waits for it. The reply's strings are put into `arena`, its bulk is appended to `bulk`. A reply of kind
-// ABSENT: none has it. END when the program is asked to stop; otherwise the failure that ended the I/O thread.
-status io_thread_call(struct io_thread *io, const char *stage, const char *purpose, const struct wire_message *request,
-                      struct wire_message *reply, struct arena *arena, struct buf *bulk);
+// Begins a transfer (requests.h) from the replicas of a stage, purpose "weights" or "frames". Each one that was begun
+// must be ended.
+void io_thread_begin_transfer(struct io_thread *io, struct transfer *transfer);
+
+// Waits up to timeout_ms (-1: for ever) for bytes of a transfer and puts them into `data` instead of what that had;
+// none in time: it is empty. *ended: there will be no more; transfer->absent is then valid. END when the program is
+// asked to stop; otherwise the failure that ended the I/O thread.
+status io_thread_take_bytes(struct io_thread *io, struct transfer *transfer, int timeout_ms, struct buf *data,
+                            bool *ended);
+
+// Ends a transfer, complete or not.
+void io_thread_end_transfer(struct io_thread *io, struct transfer *transfer);
+
+// Waits for timeout_ms, or until something has come. END when the program is asked to stop; otherwise the failure that
+// ended the I/O thread.
+status io_thread_wait(struct io_thread *io, int timeout_ms);
 
 #endif

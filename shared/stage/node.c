@@ -15,6 +15,7 @@
 #include "shared/stage/collector.h"
 #include "shared/stage/issuer.h"
 #include "shared/stage/outcomes.h"
+#include "shared/stage/requests.h"
 #include "shared/stage/signals.h"
 #include "shared/stage/weights_client.h"
 #include "shared/stage/weights_server.h"
@@ -49,9 +50,7 @@ struct node {
     int failed_loads;             // in a row, because the file was gone or damaged
     int failed_copies;            // of these, copies
     uint64_t failed_hash;         // of the last failed load
-    struct arena arena;
-    struct buf bulk; // of answers, in the I/O thread
-    int64_t pushed;  // publications of weights that the I/O thread has told the other stages of
+    struct buf bulk;              // of answers, in the I/O thread
     pthread_mutex_t lock;
     // Under the lock:
     struct remote_weights latest; // what optim has published, of the kind that the stage follows
@@ -101,29 +100,6 @@ static double node_remove_group(struct node *node, int64_t seq) {
 
 // ---- hooks: the I/O thread ----
 
-// Tells a stage which weights are the newest; NULL: every stage that follows them.
-static status node_send_weights(struct node *node, struct io_thread *io, struct wire_peer *peer) {
-    status result = OK;
-    for (int reference = 0; reference < 2 && result == OK; reference++) {
-        struct wire_message message;
-        bool known;
-        result = weights_server_latest(node->weights_server, reference, &message, &known, &node->arena);
-        if (result == OK && known)
-            result = peer ? io_thread_reply(io, peer, &message) : io_thread_push(io, "weights", &message);
-    }
-    arena_release(&node->arena);
-    return result;
-}
-
-// Tells all stages that follow optim's weights when there are newer ones. In the I/O thread: before it sends what the
-// worker has said since.
-static status node_push_weights(struct node *node, struct io_thread *io) {
-    const int64_t publications = weights_server_publications(node->weights_server);
-    if (publications == node->pushed) return OK;
-    node->pushed = publications;
-    return node_send_weights(node, io, NULL);
-}
-
 static void node_set_latest(struct node *node, struct remote_weights *latest) {
     pthread_mutex_lock(&node->lock);
     remote_weights_release(&node->latest);
@@ -131,8 +107,10 @@ static void node_set_latest(struct node *node, struct remote_weights *latest) {
     pthread_mutex_unlock(&node->lock);
 }
 
-static status node_on_weights(struct node *node, struct io_thread *io, const struct wire_message *message) {
+static status node_on_weights(struct node *node, struct io_thread *io, const struct wire_peer *peer,
+                              const struct wire_message *message) {
     struct remote_weights latest;
+    if (strcmp(wire_peer_name(peer), "optim") != 0) return fail(DATAERR, "WEIGHTS from another stage than optim");
     if ((message->reference == 1) != (node->context->stage->follows == FOLLOWS_REFERENCE)) return OK;
     TRY(remote_weights_set(&latest, message));
     node_set_latest(node, &latest);
@@ -143,48 +121,60 @@ static status node_on_weights(struct node *node, struct io_thread *io, const str
 // What optim had lent is gone with its process. Its files stay.
 static status node_on_gone(struct node *node, const struct wire_peer *peer) {
     struct remote_weights none = {0};
-    if (wire_peer_is_client(peer) || strcmp(wire_peer_purpose(peer), "weights") != 0) return OK;
+    if (strcmp(wire_peer_purpose(peer), "weights") != 0 || strcmp(wire_peer_name(peer), "optim") != 0) return OK;
     if (remote_weights_lent(&node->latest)) node_set_latest(node, &none);
     return OK;
 }
 
 static status node_on_joined(struct node *node, struct io_thread *io, struct wire_peer *peer) {
-    const bool client = wire_peer_is_client(peer);
-    const char *purpose = wire_peer_purpose(peer);
-    if (client && !strcmp(purpose, "weights")) return node_send_weights(node, io, peer);
-    if (!client && !strcmp(purpose, "ledger")) return outcomes_tell_again(node->outcomes, io, peer);
+    if (!wire_peer_is_client(peer) && !strcmp(wire_peer_purpose(peer), "ledger"))
+        return outcomes_tell_again(node->outcomes, io, peer);
     return node->issuer ? issuer_joined(node->issuer, io, peer) : OK;
+}
+
+// Frames: answers GET with a piece of the clip.
+static status node_on_get(struct node *node, struct io_thread *io, struct wire_peer *peer,
+                          const struct wire_message *message) {
+    const struct stage *stage = node->context->stage;
+    struct wire_message reply = {.kind = MESSAGE_ABSENT, .id = message->id};
+    bool found = false;
+    TRY(message_check_range(message));
+    buf_clear(&node->bulk);
+    if (stage->serve_frames)
+        TRY(stage->serve_frames(node->context->state, message->id, message->offset, (size_t)message->size, &node->bulk,
+                                &reply.total, &found));
+    if (found) reply.kind = MESSAGE_RECORD;
+    reply.offset = message->offset;
+    reply.bulk = node->bulk.data;
+    reply.bulk_size = node->bulk.size;
+    return io_thread_reply(io, peer, &reply);
+}
+
+// What comes from the clients that compute with optim's weights. Optim itself answers by its versions, another stage
+// from the copies on its machine.
+static status node_on_weights_client(struct node *node, struct io_thread *io, const struct wire_event *event) {
+    struct wire_message reply;
+    if (node->collector) return weights_server_event(node->weights_server, io, event);
+    if (event->kind != WIRE_MESSAGE || event->message.kind != MESSAGE_FETCH) return OK;
+    TRY(weights_client_serve(node->weights_dir, &event->message, &reply, &node->bulk));
+    return io_thread_reply(io, event->peer, &reply);
 }
 
 static status node_on_event(void *self, struct io_thread *io, const struct wire_event *event) {
     struct node *node = self;
-    const struct stage *stage = node->context->stage;
     const struct wire_message *message = &event->message;
-    struct wire_message reply = {.kind = MESSAGE_ABSENT, .id = message->id};
-    bool found = false;
-    if (event->kind == WIRE_JOINED) return node_on_joined(node, io, event->peer);
-    if (event->kind == WIRE_GONE) return node_on_gone(node, event->peer);
     if (event->kind == WIRE_TIMEOUT) {
-        TRY(node_push_weights(node, io));
+        if (node->collector) TRY(weights_server_event(node->weights_server, io, event));
         return node->issuer ? issuer_tick(node->issuer, io) : OK;
     }
-    switch (message->kind) {
-    case MESSAGE_WEIGHTS:
-        return node_on_weights(node, io, message);
-    case MESSAGE_GET:
-        buf_clear(&node->bulk);
-        if (stage->serve_frames) TRY(stage->serve_frames(node->context->state, message->id, &node->bulk, &found));
-        if (found) reply.kind = MESSAGE_RECORD;
-        reply.bulk = node->bulk.data;
-        reply.bulk_size = node->bulk.size;
-        return io_thread_reply(io, event->peer, &reply);
-    case MESSAGE_FETCH:
-        TRY(weights_server_chunk(node->weights_server, message, &reply, &node->bulk));
-        return io_thread_reply(io, event->peer, &reply);
-    default:
-        if (node->issuer) return issuer_message(node->issuer, io, message);
-        return node->collector ? collector_message(node->collector, io, event->peer, message) : OK;
-    }
+    if (!strcmp(wire_peer_purpose(event->peer), "weights") && wire_peer_is_client(event->peer))
+        return node_on_weights_client(node, io, event);
+    if (event->kind == WIRE_GONE) return node_on_gone(node, event->peer);
+    if (event->kind == WIRE_JOINED) return node_on_joined(node, io, event->peer);
+    if (message->kind == MESSAGE_WEIGHTS) return node_on_weights(node, io, event->peer, message);
+    if (message->kind == MESSAGE_GET) return node_on_get(node, io, event->peer, message);
+    if (node->issuer) return issuer_message(node->issuer, io, message);
+    return node->collector ? collector_message(node->collector, io, event->peer, message) : OK;
 }
 
 static void node_on_report(void *self, struct message_status *counters) {
@@ -254,6 +244,8 @@ static status node_load_weights(struct node *node, struct remote_weights *remote
     free(node->weights_path);
     node->weights_path = remote->path;
     remote->path = NULL;
+    const struct wire_message copied = {.kind = MESSAGE_HAS_WEIGHTS, .hash = (int64_t)remote->weights.hash};
+    if (remote->copied) TRY(io_thread_broadcast(node->io, "weights", &copied)); // optim may send others here for it
     context->weights_version = remote->weights.version;
     *verdict = VERDICT_READY;
     return OK;
@@ -488,7 +480,6 @@ void node_leave(struct stage_context *context) {
     free(node->groups);
     free(node->weights_path);
     node_config_release(&node->config);
-    arena_release(&node->arena);
     buf_release(&node->bulk);
     pthread_mutex_destroy(&node->lock);
     free(node->weights_dir);
@@ -526,11 +517,16 @@ status stage_fetch(void *context, const char *key, struct buf *record, bool *fou
     const struct node *node = ((const struct stage_context *)context)->node;
     *found = false;
     if (!node || !node->io) return OK;
-    const struct wire_message request = {.kind = MESSAGE_GET, .id = key};
-    struct wire_message reply = {0};
-    struct arena arena = {0};
-    status result = io_thread_call(node->io, "frames", "frames", &request, &reply, &arena, record);
-    *found = result == OK && reply.kind == MESSAGE_RECORD;
-    arena_release(&arena);
+    struct transfer transfer = {.stage = "frames", .purpose = "frames", .kind = MESSAGE_GET, .id = key, .total = -1};
+    struct buf piece = {0};
+    status result = OK;
+    io_thread_begin_transfer(node->io, &transfer);
+    for (bool ended = false; result == OK && !ended;) {
+        result = io_thread_take_bytes(node->io, &transfer, -1, &piece, &ended);
+        if (result == OK) result = buf_append(record, piece.data, piece.size);
+    }
+    io_thread_end_transfer(node->io, &transfer);
+    buf_release(&piece);
+    *found = result == OK && !transfer.absent;
     return result;
 }

@@ -1,99 +1,239 @@
+// A peer answers in the order in which it was asked, and a transfer asks one peer at a time, so that pieces come in
+// order. Pieces that come otherwise belong to a transfer that was given up; they are ignored.
 #include "shared/stage/requests.h"
 
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
-void requests_add(struct requests *requests, struct request *request) {
-    assert(request->state == REQUEST_NEW);
-    request->next = requests->first;
-    requests->first = request;
+#include "shared/base/rng.h"
+
+enum {
+    IN_FLIGHT_MAX = 8 * WIRE_PIECE_BYTES, // of all transfers from one peer
+    HOLDER_MS = 3000,                     // in which a holder must be connected
+};
+
+void requests_release(struct requests *requests) {
+    assert(!requests->first);
+    free(requests->connections);
+    *requests = (struct requests){0};
 }
 
-void requests_remove(struct requests *requests, struct request *request) {
-    struct request **link = &requests->first;
-    while (*link != request) {
+void requests_add(struct requests *requests, struct transfer *transfer) {
+    assert(!transfer->peer && !transfer->data.size && !transfer->absent);
+    assert(transfer->kind == MESSAGE_FETCH || transfer->kind == MESSAGE_GET);
+    transfer->asked = transfer->taken = transfer->received;
+    transfer->next = requests->first;
+    requests->first = transfer;
+}
+
+void requests_remove(struct requests *requests, struct transfer *transfer) {
+    struct transfer **link = &requests->first;
+    while (*link != transfer) {
         assert(*link);
         link = &(*link)->next;
     }
-    *link = request->next;
+    *link = transfer->next;
+    buf_release(&transfer->data);
+}
+
+bool transfer_ended(const struct transfer *transfer) {
+    return transfer->absent || transfer->received == transfer->total;
+}
+
+// The transfer asks nobody any more; what it had asked for will be asked for again.
+static void transfer_leave_peer(struct transfer *transfer) {
+    transfer->peer = NULL;
+    transfer->answered = false;
+    transfer->asked = transfer->received;
+}
+
+// ---- replicas ----
+
+static status requests_connect_to(struct requests *requests, struct wire *wire, const struct node_endpoint *endpoint,
+                                  const char *purpose) {
+    for (size_t i = 0; i < requests->connection_count; i++)
+        if (requests->connections[i].endpoint == endpoint && !strcmp(requests->connections[i].purpose, purpose))
+            return OK;
+    TRY(RESIZE(&requests->connections, requests->connection_count + 1));
+    TRY(wire_connect(wire, endpoint->address, endpoint->key, purpose, NULL));
+    requests->connections[requests->connection_count++] = (struct request_connection){endpoint, purpose};
+    return OK;
 }
 
 status requests_connect(struct requests *requests, struct wire *wire, const struct node_config *config,
                         const char *stage, const char *purpose, bool *exists) {
-    int slot = 0;
     bool found = false;
-    while (slot < REQUEST_PURPOSES && requests->connected[slot] && strcmp(requests->connected[slot], purpose) != 0)
-        slot++;
-    assert(slot < REQUEST_PURPOSES);
     for (size_t i = 0; i < config->endpoint_count; i++) {
-        const struct node_endpoint *endpoint = &config->endpoints[i];
-        if (strcmp(endpoint->stage, stage) != 0) continue;
+        if (strcmp(config->endpoints[i].stage, stage) != 0) continue;
+        TRY(requests_connect_to(requests, wire, &config->endpoints[i], purpose));
         found = true;
-        if (!requests->connected[slot]) TRY(wire_connect(wire, endpoint->address, endpoint->key, purpose, NULL));
     }
-    if (found) requests->connected[slot] = purpose;
     if (exists) *exists = found;
     return OK;
 }
 
-status requests_send(struct requests *requests, struct wire *wire, const struct node_config *config, bool *done) {
-    *done = false;
-    for (struct request *request = requests->first; request; request = request->next) {
-        if (request->state != REQUEST_NEW) continue;
-        bool exists;
-        TRY(requests_connect(requests, wire, config, request->stage, request->purpose, &exists));
-        int there = 0;
-        struct wire_peer *peer = wire_first_peer(wire, request->purpose, false);
-        while (peer && (strcmp(wire_peer_name(peer), request->stage) != 0 || there++ < request->asked))
-            peer = wire_next_peer(peer);
-        if (peer) {
-            request->peer = peer;
-            request->state = REQUEST_SENT;
-            TRY(wire_send(wire, peer, request->message, NULL));
-        } else if (!exists || there > 0) {
-            request->reply->kind = MESSAGE_ABSENT;
-            request->state = REQUEST_DONE;
-            *done = true;
-        }
+// A replica's place in the order in which replicas are asked for this file or record; above 0.
+static uint64_t transfer_rank(const struct transfer *transfer, const struct wire_peer *peer) {
+    return rng_bits(rng_key((uint64_t)transfer->hash, transfer->id), (uint64_t)wire_peer_replica(peer), 0) | 1;
+}
+
+static bool requests_is_holder(const struct wire_peer *peer, const struct node_endpoint *holder) {
+    return !strcmp(wire_peer_name(peer), holder->stage) && wire_peer_replica(peer) == holder->replica &&
+           !strcmp(wire_peer_machine(peer), holder->machine);
+}
+
+// Chooses whom to ask, if somebody is there.
+static status transfer_choose_peer(struct transfer *transfer, struct requests *requests, struct wire *wire,
+                                   const struct node_config *config) {
+    bool exists, there = false;
+    uint64_t best = UINT64_MAX;
+    if (transfer->holder) {
+        TRY(requests_connect_to(requests, wire, transfer->holder, transfer->purpose));
+        struct wire_peer *peer = wire_first_peer(wire, transfer->purpose, false);
+        while (peer && !requests_is_holder(peer, transfer->holder)) peer = wire_next_peer(peer);
+        transfer->peer = peer;
+        if (peer || wire_now_ms(wire) < transfer->holder_until) return OK;
+        transfer->holder = NULL;
+    }
+    TRY(requests_connect(requests, wire, config, transfer->stage, transfer->purpose, &exists));
+    struct wire_peer *peer = wire_first_peer(wire, transfer->purpose, false);
+    for (; peer; peer = wire_next_peer(peer)) {
+        if (strcmp(wire_peer_name(peer), transfer->stage) != 0) continue;
+        there = true;
+        const uint64_t rank = transfer_rank(transfer, peer);
+        if (rank <= transfer->absent_rank || rank > best) continue;
+        best = rank;
+        transfer->peer = peer;
+    }
+    transfer->absent = !transfer->peer && (there || !exists);
+    return OK;
+}
+
+// ---- asking ----
+
+// Returns how many bytes may still be asked of a peer.
+static int64_t requests_window(const struct requests *requests, const struct wire_peer *peer) {
+    int64_t window = IN_FLIGHT_MAX;
+    for (const struct transfer *transfer = requests->first; transfer; transfer = transfer->next)
+        if (transfer->peer == peer) window -= transfer->asked - transfer->taken;
+    return window;
+}
+
+// Asks the peer for the next pieces; for one alone until it has shown that it has the file.
+static status transfer_ask(struct transfer *transfer, const struct requests *requests, struct wire *wire) {
+    while (transfer->total < 0 || transfer->asked < transfer->total) {
+        if (!transfer->answered && transfer->asked > transfer->received) return OK;
+        if (transfer->asked > transfer->taken && requests_window(requests, transfer->peer) < WIRE_PIECE_BYTES)
+            return OK;
+        const int64_t left = transfer->total < 0 ? WIRE_PIECE_BYTES : transfer->total - transfer->asked;
+        const struct wire_message request = {.kind = transfer->kind,
+                                             .hash = transfer->hash,
+                                             .id = transfer->id,
+                                             .offset = transfer->asked,
+                                             .size = left < WIRE_PIECE_BYTES ? left : WIRE_PIECE_BYTES};
+        bool gone;
+        TRY(wire_send(wire, transfer->peer, &request, &gone));
+        if (gone) return OK; // it is about to be lost
+        transfer->asked += request.size;
     }
     return OK;
 }
 
-static bool request_is_answered(const struct request *request, const struct wire_peer *peer,
-                                const struct wire_message *message) {
-    const struct wire_message *asked = request->message;
-    if (request->state != REQUEST_SENT || request->peer != peer) return false;
+status requests_send(struct requests *requests, struct wire *wire, const struct node_config *config, bool *changed) {
+    for (struct transfer *transfer = requests->first; transfer; transfer = transfer->next) {
+        if (transfer_ended(transfer)) continue;
+        if (!transfer->peer) TRY(transfer_choose_peer(transfer, requests, wire, config));
+        if (transfer->peer) TRY(transfer_ask(transfer, requests, wire));
+        *changed |= transfer->absent;
+    }
+    return OK;
+}
+
+// ---- answers ----
+
+// The peer lacks what is asked for, or has answered wrongly.
+static void transfer_skip_peer(struct transfer *transfer) {
+    if (transfer->holder)
+        transfer->holder = NULL;
+    else
+        transfer->absent_rank = transfer_rank(transfer, transfer->peer);
+    transfer_leave_peer(transfer);
+}
+
+static status transfer_add_piece(struct transfer *transfer, const struct wire_message *message) {
+    const int64_t total = message->kind == MESSAGE_RECORD ? message->total : transfer->total;
+    const int64_t left = message->offset >= 0 ? total - message->offset : 0;
+    const bool right = total >= 0 && (transfer->total < 0 || total == transfer->total) && left > 0 &&
+                       (int64_t)message->bulk_size == (left < WIRE_PIECE_BYTES ? left : WIRE_PIECE_BYTES);
+    if (!right) {
+        transfer_skip_peer(transfer);
+        return fail(DATAERR, "%s: %zu bytes at offset %lld of %lld", message_name(message->kind), message->bulk_size,
+                    (long long)message->offset, (long long)total);
+    }
+    TRY(buf_append(&transfer->data, message->bulk, message->bulk_size));
+    transfer->total = total;
+    transfer->received += (int64_t)message->bulk_size;
+    if (transfer->asked < transfer->received) transfer->asked = transfer->received;
+    transfer->answered = true;
+    return OK;
+}
+
+// The file is to be fetched from another replica, which the run must have.
+static status transfer_go_elsewhere(struct transfer *transfer, const struct wire *wire,
+                                    const struct node_config *config, const struct wire_message *message) {
+    const struct node_endpoint *holder = NULL;
+    for (size_t i = 0; i < config->endpoint_count; i++) {
+        const struct node_endpoint *at = &config->endpoints[i];
+        if (!strcmp(at->stage, message->name) && at->replica == message->replica &&
+            !strcmp(at->machine, message->machine))
+            holder = at;
+    }
+    if (!holder || transfer->holder) {
+        transfer_skip_peer(transfer);
+        return fail(DATAERR, "ELSEWHERE: at %.100s-%lld", message->name, (long long)message->replica);
+    }
+    transfer->holder = holder;
+    transfer->holder_until = wire_now_ms(wire) + HOLDER_MS;
+    transfer_leave_peer(transfer);
+    return OK;
+}
+
+static bool transfer_is_answered(const struct transfer *transfer, const struct wire_peer *peer,
+                                 const struct wire_message *message) {
+    const bool fetch = transfer->kind == MESSAGE_FETCH;
+    if (transfer->peer != peer || transfer_ended(transfer)) return false;
     switch (message->kind) {
     case MESSAGE_CHUNK:
-        return asked->kind == MESSAGE_FETCH && asked->hash == message->hash && asked->offset == message->offset;
+    case MESSAGE_ELSEWHERE:
+        return fetch && message->hash == transfer->hash;
     case MESSAGE_RECORD:
-        return asked->kind == MESSAGE_GET && !strcmp(asked->id, message->id);
-    case MESSAGE_ABSENT:
-        return asked->kind != MESSAGE_GET || !strcmp(asked->id, message->id);
+        return !fetch && !strcmp(message->id, transfer->id);
     default:
-        return false;
+        assert(message->kind == MESSAGE_ABSENT);
+        return message->hash == transfer->hash && !strcmp(message->id, transfer->id);
     }
 }
 
-status requests_on_answer(struct requests *requests, const struct wire_peer *peer, const struct wire_message *message,
-                          bool *done) {
-    struct request *request = requests->first;
-    *done = false;
-    while (request && !request_is_answered(request, peer, message)) request = request->next;
-    if (!request) return OK;
-    if (message->kind == MESSAGE_ABSENT && request->message->kind == MESSAGE_GET) { // another replica may have it
-        request->asked++;
-        request->state = REQUEST_NEW;
-        return OK;
-    }
-    TRY(message_copy(message, request->reply, request->arena));
-    if (message->bulk) TRY(buf_append(request->bulk, message->bulk, message->bulk_size));
-    request->state = REQUEST_DONE;
-    *done = true;
+status requests_on_answer(struct requests *requests, struct wire *wire, const struct node_config *config,
+                          const struct wire_peer *peer, const struct wire_message *message, bool *changed) {
+    const bool piece = message->kind == MESSAGE_CHUNK || message->kind == MESSAGE_RECORD;
+    struct transfer *transfer = requests->first;
+    while (transfer && !(transfer_is_answered(transfer, peer, message) &&
+                         (!piece || message->offset < 0 || message->offset == transfer->received)))
+        transfer = transfer->next;
+    if (!transfer) return OK;
+    if (message->kind == MESSAGE_ABSENT) transfer_skip_peer(transfer);
+    if (message->kind == MESSAGE_ELSEWHERE) TRY(transfer_go_elsewhere(transfer, wire, config, message));
+    if (piece) TRY(transfer_add_piece(transfer, message));
+    *changed = piece;
     return OK;
 }
 
 void requests_forget(struct requests *requests, const struct wire_peer *peer) {
-    for (struct request *request = requests->first; request; request = request->next)
-        if (request->state == REQUEST_SENT && request->peer == peer) request->state = REQUEST_NEW;
+    for (struct transfer *transfer = requests->first; transfer; transfer = transfer->next) {
+        if (transfer->peer != peer) continue;
+        transfer->holder = NULL; // the stage names another one if need be
+        transfer_leave_peer(transfer);
+    }
 }

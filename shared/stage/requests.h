@@ -1,52 +1,72 @@
-// Requests of other threads to the replicas of a stage (optim's weights, clips of frames), each of which waits for its
-// answer. The caller locks.
+// Transfers of files and records from the replicas of a stage (optim's weights, clips of frames) to threads that wait
+// for them: piece by piece, in order, several pieces under way. When a peer is lost, a transfer goes on where it
+// stopped, at another replica if need be. The caller locks.
 #ifndef SHARED_STAGE_REQUESTS_H
 #define SHARED_STAGE_REQUESTS_H
 
 #include "shared/wire/node_config.h"
 #include "shared/wire/wire.h"
 
-enum request_state { REQUEST_NEW, REQUEST_SENT, REQUEST_DONE };
-
-// A request; on the stack of the thread that waits for it.
-struct request {
-    struct request *next;
+// A transfer; on the stack of the thread that waits for it. The caller sets the first members and zeroes the rest.
+struct transfer {
     const char *stage, *purpose;
-    const struct wire_message *message;
-    struct wire_message *reply; // its strings are in `arena`; of kind ABSENT: no replica has the answer
-    struct arena *arena;
-    struct buf *bulk;       // the reply's bulk is appended
-    struct wire_peer *peer; // SENT: to whom
-    int asked;              // replicas that answered ABSENT
-    enum request_state state;
+    enum message_kind kind; // MESSAGE_FETCH: a file of weights, MESSAGE_GET: a clip
+    int64_t hash;           // FETCH: of the weights
+    const char *id;         // GET: key of the clip; FETCH: ""
+    int64_t received;       // every byte below has come; at first: where to begin
+    int64_t total;          // bytes; -1: not known yet
+    // Of requests.c:
+    struct transfer *next;
+    struct wire_peer *peer;             // who is asked; NULL: nobody at present
+    bool answered;                      // the peer has sent a piece
+    int64_t asked;                      // every byte below has been asked for
+    int64_t taken;                      // every byte below has been taken by the caller
+    uint64_t absent_rank;               // replicas up to this rank do not have it
+    const struct node_endpoint *holder; // who has it instead of the stage; NULL: nobody known
+    int64_t holder_until;               // ms: when the holder must be there
+    bool absent;                        // no replica has it
+    struct buf data;                    // has come, and was not taken yet
 };
 
-// A zeroed struct is empty.
-enum { REQUEST_PURPOSES = 2 };
-struct requests {
-    struct request *first;
-    const char *connected[REQUEST_PURPOSES]; // the purposes for which there are connections
+// The servers that were connected to, of all purposes.
+struct request_connection {
+    const struct node_endpoint *endpoint;
+    const char *purpose;
 };
+
+// A zeroed struct is empty. Free with requests_release.
+struct requests {
+    struct transfer *first;
+    struct request_connection *connections;
+    size_t connection_count;
+};
+
+// Frees what it holds; there is no transfer any more.
+void requests_release(struct requests *requests);
 
 // Connects to every replica of a stage for a purpose, a literal, unless that was done before. *exists (may be NULL):
 // the run has such a stage. USAGE and UNAVAILABLE as wire_connect.
 status requests_connect(struct requests *requests, struct wire *wire, const struct node_config *config,
                         const char *stage, const char *purpose, bool *exists);
 
-// Adds a request that is in state NEW.
-void requests_add(struct requests *requests, struct request *request);
+// Adds a transfer.
+void requests_add(struct requests *requests, struct transfer *transfer);
 
-// Removes a request, answered or not.
-void requests_remove(struct requests *requests, struct request *request);
+// Removes a transfer, complete or not.
+void requests_remove(struct requests *requests, struct transfer *transfer);
 
-// Sends each new request to the first replica of its stage that is there and was not asked yet, and connects to the
-// stage first if need be. One without such a replica is DONE with ABSENT when there is no such stage or all that are
-// there were asked. *done: a request is DONE. UNAVAILABLE when the sockets fail.
-status requests_send(struct requests *requests, struct wire *wire, const struct node_config *config, bool *done);
+// Whether a transfer has come to its end: all bytes have come, or it is absent.
+bool transfer_ended(const struct transfer *transfer);
 
-// Handles an answer. *done: a request is DONE. UNAVAILABLE when memory is short.
-status requests_on_answer(struct requests *requests, const struct wire_peer *peer, const struct wire_message *message,
-                          bool *done);
+// Asks for pieces: of the first replica in the order of a hash of key and replica that is there and has not said that
+// it lacks them. A transfer is absent when there is no such stage, or when all replicas that are there have said so.
+// *changed: a transfer has ended. UNAVAILABLE when the sockets fail.
+status requests_send(struct requests *requests, struct wire *wire, const struct node_config *config, bool *changed);
+
+// Handles an answer. *changed: a transfer has new bytes or has ended. DATAERR for a piece that was not asked for so:
+// that peer is not asked again. UNAVAILABLE when memory is short.
+status requests_on_answer(struct requests *requests, struct wire *wire, const struct node_config *config,
+                          const struct wire_peer *peer, const struct wire_message *message, bool *changed);
 
 // A peer has joined or gone: what it was asked for before will not come, and is asked for again.
 void requests_forget(struct requests *requests, const struct wire_peer *peer);

@@ -98,8 +98,11 @@ struct stage {
     // trained in its directory.
     status (*position)(void *state, int64_t *step, int64_t *seq);
 
-    // Frames: appends what its store has of a clip, for another machine. Called from the I/O thread.
-    status (*serve_frames)(void *state, const char *key, struct buf *record, bool *found);
+    // Frames: appends up to `size` bytes from `offset` on of the record that its store has of a clip, for another
+    // machine; *total is the record's size. Called from the I/O thread. DATAERR when the key is malformed or the record
+    // has no byte there.
+    status (*serve_frames)(void *state, const char *key, int64_t offset, size_t size, struct buf *bytes, int64_t *total,
+                           bool *found);
 
     // Writes what is left to write and releases everything. Called once, also after a failure, and with NULL when open
     // failed early. NULL: nothing.

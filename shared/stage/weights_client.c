@@ -1,18 +1,28 @@
 // A copy is named after its content, so that the replicas of a machine share it.
 #include "shared/stage/weights_client.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "shared/base/file.h"
 #include "shared/base/log.h"
+#include "shared/stage/requests.h"
+#include "shared/stage/weights_server.h"
 
-enum { CHUNK_BYTES = 4 << 20, OLD_SECONDS = 600 };
+static const char *const copy_prefixes[2] = {"pulled-policy-", "pulled-reference-"};
+
+static bool weights_client_ends_with(const char *text, const char *end) {
+    const size_t length = strlen(text), size = strlen(end);
+    return length >= size && !strcmp(text + length - size, end);
+}
 
 status remote_weights_set(struct remote_weights *out, const struct wire_message *message) {
     *out = (struct remote_weights){
@@ -32,40 +42,15 @@ status remote_weights_copy(struct remote_weights *out, const struct remote_weigh
 }
 
 bool remote_weights_lent(const struct remote_weights *remote) {
-    const size_t length = remote->path ? strlen(remote->path) : 0, suffix = strlen(LENT_WEIGHTS_SUFFIX);
-    return length > suffix && strcmp(remote->path + length - suffix, LENT_WEIGHTS_SUFFIX) == 0;
+    return remote->path && weights_client_ends_with(remote->path, LENT_WEIGHTS_SUFFIX);
 }
 
-// Fetches the file into PATH.PID.part, syncs it and renames it to `path`.
-static status weights_client_copy(struct io_thread *io, const struct remote_weights *remote, const char *path) {
-    struct buf part = {0}, chunk = {0};
-    TRY(buf_printf(&part, "%s.%d.part", path, (int)getpid()));
-    int fd = open(part.data, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    status result = fd < 0 ? fail(UNAVAILABLE, "%s: %s", part.data, strerror(errno)) : OK;
-    for (int64_t offset = 0; offset < remote->size && result == OK; offset += (int64_t)chunk.size) {
-        const struct wire_message request = {
-            .kind = MESSAGE_FETCH, .hash = (int64_t)remote->weights.hash, .offset = offset, .size = CHUNK_BYTES};
-        struct wire_message reply = {0};
-        struct arena arena = {0};
-        buf_clear(&chunk);
-        result = io_thread_call(io, "optim", "weights", &request, &reply, &arena, &chunk);
-        if (result == OK && (reply.kind != MESSAGE_CHUNK || chunk.size == 0))
-            result =
-                fail(BAD_SAMPLE, "version %lld of the weights no longer exists", (long long)remote->weights.version);
-        if (result == OK && !fd_write_all(fd, chunk.data, chunk.size))
-            result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
-        // The disk begins to write, so that fsync finds little left to do; where it cannot, fsync does all.
-        if (result == OK) (void)sync_file_range(fd, offset, (off_t)chunk.size, SYNC_FILE_RANGE_WRITE);
-        arena_release(&arena);
-    }
-    if (result == OK && fsync(fd)) result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
-    if (fd >= 0 && close(fd) && result == OK) result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
-    if (result == OK && rename(part.data, path)) result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
-    if (result != OK && fd >= 0) (void)unlink(part.data);
-    buf_release(&chunk);
-    buf_release(&part);
-    return result;
-}
+// A download into PATH.part.
+struct download {
+    const char *path;
+    struct buf part; // its name
+    int fd;          // locked: one replica of a machine downloads, the others wait for it
+};
 
 // Whether there is a regular file of that size.
 static bool weights_client_has(const char *path, int64_t size) {
@@ -73,8 +58,110 @@ static bool weights_client_has(const char *path, int64_t size) {
     return !stat(path, &info) && S_ISREG(info.st_mode) && info.st_size == size;
 }
 
+// Opens PATH.part and locks it, or waits until another replica has made the whole file (fd -1). Where files cannot be
+// locked, each replica writes the same bytes.
+static status weights_client_open(struct io_thread *io, struct download *download, int64_t size) {
+    enum { WAIT_MS = 50 };
+    struct stat opened, named;
+    while (!weights_client_has(download->path, size)) {
+        const char *part = download->part.data;
+        download->fd = open(part, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+        if (download->fd < 0) return fail(UNAVAILABLE, "%s: %s", part, strerror(errno));
+        const bool held = flock(download->fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
+        // Its last holder may have renamed or removed it before we had the lock.
+        const bool current = !held && !fstat(download->fd, &opened) && !stat(part, &named) &&
+                             opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
+        if (current && !weights_client_has(download->path, size)) return OK;
+        if (current) (void)unlink(part);
+        close(download->fd);
+        download->fd = -1;
+        if (held) TRY(io_thread_wait(io, WAIT_MS));
+    }
+    return OK;
+}
+
+// Appends the rest of the file to the part. BAD_SAMPLE when nobody has it any more.
+static status weights_client_fetch(struct io_thread *io, const struct remote_weights *remote,
+                                   const struct download *download) {
+    struct transfer transfer = {.stage = "optim",
+                                .purpose = "weights",
+                                .kind = MESSAGE_FETCH,
+                                .hash = (int64_t)remote->weights.hash,
+                                .id = "",
+                                .total = remote->size};
+    struct stat info;
+    struct buf bytes = {0};
+    status result = OK;
+    if (fstat(download->fd, &info)) return fail(UNAVAILABLE, "%s: %s", download->part.data, strerror(errno));
+    if (info.st_size <= remote->size) transfer.received = info.st_size;
+    int64_t offset = transfer.received;
+    if (offset) log_debug("going on at byte %lld", (long long)offset);
+    io_thread_begin_transfer(io, &transfer);
+    for (bool ended = false; result == OK && !ended;) {
+        result = io_thread_take_bytes(io, &transfer, -1, &bytes, &ended);
+        if (result == OK && !fd_pwrite_all(download->fd, bytes.data, bytes.size, offset))
+            result = fail(UNAVAILABLE, "%s: %s", download->part.data, strerror(errno));
+        // The disk begins to write, so that fdatasync finds little left to do; where it cannot, fdatasync does all.
+        if (result == OK && bytes.size)
+            (void)sync_file_range(download->fd, offset, (off_t)bytes.size, SYNC_FILE_RANGE_WRITE);
+        offset += (int64_t)bytes.size;
+    }
+    io_thread_end_transfer(io, &transfer);
+    buf_release(&bytes);
+    if (result == OK && transfer.absent)
+        result = fail(BAD_SAMPLE, "version %lld of the weights no longer exists", (long long)remote->weights.version);
+    return result;
+}
+
+// Makes PATH: fetches what PATH.part lacks, syncs it and renames it. The part stays when that is interrupted.
+static status weights_client_copy(struct io_thread *io, const struct remote_weights *remote, const char *path) {
+    struct download download = {.path = path, .fd = -1};
+    status result = OK;
+    TRY(buf_printf(&download.part, "%s.part", path));
+    const char *part = download.part.data;
+    TRY_TO(result, done, weights_client_open(io, &download, remote->size));
+    if (download.fd < 0) goto done;
+    log_debug("fetching version %lld to %s, %lld bytes", (long long)remote->weights.version, path,
+              (long long)remote->size);
+    result = weights_client_fetch(io, remote, &download);
+    if (result == BAD_SAMPLE) (void)unlink(part);
+    TRY_TO(result, done, result);
+    if (ftruncate(download.fd, remote->size) || fdatasync(download.fd) ||
+        (rename(part, path) && !weights_client_has(path, remote->size)))
+        result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
+done:
+    if (download.fd >= 0) close(download.fd); // and so unlocks it
+    buf_release(&download.part);
+    return result;
+}
+
+// Removes the copies of a kind except `keep` and the newest other one, and the parts that nobody downloads.
+static void weights_client_prune(const char *path, const char *prefix, const char *keep) {
+    DIR *dir = opendir(path);
+    struct stat info;
+    struct timespec newest = {0};
+    char second[NAME_MAX + 1] = "";
+    for (int pass = 0; dir && pass < 2; pass++, rewinddir(dir))
+        for (struct dirent *entry; (entry = readdir(dir));) {
+            const char *name = entry->d_name;
+            if (strncmp(name, prefix, strlen(prefix)) != 0 || !strcmp(name, keep)) continue;
+            const bool part = weights_client_ends_with(name, ".part");
+            if (pass == 0 && !part && !fstatat(dirfd(dir), name, &info, 0) &&
+                (info.st_mtim.tv_sec > newest.tv_sec ||
+                 (info.st_mtim.tv_sec == newest.tv_sec && info.st_mtim.tv_nsec >= newest.tv_nsec))) {
+                newest = info.st_mtim;
+                snprintf(second, sizeof second, "%s", name);
+            }
+            if (pass == 0 || !strcmp(name, second)) continue;
+            const int fd = part ? openat(dirfd(dir), name, O_RDONLY | O_CLOEXEC) : -1;
+            if (!part || (fd >= 0 && !flock(fd, LOCK_EX | LOCK_NB))) (void)unlinkat(dirfd(dir), name, 0);
+            if (fd >= 0) close(fd);
+        }
+    if (dir) closedir(dir);
+}
+
 status weights_client_download(struct io_thread *io, const char *dir, bool copy, struct remote_weights *remote) {
-    const char *prefix = remote->weights.reference ? "pulled-reference-" : "pulled-policy-";
+    const char *prefix = copy_prefixes[remote->weights.reference];
     struct buf name = {0}, path = {0};
     status result = OK;
     if (!*remote->path) return OK;
@@ -86,9 +173,8 @@ status weights_client_download(struct io_thread *io, const char *dir, bool copy,
     }
     remote->copied = name.size > 0;
     if (remote->copied && !weights_client_has(path.data, remote->size)) {
-        log_debug("fetching version %lld, %lld bytes", (long long)remote->weights.version, (long long)remote->size);
         TRY_TO(result, done, weights_client_copy(io, remote, path.data));
-        dir_remove_old(dir, prefix, name.data, OLD_SECONDS); // no process opens those any more
+        weights_client_prune(dir, prefix, name.data);
     }
     free(remote->local);
     remote->local = path.data;
@@ -96,6 +182,19 @@ status weights_client_download(struct io_thread *io, const char *dir, bool copy,
     path = (struct buf){0};
 done:
     buf_release(&name);
+    buf_release(&path);
+    return result;
+}
+
+status weights_client_serve(const char *dir, const struct wire_message *fetch, struct wire_message *reply,
+                            struct buf *bulk) {
+    struct buf path = {0};
+    status result = OK;
+    for (int kind = 0; kind < 2 && result == OK && (!kind || reply->kind == MESSAGE_ABSENT); kind++) {
+        buf_clear(&path);
+        result = buf_printf(&path, "%s/%s%016llx", dir, copy_prefixes[kind], (unsigned long long)fetch->hash);
+        if (result == OK) result = weights_server_read(path.data, fetch, reply, bulk);
+    }
     buf_release(&path);
     return result;
 }

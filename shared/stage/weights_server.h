@@ -2,6 +2,7 @@
 #ifndef SHARED_STAGE_WEIGHTS_SERVER_H
 #define SHARED_STAGE_WEIGHTS_SERVER_H
 
+#include "shared/stage/io_thread.h"
 #include "shared/stage/stage.h"
 #include "shared/wire/message.h"
 
@@ -29,9 +30,17 @@ int64_t weights_server_publications(struct weights_server *server);
 status weights_server_latest(struct weights_server *server, bool reference, struct wire_message *message, bool *known,
                              struct arena *arena);
 
-// Answers FETCH: *reply is CHUNK, its bytes in `bulk`, or ABSENT when there is no such file any more. DATAERR for a
-// negative offset, UNAVAILABLE when the file cannot be read.
+// Answers FETCH from a file: *reply is CHUNK, its bytes in `bulk`, or ABSENT when there is no such file. DATAERR for
+// bytes that cannot be asked for, UNAVAILABLE when the file cannot be read.
+status weights_server_read(const char *path, const struct wire_message *request, struct wire_message *reply,
+                           struct buf *bulk);
+
+// Answers FETCH from the files that were published; ABSENT when the file was replaced. Failures as weights_server_read.
 status weights_server_chunk(struct weights_server *server, const struct wire_message *request,
                             struct wire_message *reply, struct buf *bulk);
+
+// Optim's hook (io_thread.h) for clients of purpose "weights", and for WIRE_TIMEOUT: tells them what is published, and
+// answers FETCH, or names a replica that has the file (distribution.h).
+status weights_server_event(struct weights_server *server, struct io_thread *io, const struct wire_event *event);
 
 #endif

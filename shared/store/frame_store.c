@@ -390,6 +390,27 @@ status frame_store_get(struct frame_store *store, const char *key, struct frames
     return result;
 }
 
+status frame_store_read(struct frame_store *store, const char *key, int64_t offset, size_t size, struct buf *out,
+                        int64_t *total, bool *found) {
+    struct pending_write used = {.dbi = DBI_USED, .used = clock_realtime_ns()};
+    struct lmdb_txn *txn;
+    struct lmdb_val record;
+    *found = false;
+    TRY(frame_key_parse(used.key, key));
+    TRY(lmdb_txn_begin_read(store->env, &txn));
+    status result = lmdb_txn_get(txn, DBI_FRAMES, frame_key_val(used.key), &record);
+    if (result == OK && record.data) {
+        const size_t left = offset >= 0 && (uint64_t)offset < record.size ? record.size - (size_t)offset : 0;
+        if (!left) result = fail(DATAERR, "frames %s: offset %lld of %zu bytes", key, (long long)offset, record.size);
+        if (result == OK) result = buf_append(out, (const char *)record.data + offset, left < size ? left : size);
+        if (result == OK && !offset) result = frame_store_defer(store, &used); // once for all pieces
+        *total = (int64_t)record.size;
+        *found = result == OK;
+    }
+    lmdb_txn_end(&txn);
+    return result;
+}
+
 status frame_store_put(struct frame_store *store, const char *key, const struct frames *frames) {
     uint8_t bytes[frame_key_bytes];
     struct frame_usage usage = {.bytes = frames_record_size(frames)};

@@ -60,6 +60,11 @@ void frames_view_release(struct frames_view *view);
 // DATAERR when the key is not 32 hex digits. The caller releases the view with frames_view_release.
 status frame_store_get(struct frame_store *store, const char *key, struct frames_view *view, bool *found);
 
+// Appends up to `size` bytes of the record of `key` from `offset` on, as it is sent; *total is the size of the whole
+// record, *found says whether there is one. DATAERR when the key is not 32 hex digits or the record has no byte there.
+status frame_store_read(struct frame_store *store, const char *key, int64_t offset, size_t size, struct buf *out,
+                        int64_t *total, bool *found);
+
 // Stores frames under `key`, evicting others if need be; frames that are stored already are kept. UNAVAILABLE when the
 // disk is full; the store is then unchanged.
 status frame_store_put(struct frame_store *store, const char *key, const struct frames *frames);

@@ -13,7 +13,7 @@ static_assert(STRING_MAX < FRAME_MAX, "one string fits a frame");
 static_assert(sizeof(double) == 8 && sizeof(int64_t) == 8, "numbers are 64 bits wide");
 // The numbers of the kinds are part of the protocol.
 static_assert(MESSAGE_HEARTBEAT == 5 && MESSAGE_GROUP == 9 && MESSAGE_TRAINED == 16, "kinds keep their numbers");
-static_assert(MESSAGE_WEIGHTS == 19 && MESSAGE_RECORD == 24 && MESSAGE_END == 27, "kinds keep their numbers");
+static_assert(MESSAGE_WEIGHTS == 19 && MESSAGE_RECORD == 24 && MESSAGE_END == 29, "kinds keep their numbers");
 
 struct message_row {
     const char *name;
@@ -56,9 +56,11 @@ static const struct message_row message_table[MESSAGE_KINDS] = {
                          {INT(reference), INT(policy), INT(version), INT(hash), INT(size), STRING(path)}},
     [MESSAGE_FETCH] = {"FETCH", false, {INT(hash), INT(offset), INT(size)}},
     [MESSAGE_CHUNK] = {"CHUNK", true, {INT(hash), INT(offset)}},
-    [MESSAGE_ABSENT] = {"ABSENT", false, {STRING(id)}},
-    [MESSAGE_GET] = {"GET", false, {STRING(id)}},
-    [MESSAGE_RECORD] = {"RECORD", true, {STRING(id)}},
+    [MESSAGE_ABSENT] = {"ABSENT", false, {STRING(id), INT(hash)}},
+    [MESSAGE_GET] = {"GET", false, {STRING(id), INT(offset), INT(size)}},
+    [MESSAGE_RECORD] = {"RECORD", true, {STRING(id), INT(offset), INT(total)}},
+    [MESSAGE_HAS_WEIGHTS] = {"HAS_WEIGHTS", false, {INT(hash)}},
+    [MESSAGE_ELSEWHERE] = {"ELSEWHERE", false, {INT(hash), STRING(name), INT(replica), STRING(machine)}},
     [MESSAGE_STATUS] = {"STATUS",
                         false,
                         {STRING(name),
@@ -105,7 +107,8 @@ static const uint8_t message_senders[MESSAGE_KINDS] = {
     [MESSAGE_TRAINED] = FROM_CLIENT,      [MESSAGE_QUARANTINED] = FROM_CLIENT, [MESSAGE_UNUSED] = FROM_CLIENT,
     [MESSAGE_WEIGHTS] = FROM_SERVER,      [MESSAGE_FETCH] = FROM_CLIENT,       [MESSAGE_CHUNK] = FROM_SERVER,
     [MESSAGE_ABSENT] = FROM_SERVER,       [MESSAGE_GET] = FROM_CLIENT,         [MESSAGE_RECORD] = FROM_SERVER,
-    [MESSAGE_STATUS] = FROM_BOTH,         [MESSAGE_NOTICE] = FROM_BOTH,        [MESSAGE_END] = FROM_BOTH,
+    [MESSAGE_HAS_WEIGHTS] = FROM_CLIENT,  [MESSAGE_ELSEWHERE] = FROM_SERVER,   [MESSAGE_STATUS] = FROM_BOTH,
+    [MESSAGE_NOTICE] = FROM_BOTH,         [MESSAGE_END] = FROM_BOTH,
 };
 
 static bool message_known(enum message_kind kind) {
@@ -245,6 +248,12 @@ status message_decode(struct wire_message *message, struct arena *arena, const v
 done:
     msgpack_unpacked_destroy(&reader.unpacked);
     return result;
+}
+
+status message_check_range(const struct wire_message *message) {
+    if (message->offset >= 0 && message->size > 0 && message->size <= WIRE_PIECE_BYTES) return OK;
+    return fail(DATAERR, "%s: %lld bytes at offset %lld", message_name(message->kind), (long long)message->size,
+                (long long)message->offset);
 }
 
 status message_copy(const struct wire_message *message, struct wire_message *copy, struct arena *arena) {

@@ -13,6 +13,8 @@
 #define WIRE_PROTOCOL 2 // of messages
 #define WIRE_SCHEMA   1 // of the group
 
+enum { WIRE_PIECE_BYTES = 256 << 10 }; // the most bytes that one FETCH or GET asks for
+
 enum message_kind {
     MESSAGE_HELLO = 1,
     MESSAGE_WELCOME,
@@ -38,6 +40,8 @@ enum message_kind {
     MESSAGE_ABSENT,
     MESSAGE_GET,
     MESSAGE_RECORD,
+    MESSAGE_HAS_WEIGHTS,
+    MESSAGE_ELSEWHERE,
     MESSAGE_STATUS,
     MESSAGE_NOTICE,
     MESSAGE_END,
@@ -71,7 +75,7 @@ struct wire_message {
     enum message_kind kind;
     int64_t protocol, schema; // HELLO
     const char *run;          // HELLO: a fingerprint of the pipeline (struct wire_self)
-    const char *name;         // HELLO, WELCOME, STATUS, NOTICE; QUARANTINED: the stage that did it
+    const char *name;         // HELLO, WELCOME, STATUS, NOTICE, ELSEWHERE; QUARANTINED: the stage that did it
     int64_t replica;
     const char *machine;
     const char *purpose; // HELLO
@@ -91,9 +95,10 @@ struct wire_message {
     int64_t reference; // WEIGHTS: 1 for the reference, 0 for the policy
     int64_t policy;    // WEIGHTS: the step at which optim is
     int64_t version;   // WEIGHTS
-    int64_t hash;      // WEIGHTS, FETCH, CHUNK: of the weights, its 64 bits
+    int64_t hash;      // WEIGHTS, FETCH, CHUNK, ABSENT, HAS_WEIGHTS, ELSEWHERE: of the weights, its 64 bits
     const char *path;  // WEIGHTS: the file on the server's machine, "" for the weights of the model's directory
-    int64_t offset, size;           // FETCH, CHUNK: which bytes; WEIGHTS: of the whole file
+    int64_t offset, size;           // FETCH, CHUNK, GET, RECORD: which bytes; WEIGHTS: of the whole file
+    int64_t total;                  // RECORD: bytes of the whole clip
     int64_t code;                   // END: the exit code
     struct message_status counters; // STATUS
     const void *bulk;               // GROUP, CHUNK, RECORD
@@ -128,6 +133,9 @@ status message_encode(const struct wire_message *message, struct buf *out);
 // Reads a first frame; strings are put into `arena`; the bulk is left empty. DATAERR names the kind and what is wrong
 // with it.
 status message_decode(struct wire_message *message, struct arena *arena, const void *data, size_t size);
+
+// Checks which bytes a FETCH or GET asks for. DATAERR when they are none, too many, or lie before the first one.
+status message_check_range(const struct wire_message *message);
 
 // Copies a message without its bulk; its strings are put into `arena`. BUG and UNAVAILABLE as message_encode.
 status message_copy(const struct wire_message *message, struct wire_message *copy, struct arena *arena);

@@ -204,15 +204,14 @@ static status frames_open(void **state, struct stage_context *context) {
     return worker_pool_new(&stage->pool, workers, frames_work, stage);
 }
 
-static status frames_serve(void *state, const char *key, struct buf *record, bool *found) {
-    struct frames_stage *stage = state;
-    struct frames_view view = {0};
+static status frames_serve(void *state, const char *key, int64_t offset, size_t size, struct buf *bytes, int64_t *total,
+                           bool *found) {
+    const struct frames_stage *stage = state;
     *found = false;
-    if (stage->store) TRY(frame_store_get(stage->store, key, &view, found));
-    status result = *found ? frames_to_record(&view.frames, record) : OK;
-    frames_view_release(&view);
-    if (result == OK && stage->store && !*found) decode_again_asked(stage->again, key);
-    return result;
+    if (!stage->store) return OK;
+    TRY(frame_store_read(stage->store, key, offset, size, bytes, total, found));
+    if (!*found) decode_again_asked(stage->again, key);
+    return OK;
 }
 
 static status frames_close(void *state) {

@@ -87,7 +87,7 @@ wait_for_both() {
 # Refscore has a replica on each machine.
 start_one one --set refscore.on=one,two $tight
 sleep 0.5
-start_two two --set refscore.on=one,two $tight
+CARAVAN_DEBUG=1 start_two two --set refscore.on=one,two $tight
 wait_for_both
 grep -q "waiting for two" "$work/one.err" || fail "one does not name the machine it waits for: $(cat "$work/one.err")"
 [ -s "$work/one/logs/refscore.log" ] && [ -s "$work/two/logs/refscore-2.log" ] || fail "refscore is not on both machines"
@@ -98,6 +98,8 @@ check_steps one 8
 [ "$("$bin/caravan" groups ls --store "$work/one/store-one" | grep -c trained)" = 16 ] || fail "groups are missing"
 if [ -n "$in_two" ]; then
     ls "$work/two/weights" | grep -q pulled-policy || fail "no weights were pulled"
+    [ "$(ls "$work/two/weights" | grep -c pulled-policy)" -le 2 ] || fail "more than two versions are kept: $(ls "$work/two/weights")"
+    [ -z "$(find "$work/two/weights" -name '*.part')" ] || fail "a part is left"
 fi
 
 # Both machines may share the run's directory and the key, and start at the same moment. Replicas of rollout run on both.
@@ -114,8 +116,11 @@ grep -q "on: \[one, two\]" "$work/shared/pipeline.yaml" || fail "pipeline.yaml: 
 mv "$work/two-keys.yaml" "$work/p.yaml"
 mv "$work/its-own.key" "$work/two.key"
 
-# Copies of the weights that the disk has damaged (zeros, from the start or from the middle) are fetched again.
+# Copies of the weights that the disk has damaged (zeros, from the start or from the middle) are fetched again. Those of
+# the first versions, which are not kept, are made again with their size.
 if [ -n "$in_two" ]; then
+    sed -n 's/.*fetching version [0-9]* to \(.*\), \([0-9]*\) bytes/\1 \2/p' "$work/two/logs/rollout.log" |
+        while read -r copy size; do truncate -s "$size" "$copy"; done
     for copy in "$work"/two/weights/pulled-*; do
         size=$(stat -c %s "$copy")
         case $copy in *reference*) from=$((size / 2)) ;; *) from=0 ;; esac

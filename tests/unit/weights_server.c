@@ -60,7 +60,8 @@ static void nothing_is_absent(void **state) {
     publish(&fixture, true, 1); // a reference without a policy: optim has not published both yet
     assert_false(describe(&fixture, true));
     assert_int_equal(weights_server_publications(fixture.server), 1);
-    assert_int_equal(answer(&fixture, (struct wire_message){.kind = MESSAGE_FETCH, .hash = 7}), MESSAGE_ABSENT);
+    assert_int_equal(answer(&fixture, (struct wire_message){.kind = MESSAGE_FETCH, .hash = 7, .size = 9}),
+                     MESSAGE_ABSENT);
     close_server(&fixture);
 }
 
@@ -114,8 +115,10 @@ static void the_fourth_version_removes_the_first_file(void **state) {
     publish(&fixture, false, 4);
     assert_false(path_exists(fixture.path[1]));
     assert_true(path_exists(fixture.path[2]));
-    assert_int_equal(answer(&fixture, (struct wire_message){.kind = MESSAGE_FETCH, .hash = 101}), MESSAGE_ABSENT);
-    assert_int_equal(answer(&fixture, (struct wire_message){.kind = MESSAGE_FETCH, .hash = 102}), MESSAGE_CHUNK);
+    assert_int_equal(answer(&fixture, (struct wire_message){.kind = MESSAGE_FETCH, .hash = 101, .size = 9}),
+                     MESSAGE_ABSENT);
+    assert_int_equal(answer(&fixture, (struct wire_message){.kind = MESSAGE_FETCH, .hash = 102, .size = 9}),
+                     MESSAGE_CHUNK);
     close_server(&fixture);
 }
 

@@ -19,11 +19,11 @@
 #include "shared/wire/zmq_transport.h"
 
 static const enum message_kind kinds[] = {
-    MESSAGE_HELLO,     MESSAGE_WELCOME,  MESSAGE_REFUSED,  MESSAGE_UNKNOWN_PEER, MESSAGE_HEARTBEAT,   MESSAGE_BYE,
-    MESSAGE_AVAILABLE, MESSAGE_CREDIT,   MESSAGE_GROUP,    MESSAGE_EMPTY,        MESSAGE_HAVE,        MESSAGE_SYNCED,
-    MESSAGE_RETURNED,  MESSAGE_RUN_INFO, MESSAGE_POSITION, MESSAGE_TRAINED,      MESSAGE_QUARANTINED, MESSAGE_UNUSED,
-    MESSAGE_WEIGHTS,   MESSAGE_FETCH,    MESSAGE_CHUNK,    MESSAGE_ABSENT,       MESSAGE_GET,         MESSAGE_RECORD,
-    MESSAGE_STATUS,    MESSAGE_NOTICE,   MESSAGE_END,
+    MESSAGE_HELLO,       MESSAGE_WELCOME,   MESSAGE_REFUSED,  MESSAGE_UNKNOWN_PEER, MESSAGE_HEARTBEAT,   MESSAGE_BYE,
+    MESSAGE_AVAILABLE,   MESSAGE_CREDIT,    MESSAGE_GROUP,    MESSAGE_EMPTY,        MESSAGE_HAVE,        MESSAGE_SYNCED,
+    MESSAGE_RETURNED,    MESSAGE_RUN_INFO,  MESSAGE_POSITION, MESSAGE_TRAINED,      MESSAGE_QUARANTINED, MESSAGE_UNUSED,
+    MESSAGE_WEIGHTS,     MESSAGE_FETCH,     MESSAGE_CHUNK,    MESSAGE_ABSENT,       MESSAGE_GET,         MESSAGE_RECORD,
+    MESSAGE_HAS_WEIGHTS, MESSAGE_ELSEWHERE, MESSAGE_STATUS,   MESSAGE_NOTICE,       MESSAGE_END,
 };
 
 static struct wire_message full_message(enum message_kind kind) {
@@ -48,6 +48,7 @@ static struct wire_message full_message(enum message_kind kind) {
                                  .path = "/a/b",
                                  .offset = 9,
                                  .size = 10,
+                                 .total = 13,
                                  .code = 65,
                                  .counters = {.taken = 11, .busy = 0.5, .state = "works", .pid = 12}};
 }

@@ -1,0 +1,497 @@
+// Transfers in pieces over a simulated network: of clips from replicas of frames, of weights from optim and from
+// machines that have them already. Peers that lie, lack the file or die cost nobody else anything.
+#include "tests/unit/unit.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shared/base/file.h"
+#include "shared/stage/io_thread.h"
+#include "shared/stage/requests.h"
+#include "shared/stage/weights_client.h"
+#include "shared/stage/weights_server.h"
+#include "tests/support/fake_network.h"
+
+enum {
+    PROCESSES_MAX = 8,
+    PIECES = 11,
+    SIZE = (PIECES - 1) * WIRE_PIECE_BYTES + 17,
+    HASH = 0x77,
+    STEPS = 6,
+    LIMIT_MS = 120000, // of simulated time
+};
+
+// How a process answers GET.
+enum manner { HONEST, LACKS_IT, SHORT_PIECES, WRONG_OFFSET, OTHER_TOTAL, TOO_LATE };
+
+struct process {
+    struct run *run;
+    struct node_config config;
+    const char *listen[1];
+    char address[32], machine[16], dir[96];
+    struct transport *transport;
+    struct io_thread *io;                  // NULL: dead
+    struct weights_server *weights_server; // of optim
+    struct buf bulk;
+    enum manner manner;
+    int answered; // pieces sent
+    int lost[3];  // clients gone, by replica
+    struct transfer transfer;
+    struct buf received;
+    bool began, ended;
+};
+
+struct run {
+    struct fake_network *network;
+    struct process processes[PROCESSES_MAX];
+    struct node_endpoint endpoints[PROCESSES_MAX];
+    size_t count;
+    char dir[64];
+    char content[SIZE];
+};
+
+// ---- servers
+
+static status answer_get(struct process *process, struct io_thread *io, const struct wire_event *event) {
+    const struct wire_message *get = &event->message;
+    struct wire_message reply = {
+        .kind = MESSAGE_RECORD, .id = get->id, .offset = get->offset, .total = SIZE, .bulk = process->run->content};
+    TRY(message_check_range(get));
+    if (get->offset >= SIZE) return fail(DATAERR, "GET: offset");
+    if (process->manner == LACKS_IT) reply = (struct wire_message){.kind = MESSAGE_ABSENT, .id = get->id};
+    reply.bulk = process->run->content + get->offset;
+    reply.bulk_size = (size_t)(get->size < SIZE - get->offset ? get->size : SIZE - get->offset);
+    if (process->manner == SHORT_PIECES) reply.bulk_size--;
+    if (process->manner == WRONG_OFFSET) reply.offset = -reply.offset - 1;
+    if (process->manner == OTHER_TOTAL && get->offset) reply.total++;
+    if (process->manner == TOO_LATE && get->offset) return OK;
+    process->answered++;
+    return io_thread_reply(io, event->peer, &reply);
+}
+
+static status on_event(void *self, struct io_thread *io, const struct wire_event *event) {
+    struct process *process = self;
+    struct wire_message reply;
+    if (event->kind == WIRE_GONE && wire_peer_is_client(event->peer) && wire_peer_replica(event->peer) < 3)
+        process->lost[wire_peer_replica(event->peer)]++;
+    const bool fetch = event->kind == WIRE_MESSAGE && event->message.kind == MESSAGE_FETCH;
+    process->answered += fetch;
+    if (process->weights_server && (event->kind == WIRE_TIMEOUT || wire_peer_is_client(event->peer)))
+        return weights_server_event(process->weights_server, io, event);
+    if (event->kind == WIRE_MESSAGE && event->message.kind == MESSAGE_GET) return answer_get(process, io, event);
+    if (!fetch) return OK;
+    TRY(weights_client_serve(process->dir, &event->message, &reply, &process->bulk));
+    return io_thread_reply(io, event->peer, &reply);
+}
+
+static void on_report(void *self, struct message_status *counters) {
+    (void)self, (void)counters;
+}
+
+// ---- the run
+
+static void open_run(struct run *run, uint64_t seed) {
+    static int number;
+    memset(run, 0, sizeof *run);
+    run->network = fake_network_new(seed);
+    for (size_t i = 0; i < SIZE; i++) run->content[i] = (char)(i * 2654435761U >> 13);
+    snprintf(run->dir, sizeof run->dir, "/tmp/caravan-unit-transfers-%d-%d", (int)getpid(), number++);
+}
+
+static void start_process(struct process *process) {
+    const struct io_hooks hooks = {.self = process, .event = on_event, .report = on_report};
+    process->transport = fake_network_add_process(process->run->network);
+    assert_int_equal(io_thread_open(&process->io, &process->config, &hooks, false, process->transport), OK);
+}
+
+// Adds a process of a stage on a machine of its own, or on that of `beside`; it is started by start_run.
+static struct process *add_process(struct run *run, const char *stage, int replica, const struct process *beside) {
+    struct process *process = &run->processes[run->count];
+    process->run = run;
+    snprintf(process->address, sizeof process->address, "sim://%zu", run->count);
+    snprintf(process->machine, sizeof process->machine, "m%zu", run->count);
+    if (beside) memcpy(process->machine, beside->machine, sizeof process->machine);
+    char dir[sizeof process->dir];
+    snprintf(dir, sizeof dir, "%s/%s", run->dir, process->machine);
+    assert_int_equal(dir_make(dir), OK);
+    memcpy(process->dir, dir, sizeof dir);
+    process->listen[0] = process->address;
+    run->endpoints[run->count++] = (struct node_endpoint){
+        .stage = stage, .replica = replica, .machine = process->machine, .address = process->address};
+    process->config = (struct node_config){.run = "run",
+                                           .run_dir = run->dir,
+                                           .stage = stage,
+                                           .replica = replica,
+                                           .machine = process->machine,
+                                           .from = "",
+                                           .last_stage = "optim",
+                                           .listen = process->listen,
+                                           .listen_count = 1,
+                                           .endpoints = run->endpoints};
+    return process;
+}
+
+static void start_run(struct run *run) {
+    for (size_t i = 0; i < run->count; i++) run->processes[i].config.endpoint_count = run->count;
+    for (size_t i = 0; i < run->count; i++) start_process(&run->processes[i]);
+}
+
+static void kill_process(struct process *process) {
+    fake_network_kill(process->transport);
+    if (process->began) io_thread_end_transfer(process->io, &process->transfer);
+    process->began = false;
+    io_thread_close(&process->io);
+}
+
+static void close_run(struct run *run) {
+    for (size_t i = 0; i < run->count; i++) {
+        struct process *process = &run->processes[i];
+        if (process->io) kill_process(process);
+        weights_server_free(&process->weights_server);
+        buf_release(&process->bulk);
+        buf_release(&process->received);
+    }
+    fake_network_free(&run->network);
+    assert_int_equal(dir_remove(run->dir), OK);
+}
+
+static void begin_transfer(struct process *process, struct transfer transfer) {
+    process->transfer = transfer;
+    process->began = true;
+    process->ended = false;
+    buf_clear(&process->received);
+    io_thread_begin_transfer(process->io, &process->transfer);
+}
+
+static void get_clip(struct process *process) {
+    begin_transfer(
+        process,
+        (struct transfer){.stage = "frames", .purpose = "frames", .kind = MESSAGE_GET, .id = "clip", .total = -1});
+}
+
+static void fetch_weights(struct process *process) {
+    begin_transfer(
+        process,
+        (struct transfer){
+            .stage = "optim", .purpose = "weights", .kind = MESSAGE_FETCH, .hash = HASH, .id = "", .total = SIZE});
+}
+
+// One turn of every process that lives. A replica that has fetched weights keeps them and says so.
+static void turn(struct run *run) {
+    struct buf bytes = {0};
+    for (size_t i = 0; i < run->count; i++) {
+        struct process *process = &run->processes[i];
+        if (!process->io) continue;
+        for (int k = 0; k < STEPS; k++) assert_int_equal(io_thread_step(process->io, 0), OK);
+        if (!process->began || process->ended) continue;
+        assert_int_equal(io_thread_take_bytes(process->io, &process->transfer, 0, &bytes, &process->ended), OK);
+        assert_true(bytes.size <= 8 * WIRE_PIECE_BYTES);
+        assert_int_equal(buf_append(&process->received, bytes.data, bytes.size), OK);
+        if (!process->ended || process->transfer.absent || process->transfer.kind != MESSAGE_FETCH) continue;
+        char path[160];
+        snprintf(path, sizeof path, "%s/pulled-policy-%016llx", process->dir, (unsigned long long)HASH);
+        assert_int_equal(file_write_atomic(path, process->received.data, process->received.size), OK);
+        const struct wire_message has = {.kind = MESSAGE_HAS_WEIGHTS, .hash = HASH};
+        assert_int_equal(io_thread_broadcast(process->io, "weights", &has), OK);
+    }
+    buf_release(&bytes);
+    fake_network_advance(run->network, 20);
+}
+
+// Goes on until all transfers have ended.
+static void finish(struct run *run) {
+    const int64_t begin = fake_network_now(run->network);
+    for (bool busy = true; busy;) {
+        assert_true(fake_network_now(run->network) - begin < LIMIT_MS);
+        turn(run);
+        busy = false;
+        for (size_t i = 0; i < run->count; i++) busy |= run->processes[i].began && !run->processes[i].ended;
+    }
+}
+
+static void check_content(const struct process *process) {
+    assert_true(process->ended && !process->transfer.absent);
+    assert_int_equal(process->received.size, SIZE);
+    assert_memory_equal(process->received.data, process->run->content, SIZE);
+}
+
+// ---- clips
+
+static void a_clip_comes_in_pieces(void **state) {
+    (void)state;
+    struct run *run = calloc(1, sizeof *run);
+    open_run(run, 1);
+    struct process *frames = add_process(run, "frames", 1, NULL), *optim = add_process(run, "optim", 1, NULL);
+    start_run(run);
+    get_clip(optim);
+    finish(run);
+    check_content(optim);
+    assert_int_equal(frames->answered, PIECES);
+    close_run(run);
+    free(run);
+}
+
+static void a_transfer_goes_on_at_another_replica(void **state) {
+    (void)state;
+    for (uint64_t seed = 1; seed < 8; seed++) {
+        struct run *run = calloc(1, sizeof *run);
+        open_run(run, seed);
+        struct process *frames[2] = {add_process(run, "frames", 1, NULL), add_process(run, "frames", 2, NULL)};
+        struct process *optim = add_process(run, "optim", 1, NULL);
+        start_run(run);
+        get_clip(optim);
+        const uint64_t pieces = 1 + fake_network_random(run->network, PIECES - 1);
+        for (int i = 0; i < 1000 && optim->received.size < pieces * WIRE_PIECE_BYTES; i++) turn(run);
+        if (!optim->ended) kill_process(frames[frames[0]->answered ? 0 : 1]);
+        finish(run);
+        check_content(optim);
+        assert_true(frames[0]->answered + frames[1]->answered <= PIECES + 8); // only what was under way came twice
+        close_run(run);
+        free(run);
+    }
+}
+
+static void who_lacks_the_clip_or_lies_is_passed_over(void **state) {
+    (void)state;
+    for (enum manner manner = LACKS_IT; manner <= OTHER_TOTAL; manner++) {
+        struct run *run = calloc(1, sizeof *run);
+        open_run(run, 3);
+        struct process *frames[2] = {add_process(run, "frames", 1, NULL), add_process(run, "frames", 2, NULL)};
+        struct process *optim = add_process(run, "optim", 1, NULL);
+        frames[0]->manner = frames[1]->manner = manner;
+        start_run(run);
+        assert_int_equal(io_thread_connect(optim->io, "frames", "frames"), OK);
+        for (int k = 0; k < 20; k++) turn(run);
+        get_clip(optim);
+        finish(run);
+        assert_true(optim->transfer.absent); // nobody has it
+        assert_true(frames[0]->answered > 0 && frames[1]->answered > 0);
+        frames[0]->manner = HONEST;
+        io_thread_end_transfer(optim->io, &optim->transfer);
+        for (int k = 0; k < 500; k++) turn(run); // those that lied are admitted again
+        get_clip(optim);
+        finish(run);
+        check_content(optim);
+        close_run(run);
+        free(run);
+    }
+}
+
+static void an_impossible_request_costs_its_peer_the_connection(void **state) {
+    (void)state;
+    static const int64_t ranges[][2] = {
+        {-1, 100}, {0, 0}, {0, -5}, {0, WIRE_PIECE_BYTES + 1}, {SIZE, 100}, {INT64_MIN, INT64_MAX}};
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
+        for (int fetch = 0; fetch < 2; fetch++) {
+            struct run *run = calloc(1, sizeof *run);
+            open_run(run, i);
+            struct process *server = add_process(run, fetch ? "optim" : "frames", 1, NULL);
+            struct process *good = add_process(run, "rollout", 1, NULL), *bad = add_process(run, "rollout", 2, NULL);
+            char path[160];
+            snprintf(path, sizeof path, "%s/weights", server->dir);
+            assert_int_equal(file_write_atomic(path, run->content, SIZE), OK);
+            const struct stage_weights weights = {.version = 1, .hash = HASH, .path = path};
+            if (fetch) assert_int_equal(weights_server_new(&server->weights_server), OK);
+            if (fetch) assert_int_equal(weights_server_put(server->weights_server, &weights), OK);
+            start_run(run);
+            assert_int_equal(io_thread_connect(bad->io, fetch ? "optim" : "frames", fetch ? "weights" : "frames"), OK);
+            fetch ? fetch_weights(good) : get_clip(good);
+            for (int k = 0; k < 20; k++) turn(run);
+            const struct wire_message wrong = {.kind = fetch ? MESSAGE_FETCH : MESSAGE_GET,
+                                               .id = "clip",
+                                               .hash = HASH,
+                                               .offset = ranges[i][0],
+                                               .size = ranges[i][1]};
+            assert_int_equal(io_thread_broadcast(bad->io, fetch ? "weights" : "frames", &wrong), OK);
+            for (int k = 0; k < 20; k++) turn(run);
+            finish(run);
+            check_content(good);
+            assert_int_equal(server->lost[1], 0);
+            assert_int_equal(server->lost[2], 1);
+            close_run(run);
+            free(run);
+        }
+}
+
+// ---- weights
+
+// A run of optim, which has published the file, and replicas on machines of their own.
+static struct run *weights_run(uint64_t seed, int replicas) {
+    struct run *run = calloc(1, sizeof *run);
+    char path[160];
+    open_run(run, seed);
+    struct process *optim = add_process(run, "optim", 1, NULL);
+    snprintf(path, sizeof path, "%s/policy-1", optim->dir);
+    assert_int_equal(file_write_atomic(path, run->content, SIZE), OK);
+    const struct stage_weights weights = {.version = 1, .hash = HASH, .path = path};
+    assert_int_equal(weights_server_new(&optim->weights_server), OK);
+    assert_int_equal(weights_server_put(optim->weights_server, &weights), OK);
+    for (int i = 0; i < replicas; i++) add_process(run, "rollout", i + 1, NULL);
+    start_run(run);
+    return run;
+}
+
+static void machines_give_weights_to_each_other(void **state) {
+    (void)state;
+    enum { MACHINES = 7 };
+    struct run *run = weights_run(1, MACHINES);
+    const struct process *optim = &run->processes[0];
+    for (int i = 1; i <= MACHINES; i++) fetch_weights(&run->processes[i]);
+    finish(run);
+    int given = 0;
+    for (int i = 1; i <= MACHINES; i++) {
+        check_content(&run->processes[i]);
+        given += run->processes[i].answered;
+    }
+    // Optim serves two at a time; the others are sent to those. The first piece of a file may be asked for twice.
+    assert_true(given >= 2 * (PIECES - 1));
+    assert_true(optim->answered <= 5 * PIECES + MACHINES);
+    assert_true(optim->answered + given <= MACHINES * (PIECES + 1));
+    close_run(run);
+    free(run);
+}
+
+static void who_cannot_get_weights_elsewhere_comes_back(void **state) {
+    (void)state;
+    for (uint64_t seed = 1; seed <= 6; seed++) {
+        struct run *run = weights_run(seed, 4);
+        for (int i = 1; i <= 3; i++) fetch_weights(&run->processes[i]);
+        fetch_weights(&run->processes[4]);
+        struct process *first = NULL;
+        for (int turns = 0; turns < 2000 && !first; turns++) {
+            turn(run);
+            for (int i = 1; i <= 4; i++)
+                if (run->processes[i].answered) first = &run->processes[i];
+        }
+        if (first && seed % 2) kill_process(first); // while it gives
+        if (first && !(seed % 2)) assert_int_equal(dir_remove(first->dir), OK);
+        if (first && !(seed % 2)) assert_int_equal(dir_make(first->dir), OK);
+        finish(run);
+        for (int i = 1; i <= 4; i++)
+            if (run->processes[i].io) check_content(&run->processes[i]);
+        close_run(run);
+        free(run);
+    }
+}
+
+static void nobody_waits_for_slow_downloads(void **state) {
+    (void)state;
+    struct run *run = weights_run(5, 3);
+    fetch_weights(&run->processes[1]);
+    fetch_weights(&run->processes[2]);
+    while (!run->processes[1].received.size || !run->processes[2].received.size) turn(run);
+    fake_network_pause(run->processes[1].transport, true); // they stop, but are not dead yet
+    fake_network_pause(run->processes[2].transport, true);
+    fetch_weights(&run->processes[3]);
+    const int64_t begin = fake_network_now(run->network);
+    while (!run->processes[3].ended) turn(run);
+    check_content(&run->processes[3]);
+    assert_true(fake_network_now(run->network) - begin < 5000);
+    fake_network_pause(run->processes[1].transport, false);
+    fake_network_pause(run->processes[2].transport, false);
+    finish(run);
+    close_run(run);
+    free(run);
+}
+
+// ---- one download a machine
+
+struct download_thread {
+    pthread_t thread;
+    struct process *process;
+    struct remote_weights remote;
+    status result;
+    atomic_bool done;
+};
+
+static void *download(void *argument) {
+    struct download_thread *thread = argument;
+    thread->result = weights_client_download(thread->process->io, thread->process->dir, true, &thread->remote);
+    atomic_store(&thread->done, true);
+    return NULL;
+}
+
+// Downloads at the same time with `count` replicas of one machine.
+static void download_with(struct run *run, struct process **processes, int count) {
+    struct download_thread threads[2] = {0};
+    for (int i = 0; i < count; i++) {
+        const struct wire_message weights = {
+            .kind = MESSAGE_WEIGHTS, .policy = 1, .version = 1, .hash = HASH, .size = SIZE, .path = "/elsewhere"};
+        threads[i].process = processes[i];
+        assert_int_equal(remote_weights_set(&threads[i].remote, &weights), OK);
+        assert_int_equal(pthread_create(&threads[i].thread, NULL, download, &threads[i]), 0);
+    }
+    while (!atomic_load(&threads[0].done) || (count > 1 && !atomic_load(&threads[1].done))) {
+        for (size_t i = 0; i < run->count; i++)
+            if (run->processes[i].io) assert_int_equal(io_thread_step(run->processes[i].io, 0), OK);
+        fake_network_advance(run->network, 1);
+    }
+    for (int i = 0; i < count; i++) {
+        struct buf copy = {0};
+        assert_int_equal(pthread_join(threads[i].thread, NULL), 0);
+        assert_int_equal(threads[i].result, OK);
+        assert_true(threads[i].remote.copied);
+        assert_int_equal(file_read(threads[i].remote.local, &copy), OK);
+        assert_int_equal(copy.size, SIZE);
+        assert_memory_equal(copy.data, run->content, SIZE);
+        buf_release(&copy);
+        remote_weights_release(&threads[i].remote);
+    }
+}
+
+static void a_machine_downloads_once_and_goes_on_where_it_stopped(void **state) {
+    (void)state;
+    struct run *run = weights_run(1, 1);
+    struct process *optim = &run->processes[0];
+    struct process *replicas[2] = {&run->processes[1], add_process(run, "rollout", 2, &run->processes[1])};
+    char path[4][160];
+    static const char *const names[4] = {"pulled-policy-0000000000000001", "pulled-policy-0000000000000002",
+                                         "pulled-policy-0000000000000003.part", "pulled-reference-0000000000000001"};
+    for (int i = 0; i < 4; i++) { // of earlier versions
+        snprintf(path[i], sizeof path[i], "%s/%s", replicas[0]->dir, names[i]);
+        assert_int_equal(file_write_atomic(path[i], "x", 1), OK);
+        const struct timespec times[2] = {{.tv_sec = 1000 + i}, {.tv_sec = 1000 + i}};
+        assert_int_equal(utimensat(AT_FDCWD, path[i], times, 0), 0);
+    }
+    for (size_t i = 0; i < run->count; i++) run->processes[i].config.endpoint_count = run->count;
+    start_process(replicas[1]);
+    download_with(run, replicas, 2);
+    assert_int_equal(optim->answered, PIECES);
+    assert_false(path_exists(path[0]));
+    assert_true(path_exists(path[1])); // the one before this one stays
+    assert_false(path_exists(path[2]));
+    assert_true(path_exists(path[3])); // of another kind
+    char copy[160], part[168];
+    snprintf(copy, sizeof copy, "%s/pulled-policy-%016llx", replicas[0]->dir, (unsigned long long)HASH);
+    snprintf(part, sizeof part, "%s.part", copy);
+    assert_false(path_exists(part));
+    assert_int_equal(unlink(copy), 0);
+    assert_int_equal(file_write_atomic(part, run->content, 3 * WIRE_PIECE_BYTES + 5), OK);
+    optim->answered = 0;
+    download_with(run, replicas, 1);
+    assert_int_equal(optim->answered, PIECES - 3);
+    assert_int_equal(unlink(copy), 0);
+    assert_int_equal(file_write_atomic(part, run->content, SIZE), OK); // it lacked only its name
+    optim->answered = 0;
+    download_with(run, replicas, 1);
+    assert_int_equal(optim->answered, 0);
+    close_run(run);
+    free(run);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_clip_comes_in_pieces),
+        cmocka_unit_test(a_transfer_goes_on_at_another_replica),
+        cmocka_unit_test(who_lacks_the_clip_or_lies_is_passed_over),
+        cmocka_unit_test(an_impossible_request_costs_its_peer_the_connection),
+        cmocka_unit_test(machines_give_weights_to_each_other),
+        cmocka_unit_test(who_cannot_get_weights_elsewhere_comes_back),
+        cmocka_unit_test(nobody_waits_for_slow_downloads),
+        cmocka_unit_test(a_machine_downloads_once_and_goes_on_where_it_stopped),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
