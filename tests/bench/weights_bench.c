@@ -1,0 +1,91 @@
+// Weights over a wire, without a model: one process publishes a file as optim does, another one downloads it as rollout
+// does. See weights.sh.
+//   weights_bench CONFIG serve FILE     until its client has gone
+//   weights_bench CONFIG fetch DIR SIZE COUNT
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "shared/base/clock.h"
+#include "shared/base/log.h"
+#include "shared/stage/weights_client.h"
+#include "shared/stage/weights_server.h"
+#include "shared/wire/zmq_transport.h"
+
+enum { HASH = 0x77 };
+
+struct bench {
+    struct node_config config;
+    struct weights_server *server; // NULL: it fetches
+    struct io_thread *io;
+    bool gone; // the client
+};
+
+static status bench_event(void *self, struct io_thread *io, const struct wire_event *event) {
+    struct bench *bench = self;
+    const bool client = event->kind != WIRE_TIMEOUT && wire_peer_is_client(event->peer);
+    if (event->kind == WIRE_GONE && client) bench->gone = true;
+    return bench->server && (event->kind == WIRE_TIMEOUT || client) ? weights_server_event(bench->server, io, event)
+                                                                    : OK;
+}
+
+static void bench_report(void *self, struct message_status *counters) {
+    (void)self, (void)counters;
+}
+
+static double bench_processor_seconds(void) {
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
+}
+
+static status bench_serve(struct bench *bench, const char *path) {
+    const struct stage_weights weights = {.version = 1, .hash = HASH, .path = path};
+    TRY(weights_server_put(bench->server, &weights));
+    while (!bench->gone) TRY(io_thread_step(bench->io, 50));
+    printf("%.3f\n", bench_processor_seconds());
+    return OK;
+}
+
+static status bench_fetch(struct bench *bench, const char *dir, int64_t size, int count) {
+    const struct wire_message message = {.policy = 1, .version = 1, .hash = HASH, .size = size, .path = "/published"};
+    double seconds = 0;
+    TRY(io_thread_connect(bench->io, "optim", "weights"));
+    TRY(io_thread_start(bench->io));
+    for (int i = 0; i <= count; i++) { // the first one also connects
+        struct remote_weights remote;
+        TRY(remote_weights_set(&remote, &message));
+        const double begin = clock_monotonic();
+        TRY(weights_client_download(bench->io, dir, true, &remote));
+        if (i) seconds += clock_monotonic() - begin;
+        (void)unlink(remote.local);
+        remote_weights_release(&remote);
+    }
+    printf("%.3f %.3f\n", seconds / count, bench_processor_seconds());
+    return OK;
+}
+
+static status bench_run(struct bench *bench, int argc, char **argv) {
+    const struct io_hooks hooks = {.self = bench, .event = bench_event, .report = bench_report};
+    const bool serve = argc == 4 && !strcmp(argv[2], "serve"), fetch = argc == 6 && !strcmp(argv[2], "fetch");
+    struct transport *transport;
+    if (!serve && !fetch) return fail(USAGE, "weights_bench CONFIG serve FILE | fetch DIR SIZE COUNT");
+    TRY(node_config_read(&bench->config, argv[1]));
+    if (serve) TRY(weights_server_new(&bench->server));
+    TRY(zmq_transport_open(&transport, node_config_security(&bench->config)));
+    TRY(io_thread_open(&bench->io, &bench->config, &hooks, false, transport));
+    return serve ? bench_serve(bench, argv[3]) : bench_fetch(bench, argv[3], atoll(argv[4]), atoi(argv[5]));
+}
+
+int main(int argc, char **argv) {
+    struct bench bench = {0};
+    const status result = bench_run(&bench, argc, argv);
+    if (result != OK) log_info("%s", fail_text());
+    io_thread_close(&bench.io);
+    weights_server_free(&bench.server);
+    node_config_release(&bench.config);
+    return result == OK ? 0 : 1;
+}
