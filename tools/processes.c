@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -177,6 +178,39 @@ status processes_reap(struct processes *processes, double now, int64_t settled, 
     if (process->failures < (useless ? 1 : MAX_FAILURES)) return OK;
     return fail(code == USAGE || code == DATAERR || code == UNAVAILABLE ? (status)code : BUG, "%s %s", process->name,
                 text);
+}
+
+// Copies `from` to its end.
+static status process_copy_log(int from, int to, const char *name) {
+    char block[1 << 16];
+    ssize_t size;
+    while ((size = fd_read(from, block, sizeof block)) > 0)
+        if (!fd_write_all(to, block, (size_t)size)) return fail(UNAVAILABLE, "%s: %s", name, strerror(errno));
+    return size < 0 ? fail(UNAVAILABLE, "%s: %s", name, strerror(errno)) : OK;
+}
+
+status processes_rotate_logs(const struct processes *processes) {
+    static const off_t log_max = 64 << 20; // bytes
+    status result = OK;
+    for (size_t i = 0; i < processes->count; i++) {
+        const char *log = processes->list[i].log;
+        char old[PATH_MAX];
+        struct stat info;
+        snprintf(old, sizeof old, "%s.1", log);
+        if (stat(log, &info) || info.st_size <= log_max) continue;
+        // The log keeps its name and its file, since a user's program cannot be told to open another one. All write at
+        // its end (O_APPEND), so it can be emptied under them.
+        const int from = open(log, O_RDONLY | O_CLOEXEC),
+                  to = open(old, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+        status moved =
+            from < 0 || to < 0 ? fail(UNAVAILABLE, "%s: %s", old, strerror(errno)) : process_copy_log(from, to, old);
+        if (moved == OK && truncate(log, 0)) moved = fail(UNAVAILABLE, "%s: %s", log, strerror(errno));
+        if (moved != OK) unlink(old); // part of it would only fill the disk
+        if (from >= 0) close(from);
+        if (to >= 0) close(to);
+        if (moved != OK) result = moved;
+    }
+    return result;
 }
 
 void processes_terminate(const struct processes *processes) {

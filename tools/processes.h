@@ -45,6 +45,10 @@ status processes_start(struct processes *processes, double now);
 status processes_reap(struct processes *processes, double now, int64_t settled, struct process **ended,
                       const char **how);
 
+// Moves the content of each log above 64 MB to LOG.1, where the last one was. The processes go on writing to the log; a
+// line that one writes at that very moment may be lost. UNAVAILABLE when a log cannot be moved; it then stays.
+status processes_rotate_logs(const struct processes *processes);
+
 // Asks every running process to stop (SIGTERM).
 void processes_terminate(const struct processes *processes);
 

@@ -29,11 +29,11 @@
 
 enum {
     TICK_MS = 200,
-    STOP_SECONDS = 60,    // given to the processes to end by themselves
-    PLAIN_SECONDS = 10,   // between two lines of progress that do not go to a terminal
-    END_SECONDS = 2,      // between two announcements of the end
-    LINGER_SECONDS = 180, // given to a machine that is away to come back and hear of the end
-    METRICS_SECONDS = 15,
+    STOP_SECONDS = 60,     // given to the processes to end by themselves
+    PLAIN_SECONDS = 10,    // between two lines of progress that do not go to a terminal
+    END_SECONDS = 2,       // between two announcements of the end
+    LINGER_SECONDS = 180,  // given to a machine that is away to come back and hear of the end
+    METRICS_SECONDS = 15,  // between two metrics.prom, and looks at the sizes of the logs
     LAST_REPORTS_MS = 200, // at most, for the reports that processes send as they end
     MESSAGE_SIZE = 1024,
 };
@@ -57,7 +57,7 @@ struct supervisor {
     double stop_time, announce_time, ended_time; // seconds: the stop, the last END, the end of the last process
     double progress_time, waiting_time;          // the last lines about progress and waiting
     double metrics_time;                         // when metrics.prom was last written
-    bool metrics_failed;                         // it could not be written then
+    bool metrics_failed, logs_failed;            // it could not be written, or a log not be moved then
     int64_t settled;                             // groups that the run is done with, as far as it was reported
     int64_t progress_step;
     bool terminal;
@@ -341,7 +341,12 @@ static status supervisor_on_tick(struct supervisor *supervisor) {
         supervisor_log(supervisor, "%s", line->data);
     }
     buf_clear(line);
-    if (now - supervisor->metrics_time >= METRICS_SECONDS) supervisor_write_metrics(supervisor, now);
+    if (now - supervisor->metrics_time >= METRICS_SECONDS) {
+        supervisor_write_metrics(supervisor, now);
+        const bool failed = processes_rotate_logs(&supervisor->processes) != OK;
+        if (failed && !supervisor->logs_failed) supervisor_log(supervisor, "%s", fail_text());
+        supervisor->logs_failed = failed;
+    }
     int64_t step = run_status_step(supervisor->run_status);
     double pause = supervisor->terminal ? 0.5 : step != supervisor->progress_step ? 2 : PLAIN_SECONDS;
     if (now - supervisor->progress_time < pause) return OK;

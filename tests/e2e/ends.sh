@@ -76,6 +76,7 @@ for machine in one two; do said $machine 'stopped by `caravan stop` on two; the 
 
 # Going on, the run ends while the network is cut: the source tells its supervisor then, which is stopped before.
 start
+truncate -s 65M "$work/two/logs/slow.log" # too large a log: it is moved
 kill -STOP $first
 for _ in $(seq 300); do
     [ "$("$bin/caravan" groups ls --store "$work/one/store-one" | wc -l)" != 12 ] || break
@@ -92,3 +93,7 @@ wait $first || fail "one: exit $?: $(cat "$work/one.err")"
 wait $second || fail "two: exit $?: $(cat "$work/two.err")"
 [ -z "$in_one" ] || said one "12 groups done, 0 quarantined; two does not know it yet: waiting for it"
 for machine in one two; do said $machine "done: 12 groups done, 0 quarantined"; done
+if [ -n "$in_one" ]; then
+    [ "$(stat -c %s "$work/two/logs/slow.log.1")" -ge 65000000 ] && [ "$(stat -c %s "$work/two/logs/slow.log")" -lt 65000000 ] ||
+        fail "the log was not moved: $(ls -l "$work/two/logs")"
+fi
