@@ -196,13 +196,17 @@ static void supervisor_on_signals(struct supervisor *supervisor) {
     }
 }
 
-// Takes over a report and forwards it. One that is wrong costs its sender the connection.
-static void supervisor_on_status(struct supervisor *supervisor, const struct wire_message *message, bool from_here) {
+// Takes over a report and forwards it. A process that reports for another one loses its connection.
+static status supervisor_on_status(struct supervisor *supervisor, struct wire_peer *peer,
+                                   const struct wire_message *message, bool from_here) {
     struct processes *processes = &supervisor->processes;
     const struct replica *replica = deployment_find(supervisor->deployment, message->name, (int)message->replica);
     const double now = clock_monotonic();
     struct wire_message report = *message;
     struct run_summary summary;
+    const bool own = !strcmp(message->name, wire_peer_name(peer)) && message->replica == wire_peer_replica(peer);
+    if (!replica || (from_here && !own))
+        return wire_reject(supervisor->wire, peer, "STATUS: it is about another process than its sender");
     if (from_here) report.counters.restarts = run_status_restarts(supervisor->run_status, replica);
     run_status_update(supervisor->run_status, &report, now);
     run_status_summary(supervisor->run_status, now, &summary);
@@ -211,6 +215,7 @@ static void supervisor_on_status(struct supervisor *supervisor, const struct wir
     for (size_t i = 0; i < processes->count; i++)
         if (processes->list[i].replica == replica && processes->list[i].pid == message->counters.pid)
             processes->list[i].ready = true;
+    return OK;
 }
 
 // The source, another machine's supervisor or `caravan stop` ends the run; nobody else may.
@@ -268,8 +273,7 @@ static status supervisor_on_event(struct supervisor *supervisor, const struct wi
     }
     switch (message->kind) {
     case MESSAGE_STATUS:
-        supervisor_on_status(supervisor, message, from_here);
-        return OK;
+        return supervisor_on_status(supervisor, event->peer, message, from_here);
     case MESSAGE_NOTICE:
         supervisor_publish(supervisor, message, from_here);
         supervisor_log(supervisor, "%s: %s", message->name, message->reason);
@@ -299,8 +303,7 @@ static void supervisor_write_metrics(struct supervisor *supervisor, double now) 
     buf_release(&text);
 }
 
-// Does what is due: announces the end, waits for the other machines, starts processes, shows
-// the progress.
+// Does what is due: announces the end, waits for the other machines, starts processes, shows the progress.
 static status supervisor_on_tick(struct supervisor *supervisor) {
     static const char status_is[] = "STATUS="; // for the service manager
     const struct deployment *deployment = supervisor->deployment;
