@@ -10,5 +10,5 @@ $(BUILD)/tests/bench/%: $(BUILD)/tests/bench/%.o $(LIBRARY)
 bench: programs $(BENCHES) $(OPS_HARNESS) ## measure operations, one group, a clip, stages, the pipeline; PyTorch too with PEER_PYTHON=...
 	@BUILD=$(BUILD) PEER_PYTHON=$(PEER_PYTHON) tests/bench/run
 
-soak: programs ## measure optim's memory over 20,000 groups
-	@BUILD=$(BUILD) sh tests/bench/soak.sh
+soak: programs ## check that no process of a long run grows: SOAK_GROUPS (50,000) groups
+	@BUILD=$(BUILD) bash tests/bench/soak.sh
