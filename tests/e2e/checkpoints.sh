@@ -84,7 +84,7 @@ fi
 
 # No room for metrics and checkpoints while step 2 is trained: said once, and written when there is room.
 wait_for_line() { # FILE PATTERN
-    for _ in $(seq 400); do
+    for _ in $(seq 1200); do
         if grep -qs -e "$2" "$1"; then return; fi
         sleep 0.05
     done
