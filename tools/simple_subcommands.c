@@ -90,7 +90,7 @@ int graph_main(int argc, char **argv) {
 
 static const struct option_table reference_table = {
     .program = "caravan reference",
-    .help = "prints every stage's keys and the group's fields as Markdown",
+    .help = "prints the keys of stages and pipeline files and the group's fields as Markdown",
 };
 
 int reference_main(int argc, char **argv) {
@@ -103,6 +103,8 @@ int reference_main(int argc, char **argv) {
            buf_puts(&page, "# Reference\n\nThis page is the output of `caravan reference`; `make reference` writes it "
                            "anew.\n\n## The stages' keys\n\n"));
     TRY_TO(result, done, stage_kinds_markdown(&page));
+    TRY_TO(result, done, buf_puts(&page, "## The pipeline file\n\n"));
+    TRY_TO(result, done, pipeline_keys_markdown(&page));
     TRY_TO(result, done, buf_puts(&page, "## The group\n\n"));
     TRY_TO(result, done, group_reference_page(&page));
     fwrite(page.data, 1, page.size, stdout);

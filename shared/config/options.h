@@ -147,6 +147,10 @@ status options_check(const struct options *options);
 // the same values always have the same hash. UNAVAILABLE when memory is short.
 status options_hash(const struct options *options, uint64_t *hash);
 
+// Appends a list of options, which ends with a NULL name, as a Markdown table under a title and a line of help.
+// UNAVAILABLE.
+status options_markdown(const char *title, const char *help, const struct option *option, struct buf *out);
+
 // Appends the --help text of a table. UNAVAILABLE.
 status options_help(const struct option_table *table, struct buf *out);
 

@@ -71,8 +71,7 @@ static status options_markdown_cell(const char *text, struct buf *out) {
     return OK;
 }
 
-static status options_markdown_table(const char *title, const char *help, const struct option *option,
-                                     struct buf *out) {
+status options_markdown(const char *title, const char *help, const struct option *option, struct buf *out) {
     struct arena arena = {0};
     status result = buf_printf(out, "### %s\n\n%c%s.\n\n| key | value | default | meaning |\n|---|---|---|---|\n",
                                title, toupper((unsigned char)*help), help + 1);
@@ -99,9 +98,8 @@ done:
 
 status stage_kinds_markdown(struct buf *out) {
     for (int i = 0; i < STAGE_COUNT; i++)
-        TRY(options_markdown_table(stage_kinds[i].name, stage_kinds[i].options.help, stage_kinds[i].options.options,
-                                   out));
-    return options_markdown_table("every stage", "keys that every stage has", common_options, out);
+        TRY(options_markdown(stage_kinds[i].name, stage_kinds[i].options.help, stage_kinds[i].options.options, out));
+    return options_markdown("every stage", "keys that every stage has", common_options, out);
 }
 
 // ---- the file of --config ----

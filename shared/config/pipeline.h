@@ -134,6 +134,9 @@ status pipeline_options(const struct pipeline_stage *stage, struct options *opti
 // UNAVAILABLE.
 status pipeline_write(const struct pipeline *pipeline, struct buf *out);
 
+// Appends the reference of a pipeline file's own keys as Markdown tables. UNAVAILABLE.
+status pipeline_keys_markdown(struct buf *out);
+
 // Appends the flow as a graph in Graphviz's dot language. UNAVAILABLE.
 status pipeline_dot(const struct pipeline *pipeline, struct buf *out);
 

@@ -32,7 +32,9 @@ static const struct option placement_options[] = {
      .low = 1,
      .high = 256,
      .help = "processes that share the work, on each of its machines"},
-    {.name = "on", .type = OPTION_STRING, .help = "the machine that it runs on, or several"},
+    {.name = "on",
+     .type = OPTION_STRING,
+     .help = "the machine that it runs on, or an array of machines and groups of them (default: the first)"},
     {.name = "program", .type = OPTION_FILE, .help = "a user's program that filters JSON lines"},
     {.name = "timeout",
      .type = OPTION_NUMBER,
@@ -47,11 +49,20 @@ static const struct option_table placement_table = {.options = placement_options
 static const struct option machine_options[] = {
     {.name = "address", .type = OPTION_STRING, .required = true, .help = "host name or IP address"},
     {.name = "key", .type = OPTION_STRING, .help = "its public key, from `caravan keygen`"},
-    {.name = "port", .type = OPTION_INT, .low = 1, .high = 65000, .help = "the first port that it listens on"},
+    {.name = "port", .type = OPTION_INT, .low = 1, .high = 65000, .help = "the first of its TCP ports (default: 5600)"},
     {.name = "bind", .type = OPTION_STRING, .help = "the address that it listens on (default: all of its addresses)"},
     {0},
 };
 static const struct option_table machine_table = {.options = machine_options};
+
+status pipeline_keys_markdown(struct buf *out) {
+    TRY(options_markdown("the file",
+                         "keys at the top, beside `stages`, `machines` and `machine_groups`, and those that "
+                         "several stages have",
+                         file_options, out));
+    TRY(options_markdown("a stage's place", "keys of any stage and program", placement_options, out));
+    return options_markdown("a machine", "keys of each of the `machines`", machine_options, out);
+}
 
 // The option of that name when several stages have it: then it may stand at the top of the file.
 static const struct option *pipeline_validate_find_shared(const char *name) {
