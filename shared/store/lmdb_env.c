@@ -20,6 +20,7 @@
 #include "shared/base/log.h"
 
 enum { lmdb_max_dbis = 16, lmdb_max_readers = 510, lmdb_lock_file_size = 64 << 10, lmdb_grow_seconds = 20 };
+enum { lmdb_open_tries = 50 };
 enum { lmdb_full_disk_bytes = 64 << 10 }; // with fewer free bytes an I/O error means a full disk
 enum { lmdb_remap_txns = 256 };           // after so many transactions the file is mapped again
 static const size_t lmdb_default_mapsize = (size_t)1 << 40, lmdb_min_mapsize = (size_t)1 << 30;
@@ -201,6 +202,10 @@ static status lmdb_open_shared(struct shared_env **out, const char *path, const 
     if (!shared->path) TRY_TO(result, failure, fail_oom());
     size_t mapsize = options->mapsize ? options->mapsize : lmdb_default_mapsize;
     int code = lmdb_open(&shared->mdb, shared->path, options, mapsize);
+    // A process that was killed while it made the lock file leaves it empty, and LMDB makes it only when no other
+    // process has it open: perhaps others try this now, too.
+    for (int tries = 0; code == MDB_INVALID && tries < lmdb_open_tries; tries++)
+        code = lmdb_open(&shared->mdb, shared->path, options, mapsize);
     while (code == ENOMEM && mapsize > lmdb_min_mapsize)
         code = lmdb_open(&shared->mdb, shared->path, options, mapsize /= 2);
     if (code) TRY_TO(result, failure, lmdb_fail(path, code, "cannot open"));

@@ -1,4 +1,5 @@
 // The LMDB file under every store: named databases, read transactions, a growing map, killed writers, two processes.
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/stat.h>
@@ -298,6 +299,31 @@ static void test_pages_read_do_not_stay_resident(void **state) {
     buf_release(&value);
 }
 
+// A process that creates the file is killed while it holds LMDB's lock, before the lock file has its contents.
+static void test_killed_creator(void **state) {
+    (void)state;
+    struct lmdb_env *env;
+    char lock_path[sizeof path + 8];
+    int ready[2];
+    char byte;
+    snprintf(lock_path, sizeof lock_path, "%s-lock", path);
+    assert_int_equal(pipe(ready), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        struct flock lock = {.l_type = F_WRLCK, .l_len = 1};
+        int fd = open(lock_path, O_RDWR | O_CREAT, 0666);
+        if (fd < 0 || fcntl(fd, F_SETLK, &lock) || write(ready[1], "x", 1) != 1) _exit(1);
+        usleep(50000); // the parent waits for the lock now
+        _exit(0);
+    }
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    assert_int_equal(lmdb_env_open(&env, path, names, NULL), OK);
+    lmdb_env_close(&env);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    close(ready[0]);
+    close(ready[1]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_put_get_delete, set_up, tear_down),
@@ -305,6 +331,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_another_process_grows_it, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_a_failed_write_leaves_nothing, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_killed_writer_and_reader, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_killed_creator, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_keys_come_in_order, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_bad_files_are_named, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_network_file_systems_are_refused, set_up, tear_down),
