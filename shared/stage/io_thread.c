@@ -394,6 +394,11 @@ static void *io_run(void *argument) {
         pthread_mutex_lock(&io->lock);
         io->failure = result;
     }
+    const bool ends = io->failure == OK;
+    pthread_mutex_unlock(&io->lock);
+    io->reported_at = 0;
+    if (ends) (void)io_report(io); // the last counts, which the supervisor waits for
+    pthread_mutex_lock(&io->lock);
     if (io->failure != OK) io->failure_text = strdup(fail_text());
     pthread_cond_broadcast(&io->changed);
     pthread_mutex_unlock(&io->lock);

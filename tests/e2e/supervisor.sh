@@ -62,9 +62,16 @@ for log in caravan-frames caravan-rollout caravan-rollout-2 caravan-optim force;
     [ -s "$file" ] || fail "$file is empty"
     if grep -v "$time $log: " "$file"; then fail "a line of $file does not begin with the time and $log"; fi
 done
-for line in 'groups{run="faults",state="quarantined"} 0' 'replica_up{run="faults",stage="optim",replica="1"} 0'; do
+metrics='groups{run="faults",state="trained"} 16
+groups{run="faults",state="in_flight"} 0
+trained_steps{run="faults"} 8
+replica_up{run="faults",stage="optim",replica="1"} 0
+replica_restarts_total{run="faults",stage="optim",replica="1"} 0
+replica_worked_groups_total{run="faults",stage="reward",replica="1"} 16
+replica_worked_groups_total{run="faults",stage="optim",replica="1"} 16'
+while read -r line; do
     grep -qxF "caravan_$line" "$work/lines/metrics.prom" || fail "no $line in $(cat "$work/lines/metrics.prom")"
-done
+done <<<"$metrics"
 if grep -v '^caravan: ' "$work/lines.err"; then fail "a line on the terminal does not begin with caravan:"; fi
 expect 65 '^caravan: rollout ended with exit code 65: caravan-rollout: ' "$bin/caravan" run "$work/p.yaml" --set run="$work/quoted" --set rollout.model="$work/data"
 
