@@ -369,11 +369,31 @@ static status flow_quarantine(struct flow *flow, struct outbox_entry *entry, con
     return result;
 }
 
+// Tells the user of groups that a replica has lost, with another loss before.
+static status flow_notice(struct flow *flow, const struct taker *taker, const struct lost_again *lost) {
+    char reason[160], others[32] = "";
+    if (lost->count > 1) snprintf(others, sizeof others, " and %zu more", lost->count - 1);
+    snprintf(reason, sizeof reason,
+             "replica %d was lost with group %lld%s for the second time; given out alone from now on", taker->replica,
+             (long long)lost->first, others);
+    const struct wire_message notice = {.kind = MESSAGE_NOTICE,
+                                        .name = flow->config->readers[taker->reader],
+                                        .replica = taker->replica,
+                                        .machine = "",
+                                        .reason = reason};
+    log_info("%s: %s", notice.name, reason);
+    for (struct wire_peer *peer = wire_first_peer(flow->wire, "report", false); peer; peer = wire_next_peer(peer))
+        TRY(wire_send(flow->wire, peer, &notice, NULL));
+    return OK;
+}
+
 // Handles what a replica of a reader has lost.
 static status flow_lose(struct flow *flow, const struct taker *taker, enum outbox_loss loss) {
     struct outbox_entry *entry;
     size_t reader;
-    outbox_lose(&flow->outbox, taker->reader, taker->replica, loss, wire_now_ms(flow->wire));
+    const struct lost_again again =
+        outbox_lose(&flow->outbox, taker->reader, taker->replica, loss, wire_now_ms(flow->wire));
+    if (again.count) TRY(flow_notice(flow, taker, &again));
     flow->announce = true;
     while ((entry = outbox_find_lost(&flow->outbox, LOSSES_MAX, &reader))) {
         assert(reader == taker->reader);

@@ -173,11 +173,17 @@ static void lease_lose(struct lease *lease, enum outbox_loss loss, int64_t now) 
     if (available) *lease = (struct lease){.losses = lease->losses};
 }
 
-void outbox_lose(struct outbox *outbox, size_t reader, int replica, enum outbox_loss loss, int64_t now) {
+struct lost_again outbox_lose(struct outbox *outbox, size_t reader, int replica, enum outbox_loss loss, int64_t now) {
+    struct lost_again again = {0};
     for (size_t i = 0; i < outbox->count; i++) {
         struct lease *lease = &outbox->entries[i]->leases[reader];
-        if (lease->state != LEASE_AVAILABLE && lease->replica == replica) lease_lose(lease, loss, now);
+        if (lease->state == LEASE_AVAILABLE || lease->replica != replica) continue;
+        const int before = lease->losses;
+        lease_lose(lease, loss, now);
+        if (lease->losses != ALONE_LOSSES || before == ALONE_LOSSES) continue;
+        if (!again.count++) again.first = outbox->entries[i]->seq;
     }
+    return again;
 }
 
 void outbox_return(struct outbox *outbox, int64_t seq, size_t reader, int replica) {

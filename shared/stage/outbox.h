@@ -81,9 +81,15 @@ enum outbox_loss {
     LOSS_CRASHED,   // the same, and a group that it had may be the cause
 };
 
+// Groups that have just been lost for the second time: they are given out alone from now on.
+struct lost_again {
+    size_t count;
+    int64_t first; // its seq
+};
+
 // Makes the groups available again that a replica of a reader has lost, at once or later than `now` (ms): one that is
 // gone may have lost its connection only, and what it had passed on is probably safe.
-void outbox_lose(struct outbox *outbox, size_t reader, int replica, enum outbox_loss loss, int64_t now);
+struct lost_again outbox_lose(struct outbox *outbox, size_t reader, int replica, enum outbox_loss loss, int64_t now);
 
 // A replica cannot give a group again that it had passed on.
 void outbox_return(struct outbox *outbox, int64_t seq, size_t reader, int replica);

@@ -145,18 +145,20 @@ static void a_group_that_is_lost_again_and_again_is_given_alone(void **state) {
     for (int loss = 0; loss < 2; loss++) {
         for (int64_t seq = 0; seq < 2; seq++) assert_int_equal(give(&outbox, 0, 1), seq);
         assert_null(outbox_find_lost(&outbox, 2, &reader));
-        outbox_lose(&outbox, 0, 1, LOSS_CRASHED, 0);
+        const struct lost_again again = outbox_lose(&outbox, 0, 1, LOSS_CRASHED, 0);
+        assert_int_equal(again.count, loss == 0 ? 0 : 2);
+        assert_int_equal(again.first, 0);
     }
     assert_int_equal(give(&outbox, 0, 1), 0);
     assert_int_equal(give(&outbox, 0, 1), -1);
-    outbox_lose(&outbox, 0, 1, LOSS_RESTARTED, 0); // not for what it had
+    assert_int_equal(outbox_lose(&outbox, 0, 1, LOSS_RESTARTED, 0).count, 0); // not for what it had
     assert_int_equal(outbox_find(&outbox, 0)->leases[0].losses, 2);
     assert_int_equal(give(&outbox, 0, 1), 0);
     claim(&outbox, 0, 1, true, false); // it was innocent
     assert_int_equal(give(&outbox, 0, 1), 1);
     outbox_lose(&outbox, 0, 1, LOSS_CRASHED, 0);
     assert_int_equal(give(&outbox, 0, 1), 1);
-    outbox_lose(&outbox, 0, 1, LOSS_CRASHED, 0);
+    assert_int_equal(outbox_lose(&outbox, 0, 1, LOSS_CRASHED, 0).count, 0); // the fourth time
     assert_int_equal(outbox_find_lost(&outbox, 4, &reader)->seq, 1);
     outbox_release(&outbox);
 }
