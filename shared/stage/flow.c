@@ -28,6 +28,7 @@ struct taker {
     struct taker *next;
     size_t reader;
     int replica;
+    int64_t life; // of its last process; 0: that one ended in order
     bool synced;  // it has said what it has
     bool refused; // its CREDIT was answered with EMPTY though groups were there
 };
@@ -472,10 +473,15 @@ static status flow_on_reader(struct flow *flow, const struct wire_event *event) 
                 flow_reader(flow, wire_peer_name(other)) == reader)
                 return OK;
         taker->synced = false;
+        if (event->orderly) taker->life = 0;
         return flow_lose(flow, taker, !event->restarted ? LOSS_GONE : counts ? LOSS_CRASHED : LOSS_RESTARTED);
     }
     if (event->kind == WIRE_JOINED) {
+        // The connection of a process that was killed is mostly lost long before the next process is there.
+        const bool restarted = taker->life && taker->life != wire_peer_life(peer);
+        taker->life = wire_peer_life(peer);
         taker->synced = taker->refused = false;
+        if (restarted) TRY(flow_lose(flow, taker, counts ? LOSS_CRASHED : LOSS_RESTARTED));
         TRY(flow_lose(flow, taker, LOSS_BROKEN));
         return flow_announce(flow, peer);
     }

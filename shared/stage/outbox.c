@@ -126,7 +126,8 @@ struct outbox_entry *outbox_next(const struct outbox *outbox, size_t reader, int
 void outbox_give(struct outbox_entry *entry, size_t reader, int replica) {
     struct lease *lease = &entry->leases[reader];
     assert(lease->state == LEASE_AVAILABLE && entry->data.size);
-    *lease = (struct lease){.state = LEASE_GIVEN, .replica = replica, .losses = lease->losses};
+    *lease =
+        (struct lease){.state = LEASE_GIVEN, .replica = replica, .losses = lease->losses, .suspect = lease->suspect};
 }
 
 bool outbox_passed(const struct outbox *outbox, const struct outbox_entry *entry) {
@@ -145,14 +146,17 @@ status outbox_claim(struct outbox *outbox, int64_t seq, size_t reader, int repli
     // If another replica has it, too, the one that is further counts.
     const bool own = lease->state == LEASE_AVAILABLE || lease->replica == replica;
     if (!own && (!passed || lease->state == LEASE_PASSED)) return OK;
-    *lease = (struct lease){
-        .state = passed ? LEASE_PASSED : LEASE_GIVEN, .replica = replica, .losses = passed ? 0 : lease->losses};
+    *lease = (struct lease){.state = passed ? LEASE_PASSED : LEASE_GIVEN,
+                            .replica = replica,
+                            .losses = passed ? 0 : lease->losses,
+                            .suspect = passed || lease->suspect == replica ? 0 : lease->suspect};
     return OK;
 }
 
 static void lease_lose(struct lease *lease, enum outbox_loss loss, int64_t now) {
     const bool passed = lease->state == LEASE_PASSED;
     bool available = false;
+    lease->suspect = loss == LOSS_GONE && !passed ? lease->replica : 0;
     switch (loss) {
     case LOSS_BROKEN:
         lease->unconfirmed = true;
@@ -173,13 +177,22 @@ static void lease_lose(struct lease *lease, enum outbox_loss loss, int64_t now) 
     if (available) *lease = (struct lease){.losses = lease->losses};
 }
 
+// The replica was lost with the group before, which another one may have by now. Now it is known how.
+static void lease_clear_suspect(struct lease *lease, enum outbox_loss loss) {
+    if (loss == LOSS_BROKEN || loss == LOSS_GONE) return;
+    lease->losses += loss == LOSS_CRASHED;
+    lease->suspect = 0;
+}
+
 struct lost_again outbox_lose(struct outbox *outbox, size_t reader, int replica, enum outbox_loss loss, int64_t now) {
     struct lost_again again = {0};
     for (size_t i = 0; i < outbox->count; i++) {
         struct lease *lease = &outbox->entries[i]->leases[reader];
-        if (lease->state == LEASE_AVAILABLE || lease->replica != replica) continue;
         const int before = lease->losses;
-        lease_lose(lease, loss, now);
+        if (lease->state != LEASE_AVAILABLE && lease->replica == replica)
+            lease_lose(lease, loss, now);
+        else if (lease->suspect == replica)
+            lease_clear_suspect(lease, loss);
         if (lease->losses != ALONE_LOSSES || before == ALONE_LOSSES) continue;
         if (!again.count++) again.first = outbox->entries[i]->seq;
     }
@@ -199,7 +212,7 @@ bool outbox_release_due(struct outbox *outbox, int64_t now) {
         for (size_t k = 0; k < outbox->reader_count; k++) {
             struct lease *lease = &outbox->entries[i]->leases[k];
             if (!lease->release_at || lease->release_at > now) continue;
-            *lease = (struct lease){.losses = lease->losses};
+            *lease = (struct lease){.losses = lease->losses, .suspect = lease->suspect};
             released = true;
         }
     return released;

@@ -34,6 +34,7 @@ struct lease {
     bool unconfirmed;   // the replica's connection is new, and it has not said yet whether it has the group
     int replica;        // GIVEN, PASSED: of the reading stage
     int losses;         // times that a process was restarted while it had the group
+    int suspect;        // a replica that was lost with the group: a loss if it comes back restarted; 0: none
     int64_t release_at; // the replica is gone: when the group is available again, ms; 0: not
 };
 

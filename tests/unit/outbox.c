@@ -163,6 +163,30 @@ static void a_group_that_is_lost_again_and_again_is_given_alone(void **state) {
     outbox_release(&outbox);
 }
 
+// The connection is lost first; whether the process had died is known when it is back.
+static void a_loss_counts_when_the_replica_comes_back_restarted(void **state) {
+    (void)state;
+    struct outbox outbox = make_outbox(1, 1);
+    const struct lease *lease = outbox_find(&outbox, 0)->leases;
+    for (int loss = 1; loss <= 2; loss++) {
+        assert_int_equal(give(&outbox, 0, 1), 0);
+        outbox_lose(&outbox, 0, 1, LOSS_GONE, 1000);
+        assert_true(outbox_release_due(&outbox, 2000));
+        assert_int_equal(lease->losses, loss - 1);
+        assert_int_equal(give(&outbox, 0, 2), 0);
+        assert_int_equal(outbox_lose(&outbox, 0, 1, LOSS_CRASHED, 3000).count, loss == 2);
+        assert_int_equal(outbox_lose(&outbox, 0, 1, LOSS_CRASHED, 3000).count, 0); // once
+        assert_int_equal(lease->losses, loss);
+        outbox_lose(&outbox, 0, 2, LOSS_GONE, 3000); // a cut: the same process is back
+        assert_true(outbox_release_due(&outbox, 4000));
+        outbox_lose(&outbox, 0, 2, LOSS_BROKEN, 4000);
+        outbox_lose(&outbox, 0, 2, LOSS_SYNCED, 4000);
+        outbox_lose(&outbox, 0, 2, LOSS_CRASHED, 4000); // it had the group no more
+        assert_int_equal(lease->losses, loss);
+    }
+    outbox_release(&outbox);
+}
+
 static void many_origins_are_all(void **state) {
     (void)state;
     struct origins some = {0};
@@ -186,6 +210,7 @@ int main(void) {
         cmocka_unit_test(a_ghost_needs_no_data_until_its_reader_is_lost),
         cmocka_unit_test(of_two_replicas_that_have_a_group_the_one_further_on_counts),
         cmocka_unit_test(a_group_that_is_lost_again_and_again_is_given_alone),
+        cmocka_unit_test(a_loss_counts_when_the_replica_comes_back_restarted),
         cmocka_unit_test(many_origins_are_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
