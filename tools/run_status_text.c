@@ -8,7 +8,7 @@
 enum { DURATION_SIZE = 32, COUNTERS_WIDTH = 78 }; // of the table, without name, restarts and state
 
 // Writes a duration: "40 ms", "0.4 s", "1:05", "2:01:05"; "-" for a negative one. Returns `out`.
-static const char *text_duration(double seconds, char out[static DURATION_SIZE]) {
+static const char *run_text_duration(double seconds, char out[static DURATION_SIZE]) {
     const long long whole = (long long)seconds;
     if (seconds < 0)
         snprintf(out, DURATION_SIZE, "-");
@@ -24,7 +24,7 @@ static const char *text_duration(double seconds, char out[static DURATION_SIZE])
 }
 
 // Appends the step if the run has steps, the groups, their rate and the time left.
-static status text_progress(const struct run_summary *run, struct buf *out) {
+static status run_text_progress(const struct run_summary *run, struct buf *out) {
     const long long left = (long long)run->left;
     if (run->trains) TRY(buf_printf(out, "step %lld, ", (long long)run->source->step));
     TRY(buf_printf(out, "%lld of %lld groups", (long long)run->settled, (long long)run->source->total));
@@ -39,7 +39,7 @@ status run_status_line(const struct run_status *run_status, double now, struct b
     struct replica_status replica, before = {0};
     run_status_summary(run_status, now, &run);
     if (run.source) {
-        TRY(text_progress(&run, out));
+        TRY(run_text_progress(&run, out));
         if (run.source->run_quarantined)
             TRY(buf_printf(out, ", %lld quarantined", (long long)run.source->run_quarantined));
     } else {
@@ -56,12 +56,12 @@ status run_status_line(const struct run_status *run_status, double now, struct b
 }
 
 // Appends what stands above the table: the run as a whole.
-static status text_summary(const struct run_summary *run, struct buf *out) {
+static status run_text_summary(const struct run_summary *run, struct buf *out) {
     char age[DURATION_SIZE], typical[DURATION_SIZE];
     TRY(buf_puts(out, run->name));
     if (run->source) {
         TRY(buf_puts(out, ": "));
-        TRY(text_progress(run, out));
+        TRY(run_text_progress(run, out));
         TRY(buf_printf(out, "\n%lld in flight, %lld issued again, %lld quarantined", (long long)run->source->held,
                        (long long)run->source->reissued, (long long)run->source->run_quarantined));
         if (run->trains) TRY(buf_printf(out, ", %lld left over", (long long)run->source->run_unused));
@@ -71,12 +71,13 @@ static status text_summary(const struct run_summary *run, struct buf *out) {
     if (run->oldest.oldest_age >= 0)
         TRY(buf_printf(out, "\noldest: group %lld, in %s for %s (typical %s)",
                        (long long)run->oldest.report->oldest_seq, run->oldest.name,
-                       text_duration(run->oldest.oldest_age, age), text_duration(run->oldest.typical, typical)));
+                       run_text_duration(run->oldest.oldest_age, age),
+                       run_text_duration(run->oldest.typical, typical)));
     return buf_puts(out, "\n");
 }
 
 // Appends a row of the table. Rates, `busy` and `typical` are of the last minute, the other numbers since the start.
-static status text_replica(const struct replica_status *replica, struct buf *out) {
+static status run_text_replica(const struct replica_status *replica, struct buf *out) {
     char typical[DURATION_SIZE], oldest[DURATION_SIZE];
     const struct message_status *report = replica->report;
     TRY(buf_printf(out, "%-14s", replica->name));
@@ -86,20 +87,20 @@ static status text_replica(const struct replica_status *replica, struct buf *out
                    (long long)report->found, (long long)report->dropped, (long long)report->held,
                    (long long)report->waiting, 100 * replica->busy));
     TRY(replica->tokens_rate >= 1 ? buf_printf(out, "%9.0f", replica->tokens_rate) : buf_printf(out, "%9s", ""));
-    return buf_printf(out, " %8s %7s %8lld  %s\n", text_duration(replica->typical, typical),
-                      text_duration(replica->oldest_age, oldest), (long long)replica->restarts, replica->state);
+    return buf_printf(out, " %8s %7s %8lld  %s\n", run_text_duration(replica->typical, typical),
+                      run_text_duration(replica->oldest_age, oldest), (long long)replica->restarts, replica->state);
 }
 
 status run_status_table(const struct run_status *run_status, double now, struct buf *out) {
     struct run_summary run;
     struct replica_status replica;
     run_status_summary(run_status, now, &run);
-    TRY(text_summary(&run, out));
+    TRY(run_text_summary(&run, out));
     TRY(buf_printf(out, "%-14s%10s %7s %6s %7s %5s %5s %6s%9s %8s %7s %8s  %s\n", "stage", "groups/min", "done",
                    "stored", "dropped", "held", "queue", "busy", "tokens/s", "typical", "oldest", "restarts", "state"));
     for (size_t i = 0; i < run_status_count(run_status); i++) {
         run_status_replica(run_status, i, now, &replica);
-        TRY(text_replica(&replica, out));
+        TRY(run_text_replica(&replica, out));
     }
     return OK;
 }
@@ -107,7 +108,7 @@ status run_status_table(const struct run_status *run_status, double now, struct 
 status run_status_slow_line(const struct replica_status *replica, struct buf *out) {
     char age[DURATION_SIZE], typical[DURATION_SIZE];
     TRY(buf_printf(out, "%s has had group %lld for %s", replica->name, (long long)replica->report->oldest_seq,
-                   text_duration(replica->oldest_age, age)));
+                   run_text_duration(replica->oldest_age, age)));
     if (replica->typical < 0) return buf_puts(out, " (it has finished none yet)");
-    return buf_printf(out, " (typical %s)", text_duration(replica->typical, typical));
+    return buf_printf(out, " (typical %s)", run_text_duration(replica->typical, typical));
 }
