@@ -50,6 +50,20 @@ program 'echo "{\"id\":\"other\"}"; continue'
 expect 65 'mine.sh failed with 3 groups in a row, each 4 times: it gave a wrong answer: not a group: prompt: missing' \
     timeout -k 10 60 "$bin/caravan" run "$work/p.yaml" --set run="$work/wrong"
 
+# A process that fails again and again ends the run when no group is done meanwhile.
+program "sleep 1000 & wait"
+"$bin/caravan" run "$work/p.yaml" --set run="$work/dying" --set mine.timeout=0 2>"$work/dying.err" &
+pid=$!
+for _ in $(seq 400); do
+    pkill -USR1 -P $pid -f 'caravan program .*/wiring/last ' || true
+    if grep -q "^caravan: last was killed by signal 10 (User defined signal 1)$" "$work/dying.err"; then break; fi
+    sleep 0.05
+done
+got=0
+wait $pid || got=$?
+[ $got = 70 ] || fail "dying: exit $got: $(cat "$work/dying.err")"
+[ "$(grep -c "last was killed by signal 10 .*; starting it again" "$work/dying.err")" = 4 ] || fail "dying: $(cat "$work/dying.err")"
+
 # When its adapter or the whole run is killed, what the program has started ends, too.
 program "sleep $number & wait"
 "$bin/caravan" run "$work/p.yaml" --set run="$work/orphans" --set mine.timeout=0 2>"$work/orphans.err" &

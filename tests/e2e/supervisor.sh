@@ -122,6 +122,16 @@ int zmq_poll(void *items, int count, long timeout) {
 END
 "${CC:-cc}" -shared -fPIC -o "$work/fail.so" "$work/fail.c"
 failing wire env LD_PRELOAD="$work/fail.so" FAIL_FILE="$work/now" ASAN_OPTIONS="${ASAN_OPTIONS:-}:verify_asan_link_order=0"
+# Before that, a stage that fails more than 5 times is started again, because the run makes progress.
+for turn in $(seq 6); do
+    steps=$(wc -l <"$work/wire/metrics.jsonl")
+    kill -USR1 $(pgrep -P $pid -f caravan-reward)
+    for _ in $(seq 200); do
+        [ "$(wc -l <"$work/wire/metrics.jsonl")" -lt $((steps + 3)) ] || break
+        sleep 0.05
+    done
+done
+[ "$(grep -c "reward was killed by signal 10 .*; starting it again" "$work/wire.err")" = 6 ] || fail "wire: $(cat "$work/wire.err")"
 touch "$work/now"
 got=0
 wait $pid || got=$?
