@@ -13,6 +13,7 @@ import time
 BIN = os.path.abspath(os.environ.get("BIN", "build/bin"))
 CARAVAN = os.path.join(BIN, "caravan")
 SHIM = os.path.join(os.path.dirname(BIN), "tests/storm/clock.so")
+STARTS = 40  # of a machine beside one for each fault; a full disk takes some
 STILL = 40  # seconds without a step and without a fault after which a run counts as hung
 # Where the stages of a pipeline run, by machine, and the replicas of a stage.
 PIPELINES = {
@@ -361,7 +362,9 @@ class Run:
                 machine.reap(now)
                 if not machine.process and not machine.finished and machine.start_at <= now and not over_at:
                     machine.start()
-                    moved_at = now
+                    if machine.starts > len(self.plan) + STARTS:
+                        self.failure = f"{machine.name} ends again and again"
+                        return
             count = len(self.metrics())
             if count > self.steps:
                 if clear:
