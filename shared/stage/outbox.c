@@ -61,6 +61,7 @@ static status outbox_insert(struct outbox *outbox, int64_t seq, struct outbox_en
 
 static void outbox_remove(struct outbox *outbox, size_t begin, size_t end) {
     assert(begin <= end && end <= outbox->count);
+    if (begin == end) return; // there may be no array yet
     for (size_t i = begin; i < end; i++) {
         buf_release(&outbox->entries[i]->data);
         free(outbox->entries[i]);
