@@ -41,7 +41,7 @@ struct queued_group {
 };
 
 // A group that the worker has.
-struct held_group {
+struct group_in_hand {
     int64_t seq;
     struct origins origins;
     bool stale; // of an earlier issue
@@ -56,7 +56,7 @@ struct flow {
     struct outbox outbox;
     struct queued_group *inbox;
     size_t inbox_count;
-    struct held_group *held;
+    struct group_in_hand *held;
     size_t held_count;
     int capacity, credits; // groups that the stage could hold; CREDITs that are not answered
     int64_t dropped;
@@ -113,7 +113,7 @@ void flow_free(struct flow **pointer) {
 
 // ---- what this process has ----
 
-static struct held_group *flow_find_held(struct flow *flow, int64_t seq) {
+static struct group_in_hand *flow_find_held(struct flow *flow, int64_t seq) {
     for (size_t i = 0; i < flow->held_count; i++)
         if (flow->held[i].seq == seq && !flow->held[i].stale) return &flow->held[i];
     return NULL;
@@ -162,7 +162,7 @@ bool flow_take(struct flow *flow, int64_t *seq, struct buf *data) {
         if (flow->inbox[i].seq < flow->inbox[first].seq) first = i;
     const struct queued_group taken = flow->inbox[first];
     flow->held[flow->held_count++] =
-        (struct held_group){.seq = taken.seq, .origins = taken.origins, .since = wire_now_ms(flow->wire)};
+        (struct group_in_hand){.seq = taken.seq, .origins = taken.origins, .since = wire_now_ms(flow->wire)};
     flow->inbox[first] = flow->inbox[--flow->inbox_count];
     flow->capacity--;
     *seq = taken.seq;
@@ -171,7 +171,7 @@ bool flow_take(struct flow *flow, int64_t *seq, struct buf *data) {
 }
 
 // Ends the oldest hold of a seq: the worker had it before it got one of a later issue.
-static bool flow_end_hold(struct flow *flow, int64_t seq, struct held_group *ended) {
+static bool flow_end_hold(struct flow *flow, int64_t seq, struct group_in_hand *ended) {
     size_t at = flow->held_count;
     for (size_t i = 0; i < flow->held_count; i++)
         if (flow->held[i].seq == seq && (at == flow->held_count || flow->held[i].stale)) at = i;
@@ -182,7 +182,7 @@ static bool flow_end_hold(struct flow *flow, int64_t seq, struct held_group *end
 }
 
 status flow_finish(struct flow *flow, int64_t seq, struct buf *data) {
-    struct held_group ended;
+    struct group_in_hand ended;
     if (!flow_end_hold(flow, seq, &ended) || ended.stale || !flow->config->reader_count) {
         buf_release(data);
         return OK;
@@ -192,12 +192,12 @@ status flow_finish(struct flow *flow, int64_t seq, struct buf *data) {
 }
 
 void flow_forget(struct flow *flow, int64_t seq) {
-    struct held_group ended;
+    struct group_in_hand ended;
     if (flow_end_hold(flow, seq, &ended)) flow->dropped++;
 }
 
 void flow_reject(struct flow *flow, int64_t seq, const char *reason) {
-    struct held_group ended;
+    struct group_in_hand ended;
     if (!flow_end_hold(flow, seq, &ended) || flow->reject || !ended.origins.count) return;
     flow->reject = strdup(reason);
     flow->reject_replica = ended.origins.replicas[0];
@@ -269,7 +269,7 @@ static status flow_accept_group(struct flow *flow, struct wire_peer *peer, const
     const int64_t seq = message->seq;
     const int replica = wire_peer_replica(peer);
     flow_set_issue(flow, message->issue, message->settled);
-    struct held_group *held = flow_find_held(flow, seq);
+    struct group_in_hand *held = flow_find_held(flow, seq);
     struct queued_group *queued = flow_find_queued(flow, seq);
     struct outbox_entry *entry = outbox_find(&flow->outbox, seq);
     if (entry && !entry->data.size && !outbox_passed(&flow->outbox, entry)) entry = NULL; // a reader lacks it
