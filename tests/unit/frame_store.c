@@ -452,7 +452,7 @@ static void test_missing_frames_are_waited_for(void **state) {
     struct frames_view view, decoded;
     struct sampling_config sampling = sampling_config_default();
     char key[frame_key_size];
-    sampling.min_pixels = sampling.max_pixels = 100352 / 2;
+    sampling.min_pixels = sampling.max_pixels = 50176;
     assert_int_equal(media_key(key, "tests/data/media/b-frames.mp4", true, &sampling, NULL), OK);
     assert_int_equal(media_decode(&decoded, "tests/data/media/b-frames.mp4", true, &sampling, NULL), OK);
     awaited = &decoded.frames;
