@@ -91,6 +91,9 @@ $(BUILD)/bin/caravan: $(TOOL_SOURCES:%.c=$(BUILD)/%.o) $(LIBRARY)
 # Unit tests of the tool's files.
 $(BUILD)/tests/unit/run_status: $(addprefix $(BUILD)/tools/,deployment.o rate_window.o run_metrics.o run_status.o run_status_text.o)
 
+# It counts how often groups are encoded.
+$(BUILD)/tests/unit/simulation: LDFLAGS += -Wl,--wrap=group_to_msgpack
+
 $(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $(TEST_OBJECTS) $(LIBRARY)
 	$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LIBRARY) $(LDLIBS) -lcmocka
 
