@@ -1,7 +1,9 @@
 // The stages of tests/bench/flow.sh, one program under several names: they pass groups of 8 x 768 tokens on and do
 // nothing else. `source` makes them without a data set (as many as its option `limit`), `optim` calls them trained, and
-// any other stage hands them on as they are. With FLOW_STORE in the environment each stage stores its section, too. At
-// its end each writes a line with its processor seconds to its log, and optim one with its groups a second.
+// any other stage hands them on as they are. With FLOW_STORE in the environment each stage stores its section, too;
+// with FLOW_PAUSE rollout takes so many milliseconds for a group, without computing. At its end each writes a line with
+// its processor seconds to its log, and optim one with its groups a second.
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,8 +23,10 @@ static status flow_open(void **state, struct stage_context *context) {
 }
 
 static status flow_work(void *state, struct group *group) {
-    (void)state;
+    const struct stage_context *context = state;
+    const char *pause = getenv("FLOW_PAUSE");
     (void)group;
+    if (pause && !strcmp(context->stage->name, "rollout")) (void)poll(NULL, 0, atoi(pause));
     return OK;
 }
 
