@@ -79,7 +79,7 @@ pid=$!
 exec 3>"$work/in"
 sed -n 1,2p "$work/groups" >&3
 wait_for_line "$work/trained" '"trained":{"step":1}'
-prlimit --pid $pid --fsize=100000:unlimited
+prlimit --pid $pid --fsize=1000000:unlimited
 sed -n 3,4p "$work/groups" >&3
 wait_for_line "$work/err" "checkpoint of step 2: .*File too large"
 prlimit --pid $pid --fsize=unlimited:unlimited
