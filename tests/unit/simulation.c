@@ -12,6 +12,12 @@
 #include "shared/stage/outcomes.h"
 #include "tests/support/fake_network.h"
 
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+enum { SCHEDULES = 25 };
+#else
+enum { SCHEDULES = 100 };
+#endif
+
 enum {
     TOTAL = 24,     // groups
     PER_STEP = 4,   // groups of a step
@@ -434,7 +440,7 @@ static void a_run_without_faults(void **state) {
 static void every_group_is_trained_once_whatever_breaks(void **state) {
     (void)state;
     const char *given = getenv("SEED"), *schedules = getenv("SCHEDULES");
-    const uint64_t count = given ? 1 : schedules ? strtoull(schedules, NULL, 10) : 100;
+    const uint64_t count = given ? 1 : schedules ? strtoull(schedules, NULL, 10) : SCHEDULES;
     for (uint64_t i = 0; i < count; i++) {
         const uint64_t seed = given ? strtoull(given, NULL, 10) : i + 100;
         int64_t works, took;
