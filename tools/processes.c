@@ -170,7 +170,7 @@ status processes_reap(struct processes *processes, double now, int64_t settled, 
     const bool useless = !number && (code == USAGE || code == DATAERR) && (!process->ready || program);
     process->start_after = now + (now - process->started < BRIEF_SECONDS || !number ? restart_seconds : 0);
     if (number == SIGKILL || number == SIGTERM || number == SIGINT || number == SIGHUP) return OK;
-    if (settled > process->settled) process->failures = 0;
+    if (process->settled >= 0 && settled > process->settled) process->failures = 0;
     if (settled > process->settled) process->settled = settled;
     process->failures++;
     int doublings = process->failures < MAX_BACKOFF ? process->failures : MAX_BACKOFF;

@@ -210,6 +210,8 @@ static void a_server_that_comes_back_is_joined_again(void **state) {
         open_client(&pair, "r", security, keys.public);
         assert_true(until(&pair, pair.client, WIRE_JOINED, &event));
         const int64_t life = wire_peer_life(pair.peer);
+        // A socket that is closed with unread input resets its connection, and its last messages may be lost.
+        assert_true(until(&pair, pair.server, WIRE_JOINED, &event));
         wire_close(&pair.server);
         assert_true(until(&pair, pair.client, WIRE_GONE, &event));
         assert_true(event.orderly);
