@@ -16,6 +16,13 @@ make_data() {
     "$bin/caravan" make-demo-data "$work/data" --clips "${1:-3}" --held-out 1 --examples 64
 }
 
+# make_questions COUNT: writes groups without a medium, for pipelines without a model, to $work/data.jsonl.
+make_questions() {
+    for number in $(seq "$1"); do
+        printf '{"id":"%s","prompt":{"messages":[],"problem_type":"OCR","solution":"<answer>x</answer>"}}\n' $number
+    done >"$work/data.jsonl"
+}
+
 # Writes a small model with random weights to $work/model.
 make_model() {
     "$bin/caravan" init "$work/model" --shape pipelines/demo/shape.json --train-tokenizer "$work/data/text.txt" --seed 3

@@ -1,9 +1,7 @@
 # The end of a run on two machines: one that a person stops, one that gives up waiting, caravan stop, and an end that comes
 # while the network is cut. No model takes part.
 . tests/e2e/common.sh
-for number in $(seq 12); do
-    printf '{"id":"%s","prompt":{"messages":[],"problem_type":"OCR","solution":"<answer>x</answer>"}}\n' $number
-done >"$work/data.jsonl"
+make_questions 12
 printf '#!/bin/sh\nwhile read -r line; do sleep 0.2; echo >>%s/touched; printf "%%s\\n" "$line"; done\n' "$work" >"$work/slow.sh"
 chmod +x "$work/slow.sh"
 

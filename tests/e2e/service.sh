@@ -1,8 +1,6 @@
 # A run under a service manager: it says that it is ready, how it goes, that it is alive and that it stops.
 . tests/e2e/common.sh
-for number in $(seq 20); do
-    printf '{"id":"%s","prompt":{"messages":[],"problem_type":"OCR","solution":"<answer>x</answer>"}}\n' $number
-done >"$work/data.jsonl"
+make_questions 20
 printf '#!/bin/sh\nenv >%s/env\nwhile read -r line; do sleep 0.2; printf "%%s\\n" "$line"; done\n' "$work" >"$work/slow.sh"
 chmod +x "$work/slow.sh"
 cat >"$work/p.yaml" <<'END'

@@ -2,9 +2,7 @@
 # happens: the run goes on to its end. The messages are made from the table in PROTOCOL.md.
 . tests/e2e/common.sh
 command -v python3 >/dev/null || { echo "no python3: left out"; exit 0; }
-for number in $(seq 8); do
-    printf '{"id":"%s","prompt":{"messages":[],"problem_type":"OCR","solution":"<answer>x</answer>"}}\n' $number
-done >"$work/data.jsonl"
+make_questions 8
 printf '#!/bin/sh\nwhile [ ! -e %s/go ]; do sleep 0.1; done\nexec cat\n' "$work" >"$work/wait.sh"
 chmod +x "$work/wait.sh"
 cat >"$work/p.yaml" <<'END'
