@@ -303,9 +303,33 @@ static void supervisor_write_metrics(struct supervisor *supervisor, double now) 
     buf_release(&text);
 }
 
+// Shows the progress to the user and to the service manager, when it is time.
+static status supervisor_show_progress(struct supervisor *supervisor, double now) {
+    static const char status_is[] = "STATUS="; // for the service manager
+    struct buf *line = &supervisor->line;
+    int64_t step = run_status_step(supervisor->run_status);
+    double pause = supervisor->terminal ? 0.5 : step != supervisor->progress_step ? 2 : PLAIN_SECONDS;
+    if (now - supervisor->progress_time < pause) return OK;
+    supervisor->progress_time = now;
+    supervisor->progress_step = step;
+    buf_clear(line);
+    TRY(buf_puts(line, status_is));
+    TRY(run_status_line(supervisor->run_status, now, line));
+    service_notify(&supervisor->service, line->data);
+    const char *progress = line->data + sizeof status_is - 1;
+    if (!supervisor->terminal) {
+        log_info("%s", progress);
+        return OK;
+    }
+    struct winsize size = {0};
+    int width = !ioctl(STDERR_FILENO, TIOCGWINSZ, &size) && size.ws_col ? size.ws_col : 80;
+    fprintf(stderr, "\r\033[K%.*s", width - 1, progress);
+    fflush(stderr);
+    return OK;
+}
+
 // Does what is due: announces the end, waits for the other machines, starts processes, shows the progress.
 static status supervisor_on_tick(struct supervisor *supervisor) {
-    static const char status_is[] = "STATUS="; // for the service manager
     const struct deployment *deployment = supervisor->deployment;
     const double now = clock_monotonic();
     struct replica_status slow;
@@ -343,31 +367,13 @@ static status supervisor_on_tick(struct supervisor *supervisor) {
         TRY(run_status_slow_line(&slow, line));
         supervisor_log(supervisor, "%s", line->data);
     }
-    buf_clear(line);
     if (now - supervisor->metrics_time >= METRICS_SECONDS) {
         supervisor_write_metrics(supervisor, now);
         const bool failed = processes_rotate_logs(&supervisor->processes) != OK;
         if (failed && !supervisor->logs_failed) supervisor_log(supervisor, "%s", fail_text());
         supervisor->logs_failed = failed;
     }
-    int64_t step = run_status_step(supervisor->run_status);
-    double pause = supervisor->terminal ? 0.5 : step != supervisor->progress_step ? 2 : PLAIN_SECONDS;
-    if (now - supervisor->progress_time < pause) return OK;
-    supervisor->progress_time = now;
-    supervisor->progress_step = step;
-    TRY(buf_puts(line, status_is));
-    TRY(run_status_line(supervisor->run_status, now, line));
-    service_notify(&supervisor->service, line->data);
-    const char *progress = line->data + sizeof status_is - 1;
-    if (!supervisor->terminal) {
-        log_info("%s", progress);
-        return OK;
-    }
-    struct winsize size = {0};
-    int width = !ioctl(STDERR_FILENO, TIOCGWINSZ, &size) && size.ws_col ? size.ws_col : 80;
-    fprintf(stderr, "\r\033[K%.*s", width - 1, progress);
-    fflush(stderr);
-    return OK;
+    return supervisor_show_progress(supervisor, now);
 }
 
 // Takes the last reports of the processes, which have all ended, and writes the run's final counters.

@@ -45,7 +45,6 @@ struct group_in_hand {
     int64_t seq;
     struct origins origins;
     bool stale; // of an earlier issue
-    int64_t since;
 };
 
 struct flow {
@@ -161,8 +160,7 @@ bool flow_take(struct flow *flow, int64_t *seq, struct buf *data) {
     for (size_t i = 1; i < flow->inbox_count; i++)
         if (flow->inbox[i].seq < flow->inbox[first].seq) first = i;
     const struct queued_group taken = flow->inbox[first];
-    flow->held[flow->held_count++] =
-        (struct group_in_hand){.seq = taken.seq, .origins = taken.origins, .since = wire_now_ms(flow->wire)};
+    flow->held[flow->held_count++] = (struct group_in_hand){.seq = taken.seq, .origins = taken.origins};
     flow->inbox[first] = flow->inbox[--flow->inbox_count];
     flow->capacity--;
     *seq = taken.seq;
