@@ -36,7 +36,7 @@ LDLIBS    += $(PACKAGE_LIBS) -lm
 %_avx2.o:   SIMD_FLAGS := -mavx2 -mfma -mf16c
 %_avx512.o: SIMD_FLAGS := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -mprefer-vector-width=512
 
-LIB_SOURCES  := $(wildcard shared/*/*.c kernels/*.c kernels/cpu/*.c)
+LIB_SOURCES  := $(wildcard shared/*/*.c shared/*/*/*.c kernels/*.c kernels/cpu/*.c)
 LIB_OBJECTS  := $(LIB_SOURCES:%.c=$(BUILD)/%.o)
 LIBRARY      := $(BUILD)/libcaravan.a
 STAGES       := $(patsubst stages/%/main.c,%,$(wildcard stages/*/main.c))
@@ -46,7 +46,7 @@ UNIT_TESTS   := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/unit/*.c))
 TEST_OBJECTS := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/support/*.c))
 OPS_SOURCES  := $(wildcard tests/ops/*.c)
 OPS_HARNESS  := $(if $(OPS_SOURCES),$(BUILD)/tests/ops/harness)
-HEADERS      := $(wildcard shared/*/*.h kernels/*.h kernels/cpu/*.h)
+HEADERS      := $(wildcard shared/*/*.h shared/*/*/*.h kernels/*.h kernels/cpu/*.h)
 
 include make/cuda.mk
 

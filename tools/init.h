@@ -10,7 +10,7 @@
 #include "kernels/ops.h"
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
-#include "shared/model/model_config.h"
+#include "shared/model/qwen_vl/model_config.h"
 #include "shared/text/tokenizer.h"
 
 // Makes the config.json of a shape: tiny, 3b, 7b, or a file's. Sets *fixed if its vocabulary has a given size. USAGE

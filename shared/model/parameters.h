@@ -7,7 +7,7 @@
 #define SHARED_MODEL_PARAMETERS_H
 
 #include "shared/base/memory.h"
-#include "shared/model/model_config.h"
+#include "shared/model/qwen_vl/model_config.h"
 #include "shared/model/safetensors.h"
 
 enum parameter_kind { PARAMETER_MATRIX, PARAMETER_BIAS, PARAMETER_NORM };

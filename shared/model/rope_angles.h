@@ -5,7 +5,7 @@
 #ifndef SHARED_MODEL_ROPE_ANGLES_H
 #define SHARED_MODEL_ROPE_ANGLES_H
 
-#include "shared/model/model_config.h"
+#include "shared/model/qwen_vl/model_config.h"
 
 struct rope_angles {
     struct rope_table table; // valid until the next rope_angles_reserve that grows it

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "kernels/ops.h"
-#include "shared/model/model_config.h"
+#include "shared/model/qwen_vl/model_config.h"
 #include "shared/model/param_array.h"
 
 // *digest += the digest of a fused parameter's values, dense in the type of the weights. A failure is the backend's.

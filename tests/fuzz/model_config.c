@@ -2,7 +2,7 @@
 // The parameter table of a configuration that is accepted must have no overlapping tensors.
 #include "tests/fuzz/fuzz.h"
 
-#include "shared/model/model_config.h"
+#include "shared/model/qwen_vl/model_config.h"
 #include "shared/model/parameters.h"
 
 static const char valid[] = "{\"vocab_size\":64,\"hidden_size\":16,\"intermediate_size\":8,\"num_hidden_layers\":1,"

@@ -7,7 +7,7 @@
 
 #include "shared/base/file.h"
 #include "shared/model/model.h"
-#include "shared/model/model_config.h"
+#include "shared/model/qwen_vl/model_config.h"
 #include "shared/model/parameters.h"
 #include "tests/emulate/emulated_memory.h"
 

@@ -1,7 +1,7 @@
 // What training keeps of its forward pass, and the memory that it needs: what is kept is not computed again, and the
 // gradients have the same bits whatever is kept. The products are counted by a table of operations in front of the
 // backend's.
-#include "shared/model/model_internal.h"
+#include "shared/model/qwen_vl/model_internal.h"
 #include "tests/unit/model_case.h"
 
 static struct {

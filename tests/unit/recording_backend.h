@@ -4,7 +4,7 @@
 #ifndef TESTS_UNIT_RECORDING_BACKEND_H
 #define TESTS_UNIT_RECORDING_BACKEND_H
 
-#include "shared/model/model_internal.h"
+#include "shared/model/qwen_vl/model_internal.h"
 
 enum { MAX_SLOTS = 64 };
 

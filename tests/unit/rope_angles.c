@@ -2,7 +2,7 @@
 #include "tests/unit/model_case.h"
 
 #include "shared/model/rope_angles.h"
-#include "shared/model/sequence.h"
+#include "shared/model/qwen_vl/sequence.h"
 
 enum { PAIRS = 8, FEW = 40, MANY = 5000 };
 

@@ -1,4 +1,4 @@
-#include "shared/model/vision_model.h"
+#include "shared/model/qwen_vl/vision_model.h"
 
 #include <assert.h>
 #include <string.h>

@@ -4,10 +4,10 @@
 
 #include "shared/model/model.h"
 #include "shared/model/rope_angles.h"
-#include "shared/model/sequence.h"
+#include "shared/model/qwen_vl/sequence.h"
 #include "shared/model/shared_weights.h"
-#include "shared/model/transformer.h"
-#include "shared/model/weights.h"
+#include "shared/model/qwen_vl/transformer.h"
+#include "shared/model/qwen_vl/weights.h"
 #include "shared/model/workspace.h"
 
 struct trainer;

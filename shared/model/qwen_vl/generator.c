@@ -1,5 +1,5 @@
 // The generator's scheduling: which request waits, which completion has a slot, what is finished.
-#include "shared/model/generator.h"
+#include "shared/model/qwen_vl/generator.h"
 
 #include <assert.h>
 #include <stdlib.h>

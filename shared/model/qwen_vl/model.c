@@ -7,8 +7,8 @@
 
 #include "shared/base/file.h"
 #include "shared/base/log.h"
-#include "shared/model/model_internal.h"
-#include "shared/model/trainer.h"
+#include "shared/model/qwen_vl/model_internal.h"
+#include "shared/model/qwen_vl/trainer.h"
 #include "shared/model/weights_hash.h"
 
 // *type = what an option names; the backend's default if it is NULL.

@@ -7,7 +7,7 @@
 #ifndef SHARED_MODEL_GENERATOR_H
 #define SHARED_MODEL_GENERATOR_H
 
-#include "shared/model/model_internal.h"
+#include "shared/model/qwen_vl/model_internal.h"
 
 // A completion that is continued.
 struct branch {

@@ -8,7 +8,7 @@
 
 #include "shared/base/memory.h"
 #include "shared/model/model.h"
-#include "shared/model/model_config.h"
+#include "shared/model/qwen_vl/model_config.h"
 
 enum {
     BRANCH_ALIGNMENT = 16,  // a branch starts at a multiple of this row of the cache

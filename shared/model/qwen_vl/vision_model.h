@@ -7,7 +7,7 @@
 #ifndef SHARED_MODEL_VISION_MODEL_H
 #define SHARED_MODEL_VISION_MODEL_H
 
-#include "shared/model/model_internal.h"
+#include "shared/model/qwen_vl/model_internal.h"
 
 // The order in which the tower computes a medium's P patches. Each frame pair is divided into windows; the units of a
 // window are consecutive, and so are the patches of a unit.

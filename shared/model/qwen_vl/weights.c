@@ -1,4 +1,4 @@
-#include "shared/model/weights.h"
+#include "shared/model/qwen_vl/weights.h"
 
 #include <assert.h>
 #include <math.h>

@@ -1,8 +1,8 @@
 // The generator's computations: the prefill of a prompt, and one token for each slot.
 #include <assert.h>
 
-#include "shared/model/generator.h"
-#include "shared/model/text_model.h"
+#include "shared/model/qwen_vl/generator.h"
+#include "shared/model/qwen_vl/text_model.h"
 
 // Appends a token that was drawn with the weights of `version` to a completion.
 static status generator_append_token(struct generator *generator, struct request *request, int completion,

@@ -3,7 +3,7 @@
 #ifndef SHARED_MODEL_TRAINER_H
 #define SHARED_MODEL_TRAINER_H
 
-#include "shared/model/model_internal.h"
+#include "shared/model/qwen_vl/model_internal.h"
 
 // The files of the training state beside a checkpoint.
 #define TRAINING_TENSORS  "training.safetensors"

@@ -2,7 +2,7 @@
 #ifndef SHARED_MODEL_GROUP_LOGPROBS_H
 #define SHARED_MODEL_GROUP_LOGPROBS_H
 
-#include "shared/model/model_internal.h"
+#include "shared/model/qwen_vl/model_internal.h"
 
 // Computes the sequence of a prompt and its completions, and the logprobs of model_score. `cache` has a layer for each
 // block, and keeps the keys and values of all rows; NULL: a scratch cache of one layer, and nothing is computed if no

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 
 #include "shared/base/file.h"
-#include "shared/model/trainer.h"
+#include "shared/model/qwen_vl/trainer.h"
 #include "shared/model/weights_hash.h"
 
 static const char *model_base_name(const char *path) {

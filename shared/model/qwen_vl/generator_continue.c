@@ -4,8 +4,8 @@
 #include <assert.h>
 #include <string.h>
 
-#include "shared/model/generator.h"
-#include "shared/model/group_logprobs.h"
+#include "shared/model/qwen_vl/generator.h"
+#include "shared/model/qwen_vl/group_logprobs.h"
 
 // Fills in the request's branches but their cache rows. *longest = the tokens of the longest prefix, *room = the cache
 // rows that a branch needs at most beside those of its completion.

@@ -8,10 +8,10 @@
 #define SHARED_MODEL_WEIGHTS_H
 
 #include "kernels/ops.h"
-#include "shared/model/model_config.h"
+#include "shared/model/qwen_vl/model_config.h"
 #include "shared/model/param_array.h"
 #include "shared/model/safetensors.h"
-#include "shared/model/transformer.h"
+#include "shared/model/qwen_vl/transformer.h"
 
 struct weights {
     struct backend *backend;

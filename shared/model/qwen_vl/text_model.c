@@ -1,4 +1,4 @@
-#include "shared/model/text_model.h"
+#include "shared/model/qwen_vl/text_model.h"
 
 #include <assert.h>
 #include <stdlib.h>

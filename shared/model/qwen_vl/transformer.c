@@ -1,8 +1,8 @@
-#include "shared/model/transformer.h"
+#include "shared/model/qwen_vl/transformer.h"
 
 #include <assert.h>
 
-#include "shared/model/weights.h"
+#include "shared/model/qwen_vl/weights.h"
 
 static int64_t block_qkv_size(const struct transformer *transformer) {
     return (int64_t)(transformer->heads.query + 2 * transformer->heads.key) * transformer->heads.size;

@@ -1,5 +1,5 @@
 // The optimizer's step over all accumulated gradients, and the reference.
-#include "shared/model/trainer.h"
+#include "shared/model/qwen_vl/trainer.h"
 
 #include <assert.h>
 #include <math.h>

@@ -7,14 +7,14 @@
 //   s = min(r A, clip(r, 1 - clip_low, 1 + clip_high) A).
 // The loss of a step over all tokens has token_weight for 1/G 1/n_i. The KL term counts 0 for an excluded completion;
 // kl_separate has 1/n of the thinking tokens, and 1/n of the answer tokens, for its 1/n_i.
-#include "shared/model/group_logprobs.h"
+#include "shared/model/qwen_vl/group_logprobs.h"
 
 #include <assert.h>
 #include <math.h>
 #include <string.h>
 
-#include "shared/model/text_model.h"
-#include "shared/model/trainer.h"
+#include "shared/model/qwen_vl/text_model.h"
+#include "shared/model/qwen_vl/trainer.h"
 
 status model_check(const struct model *model, const struct model_prompt *prompt,
                    const struct model_completion *completions, size_t count) {

@@ -2,8 +2,8 @@
 #include <assert.h>
 #include <string.h>
 
-#include "shared/model/generator.h"
-#include "shared/model/text_model.h"
+#include "shared/model/qwen_vl/generator.h"
+#include "shared/model/qwen_vl/text_model.h"
 
 struct memory_list {
     struct memory_item *items;

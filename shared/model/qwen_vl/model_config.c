@@ -1,6 +1,6 @@
 // Every key is looked up where the present layout has it. A value of the wrong type or outside a sane range is refused
 // with the key's name. A missing key has the default of Hugging Face's transformers.
-#include "shared/model/model_config.h"
+#include "shared/model/qwen_vl/model_config.h"
 
 #include <assert.h>
 #include <math.h>

@@ -3,7 +3,7 @@
 #ifndef SHARED_MODEL_TEXT_MODEL_H
 #define SHARED_MODEL_TEXT_MODEL_H
 
-#include "shared/model/vision_model.h"
+#include "shared/model/qwen_vl/vision_model.h"
 
 // Some frame pairs of a medium. Frame pairs do not attend to each other in the tower, so a clip is computed in chunks,
 // which bounds the memory.

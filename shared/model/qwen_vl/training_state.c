@@ -7,7 +7,7 @@
 
 #include "shared/base/file.h"
 #include "shared/base/json.h"
-#include "shared/model/trainer.h"
+#include "shared/model/qwen_vl/trainer.h"
 
 // What is stored for each parameter.
 enum training_state_kind { MASTER, EXP_AVG, EXP_AVG_SQ, EMA, STATE_KINDS };
