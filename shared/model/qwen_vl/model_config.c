@@ -9,66 +9,10 @@
 #include "shared/base/file.h"
 #include "shared/base/json.h"
 #include "shared/base/memory.h"
+#include "shared/model/config_scope.h"
 
 enum { MAX_SIZE = 1 << 20, MAX_COUNT = 10000 };
 static_assert(MAX_VISION_BLOCKS > 31, "the published blocks with full attention fit");
-
-// Where a key is looked up: in the inner object first, then in the outer one (which may be NULL).
-struct scope {
-    json_object *inner, *outer;
-    const char *prefix; // of the inner object's keys in messages: "vision_config."
-};
-
-static json_object *scope_find(struct scope scope, const char *key) {
-    json_object *value = scope.inner ? json_object_object_get(scope.inner, key) : NULL;
-    return value || !scope.outer ? value : json_object_object_get(scope.outer, key);
-}
-
-// A key whose default is below `low` has no default: it must be there.
-static status scope_int64(struct scope scope, const char *key, int64_t low, int64_t high, int64_t missing,
-                          int64_t *out) {
-    assert(low <= high && missing <= high);
-    json_object *value = scope_find(scope, key);
-    *out = missing;
-    if (!value && missing >= low) return OK;
-    if (!value) return fail(DATAERR, "%s%s is missing", scope.prefix, key);
-    if (!json_object_is_type(value, json_type_int)) return fail(DATAERR, "%s%s is not an integer", scope.prefix, key);
-    *out = json_object_get_int64(value);
-    if (*out < low || *out > high)
-        return fail(DATAERR, "%s%s is %lld, not in %lld..%lld", scope.prefix, key, (long long)*out, (long long)low,
-                    (long long)high);
-    return OK;
-}
-
-static status scope_int(struct scope scope, const char *key, int low, int high, int missing, int *out) {
-    int64_t value = 0;
-    TRY(scope_int64(scope, key, low, high, missing, &value));
-    *out = (int)value;
-    return OK;
-}
-
-static status scope_float(struct scope scope, const char *key, double low, double high, double missing, float *out) {
-    json_object *value = scope_find(scope, key);
-    *out = (float)missing;
-    if (!value) return OK;
-    if (!json_object_is_type(value, json_type_double) && !json_object_is_type(value, json_type_int))
-        return fail(DATAERR, "%s%s is not a number", scope.prefix, key);
-    double number = json_object_get_double(value);
-    if (!(number >= low && number <= high))
-        return fail(DATAERR, "%s%s is %g, not in %g..%g", scope.prefix, key, number, low, high);
-    *out = (float)number;
-    return OK;
-}
-
-static status scope_bool(struct scope scope, const char *key, bool missing, bool *out) {
-    json_object *value = scope_find(scope, key);
-    *out = missing;
-    if (!value) return OK;
-    if (!json_object_is_type(value, json_type_boolean))
-        return fail(DATAERR, "%s%s is not true or false", scope.prefix, key);
-    *out = json_object_get_boolean(value);
-    return OK;
-}
 
 // The object of a key, or NULL if it is missing or null.
 static status model_config_object(json_object *from, const char *key, json_object **out) {
@@ -77,27 +21,17 @@ static status model_config_object(json_object *from, const char *key, json_objec
     return OK;
 }
 
-// A key that, if it is there, must have the only value that the model supports.
-static status scope_require(struct scope scope, const char *key, const char *wanted) {
-    json_object *value = scope_find(scope, key);
-    if (!value) return OK;
-    if (!json_object_is_type(value, json_type_string) || strcmp(json_object_get_string(value), wanted) != 0)
-        return fail(DATAERR, "%s%s is %.100s; only \"%s\" is supported", scope.prefix, key,
-                    json_object_get_string(value), wanted);
-    return OK;
-}
-
-static status text_config_read(struct text_config *text, struct scope scope) {
-    TRY(scope_int64(scope, "vocab_size", 1, 1 << 24, 152064, &text->vocab_size));
-    TRY(scope_int64(scope, "hidden_size", 1, MAX_SIZE, 8192, &text->hidden_size));
-    TRY(scope_int64(scope, "intermediate_size", 1, MAX_SIZE, 29568, &text->intermediate_size));
-    TRY(scope_int(scope, "num_hidden_layers", 1, MAX_COUNT, 80, &text->num_hidden_layers));
-    TRY(scope_int(scope, "num_attention_heads", 1, MAX_COUNT, 64, &text->num_attention_heads));
+static status text_config_read(struct text_config *text, struct config_scope scope) {
+    TRY(config_int64(scope, "vocab_size", 1, 1 << 24, 152064, &text->vocab_size));
+    TRY(config_int64(scope, "hidden_size", 1, MAX_SIZE, 8192, &text->hidden_size));
+    TRY(config_int64(scope, "intermediate_size", 1, MAX_SIZE, 29568, &text->intermediate_size));
+    TRY(config_int(scope, "num_hidden_layers", 1, MAX_COUNT, 80, &text->num_hidden_layers));
+    TRY(config_int(scope, "num_attention_heads", 1, MAX_COUNT, 64, &text->num_attention_heads));
     // A missing num_key_value_heads means 8; null means num_attention_heads.
     bool null = (scope.inner && json_object_object_get_ex(scope.inner, "num_key_value_heads", NULL)) ||
                 (scope.outer && json_object_object_get_ex(scope.outer, "num_key_value_heads", NULL));
-    TRY(scope_int(scope, "num_key_value_heads", 1, MAX_COUNT, null ? text->num_attention_heads : 8,
-                  &text->num_key_value_heads));
+    TRY(config_int(scope, "num_key_value_heads", 1, MAX_COUNT, null ? text->num_attention_heads : 8,
+                   &text->num_key_value_heads));
     if (text->hidden_size % text->num_attention_heads || text->hidden_size / text->num_attention_heads % 2)
         return fail(DATAERR, "num_attention_heads %d does not divide hidden_size %lld into heads of even size",
                     text->num_attention_heads, (long long)text->hidden_size);
@@ -106,30 +40,30 @@ static status text_config_read(struct text_config *text, struct scope scope) {
                     text->num_attention_heads);
     text->head_dim = (int)(text->hidden_size / text->num_attention_heads);
     int head_dim = 0;
-    TRY(scope_int(scope, "head_dim", 1, MAX_SIZE, text->head_dim, &head_dim));
+    TRY(config_int(scope, "head_dim", 1, MAX_SIZE, text->head_dim, &head_dim));
     if (head_dim != text->head_dim)
         return fail(DATAERR, "head_dim is %d; hidden_size / num_attention_heads is %d", head_dim, text->head_dim);
-    TRY(scope_float(scope, "rms_norm_eps", 0, 1, 1e-5, &text->rms_norm_eps));
-    TRY(scope_require(scope, "hidden_act", "silu"));
+    TRY(config_float(scope, "rms_norm_eps", 0, 1, 1e-5, &text->rms_norm_eps));
+    TRY(config_require(scope, "hidden_act", "silu"));
     bool sliding = false;
-    TRY(scope_bool(scope, "use_sliding_window", false, &sliding));
+    TRY(config_bool(scope, "use_sliding_window", false, &sliding));
     if (sliding) return fail(DATAERR, "use_sliding_window is true; only full attention is supported");
 
     // Rotary settings: rope_scaling beside rope_theta, or both in rope_parameters.
-    struct scope rope = {scope_find(scope, "rope_parameters"), NULL, "rope_parameters."};
-    if (!rope.inner) rope = (struct scope){scope_find(scope, "rope_scaling"), NULL, "rope_scaling."};
+    struct config_scope rope = {config_find(scope, "rope_parameters"), NULL, "rope_parameters."};
+    if (!rope.inner) rope = (struct config_scope){config_find(scope, "rope_scaling"), NULL, "rope_scaling."};
     if (!json_object_is_type(rope.inner, json_type_object)) return fail(DATAERR, "rope_scaling is missing");
     static const char *const type_keys[] = {"type", "rope_type"};
     for (int i = 0; i < 2; i++) {
-        json_object *type = scope_find(rope, type_keys[i]);
+        json_object *type = config_find(rope, type_keys[i]);
         const char *name = json_object_is_type(type, json_type_string) ? json_object_get_string(type) : "default";
         if (strcmp(name, "default") != 0 && strcmp(name, "mrope") != 0)
             return fail(DATAERR, "%s%s is %.50s; only \"default\" and \"mrope\" are supported", rope.prefix,
                         type_keys[i], name);
     }
-    TRY(scope_float(scope, "rope_theta", 1, 1e30, 1000000.0, &text->rope_theta));
-    TRY(scope_float(rope, "rope_theta", 1, 1e30, text->rope_theta, &text->rope_theta));
-    json_object *section = scope_find(rope, "mrope_section");
+    TRY(config_float(scope, "rope_theta", 1, 1e30, 1000000.0, &text->rope_theta));
+    TRY(config_float(rope, "rope_theta", 1, 1e30, text->rope_theta, &text->rope_theta));
+    json_object *section = config_find(rope, "mrope_section");
     if (!json_object_is_type(section, json_type_array) || json_object_array_length(section) != 3)
         return fail(DATAERR, "%smrope_section is not an array of three integers", rope.prefix);
     int64_t sum = 0;
@@ -147,21 +81,21 @@ static status text_config_read(struct text_config *text, struct scope scope) {
     return OK;
 }
 
-static status vision_config_read(struct vision_config *vision, struct scope scope) {
-    TRY(scope_int(scope, "depth", 1, MAX_VISION_BLOCKS, 32, &vision->depth));
-    TRY(scope_int64(scope, "hidden_size", 1, MAX_SIZE, 3584, &vision->hidden_size));
-    TRY(scope_int64(scope, "intermediate_size", 1, MAX_SIZE, 3420, &vision->intermediate_size));
-    TRY(scope_int64(scope, "out_hidden_size", 1, MAX_SIZE, 3584, &vision->out_hidden_size));
-    TRY(scope_int(scope, "num_heads", 1, MAX_COUNT, 16, &vision->num_heads));
-    TRY(scope_int(scope, "patch_size", 1, 256, 14, &vision->patch_size));
-    TRY(scope_int(scope, "spatial_merge_size", 1, 16, 2, &vision->spatial_merge_size));
-    TRY(scope_int(scope, "temporal_patch_size", 1, 16, 2, &vision->temporal_patch_size));
-    TRY(scope_int(scope, "window_size", 1, 1 << 16, 112, &vision->window_size));
-    TRY(scope_float(scope, "tokens_per_second", 0, 1e6, 4, &vision->tokens_per_second));
-    TRY(scope_require(scope, "hidden_act", "silu"));
+static status vision_config_read(struct vision_config *vision, struct config_scope scope) {
+    TRY(config_int(scope, "depth", 1, MAX_VISION_BLOCKS, 32, &vision->depth));
+    TRY(config_int64(scope, "hidden_size", 1, MAX_SIZE, 3584, &vision->hidden_size));
+    TRY(config_int64(scope, "intermediate_size", 1, MAX_SIZE, 3420, &vision->intermediate_size));
+    TRY(config_int64(scope, "out_hidden_size", 1, MAX_SIZE, 3584, &vision->out_hidden_size));
+    TRY(config_int(scope, "num_heads", 1, MAX_COUNT, 16, &vision->num_heads));
+    TRY(config_int(scope, "patch_size", 1, 256, 14, &vision->patch_size));
+    TRY(config_int(scope, "spatial_merge_size", 1, 16, 2, &vision->spatial_merge_size));
+    TRY(config_int(scope, "temporal_patch_size", 1, 16, 2, &vision->temporal_patch_size));
+    TRY(config_int(scope, "window_size", 1, 1 << 16, 112, &vision->window_size));
+    TRY(config_float(scope, "tokens_per_second", 0, 1e6, 4, &vision->tokens_per_second));
+    TRY(config_require(scope, "hidden_act", "silu"));
     int channels = 0;
-    TRY(scope_int(scope, "in_chans", 3, 3, 3, &channels));
-    TRY(scope_int(scope, "in_channels", 3, 3, 3, &channels));
+    TRY(config_int(scope, "in_chans", 3, 3, 3, &channels));
+    TRY(config_int(scope, "in_channels", 3, 3, 3, &channels));
     if (vision->hidden_size % vision->num_heads || vision->hidden_size / vision->num_heads % 4)
         return fail(DATAERR, "%snum_heads %d does not divide %shidden_size %lld into heads of a multiple of 4",
                     scope.prefix, vision->num_heads, scope.prefix, (long long)vision->hidden_size);
@@ -170,7 +104,7 @@ static status vision_config_read(struct vision_config *vision, struct scope scop
     if (vision->window_size < unit)
         return fail(DATAERR, "%swindow_size %d is less than %d, the pixels a side of merged patches", scope.prefix,
                     vision->window_size, unit);
-    json_object *indexes = scope_find(scope, "fullatt_block_indexes");
+    json_object *indexes = config_find(scope, "fullatt_block_indexes");
     if (!indexes) {
         static const int published[] = {7, 15, 23, 31};
         for (int i = 0; i < 4; i++) vision->fullatt_blocks[published[i]] = true;
@@ -215,18 +149,18 @@ static status model_config_root(struct model_config *config, json_object *root) 
     json_object *text = NULL, *vision = NULL;
     TRY(model_config_object(root, "text_config", &text));
     TRY(model_config_object(root, "vision_config", &vision));
-    struct scope text_first = {text, root, ""}, root_first = {root, text, ""};
-    TRY(scope_require(root_first, "model_type", "qwen2_5_vl"));
-    if (scope_find(text_first, "quantization_config"))
+    struct config_scope text_first = {text, root, ""}, root_first = {root, text, ""};
+    TRY(config_require(root_first, "model_type", "qwen2_5_vl"));
+    if (config_find(text_first, "quantization_config"))
         return fail(DATAERR, "quantization_config: quantized weights are not supported");
     TRY(text_config_read(&config->text, text_first));
-    TRY(vision_config_read(&config->vision, (struct scope){vision, NULL, "vision_config."}));
+    TRY(vision_config_read(&config->vision, (struct config_scope){vision, NULL, "vision_config."}));
     if (config->vision.out_hidden_size != config->text.hidden_size)
         return fail(DATAERR, "vision_config.out_hidden_size is %lld, hidden_size is %lld",
                     (long long)config->vision.out_hidden_size, (long long)config->text.hidden_size);
-    TRY(scope_bool(text_first, "tie_word_embeddings", false, &config->text.tie_word_embeddings));
-    json_object *dtype = scope_find(root_first, "dtype");
-    if (!dtype) dtype = scope_find(root_first, "torch_dtype");
+    TRY(config_bool(text_first, "tie_word_embeddings", false, &config->text.tie_word_embeddings));
+    json_object *dtype = config_find(root_first, "dtype");
+    if (!dtype) dtype = config_find(root_first, "torch_dtype");
     const char *name = json_object_is_type(dtype, json_type_string) ? json_object_get_string(dtype) : "";
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         if (strcmp(name, types[i].name) != 0) continue;
@@ -236,11 +170,11 @@ static status model_config_root(struct model_config *config, json_object *root) 
     if (dtype && !config->has_dtype && strcmp(name, "auto") != 0)
         return fail(DATAERR, "dtype is not float32, bfloat16 or float16");
     int64_t last = config->text.vocab_size - 1;
-    TRY(scope_int64(root_first, "image_token_id", 0, last, -1, &config->image_token_id));
-    TRY(scope_int64(root_first, "video_token_id", 0, last, -1, &config->video_token_id));
-    TRY(scope_int64(root_first, "vision_start_token_id", 0, last, -1, &config->vision_start_token_id));
-    TRY(scope_int64(root_first, "vision_end_token_id", 0, last, -1, &config->vision_end_token_id));
-    return model_config_eos_ids(config, scope_find(root_first, "eos_token_id"));
+    TRY(config_int64(root_first, "image_token_id", 0, last, -1, &config->image_token_id));
+    TRY(config_int64(root_first, "video_token_id", 0, last, -1, &config->video_token_id));
+    TRY(config_int64(root_first, "vision_start_token_id", 0, last, -1, &config->vision_start_token_id));
+    TRY(config_int64(root_first, "vision_end_token_id", 0, last, -1, &config->vision_end_token_id));
+    return model_config_eos_ids(config, config_find(root_first, "eos_token_id"));
 }
 
 static status model_config_generation(struct model_config *config, json_object *root) {
@@ -264,10 +198,10 @@ static status model_config_triple(json_object *root, const char *key, double low
 }
 
 static status model_config_preprocessor(struct model_config *config, json_object *root) {
-    struct scope scope = {root, NULL, ""};
+    struct config_scope scope = {root, NULL, ""};
     TRY(model_config_triple(root, "image_mean", -1e6, config->image_mean));
     TRY(model_config_triple(root, "image_std", 1e-6, config->image_std));
-    TRY(scope_float(scope, "rescale_factor", 1e-9, 1e9, 1 / 255.0, &config->rescale_factor));
+    TRY(config_float(scope, "rescale_factor", 1e-9, 1e9, 1 / 255.0, &config->rescale_factor));
     const struct {
         const char *key;
         int value;
@@ -276,7 +210,7 @@ static status model_config_preprocessor(struct model_config *config, json_object
                 {"merge_size", config->vision.spatial_merge_size}};
     for (int i = 0; i < 3; i++) {
         int value = 0;
-        TRY(scope_int(scope, same[i].key, 1, 1 << 16, same[i].value, &value));
+        TRY(config_int(scope, same[i].key, 1, 1 << 16, same[i].value, &value));
         if (value != same[i].value)
             return fail(DATAERR, "%s is %d, but in config.json it is %d", same[i].key, value, same[i].value);
     }
