@@ -1,0 +1,18 @@
+// Reads any text as the config.json of a ModernBERT directory. What is accepted must be within the bounds that the
+// model counts on.
+#include "tests/fuzz/fuzz.h"
+
+#include "shared/model/modernbert/classifier_config.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static struct classifier_config config;
+    if (classifier_config_parse(&config, (const char *)data, size, "fuzz") != OK) return 0;
+    fuzz_must(config.head_dim > 0 && config.head_dim % 2 == 0);
+    fuzz_must(config.hidden_size == (int64_t)config.head_dim * config.num_attention_heads);
+    fuzz_must(config.window > 0);
+    fuzz_must(config.labels > 0 && config.consistent < config.labels);
+    fuzz_must(config.pad_token_id < config.vocab_size);
+    fuzz_must(config.global_rope_theta >= 1 && config.local_rope_theta >= 1);
+    fuzz_must(!config.trains_labels || config.consistent == 1);
+    return 0;
+}
