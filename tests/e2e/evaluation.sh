@@ -55,7 +55,8 @@ done
     fail "by level: $("$bin/caravan" eval "$work/a/eval" --by level --csv)"
 grep -q 'v-13: frames: .*missing.mp4' "$work/want" || fail "the sample that failed is not listed: $(cat "$work/want")"
 
-# stop SIGNAL COUNT: starts it again and sends the run SIGNAL when COUNT answers were given.
+# stop SIGNAL COUNT: starts it again and sends the run SIGNAL when COUNT answers were given. Returns when the program is
+# gone as well, so that it does not count for the next run.
 stop() {
     : >"$work/count"
     start b/eval &
@@ -63,6 +64,7 @@ stop() {
     until [ "$(wc -l <"$work/count")" -ge "$2" ]; do sleep 0.05; done
     kill -"$1" "$(pgrep -P $pid -x caravan || echo $pid)"
     wait $pid || true
+    while pgrep -f "echo >>$work/count" >/dev/null; do sleep 0.05; done
 }
 stop KILL 3
 stop INT 3
