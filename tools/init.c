@@ -6,6 +6,7 @@
 
 #include "shared/base/file.h"
 #include "shared/base/json.h"
+#include "shared/model/qwen_vl/qwen_parameters.h"
 #include "shared/text/bpe_train.h"
 #include "shared/text/tokenizer_train.h"
 #include "tools/init.h"
@@ -128,6 +129,7 @@ int init_main(int argc, char **argv) {
     struct buf text = {0};
     struct tokenizer *tokenizer = NULL;
     struct model_config *config = NULL;
+    struct qwen_parameters *params = NULL;
     json_object *shape = NULL;
     bool fixed;
     status result;
@@ -146,17 +148,19 @@ int init_main(int argc, char **argv) {
     TRY_TO(result, done, init_fit(shape, tokenizer, fixed, dtype_names[given.dtype]));
     TRY_TO(result, done, init_print(shape, &text));
     TRY_TO(result, done, model_config_parse(config, text.data, text.size, given.shape));
+    TRY_TO(result, done, qwen_parameters_new(&params, config));
     TRY_TO(result, done, init_write_settings(dir, tokenizer, config));
     const struct init_weights weights = {.dir = dir,
-                                         .text_range = init_range_of(shape, "text_config"),
-                                         .vision_range = init_range_of(shape, "vision_config"),
+                                         .ranges = {[GROUP_TEXT] = init_range_of(shape, "text_config"),
+                                                    [GROUP_VISION] = init_range_of(shape, "vision_config")},
                                          .seed = (uint64_t)given.seed,
                                          .type = given.dtype == INIT_DTYPE_FLOAT32 ? ELEMENT_F32 : ELEMENT_BF16,
                                          .threads = (int)given.threads};
-    TRY_TO(result, done, init_write_weights(&weights, config));
+    TRY_TO(result, done, init_write_weights(&weights, &params->table));
     result = file_write_atomic(path, text.data, text.size);
 done:
     json_object_put(shape);
+    qwen_parameters_free(&params);
     free(config);
     tokenizer_free(&tokenizer);
     buf_release(&text);

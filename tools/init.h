@@ -11,6 +11,7 @@
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
 #include "shared/model/qwen_vl/model_config.h"
+#include "shared/model/parameters.h"
 #include "shared/text/tokenizer.h"
 
 // Makes the config.json of a shape: tiny, 3b, 7b, or a file's. Sets *fixed if its vocabulary has a given size. USAGE
@@ -32,7 +33,7 @@ status init_write_settings(const char *dir, const struct tokenizer *t, const str
 
 struct init_weights {
     const char *dir;
-    float text_range, vision_range; // standard deviations
+    float ranges[MAX_PARAM_GROUPS]; // standard deviations, by group of the parameters
     uint64_t seed;
     enum element type;
     int threads;
@@ -40,6 +41,6 @@ struct init_weights {
 
 // Writes model.safetensors, or shards of 5 GB with their index: matrices normal, biases 0, normalisation weights 1. A
 // weight depends only on the seed, its tensor's name and its index. UNAVAILABLE when a file cannot be written.
-status init_write_weights(const struct init_weights *weights, const struct model_config *config);
+status init_write_weights(const struct init_weights *weights, const struct parameter_table *table);
 
 #endif

@@ -8,7 +8,6 @@
 #include "shared/base/file.h"
 #include "shared/base/pool.h"
 #include "shared/base/rng.h"
-#include "shared/model/parameters.h"
 #include "shared/model/safetensors.h"
 #include "tools/init.h"
 #include "tools/tools.h"
@@ -31,8 +30,8 @@ struct weight_block {
 // Threads and buffers that are shared by all tensors.
 struct init_scratch {
     struct pool *pool;
-    float *block;                       // BLOCK elements
-    float *text_levels, *vision_levels; // LEVELS
+    float *block;                    // BLOCK elements
+    float *levels[MAX_PARAM_GROUPS]; // LEVELS, by group of the parameters
 };
 
 static void init_store(const struct weight_block *weight_block, size_t index, float value) {
@@ -88,14 +87,13 @@ static status init_write_shard(const struct init_weights *weights, const struct 
     if (!path || !tensors) TRY_TO(result, done, fail_oom());
     for (size_t i = 0; i < count; i++) {
         const struct parameter *parameter = &shard->table->list[shard->first + i];
-        tensors[i] = (struct stored_tensor){.name = parameter->name, .type = weights->type, .rank = parameter->rank};
-        memcpy(tensors[i].shape, parameter->shape, sizeof parameter->shape);
+        tensors[i] = parameter_stored(parameter, parameter->name, weights->type);
     }
     TRY_TO(result, done, safetensors_create(&writer, path, tensors, count, true));
     for (size_t i = shard->first; i < shard->end; i++) {
         const struct parameter *parameter = &shard->table->list[i];
         struct weight_block block = {.key = rng_key(weights->seed, parameter->name),
-                                     .levels = parameter->vision ? scratch->vision_levels : scratch->text_levels,
+                                     .levels = scratch->levels[parameter->group],
                                      .type = weights->type,
                                      .out = scratch->block};
         for (; block.first < parameter->count; block.first += BLOCK) {
@@ -132,15 +130,13 @@ static size_t shard_end(const struct init_weights *weights, const struct paramet
     return end;
 }
 
-status init_write_weights(const struct init_weights *weights, const struct model_config *config) {
-    struct parameter_table *table = NULL;
+status init_write_weights(const struct init_weights *weights, const struct parameter_table *table) {
     struct init_scratch scratch = {0};
     struct shard *shards = NULL;
     struct buf index = {0};
     size_t count = 0;
     long long total = 0;
     status result;
-    TRY_TO(result, done, parameter_table_new(&table, config));
     for (size_t first = 0; first < table->count; first = shard_end(weights, table, first)) count++;
     assert(count > 0);
     TRY_TO(result, done, NEW(&shards, count));
@@ -152,10 +148,10 @@ status init_write_weights(const struct init_weights *weights, const struct model
     assert(shards[count - 1].end == table->count);
     TRY_TO(result, done, pool_new(&scratch.pool, weights->threads));
     TRY_TO(result, done, NEW(&scratch.block, BLOCK));
-    TRY_TO(result, done, NEW(&scratch.text_levels, LEVELS));
-    TRY_TO(result, done, NEW(&scratch.vision_levels, LEVELS));
-    init_fill_levels(scratch.text_levels, weights->text_range);
-    init_fill_levels(scratch.vision_levels, weights->vision_range);
+    for (int i = 0; i < MAX_PARAM_GROUPS; i++) {
+        TRY_TO(result, done, NEW(&scratch.levels[i], LEVELS));
+        init_fill_levels(scratch.levels[i], weights->ranges[i]);
+    }
     for (size_t i = 0; i < count; i++) TRY_TO(result, done, init_write_shard(weights, &shards[i], &scratch));
     if (count == 1) goto done;
     for (size_t i = 0; i < table->count; i++) total += init_parameter_bytes(weights, &table->list[i]);
@@ -168,11 +164,9 @@ status init_write_weights(const struct init_weights *weights, const struct model
     result = subcommand_write_file(weights->dir, "model.safetensors.index.json", &index);
 done:
     buf_release(&index);
-    free(scratch.text_levels);
-    free(scratch.vision_levels);
+    for (int i = 0; i < MAX_PARAM_GROUPS; i++) free(scratch.levels[i]);
     free(scratch.block);
     free(shards);
     pool_free(&scratch.pool);
-    parameter_table_free(&table);
     return result;
 }

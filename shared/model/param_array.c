@@ -8,14 +8,11 @@
 
 enum { CHUNK_ELEMENTS = 1 << 18 };
 
-static_assert(sizeof((struct parameter_table){0}.ranges) / sizeof(struct parameter_range) == PARAM_RANGES,
-              "an array has a type for every range of the table");
-
 void param_array_view(struct param_array *array, struct buffer *buffer, const struct parameter_table *table, int ranges,
                       enum element matrices, enum element vectors) {
     size_t end = 0;
-    assert(ranges > 0 && ranges <= PARAM_RANGES);
-    *array = (struct param_array){.table = table, .buffer = buffer};
+    assert(ranges > 0 && ranges <= table->range_count);
+    *array = (struct param_array){.table = table, .buffer = buffer, .ranges = ranges};
     for (int i = 0; i < ranges; i++) {
         array->types[i] = table->ranges[i].decay ? matrices : vectors; // exactly matrices decay
         array->starts[i] = end;
@@ -44,7 +41,7 @@ void param_array_release(struct param_array *array, struct backend *backend) {
 
 // The range that an element belongs to.
 static int param_range_of(const struct param_array *array, int64_t offset) {
-    int range = PARAM_RANGES - 1;
+    int range = array->ranges - 1;
     while (range > 0 && array->table->ranges[range].offset > offset) range--;
     return range;
 }
@@ -66,6 +63,12 @@ struct tensor param_tensor(const struct param_array *array, const struct fused_p
 struct tensor param_range(const struct param_array *array, int range) {
     if (!array->buffer) return (struct tensor){0};
     return param_slice(array, array->table->ranges[range].offset, array->table->ranges[range].count);
+}
+
+bool param_array_has(const struct param_array *array, const struct parameter *parameter) {
+    if (!array->buffer) return false;
+    const struct parameter_range *last = &array->table->ranges[array->ranges - 1];
+    return parameter->offset < last->offset + last->count;
 }
 
 enum element param_type(const struct param_array *array, const struct parameter *parameter) {

@@ -8,13 +8,12 @@
 #include "kernels/ops.h"
 #include "shared/model/parameters.h"
 
-enum { PARAM_RANGES = 4 }; // of the table: the matrices and vectors of the language model, then those of the tower
-
 struct param_array {
     const struct parameter_table *table;
     struct buffer *buffer;
-    enum element types[PARAM_RANGES];
-    size_t starts[PARAM_RANGES]; // bytes: where a range begins
+    int ranges; // of the table: the first ones
+    enum element types[MAX_PARAM_RANGES];
+    size_t starts[MAX_PARAM_RANGES]; // bytes: where a range begins
 };
 
 // An array of zeros for the first `ranges` ranges of the table, of one type for matrices and one for vectors. The
@@ -40,6 +39,9 @@ struct tensor param_slice(const struct param_array *array, int64_t offset, int64
 
 // A range of the table as one row; none if there is no array.
 struct tensor param_range(const struct param_array *array, int range);
+
+// Whether there is an array, and it keeps the parameter.
+bool param_array_has(const struct param_array *array, const struct parameter *parameter);
 
 // The type in which the array keeps a parameter.
 enum element param_type(const struct param_array *array, const struct parameter *parameter);

@@ -22,50 +22,13 @@ status weights_digest(struct backend *backend, const struct fused_param *param, 
     return backend->ops->digest(backend, values, first / 8, digest);
 }
 
-static void weights_hash_numbers(XXH3_state_t *state, const struct model_config *config, enum element type) {
-    const struct text_config *text = &config->text;
-    const struct vision_config *vision = &config->vision;
-    const double numbers[] = {
-        type,
-        // everything that changes a result except sizes, which are in the parameters' shapes
-        text->num_attention_heads,
-        text->num_key_value_heads,
-        text->head_dim,
-        text->rms_norm_eps,
-        text->rope_theta,
-        text->mrope_section[0],
-        text->mrope_section[1],
-        text->mrope_section[2],
-        text->tie_word_embeddings,
-        vision->num_heads,
-        vision->patch_size,
-        vision->spatial_merge_size,
-        vision->temporal_patch_size,
-        vision->window_size,
-        vision->tokens_per_second,
-        config->rescale_factor,
-        config->image_mean[0],
-        config->image_mean[1],
-        config->image_mean[2],
-        config->image_std[0],
-        config->image_std[1],
-        config->image_std[2],
-        (double)config->image_token_id,
-        (double)config->video_token_id,
-    };
-    XXH3_64bits_update(state, numbers, sizeof numbers);
-    for (int i = 0; i < vision->depth; i++) {
-        double number = vision->fullatt_blocks[i];
-        XXH3_64bits_update(state, &number, sizeof number);
-    }
-}
-
-status weights_hash_finish(const struct model_config *config, const struct parameter_table *table, enum element type,
-                           uint64_t digest, uint64_t *hash) {
+status weights_hash_finish(const struct parameter_table *table, enum element type, uint64_t digest, uint64_t *hash) {
+    const double number = type;
     XXH3_state_t *state = XXH3_createState();
     if (!state) return fail_oom();
     XXH3_64bits_reset(state);
-    weights_hash_numbers(state, config, type);
+    XXH3_64bits_update(state, &number, sizeof number);
+    XXH3_64bits_update(state, table->settings, table->setting_count * sizeof *table->settings);
     for (size_t i = 0; i < table->count; i++) {
         const struct parameter *parameter = &table->list[i];
         XXH3_64bits_update(state, parameter->name, strlen(parameter->name) + 1);
@@ -77,14 +40,13 @@ status weights_hash_finish(const struct model_config *config, const struct param
     return OK;
 }
 
-status weights_hash_array(struct backend *backend, const struct model_config *config, const struct param_array *values,
-                          uint64_t *hash) {
+status weights_hash_array(struct backend *backend, const struct param_array *values, uint64_t *hash) {
     uint64_t digest = 0;
     for (size_t i = 0; i < values->table->fused_count; i++) {
         const struct fused_param *param = values->table->fused[i];
         TRY(weights_digest(backend, param, param_tensor(values, param), &digest));
     }
-    return weights_hash_finish(config, values->table, values->types[0], digest, hash);
+    return weights_hash_finish(values->table, values->types[0], digest, hash);
 }
 
 // Adds the digest of a fused parameter, whose tensors lie apart in the file: brings them together in `staging`, piece
@@ -112,9 +74,8 @@ static status weights_digest_stored(struct backend *backend, struct buffer *stag
     return OK;
 }
 
-status weights_hash_stored(struct backend *backend, const struct model_config *config,
-                           const struct parameter_table *table, const struct safetensors *store, enum element type,
-                           uint64_t *hash) {
+status weights_hash_stored(struct backend *backend, const struct parameter_table *table,
+                           const struct safetensors *store, enum element type, uint64_t *hash) {
     const struct stored_tensor **found = NULL;
     struct buffer *staging = NULL;
     uint64_t digest = 0;
@@ -129,7 +90,7 @@ status weights_hash_stored(struct backend *backend, const struct model_config *c
     TRY_TO(result, done, backend->ops->buffer_new(backend, STAGING_BYTES, &staging));
     for (size_t i = 0; i < table->fused_count; i++)
         TRY_TO(result, done, weights_digest_stored(backend, staging, table->fused[i], found, type, &digest));
-    result = weights_hash_finish(config, table, type, digest, hash);
+    result = weights_hash_finish(table, type, digest, hash);
 done:
     backend->ops->buffer_free(backend, &staging);
     free(found);

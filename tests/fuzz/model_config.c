@@ -2,8 +2,7 @@
 // The parameter table of a configuration that is accepted must have no overlapping tensors.
 #include "tests/fuzz/fuzz.h"
 
-#include "shared/model/qwen_vl/model_config.h"
-#include "shared/model/parameters.h"
+#include "shared/model/qwen_vl/qwen_parameters.h"
 
 static const char valid[] = "{\"vocab_size\":64,\"hidden_size\":16,\"intermediate_size\":8,\"num_hidden_layers\":1,"
                             "\"num_attention_heads\":2,\"num_key_value_heads\":1,\"rope_scaling\":{\"mrope_section\":"
@@ -24,14 +23,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         return 0;
     }
     if (model_config_parse(&config, text, size - 1, "fuzz") != OK) return 0;
-    struct parameter_table *table = NULL;
-    if (parameter_table_new(&table, &config) != OK) return 0;
+    struct qwen_parameters *params = NULL;
+    if (qwen_parameters_new(&params, &config) != OK) return 0;
+    const struct parameter_table *table = &params->table;
     int64_t end = 0;
     for (size_t i = 0; i < table->count; i++) {
         if (table->list[i].offset < end) abort();
         end = table->list[i].offset + table->list[i].count;
     }
     if (end > table->elements) abort();
-    parameter_table_free(&table);
+    qwen_parameters_free(&params);
     return 0;
 }

@@ -8,7 +8,7 @@
 #include "shared/base/file.h"
 #include "shared/model/model.h"
 #include "shared/model/qwen_vl/model_config.h"
-#include "shared/model/parameters.h"
+#include "shared/model/qwen_vl/qwen_parameters.h"
 #include "tests/emulate/emulated_memory.h"
 
 #define MUST(expression)                                                                                               \
@@ -54,19 +54,19 @@ static struct {
 static void write_model(void) {
     struct arena arena = {0};
     struct model_config config;
-    struct parameter_table *table;
+    struct qwen_parameters *params;
     struct safetensors_writer *writer;
     char path[128];
     snprintf(path, sizeof path, "%s/config.json", it.dir);
     MUST(file_write_atomic(path, config_json, sizeof config_json - 1));
     MUST(model_config_read(&config, it.dir));
-    MUST(parameter_table_new(&table, &config));
+    MUST(qwen_parameters_new(&params, &config));
+    const struct parameter_table *table = &params->table;
     struct stored_tensor *tensors = arena_alloc(&arena, table->count * sizeof *tensors);
     size_t most = 1;
     for (size_t i = 0; i < table->count; i++) {
         const struct parameter *parameter = &table->list[i];
-        tensors[i] = (struct stored_tensor){.name = parameter->name, .type = ELEMENT_BF16, .rank = parameter->rank};
-        memcpy(tensors[i].shape, parameter->shape, sizeof parameter->shape);
+        tensors[i] = parameter_stored(parameter, parameter->name, ELEMENT_BF16);
         if ((size_t)parameter->count > most) most = (size_t)parameter->count;
     }
     void *zeros = calloc(most, element_size(ELEMENT_BF16));
@@ -76,7 +76,7 @@ static void write_model(void) {
         MUST(safetensors_write(writer, zeros, (size_t)table->list[i].count * element_size(ELEMENT_BF16)));
     MUST(safetensors_finish(&writer));
     free(zeros);
-    parameter_table_free(&table);
+    qwen_parameters_free(&params);
     arena_release(&arena);
 }
 

@@ -6,7 +6,7 @@
 #include "shared/base/file.h"
 #include "shared/base/memory.h"
 #include "shared/model/qwen_vl/model_config.h"
-#include "shared/model/parameters.h"
+#include "shared/model/qwen_vl/qwen_parameters.h"
 #include "shared/model/safetensors.h"
 #include "shared/model/qwen_vl/sequence.h"
 
@@ -231,24 +231,24 @@ static void test_parameters_are_matched_in_both_namings(void **state) {
                            "{%s,%s,%s,\"tie_word_embeddings\":true,\"rope_scaling\":{\"mrope_section\":[1,1,2]}}",
                            text_keys, token_keys, vision),
                      OK);
-    struct parameter_table *table = NULL;
-    assert_int_equal(parameter_table_new(&table, &config), OK);
-    assert_int_equal(table->text[1].qkv.count, 3);
-    assert_int_equal(table->text[1].qkv.rows, 32);
-    assert_int_equal(table->lm_head.count, 0);
-    const struct parameter *key = &table->list[table->text[0].qkv.first + 1];
+    struct qwen_parameters *params = NULL;
+    assert_int_equal(qwen_parameters_new(&params, &config), OK);
+    const struct parameter_table *table = &params->table;
+    assert_int_equal(params->text[1].qkv.count, 3);
+    assert_int_equal(params->text[1].qkv.rows, 32);
+    assert_int_equal(params->lm_head.count, 0);
+    const struct parameter *key = &table->list[params->text[0].qkv.first + 1];
     assert_string_equal(key->name, "model.layers.0.self_attn.k_proj.weight");
-    assert_int_equal(key->offset, table->text[0].qkv.offset + 16 * 16);
-    struct arena names = {0};
-    assert_string_equal(parameter_nested_name(&names, key), "model.language_model.layers.0.self_attn.k_proj.weight");
+    assert_int_equal(key->offset, params->text[0].qkv.offset + 16 * 16);
+    assert_string_equal(key->alias, "model.language_model.layers.0.self_attn.k_proj.weight");
     for (size_t i = 0; i < table->count; i++) {
         int range = 3;
         while (table->list[i].offset < table->ranges[range].offset) range--;
         assert_int_equal(table->ranges[range].decay, table->list[i].kind == PARAMETER_MATRIX);
-        assert_int_equal(table->ranges[range].vision, table->list[i].vision);
+        assert_int_equal(table->ranges[range].group, table->list[i].group);
+        assert_int_equal(table->list[i].group == GROUP_VISION, strncmp(table->list[i].name, "visual.", 7) == 0);
     }
-    arena_release(&names);
-    parameter_table_free(&table);
+    qwen_parameters_free(&params);
 }
 
 // The longest prompt ends at position MAX_POSITION. Whatever goes beyond it is refused with its position.

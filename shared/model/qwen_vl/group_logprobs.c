@@ -58,13 +58,13 @@ static status group_head_backward(const struct head_state *head, struct model *m
                                   const float *dlogprobs) {
     const struct operations *ops = model->backend->ops;
     const struct sequence *sequence = text->sequence;
-    const struct parameter_table *table = model->table;
+    const struct qwen_parameters *params = model->params;
     const struct param_array *grads = &model->trainer->grads;
     int64_t hidden_size = model->config.text.hidden_size;
     struct workspace *workspace = &model->workspace;
     struct workspace_mark mark = workspace_save(workspace);
     struct tensor dlogprob, grad_hidden_states, grad_normed;
-    struct tensor grad_lm_head = param_tensor(grads, table->lm_head.count ? &table->lm_head : &table->embedding);
+    struct tensor grad_lm_head = param_tensor(grads, params->lm_head.count ? &params->lm_head : &params->embedding);
     TRY(workspace_upload(workspace, ELEMENT_F32, sequence->target_count, 1, dlogprobs, &dlogprob));
     TRY(workspace_alloc(workspace, ELEMENT_F32, sequence->target_count, hidden_size, &grad_hidden_states));
     TRY(workspace_alloc(workspace, ELEMENT_F32, sequence->rows, hidden_size, &grad_normed));
@@ -73,8 +73,8 @@ static status group_head_backward(const struct head_state *head, struct model *m
     TRY(ops->zero(model->backend, grad_normed));
     TRY(ops->scatter_add(model->backend, grad_normed, grad_hidden_states, head->logit_rows));
     TRY(ops->zero(model->backend, text->fwd.grad_x));
-    TRY(ops->rmsnorm_grad(model->backend, text->fwd.grad_x, param_tensor(grads, &table->norm), grad_normed, text->fwd.x,
-                          model->weights->norm, head->rstd));
+    TRY(ops->rmsnorm_grad(model->backend, text->fwd.grad_x, param_tensor(grads, &params->norm), grad_normed,
+                          text->fwd.x, model->weights->norm, head->rstd));
     workspace_restore(workspace, mark);
     return OK;
 }

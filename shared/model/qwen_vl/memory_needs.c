@@ -41,9 +41,10 @@ static void memory_add_weights(struct memory_list *list, const struct parameter_
                                const struct memory_request *request) {
     enum element type = memory_type(request->precision);
     enum element grads = memory_type(request->gradient_precision), moments = memory_type(request->moment_precision);
-    int trained = request->train_vision ? PARAM_RANGES : PARAM_RANGES / 2;
-    size_t weights = param_array_bytes(table, PARAM_RANGES, type, type);
-    size_t remainders = type == ELEMENT_BF16 ? param_array_bytes(table, PARAM_RANGES, ELEMENT_U16, ELEMENT_U16) : 0;
+    int trained = request->train_vision ? table->range_count : TEXT_RANGES;
+    size_t weights = param_array_bytes(table, table->range_count, type, type);
+    size_t remainders =
+        type == ELEMENT_BF16 ? param_array_bytes(table, table->range_count, ELEMENT_U16, ELEMENT_U16) : 0;
     memory_add(list, "weights", request->borrows ? 0 : weights);
     if (!request->training) return;
     memory_add(list, "remainders of the weights", remainders);
@@ -132,14 +133,14 @@ static void memory_add_passes(struct memory_list *list, const struct model_confi
 status model_memory_needs(const char *dir, const struct memory_request *request, struct memory_item *out,
                           size_t *count) {
     struct model_config config;
-    struct parameter_table *table;
+    struct qwen_parameters *params;
     *count = 0;
     assert(request->prompt_tokens > 0 && request->group_size > 0 && request->new_tokens > 0);
     TRY(model_config_read(&config, dir));
-    TRY(parameter_table_new(&table, &config));
+    TRY(qwen_parameters_new(&params, &config));
     struct memory_list list = {out, count};
-    memory_add_weights(&list, table, request);
+    memory_add_weights(&list, &params->table, request);
     memory_add_passes(&list, &config, request);
-    parameter_table_free(&table);
+    qwen_parameters_free(&params);
     return OK;
 }

@@ -49,7 +49,8 @@ status model_open(struct model **out, const char *dir, const struct model_option
     TRY_TO(result, failed, model_precision(model->backend, "gradient_precision", options->gradient_precision, &grads));
     TRY_TO(result, failed, model_precision(model->backend, "moment_precision", options->moment_precision, &moments));
     TRY_TO(result, failed, backend_supports(model->backend, type));
-    TRY_TO(result, failed, parameter_table_new(&model->table, config));
+    TRY_TO(result, failed, qwen_parameters_new(&model->params, config));
+    model->table = &model->params->table;
     rope_angles_init_text(&model->text_rope, &config->text, type);
     rope_angles_init_vision(&model->vision_rope, &config->vision);
     model->info = (struct model_info){
@@ -69,10 +70,10 @@ status model_open(struct model **out, const char *dir, const struct model_option
     TRY_TO(result, failed, safetensors_open_dir(&model->store, dir));
     if (options->no_weights) {
         TRY_TO(result, failed, model_check_store(model));
-        TRY_TO(result, failed, weights_new(&model->weights, model->backend, config, model->table, type));
+        TRY_TO(result, failed, weights_new(&model->weights, model->backend, config, model->params, type));
     } else {
         TRY_TO(result, failed,
-               weights_load(&model->weights, model->backend, config, model->table, model->store, type,
+               weights_load(&model->weights, model->backend, config, model->params, model->store, type,
                             options->training, NULL));
     }
     if (options->training) {
@@ -108,7 +109,7 @@ void model_free(struct model **model) {
         kv_scratch_release(&it->vision_kv, it->backend);
     }
     safetensors_close(&it->store);
-    parameter_table_free(&it->table);
+    qwen_parameters_free(&it->params);
     backend_close(&it->backend);
     arena_release(&it->arena);
     free(it);
@@ -120,7 +121,7 @@ const struct model_info *model_get_info(const struct model *model) {
 }
 
 status model_hash(struct model *model, uint64_t *hash) {
-    return weights_hash(model->weights, &model->config, hash);
+    return weights_hash(model->weights, hash);
 }
 
 int64_t model_version(const struct model *model) {
@@ -140,14 +141,14 @@ static status model_swap_file(struct model *model, const char *path, int64_t ver
     TRY(file_lock_shared(path, &lock));
     status result = OK;
     TRY_TO(result, done, safetensors_open(&store, path));
-    result = weights_hash_stored(model->backend, &model->config, model->table, store, type, &found);
+    result = weights_hash_stored(model->backend, model->table, store, type, &found);
     if (result != OK) TRY_TO(result, done, fail_prefix(result, "%s", path));
     if (found != hash) TRY_TO(result, done, model_wrong_hash(path, found, hash));
     weights_free(&model->weights); // first, so that the new ones can use the memory
     model_return_borrowed(model);
     model->weights_replaced++;
     TRY_TO(result, done,
-           weights_load(&model->weights, model->backend, &model->config, model->table, store, type, false, &hash));
+           weights_load(&model->weights, model->backend, &model->config, model->params, store, type, false, &hash));
     model->version = version;
 done:
     safetensors_close(&store);
@@ -166,11 +167,12 @@ static status model_borrow(struct model *model, struct shared_weights *lent, enu
     model->borrowed = *lent;
     *lent = (struct shared_weights){0};
     if (copied)
-        TRY(backend->ops->buffer_new(backend, param_array_bytes(model->table, PARAM_RANGES, type, type), &copy));
+        TRY(backend->ops->buffer_new(backend, param_array_bytes(model->table, model->table->range_count, type, type),
+                                     &copy));
     model->copied = copy;
     log_info("%s: weights in the memory of another process, %s", model->borrowed.path,
              copied ? "which are copied on the device" : "which are used in place");
-    return weights_borrow(&model->weights, backend, &model->config, model->table, type,
+    return weights_borrow(&model->weights, backend, &model->config, model->params, type,
                           copied ? copy : model->borrowed.imported, hash);
 }
 
@@ -179,8 +181,8 @@ static status model_copy_borrowed(struct model *model) {
     struct backend *backend = model->backend;
     enum element type = model->weights->type;
     struct param_array from;
-    param_array_view(&from, model->borrowed.imported, model->table, PARAM_RANGES, type, type);
-    for (int i = 0; i < PARAM_RANGES; i++)
+    param_array_view(&from, model->borrowed.imported, model->table, model->table->range_count, type, type);
+    for (int i = 0; i < model->table->range_count; i++)
         TRY(backend->ops->copy(backend, param_range(&model->weights->values, i), param_range(&from, i)));
     TRY(backend->ops->wait(backend));
     if (shared_weights_intact(&model->borrowed)) return OK;
@@ -194,9 +196,9 @@ static status model_swap_lent(struct model *model, const char *path, int64_t ver
         TRY(shared_weights_take(&model->borrowed, hash));
     } else {
         struct shared_weights lent = {0};
-        TRY(weights_hash_finish(&model->config, model->table, type, 0, &layout));
+        TRY(weights_hash_finish(model->table, type, 0, &layout));
         TRY(shared_weights_borrow(&lent, model->backend, layout,
-                                  param_array_bytes(model->table, PARAM_RANGES, type, type), path));
+                                  param_array_bytes(model->table, model->table->range_count, type, type), path));
         status result = shared_weights_take(&lent, hash);
         if (result == OK) result = model_borrow(model, &lent, type, hash);
         shared_weights_release(&lent, model->backend);
@@ -230,10 +232,10 @@ status model_reset(struct model *model, uint64_t hash) {
     struct weights *weights = NULL;
     status result = OK;
     TRY_TO(result, done, safetensors_open_dir(&store, model->dir));
-    TRY_TO(
-        result, done,
-        weights_load(&weights, model->backend, &model->config, model->table, store, model->weights->type, false, NULL));
-    TRY_TO(result, done, weights_hash(weights, &model->config, &found));
+    TRY_TO(result, done,
+           weights_load(&weights, model->backend, &model->config, model->params, store, model->weights->type, false,
+                        NULL));
+    TRY_TO(result, done, weights_hash(weights, &found));
     if (found != hash) TRY_TO(result, done, model_wrong_hash(model->dir, found, hash));
     weights_free(&model->weights);
     model_return_borrowed(model);

@@ -32,7 +32,7 @@ static status model_save_tensors(struct model *model, const struct stored_tensor
         if (index == table->count) {
             if (strcmp(stored->name, "lm_head.weight") != 0)
                 TRY_TO(result, failed, fail(BUG, "%s belongs to no parameter", stored->name));
-            index = table->embedding.first;
+            index = model->params->embedding.first;
         }
         TRY_TO(result, failed,
                parameter_download(model->backend, &model->weights->values, &model->weights->remainders,
@@ -106,8 +106,7 @@ status model_save_grads(struct model *model, const char *path) {
     for (size_t i = 0; i < table->count; i++) {
         const struct parameter *parameter = &table->list[i];
         if (parameter->offset >= model->trainer->elements) continue;
-        tensors[count] = (struct stored_tensor){.name = found[i]->name, .type = ELEMENT_F32, .rank = parameter->rank};
-        memcpy(tensors[count++].shape, parameter->shape, sizeof parameter->shape);
+        tensors[count++] = parameter_stored(parameter, found[i]->name, ELEMENT_F32);
     }
     TRY_TO(result, done, safetensors_create(&writer, path, tensors, count, true));
     for (size_t i = 0; i < table->count; i++) {
@@ -128,7 +127,7 @@ static status model_published(struct model *model, bool reference, const struct 
     if (!model->trainer) return fail(BUG, "the model was not opened for training");
     *values = reference ? &model->trainer->reference : &model->weights->values;
     if (!(*values)->buffer) return fail(BUG, "the model was opened without a reference");
-    return reference ? weights_hash_array(model->backend, &model->config, *values, hash) : model_hash(model, hash);
+    return reference ? weights_hash_array(model->backend, *values, hash) : model_hash(model, hash);
 }
 
 status model_publish(struct model *model, bool reference, const char *path, uint64_t *hash) {
@@ -142,8 +141,7 @@ status model_publish(struct model *model, bool reference, const char *path, uint
     TRY_TO(result, done, NEW(&tensors, table->count));
     for (size_t i = 0; i < table->count; i++) {
         const struct parameter *parameter = &table->list[i];
-        tensors[i] = (struct stored_tensor){.name = parameter->name, .type = type, .rank = parameter->rank};
-        memcpy(tensors[i].shape, parameter->shape, sizeof parameter->shape);
+        tensors[i] = parameter_stored(parameter, parameter->name, type);
     }
     TRY_TO(result, done, safetensors_create(&writer, path, tensors, table->count, false));
     for (size_t i = 0; i < table->count; i++)
@@ -167,9 +165,10 @@ status model_lend(struct model *model, bool reference, bool copied, const char *
     enum element type = model->weights->type;
     if (!lent->page) {
         uint64_t layout;
-        TRY(weights_hash_finish(&model->config, model->table, type, 0, &layout));
+        TRY(weights_hash_finish(model->table, type, 0, &layout));
         TRY(shared_weights_lend(lent, model->backend, values->buffer,
-                                param_array_bytes(model->table, PARAM_RANGES, type, type), layout, copied, path));
+                                param_array_bytes(model->table, model->table->range_count, type, type), layout, copied,
+                                path));
     }
     assert(strcmp(lent->path, path) == 0);
     shared_weights_end_change(lent, *hash);

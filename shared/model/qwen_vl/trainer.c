@@ -5,13 +5,11 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { TEXT_RANGES = 2 }; // of the parameter table; those of the vision tower follow
-
 status trainer_new(struct trainer **out, struct model *model, enum element grads, enum element moments) {
     *out = NULL;
     struct trainer *trainer = NULL;
     TRY(NEW(&trainer, 1));
-    trainer->range_count = model->options.train_vision ? PARAM_RANGES : TEXT_RANGES;
+    trainer->range_count = model->options.train_vision ? model->table->range_count : TEXT_RANGES;
     const struct parameter_range *last = &model->table->ranges[trainer->range_count - 1];
     trainer->elements = last->offset + last->count;
     assert(trainer->elements <= model->table->elements);
@@ -42,8 +40,8 @@ void trainer_free(struct trainer **trainer, struct backend *backend) {
 
 static status trainer_adamw(struct model *model, int first, int end, const struct adamw_options *options) {
     const struct trainer *trainer = model->trainer;
-    struct adamw_range ranges[PARAM_RANGES];
-    assert(first >= 0 && first < end && end <= PARAM_RANGES);
+    struct adamw_range ranges[MAX_PARAM_RANGES];
+    assert(first >= 0 && first < end && end <= model->table->range_count);
     for (int i = first; i < end; i++) {
         const struct parameter_range *range = &model->table->ranges[i];
         ranges[i - first] = (struct adamw_range){
@@ -96,11 +94,12 @@ status ema_new(struct model *model) {
     struct trainer *trainer = model->trainer;
     const struct weights *weights = model->weights;
     struct backend *backend = model->backend;
-    TRY(param_array_init(&trainer->reference, backend, model->table, PARAM_RANGES, weights->type, weights->type));
+    TRY(param_array_init(&trainer->reference, backend, model->table, model->table->range_count, weights->type,
+                         weights->type));
     if (weights->remainders.buffer)
-        TRY(param_array_init(&trainer->reference_remainders, backend, model->table, PARAM_RANGES, ELEMENT_U16,
-                             ELEMENT_U16));
-    for (int i = 0; i < PARAM_RANGES; i++) {
+        TRY(param_array_init(&trainer->reference_remainders, backend, model->table, model->table->range_count,
+                             ELEMENT_U16, ELEMENT_U16));
+    for (int i = 0; i < model->table->range_count; i++) {
         TRY(backend->ops->copy(backend, param_range(&trainer->reference, i), param_range(&weights->values, i)));
         if (weights->remainders.buffer)
             TRY(backend->ops->copy(backend, param_range(&trainer->reference_remainders, i),

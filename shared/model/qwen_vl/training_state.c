@@ -69,11 +69,9 @@ status model_save_state(struct model *model, const char *dir) {
             const struct parameter *parameter = &table->list[i];
             if (!training_state_has(model, kind, parameter)) continue;
             struct stored_tensor *tensor = &tensors[count++];
-            *tensor =
-                (struct stored_tensor){.type = training_state_type(model, kind, parameter), .rank = parameter->rank};
-            tensor->name = training_state_name(&arena, kind, parameter);
+            *tensor = parameter_stored(parameter, training_state_name(&arena, kind, parameter),
+                                       training_state_type(model, kind, parameter));
             if (!tensor->name) TRY_TO(result, done, fail_oom());
-            memcpy(tensor->shape, parameter->shape, sizeof parameter->shape);
         }
     }
     TRY_TO(result, done, safetensors_create(&writer, tensors_path, tensors, count, true));

@@ -8,7 +8,8 @@
 #ifndef SHARED_MODEL_TRANSFORMER_H
 #define SHARED_MODEL_TRANSFORMER_H
 
-#include "shared/model/parameters.h"
+#include "shared/model/param_array.h"
+#include "shared/model/qwen_vl/qwen_parameters.h"
 #include "shared/model/workspace.h"
 
 struct weights;

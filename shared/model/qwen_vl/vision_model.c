@@ -246,7 +246,7 @@ status vision_backward(struct vision_state *state, struct model *model, struct t
     struct workspace_mark mark = workspace_save(workspace);
     struct forward_state *fwd = &state->fwd;
     const struct weights *weights = model->weights;
-    const struct parameter_table *table = model->table;
+    const struct qwen_parameters *params = model->params;
     int64_t hidden_size = fwd->transformer->hidden_size;
     fwd->grads = grads;
     fwd->cache = model->vision_kv.cache; // a later medium may have needed a larger one
@@ -263,13 +263,13 @@ status vision_backward(struct vision_state *state, struct model *model, struct t
     TRY(workspace_alloc(workspace, weights->type, merger.fc1_out.rows, merger.fc1_out.columns, &grad_fc1));
     TRY(workspace_alloc(workspace, weights->type, merger.fc1_out.rows, merger.fc1_out.columns, &grad_gelu));
     TRY(vision_linear_backward(model, grads, grad_gelu, grad_embeds, merger.gelu_out, weights->merger_fc2,
-                               &table->merger_fc2, &table->merger_fc2_bias));
+                               &params->merger_fc2, &params->merger_fc2_bias));
     TRY(ops->gelu_grad(model->backend, grad_fc1, grad_gelu, merger.fc1_out));
     struct tensor grad_joined = grad_gelu; // which is free now, and has the same shape
     TRY(vision_linear_backward(model, grads, grad_joined, grad_fc1, merger.joined, weights->merger_fc1,
-                               &table->merger_fc1, &table->merger_fc1_bias));
+                               &params->merger_fc1, &params->merger_fc1_bias));
     TRY(ops->zero(model->backend, fwd->grad_x));
-    TRY(ops->rmsnorm_grad(model->backend, fwd->grad_x, param_tensor(grads, &table->merger_norm),
+    TRY(ops->rmsnorm_grad(model->backend, fwd->grad_x, param_tensor(grads, &params->merger_norm),
                           tensor_reshape(grad_joined, fwd->rows, hidden_size), fwd->x, weights->merger_norm,
                           merger.rstd));
     workspace_restore(workspace, merger_mark);
@@ -284,7 +284,7 @@ status vision_backward(struct vision_state *state, struct model *model, struct t
     TRY(vision_patchify(state, model, &patches));
     TRY(workspace_alloc(workspace, weights->type, fwd->rows, hidden_size, &grad_embedded));
     TRY(ops->gather(model->backend, grad_embedded, fwd->grad_x, state->patch_rows));
-    TRY(ops->linear_grad_weight(model->backend, param_tensor(grads, &table->patch_embed), (struct tensor){0},
+    TRY(ops->linear_grad_weight(model->backend, param_tensor(grads, &params->patch_embed), (struct tensor){0},
                                 grad_embedded, patches));
     workspace_restore(workspace, mark);
     return OK;

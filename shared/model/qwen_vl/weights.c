@@ -135,14 +135,14 @@ static status weights_allocate(struct weights *weights, bool training) {
     struct backend_info info;
     TRY(backend_get_info(backend, &info));
     if (training || !info.packs) {
-        TRY(param_array_init(&weights->values, backend, table, PARAM_RANGES, weights->type, weights->type));
+        TRY(param_array_init(&weights->values, backend, table, table->range_count, weights->type, weights->type));
         if (!training || weights->type == ELEMENT_F32) return OK;
-        return param_array_init(&weights->remainders, backend, table, PARAM_RANGES, ELEMENT_U16, ELEMENT_U16);
+        return param_array_init(&weights->remainders, backend, table, table->range_count, ELEMENT_U16, ELEMENT_U16);
     }
     size_t bytes = 0;
     for (size_t i = 0; i < table->fused_count; i++) {
         const struct fused_param *param = table->fused[i];
-        if (param->rows == 1 || param == &table->embedding) bytes += weights_unpacked_bytes(weights, param);
+        if (param->rows == 1 || param == &weights->params->embedding) bytes += weights_unpacked_bytes(weights, param);
     }
     return backend->ops->buffer_new(backend, bytes, &weights->unpacked);
 }
@@ -151,33 +151,33 @@ static status weights_allocate(struct weights *weights, bool training) {
 static status weights_load_all(struct weights_loader *loader) {
     struct weights *weights = loader->weights;
     const struct operations *ops = weights->backend->ops;
-    const struct parameter_table *table = weights->table;
-    TRY(weights_load_unpacked(loader, &table->embedding, &weights->embedding));
-    if (!table->lm_head.count)
+    const struct qwen_parameters *params = weights->params;
+    TRY(weights_load_unpacked(loader, &params->embedding, &weights->embedding));
+    if (!params->lm_head.count)
         TRY(ops->weight_new(weights->backend, &weights->lm_head, weights->embedding, weights_packed(weights)));
     TRY(weights_load_block_matrices(loader, &weights->text));
-    if (table->lm_head.count) TRY(weights_load_matrix(loader, &table->lm_head, &weights->lm_head));
+    if (params->lm_head.count) TRY(weights_load_matrix(loader, &params->lm_head, &weights->lm_head));
     TRY(weights_load_block_vectors(loader, &weights->text));
-    TRY(weights_load_unpacked(loader, &table->norm, &weights->norm));
-    TRY(weights_load_matrix(loader, &table->patch_embed, &weights->patch_embed));
+    TRY(weights_load_unpacked(loader, &params->norm, &weights->norm));
+    TRY(weights_load_matrix(loader, &params->patch_embed, &weights->patch_embed));
     TRY(weights_load_block_matrices(loader, &weights->vision));
-    TRY(weights_load_matrix(loader, &table->merger_fc1, &weights->merger_fc1));
-    TRY(weights_load_matrix(loader, &table->merger_fc2, &weights->merger_fc2));
+    TRY(weights_load_matrix(loader, &params->merger_fc1, &weights->merger_fc1));
+    TRY(weights_load_matrix(loader, &params->merger_fc2, &weights->merger_fc2));
     TRY(weights_load_block_vectors(loader, &weights->vision));
-    TRY(weights_load_unpacked(loader, &table->merger_norm, &weights->merger_norm));
-    TRY(weights_load_unpacked(loader, &table->merger_fc1_bias, &weights->merger_fc1_bias));
-    return weights_load_unpacked(loader, &table->merger_fc2_bias, &weights->merger_fc2_bias);
+    TRY(weights_load_unpacked(loader, &params->merger_norm, &weights->merger_norm));
+    TRY(weights_load_unpacked(loader, &params->merger_fc1_bias, &weights->merger_fc1_bias));
+    return weights_load_unpacked(loader, &params->merger_fc2_bias, &weights->merger_fc2_bias);
 }
 
 status weights_new(struct weights **out, struct backend *backend, const struct model_config *config,
-                   const struct parameter_table *table, enum element type) {
+                   const struct qwen_parameters *params, enum element type) {
     const struct text_config *text = &config->text;
     const struct vision_config *vision = &config->vision;
     TRY(NEW(out, 1));
     struct weights *weights = *out;
-    *weights = (struct weights){.backend = backend, .table = table, .type = type};
+    *weights = (struct weights){.backend = backend, .params = params, .table = &params->table, .type = type};
     weights->text = (struct transformer){
-        .params = table->text,
+        .params = params->text,
         .block_count = text->num_hidden_layers,
         .heads = {text->num_attention_heads, text->num_key_value_heads, text->head_dim},
         .attention_scale = 1 / sqrtf((float)text->head_dim),
@@ -186,7 +186,7 @@ status weights_new(struct weights **out, struct backend *backend, const struct m
         .intermediate_size = text->intermediate_size,
     };
     weights->vision = (struct transformer){
-        .params = table->vision,
+        .params = params->vision,
         .block_count = vision->depth,
         .heads = {vision->num_heads, vision->num_heads, vision->head_dim},
         .attention_scale = 1 / sqrtf((float)vision->head_dim),
@@ -201,21 +201,21 @@ status weights_new(struct weights **out, struct backend *backend, const struct m
 }
 
 status weights_load(struct weights **out, struct backend *backend, const struct model_config *config,
-                    const struct parameter_table *table, const struct safetensors *store, enum element type,
+                    const struct qwen_parameters *params, const struct safetensors *store, enum element type,
                     bool training, const uint64_t *hash) {
     *out = NULL;
     struct weights *weights = NULL;
     status result = OK;
-    TRY(weights_new(&weights, backend, config, table, type));
+    TRY(weights_new(&weights, backend, config, params, type));
     struct weights_loader loader = {.weights = weights, .digested = !hash};
-    TRY_TO(result, done, NEW(&loader.found, table->count));
-    TRY_TO(result, done, parameter_table_match(table, store, loader.found));
+    TRY_TO(result, done, NEW(&loader.found, params->table.count));
+    TRY_TO(result, done, parameter_table_match(&params->table, store, loader.found));
     TRY_TO(result, done, weights_allocate(weights, training));
     TRY_TO(result, done, weights_load_all(&loader));
     weights->hash_known = hash || weights_packed(weights); // an array is hashed when it is asked for
     if (hash) weights->hash = *hash;
     if (!hash && weights_packed(weights))
-        TRY_TO(result, done, weights_hash_finish(config, table, type, loader.digest, &weights->hash));
+        TRY_TO(result, done, weights_hash_finish(&params->table, type, loader.digest, &weights->hash));
     *out = weights;
     weights = NULL;
 done:
@@ -226,11 +226,11 @@ done:
 }
 
 status weights_borrow(struct weights **out, struct backend *backend, const struct model_config *config,
-                      const struct parameter_table *table, enum element type, struct buffer *values, uint64_t hash) {
+                      const struct qwen_parameters *params, enum element type, struct buffer *values, uint64_t hash) {
     *out = NULL;
     struct weights *weights;
-    TRY(weights_new(&weights, backend, config, table, type));
-    param_array_view(&weights->values, values, table, PARAM_RANGES, type, type);
+    TRY(weights_new(&weights, backend, config, params, type));
+    param_array_view(&weights->values, values, &params->table, params->table.range_count, type, type);
     weights->borrowed = true;
     weights->hash = hash;
     weights->hash_known = true;
@@ -269,8 +269,8 @@ void weights_free(struct weights **weights) {
     *weights = NULL;
 }
 
-status weights_hash(struct weights *weights, const struct model_config *config, uint64_t *hash) {
-    if (!weights->hash_known) TRY(weights_hash_array(weights->backend, config, &weights->values, &weights->hash));
+status weights_hash(struct weights *weights, uint64_t *hash) {
+    if (!weights->hash_known) TRY(weights_hash_array(weights->backend, &weights->values, &weights->hash));
     weights->hash_known = true;
     *hash = weights->hash;
     return OK;

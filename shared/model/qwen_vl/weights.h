@@ -8,20 +8,20 @@
 #define SHARED_MODEL_WEIGHTS_H
 
 #include "kernels/ops.h"
-#include "shared/model/qwen_vl/model_config.h"
 #include "shared/model/param_array.h"
 #include "shared/model/safetensors.h"
 #include "shared/model/qwen_vl/transformer.h"
 
 struct weights {
     struct backend *backend;
-    const struct parameter_table *table;
-    enum element type;             // of products and activations
-    struct param_array values;     // in `type`; no array: the matrices are packed
-    bool borrowed;                 // the array is in memory that is not freed with the weights
-    struct param_array remainders; // training in BF16: U16
-    struct buffer *unpacked;       // beside packed matrices: the embedding and the vectors, in `type`
-    struct tensor embedding;       // [V,C]
+    const struct qwen_parameters *params;
+    const struct parameter_table *table; // of them
+    enum element type;                   // of products and activations
+    struct param_array values;           // in `type`; no array: the matrices are packed
+    bool borrowed;                       // the array is in memory that is not freed with the weights
+    struct param_array remainders;       // training in BF16: U16
+    struct buffer *unpacked;             // beside packed matrices: the embedding and the vectors, in `type`
+    struct tensor embedding;             // [V,C]
     struct weight *lm_head, *patch_embed, *merger_fc1, *merger_fc2;
     struct tensor norm, merger_norm, merger_fc1_bias, merger_fc2_bias;
     struct transformer text, vision;
@@ -32,23 +32,23 @@ struct weights {
 // Loads the weights of a store for computing in `type`. `hash`: their hash if it is known already, else NULL. DATAERR
 // names the tensor that does not fit the table; UNAVAILABLE when memory is short.
 status weights_load(struct weights **out, struct backend *backend, const struct model_config *config,
-                    const struct parameter_table *table, const struct safetensors *store, enum element type,
+                    const struct qwen_parameters *params, const struct safetensors *store, enum element type,
                     bool training, const uint64_t *hash);
 
 // Makes weights without values, which can only be asked for their type and shape and be freed. UNAVAILABLE when memory
 // is short.
 status weights_new(struct weights **out, struct backend *backend, const struct model_config *config,
-                   const struct parameter_table *table, enum element type);
+                   const struct qwen_parameters *params, enum element type);
 
 // Makes weights of an array of values in `type` that is in `values` already, on a backend that does not pack; `hash` is
 // theirs. `values` must outlive them. UNAVAILABLE when memory is short.
 status weights_borrow(struct weights **out, struct backend *backend, const struct model_config *config,
-                      const struct parameter_table *table, enum element type, struct buffer *values, uint64_t hash);
+                      const struct qwen_parameters *params, enum element type, struct buffer *values, uint64_t hash);
 
 // NULL is fine; sets *weights to NULL.
 void weights_free(struct weights **weights);
 
 // *hash = the hash of the configuration and of the bits in use. UNAVAILABLE when memory is short.
-status weights_hash(struct weights *weights, const struct model_config *config, uint64_t *hash);
+status weights_hash(struct weights *weights, uint64_t *hash);
 
 #endif
