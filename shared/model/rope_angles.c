@@ -1,30 +1,12 @@
 // Angles are computed in float32, as in Hugging Face, and their cosines and sines in double.
 #include "shared/model/rope_angles.h"
 
-#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 
 #include "shared/base/memory.h"
 
 enum { MIN_POSITIONS = 1024 };
-
-// Hugging Face rounds the cosines and sines of the language model to the type of the activations.
-void rope_angles_init_text(struct rope_angles *angles, const struct text_config *text, enum element type) {
-    int pairs = text->head_dim / 2;
-    *angles = (struct rope_angles){
-        .theta = (double)text->rope_theta, .pairs = pairs, .period = pairs, .rounded = type == ELEMENT_BF16};
-    for (int axis = 0; axis < 3; axis++) angles->table.sections[axis] = text->mrope_section[axis];
-}
-
-// The row rotates the first quarter of a head's dimensions, the column the second. rope_theta is 10000 in every
-// published model.
-void rope_angles_init_vision(struct rope_angles *angles, const struct vision_config *vision) {
-    int quarter = vision->head_dim / 4;
-    assert(vision->head_dim % 4 == 0);
-    *angles = (struct rope_angles){.theta = 10000, .pairs = 2 * quarter, .period = quarter};
-    angles->table.sections[0] = angles->table.sections[1] = quarter;
-}
 
 static float rope_angles_round(float value) {
     union {

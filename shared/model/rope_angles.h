@@ -5,8 +5,11 @@
 #ifndef SHARED_MODEL_ROPE_ANGLES_H
 #define SHARED_MODEL_ROPE_ANGLES_H
 
-#include "shared/model/qwen_vl/model_config.h"
+#include <stdbool.h>
 
+#include "kernels/ops.h"
+
+// An architecture sets the last four, and the sections of the table; the table itself begins empty.
 struct rope_angles {
     struct rope_table table; // valid until the next rope_angles_reserve that grows it
     struct buffer *values;   // of the table
@@ -15,12 +18,6 @@ struct rope_angles {
     int period;   // pair j has the frequency theta^(-(j mod period) / period)
     bool rounded; // to bfloat16
 };
-
-// Sets the language model's parameters; the table is empty. `type` is that of the activations.
-void rope_angles_init_text(struct rope_angles *angles, const struct text_config *text, enum element type);
-
-// The same for the vision tower: the axes of its position ids are a patch's row and column.
-void rope_angles_init_vision(struct rope_angles *angles, const struct vision_config *vision);
 
 // Makes the table at least `positions` long. UNAVAILABLE when memory is short; the table then stays.
 status rope_angles_reserve(struct rope_angles *angles, struct backend *backend, int64_t positions);

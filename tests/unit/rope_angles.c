@@ -1,8 +1,7 @@
 // The table of the rotary position embedding: Hugging Face's formula, and what growing must not change.
 #include "tests/unit/model_case.h"
 
-#include "shared/model/rope_angles.h"
-#include "shared/model/qwen_vl/sequence.h"
+#include "shared/model/qwen_vl/text_model.h"
 
 enum { PAIRS = 8, FEW = 40, MANY = 5000 };
 
@@ -41,7 +40,7 @@ static void test_the_language_models_table(void **state) {
     for (int half = 0; half < 2; half++) {
         struct rope_angles angles;
         float got[2 * FEW * PAIRS];
-        rope_angles_init_text(&angles, &text, half ? ELEMENT_BF16 : ELEMENT_F32);
+        text_rope_init(&angles, &text, half ? ELEMENT_BF16 : ELEMENT_F32);
         MUST(rope_angles_reserve(&angles, backend, FEW));
         assert_memory_equal(angles.table.sections, text.mrope_section, sizeof text.mrope_section);
         download_few(backend, &angles.table, got);
@@ -62,7 +61,7 @@ static void test_the_towers_table(void **state) {
     struct backend *backend = open_backend();
     struct rope_angles angles;
     float got[2 * FEW * PAIRS];
-    rope_angles_init_vision(&angles, &vision);
+    vision_rope_init(&angles, &vision);
     MUST(rope_angles_reserve(&angles, backend, FEW));
     assert_true(angles.table.sections[0] == PAIRS / 2 && angles.table.sections[1] == PAIRS / 2);
     download_few(backend, &angles.table, got);
@@ -80,8 +79,8 @@ static void test_growing_keeps_the_bits(void **state) {
     for (int i = 0; i < 3; i++) {
         struct rope_angles angles;
         float before[2 * FEW * PAIRS], after[2 * FEW * PAIRS];
-        if (i < 2) rope_angles_init_text(&angles, &text, i ? ELEMENT_BF16 : ELEMENT_F32);
-        if (i == 2) rope_angles_init_vision(&angles, &vision);
+        if (i < 2) text_rope_init(&angles, &text, i ? ELEMENT_BF16 : ELEMENT_F32);
+        if (i == 2) vision_rope_init(&angles, &vision);
         MUST(rope_angles_reserve(&angles, backend, FEW));
         int64_t rows = angles.table.cos.rows;
         assert_in_range(rows, FEW, MANY - 1);

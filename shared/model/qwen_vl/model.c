@@ -7,7 +7,7 @@
 
 #include "shared/base/file.h"
 #include "shared/base/log.h"
-#include "shared/model/qwen_vl/model_internal.h"
+#include "shared/model/qwen_vl/text_model.h"
 #include "shared/model/qwen_vl/trainer.h"
 #include "shared/model/weights_hash.h"
 
@@ -51,8 +51,8 @@ status model_open(struct model **out, const char *dir, const struct model_option
     TRY_TO(result, failed, backend_supports(model->backend, type));
     TRY_TO(result, failed, qwen_parameters_new(&model->params, config));
     model->table = &model->params->table;
-    rope_angles_init_text(&model->text_rope, &config->text, type);
-    rope_angles_init_vision(&model->vision_rope, &config->vision);
+    text_rope_init(&model->text_rope, &config->text, type);
+    vision_rope_init(&model->vision_rope, &config->vision);
     model->info = (struct model_info){
         .vocab_size = config->text.vocab_size,
         .image_token_id = config->image_token_id,

@@ -3,6 +3,14 @@
 #include <assert.h>
 #include <stdlib.h>
 
+// Hugging Face rounds the cosines and sines of the language model to the type of the activations.
+void text_rope_init(struct rope_angles *angles, const struct text_config *text, enum element type) {
+    int pairs = text->head_dim / 2;
+    *angles = (struct rope_angles){
+        .theta = (double)text->rope_theta, .pairs = pairs, .period = pairs, .rounded = type == ELEMENT_BF16};
+    for (int axis = 0; axis < 3; axis++) angles->table.sections[axis] = text->mrope_section[axis];
+}
+
 status text_embed(struct model *model, struct tensor x, const int32_t *tokens, int64_t count) {
     struct workspace_mark mark = workspace_save(&model->workspace);
     struct tensor index;

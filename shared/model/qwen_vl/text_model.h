@@ -26,6 +26,9 @@ struct text_state {
     struct workspace_mark mark; // the workspace before the language model's part, with x and the tower's below it
 };
 
+// Sets what the language model rotates by; `type` is that of the activations.
+void text_rope_init(struct rope_angles *angles, const struct text_config *text, enum element type);
+
 // Computes the media and all blocks; the caller norms fwd.x + fwd.delta. `cache` has a layer for each block
 // (generation); NULL: a scratch cache of one layer. With `training`, keeps what text_backward needs in the workspace.
 // The arena holds the host's part. The caller calls text_release, also after a failure. BAD_SAMPLE as in grid_of.

@@ -3,6 +3,15 @@
 #include <assert.h>
 #include <string.h>
 
+// The row rotates the first quarter of a head's dimensions, the column the second. rope_theta is 10000 in every
+// published model.
+void vision_rope_init(struct rope_angles *angles, const struct vision_config *vision) {
+    int quarter = vision->head_dim / 4;
+    assert(vision->head_dim % 4 == 0);
+    *angles = (struct rope_angles){.theta = 10000, .pairs = 2 * quarter, .period = quarter};
+    angles->table.sections[0] = angles->table.sections[1] = quarter;
+}
+
 // A frame pair of the grid, in units.
 struct vision_units {
     int height, width;

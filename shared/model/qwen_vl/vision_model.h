@@ -38,6 +38,9 @@ struct vision_state {
     struct tensor embeds;                          // [units, out_hidden_size]
 };
 
+// Sets what the tower rotates by: a patch's row and column.
+void vision_rope_init(struct rope_angles *angles, const struct vision_config *vision);
+
 // Computes state->embeds. With `training`, keeps what vision_backward needs in the workspace. The arena holds the
 // host's part. The caller calls vision_release, also after a failure. BAD_SAMPLE as in grid_of.
 status vision_forward(struct vision_state *state, struct model *model, struct arena *arena,
