@@ -8,6 +8,7 @@
 #include "shared/base/json.h"
 #include "shared/model/qwen_vl/qwen_parameters.h"
 #include "shared/text/bpe_train.h"
+#include "shared/text/chat_template.h"
 #include "shared/text/tokenizer_train.h"
 #include "tools/init.h"
 #include "tools/tools.h"
@@ -145,6 +146,7 @@ int init_main(int argc, char **argv) {
     TRY_TO(result, done, init_make_tokenizer(&given, dir, init_vocabulary(shape), fixed));
     TRY_TO(result, done, NEW(&config, 1));
     TRY_TO(result, done, tokenizer_open(&tokenizer, dir));
+    TRY_TO(result, done, chat_template_check(tokenizer, dir));
     TRY_TO(result, done, init_fit(shape, tokenizer, fixed, dtype_names[given.dtype]));
     TRY_TO(result, done, init_print(shape, &text));
     TRY_TO(result, done, model_config_parse(config, text.data, text.size, given.shape));

@@ -11,6 +11,7 @@
 #include "shared/base/rng.h"
 #include "shared/data/format.h"
 #include "shared/data/records.h"
+#include "shared/text/chat_template.h"
 
 struct dataset {
     struct arena arena;
@@ -131,7 +132,10 @@ status dataset_open(struct dataset **out, const struct source_options *options) 
     status result;
     TRY_TO(result, failed, dataset_check(dataset));         // without a tokenizer, because tokens take time
     assert(!dataset->format->has_tokens || options->model); // required by the options
-    if (dataset->format->has_tokens) TRY_TO(result, failed, tokenizer_open(&dataset->tokenizer, options->model));
+    if (dataset->format->has_tokens) {
+        TRY_TO(result, failed, tokenizer_open(&dataset->tokenizer, options->model));
+        TRY_TO(result, failed, chat_template_check(dataset->tokenizer, options->model));
+    }
     dataset->options.tokenizer = dataset->tokenizer;
     return OK;
 failed:

@@ -26,6 +26,7 @@ status input_builder_new(struct input_builder **out, struct stage_context *conte
     TRY(NEW(&builder, 1));
     *out = builder;
     status result = tokenizer_open(&builder->tokenizer, options->dir);
+    if (result == OK) result = chat_template_check(builder->tokenizer, options->dir);
     if (result == OK) result = stage_media_open(&builder->media, context);
     if (result != OK) input_builder_free(out);
     return result;

@@ -1,6 +1,9 @@
 #include "shared/text/chat_template.h"
 
 #include <assert.h>
+#include <string.h>
+
+#include "shared/text/tokenizer_internal.h"
 
 const char chat_template_jinja[] =
     "{% set image_count = namespace(value=0) %}{% set video_count = namespace(value=0) %}{% for message in messages %}"
@@ -17,6 +20,16 @@ const char chat_template_jinja[] =
     "{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
 static const char *const chat_template_pads[] = {[PART_IMAGE] = "<|image_pad|>", [PART_VIDEO] = "<|video_pad|>"};
+
+status chat_template_check(const struct tokenizer *t, const char *dir) {
+    static const char *const needed[] = {"<|im_start|>",   "<|im_end|>",    "<|vision_start|>",
+                                         "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"};
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
+        if (!added_tokens_find(&t->added, needed[i], strlen(needed[i])))
+            return fail(DATAERR, "%s: the tokenizer has no token %s, which the chat template needs", dir, needed[i]);
+    if (!t->post_processor.is_template) return OK;
+    return fail(DATAERR, "%s: post_processor: TemplateProcessing does not suit the chat template", dir);
+}
 
 status chat_template_render(const struct message *messages, size_t count, struct buf *out) {
     if (count && !string_equals(messages[0].role, "system"))

@@ -13,6 +13,10 @@
 // The template as published, in Jinja. chat_template_render gives the same text.
 extern const char chat_template_jinja[];
 
+// Checks that the tokenizer of a model directory suits the chat template. DATAERR with the directory when it lacks a
+// token that the template needs, or its post-processor adds tokens to a text.
+status chat_template_check(const struct tokenizer *t, const char *dir);
+
 // Appends the rendered messages, with one placeholder for each medium, and the start of the assistant's message. Starts
 // with a default system message unless the first message is the system's. UNAVAILABLE when memory is short.
 status chat_template_render(const struct message *messages, size_t count, struct buf *out);

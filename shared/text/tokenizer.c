@@ -22,6 +22,7 @@ void tokenizer_free(struct tokenizer **t) {
     }
     vocab_release(&(*t)->vocab);
     added_tokens_release(&(*t)->added);
+    post_processor_release(&(*t)->post_processor);
     free(*t);
     *t = NULL;
 }
@@ -49,8 +50,6 @@ static status tokenizer_finish(struct tokenizer *t) {
 }
 
 status tokenizer_open(struct tokenizer **out, const char *dir) {
-    static const char *const required[] = {"<|im_start|>",   "<|im_end|>",    "<|vision_start|>",
-                                           "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"};
     *out = NULL;
     struct arena memory = {0};
     struct tokenizer *t = NULL;
@@ -70,10 +69,6 @@ status tokenizer_open(struct tokenizer **out, const char *dir) {
     }
     TRY_TO(result, done, tokenizer_read_config(t, dir));
     TRY_TO(result, done, tokenizer_finish(t));
-    for (size_t i = 0; i < sizeof required / sizeof *required; i++)
-        if (!added_tokens_find(&t->added, required[i], strlen(required[i])))
-            TRY_TO(result, done,
-                   fail(DATAERR, "%s: the tokenizer has no token %s, which the chat template needs", dir, required[i]));
     *out = t;
     t = NULL;
 done:
@@ -142,6 +137,24 @@ status tokenizer_encode(const struct tokenizer *t, const char *text, size_t size
     return result;
 }
 
+status tokenizer_encode_pair(const struct tokenizer *t, const char *text, size_t size, const char *pair,
+                             size_t pair_size, struct token_list *out) {
+    struct token_list first = {0}, second = {0};
+    status result;
+    TRY_TO(result, done, tokenizer_encode(t, text, size, &first));
+    if (pair) TRY_TO(result, done, tokenizer_encode(t, pair, pair_size, &second));
+    result = tokenizer_add_special_tokens(t, &first, pair ? &second : NULL, out);
+done:
+    token_list_release(&first);
+    token_list_release(&second);
+    return result;
+}
+
+status tokenizer_add_special_tokens(const struct tokenizer *t, const struct token_list *text,
+                                    const struct token_list *pair, struct token_list *out) {
+    return post_processor_run(&t->post_processor, text, pair, out);
+}
+
 status tokenizer_decode(const struct tokenizer *t, const int64_t *ids, size_t count, bool skip_special,
                         struct buf *out) {
     TRY(buf_reserve(out, count * 4));
@@ -153,11 +166,36 @@ status tokenizer_decode(const struct tokenizer *t, const int64_t *ids, size_t co
     return OK;
 }
 
+// Drops spaces in out[from..) as clean_up_tokenization of transformers: one replacement after the other.
+static void tokenizer_clean_up(struct buf *out, size_t from) {
+    static const char *const replaced[][2] = {{" .", "."},     {" ?", "?"},     {" !", "!"},   {" ,", ","},
+                                              {" ' ", "'"},    {" n't", "n't"}, {" 'm", "'m"}, {" 's", "'s"},
+                                              {" 've", "'ve"}, {" 're", "'re"}};
+    for (size_t i = 0; i < sizeof replaced / sizeof *replaced; i++) {
+        const char *old = replaced[i][0], *new = replaced[i][1];
+        const size_t old_size = strlen(old), new_size = strlen(new);
+        size_t kept = from;
+        for (size_t at = from; at < out->size;) {
+            if (out->size - at >= old_size && !memcmp(out->data + at, old, old_size)) {
+                memcpy(out->data + kept, new, new_size);
+                kept += new_size;
+                at += old_size;
+            } else {
+                out->data[kept++] = out->data[at++];
+            }
+        }
+        out->size = kept;
+    }
+    if (out->data) out->data[out->size] = 0;
+}
+
 status tokenizer_decode_utf8(const struct tokenizer *t, const int64_t *ids, size_t count, bool skip_special,
                              struct buf *out) {
     struct buf raw = {0};
+    const size_t from = out->size;
     status result = tokenizer_decode(t, ids, count, skip_special, &raw);
     if (result == OK) result = utf8_replace(raw.data, raw.size, out);
+    if (result == OK && t->clean_up_spaces) tokenizer_clean_up(out, from);
     buf_release(&raw);
     return result;
 }

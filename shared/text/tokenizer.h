@@ -1,4 +1,4 @@
-// The tokenizer: Qwen2's byte-level BPE, read from a model directory. Text to token ids and back.
+// The tokenizer: the byte-level BPE of Qwen2 or ModernBERT, read from a model directory. Text to token ids and back.
 //
 // No id is assumed: special tokens are looked up by their text. Text is UTF-8 with its length and may contain NULs.
 // Every function that returns a status returns UNAVAILABLE when memory is short.
@@ -16,23 +16,32 @@
 struct tokenizer;
 
 // Reads tokenizer.json, or vocab.json and merges.txt, and tokenizer_config.json of a model directory. DATAERR, with the
-// file and the error, when they are missing, malformed, not byte-level BPE, or without a token that the chat template
-// needs. Free with tokenizer_free.
+// file and the error, when they are missing, malformed or not byte-level BPE. Free with tokenizer_free.
 status tokenizer_open(struct tokenizer **out, const char *dir);
 
 // NULL is fine; sets *t to NULL.
 void tokenizer_free(struct tokenizer **t);
 
-// Appends the ids of text[0..size). Special tokens that the text contains become themselves, as in Hugging Face.
-// DATAERR when the text is not UTF-8. Safe from several threads.
+// Appends the ids of text[0..size). Special tokens that the text contains become themselves, as in Hugging Face; none
+// are added (add_special_tokens=False). DATAERR when the text is not UTF-8. Safe from several threads.
 status tokenizer_encode(const struct tokenizer *t, const char *text, size_t size, struct token_list *out);
+
+// Appends the ids of a text, or of a pair of texts if `pair` is not NULL, with the special tokens that the
+// post-processor adds: [CLS] text [SEP] pair [SEP] in ModernBERT, none in Qwen2. Otherwise as tokenizer_encode.
+status tokenizer_encode_pair(const struct tokenizer *t, const char *text, size_t size, const char *pair,
+                             size_t pair_size, struct token_list *out);
+
+// The same for texts that are encoded already; `pair` may be NULL. UNAVAILABLE when memory is short.
+status tokenizer_add_special_tokens(const struct tokenizer *t, const struct token_list *text,
+                                    const struct token_list *pair, struct token_list *out);
 
 // Appends the bytes of ids[0..count), which need not be UTF-8. An id that is not in the vocabulary (the model's
 // embedding may be padded) decodes to nothing. `skip_special` drops special tokens.
 status tokenizer_decode(const struct tokenizer *t, const int64_t *ids, size_t count, bool skip_special,
                         struct buf *out);
 
-// The same as UTF-8: each ill-formed part becomes U+FFFD.
+// The same as UTF-8: each ill-formed part becomes U+FFFD. Drops the spaces before punctuation where
+// tokenizer_config.json says clean_up_tokenization_spaces.
 status tokenizer_decode_utf8(const struct tokenizer *t, const int64_t *ids, size_t count, bool skip_special,
                              struct buf *out);
 

@@ -132,6 +132,7 @@ status tokenizer_read_config(struct tokenizer *t, const char *dir) {
     if (t->byte_level_only) t->encoder->pre_tokenizer.steps[0].add_prefix_space = add_prefix_space;
     TRY_TO(result, failed, json_get_bool(config, "split_special_tokens", false, &split_special));
     if (split_special) TRY_TO(result, failed, fail(DATAERR, "split_special_tokens: true is not supported"));
+    TRY_TO(result, failed, json_get_bool(config, "clean_up_tokenization_spaces", false, &t->clean_up_spaces));
     TRY_TO(result, failed, json_get(config, "added_tokens_decoder", json_type_object, &value));
     if (value) TRY_TO(result, failed, tokenizer_config_read_decoder(t, value));
     for (size_t i = 0; i < sizeof roles / sizeof *roles; i++) {

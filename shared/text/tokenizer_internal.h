@@ -8,6 +8,7 @@
 #include "shared/text/added_tokens.h"
 #include "shared/text/bpe.h"
 #include "shared/text/normalize.h"
+#include "shared/text/post_processor.h"
 #include "shared/text/pre_tokenizer.h"
 #include "shared/text/tokenizer.h"
 #include "shared/text/vocab.h"
@@ -25,15 +26,17 @@ struct tokenizer {
     size_t model_count; // tokens of the model's own vocabulary
     struct added_tokens added;
     enum normalize_form form;
+    struct post_processor post_processor;
     bool byte_level_only; // pre_tokenizer is ByteLevel alone: add_prefix_space of tokenizer_config.json counts
+    bool clean_up_spaces; // clean_up_tokenization_spaces of tokenizer_config.json
     struct tokenizer_encoder *encoder;
 };
 
-// Builds a tokenizer from a parsed tokenizer.json alone. Does not require the chat template's tokens. DATAERR with the
-// key and the error. Free with tokenizer_free.
+// Builds a tokenizer from a parsed tokenizer.json alone. DATAERR with the key and the error. Free with tokenizer_free.
 status tokenizer_from_json(struct tokenizer **out, struct json_object *json);
 
-// Reads a parsed tokenizer.json: model, added_tokens, normalizer, pre_tokenizer. DATAERR with the key and the error.
+// Reads a parsed tokenizer.json: model, added_tokens, normalizer, pre_tokenizer, post_processor. DATAERR with the key
+// and the error.
 status tokenizer_read_json(struct tokenizer *t, struct json_object *json);
 
 // Reads vocab.json and merges.txt of a directory; normalizer and pattern are Qwen2's. DATAERR with the file.

@@ -1,5 +1,5 @@
 // Reads tokenizer.json, or the older vocab.json and merges.txt. A setting that this tokenizer does not implement is
-// refused by name, never ignored.
+// refused by name, never ignored. `truncation` and `padding` say nothing, as in transformers.
 #include <string.h>
 
 #include "shared/base/file.h"
@@ -153,17 +153,20 @@ static status tokenizer_json_read_pre_tokenizer(struct tokenizer *t, struct json
     return byte_level ? OK : fail(DATAERR, "no ByteLevel step: not a byte-level tokenizer");
 }
 
-// Checks a post_processor or a decoder, which must be ByteLevel or a Sequence of nothing else.
-static status tokenizer_json_check_byte_level(struct tokenizer *t, struct json_object *part) {
+// Checks a decoder, which must be ByteLevel or a Sequence of nothing else.
+static status tokenizer_json_check_decoder(struct tokenizer *t, struct json_object *part) {
     (void)t;
     if (tokenizer_json_is_type(part, "ByteLevel")) return OK;
     struct json_object *list = NULL;
-    if (tokenizer_json_is_type(part, "Sequence") && !json_object_object_get_ex(part, "processors", &list))
-        json_object_object_get_ex(part, "decoders", &list);
+    if (tokenizer_json_is_type(part, "Sequence")) json_object_object_get_ex(part, "decoders", &list);
     bool good = list && json_object_is_type(list, json_type_array);
     for (size_t i = 0; good && i < json_object_array_length(list); i++)
         good = tokenizer_json_is_type(json_object_array_get_idx(list, i), "ByteLevel");
     return good ? OK : fail(DATAERR, "%s is not supported", tokenizer_json_type(part));
+}
+
+static status tokenizer_json_read_post_processor(struct tokenizer *t, struct json_object *part) {
+    return post_processor_read(&t->post_processor, part, &t->vocab);
 }
 
 status tokenizer_read_json(struct tokenizer *t, struct json_object *json) {
@@ -173,13 +176,13 @@ status tokenizer_read_json(struct tokenizer *t, struct json_object *json) {
         bool required;
         status (*read)(struct tokenizer *t, struct json_object *part);
     } parts[] = {
-        // added tokens come last, because their ids follow those of the model
+        // the ids of added tokens follow those of the model, and the post-processor's are among both
         {"normalizer", json_type_object, false, tokenizer_json_read_normalizer},
         {"pre_tokenizer", json_type_object, true, tokenizer_json_read_pre_tokenizer},
-        {"decoder", json_type_object, false, tokenizer_json_check_byte_level},
-        {"post_processor", json_type_object, false, tokenizer_json_check_byte_level},
+        {"decoder", json_type_object, false, tokenizer_json_check_decoder},
         {"model", json_type_object, true, tokenizer_json_read_model},
         {"added_tokens", json_type_array, false, tokenizer_read_added_tokens},
+        {"post_processor", json_type_object, false, tokenizer_json_read_post_processor},
     };
     struct json_object *version;
     TRY(json_get(json, "version", json_type_string, &version));

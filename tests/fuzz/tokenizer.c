@@ -1,4 +1,5 @@
-// Reads tokenizer.json, a NUL byte and a text. A tokenizer that loads must encode any text and decode any tokens.
+// Reads tokenizer.json, a NUL byte and a text. A tokenizer that loads must encode any text, alone and as a pair of its
+// halves, and decode any tokens.
 #include "tests/fuzz/fuzz.h"
 
 #include "shared/text/chat_template.h"
@@ -13,6 +14,12 @@ static void tokenizer_use(const struct tokenizer *t, const char *text, size_t si
         tokenizer_offsets(t, tokens.data, tokens.count, offsets);
         if (offsets[tokens.count] != raw.size) abort();
         free(offsets);
+    }
+    tokens.count = 0;
+    const size_t half = size / 2;
+    if (tokenizer_encode_pair(t, text, half, text + half, size - half, &tokens) == OK) {
+        buf_clear(&raw);
+        if (tokenizer_decode_utf8(t, tokens.data, tokens.count, false, &raw) != OK) abort();
     }
     tokens.count = 0;
     for (size_t i = 0; i + 1 < size; i += 2)

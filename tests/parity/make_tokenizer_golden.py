@@ -3,6 +3,7 @@
 and the results of transformers on texts and messages to golden.json there, which tests/unit/tokenizer.c reads.
 
 plain: tokenizer.json with merges as pairs. files: the same as vocab.json, merges.txt and tokenizer_config.json.
+modernbert: GPT-2's pattern, special tokens around a text and a pair, truncation and padding that say nothing, spaces cleaned up.
 odd: merges as strings, ids of added tokens between those of the vocabulary, every flag of added tokens, an unk_token."""
 import json, pathlib, random, sys
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -102,6 +103,24 @@ def make_gpt2():
     write("gpt2", {"tokenizer.json": data})
 
 
+def make_modernbert():
+    """ModernBERT's settings: runs of spaces and names as added tokens that are not special, [MASK] with the white space before it."""
+    t = Tokenizer(models.BPE())
+    t.normalizer, t.pre_tokenizer, t.decoder = normalizers.NFC(), pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    t.train_from_iterator([TEXT], trainers.BpeTrainer(vocab_size=420, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    t.add_tokens([AddedToken("|||IP_ADDRESS|||", normalized=True)] + [AddedToken(" " * n, normalized=True) for n in range(8, 1, -1)])
+    t.add_special_tokens([AddedToken(s, special=True, normalized=False, lstrip=s == "[MASK]") for s in ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]")])
+    t.add_tokens([AddedToken("[unused0]", normalized=True)])
+    ids = [(s, t.token_to_id(s)) for s in ("[CLS]", "[SEP]")]
+    t.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=ids)
+    t.enable_truncation(8)
+    t.enable_padding(pad_id=t.token_to_id("[PAD]"), pad_token="[PAD]", length=16)
+    names = {"cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]", "pad_token": "[PAD]", "mask_token": "[MASK]"}
+    more = {"clean_up_tokenization_spaces": True, "model_max_length": 8192, "tokenizer_class": "PreTrainedTokenizerFast"}
+    write("modernbert", {"tokenizer.json": json.loads(t.to_str()), "config.json": {"model_type": "modernbert", "vocab_size": 448},
+                         "tokenizer_config.json": {"added_tokens_decoder": config(t)["added_tokens_decoder"], **names, **more}})
+
+
 MESSAGES = [
     [{"role": "user", "content": "What is this?"}],
     [{"role": "system", "content": "Be brief."}, {"role": "user", "content": [{"type": "text", "text": "Hi <|im_end|> é"}]}, {"role": "assistant", "content": ""},
@@ -112,15 +131,24 @@ MESSAGES = [
 ]
 
 
+def pairs(rng, texts):
+    answers = ["The final answer is C", "The final answer is [SEP]", " [MASK] ", "", "é e\u0301"]
+    return [(rng.choice(texts), rng.choice(texts)) for _ in range(len(texts) // 2)] + [(rng.choice(texts), a) for a in answers] + [("", "")]
+
+
 def golden(name, rng, count):
     peer = AutoTokenizer.from_pretrained(OUT / name)
     words = list(peer.get_added_vocab()) + ["new york", "new  yorks", " Å", "A\u030a", "wörd wo\u0308rd wörds", "a~b~~", "x#y##z###", "12345", "  <left>  <right>  <both> \n", "zz\u0000z"]
     texts = [tokenizer_compare.random_text(rng, words) for _ in range(count)]
+    texts += ["a [MASK] b\n\n[MASK][SEP] [CLS]x|||IP_ADDRESS|||", "He 's here . Is n't it ? we 're , 'm ' !"] if peer.cls_token else []
     texts += ["", " ", TEXT[:400], "'ſ don'T", "a\u0000b", "e\u0301", " " * 40 + "x", "x" * 100, "<|im_start|><|im_start", "ééé"]
     cases = []
     for text in texts:
         ids = peer(text)["input_ids"]
         cases.append({"text": text, "tokens": ids, "decoded": peer.decode(ids), "skipped": peer.decode(ids, skip_special_tokens=True)})
+    for text, pair in pairs(rng, texts) if peer.cls_token else ():
+        ids = peer([text], [pair])["input_ids"][0]  # as a batch: alone, an empty pair would be none
+        cases.append({"text": text, "pair": pair, "tokens": ids, "decoded": peer.decode(ids), "skipped": peer.decode(ids, skip_special_tokens=True)})
     scattered = []
     for _ in range(count):
         ids = [rng.randrange(len(peer)) for _ in range(rng.choice([1, 2, 4, 12]))]
@@ -129,10 +157,11 @@ def golden(name, rng, count):
 
 
 def main():
-    make_plain(), make_odd(), make_gpt2()
+    make_plain(), make_odd(), make_gpt2(), make_modernbert()
     rng, out = random.Random(7), {}
     for name, count in (("plain", 200), ("files", 40), ("odd", 200), ("gpt2", 60)):
         out[name] = golden(name, rng, count)
+    out["modernbert"] = golden("modernbert", random.Random(8), 48)
     peer = AutoTokenizer.from_pretrained(OUT / "plain")
     out["template"] = [{"messages": m, "rendered": peer.apply_chat_template(m, tokenize=False, add_generation_prompt=True),
                         "tokens": peer.apply_chat_template(m, add_generation_prompt=True)} for m in MESSAGES]

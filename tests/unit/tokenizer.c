@@ -71,12 +71,12 @@ static void check_directory(const char *name) {
     json_object *texts = at(at(golden, name), "texts"), *scattered = at(at(golden, name), "scattered");
     for (int round = 0; round < 2; round++) // the second one from the cache
         for (size_t i = 0; i < json_object_array_length(texts); i++) {
-            json_object *row = json_object_array_get_idx(texts, i), *text = at(row, "text");
+            json_object *row = json_object_array_get_idx(texts, i);
+            const struct string text = json_string(at(row, "text"));
+            const struct string pair = json_string(json_object_object_get(row, "pair")); // may be absent
             struct token_list tokens = {0};
-            assert_int_equal(
-                tokenizer_encode(t, json_object_get_string(text), (size_t)json_object_get_string_len(text), &tokens),
-                OK);
-            assert_tokens(at(row, "tokens"), &tokens, json_object_to_json_string(text));
+            assert_int_equal(tokenizer_encode_pair(t, text.data, text.size, pair.data, pair.size, &tokens), OK);
+            assert_tokens(at(row, "tokens"), &tokens, json_object_to_json_string(row));
             token_list_release(&tokens);
             check_decoded(t, row);
         }
@@ -104,6 +104,22 @@ static void test_odd_directory(void **state) {
 static void test_gpt2_pattern(void **state) {
     (void)state;
     check_directory("gpt2");
+}
+
+static void test_modernbert_pairs(void **state) {
+    (void)state;
+    check_directory("modernbert");
+    struct tokenizer *t;
+    struct token_list tokens = {0};
+    assert_int_equal(tokenizer_open(&t, DIRECTORY "modernbert"), OK);
+    assert_int_equal(tokenizer_encode_pair(t, "a", 1, "\xFF", 1, &tokens), DATAERR);
+    assert_int_equal(tokens.count, 0);
+    assert_int_equal(tokenizer_encode(t, "a", 1, &tokens), OK); // without special tokens
+    assert_int_equal(tokens.count, 1);
+    assert_int_equal(chat_template_check(t, "DIR"), DATAERR);
+    assert_string_equal(fail_text(), "DIR: the tokenizer has no token <|im_start|>, which the chat template needs");
+    token_list_release(&tokens);
+    tokenizer_free(&t);
 }
 
 static void read_messages(struct arena *memory, json_object *list, struct message *messages) {
@@ -241,13 +257,13 @@ static void write_file(struct arena *memory, const char *dir, const char *name, 
     assert_int_equal(file_write_atomic(path_join(memory, dir, name), content, size), OK);
 }
 
-// Opens a copy of plain/tokenizer.json in which `from` is replaced by `to`. The failure must contain `expected`.
-static void check_broken(const char *from, const char *to, const char *what) {
+// Opens a copy of a tokenizer.json in which `from` is replaced by `to`. The failure must contain `what`.
+static void check_broken_in(const char *original, const char *from, const char *to, const char *what) {
     char dir[] = "/tmp/caravan-tokenizer-XXXXXX";
     assert_non_null(mkdtemp(dir));
     struct arena memory = {0};
     struct buf content = {0}, changed = {0};
-    assert_int_equal(file_read(DIRECTORY "plain/tokenizer.json", &content), OK);
+    assert_int_equal(file_read(original, &content), OK);
     const char *place = strstr(content.data, from);
     assert_non_null(place);
     assert_int_equal(buf_append(&changed, content.data, (size_t)(place - content.data)), OK);
@@ -255,14 +271,50 @@ static void check_broken(const char *from, const char *to, const char *what) {
     assert_int_equal(buf_puts(&changed, place + strlen(from)), OK);
     write_file(&memory, dir, "tokenizer.json", changed.data, changed.size);
     struct tokenizer *t;
-    assert_int_equal(tokenizer_open(&t, dir), DATAERR);
-    assert_null(t);
+    status result = tokenizer_open(&t, dir);
+    assert_true(!t == (result != OK));
+    if (result == OK) result = chat_template_check(t, dir);
+    assert_int_equal(result, DATAERR);
+    tokenizer_free(&t);
     if (!strstr(fail_text(), what)) FAIL_WITH("\"%s\" does not contain \"%s\"", fail_text(), what);
     if (!strstr(fail_text(), dir)) FAIL_WITH("\"%s\" does not contain the directory", fail_text());
     assert_int_equal(dir_remove(dir), OK);
     buf_release(&content);
     buf_release(&changed);
     arena_release(&memory);
+}
+
+static void check_broken(const char *from, const char *to, const char *what) {
+    check_broken_in(DIRECTORY "plain/tokenizer.json", from, to, what);
+}
+
+static void check_broken_template(const char *from, const char *to, const char *what) {
+    check_broken_in(DIRECTORY "modernbert/tokenizer.json", from, to, what);
+}
+
+static void test_malformed_templates(void **state) {
+    (void)state;
+    check_broken_template("\"type\": \"TemplateProcessing\"", "\"type\": \"BertProcessing\"",
+                          "post_processor: BertProcessing is not supported");
+    check_broken_template("\"special_tokens\"", "\"tokens\"", "post_processor: special_tokens: missing");
+    check_broken_template("\"pair\"", "\"two\"", "post_processor: pair: missing");
+    check_broken_template("\"single\": [", "\"single\": [{\"Sequence\": {\"id\": \"B\"}}, ", "single[0]: Sequence");
+    check_broken_template("\"single\": [", "\"single\": [{\"Special\": {}}, ", "single[0]: neither SpecialToken");
+    check_broken_template("\"single\": [", "\"single\": [{\"Sequence\": {}}, ", "single[0]: id: missing");
+    check_broken_template("\"single\": [", "\"single\": [1, ", "single[0]: not an object");
+    check_broken_template("\"SpecialToken\": {\"id\": \"[CLS]\"", "\"SpecialToken\": {\"id\": \"[END]\"",
+                          "single[0]: special_tokens has no [END]");
+    check_broken_template("\"ids\": [", "\"ids\": [9999, ",
+                          "special_tokens.[CLS].ids[0]: 9999 is not in the vocabulary");
+    check_broken_template("\"ids\": [", "\"ids\": [\"1\", ", "special_tokens.[CLS].ids[0]: not an integer");
+    check_broken_template("\"ids\": [", "\"number\": [", "special_tokens.[CLS].ids: missing");
+    check_broken_template("\"post_processor\": {",
+                          "\"post_processor\": {\"type\": \"Sequence\", \"processors\": [1]}, \"other\": {",
+                          "post_processor: processors[0]: not an object");
+    check_broken("\"post_processor\": {",
+                 "\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [], \"pair\": [], "
+                 "\"special_tokens\": {}}, \"other\": {",
+                 "TemplateProcessing does not suit the chat template");
 }
 
 static void test_malformed_directories(void **state) {
@@ -346,11 +398,13 @@ int main(void) {
         cmocka_unit_test(test_vocab_and_merges),
         cmocka_unit_test(test_odd_directory),
         cmocka_unit_test(test_gpt2_pattern),
+        cmocka_unit_test(test_modernbert_pairs),
         cmocka_unit_test(test_template),
         cmocka_unit_test(test_prompt_expansion),
         cmocka_unit_test(test_offsets_and_bytes),
         cmocka_unit_test(test_long_words_are_near_linear),
         cmocka_unit_test(test_malformed_directories),
+        cmocka_unit_test(test_malformed_templates),
         cmocka_unit_test(test_merges_txt),
         cmocka_unit_test(test_characters_after_unicode9_are_not_reordered),
     };
