@@ -34,6 +34,9 @@ static const struct option tokenize_options[] = {
 static const struct option_table tokenize_table = {
     .program = "caravan tokenize",
     .help = "reads JSON lines {\"text\": ...} or {\"messages\": [...]} and writes {\"tokens\": [...]} for each",
+    .details =
+        "A text, and a pair {\"text\": ..., \"pair\": ...}, get the special tokens of the tokenizer's post_processor:\n"
+        "[CLS] and [SEP] of ModernBERT, none of Qwen2.5-VL.\n",
     .options = tokenize_options,
     .size = sizeof(struct tokenize_options),
 };
@@ -78,23 +81,27 @@ static status tokenize_read_message(struct arena *memory, struct json_object *js
     return OK;
 }
 
-// Appends the line {"tokens": [...]} for an object with a text or with messages.
-static status tokenize_encode(const struct tokenizer *tokenizer, struct json_object *json, struct buf *out) {
-    struct json_object *given, *list;
+// Appends the line {"tokens": [...]} for an object with a text, a pair of texts, or messages. `model` is the directory
+// of the tokenizer.
+static status tokenize_encode(const struct tokenizer *tokenizer, const char *model, struct json_object *json,
+                              struct buf *out) {
+    struct json_object *given, *pair, *list;
     struct arena memory = {0};
     struct token_list tokens = {0};
     status result;
     TRY(json_get(json, "text", json_type_string, &given));
+    TRY(json_get(json, "pair", json_type_string, &pair));
     TRY(json_get(json, "messages", json_type_array, &list));
+    if (pair && !given) return fail(DATAERR, "the object has a pair but no text");
     if (!given == !list)
         return fail(DATAERR,
                     given ? "the object has both text and messages" : "the object has neither text nor messages");
     if (given) {
-        TRY_TO(result, done,
-               tokenizer_encode(tokenizer, json_object_get_string(given), (size_t)json_object_get_string_len(given),
-                                &tokens));
+        const struct string text = json_string(given), other = json_string(pair);
+        TRY_TO(result, done, tokenizer_encode_pair(tokenizer, text.data, text.size, other.data, other.size, &tokens));
     } else {
         size_t count = json_object_array_length(list);
+        TRY_TO(result, done, chat_template_check(tokenizer, model));
         struct message *messages = arena_alloc(&memory, (count + 1) * sizeof *messages);
         if (!messages) TRY_TO(result, done, fail_oom());
         if (!count) TRY_TO(result, done, fail(DATAERR, "messages: empty"));
@@ -180,7 +187,7 @@ int tokenize_main(int argc, char **argv) {
         if (result == OK && !json_object_is_type(json, json_type_object)) result = fail(DATAERR, "not a JSON object");
         if (result == OK)
             result = given.decode ? tokenize_decode(tokenizer, limit, given.skip_special, json, &out)
-                                  : tokenize_encode(tokenizer, json, &out);
+                                  : tokenize_encode(tokenizer, given.model, json, &out);
         json_object_put(json);
         json = NULL;
         if (result != OK) TRY_TO(result, done, fail_prefix(result, "line %zu", lines.number));
