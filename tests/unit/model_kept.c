@@ -169,8 +169,11 @@ static void test_kept_bytes(void **state) {
     struct model_case it;
     case_open(&it, "pairs");
     struct model *model = training_model(&it, "float32", 0, true);
-    struct forward_state fwd = {
-        .weights = model->weights, .transformer = &model->weights->text, .workspace = &model->workspace, .rows = 333};
+    struct forward_state fwd = {.backend = model->backend,
+                                .type = model->weights->type,
+                                .transformer = &model->weights->text,
+                                .workspace = &model->workspace,
+                                .rows = 333};
     for (enum kept_level level = 0; level < KEPT_LEVELS; level++) {
         struct block_activations kept;
         size_t before = model->workspace.live;

@@ -142,7 +142,8 @@ static status generator_compute_step(struct generator *generator) {
     const struct decode_batch *batch = generator->batch;
     enum element type = model->weights->type;
     int64_t hidden_size = model->config.text.hidden_size;
-    struct forward_state fwd = {.weights = model->weights,
+    struct forward_state fwd = {.backend = model->backend,
+                                .type = type,
                                 .transformer = &model->weights->text,
                                 .workspace = workspace,
                                 .rows = batch->rows,

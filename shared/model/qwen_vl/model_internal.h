@@ -6,7 +6,7 @@
 #include "shared/model/rope_angles.h"
 #include "shared/model/qwen_vl/sequence.h"
 #include "shared/model/shared_weights.h"
-#include "shared/model/qwen_vl/transformer.h"
+#include "shared/model/transformer.h"
 #include "shared/model/qwen_vl/weights.h"
 #include "shared/model/workspace.h"
 

@@ -6,17 +6,11 @@
 #ifndef SHARED_MODEL_QWEN_PARAMETERS_H
 #define SHARED_MODEL_QWEN_PARAMETERS_H
 
-#include "shared/model/parameters.h"
 #include "shared/model/qwen_vl/model_config.h"
+#include "shared/model/transformer.h"
 
 enum qwen_group { GROUP_TEXT, GROUP_VISION };
 enum { TEXT_RANGES = 2 }; // of the table; those of the vision tower follow
-
-// A transformer block. The language model's and the tower's differ in which biases exist.
-struct block_params {
-    struct fused_param qkv, out, gate_up, down;
-    struct fused_param norm1, norm2, qkv_bias, out_bias, gate_up_bias, down_bias;
-};
 
 struct qwen_parameters {
     struct parameter_table table;

@@ -121,7 +121,7 @@ static status text_memory_left(struct model *model, const struct forward_state *
         model->workspace_limit = workspace_size(&model->workspace) + (size_t)(info.memory_free / 4 * 3);
     size_t limit = info.memory ? model->workspace_limit : model->workspace.peak;
     const struct transformer *transformer = fwd->transformer;
-    enum element type = fwd->weights->type;
+    enum element type = fwd->type;
     size_t needed = model->workspace.live + text_pass_bytes(transformer, type, fwd->rows, fwd->chunk_rows, true);
     if (needed < limit) *left = limit - needed;
     return OK;
@@ -173,7 +173,7 @@ static status text_keep(struct forward_state *fwd, struct model *model, struct a
     fwd->kept = arena_alloc(arena, (size_t)layers * sizeof *fwd->kept);
     if (!fwd->kept) return fail_oom();
     for (enum kept_level level = 0; level < KEPT_LEVELS; level++)
-        bytes[level] = block_kept_bytes(fwd->transformer, fwd->weights->type, fwd->rows, level);
+        bytes[level] = block_kept_bytes(fwd->transformer, fwd->type, fwd->rows, level);
     if (wanted < 0 && model->backend_info.memory) TRY(text_memory_left(model, fwd, &left));
     for (int i = 0; i < layers; i++) {
         enum kept_level level = wanted < 0 ? KEEP_MLP : (enum kept_level)wanted;
@@ -195,7 +195,8 @@ status text_forward(struct text_state *state, struct model *model, struct arena 
     int64_t hidden_size = model->config.text.hidden_size;
     *state = (struct text_state){.sequence = sequence};
     TRY(text_split_media(state, model, arena, prompt));
-    *fwd = (struct forward_state){.weights = model->weights,
+    *fwd = (struct forward_state){.backend = model->backend,
+                                  .type = model->weights->type,
                                   .transformer = &model->weights->text,
                                   .workspace = workspace,
                                   .rows = sequence->rows,

@@ -136,7 +136,8 @@ static status vision_start(struct vision_state *state, struct model *model, stru
     *state = (struct vision_state){0};
     TRY(grid_of(&state->grid, &model->config, medium));
     TRY(vision_layout_make(&state->layout, arena, &model->config, state->grid));
-    *fwd = (struct forward_state){.weights = model->weights,
+    *fwd = (struct forward_state){.backend = model->backend,
+                                  .type = model->weights->type,
                                   .transformer = &model->weights->vision,
                                   .workspace = workspace,
                                   .rows = grid_patches(state->grid),

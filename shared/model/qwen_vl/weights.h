@@ -10,7 +10,7 @@
 #include "kernels/ops.h"
 #include "shared/model/param_array.h"
 #include "shared/model/safetensors.h"
-#include "shared/model/qwen_vl/transformer.h"
+#include "shared/model/qwen_vl/qwen_parameters.h"
 
 struct weights {
     struct backend *backend;

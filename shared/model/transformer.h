@@ -1,4 +1,4 @@
-// The transformer blocks that the language model and the vision tower are made of, forward and backward:
+// The transformer blocks that every architecture is made of, forward and backward:
 //
 //   n = rmsnorm(x; norm1)         x' = x + out(attention(rope(qkv(n))))
 //   m = rmsnorm(x'; norm2)        y  = x' + down(silu(gate(m)) * up(m))
@@ -9,17 +9,20 @@
 #define SHARED_MODEL_TRANSFORMER_H
 
 #include "shared/model/param_array.h"
-#include "shared/model/qwen_vl/qwen_parameters.h"
 #include "shared/model/workspace.h"
 
-struct weights;
+// The parameters of a block. A bias that does not exist has none.
+struct block_params {
+    struct fused_param qkv, out, gate_up, down;
+    struct fused_param norm1, norm2, qkv_bias, out_bias, gate_up_bias, down_bias;
+};
 
 struct block {
     struct weight *qkv, *out, *gate_up, *down;
     struct tensor norm1, norm2, qkv_bias, out_bias, gate_up_bias, down_bias; // a bias that does not exist is none
 };
 
-// A stack of blocks: the language model's or the vision tower's.
+// A stack of blocks.
 struct transformer {
     const struct block_params *params;
     struct block *blocks;
@@ -52,7 +55,8 @@ enum kept_level {
 
 // The rows of one pass through a transformer. T rows, C = transformer->hidden_size.
 struct forward_state {
-    const struct weights *weights;
+    struct backend *backend;
+    enum element type; // of products and activations
     const struct transformer *transformer;
     struct workspace *workspace;
     int64_t rows;

@@ -1,8 +1,6 @@
-#include "shared/model/qwen_vl/transformer.h"
+#include "shared/model/transformer.h"
 
 #include <assert.h>
-
-#include "shared/model/qwen_vl/weights.h"
 
 static int64_t block_qkv_size(const struct transformer *transformer) {
     return (int64_t)(transformer->heads.query + 2 * transformer->heads.key) * transformer->heads.size;
@@ -15,7 +13,7 @@ static int64_t block_attended_size(const struct transformer *transformer) {
 // The backward pass alone needs rstd and lse; without it they are none.
 static status block_alloc_attention(const struct forward_state *fwd, bool backward, struct block_activations *out) {
     struct workspace *workspace = fwd->workspace;
-    enum element type = fwd->weights->type;
+    enum element type = fwd->type;
     struct heads heads = fwd->transformer->heads;
     assert(fwd->rows > 0 && heads.query % heads.key == 0);
     TRY(workspace_alloc(workspace, type, fwd->rows, block_qkv_size(fwd->transformer), &out->qkv));
@@ -29,7 +27,7 @@ static status block_alloc_attention(const struct forward_state *fwd, bool backwa
 status block_keep(const struct forward_state *fwd, enum kept_level level, struct block_activations *kept) {
     struct workspace *workspace = fwd->workspace;
     const struct transformer *transformer = fwd->transformer;
-    enum element type = fwd->weights->type;
+    enum element type = fwd->type;
     *kept = (struct block_activations){0};
     TRY(workspace_alloc(workspace, type, fwd->rows, transformer->hidden_size, &kept->input));
     if (level < KEEP_ATTENTION) return OK;
@@ -62,7 +60,7 @@ size_t block_work_bytes(const struct transformer *transformer, enum element type
 // *out = what the block keeps, and working memory for the rest but `residual` and `gate_up`.
 static status block_alloc(const struct forward_state *fwd, int index, bool backward, struct block_activations *out) {
     *out = fwd->kept ? fwd->kept[index] : (struct block_activations){0};
-    TRY(workspace_alloc(fwd->workspace, fwd->weights->type, fwd->rows, fwd->transformer->hidden_size, &out->normed));
+    TRY(workspace_alloc(fwd->workspace, fwd->type, fwd->rows, fwd->transformer->hidden_size, &out->normed));
     return out->qkv.buffer ? OK : block_alloc_attention(fwd, backward, out);
 }
 
@@ -75,7 +73,7 @@ static int64_t block_mlp_chunk(const struct forward_state *fwd) {
 }
 
 status forward_norm(struct forward_state *fwd, struct tensor out, struct tensor scale, struct tensor rstd) {
-    struct backend *backend = fwd->weights->backend;
+    struct backend *backend = fwd->backend;
     struct tensor delta = fwd->has_delta ? fwd->delta : (struct tensor){0};
     fwd->has_delta = false;
     return backend->ops->rmsnorm(backend, out, fwd->x, delta, scale, fwd->transformer->eps, rstd);
@@ -83,7 +81,7 @@ status forward_norm(struct forward_state *fwd, struct tensor out, struct tensor 
 
 // From n to m: delta = out(attention(rope(qkv(normed)))), then normed = rmsnorm(x + delta; norm2).
 static status block_attention_forward(struct forward_state *fwd, int index, const struct block_activations *act) {
-    struct backend *backend = fwd->weights->backend;
+    struct backend *backend = fwd->backend;
     const struct operations *ops = backend->ops;
     const struct transformer *transformer = fwd->transformer;
     const struct block *block = &transformer->blocks[index];
@@ -100,7 +98,7 @@ static status block_attention_forward(struct forward_state *fwd, int index, cons
 
 status block_forward(struct forward_state *fwd, int index) {
     assert(index >= 0 && index < fwd->transformer->block_count);
-    struct backend *backend = fwd->weights->backend;
+    struct backend *backend = fwd->backend;
     const struct operations *ops = backend->ops;
     const struct block *block = &fwd->transformer->blocks[index];
     struct workspace_mark mark = workspace_save(fwd->workspace);
@@ -115,8 +113,8 @@ status block_forward(struct forward_state *fwd, int index) {
     int64_t intermediate_size = fwd->transformer->intermediate_size, chunk = block_mlp_chunk(fwd);
     bool kept = act.gate_up.buffer;
     struct tensor hidden_chunk;
-    if (!kept) TRY(workspace_alloc(fwd->workspace, fwd->weights->type, chunk, 2 * intermediate_size, &act.gate_up));
-    TRY(workspace_alloc(fwd->workspace, fwd->weights->type, chunk, intermediate_size, &hidden_chunk));
+    if (!kept) TRY(workspace_alloc(fwd->workspace, fwd->type, chunk, 2 * intermediate_size, &act.gate_up));
+    TRY(workspace_alloc(fwd->workspace, fwd->type, chunk, intermediate_size, &hidden_chunk));
     for (int64_t first = 0; first < fwd->rows; first += chunk) {
         int64_t rows = fwd->rows - first < chunk ? fwd->rows - first : chunk;
         struct tensor gate_up = tensor_rows(act.gate_up, kept ? first : 0, rows);
@@ -137,11 +135,11 @@ static struct tensor block_param_grad(const struct forward_state *fwd, const str
 
 // *out = rows of grad_x in the type of the products: the rows themselves, or a rounded copy.
 static status block_round_grad(struct forward_state *fwd, int64_t first, int64_t rows, struct tensor *out) {
-    struct backend *backend = fwd->weights->backend;
+    struct backend *backend = fwd->backend;
     struct tensor exact = tensor_rows(fwd->grad_x, first, rows);
     *out = exact;
-    if (fwd->weights->type == ELEMENT_F32) return OK;
-    TRY(workspace_alloc(fwd->workspace, fwd->weights->type, rows, exact.columns, out));
+    if (fwd->type == ELEMENT_F32) return OK;
+    TRY(workspace_alloc(fwd->workspace, fwd->type, rows, exact.columns, out));
     return backend->ops->copy(backend, *out, exact);
 }
 
@@ -149,7 +147,7 @@ static status block_round_grad(struct forward_state *fwd, int64_t first, int64_t
 static status block_linear_backward(struct forward_state *fwd, struct tensor grad_in, struct tensor grad_out,
                                     struct tensor in, struct weight *weight, const struct fused_param *param,
                                     const struct fused_param *bias) {
-    struct backend *backend = fwd->weights->backend;
+    struct backend *backend = fwd->backend;
     TRY(backend->ops->linear_grad_weight(backend, block_param_grad(fwd, param), block_param_grad(fwd, bias), grad_out,
                                          in));
     return backend->ops->linear_grad_input(backend, grad_in, grad_out, weight, false);
@@ -158,7 +156,7 @@ static status block_linear_backward(struct forward_state *fwd, struct tensor gra
 // grad_normed [T,C] = the gradient of n through attention.
 static status block_attention_backward(struct forward_state *fwd, int index, struct tensor grad_normed,
                                        const struct block_activations *act) {
-    struct backend *backend = fwd->weights->backend;
+    struct backend *backend = fwd->backend;
     const struct operations *ops = backend->ops;
     const struct transformer *transformer = fwd->transformer;
     const struct block *block = &transformer->blocks[index];
@@ -166,8 +164,8 @@ static status block_attention_backward(struct forward_state *fwd, int index, str
     struct workspace_mark mark = workspace_save(fwd->workspace);
     struct tensor grad_out, grad_attended, grad_qkv;
     TRY(block_round_grad(fwd, 0, fwd->rows, &grad_out));
-    TRY(workspace_alloc(fwd->workspace, fwd->weights->type, fwd->rows, act->attended.columns, &grad_attended));
-    TRY(workspace_alloc(fwd->workspace, fwd->weights->type, fwd->rows, act->qkv.columns, &grad_qkv));
+    TRY(workspace_alloc(fwd->workspace, fwd->type, fwd->rows, act->attended.columns, &grad_attended));
+    TRY(workspace_alloc(fwd->workspace, fwd->type, fwd->rows, act->qkv.columns, &grad_qkv));
     TRY(block_linear_backward(fwd, grad_attended, grad_out, act->attended, block->out, &params->out,
                               &params->out_bias));
     TRY(ops->attention_grad(backend, grad_qkv, grad_attended, act->attended, act->qkv, transformer->attention_scale,
@@ -181,7 +179,7 @@ static status block_attention_backward(struct forward_state *fwd, int index, str
 // The block again, up to its second norm, as far as it was not kept: normed, residual, and the cache that the blocks
 // share.
 static status block_attention_again(struct forward_state *fwd, int index, struct block_activations *act) {
-    struct backend *backend = fwd->weights->backend;
+    struct backend *backend = fwd->backend;
     const struct operations *ops = backend->ops;
     const struct transformer *transformer = fwd->transformer;
     const struct block *block = &transformer->blocks[index];
@@ -201,7 +199,7 @@ static status block_attention_again(struct forward_state *fwd, int index, struct
 
 status block_backward(struct forward_state *fwd, int index) {
     assert(index >= 0 && index < fwd->transformer->block_count && fwd->kept && fwd->kept[index].input.buffer);
-    struct backend *backend = fwd->weights->backend;
+    struct backend *backend = fwd->backend;
     const struct operations *ops = backend->ops;
     const struct block *block = &fwd->transformer->blocks[index];
     const struct block_params *params = &fwd->transformer->params[index];
@@ -217,8 +215,8 @@ status block_backward(struct forward_state *fwd, int index) {
     struct workspace_mark mlp_mark = workspace_save(fwd->workspace);
     bool kept = act.gate_up.buffer;
     struct tensor hidden_chunk; // like gate_up, it is overwritten by its own gradient
-    if (!kept) TRY(workspace_alloc(fwd->workspace, fwd->weights->type, chunk, 2 * intermediate_size, &act.gate_up));
-    TRY(workspace_alloc(fwd->workspace, fwd->weights->type, chunk, intermediate_size, &hidden_chunk));
+    if (!kept) TRY(workspace_alloc(fwd->workspace, fwd->type, chunk, 2 * intermediate_size, &act.gate_up));
+    TRY(workspace_alloc(fwd->workspace, fwd->type, chunk, intermediate_size, &hidden_chunk));
     for (int64_t first = 0; first < fwd->rows; first += chunk) {
         int64_t rows = fwd->rows - first < chunk ? fwd->rows - first : chunk;
         struct tensor in = tensor_rows(act.normed, first, rows), grad_out;
