@@ -1,0 +1,127 @@
+#include "shared/data/consistency_pair.h"
+
+#include <assert.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "shared/base/file.h"
+#include "shared/reward/accuracy.h"
+#include "shared/reward/python_text.h"
+
+static const char consistency_answer[] = "{answer}", consistency_option[] = "{option}";
+
+status consistency_template_read(struct arena *memory, const char *path, struct string *template) {
+    struct buf text = {0};
+    status result;
+    if (!path) {
+        *template = string_of("The final answer is {answer}");
+        return OK;
+    }
+    TRY_TO(result, done, file_read(path, &text));
+    if (!utf8_valid(text.data, text.size)) TRY_TO(result, done, fail(DATAERR, "%s: not UTF-8", path));
+    if (text.size && text.data[text.size - 1] == '\n') text.size--;
+    const struct string content = {text.data, text.size};
+    if (string_find(content, consistency_answer, 0) == SIZE_MAX &&
+        string_find(content, consistency_option, 0) == SIZE_MAX)
+        TRY_TO(result, done, fail(DATAERR, "%s: neither {answer} nor {option}", path));
+    result = arena_string(memory, template, content.data, content.size);
+done:
+    buf_release(&text);
+    return result;
+}
+
+// Returns the option whose letter the answer is, or else the answer.
+static struct string consistency_option_of(struct string answer, const struct string_array *options) {
+    if (answer.size != 1 || answer.data[0] < 'A' || answer.data[0] > 'Z') return answer;
+    const size_t index = (size_t)(answer.data[0] - 'A');
+    return index < options->count && options->data[index].data ? options->data[index] : answer;
+}
+
+// Appends the template with the first {answer} and the first {option} replaced.
+static status consistency_fill(struct buf *out, struct string template, struct string answer, struct string option) {
+    size_t at_answer = string_find(template, consistency_answer, 0);
+    size_t at_option = string_find(template, consistency_option, 0);
+    size_t from = 0;
+    while (at_answer != SIZE_MAX || at_option != SIZE_MAX) {
+        const bool is_answer = at_answer < at_option;
+        size_t *at = is_answer ? &at_answer : &at_option;
+        const struct string value = is_answer ? answer : option;
+        TRY(buf_append(out, template.data + from, *at - from));
+        TRY(buf_append(out, value.data, value.size));
+        from = *at + strlen(is_answer ? consistency_answer : consistency_option);
+        *at = SIZE_MAX;
+    }
+    return buf_append(out, template.data + from, template.size - from);
+}
+
+status consistency_pair_make(struct consistency_pair *pair, struct arena *memory, const struct group *group, size_t i,
+                             struct string template) {
+    const struct prompt *prompt = &group->prompt;
+    struct buf text = {0};
+    status result;
+    *pair = (struct consistency_pair){0};
+    assert(i < group->completion_count);
+    if (!prompt->question.data) return fail(DATAERR, "not a group: prompt.question: missing");
+    const struct string completion = group->completions[i].text, answer = answer_extract(completion);
+    struct string thinking = thinking_extract(completion);
+    if (thinking.data) thinking = python_strip(thinking);
+    if (!thinking.size || !answer.size) return OK;
+
+    TRY_TO(result, done, buf_append(&text, prompt->question.data, prompt->question.size));
+    TRY_TO(result, done, buf_puts(&text, "\n"));
+    pair->thinking = text.size;
+    TRY_TO(result, done, buf_append(&text, thinking.data, thinking.size));
+    TRY_TO(result, done, arena_string(memory, &pair->premise, text.data, text.size));
+    buf_clear(&text);
+    TRY_TO(result, done, consistency_fill(&text, template, answer, consistency_option_of(answer, &prompt->options)));
+    result = arena_string(memory, &pair->hypothesis, text.data, text.size);
+done:
+    buf_release(&text);
+    return result;
+}
+
+size_t consistency_thinking_begin(struct string premise, struct string question) {
+    const size_t size = question.size;
+    if (!question.data) return 0;
+    const bool begins = premise.size > size && premise.data[size] == '\n' && !memcmp(premise.data, question.data, size);
+    return begins ? size + 1 : 0;
+}
+
+// Removes the first tokens of the thinking from those of the premise: `excess`, by which the pair exceeds max_tokens.
+static status consistency_cut(const struct consistency_pair *pair, const struct tokenizer *tokenizer, size_t max_tokens,
+                              size_t excess, struct token_list *premise) {
+    const struct string thinking = string_slice(pair->premise, pair->thinking, pair->premise.size);
+    struct token_list alone = {0};
+    status result = tokenizer_encode(tokenizer, thinking.data, thinking.size, &alone);
+    const size_t count = alone.count < premise->count ? alone.count : premise->count;
+    token_list_release(&alone);
+    TRY(result);
+    if (excess > count)
+        return fail(BAD_SAMPLE, "question and hypothesis alone have %zu tokens, but max_tokens is %zu",
+                    max_tokens + excess - count, max_tokens);
+    int64_t *first = premise->data + (premise->count - count);
+    memmove(first, first + excess, (count - excess) * sizeof *first);
+    premise->count -= excess;
+    return OK;
+}
+
+status consistency_pair_encode(const struct consistency_pair *pair, const struct tokenizer *tokenizer,
+                               size_t max_tokens, struct token_list *out, size_t *cut) {
+    struct token_list premise = {0}, hypothesis = {0};
+    const size_t before = out->count;
+    status result;
+    assert(pair->premise.data && pair->hypothesis.data && pair->thinking <= pair->premise.size);
+    *cut = 0;
+    TRY_TO(result, done, tokenizer_encode(tokenizer, pair->premise.data, pair->premise.size, &premise));
+    TRY_TO(result, done, tokenizer_encode(tokenizer, pair->hypothesis.data, pair->hypothesis.size, &hypothesis));
+    TRY_TO(result, done, tokenizer_add_special_tokens(tokenizer, &premise, &hypothesis, out));
+    if (out->count - before <= max_tokens) goto done;
+    *cut = out->count - before - max_tokens;
+    out->count = before;
+    TRY_TO(result, done, consistency_cut(pair, tokenizer, max_tokens, *cut, &premise));
+    result = tokenizer_add_special_tokens(tokenizer, &premise, &hypothesis, out);
+done:
+    token_list_release(&premise);
+    token_list_release(&hypothesis);
+    return result;
+}
