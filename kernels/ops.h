@@ -231,6 +231,11 @@ struct operations {
     status (*scatter_add)(struct backend *, struct tensor out, struct tensor in, struct tensor index);
     // out += in.
     status (*add)(struct backend *, struct tensor out, struct tensor in);
+    // out[s] = the mean of the rows [begins[s], begins[s + 1]) of in [T,C]; out [S,C], begins I32 [S+1,1], which
+    // increases strictly from 0 to T. The sum is float32, in an order that the number of its rows determines.
+    status (*segment_mean)(struct backend *, struct tensor out, struct tensor in, struct tensor begins);
+    // grad_in[t] = grad_out[s] / (begins[s + 1] - begins[s]), where s is the segment of row t.
+    status (*segment_mean_grad)(struct backend *, struct tensor grad_in, struct tensor grad_out, struct tensor begins);
     // out[P, 3 * temporal_patch_size * patch_size^2] (channel, time, y, x) of U8 frames [frames, height * width * 3].
     // Rows are ordered by time, then by blocks of merge_size x merge_size patches, row by row.
     // Values are (pixel * rescale_factor - image_mean) / image_std in float32.
@@ -265,6 +270,15 @@ struct operations {
     // grad_x += the gradient of x through `out`; grad_scale F32 [1,C] += the gradient of scale (or none).
     status (*rmsnorm_grad)(struct backend *, struct tensor grad_x, struct tensor grad_scale, struct tensor grad_out,
                            struct tensor x, struct tensor scale, struct tensor rstd);
+    // x += delta (which may be none); out = scale * (x - mean) * rstd + bias (or none), in float32, rounded once, with
+    // the mean of x's row and rstd = 1/sqrt(mean((x - mean)^2) + epsilon). scale, bias [1,C]. out may be x.
+    // statistics F32 [T,2] = mean, rstd are stored for the gradient (or none).
+    status (*layernorm)(struct backend *, struct tensor out, struct tensor x, struct tensor delta, struct tensor scale,
+                        struct tensor bias, float epsilon, struct tensor statistics);
+    // grad_x += the gradient of x through `out`; grad_scale, grad_bias F32 [1,C] += the gradients of scale and bias
+    // (each may be none).
+    status (*layernorm_grad)(struct backend *, struct tensor grad_x, struct tensor grad_scale, struct tensor grad_bias,
+                             struct tensor grad_out, struct tensor x, struct tensor scale, struct tensor statistics);
     // out[T,I] = silu(gate) * up; gate_up [T,2I] has gate in its first I columns.
     status (*swiglu)(struct backend *, struct tensor out, struct tensor gate_up);
     // grad_gate_up [T,2I] = the gradient of swiglu; it may be gate_up itself.
@@ -273,6 +287,14 @@ struct operations {
     status (*gelu)(struct backend *, struct tensor out, struct tensor in);
     // grad_in = grad_out * gelu'(in).
     status (*gelu_grad)(struct backend *, struct tensor grad_in, struct tensor grad_out, struct tensor in);
+    // out = in * sigmoid(1.702 in). out may be `in`.
+    status (*quick_gelu)(struct backend *, struct tensor out, struct tensor in);
+    // grad_in = grad_out * quick_gelu'(in); it may be grad_out or `in` itself.
+    status (*quick_gelu_grad)(struct backend *, struct tensor grad_in, struct tensor grad_out, struct tensor in);
+    // out[T,I] = gelu(a) * b; in [T,2I] has a in its first I columns, then b.
+    status (*geglu)(struct backend *, struct tensor out, struct tensor in);
+    // grad_in [T,2I] = the gradient of geglu; it may be `in` itself.
+    status (*geglu_grad)(struct backend *, struct tensor grad_in, struct tensor grad_out, struct tensor in);
 
     // ---- attention ----
 

@@ -68,6 +68,11 @@ GUARDED(scatter, (struct backend * backend, struct tensor out, struct tensor in,
 GUARDED(scatter_add, (struct backend * backend, struct tensor out, struct tensor in, struct tensor index),
         (backend, out, in, index))
 GUARDED(add, (struct backend * backend, struct tensor out, struct tensor in), (backend, out, in))
+GUARDED(segment_mean, (struct backend * backend, struct tensor out, struct tensor in, struct tensor begins),
+        (backend, out, in, begins))
+GUARDED(segment_mean_grad,
+        (struct backend * backend, struct tensor grad_in, struct tensor grad_out, struct tensor begins),
+        (backend, grad_in, grad_out, begins))
 GUARDED(patchify, (struct backend * backend, struct tensor out, struct tensor frames, const struct patch_shape *shape),
         (backend, out, frames, shape))
 GUARDED(weight_new, (struct backend * backend, struct weight **out, struct tensor plain, bool prepack),
@@ -91,12 +96,26 @@ GUARDED(rmsnorm_grad,
         (struct backend * backend, struct tensor grad_x, struct tensor grad_scale, struct tensor grad_out,
          struct tensor x, struct tensor scale, struct tensor rstd),
         (backend, grad_x, grad_scale, grad_out, x, scale, rstd))
+GUARDED(layernorm,
+        (struct backend * backend, struct tensor out, struct tensor x, struct tensor delta, struct tensor scale,
+         struct tensor bias, float epsilon, struct tensor statistics),
+        (backend, out, x, delta, scale, bias, epsilon, statistics))
+GUARDED(layernorm_grad,
+        (struct backend * backend, struct tensor grad_x, struct tensor grad_scale, struct tensor grad_bias,
+         struct tensor grad_out, struct tensor x, struct tensor scale, struct tensor statistics),
+        (backend, grad_x, grad_scale, grad_bias, grad_out, x, scale, statistics))
 GUARDED(swiglu, (struct backend * backend, struct tensor out, struct tensor gate_up), (backend, out, gate_up))
 GUARDED(swiglu_grad,
         (struct backend * backend, struct tensor grad_gate_up, struct tensor grad_out, struct tensor gate_up),
         (backend, grad_gate_up, grad_out, gate_up))
 GUARDED(gelu, (struct backend * backend, struct tensor out, struct tensor in), (backend, out, in))
 GUARDED(gelu_grad, (struct backend * backend, struct tensor grad_in, struct tensor grad_out, struct tensor in),
+        (backend, grad_in, grad_out, in))
+GUARDED(quick_gelu, (struct backend * backend, struct tensor out, struct tensor in), (backend, out, in))
+GUARDED(quick_gelu_grad, (struct backend * backend, struct tensor grad_in, struct tensor grad_out, struct tensor in),
+        (backend, grad_in, grad_out, in))
+GUARDED(geglu, (struct backend * backend, struct tensor out, struct tensor in), (backend, out, in))
+GUARDED(geglu_grad, (struct backend * backend, struct tensor grad_in, struct tensor grad_out, struct tensor in),
         (backend, grad_in, grad_out, in))
 GUARDED(kv_cache_new,
         (struct backend * backend, struct kv_cache **out, enum element type, int layers, int64_t rows,

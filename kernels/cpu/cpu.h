@@ -217,6 +217,8 @@ status cpu_supports(struct cpu_backend *cpu, enum element type);
     X(scatter)                                                                                                         \
     X(scatter_add)                                                                                                     \
     X(add)                                                                                                             \
+    X(segment_mean)                                                                                                    \
+    X(segment_mean_grad)                                                                                               \
     X(patchify)                                                                                                        \
     X(weight_new)                                                                                                      \
     X(weight_free)                                                                                                     \
@@ -225,10 +227,16 @@ status cpu_supports(struct cpu_backend *cpu, enum element type);
     X(linear_grad_weight)                                                                                              \
     X(rmsnorm)                                                                                                         \
     X(rmsnorm_grad)                                                                                                    \
+    X(layernorm)                                                                                                       \
+    X(layernorm_grad)                                                                                                  \
     X(swiglu)                                                                                                          \
     X(swiglu_grad)                                                                                                     \
     X(gelu)                                                                                                            \
     X(gelu_grad)                                                                                                       \
+    X(quick_gelu)                                                                                                      \
+    X(quick_gelu_grad)                                                                                                 \
+    X(geglu)                                                                                                           \
+    X(geglu_grad)                                                                                                      \
     X(kv_cache_new)                                                                                                    \
     X(kv_cache_free)                                                                                                   \
     X(rope)                                                                                                            \

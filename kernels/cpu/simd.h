@@ -86,6 +86,13 @@ struct simd {
     // grad_x += the gradient of x; sums (or NULL) += the gradient of scale.
     void (*rmsnorm_grad)(struct row_view grad_x, float *sums, struct row_view grad_out, struct row_view x,
                          struct row_view scale, int64_t count, float rstd);
+    // x += delta (none if its data is NULL); out = scale * (x - mean) * rstd + bias (none if its data is NULL).
+    // statistics = mean, rstd.
+    void (*layernorm)(struct row_view out, struct row_view x, struct row_view delta, struct row_view scale,
+                      struct row_view bias, int64_t count, float epsilon, float statistics[2]);
+    // grad_x += the gradient of x; scale_sums and bias_sums (each may be NULL) += the gradients of scale and bias.
+    void (*layernorm_grad)(struct row_view grad_x, float *scale_sums, float *bias_sums, struct row_view grad_out,
+                           struct row_view x, struct row_view scale, int64_t count, const float statistics[2]);
     // out = silu(gate) * up, where silu(gate) is rounded to the type of gate.
     void (*swiglu)(struct row_view out, struct row_view gate, struct row_view up, int64_t count);
     // grad_gate may be gate, and grad_up may be up.
@@ -95,6 +102,15 @@ struct simd {
     void (*gelu)(struct row_view out, struct row_view in, int64_t count);
     // grad_in = grad_out * gelu'(in).
     void (*gelu_grad)(struct row_view grad_in, struct row_view grad_out, struct row_view in, int64_t count);
+    // out = in * sigmoid(1.702 in).
+    void (*quick_gelu)(struct row_view out, struct row_view in, int64_t count);
+    // grad_in = grad_out * quick_gelu'(in).
+    void (*quick_gelu_grad)(struct row_view grad_in, struct row_view grad_out, struct row_view in, int64_t count);
+    // out = gelu(a) * b.
+    void (*geglu)(struct row_view out, struct row_view a, struct row_view b, int64_t count);
+    // grad_a may be a, and grad_b may be b.
+    void (*geglu_grad)(struct row_view grad_a, struct row_view grad_b, struct row_view grad_out, struct row_view a,
+                       struct row_view b, int64_t count);
     // Rotates the pairs (x[i], x[i + half]) by the angles of cos and sin, or by the negative angles if `back`.
     void (*rope)(float *x, const float *cos, const float *sin, int64_t half, bool back);
     // Returns the maximum; NaN is ignored.

@@ -155,13 +155,21 @@ bool tensor_aligned16(struct tensor t);
     X(scatter)                                                                                                         \
     X(scatter_add)                                                                                                     \
     X(add)                                                                                                             \
+    X(segment_mean)                                                                                                    \
+    X(segment_mean_grad)                                                                                               \
     X(patchify)                                                                                                        \
     X(rmsnorm)                                                                                                         \
     X(rmsnorm_grad)                                                                                                    \
+    X(layernorm)                                                                                                       \
+    X(layernorm_grad)                                                                                                  \
     X(swiglu)                                                                                                          \
     X(swiglu_grad)                                                                                                     \
     X(gelu)                                                                                                            \
-    X(gelu_grad)
+    X(gelu_grad)                                                                                                       \
+    X(quick_gelu)                                                                                                      \
+    X(quick_gelu_grad)                                                                                                 \
+    X(geglu)                                                                                                           \
+    X(geglu_grad)
 
 #define CUDA_OPTIMIZER_OPERATIONS(X)                                                                                   \
     X(square_sum)                                                                                                      \

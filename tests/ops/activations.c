@@ -1,5 +1,5 @@
-// swiglu, gelu and their gradients, against double precision; and exp, which all of them use, by units of the last
-// place.
+// swiglu, geglu, gelu, quick_gelu and their gradients, against double precision; and exp, which all of them use, by
+// units of the last place.
 #include "tests/ops/harness.h"
 
 #include <math.h>
@@ -66,6 +66,74 @@ static void activations_check_gelu(struct harness *h) {
     harness_near(h, "grad_in", grad_in, want_grad, 1e-6, 1e-6);
 }
 
+static void activations_check_geglu(struct harness *h) {
+    int64_t rows = harness_range(h, 1, 20), columns = harness_range(h, 1, 200);
+    enum element type = harness_float_type(h);
+    harness_case(h, "geglu %lld x %lld, type %d", (long long)rows, (long long)columns, type);
+    struct tensor in = harness_tensor(h, type, rows, 2 * columns, FILL_EDGES, 2);
+    struct tensor out = harness_tensor(h, type, rows, columns, FILL_NORMAL, 1);
+    struct tensor grad_out = harness_tensor(h, type, rows, columns, FILL_NORMAL, 1);
+    struct tensor grad_in = harness_tensor(h, type, rows, 2 * columns, FILL_NORMAL, 1);
+    double *x = harness_doubles(h, in), *g = harness_doubles(h, grad_out), *want = harness_doubles(h, out),
+           *want_grad = harness_doubles(h, grad_in);
+    harness_ok(h, h->ops->geglu(h->backend, out, in));
+    harness_ok(h, h->ops->geglu_grad(h->backend, grad_in, grad_out, in));
+    int64_t row = harness_range(h, 0, rows - 1);
+    struct tensor alone = harness_tensor(h, type, 1, columns, FILL_ZERO, 0);
+    harness_ok(h, h->ops->geglu(h->backend, alone, tensor_rows(in, row, 1)));
+    harness_equal(h, "a row alone", alone, tensor_rows(out, row, 1));
+    harness_ok(h, h->ops->geglu_grad(h->backend, in, grad_out, in));
+    harness_equal(h, "grad_in in place", in, grad_in);
+    double most = 1; // an error of Phi counts by its factors
+    for (int64_t i = 0; i < rows * columns; i++) {
+        int64_t a = i / columns * 2 * columns + i % columns, b = a + columns;
+        double phi = activations_phi(x[a]);
+        most = fmax(most, fmax(fabs(x[b]), fabs(g[i])) * (1 + fmin(fabs(x[a]), 6)) + fabs(g[i] * x[b]));
+        want[i] = x[a] * phi * x[b];
+        want_grad[a] = g[i] * x[b] * (phi + x[a] * exp(-x[a] * x[a] / 2) / sqrt(2 * M_PI));
+        want_grad[b] = g[i] * x[a] * phi;
+    }
+    harness_near(h, "out", out, want, 4e-7 * most, 4e-7);
+    harness_near(h, "grad_in", grad_in, want_grad, 1e-6 * most, 1e-6);
+}
+
+static void activations_check_quick_gelu(struct harness *h) {
+    int64_t rows = harness_range(h, 1, 20), columns = harness_range(h, 1, 400);
+    enum element type = harness_float_type(h);
+    harness_case(h, "quick_gelu %lld x %lld, type %d", (long long)rows, (long long)columns, type);
+    struct tensor in = harness_tensor(h, type, rows, columns, FILL_EDGES, 2);
+    struct tensor out = harness_tensor(h, type, rows, columns, FILL_NORMAL, 1);
+    struct tensor grad_out = harness_tensor(h, type, rows, columns, FILL_NORMAL, 1);
+    struct tensor grad_in = harness_tensor(h, type, rows, columns, FILL_NORMAL, 1);
+    double *x = harness_doubles(h, in), *g = harness_doubles(h, grad_out), *want = harness_doubles(h, out),
+           *want_grad = harness_doubles(h, grad_in);
+    harness_ok(h, h->ops->quick_gelu(h->backend, out, in));
+    harness_ok(h, h->ops->quick_gelu_grad(h->backend, grad_in, grad_out, in));
+    harness_ok(h, h->ops->quick_gelu_grad(h->backend, grad_out, grad_out, in));
+    harness_equal(h, "grad_in in place of grad_out", grad_out, grad_in);
+    harness_ok(h, h->ops->quick_gelu(h->backend, in, in));
+    harness_equal(h, "out in place", in, out);
+    for (int64_t i = 0; i < rows * columns; i++) {
+        double s = activations_sigmoid(1.702 * x[i]);
+        want[i] = x[i] * s;
+        want_grad[i] = g[i] * s * (1 + 1.702 * x[i] * (1 - s));
+    }
+    harness_near(h, "out", out, want, 1e-6, 1e-6);
+    harness_near(h, "grad_in", grad_in, want_grad, 2e-6, 2e-6);
+}
+
+static void activations_check_refusals(struct harness *h) {
+    harness_case(h, "refusals");
+    struct tensor four = harness_dense(h, ELEMENT_F32, 3, 4, FILL_NORMAL, 1), two = tensor_columns(four, 0, 2);
+    struct tensor numbers = harness_dense(h, ELEMENT_I32, 3, 4, FILL_ZERO, 0);
+    harness_broken(h, h->ops->geglu(h->backend, four, four), "geglu of one half");
+    harness_broken(h, h->ops->geglu(h->backend, tensor_rows(two, 0, 2), four), "geglu of more rows");
+    harness_broken(h, h->ops->geglu_grad(h->backend, two, two, four), "a gradient of one half");
+    harness_broken(h, h->ops->quick_gelu(h->backend, two, four), "quick_gelu of more columns");
+    harness_broken(h, h->ops->quick_gelu(h->backend, four, numbers), "quick_gelu of integers");
+    harness_broken(h, h->ops->quick_gelu_grad(h->backend, four, two, four), "a gradient of fewer columns");
+}
+
 // exp over its whole range: two units of the last place, 0 far below, infinite far above, NaN for NaN.
 static void activations_check_exp(struct harness *h) {
     enum { count = 20011 };
@@ -89,7 +157,10 @@ static void activations_check(struct harness *h) {
     for (int i = 0; i < 25; i++) {
         activations_check_swiglu(h);
         activations_check_gelu(h);
+        activations_check_geglu(h);
+        activations_check_quick_gelu(h);
     }
+    activations_check_refusals(h);
     if (h->cpu) activations_check_exp(h);
 }
 
@@ -110,6 +181,16 @@ static status activations_run_swiglu_grad(void *context) {
     return t->h->ops->swiglu_grad(t->h->backend, t->grad_gate_up, t->out, t->gate_up);
 }
 
+static status activations_run_geglu(void *context) {
+    struct activation_timing *t = context;
+    return t->h->ops->geglu(t->h->backend, t->out, t->gate_up);
+}
+
+static status activations_run_geglu_grad(void *context) {
+    struct activation_timing *t = context;
+    return t->h->ops->geglu_grad(t->h->backend, t->grad_gate_up, t->out, t->gate_up);
+}
+
 static status activations_run_gelu(void *context) {
     struct activation_timing *t = context;
     return t->h->ops->gelu(t->h->backend, t->grad_gate_up, t->gate_up);
@@ -126,6 +207,8 @@ static void activations_time_all(struct harness *h) {
                                       harness_dense(h, type, rows, inner, FILL_NORMAL, 1)};
         harness_time(h, 0, 3 * bytes, activations_run_swiglu, &t, "%s swiglu 2200x2560", name);
         harness_time(h, 0, 5 * bytes, activations_run_swiglu_grad, &t, "%s swiglu_grad 2200x2560", name);
+        harness_time(h, 0, 3 * bytes, activations_run_geglu, &t, "%s geglu 2200x2560", name);
+        harness_time(h, 0, 5 * bytes, activations_run_geglu_grad, &t, "%s geglu_grad 2200x2560", name);
         harness_time(h, 0, 4 * bytes, activations_run_gelu, &t, "%s gelu 2200x5120", name);
     }
 }

@@ -118,8 +118,8 @@ void harness_time(struct harness *h, double flops, double bytes, status (*work)(
 
 // ---- the suites ----
 
-extern const struct suite suite_memory, suite_gather_scatter, suite_patchify, suite_linear, suite_lm_head,
-    suite_optimizer, suite_pairs, suite_attention, suite_rmsnorm, suite_activations, suite_logits, suite_decode_batch,
-    suite_graph;
+extern const struct suite suite_memory, suite_gather_scatter, suite_segment_mean, suite_patchify, suite_linear,
+    suite_lm_head, suite_optimizer, suite_pairs, suite_attention, suite_rmsnorm, suite_layernorm, suite_activations,
+    suite_logits, suite_decode_batch, suite_graph;
 
 #endif

@@ -8,9 +8,9 @@
 #include "tests/ops/versions.h"
 
 static const struct suite *const suites[] = {
-    &suite_memory,    &suite_gather_scatter, &suite_patchify,  &suite_linear,  &suite_lm_head,
-    &suite_optimizer, &suite_pairs,          &suite_attention, &suite_rmsnorm, &suite_activations,
-    &suite_logits,    &suite_decode_batch,   &suite_graph};
+    &suite_memory,    &suite_gather_scatter, &suite_segment_mean, &suite_patchify,     &suite_linear,
+    &suite_lm_head,   &suite_optimizer,      &suite_pairs,        &suite_attention,    &suite_rmsnorm,
+    &suite_layernorm, &suite_activations,    &suite_logits,       &suite_decode_batch, &suite_graph};
 
 static void harness_check_suite(struct harness *h, const struct suite *suite, uint64_t stream) {
     struct harness_state *s = h->state;
