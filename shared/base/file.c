@@ -270,6 +270,11 @@ char *path_join(struct arena *arena, const char *dir, const char *name) {
     return arena_printf(arena, "%s%s%s", dir, dir[strlen(dir) - 1] == '/' ? "" : "/", name);
 }
 
+const char *path_base_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
 char *path_parent(struct arena *arena, const char *path) {
     const char *slash = strrchr(path, '/');
     if (!slash) return arena_strndup(arena, ".", 1);

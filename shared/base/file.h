@@ -98,6 +98,9 @@ bool path_exists(const char *path);
 // Returns "dir/name", or `name` alone if it is absolute or `dir` is NULL or empty. NULL when memory is short.
 char *path_join(struct arena *arena, const char *dir, const char *name);
 
+// Returns what stands behind the last slash, in the path itself.
+const char *path_base_name(const char *path);
+
 // Returns the directory of a path: "." for a bare name, "/" for one in the root. NULL when memory is short.
 char *path_parent(struct arena *arena, const char *path);
 

@@ -10,6 +10,7 @@
 
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
+#include "shared/model/optimizer_options.h"
 
 struct model;
 
@@ -237,11 +238,6 @@ struct train_result {
     int64_t prompt_tokens;
 };
 
-struct optimizer_options {
-    double lr, beta1, beta2, eps, weight_decay;
-    double max_grad_norm; // 0: off
-};
-
 // Adds the gradient of `weight` times the group's loss to the gradients: forward, loss, backward. BAD_SAMPLE as in
 // model_check; DATAERR: the loss is not finite; BUG unless the model was opened for training, here and in all that
 // follow.
@@ -266,7 +262,7 @@ status model_save(struct model *model, const char *dir);
 status model_save_state(struct model *model, const char *dir);
 
 // Returns the bytes of the tensors that model_save_state writes, and, if `whole`, those of model_save.
-uint64_t model_saved_bytes(const struct model *model, bool whole);
+uint64_t model_saved_bytes(struct model *model, bool whole);
 
 // Reads the training state from `dir`. DATAERR names what is missing or does not fit.
 status model_load_state(struct model *model, const char *dir);

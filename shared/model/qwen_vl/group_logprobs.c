@@ -59,7 +59,7 @@ static status group_head_backward(const struct head_state *head, struct model *m
     const struct operations *ops = model->backend->ops;
     const struct sequence *sequence = text->sequence;
     const struct qwen_parameters *params = model->params;
-    const struct param_array *grads = &model->trainer->grads;
+    const struct param_array *grads = &model->trainer->optimizer.grads;
     int64_t hidden_size = model->config.text.hidden_size;
     struct workspace *workspace = &model->workspace;
     struct workspace_mark mark = workspace_save(workspace);
@@ -233,7 +233,7 @@ status model_accumulate(struct model *model, const struct model_prompt *prompt,
     if (nonzero) TRY_TO(result, done, group_head_backward(&head, model, &text, dlogprobs));
     workspace_restore(workspace, mark);
     if (prompt->media_count) trainer->vision_has_grad = true;
-    if (nonzero) TRY_TO(result, done, text_backward(&text, model, &arena, &trainer->grads));
+    if (nonzero) TRY_TO(result, done, text_backward(&text, model, &arena, &trainer->optimizer.grads));
 done:
     text_release(&text, model);
     workspace_restore(workspace, (struct workspace_mark){0});

@@ -1,123 +1,122 @@
-// What a model in training writes for other programs: a model directory like the one that it was opened from, its
+// What a model in training writes: a model directory like the one that it was opened from, its training state, its
 // gradients, and published or lent weights.
 #include <assert.h>
-#include <dirent.h>
-#include <errno.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "shared/base/file.h"
+#include "shared/model/checkpoint_files.h"
 #include "shared/model/qwen_vl/trainer.h"
+#include "shared/model/training_state.h"
 #include "shared/model/weights_hash.h"
 
-static const char *model_base_name(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
-// One file of the directory: the tensors [first, end) of the opened store, with their present values. A stored head of
-// a tied model is the embedding.
-static status model_save_tensors(struct model *model, const struct stored_tensor **found, const char *path,
-                                 size_t first, size_t end) {
+// The parameter whose values a tensor of the opened store gets. A stored head of a tied model is the embedding.
+static const struct parameter *model_stored_parameter(const struct model *model, const struct stored_tensor **found,
+                                                      const struct stored_tensor *stored) {
     const struct parameter_table *table = model->table;
-    struct safetensors_writer *writer = NULL;
-    status result = OK;
-    assert(first < end && end <= safetensors_count(model->store));
-    TRY_TO(result, failed, safetensors_create(&writer, path, safetensors_at(model->store, first), end - first, true));
-    for (size_t i = first; i < end; i++) {
-        const struct stored_tensor *stored = safetensors_at(model->store, i);
-        size_t index = 0;
-        while (index < table->count && found[index] != stored) index++;
-        if (index == table->count) {
-            if (strcmp(stored->name, "lm_head.weight") != 0)
-                TRY_TO(result, failed, fail(BUG, "%s belongs to no parameter", stored->name));
-            index = model->params->embedding.first;
-        }
-        TRY_TO(result, failed,
-               parameter_download(model->backend, &model->weights->values, &model->weights->remainders,
-                                  &table->list[index], stored->type, safetensors_sink, writer));
-    }
-    return safetensors_finish(&writer);
-failed:
-    safetensors_abort(&writer);
-    return result;
+    size_t index = 0;
+    while (index < table->count && found[index] != stored) index++;
+    return &table->list[index < table->count ? index : model->params->embedding.first];
 }
 
 status model_save(struct model *model, const char *dir) {
     if (!model->trainer) return fail(BUG, "the model was not opened for training");
     struct arena arena = {0};
-    DIR *entries = NULL;
+    size_t count = safetensors_count(model->store);
     status result = OK;
     const struct stored_tensor **found = arena_alloc(&arena, model->table->count * sizeof *found);
-    if (!found) TRY_TO(result, done, fail_oom());
+    const struct parameter **params = arena_alloc(&arena, count * sizeof *params);
+    if (!found || !params) TRY_TO(result, done, fail_oom());
     TRY_TO(result, done, dir_make(dir));
     TRY_TO(result, done, parameter_table_match(model->table, model->store, found));
-    size_t count = safetensors_count(model->store);
-    for (size_t first = 0, end; first < count; first = end) {
-        const char *file = safetensors_at(model->store, first)->file;
-        for (end = first + 1; end < count && strcmp(safetensors_at(model->store, end)->file, file) == 0;) end++;
-        char *path = path_join(&arena, dir, model_base_name(file));
+    for (size_t i = 0; i < count; i++)
+        params[i] = model_stored_parameter(model, found, safetensors_at(model->store, i));
+    for (size_t first = 0, end; first < count; first = end) { // one file after another
+        const struct stored_tensor *tensors = safetensors_at(model->store, first);
+        for (end = first + 1; end < count && strcmp(safetensors_at(model->store, end)->file, tensors->file) == 0;)
+            end++;
+        char *path = path_join(&arena, dir, path_base_name(tensors->file));
         if (!path) TRY_TO(result, done, fail_oom());
-        TRY_TO(result, done, model_save_tensors(model, found, path, first, end));
+        TRY_TO(result, done,
+               checkpoint_write_tensors(model->backend, &model->weights->values, &model->weights->remainders, path,
+                                        tensors, params + first, end - first, true));
     }
-    entries = opendir(model->dir);
-    if (!entries) TRY_TO(result, done, fail(DATAERR, "%s: %s", model->dir, strerror(errno)));
-    for (;;) { // copies what is neither weights nor training state
-        errno = 0;
-        const struct dirent *entry = readdir(entries);
-        if (!entry && errno) TRY_TO(result, done, fail(DATAERR, "%s: %s", model->dir, strerror(errno)));
-        if (!entry) break;
-        const char *name = entry->d_name;
-        if (name[0] == '.' || strcmp(name, TRAINING_TENSORS) == 0 || strcmp(name, TRAINING_COUNTERS) == 0) continue;
-        size_t i = 0;
-        while (i < count && strcmp(model_base_name(safetensors_at(model->store, i)->file), name) != 0) i++;
-        if (i < count) continue;
-        char *source = path_join(&arena, model->dir, name), *target = path_join(&arena, dir, name);
-        if (!source || !target) TRY_TO(result, done, fail_oom());
-        struct stat info;
-        if (stat(source, &info)) TRY_TO(result, done, fail(DATAERR, "%s: %s", source, strerror(errno)));
-        if (!S_ISREG(info.st_mode)) continue;
-        struct file_map map;
-        TRY_TO(result, done, file_map_open(&map, source));
-        result = file_write_atomic(target, map.data, map.size);
-        file_map_release(&map);
-        if (result != OK) goto done;
-    }
+    TRY_TO(result, done, checkpoint_copy_files(model->dir, dir, model->store, NULL));
     TRY_TO(result, done, dir_sync(dir));
 done:
-    if (entries) closedir(entries);
     arena_release(&arena);
     return result;
+}
+
+// Everything that a training state consists of.
+struct model_state {
+    struct state_array arrays[4];
+    struct state_counter counters[3];
+};
+
+static struct training_state model_get_state(struct model *model, struct model_state *it) {
+    static const struct param_array none;
+    struct trainer *trainer = model->trainer;
+    *it = (struct model_state){
+        .arrays = {{"master", &model->weights->values, &model->weights->remainders},
+                   {"first", &trainer->optimizer.exp_avg, &none},
+                   {"second", &trainer->optimizer.exp_avg_sq, &none},
+                   {"reference", &trainer->reference, &trainer->reference_remainders}},
+        .counters = {{"step", &trainer->optimizer.steps[GROUP_TEXT]},
+                     {"tower_step", &trainer->optimizer.steps[GROUP_VISION]},
+                     {"version", &model->version}},
+    };
+    return (struct training_state){model->backend, model->table,
+                                   it->arrays,     sizeof it->arrays / sizeof *it->arrays,
+                                   it->counters,   sizeof it->counters / sizeof *it->counters};
+}
+
+status model_save_state(struct model *model, const char *dir) {
+    if (!model->trainer) return fail(BUG, "the model was not opened for training");
+    struct model_state it;
+    const struct training_state state = model_get_state(model, &it);
+    return training_state_save(&state, dir);
+}
+
+status model_load_state(struct model *model, const char *dir) {
+    if (!model->trainer) return fail(BUG, "the model was not opened for training");
+    struct model_state it;
+    const struct training_state state = model_get_state(model, &it);
+    for (int i = 0; i < 2; i++) shared_weights_begin_change(&model->trainer->lent[i]);
+    TRY(training_state_load(&state, dir));
+    model->weights->hash_known = false;
+    return OK;
+}
+
+uint64_t model_saved_bytes(struct model *model, bool whole) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; whole && i < safetensors_count(model->store); i++) {
+        const struct stored_tensor *tensor = safetensors_at(model->store, i);
+        bytes += (uint64_t)stored_tensor_count(tensor) * element_size(tensor->type);
+    }
+    struct model_state it;
+    const struct training_state state = model_get_state(model, &it);
+    return bytes + training_state_bytes(&state);
 }
 
 status model_save_grads(struct model *model, const char *path) {
     if (!model->trainer) return fail(BUG, "the model was not opened for training");
     const struct parameter_table *table = model->table;
-    const struct param_array none = {0};
+    const struct param_array none = {0}, *grads = &model->trainer->optimizer.grads;
     struct arena arena = {0};
-    struct safetensors_writer *writer = NULL;
     status result = OK;
     const struct stored_tensor **found = arena_alloc(&arena, table->count * sizeof *found);
     struct stored_tensor *tensors = arena_alloc(&arena, table->count * sizeof *tensors);
-    if (!found || !tensors) TRY_TO(result, done, fail_oom());
+    const struct parameter **params = arena_alloc(&arena, table->count * sizeof *params);
+    if (!found || !tensors || !params) TRY_TO(result, done, fail_oom());
     TRY_TO(result, done, parameter_table_match(table, model->store, found));
     size_t count = 0;
     for (size_t i = 0; i < table->count; i++) {
-        const struct parameter *parameter = &table->list[i];
-        if (parameter->offset >= model->trainer->elements) continue;
-        tensors[count++] = parameter_stored(parameter, found[i]->name, ELEMENT_F32);
+        if (!param_array_has(grads, &table->list[i])) continue;
+        params[count] = &table->list[i];
+        tensors[count++] = parameter_stored(&table->list[i], found[i]->name, ELEMENT_F32);
     }
-    TRY_TO(result, done, safetensors_create(&writer, path, tensors, count, true));
-    for (size_t i = 0; i < table->count; i++) {
-        if (table->list[i].offset >= model->trainer->elements) continue;
-        TRY_TO(result, done,
-               parameter_download(model->backend, &model->trainer->grads, &none, &table->list[i], ELEMENT_F32,
-                                  safetensors_sink, writer));
-    }
-    result = safetensors_finish(&writer);
+    result = checkpoint_write_tensors(model->backend, grads, &none, path, tensors, params, count, true);
 done:
-    safetensors_abort(&writer);
     arena_release(&arena);
     return result;
 }
@@ -135,22 +134,18 @@ status model_publish(struct model *model, bool reference, const char *path, uint
     TRY(model_published(model, reference, &values, hash));
     const struct parameter_table *table = model->table;
     enum element type = model->weights->type;
-    struct safetensors_writer *writer = NULL;
-    struct stored_tensor *tensors = NULL;
+    struct arena arena = {0};
     status result = OK;
-    TRY_TO(result, done, NEW(&tensors, table->count));
+    struct stored_tensor *tensors = arena_alloc(&arena, table->count * sizeof *tensors);
+    const struct parameter **params = arena_alloc(&arena, table->count * sizeof *params);
+    if (!tensors || !params) TRY_TO(result, done, fail_oom());
     for (size_t i = 0; i < table->count; i++) {
-        const struct parameter *parameter = &table->list[i];
-        tensors[i] = parameter_stored(parameter, parameter->name, type);
+        params[i] = &table->list[i];
+        tensors[i] = parameter_stored(&table->list[i], table->list[i].name, type);
     }
-    TRY_TO(result, done, safetensors_create(&writer, path, tensors, table->count, false));
-    for (size_t i = 0; i < table->count; i++)
-        TRY_TO(result, done,
-               parameter_download(model->backend, values, &none, &table->list[i], type, safetensors_sink, writer));
-    result = safetensors_finish(&writer);
+    result = checkpoint_write_tensors(model->backend, values, &none, path, tensors, params, table->count, false);
 done:
-    safetensors_abort(&writer);
-    free(tensors);
+    arena_release(&arena);
     return result;
 }
 

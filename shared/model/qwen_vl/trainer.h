@@ -1,23 +1,15 @@
-// All training state: gradients, both moments, step counts, and the reference, an exponential moving average (EMA) of
-// the weights.
+// All training state: the optimizer's, and the reference, an exponential moving average (EMA) of the weights.
 #ifndef SHARED_MODEL_TRAINER_H
 #define SHARED_MODEL_TRAINER_H
 
+#include "shared/model/model_optimizer.h"
 #include "shared/model/qwen_vl/model_internal.h"
 
-// The files of the training state beside a checkpoint.
-#define TRAINING_TENSORS  "training.safetensors"
-#define TRAINING_COUNTERS "training.json"
-
 struct trainer {
-    int64_t elements;                              // trained ones: the first of the parameter table's elements
-    int range_count;                               // the parameter table's ranges with trained elements
-    struct param_array grads, exp_avg, exp_avg_sq; // of the trained ranges; those of vectors are float32
-    struct param_array reference;                  // in the form of the weights; no array: there is no reference
+    struct optimizer optimizer;
+    struct param_array reference; // in the form of the weights; no array: there is no reference
     struct param_array reference_remainders;
     struct shared_weights lent[2]; // the weights and the reference, for other processes; zeroed: not lent
-    int64_t step;                  // optimizer steps
-    int64_t vision_step;           // those of them in which the vision tower had a gradient
     bool vision_has_grad;          // a group with media was accumulated since the last step
 };
 
