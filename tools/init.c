@@ -91,7 +91,7 @@ static status init_make_tokenizer(const struct init_options *given, const char *
                         (long long)vocabulary, BPE_BYTE_TOKENS + QWEN_ADDED_TOKENS));
         if (fixed && vocabulary - QWEN_ADDED_TOKENS < limit) limit = vocabulary - QWEN_ADDED_TOKENS;
         TRY_TO(result, done, file_read(given->train_tokenizer, &content));
-        result = tokenizer_train(dir, content.data, content.size, (size_t)limit);
+        result = tokenizer_train(dir, TOKENIZER_QWEN, content.data, content.size, (size_t)limit);
         if (result == DATAERR) fail_prefix(result, "%s", given->train_tokenizer);
         goto done;
     }

@@ -209,7 +209,8 @@ static status bpe_train_merge_pairs(struct bpe_trainer *t, struct buf *merges, s
     return result;
 }
 
-status bpe_train(struct vocab *v, struct buf *merges, const char *text, size_t size, size_t vocab_size) {
+status bpe_train(struct vocab *v, struct buf *merges, const char *pattern, const char *text, size_t size,
+                 size_t vocab_size) {
     static const struct {
         int first, last;
     } ranges[] = {{0x21, 0x7E}, {0xA1, 0xAC}, {0xAE, 0xFF}, {0, 0x20}, {0x7F, 0xA0}, {0xAD, 0xAD}};
@@ -227,8 +228,7 @@ status bpe_train(struct vocab *v, struct buf *merges, const char *text, size_t s
             TRY_TO(result, done, vocab_add(v, token, length, (int64_t)v->size));
         }
     assert(v->size == BPE_BYTE_TOKENS);
-    TRY_TO(result, done,
-           pre_tokenizer_add_split(&words, pre_tokenizer_qwen2, strlen(pre_tokenizer_qwen2), SPLIT_ISOLATED));
+    TRY_TO(result, done, pre_tokenizer_add_split(&words, pattern, strlen(pattern), SPLIT_ISOLATED));
     TRY_TO(result, done, normalize_text(NORMALIZE_NFC, text, size, &normalized, &text, &size));
     TRY_TO(result, done, pre_tokenizer_run(&words, text, size, bpe_train_count_word, &t));
     for (size_t i = 0; i < t.word_count; i++) TRY_TO(result, done, bpe_train_count_pairs(&t, (uint32_t)i, 1));

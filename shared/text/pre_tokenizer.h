@@ -15,6 +15,9 @@ enum { PRE_TOKENIZER_STEPS = 8 };
 // Qwen2's pattern, which a model directory without tokenizer.json implies.
 extern const char pre_tokenizer_qwen2[];
 
+// GPT-2's pattern, which a ByteLevel step implies.
+extern const char pre_tokenizer_gpt2[];
+
 // What a Split step does with its matches and with the text between them.
 enum split_behavior {
     SPLIT_ISOLATED,       // both become words

@@ -9,14 +9,28 @@
 #include "shared/text/chat_template.h"
 #include "shared/text/pre_tokenizer.h"
 
-// The added tokens of Qwen2.5-VL in the order of their ids. The first 14 are special.
-static const char *const qwen_tokens[QWEN_ADDED_TOKENS] = {
+// The added tokens in the order of their ids. The first ones are special.
+static const char *const qwen_tokens[] = {
     "<|endoftext|>",  "<|im_start|>",   "<|im_end|>",    "<|object_ref_start|>", "<|object_ref_end|>", "<|box_start|>",
     "<|box_end|>",    "<|quad_start|>", "<|quad_end|>",  "<|vision_start|>",     "<|vision_end|>",     "<|vision_pad|>",
     "<|image_pad|>",  "<|video_pad|>",  "<tool_call>",   "</tool_call>",         "<|fim_prefix|>",     "<|fim_middle|>",
     "<|fim_suffix|>", "<|fim_pad|>",    "<|repo_name|>", "<|file_sep|>"};
-enum { QWEN_SPECIAL_TOKENS = 14 };
+static const char *const modernbert_tokens[] = {"[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"};
 static_assert(sizeof qwen_tokens / sizeof *qwen_tokens == QWEN_ADDED_TOKENS, "one string a token");
+static_assert(sizeof modernbert_tokens / sizeof *modernbert_tokens == MODERNBERT_ADDED_TOKENS, "one string a token");
+enum { MODERNBERT_CLS = 1, MODERNBERT_SEP = 2 };
+
+// What the kinds of tokenizers differ in.
+static const struct tokenizer_train_kind {
+    const char *const *tokens;
+    size_t count, special_count;
+    const char *lstrip; // the token that takes the white space before it
+    const char *pattern;
+} kinds[] = {
+    [TOKENIZER_QWEN] = {qwen_tokens, QWEN_ADDED_TOKENS, 14, "", pre_tokenizer_qwen2},
+    [TOKENIZER_MODERNBERT] = {modernbert_tokens, MODERNBERT_ADDED_TOKENS, MODERNBERT_ADDED_TOKENS, "[MASK]",
+                              pre_tokenizer_gpt2},
+};
 
 static status tokenizer_train_write(const char *dir, const char *name, const struct buf *content) {
     struct arena memory = {0};
@@ -37,27 +51,54 @@ status tokenizer_save_chat_template(const char *dir) {
 }
 
 // Appends the fields that tokenizer.json and tokenizer_config.json have in common, and the closing brace.
-static status tokenizer_train_print_token(struct buf *out, size_t index) {
+static status tokenizer_train_print_token(struct buf *out, const struct tokenizer_train_kind *kind, size_t index) {
     return buf_printf(out,
-                      "\"content\": \"%s\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, "
+                      "\"content\": \"%s\", \"single_word\": false, \"lstrip\": %s, \"rstrip\": false, "
                       "\"normalized\": false, \"special\": %s}",
-                      qwen_tokens[index], index < QWEN_SPECIAL_TOKENS ? "true" : "false");
+                      kind->tokens[index], strcmp(kind->tokens[index], kind->lstrip) ? "false" : "true",
+                      index < kind->special_count ? "true" : "false");
 }
 
-static status tokenizer_train_print_json(struct buf *out, const struct vocab *v, const struct buf *merges) {
+// Appends pre_tokenizer, post_processor and decoder.
+static status tokenizer_train_print_qwen(struct buf *out) {
     static const char byte_level[] =
         "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": false, \"use_regex\": false}";
-    TRY(buf_puts(out,
-                 "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": ["));
-    for (size_t i = 0; i < QWEN_ADDED_TOKENS; i++) {
-        TRY(buf_printf(out, "%s\n    {\"id\": %zu, ", i ? "," : "", v->size + i));
-        TRY(tokenizer_train_print_token(out, i));
-    }
-    TRY(buf_puts(out, "\n  ],\n  \"normalizer\": {\"type\": \"NFC\"},\n  \"pre_tokenizer\": {\"type\": \"Sequence\", "
+    TRY(buf_puts(out, "  \"pre_tokenizer\": {\"type\": \"Sequence\", "
                       "\"pretokenizers\": [{\"type\": \"Split\", \"pattern\": {\"Regex\": "));
     TRY(json_print_string(out, pre_tokenizer_qwen2, strlen(pre_tokenizer_qwen2)));
     TRY(buf_printf(out, "}, \"behavior\": \"Isolated\", \"invert\": false}, %s]},\n", byte_level));
-    TRY(buf_printf(out, "  \"post_processor\": %s,\n  \"decoder\": %s,\n", byte_level, byte_level));
+    return buf_printf(out, "  \"post_processor\": %s,\n  \"decoder\": %s,\n", byte_level, byte_level);
+}
+
+// The same: [CLS] text [SEP], and [CLS] text [SEP] pair [SEP]. `first` is the id of the first added token.
+static status tokenizer_train_print_modernbert(struct buf *out, size_t first) {
+    static const char byte_level[] =
+        "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": true}";
+    static const char cls[] = "{\"SpecialToken\": {\"id\": \"[CLS]\", \"type_id\": 0}}",
+                      sep[] = "{\"SpecialToken\": {\"id\": \"[SEP]\", \"type_id\": 0}}",
+                      a[] = "{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}",
+                      b[] = "{\"Sequence\": {\"id\": \"B\", \"type_id\": 0}}";
+    TRY(buf_printf(out, "  \"pre_tokenizer\": %s,\n  \"post_processor\": {\"type\": \"TemplateProcessing\",\n",
+                   byte_level));
+    TRY(buf_printf(out, "    \"single\": [%s, %s, %s],\n    \"pair\": [%s, %s, %s, %s, %s],\n", cls, a, sep, cls, a,
+                   sep, b, sep));
+    TRY(buf_printf(out,
+                   "    \"special_tokens\": {\"[CLS]\": {\"id\": \"[CLS]\", \"ids\": [%zu], \"tokens\": [\"[CLS]\"]}, "
+                   "\"[SEP]\": {\"id\": \"[SEP]\", \"ids\": [%zu], \"tokens\": [\"[SEP]\"]}}},\n",
+                   first + MODERNBERT_CLS, first + MODERNBERT_SEP));
+    return buf_printf(out, "  \"decoder\": %s,\n", byte_level);
+}
+
+static status tokenizer_train_print_json(struct buf *out, enum tokenizer_kind kind, const struct vocab *v,
+                                         const struct buf *merges) {
+    TRY(buf_puts(out,
+                 "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": ["));
+    for (size_t i = 0; i < kinds[kind].count; i++) {
+        TRY(buf_printf(out, "%s\n    {\"id\": %zu, ", i ? "," : "", v->size + i));
+        TRY(tokenizer_train_print_token(out, &kinds[kind], i));
+    }
+    TRY(buf_puts(out, "\n  ],\n  \"normalizer\": {\"type\": \"NFC\"},\n"));
+    TRY(kind == TOKENIZER_QWEN ? tokenizer_train_print_qwen(out) : tokenizer_train_print_modernbert(out, v->size));
     TRY(buf_puts(out, "  \"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, "
                       "\"continuing_subword_prefix\": \"\", \"end_of_word_suffix\": \"\", \"fuse_unk\": false, "
                       "\"byte_fallback\": false, \"ignore_merges\": false,\n    \"vocab\": {"));
@@ -79,33 +120,41 @@ static status tokenizer_train_print_json(struct buf *out, const struct vocab *v,
     return buf_puts(out, "]}\n}\n");
 }
 
-status tokenizer_train(const char *dir, const char *text, size_t size, size_t vocab_size) {
+// Appends tokenizer_config.json. `first` is the id of the first added token.
+static status tokenizer_train_print_config(struct buf *out, enum tokenizer_kind kind, size_t first) {
+    TRY(buf_puts(out, "{\n  \"add_prefix_space\": false,\n  \"added_tokens_decoder\": {"));
+    for (size_t i = 0; i < kinds[kind].count; i++) {
+        TRY(buf_printf(out, "%s\n    \"%zu\": {", i ? "," : "", first + i));
+        TRY(tokenizer_train_print_token(out, &kinds[kind], i));
+    }
+    TRY(buf_puts(out, "\n  },\n  \"clean_up_tokenization_spaces\": false,\n  \"split_special_tokens\": false,\n"));
+    if (kind == TOKENIZER_MODERNBERT)
+        return buf_puts(out, "  \"cls_token\": \"[CLS]\",\n  \"mask_token\": \"[MASK]\",\n"
+                             "  \"model_input_names\": [\"input_ids\", \"attention_mask\"],\n"
+                             "  \"model_max_length\": 8192,\n  \"pad_token\": \"[PAD]\",\n"
+                             "  \"sep_token\": \"[SEP]\",\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n"
+                             "  \"unk_token\": \"[UNK]\"\n}\n");
+    TRY(buf_puts(out, "  \"add_bos_token\": false,\n  \"additional_special_tokens\": ["));
+    for (size_t i = 1; i < kinds[kind].special_count; i++)
+        TRY(buf_printf(out, "%s\"%s\"", i > 1 ? ", " : "", kinds[kind].tokens[i]));
+    TRY(buf_puts(out, "],\n  \"bos_token\": null,\n  \"chat_template\": "));
+    TRY(json_print_string(out, chat_template_jinja, strlen(chat_template_jinja)));
+    return buf_puts(out, ",\n  \"eos_token\": \"<|im_end|>\",\n  \"errors\": \"replace\",\n"
+                         "  \"model_max_length\": 131072,\n  \"pad_token\": \"<|endoftext|>\",\n"
+                         "  \"tokenizer_class\": \"Qwen2Tokenizer\",\n  \"unk_token\": null\n}\n");
+}
+
+status tokenizer_train(const char *dir, enum tokenizer_kind kind, const char *text, size_t size, size_t vocab_size) {
     struct vocab v = {0};
     struct buf merges = {0}, out = {0};
     status result;
-    TRY_TO(result, done, bpe_train(&v, &merges, text, size, vocab_size));
-    TRY_TO(result, done, tokenizer_train_print_json(&out, &v, &merges));
+    TRY_TO(result, done, bpe_train(&v, &merges, kinds[kind].pattern, text, size, vocab_size));
+    TRY_TO(result, done, tokenizer_train_print_json(&out, kind, &v, &merges));
     TRY_TO(result, done, tokenizer_train_write(dir, "tokenizer.json", &out));
     buf_clear(&out);
-    TRY_TO(result, done,
-           buf_puts(&out, "{\n  \"add_bos_token\": false,\n  \"add_prefix_space\": false,\n"
-                          "  \"added_tokens_decoder\": {"));
-    for (size_t i = 0; i < QWEN_ADDED_TOKENS; i++) {
-        TRY_TO(result, done, buf_printf(&out, "%s\n    \"%zu\": {", i ? "," : "", v.size + i));
-        TRY_TO(result, done, tokenizer_train_print_token(&out, i));
-    }
-    TRY_TO(result, done, buf_puts(&out, "\n  },\n  \"additional_special_tokens\": ["));
-    for (size_t i = 1; i < QWEN_SPECIAL_TOKENS; i++)
-        TRY_TO(result, done, buf_printf(&out, "%s\"%s\"", i > 1 ? ", " : "", qwen_tokens[i]));
-    TRY_TO(result, done, buf_puts(&out, "],\n  \"bos_token\": null,\n  \"chat_template\": "));
-    TRY_TO(result, done, json_print_string(&out, chat_template_jinja, strlen(chat_template_jinja)));
-    TRY_TO(result, done,
-           buf_puts(&out, ",\n  \"clean_up_tokenization_spaces\": false,\n  \"eos_token\": \"<|im_end|>\",\n"
-                          "  \"errors\": \"replace\",\n  \"model_max_length\": 131072,\n"
-                          "  \"pad_token\": \"<|endoftext|>\",\n  \"split_special_tokens\": false,\n"
-                          "  \"tokenizer_class\": \"Qwen2Tokenizer\",\n  \"unk_token\": null\n}\n"));
+    TRY_TO(result, done, tokenizer_train_print_config(&out, kind, v.size));
     TRY_TO(result, done, tokenizer_train_write(dir, "tokenizer_config.json", &out));
-    TRY_TO(result, done, tokenizer_save_chat_template(dir));
+    if (kind == TOKENIZER_QWEN) result = tokenizer_save_chat_template(dir);
 done:
     buf_release(&out);
     buf_release(&merges);

@@ -1,4 +1,5 @@
-// Learns a small tokenizer from text and writes its files, which transformers loads as a Qwen2 tokenizer.
+// Learns a small tokenizer from text and writes its files, which transformers loads: a Qwen2 tokenizer, or one with the
+// settings of ModernBERT.
 #ifndef SHARED_TEXT_TOKENIZER_TRAIN_H
 #define SHARED_TEXT_TOKENIZER_TRAIN_H
 
@@ -6,12 +7,15 @@
 
 #include "shared/base/status.h"
 
-enum { QWEN_ADDED_TOKENS = 22 }; // the added tokens of Qwen2.5-VL
+enum tokenizer_kind { TOKENIZER_QWEN, TOKENIZER_MODERNBERT };
 
-// Learns up to `vocab_size` tokens from the text and writes tokenizer.json, tokenizer_config.json and
-// chat_template.json to a directory. The added tokens follow the learned ones. DATAERR when the text is not UTF-8,
-// UNAVAILABLE when a file cannot be written.
-status tokenizer_train(const char *dir, const char *text, size_t size, size_t vocab_size);
+// The added tokens of Qwen2.5-VL; [UNK], [CLS], [SEP], [PAD] and [MASK].
+enum { QWEN_ADDED_TOKENS = 22, MODERNBERT_ADDED_TOKENS = 5 };
+
+// Learns up to `vocab_size` tokens from the text and writes tokenizer.json, tokenizer_config.json and, of Qwen's kind,
+// chat_template.json to a directory. The added tokens of the kind follow the learned ones. DATAERR when the text is not
+// UTF-8, UNAVAILABLE when a file cannot be written.
+status tokenizer_train(const char *dir, enum tokenizer_kind kind, const char *text, size_t size, size_t vocab_size);
 
 // Writes chat_template.json, the chat template of Qwen2.5-VL in the form that transformers reads, to a directory.
 status tokenizer_save_chat_template(const char *dir);

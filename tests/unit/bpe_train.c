@@ -4,6 +4,7 @@
 
 #include "shared/base/file.h"
 #include "shared/text/bpe_train.h"
+#include "shared/text/pre_tokenizer.h"
 #include "shared/text/tokenizer.h"
 #include "shared/text/tokenizer_train.h"
 
@@ -14,7 +15,7 @@ static void test_known_merges(void **state) {
     static const char text[] = "ab ab ab\nab ab\nabc";
     struct vocab v = {0};
     struct buf merges = {0};
-    assert_int_equal(bpe_train(&v, &merges, text, sizeof text - 1, 1000), OK);
+    assert_int_equal(bpe_train(&v, &merges, pre_tokenizer_qwen2, text, sizeof text - 1, 1000), OK);
     assert_string_equal(merges.data, "a b\n\xC4\xA0 ab\n");
     assert_int_equal(v.size, 258);
     assert_int_equal(vocab_token_to_id(&v, "!", 1), 0);
@@ -28,7 +29,7 @@ static void test_equal_counts_prefer_lower_ids(void **state) {
     static const char text[] = "xy xy dc dc";
     struct vocab v = {0};
     struct buf merges = {0};
-    assert_int_equal(bpe_train(&v, &merges, text, sizeof text - 1, 257), OK);
+    assert_int_equal(bpe_train(&v, &merges, pre_tokenizer_qwen2, text, sizeof text - 1, 257), OK);
     assert_string_equal(merges.data, "d c\n"); // only one merge, because vocab_size is 257
     vocab_release(&v);
     buf_release(&merges);
@@ -40,7 +41,7 @@ static void test_overlaps_and_long_words(void **state) {
     memset(text, 'a', sizeof text);
     struct vocab v = {0};
     struct buf merges = {0};
-    assert_int_equal(bpe_train(&v, &merges, text, sizeof text, 260), OK);
+    assert_int_equal(bpe_train(&v, &merges, pre_tokenizer_qwen2, text, sizeof text, 260), OK);
     assert_string_equal(merges.data, "a a\naa aa\naaaa aaaa\naaaaaaaa aaaaaaaa\n");
     vocab_release(&v);
     buf_release(&merges);
@@ -50,11 +51,11 @@ static void test_edges(void **state) {
     (void)state;
     struct vocab v = {0};
     struct buf merges = {0};
-    assert_int_equal(bpe_train(&v, &merges, NULL, 0, 1000), OK);
+    assert_int_equal(bpe_train(&v, &merges, pre_tokenizer_qwen2, NULL, 0, 1000), OK);
     assert_int_equal(v.size, 256);
     assert_int_equal(merges.size, 0);
     vocab_release(&v);
-    assert_int_equal(bpe_train(&v, &merges, "\xFF", 1, 1000), DATAERR);
+    assert_int_equal(bpe_train(&v, &merges, pre_tokenizer_qwen2, "\xFF", 1, 1000), DATAERR);
     vocab_release(&v);
     buf_release(&merges);
 }
@@ -67,7 +68,7 @@ static void test_trained_tokenizer_loads(void **state) {
     struct token_list tokens = {0};
     struct tokenizer *t;
     assert_int_equal(file_read("tests/unit/bpe_train.c", &text), OK);
-    assert_int_equal(tokenizer_train(dir, text.data, text.size, 500), OK);
+    assert_int_equal(tokenizer_train(dir, TOKENIZER_QWEN, text.data, text.size, 500), OK);
     if (tokenizer_open(&t, dir) != OK) print_error("%s\n", fail_text());
     assert_non_null(t);
     assert_int_equal(tokenizer_vocab_size(t), 500 + QWEN_ADDED_TOKENS);
@@ -85,6 +86,31 @@ static void test_trained_tokenizer_loads(void **state) {
     assert_int_equal(dir_remove(dir), OK);
 }
 
+static void test_trained_modernbert_tokenizer(void **state) {
+    (void)state;
+    static const char text[] = "the cat and the dog, the cat and the dog";
+    char dir[] = "/tmp/caravan-train-XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    struct token_list tokens = {0};
+    struct buf decoded = {0};
+    struct arena memory = {0};
+    struct tokenizer *t;
+    assert_int_equal(tokenizer_train(dir, TOKENIZER_MODERNBERT, text, sizeof text - 1, 270), OK);
+    assert_int_equal(tokenizer_open(&t, dir), OK);
+    assert_false(path_exists(path_join(&memory, dir, "chat_template.json")));
+    assert_int_equal(tokenizer_encode_pair(t, "the cat\n [MASK]", 15, "the dog", 7, &tokens), OK);
+    const int64_t first = tokenizer_vocab_size(t) - MODERNBERT_ADDED_TOKENS;
+    assert_int_equal(tokens.data[0], first + 1);                // [CLS]
+    assert_int_equal(tokens.data[tokens.count - 1], first + 2); // [SEP]
+    assert_int_equal(tokenizer_decode_utf8(t, tokens.data, tokens.count, false, &decoded), OK);
+    assert_string_equal(decoded.data, "[CLS]the cat[MASK][SEP]the dog[SEP]");
+    tokenizer_free(&t);
+    token_list_release(&tokens);
+    buf_release(&decoded);
+    arena_release(&memory);
+    assert_int_equal(dir_remove(dir), OK);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_known_merges),
@@ -92,6 +118,7 @@ int main(void) {
         cmocka_unit_test(test_overlaps_and_long_words),
         cmocka_unit_test(test_edges),
         cmocka_unit_test(test_trained_tokenizer_loads),
+        cmocka_unit_test(test_trained_modernbert_tokenizer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
