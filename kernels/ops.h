@@ -67,6 +67,10 @@ struct tensor {
 //   a branch after a prompt             prefix = the prompt's rows, kv_begin = the branch's rows, visible 1, causal
 //   a decoded token, j-th of its branch q_len 1, visible j + 1
 //   a window of the vision tower        prefix_len 0, visible = its rows, not causal
+//   a text of an encoder's local layer  the same, and only the cache rows kv_begin + j with |i - j| <= window
+// A span with a window is not causal and has no prefix, and each of its query rows sees a cache row. The bits of a
+// query row depend on the cache rows that it sees and on its index in the span; a window that hides nothing changes
+// none.
 struct attention_span {
     int64_t q_begin; // among the rows of `qkv`
     int64_t q_len;
@@ -75,6 +79,7 @@ struct attention_span {
     int64_t kv_begin;
     int64_t visible;
     bool causal;
+    int64_t window; // 0: none
 };
 
 struct heads {

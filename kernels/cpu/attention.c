@@ -3,7 +3,7 @@
 // A task computes one tile of query rows (q_tile.h): its scores for every visible key, their softmax, and the weighted
 // sum of values. The scores of a tile fit into the second-level cache, so nothing is rescaled on the way, unlike in
 // FlashAttention. Each score and each output is one chain of fused multiply-adds, in the order of d or of cache rows;
-// softmax adds its exponentials in sixteen lanes by index within the range.
+// softmax adds its exponentials in sixteen lanes, counted from the first cache row of the range that the row sees.
 //
 // The loops over elements are in attention_tiles.inc. The plain formula is the double-precision reference in
 // tests/ops/attention.c.
@@ -49,6 +49,7 @@ static void attention_tile(void *context, int task, int thread) {
         }
         for (int i = 0; i < count; i++) {
             simd->scores_exp(row_scores + runs[i].column, runs[i].visible, runs[i].len, max[row], sums);
+            memset(row_scores + runs[i].column - runs[i].hidden, 0, (size_t)runs[i].hidden * sizeof *scores);
         }
         sum[row] = simd->sum_lanes(sums);
     }

@@ -18,7 +18,8 @@
 enum {
     batch_floats = 2 << 20, // of grad tiles in a batch
     batch_tiles = 512,
-    kv_rows = 96, // cache rows per task of the second pass
+    kv_rows = 96,        // cache rows per task of the second pass
+    window_kv_rows = 24, // cache rows at a time where a window hides some of them from some rows
 };
 
 static_assert(kv_rows % kv_block == 0, "a task of the second pass has whole blocks of keys");
@@ -117,6 +118,8 @@ static void attention_grad_queries(void *context, int task, int thread) {
             int64_t at = row * job->columns + runs[i].column;
             simd->scores_grad(grad.p + at, grad.grad_scores + at, runs[i].visible, runs[i].len, lse, delta[row],
                               job->scale);
+            memset(grad.p + at - runs[i].hidden, 0, (size_t)runs[i].hidden * sizeof(float));
+            memset(grad.grad_scores + at - runs[i].hidden, 0, (size_t)runs[i].hidden * sizeof(float));
         }
     }
     memset(rows, 0, (size_t)(tile->rows * width) * sizeof *rows);
@@ -142,6 +145,22 @@ static void attention_grad_add(const struct attention_grad_job *job, float *sums
     job->cpu->simd.av_tile(sums, job->width, dense, 1, kv_rows, keys, vectors, job->width, rows, job->width);
 }
 
+// Adds a tile's rows to the gradients of the cache rows [begin, end) of one of its ranges, at most kv_rows.
+static void attention_grad_add_rows(const struct attention_grad_job *job, const struct q_tile *tile,
+                                    const struct grad_tile *grad, const struct kv_range *range, int64_t begin,
+                                    int64_t end) {
+    int row = range->row_begin, row_end = range->row_begin + range->rows;
+    while (kv_range_end(tile, range, row) <= begin - range->kv_begin) row++; // rows that do not see `begin`
+    while (kv_range_first(tile, range, row_end - 1) >= end - range->kv_begin) row_end--;
+    assert(row < row_end);
+    int64_t from = row * job->columns + range->column + begin - range->kv_begin;
+    int64_t to = (tile->kv_head * job->kv_len + begin - job->kv_begin) * job->width;
+    attention_grad_add(job, job->grad_values + to, grad->p + from, (int)(end - begin),
+                       grad->grad_out + row * job->width, row_end - row);
+    attention_grad_add(job, job->grad_keys + to, grad->grad_scores + from, (int)(end - begin),
+                       grad->q + row * job->width, row_end - row);
+}
+
 // Adds to the gradients of up to kv_rows cache rows of one key/value head, over all tiles of the batch.
 static void attention_grad_keys_values(void *context, int task, int thread) {
     (void)thread;
@@ -157,16 +176,10 @@ static void attention_grad_keys_values(void *context, int task, int thread) {
             int64_t range_end = range->kv_begin + kv_range_len(tile, range);
             int64_t begin = task_begin > range->kv_begin ? task_begin : range->kv_begin;
             int64_t end = task_end < range_end ? task_end : range_end;
-            if (begin >= end) continue;
-            int row = range->row_begin, row_end = range->row_begin + range->rows;
-            while (kv_range_visible(tile, range, row) <= begin - range->kv_begin) row++; // rows that do not see `begin`
-            assert(row < row_end);
-            int64_t from = row * job->columns + range->column + begin - range->kv_begin;
-            int64_t to = (head * job->kv_len + begin - job->kv_begin) * job->width;
-            attention_grad_add(job, job->grad_values + to, grad.p + from, (int)(end - begin),
-                               grad.grad_out + row * job->width, row_end - row);
-            attention_grad_add(job, job->grad_keys + to, grad.grad_scores + from, (int)(end - begin),
-                               grad.q + row * job->width, row_end - row);
+            bool window = kv_range_first(tile, range, range->row_begin + range->rows - 1) > 0;
+            for (int64_t step = window ? window_kv_rows : kv_rows; begin < end; begin += step) {
+                attention_grad_add_rows(job, tile, &grad, range, begin, begin + step < end ? begin + step : end);
+            }
         }
     }
 }

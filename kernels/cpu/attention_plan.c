@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <stdlib.h>
 
+#include "kernels/attention_span.h"
 #include "kernels/cpu/attention_tiles.h"
 #include "kernels/cpu/cpu.h"
 #include "shared/base/memory.h"
@@ -14,18 +15,6 @@ enum {
     thread_scores = 160 << 10, // floats of scores that a thread should use at a time
     tasks_per_thread = 4,
 };
-
-// Whether the spans name no negative range and cover each of `rows` query rows once; only the number of covered rows is
-// checked, not whether spans overlap.
-static bool attention_plan_spans_valid(const struct attention_span *spans, size_t count, int64_t rows) {
-    for (size_t i = 0; i < count; i++) {
-        const struct attention_span *span = &spans[i];
-        if (span->q_begin < 0 || span->q_len < 0 || span->q_begin + span->q_len > rows) return false;
-        if (span->prefix_begin < 0 || span->prefix_len < 0) return false;
-        if (span->kv_begin < 0 || span->visible < 0 || span->prefix_len + span->visible < 1) return false;
-    }
-    return true;
-}
 
 // Finds the cache rows that the spans name.
 static void attention_plan_find_extent(struct attention_plan *plan, size_t count) {
@@ -64,7 +53,7 @@ status cpu_attention_plan_new(struct backend *backend, struct attention_plan **o
     CHECK(heads.key > 0 && heads.query % heads.key == 0);
     int64_t rows = 0;
     for (size_t i = 0; i < count; i++) rows += spans[i].q_len;
-    CHECK(attention_plan_spans_valid(spans, count, rows));
+    for (size_t i = 0; i < count; i++) CHECK(attention_span_valid(&spans[i], rows));
     CHECK(tensor_none(cache_slots) || tensor_is(cache_slots, ELEMENT_I32, rows, 1));
     struct attention_plan *plan;
     TRY(NEW(&plan, 1));

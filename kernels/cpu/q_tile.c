@@ -3,6 +3,7 @@
 
 #include <assert.h>
 
+#include "kernels/attention_span.h"
 #include "kernels/cpu/attention_tiles.h"
 
 enum {
@@ -13,14 +14,6 @@ enum {
 static_assert(q_tile_max % q_panel == 0, "the panels of a full tile are full");
 
 // ---- spans ----
-
-static int64_t q_tile_span_visible(const struct attention_span *span, int64_t query) {
-    return span->visible + (span->causal ? query : 0);
-}
-
-int64_t attention_span_kv_len(const struct attention_span *span) {
-    return span->q_len > 0 ? q_tile_span_visible(span, span->q_len - 1) : span->visible;
-}
 
 static int64_t q_tile_span_rows(const struct attention_span *span, struct heads heads) {
     return span->q_len * (heads.query / heads.key);
@@ -55,7 +48,9 @@ size_t q_tiles_split(const struct attention_span *spans, size_t count, struct he
 int64_t q_tiles_score_columns(const struct attention_span *spans, size_t count) {
     int64_t longest = 0;
     for (size_t i = 0; i < count; i++) {
-        int64_t columns = kv_block_align(spans[i].prefix_len) + kv_block_align(attention_span_kv_len(&spans[i]));
+        int64_t own = attention_span_kv_len(&spans[i]), window = spans[i].window;
+        if (window > 0 && window < own && q_tile_max + 2 * window < own) own = q_tile_max + 2 * window;
+        int64_t columns = kv_block_align(spans[i].prefix_len) + kv_block_align(own);
         if (columns > longest) longest = columns;
     }
     int64_t columns = longest + score_slack + 3 * kv_block;
@@ -79,11 +74,13 @@ void q_tile_init(struct q_tile *tile, const struct attention_span *spans, struct
         own_column += kv_block_align(span->prefix_len) + 2 * kv_block;
     }
     for (int64_t row = start.row; tile->rows < start.rows; span++, row = 0) {
-        struct kv_range range = {.row_begin = tile->rows, .kv_begin = span->kv_begin, .column = own_column};
+        int64_t begin = attention_span_first(span, row / group); // no row of the tile sees an earlier one
+        struct kv_range range = {.row_begin = tile->rows, .kv_begin = span->kv_begin + begin, .column = own_column};
         for (; row < q_tile_span_rows(span, heads) && tile->rows < start.rows; row++, tile->rows++) {
             tile->token[tile->rows] = span->q_begin + row / group;
             tile->head[tile->rows] = kv_head * group + (int)(row % group);
-            tile->visible[tile->rows] = q_tile_span_visible(span, row / group);
+            tile->first[tile->rows] = attention_span_first(span, row / group) - begin;
+            tile->end[tile->rows] = attention_span_end(span, row / group) - begin;
         }
         range.rows = tile->rows - range.row_begin;
         if (range.rows > 0) tile->range[tile->ranges++] = range;
@@ -96,8 +93,11 @@ int q_tile_score_runs(const struct q_tile *tile, int row, struct score_run runs[
     for (const struct kv_range *range = tile->range; range < tile->range + tile->ranges; range++) {
         if (row < range->row_begin || row >= range->row_begin + range->rows) continue;
         assert(count < 2);
-        runs[count++] = (struct score_run){
-            .column = range->column, .visible = kv_range_visible(tile, range, row), .len = kv_range_len(tile, range)};
+        int64_t first = kv_range_first(tile, range, row);
+        runs[count++] = (struct score_run){.column = range->column + first,
+                                           .hidden = first,
+                                           .visible = kv_range_end(tile, range, row) - first,
+                                           .len = kv_range_len(tile, range) - first};
     }
     return count;
 }
@@ -134,13 +134,14 @@ void q_tile_qk(const struct simd *simd, const struct q_tile *tile, float *scores
         for (int64_t block = 0; block < blocks; block += group_blocks) {
             for (int row = range->row_begin, end; row < range->row_begin + range->rows; row = end) {
                 end = q_tile_panel_end(range, row);
-                int64_t visible = kv_range_visible(tile, range, end - 1);
-                int64_t count = kv_block_align(shift + visible) / kv_block - block;
-                if (count <= 0) continue;
-                if (count > group_blocks) count = group_blocks;
-                simd->qk_tile(scores + row * columns + range->column - shift + block * kv_block, columns,
+                int64_t first = (shift + kv_range_first(tile, range, row)) / kv_block;
+                int64_t last = kv_block_align(shift + kv_range_end(tile, range, end - 1)) / kv_block;
+                if (first < block) first = block;
+                if (last > block + group_blocks) last = block + group_blocks;
+                if (first >= last) continue;
+                simd->qk_tile(scores + row * columns + range->column - shift + first * kv_block, columns,
                               panels + row / q_panel * q_panel * size + row % q_panel, end - row,
-                              range_keys + block * kv_block * size, count, size, scale);
+                              range_keys + first * kv_block * size, last - first, size, scale);
             }
         }
     }
@@ -154,11 +155,12 @@ void q_tile_av(const struct simd *simd, const struct q_tile *tile, float *out, i
         for (int64_t i = 0; i < kv_range_len(tile, range); i += group) {
             for (int row = range->row_begin, end; row < range->row_begin + range->rows; row = end) {
                 end = q_tile_panel_end(range, row);
-                int64_t count = kv_range_visible(tile, range, end - 1) - i;
-                if (count <= 0) continue;
-                if (count > group) count = group;
-                simd->av_tile(out + row * width, width, a + row * columns + range->column + i, columns, 1, end - row,
-                              range_values + i * width, width, count, width);
+                int64_t first = kv_range_first(tile, range, row), last = kv_range_end(tile, range, end - 1);
+                if (first < i) first = i;
+                if (last > i + group) last = i + group;
+                if (first >= last) continue;
+                simd->av_tile(out + row * width, width, a + row * columns + range->column + first, columns, 1,
+                              end - row, range_values + first * width, width, last - first, width);
             }
         }
     }

@@ -2,7 +2,8 @@
 // that these are loaded once for all of them.
 //
 // A row of a tile is one query head of one token. All rows of a tile attend to the same prefix. Consecutive rows with
-// the same own cache rows form a range; a row attends to the first `visible` cache rows of its own range.
+// the same own cache rows form a range; a row attends to the cache rows first to end - 1 of its own range. With a
+// window a range has only the cache rows that the tile's rows of its span see.
 //
 // A row of scores holds the scores of the prefix and then those of the own range. Each of the two begins at a multiple
 // of sixteen columns, behind sixteen unused columns: keys are read in whole blocks, and where a range begins inside a
@@ -28,9 +29,10 @@ struct q_tile {
     int kv_head;
     int rows, ranges;
     int64_t prefix_len;
-    int64_t token[q_tile_max];             // row of qkv
-    int head[q_tile_max];                  // query head
-    int64_t visible[q_tile_max];           // cache rows of the own range
+    int64_t token[q_tile_max]; // row of qkv
+    int head[q_tile_max];      // query head
+    int64_t first[q_tile_max]; // cache rows of the own range that the row sees: [first, end)
+    int64_t end[q_tile_max];
     struct kv_range range[q_tile_max + 1]; // the prefix first, if there is one
 };
 
@@ -44,13 +46,11 @@ struct q_tile_start {
 
 // The scores of one row in one range.
 struct score_run {
-    int64_t column;  // the first
+    int64_t column;  // the first that the row sees
+    int64_t hidden;  // how many of the range are before it
     int64_t visible; // how many the row sees
-    int64_t len;     // how many the last row of the range sees
+    int64_t len;     // how many there are from `column` to the end of the range
 };
-
-// How many cache rows of its own range the last query row of a span sees.
-int64_t attention_span_kv_len(const struct attention_span *span);
 
 // Divides the spans into tiles of at most `max_rows` rows for one key/value head. Returns how many there are; writes
 // them to `starts` unless it is NULL.
@@ -64,14 +64,19 @@ int64_t q_tiles_score_columns(const struct attention_span *spans, size_t count);
 void q_tile_init(struct q_tile *tile, const struct attention_span *spans, struct heads heads, struct q_tile_start start,
                  int kv_head);
 
-// How many cache rows of a range a row of the tile sees; it never decreases from row to row.
-static inline int64_t kv_range_visible(const struct q_tile *tile, const struct kv_range *range, int row) {
-    return range->is_prefix ? tile->prefix_len : tile->visible[row];
+// The first cache row of a range that a row of the tile sees, and the end of those that it sees, counted from the
+// range's kv_begin. Neither decreases from row to row.
+static inline int64_t kv_range_first(const struct q_tile *tile, const struct kv_range *range, int row) {
+    return range->is_prefix ? 0 : tile->first[row];
 }
 
-// How many cache rows of a range its last row sees.
+static inline int64_t kv_range_end(const struct q_tile *tile, const struct kv_range *range, int row) {
+    return range->is_prefix ? tile->prefix_len : tile->end[row];
+}
+
+// How many cache rows a range has: those up to the last that its last row sees.
 static inline int64_t kv_range_len(const struct q_tile *tile, const struct kv_range *range) {
-    return kv_range_visible(tile, range, range->row_begin + range->rows - 1);
+    return kv_range_end(tile, range, range->row_begin + range->rows - 1);
 }
 
 // Writes where the scores of a row are: the prefix, if there is one, and its own range. Returns how many.

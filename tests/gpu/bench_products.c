@@ -158,7 +158,7 @@ static status bench_prepare_text(struct bench *b) {
     spans[0] = (struct attention_span){.q_len = s->prompt, .visible = 1, .causal = true};
     for (int64_t i = 0; i < s->branches; i++) {
         int64_t first = s->prompt + i * len;
-        spans[i + 1] = (struct attention_span){first, len, 0, s->prompt, first, 1, true};
+        spans[i + 1] = (struct attention_span){first, len, 0, s->prompt, first, 1, true, 0};
     }
     status result = bench_prepare_attention(b, s->heads, s->rows, spans, (size_t)s->branches + 1);
     free(spans);
@@ -190,7 +190,7 @@ static status bench_prepare_decoded(struct bench *b) {
     TRY(NEW(&spans, (size_t)s->decoded));
     for (int64_t i = 0; i < s->decoded; i++) {
         int64_t own = prompts * s->prompt + i * s->own;
-        spans[i] = (struct attention_span){i, 1, i / 8 * s->prompt, s->prompt, own, s->own, false};
+        spans[i] = (struct attention_span){i, 1, i / 8 * s->prompt, s->prompt, own, s->own, false, 0};
     }
     status result = bench_prepare_attention(b, s->heads, bench_decoded_keys(s), spans, (size_t)s->decoded);
     free(spans);

@@ -1,11 +1,13 @@
-// rope, kv_cache_write, attention and the gradients: prompts with branches, windows and decoding. The results are
-// compared with a reference in double precision, which is also the plain formula of both operations. A sequence that is
-// decoded token by token, with other cache rows, must give the same bits as the packed sequence.
+// rope, kv_cache_write, attention and the gradients: prompts with branches, windows and decoding, and texts whose rows
+// see a window of their neighbours. The results are compared with a reference in double precision, which is also the
+// plain formula of both operations. A sequence that is decoded token by token, with other cache rows, must give the
+// same bits as the packed sequence.
 //
 // Every cache is filled with NaN before a case, so that a read of a row that a span does not see shows in the results.
 #include "tests/ops/harness.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { max_tokens = 1700, max_spans = 8 };
@@ -71,6 +73,30 @@ static struct attention_layout attention_windows(struct harness *h) {
     return l;
 }
 
+// Texts whose rows see `window` neighbours on each side; the cache rows of each begin anywhere.
+static struct attention_layout attention_texts(struct harness *h, int64_t window, int count, const int64_t *lengths) {
+    struct attention_layout l = {0};
+    for (int text = 0; text < count; text++) {
+        l.rows += harness_range(h, 0, 20);
+        l.spans[l.count++] = (struct attention_span){.q_begin = l.tokens,
+                                                     .q_len = lengths[text],
+                                                     .kv_begin = l.rows,
+                                                     .visible = lengths[text],
+                                                     .window = window};
+        for (int64_t i = 0; i < lengths[text]; i++) l.slots[l.tokens++] = (int32_t)l.rows++;
+    }
+    return l;
+}
+
+static struct attention_layout attention_random_texts(struct harness *h) {
+    int64_t lengths[5], window = harness_unit(h) < 0.3 ? harness_range(h, 1, 2) : harness_range(h, 1, 60);
+    int count = (int)harness_range(h, 1, 5);
+    for (int text = 0; text < count; text++) lengths[text] = harness_range(h, 1, 50);
+    struct attention_layout l = attention_texts(h, window, count, lengths);
+    if (harness_unit(h) < 0.3) l.spans[harness_range(h, 0, count - 1)].window = 0;
+    return l;
+}
+
 // Rows that attend to later rows alone, which have the first ones as their prefix: only a prefix names the first cache
 // rows.
 static struct attention_layout attention_crossed(struct harness *h) {
@@ -89,7 +115,8 @@ static struct attention_layout attention_crossed(struct harness *h) {
 }
 
 static struct attention_layout attention_random_layout(struct harness *h) {
-    if (harness_unit(h) < 0.3) return attention_windows(h);
+    double kind = harness_unit(h);
+    if (kind < 0.3) return kind < 0.15 ? attention_windows(h) : attention_random_texts(h);
     int64_t lengths[5];
     int branches = (int)harness_range(h, 0, 5);
     for (int b = 0; b < branches; b++) lengths[b] = harness_range(h, 1, 14);
@@ -228,9 +255,9 @@ static void attention_check_rope(struct harness *h) {
 // ---- the reference ----
 
 static bool attention_sees(const struct attention_span *s, int64_t query, int64_t row) {
-    int64_t own = s->visible + (s->causal ? query : 0);
+    int64_t own = s->visible + (s->causal ? query : 0), distance = llabs(row - s->kv_begin - query);
     return (row >= s->prefix_begin && row < s->prefix_begin + s->prefix_len) ||
-           (row >= s->kv_begin && row < s->kv_begin + own);
+           (row >= s->kv_begin && row < s->kv_begin + own && (s->window == 0 || distance <= s->window));
 }
 
 struct attention_reference {
@@ -532,6 +559,128 @@ static void attention_check_decoding(struct harness *h) {
     attention_check_decoding_of(h, &s, &packed, &moved, harness_range(h, 1, prompt), max_tokens);
 }
 
+// ---- texts with a window ----
+
+// Packed texts that were computed together, and what computes some of their rows again.
+struct attention_packed {
+    struct attention_setup setup;
+    struct attention_layout layout;
+    struct tensor grad_out, grad_qkv;
+    struct kv_cache *cache;
+    struct tensor slots, again_out, again_lse, again_grad_qkv;
+};
+
+enum { most_shift = 40 };
+
+// Computes rows once more, as a pass of one span with other cache rows. The results must be the same to the bit.
+static void attention_text_again(struct harness *h, const struct attention_packed *p, struct attention_span span,
+                                 const char *what) {
+    const struct attention_setup *s = &p->setup;
+    const struct operations *ops = h->ops;
+    int64_t first = span.q_begin, rows = span.q_len, keys = span.visible, shift = harness_range(h, 0, most_shift);
+    struct tensor qkv = tensor_rows(s->qkv, first, rows), slots = tensor_rows(p->slots, 0, keys), none = {0};
+    struct tensor out = tensor_rows(p->again_out, 0, rows), lse = tensor_rows(p->again_lse, 0, rows);
+    int32_t numbers[max_tokens];
+    for (int64_t i = 0; i < keys; i++) numbers[i] = (int32_t)(shift + i);
+    harness_set(h, slots, numbers);
+    harness_ok(h, ops->kv_cache_write(h->backend, tensor_rows(s->qkv, first, keys), s->heads, p->cache, 1, slots));
+    span.q_begin = 0;
+    span.kv_begin = shift;
+    struct attention_plan *plan = attention_plan_of(h, s->heads, &span, 1, rows == keys ? slots : none);
+    harness_ok(h, ops->attention(h->backend, out, qkv, s->scale, p->cache, 1, plan, lse));
+    harness_equal(h, what, out, tensor_rows(s->out, first, rows));
+    harness_equal(h, what, lse, tensor_rows(s->lse, first, rows));
+    if (rows == keys) {
+        struct tensor grad_out = tensor_rows(p->grad_out, first, rows);
+        struct tensor grad_qkv = tensor_rows(p->again_grad_qkv, 0, rows);
+        harness_ok(h, ops->attention_grad(h->backend, grad_qkv, grad_out, out, qkv, s->scale, p->cache, 1, plan, lse));
+        harness_equal(h, what, grad_qkv, tensor_rows(p->grad_qkv, first, rows));
+    }
+    ops->attention_plan_free(h->backend, &plan);
+}
+
+// On the CPU a row gives the same bits as a span of the cache rows that it sees.
+static void attention_text_row(struct harness *h, const struct attention_packed *p, const struct attention_span *text,
+                               int64_t query) {
+    const struct attention_setup *s = &p->setup;
+    int64_t first = query > text->window ? query - text->window : 0, end = query + text->window + 1;
+    if (end > text->visible) end = text->visible;
+    struct attention_span own = {.q_len = 1, .kv_begin = text->kv_begin + first, .visible = end - first};
+    struct tensor out = tensor_rows(p->again_out, 0, 1), none = {0};
+    struct tensor qkv = tensor_rows(s->qkv, text->q_begin + query, 1);
+    struct attention_plan *plan = attention_plan_of(h, s->heads, &own, 1, none);
+    harness_ok(h, h->ops->attention(h->backend, out, qkv, s->scale, s->cache, 1, plan, none));
+    harness_equal(h, "a row alone", out, tensor_rows(s->out, text->q_begin + query, 1));
+    h->ops->attention_plan_free(h->backend, &plan);
+}
+
+static struct attention_packed attention_packed_new(struct harness *h, struct heads heads, enum element type,
+                                                    const struct attention_layout *l) {
+    struct attention_packed p = {.setup = attention_setup_of(h, "texts", l, heads, type), .layout = *l};
+    const struct attention_setup *s = &p.setup;
+    p.grad_out = harness_tensor(h, type, l->tokens, s->out.columns, FILL_NORMAL, 1);
+    p.grad_qkv = harness_tensor(h, type, l->tokens, s->columns, FILL_NORMAL, 1);
+    p.cache = attention_nan_cache(h, s, l->tokens + most_shift);
+    p.slots = harness_index(h, l->tokens, 1);
+    p.again_out = harness_tensor(h, type, l->tokens, s->out.columns, FILL_NORMAL, 1);
+    p.again_lse = harness_tensor(h, ELEMENT_F32, l->tokens, s->lse.columns, FILL_NORMAL, 1);
+    p.again_grad_qkv = harness_tensor(h, type, l->tokens, s->columns, FILL_NORMAL, 1);
+    attention_run(h, s);
+    harness_ok(h, h->ops->attention_grad(h->backend, p.grad_qkv, p.grad_out, s->out, s->qkv, s->scale, s->cache, 1,
+                                         s->plan, s->lse));
+    return p;
+}
+
+// A row's bits depend neither on the rows beside it, nor on other texts, nor on a window that hides nothing.
+static void attention_check_text_bits(struct harness *h, struct heads heads, enum element type,
+                                      const struct attention_layout *l) {
+    struct attention_packed p = attention_packed_new(h, heads, type, l);
+    for (const struct attention_span *text = l->spans; text < l->spans + l->count; text++) {
+        struct attention_span begin = *text, wide = *text;
+        bool all = text->window == 0 || text->window + 1 >= text->visible; // nothing is hidden
+        attention_text_again(h, &p, *text, "a text alone");
+        begin.q_len = harness_range(h, 1, text->q_len);
+        attention_text_again(h, &p, begin, "the first rows of a text");
+        wide.window = 0;
+        if (all) attention_text_again(h, &p, wide, "no window");
+        wide.window = INT64_MAX;
+        if (all) attention_text_again(h, &p, wide, "a window of any size");
+        for (int i = 0; h->cpu && text->window > 0 && i < 3; i++)
+            attention_text_row(h, &p, text, harness_range(h, 0, text->q_len - 1));
+    }
+    h->ops->kv_cache_free(h->backend, &p.cache);
+    attention_setup_release(h, &p.setup);
+}
+
+// Windows smaller than, equal to and larger than a text, and texts around the sizes of tiles and blocks of keys.
+static const struct attention_text_edge {
+    struct heads heads;
+    int64_t window;
+    int count;
+    int64_t lengths[4];
+} attention_text_edges[] = {
+    {{2, 2, 64}, 64, 4, {130, 65, 64, 1}}, {{2, 2, 64}, 1, 3, {97, 2, 1}},      {{4, 2, 64}, 16, 3, {17, 50, 16}},
+    {{7, 1, 80}, 5, 4, {6, 7, 1, 33}},     {{1, 1, 128}, 63, 3, {64, 65, 200}}, {{3, 1, 24}, 20, 3, {21, 22, 70}},
+};
+
+static void attention_check_texts(struct harness *h) {
+    size_t count = sizeof attention_text_edges / sizeof *attention_text_edges;
+    for (const struct attention_text_edge *edge = attention_text_edges; edge < attention_text_edges + count; edge++) {
+        struct attention_layout l = attention_texts(h, edge->window, edge->count, edge->lengths);
+        for (int type = ELEMENT_F32; type <= ELEMENT_BF16; type++) {
+            struct attention_setup s = attention_setup_of(h, "texts", &l, edge->heads, (enum element)type);
+            attention_check_grad_of(h, &s, &l);
+            s = attention_setup_of(h, "texts", &l, edge->heads, (enum element)type);
+            attention_check_forward_of(h, &s, &l);
+            attention_check_text_bits(h, edge->heads, (enum element)type, &l);
+        }
+    }
+    for (int i = 0; i < harness_repeats(h, 4); i++) {
+        struct attention_layout l = attention_random_texts(h);
+        attention_check_text_bits(h, attention_random_heads(h, l.tokens), harness_float_type(h), &l);
+    }
+}
+
 // ---- edges ----
 
 struct attention_edge {
@@ -595,6 +744,14 @@ static void attention_check_plan_refusals(struct harness *h) {
     harness_hold(h, attention_refuses_plan(h, heads, span, none), "a span before the cache");
     span = (struct attention_span){.q_len = 1};
     harness_hold(h, attention_refuses_plan(h, heads, span, none), "a row that sees nothing");
+    span = (struct attention_span){.q_len = 2, .visible = 2, .window = -1};
+    harness_hold(h, attention_refuses_plan(h, heads, span, none), "a negative window");
+    span = (struct attention_span){.q_len = 2, .visible = 2, .window = 1, .causal = true};
+    harness_hold(h, attention_refuses_plan(h, heads, span, none), "a causal window");
+    span = (struct attention_span){.q_len = 2, .visible = 2, .window = 1, .prefix_len = 1};
+    harness_hold(h, attention_refuses_plan(h, heads, span, none), "a window with a prefix");
+    span = (struct attention_span){.q_len = 5, .visible = 2, .window = 2};
+    harness_hold(h, attention_refuses_plan(h, heads, span, none), "a row whose window is behind the cache rows");
     struct attention_plan *plan = NULL;
     h->ops->attention_plan_free(h->backend, &plan);
 }
@@ -674,6 +831,7 @@ static void attention_check(struct harness *h) {
         attention_check_grad(h, l);
     }
     attention_check_edges(h);
+    attention_check_texts(h);
     attention_check_plan_refusals(h);
     attention_check_refusals(h);
 }
@@ -752,8 +910,8 @@ static void attention_time_group(struct harness *h, struct heads heads, const ch
     struct attention_span packed[branches + 1] = {{.q_len = prompt, .visible = 1, .causal = true}}, decoded[branches];
     for (int64_t b = 0; b < branches; b++) {
         int64_t own = prompt + b * branch;
-        packed[b + 1] = (struct attention_span){own, branch, 0, prompt, own, 1, true};
-        decoded[b] = (struct attention_span){b, 1, 0, prompt, own, branch, false};
+        packed[b + 1] = (struct attention_span){own, branch, 0, prompt, own, 1, true, 0};
+        decoded[b] = (struct attention_span){b, 1, 0, prompt, own, branch, false, 0};
     }
     int64_t rows = prompt + branches * branch;
     attention_time_layout(h, packed_name, heads, rows, rows, packed, branches + 1, true);

@@ -161,7 +161,8 @@ static void batch_check_attention(struct harness *h) {
         struct decode_row row = batch_random_row(h);
         row.len++; // it has an input
         row.max_len++;
-        spans[slot] = (struct attention_span){slot, 1, row.prefix_begin, row.prefix_len, row.kv_begin, row.len, false};
+        spans[slot] =
+            (struct attention_span){slot, 1, row.prefix_begin, row.prefix_len, row.kv_begin, row.len, false, 0};
         harness_ok(h, h->ops->decode_batch_set(h->backend, batch, slot, &row));
     }
     harness_ok(h, h->ops->attention_plan_new(h->backend, &plan, batch_heads, spans, (size_t)count, none));
