@@ -6,7 +6,8 @@
 // the same instructions.
 #include "kernels/cuda/attention_device.h"
 
-// The block-th step of a tile: `count` keys from the cache row `begin` on.
+// The block-th step of a tile: `count` keys from the cache row `begin` on. The steps of own rows that no row of the
+// tile sees are left out.
 struct tile_step {
     int64_t begin;
     int index, count; // index: among the steps of the prefix or of the own rows
@@ -17,12 +18,12 @@ DEVICE int tile_steps_of(int keys) {
     return (keys + key_block - 1) / key_block;
 }
 
-// `own` is how many own rows the last row of the tile sees.
-DEVICE struct tile_step tile_step_of(const struct attention_tile *tile, int own, int block) {
+// The last row of the tile sees its own rows up to `own`, and the first row its own rows from the step `first` on.
+DEVICE struct tile_step tile_step_of(const struct attention_tile *tile, int first, int own, int block) {
     struct tile_step step;
     int before = tile_steps_of(tile->prefix_len);
     step.is_prefix = block < before;
-    step.index = step.is_prefix ? block : block - before;
+    step.index = step.is_prefix ? block : block - before + first;
     int at = step.index * key_block, keys = step.is_prefix ? tile->prefix_len : own;
     step.begin = (step.is_prefix ? tile->prefix_begin : tile->kv_begin) + at;
     step.count = keys - at < key_block ? keys - at : key_block;
@@ -61,20 +62,23 @@ DEVICE void tile_store(const struct attention_args *a, const struct attention_ti
 }
 
 // A block for each tile, the last tile first: it has the most keys; and for each key head.
-template <int D> __global__ void __launch_bounds__(tensor_threads, 2) attention_kernel(struct attention_args a) {
+template <int D, bool window>
+__global__ void __launch_bounds__(tensor_threads, 2) attention_kernel(struct attention_args a) {
     struct attention_tile tile = a.tiles[a.tile_count - 1 - (int)blockIdx.x];
     int key_head = (int)blockIdx.y, group = a.heads / a.key_heads, warp = (int)threadIdx.x / 32;
     const struct bf16 *keys = (const struct bf16 *)a.keys + key_head * a.cache_rows * D;
     const struct bf16 *values = (const struct bf16 *)a.values + key_head * a.cache_rows * D;
     struct bf16 *q = (struct bf16 *)dynamic_shared(), *stages = q + tile_rows * (D + 8);
-    int own = tile_visible(&tile, tile.rows - 1, group), visible[2];
-    int steps = tile_steps_of(tile.prefix_len) + tile_steps_of(own);
+    int own = tile_end(&tile, tile.rows - 1, group), first[2] = {0, 0}, end[2];
+    int first_step = window ? tile_first(&tile, 0, group) / key_block : 0;
+    int steps = tile_steps_of(tile.prefix_len) + tile_steps_of(own) - first_step;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         int row = warp * 16 + lane_id() / 4 + 8 * i;
-        visible[i] = row < tile.rows ? tile_visible(&tile, row, group) : 0;
+        if (window) first[i] = tile_first(&tile, row, group);
+        end[i] = row < tile.rows ? tile_end(&tile, row, group) : 0;
     }
-    struct tile_step step = tile_step_of(&tile, own, 0);
+    struct tile_step step = tile_step_of(&tile, first_step, own, 0);
     load_queries<D, tile_rows>(q, a.qkv, a.qkv_stride, a.qkv_aligned, &tile, 0, group, key_head);
     tile_step_load<D>(stages, keys, values, &step);
     float total[column_tiles<D>][4], max[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0},
@@ -89,15 +93,17 @@ template <int D> __global__ void __launch_bounds__(tensor_threads, 2) attention_
         cp_async_wait<0>();
         __syncthreads(); // the step is there, and nobody reads the other stage any more
         const struct bf16 *stage = stages + block % 2 * 2 * key_block * (D + 8);
-        struct tile_step next = tile_step_of(&tile, own, block + 1);
+        struct tile_step next = tile_step_of(&tile, first_step, own, block + 1);
         if (block + 1 < steps)
             tile_step_load<D>(stages + (block + 1) % 2 * 2 * key_block * (D + 8), keys, values, &next);
-        int seen[2];
+        int seen[2], hidden[2];
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            seen[i] = (step.is_prefix ? tile.prefix_len : visible[i]) - step.index * key_block;
+            seen[i] = (step.is_prefix ? tile.prefix_len : end[i]) - step.index * key_block;
+            hidden[i] = (step.is_prefix ? 0 : first[i]) - step.index * key_block;
         }
-        chunk_add<D>(&chunk, q + warp * 16 * (D + 8), stage, stage + key_block * (D + 8), seen, scale_log2);
+        chunk_add<D, window>(&chunk, q + warp * 16 * (D + 8), stage, stage + key_block * (D + 8), hidden, seen,
+                             scale_log2);
         if (step.ends_chunk) {
             float keep[2], take[2];
             chunk_finish<D>(&chunk);
@@ -120,8 +126,11 @@ template <int D>
 static status attention_packed(struct cuda_backend *cuda, const struct attention_plan *plan,
                                const struct attention_args *args) {
     size_t shared = (size_t)(tile_rows + 4 * key_block) * (D + 8) * sizeof(struct bf16);
-    LAUNCH(attention_kernel<D>, dim3((unsigned)plan->tile_count, (unsigned)args->key_heads), tensor_threads, shared,
-           cuda->stream, *args);
+    dim3 grid((unsigned)plan->tile_count, (unsigned)args->key_heads);
+    if (plan->has_window)
+        LAUNCH((attention_kernel<D, true>), grid, tensor_threads, shared, cuda->stream, *args);
+    else
+        LAUNCH((attention_kernel<D, false>), grid, tensor_threads, shared, cuda->stream, *args);
     return cuda_launched("attention");
 }
 

@@ -30,6 +30,7 @@ struct attention_tile {
     int32_t first, rows;
     int32_t prefix_begin, prefix_len; // as those of the span; prefix_len and visible are 0 in an idle row of decoding
     int32_t kv_begin, visible, causal;
+    int32_t window; // 0: none
 };
 
 // Consecutive cache rows. Their gradients are the sums of `parts` partial sums, in order.
@@ -75,6 +76,7 @@ struct attention_plan {
     int64_t kv_end;            // the spans name cache rows below it; 0 if only the device knows them
     struct tensor cache_slots; // none: there is no gradient
     int tile_count, max_rows;  // max_rows: of a tile
+    bool has_window;           // some span has one
     int block_count, part_count;
     struct buffer *memory; // what follows, on the device
     struct attention_tile *tiles;

@@ -203,7 +203,8 @@ template <int D> __global__ void __launch_bounds__(tensor_threads, 2) attention_
                                     block + 1);
             int seen = count - block * key_block, both[2] = {seen, seen};
             if (has_rows)
-                chunk_add<D>(&chunk, q + warp * 16 * (D + 8), stage, stage + key_block * (D + 8), both, scale_log2);
+                chunk_add<D, false>(&chunk, q + warp * 16 * (D + 8), stage, stage + key_block * (D + 8), NULL, both,
+                                    scale_log2);
         }
         if (has_rows) {
             chunk_finish<D>(&chunk);

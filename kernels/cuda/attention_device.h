@@ -78,9 +78,16 @@ DEVICE int tile_head(const struct attention_tile *tile, int row, int group, int 
     return key_head * group + (tile->first + row) % group;
 }
 
-// How many own cache rows a row of a tile sees.
-DEVICE int tile_visible(const struct attention_tile *tile, int row, int group) {
-    return tile->visible + (tile->causal ? (tile->first + row) / group : 0);
+// The first of its own cache rows that a row of a tile sees, counted from kv_begin.
+DEVICE int tile_first(const struct attention_tile *tile, int row, int group) {
+    int query = (tile->first + row) / group;
+    return tile->window > 0 && query > tile->window ? query - tile->window : 0;
+}
+
+// The end of the own cache rows that a row of a tile sees, counted from kv_begin.
+DEVICE int tile_end(const struct attention_tile *tile, int row, int group) {
+    int query = (tile->first + row) / group, end = tile->visible + (tile->causal ? query : 0);
+    return tile->window > 0 && end - query > tile->window ? query + tile->window + 1 : end;
 }
 
 // ---- shared memory ----
@@ -177,11 +184,12 @@ template <int D> DEVICE void chunk_clear(struct chunk_sums<D> *chunk) {
         for (int e = 0; e < 4; e++) chunk->out[n][e] = 0;
 }
 
-// Adds a block of keys, of which the thread's rows see the first visible[0] and visible[1]. A key that a row does not
-// see leaves the row's sums as they are, to the bit. `q` is the warp's first row.
-template <int D>
+// Adds a block of keys, of which the thread's rows see those before end[0] and end[1], and with a window only those
+// from first[0] and first[1] on. A key that a row does not see leaves the row's sums as they are, to the bit. `q` is
+// the warp's first row.
+template <int D, bool window>
 DEVICE void chunk_add(struct chunk_sums<D> *chunk, const struct bf16 *q, const struct bf16 *keys,
-                      const struct bf16 *values, const int visible[2], float scale_log2) {
+                      const struct bf16 *values, const int first[2], const int end[2], float scale_log2) {
     int column = 2 * (lane_id() % 4);
     float p[key_block / 8][4], max[2] = {chunk->max[0], chunk->max[1]}, fade[2];
     tile_scores<D, key_block>(p, q, keys);
@@ -189,7 +197,8 @@ DEVICE void chunk_add(struct chunk_sums<D> *chunk, const struct bf16 *q, const s
     for (int j = 0; j < key_block / 8; j++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            bool seen = j * 8 + column + e % 2 < visible[e / 2];
+            int key = j * 8 + column + e % 2;
+            bool seen = key < end[e / 2] && (!window || key >= first[e / 2]);
             p[j][e] = seen ? mul_rn(p[j][e], scale_log2) : -INFINITY;
             max[e / 2] = fmaxf(max[e / 2], p[j][e]);
         }

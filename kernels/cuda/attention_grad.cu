@@ -33,7 +33,7 @@ template <typename T> __global__ void attention_delta_kernel(struct attention_gr
 // What the gradient of a query row's scores needs besides the products.
 struct grad_row {
     float lse_log2, delta;
-    int begin, end; // the keys of the block that the row sees; none if begin >= end
+    int begin, end; // the keys that the row sees, of the block or of its own rows; none if begin >= end
 };
 
 DEVICE struct grad_row grad_row_of(const struct attention_grad_args *g, const struct attention_tile *tile, int row,
@@ -65,11 +65,12 @@ struct grad_step {
     bool is_prefix;
 };
 
-DEVICE struct grad_step grad_step_of(const struct attention_tile *tile, int own, int block) {
+// The last row of the tile sees its own rows up to `own`, and the first row its own rows from the step `first` on.
+DEVICE struct grad_step grad_step_of(const struct attention_tile *tile, int first, int own, int block) {
     int before = (tile->prefix_len + key_block - 1) / key_block;
     struct grad_step step;
     step.is_prefix = block < before;
-    step.first = (step.is_prefix ? block : block - before) * key_block;
+    step.first = (step.is_prefix ? block : block - before + first) * key_block;
     int left = (step.is_prefix ? tile->prefix_len : own) - step.first;
     step.count = left < key_block ? left : key_block;
     step.begin = (step.is_prefix ? tile->prefix_begin : tile->kv_begin) + step.first;
@@ -94,13 +95,14 @@ DEVICE void grad_store_queries(const struct attention_grad_args *g, const struct
 
 // A block for each tile, the last one first, and each key head. In shared memory: queries, gradients of outputs, two
 // blocks of keys, one of values. The next values are loaded once all warps have used these.
-template <int D>
+template <int D, bool window>
 __global__ void __launch_bounds__(tensor_threads, 2) attention_grad_queries_kernel(struct attention_grad_args g) {
     const struct attention_args a = g.layer;
     struct attention_tile tile = a.tiles[a.tile_count - 1 - (int)blockIdx.x];
-    int key_head = (int)blockIdx.y, group = a.heads / a.key_heads, own = tile_visible(&tile, tile.rows - 1, group);
-    int steps = (tile.prefix_len + key_block - 1) / key_block + (own + key_block - 1) / key_block;
-    int first_row = (int)threadIdx.x / 32 * 16, column = 2 * (lane_id() % 4), visible[2];
+    int key_head = (int)blockIdx.y, group = a.heads / a.key_heads, own = tile_end(&tile, tile.rows - 1, group);
+    int first_step = window ? tile_first(&tile, 0, group) / key_block : 0;
+    int steps = (tile.prefix_len + key_block - 1) / key_block + (own + key_block - 1) / key_block - first_step;
+    int first_row = (int)threadIdx.x / 32 * 16, column = 2 * (lane_id() % 4);
     const struct bf16 *keys = (const struct bf16 *)a.keys + key_head * a.cache_rows * D;
     const struct bf16 *values = (const struct bf16 *)a.values + key_head * a.cache_rows * D;
     constexpr int tile_elements = tile_rows * (D + 8);
@@ -111,11 +113,12 @@ __global__ void __launch_bounds__(tensor_threads, 2) attention_grad_queries_kern
     for (int i = 0; i < 2; i++) {
         int row = first_row + lane_id() / 4 + 8 * i;
         rows[i] = grad_row_of(&g, &tile, row, key_head);
-        visible[i] = row < tile.rows ? tile_visible(&tile, row, group) : 0;
+        if (window) rows[i].begin = tile_first(&tile, row, group);
+        rows[i].end = row < tile.rows ? tile_end(&tile, row, group) : 0;
     }
     load_queries<D, tile_rows>(q, a.qkv, a.qkv_stride, a.qkv_aligned, &tile, 0, group, key_head);
     load_queries<D, tile_rows>(grad_out, g.grad_out, g.grad_out_stride, g.grad_out_aligned, &tile, 0, group, key_head);
-    struct grad_step step = grad_step_of(&tile, own, 0);
+    struct grad_step step = grad_step_of(&tile, first_step, own, 0);
     load_rows<D, key_block>(k, keys + step.begin * D, step.count);
     load_rows<D, key_block>(v, values + step.begin * D, step.count);
     cp_async_commit();
@@ -131,7 +134,7 @@ __global__ void __launch_bounds__(tensor_threads, 2) attention_grad_queries_kern
         __syncthreads();
         tile_scores<D, key_block>(ds, grad_out + first_row * (D + 8), v);
         __syncthreads(); // the values may be overwritten, and so may the other keys
-        struct grad_step next = grad_step_of(&tile, own, block + 1);
+        struct grad_step next = grad_step_of(&tile, first_step, own, block + 1);
         if (block + 1 < steps) {
             load_rows<D, key_block>(k + (block + 1) % 2 * tile_elements, keys + next.begin * D, next.count);
             load_rows<D, key_block>(v, values + next.begin * D, next.count);
@@ -142,8 +145,10 @@ __global__ void __launch_bounds__(tensor_threads, 2) attention_grad_queries_kern
         for (int j = 0; j < key_block / 8; j++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                int end = (step.is_prefix ? tile.prefix_len : visible[e / 2]) - step.first;
-                grad_of_score(&p[j][e], &ds[j][e], &rows[e / 2], j * 8 + column + e % 2 < end, a.scale, scale_log2);
+                int end = (step.is_prefix ? tile.prefix_len : rows[e / 2].end) - step.first;
+                int key = j * 8 + column + e % 2;
+                bool seen = key < end && (!window || step.is_prefix || key >= rows[e / 2].begin - step.first);
+                grad_of_score(&p[j][e], &ds[j][e], &rows[e / 2], seen, a.scale, scale_log2);
             }
         tile_add<D, key_block>(sums, ds, step_keys);
         step = next;
@@ -175,8 +180,9 @@ DEVICE void grad_load_stage(struct grad_stage<D> *stage, const struct attention_
     if (threadIdx.x >= query_step) return;
     struct grad_row out = grad_row_of(g, &tile, row, key_head);
     if (row < tile.rows) {
-        out.begin = (part->is_prefix ? tile.prefix_begin : tile.kv_begin) - part->begin;
-        out.end = out.begin + (part->is_prefix ? tile.prefix_len : tile_visible(&tile, row, group));
+        int begin = (part->is_prefix ? tile.prefix_begin : tile.kv_begin) - part->begin;
+        out.begin = begin + (part->is_prefix ? 0 : tile_first(&tile, row, group));
+        out.end = begin + (part->is_prefix ? tile.prefix_len : tile_end(&tile, row, group));
     }
     stage->rows[threadIdx.x] = out;
 }
@@ -259,8 +265,11 @@ static status attention_grad_tensor(struct cuda_backend *cuda, const struct atte
     unsigned key_heads = (unsigned)plan->heads.key;
     size_t tile_bytes = (size_t)tile_rows * (D + 8) * sizeof(struct bf16);
     size_t keys_shared = 2 * tile_bytes + 2 * sizeof(struct grad_stage<D>);
-    LAUNCH(attention_grad_queries_kernel<D>, dim3((unsigned)plan->tile_count, key_heads), tensor_threads,
-           5 * tile_bytes, cuda->stream, *args);
+    dim3 queries((unsigned)plan->tile_count, key_heads);
+    if (plan->has_window)
+        LAUNCH((attention_grad_queries_kernel<D, true>), queries, tensor_threads, 5 * tile_bytes, cuda->stream, *args);
+    else
+        LAUNCH((attention_grad_queries_kernel<D, false>), queries, tensor_threads, 5 * tile_bytes, cuda->stream, *args);
     if (plan->part_count > 0)
         LAUNCH(attention_grad_keys_kernel<D>, dim3((unsigned)plan->part_count, key_heads), tensor_threads, keys_shared,
                cuda->stream, *args);

@@ -16,8 +16,9 @@ struct plain_range {
 DEVICE struct plain_range plain_range_of(const struct attention_tile *tile, int row, int group, int which) {
     struct plain_range range = {tile->prefix_begin, tile->prefix_len};
     if (which == 1) {
-        range.begin = tile->kv_begin;
-        range.count = tile_visible(tile, row, group);
+        int first = tile_first(tile, row, group);
+        range.begin = tile->kv_begin + first;
+        range.count = tile_end(tile, row, group) - first;
     }
     return range;
 }

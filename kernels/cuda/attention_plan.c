@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/attention_span.h"
 #include "kernels/cuda/attention.h"
 #include "shared/base/memory.h"
 
@@ -30,21 +31,11 @@ static void plan_arrays_release(struct plan_arrays *arrays) {
 
 // ---- spans ----
 
-static int64_t attention_plan_span_kv_len(const struct attention_span *span) {
-    return span->visible + (span->causal && span->q_len > 0 ? span->q_len - 1 : 0);
-}
-
-// Whether a span lies within `rows` query rows and names no negative range; *kv_end = where its cache rows end, if
-// that is more.
-static bool attention_plan_span_valid(const struct attention_span *span, int64_t rows, int64_t *kv_end) {
-    if (span->q_begin < 0 || span->q_len < 0 || span->q_begin + span->q_len > rows) return false;
-    if (span->prefix_begin < 0 || span->prefix_len < 0) return false;
-    if (span->kv_begin < 0 || span->visible < 0 || span->prefix_len + span->visible < 1) return false;
-    int64_t own_end = span->kv_begin + attention_plan_span_kv_len(span);
+// Where the cache rows that a span names end.
+static int64_t attention_plan_span_kv_end(const struct attention_span *span) {
+    int64_t own_end = span->kv_begin + attention_span_kv_len(span);
     int64_t prefix_end = span->prefix_len > 0 ? span->prefix_begin + span->prefix_len : 0;
-    if (own_end > *kv_end) *kv_end = own_end;
-    if (prefix_end > *kv_end) *kv_end = prefix_end;
-    return true;
+    return own_end > prefix_end ? own_end : prefix_end;
 }
 
 // ---- tiles ----
@@ -65,14 +56,16 @@ static int64_t attention_plan_cut_tiles(const struct attention_span *spans, size
         int64_t rows = span->q_len * group;
         for (int64_t first = 0; first < rows; first += max_rows, cut++) {
             if (!tiles) continue;
-            tiles[cut] = (struct attention_tile){.q_begin = (int32_t)span->q_begin,
-                                                 .first = (int32_t)first,
-                                                 .rows = (int32_t)(rows - first < max_rows ? rows - first : max_rows),
-                                                 .prefix_begin = (int32_t)span->prefix_begin,
-                                                 .prefix_len = (int32_t)span->prefix_len,
-                                                 .kv_begin = (int32_t)span->kv_begin,
-                                                 .visible = (int32_t)span->visible,
-                                                 .causal = span->causal};
+            tiles[cut] = (struct attention_tile){
+                .q_begin = (int32_t)span->q_begin,
+                .first = (int32_t)first,
+                .rows = (int32_t)(rows - first < max_rows ? rows - first : max_rows),
+                .prefix_begin = (int32_t)span->prefix_begin,
+                .prefix_len = (int32_t)span->prefix_len,
+                .kv_begin = (int32_t)span->kv_begin,
+                .visible = (int32_t)attention_span_end(span, span->causal ? 0 : span->q_len - 1),
+                .causal = span->causal,
+                .window = (int32_t)(span->window < INT32_MAX ? span->window : INT32_MAX)};
         }
     }
     return cut;
@@ -92,7 +85,7 @@ static status attention_plan_find_intervals(struct plan_arrays *arrays, const st
     TRY(NEW(&arrays->intervals, 2 * count));
     size_t found = 0;
     for (const struct attention_span *span = spans; span < spans + count; span++) {
-        struct plan_interval own = {span->kv_begin, span->kv_begin + attention_plan_span_kv_len(span)};
+        struct plan_interval own = {span->kv_begin, span->kv_begin + attention_span_kv_len(span)};
         struct plan_interval prefix = {span->prefix_begin, span->prefix_begin + span->prefix_len};
         if (span->q_len > 0 && own.end > own.begin) arrays->intervals[found++] = own;
         if (span->q_len > 0 && prefix.end > prefix.begin) arrays->intervals[found++] = prefix;
@@ -124,13 +117,13 @@ static int attention_plan_cut_blocks(const struct plan_arrays *arrays, struct gr
 // Whether a row of the tile sees a cache row of the block in its prefix or in its own rows.
 static bool attention_plan_tile_sees(const struct attention_tile *tile, const struct grad_block *block, int group,
                                      bool is_prefix) {
-    int32_t begin = tile->kv_begin, len = tile->visible;
-    if (tile->causal) len += (tile->first + tile->rows - 1) / group;
-    if (is_prefix) {
-        begin = tile->prefix_begin;
-        len = tile->prefix_len;
+    int64_t first = 0, end = tile->prefix_len, begin = is_prefix ? tile->prefix_begin : tile->kv_begin;
+    if (!is_prefix) {
+        struct attention_span span = {.visible = tile->visible, .causal = tile->causal, .window = tile->window};
+        first = attention_span_first(&span, tile->first / group);
+        end = attention_span_end(&span, (tile->first + tile->rows - 1) / group);
     }
-    return block->begin < begin + len && begin < block->begin + block->rows;
+    return block->begin < begin + end && begin + first < block->begin + block->rows;
 }
 
 // Lists, for each block, the tiles that see it: first in their own rows, then in their prefix. Sets the blocks' parts.
@@ -214,13 +207,15 @@ static status attention_plan_fill(struct cuda_backend *cuda, struct attention_pl
     int group = plan->heads.query / plan->heads.key;
     bool decoding = tensor_none(plan->cache_slots) && attention_plan_is_decoding(spans, count);
     plan->max_rows = decoding ? group : tile_rows;
+    for (size_t i = 0; i < count; i++) plan->has_window = plan->has_window || spans[i].window > 0;
     plan->tile_count = (int)attention_plan_cut_tiles(spans, count, group, plan->max_rows, NULL);
     TRY(NEW(&arrays->tiles, (size_t)plan->tile_count));
     attention_plan_cut_tiles(spans, count, group, plan->max_rows, arrays->tiles);
     if (!tensor_none(plan->cache_slots)) TRY(attention_plan_make_parts(arrays, plan, spans, count));
     TRY(attention_plan_store(cuda, plan, arrays, decoding));
     if (!decoding) return OK;
-    for (size_t i = 0; i < count; i++) TRY(attention_plan_reserve(cuda, plan, spans[i].prefix_len, spans[i].visible));
+    for (size_t i = 0; i < count; i++)
+        TRY(attention_plan_reserve(cuda, plan, spans[i].prefix_len, attention_span_kv_len(&spans[i])));
     return attention_plan_divide(cuda, plan);
 }
 
@@ -231,7 +226,11 @@ status cuda_attention_plan_new(struct backend *backend, struct attention_plan **
     CHECK(heads.key > 0 && heads.query > 0 && heads.query % heads.key == 0);
     int64_t rows = 0, kv_end = 0;
     for (size_t i = 0; i < count; i++) rows += spans[i].q_len;
-    for (size_t i = 0; i < count; i++) CHECK(attention_plan_span_valid(&spans[i], rows, &kv_end));
+    for (size_t i = 0; i < count; i++) {
+        CHECK(attention_span_valid(&spans[i], rows));
+        int64_t end = attention_plan_span_kv_end(&spans[i]);
+        if (end > kv_end) kv_end = end;
+    }
     CHECK(kv_end <= INT32_MAX && rows <= INT32_MAX / (heads.query / heads.key));
     CHECK(tensor_none(cache_slots) || tensor_is(cache_slots, ELEMENT_I32, rows, 1));
     struct attention_plan *plan;
