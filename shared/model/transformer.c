@@ -10,7 +10,18 @@ static int64_t block_attended_size(const struct transformer *transformer) {
     return (int64_t)transformer->heads.query * transformer->heads.size;
 }
 
-// The backward pass alone needs rstd and lse; without it they are none.
+// Columns of gate_up.
+static int64_t block_up_size(const struct transformer *transformer) {
+    int gates = transformer->activation == ACTIVATION_QUICK_GELU ? 0 : 1;
+    return (1 + gates) * transformer->intermediate_size;
+}
+
+// Numbers that a norm keeps of each row.
+static int64_t block_statistics_size(const struct transformer *transformer) {
+    return transformer->norm == NORM_LAYERNORM ? 2 : 1;
+}
+
+// The backward pass alone needs statistics and lse; without it they are none.
 static status block_alloc_attention(const struct forward_state *fwd, bool backward, struct block_activations *out) {
     struct workspace *workspace = fwd->workspace;
     enum element type = fwd->type;
@@ -19,8 +30,9 @@ static status block_alloc_attention(const struct forward_state *fwd, bool backwa
     TRY(workspace_alloc(workspace, type, fwd->rows, block_qkv_size(fwd->transformer), &out->qkv));
     TRY(workspace_alloc(workspace, type, fwd->rows, block_attended_size(fwd->transformer), &out->attended));
     if (!backward) return OK;
-    TRY(workspace_alloc(workspace, ELEMENT_F32, fwd->rows, 1, &out->rstd1));
-    TRY(workspace_alloc(workspace, ELEMENT_F32, fwd->rows, 1, &out->rstd2));
+    int64_t statistics = block_statistics_size(fwd->transformer);
+    TRY(workspace_alloc(workspace, ELEMENT_F32, fwd->rows, statistics, &out->statistics1));
+    TRY(workspace_alloc(workspace, ELEMENT_F32, fwd->rows, statistics, &out->statistics2));
     return workspace_alloc(workspace, ELEMENT_F32, fwd->rows, heads.query, &out->lse);
 }
 
@@ -34,16 +46,16 @@ status block_keep(const struct forward_state *fwd, enum kept_level level, struct
     TRY(workspace_alloc(workspace, type, fwd->rows, transformer->hidden_size, &kept->residual));
     TRY(block_alloc_attention(fwd, true, kept));
     if (level < KEEP_MLP) return OK;
-    return workspace_alloc(workspace, type, fwd->rows, 2 * transformer->intermediate_size, &kept->gate_up);
+    return workspace_alloc(workspace, type, fwd->rows, block_up_size(transformer), &kept->gate_up);
 }
 
 size_t block_kept_bytes(const struct transformer *transformer, enum element type, int64_t rows, enum kept_level level) {
     int64_t columns = transformer->hidden_size, statistics = 0;
     if (level >= KEEP_ATTENTION) {
         columns += transformer->hidden_size + block_qkv_size(transformer) + block_attended_size(transformer);
-        statistics = 2 + transformer->heads.query;
+        statistics = 2 * block_statistics_size(transformer) + transformer->heads.query;
     }
-    if (level >= KEEP_MLP) columns += 2 * transformer->intermediate_size;
+    if (level >= KEEP_MLP) columns += block_up_size(transformer);
     return (size_t)rows * ((size_t)columns * element_size(type) + (size_t)statistics * sizeof(float));
 }
 
@@ -52,7 +64,8 @@ size_t block_work_bytes(const struct transformer *transformer, enum element type
     int64_t attention = block_qkv_size(transformer) + block_attended_size(transformer);
     size_t activations = block_kept_bytes(transformer, type, rows, KEEP_ATTENTION) -
                          block_kept_bytes(transformer, type, rows, KEEP_INPUT); // with `normed` for `residual`
-    size_t in_mlp = (size_t)(chunk * (hidden_size + 3 * transformer->intermediate_size)) * element_size(type);
+    size_t in_mlp = (size_t)(chunk * (hidden_size + block_up_size(transformer) + transformer->intermediate_size)) *
+                    element_size(type);
     size_t in_attention = (size_t)(rows * (hidden_size + attention)) * element_size(type);
     return activations + (in_mlp > in_attention ? in_mlp : in_attention);
 }
@@ -72,28 +85,63 @@ static int64_t block_mlp_chunk(const struct forward_state *fwd) {
     return (fwd->rows - 1) / chunks + 1;
 }
 
-status forward_norm(struct forward_state *fwd, struct tensor out, struct tensor scale, struct tensor rstd) {
-    struct backend *backend = fwd->backend;
-    struct tensor delta = fwd->has_delta ? fwd->delta : (struct tensor){0};
-    fwd->has_delta = false;
-    return backend->ops->rmsnorm(backend, out, fwd->x, delta, scale, fwd->transformer->eps, rstd);
+// x += delta (or none), and out = norm(x).
+static status block_norm(const struct forward_state *fwd, struct tensor out, struct tensor x, struct tensor delta,
+                         struct tensor scale, struct tensor bias, struct tensor statistics) {
+    const struct operations *ops = fwd->backend->ops;
+    float eps = fwd->transformer->eps;
+    if (fwd->transformer->norm == NORM_LAYERNORM)
+        return ops->layernorm(fwd->backend, out, x, delta, scale, bias, eps, statistics);
+    assert(!bias.buffer);
+    return ops->rmsnorm(fwd->backend, out, x, delta, scale, eps, statistics);
 }
 
-// From n to m: delta = out(attention(rope(qkv(normed)))), then normed = rmsnorm(x + delta; norm2).
-static status block_attention_forward(struct forward_state *fwd, int index, const struct block_activations *act) {
+status forward_norm(struct forward_state *fwd, struct tensor out, struct tensor scale, struct tensor bias,
+                    struct tensor statistics) {
+    struct tensor delta = fwd->has_delta ? fwd->delta : (struct tensor){0};
+    fwd->has_delta = false;
+    return block_norm(fwd, out, fwd->x, delta, scale, bias, statistics);
+}
+
+// *out = n: the first norm of x, or x itself.
+static status block_norm1(struct forward_state *fwd, const struct block *block, const struct block_activations *act,
+                          struct tensor *out) {
+    *out = block->norm1.buffer ? act->normed : fwd->x;
+    if (block->norm1.buffer) return forward_norm(fwd, *out, block->norm1, block->norm1_bias, act->statistics1);
+    assert(!fwd->has_delta);
+    return OK;
+}
+
+// From n to m: delta = out(attention(rope(qkv(n)))), then normed = norm(x + delta; norm2).
+static status block_attention_forward(struct forward_state *fwd, int index, struct tensor n,
+                                      const struct block_activations *act) {
     struct backend *backend = fwd->backend;
     const struct operations *ops = backend->ops;
     const struct transformer *transformer = fwd->transformer;
     const struct block *block = &transformer->blocks[index];
     int layer = fwd->layered ? index : 0;
-    TRY(ops->linear(backend, act->qkv, act->normed, block->qkv, block->qkv_bias));
+    TRY(ops->linear(backend, act->qkv, n, block->qkv, block->qkv_bias));
     TRY(ops->rope(backend, act->qkv, fwd->rope, fwd->position_ids, transformer->heads, fwd->cache, layer,
                   fwd->cache_slots));
     TRY(ops->attention(backend, act->attended, act->qkv, transformer->attention_scale, fwd->cache, layer, fwd->plan,
                        act->lse));
     TRY(ops->linear(backend, fwd->delta, act->attended, block->out, block->out_bias));
     fwd->has_delta = true;
-    return forward_norm(fwd, act->normed, block->norm2, act->rstd2);
+    return forward_norm(fwd, act->normed, block->norm2, block->norm2_bias, act->statistics2);
+}
+
+// hidden [T,I] = activation(gate_up).
+static status block_activate(const struct forward_state *fwd, struct tensor hidden, struct tensor gate_up) {
+    const struct operations *ops = fwd->backend->ops;
+    switch (fwd->transformer->activation) {
+    case ACTIVATION_SWIGLU:
+        return ops->swiglu(fwd->backend, hidden, gate_up);
+    case ACTIVATION_GEGLU:
+        return ops->geglu(fwd->backend, hidden, gate_up);
+    case ACTIVATION_QUICK_GELU:
+        return ops->quick_gelu(fwd->backend, hidden, gate_up);
+    }
+    return fail(BUG, "there is no activation %d", (int)fwd->transformer->activation);
 }
 
 status block_forward(struct forward_state *fwd, int index) {
@@ -103,24 +151,25 @@ status block_forward(struct forward_state *fwd, int index) {
     const struct block *block = &fwd->transformer->blocks[index];
     struct workspace_mark mark = workspace_save(fwd->workspace);
     struct block_activations act;
+    struct tensor n;
     TRY(block_alloc(fwd, index, false, &act));
-    TRY(forward_norm(fwd, act.normed, block->norm1, act.rstd1));
+    TRY(block_norm1(fwd, block, &act, &n));
     if (act.input.buffer) TRY(ops->copy(backend, act.input, fwd->x));
-    TRY(block_attention_forward(fwd, index, &act));
+    TRY(block_attention_forward(fwd, index, n, &act));
     if (act.residual.buffer) TRY(ops->copy(backend, act.residual, fwd->x));
 
-    // delta = down(swiglu(gate_up(normed))), one chunk of rows after another.
+    // delta = down(activation(gate_up(normed))), one chunk of rows after another.
     int64_t intermediate_size = fwd->transformer->intermediate_size, chunk = block_mlp_chunk(fwd);
     bool kept = act.gate_up.buffer;
     struct tensor hidden_chunk;
-    if (!kept) TRY(workspace_alloc(fwd->workspace, fwd->type, chunk, 2 * intermediate_size, &act.gate_up));
+    if (!kept) TRY(workspace_alloc(fwd->workspace, fwd->type, chunk, block_up_size(fwd->transformer), &act.gate_up));
     TRY(workspace_alloc(fwd->workspace, fwd->type, chunk, intermediate_size, &hidden_chunk));
     for (int64_t first = 0; first < fwd->rows; first += chunk) {
         int64_t rows = fwd->rows - first < chunk ? fwd->rows - first : chunk;
         struct tensor gate_up = tensor_rows(act.gate_up, kept ? first : 0, rows);
         struct tensor hidden = tensor_rows(hidden_chunk, 0, rows);
         TRY(ops->linear(backend, gate_up, tensor_rows(act.normed, first, rows), block->gate_up, block->gate_up_bias));
-        TRY(ops->swiglu(backend, hidden, gate_up));
+        TRY(block_activate(fwd, hidden, gate_up));
         TRY(ops->linear(backend, tensor_rows(fwd->delta, first, rows), hidden, block->down, block->down_bias));
     }
     fwd->has_delta = true;
@@ -153,8 +202,32 @@ static status block_linear_backward(struct forward_state *fwd, struct tensor gra
     return backend->ops->linear_grad_input(backend, grad_in, grad_out, weight, false);
 }
 
+// gate_up = the gradient of gate_up.
+static status block_activate_grad(const struct forward_state *fwd, struct tensor gate_up, struct tensor grad_out) {
+    const struct operations *ops = fwd->backend->ops;
+    switch (fwd->transformer->activation) {
+    case ACTIVATION_SWIGLU:
+        return ops->swiglu_grad(fwd->backend, gate_up, grad_out, gate_up);
+    case ACTIVATION_GEGLU:
+        return ops->geglu_grad(fwd->backend, gate_up, grad_out, gate_up);
+    case ACTIVATION_QUICK_GELU:
+        return ops->quick_gelu_grad(fwd->backend, gate_up, grad_out, gate_up);
+    }
+    return fail(BUG, "there is no activation %d", (int)fwd->transformer->activation);
+}
+
+status backward_norm(const struct forward_state *fwd, const struct fused_param *scale_param,
+                     const struct fused_param *bias_param, struct tensor grad_out, struct tensor x, struct tensor scale,
+                     struct tensor statistics) {
+    const struct operations *ops = fwd->backend->ops;
+    struct tensor grad_scale = block_param_grad(fwd, scale_param), grad_bias = block_param_grad(fwd, bias_param);
+    if (fwd->transformer->norm == NORM_LAYERNORM)
+        return ops->layernorm_grad(fwd->backend, fwd->grad_x, grad_scale, grad_bias, grad_out, x, scale, statistics);
+    return ops->rmsnorm_grad(fwd->backend, fwd->grad_x, grad_scale, grad_out, x, scale, statistics);
+}
+
 // grad_normed [T,C] = the gradient of n through attention.
-static status block_attention_backward(struct forward_state *fwd, int index, struct tensor grad_normed,
+static status block_attention_backward(struct forward_state *fwd, int index, struct tensor n, struct tensor grad_normed,
                                        const struct block_activations *act) {
     struct backend *backend = fwd->backend;
     const struct operations *ops = backend->ops;
@@ -171,7 +244,7 @@ static status block_attention_backward(struct forward_state *fwd, int index, str
     TRY(ops->attention_grad(backend, grad_qkv, grad_attended, act->attended, act->qkv, transformer->attention_scale,
                             fwd->cache, fwd->layered ? index : 0, fwd->plan, act->lse));
     TRY(ops->rope_grad(backend, grad_qkv, fwd->rope, fwd->position_ids, transformer->heads));
-    TRY(block_linear_backward(fwd, grad_normed, grad_qkv, act->normed, block->qkv, &params->qkv, &params->qkv_bias));
+    TRY(block_linear_backward(fwd, grad_normed, grad_qkv, n, block->qkv, &params->qkv, &params->qkv_bias));
     workspace_restore(fwd->workspace, mark);
     return OK;
 }
@@ -183,16 +256,17 @@ static status block_attention_again(struct forward_state *fwd, int index, struct
     const struct operations *ops = backend->ops;
     const struct transformer *transformer = fwd->transformer;
     const struct block *block = &transformer->blocks[index];
+    struct tensor n;
     if (act->residual.buffer) {
         TRY(ops->kv_cache_write(backend, act->qkv, transformer->heads, fwd->cache, fwd->layered ? index : 0,
                                 fwd->cache_slots));
-        return ops->rmsnorm(backend, act->normed, act->residual, (struct tensor){0}, block->norm2, transformer->eps,
-                            act->rstd2);
+        return block_norm(fwd, act->normed, act->residual, (struct tensor){0}, block->norm2, block->norm2_bias,
+                          act->statistics2);
     }
     TRY(ops->copy(backend, fwd->x, act->input));
     fwd->has_delta = false;
-    TRY(forward_norm(fwd, act->normed, block->norm1, act->rstd1));
-    TRY(block_attention_forward(fwd, index, act));
+    TRY(block_norm1(fwd, block, act, &n));
+    TRY(block_attention_forward(fwd, index, n, act));
     act->residual = fwd->x;
     return OK;
 }
@@ -215,7 +289,7 @@ status block_backward(struct forward_state *fwd, int index) {
     struct workspace_mark mlp_mark = workspace_save(fwd->workspace);
     bool kept = act.gate_up.buffer;
     struct tensor hidden_chunk; // like gate_up, it is overwritten by its own gradient
-    if (!kept) TRY(workspace_alloc(fwd->workspace, fwd->type, chunk, 2 * intermediate_size, &act.gate_up));
+    if (!kept) TRY(workspace_alloc(fwd->workspace, fwd->type, chunk, block_up_size(fwd->transformer), &act.gate_up));
     TRY(workspace_alloc(fwd->workspace, fwd->type, chunk, intermediate_size, &hidden_chunk));
     for (int64_t first = 0; first < fwd->rows; first += chunk) {
         int64_t rows = fwd->rows - first < chunk ? fwd->rows - first : chunk;
@@ -225,22 +299,27 @@ status block_backward(struct forward_state *fwd, int index) {
         struct workspace_mark chunk_mark = workspace_save(fwd->workspace);
         TRY(block_round_grad(fwd, first, rows, &grad_out));
         if (!kept) TRY(ops->linear(backend, gate_up, in, block->gate_up, block->gate_up_bias));
-        TRY(ops->swiglu(backend, hidden, gate_up));
+        TRY(block_activate(fwd, hidden, gate_up));
         TRY(block_linear_backward(fwd, hidden, grad_out, hidden, block->down, &params->down, &params->down_bias));
-        TRY(ops->swiglu_grad(backend, gate_up, hidden, gate_up));
+        TRY(block_activate_grad(fwd, gate_up, hidden));
         TRY(block_linear_backward(fwd, tensor_rows(grad_normed, first, rows), gate_up, in, block->gate_up,
                                   &params->gate_up, &params->gate_up_bias));
         workspace_restore(fwd->workspace, chunk_mark);
     }
     workspace_restore(fwd->workspace, mlp_mark);
-    TRY(ops->rmsnorm_grad(backend, fwd->grad_x, block_param_grad(fwd, &params->norm2), grad_normed, act.residual,
-                          block->norm2, act.rstd2));
+    TRY(backward_norm(fwd, &params->norm2, &params->norm2_bias, grad_normed, act.residual, block->norm2,
+                      act.statistics2));
 
-    // The output of the first norm again, which the second norm has overwritten.
-    TRY(ops->rmsnorm(backend, act.normed, act.input, none, block->norm1, fwd->transformer->eps, act.rstd1));
-    TRY(block_attention_backward(fwd, index, grad_normed, &act));
-    TRY(ops->rmsnorm_grad(backend, fwd->grad_x, block_param_grad(fwd, &params->norm1), grad_normed, act.input,
-                          block->norm1, act.rstd1));
+    // n again: the second norm has overwritten the output of the first.
+    if (!block->norm1.buffer) {
+        TRY(block_attention_backward(fwd, index, act.input, grad_normed, &act));
+        TRY(ops->add(backend, fwd->grad_x, grad_normed));
+    } else {
+        TRY(block_norm(fwd, act.normed, act.input, none, block->norm1, block->norm1_bias, act.statistics1));
+        TRY(block_attention_backward(fwd, index, act.normed, grad_normed, &act));
+        TRY(backward_norm(fwd, &params->norm1, &params->norm1_bias, grad_normed, act.input, block->norm1,
+                          act.statistics1));
+    }
     workspace_restore(fwd->workspace, mark);
     return OK;
 }

@@ -1,7 +1,9 @@
 // The transformer blocks that every architecture is made of, forward and backward:
 //
-//   n = rmsnorm(x; norm1)         x' = x + out(attention(rope(qkv(n))))
-//   m = rmsnorm(x'; norm2)        y  = x' + down(silu(gate(m)) * up(m))
+//   n = norm(x; norm1)         x' = x + out(attention(rope(qkv(n))))
+//   m = norm(x'; norm2)        y  = x' + down(activation(gate_up(m)))
+//
+// The first block of an encoder whose embedding is normed has no norm1: its n is x.
 //
 // The next norm computes the sum x + delta, so a forward state carries both: the output of a block is x + delta.
 // A failure is the backend's (kernels/ops.h).
@@ -14,12 +16,18 @@
 // The parameters of a block. A bias that does not exist has none.
 struct block_params {
     struct fused_param qkv, out, gate_up, down;
-    struct fused_param norm1, norm2, qkv_bias, out_bias, gate_up_bias, down_bias;
+    struct fused_param norm1, norm2, norm1_bias, norm2_bias, qkv_bias, out_bias, gate_up_bias, down_bias;
 };
+
+enum norm_kind { NORM_RMSNORM, NORM_LAYERNORM };
+
+// From [T, 2I] with gate and up, or from [T, I] alone, to [T, I].
+enum activation_kind { ACTIVATION_SWIGLU, ACTIVATION_GEGLU, ACTIVATION_QUICK_GELU };
 
 struct block {
     struct weight *qkv, *out, *gate_up, *down;
-    struct tensor norm1, norm2, qkv_bias, out_bias, gate_up_bias, down_bias; // a bias that does not exist is none
+    struct tensor norm1, norm2; // norm1 may be none, as may every bias
+    struct tensor norm1_bias, norm2_bias, qkv_bias, out_bias, gate_up_bias, down_bias;
 };
 
 // A stack of blocks.
@@ -30,18 +38,20 @@ struct transformer {
     struct heads heads;
     float attention_scale, eps;
     int64_t hidden_size, intermediate_size;
+    enum norm_kind norm;
+    enum activation_kind activation;
 };
 
 // What a block computes on the way to its output.
 struct block_activations {
-    struct tensor input;        // [T,C]: x
-    struct tensor normed;       // [T,C]: the output of norm1, later of norm2
-    struct tensor rstd1, rstd2; // F32 [T,1]
-    struct tensor qkv;          // [T, (H+2K)D], rotated
-    struct tensor attended;     // [T, H*D]
-    struct tensor lse;          // F32 [T,H]
-    struct tensor residual;     // [T,C]: x'
-    struct tensor gate_up;      // [T, 2I]
+    struct tensor input;                    // [T,C]: x
+    struct tensor normed;                   // [T,C]: the output of norm1, later of norm2
+    struct tensor statistics1, statistics2; // of the norms, F32: rstd [T,1], or mean and rstd [T,2]
+    struct tensor qkv;                      // [T, (H+2K)D], rotated
+    struct tensor attended;                 // [T, H*D]
+    struct tensor lse;                      // F32 [T,H]
+    struct tensor residual;                 // [T,C]: x'
+    struct tensor gate_up;                  // [T, 2I] or [T, I]
 };
 
 // What a block keeps of it for the backward pass, which computes the rest again. The gradients have the same bits at
@@ -74,8 +84,15 @@ struct forward_state {
     struct tensor grad_x;            // F32 [T,C]: of the output, then of each block's input
 };
 
-// out = rmsnorm(x + delta; scale), and x = x + delta. rstd (or none) is kept for the backward pass.
-status forward_norm(struct forward_state *fwd, struct tensor out, struct tensor scale, struct tensor rstd);
+// out = norm(x + delta; scale, bias), and x = x + delta. statistics (or none) are kept for the backward pass.
+status forward_norm(struct forward_state *fwd, struct tensor out, struct tensor scale, struct tensor bias,
+                    struct tensor statistics);
+
+// grad_x += the gradient of x through norm(x), and the gradients of its parameters += theirs. A bias that does not
+// exist has an empty parameter.
+status backward_norm(const struct forward_state *fwd, const struct fused_param *scale_param,
+                     const struct fused_param *bias_param, struct tensor grad_out, struct tensor x, struct tensor scale,
+                     struct tensor statistics);
 
 // Computes block `index` for all rows, and fills in kept[index]. Its output is x + delta.
 status block_forward(struct forward_state *fwd, int index);

@@ -79,7 +79,8 @@ status generator_prefill(struct generator *generator, struct request *request, c
     struct forward_state last = text.fwd;
     last.x = tensor_rows(text.fwd.x, text.fwd.rows - 1, 1);
     last.delta = tensor_rows(text.fwd.delta, text.fwd.rows - 1, 1);
-    TRY_TO(result, done, forward_norm(&last, last_normed, model->weights->norm, (struct tensor){0}));
+    TRY_TO(result, done,
+           forward_norm(&last, last_normed, model->weights->norm, (struct tensor){0}, (struct tensor){0}));
     TRY_TO(result, done, generator_sample_first(generator, &arena, request, last_normed));
 done:
     text_release(&text, model);
@@ -161,7 +162,7 @@ static status generator_compute_step(struct generator *generator) {
     TRY_TO(result, done, workspace_alloc(workspace, type, fwd.rows, hidden_size, &normed));
     TRY_TO(result, done, ops->gather(backend, fwd.x, model->weights->embedding, batch->tokens));
     for (int i = 0; i < fwd.transformer->block_count; i++) TRY_TO(result, done, block_forward(&fwd, i));
-    TRY_TO(result, done, forward_norm(&fwd, normed, model->weights->norm, (struct tensor){0}));
+    TRY_TO(result, done, forward_norm(&fwd, normed, model->weights->norm, (struct tensor){0}, (struct tensor){0}));
     TRY_TO(result, done, ops->sample(backend, generator->batch, normed, model->weights->lm_head));
 done:
     workspace_restore(workspace, (struct workspace_mark){0});

@@ -47,7 +47,7 @@ static status group_head_forward(struct head_state *head, struct model *model, s
     TRY(workspace_alloc(workspace, ELEMENT_F32, targets, 1, &head->logprobs));
     if (training) TRY(workspace_alloc(workspace, ELEMENT_F32, sequence->rows, 1, &head->rstd));
     if (training) TRY(workspace_alloc(workspace, ELEMENT_F32, targets, 1, &head->lse));
-    TRY(forward_norm(&text->fwd, head->normed, model->weights->norm, head->rstd));
+    TRY(forward_norm(&text->fwd, head->normed, model->weights->norm, (struct tensor){0}, head->rstd));
     TRY(ops->gather(model->backend, head->hidden_states, head->normed, head->logit_rows));
     return ops->logprob(model->backend, head->logprobs, head->lse, head->hidden_states, model->weights->lm_head,
                         head->target_ids);

@@ -122,7 +122,7 @@ static status vision_merge(struct vision_state *state, struct model *model, stru
     TRY(workspace_alloc(&model->workspace, weights->type, units, merged_size, &out->fc1_out));
     TRY(workspace_alloc(&model->workspace, weights->type, units, merged_size, &out->gelu_out));
     out->joined = tensor_reshape(out->normed, units, merged_size);
-    TRY(forward_norm(&state->fwd, out->normed, weights->merger_norm, out->rstd));
+    TRY(forward_norm(&state->fwd, out->normed, weights->merger_norm, (struct tensor){0}, out->rstd));
     TRY(ops->linear(model->backend, out->fc1_out, out->joined, weights->merger_fc1, weights->merger_fc1_bias));
     return ops->gelu(model->backend, out->gelu_out, out->fc1_out);
 }
