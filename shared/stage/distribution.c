@@ -13,7 +13,7 @@ enum {
 // A replica on another machine.
 struct weights_reader {
     struct wire_peer *peer;
-    int64_t has;             // hash of its copy; 0: none
+    int64_t has[2];          // hashes of its copies, the newer one first; 0: none
     int64_t wants;           // hash of the file that it is fetching; 0: none
     struct wire_peer *giver; // from whom it fetches; NULL: from optim, or it waits
     bool waiting;
@@ -40,6 +40,10 @@ static status distribution_add(struct distribution *distribution, struct wire_pe
     *out = &distribution->readers[distribution->count++];
     **out = (struct weights_reader){.peer = peer};
     return OK;
+}
+
+static bool weights_reader_has(const struct weights_reader *reader, int64_t hash) {
+    return reader->has[0] == hash || reader->has[1] == hash;
 }
 
 // Counts the downloads from the machine of `giver`; NULL: from optim.
@@ -72,7 +76,7 @@ static enum distribution_verdict distribution_decide(const struct distribution *
     if (distribution_load(distribution, NULL) >= DOWNLOADS_MAX) {
         for (size_t i = 0; i < distribution->count; i++) {
             const struct weights_reader *other = &distribution->readers[i];
-            if (other == reader || other->has != reader->wants) continue;
+            if (other == reader || !weights_reader_has(other, reader->wants)) continue;
             const int load = distribution_load(distribution, other->peer);
             if (load >= least) continue;
             least = load;
@@ -99,7 +103,8 @@ status distribution_fetch(struct distribution *distribution, struct wire_peer *p
         *verdict = distribution_serve(reader);
     } else {
         struct weights_reader *failed = same && reader->giver ? distribution_find(distribution, reader->giver) : NULL;
-        if (failed) failed->has = 0;
+        for (int i = 0; failed && i < 2; i++)
+            if (failed->has[i] == fetch->hash) failed->has[i] = 0;
         if (!same || !reader->waiting) reader->waits_until = now_ms + PATIENCE_MS + size / SLOW_BYTES_A_MS;
         *verdict = distribution_decide(distribution, reader, now_ms);
     }
@@ -133,7 +138,8 @@ status distribution_has(struct distribution *distribution, struct wire_peer *pee
     struct weights_reader *reader;
     TRY(distribution_add(distribution, peer, &reader));
     distribution_end(distribution, peer);
-    reader->has = hash;
+    if (reader->has[0] != hash) reader->has[1] = reader->has[0];
+    reader->has[0] = hash;
     return OK;
 }
 

@@ -32,7 +32,7 @@ struct wire_peer *distribution_next(struct distribution *distribution, int64_t n
 // A peer needs no more of the file that it was fetching: it has asked for its end, or the file is gone.
 void distribution_end(struct distribution *distribution, const struct wire_peer *peer);
 
-// A peer has a whole copy of the file. UNAVAILABLE when memory is short.
+// A peer has a whole copy of the file; the last two count. UNAVAILABLE when memory is short.
 status distribution_has(struct distribution *distribution, struct wire_peer *peer, int64_t hash);
 
 // A peer is gone.

@@ -214,9 +214,9 @@ static status node_load_weights(struct node *node, struct remote_weights *remote
     enum { FAILED_LOADS_MAX = 20, FAILED_COPIES_MAX = 2 };
     struct stage_context *context = node->context;
     *verdict = VERDICT_BUSY;
-    // Optim's own file could not be loaded: perhaps a copy can.
-    const bool copy = node->failed_loads > 0 && node->failed_hash == remote->weights.hash;
-    status result = weights_client_download(node->io, node->weights_dir, copy, remote);
+    // Optim's own file could not be loaded, or what was made of a difference: perhaps a copy of the whole file can.
+    const bool whole = node->failed_loads > 0 && node->failed_hash == remote->weights.hash;
+    status result = weights_client_download(node->io, node->weights_dir, whole, remote);
     if (result == BAD_SAMPLE) return OK;
     TRY(result);
     log_debug("weights of version %lld", (long long)remote->weights.version);

@@ -162,7 +162,7 @@ static void transfer_skip_peer(struct transfer *transfer) {
 }
 
 static status transfer_add_piece(struct transfer *transfer, const struct wire_message *message) {
-    const int64_t total = message->kind == MESSAGE_RECORD ? message->total : transfer->total;
+    const int64_t total = message->total;
     const int64_t left = message->offset >= 0 ? total - message->offset : 0;
     const bool right = total >= 0 && (transfer->total < 0 || total == transfer->total) && left > 0 &&
                        (int64_t)message->bulk_size == (left < WIRE_PIECE_BYTES ? left : WIRE_PIECE_BYTES);

@@ -1,4 +1,4 @@
-// A copy is named after its content, so that the replicas of a machine share it.
+// A copy, and a difference, is named after its hash, so that the replicas of a machine share it.
 #include "shared/stage/weights_client.h"
 
 #include <dirent.h>
@@ -15,7 +15,10 @@
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/stage/requests.h"
+#include "shared/stage/weights_difference.h"
 #include "shared/stage/weights_server.h"
+
+#define DIFFERENCE_PREFIX "pulled-difference-"
 
 static const char *const copy_prefixes[2] = {"pulled-policy-", "pulled-reference-"};
 
@@ -28,6 +31,8 @@ status remote_weights_set(struct remote_weights *out, const struct wire_message 
     *out = (struct remote_weights){
         .policy = message->policy,
         .size = message->size,
+        .base = message->base,
+        .difference = message->difference,
         .weights = {.reference = message->reference, .version = message->version, .hash = (uint64_t)message->hash},
         .path = strdup(message->path),
     };
@@ -35,7 +40,9 @@ status remote_weights_set(struct remote_weights *out, const struct wire_message 
 }
 
 status remote_weights_copy(struct remote_weights *out, const struct remote_weights *from) {
-    *out = (struct remote_weights){.policy = from->policy, .size = from->size, .weights = from->weights};
+    *out = *from;
+    out->local = NULL;
+    out->copied = false;
     out->weights.path = NULL;
     out->path = from->path ? strdup(from->path) : NULL;
     return out->path || !from->path ? OK : fail_oom();
@@ -45,33 +52,37 @@ bool remote_weights_lent(const struct remote_weights *remote) {
     return remote->path && weights_client_ends_with(remote->path, LENT_WEIGHTS_SUFFIX);
 }
 
-// A download into PATH.part.
+// A file that is downloaded into PATH.part.
 struct download {
     const char *path;
-    struct buf part; // its name
-    int fd;          // locked: one replica of a machine downloads, the others wait for it
+    int64_t hash, size; // of the file; size -1: it is not known
+    int64_t limit;      // the most bytes that it may have
+    struct buf part;    // its name
+    int fd;             // locked: one replica of a machine downloads, the others wait for it
 };
 
-// Whether there is a regular file of that size.
+// Whether there is a regular file of that size; -1: of any size.
 static bool weights_client_has(const char *path, int64_t size) {
     struct stat info;
-    return !stat(path, &info) && S_ISREG(info.st_mode) && info.st_size == size;
+    return !stat(path, &info) && S_ISREG(info.st_mode) && (size < 0 || info.st_size == size);
 }
 
 // Opens PATH.part and locks it, or waits until another replica has made the whole file (fd -1). Where files cannot be
 // locked, each replica writes the same bytes.
-static status weights_client_open(struct io_thread *io, struct download *download, int64_t size) {
+static status weights_client_open(struct io_thread *io, struct download *download) {
     enum { WAIT_MS = 50 };
     struct stat opened, named;
-    while (!weights_client_has(download->path, size)) {
+    download->fd = -1;
+    TRY(buf_printf(&download->part, "%s.part", download->path));
+    while (!weights_client_has(download->path, download->size)) {
         const char *part = download->part.data;
-        download->fd = open(part, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+        download->fd = open(part, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
         if (download->fd < 0) return fail(UNAVAILABLE, "%s: %s", part, strerror(errno));
         const bool held = flock(download->fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
         // Its last holder may have renamed or removed it before we had the lock.
         const bool current = !held && !fstat(download->fd, &opened) && !stat(part, &named) &&
                              opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
-        if (current && !weights_client_has(download->path, size)) return OK;
+        if (current && !weights_client_has(download->path, download->size)) return OK;
         if (current) (void)unlink(part);
         close(download->fd);
         download->fd = -1;
@@ -80,25 +91,31 @@ static status weights_client_open(struct io_thread *io, struct download *downloa
     return OK;
 }
 
-// Appends the rest of the file to the part. BAD_SAMPLE when nobody has it any more.
-static status weights_client_fetch(struct io_thread *io, const struct remote_weights *remote,
-                                   const struct download *download) {
+static void weights_client_close(struct download *download) {
+    if (download->fd >= 0) close(download->fd); // and so unlocks it
+    buf_release(&download->part);
+}
+
+// Appends the rest of the file to the part. BAD_SAMPLE when nobody has it any more, or it is too large.
+static status weights_client_fetch(struct io_thread *io, const struct download *download) {
     struct transfer transfer = {.stage = "optim",
                                 .purpose = "weights",
                                 .kind = MESSAGE_FETCH,
-                                .hash = (int64_t)remote->weights.hash,
+                                .hash = download->hash,
                                 .id = "",
-                                .total = remote->size};
+                                .total = download->size};
     struct stat info;
     struct buf bytes = {0};
     status result = OK;
     if (fstat(download->fd, &info)) return fail(UNAVAILABLE, "%s: %s", download->part.data, strerror(errno));
-    if (info.st_size <= remote->size) transfer.received = info.st_size;
+    if (info.st_size <= download->size) transfer.received = info.st_size;
     int64_t offset = transfer.received;
     if (offset) log_debug("going on at byte %lld", (long long)offset);
     io_thread_begin_transfer(io, &transfer);
     for (bool ended = false; result == OK && !ended;) {
         result = io_thread_take_bytes(io, &transfer, -1, &bytes, &ended);
+        if (result == OK && offset + (int64_t)bytes.size > download->limit)
+            result = fail(BAD_SAMPLE, "%s: too large", download->path);
         if (result == OK && !fd_pwrite_all(download->fd, bytes.data, bytes.size, offset))
             result = fail(UNAVAILABLE, "%s: %s", download->part.data, strerror(errno));
         // The disk begins to write, so that fdatasync finds little left to do; where it cannot, fdatasync does all.
@@ -108,34 +125,89 @@ static status weights_client_fetch(struct io_thread *io, const struct remote_wei
     }
     io_thread_end_transfer(io, &transfer);
     buf_release(&bytes);
-    if (result == OK && transfer.absent)
-        result = fail(BAD_SAMPLE, "version %lld of the weights no longer exists", (long long)remote->weights.version);
+    if (result == OK && transfer.absent) result = fail(BAD_SAMPLE, "%s: nobody has it any more", download->path);
+    if (result == OK && ftruncate(download->fd, offset))
+        result = fail(UNAVAILABLE, "%s: %s", download->part.data, strerror(errno));
     return result;
 }
 
-// Makes PATH: fetches what PATH.part lacks, syncs it and renames it. The part stays when that is interrupted.
-static status weights_client_copy(struct io_thread *io, const struct remote_weights *remote, const char *path) {
-    struct download download = {.path = path, .fd = -1};
+// The part is complete: gives it its name.
+static status weights_client_rename(const struct download *download) {
+    if (!rename(download->part.data, download->path) || weights_client_has(download->path, download->size)) return OK;
+    return fail(UNAVAILABLE, "%s: %s", download->path, strerror(errno));
+}
+
+// Makes the part of a copy from the copy before and their difference, which it downloads. BAD_SAMPLE when that is not
+// possible.
+static status weights_client_rebuild(struct io_thread *io, const char *dir, const struct remote_weights *remote,
+                                     const struct download *copy) {
+    const struct wire_message has = {.kind = MESSAGE_HAS_WEIGHTS, .hash = remote->difference};
+    struct download difference = {.hash = remote->difference, .size = -1, .limit = remote->size, .fd = -1};
+    struct buf base = {0}, path = {0};
+    struct stat info = {0};
+    int base_fd = -1, difference_fd = -1;
     status result = OK;
-    TRY(buf_printf(&download.part, "%s.part", path));
-    const char *part = download.part.data;
-    TRY_TO(result, done, weights_client_open(io, &download, remote->size));
-    if (download.fd < 0) goto done;
-    log_debug("fetching version %lld to %s, %lld bytes", (long long)remote->weights.version, path,
-              (long long)remote->size);
-    result = weights_client_fetch(io, remote, &download);
-    if (result == BAD_SAMPLE) (void)unlink(part);
-    TRY_TO(result, done, result);
-    if (ftruncate(download.fd, remote->size) || fdatasync(download.fd) ||
-        (rename(part, path) && !weights_client_has(path, remote->size)))
-        result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
+    TRY_TO(result, done,
+           buf_printf(&base, "%s/%s%016llx", dir, copy_prefixes[remote->weights.reference],
+                      (unsigned long long)remote->base));
+    TRY_TO(result, done,
+           buf_printf(&path, "%s/%s%016llx", dir, DIFFERENCE_PREFIX, (unsigned long long)remote->difference));
+    difference.path = path.data;
+    base_fd = remote->difference ? open(base.data, O_RDONLY | O_CLOEXEC) : -1;
+    if (base_fd < 0) TRY_TO(result, done, fail(BAD_SAMPLE, "%s: there is no such copy", base.data));
+    TRY_TO(result, done, weights_client_open(io, &difference));
+    if (difference.fd >= 0) {
+        result = weights_client_fetch(io, &difference);
+        if (result == BAD_SAMPLE) (void)unlink(difference.part.data);
+        TRY_TO(result, done, result);
+        TRY_TO(result, done, weights_client_rename(&difference));
+        TRY_TO(result, done, io_thread_broadcast(io, "weights", &has)); // optim may send others here for it
+    }
+    difference_fd = open(path.data, O_RDONLY | O_CLOEXEC);
+    if (difference_fd < 0 || fstat(difference_fd, &info)) // another replica has removed it
+        TRY_TO(result, done, fail(BAD_SAMPLE, "%s: %s", path.data, strerror(errno)));
+    result = weights_difference_apply(difference_fd, base_fd, remote->size, copy->fd);
+    log_debug("version %lld of the weights: a difference of %lld bytes for %lld", (long long)remote->weights.version,
+              (long long)info.st_size, (long long)remote->size);
+    if (result == DATAERR) {
+        log_info("%s: %s; fetching the whole file", path.data, fail_text());
+        (void)unlink(path.data);
+        result = ftruncate(copy->fd, 0) ? fail(UNAVAILABLE, "%s: %s", copy->part.data, strerror(errno)) : BAD_SAMPLE;
+    }
 done:
-    if (download.fd >= 0) close(download.fd); // and so unlocks it
-    buf_release(&download.part);
+    if (base_fd >= 0) close(base_fd);
+    if (difference_fd >= 0) close(difference_fd);
+    weights_client_close(&difference);
+    buf_release(&base);
+    buf_release(&path);
     return result;
 }
 
-// Removes the copies of a kind except `keep` and the newest other one, and the parts that nobody downloads.
+// Makes PATH: rebuilds it or fetches what PATH.part lacks, syncs it and renames it. The part stays when that is
+// interrupted.
+static status weights_client_copy(struct io_thread *io, const char *dir, const struct remote_weights *remote,
+                                  bool whole, const char *path) {
+    struct download copy = {
+        .path = path, .hash = (int64_t)remote->weights.hash, .size = remote->size, .limit = remote->size, .fd = -1};
+    status result = OK;
+    TRY_TO(result, done, weights_client_open(io, &copy));
+    if (copy.fd < 0) goto done;
+    result = whole ? BAD_SAMPLE : weights_client_rebuild(io, dir, remote, &copy);
+    if (result == BAD_SAMPLE) {
+        log_debug("fetching version %lld to %s, %lld bytes", (long long)remote->weights.version, path,
+                  (long long)remote->size);
+        result = weights_client_fetch(io, &copy);
+        if (result == BAD_SAMPLE) (void)unlink(copy.part.data);
+    }
+    TRY_TO(result, done, result);
+    if (fdatasync(copy.fd)) TRY_TO(result, done, fail(UNAVAILABLE, "%s: %s", path, strerror(errno)));
+    result = weights_client_rename(&copy);
+done:
+    weights_client_close(&copy);
+    return result;
+}
+
+// Removes the files with a prefix except `keep` and the newest other one, and the parts that nobody downloads.
 static void weights_client_prune(const char *path, const char *prefix, const char *keep) {
     DIR *dir = opendir(path);
     struct stat info;
@@ -160,12 +232,12 @@ static void weights_client_prune(const char *path, const char *prefix, const cha
     if (dir) closedir(dir);
 }
 
-status weights_client_download(struct io_thread *io, const char *dir, bool copy, struct remote_weights *remote) {
+status weights_client_download(struct io_thread *io, const char *dir, bool whole, struct remote_weights *remote) {
     const char *prefix = copy_prefixes[remote->weights.reference];
-    struct buf name = {0}, path = {0};
+    struct buf name = {0}, difference = {0}, path = {0};
     status result = OK;
     if (!*remote->path) return OK;
-    if (remote_weights_lent(remote) || (!copy && weights_client_has(remote->path, remote->size))) {
+    if (remote_weights_lent(remote) || (!whole && weights_client_has(remote->path, remote->size))) {
         TRY_TO(result, done, buf_puts(&path, remote->path));
     } else {
         TRY_TO(result, done, buf_printf(&name, "%s%016llx", prefix, (unsigned long long)remote->weights.hash));
@@ -173,8 +245,11 @@ status weights_client_download(struct io_thread *io, const char *dir, bool copy,
     }
     remote->copied = name.size > 0;
     if (remote->copied && !weights_client_has(path.data, remote->size)) {
-        TRY_TO(result, done, weights_client_copy(io, remote, path.data));
+        TRY_TO(result, done, weights_client_copy(io, dir, remote, whole, path.data));
         weights_client_prune(dir, prefix, name.data);
+        TRY_TO(result, done,
+               buf_printf(&difference, "%s%016llx", DIFFERENCE_PREFIX, (unsigned long long)remote->difference));
+        weights_client_prune(dir, DIFFERENCE_PREFIX, difference.data);
     }
     free(remote->local);
     remote->local = path.data;
@@ -182,17 +257,19 @@ status weights_client_download(struct io_thread *io, const char *dir, bool copy,
     path = (struct buf){0};
 done:
     buf_release(&name);
+    buf_release(&difference);
     buf_release(&path);
     return result;
 }
 
 status weights_client_serve(const char *dir, const struct wire_message *fetch, struct wire_message *reply,
                             struct buf *bulk) {
+    const char *const prefixes[] = {copy_prefixes[0], copy_prefixes[1], DIFFERENCE_PREFIX};
     struct buf path = {0};
     status result = OK;
-    for (int kind = 0; kind < 2 && result == OK && (!kind || reply->kind == MESSAGE_ABSENT); kind++) {
+    for (int i = 0; i < 3 && result == OK && (!i || reply->kind == MESSAGE_ABSENT); i++) {
         buf_clear(&path);
-        result = buf_printf(&path, "%s/%s%016llx", dir, copy_prefixes[kind], (unsigned long long)fetch->hash);
+        result = buf_printf(&path, "%s/%s%016llx", dir, prefixes[i], (unsigned long long)fetch->hash);
         if (result == OK) result = weights_server_read(path.data, fetch, reply, bulk);
     }
     buf_release(&path);

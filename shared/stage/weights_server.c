@@ -1,5 +1,6 @@
-// The newest versions of policy and reference, and their files, until later ones replace them. `lock` guards them: the
-// worker publishes, the I/O thread reads.
+// The newest versions of policy and reference, their files and their differences, until later ones replace them. `lock`
+// guards them: the worker publishes, the I/O thread reads, and a third thread makes differences. Files are removed and
+// given away to be written over with the lock held.
 #include "shared/stage/weights_server.h"
 
 #include <assert.h>
@@ -13,22 +14,50 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
+#include "shared/base/log.h"
+#include "shared/base/rng.h"
 #include "shared/stage/distribution.h"
+#include "shared/stage/weights_difference.h"
 
-enum { VERSIONS_MAX = 3 };
+enum {
+    VERSIONS_MAX = 3,
+    PAUSE_VERSIONS = 20, // for which no difference is offered after one that was too large or came too late
+};
+
+enum difference_state {
+    DIFFERENCE_UNUSED, // nobody has asked for it
+    DIFFERENCE_WANTED, // the thread is to make it
+    DIFFERENCE_MADE,
+    DIFFERENCE_FAILED, // too large, or the version before is gone
+};
 
 struct served_weights {
-    bool present;
+    bool present, reference;
     int64_t version;
     uint64_t hash;
-    char *path; // "" for the weights of the model's directory
+    char *path;               // "" for the weights of the model's directory
+    int64_t base, difference; // hashes, as in WEIGHTS
+    enum difference_state state;
+};
+
+// Who waits for a difference, and for which piece.
+struct difference_waiter {
+    struct wire_peer *peer;
+    struct wire_message fetch;
 };
 
 struct weights_server {
     pthread_mutex_t lock;
     struct served_weights versions[2][VERSIONS_MAX]; // policy's and reference's, the newest first
+    int pause[2];                                    // PAUSE_VERSIONS and less: of policy and reference
     int64_t publications;
+    pthread_t maker; // makes differences; since the first one was asked for
+    bool making;     // there is such a thread
+    pthread_cond_t wanted;
+    atomic_bool stopping;
     // The I/O thread's own:
+    struct difference_waiter *waiters;
+    size_t waiter_count;
     int64_t pushed; // publications that the other stages were told of
     struct distribution distribution;
     struct arena arena; // of a message
@@ -38,14 +67,26 @@ struct weights_server {
 status weights_server_new(struct weights_server **out) {
     TRY(NEW(out, 1));
     pthread_mutex_init(&(*out)->lock, NULL);
+    pthread_cond_init(&(*out)->wanted, NULL);
     return OK;
+}
+
+static void weights_server_stop(struct weights_server *server) {
+    pthread_mutex_lock(&server->lock);
+    atomic_store(&server->stopping, true);
+    pthread_cond_signal(&server->wanted);
+    pthread_mutex_unlock(&server->lock);
+    if (server->making) pthread_join(server->maker, NULL);
 }
 
 void weights_server_free(struct weights_server **server) {
     if (!*server) return;
+    weights_server_stop(*server);
     for (int kind = 0; kind < 2; kind++)
         for (int i = 0; i < VERSIONS_MAX; i++) free((*server)->versions[kind][i].path);
     pthread_mutex_destroy(&(*server)->lock);
+    pthread_cond_destroy(&(*server)->wanted);
+    free((*server)->waiters);
     distribution_release(&(*server)->distribution);
     arena_release(&(*server)->arena);
     buf_release(&(*server)->bulk);
@@ -62,15 +103,39 @@ static bool weights_server_uses(const struct weights_server *server, const char 
     return false;
 }
 
+// Names the file of a difference, which lies beside the weights' own. NULL when memory is short.
+static char *weights_server_difference_path(struct arena *arena, const char *path) {
+    return arena_printf(arena, "%s.difference", path);
+}
+
+// The version is served no more: removes its difference. The lock is held.
+static void weights_server_drop_difference(const struct served_weights *old) {
+    struct arena arena = {0};
+    char *path = old->state == DIFFERENCE_MADE ? weights_server_difference_path(&arena, old->path) : NULL;
+    if (path) (void)unlink(path);
+    arena_release(&arena);
+}
+
 status weights_server_put(struct weights_server *server, const struct stage_weights *weights) {
     char *path = strdup(weights->path ? weights->path : "");
     if (!path) return fail_oom();
     pthread_mutex_lock(&server->lock);
     struct served_weights *versions = server->versions[weights->reference], old = versions[VERSIONS_MAX - 1];
     memmove(&versions[1], &versions[0], (VERSIONS_MAX - 1) * sizeof *versions);
-    versions[0] =
-        (struct served_weights){.present = true, .version = weights->version, .hash = weights->hash, .path = path};
+    versions[0] = (struct served_weights){.present = true,
+                                          .reference = weights->reference,
+                                          .version = weights->version,
+                                          .hash = weights->hash,
+                                          .path = path};
+    const struct served_weights *before = &versions[1];
+    if (server->pause[weights->reference] > 0) {
+        server->pause[weights->reference]--;
+    } else if (*path && before->present && *before->path && before->hash != weights->hash) {
+        versions[0].base = (int64_t)before->hash;
+        versions[0].difference = (int64_t)(rng_bits(before->hash, weights->hash, 0) | 1);
+    }
     server->publications++;
+    weights_server_drop_difference(&old);
     // The file may be gone already.
     if (old.present && *old.path && !weights_server_uses(server, old.path)) (void)unlink(old.path);
     pthread_mutex_unlock(&server->lock);
@@ -89,6 +154,7 @@ void weights_server_recycle(struct weights_server *server, bool reference, const
     pthread_mutex_lock(&server->lock);
     struct served_weights old = server->versions[reference][VERSIONS_MAX - 1];
     server->versions[reference][VERSIONS_MAX - 1] = (struct served_weights){0};
+    weights_server_drop_difference(&old);
     bool useful = old.present && *old.path && !weights_server_uses(server, old.path);
     if (useful && rename(old.path, path)) (void)unlink(old.path);
     pthread_mutex_unlock(&server->lock);
@@ -111,6 +177,8 @@ status weights_server_latest(struct weights_server *server, bool reference, stru
                                          .version = latest->version,
                                          .hash = (int64_t)latest->hash,
                                          .size = info.st_size,
+                                         .base = latest->base,
+                                         .difference = latest->difference,
                                          .path = arena_strndup(arena, latest->path, strlen(latest->path))};
         if (!message->path) result = fail_oom();
     }
@@ -139,6 +207,7 @@ status weights_server_read(const char *path, const struct wire_message *request,
     *reply = (struct wire_message){.kind = MESSAGE_CHUNK,
                                    .hash = request->hash,
                                    .offset = request->offset,
+                                   .total = info.st_size,
                                    .bulk = bulk->data,
                                    .bulk_size = bulk->size};
 done:
@@ -146,23 +215,120 @@ done:
     return result;
 }
 
-// The file with that hash, NULL: none. The lock is held.
-static const char *weights_server_find(const struct weights_server *server, int64_t hash) {
+// The version whose file has that hash, or whose difference if `difference`; NULL: none. The lock is held.
+static struct served_weights *weights_server_find(struct weights_server *server, int64_t hash, bool difference) {
     for (int kind = 0; kind < 2; kind++)
         for (int i = 0; i < VERSIONS_MAX; i++) {
-            const struct served_weights *entry = &server->versions[kind][i];
-            if (entry->present && (int64_t)entry->hash == hash && *entry->path) return entry->path;
+            struct served_weights *entry = &server->versions[kind][i];
+            if (!entry->present || !*entry->path) continue;
+            if (difference ? entry->difference && entry->difference == hash : (int64_t)entry->hash == hash)
+                return entry;
         }
     return NULL;
 }
 
+// The path of the file with that hash, weights or a difference that has been made; NULL: none, or memory is short. The
+// lock is held.
+static const char *weights_server_path(struct weights_server *server, int64_t hash, struct arena *arena) {
+    const struct served_weights *weights = weights_server_find(server, hash, false);
+    if (weights) return weights->path;
+    const struct served_weights *entry = weights_server_find(server, hash, true);
+    return entry && entry->state == DIFFERENCE_MADE ? weights_server_difference_path(arena, entry->path) : NULL;
+}
+
 status weights_server_chunk(struct weights_server *server, const struct wire_message *request,
                             struct wire_message *reply, struct buf *bulk) {
+    struct arena arena = {0};
     pthread_mutex_lock(&server->lock); // or the file might be written over meanwhile
-    const char *path = weights_server_find(server, request->hash);
+    const char *path = weights_server_path(server, request->hash, &arena);
     status result = message_check_range(request);
     *reply = (struct wire_message){.kind = MESSAGE_ABSENT, .id = "", .hash = request->hash};
     if (result == OK && path) result = weights_server_read(path, request, reply, bulk);
+    pthread_mutex_unlock(&server->lock);
+    arena_release(&arena);
+    return result;
+}
+
+// ---- the thread that makes differences ----
+
+// Opens the files of a version and of the one before. The lock is held; nothing is written over before both are
+// dropped. BAD_SAMPLE when one of them is gone.
+static status weights_server_open_pair(struct weights_server *server, const struct served_weights *entry, int *base,
+                                       int *file) {
+    const struct served_weights *before = weights_server_find(server, entry->base, false);
+    if (before) *base = open(before->path, O_RDONLY | O_CLOEXEC);
+    *file = open(entry->path, O_RDONLY | O_CLOEXEC);
+    return *base >= 0 && *file >= 0 ? OK : fail(BAD_SAMPLE, "the version before is gone");
+}
+
+// Makes the difference of the version whose difference has that hash. The lock is held, but not while it is made.
+static status weights_server_make(struct weights_server *server, int64_t hash) {
+    struct served_weights *entry = weights_server_find(server, hash, true);
+    const int64_t base_hash = entry->base;
+    struct arena arena = {0};
+    struct stat info;
+    int base = -1, file = -1, out = -1;
+    status result = weights_server_open_pair(server, entry, &base, &file);
+    char *path = weights_server_difference_path(&arena, entry->path);
+    char *part = path ? arena_printf(&arena, "%s.part", path) : NULL;
+    if (result == OK && !part) result = fail_oom();
+    TRY_TO(result, done, result);
+    pthread_mutex_unlock(&server->lock);
+    out = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (out < 0 || fstat(file, &info)) result = fail(UNAVAILABLE, "%s: %s", part, strerror(errno));
+    if (result == OK) result = weights_difference_make(base, file, info.st_size / 2, &server->stopping, out);
+    pthread_mutex_lock(&server->lock);
+    // One of the files may have been written over meanwhile.
+    if (result == OK && !(weights_server_find(server, hash, true) && weights_server_find(server, base_hash, false)))
+        result = fail(BAD_SAMPLE, "the version before is gone");
+    if (result == OK && rename(part, path)) result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
+    if (result != OK && out >= 0) (void)unlink(part);
+done:
+    if (base >= 0) close(base);
+    if (file >= 0) close(file);
+    if (out >= 0) close(out);
+    arena_release(&arena);
+    return result;
+}
+
+// Makes what is wanted, the newest first, until the server is freed.
+static void *weights_server_maker(void *argument) {
+    struct weights_server *server = argument;
+    pthread_mutex_lock(&server->lock);
+    while (!atomic_load(&server->stopping)) {
+        const struct served_weights *wanted = NULL;
+        for (int i = VERSIONS_MAX; i-- > 0;)
+            for (int kind = 0; kind < 2; kind++)
+                if (server->versions[kind][i].state == DIFFERENCE_WANTED) wanted = &server->versions[kind][i];
+        if (!wanted) {
+            pthread_cond_wait(&server->wanted, &server->lock);
+            continue;
+        }
+        const int64_t hash = wanted->difference;
+        const status result = weights_server_make(server, hash);
+        struct served_weights *entry = weights_server_find(server, hash, true);
+        if (result != OK) log_debug("no difference of weights: %s", fail_text());
+        if (!entry) continue; // its version is gone
+        entry->state = result == OK ? DIFFERENCE_MADE : DIFFERENCE_FAILED;
+        if (result == BAD_SAMPLE) server->pause[entry->reference] = PAUSE_VERSIONS;
+    }
+    pthread_mutex_unlock(&server->lock);
+    return NULL;
+}
+
+// Whether a FETCH is for a difference that is still to be made; lets it be made.
+static status weights_server_await(struct weights_server *server, int64_t hash, bool *waits) {
+    status result = OK;
+    pthread_mutex_lock(&server->lock);
+    struct served_weights *entry = weights_server_find(server, hash, true);
+    if (entry && entry->state == DIFFERENCE_UNUSED) {
+        if (!server->making && pthread_create(&server->maker, NULL, weights_server_maker, server))
+            result = fail(UNAVAILABLE, "no thread for the differences of weights");
+        server->making |= result == OK;
+        entry->state = result == OK ? DIFFERENCE_WANTED : DIFFERENCE_FAILED;
+        pthread_cond_signal(&server->wanted);
+    }
+    *waits = entry && entry->state == DIFFERENCE_WANTED;
     pthread_mutex_unlock(&server->lock);
     return result;
 }
@@ -201,16 +367,33 @@ static status weights_server_reply(struct weights_server *server, struct io_thre
     return io_thread_reply(io, peer, &reply);
 }
 
+static status weights_server_add_waiter(struct weights_server *server, struct wire_peer *peer,
+                                        const struct wire_message *fetch) {
+    size_t i = 0;
+    while (i < server->waiter_count &&
+           !(server->waiters[i].peer == peer && server->waiters[i].fetch.hash == fetch->hash))
+        i++;
+    if (i == server->waiter_count) TRY(RESIZE(&server->waiters, ++server->waiter_count));
+    server->waiters[i] = (struct difference_waiter){
+        peer, {.kind = MESSAGE_FETCH, .hash = fetch->hash, .offset = fetch->offset, .size = fetch->size}};
+    return OK;
+}
+
 static status weights_server_fetch(struct weights_server *server, struct io_thread *io, struct wire_peer *peer,
                                    const struct wire_message *fetch) {
     enum distribution_verdict verdict;
     struct wire_peer *giver;
     struct stat info = {0};
+    struct arena arena = {0};
+    bool waits;
     TRY(message_check_range(fetch));
+    TRY(weights_server_await(server, fetch->hash, &waits));
+    if (waits) return weights_server_add_waiter(server, peer, fetch);
     pthread_mutex_lock(&server->lock);
-    const char *path = weights_server_find(server, fetch->hash);
+    const char *path = weights_server_path(server, fetch->hash, &arena);
     const bool present = path && !stat(path, &info);
     pthread_mutex_unlock(&server->lock);
+    arena_release(&arena);
     if (!present || fetch->offset >= info.st_size) // ABSENT, or a mistake
         return weights_server_reply(server, io, peer, fetch, DISTRIBUTION_SERVE, NULL);
     TRY(distribution_fetch(&server->distribution, peer, fetch, info.st_size, io_thread_now_ms(io), &verdict, &giver));
@@ -228,9 +411,25 @@ static status weights_server_tick(struct weights_server *server, struct io_threa
         server->pushed = publications;
         TRY(weights_server_send(server, io, NULL));
     }
+    const size_t waiting = server->waiter_count; // those who wait on are added behind
+    for (size_t i = 0; i < waiting; i++) {
+        const struct difference_waiter waiter = server->waiters[0];
+        memmove(server->waiters, server->waiters + 1, --server->waiter_count * sizeof *server->waiters);
+        const status result = weights_server_fetch(server, io, waiter.peer, &waiter.fetch);
+        const struct wire_message absent = {.kind = MESSAGE_ABSENT, .id = "", .hash = waiter.fetch.hash};
+        TRY(result == DATAERR ? io_thread_reply(io, waiter.peer, &absent) : result); // it asked for what lies behind
+    }
     while ((peer = distribution_next(&server->distribution, io_thread_now_ms(io), &fetch, &verdict, &giver)))
         TRY(weights_server_reply(server, io, peer, &fetch, verdict, giver));
     return OK;
+}
+
+static void weights_server_gone(struct weights_server *server, const struct wire_peer *peer) {
+    size_t kept = 0;
+    for (size_t i = 0; i < server->waiter_count; i++)
+        if (server->waiters[i].peer != peer) server->waiters[kept++] = server->waiters[i];
+    server->waiter_count = kept;
+    distribution_gone(&server->distribution, peer);
 }
 
 status weights_server_event(struct weights_server *server, struct io_thread *io, const struct wire_event *event) {
@@ -239,10 +438,10 @@ status weights_server_event(struct weights_server *server, struct io_thread *io,
     case WIRE_TIMEOUT:
         return weights_server_tick(server, io);
     case WIRE_JOINED:
-        distribution_gone(&server->distribution, event->peer); // it begins anew
+        weights_server_gone(server, event->peer); // it begins anew
         return weights_server_send(server, io, event->peer);
     case WIRE_GONE:
-        distribution_gone(&server->distribution, event->peer);
+        weights_server_gone(server, event->peer);
         return OK;
     default:
         if (message->kind == MESSAGE_FETCH) return weights_server_fetch(server, io, event->peer, message);

@@ -15,7 +15,8 @@ status weights_server_new(struct weights_server **out);
 // Removes no file. NULL is fine; sets *server to NULL.
 void weights_server_free(struct weights_server **server);
 
-// Publishes the newest weights of their kind; copies the path. The file of the oldest of three versions is removed.
+// Publishes the newest weights of their kind; copies the path. The file of the oldest of three versions is removed, and
+// its difference from the version before.
 // UNAVAILABLE when memory is short.
 status weights_server_put(struct weights_server *server, const struct stage_weights *weights);
 
@@ -35,12 +36,14 @@ status weights_server_latest(struct weights_server *server, bool reference, stru
 status weights_server_read(const char *path, const struct wire_message *request, struct wire_message *reply,
                            struct buf *bulk);
 
-// Answers FETCH from the files that were published; ABSENT when the file was replaced. Failures as weights_server_read.
+// Answers FETCH from the files that were published and the differences that were made; ABSENT when the file was
+// replaced. Failures as weights_server_read.
 status weights_server_chunk(struct weights_server *server, const struct wire_message *request,
                             struct wire_message *reply, struct buf *bulk);
 
 // Optim's hook (io_thread.h) for clients of purpose "weights", and for WIRE_TIMEOUT: tells them what is published, and
-// answers FETCH, or names a replica that has the file (distribution.h).
+// answers FETCH, or names a replica that has the file (distribution.h). A difference is made when somebody asks for it
+// first, in a thread of its own; who asks waits.
 status weights_server_event(struct weights_server *server, struct io_thread *io, const struct wire_event *event);
 
 #endif

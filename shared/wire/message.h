@@ -10,7 +10,7 @@
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
 
-#define WIRE_PROTOCOL 2 // of messages
+#define WIRE_PROTOCOL 3 // of messages
 #define WIRE_SCHEMA   1 // of the group
 
 enum { WIRE_PIECE_BYTES = 256 << 10 }; // the most bytes that one FETCH or GET asks for
@@ -95,11 +95,13 @@ struct wire_message {
     int64_t reference; // WEIGHTS: 1 for the reference, 0 for the policy
     int64_t policy;    // WEIGHTS: the step at which optim is
     int64_t version;   // WEIGHTS
-    int64_t hash;      // WEIGHTS, FETCH, CHUNK, ABSENT, HAS_WEIGHTS, ELSEWHERE: of the weights, its 64 bits
-    const char *path;  // WEIGHTS: the file on the server's machine, "" for the weights of the model's directory
-    int64_t offset, size;           // FETCH, CHUNK, GET, RECORD: which bytes; WEIGHTS: of the whole file
-    int64_t total;                  // RECORD: bytes of the whole clip
-    int64_t code;                   // END: the exit code
+    int64_t hash;      // WEIGHTS, FETCH, CHUNK, ABSENT, HAS_WEIGHTS, ELSEWHERE: of the weights, or but for WEIGHTS
+                       // of a difference, its 64 bits
+    int64_t base, difference; // WEIGHTS: hash of the version before, and of the difference from it; 0: none
+    const char *path;         // WEIGHTS: the file on the server's machine, "" for the weights of the model's directory
+    int64_t offset, size;     // FETCH, CHUNK, GET, RECORD: which bytes; WEIGHTS: of the whole file
+    int64_t total;            // CHUNK, RECORD: bytes of the whole file or clip
+    int64_t code;             // END: the exit code
     struct message_status counters; // STATUS
     const void *bulk;               // GROUP, CHUNK, RECORD
     size_t bulk_size;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
+#include "shared/base/rng.h"
 #include "shared/stage/io_thread.h"
 #include "shared/stage/requests.h"
 #include "shared/stage/weights_client.h"
@@ -19,7 +20,7 @@ enum {
     PROCESSES_MAX = 8,
     PIECES = 11,
     SIZE = (PIECES - 1) * WIRE_PIECE_BYTES + 17,
-    HASH = 0x77,
+    HASH = 0x77, // of the first version
     STEPS = 6,
     LIMIT_MS = 120000, // of simulated time
 };
@@ -403,25 +404,26 @@ struct download_thread {
     pthread_t thread;
     struct process *process;
     struct remote_weights remote;
+    bool whole;
     status result;
     atomic_bool done;
 };
 
 static void *download(void *argument) {
     struct download_thread *thread = argument;
-    thread->result = weights_client_download(thread->process->io, thread->process->dir, true, &thread->remote);
+    thread->result = weights_client_download(thread->process->io, thread->process->dir, thread->whole, &thread->remote);
     atomic_store(&thread->done, true);
     return NULL;
 }
 
-// Downloads at the same time with `count` replicas of one machine.
-static void download_with(struct run *run, struct process **processes, int count) {
+// Downloads what WEIGHTS says at the same time with `count` replicas. The files are those of the run's content.
+static void download_version(struct run *run, struct process **processes, int count, bool whole,
+                             const struct wire_message *weights) {
     struct download_thread threads[2] = {0};
     for (int i = 0; i < count; i++) {
-        const struct wire_message weights = {
-            .kind = MESSAGE_WEIGHTS, .policy = 1, .version = 1, .hash = HASH, .size = SIZE, .path = "/elsewhere"};
         threads[i].process = processes[i];
-        assert_int_equal(remote_weights_set(&threads[i].remote, &weights), OK);
+        threads[i].whole = whole;
+        assert_int_equal(remote_weights_set(&threads[i].remote, weights), OK);
         assert_int_equal(pthread_create(&threads[i].thread, NULL, download, &threads[i]), 0);
     }
     while (!atomic_load(&threads[0].done) || (count > 1 && !atomic_load(&threads[1].done))) {
@@ -440,6 +442,12 @@ static void download_with(struct run *run, struct process **processes, int count
         buf_release(&copy);
         remote_weights_release(&threads[i].remote);
     }
+}
+
+static void download_with(struct run *run, struct process **processes, int count) {
+    const struct wire_message weights = {
+        .kind = MESSAGE_WEIGHTS, .policy = 1, .version = 1, .hash = HASH, .size = SIZE, .path = "/elsewhere"};
+    download_version(run, processes, count, false, &weights);
 }
 
 static void a_machine_downloads_once_and_goes_on_where_it_stopped(void **state) {
@@ -482,6 +490,116 @@ static void a_machine_downloads_once_and_goes_on_where_it_stopped(void **state) 
     free(run);
 }
 
+// ---- differences
+
+// Optim publishes the next version: the content with one byte of `every` changed. Returns what WEIGHTS says of it.
+static struct wire_message publish_next(struct run *run, int version, size_t every) {
+    struct process *optim = &run->processes[0];
+    struct arena arena = {0};
+    struct wire_message message;
+    char path[160];
+    bool known;
+    for (size_t i = (size_t)version; i < SIZE; i += every) run->content[i] ^= (char)(rng_bits(3, i, 0) | 1);
+    snprintf(path, sizeof path, "%s/policy-%d", optim->dir, version);
+    assert_int_equal(file_write_atomic(path, run->content, SIZE), OK);
+    const struct stage_weights weights = {.version = version, .hash = HASH + (uint64_t)version, .path = path};
+    assert_int_equal(weights_server_put(optim->weights_server, &weights), OK);
+    assert_int_equal(weights_server_latest(optim->weights_server, false, &message, &known, &arena), OK);
+    assert_true(known && message.base && message.difference);
+    arena_release(&arena);
+    message.path = "/elsewhere";
+    for (size_t i = 0; i < run->count; i++) run->processes[i].answered = 0;
+    return message;
+}
+
+// Names a file of the first machine with rollout.
+static const char *copy_path(const struct run *run, const char *kind, int64_t hash) {
+    static char path[160];
+    snprintf(path, sizeof path, "%s/pulled-%s-%016llx", run->processes[1].dir, kind, (unsigned long long)hash);
+    return path;
+}
+
+// Publishes the first file as a later version; returns whether a difference is offered.
+static bool offers_difference(struct run *run) {
+    struct arena arena = {0};
+    struct wire_message message;
+    char path[160];
+    bool known;
+    snprintf(path, sizeof path, "%s/policy-1", run->processes[0].dir);
+    const struct stage_weights weights = {.version = 9, .hash = HASH, .path = path};
+    assert_int_equal(weights_server_put(run->processes[0].weights_server, &weights), OK);
+    assert_int_equal(weights_server_latest(run->processes[0].weights_server, false, &message, &known, &arena), OK);
+    arena_release(&arena);
+    return message.difference != 0;
+}
+
+static void only_the_difference_travels(void **state) {
+    (void)state;
+    struct run *run = weights_run(1, 2);
+    struct process *replicas[] = {&run->processes[1], &run->processes[2]};
+    struct process *optim = &run->processes[0];
+    download_with(run, replicas, 2);
+    for (int version = 2; version <= 5; version++) {
+        const struct wire_message weights = publish_next(run, version, 3000);
+        download_version(run, replicas, 2, false, &weights); // both machines wait for one difference
+        assert_int_equal(optim->answered + replicas[0]->answered + replicas[1]->answered, 2);
+        assert_true(path_exists(copy_path(run, "difference", weights.difference)));
+        assert_true(path_exists(copy_path(run, "policy", HASH + version - (version > 2))));
+    }
+    close_run(run);
+    free(run);
+}
+
+static void who_cannot_use_a_difference_gets_the_whole_file(void **state) {
+    (void)state;
+    enum reason { NO_BASE, TOO_LARGE, WHOLE_WANTED, BASE_RECYCLED, OTHER_BASE, DAMAGED, UNKNOWN, REASONS };
+    for (enum reason reason = 0; reason < REASONS; reason++) {
+        struct run *run = weights_run(reason, 1);
+        struct process *replicas[] = {&run->processes[1]};
+        download_with(run, replicas, 1);
+        if (reason == NO_BASE) assert_int_equal(unlink(copy_path(run, "policy", HASH)), 0);
+        if (reason == OTHER_BASE) assert_int_equal(file_write_atomic(copy_path(run, "policy", HASH), "short", 5), OK);
+        struct wire_message weights = publish_next(run, 2, reason == TOO_LARGE ? 1 : 3000);
+        if (reason == UNKNOWN) weights.difference++; // as after a restart of optim
+        if (reason == DAMAGED)
+            assert_int_equal(file_write_atomic(copy_path(run, "difference", weights.difference), "damage", 6), OK);
+        if (reason == BASE_RECYCLED) {
+            char path[160];
+            publish_next(run, 3, 3000); // the third, so that the first one's turn to be written over comes
+            snprintf(path, sizeof path, "%s/next", run->processes[0].dir);
+            weights_server_recycle(run->processes[0].weights_server, false, path);
+            for (size_t i = 3; i < SIZE; i += 3000) run->content[i] ^= (char)(rng_bits(3, i, 0) | 1); // version 2
+        }
+        download_version(run, replicas, 1, reason == WHOLE_WANTED, &weights);
+        assert_true(run->processes[0].answered >= PIECES);
+        assert_false(path_exists(copy_path(run, "difference", weights.difference)));
+        if (reason == TOO_LARGE) assert_false(offers_difference(run)); // for some versions
+        close_run(run);
+        free(run);
+    }
+}
+
+static void a_request_behind_a_difference_harms_nobody(void **state) {
+    (void)state;
+    struct run *run = weights_run(1, 2);
+    struct process *bad = &run->processes[2], *replicas[] = {&run->processes[1]};
+    download_with(run, replicas, 1);
+    const struct wire_message weights = publish_next(run, 2, 3000);
+    assert_int_equal(io_thread_connect(bad->io, "optim", "weights"), OK);
+    for (int k = 0; k < 20; k++) turn(run);
+    for (int k = 0; k < 2; k++) { // before there is a difference, and then
+        const struct wire_message wrong = {
+            .kind = MESSAGE_FETCH, .hash = weights.difference, .offset = SIZE, .size = 100};
+        assert_int_equal(io_thread_broadcast(bad->io, "weights", &wrong), OK);
+        for (int i = 0; i < 20; i++) turn(run);
+        if (!k) download_version(run, replicas, 1, false, &weights);
+    }
+    assert_int_equal(run->processes[0].lost[1], 0);
+    assert_int_equal(run->processes[0].lost[2], 1);
+    close_run(run);
+    free(run);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_clip_comes_in_pieces),
@@ -492,6 +610,9 @@ int main(void) {
         cmocka_unit_test(who_cannot_get_weights_elsewhere_comes_back),
         cmocka_unit_test(nobody_waits_for_slow_downloads),
         cmocka_unit_test(a_machine_downloads_once_and_goes_on_where_it_stopped),
+        cmocka_unit_test(only_the_difference_travels),
+        cmocka_unit_test(who_cannot_use_a_difference_gets_the_whole_file),
+        cmocka_unit_test(a_request_behind_a_difference_harms_nobody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
