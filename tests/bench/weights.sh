@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Weights from one network namespace to another over a veth with CURVE, beside iperf3 without encryption where that is
-# installed. The files are in memory. BENCH_WEIGHTS (1000) is the file's size in MB.
+# installed. The files are in memory. BENCH_WEIGHTS (1000) is the file's size in MB. Then what travels of each version in
+# runs of 8 steps with rollout in the other namespace.
 set -euo pipefail
 megabytes=${BENCH_WEIGHTS:-1000} count=3
 bench=${WEIGHTS_BENCH:-$(dirname "$BIN")/tests/bench/weights_bench}
@@ -48,3 +49,48 @@ if command -v iperf3 >/dev/null; then
 else
     echo "  iperf3 is not installed"
 fi
+
+# Runs of a small model in both precisions, at the learning rate of fine-tuning and at that of training from random weights.
+"$BIN/caravan" make-demo-data "$work/data" --clips 2 --held-out 1 --examples 64
+"$BIN/caravan" init "$work/model" --shape pipelines/demo/shape.json --train-tokenizer "$work/data/text.txt" --seed 3
+printf '#!/bin/sh\nexec sed -u %s\n' "'s/\"advantages\":\[[^]]*\]/\"advantages\":[1.0,-1.0]/'" >"$work/force.sh"
+chmod +x "$work/force.sh"
+cat >"$work/p.yaml" <<END
+name: weights
+run: run
+model: model
+seed: 7
+threads: 1
+stages:
+  - source: {data: data/train.jsonl, format: video-r1, media_root: data, template: none, group_size: 2, groups_per_step: 2, epochs: 4, limit: 4}
+  - frames: {min_pixels: 3136, max_pixels: 3136}
+  - rollout: {max_new_tokens: 8, on: two}
+  - refscore: {}
+  - reward: {method: care}
+  - force: {program: ./force.sh}
+  - optim: {schedule: constant}
+machines:
+  one: {address: 10.78.0.1, port: 5610, key: "$key_one"}
+  two: {address: 10.78.0.2, port: 5610, key: "$key_two"}
+END
+echo "== weights: 8 steps of a small model, rollout in the other namespace"
+mkdir "$work/one"
+for precision in bfloat16 float32; do
+    for lr in 1.0e-6 1.0e-3; do
+        rm -rf "$work/one/run" "$work/two-run"
+        options="--set precision=$precision --set optim.lr=$lr"
+        ip netns exec $one timeout 120 "$BIN/caravan" run "$work/p.yaml" --machine one --key "$work/one.key" $options --set run="$work/one/run" 2>"$work/log" &
+        # The first one's directory is hidden from the second.
+        CARAVAN_DEBUG=1 ip netns exec $two unshare -m sh -c "mount -t tmpfs none $work/one && exec timeout 120 $BIN/caravan run $work/p.yaml --machine two --key $work/two.key $options --set run=$work/two-run" 2>"$work/log-two" ||
+            { tail -3 "$work/log-two" >&2; exit 1; }
+        wait
+        printf '  %s, lr %s: ' $precision $lr
+        sed -n 's/.*a difference of \([0-9]*\) bytes for \([0-9]*\)/\1 \2/p' "$work/two-run/logs/rollout.log" |
+            awk '{ sum += $1; whole = $2 } END { if (NR) printf "%d of %d bytes a step (mean of %d); ", sum / NR, whole, NR; else printf "whole files; " }'
+        for version in 7 8; do # 64 times, as the file of a larger model
+            for _ in $(seq 64); do cat "$work/one/run/weights/policy-00000$version.safetensors"; done >"$work/large-$version"
+        done
+        "$bench" difference "$work/large-7" "$work/large-8" | awk '{
+            printf "%.2f %% of %d MB; processor seconds a GB: made %.2f, applied %.2f\n", 100 * $2 / $1, $1 / 1e6, $3, $4 }'
+    done
+done

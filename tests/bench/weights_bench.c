@@ -2,15 +2,20 @@
 // does. See weights.sh.
 //   weights_bench CONFIG serve FILE     until its client has gone
 //   weights_bench CONFIG fetch DIR SIZE COUNT
+//   weights_bench difference BASE FILE    how fast their difference is made and applied, and its size
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "shared/base/clock.h"
 #include "shared/base/log.h"
 #include "shared/stage/weights_client.h"
+#include "shared/stage/weights_difference.h"
 #include "shared/stage/weights_server.h"
 #include "shared/wire/zmq_transport.h"
 
@@ -68,11 +73,37 @@ static status bench_fetch(struct bench *bench, const char *dir, int64_t size, in
     return OK;
 }
 
+static status bench_difference(const char *base_path, const char *path) {
+    enum { REPEATS = 3 };
+    static const atomic_bool never;
+    const int base = open(base_path, O_RDONLY), file = open(path, O_RDONLY);
+    const int difference = memfd_create("difference", 0), copy = memfd_create("copy", 0);
+    struct stat whole, made;
+    double seconds[3];
+    if (base < 0 || file < 0 || difference < 0 || copy < 0 || fstat(file, &whole))
+        return fail(DATAERR, "%s, %s: cannot be read", base_path, path);
+    seconds[0] = bench_processor_seconds();
+    for (int i = 0; i < REPEATS; i++) TRY(weights_difference_make(base, file, whole.st_size, &never, difference));
+    seconds[1] = bench_processor_seconds();
+    for (int i = 0; i < REPEATS; i++) {
+        if (lseek(difference, 0, SEEK_SET)) return fail(UNAVAILABLE, "lseek");
+        TRY(weights_difference_apply(difference, base, whole.st_size, copy));
+    }
+    seconds[2] = bench_processor_seconds();
+    if (fstat(difference, &made)) return fail(UNAVAILABLE, "fstat");
+    const double gigabytes = REPEATS * (double)whole.st_size / 1e9;
+    printf("%lld %lld %.3f %.3f\n", (long long)whole.st_size, (long long)made.st_size,
+           (seconds[1] - seconds[0]) / gigabytes, (seconds[2] - seconds[1]) / gigabytes);
+    return OK;
+}
+
 static status bench_run(struct bench *bench, int argc, char **argv) {
     const struct io_hooks hooks = {.self = bench, .event = bench_event, .report = bench_report};
     const bool serve = argc == 4 && !strcmp(argv[2], "serve"), fetch = argc == 6 && !strcmp(argv[2], "fetch");
     struct transport *transport;
-    if (!serve && !fetch) return fail(USAGE, "weights_bench CONFIG serve FILE | fetch DIR SIZE COUNT");
+    if (argc == 4 && !strcmp(argv[1], "difference")) return bench_difference(argv[2], argv[3]);
+    if (!serve && !fetch)
+        return fail(USAGE, "weights_bench CONFIG serve FILE | CONFIG fetch DIR SIZE COUNT | difference BASE FILE");
     TRY(node_config_read(&bench->config, argv[1]));
     if (serve) TRY(weights_server_new(&bench->server));
     TRY(zmq_transport_open(&transport, node_config_security(&bench->config)));
