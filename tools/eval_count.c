@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "shared/reward/accuracy.h"
+#include "shared/reward/verdict.h"
 #include "tools/eval.h"
 
 const char *const *eval_keys(enum eval_section section) {
@@ -100,11 +101,10 @@ static status eval_add_verdicts(struct eval_column *column, const struct group *
     struct eval_judge *judge;
     if (!consistency->verdict.data) return OK;
     if (!consistency->judge.data) return fail(DATAERR, "not a group: consistency.judge: missing");
-    TRY(eval_check(group, "consistency.verdict", &consistency->verdict, true));
+    TRY(verdict_check(group));
     TRY(eval_find_judge(column, consistency->judge, &judge));
     for (size_t i = 0; i < group->completion_count; i++) {
         const double verdict = consistency->verdict.data[i];
-        if (verdict > 0 && verdict < 1) return fail(DATAERR, "not a group: consistency.verdict[%zu]: not 0 or 1", i);
         if (isnan(verdict))
             judge->not_judged++;
         else

@@ -33,6 +33,17 @@ status verdict_set(struct group *group, size_t i, double verdict, const char *fo
     return group_string(group, &group->consistency.reason.data[i], reason, strlen(reason));
 }
 
+status verdict_check(const struct group *group) {
+    const struct double_array *verdict = &group->consistency.verdict;
+    if (verdict->data && verdict->count != group->completion_count)
+        return fail(DATAERR, "not a group: consistency.verdict: %zu for %zu completions", verdict->count,
+                    group->completion_count);
+    for (size_t i = 0; i < verdict->count; i++)
+        if (verdict->data[i] != 0 && verdict->data[i] != 1 && !isnan(verdict->data[i]))
+            return fail(DATAERR, "not a group: consistency.verdict[%zu]: not 0 or 1", i);
+    return OK;
+}
+
 const char *verdict_obstacle(const struct group *group, size_t i, struct string *thinking, char *answer) {
     const struct prompt *prompt = &group->prompt;
     const struct string text = group->completions[i].text;

@@ -16,6 +16,9 @@ status verdict_init(struct group *group, const char *judge);
 status verdict_set(struct group *group, size_t i, double verdict, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
+// Checks that the group's verdicts, if it has any, are 1, 0 or NaN for each completion. DATAERR.
+status verdict_check(const struct group *group);
+
 // Sets *thinking to the thinking of completion i and *answer to the letter of the option that it answers with. Returns
 // NULL, or why the completion cannot be judged: no multiple choice with options, no thinking, no such option.
 const char *verdict_obstacle(const struct group *group, size_t i, struct string *thinking, char *answer);
