@@ -20,6 +20,7 @@ static const struct subcommand {
     {"init", init_main, "write a model directory with random weights"},
     {"keygen", keygen_main, "make a pair of keys for a machine"},
     {"make-demo-data", make_demo_data_main, "make the clips and questions of the demo"},
+    {"pairs", pairs_main, "make training data of the consistency model from judged groups"},
     {"plan", plan_main, "say what each stage takes of a GPU's memory"},
     {"reference", reference_main, "print every key and field as Markdown"},
     {"report", report_main, "compare files of groups: accuracy, rewards, speed"},

@@ -86,6 +86,7 @@ subcommand_main graph_main;
 subcommand_main groups_main;
 subcommand_main init_main;
 subcommand_main keygen_main;
+subcommand_main pairs_main;
 subcommand_main plan_main;
 subcommand_main program_main;
 subcommand_main reference_main;

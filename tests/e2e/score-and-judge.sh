@@ -38,3 +38,25 @@ done
 grep -q '2 found in the store' "$work/err" || fail "the verdicts are not found again: $(cat "$work/err")"
 [ "$("$bin/caravan" groups ls --store "$work/judged" | wc -l)" = 3 ] || fail "the judge's store lacks a group"
 expect 64 "judge: 'mine'" judge --judge mine
+
+# caravan pairs: the judged completions as training data.
+pairs() { "$bin/caravan" pairs "$@"; }
+expect 65 'judge.out: line 1: group a: not a group: prompt.question: missing' pairs "$work/judge.out"
+{
+    echo '{"id":"a","prompt":{"messages":[],"solution":"","question":"Which?\n","options":["pan","pot"]},"trained":{"step":7},"completions":[{"text":"B"},{"text":"<think> a pot </think><answer>B</answer>"},{"text":"<think>x</think><answer>A</answer>"}],"consistency":{"verdict":[1,0,null]}}'
+    echo '{"id":"q","prompt":{"messages":[],"solution":""},"quarantine":{"stage":"frames"},"completions":[{"text":"<think>x</think><answer>A</answer>"}]}'
+    echo '{"id":"b","prompt":{"messages":[],"solution":"","question":"What?"},"completions":[{"text":"<think>\"y\"</think><answer>z</answer>"}]}'
+} >"$work/pairs.in"
+{
+    echo '{"premise":"Which?\n\na pot","hypothesis":"The final answer is B","question":"Which?\n","label":0,"group":"a","completion":1,"step":7}'
+    echo '{"premise":"Which?\n\nx","hypothesis":"The final answer is A","question":"Which?\n","label":null,"group":"a","completion":2,"step":7}'
+    echo '{"premise":"What?\n\"y\"","hypothesis":"The final answer is z","question":"What?","label":null,"group":"b","completion":0,"step":null}'
+} >"$work/pairs.all"
+pairs --all "$work/pairs.in" 2>"$work/err" | diff - "$work/pairs.all" || fail "pairs --all"
+grep -q '3 pairs of 4 completions of 3 groups' "$work/err" || fail "pairs: $(cat "$work/err")"
+echo 'So {answer}, {option}.' >"$work/hypothesis"
+pairs --hypothesis "$work/hypothesis" "$work/pairs.in" 2>/dev/null | diff - <(sed -n '1s/The final answer is B/So B, pot./p' "$work/pairs.all") || fail "pairs --hypothesis"
+echo no >"$work/hypothesis"
+expect 65 'hypothesis: neither {answer} nor {option}' pairs --hypothesis "$work/hypothesis" "$work/pairs.in"
+sed -i 's/1,0,null/0/' "$work/pairs.in"
+expect 65 'line 1: group a: not a group: consistency.verdict: 1 for 3 completions' pairs "$work/pairs.in"

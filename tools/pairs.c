@@ -1,0 +1,120 @@
+// caravan pairs: writes the premise, the hypothesis and the verdict of judged completions as JSON lines, from which a
+// consistency model is trained.
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "shared/base/json.h"
+#include "shared/base/log.h"
+#include "shared/data/consistency_pair.h"
+#include "shared/reward/verdict.h"
+#include "tools/tools.h"
+
+struct pairs_options {
+    bool all;
+    const char *hypothesis;
+};
+
+static const struct option pairs_options[] = {
+    {.name = "all",
+     .offset = offsetof(struct pairs_options, all),
+     .type = OPTION_BOOL,
+     .default_value = "false",
+     .help = "also write completions that are not judged, with label null"},
+    {.name = "hypothesis",
+     .offset = offsetof(struct pairs_options, hypothesis),
+     .type = OPTION_FILE,
+     .help = "text with {answer} and {option} (default: The final answer is {answer})"},
+    {0},
+};
+
+static const struct option_table pairs_table = {
+    .program = "caravan pairs",
+    .operands = "FILE|STORE...",
+    .help = "writes the judged completions of groups as pairs of premise and hypothesis, one JSON object a line",
+    .details =
+        "A FILE has groups as JSON lines; a STORE is a directory with groups.lmdb, or that of a run. The premise is\n"
+        "the question and the thinking, `label` is the verdict of the judge. A completion without thinking or\n"
+        "answer has no pair, and neither have those of a quarantined group.\n",
+    .options = pairs_options,
+    .size = sizeof(struct pairs_options),
+};
+
+struct pairs_writer {
+    bool all;
+    struct string template;
+    struct buf line;
+    long long groups, completions, pairs;
+};
+
+static status pairs_print_text(struct buf *out, const char *before, struct string text) {
+    TRY(buf_puts(out, before));
+    return json_print_string(out, text.data, text.size);
+}
+
+// Appends the line of completion i.
+static status pairs_print(struct buf *out, const struct group *group, size_t i, const struct consistency_pair *pair) {
+    const struct double_array *verdict = &group->consistency.verdict;
+    TRY(pairs_print_text(out, "{\"premise\":", pair->premise));
+    TRY(pairs_print_text(out, ",\"hypothesis\":", pair->hypothesis));
+    TRY(pairs_print_text(out, ",\"question\":", group->prompt.question));
+    TRY(buf_puts(out, ",\"label\":"));
+    TRY(json_print_double(out, verdict->data ? verdict->data[i] : NAN));
+    TRY(pairs_print_text(out, ",\"group\":", group->id));
+    TRY(buf_printf(out, ",\"completion\":%zu,\"step\":", i));
+    if (!group->trained.present) return buf_puts(out, "null}\n");
+    return buf_printf(out, "%lld}\n", (long long)group->trained.step);
+}
+
+// Writes the pairs of a group; `context` is the writer.
+static status pairs_write(void *context, const struct group *group) {
+    struct pairs_writer *writer = context;
+    const struct double_array *verdict = &group->consistency.verdict;
+    struct arena memory = {0};
+    status result;
+    writer->groups++;
+    if (group->quarantine.present) return OK;
+    TRY(group_check(group, NEED_COMPLETIONS));
+    TRY(verdict_check(group));
+    buf_clear(&writer->line);
+    for (size_t i = 0; i < group->completion_count; i++) {
+        struct consistency_pair pair;
+        writer->completions++;
+        if (!writer->all && (!verdict->data || isnan(verdict->data[i]))) continue;
+        TRY_TO(result, done, consistency_pair_make(&pair, &memory, group, i, writer->template));
+        if (!pair.premise.data) continue;
+        TRY_TO(result, done, pairs_print(&writer->line, group, i, &pair));
+        writer->pairs++;
+    }
+    result = OK;
+    if (fwrite(writer->line.data, 1, writer->line.size, stdout) != writer->line.size)
+        result = fail(UNAVAILABLE, "cannot write to standard output");
+done:
+    arena_release(&memory);
+    return result;
+}
+
+static status pairs_visit(void *context, const struct group *group) {
+    const status result = pairs_write(context, group);
+    return result == DATAERR ? fail_prefix(result, "group %s", group->id.data) : result;
+}
+
+int pairs_main(int argc, char **argv) {
+    struct pairs_options given;
+    struct options options = {0};
+    struct operands files = {.least = 1, .most = INT_MAX};
+    struct pairs_writer writer = {0};
+    struct arena memory = {0};
+    status result;
+    TRY_TO(result, done, subcommand_parse(&options, &pairs_table, &given, argc, argv, &files));
+    writer.all = given.all;
+    TRY_TO(result, done, consistency_template_read(&memory, given.hypothesis, &writer.template));
+    for (int i = 0; i < files.count; i++)
+        TRY_TO(result, done, subcommand_each_group(files.list[i], pairs_visit, &writer));
+    log_info("%lld pairs of %lld completions of %lld groups", writer.pairs, writer.completions, writer.groups);
+done:
+    buf_release(&writer.line);
+    arena_release(&memory);
+    options_release(&options);
+    return subcommand_exit(result);
+}
