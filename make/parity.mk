@@ -19,7 +19,7 @@ parity-model: parity-peer $(BUILD)/tests/unit/model_parity $(BUILD)/tests/unit/m
 	MODEL_GOLDEN=$(BUILD)/parity/model $(BUILD)/tests/unit/model_parity
 	MODEL_GOLDEN=$(BUILD)/parity/model $(BUILD)/tests/unit/model_losses
 	MODEL_GOLDEN=$(BUILD)/parity/model MODEL_CHECKPOINTS=$(BUILD)/parity/checkpoints $(BUILD)/tests/unit/model_bits
-	$(PEER_PYTHON) tests/parity/load_checkpoint.py $(addprefix $(BUILD)/parity/checkpoints/,even pairs thirds)
+	$(PEER_PYTHON) tests/parity/load_checkpoint.py $(addprefix $(BUILD)/parity/checkpoints/,even pairs thirds clip)
 
 parity-events: parity-peer $(BUILD)/tests/unit/event_file # what the test writes, read by TensorBoard
 	rm -rf $(BUILD)/parity/events

@@ -1,4 +1,4 @@
-// Qwen2.5-VL: open a model directory, generate, score, accumulate gradients, step, save.
+// Qwen2.5-VL and Qwen2-VL: open a model directory, generate, score, accumulate gradients, step, save.
 // Callers never see a tensor. A model lives on one backend and belongs to one thread. Every function that returns a
 // status returns UNAVAILABLE when memory is short or a file cannot be read or written.
 #ifndef SHARED_MODEL_MODEL_H

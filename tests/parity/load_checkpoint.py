@@ -3,10 +3,10 @@
 computes finite logits."""
 import sys
 import torch
-from transformers import Qwen2_5_VLForConditionalGeneration
+from transformers import AutoModelForImageTextToText
 
 for directory in sys.argv[1:]:
-    model, info = Qwen2_5_VLForConditionalGeneration.from_pretrained(directory, torch_dtype="auto", output_loading_info=True)
+    model, info = AutoModelForImageTextToText.from_pretrained(directory, torch_dtype="auto", output_loading_info=True)
     wrong = {k: v for k, v in info.items() if v}
     if set(wrong.get("missing_keys", [])) == {"lm_head.weight"} and model.config.tie_word_embeddings:
         del wrong["missing_keys"]

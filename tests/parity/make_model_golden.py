@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""make_model_golden.py DIR [SEED]: tiny random Qwen2.5-VL models and what Hugging Face (transformers 4.51.3, float32) computes.
+"""make_model_golden.py DIR [SEED] [NAME...]: tiny random Qwen2.5-VL and Qwen2-VL models and what Hugging Face (transformers 4.51.3, float32) computes.
 
 For each configuration DIR/NAME/ gets a model directory and
   golden.json         prompt, media, completions, settings of three optimizer steps, greedy tokens
@@ -9,11 +9,13 @@ import json, pathlib, sys
 import numpy, torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
-from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2VLImageProcessor
+from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2VLConfig, Qwen2VLForConditionalGeneration
+from transformers import Qwen2VLImageProcessor
 
 MEAN, STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
 
-# text: hidden, heads, key heads, inner, layers, sections; vision: hidden, heads, inner, depth, full, patch, merge, window
+# text: hidden, heads, key heads, inner, layers, sections; vision: hidden, heads, inner, depth, full, patch, merge, window.
+# A Qwen2-VL has no `tps`; its tower has mlp_ratio in place of inner, and None for full and window.
 CONFIGS = {
     "even": dict(seed=1, vocab=96, text=(16, 2, 2, 40, 2, [1, 1, 2]), vision=(16, 2, 20, 3, [1], 14, 2, 112), tied=True,
                  eps=1e-6, theta=1e6, tps=2, dtype="float32", seconds=[1.0],
@@ -32,7 +34,17 @@ CONFIGS = {
     "wide": dict(seed=5, vocab=56, text=(128, 1, 1, 24, 1, [16, 24, 24]), vision=(64, 1, 20, 2, [1], 4, 1, 16), tied=True,
                  eps=1e-6, theta=1e6, tps=2, dtype="bfloat16", seconds=[],
                  media=[("image", 1, 32, 36)], layout="flat", every=16, margin=0.3),
+    "clip": dict(seed=6, vocab=76, text=(32, 4, 2, 28, 2, [1, 1, 2]), vision=(24, 3, 1.5, 2, None, 14, 2, None), tied=True,
+                 eps=1e-6, theta=1e6, dtype="float32", seconds=[0.73, 3.0],
+                 media=[("video", 6, 84, 56), ("image", 1, 56, 84), ("video", 3, 28, 56)], layout="flat"),
+    "ratio": dict(seed=7, vocab=68, text=(24, 3, 1, 20, 2, [2, 1, 1]), vision=(16, 1, 3, 3, None, 6, 3, None), tied=False,
+                  eps=1e-5, theta=2e5, dtype="bfloat16", seconds=[2.02],
+                  media=[("image", 1, 36, 54), ("video", 4, 54, 36)], layout="nested"),
 }
+
+
+def is_qwen2(c):
+    return "tps" not in c
 
 
 def pixels(medium, shape):
@@ -46,23 +58,26 @@ def build(c):
     hidden, heads, keys, inner, layers, section = c["text"]
     vh, vheads, vinner, depth, full, patch, merge, window = c["vision"]
     v = c["vocab"]
-    config = Qwen2_5_VLConfig(
+    tower = dict(depth=depth, num_heads=vheads, in_chans=3, patch_size=patch, spatial_merge_size=merge, temporal_patch_size=2)
+    if is_qwen2(c):
+        tower.update(embed_dim=vh, mlp_ratio=vinner, hidden_size=hidden)
+    else:
+        tower.update(hidden_size=vh, intermediate_size=vinner, out_hidden_size=hidden, window_size=window,
+                     fullatt_block_indexes=full, tokens_per_second=c["tps"])
+    config = (Qwen2VLConfig if is_qwen2(c) else Qwen2_5_VLConfig)(
         vocab_size=v, hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers, num_attention_heads=heads,
         num_key_value_heads=keys, rms_norm_eps=c["eps"], rope_theta=c["theta"], tie_word_embeddings=c["tied"],
         rope_scaling={"type": "mrope", "mrope_section": section}, image_token_id=v - 1, video_token_id=v - 2,
         vision_start_token_id=v - 3, vision_end_token_id=v - 4, bos_token_id=0, eos_token_id=1, pad_token_id=0,
-        vision_config=dict(depth=depth, hidden_size=vh, intermediate_size=vinner, num_heads=vheads, in_chans=3,
-                           out_hidden_size=hidden, patch_size=patch, spatial_merge_size=merge, temporal_patch_size=2,
-                           window_size=window, fullatt_block_indexes=full, tokens_per_second=c["tps"]),
-        attn_implementation="eager")
+        vision_config=tower, attn_implementation="eager")
     torch.manual_seed(c["seed"])
-    model = Qwen2_5_VLForConditionalGeneration(config).float().eval()
+    model = (Qwen2VLForConditionalGeneration if is_qwen2(c) else Qwen2_5_VLForConditionalGeneration)(config).float().eval()
     with torch.no_grad():
         for name, p in model.named_parameters():
-            if "norm" in name or "ln_q" in name:
-                p.copy_(1 + 0.2 * torch.randn_like(p))
-            elif name.endswith("bias"):
+            if name.endswith("bias"):
                 p.copy_(0.2 * torch.randn_like(p))
+            elif "norm" in name or "ln_q" in name:
+                p.copy_(1 + 0.2 * torch.randn_like(p))
             else:
                 p.copy_(torch.randn_like(p) * (1.5 / p[0].numel() ** 0.5 if p.dim() > 1 else 1))
             if c["dtype"] == "bfloat16":
@@ -87,15 +102,16 @@ def write_directory(directory, c, config, model):
                 num_hidden_layers=c["text"][4], num_attention_heads=c["text"][1], num_key_value_heads=c["text"][2],
                 rms_norm_eps=c["eps"], hidden_act="silu", use_sliding_window=False)
     vision = {k: known["vision_config"][k] for k in (
-        "depth", "hidden_size", "intermediate_size", "num_heads", "in_chans", "out_hidden_size", "patch_size",
-        "spatial_merge_size", "temporal_patch_size", "window_size", "fullatt_block_indexes", "tokens_per_second")}
-    if c["tps"] == 4:
+        "depth", "embed_dim", "mlp_ratio", "hidden_size", "intermediate_size", "num_heads", "in_chans", "out_hidden_size",
+        "patch_size", "spatial_merge_size", "temporal_patch_size", "window_size", "fullatt_block_indexes",
+        "tokens_per_second") if k in known["vision_config"]}
+    if c.get("tps") == 4:
         del vision["tokens_per_second"]
     ids = {k: known[k] for k in ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id",
                                  "eos_token_id", "bos_token_id")}
-    out = {"architectures": ["Qwen2_5_VLForConditionalGeneration"], "model_type": "qwen2_5_vl", **ids, "vision_config": vision}
+    out = {"architectures": config.architectures or [type(model).__name__], "model_type": config.model_type, **ids, "vision_config": vision}
     if c["layout"] == "nested":
-        out.update(dtype=c["dtype"], text_config={**text, "tie_word_embeddings": c["tied"], "model_type": "qwen2_5_vl_text",
+        out.update(dtype=c["dtype"], text_config={**text, "tie_word_embeddings": c["tied"], "model_type": config.model_type + "_text",
                    "rope_parameters": {"rope_type": "default", "rope_theta": c["theta"], "mrope_section": c["text"][5]}})
         tensors = {nested_name(k): t for k, t in tensors.items()}
     else:
@@ -147,8 +163,9 @@ class Case:
         if images:
             self.inputs.update(image_grid_thw=torch.cat([g for g, _ in images]), pixel_values=torch.cat([v for _, v in images]))
         if videos:
-            self.inputs.update(video_grid_thw=torch.cat([g for g, _ in videos]), pixel_values_videos=torch.cat([v for _, v in videos]),
-                               second_per_grid_ts=torch.tensor(c["seconds"], dtype=torch.float32))
+            self.inputs.update(video_grid_thw=torch.cat([g for g, _ in videos]), pixel_values_videos=torch.cat([v for _, v in videos]))
+            if not is_qwen2(c):
+                self.inputs.update(second_per_grid_ts=torch.tensor(c["seconds"], dtype=torch.float32))
         self.completions = [word(n) for n in (5, 1, 9, 17)]
 
     def ids(self, completion):
@@ -251,5 +268,7 @@ def make(directory, name, c):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     offset = 10 * int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    wanted = sys.argv[3:] or CONFIGS
     for name, c in CONFIGS.items():
-        make(pathlib.Path(sys.argv[1]) / name, name, {**c, "seed": c["seed"] + offset})
+        if name in wanted:
+            make(pathlib.Path(sys.argv[1]) / name, name, {**c, "seed": c["seed"] + offset})

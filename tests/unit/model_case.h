@@ -11,8 +11,8 @@
 #include "shared/model/model.h"
 #include "shared/model/safetensors.h"
 
-static const char *const case_names[] = {"even", "pairs", "seven", "thirds", "wide"};
-enum { CASES = 5, COMPLETIONS = 4, MAX_TOKENS = 32 };
+static const char *const case_names[] = {"even", "pairs", "seven", "thirds", "wide", "clip", "ratio"};
+enum { CASES = 7, COMPLETIONS = 4, MAX_TOKENS = 32 };
 
 struct model_case {
     struct arena arena;

@@ -206,7 +206,8 @@ static void test_insane_values_are_refused_by_key(void **state) {
         {"eos_token_id", "[1,\"2\"]"},
         {"image_token_id", "64"},
         {"vision_config", "[]"},
-        {"model_type", "\"qwen2_vl\""},
+        {"model_type", "\"qwen3_vl\""},
+        {"model_type", "2"},
         {"rope_theta", "0"},
         {"torch_dtype", "\"int8\""},
     };
@@ -222,6 +223,44 @@ static void test_insane_values_are_refused_by_key(void **state) {
         parse(&config, "{%s,%s,%s,\"rope_scaling\":{\"mrope_section\":[1,1,1]}}", text_keys, token_keys, vision),
         DATAERR);
     assert_non_null(strstr(fail_text(), "mrope_section"));
+}
+
+// Qwen2-VL's tower under its own keys, in a flat configuration and beside text_config.
+static void test_config_of_qwen2_vl(void **state) {
+    (void)state;
+    static struct model_config flat, nested;
+    static const char tokens[] = "\"image_token_id\":1,\"video_token_id\":2,\"vision_start_token_id\":3,"
+                                 "\"vision_end_token_id\":4,\"model_type\":\"qwen2_vl\"";
+    static const char tower[] = "\"depth\":2,\"embed_dim\":40,\"num_heads\":5,\"mlp_ratio\":1.1,\"hidden_size\":16,"
+                                "\"in_chans\":3,\"spatial_patch_size\":14,\"hidden_act\":\"quick_gelu\"";
+    static const char rope[] = "\"rope_scaling\":{\"type\":\"mrope\",\"mrope_section\":[1,1,2]}";
+    assert_int_equal(parse(&flat, "{%s,%s,%s,\"vision_config\":{%s}}", text_keys, tokens, rope, tower), OK);
+    assert_int_equal(parse(&nested,
+                           "{%s,\"text_config\":{%s,%s,\"model_type\":\"qwen2_vl_text\"},\"vision_config\":{%s,"
+                           "\"model_type\":\"qwen2_vl\"}}",
+                           tokens, text_keys, rope, tower),
+                     OK);
+    assert_memory_equal(&flat.text, &nested.text, sizeof flat.text);
+    assert_memory_equal(&flat.vision, &nested.vision, sizeof flat.vision);
+    assert_int_equal(flat.vision.kind, VISION_QWEN2);
+    assert_int_equal(flat.vision.hidden_size, 40);
+    assert_int_equal(flat.vision.intermediate_size, 44); // 40 x 1.1 in double, as in Python
+    assert_int_equal(flat.vision.out_hidden_size, 16);
+    assert_int_equal(flat.vision.head_dim, 8);
+    assert_true(flat.vision.fullatt_blocks[1] && !flat.vision.fullatt_blocks[2]);
+    static const struct {
+        const char *key, *value;
+    } cases[] = {
+        {"hidden_size", "32"}, {"mlp_ratio", "0.01"}, {"mlp_ratio", "-1"},        {"mlp_ratio", "\"4\""},
+        {"num_heads", "3"},    {"embed_dim", "0"},    {"hidden_act", "\"silu\""}, {"in_channels", "1"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(parse(&flat, "{%s,%s,%s,\"vision_config\":{%s,\"%s\":%s}}", text_keys, tokens, rope, tower,
+                               cases[i].key, cases[i].value),
+                         DATAERR);
+        expect_message("vision_config.");
+        expect_message(cases[i].key);
+    }
 }
 
 static void test_parameters_are_matched_in_both_namings(void **state) {
@@ -316,6 +355,7 @@ int main(void) {
         cmocka_unit_test(test_a_long_file_is_written_whole),
         cmocka_unit_test(test_config_layouts_agree),
         cmocka_unit_test(test_insane_values_are_refused_by_key),
+        cmocka_unit_test(test_config_of_qwen2_vl),
         cmocka_unit_test(test_parameters_are_matched_in_both_namings),
         cmocka_unit_test(test_position_ids_stay_in_their_range),
         cmocka_unit_test(test_a_completion_ends_at_the_last_position),

@@ -19,20 +19,6 @@ static enum element memory_type(const char *precision) {
     return precision && strcmp(precision, "float32") == 0 ? ELEMENT_F32 : ELEMENT_BF16;
 }
 
-static struct transformer memory_text(const struct text_config *text) {
-    return (struct transformer){.block_count = text->num_hidden_layers,
-                                .heads = {text->num_attention_heads, text->num_key_value_heads, text->head_dim},
-                                .hidden_size = text->hidden_size,
-                                .intermediate_size = text->intermediate_size};
-}
-
-static struct transformer memory_vision(const struct vision_config *vision) {
-    return (struct transformer){.block_count = vision->depth,
-                                .heads = {vision->num_heads, vision->num_heads, vision->head_dim},
-                                .hidden_size = vision->hidden_size,
-                                .intermediate_size = vision->intermediate_size};
-}
-
 static size_t memory_cache_bytes(struct heads heads, enum element type, int64_t rows) {
     return (size_t)(2 * (int64_t)heads.key * heads.size * rows) * element_size(type);
 }
@@ -90,7 +76,7 @@ static size_t memory_operations(const struct model_config *config, const struct 
     if (request->generates || request->continued_tokens) targets = memory_most(targets, GENERATOR_ROWS);
     size_t logits = memory_logits(&config->text, memory_type(request->precision), targets, request->training);
     if (!request->training) return logits;
-    struct heads text = memory_text(&config->text).heads, vision = memory_vision(&config->vision).heads;
+    struct heads text = text_transformer(&config->text).heads, vision = vision_transformer(&config->vision).heads;
     int64_t slot_blocks = memory_divide_up(request->new_tokens, block_keys) * block_keys;
     size_t parts = memory_grad_parts(text, request->prompt_tokens, request->prompt_tokens + targets) +
                    memory_grad_parts(text, request->group_size * slot_blocks, request->new_tokens);
@@ -102,7 +88,7 @@ static size_t memory_operations(const struct model_config *config, const struct 
 static void memory_add_passes(struct memory_list *list, const struct model_config *config,
                               const struct memory_request *request) {
     enum element type = memory_type(request->precision);
-    struct transformer text = memory_text(&config->text), vision = memory_vision(&config->vision);
+    struct transformer text = text_transformer(&config->text), vision = vision_transformer(&config->vision);
     int64_t merge = config->vision.spatial_merge_size, patches = request->prompt_tokens * merge * merge;
     int64_t slot_rows = cache_round_up(request->new_tokens), prompt_rows = cache_round_up(request->prompt_tokens);
     int64_t rows = request->prompt_tokens, area;

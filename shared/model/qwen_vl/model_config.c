@@ -81,25 +81,14 @@ static status text_config_read(struct text_config *text, struct config_scope sco
     return OK;
 }
 
-static status vision_config_read(struct vision_config *vision, struct config_scope scope) {
-    TRY(config_int(scope, "depth", 1, MAX_VISION_BLOCKS, 32, &vision->depth));
+// The keys that only Qwen2.5-VL's tower has.
+static status vision_config_read_windows(struct vision_config *vision, struct config_scope scope) {
     TRY(config_int64(scope, "hidden_size", 1, MAX_SIZE, 3584, &vision->hidden_size));
     TRY(config_int64(scope, "intermediate_size", 1, MAX_SIZE, 3420, &vision->intermediate_size));
     TRY(config_int64(scope, "out_hidden_size", 1, MAX_SIZE, 3584, &vision->out_hidden_size));
-    TRY(config_int(scope, "num_heads", 1, MAX_COUNT, 16, &vision->num_heads));
-    TRY(config_int(scope, "patch_size", 1, 256, 14, &vision->patch_size));
-    TRY(config_int(scope, "spatial_merge_size", 1, 16, 2, &vision->spatial_merge_size));
-    TRY(config_int(scope, "temporal_patch_size", 1, 16, 2, &vision->temporal_patch_size));
     TRY(config_int(scope, "window_size", 1, 1 << 16, 112, &vision->window_size));
     TRY(config_float(scope, "tokens_per_second", 0, 1e6, 4, &vision->tokens_per_second));
     TRY(config_require(scope, "hidden_act", "silu"));
-    int channels = 0;
-    TRY(config_int(scope, "in_chans", 3, 3, 3, &channels));
-    TRY(config_int(scope, "in_channels", 3, 3, 3, &channels));
-    if (vision->hidden_size % vision->num_heads || vision->hidden_size / vision->num_heads % 4)
-        return fail(DATAERR, "%snum_heads %d does not divide %shidden_size %lld into heads of a multiple of 4",
-                    scope.prefix, vision->num_heads, scope.prefix, (long long)vision->hidden_size);
-    vision->head_dim = (int)(vision->hidden_size / vision->num_heads);
     int unit = vision->patch_size * vision->spatial_merge_size;
     if (vision->window_size < unit)
         return fail(DATAERR, "%swindow_size %d is less than %d, the pixels a side of merged patches", scope.prefix,
@@ -120,6 +109,56 @@ static status vision_config_read(struct vision_config *vision, struct config_sco
         vision->fullatt_blocks[block] = true;
     }
     return OK;
+}
+
+// The keys that only Qwen2-VL's tower has. Its hidden_size is that of the language model.
+static status vision_config_read_frames(struct vision_config *vision, struct config_scope scope) {
+    float checked = 0;
+    TRY(config_int64(scope, "embed_dim", 1, MAX_SIZE, 1280, &vision->hidden_size));
+    TRY(config_float(scope, "mlp_ratio", 0, MAX_SIZE, 4, &checked));
+    json_object *value = config_find(scope, "mlp_ratio");
+    double ratio = value ? json_object_get_double(value) : (double)checked; // as Hugging Face multiplies
+    vision->intermediate_size = (int64_t)((double)vision->hidden_size * ratio);
+    if (vision->intermediate_size < 1 || vision->intermediate_size > MAX_SIZE)
+        return fail(DATAERR, "%smlp_ratio %g makes an MLP of %lld channels", scope.prefix, ratio,
+                    (long long)vision->intermediate_size);
+    TRY(config_int64(scope, "hidden_size", 1, MAX_SIZE, 3584, &vision->out_hidden_size));
+    TRY(config_require(scope, "hidden_act", "quick_gelu"));
+    for (int i = 0; i < vision->depth; i++) vision->fullatt_blocks[i] = true;
+    return OK;
+}
+
+static status vision_config_read(struct vision_config *vision, struct config_scope scope) {
+    TRY(config_int(scope, "depth", 1, MAX_VISION_BLOCKS, 32, &vision->depth));
+    TRY(config_int(scope, "num_heads", 1, MAX_COUNT, 16, &vision->num_heads));
+    TRY(config_int(scope, "patch_size", 1, 256, 14, &vision->patch_size));
+    TRY(config_int(scope, "spatial_merge_size", 1, 16, 2, &vision->spatial_merge_size));
+    TRY(config_int(scope, "temporal_patch_size", 1, 16, 2, &vision->temporal_patch_size));
+    int channels = 0;
+    TRY(config_int(scope, "in_chans", 3, 3, 3, &channels));
+    TRY(config_int(scope, "in_channels", 3, 3, 3, &channels));
+    bool frames = vision->kind == VISION_QWEN2;
+    TRY(frames ? vision_config_read_frames(vision, scope) : vision_config_read_windows(vision, scope));
+    if (vision->hidden_size % vision->num_heads || vision->hidden_size / vision->num_heads % 4)
+        return fail(DATAERR, "%snum_heads %d does not divide %s%s %lld into heads of a multiple of 4", scope.prefix,
+                    vision->num_heads, scope.prefix, frames ? "embed_dim" : "hidden_size",
+                    (long long)vision->hidden_size);
+    vision->head_dim = (int)(vision->hidden_size / vision->num_heads);
+    return OK;
+}
+
+// Which tower `model_type` asks for; without the key Qwen2.5-VL's.
+static status model_config_kind(struct config_scope scope, enum vision_kind *kind) {
+    static const char *const names[] = {[VISION_QWEN2_5] = "qwen2_5_vl", [VISION_QWEN2] = "qwen2_vl"};
+    json_object *value = config_find(scope, "model_type");
+    *kind = VISION_QWEN2_5;
+    if (!value) return OK;
+    for (enum vision_kind i = VISION_QWEN2_5; i <= VISION_QWEN2; i++) {
+        *kind = i;
+        if (json_object_is_type(value, json_type_string) && strcmp(json_object_get_string(value), names[i]) == 0)
+            return OK;
+    }
+    return fail(DATAERR, "model_type is not \"%s\" or \"%s\"", names[VISION_QWEN2_5], names[VISION_QWEN2]);
 }
 
 // eos_token_id: an integer, an array of integers, or null.
@@ -150,13 +189,14 @@ static status model_config_root(struct model_config *config, json_object *root) 
     TRY(model_config_object(root, "text_config", &text));
     TRY(model_config_object(root, "vision_config", &vision));
     struct config_scope text_first = {text, root, ""}, root_first = {root, text, ""};
-    TRY(config_require(root_first, "model_type", "qwen2_5_vl"));
+    TRY(model_config_kind(root_first, &config->vision.kind));
     if (config_find(text_first, "quantization_config"))
         return fail(DATAERR, "quantization_config: quantized weights are not supported");
     TRY(text_config_read(&config->text, text_first));
     TRY(vision_config_read(&config->vision, (struct config_scope){vision, NULL, "vision_config."}));
     if (config->vision.out_hidden_size != config->text.hidden_size)
-        return fail(DATAERR, "vision_config.out_hidden_size is %lld, hidden_size is %lld",
+        return fail(DATAERR, "vision_config.%s is %lld, hidden_size is %lld",
+                    config->vision.kind == VISION_QWEN2 ? "hidden_size" : "out_hidden_size",
                     (long long)config->vision.out_hidden_size, (long long)config->text.hidden_size);
     TRY(config_bool(text_first, "tie_word_embeddings", false, &config->text.tie_word_embeddings));
     json_object *dtype = config_find(root_first, "dtype");

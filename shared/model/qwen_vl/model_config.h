@@ -1,6 +1,6 @@
 // config.json, generation_config.json and preprocessor_config.json of a model directory: everything that the model is
 // built from. The published flat layout and the nested ones (text_config, rope_parameters, dtype) give the same struct.
-// Fields are named as their keys.
+// Fields are named as Qwen2.5-VL's keys; those of Qwen2-VL's tower are translated.
 #ifndef SHARED_MODEL_MODEL_CONFIG_H
 #define SHARED_MODEL_MODEL_CONFIG_H
 
@@ -22,14 +22,20 @@ struct text_config {
     bool tie_word_embeddings; // the output embedding is the input embedding
 };
 
+// The two towers differ in the norm (RMSNorm, or LayerNorm with bias), the MLP (SwiGLU, or fc1 and fc2 with
+// quick_gelu), the attention (in windows, or over whole frame pairs), and in what a clip's position ids in time count
+// (seconds, or frame pairs).
+enum vision_kind { VISION_QWEN2_5, VISION_QWEN2 };
+
 struct vision_config {
+    enum vision_kind kind;
     int64_t hidden_size, intermediate_size, out_hidden_size; // out_hidden_size is the language model's hidden_size
     int depth, num_heads, head_dim;
-    int patch_size;          // pixels a side
-    int spatial_merge_size;  // patches a side of a unit, which becomes one token
-    int temporal_patch_size; // frames
-    int window_size;         // pixels a side
-    float tokens_per_second;
+    int patch_size;                         // pixels a side
+    int spatial_merge_size;                 // patches a side of a unit, which becomes one token
+    int temporal_patch_size;                // frames
+    int window_size;                        // pixels a side; 0: there are no windows
+    float tokens_per_second;                // 0: position ids count frame pairs
     bool fullatt_blocks[MAX_VISION_BLOCKS]; // fullatt_block_indexes: blocks that attend over a whole frame pair
 };
 

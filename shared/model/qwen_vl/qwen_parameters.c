@@ -10,6 +10,7 @@ enum { MAX_PER_BLOCK = 15, MAX_OUTSIDE_BLOCKS = 16 }; // parameters
 struct qwen_builder {
     struct parameter_table *table;
     bool vision;
+    enum vision_kind kind; // of the tower
     int64_t hidden_size, intermediate_size;
     int64_t query_size, key_size; // columns of all their heads
 };
@@ -17,6 +18,11 @@ struct qwen_builder {
 static const char *qwen_block_name(struct qwen_builder *builder, int block, const char *rest) {
     return arena_printf(&builder->table->arena, "%s.%d.%s", builder->vision ? "visual.blocks" : "model.layers", block,
                         rest);
+}
+
+// Whether it is a block of Qwen2-VL's tower, which has LayerNorms with bias, fc1 and fc2.
+static bool qwen_has_fc1(const struct qwen_builder *builder) {
+    return builder->vision && builder->kind == VISION_QWEN2;
 }
 
 // Query, key and value: the tower stores them as one tensor, the language model as three.
@@ -42,6 +48,13 @@ static status qwen_add_qkv(struct qwen_builder *builder, struct fused_param *fus
     return OK;
 }
 
+// A parameter of a block that no other one is fused with.
+static status qwen_add(struct qwen_builder *builder, struct fused_param *fused, enum parameter_kind kind, int64_t rows,
+                       int64_t columns, int block, const char *name) {
+    return parameter_table_single(builder->table, fused, kind, rows, columns, qwen_block_name(builder, block, name));
+}
+
+// Gate and up, or what Qwen2-VL's tower has in their place.
 static status qwen_add_gate_up(struct qwen_builder *builder, struct fused_param *fused, enum parameter_kind kind,
                                int block) {
     static const char *const names[2][2] = {
@@ -50,17 +63,14 @@ static status qwen_add_gate_up(struct qwen_builder *builder, struct fused_param 
     };
     bool bias = kind == PARAMETER_BIAS;
     int64_t size = builder->intermediate_size, columns = bias ? size : builder->hidden_size;
+    if (qwen_has_fc1(builder))
+        return qwen_add(builder, fused, kind, bias ? 1 : size, columns, block,
+                        bias ? "mlp.fc1.bias" : "mlp.fc1.weight");
     parameter_table_start(builder->table, fused, bias ? 1 : 2 * size, bias ? 2 * size : columns);
     for (int i = 0; i < 2; i++)
         TRY(parameter_table_append(builder->table, fused, kind, bias ? 1 : size, columns,
                                    qwen_block_name(builder, block, names[i][bias])));
     return OK;
-}
-
-// A parameter of a block that no other one is fused with.
-static status qwen_add(struct qwen_builder *builder, struct fused_param *fused, enum parameter_kind kind, int64_t rows,
-                       int64_t columns, int block, const char *name) {
-    return parameter_table_single(builder->table, fused, kind, rows, columns, qwen_block_name(builder, block, name));
 }
 
 static status qwen_add_block_matrices(struct qwen_builder *builder, struct block_params *params, int block) {
@@ -69,7 +79,7 @@ static status qwen_add_block_matrices(struct qwen_builder *builder, struct block
                  builder->vision ? "attn.proj.weight" : "self_attn.o_proj.weight"));
     TRY(qwen_add_gate_up(builder, &params->gate_up, PARAMETER_MATRIX, block));
     return qwen_add(builder, &params->down, PARAMETER_MATRIX, builder->hidden_size, builder->intermediate_size, block,
-                    "mlp.down_proj.weight");
+                    qwen_has_fc1(builder) ? "mlp.fc2.weight" : "mlp.down_proj.weight");
 }
 
 static status qwen_add_block_vectors(struct qwen_builder *builder, struct block_params *params, int block) {
@@ -77,22 +87,26 @@ static status qwen_add_block_vectors(struct qwen_builder *builder, struct block_
     const char *norm2 = builder->vision ? "norm2.weight" : "post_attention_layernorm.weight";
     TRY(qwen_add(builder, &params->norm1, PARAMETER_NORM, 1, builder->hidden_size, block, norm1));
     TRY(qwen_add(builder, &params->norm2, PARAMETER_NORM, 1, builder->hidden_size, block, norm2));
+    if (qwen_has_fc1(builder)) {
+        TRY(qwen_add(builder, &params->norm1_bias, PARAMETER_BIAS, 1, builder->hidden_size, block, "norm1.bias"));
+        TRY(qwen_add(builder, &params->norm2_bias, PARAMETER_BIAS, 1, builder->hidden_size, block, "norm2.bias"));
+    }
     TRY(qwen_add_qkv(builder, &params->qkv_bias, PARAMETER_BIAS, block));
     if (!builder->vision) return OK;
     TRY(qwen_add(builder, &params->out_bias, PARAMETER_BIAS, 1, builder->hidden_size, block, "attn.proj.bias"));
     TRY(qwen_add_gate_up(builder, &params->gate_up_bias, PARAMETER_BIAS, block));
-    return qwen_add(builder, &params->down_bias, PARAMETER_BIAS, 1, builder->hidden_size, block, "mlp.down_proj.bias");
+    return qwen_add(builder, &params->down_bias, PARAMETER_BIAS, 1, builder->hidden_size, block,
+                    qwen_has_fc1(builder) ? "mlp.fc2.bias" : "mlp.down_proj.bias");
 }
 
 // Adds the language model: first the matrices, then the vectors.
 static status qwen_add_text(struct qwen_parameters *params, const struct text_config *text) {
     struct parameter_table *table = &params->table;
-    struct qwen_builder builder = {table,
-                                   false,
-                                   text->hidden_size,
-                                   text->intermediate_size,
-                                   (int64_t)text->num_attention_heads * text->head_dim,
-                                   (int64_t)text->num_key_value_heads * text->head_dim};
+    struct qwen_builder builder = {.table = table,
+                                   .hidden_size = text->hidden_size,
+                                   .intermediate_size = text->intermediate_size,
+                                   .query_size = (int64_t)text->num_attention_heads * text->head_dim,
+                                   .key_size = (int64_t)text->num_key_value_heads * text->head_dim};
     TRY(parameter_table_single(table, &params->embedding, PARAMETER_MATRIX, text->vocab_size, text->hidden_size,
                                "model.embed_tokens.weight"));
     for (int i = 0; i < text->num_hidden_layers; i++) TRY(qwen_add_block_matrices(&builder, &params->text[i], i));
@@ -110,8 +124,13 @@ static status qwen_add_text(struct qwen_parameters *params, const struct text_co
 // Adds the vision tower, in the same order.
 static status qwen_add_vision(struct qwen_parameters *params, const struct vision_config *vision) {
     struct parameter_table *table = &params->table;
-    struct qwen_builder builder = {
-        table, true, vision->hidden_size, vision->intermediate_size, vision->hidden_size, vision->hidden_size};
+    struct qwen_builder builder = {.table = table,
+                                   .vision = true,
+                                   .kind = vision->kind,
+                                   .hidden_size = vision->hidden_size,
+                                   .intermediate_size = vision->intermediate_size,
+                                   .query_size = vision->hidden_size,
+                                   .key_size = vision->hidden_size};
     int64_t pixels = (int64_t)3 * vision->temporal_patch_size * vision->patch_size * vision->patch_size;
     int64_t merged = vision->hidden_size * vision->spatial_merge_size * vision->spatial_merge_size;
     TRY(parameter_table_single(table, &params->patch_embed, PARAMETER_MATRIX, vision->hidden_size, pixels,
@@ -131,6 +150,9 @@ static status qwen_add_vision(struct qwen_parameters *params, const struct visio
     for (int i = 0; i < vision->depth; i++) TRY(qwen_add_block_vectors(&builder, &params->vision[i], i));
     TRY(parameter_table_single(table, &params->merger_norm, PARAMETER_NORM, 1, vision->hidden_size,
                                "visual.merger.ln_q.weight"));
+    if (vision->kind == VISION_QWEN2)
+        TRY(parameter_table_single(table, &params->merger_norm_bias, PARAMETER_BIAS, 1, vision->hidden_size,
+                                   "visual.merger.ln_q.bias"));
     TRY(parameter_table_single(table, &params->merger_fc1_bias, PARAMETER_BIAS, 1, merged, "visual.merger.mlp.0.bias"));
     TRY(parameter_table_single(table, &params->merger_fc2_bias, PARAMETER_BIAS, 1, vision->out_hidden_size,
                                "visual.merger.mlp.2.bias"));

@@ -1,5 +1,5 @@
-// The parameters of Qwen2.5-VL. Order of the array: the language model's matrices, its vectors, the vision tower's
-// matrices, its vectors. So a trainer without the tower needs the first two ranges only.
+// The parameters of Qwen2.5-VL and Qwen2-VL. Order of the array: the language model's matrices, its vectors, the vision
+// tower's matrices, its vectors. So a trainer without the tower needs the first two ranges only.
 //
 // Names are flat: "model.layers.0.self_attn.q_proj.weight", "visual.blocks.0.norm1.weight". Newer state dicts nest
 // them: "model.language_model.layers.0…", "model.visual.…".
@@ -16,7 +16,8 @@ struct qwen_parameters {
     struct parameter_table table;
     struct fused_param embedding, lm_head, norm; // a tied model has no lm_head; a file may have it all the same
     struct block_params *text;                   // [num_hidden_layers]
-    struct fused_param patch_embed, merger_norm, merger_fc1, merger_fc1_bias, merger_fc2, merger_fc2_bias;
+    struct fused_param patch_embed, merger_norm, merger_norm_bias, merger_fc1, merger_fc1_bias, merger_fc2,
+        merger_fc2_bias;
     struct block_params *vision; // [depth]
 };
 

@@ -87,6 +87,7 @@ static status sequence_add_prompt(struct sequence *sequence, const struct model_
         for (int t = 0; t < grid.time; t++) {
             float scaled = medium->video ? (float)t * (float)medium->seconds_per_grid : 0;
             scaled = scaled * config->vision.tokens_per_second;
+            if (config->vision.kind == VISION_QWEN2) scaled = (float)t;
             if (!(scaled <= (float)MAX_POSITION))
                 return fail(BAD_SAMPLE, "position id %.0f is above %d: seconds_per_grid is %g",
                             (double)start + floor((double)scaled), MAX_POSITION, medium->seconds_per_grid);

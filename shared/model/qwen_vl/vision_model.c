@@ -56,6 +56,7 @@ status vision_layout_make(struct vision_layout *layout, struct arena *arena, con
         return fail_oom();
     struct vision_units units = {grid.height / merge, grid.width / merge,
                                  vision->window_size / merge / vision->patch_size, (int64_t)merge * merge};
+    if (vision->window_size == 0) units.window = units.height > units.width ? units.height : units.width;
     assert(units.window > 0);
     int64_t frame_rows = (int64_t)grid.height * grid.width;
     for (int time = 0; time < grid.time; time++) {
@@ -106,7 +107,8 @@ static status vision_patchify(const struct vision_state *state, struct model *mo
 
 // What the merger computes on the way.
 struct merger_activations {
-    struct tensor normed, rstd;      // [P,C], F32 [P,1]
+    struct tensor normed;            // [P,C]
+    struct tensor statistics;        // of the norm, F32
     struct tensor joined;            // normed as [units, merge^2 C]
     struct tensor fc1_out, gelu_out; // [units, merge^2 C]
 };
@@ -118,11 +120,12 @@ static status vision_merge(struct vision_state *state, struct model *model, stru
     int64_t rows = state->fwd.rows, hidden_size = state->fwd.transformer->hidden_size;
     int64_t units = grid_tokens(state->grid, &model->config), merged_size = rows / units * hidden_size;
     TRY(workspace_alloc(&model->workspace, weights->type, rows, hidden_size, &out->normed));
-    TRY(workspace_alloc(&model->workspace, ELEMENT_F32, rows, 1, &out->rstd));
+    TRY(workspace_alloc(&model->workspace, ELEMENT_F32, rows, state->fwd.transformer->norm == NORM_LAYERNORM ? 2 : 1,
+                        &out->statistics));
     TRY(workspace_alloc(&model->workspace, weights->type, units, merged_size, &out->fc1_out));
     TRY(workspace_alloc(&model->workspace, weights->type, units, merged_size, &out->gelu_out));
     out->joined = tensor_reshape(out->normed, units, merged_size);
-    TRY(forward_norm(&state->fwd, out->normed, weights->merger_norm, (struct tensor){0}, out->rstd));
+    TRY(forward_norm(&state->fwd, out->normed, weights->merger_norm, weights->merger_norm_bias, out->statistics));
     TRY(ops->linear(model->backend, out->fc1_out, out->joined, weights->merger_fc1, weights->merger_fc1_bias));
     return ops->gelu(model->backend, out->gelu_out, out->fc1_out);
 }
@@ -279,9 +282,9 @@ status vision_backward(struct vision_state *state, struct model *model, struct t
     TRY(vision_linear_backward(model, grads, grad_joined, grad_fc1, merger.joined, weights->merger_fc1,
                                &params->merger_fc1, &params->merger_fc1_bias));
     TRY(ops->zero(model->backend, fwd->grad_x));
-    TRY(ops->rmsnorm_grad(model->backend, fwd->grad_x, param_tensor(grads, &params->merger_norm),
-                          tensor_reshape(grad_joined, fwd->rows, hidden_size), fwd->x, weights->merger_norm,
-                          merger.rstd));
+    TRY(backward_norm(fwd, &params->merger_norm, &params->merger_norm_bias,
+                      tensor_reshape(grad_joined, fwd->rows, hidden_size), fwd->x, weights->merger_norm,
+                      merger.statistics));
     workspace_restore(workspace, merger_mark);
 
     for (int i = fwd->transformer->block_count - 1; i >= 0; i--) {

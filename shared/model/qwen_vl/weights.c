@@ -120,6 +120,8 @@ static status weights_load_block_vectors(struct weights_loader *loader, struct t
         struct block *block = &transformer->blocks[i];
         TRY(weights_load_unpacked(loader, &params->norm1, &block->norm1));
         TRY(weights_load_unpacked(loader, &params->norm2, &block->norm2));
+        TRY(weights_load_unpacked(loader, &params->norm1_bias, &block->norm1_bias));
+        TRY(weights_load_unpacked(loader, &params->norm2_bias, &block->norm2_bias));
         TRY(weights_load_unpacked(loader, &params->qkv_bias, &block->qkv_bias));
         TRY(weights_load_unpacked(loader, &params->out_bias, &block->out_bias));
         TRY(weights_load_unpacked(loader, &params->gate_up_bias, &block->gate_up_bias));
@@ -165,8 +167,36 @@ static status weights_load_all(struct weights_loader *loader) {
     TRY(weights_load_matrix(loader, &params->merger_fc2, &weights->merger_fc2));
     TRY(weights_load_block_vectors(loader, &weights->vision));
     TRY(weights_load_unpacked(loader, &params->merger_norm, &weights->merger_norm));
+    TRY(weights_load_unpacked(loader, &params->merger_norm_bias, &weights->merger_norm_bias));
     TRY(weights_load_unpacked(loader, &params->merger_fc1_bias, &weights->merger_fc1_bias));
     return weights_load_unpacked(loader, &params->merger_fc2_bias, &weights->merger_fc2_bias);
+}
+
+struct transformer text_transformer(const struct text_config *text) {
+    return (struct transformer){
+        .block_count = text->num_hidden_layers,
+        .heads = {text->num_attention_heads, text->num_key_value_heads, text->head_dim},
+        .attention_scale = 1 / sqrtf((float)text->head_dim),
+        .eps = text->rms_norm_eps,
+        .hidden_size = text->hidden_size,
+        .intermediate_size = text->intermediate_size,
+        .norm = NORM_RMSNORM,
+        .activation = ACTIVATION_SWIGLU,
+    };
+}
+
+struct transformer vision_transformer(const struct vision_config *vision) {
+    bool qwen2 = vision->kind == VISION_QWEN2;
+    return (struct transformer){
+        .block_count = vision->depth,
+        .heads = {vision->num_heads, vision->num_heads, vision->head_dim},
+        .attention_scale = 1 / sqrtf((float)vision->head_dim),
+        .eps = 1e-6f,
+        .hidden_size = vision->hidden_size,
+        .intermediate_size = vision->intermediate_size,
+        .norm = qwen2 ? NORM_LAYERNORM : NORM_RMSNORM,
+        .activation = qwen2 ? ACTIVATION_QUICK_GELU : ACTIVATION_SWIGLU,
+    };
 }
 
 status weights_new(struct weights **out, struct backend *backend, const struct model_config *config,
@@ -176,24 +206,10 @@ status weights_new(struct weights **out, struct backend *backend, const struct m
     TRY(NEW(out, 1));
     struct weights *weights = *out;
     *weights = (struct weights){.backend = backend, .params = params, .table = &params->table, .type = type};
-    weights->text = (struct transformer){
-        .params = params->text,
-        .block_count = text->num_hidden_layers,
-        .heads = {text->num_attention_heads, text->num_key_value_heads, text->head_dim},
-        .attention_scale = 1 / sqrtf((float)text->head_dim),
-        .eps = text->rms_norm_eps,
-        .hidden_size = text->hidden_size,
-        .intermediate_size = text->intermediate_size,
-    };
-    weights->vision = (struct transformer){
-        .params = params->vision,
-        .block_count = vision->depth,
-        .heads = {vision->num_heads, vision->num_heads, vision->head_dim},
-        .attention_scale = 1 / sqrtf((float)vision->head_dim),
-        .eps = 1e-6f,
-        .hidden_size = vision->hidden_size,
-        .intermediate_size = vision->intermediate_size,
-    };
+    weights->text = text_transformer(text);
+    weights->text.params = params->text;
+    weights->vision = vision_transformer(vision);
+    weights->vision.params = params->vision;
     status result = NEW(&weights->text.blocks, (size_t)text->num_hidden_layers);
     if (result == OK) result = NEW(&weights->vision.blocks, (size_t)vision->depth);
     if (result != OK) weights_free(out);

@@ -23,11 +23,17 @@ struct weights {
     struct buffer *unpacked;             // beside packed matrices: the embedding and the vectors, in `type`
     struct tensor embedding;             // [V,C]
     struct weight *lm_head, *patch_embed, *merger_fc1, *merger_fc2;
-    struct tensor norm, merger_norm, merger_fc1_bias, merger_fc2_bias;
+    struct tensor norm, merger_norm, merger_norm_bias, merger_fc1_bias, merger_fc2_bias;
     struct transformer text, vision;
     uint64_t hash;
     bool hash_known; // since the last change
 };
+
+// The blocks of the language model and of the tower, without their parameters.
+struct transformer text_transformer(const struct text_config *text);
+
+// The same for the vision tower.
+struct transformer vision_transformer(const struct vision_config *vision);
 
 // Loads the weights of a store for computing in `type`. `hash`: their hash if it is known already, else NULL. DATAERR
 // names the tensor that does not fit the table; UNAVAILABLE when memory is short.
