@@ -99,6 +99,9 @@ const char *const *eval_keys(enum eval_section section);
 // Adds a group to the counts of a column. DATAERR when it is not quarantined and not scored.
 status eval_add(struct eval_column *column, const struct group *group, enum eval_by by);
 
+// Sets `values` to the figures of a judge, by enum eval_of_judge.
+void eval_judge_figures(const struct eval_judge *judge, double values[EVAL_JUDGE_COUNT]);
+
 // Computes the column's figures from its counts. UNAVAILABLE when memory is short.
 status eval_finish(struct eval_column *column);
 
@@ -119,6 +122,13 @@ status eval_print_text(const struct eval_column *columns, size_t count, struct b
 
 // Appends the columns as one JSON object. UNAVAILABLE.
 status eval_print_json(const struct eval_column *columns, size_t count, struct buf *out);
+
+// Appends the text with '?' for control characters, padded with spaces to `width` characters: on its left if `right`.
+// UNAVAILABLE.
+status eval_print_cell(struct buf *out, struct string text, size_t width, bool right);
+
+// Appends a comma-separated value, in quotes where it needs them (RFC 4180). UNAVAILABLE.
+status eval_print_field(struct buf *out, struct string text);
 
 // Appends a line of comma-separated values for each figure that any column has. UNAVAILABLE.
 status eval_print_csv(const struct eval_column *columns, size_t count, struct buf *out);

@@ -235,6 +235,21 @@ static void eval_put(struct eval_column *column, enum eval_section section, stru
         column->figures[column->figure_count++] = (struct eval_figure){section, name, key, values[key]};
 }
 
+void eval_judge_figures(const struct eval_judge *judge, double values[EVAL_JUDGE_COUNT]) {
+    const size_t consistent = judge->judged[1][0] + judge->judged[1][1];
+    const size_t correct = judge->judged[0][1] + judge->judged[1][1];
+    const size_t count = consistent + judge->judged[0][0] + judge->judged[0][1];
+    values[EVAL_JUDGED] = (double)count;
+    values[EVAL_CONSISTENT] = (double)consistent;
+    values[EVAL_RATE] = eval_ratio((long double)consistent, count);
+    values[EVAL_RATE_CORRECT] = eval_ratio((long double)judge->judged[1][1], correct);
+    values[EVAL_CONSISTENT_CORRECT] = (double)judge->judged[1][1];
+    values[EVAL_INCONSISTENT_CORRECT] = (double)judge->judged[0][1];
+    values[EVAL_CONSISTENT_WRONG] = (double)judge->judged[1][0];
+    values[EVAL_INCONSISTENT_WRONG] = (double)judge->judged[0][0];
+    values[EVAL_NOT_JUDGED] = (double)judge->not_judged;
+}
+
 status eval_finish(struct eval_column *column) {
     const struct eval_tally *all = &column->all;
     const double accuracy = eval_tally_accuracy(all), letter = eval_ratio(all->letter, all->letters);
@@ -273,22 +288,9 @@ status eval_finish(struct eval_column *column) {
         eval_put(column, EVAL_CATEGORIES, column->categories[i].name, values, EVAL_OF_COUNT);
     }
     for (size_t i = 0; i < column->judge_count; i++) {
-        const struct eval_judge *judge = &column->judges[i];
-        const size_t consistent = judge->judged[1][0] + judge->judged[1][1];
-        const size_t correct = judge->judged[0][1] + judge->judged[1][1];
-        const size_t count = consistent + judge->judged[0][0] + judge->judged[0][1];
-        const double values[EVAL_JUDGE_COUNT] = {
-            [EVAL_JUDGED] = (double)count,
-            [EVAL_CONSISTENT] = (double)consistent,
-            [EVAL_RATE] = eval_ratio((long double)consistent, count),
-            [EVAL_RATE_CORRECT] = eval_ratio((long double)judge->judged[1][1], correct),
-            [EVAL_CONSISTENT_CORRECT] = (double)judge->judged[1][1],
-            [EVAL_INCONSISTENT_CORRECT] = (double)judge->judged[0][1],
-            [EVAL_CONSISTENT_WRONG] = (double)judge->judged[1][0],
-            [EVAL_INCONSISTENT_WRONG] = (double)judge->judged[0][0],
-            [EVAL_NOT_JUDGED] = (double)judge->not_judged,
-        };
-        eval_put(column, EVAL_CONSISTENCY, judge->name, values, EVAL_JUDGE_COUNT);
+        double values[EVAL_JUDGE_COUNT];
+        eval_judge_figures(&column->judges[i], values);
+        eval_put(column, EVAL_CONSISTENCY, column->judges[i].name, values, EVAL_JUDGE_COUNT);
     }
     assert(column->figure_count == capacity);
     return OK;

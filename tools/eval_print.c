@@ -79,8 +79,7 @@ status eval_print_json(const struct eval_column *columns, size_t count, struct b
 
 // ---- comma-separated values ----
 
-// Appends a field, in quotes where it needs them (RFC 4180).
-static status eval_print_field(struct buf *out, struct string text) {
+status eval_print_field(struct buf *out, struct string text) {
     bool plain = true;
     for (size_t i = 0; i < text.size && plain; i++) plain = !strchr(",\"\r\n", text.data[i]) || !text.data[i];
     if (plain) return buf_append(out, text.data, text.size);
@@ -122,8 +121,7 @@ status eval_print_csv(const struct eval_column *columns, size_t count, struct bu
 
 // ---- text ----
 
-// Appends the text with '?' for control characters, padded with spaces to `width` characters: on its left if `right`.
-static status eval_print_cell(struct buf *out, struct string text, size_t width, bool right) {
+status eval_print_cell(struct buf *out, struct string text, size_t width, bool right) {
     size_t shown = 0;
     for (size_t i = 0; i < text.size; i++) shown += ((unsigned char)text.data[i] & 0xc0) != 0x80;
     const int padding = shown < width ? (int)(width - shown) : 0;
