@@ -1,4 +1,5 @@
-// caravan report: prints a table that compares files of groups (JSON lines): accuracy, format, consistency, speed.
+// caravan report: prints a table that compares files of groups (JSON lines): accuracy, format, consistency, speed. What
+// it prints by step is in report_steps.h.
 #include <assert.h>
 #include <json-c/json.h>
 #include <math.h>
@@ -7,8 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/base/log.h"
 #include "shared/base/memory.h"
 #include "shared/group/group.h"
+#include "tools/report_steps.h"
 #include "tools/tools.h"
 
 enum { stage_count = 5, most_files = 16 };
@@ -154,30 +157,109 @@ static void report_print_table(struct column *columns, int count) {
     }
 }
 
+struct report_options {
+    int by; // enum report_by
+    bool json, csv;
+    int64_t bins;
+    double threshold;
+};
+
+enum report_by { REPORT_BY_FILE, REPORT_BY_STEP };
+
+static const struct option report_options[] = {
+    {.name = "by",
+     .offset = offsetof(struct report_options, by),
+     .type = OPTION_CHOICE,
+     .default_value = "file",
+     .choices = "file|step",
+     .help = "file: compare files; step: consistency through the training of each"},
+    {.name = "bins",
+     .offset = offsetof(struct report_options, bins),
+     .type = OPTION_INT,
+     .default_value = "20",
+     .low = 1,
+     .high = 1e6,
+     .help = "by step: how many lines there are at most; many steps share a line"},
+    {.name = "threshold",
+     .offset = offsetof(struct report_options, threshold),
+     .type = OPTION_NUMBER,
+     .default_value = "0.5",
+     .high = 1,
+     .help = "by step: the probability from which on a completion without a verdict is consistent"},
+    {.name = "json",
+     .offset = offsetof(struct report_options, json),
+     .type = OPTION_BOOL,
+     .default_value = "false",
+     .help = "by step: print one JSON object"},
+    {.name = "csv",
+     .offset = offsetof(struct report_options, csv),
+     .type = OPTION_BOOL,
+     .default_value = "false",
+     .help = "by step: print comma-separated values"},
+    {0},
+};
+
 static const struct option_table report_table = {
     .program = "caravan report",
     .operands = "[NAME=]FILE|STORE...",
     .help = "prints a table with a column for each file or store of groups",
     .details =
         "The files are JSON lines, as the stages and `caravan groups export` write them. The rows are accuracy,\n"
-        "format, reward, bonus, likelihood, lengths, and each stage's rate.\n",
+        "format, reward, bonus, likelihood, lengths, and each stage's rate.\n\n"
+        "With --by step it prints, for each step that has trained groups, how many completions have thinking that\n"
+        "does not support the answer, by the judge's verdicts or else by the consistency model's probabilities,\n"
+        "and the counts of consistent and inconsistent x correct and wrong ones.\n",
+    .options = report_options,
+    .size = sizeof(struct report_options),
 };
 
+// Prints the figures of the files by step.
+static status report_by_step(const struct report_options *given, const struct column *columns, int count) {
+    struct report_series series[most_files] = {0};
+    struct buf out = {0};
+    status result = OK;
+    for (int i = 0; i < count; i++) {
+        series[i].name = columns[i].name;
+        series[i].threshold = given->threshold;
+        TRY_TO(result, done, subcommand_each_group(columns[i].path, report_steps_add, &series[i]));
+        if (series[i].skipped)
+            log_info("%s: %zu groups left out: not trained, or not judged", columns[i].path, series[i].skipped);
+    }
+    report_steps_bin(series, (size_t)count, given->bins);
+    status (*const print)(const struct report_series *, size_t, struct buf *) = given->json  ? report_steps_json
+                                                                                : given->csv ? report_steps_csv
+                                                                                             : report_steps_text;
+    TRY_TO(result, done, print(series, (size_t)count, &out));
+    fwrite(out.data, 1, out.size, stdout);
+done:
+    for (int i = 0; i < count; i++) report_steps_release(&series[i]);
+    buf_release(&out);
+    return result;
+}
+
 int report_main(int argc, char **argv) {
+    struct report_options given;
     struct column columns[most_files] = {0};
     struct options options = {0};
     struct operands files = {.least = 1, .most = most_files};
     status result;
-    TRY_TO(result, done, subcommand_parse(&options, &report_table, NULL, argc, argv, &files));
+    TRY_TO(result, done, subcommand_parse(&options, &report_table, &given, argc, argv, &files));
     assert(files.count <= most_files);
+    if (given.json && given.csv) TRY_TO(result, done, fail(USAGE, "json and csv cannot both be printed"));
+    if ((given.json || given.csv) && given.by != REPORT_BY_STEP)
+        TRY_TO(result, done, fail(USAGE, "json and csv need --by step"));
     for (int i = 0; i < files.count; i++) {
         char *equals = strchr(files.list[i], '=');
-        struct column *column = &columns[i];
-        column->name = files.list[i];
-        column->path = equals ? equals + 1 : files.list[i];
+        columns[i].name = files.list[i];
+        columns[i].path = equals ? equals + 1 : files.list[i];
         if (equals) *equals = 0;
-        TRY_TO(result, done, subcommand_each_group(column->path, report_add_group, column));
     }
+    if (given.by == REPORT_BY_STEP) {
+        result = report_by_step(&given, columns, files.count);
+        goto done;
+    }
+    for (int i = 0; i < files.count; i++)
+        TRY_TO(result, done, subcommand_each_group(columns[i].path, report_add_group, &columns[i]));
     report_print_table(columns, files.count);
 done:
     for (int i = 0; i < most_files; i++)

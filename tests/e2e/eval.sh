@@ -99,3 +99,40 @@ expect 64 'released: takes one' eval_ a.jsonl b.jsonl --released x
 expect 64 "by: 'x'" eval_ a.jsonl --by x
 expect 64 'an operand is missing' eval_
 expect 69 'nowhere' eval_ a.jsonl --released nowhere/x
+
+# caravan report --by step: consistency through a run's training.
+report() { "$bin/caravan" report --by step "$@"; }
+trained() { # trained STEP ACCURACIES CONSISTENCY
+    printf '{"id":"t%s","prompt":{"messages":[],"solution":""},"completions":[{"text":"x"},{"text":"y"}],"consistency":{%s},"rewards":{"accuracy":[%s],"format":[0,0],"total":[0,0]},"trained":{"step":%s}}\n' "$1" "$3" "$2" "$1"
+}
+{
+    trained 3 1,0.9 '"verdict":[1,0],"judge":"mine","probability":[0,0]'
+    trained 1 1,1 '"verdict":[0,null],"judge":"mine"'
+    trained 3 0,1 '"verdict":[0,1],"judge":"mine"'
+    trained 3 1,0 '"probability":[0.5,0.49]'
+    sed 1q a.jsonl
+} >steps.jsonl
+cat >expected.csv <<'END'
+name,first_step,last_step,judge,inconsistency_rate,judged,consistent,rate,rate_correct,consistent_correct,inconsistent_correct,consistent_wrong,inconsistent_wrong
+a,1,1,mine,1,1,0,0,0,0,1,0,0
+a,3,3,mine,0.5,4,2,0.5,1,2,0,0,2
+a,3,3,probability,0.5,2,1,0.5,1,1,0,0,1
+END
+report --csv a=steps.jsonl 2>err | diff - expected.csv || fail "report --csv"
+grep -q 'steps.jsonl: 1 groups left out' err || fail "report: $(cat err)"
+report --json --bins 1 --threshold 0.51 steps.jsonl 2>err >steps.json
+grep -qxF '{"first_step":1,"last_step":3,"judge":"mine","inconsistency_rate":0.6,"judged":5,"consistent":2,"rate":0.4,"rate_correct":0.6666666666666666,"consistent_correct":2,"inconsistent_correct":1,"consistent_wrong":0,"inconsistent_wrong":2},' steps.json || fail "report --json: $(cat steps.json)"
+grep -qF '"judge":"probability","inconsistency_rate":1,"judged":2' steps.json || fail "report --threshold: $(cat steps.json)"
+report --bins 2 steps.jsonl 2>err | grep -qx '  1..2  *1  *100.0 %  *0  *0  *1  *0' || fail "report as text"
+[ "$(report --json empty.jsonl)" = '{"files":[{"name":"empty.jsonl","steps":[]}]}' ] || fail "report of an empty file"
+refused() { # refused PATTERN SED-EXPRESSION
+    sed "$2" steps.jsonl >bad.jsonl
+    expect 65 "bad.jsonl: line [1-4]: not a group: $1" report bad.jsonl
+}
+refused 'rewards.accuracy: 1 for 2' 's/"accuracy":\[1,0.9\]/"accuracy":[1]/'
+refused 'consistency.probability: 1 for 2' 's/\[0.5,0.49\]/[0.5]/'
+refused 'trained.step: negative' 's/"step":1/"step":-1/'
+refused 'consistency.judge: missing' 's/"judge":"mine"/"j":""/'
+refused 'consistency.verdict\[1\]: not 0 or 1' 's/"verdict":\[1,0\]/"verdict":[1,2]/'
+expect 64 'json and csv' report --json --csv a.jsonl
+expect 64 'need --by step' "$bin/caravan" report --csv a.jsonl
