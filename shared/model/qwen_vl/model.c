@@ -70,11 +70,11 @@ status model_open(struct model **out, const char *dir, const struct model_option
     TRY_TO(result, failed, safetensors_open_dir(&model->store, dir));
     if (options->no_weights) {
         TRY_TO(result, failed, model_check_store(model));
-        TRY_TO(result, failed, weights_new(&model->weights, model->backend, config, model->params, type));
+        TRY_TO(result, failed, qwen_weights_new(&model->weights, model->backend, config, model->params, type));
     } else {
         TRY_TO(result, failed,
-               weights_load(&model->weights, model->backend, config, model->params, model->store, type,
-                            options->training, NULL));
+               qwen_weights_load(&model->weights, model->backend, config, model->params, model->store, type,
+                                 options->training, NULL));
     }
     if (options->training) {
         TRY_TO(result, failed, trainer_new(&model->trainer, model, grads, moments));
@@ -100,7 +100,7 @@ void model_free(struct model **model) {
     if (!it) return;
     if (it->backend) {
         trainer_free(&it->trainer, it->backend);
-        weights_free(&it->weights);
+        qwen_weights_free(&it->weights);
         model_return_borrowed(it);
         workspace_release(&it->workspace);
         rope_angles_release(&it->text_rope, it->backend);
@@ -121,7 +121,7 @@ const struct model_info *model_get_info(const struct model *model) {
 }
 
 status model_hash(struct model *model, uint64_t *hash) {
-    return weights_hash(model->weights, hash);
+    return qwen_weights_hash(model->weights, hash);
 }
 
 int64_t model_version(const struct model *model) {
@@ -144,11 +144,12 @@ static status model_swap_file(struct model *model, const char *path, int64_t ver
     result = weights_hash_stored(model->backend, model->table, store, type, &found);
     if (result != OK) TRY_TO(result, done, fail_prefix(result, "%s", path));
     if (found != hash) TRY_TO(result, done, model_wrong_hash(path, found, hash));
-    weights_free(&model->weights); // first, so that the new ones can use the memory
+    qwen_weights_free(&model->weights); // first, so that the new ones can use the memory
     model_return_borrowed(model);
     model->weights_replaced++;
-    TRY_TO(result, done,
-           weights_load(&model->weights, model->backend, &model->config, model->params, store, type, false, &hash));
+    TRY_TO(
+        result, done,
+        qwen_weights_load(&model->weights, model->backend, &model->config, model->params, store, type, false, &hash));
     model->version = version;
 done:
     safetensors_close(&store);
@@ -161,7 +162,7 @@ static status model_borrow(struct model *model, struct shared_weights *lent, enu
     struct backend *backend = model->backend;
     const bool copied = shared_weights_copied(lent);
     struct buffer *copy = NULL;
-    weights_free(&model->weights); // first, so that a copy can use the memory
+    qwen_weights_free(&model->weights); // first, so that a copy can use the memory
     model->weights_replaced++;
     model_return_borrowed(model);
     model->borrowed = *lent;
@@ -172,8 +173,8 @@ static status model_borrow(struct model *model, struct shared_weights *lent, enu
     model->copied = copy;
     log_info("%s: weights in the memory of another process, %s", model->borrowed.path,
              copied ? "which are copied on the device" : "which are used in place");
-    return weights_borrow(&model->weights, backend, &model->config, model->params, type,
-                          copied ? copy : model->borrowed.imported, hash);
+    return qwen_weights_borrow(&model->weights, backend, &model->config, model->params, type,
+                               copied ? copy : model->borrowed.imported, hash);
 }
 
 // Copies the borrowed weights to the model's own memory. BAD_SAMPLE when they changed meanwhile.
@@ -229,22 +230,22 @@ status model_reset(struct model *model, uint64_t hash) {
         return found == hash ? OK : model_wrong_hash(model->dir, found, hash);
     }
     struct safetensors *store = NULL;
-    struct weights *weights = NULL;
+    struct qwen_weights *weights = NULL;
     status result = OK;
     TRY_TO(result, done, safetensors_open_dir(&store, model->dir));
     TRY_TO(result, done,
-           weights_load(&weights, model->backend, &model->config, model->params, store, model->weights->type, false,
-                        NULL));
-    TRY_TO(result, done, weights_hash(weights, &found));
+           qwen_weights_load(&weights, model->backend, &model->config, model->params, store, model->weights->type,
+                             false, NULL));
+    TRY_TO(result, done, qwen_weights_hash(weights, &found));
     if (found != hash) TRY_TO(result, done, model_wrong_hash(model->dir, found, hash));
-    weights_free(&model->weights);
+    qwen_weights_free(&model->weights);
     model_return_borrowed(model);
     model->weights_replaced++;
     model->weights = weights;
     model->version = 0;
     weights = NULL;
 done:
-    weights_free(&weights);
+    qwen_weights_free(&weights);
     safetensors_close(&store);
     return result;
 }

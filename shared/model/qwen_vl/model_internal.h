@@ -7,7 +7,7 @@
 #include "shared/model/qwen_vl/sequence.h"
 #include "shared/model/shared_weights.h"
 #include "shared/model/transformer.h"
-#include "shared/model/qwen_vl/weights.h"
+#include "shared/model/qwen_vl/qwen_weights.h"
 #include "shared/model/workspace.h"
 
 struct trainer;
@@ -22,7 +22,7 @@ struct model {
     struct qwen_parameters *params;
     const struct parameter_table *table; // of them
     struct safetensors *store;           // training: stays open for its names, types and first values
-    struct weights *weights;
+    struct qwen_weights *weights;
     struct shared_weights borrowed; // another process's weights; zeroed: none
     struct buffer *copied;          // own memory with a copy of them; NULL: they are used in place
     int64_t weights_replaced;       // how often model_swap and model_reset have replaced them

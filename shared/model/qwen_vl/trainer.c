@@ -42,7 +42,7 @@ status model_step(struct model *model, const struct optimizer_options *options, 
 
 status ema_new(struct model *model) {
     struct trainer *trainer = model->trainer;
-    const struct weights *weights = model->weights;
+    const struct qwen_weights *weights = model->weights;
     struct backend *backend = model->backend;
     TRY(param_array_init(&trainer->reference, backend, model->table, model->table->range_count, weights->type,
                          weights->type));
@@ -60,7 +60,7 @@ status ema_new(struct model *model) {
 
 status model_update_ema(struct model *model, double decay) {
     struct trainer *trainer = model->trainer;
-    const struct weights *weights = model->weights;
+    const struct qwen_weights *weights = model->weights;
     if (!trainer || !trainer->reference.buffer) return fail(BUG, "the model was opened without a reference");
     shared_weights_begin_change(&trainer->lent[1]);
     for (int i = 0; i < trainer->optimizer.grads.ranges; i++)

@@ -116,7 +116,7 @@ struct merger_activations {
 // The merger up to its activation: fwd.x and fwd.delta to gelu_out.
 static status vision_merge(struct vision_state *state, struct model *model, struct merger_activations *out) {
     const struct operations *ops = model->backend->ops;
-    const struct weights *weights = model->weights;
+    const struct qwen_weights *weights = model->weights;
     int64_t rows = state->fwd.rows, hidden_size = state->fwd.transformer->hidden_size;
     int64_t units = grid_tokens(state->grid, &model->config), merged_size = rows / units * hidden_size;
     TRY(workspace_alloc(&model->workspace, weights->type, rows, hidden_size, &out->normed));
@@ -190,7 +190,7 @@ static status vision_alloc_rows(struct vision_state *state, struct model *model)
 status vision_forward(struct vision_state *state, struct model *model, struct arena *arena,
                       const struct model_medium *medium, bool training) {
     const struct operations *ops = model->backend->ops;
-    const struct weights *weights = model->weights;
+    const struct qwen_weights *weights = model->weights;
     TRY(vision_start(state, model, arena, medium, training));
     struct workspace_mark mark = workspace_save(&model->workspace);
     struct forward_state *fwd = &state->fwd;
@@ -258,7 +258,7 @@ status vision_backward(struct vision_state *state, struct model *model, struct t
     struct workspace *workspace = &model->workspace;
     struct workspace_mark mark = workspace_save(workspace);
     struct forward_state *fwd = &state->fwd;
-    const struct weights *weights = model->weights;
+    const struct qwen_weights *weights = model->weights;
     const struct qwen_parameters *params = model->params;
     int64_t hidden_size = fwd->transformer->hidden_size;
     fwd->grads = grads;

@@ -1,4 +1,4 @@
-#include "shared/model/qwen_vl/weights.h"
+#include "shared/model/qwen_vl/qwen_weights.h"
 
 #include <assert.h>
 #include <math.h>
@@ -12,7 +12,7 @@ enum { UNPACKED_ALIGNMENT = 64 }; // bytes
 
 // What is passed along while weights are loaded.
 struct weights_loader {
-    struct weights *weights;
+    struct qwen_weights *weights;
     const struct stored_tensor **found; // by parameter; NULL: the array has its values already
     size_t unpacked_bytes;              // of weights->unpacked, given away so far
     struct buffer *staging;             // one matrix after another, before it is packed
@@ -23,7 +23,7 @@ struct weights_loader {
 
 // Fills a parameter of the array.
 static status weights_fill_values(struct weights_loader *loader, const struct fused_param *param) {
-    struct weights *weights = loader->weights;
+    struct qwen_weights *weights = loader->weights;
     for (size_t i = param->first; loader->found && i < param->first + param->count; i++) {
         const struct stored_tensor *stored = loader->found[i];
         TRY(parameter_upload(weights->backend, &weights->values, &weights->remainders, &weights->table->list[i],
@@ -56,13 +56,13 @@ static status weights_fill(struct weights_loader *loader, const struct fused_par
     return loader->digested ? weights_digest(backend, param, out, &loader->digest) : OK;
 }
 
-static bool weights_packed(const struct weights *weights) {
+static bool weights_packed(const struct qwen_weights *weights) {
     return !weights->values.buffer;
 }
 
 // Prepares a matrix from the array, which stays, or from a staging buffer.
 static status weights_load_matrix(struct weights_loader *loader, const struct fused_param *param, struct weight **out) {
-    struct weights *weights = loader->weights;
+    struct qwen_weights *weights = loader->weights;
     struct backend *backend = weights->backend;
     if (!weights_packed(weights)) {
         TRY(weights_fill_values(loader, param));
@@ -82,7 +82,7 @@ static status weights_load_matrix(struct weights_loader *loader, const struct fu
 }
 
 // Bytes that a parameter takes in weights->unpacked.
-static size_t weights_unpacked_bytes(const struct weights *weights, const struct fused_param *param) {
+static size_t weights_unpacked_bytes(const struct qwen_weights *weights, const struct fused_param *param) {
     size_t bytes = (size_t)param->rows * (size_t)param->columns * element_size(weights->type);
     return (bytes + UNPACKED_ALIGNMENT - 1) / UNPACKED_ALIGNMENT * UNPACKED_ALIGNMENT;
 }
@@ -90,7 +90,7 @@ static size_t weights_unpacked_bytes(const struct weights *weights, const struct
 // Loads what is read unpacked: a vector or the embedding. A vector that does not exist is none.
 static status weights_load_unpacked(struct weights_loader *loader, const struct fused_param *param,
                                     struct tensor *out) {
-    struct weights *weights = loader->weights;
+    struct qwen_weights *weights = loader->weights;
     if (param->count == 0) return OK;
     if (!weights_packed(weights)) {
         *out = param_tensor(&weights->values, param);
@@ -131,7 +131,7 @@ static status weights_load_block_vectors(struct weights_loader *loader, struct t
 }
 
 // Makes room for the weights in the order of the table.
-static status weights_allocate(struct weights *weights, bool training) {
+static status weights_allocate(struct qwen_weights *weights, bool training) {
     struct backend *backend = weights->backend;
     const struct parameter_table *table = weights->table;
     struct backend_info info;
@@ -151,7 +151,7 @@ static status weights_allocate(struct weights *weights, bool training) {
 
 // Loads everything in the order of the table.
 static status weights_load_all(struct weights_loader *loader) {
-    struct weights *weights = loader->weights;
+    struct qwen_weights *weights = loader->weights;
     const struct operations *ops = weights->backend->ops;
     const struct qwen_parameters *params = weights->params;
     TRY(weights_load_unpacked(loader, &params->embedding, &weights->embedding));
@@ -199,30 +199,30 @@ struct transformer vision_transformer(const struct vision_config *vision) {
     };
 }
 
-status weights_new(struct weights **out, struct backend *backend, const struct model_config *config,
-                   const struct qwen_parameters *params, enum element type) {
+status qwen_weights_new(struct qwen_weights **out, struct backend *backend, const struct model_config *config,
+                        const struct qwen_parameters *params, enum element type) {
     const struct text_config *text = &config->text;
     const struct vision_config *vision = &config->vision;
     TRY(NEW(out, 1));
-    struct weights *weights = *out;
-    *weights = (struct weights){.backend = backend, .params = params, .table = &params->table, .type = type};
+    struct qwen_weights *weights = *out;
+    *weights = (struct qwen_weights){.backend = backend, .params = params, .table = &params->table, .type = type};
     weights->text = text_transformer(text);
     weights->text.params = params->text;
     weights->vision = vision_transformer(vision);
     weights->vision.params = params->vision;
     status result = NEW(&weights->text.blocks, (size_t)text->num_hidden_layers);
     if (result == OK) result = NEW(&weights->vision.blocks, (size_t)vision->depth);
-    if (result != OK) weights_free(out);
+    if (result != OK) qwen_weights_free(out);
     return result;
 }
 
-status weights_load(struct weights **out, struct backend *backend, const struct model_config *config,
-                    const struct qwen_parameters *params, const struct safetensors *store, enum element type,
-                    bool training, const uint64_t *hash) {
+status qwen_weights_load(struct qwen_weights **out, struct backend *backend, const struct model_config *config,
+                         const struct qwen_parameters *params, const struct safetensors *store, enum element type,
+                         bool training, const uint64_t *hash) {
     *out = NULL;
-    struct weights *weights = NULL;
+    struct qwen_weights *weights = NULL;
     status result = OK;
-    TRY(weights_new(&weights, backend, config, params, type));
+    TRY(qwen_weights_new(&weights, backend, config, params, type));
     struct weights_loader loader = {.weights = weights, .digested = !hash};
     TRY_TO(result, done, NEW(&loader.found, params->table.count));
     TRY_TO(result, done, parameter_table_match(&params->table, store, loader.found));
@@ -236,23 +236,24 @@ status weights_load(struct weights **out, struct backend *backend, const struct 
     weights = NULL;
 done:
     backend->ops->buffer_free(backend, &loader.staging);
-    weights_free(&weights);
+    qwen_weights_free(&weights);
     free(loader.found);
     return result;
 }
 
-status weights_borrow(struct weights **out, struct backend *backend, const struct model_config *config,
-                      const struct qwen_parameters *params, enum element type, struct buffer *values, uint64_t hash) {
+status qwen_weights_borrow(struct qwen_weights **out, struct backend *backend, const struct model_config *config,
+                           const struct qwen_parameters *params, enum element type, struct buffer *values,
+                           uint64_t hash) {
     *out = NULL;
-    struct weights *weights;
-    TRY(weights_new(&weights, backend, config, params, type));
+    struct qwen_weights *weights;
+    TRY(qwen_weights_new(&weights, backend, config, params, type));
     param_array_view(&weights->values, values, &params->table, params->table.range_count, type, type);
     weights->borrowed = true;
     weights->hash = hash;
     weights->hash_known = true;
     struct weights_loader loader = {.weights = weights};
     status result = weights_load_all(&loader);
-    if (result != OK) weights_free(&weights);
+    if (result != OK) qwen_weights_free(&weights);
     *out = weights;
     return result;
 }
@@ -268,8 +269,8 @@ static void weights_free_blocks(struct backend *backend, struct transformer *tra
     free(transformer->blocks);
 }
 
-void weights_free(struct weights **weights) {
-    struct weights *it = *weights;
+void qwen_weights_free(struct qwen_weights **weights) {
+    struct qwen_weights *it = *weights;
     if (!it) return;
     const struct operations *ops = it->backend->ops;
     weights_free_blocks(it->backend, &it->text);
@@ -285,7 +286,7 @@ void weights_free(struct weights **weights) {
     *weights = NULL;
 }
 
-status weights_hash(struct weights *weights, uint64_t *hash) {
+status qwen_weights_hash(struct qwen_weights *weights, uint64_t *hash) {
     if (!weights->hash_known) TRY(weights_hash_array(weights->backend, &weights->values, &weights->hash));
     weights->hash_known = true;
     *hash = weights->hash;

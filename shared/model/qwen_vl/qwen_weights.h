@@ -4,15 +4,15 @@
 // remainders of the float32 numbers beside it (kernels/ops.h). Products, norms and the embedding read this array as it
 // is. Only on a backend that packs, sampling and scoring keep packed matrices instead, and unpacked what is not a
 // product's matrix. Both compute with the same bits.
-#ifndef SHARED_MODEL_WEIGHTS_H
-#define SHARED_MODEL_WEIGHTS_H
+#ifndef SHARED_MODEL_QWEN_WEIGHTS_H
+#define SHARED_MODEL_QWEN_WEIGHTS_H
 
 #include "kernels/ops.h"
 #include "shared/model/param_array.h"
 #include "shared/model/safetensors.h"
 #include "shared/model/qwen_vl/qwen_parameters.h"
 
-struct weights {
+struct qwen_weights {
     struct backend *backend;
     const struct qwen_parameters *params;
     const struct parameter_table *table; // of them
@@ -37,24 +37,25 @@ struct transformer vision_transformer(const struct vision_config *vision);
 
 // Loads the weights of a store for computing in `type`. `hash`: their hash if it is known already, else NULL. DATAERR
 // names the tensor that does not fit the table; UNAVAILABLE when memory is short.
-status weights_load(struct weights **out, struct backend *backend, const struct model_config *config,
-                    const struct qwen_parameters *params, const struct safetensors *store, enum element type,
-                    bool training, const uint64_t *hash);
+status qwen_weights_load(struct qwen_weights **out, struct backend *backend, const struct model_config *config,
+                         const struct qwen_parameters *params, const struct safetensors *store, enum element type,
+                         bool training, const uint64_t *hash);
 
 // Makes weights without values, which can only be asked for their type and shape and be freed. UNAVAILABLE when memory
 // is short.
-status weights_new(struct weights **out, struct backend *backend, const struct model_config *config,
-                   const struct qwen_parameters *params, enum element type);
+status qwen_weights_new(struct qwen_weights **out, struct backend *backend, const struct model_config *config,
+                        const struct qwen_parameters *params, enum element type);
 
 // Makes weights of an array of values in `type` that is in `values` already, on a backend that does not pack; `hash` is
 // theirs. `values` must outlive them. UNAVAILABLE when memory is short.
-status weights_borrow(struct weights **out, struct backend *backend, const struct model_config *config,
-                      const struct qwen_parameters *params, enum element type, struct buffer *values, uint64_t hash);
+status qwen_weights_borrow(struct qwen_weights **out, struct backend *backend, const struct model_config *config,
+                           const struct qwen_parameters *params, enum element type, struct buffer *values,
+                           uint64_t hash);
 
 // NULL is fine; sets *weights to NULL.
-void weights_free(struct weights **weights);
+void qwen_weights_free(struct qwen_weights **weights);
 
 // *hash = the hash of the configuration and of the bits in use. UNAVAILABLE when memory is short.
-status weights_hash(struct weights *weights, uint64_t *hash);
+status qwen_weights_hash(struct qwen_weights *weights, uint64_t *hash);
 
 #endif
