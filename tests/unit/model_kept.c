@@ -170,7 +170,7 @@ static void test_kept_bytes(void **state) {
     case_open(&it, "pairs");
     struct model *model = training_model(&it, "float32", 0, true);
     struct forward_state fwd = {.backend = model->backend,
-                                .type = model->weights->type,
+                                .type = model->weights->base.type,
                                 .transformer = &model->weights->text,
                                 .workspace = &model->workspace,
                                 .rows = 333};

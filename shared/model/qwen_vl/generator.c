@@ -104,8 +104,8 @@ status generator_find_cache_rows(struct generator *generator, const struct reque
                                           request->cache_rows, &generator->prompt_area_rows);
     generator_drop_graph(generator);
     ops->kv_cache_free(model->backend, &generator->cache);
-    TRY(ops->kv_cache_new(model->backend, &generator->cache, model->weights->type, model->config.text.num_hidden_layers,
-                          cache_rows, model->weights->text.heads));
+    TRY(ops->kv_cache_new(model->backend, &generator->cache, model->weights->base.type,
+                          model->config.text.num_hidden_layers, cache_rows, model->weights->text.heads));
     *cache_begin = generator_find_gap(generator, request->cache_rows);
     assert(*cache_begin >= 0 && *cache_begin % BRANCH_ALIGNMENT == 0);
     return OK;

@@ -75,7 +75,7 @@ status generator_prefill(struct generator *generator, struct request *request, c
 
     struct tensor last_normed;
     TRY_TO(result, done,
-           workspace_alloc(workspace, model->weights->type, 1, model->config.text.hidden_size, &last_normed));
+           workspace_alloc(workspace, model->weights->base.type, 1, model->config.text.hidden_size, &last_normed));
     struct forward_state last = text.fwd;
     last.x = tensor_rows(text.fwd.x, text.fwd.rows - 1, 1);
     last.delta = tensor_rows(text.fwd.delta, text.fwd.rows - 1, 1);
@@ -141,7 +141,7 @@ static status generator_compute_step(struct generator *generator) {
     const struct operations *ops = backend->ops;
     struct workspace *workspace = &generator->workspace;
     const struct decode_batch *batch = generator->batch;
-    enum element type = model->weights->type;
+    enum element type = model->weights->base.type;
     int64_t hidden_size = model->config.text.hidden_size;
     struct forward_state fwd = {.backend = model->backend,
                                 .type = type,

@@ -36,7 +36,7 @@ struct head_state {
 static status group_head_forward(struct head_state *head, struct model *model, struct text_state *text, bool training) {
     const struct operations *ops = model->backend->ops;
     const struct sequence *sequence = text->sequence;
-    enum element type = model->weights->type;
+    enum element type = model->weights->base.type;
     int64_t hidden_size = model->config.text.hidden_size, targets = sequence->target_count;
     struct workspace *workspace = &model->workspace;
     *head = (struct head_state){0};

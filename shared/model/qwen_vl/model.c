@@ -11,14 +11,6 @@
 #include "shared/model/qwen_vl/trainer.h"
 #include "shared/model/weights_hash.h"
 
-// *type = what an option names; the backend's default if it is NULL.
-static status model_precision(const struct backend *backend, const char *option, const char *name, enum element *type) {
-    if (!name) name = strcmp(backend->ops->name, "cpu") == 0 ? "float32" : "bfloat16";
-    *type = strcmp(name, "bfloat16") == 0 ? ELEMENT_BF16 : ELEMENT_F32;
-    if (*type == ELEMENT_BF16 || strcmp(name, "float32") == 0) return OK;
-    return fail(USAGE, "%s %s is not float32 or bfloat16", option, name);
-}
-
 // DATAERR when the directory's weights are not those of its configuration.
 static status model_check_store(const struct model *model) {
     const struct stored_tensor **found;
@@ -45,9 +37,10 @@ status model_open(struct model **out, const char *dir, const struct model_option
     if (options->kept_activations < -1 || options->kept_activations >= KEPT_LEVELS)
         TRY_TO(result, failed, fail(USAGE, "there is no level %d of kept activations", options->kept_activations));
     enum element type, grads, moments;
-    TRY_TO(result, failed, model_precision(model->backend, "precision", options->precision, &type));
-    TRY_TO(result, failed, model_precision(model->backend, "gradient_precision", options->gradient_precision, &grads));
-    TRY_TO(result, failed, model_precision(model->backend, "moment_precision", options->moment_precision, &moments));
+    TRY_TO(result, failed, weights_parse_type(model->backend, "precision", options->precision, &type));
+    TRY_TO(result, failed,
+           weights_parse_type(model->backend, "gradient_precision", options->gradient_precision, &grads));
+    TRY_TO(result, failed, weights_parse_type(model->backend, "moment_precision", options->moment_precision, &moments));
     TRY_TO(result, failed, backend_supports(model->backend, type));
     TRY_TO(result, failed, qwen_parameters_new(&model->params, config));
     model->table = &model->params->table;
@@ -121,7 +114,7 @@ const struct model_info *model_get_info(const struct model *model) {
 }
 
 status model_hash(struct model *model, uint64_t *hash) {
-    return qwen_weights_hash(model->weights, hash);
+    return weights_hash(&model->weights->base, hash);
 }
 
 int64_t model_version(const struct model *model) {
@@ -134,7 +127,7 @@ static status model_wrong_hash(const char *path, uint64_t found, uint64_t hash) 
 }
 
 static status model_swap_file(struct model *model, const char *path, int64_t version, uint64_t hash) {
-    enum element type = model->weights->type;
+    enum element type = model->weights->base.type;
     struct safetensors *store = NULL;
     uint64_t found = 0;
     int lock;
@@ -180,18 +173,18 @@ static status model_borrow(struct model *model, struct shared_weights *lent, enu
 // Copies the borrowed weights to the model's own memory. BAD_SAMPLE when they changed meanwhile.
 static status model_copy_borrowed(struct model *model) {
     struct backend *backend = model->backend;
-    enum element type = model->weights->type;
+    enum element type = model->weights->base.type;
     struct param_array from;
     param_array_view(&from, model->borrowed.imported, model->table, model->table->range_count, type, type);
     for (int i = 0; i < model->table->range_count; i++)
-        TRY(backend->ops->copy(backend, param_range(&model->weights->values, i), param_range(&from, i)));
+        TRY(backend->ops->copy(backend, param_range(&model->weights->base.values, i), param_range(&from, i)));
     TRY(backend->ops->wait(backend));
     if (shared_weights_intact(&model->borrowed)) return OK;
     return fail(BAD_SAMPLE, "%s: the weights changed while they were copied", model->borrowed.path);
 }
 
 static status model_swap_lent(struct model *model, const char *path, int64_t version, uint64_t hash) {
-    enum element type = model->weights->type;
+    enum element type = model->weights->base.type;
     uint64_t layout;
     if (model->borrowed.page && strcmp(model->borrowed.path, path) == 0) {
         TRY(shared_weights_take(&model->borrowed, hash));
@@ -206,7 +199,7 @@ static status model_swap_lent(struct model *model, const char *path, int64_t ver
         TRY(result);
     }
     if (model->copied) TRY(model_copy_borrowed(model));
-    model->weights->hash = hash;
+    model->weights->base.hash = hash;
     model->version = version;
     return OK;
 }
@@ -234,9 +227,9 @@ status model_reset(struct model *model, uint64_t hash) {
     status result = OK;
     TRY_TO(result, done, safetensors_open_dir(&store, model->dir));
     TRY_TO(result, done,
-           qwen_weights_load(&weights, model->backend, &model->config, model->params, store, model->weights->type,
+           qwen_weights_load(&weights, model->backend, &model->config, model->params, store, model->weights->base.type,
                              false, NULL));
-    TRY_TO(result, done, qwen_weights_hash(weights, &found));
+    TRY_TO(result, done, weights_hash(&weights->base, &found));
     if (found != hash) TRY_TO(result, done, model_wrong_hash(model->dir, found, hash));
     qwen_weights_free(&model->weights);
     model_return_borrowed(model);

@@ -37,8 +37,8 @@ status model_save(struct model *model, const char *dir) {
         char *path = path_join(&arena, dir, path_base_name(tensors->file));
         if (!path) TRY_TO(result, done, fail_oom());
         TRY_TO(result, done,
-               checkpoint_write_tensors(model->backend, &model->weights->values, &model->weights->remainders, path,
-                                        tensors, params + first, end - first, true));
+               checkpoint_write_tensors(model->backend, &model->weights->base.values, &model->weights->base.remainders,
+                                        path, tensors, params + first, end - first, true));
     }
     TRY_TO(result, done, checkpoint_copy_files(model->dir, dir, model->store, NULL));
     TRY_TO(result, done, dir_sync(dir));
@@ -57,7 +57,7 @@ static struct training_state model_get_state(struct model *model, struct model_s
     static const struct param_array none;
     struct trainer *trainer = model->trainer;
     *it = (struct model_state){
-        .arrays = {{"master", &model->weights->values, &model->weights->remainders},
+        .arrays = {{"master", &model->weights->base.values, &model->weights->base.remainders},
                    {"first", &trainer->optimizer.exp_avg, &none},
                    {"second", &trainer->optimizer.exp_avg_sq, &none},
                    {"reference", &trainer->reference, &trainer->reference_remainders}},
@@ -83,7 +83,7 @@ status model_load_state(struct model *model, const char *dir) {
     const struct training_state state = model_get_state(model, &it);
     for (int i = 0; i < 2; i++) shared_weights_begin_change(&model->trainer->lent[i]);
     TRY(training_state_load(&state, dir));
-    model->weights->hash_known = false;
+    model->weights->base.hash_known = false;
     return OK;
 }
 
@@ -124,7 +124,7 @@ done:
 // *values = what is published, *hash = its hash.
 static status model_published(struct model *model, bool reference, const struct param_array **values, uint64_t *hash) {
     if (!model->trainer) return fail(BUG, "the model was not opened for training");
-    *values = reference ? &model->trainer->reference : &model->weights->values;
+    *values = reference ? &model->trainer->reference : &model->weights->base.values;
     if (!(*values)->buffer) return fail(BUG, "the model was opened without a reference");
     return reference ? weights_hash_array(model->backend, *values, hash) : model_hash(model, hash);
 }
@@ -133,7 +133,7 @@ status model_publish(struct model *model, bool reference, const char *path, uint
     const struct param_array none = {0}, *values;
     TRY(model_published(model, reference, &values, hash));
     const struct parameter_table *table = model->table;
-    enum element type = model->weights->type;
+    enum element type = model->weights->base.type;
     struct arena arena = {0};
     status result = OK;
     struct stored_tensor *tensors = arena_alloc(&arena, table->count * sizeof *tensors);
@@ -157,7 +157,7 @@ status model_lend(struct model *model, bool reference, bool copied, const char *
     const struct param_array *values;
     TRY(model_published(model, reference, &values, hash));
     struct shared_weights *lent = &model->trainer->lent[reference];
-    enum element type = model->weights->type;
+    enum element type = model->weights->base.type;
     if (!lent->page) {
         uint64_t layout;
         TRY(weights_hash_finish(model->table, type, 0, &layout));

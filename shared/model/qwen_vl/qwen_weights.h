@@ -1,32 +1,17 @@
-// A model's weights on a backend: matrices prepared for products, vectors in the type of the activations.
-//
-// All parameters are one array in the type of the products, in the order of the table; training in bfloat16 keeps the
-// remainders of the float32 numbers beside it (kernels/ops.h). Products, norms and the embedding read this array as it
-// is. Only on a backend that packs, sampling and scoring keep packed matrices instead, and unpacked what is not a
-// product's matrix. Both compute with the same bits.
+// The matrices and vectors of Qwen2.5-VL and Qwen2-VL on a backend.
 #ifndef SHARED_MODEL_QWEN_WEIGHTS_H
 #define SHARED_MODEL_QWEN_WEIGHTS_H
 
-#include "kernels/ops.h"
-#include "shared/model/param_array.h"
-#include "shared/model/safetensors.h"
 #include "shared/model/qwen_vl/qwen_parameters.h"
+#include "shared/model/weights.h"
 
 struct qwen_weights {
-    struct backend *backend;
+    struct weights base;
     const struct qwen_parameters *params;
-    const struct parameter_table *table; // of them
-    enum element type;                   // of products and activations
-    struct param_array values;           // in `type`; no array: the matrices are packed
-    bool borrowed;                       // the array is in memory that is not freed with the weights
-    struct param_array remainders;       // training in BF16: U16
-    struct buffer *unpacked;             // beside packed matrices: the embedding and the vectors, in `type`
-    struct tensor embedding;             // [V,C]
+    struct tensor embedding; // [V,C]
     struct weight *lm_head, *patch_embed, *merger_fc1, *merger_fc2;
     struct tensor norm, merger_norm, merger_norm_bias, merger_fc1_bias, merger_fc2_bias;
     struct transformer text, vision;
-    uint64_t hash;
-    bool hash_known; // since the last change
 };
 
 // The blocks of the language model and of the tower, without their parameters.
@@ -54,8 +39,5 @@ status qwen_weights_borrow(struct qwen_weights **out, struct backend *backend, c
 
 // NULL is fine; sets *weights to NULL.
 void qwen_weights_free(struct qwen_weights **weights);
-
-// *hash = the hash of the configuration and of the bits in use. UNAVAILABLE when memory is short.
-status qwen_weights_hash(struct qwen_weights *weights, uint64_t *hash);
 
 #endif

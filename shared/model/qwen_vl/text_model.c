@@ -92,7 +92,7 @@ static status text_expect_memory(struct model *model, const struct sequence *seq
                                  const struct model_prompt *prompt, int64_t chunk_rows, bool training) {
     const struct vision_config *config = &model->config.vision;
     const struct transformer *vision = &model->weights->vision, *text = &model->weights->text;
-    enum element type = model->weights->type;
+    enum element type = model->weights->base.type;
     bool train_vision = training && model->options.train_vision;
     size_t kept = 0, tower = 0, x = (size_t)(sequence->rows * text->hidden_size) * element_size(type);
     if (!model->backend_info.memory) return OK;
@@ -134,7 +134,7 @@ static status text_keep_vision(struct text_state *state, struct model *model) {
     for (size_t i = 0; i < state->chunk_count; i++) {
         struct grid_thw grid;
         TRY(grid_of(&grid, &model->config, &state->chunks[i].medium));
-        bytes += vision_kept_bytes(&model->config.vision, vision, model->weights->type, grid_patches(grid), true);
+        bytes += vision_kept_bytes(&model->config.vision, vision, model->weights->base.type, grid_patches(grid), true);
     }
     TRY(text_memory_left(model, &state->fwd, &left));
     state->vision_kept = bytes <= left;
@@ -151,7 +151,7 @@ static status text_embed_media(struct text_state *state, struct model *model, st
         if (train_vision && !state->vision_kept) {
             struct grid_thw grid;
             TRY(grid_of(&grid, &model->config, &chunk->medium));
-            TRY(workspace_alloc(workspace, model->weights->type, grid_tokens(grid, &model->config),
+            TRY(workspace_alloc(workspace, model->weights->base.type, grid_tokens(grid, &model->config),
                                 model->config.text.hidden_size, &chunk->grad_embeds));
         }
         struct workspace_mark mark = workspace_save(workspace);
@@ -191,12 +191,12 @@ status text_forward(struct text_state *state, struct model *model, struct arena 
                     bool training) {
     struct workspace *workspace = &model->workspace;
     struct forward_state *fwd = &state->fwd;
-    enum element type = model->weights->type;
+    enum element type = model->weights->base.type;
     int64_t hidden_size = model->config.text.hidden_size;
     *state = (struct text_state){.sequence = sequence};
     TRY(text_split_media(state, model, arena, prompt));
     *fwd = (struct forward_state){.backend = model->backend,
-                                  .type = model->weights->type,
+                                  .type = model->weights->base.type,
                                   .transformer = &model->weights->text,
                                   .workspace = workspace,
                                   .rows = sequence->rows,
@@ -204,7 +204,7 @@ status text_forward(struct text_state *state, struct model *model, struct arena 
                                   .layered = cache != NULL,
                                   .cache = cache};
     if (!cache) {
-        TRY(kv_scratch_reserve(&model->text_kv, model->backend, model->weights->type, sequence->cache_rows,
+        TRY(kv_scratch_reserve(&model->text_kv, model->backend, model->weights->base.type, sequence->cache_rows,
                                fwd->transformer->heads));
         fwd->cache = model->text_kv.cache;
     }

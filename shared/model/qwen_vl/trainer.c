@@ -32,11 +32,11 @@ status model_step(struct model *model, const struct optimizer_options *options, 
     TRY(optimizer_norm(optimizer, norm));
     bool vision = trainer->vision_has_grad && optimizer->grads.ranges > TEXT_RANGES;
     shared_weights_begin_change(&trainer->lent[0]);
-    TRY(optimizer_step(optimizer, &model->weights->values, &model->weights->remainders,
+    TRY(optimizer_step(optimizer, &model->weights->base.values, &model->weights->base.remainders,
                        vision ? GROUP_VISION + 1 : GROUP_TEXT + 1, options, *norm));
     trainer->vision_has_grad = false;
     model->version++;
-    model->weights->hash_known = false;
+    model->weights->base.hash_known = false;
     return OK;
 }
 
@@ -44,16 +44,16 @@ status ema_new(struct model *model) {
     struct trainer *trainer = model->trainer;
     const struct qwen_weights *weights = model->weights;
     struct backend *backend = model->backend;
-    TRY(param_array_init(&trainer->reference, backend, model->table, model->table->range_count, weights->type,
-                         weights->type));
-    if (weights->remainders.buffer)
+    TRY(param_array_init(&trainer->reference, backend, model->table, model->table->range_count, weights->base.type,
+                         weights->base.type));
+    if (weights->base.remainders.buffer)
         TRY(param_array_init(&trainer->reference_remainders, backend, model->table, model->table->range_count,
                              ELEMENT_U16, ELEMENT_U16));
     for (int i = 0; i < model->table->range_count; i++) {
-        TRY(backend->ops->copy(backend, param_range(&trainer->reference, i), param_range(&weights->values, i)));
-        if (weights->remainders.buffer)
+        TRY(backend->ops->copy(backend, param_range(&trainer->reference, i), param_range(&weights->base.values, i)));
+        if (weights->base.remainders.buffer)
             TRY(backend->ops->copy(backend, param_range(&trainer->reference_remainders, i),
-                                   param_range(&weights->remainders, i)));
+                                   param_range(&weights->base.remainders, i)));
     }
     return OK;
 }
@@ -64,8 +64,8 @@ status model_update_ema(struct model *model, double decay) {
     if (!trainer || !trainer->reference.buffer) return fail(BUG, "the model was opened without a reference");
     shared_weights_begin_change(&trainer->lent[1]);
     for (int i = 0; i < trainer->optimizer.grads.ranges; i++)
-        TRY(model->backend->ops->ema(model->backend, param_range(&trainer->reference, i),
-                                     param_range(&trainer->reference_remainders, i), param_range(&weights->values, i),
-                                     param_range(&weights->remainders, i), decay));
+        TRY(model->backend->ops->ema(
+            model->backend, param_range(&trainer->reference, i), param_range(&trainer->reference_remainders, i),
+            param_range(&weights->base.values, i), param_range(&weights->base.remainders, i), decay));
     return OK;
 }

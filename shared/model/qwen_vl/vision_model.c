@@ -101,7 +101,7 @@ static status vision_patchify(const struct vision_state *state, struct model *mo
     static_assert(sizeof shape.image_std == sizeof config->image_std, "one standard deviation a channel");
     memcpy(shape.image_mean, config->image_mean, sizeof shape.image_mean);
     memcpy(shape.image_std, config->image_std, sizeof shape.image_std);
-    TRY(workspace_alloc(&model->workspace, model->weights->type, grid_patches(state->grid), pixels, patches));
+    TRY(workspace_alloc(&model->workspace, model->weights->base.type, grid_patches(state->grid), pixels, patches));
     return model->backend->ops->patchify(model->backend, *patches, state->frames, &shape);
 }
 
@@ -119,11 +119,11 @@ static status vision_merge(struct vision_state *state, struct model *model, stru
     const struct qwen_weights *weights = model->weights;
     int64_t rows = state->fwd.rows, hidden_size = state->fwd.transformer->hidden_size;
     int64_t units = grid_tokens(state->grid, &model->config), merged_size = rows / units * hidden_size;
-    TRY(workspace_alloc(&model->workspace, weights->type, rows, hidden_size, &out->normed));
+    TRY(workspace_alloc(&model->workspace, weights->base.type, rows, hidden_size, &out->normed));
     TRY(workspace_alloc(&model->workspace, ELEMENT_F32, rows, state->fwd.transformer->norm == NORM_LAYERNORM ? 2 : 1,
                         &out->statistics));
-    TRY(workspace_alloc(&model->workspace, weights->type, units, merged_size, &out->fc1_out));
-    TRY(workspace_alloc(&model->workspace, weights->type, units, merged_size, &out->gelu_out));
+    TRY(workspace_alloc(&model->workspace, weights->base.type, units, merged_size, &out->fc1_out));
+    TRY(workspace_alloc(&model->workspace, weights->base.type, units, merged_size, &out->gelu_out));
     out->joined = tensor_reshape(out->normed, units, merged_size);
     TRY(forward_norm(&state->fwd, out->normed, weights->merger_norm, weights->merger_norm_bias, out->statistics));
     TRY(ops->linear(model->backend, out->fc1_out, out->joined, weights->merger_fc1, weights->merger_fc1_bias));
@@ -135,17 +135,17 @@ static status vision_start(struct vision_state *state, struct model *model, stru
                            const struct model_medium *medium, bool training) {
     struct workspace *workspace = &model->workspace;
     struct forward_state *fwd = &state->fwd;
-    enum element type = model->weights->type;
+    enum element type = model->weights->base.type;
     *state = (struct vision_state){0};
     TRY(grid_of(&state->grid, &model->config, medium));
     TRY(vision_layout_make(&state->layout, arena, &model->config, state->grid));
     *fwd = (struct forward_state){.backend = model->backend,
-                                  .type = model->weights->type,
+                                  .type = model->weights->base.type,
                                   .transformer = &model->weights->vision,
                                   .workspace = workspace,
                                   .rows = grid_patches(state->grid),
                                   .chunk_rows = model->backend_info.chunk_rows[type]};
-    TRY(kv_scratch_reserve(&model->vision_kv, model->backend, model->weights->type, fwd->rows,
+    TRY(kv_scratch_reserve(&model->vision_kv, model->backend, model->weights->base.type, fwd->rows,
                            fwd->transformer->heads));
     fwd->cache = model->vision_kv.cache;
 
@@ -181,7 +181,7 @@ static status vision_start(struct vision_state *state, struct model *model, stru
 
 // fwd.x and fwd.delta, for one pass.
 static status vision_alloc_rows(struct vision_state *state, struct model *model) {
-    enum element type = model->weights->type;
+    enum element type = model->weights->base.type;
     int64_t rows = state->fwd.rows, hidden_size = state->fwd.transformer->hidden_size;
     TRY(workspace_alloc(&model->workspace, type, rows, hidden_size, &state->fwd.x));
     return workspace_alloc(&model->workspace, type, rows, hidden_size, &state->fwd.delta);
@@ -200,7 +200,7 @@ status vision_forward(struct vision_state *state, struct model *model, struct ar
     struct workspace_mark embed_mark = workspace_save(&model->workspace);
     struct tensor patches, embedded;
     TRY(vision_patchify(state, model, &patches));
-    TRY(workspace_alloc(&model->workspace, weights->type, fwd->rows, fwd->transformer->hidden_size, &embedded));
+    TRY(workspace_alloc(&model->workspace, weights->base.type, fwd->rows, fwd->transformer->hidden_size, &embedded));
     TRY(ops->linear(model->backend, embedded, patches, weights->patch_embed, (struct tensor){0}));
     TRY(ops->gather(model->backend, fwd->x, embedded, state->patch_order));
     workspace_restore(&model->workspace, embed_mark);
@@ -273,8 +273,8 @@ status vision_backward(struct vision_state *state, struct model *model, struct t
     TRY(ops->copy(model->backend, fwd->x, state->merger_input));
     fwd->has_delta = false;
     TRY(vision_merge(state, model, &merger));
-    TRY(workspace_alloc(workspace, weights->type, merger.fc1_out.rows, merger.fc1_out.columns, &grad_fc1));
-    TRY(workspace_alloc(workspace, weights->type, merger.fc1_out.rows, merger.fc1_out.columns, &grad_gelu));
+    TRY(workspace_alloc(workspace, weights->base.type, merger.fc1_out.rows, merger.fc1_out.columns, &grad_fc1));
+    TRY(workspace_alloc(workspace, weights->base.type, merger.fc1_out.rows, merger.fc1_out.columns, &grad_gelu));
     TRY(vision_linear_backward(model, grads, grad_gelu, grad_embeds, merger.gelu_out, weights->merger_fc2,
                                &params->merger_fc2, &params->merger_fc2_bias));
     TRY(ops->gelu_grad(model->backend, grad_fc1, grad_gelu, merger.fc1_out));
@@ -295,7 +295,7 @@ status vision_backward(struct vision_state *state, struct model *model, struct t
     // The patch embedding: the rows go back to the processor's order, and the patches are computed again.
     struct tensor patches, grad_embedded;
     TRY(vision_patchify(state, model, &patches));
-    TRY(workspace_alloc(workspace, weights->type, fwd->rows, hidden_size, &grad_embedded));
+    TRY(workspace_alloc(workspace, weights->base.type, fwd->rows, hidden_size, &grad_embedded));
     TRY(ops->gather(model->backend, grad_embedded, fwd->grad_x, state->patch_rows));
     TRY(ops->linear_grad_weight(model->backend, param_tensor(grads, &params->patch_embed), (struct tensor){0},
                                 grad_embedded, patches));

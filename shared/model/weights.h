@@ -1,0 +1,88 @@
+// The weights of any architecture on a backend: matrices prepared for products, vectors in the type of the activations.
+//
+// All parameters are one array in the type of the products, in the order of the table; training in bfloat16 keeps the
+// remainders of the float32 numbers beside it (kernels/ops.h). Products, norms and the embedding read this array as it
+// is. Only on a backend that packs, sampling and scoring keep packed matrices instead, and unpacked what is not a
+// product's matrix. Both compute with the same bits.
+//
+// An architecture embeds the struct in its own, which also has the matrices and vectors, and loads these one by one.
+#ifndef SHARED_MODEL_WEIGHTS_H
+#define SHARED_MODEL_WEIGHTS_H
+
+#include "kernels/ops.h"
+#include "shared/model/param_array.h"
+#include "shared/model/safetensors.h"
+#include "shared/model/transformer.h"
+
+struct weights {
+    struct backend *backend;
+    const struct parameter_table *table;
+    const struct fused_param *embedding; // of the table: the one matrix that is read as rows
+    enum element type;                   // of products and activations
+    struct param_array values;           // in `type`; no array: the matrices are packed
+    bool borrowed;                       // the array is in memory that is not freed with the weights
+    struct param_array remainders;       // training in BF16: U16
+    struct buffer *unpacked;             // beside packed matrices: the embedding and the vectors, in `type`
+    uint64_t hash;
+    bool hash_known; // since the last change
+};
+
+// What is passed along while weights are loaded.
+struct weights_loader {
+    struct weights *weights;
+    const struct stored_tensor **found; // by parameter; NULL: the array has its values already
+    size_t unpacked_bytes;              // of weights->unpacked, given away so far
+    struct buffer *staging;             // one matrix after another, before it is packed
+    size_t staging_size;
+    bool digested; // whether the hash of packed weights is computed while they are loaded
+    uint64_t digest;
+};
+
+// *type = the type that an option names: float32, bfloat16; NULL: the backend's default, bfloat16 on a GPU. USAGE names
+// the option.
+status weights_parse_type(const struct backend *backend, const char *option, const char *name, enum element *type);
+
+// Begins to load the weights of a store; of `weights` the first four fields are set. `hash`: their hash if it is known
+// already, else NULL. The caller calls weights_loader_release, also after a failure. DATAERR names the tensor that does
+// not fit the table; UNAVAILABLE when memory is short.
+status weights_loader_open(struct weights_loader *loader, struct weights *weights, const struct safetensors *store,
+                           bool training, const uint64_t *hash);
+
+// Begins to prepare an array of values in the weights' type that is in `values` already, on a backend that does not
+// pack; `hash` is theirs. `values` must outlive the weights.
+void weights_loader_borrow(struct weights_loader *loader, struct weights *weights, struct buffer *values,
+                           uint64_t hash);
+
+// Everything is loaded in the order of the table.
+//
+// *out = a matrix, prepared for products; the caller frees it with weight_free. UNAVAILABLE when memory is short.
+status weights_load_matrix(struct weights_loader *loader, const struct fused_param *param, struct weight **out);
+
+// *out = a vector or the embedding; none if the parameter does not exist.
+status weights_load_unpacked(struct weights_loader *loader, const struct fused_param *param, struct tensor *out);
+
+// *out = the embedding, which was loaded to `embedding`, prepared for products too: the head of a tied model.
+status weights_load_tied(struct weights_loader *loader, struct tensor embedding, struct weight **out);
+
+// The matrices of all blocks.
+status weights_load_block_matrices(struct weights_loader *loader, struct transformer *transformer);
+
+// The vectors of all blocks.
+status weights_load_block_vectors(struct weights_loader *loader, struct transformer *transformer);
+
+// Ends loading: the weights have a hash, or get it when it is asked for. UNAVAILABLE when memory is short.
+status weights_loader_finish(struct weights_loader *loader);
+
+// Frees what loading needed. A zeroed struct is fine.
+void weights_loader_release(struct weights_loader *loader);
+
+// Frees the blocks and their matrices.
+void weights_free_blocks(struct backend *backend, struct transformer *transformer);
+
+// Frees the arrays.
+void weights_release(struct weights *weights);
+
+// *hash = the hash of the table's settings and of the bits in use. UNAVAILABLE when memory is short.
+status weights_hash(struct weights *weights, uint64_t *hash);
+
+#endif
