@@ -28,20 +28,29 @@ enum {
     PROMPT = UNITS + 8,
 };
 
-static const char config_json[] =
-    "{\"architectures\": [\"Qwen2_5_VLForConditionalGeneration\"], \"model_type\": \"qwen2_5_vl\","
-    " \"image_token_id\": 1999, \"video_token_id\": 1998, \"vision_start_token_id\": 1997, \"vision_end_token_id\": "
-    "1996,"
-    " \"eos_token_id\": 1, \"bos_token_id\": 0, \"vocab_size\": 2000, \"hidden_size\": 256, \"intermediate_size\": 640,"
-    " \"num_hidden_layers\": 4, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"rms_norm_eps\": 1e-06,"
-    " \"hidden_act\": \"silu\", \"use_sliding_window\": false, \"torch_dtype\": \"bfloat16\","
-    " \"tie_word_embeddings\": false, \"rope_theta\": 1000000.0,"
-    " \"rope_scaling\": {\"type\": \"mrope\", \"mrope_section\": [8, 12, 12]}, \"vision_config\": {\"depth\": 4,"
+#define TEXT_KEYS                                                                                                      \
+    "\"image_token_id\": 1999, \"video_token_id\": 1998, \"vision_start_token_id\": 1997, \"vision_end_token_id\": "   \
+    "1996,"                                                                                                            \
+    " \"eos_token_id\": 1, \"bos_token_id\": 0, \"vocab_size\": 2000, \"hidden_size\": 256, \"intermediate_size\": "   \
+    "640,"                                                                                                             \
+    " \"num_hidden_layers\": 4, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"rms_norm_eps\": 1e-06,"      \
+    " \"hidden_act\": \"silu\", \"use_sliding_window\": false, \"torch_dtype\": \"bfloat16\","                         \
+    " \"tie_word_embeddings\": false, \"rope_theta\": 1000000.0,"                                                      \
+    " \"rope_scaling\": {\"type\": \"mrope\", \"mrope_section\": [8, 12, 12]}, "
+
+static const char *const configs[] = {
+    "{\"model_type\": \"qwen2_5_vl\", " TEXT_KEYS "\"vision_config\": {\"depth\": 4,"
     " \"hidden_size\": 128, \"intermediate_size\": 320, \"num_heads\": 2, \"in_chans\": 3, \"out_hidden_size\": 256,"
     " \"patch_size\": 14, \"spatial_merge_size\": 2, \"temporal_patch_size\": 2, \"window_size\": 112,"
-    " \"fullatt_block_indexes\": [1, 3], \"tokens_per_second\": 2}}";
+    " \"fullatt_block_indexes\": [1, 3], \"tokens_per_second\": 2}}",
+    "{\"model_type\": \"qwen2_vl\", " TEXT_KEYS
+    "\"vision_config\": {\"depth\": 4, \"embed_dim\": 128, \"mlp_ratio\": 4,"
+    " \"num_heads\": 2, \"in_chans\": 3, \"hidden_size\": 256, \"patch_size\": 14, \"spatial_merge_size\": 2,"
+    " \"temporal_patch_size\": 2}}",
+};
 
 static struct {
+    const char *config_json;
     struct emulated_memory *memory; // NULL without the plug-in
     char dir[64];
     int64_t tokens[PROMPT];
@@ -58,7 +67,7 @@ static void write_model(void) {
     struct safetensors_writer *writer;
     char path[128];
     snprintf(path, sizeof path, "%s/config.json", it.dir);
-    MUST(file_write_atomic(path, config_json, sizeof config_json - 1));
+    MUST(file_write_atomic(path, it.config_json, strlen(it.config_json)));
     MUST(model_config_read(&config, it.dir));
     MUST(qwen_parameters_new(&params, &config));
     const struct parameter_table *table = &params->table;
@@ -227,5 +236,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_refscore),
                                        cmocka_unit_test(test_refscore_that_writes_answers),
                                        cmocka_unit_test(test_rollout), cmocka_unit_test(test_optim)};
-    return cmocka_run_group_tests(tests, setup, teardown);
+    int failed = 0;
+    for (size_t i = 0; i < sizeof configs / sizeof *configs; i++) {
+        it.config_json = configs[i];
+        failed += cmocka_run_group_tests(tests, setup, teardown);
+    }
+    return failed;
 }
