@@ -14,8 +14,8 @@
 #include "shared/model/parameters.h"
 #include "shared/text/tokenizer.h"
 
-// Makes the config.json of a shape: tiny, 3b, 7b, or a file's. Sets *fixed if its vocabulary has a given size. USAGE
-// when the shape is neither a name nor a file. Release with json_object_put.
+// Makes the config.json of a shape: a known one, such as tiny, or a file's. Sets *fixed if its vocabulary has a given
+// size. USAGE when the shape is neither a name nor a file. Release with json_object_put.
 status init_shape(json_object **out, const char *shape, bool *fixed);
 
 // Returns the vocab_size of a config, 0 if it has none.

@@ -1,4 +1,5 @@
 // The JSON files of a new model directory, except those of the tokenizer.
+#include <stdio.h>
 #include <string.h>
 
 #include "shared/base/file.h"
@@ -32,6 +33,35 @@ static const char change_tiny[] =
     " \"vision_config\": {\"depth\": 4, \"hidden_size\": 64, \"intermediate_size\": 160, \"num_heads\": 2,"
     " \"out_hidden_size\": 128, \"fullatt_block_indexes\": [1, 3]}}";
 
+// The config.json of Qwen2-VL-2B-Instruct, as published.
+static const char published_qwen2_2b[] =
+    "{\"architectures\": [\"Qwen2VLForConditionalGeneration\"], \"attention_dropout\": 0.0, \"bos_token_id\": 151643,"
+    " \"eos_token_id\": 151645, \"vision_start_token_id\": 151652, \"vision_end_token_id\": 151653,"
+    " \"vision_token_id\": 151654, \"image_token_id\": 151655, \"video_token_id\": 151656, \"hidden_act\": \"silu\","
+    " \"hidden_size\": 1536, \"initializer_range\": 0.02, \"intermediate_size\": 8960,"
+    " \"max_position_embeddings\": 32768, \"max_window_layers\": 28, \"model_type\": \"qwen2_vl\","
+    " \"num_attention_heads\": 12, \"num_hidden_layers\": 28, \"num_key_value_heads\": 2, \"rms_norm_eps\": 1e-06,"
+    " \"rope_theta\": 1000000.0, \"sliding_window\": 32768, \"tie_word_embeddings\": true,"
+    " \"torch_dtype\": \"bfloat16\", \"use_cache\": true, \"use_sliding_window\": false, \"vision_config\": {"
+    "\"depth\": 32, \"embed_dim\": 1280, \"mlp_ratio\": 4, \"num_heads\": 16, \"in_chans\": 3, \"hidden_size\": 1536,"
+    " \"patch_size\": 14, \"spatial_merge_size\": 2, \"spatial_patch_size\": 14, \"temporal_patch_size\": 2},"
+    " \"rope_scaling\": {\"type\": \"mrope\", \"mrope_section\": [16, 24, 24]}, \"vocab_size\": 151936}";
+static const char change_qwen2_7b[] =
+    "{\"hidden_size\": 3584, \"intermediate_size\": 18944, \"num_attention_heads\": 28, \"num_key_value_heads\": 4,"
+    " \"tie_word_embeddings\": false, \"vision_config\": {\"hidden_size\": 3584}, \"vocab_size\": 152064}";
+
+static const struct named_shape {
+    const char *name, *published, *changes;
+    bool fixed; // its vocabulary has a given size
+} named_shapes[] = {
+    {"tiny", published_3b, change_tiny, false},
+    {"3b", published_3b, "{}", true},
+    {"7b", published_3b, change_7b, true},
+    {"qwen2-vl-2b", published_qwen2_2b, "{}", true},
+    {"qwen2-vl-7b", published_qwen2_2b, change_qwen2_7b, true},
+};
+enum { NAMED_SHAPES = sizeof named_shapes / sizeof *named_shapes };
+
 // Replaces the keys of `object` by those of `changes`; nested objects are merged key by key.
 static void init_merge(json_object *object, json_object *changes) {
     json_object_object_foreach(changes, key, value) {
@@ -44,17 +74,22 @@ static void init_merge(json_object *object, json_object *changes) {
     }
 }
 
+// USAGE, with the names of all shapes.
+static status init_unknown_shape(const char *shape) {
+    char names[256] = "";
+    for (size_t i = 0, length = 0; i < NAMED_SHAPES && length < sizeof names; i++)
+        length += (size_t)snprintf(names + length, sizeof names - length, "%s%s", i ? ", " : "", named_shapes[i].name);
+    return fail(USAGE, "--shape: '%s' is neither a file nor one of %s", shape, names);
+}
+
 status init_shape(json_object **out, const char *shape, bool *fixed) {
-    const char *changes = !strcmp(shape, "tiny") ? change_tiny : !strcmp(shape, "7b") ? change_7b : "{}";
-    bool named = changes[1] != '}' || !strcmp(shape, "3b");
-    *fixed = strcmp(shape, "tiny") != 0;
-    if (!named) {
-        if (!path_exists(shape)) return fail(USAGE, "--shape: '%s' is neither a file nor one of tiny, 3b, 7b", shape);
-        return json_parse_file(out, shape);
-    }
+    const struct named_shape *named = named_shapes, *end = named_shapes + NAMED_SHAPES;
     json_object *changed;
-    TRY(json_parse(out, published_3b, sizeof published_3b - 1));
-    status result = json_parse(&changed, changes, strlen(changes));
+    while (named < end && strcmp(shape, named->name) != 0) named++;
+    *fixed = named == end || named->fixed;
+    if (named == end) return path_exists(shape) ? json_parse_file(out, shape) : init_unknown_shape(shape);
+    TRY(json_parse(out, named->published, strlen(named->published)));
+    status result = json_parse(&changed, named->changes, strlen(named->changes));
     if (result == OK) init_merge(*out, changed);
     json_object_put(changed);
     return result;
@@ -141,8 +176,9 @@ status init_write_settings(const char *dir, const struct tokenizer *t, const str
                             "  \"image_mean\": [0.48145466, 0.4578275, 0.40821073],\n"
                             "  \"image_std\": [0.26862954, 0.26130258, 0.27577711],\n"
                             "  \"image_processor_type\": \"Qwen2VLImageProcessor\",\n"
-                            "  \"processor_class\": \"Qwen2_5_VLProcessor\"\n}\n",
-                            vision->patch_size, vision->temporal_patch_size, vision->spatial_merge_size);
+                            "  \"processor_class\": \"%s\"\n}\n",
+                            vision->patch_size, vision->temporal_patch_size, vision->spatial_merge_size,
+                            vision->kind == VISION_QWEN2 ? "Qwen2VLProcessor" : "Qwen2_5_VLProcessor");
     if (result == OK) result = subcommand_write_file(dir, "preprocessor_config.json", &out);
     buf_release(&out);
     return result;

@@ -38,6 +38,15 @@ whole=$(stat -c %s "$work/a/model.safetensors") half=$(stat -c %s "$work/d/model
 [ $((whole - 2 * half)) -lt 0 ] && [ $((2 * half - whole)) -lt 40000 ]
 grep -q '"torch_dtype": "bfloat16"' "$work/d/config.json"
 
+# The published shapes are known, and a Qwen2-VL gets the processor of its kind.
+fails 64 'qwen2-vl-2b, qwen2-vl-7b' init "$work/x" --shape qwen2-vl-3b --tokenizer "$work/a"
+init "$work/f" --shape tests/data/model/clip/config.json --dtype float32 --tokenizer "$work/a" 2> "$work/err" && exit 1
+grep -q 'vocab_size 76 is less' "$work/err"
+sed 's/"vocab_size": 76/"vocab_size": 448/' tests/data/model/clip/config.json > "$work/clip.json"
+init "$work/f" --shape "$work/clip.json" --dtype float32 --tokenizer "$work/a"
+grep -q '"Qwen2VLProcessor"' "$work/f/preprocessor_config.json"
+grep -q '"Qwen2_5_VLProcessor"' "$work/a/preprocessor_config.json"
+
 fails 64 'already' init "$work/a" --shape tiny --tokenizer "$work/b"
 fails 64 'huge' init "$work/x" --shape huge --tokenizer "$work/a"
 fails 64 'missing: shape' init "$work/x" --tokenizer "$work/a"
