@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/cpu/amx.h"
 #include "kernels/cpu/onednn_compat.h"
 #include "shared/base/memory.h"
 
@@ -25,9 +26,9 @@ struct matmul {
     struct matmul *next;          // in the bucket
     struct matmul *older, *newer; // by last use
     struct matmul_shape shape;
-    dnnl_primitive_t primitive;
-    size_t scratch;           // bytes
-    struct matmul_args *args; // of each thread
+    dnnl_primitive_t primitive; // NULL: amx.h computes it
+    size_t scratch;             // bytes
+    struct matmul_args *args;   // of each thread
 };
 
 struct onednn {
@@ -35,6 +36,7 @@ struct onednn {
     dnnl_stream_t *streams; // of each thread
     int threads;
     struct packed_layout layouts[2]; // F32, BF16
+    bool amx;                        // computes products of BF16 in the place of oneDNN
     struct matmul *buckets[bucket_count];
     struct matmul *oldest, *newest;
     int count;
@@ -105,6 +107,10 @@ static status matmul_new(const struct onednn *onednn, const struct matmul_shape 
     *out = NULL;
     TRY(NEW(&matmul, 1));
     matmul->shape = *shape;
+    if (shape->type == ELEMENT_BF16 && onednn->amx) {
+        *out = matmul;
+        return OK;
+    }
     status result;
     TRY_TO(result, done,
            matmul_describe(&desc, onednn->engine, shape, blocked ? matmul_packed_tag(shape->type) : dnnl_ab));
@@ -145,6 +151,10 @@ size_t matmul_scratch(const struct matmul *matmul) {
 
 bool matmul_run(const struct onednn *onednn, const struct matmul *matmul, int thread, void *in, void *matrix,
                 float *out, void *scratch) {
+    if (!matmul->primitive) {
+        amx_matmul(out, in, matrix, matmul->shape.rows, matmul->shape.columns, matmul->shape.inner);
+        return true;
+    }
     omp_set_num_threads(1);
     assert(thread >= 0 && thread < onednn->threads);
     const struct matmul_args *args = &matmul->args[thread];
@@ -225,8 +235,8 @@ status onednn_new(struct onednn **out, int threads) {
     status result;
     onednn->threads = threads;
     omp_set_num_threads(1);
-    // AMX sums a row in an order that depends on how many rows the product has, which breaks the one fixed order of
-    // ops.h. Only the first call in a process has an effect, so the result of a later call does not matter.
+    // With AMX oneDNN sums a row in an order that depends on how many rows the product has (amx.h). Only the first call
+    // in a process has an effect, so the result of a later call does not matter.
     dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx512_core_bf16);
     dnnl_set_primitive_cache_capacity(0); // this file has its own cache
     TRY_TO(result, failed, onednn_check(dnnl_engine_create(&onednn->engine, dnnl_cpu, 0), "engine_create"));
@@ -264,6 +274,7 @@ status onednn_new(struct onednn **out, int threads) {
         }
         dnnl_primitive_desc_destroy(desc);
     }
+    onednn->amx = onednn->layouts[ELEMENT_BF16].blocked && amx_usable();
     *out = onednn;
     return OK;
 failed:

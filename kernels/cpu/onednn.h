@@ -1,4 +1,5 @@
-// oneDNN's matrix products [rows, inner] x [inner, columns] -> float32 [rows, columns], cached by shape.
+// oneDNN's matrix products [rows, inner] x [inner, columns] -> float32 [rows, columns], cached by shape. On processors
+// with AMX those of bfloat16 are computed by amx.h, from the same packed matrices.
 //
 // A product runs in the thread that calls it and allocates nothing. This is not a general wrapper of oneDNN: no other
 // file sees oneDNN's types.
