@@ -35,7 +35,8 @@ status verdict_set(struct group *group, size_t i, double verdict, const char *fo
 
 status verdict_check(const struct group *group) {
     const struct double_array *verdict = &group->consistency.verdict;
-    if (verdict->data && verdict->count != group->completion_count)
+    if (!verdict->data) return OK;
+    if (verdict->count != group->completion_count)
         return fail(DATAERR, "not a group: consistency.verdict: %zu for %zu completions", verdict->count,
                     group->completion_count);
     for (size_t i = 0; i < verdict->count; i++)

@@ -1,5 +1,6 @@
 #include "shared/text/post_processor.h"
 
+#include <assert.h>
 #include <string.h>
 
 enum { POST_PROCESSOR_LIMIT = 256 }; // a longer template is taken for broken
@@ -103,9 +104,9 @@ status post_processor_run(const struct post_processor *p, const struct token_lis
     }
     for (size_t i = 0; i < template->count; i++) {
         const int64_t id = template->data[i];
-        TRY(id >= 0                      ? token_list_append(out, id)
-            : id == POST_PROCESSOR_FIRST ? post_processor_copy(first, out)
-                                         : post_processor_copy(second, out));
+        const struct token_list *text = id == POST_PROCESSOR_SECOND ? second : first;
+        assert(text); // only a template of pairs has the second one
+        TRY(id >= 0 ? token_list_append(out, id) : post_processor_copy(text, out));
     }
     return OK;
 }
