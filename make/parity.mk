@@ -5,8 +5,8 @@ TENSORBOARD_PYTHON ?= $(PEER_PYTHON)
 PROMETHEUS_PYTHON  ?= $(PEER_PYTHON)
 SEED        ?= 0
 
-.PHONY: parity parity-peer parity-model parity-events parity-metrics parity-answers
-parity: parity-model parity-events parity-metrics parity-answers ## compare with Hugging Face again: make parity PEER_PYTHON=/path/to/python
+.PHONY: parity parity-peer parity-model parity-classifier parity-events parity-metrics parity-answers
+parity: parity-model parity-classifier parity-events parity-metrics parity-answers ## compare with Hugging Face again: make parity PEER_PYTHON=/path/to/python
 
 parity-peer:
 	@test -n "$(PEER_PYTHON)" || { echo "make parity PEER_PYTHON=/path/to/python (with torch and transformers 4.51.3)"; exit 64; }
@@ -20,6 +20,13 @@ parity-model: parity-peer $(BUILD)/tests/unit/model_parity $(BUILD)/tests/unit/m
 	MODEL_GOLDEN=$(BUILD)/parity/model $(BUILD)/tests/unit/model_losses
 	MODEL_GOLDEN=$(BUILD)/parity/model MODEL_CHECKPOINTS=$(BUILD)/parity/checkpoints $(BUILD)/tests/unit/model_bits
 	$(PEER_PYTHON) tests/parity/load_checkpoint.py $(addprefix $(BUILD)/parity/checkpoints/,even pairs thirds clip)
+
+parity-classifier: parity-peer $(BUILD)/tests/unit/classifier_parity
+	rm -rf $(BUILD)/parity/classifier $(BUILD)/parity/classifiers
+	mkdir -p $(BUILD)/parity/classifiers
+	$(PEER_PYTHON) tests/parity/make_classifier_golden.py $(BUILD)/parity/classifier $(SEED)
+	CLASSIFIER_GOLDEN=$(BUILD)/parity/classifier CLASSIFIER_CHECKPOINTS=$(BUILD)/parity/classifiers $(BUILD)/tests/unit/classifier_parity
+	$(PEER_PYTHON) tests/parity/load_classifier.py $(addprefix $(BUILD)/parity/classifiers/,mean biases wide)
 
 parity-events: parity-peer $(BUILD)/tests/unit/event_file # what the test writes, read by TensorBoard
 	rm -rf $(BUILD)/parity/events

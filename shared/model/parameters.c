@@ -91,6 +91,8 @@ status parameter_table_match(const struct parameter_table *table, const struct s
     TRY_TO(result, done, NEW(&used, safetensors_count(store)));
     for (size_t i = 0; i < table->count; i++) {
         const struct parameter *parameter = &table->list[i];
+        found[i] = NULL;
+        if (parameter_ignored(table, parameter->name)) continue;
         found[i] = safetensors_find(store, parameter->name);
         if (!found[i] && parameter->alias) found[i] = safetensors_find(store, parameter->alias);
         if (!found[i] && parameter->optional) continue;

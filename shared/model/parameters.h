@@ -52,8 +52,9 @@ struct parameter_table {
     int range_count;
     const struct fused_param **fused; // all of them, in the order of the array
     size_t fused_count;
-    const char *const *ignored; // names, up to NULL, of tensors that a file may have beside the parameters; or NULL
-    const double *settings;     // what changes a result besides the parameters: a part of the weights' hash
+    // Names, up to NULL, of tensors of a file that are not read: no parameters, or ones that get other values; or NULL.
+    const char *const *ignored;
+    const double *settings; // what changes a result besides the parameters: a part of the weights' hash
     size_t setting_count;
 };
 
@@ -80,8 +81,8 @@ status parameter_table_single(struct parameter_table *table, struct fused_param 
 void parameter_table_close_range(struct parameter_table *table, bool decay, int group);
 
 // Finds every parameter of the table in a store, under its name or its alias: found[i] for list[i], NULL for an
-// optional one that is not there. DATAERR names a tensor that is missing, has another shape, or is neither a parameter
-// nor ignored.
+// ignored one and for an optional one that is not there. DATAERR names a tensor that is missing, has another shape, or
+// is neither a parameter nor ignored.
 status parameter_table_match(const struct parameter_table *table, const struct safetensors *store,
                              const struct stored_tensor **found);
 

@@ -1,0 +1,87 @@
+// A text classifier: a ModernBERT encoder, pooling, and a head that says which of its labels a text has. Open a model
+// directory, score, accumulate gradients, step, save.
+// Callers never see a tensor. A classifier lives on one backend and belongs to one thread. Every function that returns
+// a status returns UNAVAILABLE when memory is short or a file cannot be read or written.
+#ifndef SHARED_MODEL_CLASSIFIER_H
+#define SHARED_MODEL_CLASSIFIER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shared/base/status.h"
+#include "shared/model/optimizer_options.h"
+
+struct classifier;
+
+struct classifier_options {
+    const char *device;    // NULL: the best one
+    int threads;           // 0: all
+    const char *precision; // "float32", "bfloat16"; NULL: the device's default, bfloat16 on a GPU
+    bool training; // for classifier_accumulate and what follows: the float32 weights are kept, nothing is packed
+    uint64_t seed; // training: of the parts that the directory lacks
+    bool guarded;  // tests: buffers are unreadable outside operations
+};
+
+// Tokens with their special ones, [CLS] first.
+struct classifier_text {
+    const int64_t *tokens;
+    size_t count; // 1 at least
+};
+
+struct classifier_info {
+    int64_t vocab_size;
+    int labels;
+    int consistent;        // the index of the label consistent, else entailment
+    const char *precision; // the one in use
+    uint64_t parameter_count;
+};
+
+// Opens a model directory. DATAERR names the file and what is wrong with it; USAGE: an unknown precision or device;
+// UNAVAILABLE: no such device, or memory is short.
+//
+// Training needs no classifier in the directory: an encoder or a masked-LM model, or a classifier whose labels are not
+// exactly 0 inconsistent and 1 consistent, gets a fresh one with these labels, and an encoder also gets a head. DATAERR
+// if there is dropout, which training does not have.
+status classifier_open(struct classifier **out, const char *dir, const struct classifier_options *options);
+
+// NULL is fine; sets *classifier to NULL.
+void classifier_free(struct classifier **classifier);
+
+// Lives as long as the classifier.
+const struct classifier_info *classifier_get_info(const struct classifier *classifier);
+
+// *hash = a hash of the configuration and of the weights as they are used (names, shapes, bits), the same in every
+// process. The first call after a step reads all weights; later calls return the same hash at once.
+status classifier_hash(struct classifier *classifier, uint64_t *hash);
+
+// probabilities[i] = softmax(logits)[consistent] of text i, the same bits alone or among others. BAD_SAMPLE: a text is
+// empty or has a token outside the vocabulary; nothing is computed then. DATAERR: the logits are not finite.
+status classifier_score(struct classifier *classifier, const struct classifier_text *texts, size_t count,
+                        double *probabilities);
+
+// ---- training; BUG unless the classifier was opened for it ----
+
+// Adds the gradient of weight * the sum of the texts' cross entropies to the gradients; *loss += that sum, unweighted.
+// labels[i] is 0 or 1. BAD_SAMPLE and DATAERR as in classifier_score.
+status classifier_accumulate(struct classifier *classifier, const struct classifier_text *texts, const int *labels,
+                             size_t count, double weight, double *loss);
+
+// One AdamW step with all gradients since the last step, after clipping; then zeroes them. *norm = their norm before
+// clipping; DATAERR if it is not finite.
+status classifier_step(struct classifier *classifier, const struct optimizer_options *options, double *norm);
+
+// Writes the gradients so far (before clipping), float32, to a safetensors file.
+status classifier_save_grads(struct classifier *classifier, const char *path);
+
+// Writes a model directory that transformers opens as ModernBertForSequenceClassification, in the types of the opened
+// one; the tokenizer and the rest are copied.
+status classifier_save(struct classifier *classifier, const char *dir);
+
+// Writes the training state (float32 weights, moments, step) into `dir`, which must exist.
+status classifier_save_state(struct classifier *classifier, const char *dir);
+
+// Reads the training state from `dir`. DATAERR names what is missing or does not fit.
+status classifier_load_state(struct classifier *classifier, const char *dir);
+
+#endif

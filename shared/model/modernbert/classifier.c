@@ -1,0 +1,147 @@
+// A classifier's life: open a directory, score, free everything.
+#include "shared/model/classifier.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/model/modernbert/classifier_fresh.h"
+#include "shared/model/modernbert/classifier_internal.h"
+
+enum { SCORE_ROWS = 8192 }; // of a pass with more than one text, which bounds the working memory
+
+// The rotary angles of one kind of layer. Hugging Face rounds the cosines and sines to the type of the activations.
+static struct rope_angles classifier_rope(const struct classifier_config *config, float theta, enum element type) {
+    int pairs = config->head_dim / 2;
+    struct rope_angles angles = {
+        .theta = (double)theta, .pairs = pairs, .period = pairs, .rounded = type == ELEMENT_BF16};
+    angles.table.sections[0] = pairs;
+    return angles;
+}
+
+// Decides what training begins fresh, and checks the configuration.
+static status classifier_plan(struct classifier *classifier, const struct safetensors *store,
+                              enum classifier_part *fresh) {
+    struct classifier_config *config = &classifier->config;
+    *fresh = PART_NONE;
+    if (!classifier->training) return classifier_config_check_labels(config, classifier->dir);
+    if (config->dropout)
+        return fail(DATAERR, "%s/config.json: %s is above 0; training has no dropout", classifier->dir,
+                    config->dropout);
+    if (!config->trains_labels || !safetensors_find(store, "classifier.weight")) *fresh = PART_CLASSIFIER;
+    if (!safetensors_find(store, "head.dense.weight") && !safetensors_find(store, "head.norm.weight"))
+        *fresh = PART_HEAD;
+    config->labels = 2;
+    config->consistent = 1;
+    return OK;
+}
+
+status classifier_open(struct classifier **out, const char *dir, const struct classifier_options *options) {
+    *out = NULL;
+    struct classifier *classifier = NULL;
+    struct safetensors *store = NULL;
+    status result = OK;
+    enum element type;
+    enum classifier_part fresh;
+    TRY(NEW(&classifier, 1));
+    classifier->training = options->training;
+    classifier->dir = arena_strndup(&classifier->arena, dir, strlen(dir));
+    if (!classifier->dir) TRY_TO(result, failed, fail_oom());
+    const struct classifier_config *config = &classifier->config;
+    const struct backend_options backend = {options->device, options->threads, options->guarded};
+    TRY_TO(result, failed, classifier_config_read(&classifier->config, dir));
+    TRY_TO(result, failed, safetensors_open_dir(&store, dir));
+    TRY_TO(result, failed, classifier_plan(classifier, store, &fresh));
+    TRY_TO(result, failed, backend_open(&classifier->backend, &backend));
+    TRY_TO(result, failed, backend_get_info(classifier->backend, &classifier->backend_info));
+    classifier->workspace.backend = classifier->backend;
+    TRY_TO(result, failed, weights_parse_type(classifier->backend, "precision", options->precision, &type));
+    TRY_TO(result, failed, backend_supports(classifier->backend, type));
+    TRY_TO(result, failed, classifier_parameters_new(&classifier->params, config, config->labels, fresh));
+    classifier->global_rope = classifier_rope(config, config->global_rope_theta, type);
+    classifier->local_rope = classifier_rope(config, config->local_rope_theta, type);
+    classifier->info = (struct classifier_info){.vocab_size = config->vocab_size,
+                                                .labels = config->labels,
+                                                .consistent = config->consistent,
+                                                .precision = type == ELEMENT_BF16 ? "bfloat16" : "float32",
+                                                .parameter_count = classifier->params->table.parameter_count};
+    TRY_TO(result, failed,
+           classifier_weights_load(&classifier->weights, classifier->backend, config, classifier->params, store, type,
+                                   options->training));
+    if (options->training) {
+        const struct parameter_table *table = &classifier->params->table;
+        TRY_TO(result, failed, classifier_fill_fresh(classifier, fresh, options->seed));
+        TRY_TO(result, failed,
+               optimizer_init(&classifier->optimizer, classifier->backend, table, table->range_count, ELEMENT_F32,
+                              ELEMENT_F32));
+        classifier->store = store;
+        store = NULL;
+    }
+    safetensors_close(&store);
+    *out = classifier;
+    return OK;
+failed:
+    safetensors_close(&store);
+    classifier_free(&classifier);
+    return result;
+}
+
+void classifier_free(struct classifier **classifier) {
+    struct classifier *it = *classifier;
+    if (!it) return;
+    if (it->backend) {
+        if (it->optimizer.backend) optimizer_release(&it->optimizer);
+        classifier_weights_free(&it->weights);
+        workspace_release(&it->workspace);
+        rope_angles_release(&it->global_rope, it->backend);
+        rope_angles_release(&it->local_rope, it->backend);
+        kv_scratch_release(&it->kv, it->backend);
+    }
+    safetensors_close(&it->store);
+    classifier_parameters_free(&it->params);
+    backend_close(&it->backend);
+    arena_release(&it->arena);
+    free(it);
+    *classifier = NULL;
+}
+
+const struct classifier_info *classifier_get_info(const struct classifier *classifier) {
+    return &classifier->info;
+}
+
+status classifier_hash(struct classifier *classifier, uint64_t *hash) {
+    return weights_hash(&classifier->weights->base, hash);
+}
+
+// The probabilities of the texts of one pass.
+static status classifier_score_pass(struct classifier *classifier, const struct classifier_text *texts, size_t count,
+                                    double *probabilities) {
+    struct arena arena = {0};
+    struct classifier_pass pass = {0};
+    size_t labels = (size_t)classifier->info.labels;
+    status result = OK;
+    float *logits = arena_alloc(&arena, count * labels * sizeof *logits);
+    if (!logits) TRY_TO(result, done, fail_oom());
+    TRY_TO(result, done, classifier_forward(&pass, classifier, &arena, texts, count));
+    TRY_TO(result, done, classifier->backend->ops->download(classifier->backend, logits, ELEMENT_F32, pass.logits));
+    for (size_t i = 0; i < count; i++) {
+        double sum = 0, own = logits[i * labels + (size_t)classifier->info.consistent];
+        for (size_t k = 0; k < labels; k++) sum += exp(logits[i * labels + k] - own);
+        probabilities[i] = 1 / sum;
+        if (isnan(sum)) TRY_TO(result, done, fail(DATAERR, "%s: the logits are not finite", classifier->dir));
+    }
+done:
+    classifier_pass_release(&pass, classifier);
+    arena_release(&arena);
+    return result;
+}
+
+status classifier_score(struct classifier *classifier, const struct classifier_text *texts, size_t count,
+                        double *probabilities) {
+    TRY(classifier_check_texts(classifier, texts, count));
+    for (size_t first = 0, taken; first < count; first += taken) {
+        taken = classifier_pass_texts(texts + first, count - first, SCORE_ROWS);
+        TRY(classifier_score_pass(classifier, texts + first, taken, probabilities + first));
+    }
+    return OK;
+}

@@ -1,0 +1,62 @@
+// What the files of the classifier share. Callers include classifier.h only.
+#ifndef SHARED_MODEL_CLASSIFIER_INTERNAL_H
+#define SHARED_MODEL_CLASSIFIER_INTERNAL_H
+
+#include "shared/model/classifier.h"
+#include "shared/model/model_optimizer.h"
+#include "shared/model/modernbert/classifier_weights.h"
+#include "shared/model/rope_angles.h"
+#include "shared/model/workspace.h"
+
+struct classifier {
+    struct arena arena; // the strings below
+    struct backend *backend;
+    struct backend_info backend_info;
+    const char *dir;
+    bool training;
+    struct classifier_config config; // in training with the labels that it trains
+    struct classifier_parameters *params;
+    struct safetensors *store; // training: stays open for its types
+    struct classifier_weights *weights;
+    struct classifier_info info;
+    struct workspace workspace;
+    struct rope_angles global_rope, local_rope;
+    struct kv_scratch kv;
+    struct optimizer optimizer; // training
+};
+
+// Texts in one pass, packed one behind the other: T rows, S texts.
+struct classifier_pass {
+    struct forward_state fwd;
+    struct attention_plan *global_plan, *local_plan;
+    size_t texts;
+    struct tensor token_ids;      // I32 [T,1]
+    struct tensor begins;         // I32 [S+1,1]: the first row of each text, then T
+    struct tensor final_norm;     // statistics, F32 [T,2]; of training, as those of the embedding's norm below
+    struct tensor embedding_norm; // F32 [T,2]
+    struct tensor pooled;         // [S,C]
+    struct tensor dense_out;      // [S,C]: of the head's first layer
+    struct tensor gelu_out;       // [S,C]
+    struct tensor head_norm;      // statistics, F32 [S,2]
+    struct tensor head_out;       // [S,C]
+    struct tensor logits;         // F32 [S,K]
+};
+
+// BAD_SAMPLE: a text is empty or has a token outside the vocabulary.
+status classifier_check_texts(const struct classifier *classifier, const struct classifier_text *texts, size_t count);
+
+// Returns how many of the texts, at least one, make a pass of not many more than `rows` rows.
+size_t classifier_pass_texts(const struct classifier_text *texts, size_t count, int64_t rows);
+
+// Computes the logits of the texts. What the backward pass needs is kept in the workspace if the classifier is
+// training. The arena holds the host's part. The caller calls classifier_pass_release, also after a failure.
+status classifier_forward(struct classifier_pass *pass, struct classifier *classifier, struct arena *arena,
+                          const struct classifier_text *texts, size_t count);
+
+// Adds the gradients of all parameters, given that of the logits, F32 [S,K] on the host.
+status classifier_backward(struct classifier_pass *pass, struct classifier *classifier, const float *grad_logits);
+
+// Frees what is not in the arena, and empties the workspace. A zeroed pass is fine.
+void classifier_pass_release(struct classifier_pass *pass, struct classifier *classifier);
+
+#endif

@@ -1,0 +1,183 @@
+// Training a classifier: the gradient of the cross entropy, the optimizer's step, and the files of both.
+#include <math.h>
+#include <string.h>
+
+#include "shared/base/file.h"
+#include "shared/base/json.h"
+#include "shared/model/checkpoint_files.h"
+#include "shared/model/modernbert/classifier_internal.h"
+#include "shared/model/training_state.h"
+
+// Rows of a pass with more than one text. The sums of a gradient depend on which texts a pass has, so it is the same on
+// every device.
+enum { TRAINING_ROWS = 4096 };
+
+static status classifier_check_training(const struct classifier *classifier) {
+    return classifier->training ? OK : fail(BUG, "the classifier was not opened for training");
+}
+
+// gradients [S,K] = weight * d cross entropy / d logits; *loss += the sum of the cross entropies.
+static void classifier_loss(const float *logits, size_t labels, const int *wanted, size_t count, double weight,
+                            float *gradients, double *loss) {
+    for (size_t i = 0; i < count; i++) {
+        const float *row = logits + i * labels;
+        double most = row[0], sum = 0;
+        for (size_t k = 1; k < labels; k++) most = fmax(most, row[k]);
+        for (size_t k = 0; k < labels; k++) sum += exp(row[k] - most);
+        *loss += log(sum) + most - row[wanted[i]];
+        for (size_t k = 0; k < labels; k++)
+            gradients[i * labels + k] = (float)(weight * (exp(row[k] - most) / sum - ((int)k == wanted[i])));
+    }
+}
+
+static status classifier_accumulate_pass(struct classifier *classifier, const struct classifier_text *texts,
+                                         const int *wanted, size_t count, double weight, double *loss) {
+    struct arena arena = {0};
+    struct classifier_pass pass = {0};
+    size_t labels = (size_t)classifier->info.labels;
+    status result = OK;
+    float *logits = arena_alloc(&arena, count * labels * sizeof *logits);
+    float *gradients = arena_alloc(&arena, count * labels * sizeof *gradients);
+    if (!logits || !gradients) TRY_TO(result, done, fail_oom());
+    TRY_TO(result, done, classifier_forward(&pass, classifier, &arena, texts, count));
+    TRY_TO(result, done, classifier->backend->ops->download(classifier->backend, logits, ELEMENT_F32, pass.logits));
+    classifier_loss(logits, labels, wanted, count, weight, gradients, loss);
+    if (!isfinite(*loss)) TRY_TO(result, done, fail(DATAERR, "the loss is not a finite number"));
+    result = classifier_backward(&pass, classifier, gradients);
+done:
+    classifier_pass_release(&pass, classifier);
+    arena_release(&arena);
+    return result;
+}
+
+status classifier_accumulate(struct classifier *classifier, const struct classifier_text *texts, const int *labels,
+                             size_t count, double weight, double *loss) {
+    TRY(classifier_check_training(classifier));
+    TRY(classifier_check_texts(classifier, texts, count));
+    for (size_t first = 0, taken; first < count; first += taken) {
+        taken = classifier_pass_texts(texts + first, count - first, TRAINING_ROWS);
+        TRY(classifier_accumulate_pass(classifier, texts + first, labels + first, taken, weight, loss));
+    }
+    return OK;
+}
+
+status classifier_step(struct classifier *classifier, const struct optimizer_options *options, double *norm) {
+    TRY(classifier_check_training(classifier));
+    struct weights *weights = &classifier->weights->base;
+    TRY(optimizer_norm(&classifier->optimizer, norm));
+    weights->hash_known = false;
+    return optimizer_step(&classifier->optimizer, &weights->values, &weights->remainders, 1, options, *norm);
+}
+
+// Writes every parameter's values under its name: in the type of the opened store, or in float32 if that is `exact`.
+static status classifier_write(struct classifier *classifier, const struct param_array *values,
+                               const struct param_array *remainders, bool exact, const char *path) {
+    const struct parameter_table *table = &classifier->params->table;
+    struct arena arena = {0};
+    status result = OK;
+    const struct stored_tensor **found = arena_alloc(&arena, table->count * sizeof *found);
+    const struct parameter **list = arena_alloc(&arena, table->count * sizeof *list);
+    struct stored_tensor *tensors = arena_alloc(&arena, table->count * sizeof *tensors);
+    if (!found || !list || !tensors) TRY_TO(result, done, fail_oom());
+    TRY_TO(result, done, parameter_table_match(table, classifier->store, found));
+    const enum element most = found[classifier->params->embedding.first]->type; // of what the store lacks
+    for (size_t i = 0; i < table->count; i++) {
+        enum element type = found[i] ? found[i]->type : most;
+        list[i] = &table->list[i];
+        tensors[i] = parameter_stored(list[i], list[i]->name, exact ? ELEMENT_F32 : type);
+    }
+    result = checkpoint_write_tensors(classifier->backend, values, remainders, path, tensors, list, table->count, true);
+done:
+    arena_release(&arena);
+    return result;
+}
+
+status classifier_save_grads(struct classifier *classifier, const char *path) {
+    const struct param_array none = {0};
+    TRY(classifier_check_training(classifier));
+    return classifier_write(classifier, &classifier->optimizer.grads, &none, true, path);
+}
+
+// Writes the opened config.json with the labels that were trained.
+static status classifier_save_config(const struct classifier *classifier, const char *dir) {
+    static const char *const names[] = {"inconsistent", "consistent"};
+    struct arena arena = {0};
+    struct buf text = {0};
+    json_object *root = NULL;
+    status result = OK;
+    char *from = path_join(&arena, classifier->dir, "config.json"), *to = path_join(&arena, dir, "config.json");
+    if (!from || !to) TRY_TO(result, done, fail_oom());
+    TRY_TO(result, done, json_parse_file(&root, from));
+    json_object *architectures = json_object_new_array(), *id2label = json_object_new_object(),
+                *label2id = json_object_new_object();
+    json_object_array_add(architectures, json_object_new_string("ModernBertForSequenceClassification"));
+    for (int i = 0; i < 2; i++) {
+        json_object_object_add(id2label, i ? "1" : "0", json_object_new_string(names[i]));
+        json_object_object_add(label2id, names[i], json_object_new_int(i));
+    }
+    json_object_object_del(root, "num_labels");
+    json_object_object_del(root, "problem_type");
+    json_object_object_add(root, "architectures", architectures);
+    json_object_object_add(root, "model_type", json_object_new_string("modernbert"));
+    json_object_object_add(root, "id2label", id2label);
+    json_object_object_add(root, "label2id", label2id);
+    TRY_TO(result, done, json_print(&text, root));
+    TRY_TO(result, done, buf_puts(&text, "\n"));
+    result = file_write_atomic(to, text.data, text.size);
+done:
+    json_object_put(root);
+    buf_release(&text);
+    arena_release(&arena);
+    return result;
+}
+
+status classifier_save(struct classifier *classifier, const char *dir) {
+    static const char *const others[] = {"config.json", "model.safetensors.index.json", NULL};
+    struct arena arena = {0};
+    status result = OK;
+    TRY(classifier_check_training(classifier));
+    char *path = path_join(&arena, dir, "model.safetensors");
+    if (!path) TRY_TO(result, done, fail_oom());
+    TRY_TO(result, done, dir_make(dir));
+    TRY_TO(result, done,
+           classifier_write(classifier, &classifier->weights->base.values, &classifier->weights->base.remainders, false,
+                            path));
+    TRY_TO(result, done, checkpoint_copy_files(classifier->dir, dir, classifier->store, others));
+    TRY_TO(result, done, classifier_save_config(classifier, dir));
+    result = dir_sync(dir);
+done:
+    arena_release(&arena);
+    return result;
+}
+
+enum { STATE_ARRAYS = 3, STATE_COUNTERS = 1 };
+
+// What a training state has, in arrays of the caller.
+static struct training_state classifier_state(struct classifier *classifier, struct state_array arrays[STATE_ARRAYS],
+                                              struct state_counter counters[STATE_COUNTERS]) {
+    static const struct param_array none;
+    const struct weights *weights = &classifier->weights->base;
+    struct optimizer *optimizer = &classifier->optimizer;
+    arrays[0] = (struct state_array){"master", &weights->values, &weights->remainders};
+    arrays[1] = (struct state_array){"first", &optimizer->exp_avg, &none};
+    arrays[2] = (struct state_array){"second", &optimizer->exp_avg_sq, &none};
+    counters[0] = (struct state_counter){"step", &optimizer->steps[0]};
+    return (struct training_state){classifier->backend, weights->table, arrays, STATE_ARRAYS, counters, STATE_COUNTERS};
+}
+
+status classifier_save_state(struct classifier *classifier, const char *dir) {
+    struct state_array arrays[STATE_ARRAYS];
+    struct state_counter counters[STATE_COUNTERS];
+    TRY(classifier_check_training(classifier));
+    const struct training_state state = classifier_state(classifier, arrays, counters);
+    return training_state_save(&state, dir);
+}
+
+status classifier_load_state(struct classifier *classifier, const char *dir) {
+    struct state_array arrays[STATE_ARRAYS];
+    struct state_counter counters[STATE_COUNTERS];
+    TRY(classifier_check_training(classifier));
+    const struct training_state state = classifier_state(classifier, arrays, counters);
+    classifier->weights->base.hash_known = false;
+    return training_state_load(&state, dir);
+}

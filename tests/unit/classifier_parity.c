@@ -1,0 +1,366 @@
+// The classifier against Hugging Face (tests/parity/make_classifier_golden.py), on the CPU and on the emulated GPU;
+// what does not change a bit; directories that are opened and saved. CLASSIFIER_GOLDEN names other golden data,
+// CLASSIFIER_CHECKPOINTS a directory for what training saves.
+#include "tests/unit/model_compare.h"
+
+#include "shared/model/classifier.h"
+
+enum { CASES_TRAINED = 4, GOLDEN_TEXTS = 4 };
+
+static const char *const golden_names[] = {"mean", "biases", "newer", "wide", "labels"};
+enum { GOLDEN_CASES = sizeof golden_names / sizeof *golden_names };
+
+struct golden_case {
+    struct model_case base; // its arena, name, dir, golden.json and golden.safetensors
+    struct classifier_text texts[GOLDEN_TEXTS];
+};
+
+static struct golden_case cases_of[GOLDEN_CASES];
+static const char *tested_device;
+
+static int open_all(void **state) {
+    (void)state;
+    const char *root = getenv("CLASSIFIER_GOLDEN");
+    for (int c = 0; c < GOLDEN_CASES; c++) {
+        struct model_case *it = &cases_of[c].base;
+        *it = (struct model_case){.name = golden_names[c]};
+        it->dir = arena_printf(&it->arena, "%s/%s", root ? root : "tests/data/classifier", it->name);
+        MUST(json_parse_file(&it->golden, path_join(&it->arena, it->dir, "golden.json")));
+        if (c < CASES_TRAINED)
+            MUST(safetensors_open(&it->tensors, path_join(&it->arena, it->dir, "golden.safetensors")));
+        json_object *texts = key_of(it->golden, "texts");
+        assert_int_equal(json_object_array_length(texts), GOLDEN_TEXTS);
+        for (size_t i = 0; i < GOLDEN_TEXTS; i++)
+            cases_of[c].texts[i].tokens =
+                case_tokens(it, json_object_array_get_idx(texts, i), &cases_of[c].texts[i].count);
+    }
+    return 0;
+}
+
+static int close_all(void **state) {
+    (void)state;
+    for (int c = 0; c < GOLDEN_CASES; c++) case_close(&cases_of[c].base);
+    return 0;
+}
+
+static struct classifier *opened(const char *dir, const char *precision, int threads, bool training) {
+    struct classifier *classifier = NULL;
+    MUST(classifier_open(
+        &classifier, dir,
+        &(struct classifier_options){
+            .device = tested_device, .threads = threads, .precision = precision, .training = training, .seed = 7}));
+    return classifier;
+}
+
+// In bfloat16, roundings of 2^-9 in twelve places of each layer add up to a difference of the logits by 5 e, as
+// tests/unit/model_parity.c derives; a probability changes by a quarter of that at most.
+static double bfloat16_bound(const struct golden_case *it) {
+    return 20 * 0x1p-9 * sqrt(12 * number_of(it->base.golden, "layers"));
+}
+
+static void expect_probabilities(int first, int end, const char *precision) {
+    for (int c = first; c < end; c++) {
+        struct golden_case *it = &cases_of[c];
+        struct classifier *classifier = opened(it->base.dir, precision, 0, false);
+        double got[GOLDEN_TEXTS], sum = 0, maximum = 0;
+        MUST(classifier_score(classifier, it->texts, GOLDEN_TEXTS, got));
+        for (size_t i = 0; i < GOLDEN_TEXTS; i++) {
+            json_object *want = json_object_array_get_idx(key_of(it->base.golden, "probabilities"), i);
+            double difference = fabs(got[i] - json_object_get_double(want));
+            sum += difference;
+            if (!(difference <= maximum)) maximum = difference;
+        }
+        print_message("%s, %s: probabilities %.2g mean, %.2g at most\n", it->base.name, precision, sum / GOLDEN_TEXTS,
+                      maximum);
+        bool exact = strcmp(precision, "float32") == 0;
+        assert_true(sum / GOLDEN_TEXTS <= (exact ? 1e-5 : bfloat16_bound(it) / 4));
+        assert_true(maximum <= (exact ? 1e-4 : bfloat16_bound(it)));
+        classifier_free(&classifier);
+    }
+}
+
+static bool computes_bfloat16(void) {
+    struct classifier *classifier = NULL;
+    status result = classifier_open(&classifier, cases_of[0].base.dir,
+                                    &(struct classifier_options){.device = tested_device, .precision = "bfloat16"});
+    classifier_free(&classifier);
+    if (result != OK) assert_int_equal(result, UNAVAILABLE);
+    return result == OK;
+}
+
+static void test_probabilities(void **state) {
+    (void)state;
+    expect_probabilities(0, GOLDEN_CASES, "float32");
+    if (computes_bfloat16()) expect_probabilities(0, GOLDEN_CASES, "bfloat16");
+}
+
+// Alone or among others, in any order, with any number of threads.
+static void test_bits_do_not_depend_on_neighbours(void **state) {
+    (void)state;
+    for (int c = 0; c < GOLDEN_CASES; c++) {
+        struct golden_case *it = &cases_of[c];
+        struct classifier *one = opened(it->base.dir, "float32", 1, false);
+        struct classifier *three = opened(it->base.dir, "float32", 3, false);
+        struct classifier_text reversed[GOLDEN_TEXTS];
+        double together[GOLDEN_TEXTS], alone, turned[GOLDEN_TEXTS];
+        for (size_t i = 0; i < GOLDEN_TEXTS; i++) reversed[i] = it->texts[GOLDEN_TEXTS - 1 - i];
+        MUST(classifier_score(one, it->texts, GOLDEN_TEXTS, together));
+        MUST(classifier_score(three, reversed, GOLDEN_TEXTS, turned));
+        for (size_t i = 0; i < GOLDEN_TEXTS; i++) {
+            MUST(classifier_score(three, &it->texts[i], 1, &alone));
+            assert_memory_equal(&alone, &together[i], sizeof alone);
+            assert_memory_equal(&turned[GOLDEN_TEXTS - 1 - i], &together[i], sizeof alone);
+        }
+        classifier_free(&one);
+        classifier_free(&three);
+    }
+}
+
+// The step's labels.
+static void labels_of(json_object *step, int out[GOLDEN_TEXTS]) {
+    json_object *labels = key_of(step, "labels");
+    for (size_t i = 0; i < GOLDEN_TEXTS; i++) out[i] = json_object_get_int(json_object_array_get_idx(labels, i));
+}
+
+static struct optimizer_options rates_of(const struct golden_case *it, json_object *step) {
+    json_object *settings = key_of(it->base.golden, "settings");
+    return (struct optimizer_options){
+        number_of(step, "lr"),          number_of(settings, "beta1"),        number_of(settings, "beta2"),
+        number_of(settings, "epsilon"), number_of(settings, "weight_decay"), number_of(settings, "clip_norm")};
+}
+
+static json_object *step_of(const struct golden_case *it, size_t s) {
+    return json_object_array_get_idx(key_of(it->base.golden, "steps"), s);
+}
+
+// One step of the golden data. Returns the mean loss.
+static double take_step(struct golden_case *it, struct classifier *classifier, size_t s, double *norm) {
+    int labels[GOLDEN_TEXTS];
+    double loss = 0;
+    json_object *step = step_of(it, s);
+    struct optimizer_options rates = rates_of(it, step);
+    labels_of(step, labels);
+    MUST(classifier_accumulate(classifier, it->texts, labels, GOLDEN_TEXTS, 1.0 / GOLDEN_TEXTS, &loss));
+    MUST(classifier_step(classifier, &rates, norm));
+    return loss / GOLDEN_TEXTS;
+}
+
+static void expect_training(int first, int end, const char *precision) {
+    bool exact = strcmp(precision, "float32") == 0;
+    for (int c = first; c < end; c++) {
+        struct golden_case *it = &cases_of[c];
+        struct classifier *classifier = opened(it->base.dir, precision, 0, true);
+        char *before = case_dir(&it->base), *after = case_dir(&it->base);
+        char *grads = path_join(&it->base.arena, before, "gradients.safetensors");
+        size_t every = (size_t)number_of(it->base.golden, "every");
+        double bound = exact ? 1e-4 : bfloat16_bound(it), loss = 0, norm = 0;
+        int labels[GOLDEN_TEXTS];
+        MUST(classifier_save_state(classifier, before));
+        labels_of(step_of(it, 0), labels);
+        MUST(classifier_accumulate(classifier, it->texts, labels, GOLDEN_TEXTS, 1.0 / GOLDEN_TEXTS, &loss));
+        assert_true(fabs(loss / GOLDEN_TEXTS / number_of(step_of(it, 0), "loss") - 1) <= (exact ? 1e-5 : bound));
+        MUST(classifier_save_grads(classifier, grads));
+        struct distance distance = compare_some_tensors(it->base.tensors, every, "gradient.", grads, NULL);
+        print_message("%s, %s: gradients of %zu tensors %.2g, one tensor's %.2g at most\n", it->base.name, precision,
+                      distance.tensors, distance_of_all(&distance), distance.maximum);
+        assert_true(distance.tensors >= 12);
+        assert_true(distance_of_all(&distance) <= bound);
+        assert_true(distance.maximum <= (exact ? bound : 3 * bound));
+        struct optimizer_options rates = rates_of(it, step_of(it, 0));
+        MUST(classifier_step(classifier, &rates, &norm));
+        assert_true(fabs(norm / number_of(step_of(it, 0), "norm") - 1) <= (exact ? 1e-4 : bound));
+        for (size_t s = 1; s < 3; s++) {
+            loss = take_step(it, classifier, s, &norm);
+            if (!exact) continue;
+            assert_true(fabs(loss / number_of(step_of(it, s), "loss") - 1) <= 1e-3);
+            assert_true(fabs(norm / number_of(step_of(it, s), "norm") - 1) <= 1e-3);
+        }
+        MUST(classifier_save_state(classifier, after));
+        distance = compare_some_tensors(it->base.tensors, every, "update.",
+                                        path_join(&it->base.arena, after, "training.safetensors"),
+                                        path_join(&it->base.arena, before, "training.safetensors"));
+        print_message("%s, %s: update of three steps %.2g, one tensor's %.2g at most\n", it->base.name, precision,
+                      distance_of_all(&distance), distance.maximum);
+        if (exact) assert_true(distance_of_all(&distance) <= 1e-3);
+        assert_true(distance.maximum <= (exact ? 1e-3 : 1));
+        MUST(dir_remove(before));
+        MUST(dir_remove(after));
+        classifier_free(&classifier);
+    }
+}
+
+static void test_gradients_and_three_steps(void **state) {
+    (void)state;
+    expect_training(0, CASES_TRAINED, "float32");
+    if (computes_bfloat16()) expect_training(CASES_TRAINED - 1, CASES_TRAINED, "bfloat16");
+}
+
+// Training that goes on from a state has the bits of one that was not interrupted, with any number of threads. What it
+// saves is opened for scoring, with the hash that training says.
+static void test_state_and_checkpoint(void **state) {
+    (void)state;
+    for (int c = 0; c < CASES_TRAINED; c++) {
+        struct golden_case *it = &cases_of[c];
+        const char *root = getenv("CLASSIFIER_CHECKPOINTS");
+        char *dir = case_dir(&it->base), *saved = path_join(&it->base.arena, root ? root : dir, it->base.name);
+        double norm, straight[GOLDEN_TEXTS], resumed[GOLDEN_TEXTS], reopened[GOLDEN_TEXTS];
+        uint64_t hashes[3];
+        struct classifier *whole = opened(it->base.dir, "float32", 2, true);
+        take_step(it, whole, 0, &norm);
+        MUST(classifier_save_state(whole, dir));
+        take_step(it, whole, 1, &norm);
+        MUST(classifier_hash(whole, &hashes[0]));
+        MUST(classifier_score(whole, it->texts, GOLDEN_TEXTS, straight));
+        struct classifier *again = opened(it->base.dir, "float32", 1, true);
+        MUST(classifier_load_state(again, dir));
+        take_step(it, again, 1, &norm);
+        MUST(classifier_hash(again, &hashes[1]));
+        MUST(classifier_score(again, it->texts, GOLDEN_TEXTS, resumed));
+        assert_int_equal(hashes[0], hashes[1]);
+        assert_memory_equal(straight, resumed, sizeof straight);
+        MUST(classifier_save(again, saved));
+        struct classifier *scorer = opened(saved, "float32", 0, false);
+        MUST(classifier_hash(scorer, &hashes[2]));
+        MUST(classifier_score(scorer, it->texts, GOLDEN_TEXTS, reopened));
+        if (c == 0) { // stored in float32
+            assert_int_equal(hashes[2], hashes[0]);
+            assert_memory_equal(straight, reopened, sizeof straight);
+        }
+        for (size_t i = 0; i < GOLDEN_TEXTS; i++) assert_true(fabs(straight[i] - reopened[i]) <= 0.05);
+        classifier_free(&scorer);
+        classifier_free(&whole);
+        classifier_free(&again);
+        MUST(dir_remove(dir));
+    }
+}
+
+// Writes a directory with the config.json of a case, changed by sed-like replacement, and those of its tensors whose
+// names contain `part`.
+static char *derived_dir(struct golden_case *it, const char *from, const char *to, const char *part) {
+    struct safetensors *store = NULL;
+    struct safetensors_writer *writer = NULL;
+    struct buf text = {0}, changed = {0};
+    struct arena *arena = &it->base.arena;
+    char *dir = case_dir(&it->base);
+    MUST(file_read(path_join(arena, it->base.dir, "config.json"), &text));
+    const char *at = strstr(text.data, from);
+    assert_non_null(at);
+    MUST(buf_append(&changed, text.data, (size_t)(at - text.data)));
+    MUST(buf_puts(&changed, to));
+    MUST(buf_puts(&changed, at + strlen(from)));
+    MUST(file_write_atomic(path_join(arena, dir, "config.json"), changed.data, changed.size));
+    MUST(safetensors_open_dir(&store, it->base.dir));
+    struct stored_tensor kept[64];
+    size_t count = 0;
+    for (size_t i = 0; i < safetensors_count(store); i++)
+        if (strstr(safetensors_at(store, i)->name, part)) kept[count++] = *safetensors_at(store, i);
+    MUST(safetensors_create(&writer, path_join(arena, dir, "model.safetensors"), kept, count, false));
+    for (size_t i = 0; i < count; i++) MUST(safetensors_write(writer, kept[i].data, kept[i].size));
+    MUST(safetensors_finish(&writer));
+    safetensors_close(&store);
+    buf_release(&text);
+    buf_release(&changed);
+    return dir;
+}
+
+// Fresh parts are the same for one seed, within two deviations, and saved with the labels that training has.
+static void test_fresh_parts(void **state) {
+    (void)state;
+    struct golden_case *it = &cases_of[4];
+    struct arena *arena = &it->base.arena;
+    char *encoder = derived_dir(it, "Entailment", "Entailment", "model."), *saved[2];
+    const char *from[] = {it->base.dir, encoder};
+    for (int i = 0; i < 2; i++) {
+        struct classifier *classifier = opened(from[i], "float32", 0, true);
+        assert_int_equal(classifier_get_info(classifier)->labels, 2);
+        assert_int_equal(classifier_get_info(classifier)->consistent, 1);
+        saved[i] = case_dir(&it->base);
+        MUST(classifier_save(classifier, saved[i]));
+        classifier_free(&classifier);
+        struct safetensors *store = NULL;
+        double probabilities[GOLDEN_TEXTS];
+        classifier = opened(saved[i], "float32", 0, false);
+        MUST(classifier_score(classifier, it->texts, GOLDEN_TEXTS, probabilities));
+        classifier_free(&classifier);
+        MUST(safetensors_open_dir(&store, saved[i]));
+        const struct stored_tensor *weight = safetensors_find(store, "classifier.weight");
+        assert_int_equal(weight->shape[0], 2);
+        assert_int_equal(weight->type, ELEMENT_F16);
+        assert_int_equal(safetensors_find(store, "classifier.bias")->shape[0], 2);
+        safetensors_close(&store);
+    }
+    struct safetensors *one = NULL, *other = NULL;
+    MUST(safetensors_open_dir(&one, saved[0]));
+    MUST(safetensors_open_dir(&other, saved[1]));
+    const struct stored_tensor *a = safetensors_find(one, "classifier.weight"),
+                               *b = safetensors_find(other, "classifier.weight");
+    assert_memory_equal(a->data, b->data, a->size);
+    a = safetensors_find(one, "head.dense.weight");
+    b = safetensors_find(other, "head.dense.weight");
+    assert_memory_not_equal(a->data, b->data, a->size);
+    b = safetensors_find(other, "head.norm.weight");
+    for (int64_t i = 0; i < b->shape[0]; i++) assert_int_equal(((const uint16_t *)b->data)[i], 0x3c00); // 1
+    safetensors_close(&one);
+    safetensors_close(&other);
+    // An encoder is no classifier that can score.
+    struct classifier *classifier = NULL;
+    assert_int_equal(classifier_open(&classifier, encoder, &(struct classifier_options){.device = "cpu"}), DATAERR);
+    assert_non_null(
+        strstr(fail_text(), arena_printf(arena, "%s/model.safetensors: tensor head.dense.weight", encoder)));
+    for (int i = 0; i < 2; i++) MUST(dir_remove(saved[i]));
+    MUST(dir_remove(encoder));
+}
+
+static void expect_refused(const char *dir, bool training, const char *says) {
+    struct classifier *classifier = NULL;
+    struct classifier_options options = {.device = "cpu", .training = training};
+    assert_int_equal(classifier_open(&classifier, dir, &options), DATAERR);
+    if (!strstr(fail_text(), says)) print_error("%s: %s\n", says, fail_text());
+    assert_non_null(strstr(fail_text(), says));
+    assert_non_null(strstr(fail_text(), dir));
+}
+
+static void test_wrong_directories_and_texts(void **state) {
+    (void)state;
+    struct golden_case *it = &cases_of[4];
+    char *nameless = derived_dir(it, "\"1\": \"Entailment\"", "\"1\": \"yes\"", ""),
+         *dropout = derived_dir(it, "{", "{\"mlp_dropout\": 0.1,", "");
+    char *larger = derived_dir(it, "\"hidden_size\": 8", "\"hidden_size\": 16", "");
+    expect_refused(nameless, false, "config.json: id2label has neither");
+    expect_refused(dropout, true, "config.json: mlp_dropout is above 0");
+    expect_refused(larger, false, "tensor model.embeddings.tok_embeddings.weight has shape [24, 8]");
+    struct classifier *classifier = opened(dropout, "float32", 0, false); // scoring has no dropout
+    double probability, loss = 0;
+    const struct classifier_text empty = {NULL, 0}, outside = {(const int64_t[]){1, 24}, 2};
+    assert_int_equal(classifier_score(classifier, &empty, 1, &probability), BAD_SAMPLE);
+    assert_int_equal(classifier_score(classifier, &outside, 1, &probability), BAD_SAMPLE);
+    assert_non_null(strstr(fail_text(), "text 0 has the token 24"));
+    assert_int_equal(classifier_accumulate(classifier, it->texts, (const int[]){0}, 1, 1, &loss), BUG);
+    classifier_free(&classifier);
+    MUST(dir_remove(nameless));
+    MUST(dir_remove(dropout));
+    MUST(dir_remove(larger));
+}
+
+static void test_emulated(void **state) {
+    (void)state;
+    expect_probabilities(1, 2, "float32");
+    expect_training(2, 3, "float32");
+    if (EMULATOR_IS_FAST) expect_probabilities(3, 4, "bfloat16");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_probabilities),
+        cmocka_unit_test(test_bits_do_not_depend_on_neighbours),
+        cmocka_unit_test(test_gradients_and_three_steps),
+        cmocka_unit_test(test_state_and_checkpoint),
+        cmocka_unit_test(test_fresh_parts),
+        cmocka_unit_test(test_wrong_directories_and_texts),
+    };
+    const struct CMUnitTest emulated[] = {cmocka_unit_test(test_emulated)};
+    tested_device = "cpu";
+    int failed = cmocka_run_group_tests_name("cpu", tests, open_all, close_all);
+    tested_device = "emulated";
+    return case_emulator() ? failed + cmocka_run_group_tests_name("emulated", emulated, open_all, close_all) : failed;
+}
