@@ -92,6 +92,8 @@ $(BUILD)/bin/caravan: $(TOOL_SOURCES:%.c=$(BUILD)/%.o) $(LIBRARY)
 # Unit tests of the tool's files.
 $(BUILD)/tests/unit/run_status: $(addprefix $(BUILD)/tools/,deployment.o rate_window.o run_metrics.o run_status.o run_status_text.o)
 
+$(BUILD)/tests/unit/processes: $(addprefix $(BUILD)/tools/,deployment.o processes.o)
+
 # It counts how often groups are encoded.
 $(BUILD)/tests/unit/simulation: LDFLAGS += -Wl,--wrap=group_to_msgpack
 

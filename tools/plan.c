@@ -2,7 +2,7 @@
 // the model's configuration before anything runs.
 //
 // The largest group counts: a prompt of rollout's max_prompt_tokens, all of them media, and group_size completions of
-// max_new_tokens. Stages on one machine with the same `device` share its GPU, and the weights where caravan run lets
+// max_new_tokens. Replicas on one machine with the same `device` share its GPU, and the weights where caravan run lets
 // rollout and refscore use those of optim.
 #include <assert.h>
 #include <errno.h>
@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/config/device_list.h"
 #include "shared/config/stage_options.h"
 #include "shared/model/model.h"
 #include "tools/tools.h"
@@ -41,7 +42,8 @@ static const struct option_table plan_table = {.program = "caravan plan",
 // A stage that computes on a GPU.
 struct planned_stage {
     const struct pipeline_stage *stage;
-    const char *dir, *device;
+    const char *dir;
+    const char **devices; // of the replicas on a machine
     struct memory_request request;
 };
 
@@ -86,13 +88,18 @@ static status plan_add_stage(struct memory_plan *plan, const struct pipeline_sta
     if (result == OK && (!model->common.device || strcmp(model->common.device, "cpu") != 0)) {
         if (plan->count == PLANNED_STAGES) TRY_TO(result, done, fail(DATAERR, "more than %d stages", PLANNED_STAGES));
         struct planned_stage *planned = &plan->stages[plan->count++];
-        const char *device =
-            model->common.device && strcmp(model->common.device, "cuda:0") != 0 ? model->common.device : "cuda";
-        *planned = (struct planned_stage){.stage = stage,
-                                          .dir = arena_strndup(&plan->arena, model->dir, strlen(model->dir)),
-                                          .device = arena_strndup(&plan->arena, device, strlen(device)),
-                                          .request = *group};
-        if (!planned->dir || !planned->device) TRY_TO(result, done, fail_oom());
+        *planned =
+            (struct planned_stage){.stage = stage,
+                                   .dir = arena_strndup(&plan->arena, model->dir, strlen(model->dir)),
+                                   .devices = arena_alloc(&plan->arena, (size_t)stage->replicas * sizeof(char *)),
+                                   .request = *group};
+        if (!planned->dir || !planned->devices) TRY_TO(result, done, fail_oom());
+        for (int slot = 0; slot < stage->replicas; slot++) {
+            const char **device = &planned->devices[slot];
+            TRY_TO(result, done,
+                   device_of_slot(model->common.device ? model->common.device : "cuda", slot, &plan->arena, device));
+            if (!strcmp(*device, "cuda:0")) *device = "cuda";
+        }
         struct memory_request *request = &planned->request;
         // Copies of the names, which end with the options; bfloat16 is a GPU's default.
         request->precision = model->common.precision && !strcmp(model->common.precision, "float32") ? "float32" : NULL;
@@ -150,27 +157,30 @@ static double plan_gb(uint64_t bytes) {
     return (double)bytes * 1e-9;
 }
 
-// Whether stage `i` uses on that machine the GPU of stage `first`, which runs there.
-static bool plan_uses_gpu(const struct memory_plan *plan, size_t i, size_t first, int machine) {
-    return pipeline_stage_runs_on(plan->stages[i].stage, machine) &&
-           strcmp(plan->stages[i].device, plan->stages[first].device) == 0;
+// Counts the stage's replicas that use a GPU of a machine, up to the one with the slot `end`.
+static int plan_replicas_on(const struct planned_stage *stage, const char *device, int machine, int end) {
+    int count = 0;
+    for (int slot = 0; slot < end && pipeline_stage_runs_on(stage->stage, machine); slot++)
+        count += strcmp(stage->devices[slot], device) == 0;
+    return count;
 }
 
-// *total = the bytes of all stages on the GPU of stage `first` on a machine. Prints the items if `print`.
-static status plan_sum(const struct memory_plan *plan, size_t first, int machine, bool print, uint64_t *total) {
+// *total = the bytes of all stages on a GPU of a machine. Prints the items if `print`.
+static status plan_sum(const struct memory_plan *plan, const char *device, int machine, bool print, uint64_t *total) {
     *total = 0;
-    for (size_t i = first; i < plan->count; i++) {
+    for (size_t i = 0; i < plan->count; i++) {
         const struct planned_stage *stage = &plan->stages[i];
+        const int replicas = plan_replicas_on(stage, device, machine, stage->stage->replicas);
         struct memory_item items[MEMORY_ITEMS];
         size_t count;
-        if (!plan_uses_gpu(plan, i, first, machine)) continue;
+        if (!replicas) continue;
         TRY(model_memory_needs(stage->dir, &stage->request, items, &count));
         uint64_t bytes = process_bytes;
         for (size_t k = 0; k < count; k++) bytes += items[k].bytes;
-        *total += bytes * (uint64_t)stage->stage->replicas;
+        *total += bytes * (uint64_t)replicas;
         if (!print) continue;
         printf("%s: %.2f GB", stage->stage->name, plan_gb(bytes));
-        printf(stage->stage->replicas > 1 ? ", %d times\n" : "\n", stage->stage->replicas);
+        printf(replicas > 1 ? ", %d times\n" : "\n", replicas);
         for (size_t k = 0; k < count; k++) printf("  %8.2f  %s\n", plan_gb(items[k].bytes), items[k].name);
         printf("  %8.2f  the driver\n", plan_gb(process_bytes));
     }
@@ -215,14 +225,14 @@ static const struct plan_change {
     {"optim.train_vision: false", plan_change_vision},
 };
 
-// Prints what each change would save on the GPU of stage `first` on a machine.
-static status plan_advise(const struct memory_plan *plan, size_t first, int machine, uint64_t total) {
+// Prints what each change would save on a GPU of a machine.
+static status plan_advise(const struct memory_plan *plan, const char *device, int machine, uint64_t total) {
     printf("each of these changes alone would save (GB):\n");
     for (size_t i = 0; i < sizeof plan_changes / sizeof *plan_changes; i++) {
         struct memory_plan changed = *plan;
         uint64_t bytes;
         for (size_t k = 0; k < changed.count; k++) plan_changes[i].apply(&changed.stages[k].request);
-        TRY(plan_sum(&changed, first, machine, false, &bytes));
+        TRY(plan_sum(&changed, device, machine, false, &bytes));
         if (bytes < total) printf("  %8.2f  %s\n", plan_gb(total - bytes), plan_changes[i].what);
     }
     printf("or give a stage another GPU, with `device` or `on`\n");
@@ -237,28 +247,39 @@ static bool plan_same_machine(const struct memory_plan *plan, int a, int b) {
     return true;
 }
 
-// Prints the GPUs of a machine, with the names of all machines that have the same stages. *largest is the most bytes of
-// a GPU so far.
+// Prints what is on a GPU of a machine, with the names of all machines that have the same stages. *largest is the most
+// bytes of a GPU so far.
+static status plan_print_gpu(const struct memory_plan *plan, const struct pipeline *pipeline, const char *device,
+                             int machine, uint64_t *largest) {
+    const char *between = " of ";
+    uint64_t total;
+    printf("%s", device);
+    for (int m = machine; m < (int)pipeline->machine_count; m++) {
+        if (!plan_same_machine(plan, machine, m)) continue;
+        printf("%s%s", between, pipeline->machines[m].name);
+        between = ", ";
+    }
+    printf("\n");
+    TRY(plan_sum(plan, device, machine, true, &total));
+    printf("together %.2f of %.2f GB\n", plan_gb(total), plan_gb(plan->capacity));
+    if (total > plan->capacity) TRY(plan_advise(plan, device, machine, total));
+    if (total > *largest) *largest = total;
+    return OK;
+}
+
+// Prints the GPUs of a machine, each once.
 static status plan_print_machine(const struct memory_plan *plan, const struct pipeline *pipeline, int machine,
                                  uint64_t *largest) {
     for (size_t i = 0; i < plan->count; i++) {
-        const char *between = " of ";
-        size_t before = 0;
-        uint64_t total;
-        if (!pipeline_stage_runs_on(plan->stages[i].stage, machine)) continue;
-        while (before < i && !plan_uses_gpu(plan, before, i, machine)) before++;
-        if (before < i) continue;
-        printf("%s", plan->stages[i].device);
-        for (int m = machine; m < (int)pipeline->machine_count; m++) {
-            if (!plan_same_machine(plan, machine, m)) continue;
-            printf("%s%s", between, pipeline->machines[m].name);
-            between = ", ";
+        const struct planned_stage *stage = &plan->stages[i];
+        if (!pipeline_stage_runs_on(stage->stage, machine)) continue;
+        for (int slot = 0; slot < stage->stage->replicas; slot++) {
+            const char *device = stage->devices[slot];
+            int before = plan_replicas_on(stage, device, machine, slot);
+            for (size_t k = 0; k < i; k++)
+                before += plan_replicas_on(&plan->stages[k], device, machine, plan->stages[k].stage->replicas);
+            if (!before) TRY(plan_print_gpu(plan, pipeline, device, machine, largest));
         }
-        printf("\n");
-        TRY(plan_sum(plan, i, machine, true, &total));
-        printf("together %.2f of %.2f GB\n", plan_gb(total), plan_gb(plan->capacity));
-        if (total > plan->capacity) TRY(plan_advise(plan, i, machine, total));
-        if (total > *largest) *largest = total;
     }
     return OK;
 }

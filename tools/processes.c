@@ -20,6 +20,7 @@
 
 #include "shared/base/file.h"
 #include "shared/base/log.h"
+#include "shared/config/device_list.h"
 
 enum { EARLY_SECONDS = 10, BRIEF_SECONDS = 1, FORK_SECONDS = 5, LINE_SIZE = 600, MAX_FAILURES = 5, MAX_BACKOFF = 7 };
 static const double restart_seconds = 0.1;
@@ -63,8 +64,11 @@ status processes_init(struct processes *processes, struct deployment *deployment
             if (store) process->argv[count++] = arena_printf(arena, "--store=%s", store);
         }
         if (stage->program) process->argv[count++] = arena_printf(arena, "--timeout=%.17g", stage->timeout);
-        for (const struct pipeline_key *key = stage->keys.first; key && !stage->program; key = key->next)
-            process->argv[count++] = arena_printf(arena, "--%s=%s", key->name, key->value);
+        for (const struct pipeline_key *key = stage->keys.first; key && !stage->program; key = key->next) {
+            const char *value = key->value;
+            if (!strcmp(key->name, "device")) TRY(device_of_slot(key->value, replica->slot, arena, &value));
+            process->argv[count++] = arena_printf(arena, "--%s=%s", key->name, value);
+        }
         assert(count < capacity);
         for (size_t k = 0; k < count; k++)
             if (!process->argv[k]) return fail_oom();

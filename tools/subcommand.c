@@ -9,6 +9,7 @@
 
 #include "shared/base/file.h"
 #include "shared/base/log.h"
+#include "shared/config/device_list.h"
 #include "shared/config/stage_options.h"
 #include "shared/stage/line_reader.h"
 #include "shared/store/group_store.h"
@@ -139,6 +140,7 @@ status subcommand_set_publish(struct pipeline *pipeline) {
     struct options parsed = {0};
     if (!optim || pipeline->stages[0].kind != &stage_kinds[STAGE_SOURCE]) return OK;
     if (pipeline_value(optim, "publish") || (device && strcmp(device, "cpu") == 0)) return OK;
+    if (device && device_is_list(device)) return OK; // other replicas have other GPUs
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         const struct pipeline_stage *stage = &pipeline->stages[i];
         if (!stage->kind || !stage->kind->follows_weights) continue;

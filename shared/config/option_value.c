@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/config/device_list.h"
+
 bool parse_double(const char *text, double *number) {
     if (!*text || text[strspn(text, "0123456789+-.eE")]) return false;
     locale_t locale = newlocale(LC_ALL_MASK, "C", (locale_t)0); // the decimal point is a point in every locale
@@ -83,15 +85,8 @@ status option_value_parse(struct option_value *value, const struct option *optio
     case OPTION_NAME:
     case OPTION_CHOICE:
         return fail(USAGE, "%s: '%s' is not one of %s", option->name, text, option->choices);
-    case OPTION_DEVICE: {
-        // "emulated" is for tests: a GPU's code on the CPU.
-        const char *colon = strchr(text, ':');
-        size_t digits = colon ? strspn(colon + 1, "0123456789") : 0;
-        bool numbered = strncmp(text, "cuda:", 5) == 0 || strncmp(text, "emulated:", 9) == 0;
-        if (choice_index("cpu|cuda|emulated", text) >= 0) return OK;
-        if (numbered && digits >= 1 && digits <= 3 && !colon[1 + digits]) return OK;
-        return option_value_mismatch(option, "cpu, cuda or cuda:N", text);
-    }
+    case OPTION_DEVICE:
+        return device_is_valid(text) ? OK : option_value_mismatch(option, "cpu, cuda or cuda:N", text);
     case OPTION_INT: {
         char *end = NULL;
         errno = 0;

@@ -17,7 +17,7 @@ enum option_type {
     OPTION_FILE,      // const char *; an existing file or directory, or one of `choices`
     OPTION_PATH,      // const char *; a path that may not exist yet
     OPTION_NAME,      // const char *; one of `choices`, separated by '|'
-    OPTION_DEVICE,    // const char *; cpu, cuda or cuda:N
+    OPTION_DEVICE,    // const char *; cpu, cuda, cuda:N or in a pipeline cuda:[0-3]
     OPTION_CHOICE,    // int; the index of one of `choices`. Has a default
     OPTION_INT,       // int64_t; in [low, high]. Without a default, low is 1 or more
     OPTION_NUMBER,    // double; finite, in [low, high]. Has a default

@@ -58,7 +58,8 @@ const struct option common_options[] = {
     {.name = "device",
      .offset = offsetof(struct common_options, device),
      .type = OPTION_DEVICE,
-     .help = "cpu, cuda or cuda:N (default: cuda if available)"},
+     .help = "cpu, cuda or cuda:N (default: cuda if available); in a pipeline also cuda:[0-3]: the first replica on a "
+             "machine takes cuda:0, the next one cuda:1, the fifth one cuda:0 again"},
     {.name = "threads",
      .offset = offsetof(struct common_options, threads),
      .type = OPTION_INT,

@@ -9,6 +9,7 @@
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
+#include "shared/config/device_list.h"
 #include "shared/config/stage_kinds.h"
 #include "shared/stage/node.h"
 #include "shared/stage/runner.h"
@@ -54,6 +55,9 @@ int stage_main(const struct stage *stage, int argc, char **argv) {
     assert(options || result != OK);
     if (result == OK) result = options_init(&context.options, context.table, options);
     if (result == OK) result = options_parse(&context.options, argc, argv, &rest);
+    if (result == OK && options->device && device_is_list(options->device))
+        result =
+            fail(USAGE, "device: '%s' is for the replicas of a pipeline; a process has one device", options->device);
     log_timestamps(options && options->wiring);
     if (result == OK) result = signals_open();
     context.last = options && !options->wiring;

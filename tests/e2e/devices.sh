@@ -7,6 +7,7 @@ rollout=("$bin/caravan-rollout" --stdio --store "$work/store" --model "$work/mod
 
 expect 64 'cpu, cuda or cuda:N' "${rollout[@]}" --device abacus
 expect 64 'cpu, cuda or cuda:N' "${rollout[@]}" --device cuda:x
+expect 64 "device: 'cuda:.0-3.' is for the replicas of a pipeline; a process has one device" "${rollout[@]}" --device 'cuda:[0-3]'
 if [ -e "$bin/../lib/libcaravan-emulated.so" ]; then # the build for the thread sanitizer lacks it
     expect 69 'device emulated:99: there are' "${rollout[@]}" --device emulated:99
 fi

@@ -93,6 +93,14 @@ grep -q '^together 7[0-9]\.[0-9]* of 85\.52 GB$' "$work/out"
 # Where rollout and refscore use optim's weights, there is one copy of them.
 "$BIN/caravan" plan "$work/good.yaml" --gpu h100 --set rollout.max_prompt_tokens=2500 --set optim.publish=lend >"$work/out"
 [ "$(grep -c '^      7\.51  weights$' "$work/out")" = 1 ]
+# Replicas on GPUs of their own: each has one copy, and the fifth one shares the first one's GPU.
+"$BIN/caravan" plan "$@" --gpu h100 --set 'rollout.device=cuda:[1-4]' --set rollout.replicas=5 >"$work/out"
+[ "$(grep -c '^cuda:[1-4]$' "$work/out")" = 4 ] && [ "$(grep -c '^cuda$' "$work/out")" = 1 ]
+[ "$(grep -c '^rollout: .* GB$' "$work/out")" = 3 ] && [ "$(grep -c '^rollout: .* GB, 2 times$' "$work/out")" = 1 ]
+"$BIN/caravan" check "$work/good.yaml" --set 'rollout.device=cuda:[0-7]' >"$work/out"
+code=0
+"$BIN/caravan" check "$work/good.yaml" --set 'rollout.device=cuda:[7-0]' 2>"$work/out" || code=$?
+[ "$code" = 64 ]
 # The runs of 3B and 7B in this repository fit on the GPUs that they are for, because they do that.
 mkdir "$work/7b"
 sed -e 's/"hidden_size": 2048/"hidden_size": 3584/; s/11008/18944/; s/"num_hidden_layers": 36, "num_attention_heads": 16/"num_hidden_layers": 28, "num_attention_heads": 28/' \
