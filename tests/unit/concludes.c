@@ -54,6 +54,22 @@ static void test_letters(void **state) {
     assert_option("option j", 0);
 }
 
+// The option may stand in any sentence of a long thinking, and the last one counts.
+static void test_long_thinkings(void **state) {
+    (void)state;
+    static const char filler[] = "They wait. ";
+    for (int total = 250; total <= 1030; total += 130)
+        for (int named = 0; named < total; named += named < total - 10 ? total / 5 : 1) {
+            struct buf thinking = {0};
+            for (int i = 0; i < total; i++) {
+                const bool first = named > 100 && i == 50;
+                assert_int_equal(buf_puts(&thinking, first ? "It is B. " : i == named ? "It is C. " : filler), OK);
+            }
+            assert_option(thinking.data, 'C');
+            buf_release(&thinking);
+        }
+}
+
 static void test_texts(void **state) {
     (void)state;
     assert_option("They rinse the cloth", 'A');
@@ -153,8 +169,8 @@ static void test_invalid_groups(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_letters),  cmocka_unit_test(test_texts),          cmocka_unit_test(test_sentences),
-        cmocka_unit_test(test_verdicts), cmocka_unit_test(test_invalid_groups),
+        cmocka_unit_test(test_letters),        cmocka_unit_test(test_texts),    cmocka_unit_test(test_sentences),
+        cmocka_unit_test(test_long_thinkings), cmocka_unit_test(test_verdicts), cmocka_unit_test(test_invalid_groups),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
