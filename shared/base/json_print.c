@@ -15,7 +15,9 @@
 static status json_print_escape(struct buf *out, unsigned char c) {
     static const char special[] = "\b\f\n\r\t\"\\", letters[] = "bfnrt\"\\";
     const char *found = c ? strchr(special, c) : NULL;
-    return found ? buf_printf(out, "\\%c", letters[found - special]) : buf_printf(out, "\\u%04x", c);
+    const char escape[2] = {'\\', found ? letters[found - special] : 'u'};
+    TRY(buf_append(out, escape, sizeof escape));
+    return found ? OK : buf_printf(out, "%04x", c);
 }
 
 status json_print_string(struct buf *out, const char *data, size_t size) {
