@@ -4,7 +4,7 @@
 make_data 2 >/dev/null 2>&1
 make_model >/dev/null 2>&1
 bin=$(realpath "$bin")
-media=$PWD/tests/data/media
+media=$PWD/tests/data/media bert=$PWD/tests/data/tokenizer/modernbert
 cd "$work"
 
 # stage NAME [OPTION...]: runs the stage on standard input with the options that it requires.
@@ -96,6 +96,11 @@ stage optim <changed.in >out.jsonl 2>err || fail "a prompt that does not fit its
 printf '{"text":"a"}\n\n{"txet":1}\n{"text":"b"}\n' >texts
 refused 65 'line 3: ' texts "$bin/caravan" tokenize --model model
 [ "$(wc -l <out.jsonl)" = 1 ] || fail "tokenize lost the line before the bad one"
+for line in '{"pair":"a"}@has a pair but no text' '{"text":"a","pair":3}@pair: expected string' '{"text":"a","messages":[]}@both text and messages' '{"messages":[{"role":"user","content":"a"}]}@modernbert: .* no token <|im_start|>'; do
+    { echo '{"text":"a","pair":"b"}' && echo "${line%@*}"; } >texts
+    refused 65 "line 2: .*${line##*@}" texts "$bin/caravan" tokenize --model "$bert"
+    [ "$(cat out.jsonl)" = '{"tokens": [429, 64, 430, 65, 430]}' ] || fail "tokenize of a pair: $(cat out.jsonl)"
+done
 
 # Media: a bad file quarantines its group alone; an unusual file name is accepted.
 mkdir media dir.mp4
