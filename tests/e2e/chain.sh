@@ -24,20 +24,25 @@ sed 's/.*"reference":{\(.*\)"rewards":.*/\1/' "$work/float32.jsonl" | grep -o '"
 [ -s "$work/sampled" ] || fail "no log-probabilities were found"
 cmp "$work/sampled" "$work/scored" || fail "sampler and scorer differ"
 
-# Questions about an image and about a clip go through all stages together.
+# Questions about an image and about a clip go through all stages together, with a Qwen2-VL too.
 media=$PWD/tests/data/media
 cat >"$work/images.jsonl" <<END
 {"problem_id": 0, "problem": "What is it?", "data_type": "image", "problem_type": "free-form", "options": [], "path": "$media/alpha.png", "solution": "<answer>x</answer>"}
 {"problem_id": 1, "problem": "What is it?", "data_type": "video", "problem_type": "free-form", "options": [], "path": "$media/b-frames.mp4", "solution": "<answer>x</answer>"}
 END
-"$bin/caravan-source" --stdio --data "$work/images.jsonl" --format video-r1 --template none |
-    "$bin/caravan-frames" --stdio --store "$work/store" $small |
-    "$bin/caravan-rollout" --stdio --store "$work/store" --model "$work/model" --precision float32 --group-size 2 --max-new-tokens 8 --threads 1 |
-    "$bin/caravan-refscore" --stdio --store "$work/store" --model "$work/model" --precision float32 |
-    "$bin/caravan-reward" --stdio --method grpo |
-    "$bin/caravan-optim" --stdio --store "$work/store" --model "$work/model" --precision float32 --out "$work/images" --groups-per-step 2 \
-        --steps 1 --lr 1e-3 >"$work/images.out"
-[ "$(grep -c '"trained":{"step":1}' "$work/images.out")" = 2 ] || fail "images: not both groups were trained: $(cat "$work/images.out")"
+sed 's/"vocab_size": 76/"vocab_size": 4096/' tests/data/model/clip/config.json >"$work/qwen2-vl.json"
+"$bin/caravan" init "$work/qwen2-vl" --shape "$work/qwen2-vl.json" --tokenizer "$work/model" --seed 3
+for model in model qwen2-vl; do
+    "$bin/caravan-source" --stdio --data "$work/images.jsonl" --format video-r1 --template none |
+        "$bin/caravan-frames" --stdio --store "$work/store-$model" $small |
+        "$bin/caravan-rollout" --stdio --store "$work/store-$model" --model "$work/$model" --precision float32 --group-size 2 --max-new-tokens 8 --threads 1 |
+        "$bin/caravan-refscore" --stdio --store "$work/store-$model" --model "$work/$model" --precision float32 |
+        "$bin/caravan-reward" --stdio --method grpo |
+        "$bin/caravan-optim" --stdio --store "$work/store-$model" --model "$work/$model" --precision float32 --out "$work/images-$model" --groups-per-step 2 \
+            --steps 1 --lr 1e-3 >"$work/images.out"
+    [ "$(grep -c '"trained":{"step":1}' "$work/images.out")" = 2 ] || fail "images, $model: not both groups were trained: $(cat "$work/images.out")"
+    grep -q '"logprob_difference_max": 0,' "$work/images-$model/metrics.jsonl" || fail "images, $model: sampler and trainer differ"
+done
 
 # Equal seeds give equal groups, for any number of threads and whatever else is in the batch.
 run_rollout() {

@@ -12,7 +12,7 @@
 #include "shared/model/safetensors.h"
 
 static const char *const case_names[] = {"even", "pairs", "seven", "thirds", "wide", "clip", "ratio"};
-enum { CASES = 7, COMPLETIONS = 4, MAX_TOKENS = 32 };
+enum { CASES = 6, ALL_CASES = 7, COMPLETIONS = 4, MAX_TOKENS = 32 };
 
 struct model_case {
     struct arena arena;

@@ -320,6 +320,12 @@ static void test_position_ids_stay_in_their_range(void **state) {
     assert_int_equal(sequence_make(&sequence, &arena, &config, &image_prompt, NULL, 0), OK);
     assert_int_equal(sequence.position_ids[1].axis[0], 1);
     assert_int_equal(sequence.next_position, 3);
+    // Those of Qwen2-VL count frame pairs, whatever the seconds.
+    config.vision.kind = VISION_QWEN2;
+    clip.seconds_per_grid = 9000;
+    assert_int_equal(sequence_make(&sequence, &arena, &config, &prompt, NULL, 0), OK);
+    assert_int_equal(sequence.position_ids[2].axis[0], 2);
+    assert_int_equal(sequence.next_position, 4);
     arena_release(&arena);
 }
 

@@ -11,9 +11,9 @@ static const struct parity_case emulated_cases[] = {{"even", "float32"}, {"wide"
 
 // What the tests run on.
 static const char *device;
-static struct parity_case list[CASES];
+static struct parity_case list[ALL_CASES];
 static int case_count;
-static struct model_case cases[CASES];
+static struct model_case cases[ALL_CASES];
 
 static bool left_out(int c, const char *precision) {
     return list[c].precision && strcmp(list[c].precision, precision) != 0;
@@ -397,7 +397,7 @@ int main(void) {
         cmocka_unit_test(test_finite_differences),
     };
     device = case_device();
-    for (case_count = 0; case_count < CASES; case_count++) list[case_count].name = case_names[case_count];
+    for (case_count = 0; case_count < ALL_CASES; case_count++) list[case_count].name = case_names[case_count];
     int failed = cmocka_run_group_tests_name(device, tests, open_cases, close_cases);
     return getenv("MODEL_DEVICE") || !case_emulator() ? failed : failed + run_on_emulator();
 }

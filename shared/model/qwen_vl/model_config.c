@@ -158,7 +158,8 @@ static status model_config_kind(struct config_scope scope, enum vision_kind *kin
         if (json_object_is_type(value, json_type_string) && strcmp(json_object_get_string(value), names[i]) == 0)
             return OK;
     }
-    return fail(DATAERR, "model_type is not \"%s\" or \"%s\"", names[VISION_QWEN2_5], names[VISION_QWEN2]);
+    return fail(DATAERR, "model_type is %.100s; only \"%s\" and \"%s\" are supported", json_object_get_string(value),
+                names[VISION_QWEN2_5], names[VISION_QWEN2]);
 }
 
 // eos_token_id: an integer, an array of integers, or null.

@@ -74,7 +74,8 @@ static status sequence_add_prompt(struct sequence *sequence, const struct model_
         const struct model_medium *medium = &prompt->media[media++];
         struct grid_thw grid = {0};
         TRY(grid_of(&grid, config, medium));
-        if (!(medium->seconds_per_grid >= 0 && medium->seconds_per_grid < 1e4) && medium->video)
+        bool timed = medium->video && config->vision.kind == VISION_QWEN2_5;
+        if (timed && !(medium->seconds_per_grid >= 0 && medium->seconds_per_grid < 1e4))
             return fail(BAD_SAMPLE, "seconds_per_grid is %g", medium->seconds_per_grid);
         int64_t count = grid_tokens(grid, config), found = 0;
         while (found < count && i + (size_t)found < prompt->count && prompt->tokens[i + (size_t)found] == token)
@@ -85,9 +86,11 @@ static status sequence_add_prompt(struct sequence *sequence, const struct model_
         int merge = config->vision.spatial_merge_size, height = grid.height / merge, width = grid.width / merge;
         int32_t start = sequence->next_position, largest = start + (height > width ? height : width) - 1;
         for (int t = 0; t < grid.time; t++) {
-            float scaled = medium->video ? (float)t * (float)medium->seconds_per_grid : 0;
-            scaled = scaled * config->vision.tokens_per_second;
-            if (config->vision.kind == VISION_QWEN2) scaled = (float)t;
+            float scaled = (float)t; // an image has one frame pair
+            if (timed) {
+                scaled = scaled * (float)medium->seconds_per_grid;
+                scaled = scaled * config->vision.tokens_per_second;
+            }
             if (!(scaled <= (float)MAX_POSITION))
                 return fail(BAD_SAMPLE, "position id %.0f is above %d: seconds_per_grid is %g",
                             (double)start + floor((double)scaled), MAX_POSITION, medium->seconds_per_grid);
