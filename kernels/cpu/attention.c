@@ -58,7 +58,9 @@ static void attention_tile(void *context, int task, int thread) {
               0);
     for (int row = 0; row < tile.rows; row++) {
         float *out = rows + row * width, factor = 1 / sum[row];
-        for (int d = 0; d < size; d++) out[d] *= factor;
+        for (int d = 0; d < width; d += kv_block) { // compilers make vectors of a constant number of steps
+            for (int i = 0; i < kv_block; i++) out[d + i] *= factor;
+        }
         cpu_convert(job->cpu, q_tile_head(&tile, row, job->out, size), job->out.type, out, ELEMENT_F32, (size_t)size);
         if (tensor_none(job->lse)) continue;
         tensor_f32(job->lse, tile.token[row])[tile.head[row]] = (float)((double)max[row] + log((double)sum[row]));

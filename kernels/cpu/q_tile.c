@@ -12,6 +12,7 @@ enum {
 };
 
 static_assert(q_tile_max % q_panel == 0, "the panels of a full tile are full");
+static_assert(q_panel % 4 == 0, "a panel is packed four rows at a time");
 
 // ---- spans ----
 
@@ -111,9 +112,18 @@ void q_tile_gather(const struct cpu_backend *cpu, const struct q_tile *tile, str
 }
 
 void q_tile_pack(float *panels, const float *rows, int count, int stride, int size) {
-    for (int row = 0; row < count; row++) {
+    for (int row = 0; row < count; row += 4) {
         float *column = panels + row / q_panel * q_panel * size + row % q_panel;
-        for (int d = 0; d < size; d++) column[d * q_panel] = rows[row * stride + d];
+        // Columns beyond `count` get the first row again; nobody reads them.
+        const float *first = rows + row * stride, *second = row + 1 < count ? first + stride : first;
+        const float *third = row + 2 < count ? second + stride : first;
+        const float *fourth = row + 3 < count ? third + stride : first;
+        for (int d = 0; d < size; d++, column += q_panel) {
+            column[0] = first[d];
+            column[1] = second[d];
+            column[2] = third[d];
+            column[3] = fourth[d];
+        }
     }
 }
 
