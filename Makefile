@@ -94,6 +94,8 @@ $(BUILD)/tests/unit/run_status: $(addprefix $(BUILD)/tools/,deployment.o rate_wi
 
 $(BUILD)/tests/unit/processes: $(addprefix $(BUILD)/tools/,deployment.o processes.o)
 
+$(BUILD)/tests/unit/consistency_training: $(BUILD)/tools/consistency_training.o
+
 # It counts how often groups are encoded.
 $(BUILD)/tests/unit/simulation: LDFLAGS += -Wl,--wrap=group_to_msgpack
 
