@@ -10,19 +10,23 @@
 #include "kernels/ops.h"
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
-#include "shared/model/qwen_vl/model_config.h"
 #include "shared/model/parameters.h"
+#include "shared/model/qwen_vl/model_config.h"
 #include "shared/text/tokenizer.h"
 
 // Makes the config.json of a shape: a known one, such as tiny, or a file's. Sets *fixed if its vocabulary has a given
 // size. USAGE when the shape is neither a name nor a file. Release with json_object_put.
 status init_shape(json_object **out, const char *shape, bool *fixed);
 
+// Whether the config is that of ModernBERT: of a classifier.
+bool init_is_classifier(json_object *config);
+
 // Returns the vocab_size of a config, 0 if it has none.
 int64_t init_vocabulary(json_object *config);
 
-// Sets the token ids and the dtype of a config. A vocabulary that is not `fixed` gets the tokenizer's size, rounded up
-// to a multiple of 64. DATAERR when a fixed one is too small for the tokenizer.
+// Sets the token ids and the dtype of a config, and of a classifier the labels and the pooling that it lacks. A
+// vocabulary that is not `fixed` gets the tokenizer's size, rounded up to a multiple of 64. DATAERR when a fixed one is
+// too small for the tokenizer, or the tokenizer lacks a token that a classifier needs.
 status init_fit(json_object *config, const struct tokenizer *t, bool fixed, const char *dtype);
 
 // Appends the object's JSON, one line for each key.
@@ -33,7 +37,8 @@ status init_write_settings(const char *dir, const struct tokenizer *t, const str
 
 struct init_weights {
     const char *dir;
-    float ranges[MAX_PARAM_GROUPS]; // standard deviations, by group of the parameters
+    const float *ranges; // standard deviations, of each parameter of the table
+    bool cut;            // the normal distribution is cut at two deviations
     uint64_t seed;
     enum element type;
     int threads;

@@ -50,6 +50,26 @@ static const char change_qwen2_7b[] =
     "{\"hidden_size\": 3584, \"intermediate_size\": 18944, \"num_attention_heads\": 28, \"num_key_value_heads\": 4,"
     " \"tie_word_embeddings\": false, \"vision_config\": {\"hidden_size\": 3584}, \"vocab_size\": 152064}";
 
+// The config.json of ModernBERT-large, as published, of a classifier of consistency.
+static const char published_bert_large[] =
+    "{\"architectures\": [\"ModernBertForSequenceClassification\"], \"attention_bias\": false,"
+    " \"attention_dropout\": 0.0, \"bos_token_id\": 50281, \"classifier_activation\": \"gelu\","
+    " \"classifier_bias\": false, \"classifier_dropout\": 0.0, \"classifier_pooling\": \"mean\","
+    " \"cls_token_id\": 50281, \"decoder_bias\": true, \"deterministic_flash_attn\": false,"
+    " \"embedding_dropout\": 0.0, \"eos_token_id\": 50282, \"global_attn_every_n_layers\": 3,"
+    " \"global_rope_theta\": 160000.0, \"hidden_activation\": \"gelu\", \"hidden_size\": 1024,"
+    " \"initializer_cutoff_factor\": 2.0, \"initializer_range\": 0.02, \"intermediate_size\": 2624,"
+    " \"layer_norm_eps\": 1e-05, \"local_attention\": 128, \"local_rope_theta\": 10000.0,"
+    " \"max_position_embeddings\": 8192, \"mlp_bias\": false, \"mlp_dropout\": 0.0, \"model_type\": \"modernbert\","
+    " \"norm_bias\": false, \"norm_eps\": 1e-05, \"num_attention_heads\": 16, \"num_hidden_layers\": 28,"
+    " \"pad_token_id\": 50283, \"position_embedding_type\": \"absolute\", \"sep_token_id\": 50282,"
+    " \"tie_word_embeddings\": true, \"torch_dtype\": \"float32\", \"vocab_size\": 50368}";
+static const char change_bert_base[] =
+    "{\"hidden_size\": 768, \"intermediate_size\": 1152, \"num_attention_heads\": 12,"
+    " \"num_hidden_layers\": 22}";
+static const char change_bert_tiny[] = "{\"hidden_size\": 128, \"intermediate_size\": 192, \"num_attention_heads\": 4,"
+                                       " \"num_hidden_layers\": 4, \"local_attention\": 32}";
+
 static const struct named_shape {
     const char *name, *published, *changes;
     bool fixed; // its vocabulary has a given size
@@ -59,6 +79,9 @@ static const struct named_shape {
     {"7b", published_3b, change_7b, true},
     {"qwen2-vl-2b", published_qwen2_2b, "{}", true},
     {"qwen2-vl-7b", published_qwen2_2b, change_qwen2_7b, true},
+    {"modernbert-tiny", published_bert_large, change_bert_tiny, false},
+    {"modernbert-base", published_bert_large, change_bert_base, true},
+    {"modernbert-large", published_bert_large, "{}", true},
 };
 enum { NAMED_SHAPES = sizeof named_shapes / sizeof *named_shapes };
 
@@ -95,6 +118,11 @@ status init_shape(json_object **out, const char *shape, bool *fixed) {
     return result;
 }
 
+bool init_is_classifier(json_object *config) {
+    json_object *type;
+    return json_object_object_get_ex(config, "model_type", &type) && string_equals(json_string(type), "modernbert");
+}
+
 // Returns the object that has a key of the language model: the config's text_config if that has it, else the config.
 static json_object *init_text_config(json_object *config, const char *key) {
     json_object *text;
@@ -110,13 +138,17 @@ int64_t init_vocabulary(json_object *config) {
     return found && json_int(value, &size) ? size : 0;
 }
 
-status init_fit(json_object *config, const struct tokenizer *t, bool fixed, const char *dtype) {
-    static const struct {
-        const char *key, *token;
-    } ids[] = {{"bos_token_id", "<|endoftext|>"},        {"eos_token_id", "<|im_end|>"},
-               {"image_token_id", "<|image_pad|>"},      {"video_token_id", "<|video_pad|>"},
-               {"vision_token_id", "<|vision_pad|>"},    {"vision_start_token_id", "<|vision_start|>"},
-               {"vision_end_token_id", "<|vision_end|>"}};
+struct named_token {
+    const char *key, *token;
+};
+
+// Sets the ids of the language model's tokens, also where text_config has them.
+static void init_fit_text_ids(json_object *config, const struct tokenizer *t) {
+    static const struct named_token ids[] = {
+        {"bos_token_id", "<|endoftext|>"},        {"eos_token_id", "<|im_end|>"},
+        {"image_token_id", "<|image_pad|>"},      {"video_token_id", "<|video_pad|>"},
+        {"vision_token_id", "<|vision_pad|>"},    {"vision_start_token_id", "<|vision_start|>"},
+        {"vision_end_token_id", "<|vision_end|>"}};
     json_object *text;
     bool nested = json_object_object_get_ex(config, "text_config", &text);
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
@@ -130,6 +162,42 @@ status init_fit(json_object *config, const struct tokenizer *t, bool fixed, cons
         if (nested && json_object_object_get_ex(text, name, NULL))
             json_object_object_add(text, name, id < 0 ? NULL : json_object_new_int64(id));
     }
+}
+
+// Sets the ids of a classifier's tokens, and what makes it one of consistency where the config does not say.
+static status init_fit_classifier(json_object *config, const struct tokenizer *t) {
+    static const struct named_token ids[] = {{"bos_token_id", "[CLS]"},
+                                             {"cls_token_id", "[CLS]"},
+                                             {"eos_token_id", "[SEP]"},
+                                             {"sep_token_id", "[SEP]"},
+                                             {"pad_token_id", "[PAD]"}};
+    static const char defaults[] = "{\"classifier_pooling\": \"mean\"}";
+    static const char labels[] = "{\"id2label\": {\"0\": \"inconsistent\", \"1\": \"consistent\"},"
+                                 " \"label2id\": {\"inconsistent\": 0, \"consistent\": 1}}";
+    static const char always[] = "{\"architectures\": [\"ModernBertForSequenceClassification\"]}";
+    const bool labelled =
+        json_object_object_get_ex(config, "id2label", NULL) || json_object_object_get_ex(config, "num_labels", NULL);
+    const bool pooled = json_object_object_get_ex(config, "classifier_pooling", NULL);
+    const char *changes[] = {always, labelled ? NULL : labels, pooled ? NULL : defaults};
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
+        const int64_t id = tokenizer_token_to_id(t, ids[i].token);
+        if (id < 0) return fail(DATAERR, "the tokenizer has no token %s", ids[i].token);
+        json_object_object_add(config, ids[i].key, json_object_new_int64(id));
+    }
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        json_object *changed = NULL;
+        if (changes[i]) TRY(json_parse(&changed, changes[i], strlen(changes[i])));
+        if (changed) init_merge(config, changed);
+        json_object_put(changed);
+    }
+    return OK;
+}
+
+status init_fit(json_object *config, const struct tokenizer *t, bool fixed, const char *dtype) {
+    if (init_is_classifier(config))
+        TRY(init_fit_classifier(config, t));
+    else
+        init_fit_text_ids(config, t);
     int64_t size = tokenizer_vocab_size(t), given = init_vocabulary(config);
     if (fixed && given < size)
         return fail(DATAERR, "--shape: vocab_size %lld is less than the tokenizer's %lld", (long long)given,
@@ -137,7 +205,7 @@ status init_fit(json_object *config, const struct tokenizer *t, bool fixed, cons
     if (!fixed) json_object_object_add(config, "vocab_size", json_object_new_int64((size + 63) / 64 * 64));
     const char *key = json_object_object_get_ex(config, "dtype", NULL) ? "dtype" : "torch_dtype";
     json_object_object_add(config, key, json_object_new_string(dtype));
-    text = init_text_config(config, key);
+    json_object *text = init_text_config(config, key);
     if (text != config) json_object_object_add(text, key, json_object_new_string(dtype));
     return OK;
 }

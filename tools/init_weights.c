@@ -30,8 +30,9 @@ struct weight_block {
 // Threads and buffers that are shared by all tensors.
 struct init_scratch {
     struct pool *pool;
-    float *block;                    // BLOCK elements
-    float *levels[MAX_PARAM_GROUPS]; // LEVELS, by group of the parameters
+    float *block;      // BLOCK elements
+    double *quantiles; // LEVELS, of the standard distribution
+    float *levels;     // LEVELS, of a tensor's
 };
 
 static void init_store(const struct weight_block *weight_block, size_t index, float value) {
@@ -45,16 +46,18 @@ static void init_store(const struct weight_block *weight_block, size_t index, fl
     ((uint16_t *)weight_block->out)[index] = (uint16_t)(bits >> 16);
 }
 
-// levels[i] = the normal distribution's quantile at (i + 1/2) / LEVELS, times `range`: sixteen random bits choose one.
-// Newton's method from the middle outwards, each quantile starting from its neighbour.
-static void init_fill_levels(float *levels, float range) {
+// quantiles[i] = the standard normal distribution's quantile at (i + 1/2) / LEVELS: sixteen random bits choose one. If
+// `cut`, the distribution's within two deviations. Newton's method from the middle outwards, each quantile starting
+// from its neighbour.
+static void init_fill_quantiles(double *quantiles, bool cut) {
+    const double tail = cut ? 0.5 * erfc(2 * M_SQRT1_2) : 0; // left out at each end
     double z = 0;
     for (int i = LEVELS / 2; i < LEVELS; i++) {
+        const double above = tail + (1 - 2 * tail) * ((LEVELS - i - 0.5) / LEVELS);
         for (int step = 0; step < 4; step++)
-            z += (0.5 * erfc(z * M_SQRT1_2) - (LEVELS - i - 0.5) / LEVELS) /
-                 (exp(-z * z / 2) * 0.5 * M_SQRT1_2 * M_2_SQRTPI);
-        levels[i] = (float)(z * range);
-        levels[LEVELS - 1 - i] = -levels[i];
+            z += (0.5 * erfc(z * M_SQRT1_2) - above) / (exp(-z * z / 2) * 0.5 * M_SQRT1_2 * M_2_SQRTPI);
+        quantiles[i] = z;
+        quantiles[LEVELS - 1 - i] = -z;
     }
 }
 
@@ -93,9 +96,12 @@ static status init_write_shard(const struct init_weights *weights, const struct 
     for (size_t i = shard->first; i < shard->end; i++) {
         const struct parameter *parameter = &shard->table->list[i];
         struct weight_block block = {.key = rng_key(weights->seed, parameter->name),
-                                     .levels = scratch->levels[parameter->group],
+                                     .levels = scratch->levels,
                                      .type = weights->type,
                                      .out = scratch->block};
+        if (parameter->kind == PARAMETER_MATRIX)
+            for (size_t k = 0; k < LEVELS; k++)
+                scratch->levels[k] = (float)(scratch->quantiles[k] * weights->ranges[i]);
         for (; block.first < parameter->count; block.first += BLOCK) {
             int64_t left = parameter->count - block.first;
             block.count = left < BLOCK ? (size_t)left : BLOCK;
@@ -148,10 +154,9 @@ status init_write_weights(const struct init_weights *weights, const struct param
     assert(shards[count - 1].end == table->count);
     TRY_TO(result, done, pool_new(&scratch.pool, weights->threads));
     TRY_TO(result, done, NEW(&scratch.block, BLOCK));
-    for (int i = 0; i < MAX_PARAM_GROUPS; i++) {
-        TRY_TO(result, done, NEW(&scratch.levels[i], LEVELS));
-        init_fill_levels(scratch.levels[i], weights->ranges[i]);
-    }
+    TRY_TO(result, done, NEW(&scratch.quantiles, LEVELS));
+    TRY_TO(result, done, NEW(&scratch.levels, LEVELS));
+    init_fill_quantiles(scratch.quantiles, weights->cut);
     for (size_t i = 0; i < count; i++) TRY_TO(result, done, init_write_shard(weights, &shards[i], &scratch));
     if (count == 1) goto done;
     for (size_t i = 0; i < table->count; i++) total += init_parameter_bytes(weights, &table->list[i]);
@@ -164,7 +169,8 @@ status init_write_weights(const struct init_weights *weights, const struct param
     result = subcommand_write_file(weights->dir, "model.safetensors.index.json", &index);
 done:
     buf_release(&index);
-    for (int i = 0; i < MAX_PARAM_GROUPS; i++) free(scratch.levels[i]);
+    free(scratch.quantiles);
+    free(scratch.levels);
     free(scratch.block);
     free(shards);
     pool_free(&scratch.pool);
