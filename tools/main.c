@@ -28,6 +28,7 @@ static const struct subcommand {
     {"stop", stop_main, "stop a run on all its machines"},
     {"tokenize", tokenize_main, "convert text or messages to tokens, and back"},
     {"top", top_main, "show a run while it works: rates, queues, states, last steps"},
+    {"train-consistency", train_consistency_main, "train a model that says whether thinking supports an answer"},
 };
 // Called by caravan itself.
 static const struct subcommand hidden[] = {{"program", program_main, NULL}};
@@ -37,7 +38,7 @@ static int tools_print_help(FILE *out, int code) {
     fputs("caravan: consistency-aware reinforcement learning for video-language models\n\n"
           "usage: caravan SUBCOMMAND [...], caravan SUBCOMMAND --help, caravan --version\n\n",
           out);
-    for (int i = 0; i < subcommand_count; i++) fprintf(out, "  %-15s %s\n", subcommands[i].name, subcommands[i].help);
+    for (int i = 0; i < subcommand_count; i++) fprintf(out, "  %-17s %s\n", subcommands[i].name, subcommands[i].help);
     return code;
 }
 

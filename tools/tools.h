@@ -95,5 +95,6 @@ subcommand_main run_main;
 subcommand_main stop_main;
 subcommand_main tokenize_main;
 subcommand_main top_main;
+subcommand_main train_consistency_main;
 
 #endif
