@@ -60,6 +60,7 @@ struct option {
     const char *instead_of;    // the name of an option that may not be given together with this one
     const char *below_run;     // in a pipeline, where unset: this directory below the run's
     bool from_source;          // in a pipeline, where unset: as the source has it
+    bool own;                  // in a pipeline, where unset: not as the file has it
     bool same_as_source;       // in a pipeline: it must have the source's value
     bool command_line_only;    // not to be written in a pipeline file
     bool required;             // its field is a string

@@ -59,17 +59,18 @@ static bool pipeline_method_is_scored(const struct pipeline *pipeline, const str
 
 // Diagnoses a method whose input no stage writes.
 static void pipeline_method_check_stages(struct parsed_file *file, const struct method_use *use) {
-    const struct pipeline_stage *reward = use->reward, *program = file->pipeline->stages;
+    const struct pipeline_stage *reward = use->reward, *judge = file->pipeline->stages;
     const bool used =
         use->method->bonus != BONUS_NONE || pipeline_method_find_stage(file, STAGE_OPTIM); // the reference
     if (used && use->method->reference != METHOD_REFERENCE_NONE && !pipeline_method_is_scored(file->pipeline, reward))
         diagnostic_add(&file->diagnostics, use->at, "%s: method %s needs %s before it", reward->name, use->method->name,
                        stage_kinds[STAGE_REFSCORE].name);
-    while (program < reward && !key_list_find(&program->keys, "program")) program++;
-    if (use->method->bonus == BONUS_CONSISTENCY && program == reward)
+    while (judge < reward && !key_list_find(&judge->keys, "program") && judge->kind != &stage_kinds[STAGE_CONSISTENCY])
+        judge++;
+    if (use->method->bonus == BONUS_CONSISTENCY && judge == reward)
         diagnostic_add(&file->diagnostics, use->at,
-                       "%s: method %s needs a program before it that writes consistency.probability", reward->name,
-                       use->method->name);
+                       "%s: method %s needs %s before it, or a program that writes consistency.probability",
+                       reward->name, use->method->name, stage_kinds[STAGE_CONSISTENCY].name);
 }
 
 // Sets and checks what the method says of other stages.

@@ -229,7 +229,7 @@ static void pipeline_validate_inherit_values(struct parsed_file *file, struct pi
     for (const struct option *option = options; option->name; option++) {
         if (key_list_find(&stage->keys, option->name) || !pipeline_validate_useful(stage, options, option)) continue;
         const struct pipeline_key *top = key_list_find(&file->pipeline->keys, option->name), *key = NULL;
-        if (top && pipeline_validate_find_shared(option->name))
+        if (top && !option->own && pipeline_validate_find_shared(option->name))
             key = top;
         else if (option->from_source && source && source != stage)
             key = key_list_find(&source->keys, option->name);

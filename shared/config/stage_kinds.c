@@ -344,6 +344,36 @@ static const struct option refscore_options[] = {
     {0},
 };
 
+static const struct option consistency_options[] = {
+    {.name = "model",
+     .offset = offsetof(struct consistency_options, model.dir),
+     .type = OPTION_FILE,
+     .required = true,
+     .own = true,
+     .help = "directory of a ModernBERT classifier in Hugging Face's layout; never the file's `model`"},
+    {.name = "hypothesis",
+     .offset = offsetof(struct consistency_options, hypothesis),
+     .type = OPTION_FILE,
+     .not_hashed = true, // its content is
+     .help = "UTF-8 text of the hypothesis with {answer} and {option} (default: The final answer is {answer})"},
+    {.name = "max_tokens",
+     .offset = offsetof(struct consistency_options, max_tokens),
+     .type = OPTION_INT,
+     .default_value = "8192",
+     .low = 1,
+     .high = 1 << 20,
+     .help = "maximum tokens of a pair; the first tokens of a longer one's thinking are left out"},
+    {.name = "batch_tokens",
+     .offset = offsetof(struct consistency_options, batch_tokens),
+     .type = OPTION_INT,
+     .default_value = "8192",
+     .low = 1,
+     .high = 1 << 24,
+     .not_hashed = true,
+     .help = "tokens of the pairs that are scored at the same time, of one group at least"},
+    {0},
+};
+
 static const struct option reward_options[] = {
     {.name = "method",
      .offset = offsetof(struct reward_options, method),
@@ -656,6 +686,7 @@ FIRST(source_options, common);
 FIRST(frames_options, common);
 FIRST(rollout_options, model);
 FIRST(refscore_options, model);
+FIRST(consistency_options, model);
 FIRST(reward_options, common);
 FIRST(score_options, common);
 FIRST(judge_options, model);
@@ -675,6 +706,8 @@ const struct stage_kind stage_kinds[STAGE_COUNT] = {
     [STAGE_ROLLOUT] = {STAGE(rollout, rollout_options, "samples completions from the policy"), .follows_weights = true},
     [STAGE_REFSCORE] = {STAGE(refscore, refscore_options, "scores answers under the reference model"),
                         .follows_weights = true, .scores = true},
+    [STAGE_CONSISTENCY] = {STAGE(consistency, consistency_options,
+                                 "gives each completion the probability that its thinking supports its answer")},
     [STAGE_REWARD] = {STAGE(reward, reward_options, "computes rewards and advantages")},
     [STAGE_SCORE] = {STAGE(score, score_options, "scores the completions as a benchmark's evaluation does")},
     [STAGE_JUDGE] = {STAGE(judge, judge_options, "says whether the thinking of each completion supports its answer")},

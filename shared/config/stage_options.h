@@ -76,6 +76,12 @@ struct refscore_options {
     int64_t seed;
 };
 
+struct consistency_options {
+    struct stage_model_options model;
+    const char *hypothesis; // NULL: the built-in wording
+    int64_t max_tokens, batch_tokens;
+};
+
 enum reward_likelihood { REWARD_LIKELIHOOD_GEOMETRIC, REWARD_LIKELIHOOD_ARITHMETIC };
 
 enum reward_beta_schedule {

@@ -344,6 +344,8 @@ static void test_method_sets_keys(void **state) {
         {METHOD("cora", "", "kl: 0.1, ema_every: 5"), "optim", "ema_every", "5"},
         {HEAD "  - p: {program: cat}\n  - optim: {kl: 0.1}\n", "optim", "kl", "0.1"},
         {HEAD "  - p: {program: cat}\n  - reward: {method: cora}\n  - optim: {kl: 0.1}\n", "optim", "kl", "0.1"},
+        {HEAD "  - consistency: {model: model}\n  - reward: {method: cora}\n  - optim: {}\n", "optim", "ema_every",
+         "0"},
         {HEAD "  - reward: {method: nokl}\n  - optim: {}\n", "optim", "ema_every", "0"},
         {HEAD "  - reward: {method: grpo}\n", "reward", "method", "grpo"},
     };
@@ -391,7 +393,11 @@ static void test_method_contradictions(void **state) {
         {HEAD "  - reward: {method: grpo}\n  - p: {program: cat}\n  - optim: {}\n",
          ":5:22: reward: method grpo needs refscore before"},
         {HEAD "  - refscore: {}\n  - reward: {method: cora}\n  - optim: {}\n",
-         ":6:22: reward: method cora needs a program before it that writes consistency.probability\n"},
+         ":6:22: reward: method cora needs consistency before it, or a program that writes consistency.probability\n"},
+        {HEAD "  - consistency: {}\n  - reward: {method: cora}\n  - optim: {}\n",
+         ":5:5: consistency: missing: model\n"},
+        {HEAD "  - consistency: {model: nowhere}\n  - reward: {method: cora}\n  - optim: {}\n",
+         ":5:26: consistency: model: "},
         {HEAD "  - optim: {kl: 0.1}\n", ":5:17: optim: kl above 0 needs refscore before it\n"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
