@@ -30,7 +30,7 @@ STAGES = {
     "refscore": "",
     "reward": "method: care",
     "force": "program: {base}/force.sh",
-    "optim": "lr: 1.0e-3, ema_every: 2",
+    "optim": "lr: 1.0e-6, ema_every: 2",
 }
 
 
