@@ -6,8 +6,10 @@ BENCHES := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench/*.c))
 $(BUILD)/tests/bench/%: $(BUILD)/tests/bench/%.o $(LIBRARY)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
+$(BUILD)/tests/bench/classifier_bench: $(BUILD)/tests/ops/peak.o
+
 .PHONY: bench soak
-bench: programs $(BENCHES) $(OPS_HARNESS) ## measure operations, one group, a clip, stages, the pipeline; PyTorch too with PEER_PYTHON=...
+bench: programs $(BENCHES) $(OPS_HARNESS) ## measure operations, one group, a clip, a classifier, stages, the pipeline; PyTorch too with PEER_PYTHON=...
 	@BUILD=$(BUILD) PEER_PYTHON=$(PEER_PYTHON) tests/bench/run
 
 soak: programs ## check that no process of a long run grows: SOAK_GROUPS (50,000) groups
