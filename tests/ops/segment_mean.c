@@ -7,6 +7,7 @@
 static struct tensor segment_mean_begins(struct harness *h, int64_t segments, int64_t most, int64_t *rows) {
     struct tensor begins = harness_index(h, segments + 1, 1);
     int32_t *numbers = harness_numbers(h, begins), at = 0;
+    *rows = 0;
     for (int64_t s = 0; s <= segments; s++) {
         numbers[s] = at;
         *rows = at;
