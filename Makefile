@@ -51,7 +51,7 @@ HEADERS      := $(wildcard shared/*/*.h shared/*/*/*.h kernels/*.h kernels/cpu/*
 
 include make/cuda.mk
 
-.PHONY: all programs help reference deps packages test check unit ops e2e slurm-test demo bench parity lint format sanitize fuzz fuzz-smoke install clean compile_commands.json
+.PHONY: all programs help reference deps packages test check unit ops e2e slurm-test demo demo-cora bench parity lint format sanitize fuzz fuzz-smoke install clean compile_commands.json
 .DEFAULT_GOAL := all
 .SECONDARY:
 
@@ -126,6 +126,10 @@ slurm-test: programs ## run a pipeline in a job of two nodes under Slurm, which 
 demo: deps ## train and evaluate a small model from random weights, in minutes, on the CPU
 	@$(MAKE) --no-print-directory programs
 	@BIN=$(BUILD)/bin tools/demo
+
+demo-cora: deps ## train a small model with and without a consistency model, in minutes, on the CPU
+	@$(MAKE) --no-print-directory programs
+	@BIN=$(BUILD)/bin tools/demo-cora
 
 reference: programs ## write REFERENCE.md again from the tables
 	$(BUILD)/bin/caravan reference > REFERENCE.md
