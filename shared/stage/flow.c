@@ -57,6 +57,8 @@ struct flow {
     size_t inbox_count;
     struct group_in_hand *held;
     size_t held_count;
+    struct group_in_hand *finished; // by the last stage; the stage before it is not told yet
+    size_t finished_count;
     int capacity, credits; // groups that the stage could hold; CREDITs that are not answered
     int64_t dropped;
     struct upstream *upstreams;
@@ -105,6 +107,7 @@ void flow_free(struct flow **pointer) {
     outbox_release(&flow->outbox);
     free(flow->inbox);
     free(flow->held);
+    free(flow->finished);
     free(flow->reject);
     free(flow);
     *pointer = NULL;
@@ -129,6 +132,7 @@ void flow_set_issue(struct flow *flow, int64_t issue, int64_t settled) {
     if (issue > flow->issue) {
         flow_clear_inbox(flow);
         for (size_t i = 0; i < flow->held_count; i++) flow->held[i].stale = true;
+        flow->finished_count = 0;
         outbox_release(&flow->outbox);
     }
     flow->issue = issue;
@@ -181,12 +185,18 @@ static bool flow_end_hold(struct flow *flow, int64_t seq, struct group_in_hand *
 
 status flow_finish(struct flow *flow, int64_t seq, struct buf *data) {
     struct group_in_hand ended;
-    if (!flow_end_hold(flow, seq, &ended) || ended.stale || !flow->config->reader_count) {
+    if (!flow_end_hold(flow, seq, &ended) || ended.stale) {
         buf_release(data);
         return OK;
     }
-    flow->announce = true;
-    return outbox_add(&flow->outbox, seq, &ended.origins, data);
+    if (flow->config->reader_count) {
+        flow->announce = true;
+        return outbox_add(&flow->outbox, seq, &ended.origins, data);
+    }
+    buf_release(data);
+    TRY(RESIZE(&flow->finished, flow->finished_count + 1));
+    flow->finished[flow->finished_count++] = ended;
+    return OK;
 }
 
 void flow_forget(struct flow *flow, int64_t seq) {
@@ -539,10 +549,22 @@ static status flow_send_credits(struct flow *flow) {
     return OK;
 }
 
+// Tells the stage before this one, which is the last, of the groups that it has finished. Otherwise a group that was
+// lost twice would wait for ever: it is given to a replica that has no other.
+static status flow_tell_finished(struct flow *flow) {
+    for (size_t i = 0; i < flow->finished_count; i++) {
+        const struct wire_message have = flow_have(flow, flow->finished[i].seq, true);
+        TRY(flow_tell_origins(flow, &have, &flow->finished[i].origins));
+    }
+    flow->finished_count = 0;
+    return OK;
+}
+
 status flow_send_pending(struct flow *flow) {
     const int64_t now = wire_now_ms(flow->wire);
     if (outbox_release_due(&flow->outbox, now)) flow->announce = true;
     TRY(flow_return_orphans(flow));
+    TRY(flow_tell_finished(flow));
     flow->synced = flow->synced || now - flow->opened_at >= SYNC_MS || flow_readers_synced(flow);
     for (struct wire_peer *peer = wire_first_peer(flow->wire, "flow", false); peer; peer = wire_next_peer(peer)) {
         struct upstream *upstream = flow_upstream(peer);

@@ -34,7 +34,7 @@ void flow_set_capacity(struct flow *flow, int capacity);
 bool flow_has(const struct flow *flow);
 
 // The stage has finished a group in hand: keeps its msgpack, which it takes over, for the stages that read from this
-// one. UNAVAILABLE when memory is short.
+// one. If none does, the stage before it is told. UNAVAILABLE when memory is short.
 status flow_finish(struct flow *flow, int64_t seq, struct buf *data);
 
 // A group in hand goes no further; nobody needs it any more.
