@@ -98,9 +98,13 @@ static void supervisor_greet(struct supervisor *supervisor, struct wire_peer *wa
             (void)wire_send(supervisor->wire, watcher, &message, NULL);
 }
 
+static struct wire_message supervisor_end(const struct supervisor *supervisor) {
+    return (struct wire_message){.kind = MESSAGE_END, .code = supervisor->result, .reason = supervisor->reason};
+}
+
 // Says that the run has ended, to all machines and to the clients that watch it.
 static void supervisor_announce(struct supervisor *supervisor) {
-    const struct wire_message end = {.kind = MESSAGE_END, .code = supervisor->result, .reason = supervisor->reason};
+    const struct wire_message end = supervisor_end(supervisor);
     supervisor->announce_time = clock_monotonic();
     supervisor_publish(supervisor, &end, true);
 }
@@ -240,7 +244,10 @@ static status supervisor_on_end(struct supervisor *supervisor, struct wire_peer 
     if (!supervisor->stopping && code == END)
         supervisor_log(supervisor, "%s; the same command resumes the run", message->reason);
     supervisor_stop(supervisor, (status)code, true, message->reason);
-    return OK;
+    if (!other || !supervisor->everywhere || !wire_peer_is_client(peer)) return OK;
+    // This machine's own connection to the other one may be cut, and this machine ends as soon as it has nothing to do.
+    const struct wire_message end = supervisor_end(supervisor);
+    return wire_send(supervisor->wire, peer, &end, NULL);
 }
 
 static status supervisor_on_event(struct supervisor *supervisor, const struct wire_event *event) {
@@ -261,7 +268,7 @@ static status supervisor_on_event(struct supervisor *supervisor, const struct wi
         return OK;
     case WIRE_GONE:
         if (!machine || !wire_peer_is_client(event->peer)) return OK;
-        machine->stopped = event->orderly;
+        if (event->orderly) machine->stopped = true; // an old connection may be found dead later than that
         if (!supervisor->stopping)
             supervisor_log(supervisor, "%s %s; waiting for it", machine->name,
                            event->orderly ? "has stopped" : "is disconnected");
