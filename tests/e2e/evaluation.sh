@@ -33,11 +33,12 @@ END
 chmod +x "$work/answer.sh"
 sed 's/^  - score:.*/  - answer: {program: .\/answer.sh}\n&/' pipelines/eval/seed-bench-r1-L1.yaml >"$work/eval.yaml"
 
-# start NAME OPTION...: starts the evaluation in $work/NAME, with its standard error in $work/err.
+# start NAME OPTION...: starts the evaluation in $work/NAME, with its standard error in $work/err. It can be interrupted,
+# even if these tests run in the background of a shell.
 start() {
     name=$1
     shift
-    "$bin/caravan" run "$work/eval.yaml" --set run="$work/$name" --set model="$work/model" --set source.data="$work/sb/validation.jsonl" \
+    env --default-signal=INT "$bin/caravan" run "$work/eval.yaml" --set run="$work/$name" --set model="$work/model" --set source.data="$work/sb/validation.jsonl" \
         --set source.media_root="$work/sb" --set precision=float32 --set threads=1 --set rollout.max_new_tokens=4 \
         --set frames.min_pixels=3136 --set frames.max_pixels=3136 --set frames.image_max_pixels=3136 "$@" 2>>"$work/err"
 }
