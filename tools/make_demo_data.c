@@ -14,7 +14,7 @@
 #include "shared/media/media_writer.h"
 #include "tools/tools.h"
 
-enum { side = 112, frame_count = 16, rate = 8, kinds = 2, choices = 4 };
+enum { side = 112, frame_count = 16, rate = 8, kinds = 2, choices = 4, most_wordings = 4 };
 
 static const char *const colours[choices] = {"red", "green", "blue", "yellow"};
 static const uint8_t colour_rgb[choices][3] = {{210, 40, 40}, {40, 170, 60}, {50, 80, 220}, {225, 205, 50}};
@@ -29,18 +29,24 @@ struct scene {
 };
 
 struct question {
-    const char *text;
-    const char *reasoning; // without the word and the full stop at its end
+    const char *texts[most_wordings]; // the same question in other words
+    const char *reasoning;            // without the word and the full stop at its end
     const char *const *words;
 };
 
 static const struct question questions[kinds] = {
-    {"What colour is the shape at first?", "At first the shape is", colours},
-    {"What colour does the shape become?", "The shape becomes", colours},
+    {{"What colour is the shape at first?", "At first, what is the colour of the shape?",
+      "Which colour does the shape have at first?", "What is the first colour of the shape?"},
+     "At first the shape is",
+     colours},
+    {{"What colour does the shape become?", "At last, what is the colour of the shape?",
+      "Which colour does the shape have at last?", "What is the last colour of the shape?"},
+     "The shape becomes",
+     colours},
 };
 
 struct make_options {
-    int64_t clips, held_out, examples;
+    int64_t clips, held_out, examples, wordings;
     double wrong_reasoning, wrong_answer;
     int64_t seed;
 };
@@ -65,6 +71,13 @@ static const struct option make_options[] = {
      .default_value = "4800",
      .high = 10000000,
      .help = "number of supervised examples for a warm-up"},
+    {.name = "wordings",
+     .offset = offsetof(struct make_options, wordings),
+     .type = OPTION_INT,
+     .default_value = "1",
+     .low = 1,
+     .high = most_wordings,
+     .help = "wordings of each of the two questions; a clip and an example get one of them"},
     {.name = "wrong_reasoning",
      .offset = offsetof(struct make_options, wrong_reasoning),
      .type = OPTION_NUMBER,
@@ -170,7 +183,8 @@ static status make_add_example(const struct make_options *given, struct buf *out
     char completion[128], reasoning[64];
     struct buf prompt = {0};
     status result;
-    TRY_TO(result, done, buf_printf(&prompt, "%sOptions:\\n", question->text));
+    const char *text = question->texts[rng_below(key, 3, 0, (uint64_t)given->wordings)];
+    TRY_TO(result, done, buf_printf(&prompt, "%sOptions:\\n", text));
     for (int i = 0; i < choices; i++)
         TRY_TO(result, done, buf_printf(&prompt, "%c. %s\\n", 'A' + i, question->words[i]));
     snprintf(reasoning, sizeof reasoning, "%s %s.", question->reasoning, question->words[word]);
@@ -207,18 +221,20 @@ int make_demo_data_main(int argc, char **argv) {
     char *path = path_join(&memory, dir, "clips");
     TRY_TO(result, done, path ? dir_make(path) : fail_oom());
     for (int i = 0; i < given.clips + given.held_out; i++) {
-        struct scene scene = scene_at(rng_key((uint64_t)given.seed + (uint64_t)i, "clip"));
+        const uint64_t key = rng_key((uint64_t)given.seed + (uint64_t)i, "clip");
+        struct scene scene = scene_at(key);
         path = arena_printf(&memory, "%s/clips/%04d.mp4", dir, i);
         TRY_TO(result, done, path ? make_write_clip(path, &scene) : fail_oom());
         // A line of the Video-R1 layout for each question on the clip.
         struct buf *lines = i < given.clips ? &training : &held_out;
         for (int kind = 0; kind < kinds; kind++) {
             const struct question *question = &questions[kind];
+            const char *text = question->texts[rng_below(key, 7, (uint64_t)kind, (uint64_t)given.wordings)];
             TRY_TO(result, done,
                    buf_printf(lines,
                               "{\"problem_id\": %d, \"problem\": \"%s\", \"data_type\": \"video\", "
                               "\"problem_type\": \"multiple choice\", \"options\": [",
-                              i * kinds + kind, question->text));
+                              i * kinds + kind, text));
             for (int k = 0; k < choices; k++)
                 TRY_TO(result, done, buf_printf(lines, "%s\"%c. %s\"", k ? ", " : "", 'A' + k, question->words[k]));
             TRY_TO(result, done,

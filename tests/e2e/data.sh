@@ -29,3 +29,15 @@ expect 65 'empty.jsonl: no samples' data "$work/empty.jsonl"
 expect 65 'none.jsonl' data "$work/none.jsonl"
 expect 64 'format' data "$work/odd.jsonl" --format parquet
 expect 64 'operand' data
+
+# The demo's data: the wordings of the questions change neither what is asked nor the clips.
+make_data 8
+"$bin/caravan" make-demo-data "$work/more" --clips 8 --held-out 1 --examples 64 --wordings 4
+[ "$(grep -o '"problem": "[^"]*"' "$work/data/train.jsonl" | sort -u | wc -l)" = 2 ] || fail "more than two questions"
+[ "$(grep -o '"problem": "[^"]*"' "$work/more/train.jsonl" | sort -u | wc -l)" -gt 4 ] || fail "--wordings has no effect"
+for dir in data more; do
+    sed -E 's/"text": "[^"]*Options|"problem": "[^"]*"//' "$work/$dir"/{train,held-out,warm-up}.jsonl >"$work/$dir/rest"
+done
+cmp "$work/data/rest" "$work/more/rest" && diff -r "$work/data/clips" "$work/more/clips" || fail "--wordings changes more than the wording"
+expect 64 'wordings' "$bin/caravan" make-demo-data "$work/other" --wordings 5
+expect 64 'wordings' "$bin/caravan" make-demo-data "$work/other" --wordings 0
