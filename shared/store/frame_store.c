@@ -139,7 +139,7 @@ static size_t frames_record_size(const struct frames *frames) {
     return size < frames_min_record_size ? frames_min_record_size : size;
 }
 
-static void frames_write_record(const struct frames *frames, uint8_t *out) {
+static void frames_record_write(const struct frames *frames, uint8_t *out) {
     size_t offset = frames_pixels_offset(frames), end = offset + frames_bytes(frames);
     struct frames_record_header header = {
         .version = frames_version,
@@ -161,7 +161,7 @@ static void frames_write_record(const struct frames *frames, uint8_t *out) {
 status frames_to_record(const struct frames *frames, struct buf *out) {
     size_t size = frames_record_size(frames);
     TRY(buf_reserve(out, size));
-    frames_write_record(frames, (uint8_t *)out->data + out->size);
+    frames_record_write(frames, (uint8_t *)out->data + out->size);
     out->size += size;
     out->data[out->size] = 0;
     return OK;
@@ -202,9 +202,9 @@ void frames_view_release(struct frames_view *view) {
 
 // ---- use and eviction ----
 
-static const struct lmdb_val frame_store_total_key = {"bytes", 5};
+static const struct lmdb_val frame_usage_total_key = {"bytes", 5};
 
-static struct frame_order_key frame_store_order_key(int64_t time, const uint8_t key[frame_key_bytes]) {
+static struct frame_order_key frame_usage_order_key(int64_t time, const uint8_t key[frame_key_bytes]) {
     struct frame_order_key order;
     for (int i = 0; i < 8; i++) order.time[i] = (uint8_t)((uint64_t)time >> (56 - 8 * i));
     memcpy(order.key, key, frame_key_bytes);
@@ -212,11 +212,11 @@ static struct frame_order_key frame_store_order_key(int64_t time, const uint8_t 
 }
 
 // Sets *total to the size of all records. A store of an earlier version gets its order of use first.
-static status frame_store_total(struct lmdb_txn *txn, uint64_t *total) {
+static status frame_usage_total(struct lmdb_txn *txn, uint64_t *total) {
     struct lmdb_cursor cursor;
     struct lmdb_val stored;
     *total = 0;
-    TRY(lmdb_txn_get(txn, DBI_TOTAL, frame_store_total_key, &stored));
+    TRY(lmdb_txn_get(txn, DBI_TOTAL, frame_usage_total_key, &stored));
     if (stored.data && stored.size == sizeof *total) {
         memcpy(total, stored.data, sizeof *total);
         return OK;
@@ -229,31 +229,31 @@ static status frame_store_total(struct lmdb_txn *txn, uint64_t *total) {
             break;
         }
         memcpy(&usage, cursor.value.data, sizeof usage);
-        const struct frame_order_key order = frame_store_order_key(usage.time, cursor.key.data);
+        const struct frame_order_key order = frame_usage_order_key(usage.time, cursor.key.data);
         *total += usage.bytes;
         result = lmdb_txn_put(txn, DBI_ORDER, (struct lmdb_val){&order, sizeof order}, (struct lmdb_val){"", 0});
         if (result == OK) result = lmdb_cursor_next(&cursor);
     }
     lmdb_cursor_release(&cursor);
     TRY(result);
-    return lmdb_txn_put(txn, DBI_TOTAL, frame_store_total_key, (struct lmdb_val){total, sizeof *total});
+    return lmdb_txn_put(txn, DBI_TOTAL, frame_usage_total_key, (struct lmdb_val){total, sizeof *total});
 }
 
 // Sets the usage of a record, its place in the order and the total; bytes 0: there is none any more. only_existing:
 // nothing is done for a record that was evicted.
-static status frame_store_set_usage(struct lmdb_txn *txn, const uint8_t key[frame_key_bytes], struct frame_usage usage,
-                                    bool only_existing) {
+static status frame_usage_set(struct lmdb_txn *txn, const uint8_t key[frame_key_bytes], struct frame_usage usage,
+                              bool only_existing) {
     struct frame_usage before = {0};
     struct lmdb_val stored;
     uint64_t total;
-    TRY(frame_store_total(txn, &total));
+    TRY(frame_usage_total(txn, &total));
     TRY(lmdb_txn_get(txn, DBI_USED, frame_key_val(key), &stored));
     if (stored.data && stored.size == sizeof before) memcpy(&before, stored.data, sizeof before);
     if (only_existing && !before.bytes) return OK;
     if (only_existing) usage.bytes = before.bytes;
     if (usage.bytes && usage.time < before.time) usage.time = before.time;
-    const struct frame_order_key old = frame_store_order_key(before.time, key),
-                                 new = frame_store_order_key(usage.time, key);
+    const struct frame_order_key old = frame_usage_order_key(before.time, key),
+                                 new = frame_usage_order_key(usage.time, key);
     if (before.bytes) TRY(lmdb_txn_del(txn, DBI_ORDER, (struct lmdb_val){&old, sizeof old}, NULL));
     if (usage.bytes) {
         TRY(lmdb_txn_put(txn, DBI_ORDER, (struct lmdb_val){&new, sizeof new}, (struct lmdb_val){"", 0}));
@@ -262,24 +262,24 @@ static status frame_store_set_usage(struct lmdb_txn *txn, const uint8_t key[fram
         TRY(lmdb_txn_del(txn, DBI_USED, frame_key_val(key), NULL));
     }
     total = total - before.bytes + usage.bytes;
-    return lmdb_txn_put(txn, DBI_TOTAL, frame_store_total_key, (struct lmdb_val){&total, sizeof total});
+    return lmdb_txn_put(txn, DBI_TOTAL, frame_usage_total_key, (struct lmdb_val){&total, sizeof total});
 }
 
-// Evicts the least recently used records until `bytes` more fit the limit.
-static status frame_store_make_room(const struct frame_store *store, struct lmdb_txn *txn, uint64_t bytes) {
+// Evicts the least recently used records until `bytes` more fit `limit`.
+static status frame_usage_make_room(struct lmdb_txn *txn, uint64_t limit, uint64_t bytes) {
     uint64_t total;
     for (;;) {
         struct frame_order_key oldest;
         struct lmdb_cursor cursor;
-        TRY(frame_store_total(txn, &total));
-        if (total == 0 || total + bytes <= store->limit) return OK;
+        TRY(frame_usage_total(txn, &total));
+        if (total == 0 || total + bytes <= limit) return OK;
         status result = lmdb_cursor_init(&cursor, txn, DBI_ORDER, (struct lmdb_val){0});
         if (result == OK && cursor.key.size != sizeof oldest) result = fail(DATAERR, "the frame store is damaged");
         if (result == OK) memcpy(&oldest, cursor.key.data, sizeof oldest);
         lmdb_cursor_release(&cursor);
         TRY(result);
         TRY(lmdb_txn_del(txn, DBI_FRAMES, frame_key_val(oldest.key), NULL));
-        TRY(frame_store_set_usage(txn, oldest.key, (struct frame_usage){0}, false));
+        TRY(frame_usage_set(txn, oldest.key, (struct frame_usage){0}, false));
     }
 }
 
@@ -295,7 +295,7 @@ static status frame_store_write_pending(const struct frame_store *store, struct 
             TRY(lmdb_txn_put(txn, DBI_FILES, key, value));
             continue;
         }
-        TRY(frame_store_set_usage(txn, pending->key, (struct frame_usage){.time = pending->used}, true));
+        TRY(frame_usage_set(txn, pending->key, (struct frame_usage){.time = pending->used}, true));
     }
     return OK;
 }
@@ -428,11 +428,11 @@ status frame_store_put(struct frame_store *store, const char *key, const struct 
         usage.time = clock_realtime_ns();
         if (result == OK) result = lmdb_txn_get(txn, DBI_FRAMES, frame_key_val(bytes), &stored);
         bool valid = stored.data && frames_from_record(&stored_frames, stored.data, stored.size) == OK;
-        if (result == OK && !valid && store->limit) result = frame_store_make_room(store, txn, usage.bytes);
+        if (result == OK && !valid && store->limit) result = frame_usage_make_room(txn, store->limit, usage.bytes);
         if (result == OK && !valid)
             result = lmdb_txn_reserve(txn, DBI_FRAMES, frame_key_val(bytes), usage.bytes, &record);
-        if (result == OK && !valid) frames_write_record(frames, record);
-        if (result == OK) result = frame_store_set_usage(txn, bytes, usage, false);
+        if (result == OK && !valid) frames_record_write(frames, record);
+        if (result == OK) result = frame_usage_set(txn, bytes, usage, false);
     } while (lmdb_txn_commit(&txn, &result));
     if (result == OK) store->pending_count = 0;
     pthread_mutex_unlock(&store->lock);
@@ -479,7 +479,7 @@ status frame_store_evict(struct frame_store *store, const char *key, bool *found
     do {
         result = lmdb_txn_begin_write(store->env, &txn);
         if (result == OK) result = lmdb_txn_del(txn, DBI_FRAMES, frame_key_val(bytes), found);
-        if (result == OK) result = frame_store_set_usage(txn, bytes, (struct frame_usage){0}, false);
+        if (result == OK) result = frame_usage_set(txn, bytes, (struct frame_usage){0}, false);
     } while (lmdb_txn_commit(&txn, &result));
     return result;
 }
