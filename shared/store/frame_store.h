@@ -11,30 +11,7 @@
 
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
-
-enum { frame_key_bytes = 16, frame_key_size = 2 * frame_key_bytes + 1 }; // the size counts the NUL
-
-// Writes the hash as a key.
-void frame_key_print(char key[frame_key_size], const uint8_t hash[frame_key_bytes]);
-
-// The frames of one image (count 1, no timestamps) or video.
-struct frames {
-    bool video;
-    int count, height, width;
-    double seconds_per_grid;  // of a video: two frames at the sampled rate; NaN for an image
-    const double *timestamps; // [count] seconds from the video's first frame; NULL for an image
-    const uint8_t *pixels;    // [count, height, width, RGB]
-};
-
-// Returns the size of the pixels in bytes.
-size_t frames_bytes(const struct frames *frames);
-
-// Appends the record as it is stored and sent: header, timestamps, pixels. UNAVAILABLE when memory is short.
-status frames_to_record(const struct frames *frames, struct buf *out);
-
-// *frames = the record's, pointing into `record`, which is aligned to 8 bytes. DATAERR when it is not a complete record
-// of this version.
-status frames_from_record(struct frames *frames, const void *record, size_t size);
+#include "shared/store/frames_record.h"
 
 struct frame_store;
 
