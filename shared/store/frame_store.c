@@ -1,5 +1,5 @@
-// The store of frames on LMDB. Its databases: the records; the time of their last use; the records in the order of
-// last use, for eviction; their total size; the hashes of files; which file each record was decoded from.
+// The store of frames on LMDB. Its databases: the records; their last use (frame_usage.h); the hashes of files; which
+// file each record was decoded from.
 //
 // The surprise: a read also has to write, namely the time of use. Such small writes are collected in memory and written
 // with the next put, so that readers do not wait for the writer's lock.
@@ -14,25 +14,13 @@
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
+#include "shared/store/frame_usage.h"
 #include "shared/store/lmdb_env.h"
 
-enum { DBI_FRAMES, DBI_USED, DBI_FILES, DBI_ORDER, DBI_TOTAL, DBI_ORIGINS };
 static const char *const frame_store_dbis[] = {"frames", "used", "files", "order", "total", "origins", NULL};
 static const char *const frame_store_read_dbis[] = {"frames", "used", "files", NULL}; // what every version has
 
 enum { frame_store_max_pending = 256 };
-
-// The value of DBI_USED.
-struct frame_usage {
-    int64_t time; // of the last use, nanoseconds since 1970
-    uint64_t bytes;
-};
-
-// The key of DBI_ORDER, whose values are empty: sorted by time.
-struct frame_order_key {
-    uint8_t time[8]; // big-endian
-    uint8_t key[frame_key_bytes];
-};
 
 // The fixed part of a value of DBI_ORIGINS; the path follows, with its NUL.
 struct frame_origin_record {
@@ -47,8 +35,6 @@ struct remembered_hash {
 };
 
 // These are stored as they are in memory.
-static_assert(sizeof(struct frame_usage) == 16, "the usage is a format on disk");
-static_assert(sizeof(struct frame_order_key) == 24, "the key of a record's use is a format on disk");
 static_assert(sizeof(struct frame_origin_record) == 32, "the origin is a format on disk");
 static_assert(sizeof(struct remembered_hash) == 56, "the hash of a file is a format on disk");
 
@@ -82,95 +68,6 @@ static void frame_store_path_key(uint8_t out[frame_key_bytes], const char *path)
     static_assert(sizeof canonical.digest == frame_key_bytes, "a path's hash is a key");
     XXH128_canonicalFromHash(&canonical, XXH3_128bits(path, strlen(path)));
     memcpy(out, canonical.digest, frame_key_bytes);
-}
-
-void frames_view_release(struct frames_view *view) {
-    lmdb_txn_end(&view->txn);
-    free(view->owned);
-    *view = (struct frames_view){0};
-}
-
-// ---- use and eviction ----
-
-static const struct lmdb_val frame_usage_total_key = {"bytes", 5};
-
-static struct frame_order_key frame_usage_order_key(int64_t time, const uint8_t key[frame_key_bytes]) {
-    struct frame_order_key order;
-    for (int i = 0; i < 8; i++) order.time[i] = (uint8_t)((uint64_t)time >> (56 - 8 * i));
-    memcpy(order.key, key, frame_key_bytes);
-    return order;
-}
-
-// Sets *total to the size of all records. A store of an earlier version gets its order of use first.
-static status frame_usage_total(struct lmdb_txn *txn, uint64_t *total) {
-    struct lmdb_cursor cursor;
-    struct lmdb_val stored;
-    *total = 0;
-    TRY(lmdb_txn_get(txn, DBI_TOTAL, frame_usage_total_key, &stored));
-    if (stored.data && stored.size == sizeof *total) {
-        memcpy(total, stored.data, sizeof *total);
-        return OK;
-    }
-    status result = lmdb_cursor_init(&cursor, txn, DBI_USED, (struct lmdb_val){0});
-    while (result == OK && cursor.key.data) {
-        struct frame_usage usage;
-        if (cursor.key.size != frame_key_bytes || cursor.value.size != sizeof usage) {
-            result = fail(DATAERR, "the frame store is damaged");
-            break;
-        }
-        memcpy(&usage, cursor.value.data, sizeof usage);
-        const struct frame_order_key order = frame_usage_order_key(usage.time, cursor.key.data);
-        *total += usage.bytes;
-        result = lmdb_txn_put(txn, DBI_ORDER, (struct lmdb_val){&order, sizeof order}, (struct lmdb_val){"", 0});
-        if (result == OK) result = lmdb_cursor_next(&cursor);
-    }
-    lmdb_cursor_release(&cursor);
-    TRY(result);
-    return lmdb_txn_put(txn, DBI_TOTAL, frame_usage_total_key, (struct lmdb_val){total, sizeof *total});
-}
-
-// Sets the usage of a record, its place in the order and the total; bytes 0: there is none any more. only_existing:
-// nothing is done for a record that was evicted.
-static status frame_usage_set(struct lmdb_txn *txn, const uint8_t key[frame_key_bytes], struct frame_usage usage,
-                              bool only_existing) {
-    struct frame_usage before = {0};
-    struct lmdb_val stored;
-    uint64_t total;
-    TRY(frame_usage_total(txn, &total));
-    TRY(lmdb_txn_get(txn, DBI_USED, frame_key_val(key), &stored));
-    if (stored.data && stored.size == sizeof before) memcpy(&before, stored.data, sizeof before);
-    if (only_existing && !before.bytes) return OK;
-    if (only_existing) usage.bytes = before.bytes;
-    if (usage.bytes && usage.time < before.time) usage.time = before.time;
-    const struct frame_order_key old = frame_usage_order_key(before.time, key),
-                                 new = frame_usage_order_key(usage.time, key);
-    if (before.bytes) TRY(lmdb_txn_del(txn, DBI_ORDER, (struct lmdb_val){&old, sizeof old}, NULL));
-    if (usage.bytes) {
-        TRY(lmdb_txn_put(txn, DBI_ORDER, (struct lmdb_val){&new, sizeof new}, (struct lmdb_val){"", 0}));
-        TRY(lmdb_txn_put(txn, DBI_USED, frame_key_val(key), (struct lmdb_val){&usage, sizeof usage}));
-    } else {
-        TRY(lmdb_txn_del(txn, DBI_USED, frame_key_val(key), NULL));
-    }
-    total = total - before.bytes + usage.bytes;
-    return lmdb_txn_put(txn, DBI_TOTAL, frame_usage_total_key, (struct lmdb_val){&total, sizeof total});
-}
-
-// Evicts the least recently used records until `bytes` more fit `limit`.
-static status frame_usage_make_room(struct lmdb_txn *txn, uint64_t limit, uint64_t bytes) {
-    uint64_t total;
-    for (;;) {
-        struct frame_order_key oldest;
-        struct lmdb_cursor cursor;
-        TRY(frame_usage_total(txn, &total));
-        if (total == 0 || total + bytes <= limit) return OK;
-        status result = lmdb_cursor_init(&cursor, txn, DBI_ORDER, (struct lmdb_val){0});
-        if (result == OK && cursor.key.size != sizeof oldest) result = fail(DATAERR, "the frame store is damaged");
-        if (result == OK) memcpy(&oldest, cursor.key.data, sizeof oldest);
-        lmdb_cursor_release(&cursor);
-        TRY(result);
-        TRY(lmdb_txn_del(txn, DBI_FRAMES, frame_key_val(oldest.key), NULL));
-        TRY(frame_usage_set(txn, oldest.key, (struct frame_usage){0}, false));
-    }
 }
 
 // ---- pending writes ----
@@ -257,6 +154,12 @@ void frame_store_close(struct frame_store **out) {
     pthread_mutex_destroy(&store->lock);
     free(store);
     *out = NULL;
+}
+
+void frames_view_release(struct frames_view *view) {
+    lmdb_txn_end(&view->txn);
+    free(view->owned);
+    *view = (struct frames_view){0};
 }
 
 status frame_store_get(struct frame_store *store, const char *key, struct frames_view *view, bool *found) {

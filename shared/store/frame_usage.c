@@ -1,0 +1,94 @@
+// Three databases go together: the usage of each record, the records in the order of last use, and their total size.
+#include "shared/store/frame_usage.h"
+
+#include <assert.h>
+#include <string.h>
+
+// The key of DBI_ORDER, whose values are empty: sorted by time.
+struct frame_order_key {
+    uint8_t time[8]; // big-endian
+    uint8_t key[frame_key_bytes];
+};
+
+// These are stored as they are in memory.
+static_assert(sizeof(struct frame_usage) == 16, "the usage is a format on disk");
+static_assert(sizeof(struct frame_order_key) == 24, "the key of a record's use is a format on disk");
+
+static const struct lmdb_val frame_usage_total_key = {"bytes", 5};
+
+static struct frame_order_key frame_usage_order_key(int64_t time, const uint8_t key[frame_key_bytes]) {
+    struct frame_order_key order;
+    for (int i = 0; i < 8; i++) order.time[i] = (uint8_t)((uint64_t)time >> (56 - 8 * i));
+    memcpy(order.key, key, frame_key_bytes);
+    return order;
+}
+
+// Sets *total to the size of all records. A store of an earlier version gets its order of use first.
+static status frame_usage_total(struct lmdb_txn *txn, uint64_t *total) {
+    struct lmdb_cursor cursor;
+    struct lmdb_val stored;
+    *total = 0;
+    TRY(lmdb_txn_get(txn, DBI_TOTAL, frame_usage_total_key, &stored));
+    if (stored.data && stored.size == sizeof *total) {
+        memcpy(total, stored.data, sizeof *total);
+        return OK;
+    }
+    status result = lmdb_cursor_init(&cursor, txn, DBI_USED, (struct lmdb_val){0});
+    while (result == OK && cursor.key.data) {
+        struct frame_usage usage;
+        if (cursor.key.size != frame_key_bytes || cursor.value.size != sizeof usage) {
+            result = fail(DATAERR, "the frame store is damaged");
+            break;
+        }
+        memcpy(&usage, cursor.value.data, sizeof usage);
+        const struct frame_order_key order = frame_usage_order_key(usage.time, cursor.key.data);
+        *total += usage.bytes;
+        result = lmdb_txn_put(txn, DBI_ORDER, (struct lmdb_val){&order, sizeof order}, (struct lmdb_val){"", 0});
+        if (result == OK) result = lmdb_cursor_next(&cursor);
+    }
+    lmdb_cursor_release(&cursor);
+    TRY(result);
+    return lmdb_txn_put(txn, DBI_TOTAL, frame_usage_total_key, (struct lmdb_val){total, sizeof *total});
+}
+
+status frame_usage_set(struct lmdb_txn *txn, const uint8_t key[frame_key_bytes], struct frame_usage usage,
+                       bool only_existing) {
+    const struct lmdb_val id = {key, frame_key_bytes};
+    struct frame_usage before = {0};
+    struct lmdb_val stored;
+    uint64_t total;
+    TRY(frame_usage_total(txn, &total));
+    TRY(lmdb_txn_get(txn, DBI_USED, id, &stored));
+    if (stored.data && stored.size == sizeof before) memcpy(&before, stored.data, sizeof before);
+    if (only_existing && !before.bytes) return OK;
+    if (only_existing) usage.bytes = before.bytes;
+    if (usage.bytes && usage.time < before.time) usage.time = before.time;
+    const struct frame_order_key old = frame_usage_order_key(before.time, key),
+                                 new = frame_usage_order_key(usage.time, key);
+    if (before.bytes) TRY(lmdb_txn_del(txn, DBI_ORDER, (struct lmdb_val){&old, sizeof old}, NULL));
+    if (usage.bytes) {
+        TRY(lmdb_txn_put(txn, DBI_ORDER, (struct lmdb_val){&new, sizeof new}, (struct lmdb_val){"", 0}));
+        TRY(lmdb_txn_put(txn, DBI_USED, id, (struct lmdb_val){&usage, sizeof usage}));
+    } else {
+        TRY(lmdb_txn_del(txn, DBI_USED, id, NULL));
+    }
+    total = total - before.bytes + usage.bytes;
+    return lmdb_txn_put(txn, DBI_TOTAL, frame_usage_total_key, (struct lmdb_val){&total, sizeof total});
+}
+
+status frame_usage_make_room(struct lmdb_txn *txn, uint64_t limit, uint64_t bytes) {
+    uint64_t total;
+    for (;;) {
+        struct frame_order_key oldest;
+        struct lmdb_cursor cursor;
+        TRY(frame_usage_total(txn, &total));
+        if (total == 0 || total + bytes <= limit) return OK;
+        status result = lmdb_cursor_init(&cursor, txn, DBI_ORDER, (struct lmdb_val){0});
+        if (result == OK && cursor.key.size != sizeof oldest) result = fail(DATAERR, "the frame store is damaged");
+        if (result == OK) memcpy(&oldest, cursor.key.data, sizeof oldest);
+        lmdb_cursor_release(&cursor);
+        TRY(result);
+        TRY(lmdb_txn_del(txn, DBI_FRAMES, (struct lmdb_val){oldest.key, sizeof oldest.key}, NULL));
+        TRY(frame_usage_set(txn, oldest.key, (struct frame_usage){0}, false));
+    }
+}
