@@ -12,6 +12,7 @@
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/store/lmdb_env.h"
+#include "shared/store/lmdb_file_system.h"
 
 enum { ledger_format = 1, DBI_META = 0, DBI_ENTRIES = 1, ledger_key_size = 8 };
 static const char *const ledger_dbis[] = {"meta", "orders", NULL}; // names on disk

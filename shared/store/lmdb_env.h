@@ -39,15 +39,6 @@ struct lmdb_options {
 status lmdb_env_open(struct lmdb_env **out, const char *path, const char *const *names,
                      const struct lmdb_options *options);
 
-// Returns the name of the network file system that the directory is on; NULL when it is local, unknown or cannot be
-// read. LMDB's processes share memory through the lock file, so on a network file system two machines would write the
-// same pages.
-const char *lmdb_network_file_system(const char *directory);
-
-// Whether a line of /proc/self/mountinfo is the overlay file system with this device number; `upper` then gets the
-// directory that has what is written to it. Declared for tests.
-bool lmdb_overlay_upper(const char *line, unsigned device_major, unsigned device_minor, char *upper, size_t size);
-
 // Closes and frees; sets *env to NULL. Every transaction must have ended. NULL is fine.
 void lmdb_env_close(struct lmdb_env **env);
 

@@ -11,6 +11,7 @@
 
 #include "shared/base/file.h"
 #include "shared/store/lmdb_env.h"
+#include "shared/store/lmdb_file_system.h"
 
 enum { DBI_A, DBI_B };
 static const char *const names[] = {"a", "b", NULL};
