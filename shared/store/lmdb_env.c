@@ -25,8 +25,8 @@ enum { lmdb_remap_txns = 256 };           // after so many transactions the file
 static const size_t lmdb_default_mapsize = (size_t)1 << 40, lmdb_min_mapsize = (size_t)1 << 30;
 
 // LMDB forbids opening a file twice in a process, so all handles to a file share one of these.
-struct shared_env {
-    struct shared_env *next;
+struct lmdb_file {
+    struct lmdb_file *next;
     MDB_env *mdb;
     char *path;
     dev_t device;
@@ -41,7 +41,7 @@ struct shared_env {
 };
 
 struct lmdb_env {
-    struct shared_env *shared;
+    struct lmdb_file *file;
     MDB_dbi dbis[lmdb_max_dbis];
     int dbi_count;
 };
@@ -53,7 +53,8 @@ struct lmdb_txn {
 };
 
 static pthread_mutex_t lmdb_registry_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct shared_env *lmdb_registry;
+static struct lmdb_file *lmdb_registry;
+static pthread_mutex_t lmdb_dbi_lock = PTHREAD_MUTEX_INITIALIZER; // LMDB opens databases in one thread at a time
 
 static status lmdb_fail(const char *path, int code, const char *what) {
     struct statvfs disk;
@@ -106,22 +107,22 @@ static int lmdb_open(MDB_env **out, char *path, const struct lmdb_options *optio
     return code;
 }
 
-static void lmdb_free_shared(struct shared_env *shared) {
-    if (shared->mdb) mdb_env_close(shared->mdb);
-    pthread_cond_destroy(&shared->txn_ended);
-    pthread_mutex_destroy(&shared->lock);
-    free(shared->path);
-    free(shared);
+static void lmdb_file_free(struct lmdb_file *file) {
+    if (file->mdb) mdb_env_close(file->mdb);
+    pthread_cond_destroy(&file->txn_ended);
+    pthread_mutex_destroy(&file->lock);
+    free(file->path);
+    free(file);
 }
 
 // Opens the file, which this process has not opened yet, with one reference. Under lmdb_registry_lock.
-static status lmdb_open_shared(struct shared_env **out, const char *path, const struct lmdb_options *options) {
-    struct shared_env *shared;
+static status lmdb_file_open(struct lmdb_file **out, const char *path, const struct lmdb_options *options) {
+    struct lmdb_file *file;
     status result = OK;
     *out = NULL;
-    TRY(NEW(&shared, 1));
-    pthread_mutex_init(&shared->lock, NULL);
-    cond_init_monotonic(&shared->txn_ended);
+    TRY(NEW(&file, 1));
+    pthread_mutex_init(&file->lock, NULL);
+    cond_init_monotonic(&file->txn_ended);
     char lock_path[4200];
     if (snprintf(lock_path, sizeof lock_path, "%s-lock", path) >= (int)sizeof lock_path)
         TRY_TO(result, failure, fail(DATAERR, "%s: the path is too long", path));
@@ -131,116 +132,154 @@ static status lmdb_open_shared(struct shared_env **out, const char *path, const 
         if (fd < 0) TRY_TO(result, failure, fail(UNAVAILABLE, "%s: %s", lock_path, strerror(errno)));
         TRY_TO(result, failure, lmdb_allocate(fd, lmdb_lock_file_size, path));
     }
-    shared->path = strdup(path);
-    if (!shared->path) TRY_TO(result, failure, fail_oom());
+    file->path = strdup(path);
+    if (!file->path) TRY_TO(result, failure, fail_oom());
     size_t mapsize = options->mapsize ? options->mapsize : lmdb_default_mapsize;
-    int code = lmdb_open(&shared->mdb, shared->path, options, mapsize);
+    int code = lmdb_open(&file->mdb, file->path, options, mapsize);
     // A process that was killed while it made the lock file leaves it empty, and LMDB makes it only when no other
     // process has it open: perhaps others try this now, too.
     for (int tries = 0; code == MDB_INVALID && tries < lmdb_open_tries; tries++)
-        code = lmdb_open(&shared->mdb, shared->path, options, mapsize);
+        code = lmdb_open(&file->mdb, file->path, options, mapsize);
     while (code == ENOMEM && mapsize > lmdb_min_mapsize)
-        code = lmdb_open(&shared->mdb, shared->path, options, mapsize /= 2);
+        code = lmdb_open(&file->mdb, file->path, options, mapsize /= 2);
     if (code) TRY_TO(result, failure, lmdb_fail(path, code, "cannot open"));
-    struct stat file;
-    if (stat(path, &file)) TRY_TO(result, failure, fail(UNAVAILABLE, "%s: %s", path, strerror(errno)));
-    shared->device = file.st_dev;
-    shared->inode = file.st_ino;
-    shared->read_only = options->read_only;
+    struct stat info;
+    if (stat(path, &info)) TRY_TO(result, failure, fail(UNAVAILABLE, "%s: %s", path, strerror(errno)));
+    file->device = info.st_dev;
+    file->inode = info.st_ino;
+    file->read_only = options->read_only;
     // Reading a page that was cut off would be a fatal signal; as zeros LMDB finds it out. LMDB's own files may be
     // shorter than their last page, too, where the last pages were never used.
-    MDB_envinfo info;
+    MDB_envinfo map;
     MDB_stat pages;
-    mdb_env_info(shared->mdb, &info);
-    mdb_env_stat(shared->mdb, &pages);
-    off_t size = (off_t)((info.me_last_pgno + 1) * pages.ms_psize);
-    int fd = file.st_size < size ? open(path, O_WRONLY | O_CLOEXEC) : -1;
+    mdb_env_info(file->mdb, &map);
+    mdb_env_stat(file->mdb, &pages);
+    off_t size = (off_t)((map.me_last_pgno + 1) * pages.ms_psize);
+    int fd = info.st_size < size ? open(path, O_WRONLY | O_CLOEXEC) : -1;
     if (fd >= 0) TRY_TO(result, failure, lmdb_allocate(fd, size, path));
-    mdb_reader_check(shared->mdb, &(int){0});
-    shared->refs = 1;
-    shared->next = lmdb_registry;
-    *out = lmdb_registry = shared;
+    mdb_reader_check(file->mdb, &(int){0});
+    file->refs = 1;
+    file->next = lmdb_registry;
+    *out = lmdb_registry = file;
     return OK;
 failure:
-    lmdb_free_shared(shared);
+    lmdb_file_free(file);
     return result;
+}
+
+static status lmdb_file_acquire(struct lmdb_file **out, const char *path, const struct lmdb_options *options) {
+    struct stat info;
+    status result = OK;
+    *out = NULL;
+    pthread_mutex_lock(&lmdb_registry_lock);
+    bool exists = stat(path, &info) == 0;
+    struct lmdb_file *file = exists ? lmdb_registry : NULL;
+    while (file && (file->device != info.st_dev || file->inode != info.st_ino)) file = file->next;
+    if (!exists && options->read_only) {
+        result = fail(DATAERR, "%s: %s", path, strerror(errno));
+    } else if (!file) {
+        result = lmdb_file_open(&file, path, options);
+    } else if (file->read_only && !options->read_only) {
+        result = fail(BUG, "%s: already open for reading only", path);
+    } else {
+        file->refs++;
+    }
+    pthread_mutex_unlock(&lmdb_registry_lock);
+    if (result == OK) *out = file;
+    return result;
+}
+
+static void lmdb_file_release(struct lmdb_file **out) {
+    struct lmdb_file *file = *out;
+    *out = NULL;
+    if (!file) return;
+    pthread_mutex_lock(&lmdb_registry_lock);
+    assert(file->refs > 0);
+    if (--file->refs == 0) {
+        assert(file->txn_count == 0);
+        struct lmdb_file **link = &lmdb_registry;
+        while (*link != file) link = &(*link)->next;
+        *link = file->next;
+        lmdb_file_free(file);
+    }
+    pthread_mutex_unlock(&lmdb_registry_lock);
 }
 
 // ---- the map ----
 
 // Resizes the map (0: to the size that another process gave it), once this process has no open transaction.
-static status lmdb_set_mapsize(struct shared_env *shared, size_t size) {
+static status lmdb_set_mapsize(struct lmdb_file *file, size_t size) {
     double deadline = clock_monotonic() + lmdb_grow_seconds;
     status result = OK;
     bool waiting = true;
-    pthread_mutex_lock(&shared->lock);
-    while (shared->txn_count && waiting) waiting = cond_wait_until(&shared->txn_ended, &shared->lock, deadline);
-    if (shared->txn_count) {
-        result = fail(UNAVAILABLE, "%s: the map must grow, but this program has %d open read transactions",
-                      shared->path, shared->txn_count);
+    pthread_mutex_lock(&file->lock);
+    while (file->txn_count && waiting) waiting = cond_wait_until(&file->txn_ended, &file->lock, deadline);
+    if (file->txn_count) {
+        result = fail(UNAVAILABLE, "%s: the map must grow, but this program has %d open read transactions", file->path,
+                      file->txn_count);
     } else {
-        int code = mdb_env_set_mapsize(shared->mdb, size);
-        if (code) result = lmdb_fail(shared->path, code, "cannot grow");
+        int code = mdb_env_set_mapsize(file->mdb, size);
+        if (code) result = lmdb_fail(file->path, code, "cannot grow");
     }
-    pthread_mutex_unlock(&shared->lock);
+    pthread_mutex_unlock(&file->lock);
     return result;
 }
 
 // Returns the size of this process's map. Under the lock, because mdb_env_info reads the map, which another thread may
 // be mapping again.
-static size_t lmdb_mapsize(struct shared_env *shared) {
+static size_t lmdb_mapsize(struct lmdb_file *file) {
     MDB_envinfo info;
-    pthread_mutex_lock(&shared->lock);
-    mdb_env_info(shared->mdb, &info);
-    pthread_mutex_unlock(&shared->lock);
+    pthread_mutex_lock(&file->lock);
+    mdb_env_info(file->mdb, &info);
+    pthread_mutex_unlock(&file->lock);
     return info.me_mapsize;
 }
 
 // Counts a transaction that begins (1) or has ended (-1). Every lmdb_remap_txns transactions the file is mapped again:
 // the pages that were read would otherwise count as this process's resident memory for as long as it runs.
-static void lmdb_count_txn(struct shared_env *shared, int change) {
-    pthread_mutex_lock(&shared->lock);
-    shared->txn_count += change;
-    assert(shared->txn_count >= 0);
-    if (change < 0) shared->ended++;
-    if (shared->txn_count == 0 && shared->ended >= lmdb_remap_txns) {
+static void lmdb_count_txn(struct lmdb_file *file, int change) {
+    pthread_mutex_lock(&file->lock);
+    file->txn_count += change;
+    assert(file->txn_count >= 0);
+    if (change < 0) file->ended++;
+    if (file->txn_count == 0 && file->ended >= lmdb_remap_txns) {
         MDB_envinfo info;
-        mdb_env_info(shared->mdb, &info);
-        shared->map_error = mdb_env_set_mapsize(shared->mdb, info.me_mapsize);
-        shared->ended = 0;
+        mdb_env_info(file->mdb, &info);
+        file->map_error = mdb_env_set_mapsize(file->mdb, info.me_mapsize);
+        file->ended = 0;
     }
-    if (shared->txn_count == 0) pthread_cond_broadcast(&shared->txn_ended);
-    pthread_mutex_unlock(&shared->lock);
+    if (file->txn_count == 0) pthread_cond_broadcast(&file->txn_ended);
+    pthread_mutex_unlock(&file->lock);
 }
 
 // ---- transactions ----
 
 static status lmdb_begin(struct lmdb_env *env, unsigned flags, struct lmdb_txn **out) {
     enum { max_attempts = 8 };
-    struct shared_env *shared = env->shared;
+    struct lmdb_file *file = env->file;
     struct lmdb_txn *txn;
     *out = NULL;
     TRY(NEW(&txn, 1));
     txn->env = env;
     status result = OK;
     for (int attempt = 0; attempt < max_attempts && result == OK; attempt++) {
-        lmdb_count_txn(shared, 1);
-        int code = shared->map_error ? shared->map_error : mdb_txn_begin(shared->mdb, NULL, flags, &txn->mdb);
+        lmdb_count_txn(file, 1);
+        int code = file->map_error ? file->map_error : mdb_txn_begin(file->mdb, NULL, flags, &txn->mdb);
         if (code == 0) {
             *out = txn;
             return OK;
         }
-        lmdb_count_txn(shared, -1);
+        lmdb_count_txn(file, -1);
         if (code == MDB_MAP_RESIZED) {
-            result = lmdb_set_mapsize(shared, 0);
+            result = lmdb_set_mapsize(file, 0);
         } else if (code == MDB_READERS_FULL && attempt == 0) {
-            mdb_reader_check(shared->mdb, &(int){0});
+            mdb_reader_check(file->mdb, &(int){0});
         } else {
-            result = lmdb_fail(shared->path, code, "cannot begin a transaction");
+            result = lmdb_fail(file->path, code, "cannot begin a transaction");
         }
     }
     free(txn);
-    return result != OK ? result : fail(UNAVAILABLE, "%s: other processes keep resizing its map", shared->path);
+    return result != OK ? result : fail(UNAVAILABLE, "%s: other processes keep resizing its map", file->path);
 }
 
 status lmdb_txn_begin_read(struct lmdb_env *env, struct lmdb_txn **out) {
@@ -248,7 +287,7 @@ status lmdb_txn_begin_read(struct lmdb_env *env, struct lmdb_txn **out) {
 }
 
 status lmdb_txn_begin_write(struct lmdb_env *env, struct lmdb_txn **out) {
-    return lmdb_begin(env, env->shared->read_only ? MDB_RDONLY : 0, out);
+    return lmdb_begin(env, env->file->read_only ? MDB_RDONLY : 0, out);
 }
 
 bool lmdb_txn_commit(struct lmdb_txn **txn, status *result) {
@@ -256,26 +295,26 @@ bool lmdb_txn_commit(struct lmdb_txn **txn, status *result) {
         assert(*result != OK);
         return false;
     }
-    struct shared_env *shared = (*txn)->env->shared;
+    struct lmdb_file *file = (*txn)->env->file;
     bool map_full = (*txn)->map_full;
     if (*result == OK) {
         int code = mdb_txn_commit((*txn)->mdb);
         (*txn)->mdb = NULL; // LMDB frees it, also when it fails
         map_full |= code == MDB_MAP_FULL;
-        if (code) *result = lmdb_fail(shared->path, code, "cannot commit");
+        if (code) *result = lmdb_fail(file->path, code, "cannot commit");
     }
     lmdb_txn_end(txn);
     if (*result == OK || !map_full) return false;
-    size_t before = lmdb_mapsize(shared);
-    *result = lmdb_set_mapsize(shared, 0); // another process may have grown it already
-    if (*result == OK && lmdb_mapsize(shared) <= before) *result = lmdb_set_mapsize(shared, before * 2);
+    size_t before = lmdb_mapsize(file);
+    *result = lmdb_set_mapsize(file, 0); // another process may have grown it already
+    if (*result == OK && lmdb_mapsize(file) <= before) *result = lmdb_set_mapsize(file, before * 2);
     return *result == OK;
 }
 
 void lmdb_txn_end(struct lmdb_txn **txn) {
     if (!*txn) return;
     if ((*txn)->mdb) mdb_txn_abort((*txn)->mdb);
-    lmdb_count_txn((*txn)->env->shared, -1);
+    lmdb_count_txn((*txn)->env->file, -1);
     free(*txn);
     *txn = NULL;
 }
@@ -287,31 +326,18 @@ status lmdb_env_open(struct lmdb_env **out, const char *path, const char *const 
     const struct lmdb_options defaults = {0};
     struct lmdb_env *env;
     struct lmdb_txn *txn;
-    struct stat file;
     status result = OK;
     *out = NULL;
     if (!options) options = &defaults;
     TRY(NEW(&env, 1));
-    // Locked to the end, since LMDB allows only one thread of a process to open databases at a time.
-    pthread_mutex_lock(&lmdb_registry_lock);
-    bool exists = stat(path, &file) == 0;
-    if (!exists && options->read_only) TRY_TO(result, done, fail(DATAERR, "%s: %s", path, strerror(errno)));
-    struct shared_env *shared = exists ? lmdb_registry : NULL;
-    while (shared && (shared->device != file.st_dev || shared->inode != file.st_ino)) shared = shared->next;
-    if (!shared) {
-        TRY_TO(result, done, lmdb_open_shared(&shared, path, options));
-    } else if (shared->read_only && !options->read_only) {
-        TRY_TO(result, done, fail(BUG, "%s: already open for reading only", path));
-    } else {
-        shared->refs++;
-    }
-    env->shared = shared;
+    TRY_TO(result, done, lmdb_file_acquire(&env->file, path, options));
+    pthread_mutex_lock(&lmdb_dbi_lock);
     do {
         result = lmdb_txn_begin_write(env, &txn);
         for (env->dbi_count = 0; result == OK && names[env->dbi_count]; env->dbi_count++) {
             const char *name = names[env->dbi_count];
             assert(env->dbi_count < lmdb_max_dbis);
-            unsigned flags = shared->read_only ? 0 : MDB_CREATE;
+            unsigned flags = env->file->read_only ? 0 : MDB_CREATE;
             int code = mdb_dbi_open(txn->mdb, name, flags, &env->dbis[env->dbi_count]);
             txn->map_full |= code == MDB_MAP_FULL;
             if (code == MDB_NOTFOUND)
@@ -320,8 +346,8 @@ status lmdb_env_open(struct lmdb_env **out, const char *path, const char *const 
                 result = lmdb_fail(path, code, name);
         }
     } while (lmdb_txn_commit(&txn, &result));
+    pthread_mutex_unlock(&lmdb_dbi_lock);
 done:
-    pthread_mutex_unlock(&lmdb_registry_lock);
     *out = env;
     if (result != OK) lmdb_env_close(out);
     return result;
@@ -329,17 +355,7 @@ done:
 
 void lmdb_env_close(struct lmdb_env **env) {
     if (!*env) return;
-    struct shared_env *shared = (*env)->shared;
-    pthread_mutex_lock(&lmdb_registry_lock);
-    assert(!shared || shared->refs > 0);
-    if (shared && --shared->refs == 0) {
-        assert(shared->txn_count == 0);
-        struct shared_env **link = &lmdb_registry;
-        while (*link != shared) link = &(*link)->next;
-        *link = shared->next;
-        lmdb_free_shared(shared);
-    }
-    pthread_mutex_unlock(&lmdb_registry_lock);
+    lmdb_file_release(&(*env)->file);
     free(*env);
     *env = NULL;
 }
@@ -368,7 +384,7 @@ static MDB_dbi lmdb_dbi(const struct lmdb_txn *txn, int dbi) {
 static status lmdb_result(struct lmdb_txn *txn, int code, const char *what) {
     if (code == 0) return OK;
     txn->map_full |= code == MDB_MAP_FULL;
-    return lmdb_fail(txn->env->shared->path, code, what);
+    return lmdb_fail(txn->env->file->path, code, what);
 }
 
 status lmdb_txn_get(struct lmdb_txn *txn, int dbi, struct lmdb_val key, struct lmdb_val *value) {
