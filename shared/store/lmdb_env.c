@@ -33,15 +33,15 @@ static status lmdb_begin(struct lmdb_env *env, unsigned flags, struct lmdb_txn *
     txn->env = env;
     status result = OK;
     for (int attempt = 0; attempt < max_attempts && result == OK; attempt++) {
-        lmdb_count_txn(file, 1);
+        lmdb_file_count_txn(file, 1);
         int code = file->map_error ? file->map_error : mdb_txn_begin(file->mdb, NULL, flags, &txn->mdb);
         if (code == 0) {
             *out = txn;
             return OK;
         }
-        lmdb_count_txn(file, -1);
+        lmdb_file_count_txn(file, -1);
         if (code == MDB_MAP_RESIZED) {
-            result = lmdb_set_mapsize(file, 0);
+            result = lmdb_file_set_mapsize(file, 0);
         } else if (code == MDB_READERS_FULL && attempt == 0) {
             mdb_reader_check(file->mdb, &(int){0});
         } else {
@@ -75,16 +75,16 @@ bool lmdb_txn_commit(struct lmdb_txn **txn, status *result) {
     }
     lmdb_txn_end(txn);
     if (*result == OK || !map_full) return false;
-    size_t before = lmdb_mapsize(file);
-    *result = lmdb_set_mapsize(file, 0); // another process may have grown it already
-    if (*result == OK && lmdb_mapsize(file) <= before) *result = lmdb_set_mapsize(file, before * 2);
+    size_t before = lmdb_file_mapsize(file);
+    *result = lmdb_file_set_mapsize(file, 0); // another process may have grown it already
+    if (*result == OK && lmdb_file_mapsize(file) <= before) *result = lmdb_file_set_mapsize(file, before * 2);
     return *result == OK;
 }
 
 void lmdb_txn_end(struct lmdb_txn **txn) {
     if (!*txn) return;
     if ((*txn)->mdb) mdb_txn_abort((*txn)->mdb);
-    lmdb_count_txn((*txn)->env->file, -1);
+    lmdb_file_count_txn((*txn)->env->file, -1);
     free(*txn);
     *txn = NULL;
 }

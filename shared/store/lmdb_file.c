@@ -173,7 +173,7 @@ void lmdb_file_release(struct lmdb_file **out) {
 
 // ---- the map ----
 
-status lmdb_set_mapsize(struct lmdb_file *file, size_t size) {
+status lmdb_file_set_mapsize(struct lmdb_file *file, size_t size) {
     double deadline = clock_monotonic() + lmdb_grow_seconds;
     status result = OK;
     bool waiting = true;
@@ -190,7 +190,7 @@ status lmdb_set_mapsize(struct lmdb_file *file, size_t size) {
     return result;
 }
 
-size_t lmdb_mapsize(struct lmdb_file *file) {
+size_t lmdb_file_mapsize(struct lmdb_file *file) {
     MDB_envinfo info;
     pthread_mutex_lock(&file->lock); // mdb_env_info reads the map, which another thread may be mapping again
     mdb_env_info(file->mdb, &info);
@@ -198,7 +198,7 @@ size_t lmdb_mapsize(struct lmdb_file *file) {
     return info.me_mapsize;
 }
 
-void lmdb_count_txn(struct lmdb_file *file, int change) {
+void lmdb_file_count_txn(struct lmdb_file *file, int change) {
     pthread_mutex_lock(&file->lock);
     file->txn_count += change;
     assert(file->txn_count >= 0);

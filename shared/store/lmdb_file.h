@@ -39,14 +39,14 @@ void lmdb_file_release(struct lmdb_file **file);
 
 // Resizes the map (0: to the size that another process gave it), once this process has no open transaction. UNAVAILABLE
 // when it has one for too long, or when the disk is full.
-status lmdb_set_mapsize(struct lmdb_file *file, size_t size);
+status lmdb_file_set_mapsize(struct lmdb_file *file, size_t size);
 
 // Returns the size of this process's map in bytes.
-size_t lmdb_mapsize(struct lmdb_file *file);
+size_t lmdb_file_mapsize(struct lmdb_file *file);
 
 // Counts a transaction that begins (1) or has ended (-1). Every 256 transactions the file is mapped again: the pages
 // that were read would otherwise count as this process's resident memory for as long as it runs.
-void lmdb_count_txn(struct lmdb_file *file, int change);
+void lmdb_file_count_txn(struct lmdb_file *file, int change);
 
 // Fails with the message for LMDB's `code` about the file at `path`; `what` could not be done. Returns UNAVAILABLE,
 // DATAERR when the file is damaged or of another kind, or BUG.
