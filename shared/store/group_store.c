@@ -2,45 +2,20 @@
 
 #include <assert.h>
 #include <stdlib.h>
-#include <string.h>
 #include <xxhash.h>
 
 #include "shared/base/file.h"
+#include "shared/store/group_retention.h"
 #include "shared/store/lmdb_env.h"
 
-enum { DBI_SECTIONS, DBI_GROUPS, DBI_ORDER, DBI_NUMBERS, DBI_SEQS, DBI_TOTALS };
 static const char *const group_store_dbis[] = {"sections", "groups", "order", "numbers", "seqs", "totals", NULL};
 static const char *const group_store_read_dbis[] = {"sections", "groups", NULL}; // what every version has
-enum {
-    group_max_key = 500,
-    group_number_size = 8,
-    group_removed_per_save = 8, // more than one, so that a store that is too large becomes smaller
-    group_removed_per_txn = 64,
-};
-static const int64_t group_step_unknown = -1; // the group was saved by an earlier version
-
-static_assert(group_max_key <= 511, "LMDB's keys have at most 511 bytes");
 
 struct group_store {
     struct lmdb_env *env;
     struct group_keep keep;
     int64_t sections; // 0: all
 };
-
-// The value of the key "totals" in DBI_TOTALS.
-struct group_totals {
-    int64_t next;  // number of the next whole group that is saved; the keys of DBI_ORDER, the values of DBI_NUMBERS
-    int64_t bytes; // of all whole groups
-    int64_t step;  // of the last one that optim trained
-};
-
-// The fixed part of a value of DBI_ORDER. The group's key in DBI_GROUPS follows.
-struct group_place {
-    int64_t bytes, step;
-};
-
-static_assert(sizeof(struct group_totals) == 24, "the totals are a format on disk");
-static_assert(sizeof(struct group_place) == 16, "a group's place is a format on disk");
 
 status group_store_open(struct group_store **out, const char *directory, bool read_only) {
     // Sections that a power failure undoes are computed again.
@@ -97,194 +72,6 @@ void group_store_set_keep(struct group_store *store, const struct group_keep *ke
     assert(keep->steps >= 0 && keep->bytes >= 0 && sections >= 0);
     store->keep = *keep;
     store->sections = sections;
-}
-
-// Big-endian, so that LMDB sorts by the number.
-static void group_retention_make_number(int64_t number, uint8_t out[group_number_size]) {
-    for (int i = 0; i < group_number_size; i++) out[i] = (uint8_t)((uint64_t)number >> (56 - 8 * i));
-}
-
-static int64_t group_retention_read_number(const uint8_t *bytes) {
-    uint64_t number = 0;
-    for (int i = 0; i < group_number_size; i++) number = number << 8 | bytes[i];
-    return (int64_t)number;
-}
-
-static const struct lmdb_val group_retention_totals_key = {"totals", 6};
-
-static status group_retention_put_totals(struct lmdb_txn *txn, const struct group_totals *totals) {
-    return lmdb_txn_put(txn, DBI_TOTALS, group_retention_totals_key, (struct lmdb_val){totals, sizeof *totals});
-}
-
-// Gives a whole group the next place in the order.
-static status group_retention_add_place(struct lmdb_txn *txn, struct group_totals *totals, struct lmdb_val id,
-                                        const struct group_place *place) {
-    uint8_t number[group_number_size], value[sizeof *place + group_max_key];
-    assert(id.size <= group_max_key);
-    memcpy(value, place, sizeof *place);
-    memcpy(value + sizeof *place, id.data, id.size);
-    group_retention_make_number(totals->next++, number);
-    totals->bytes += place->bytes;
-    TRY(lmdb_txn_put(txn, DBI_ORDER, (struct lmdb_val){number, sizeof number},
-                     (struct lmdb_val){value, sizeof *place + id.size}));
-    return lmdb_txn_put(txn, DBI_NUMBERS, id, (struct lmdb_val){number, sizeof number});
-}
-
-// Reads the totals. The groups of a store of an earlier version get their places first, in the order of their ids.
-static status group_retention_read_totals(struct lmdb_txn *txn, struct group_totals *totals) {
-    struct lmdb_val stored;
-    struct lmdb_cursor cursor;
-    *totals = (struct group_totals){0};
-    TRY(lmdb_txn_get(txn, DBI_TOTALS, group_retention_totals_key, &stored));
-    if (stored.data && stored.size == sizeof *totals) {
-        memcpy(totals, stored.data, sizeof *totals);
-        return OK;
-    }
-    status result = lmdb_cursor_init(&cursor, txn, DBI_GROUPS, (struct lmdb_val){0});
-    while (result == OK && cursor.key.data) {
-        const struct group_place place = {.bytes = (int64_t)cursor.value.size, .step = group_step_unknown};
-        result = group_retention_add_place(txn, totals, cursor.key, &place);
-        if (result == OK) result = lmdb_cursor_next(&cursor);
-    }
-    lmdb_cursor_release(&cursor);
-    return result == OK ? group_retention_put_totals(txn, totals) : result;
-}
-
-// Sets the place, the number and the key in DBI_GROUPS of the oldest whole group; *id_size is 0 when there is none.
-static status group_retention_oldest(struct lmdb_txn *txn, struct group_place *place, uint8_t number[group_number_size],
-                                     uint8_t id[group_max_key], size_t *id_size) {
-    struct lmdb_cursor cursor;
-    status result = lmdb_cursor_init(&cursor, txn, DBI_ORDER, (struct lmdb_val){0});
-    *id_size = 0;
-    if (result == OK && cursor.key.data) {
-        const size_t size = cursor.value.size;
-        if (cursor.key.size != group_number_size || size <= sizeof *place || size > sizeof *place + group_max_key) {
-            result = fail(DATAERR, "the order of the groups in the store is damaged");
-        } else {
-            memcpy(number, cursor.key.data, group_number_size);
-            memcpy(place, cursor.value.data, sizeof *place);
-            *id_size = size - sizeof *place;
-            memcpy(id, (const char *)cursor.value.data + sizeof *place, *id_size);
-        }
-    }
-    lmdb_cursor_release(&cursor);
-    return result;
-}
-
-// Sets *step to the step that trained the stored group, 0 if none did.
-static status group_retention_step_of(struct lmdb_txn *txn, struct lmdb_val id, int64_t *step) {
-    struct lmdb_val packed;
-    struct group *group;
-    *step = 0;
-    TRY(lmdb_txn_get(txn, DBI_GROUPS, id, &packed));
-    if (!packed.data) return OK;
-    TRY(group_from_msgpack(&group, packed.data, packed.size));
-    if (group->trained.present) *step = group->trained.step;
-    group_free(&group);
-    return OK;
-}
-
-// Removes the oldest whole groups beyond `keep`, at most `most`. The newest group always stays.
-static status group_retention_remove_oldest(struct lmdb_txn *txn, struct group_totals *totals,
-                                            const struct group_keep *keep, int most, int64_t *removed, int64_t *freed) {
-    for (int count = 0; count < most; count++) {
-        uint8_t number[group_number_size], id[group_max_key];
-        struct group_place place;
-        size_t id_size;
-        TRY(group_retention_oldest(txn, &place, number, id, &id_size));
-        if (!id_size || group_retention_read_number(number) == totals->next - 1) return OK;
-        const struct lmdb_val key = {id, id_size};
-        bool beyond = keep->bytes && totals->bytes > keep->bytes;
-        if (!beyond && keep->steps && place.step == group_step_unknown)
-            TRY(group_retention_step_of(txn, key, &place.step));
-        if (!beyond && keep->steps) beyond = place.step + keep->steps <= totals->step;
-        if (!beyond) return OK;
-        TRY(lmdb_txn_del(txn, DBI_GROUPS, key, NULL));
-        TRY(lmdb_txn_del(txn, DBI_NUMBERS, key, NULL));
-        TRY(lmdb_txn_del(txn, DBI_ORDER, (struct lmdb_val){number, sizeof number}, NULL));
-        totals->bytes -= place.bytes;
-        *removed += 1;
-        *freed += place.bytes;
-    }
-    return OK;
-}
-
-// Gives a whole group that is about to be stored the newest place, and removes some of those beyond `keep`. step: in
-// which it was trained, NULL: in none.
-static status group_retention_add_group(struct lmdb_txn *txn, const struct group_keep *keep, struct lmdb_val id,
-                                        int64_t bytes, const int64_t *step) {
-    struct group_totals totals;
-    struct lmdb_val stored;
-    int64_t removed = 0, freed = 0;
-    TRY(group_retention_read_totals(txn, &totals));
-    TRY(lmdb_txn_get(txn, DBI_NUMBERS, id, &stored));
-    if (stored.data && stored.size == group_number_size) { // it leaves its old place
-        uint8_t number[group_number_size];
-        struct group_place old = {0};
-        memcpy(number, stored.data, sizeof number);
-        TRY(lmdb_txn_get(txn, DBI_ORDER, (struct lmdb_val){number, sizeof number}, &stored));
-        if (stored.data && stored.size >= sizeof old) memcpy(&old, stored.data, sizeof old);
-        TRY(lmdb_txn_del(txn, DBI_ORDER, (struct lmdb_val){number, sizeof number}, NULL));
-        totals.bytes -= old.bytes;
-    }
-    if (step) totals.step = *step;
-    const struct group_place place = {.bytes = bytes, .step = totals.step};
-    TRY(group_retention_add_place(txn, &totals, id, &place));
-    TRY(group_retention_remove_oldest(txn, &totals, keep, group_removed_per_save, &removed, &freed));
-    return group_retention_put_totals(txn, &totals);
-}
-
-// Removes whole groups beyond `keep`, at most group_removed_per_txn, and adds to *removed and, in bytes, *freed.
-static status group_retention_remove_groups(struct lmdb_txn *txn, const struct group_keep *keep, int64_t *removed,
-                                            int64_t *freed) {
-    struct group_totals totals;
-    TRY(group_retention_read_totals(txn, &totals));
-    TRY(group_retention_remove_oldest(txn, &totals, keep, group_removed_per_txn, removed, freed));
-    return group_retention_put_totals(txn, &totals);
-}
-
-// Remembers at which seq the section was stored, and removes some of those of groups more than `keep` before it.
-static status group_retention_add_section(struct lmdb_txn *txn, int64_t keep, int64_t seq,
-                                          const struct section_key *key) {
-    uint8_t own[group_number_size + sizeof key->bytes];
-    group_retention_make_number(seq, own);
-    memcpy(own + group_number_size, key->bytes, sizeof key->bytes);
-    TRY(lmdb_txn_put(txn, DBI_SEQS, (struct lmdb_val){own, sizeof own}, (struct lmdb_val){"", 0}));
-    for (int count = 0; count < group_removed_per_save; count++) {
-        struct lmdb_cursor cursor;
-        uint8_t oldest[sizeof own];
-        status result = lmdb_cursor_init(&cursor, txn, DBI_SEQS, (struct lmdb_val){0});
-        if (result == OK && cursor.key.size != sizeof oldest) result = fail(DATAERR, "the group store is damaged");
-        if (result == OK) memcpy(oldest, cursor.key.data, sizeof oldest);
-        lmdb_cursor_release(&cursor);
-        TRY(result);
-        if (group_retention_read_number(oldest) >= seq - keep) return OK;
-        TRY(lmdb_txn_del(txn, DBI_SECTIONS, (struct lmdb_val){oldest + group_number_size, sizeof key->bytes}, NULL));
-        TRY(lmdb_txn_del(txn, DBI_SEQS, (struct lmdb_val){oldest, sizeof oldest}, NULL));
-    }
-    return OK;
-}
-
-// Removes sections, at most group_removed_per_txn; *left says whether there are more.
-static status group_retention_remove_sections(struct lmdb_txn *txn, bool *left) {
-    static const int dbis[] = {DBI_SEQS, DBI_SECTIONS};
-    *left = true;
-    for (int count = 0, i = 0; count < group_removed_per_txn; count++) {
-        struct lmdb_cursor cursor;
-        uint8_t key[group_max_key];
-        status result = lmdb_cursor_init(&cursor, txn, dbis[i], (struct lmdb_val){0});
-        const size_t size = result == OK ? cursor.key.size : 0;
-        if (size > sizeof key) result = fail(DATAERR, "the group store is damaged");
-        if (result == OK && size) memcpy(key, cursor.key.data, size);
-        lmdb_cursor_release(&cursor);
-        TRY(result);
-        if (size) TRY(lmdb_txn_del(txn, dbis[i], (struct lmdb_val){key, size}, NULL));
-        if (!size && ++i == sizeof dbis / sizeof *dbis) {
-            *left = false;
-            return OK;
-        }
-    }
-    return OK;
 }
 
 status group_store_prune(struct group_store *store, const struct group_keep *keep, bool sections, int64_t *removed,
