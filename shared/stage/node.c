@@ -1,31 +1,24 @@
-// The worker's channel over the I/O thread, the I/O thread's hooks, and the counters that both keep.
+// The worker's channel over the I/O thread, and the I/O thread's hooks.
 #include "shared/stage/node.h"
 
 #include <assert.h>
-#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/stage/collector.h"
 #include "shared/stage/issuer.h"
+#include "shared/stage/node_counters.h"
 #include "shared/stage/outcomes.h"
 #include "shared/stage/requests.h"
 #include "shared/stage/signals.h"
 #include "shared/stage/weights_client.h"
 #include "shared/stage/weights_server.h"
 #include "shared/wire/zmq_transport.h"
-
-// A group that the worker has received and neither delivered nor dropped.
-struct node_group {
-    int64_t seq, issue;
-    double since; // clock_monotonic()
-};
 
 // A group whose weights are not there or not loaded, or that the runner has given back.
 struct waiting_group {
@@ -51,52 +44,11 @@ struct node {
     int failed_copies;            // of these, copies
     uint64_t failed_hash;         // of the last failed load
     struct buf bulk;              // of answers, in the I/O thread
+    struct node_counters counters;
     pthread_mutex_t lock;
     // Under the lock:
     struct remote_weights latest; // what optim has published, of the kind that the stage follows
-    const char *waits_for;        // NULL: working
-    int64_t taken, done, quarantined, found, tokens;
-    double waited, waiting_since; // seconds
-    struct node_group *groups;    // in the order in which they came
-    size_t group_count;
-    int64_t worked;      // groups that were delivered, neither found in the store nor quarantined
-    double work_seconds; // the time that the worker had these
 };
-
-static void node_begin_wait(struct node *node, const char *what) {
-    pthread_mutex_lock(&node->lock);
-    if (!node->waits_for) node->waiting_since = clock_monotonic();
-    node->waits_for = what;
-    pthread_mutex_unlock(&node->lock);
-}
-
-static void node_end_wait(struct node *node) {
-    pthread_mutex_lock(&node->lock);
-    if (node->waits_for) node->waited += clock_monotonic() - node->waiting_since;
-    node->waits_for = NULL;
-    pthread_mutex_unlock(&node->lock);
-}
-
-// The worker has received a group.
-static status node_add_group(struct node *node, int64_t seq, int64_t issue) {
-    pthread_mutex_lock(&node->lock);
-    status result = RESIZE(&node->groups, node->group_count + 1);
-    if (result == OK) node->groups[node->group_count++] = (struct node_group){seq, issue, clock_monotonic()};
-    pthread_mutex_unlock(&node->lock);
-    return result;
-}
-
-// Locked. The worker has delivered or dropped a group. Returns the seconds for which it had it.
-static double node_remove_group(struct node *node, int64_t seq) {
-    size_t at = 0;
-    assert(mutex_is_held(&node->lock));
-    while (at < node->group_count && node->groups[at].seq != seq) at++;
-    if (at == node->group_count) return 0;
-    const double seconds = clock_monotonic() - node->groups[at].since;
-    node->group_count--;
-    memmove(&node->groups[at], &node->groups[at + 1], (node->group_count - at) * sizeof *node->groups);
-    return seconds;
-}
 
 // ---- hooks: the I/O thread ----
 
@@ -179,22 +131,7 @@ static status node_on_event(void *self, struct io_thread *io, const struct wire_
 
 static void node_on_report(void *self, struct message_status *counters) {
     struct node *node = self;
-    const double now = clock_monotonic();
-    pthread_mutex_lock(&node->lock);
-    counters->reward = counters->accuracy = NAN;
-    counters->taken = node->taken;
-    counters->done = node->done;
-    counters->quarantined = node->quarantined;
-    counters->found = node->found;
-    counters->tokens = node->tokens;
-    counters->up = now - node->context->started;
-    counters->busy = counters->up - node->waited - (node->waits_for ? now - node->waiting_since : 0);
-    counters->state = node->waits_for ? node->waits_for : "working";
-    counters->worked = node->worked;
-    counters->work_seconds = node->work_seconds;
-    counters->oldest_seq = node->group_count ? node->groups[0].seq : -1;
-    counters->oldest_age = node->group_count ? now - node->groups[0].since : -1;
-    pthread_mutex_unlock(&node->lock);
+    node_counters_report(&node->counters, node->context->started, counters);
     if (node->issuer) issuer_report(node->issuer, counters);
     if (node->collector) collector_report(node->collector, counters);
 }
@@ -277,9 +214,9 @@ static status node_prepare_weights(struct node *node, const struct group *group,
     } else if (!in_use && node->held) {
         *verdict = VERDICT_BUSY;
     } else if (!in_use) {
-        node_begin_wait(node, "waits for weights");
+        node_counters_begin_wait(&node->counters, "waits for weights");
         result = node_load_weights(node, &remote, verdict);
-        node_end_wait(node);
+        node_counters_end_wait(&node->counters);
     }
     remote_weights_release(&remote);
     return result;
@@ -317,9 +254,7 @@ static status node_take_waiting(struct node *node, struct group **out, bool *bus
             *out = group;
             continue;
         }
-        pthread_mutex_lock(&node->lock);
-        (void)node_remove_group(node, seq);
-        pthread_mutex_unlock(&node->lock);
+        node_counters_drop(&node->counters, seq);
         io_thread_drop(node->io, seq);
         group_free(&group);
     }
@@ -334,14 +269,15 @@ static status node_receive(void *self, int capacity, int timeout_ms, struct grou
     if (!*out) {
         struct group *group = NULL;
         if (node->waiting_count && (timeout_ms < 0 || timeout_ms > RETRY_MS)) timeout_ms = RETRY_MS;
-        if (timeout_ms) node_begin_wait(node, node->waiting_count ? "waits for weights" : "waits for groups");
+        if (timeout_ms)
+            node_counters_begin_wait(&node->counters, node->waiting_count ? "waits for weights" : "waits for groups");
         status result = node->collector ? collector_receive(node->collector, node->io, timeout_ms, &group)
                                         : io_thread_receive(node->io, busy ? 0 : capacity, timeout_ms, &group);
-        node_end_wait(node);
+        node_counters_end_wait(&node->counters);
         TRY(result);
         if (!group) return OK;
         const int64_t issue = io_thread_taken_issue(node->io);
-        result = node_add_group(node, group->requires.order, issue);
+        result = node_counters_receive(&node->counters, group->requires.order, issue);
         if (result != OK) group_free(&group);
         TRY(result);
         TRY(node_set_aside(node, group, issue));
@@ -349,53 +285,30 @@ static status node_receive(void *self, int capacity, int timeout_ms, struct grou
     }
     if (!*out) return OK;
     node->held++;
-    pthread_mutex_lock(&node->lock);
-    node->taken++;
-    pthread_mutex_unlock(&node->lock);
+    node_counters_take(&node->counters);
     return OK;
 }
 
 static status node_give_back(void *self, struct group **group) {
     struct node *node = self;
-    int64_t issue = 0;
-    pthread_mutex_lock(&node->lock);
-    for (size_t i = node->group_count; i-- > 0;)
-        if (node->groups[i].seq == (*group)->requires.order) issue = node->groups[i].issue;
-    pthread_mutex_unlock(&node->lock);
     struct group *given_back = *group;
     *group = NULL;
-    TRY(node_set_aside(node, given_back, issue));
     node->held--;
     assert(node->held >= 0);
-    pthread_mutex_lock(&node->lock);
-    node->taken--;
-    pthread_mutex_unlock(&node->lock);
-    return OK;
+    return node_set_aside(node, given_back, node_counters_give_back(&node->counters, given_back->requires.order));
 }
 
 static status node_deliver(void *self, struct group **group, status outcome) {
     struct node *node = self;
-    int64_t tokens = 0;
     status result;
     if (outcome != OK) {
         result = fail_prefix(outcome, "group %s", (*group)->id.data);
         group_free(group);
         return result;
     }
-    for (size_t i = 0; i < (*group)->completion_count; i++) tokens += (int64_t)(*group)->completions[i].tokens.count;
     node->held--;
     assert(node->held >= 0);
-    pthread_mutex_lock(&node->lock);
-    node->tokens += tokens;
-    node->done++;
-    const double seconds = node_remove_group(node, (*group)->requires.order);
-    if (!(*group)->quarantine.present && node->found == (int64_t)node->context->found) {
-        node->worked++;
-        node->work_seconds += seconds;
-    }
-    node->quarantined = (int64_t)node->context->quarantined;
-    node->found = (int64_t)node->context->found;
-    pthread_mutex_unlock(&node->lock);
+    node_counters_deliver(&node->counters, *group, node->context->found, node->context->quarantined);
     if (node->collector) {
         result = collector_settle(node->collector, node->io, *group);
     } else {
@@ -414,6 +327,7 @@ status node_enter(struct stage_context *context, const char *path) {
     TRY(NEW(&node, 1));
     node->context = context;
     pthread_mutex_init(&node->lock, NULL);
+    node_counters_init(&node->counters);
     context->node = node;
     TRY(node_config_read(&node->config, path));
     context->last = node->config.last;
@@ -453,7 +367,7 @@ status node_run(struct stage_context *context) {
     if (result == OK && !source && !stopped) {
         if (stage->on_idle) result = stage->on_idle(context->state, true);
         if (result == OK && node->collector) result = collector_finish(node->collector, node->io);
-        if (result == OK) node_begin_wait(node, "finished");
+        if (result == OK) node_counters_begin_wait(&node->counters, "finished");
     }
     while (result == OK && !stopped) {
         struct group *group = NULL;
@@ -477,7 +391,7 @@ void node_leave(struct stage_context *context) {
     for (size_t i = 0; i < node->waiting_count; i++) group_free(&node->waiting[i].group);
     free(node->waiting);
     remote_weights_release(&node->latest);
-    free(node->groups);
+    node_counters_release(&node->counters);
     free(node->weights_path);
     node_config_release(&node->config);
     buf_release(&node->bulk);
