@@ -2,17 +2,15 @@
 #include "shared/stage/node.h"
 
 #include <assert.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/stage/collector.h"
 #include "shared/stage/issuer.h"
 #include "shared/stage/node_counters.h"
+#include "shared/stage/node_weights.h"
 #include "shared/stage/outcomes.h"
 #include "shared/stage/requests.h"
 #include "shared/stage/signals.h"
@@ -34,49 +32,15 @@ struct node {
     struct collector *collector;           // of optim
     struct outcomes *outcomes;             // of the last stage
     struct weights_server *weights_server; // of optim
-    char *weights_dir;
     struct waiting_group *waiting;
     size_t waiting_count;
-    int64_t held;                 // groups that the stage has
-    struct stage_weights weights; // in use; path is not kept
-    char *weights_path;           // on optim's machine, "" for those of the model's directory; NULL: none are loaded
-    int failed_loads;             // in a row, because the file was gone or damaged
-    int failed_copies;            // of these, copies
-    uint64_t failed_hash;         // of the last failed load
-    struct buf bulk;              // of answers, in the I/O thread
+    int64_t held;    // groups that the stage has
+    struct buf bulk; // of answers, in the I/O thread
     struct node_counters counters;
-    pthread_mutex_t lock;
-    // Under the lock:
-    struct remote_weights latest; // what optim has published, of the kind that the stage follows
+    struct node_weights weights;
 };
 
 // ---- hooks: the I/O thread ----
-
-static void node_set_latest(struct node *node, struct remote_weights *latest) {
-    pthread_mutex_lock(&node->lock);
-    remote_weights_release(&node->latest);
-    node->latest = *latest;
-    pthread_mutex_unlock(&node->lock);
-}
-
-static status node_on_weights(struct node *node, struct io_thread *io, const struct wire_peer *peer,
-                              const struct wire_message *message) {
-    struct remote_weights latest;
-    if (strcmp(wire_peer_name(peer), "optim") != 0) return fail(DATAERR, "WEIGHTS from another stage than optim");
-    if ((message->reference == 1) != (node->context->stage->follows == FOLLOWS_REFERENCE)) return OK;
-    TRY(remote_weights_set(&latest, message));
-    node_set_latest(node, &latest);
-    io_thread_nudge(io);
-    return OK;
-}
-
-// What optim had lent is gone with its process. Its files stay.
-static status node_on_gone(struct node *node, const struct wire_peer *peer) {
-    struct remote_weights none = {0};
-    if (strcmp(wire_peer_purpose(peer), "weights") != 0 || strcmp(wire_peer_name(peer), "optim") != 0) return OK;
-    if (remote_weights_lent(&node->latest)) node_set_latest(node, &none);
-    return OK;
-}
 
 static status node_on_joined(struct node *node, struct io_thread *io, struct wire_peer *peer) {
     if (!wire_peer_is_client(peer) && !strcmp(wire_peer_purpose(peer), "ledger"))
@@ -108,7 +72,7 @@ static status node_on_weights_client(struct node *node, struct io_thread *io, co
     struct wire_message reply;
     if (node->collector) return weights_server_event(node->weights_server, io, event);
     if (event->kind != WIRE_MESSAGE || event->message.kind != MESSAGE_FETCH) return OK;
-    TRY(weights_client_serve(node->weights_dir, &event->message, &reply, &node->bulk));
+    TRY(weights_client_serve(node->weights.dir, &event->message, &reply, &node->bulk));
     return io_thread_reply(io, event->peer, &reply);
 }
 
@@ -121,9 +85,13 @@ static status node_on_event(void *self, struct io_thread *io, const struct wire_
     }
     if (!strcmp(wire_peer_purpose(event->peer), "weights") && wire_peer_is_client(event->peer))
         return node_on_weights_client(node, io, event);
-    if (event->kind == WIRE_GONE) return node_on_gone(node, event->peer);
+    if (event->kind == WIRE_GONE) {
+        if (!strcmp(wire_peer_purpose(event->peer), "weights") && !strcmp(wire_peer_name(event->peer), "optim"))
+            node_weights_lost(&node->weights);
+        return OK;
+    }
     if (event->kind == WIRE_JOINED) return node_on_joined(node, io, event->peer);
-    if (message->kind == MESSAGE_WEIGHTS) return node_on_weights(node, io, event->peer, message);
+    if (message->kind == MESSAGE_WEIGHTS) return node_weights_published(&node->weights, io, event->peer, message);
     if (message->kind == MESSAGE_GET) return node_on_get(node, io, event->peer, message);
     if (node->issuer) return issuer_message(node->issuer, io, message);
     return node->collector ? collector_message(node->collector, io, event->peer, message) : OK;
@@ -134,92 +102,6 @@ static void node_on_report(void *self, struct message_status *counters) {
     node_counters_report(&node->counters, node->context->started, counters);
     if (node->issuer) issuer_report(node->issuer, counters);
     if (node->collector) collector_report(node->collector, counters);
-}
-
-// ---- the weights that a group needs ----
-
-enum verdict {
-    VERDICT_READY,
-    VERDICT_LATER, // its weights are not there yet
-    VERDICT_BUSY,  // its weights can be loaded when the stage has finished what it has, or must be tried again
-    VERDICT_DROP,
-};
-
-// Downloads the weights if need be and gives them to the stage. BUSY when that must be tried again: optim has newer
-// ones by now, or the file is damaged.
-static status node_load_weights(struct node *node, struct remote_weights *remote, enum verdict *verdict) {
-    enum { FAILED_LOADS_MAX = 20, FAILED_COPIES_MAX = 2 };
-    struct stage_context *context = node->context;
-    *verdict = VERDICT_BUSY;
-    // Optim's own file could not be loaded, or what was made of a difference: perhaps a copy of the whole file can.
-    const bool whole = node->failed_loads > 0 && node->failed_hash == remote->weights.hash;
-    status result = weights_client_download(node->io, node->weights_dir, whole, remote);
-    if (result == BAD_SAMPLE) return OK;
-    TRY(result);
-    log_debug("weights of version %lld", (long long)remote->weights.version);
-    result = context->stage->load_weights(context->state, &remote->weights);
-    if (result == BAD_SAMPLE) return OK;
-    // What was trained with one model must not be sampled from another; fail_text() has both hashes.
-    if (result == DATAERR && !remote->weights.path) {
-        const char *machine = node->config.machine;
-        return fail_prefix(DATAERR, "%s%s's model directory differs from optim's, or its precision does",
-                           *machine ? "machine " : "", *machine ? machine : node->config.stage);
-    }
-    // Optim's file was removed before it was opened, or the copy is damaged.
-    if (result == DATAERR && node->failed_loads < FAILED_LOADS_MAX && node->failed_copies < FAILED_COPIES_MAX) {
-        log_debug("%s; asking again", fail_text());
-        node->failed_hash = remote->weights.hash;
-        node->failed_loads++;
-        node->failed_copies += remote->copied;
-        weights_client_discard(remote);
-        return OK;
-    }
-    TRY(result);
-    node->failed_loads = node->failed_copies = 0;
-    node->weights = remote->weights;
-    node->weights.path = NULL;
-    free(node->weights_path);
-    node->weights_path = remote->path;
-    remote->path = NULL;
-    const struct wire_message copied = {.kind = MESSAGE_HAS_WEIGHTS, .hash = (int64_t)remote->weights.hash};
-    if (remote->copied) TRY(io_thread_broadcast(node->io, "weights", &copied)); // optim may send others here for it
-    context->weights_version = remote->weights.version;
-    *verdict = VERDICT_READY;
-    return OK;
-}
-
-// Says whether a group can be worked on, and loads optim's newest weights for it when they are not in use yet and the
-// stage has no group.
-static status node_prepare_weights(struct node *node, const struct group *group, enum verdict *verdict) {
-    const struct stage *stage = node->context->stage;
-    const int64_t needed = group->requires.policy;
-    const bool exact = group->requires.exact == 1;
-    struct remote_weights remote;
-    *verdict = VERDICT_READY;
-    if (!stage_follows_optim(node->context) || group->quarantine.present) return OK;
-    pthread_mutex_lock(&node->lock);
-    status result = remote_weights_copy(&remote, &node->latest);
-    pthread_mutex_unlock(&node->lock);
-    TRY(result);
-    const struct stage_weights *latest = &remote.weights;
-    // Another path is that of another process of optim: what its predecessor lent is gone.
-    bool in_use = remote.path && latest->version == node->weights.version && latest->hash == node->weights.hash &&
-                  node->weights_path && strcmp(remote.path, node->weights_path) == 0;
-    if (in_use && stage->weights_intact) in_use = stage->weights_intact(node->context->state);
-    const bool other = remote.policy < needed || (exact && remote.policy > needed);
-    if (!remote.path || (group->requires.present && other)) {
-        // Optim is about to say that it has them; or it went back and will have them again, or this process has not
-        // heard yet that it went back. If the group has been trained, it is dropped as soon as that is known.
-        *verdict = VERDICT_LATER;
-    } else if (!in_use && node->held) {
-        *verdict = VERDICT_BUSY;
-    } else if (!in_use) {
-        node_counters_begin_wait(&node->counters, "waits for weights");
-        result = node_load_weights(node, &remote, verdict);
-        node_counters_end_wait(&node->counters);
-    }
-    remote_weights_release(&remote);
-    return result;
 }
 
 // ---- the channel: the worker ----
@@ -240,17 +122,18 @@ static status node_take_waiting(struct node *node, struct group **out, bool *bus
     for (size_t i = 0; i < node->waiting_count && !*out && !*busy;) {
         struct group *group = node->waiting[i].group;
         const int64_t seq = group->requires.order;
-        enum verdict verdict = VERDICT_DROP; // one that was issued anew since, or is settled
-        if (node->waiting[i].issue == io_thread_issue(node->io) && seq >= io_thread_settled(node->io))
-            TRY(node_prepare_weights(node, group, &verdict));
-        *busy = verdict == VERDICT_BUSY;
-        if (verdict == VERDICT_LATER || verdict == VERDICT_BUSY) {
+        // Otherwise it was issued anew since, or is settled.
+        const bool current = node->waiting[i].issue == io_thread_issue(node->io) && seq >= io_thread_settled(node->io);
+        enum weights_verdict verdict = WEIGHTS_READY;
+        if (current) TRY(node_weights_prepare(&node->weights, node->io, group, !node->held, &verdict));
+        *busy = verdict == WEIGHTS_BUSY;
+        if (verdict != WEIGHTS_READY) {
             i++;
             continue;
         }
         node->waiting_count--;
         memmove(&node->waiting[i], &node->waiting[i + 1], (node->waiting_count - i) * sizeof *node->waiting);
-        if (verdict == VERDICT_READY) {
+        if (current) {
             *out = group;
             continue;
         }
@@ -323,11 +206,10 @@ static status node_deliver(void *self, struct group **group, status outcome) {
 
 status node_enter(struct stage_context *context, const char *path) {
     struct node *node;
-    struct arena memory = {0};
     TRY(NEW(&node, 1));
     node->context = context;
-    pthread_mutex_init(&node->lock, NULL);
     node_counters_init(&node->counters);
+    node_weights_init(&node->weights, context, &node->config, &node->counters);
     context->node = node;
     TRY(node_config_read(&node->config, path));
     context->last = node->config.last;
@@ -339,11 +221,7 @@ status node_enter(struct stage_context *context, const char *path) {
     log_suffix(suffix);
     TRY(weights_server_new(&node->weights_server));
     TRY(outcomes_new(&node->outcomes));
-    const char *dir = path_join(&memory, node->config.run_dir, "weights");
-    node->weights_dir = dir ? strdup(dir) : NULL;
-    arena_release(&memory);
-    if (!node->weights_dir) return fail_oom();
-    return node->config.trains ? dir_make(node->weights_dir) : OK;
+    return node_weights_set_dir(&node->weights, node->config.run_dir);
 }
 
 status node_run(struct stage_context *context) {
@@ -390,13 +268,10 @@ void node_leave(struct stage_context *context) {
     outcomes_free(&node->outcomes);
     for (size_t i = 0; i < node->waiting_count; i++) group_free(&node->waiting[i].group);
     free(node->waiting);
-    remote_weights_release(&node->latest);
+    node_weights_release(&node->weights);
     node_counters_release(&node->counters);
-    free(node->weights_path);
     node_config_release(&node->config);
     buf_release(&node->bulk);
-    pthread_mutex_destroy(&node->lock);
-    free(node->weights_dir);
     free(node);
     context->node = NULL;
 }
@@ -424,7 +299,7 @@ bool stage_follows_optim(const struct stage_context *context) {
 }
 
 const char *stage_weights_dir(const struct stage_context *context) {
-    return context->node ? context->node->weights_dir : NULL;
+    return context->node ? context->node->weights.dir : NULL;
 }
 
 status stage_fetch(void *context, const char *key, struct buf *record, bool *found) {
