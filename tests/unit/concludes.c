@@ -3,6 +3,7 @@
 #include "tests/unit/unit.h"
 
 #include "shared/reward/concludes.h"
+#include "tests/support/groups.h"
 
 static struct string texts[] = {{"rinse the cloth", 15},
                                 {"close the tap", 13},
@@ -108,15 +109,10 @@ static void test_sentences(void **state) {
 }
 
 static struct group *make_group(const char *type, const char *given, const char *consistency, const char *text) {
-    char line[1024];
-    struct group *group = NULL;
-    int size =
-        snprintf(line, sizeof line,
-                 "{\"id\":\"a\",\"sample_id\":\"s7\",\"prompt\":{\"messages\":[],\"problem_type\":\"%s\",\"solution\":"
-                 "\"\"%s},%s\"completions\":[{\"text\":\"%s\"}]}",
-                 type, given, consistency, text);
-    assert_int_equal(group_from_json(&group, line, (size_t)size), OK);
-    return group;
+    return group_of_format(
+        "{\"id\":\"a\",\"sample_id\":\"s7\",\"prompt\":{\"messages\":[],\"problem_type\":\"%s\",\"solution\":"
+        "\"\"%s},%s\"completions\":[{\"text\":\"%s\"}]}",
+        type, given, consistency, text);
 }
 
 static void assert_verdict(const char *type, const char *given, const char *text, double verdict, const char *reason) {

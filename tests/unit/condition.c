@@ -2,6 +2,7 @@
 #include "tests/unit/unit.h"
 
 #include "shared/group/condition.h"
+#include "tests/support/groups.h"
 
 // A group of three completions. The third has fewer values than the others.
 static const char text[] =
@@ -59,8 +60,7 @@ static void test_what_holds(void **state) {
         {"quarantine.reason = quarantine.reason or level = level or bonus = 0", 0},
         {"id = 'e0-000001'", 7},
     };
-    struct group *group = NULL;
-    assert_int_equal(group_from_json(&group, text, strlen(text)), OK);
+    struct group *group = group_of_json(text);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct condition *condition = NULL;
         int holds = 0;
@@ -138,9 +138,8 @@ static void test_nesting_is_limited(void **state) {
 static void test_fields_without_a_value_are_named(void **state) {
     (void)state;
     struct condition *condition = NULL;
-    struct group *group = NULL;
+    struct group *group = group_of_json(text);
     struct buf missing = {0};
-    assert_int_equal(group_from_json(&group, text, strlen(text)), OK);
     assert_int_equal(condition_parse(&condition, "accuracy = 1 or bonus > 0 and level = 'L1'"), OK);
     for (size_t k = 0; k < 3; k++) condition_holds(condition, group, k);
     assert_int_equal(condition_missing(condition, &missing), OK);

@@ -6,6 +6,7 @@
 
 #include "shared/base/file.h"
 #include "shared/data/consistency_pair.h"
+#include "tests/support/groups.h"
 
 #define QUESTION "Which one?\nOptions:\nA. cup\nB. a knife\n"
 
@@ -13,13 +14,11 @@
 static void check_pair(const char *template, const char *completion, const char *premise, const char *hypothesis) {
     struct arena memory = {0};
     struct consistency_pair pair;
-    struct group *group;
-    char *json = arena_printf(&memory,
-                              "{\"id\":\"g\",\"prompt\":{\"messages\":[],\"solution\":\"\",\"question\":\"Which one?\\n"
-                              "Options:\\nA. cup\\nB. a knife\\n\",\"options\":[\"cup\",\"a {option} knife\",null]},"
-                              "\"completions\":[{\"text\":\"%s\"}]}",
-                              completion);
-    assert_int_equal(group_from_json(&group, json, strlen(json)), OK);
+    struct group *group =
+        group_of_format("{\"id\":\"g\",\"prompt\":{\"messages\":[],\"solution\":\"\",\"question\":\"Which one?\\n"
+                        "Options:\\nA. cup\\nB. a knife\\n\",\"options\":[\"cup\",\"a {option} knife\",null]},"
+                        "\"completions\":[{\"text\":\"%s\"}]}",
+                        completion);
     assert_int_equal(consistency_pair_make(&pair, &memory, group, 0, string_of(template)), OK);
     assert_true(!premise == !pair.premise.data && !premise == !pair.hypothesis.data);
     if (premise) {

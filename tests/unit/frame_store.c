@@ -14,6 +14,7 @@
 #include "shared/stage/stage_media.h"
 #include "shared/store/frame_store.h"
 #include "shared/store/lmdb_env.h"
+#include "tests/support/groups.h"
 
 static char directory[64];
 
@@ -363,19 +364,11 @@ static void test_paths(void **state) {
 
 // A prompt with one video, and the section that the frames stage writes for it.
 static struct group *video_group(const char *key, int frames_count) {
-    struct buf json = {0};
-    struct group *group;
-    assert_int_equal(
-        buf_printf(&json,
-                   "{\"id\":\"a\",\"sample_id\":\"a\",\"prompt\":{\"messages\":[{\"role\":\"user\",\"content\":"
-                   "[{\"type\":\"video\",\"video\":\"b-frames.mp4\"}]}],\"problem_type\":\"free-form\","
-                   "\"solution\":\"<answer>x</answer>\"},\"media\":[{\"kind\":\"video\",\"key\":\"%s\","
-                   "\"frames\":%d,\"height\":280,\"width\":392,\"seconds_per_grid\":1.0}]}",
-                   key, frames_count),
-        OK);
-    assert_int_equal(group_from_json(&group, json.data, json.size), OK);
-    buf_release(&json);
-    return group;
+    return group_of_format("{\"id\":\"a\",\"sample_id\":\"a\",\"prompt\":{\"messages\":[{\"role\":\"user\",\"content\":"
+                           "[{\"type\":\"video\",\"video\":\"b-frames.mp4\"}]}],\"problem_type\":\"free-form\","
+                           "\"solution\":\"<answer>x</answer>\"},\"media\":[{\"kind\":\"video\",\"key\":\"%s\","
+                           "\"frames\":%d,\"height\":280,\"width\":392,\"seconds_per_grid\":1.0}]}",
+                           key, frames_count);
 }
 
 static int request_count;

@@ -3,6 +3,7 @@
 #include "tests/unit/unit.h"
 
 #include "shared/group/group.h"
+#include "tests/support/groups.h"
 
 #define PROMPT                                                                                                         \
     "\"prompt\":{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"?\"}]}],"                 \
@@ -33,14 +34,6 @@ static const char whole[] =
     "\"trained\":{\"step\":12},\"times\":{\"frames\":[1.5,2.5]},\"quarantine\":{\"stage\":\"frames\",\"reason\":\"r\"},"
     "\"z\":123456789012345678901234567890,\"a\":-0,\"pi\":3.14159265358979323846,\"e\":1E+2,\"w\":1.0,\"n\":null}";
 
-static struct group *read_json(const char *json) {
-    struct group *group = NULL;
-    status result = group_from_json(&group, json, strlen(json));
-    if (result != OK) print_error("%s: %s\n", json, fail_text());
-    assert_int_equal(result, OK);
-    return group;
-}
-
 static void assert_json(const struct group *group, const char *wanted) {
     struct buf json = {0};
     assert_int_equal(group_to_json(group, &json), OK);
@@ -50,7 +43,7 @@ static void assert_json(const struct group *group, const char *wanted) {
 
 static void test_everything_comes_back(void **state) {
     (void)state;
-    struct group *first = read_json(whole), *second = NULL;
+    struct group *first = group_of_json(whole), *second = NULL;
     assert_json(first, whole);
     struct buf packed = {0};
     assert_int_equal(group_to_msgpack(first, &packed), OK);
@@ -64,7 +57,7 @@ static void test_everything_comes_back(void **state) {
 
 static void test_fields_are_read(void **state) {
     (void)state;
-    struct group *group = read_json(whole);
+    struct group *group = group_of_json(whole);
     assert_int_equal(group->requires.order, 17);
     assert_true(group->prompt.messages[0].plain);
     assert_int_equal(group->prompt.messages[1].parts[0].kind, PART_VIDEO);
@@ -83,7 +76,7 @@ static void test_fields_are_read(void **state) {
 static void test_null_and_integral_floats(void **state) {
     (void)state;
     struct group *group =
-        read_json("{\"id\":\"a\"," PROMPT ",\"quarantine\":null,\"media\":null,\"prompt_tokens\":[1.0,2e2]}");
+        group_of_json("{\"id\":\"a\"," PROMPT ",\"quarantine\":null,\"media\":null,\"prompt_tokens\":[1.0,2e2]}");
     assert_false(group->quarantine.present);
     assert_null(group->media);
     assert_json(group, "{" HEAD PROMPT ",\"prompt_tokens\":[1,200]}");
@@ -95,7 +88,6 @@ struct bad_line {
     const char *says;
 };
 
-// What is read in other forms than it is written in.
 // Reads prompt_tokens of `count` zeros and one more element, and asserts what is written.
 static void assert_tokens(size_t count, const char *element, const char *written) {
     struct buf json = {0}, wanted = {0};
@@ -104,7 +96,7 @@ static void assert_tokens(size_t count, const char *element, const char *written
     assert_int_equal(buf_append(&wanted, json.data, json.size), OK);
     assert_int_equal(buf_printf(&json, "%s],\"seen\":true}", element), OK);
     assert_int_equal(buf_printf(&wanted, "%s],\"seen\":true}", written), OK);
-    struct group *group = read_json(json.data), *packed = NULL;
+    struct group *group = group_of_json(json.data), *packed = NULL;
     assert_json(group, wanted.data);
     assert_int_equal(group->prompt_tokens.count, count + 1);
     buf_clear(&json);
@@ -150,7 +142,7 @@ static void test_other_integers_are_written(void **state) {
     for (int i = 1; i < 64; i++) assert_int_equal(buf_puts(&json, ",5"), OK);
     const size_t end = json.size;
     assert_int_equal(buf_puts(&json, "],\"text\":\"\"}]}"), OK);
-    struct group *group = read_json(json.data);
+    struct group *group = group_of_json(json.data);
     assert_json(group, json.data);
     group->completions[0].tokens.count = 63; // one less
     assert_int_equal(buf_append(&wanted, json.data, end - 2), OK);
@@ -168,18 +160,19 @@ static void test_other_integers_are_written(void **state) {
     buf_release(&wanted);
 }
 
+// What is read in other forms than it is written in.
 static void test_other_forms(void **state) {
     (void)state;
     struct group *group =
-        read_json(" { \"v\" : null , "
-                  "\"id\":\"x\",\"id\":\"\\ud83d\\ude00\\ud83d\\u0041\\/"
-                  "\\u00e9\",\"prompt\":{\"solution\":\"a\",\"level\":\"b\",\"messages\":[]},"
-                  "\"prompt\" : { \"solution\" : \"\", \"messages\":[ ] } "
-                  ",\t\"x\":1,\"z\":{\"a\":1,\"b\":2,\"a\":3},\"y\":[ 1 , \"\\u0041 b\" ],\"x\":{ },"
-                  "\"trained\":{\"step\":1},\"trained\":null,\"sample_id\":\"a\",\"sample_id\":null,\"times\":{ },"
-                  "\"prompt_tokens\":[1.0,2e2,-0,9223372036854775807,-9223372036854775808, 12345678901234567],"
-                  "\"advantages\":[-0,1e-400,0.1e1,12345678901234567890,0.30000000000000004441,null,1E+22],"
-                  "\"completions\":[{\"tokens\":[],\"logprobs\":[16777217,8388609.5,0.1,1e-45]}]}\r\n");
+        group_of_json(" { \"v\" : null , "
+                      "\"id\":\"x\",\"id\":\"\\ud83d\\ude00\\ud83d\\u0041\\/"
+                      "\\u00e9\",\"prompt\":{\"solution\":\"a\",\"level\":\"b\",\"messages\":[]},"
+                      "\"prompt\" : { \"solution\" : \"\", \"messages\":[ ] } "
+                      ",\t\"x\":1,\"z\":{\"a\":1,\"b\":2,\"a\":3},\"y\":[ 1 , \"\\u0041 b\" ],\"x\":{ },"
+                      "\"trained\":{\"step\":1},\"trained\":null,\"sample_id\":\"a\",\"sample_id\":null,\"times\":{ },"
+                      "\"prompt_tokens\":[1.0,2e2,-0,9223372036854775807,-9223372036854775808, 12345678901234567],"
+                      "\"advantages\":[-0,1e-400,0.1e1,12345678901234567890,0.30000000000000004441,null,1E+22],"
+                      "\"completions\":[{\"tokens\":[],\"logprobs\":[16777217,8388609.5,0.1,1e-45]}]}\r\n");
     assert_json(group, "{\"v\":1,\"id\":\"\xf0\x9f\x98\x80\xef\xbf\xbd"
                        "A/\xc3\xa9\",\"prompt\":{\"messages\":[],\"solution\":\"\"},\"prompt_tokens\":[1,200,0,"
                        "9223372036854775807,-9223372036854775808,12345678901234567],\"completions\":[{\"tokens\":[],"
@@ -269,7 +262,7 @@ static void test_deep_nesting_is_refused(void **state) {
 
 static void test_sections(void **state) {
     (void)state;
-    struct group *from = read_json(whole), *to = read_json("{" HEAD PROMPT ",\"advantages\":[3]}");
+    struct group *from = group_of_json(whole), *to = group_of_json("{" HEAD PROMPT ",\"advantages\":[3]}");
     struct buf packed = {0};
     assert_int_equal(group_section_to_msgpack(from, SECTION_REWARD, &packed), OK);
     assert_int_equal(group_section_from_msgpack(to, SECTION_REWARD, packed.data, packed.size), OK);
@@ -282,7 +275,7 @@ static void test_sections(void **state) {
 
 static void test_broken_msgpack(void **state) {
     (void)state;
-    struct group *from = read_json(whole);
+    struct group *from = group_of_json(whole);
     struct buf packed = {0};
     assert_int_equal(group_to_msgpack(from, &packed), OK);
     struct group *to = NULL;
@@ -295,16 +288,24 @@ static void test_broken_msgpack(void **state) {
     group_free(&from);
 }
 
-// Reads a group with one completion of three tokens whose versions are this msgpack.
-static status read_versions(struct group **group, const char *versions, size_t size) {
-    static const char before[] = "\x84\xa2id\xa1x\xa6prompt\x82\xa8messages\x90\xa8solution\xa1y\xa9sample_id\xa1x\xab"
-                                 "completions\x91\x82\xa6tokens\x93\x05\x06\x07\xa8versions";
+// Reads a group whose last fields are `fields` and the msgpack of one value.
+static status read_msgpack(struct group **group, const char *fields, const char *value, size_t size) {
     struct buf packed = {0};
-    assert_int_equal(buf_append(&packed, before, sizeof before - 1), OK);
-    assert_int_equal(buf_append(&packed, versions, size), OK);
+    assert_int_equal(
+        buf_puts(&packed, "\x84\xa2id\xa1x\xa6prompt\x82\xa8messages\x90\xa8solution\xa1y\xa9sample_id\xa1x"), OK);
+    assert_int_equal(buf_puts(&packed, fields), OK);
+    assert_int_equal(buf_append(&packed, value, size), OK);
     status result = group_from_msgpack(group, packed.data, packed.size);
     buf_release(&packed);
     return result;
+}
+
+// Reads a group with one completion of three tokens whose versions are this msgpack.
+static status read_versions(struct group **group, const char *versions, size_t size) {
+    return read_msgpack(group,
+                        "\xab"
+                        "completions\x91\x82\xa6tokens\x93\x05\x06\x07\xa8versions",
+                        versions, size);
 }
 
 // Versions are written as runs. Each number, as earlier versions wrote them, and mixtures are read as well.
@@ -342,14 +343,7 @@ static void test_versions_are_runs(void **state) {
 
 // Reads a group whose prompt_tokens are this msgpack.
 static status read_prompt_tokens(struct group **group, const char *tokens, size_t size) {
-    static const char before[] = "\x84\xa2id\xa1x\xa6prompt\x82\xa8messages\x90\xa8solution\xa1y\xa9sample_id\xa1x"
-                                 "\xadprompt_tokens";
-    struct buf packed = {0};
-    assert_int_equal(buf_append(&packed, before, sizeof before - 1), OK);
-    assert_int_equal(buf_append(&packed, tokens, size), OK);
-    status result = group_from_msgpack(group, packed.data, packed.size);
-    buf_release(&packed);
-    return result;
+    return read_msgpack(group, "\xadprompt_tokens", tokens, size);
 }
 
 // Integers of 32 bits are written flat, others as an array; an array of any integers is read.
@@ -382,7 +376,7 @@ static void test_integers_are_flat(void **state) {
 
 static void test_needs(void **state) {
     (void)state;
-    struct group *group = read_json("{" HEAD PROMPT "}");
+    struct group *group = group_of_json("{" HEAD PROMPT "}");
     assert_int_equal(group_check(group, NEED_MEDIA), OK);
     assert_int_equal(group_check(group, NEED_COMPLETIONS), DATAERR);
     assert_int_equal(group_completions(group, 2), OK);
@@ -400,7 +394,7 @@ static void test_needs(void **state) {
 
 static void test_quarantine(void **state) {
     (void)state;
-    struct group *group = read_json("{" HEAD PROMPT "}");
+    struct group *group = group_of_json("{" HEAD PROMPT "}");
     assert_int_equal(group_quarantine(group, "frames", "no \xff %d", 3), OK);
     assert_json(group, "{" HEAD PROMPT ",\"quarantine\":{\"stage\":\"frames\",\"reason\":\"no \xef\xbf\xbd 3\"}}");
     group_free(&group);
@@ -408,8 +402,8 @@ static void test_quarantine(void **state) {
 
 // Restores `dropped`, the answer to `whole`.
 static status restore(const char *dropped, struct group **out) {
-    struct group *sent = read_json(whole);
-    *out = read_json(dropped);
+    struct group *sent = group_of_json(whole);
+    *out = group_of_json(dropped);
     status result = group_restore(*out, sent);
     group_free(&sent);
     return result;

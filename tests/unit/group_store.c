@@ -4,17 +4,12 @@
 #include "shared/base/file.h"
 #include "shared/store/group_store.h"
 #include "shared/store/lmdb_env.h"
+#include "tests/support/groups.h"
 
 static char directory[] = "/tmp/caravan-groups-XXXXXX";
 
 static struct group *make(const char *id, const char *more) {
-    struct buf json = {0};
-    struct group *group = NULL;
-    assert_int_equal(buf_printf(&json, "{\"id\":\"%s\",\"prompt\":{\"messages\":[],\"solution\":\"\"}%s}", id, more),
-                     OK);
-    assert_int_equal(group_from_json(&group, json.data, json.size), OK);
-    buf_release(&json);
-    return group;
+    return group_of_format("{\"id\":\"%s\",\"prompt\":{\"messages\":[],\"solution\":\"\"}%s}", id, more);
 }
 
 static void test_sections_and_groups(void **state) {

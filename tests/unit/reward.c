@@ -11,6 +11,7 @@
 #include "shared/reward/porter.h"
 #include "shared/reward/python_text.h"
 #include "shared/reward/reward.h"
+#include "tests/support/groups.h"
 
 static json_object *golden;
 
@@ -91,9 +92,8 @@ static void assert_values(const struct double_array *got, json_object *wanted) {
 
 static struct group *group_of(json_object *json) {
     struct buf line = {0};
-    struct group *group = NULL;
     assert_int_equal(json_print(&line, json), OK);
-    assert_int_equal(group_from_json(&group, line.data, line.size), OK);
+    struct group *group = group_of_json(line.data);
     buf_release(&line);
     return group;
 }
@@ -126,20 +126,16 @@ static const char line[] =
 
 static void assert_method_refuses(int method, const char *type, const char *truth, const char *more, double shortest,
                                   const char *says) {
-    struct buf json = {0};
-    struct group *group = NULL;
+    struct group *group = group_of_format(line, type, truth, more);
     struct reward_options rules = {.method = method,
                                    .coefficient = 0.5,
                                    .margin = NAN,
                                    .upper_bound = 0.95,
                                    .length_reward = {shortest, shortest}};
-    assert_int_equal(buf_printf(&json, line, type, truth, more), OK);
-    assert_int_equal(group_from_json(&group, json.data, json.size), OK);
     assert_int_equal(reward_group(group, &rules), DATAERR);
     if (!strstr(fail_text(), says)) print_error("%s\n", fail_text());
     assert_non_null(strstr(fail_text(), says));
     group_free(&group);
-    buf_release(&json);
 }
 
 static void assert_refused(const char *type, const char *truth, const char *more, double shortest, const char *says) {

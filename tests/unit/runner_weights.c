@@ -5,6 +5,7 @@
 #include "shared/base/file.h"
 #include "shared/config/stage_kinds.h"
 #include "shared/stage/runner.h"
+#include "tests/support/groups.h"
 
 enum { GROUPS = 3 };
 
@@ -127,13 +128,11 @@ static struct source run(const struct stage *stage, const char *store, struct sc
     assert_int_equal(options_init(&context.options, &no_options, &values), OK);
     assert_int_equal(group_store_open(&context.store, store, false), OK);
     for (int i = 0; i < GROUPS; i++) {
-        char text[256];
-        int size = snprintf(text, sizeof text,
-                            "{\"v\":1,\"id\":\"%d\",\"sample_id\":\"%d\",\"prompt\":{\"messages\":[{\"role\":\"user\","
+        source.waiting[source.count++] =
+            group_of_format("{\"v\":1,\"id\":\"%d\",\"sample_id\":\"%d\",\"prompt\":{\"messages\":[{\"role\":\"user\","
                             "\"content\":[{\"type\":\"text\",\"text\":\"?\"}]}],\"problem_type\":\"free-form\","
                             "\"solution\":\"x\"}}",
                             i, i);
-        assert_int_equal(group_from_json(&source.waiting[source.count++], text, (size_t)size), OK);
     }
     assert_int_equal(runner_run(&context, &channel), OK);
     assert_int_equal(source.delivered, GROUPS);

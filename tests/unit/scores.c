@@ -5,11 +5,11 @@
 #include "shared/base/json.h"
 #include "shared/reward/option_letter.h"
 #include "shared/reward/scores.h"
+#include "tests/support/groups.h"
 
 // Makes a group of one completion; the strings must need no escapes in JSON.
 static struct group *make_group(const char *type, const char *solution, const char *text) {
     struct buf line = {0};
-    struct group *group = NULL;
     assert_int_equal(
         buf_puts(&line, "{\"id\":\"a\",\"sample_id\":\"s7\",\"prompt\":{\"messages\":[],\"problem_type\":"), OK);
     assert_int_equal(json_print_string(&line, type, strlen(type)), OK);
@@ -18,7 +18,7 @@ static struct group *make_group(const char *type, const char *solution, const ch
     assert_int_equal(buf_puts(&line, "},\"scores\":{\"mine\":1.50,\"accuracy\":[9]},\"completions\":[{\"text\":"), OK);
     assert_int_equal(json_print_string(&line, text, strlen(text)), OK);
     assert_int_equal(buf_puts(&line, "}]}"), OK);
-    assert_int_equal(group_from_json(&group, line.data, line.size), OK);
+    struct group *group = group_of_json(line.data);
     buf_release(&line);
     return group;
 }
