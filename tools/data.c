@@ -95,16 +95,6 @@ static status data_look_for(struct data_report *report, const struct part *part,
     return result;
 }
 
-static status data_count_media(struct data_report *report, const struct group *group, size_t line) {
-    size_t count = 0;
-    for (const struct part *part; (part = media_part(group, count)); count++) {
-        const char *video = isnan(part->frame_rate) ? "video" : "pictures";
-        TRY(data_count(report->kinds, part->kind == PART_VIDEO ? video : "image"));
-        if (report->media) TRY(data_look_for(report, part, line));
-    }
-    return count ? OK : data_count(report->kinds, "none");
-}
-
 // Returns fail_text() without FILE:LINE: in front of it.
 static const char *data_text_after_line(size_t line) {
     char mark[32];
@@ -132,7 +122,13 @@ static status data_visit(void *context, const struct dataset_sample *sample) {
         if (properties[i].name.size) TRY(data_count(properties[i].counts, properties[i].name.data));
     if (group->quarantine.present)
         return data_list(report->quarantined, sample->line, NULL, group->quarantine.reason.data);
-    return data_count_media(report, group, sample->line);
+    size_t count = 0;
+    for (const struct part *part; (part = media_part(group, count)); count++) {
+        const char *video = isnan(part->frame_rate) ? "video" : "pictures";
+        TRY(data_count(report->kinds, part->kind == PART_VIDEO ? video : "image"));
+        if (report->media) TRY(data_look_for(report, part, sample->line));
+    }
+    return count ? OK : data_count(report->kinds, "none");
 }
 
 // ---- the report ----

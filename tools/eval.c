@@ -99,13 +99,6 @@ static struct string eval_name(const char *path) {
     return name;
 }
 
-static status eval_read(struct eval_reader *reader, const char *path) {
-    reader->column->path = path;
-    reader->column->name = eval_name(path);
-    TRY(subcommand_each_group(path, eval_visit, reader));
-    return eval_finish(reader->column);
-}
-
 // ---- comparing ----
 
 static int eval_compare_samples(const void *a, const void *b) {
@@ -186,7 +179,10 @@ int eval_main(int argc, char **argv) {
     TRY_TO(result, done, NEW(&columns, (size_t)files.count));
     for (int i = 0; i < files.count; i++) {
         struct eval_reader reader = {&columns[i], given.released ? &released : NULL, (enum eval_by)given.by};
-        TRY_TO(result, done, eval_read(&reader, files.list[i]));
+        columns[i].path = files.list[i];
+        columns[i].name = eval_name(files.list[i]);
+        TRY_TO(result, done, subcommand_each_group(files.list[i], eval_visit, &reader));
+        TRY_TO(result, done, eval_finish(&columns[i]));
         eval_sort_samples(&columns[i]);
         if (i && !given.any) TRY_TO(result, done, eval_check_samples(&columns[0], &columns[i]));
     }

@@ -139,16 +139,6 @@ static status eval_add_completions(struct eval_column *column, struct eval_categ
     return eval_add_verdicts(column, group);
 }
 
-// Keeps the id of the group's sample.
-static status eval_add_sample(struct eval_column *column, struct string id) {
-    if (column->sample_count == column->sample_capacity) {
-        const size_t capacity = column->sample_capacity ? 2 * column->sample_capacity : 1024;
-        TRY(RESIZE(&column->samples, capacity));
-        column->sample_capacity = capacity;
-    }
-    return arena_string(&column->memory, &column->samples[column->sample_count++], id.data, id.size);
-}
-
 // Appends a line about a quarantined group, without control characters.
 static status eval_add_failure(struct eval_column *column, struct string sample, const struct quarantine *quarantine) {
     const size_t begin = column->failures.size;
@@ -168,7 +158,12 @@ status eval_add(struct eval_column *column, const struct group *group, enum eval
                                    [EVAL_BY_PROBLEM_TYPE] = prompt->problem_type};
     const struct string sample = group->sample_id.data ? group->sample_id : group->id;
     struct eval_category *category = NULL;
-    TRY(eval_add_sample(column, sample));
+    if (column->sample_count == column->sample_capacity) {
+        const size_t capacity = column->sample_capacity ? 2 * column->sample_capacity : 1024;
+        TRY(RESIZE(&column->samples, capacity));
+        column->sample_capacity = capacity;
+    }
+    TRY(arena_string(&column->memory, &column->samples[column->sample_count++], sample.data, sample.size));
     if (names[by].data) TRY(eval_find_category(column, names[by], &category));
     if (!group->quarantine.present) return eval_add_completions(column, category, group);
 

@@ -179,17 +179,6 @@ struct eval_layout {
     size_t label, column;
 };
 
-static struct eval_layout eval_measure(const struct eval_column *columns, size_t count, const struct eval_figure *rows,
-                                       size_t row_count) {
-    struct eval_layout layout = {22, 24};
-    for (size_t i = 0; i < row_count; i++)
-        if (rows[i].section == EVAL_CATEGORIES && rows[i].name.size + 2 > layout.label)
-            layout.label = rows[i].name.size + 2;
-    for (size_t c = 0; c < count; c++)
-        if (columns[c].name.size + 2 > layout.column) layout.column = columns[c].name.size + 2;
-    return layout;
-}
-
 // Appends a row of the text, below its heading if it is the first of the categories or of a judge.
 static status eval_print_line(const struct eval_column *columns, size_t count, const struct eval_figure *row,
                               bool first, const struct eval_layout *layout, struct buf *out) {
@@ -225,7 +214,12 @@ status eval_print_text(const struct eval_column *columns, size_t count, struct b
     size_t row_count;
     status result;
     TRY_TO(result, done, eval_union(columns, count, &rows, &row_count));
-    const struct eval_layout layout = eval_measure(columns, count, rows, row_count);
+    struct eval_layout layout = {22, 24}; // at least
+    for (size_t i = 0; i < row_count; i++)
+        if (rows[i].section == EVAL_CATEGORIES && rows[i].name.size + 2 > layout.label)
+            layout.label = rows[i].name.size + 2;
+    for (size_t c = 0; c < count; c++)
+        if (columns[c].name.size + 2 > layout.column) layout.column = columns[c].name.size + 2;
     TRY_TO(result, done, eval_print_cell(out, (struct string){"", 0}, layout.label, false));
     for (size_t c = 0; c < count; c++) TRY_TO(result, done, eval_print_cell(out, columns[c].name, layout.column, true));
     TRY_TO(result, done, buf_puts(out, "\n"));

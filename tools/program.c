@@ -69,12 +69,6 @@ static status program_try(struct program *program, struct group *group, bool *re
     return result;
 }
 
-// Waits before the next try, at most until this process is asked to stop.
-static void program_pause(int failures) {
-    struct pollfd stop = {.fd = signals_fd(), .events = POLLIN};
-    if (!signals_stopping()) (void)poll(&stop, 1, PAUSE_MS << failures);
-}
-
 static status program_open(void **state, struct stage_context *context) {
     const struct program_options *options = stage_options(context);
     *state = &user_program;
@@ -100,7 +94,9 @@ static status program_work(void *state, struct group *group) {
         failures++;
         log_info("%s failed with group %s: it %s%s", name, group->id.data, reason,
                  failures < MAX_TRIES ? "; starting it again" : "");
-        if (failures < MAX_TRIES) program_pause(failures);
+        // A pause before the next try, at most until this process is asked to stop.
+        struct pollfd stop = {.fd = signals_fd(), .events = POLLIN};
+        if (failures < MAX_TRIES && !signals_stopping()) (void)poll(&stop, 1, PAUSE_MS << failures);
     }
     // A program that ends before it reads anything, or fails with whatever it gets, would fail with every group. The
     // exit code tells the supervisor not to try again.

@@ -117,20 +117,16 @@ static const struct replica_metric replica_metrics[] = {
 #undef REPORTED
 #undef KNOWN
 
-static double run_metrics_get(const struct replica_metric *metric, const struct replica_status *replica) {
-    if (metric->reported && !replica->report) return -1;
-    const char *base = metric->reported ? (const char *)replica->report : (const char *)replica;
-    const void *value = base + metric->offset;
-    return metric->type == FIELD_INT ? (double)*(const int64_t *)value : *(const double *)value;
-}
-
 static status run_metrics_replicas(const struct run_status *run_status, const char *run, double now,
                                    const struct replica_metric *metric, struct buf *out) {
     TRY(run_metrics_family(&metric->family, out));
     for (size_t i = 0; i < run_status_count(run_status); i++) {
         struct replica_status replica;
         run_status_replica(run_status, i, now, &replica);
-        const double value = run_metrics_get(metric, &replica);
+        if (metric->reported && !replica.report) continue;
+        const char *base = metric->reported ? (const char *)replica.report : (const char *)&replica;
+        const void *at = base + metric->offset;
+        const double value = metric->type == FIELD_INT ? (double)*(const int64_t *)at : *(const double *)at;
         if (value >= 0) TRY(run_metrics_sample(&metric->family, run, &replica, NULL, value, out));
     }
     return OK;

@@ -132,21 +132,6 @@ static bool row_begins_anew(const struct row *row, const struct message_status *
            report->done < row->report.done;
 }
 
-// Adds what the row has just reported to the samples. Of all stages but the source, whose counts are the run's, it is
-// known that they began with 0.
-static void row_add_sample(struct row *row) {
-    const struct rate_sample zero = {0}, sample = row_sample(row);
-    if (!row->window.count && !row_is_source(row)) rate_window_add(&row->window, &zero, 0);
-    rate_window_add(&row->window, &sample, row->window.count == 1 ? 0 : SAMPLE_SECONDS);
-}
-
-static void run_status_add_progress(struct run_status *run_status, const struct row *source) {
-    struct rate_window *progress = &run_status->progress;
-    const struct rate_sample sample = row_sample(source);
-    if (!progress->count ? !source->report.held : progress->samples[progress->count - 1].done == sample.done) return;
-    rate_window_add(progress, &sample, PROGRESS_SAMPLE_SECONDS);
-}
-
 // Returns the groups a second that the run has settled in the last `seconds`, 0 if there is none. As groups are settled
 // a step at a time, and a step may take longer than that, at least the last changes count.
 static double run_status_rate(const struct run_status *run_status, double now, double seconds) {
@@ -173,7 +158,10 @@ static void row_set_report(struct row *row, const struct message_status *report,
     row->restarts = report->restarts;
     row->known = true;
     row->reported = now;
-    row_add_sample(row);
+    const struct rate_sample zero = {0}, sample = row_sample(row);
+    // Of all stages but the source, whose counts are the run's, it is known that they began with 0.
+    if (!row->window.count && !row_is_source(row)) rate_window_add(&row->window, &zero, 0);
+    rate_window_add(&row->window, &sample, row->window.count == 1 ? 0 : SAMPLE_SECONDS);
 }
 
 void run_status_update(struct run_status *run_status, const struct wire_message *message, double now) {
@@ -184,7 +172,11 @@ void run_status_update(struct run_status *run_status, const struct wire_message 
     if (!row || (!row->known && !row_begins_anew(row, report))) return;
     if (row_is_source(row) && row_begins_anew(row, report)) run_status->progress.count = 0;
     row_set_report(row, report, now);
-    if (row_is_source(row)) run_status_add_progress(run_status, row);
+    if (!row_is_source(row)) return;
+    struct rate_window *progress = &run_status->progress;
+    const struct rate_sample sample = row_sample(row);
+    if (progress->count ? progress->samples[progress->count - 1].done != sample.done : row->report.held)
+        rate_window_add(progress, &sample, PROGRESS_SAMPLE_SECONDS);
 }
 
 bool run_status_replay(const struct run_status *run_status, size_t index, struct wire_message *out) {

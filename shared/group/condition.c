@@ -101,11 +101,6 @@ static bool condition_by_completion(const struct field *outer) {
            outer->section == SECTION_REWARD || outer->section == SECTION_SCORES;
 }
 
-// Whether a field has a value that can be compared.
-static bool condition_comparable(const struct field *field) {
-    return field->type != FIELD_OBJECT && field->type != FIELD_SPANS && field->type != FIELD_JSON;
-}
-
 // Whether the fields inside `outer` have one value for the group or one for each completion.
 static bool condition_has_inner(const struct field *outer) {
     return outer->type == FIELD_OBJECT || outer->section == SECTION_ROLLOUT;
@@ -143,7 +138,8 @@ static status condition_find_field(const struct condition_parser *parser, struct
     }
     assert(operand->outer);
     const struct field *field = operand->inner ? operand->inner : operand->outer;
-    if (!condition_comparable(field) || (operand->inner && !condition_has_inner(operand->outer))) {
+    if (field->type == FIELD_OBJECT || field->type == FIELD_SPANS || field->type == FIELD_JSON ||
+        (operand->inner && !condition_has_inner(operand->outer))) {
         snprintf(said, sizeof said, "%.*s cannot be compared", shown, name.data);
         return condition_fail(parser, name.data, said);
     }

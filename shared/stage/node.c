@@ -42,12 +42,6 @@ struct node {
 
 // ---- hooks: the I/O thread ----
 
-static status node_on_joined(struct node *node, struct io_thread *io, struct wire_peer *peer) {
-    if (!wire_peer_is_client(peer) && !strcmp(wire_peer_purpose(peer), "ledger"))
-        return outcomes_tell_again(node->outcomes, io, peer);
-    return node->issuer ? issuer_joined(node->issuer, io, peer) : OK;
-}
-
 // Frames: answers GET with a piece of the clip.
 static status node_on_get(struct node *node, struct io_thread *io, struct wire_peer *peer,
                           const struct wire_message *message) {
@@ -79,22 +73,26 @@ static status node_on_weights_client(struct node *node, struct io_thread *io, co
 static status node_on_event(void *self, struct io_thread *io, const struct wire_event *event) {
     struct node *node = self;
     const struct wire_message *message = &event->message;
+    struct wire_peer *peer = event->peer;
     if (event->kind == WIRE_TIMEOUT) {
         if (node->collector) TRY(weights_server_event(node->weights_server, io, event));
         return node->issuer ? issuer_tick(node->issuer, io) : OK;
     }
-    if (!strcmp(wire_peer_purpose(event->peer), "weights") && wire_peer_is_client(event->peer))
-        return node_on_weights_client(node, io, event);
+    const bool weights = !strcmp(wire_peer_purpose(peer), "weights");
+    if (weights && wire_peer_is_client(peer)) return node_on_weights_client(node, io, event);
     if (event->kind == WIRE_GONE) {
-        if (!strcmp(wire_peer_purpose(event->peer), "weights") && !strcmp(wire_peer_name(event->peer), "optim"))
-            node_weights_lost(&node->weights);
+        if (weights && !strcmp(wire_peer_name(peer), "optim")) node_weights_lost(&node->weights);
         return OK;
     }
-    if (event->kind == WIRE_JOINED) return node_on_joined(node, io, event->peer);
-    if (message->kind == MESSAGE_WEIGHTS) return node_weights_published(&node->weights, io, event->peer, message);
-    if (message->kind == MESSAGE_GET) return node_on_get(node, io, event->peer, message);
+    if (event->kind == WIRE_JOINED) {
+        if (!wire_peer_is_client(peer) && !strcmp(wire_peer_purpose(peer), "ledger"))
+            return outcomes_tell_again(node->outcomes, io, peer);
+        return node->issuer ? issuer_joined(node->issuer, io, peer) : OK;
+    }
+    if (message->kind == MESSAGE_WEIGHTS) return node_weights_published(&node->weights, io, peer, message);
+    if (message->kind == MESSAGE_GET) return node_on_get(node, io, peer, message);
     if (node->issuer) return issuer_message(node->issuer, io, message);
-    return node->collector ? collector_message(node->collector, io, event->peer, message) : OK;
+    return node->collector ? collector_message(node->collector, io, peer, message) : OK;
 }
 
 static void node_on_report(void *self, struct message_status *counters) {
