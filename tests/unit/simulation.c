@@ -59,6 +59,8 @@ struct process {
     struct work held[HELD_MAX];
     size_t held_count;
     bool finished;
+    bool has_given[TOTAL];          // groups that it has given on since its start
+    struct message_status counters; // as it reported them last
 };
 
 struct simulation {
@@ -168,6 +170,13 @@ static void work_of_optim(struct process *process) {
 
 // ---- a stage in the middle
 
+static void send_group(struct process *process, struct group **group) {
+    if (process->outcomes) assert_int_equal(outcomes_tell(process->outcomes, process->io, *group), OK);
+    assert_int_equal(io_thread_send(process->io, *group), OK);
+    process->has_given[(*group)->requires.order] = true;
+    group_free(group);
+}
+
 static void work_of_stage(struct process *process) {
     struct simulation *simulation = process->simulation;
     const int64_t now = fake_network_now(simulation->network);
@@ -177,19 +186,15 @@ static void work_of_stage(struct process *process) {
         if (work->until > now) continue;
         if (process->stage == 1 && work->group->requires.order == BAD_GROUP)
             assert_int_equal(group_quarantine(work->group, "frames", "the clip is cut off"), OK);
-        if (process->outcomes) assert_int_equal(outcomes_tell(process->outcomes, process->io, work->group), OK);
-        assert_int_equal(io_thread_send(process->io, work->group), OK);
+        send_group(process, &work->group);
         simulation->works++;
-        group_free(&work->group);
         *work = process->held[--process->held_count];
         break;
     }
     assert_int_equal(io_thread_receive(process->io, (int)(HELD_MAX - process->held_count), 0, &group), OK);
     if (!group) return;
     if (process->held_count == HELD_MAX) { // it came before the capacity fell
-        if (process->outcomes) assert_int_equal(outcomes_tell(process->outcomes, process->io, group), OK);
-        assert_int_equal(io_thread_send(process->io, group), OK);
-        group_free(&group);
+        send_group(process, &group);
         return;
     }
     process->held[process->held_count++] =
@@ -213,6 +218,8 @@ static status on_event(void *self, struct io_thread *io, const struct wire_event
 static void on_report(void *self, struct message_status *counters) {
     struct process *process = self;
     if (process->issuer) issuer_report(process->issuer, counters);
+    if (process->collector) collector_report(process->collector, counters);
+    process->counters = *counters;
 }
 
 // ---- processes
@@ -223,6 +230,8 @@ static void start_process(struct process *process) {
     process->context = (struct stage_context){.state = simulation};
     process->held_count = 0;
     process->finished = false;
+    memset(process->has_given, 0, sizeof process->has_given);
+    process->counters = (struct message_status){.state = ""};
     if (process->stage == 0) {
         process->context.stage = &source;
         process->context.options.values = &simulation->options;
@@ -351,6 +360,50 @@ static void mend_what_is_due(struct simulation *simulation) {
     }
 }
 
+// ---- a run that hangs
+
+// Returns the seq below which every group is settled, as the source knows; 0 while that is dead.
+static int64_t settled_below(const struct simulation *simulation) {
+    struct message_status counters = {0};
+    if (simulation->processes[0].issuer) issuer_report(simulation->processes[0].issuer, &counters);
+    return counters.settled;
+}
+
+// Prints what each process has and waits for. Its counters are half a second old at most.
+static void print_state(const struct simulation *simulation, uint64_t seed) {
+    const int64_t now = fake_network_now(simulation->network), settled = settled_below(simulation);
+    print_message("SEED=%llu: after %d minutes %lld of %d groups are settled\n", (unsigned long long)seed,
+                  LIMIT_MS / 60000, (long long)settled, TOTAL);
+    for (size_t i = 0; i < simulation->count; i++) {
+        const struct process *process = &simulation->processes[i];
+        const struct message_status *counters = &process->counters;
+        const bool cut = process->transport == simulation->cut_a || process->transport == simulation->cut_b;
+        print_message("  %s-%d", stage_names[process->stage], process->replica);
+        if (!process->io) {
+            print_message(": dead for another %lld ms\n", (long long)(process->restart_at - now));
+            continue;
+        }
+        if (process->resume_at) print_message(", stopped for another %lld ms", (long long)(process->resume_at - now));
+        if (simulation->cut_a && cut)
+            print_message(", cut off for another %lld ms", (long long)(simulation->mend_at - now));
+        const bool idle = !process->held_count && !counters->held;
+        print_message(": %s; issue %lld, settled below %lld; works on",
+                      *counters->state ? counters->state
+                      : idle           ? "waits for a group"
+                                       : "has groups",
+                      (long long)io_thread_issue(process->io), (long long)io_thread_settled(process->io));
+        for (size_t k = 0; k < process->held_count; k++)
+            print_message(" %lld", (long long)process->held[k].group->requires.order);
+        for (size_t k = 0; process->collector && k < simulation->batch_count; k++)
+            print_message(" %lld", (long long)simulation->batch[k]->requires.order);
+        print_message("; has given on");
+        for (int64_t seq = settled; seq < TOTAL; seq++)
+            if (process->has_given[seq]) print_message(" %lld", (long long)seq);
+        print_message("; %lld in hand or to be begun, %lld for others to take, %lld dropped\n",
+                      (long long)counters->held, (long long)counters->waiting, (long long)counters->dropped);
+    }
+}
+
 // ---- the run
 
 // Sends the log to nowhere, or back to where it went: it has a line for each lost connection.
@@ -361,13 +414,6 @@ static void hush(bool hushed) {
     const int to = hushed ? open("/dev/null", O_WRONLY) : saved;
     dup2(to, STDERR_FILENO);
     close(to);
-}
-
-static bool is_over(const struct simulation *simulation) {
-    struct message_status counters = {0};
-    if (!simulation->processes[0].issuer) return false;
-    issuer_report(simulation->processes[0].issuer, &counters);
-    return counters.settled == TOTAL;
 }
 
 // What optim trains if nothing is lost.
@@ -397,7 +443,7 @@ static uint64_t simulate(uint64_t seed, bool trains, int replicas, int64_t stale
     for (size_t i = 0; i < simulation->count; i++) start_process(&simulation->processes[i]);
     const int64_t begin = fake_network_now(simulation->network);
     int64_t fault_at = begin;
-    while (!is_over(simulation) && fake_network_now(simulation->network) - begin < LIMIT_MS) {
+    while (settled_below(simulation) < TOTAL && fake_network_now(simulation->network) - begin < LIMIT_MS) {
         const int64_t now = fake_network_now(simulation->network);
         if (faults > 0 && fault_at <= now) {
             break_something(simulation);
@@ -414,7 +460,9 @@ static uint64_t simulate(uint64_t seed, bool trains, int replicas, int64_t stale
         }
         fake_network_advance(simulation->network, 20);
     }
-    const uint64_t weights = !is_over(simulation) ? 0 : trains ? simulation->saved_weights : expected_weights();
+    const bool over = settled_below(simulation) == TOTAL;
+    if (!over) print_state(simulation, seed);
+    const uint64_t weights = !over ? 0 : trains ? simulation->saved_weights : expected_weights();
     *works = simulation->works;
     *took = fake_network_now(simulation->network) - begin;
     for (size_t i = 0; i < simulation->count; i++) end_process(&simulation->processes[i]);
