@@ -155,6 +155,9 @@ static status top_watch(struct top *top) {
         const struct wire_message *message = &event.message;
         TRY(wire_poll(top->watcher.wire, WAIT_MS, &event));
         if (event.kind == WIRE_REFUSED) return fail(UNAVAILABLE, "%s", message->reason);
+        if (event.kind == WIRE_GONE && !event.orderly)
+            return fail(UNAVAILABLE, "lost the run in %s: its supervisor was killed or does not answer",
+                        top->watcher.deployment.pipeline->run);
         if (event.kind == WIRE_GONE) top->ended = true;
         if (event.kind == WIRE_MESSAGE) {
             top->answered = true;

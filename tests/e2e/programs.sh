@@ -80,8 +80,19 @@ wait_for_sleeper() {
 wait_for_sleeper none
 kill -9 "$(pgrep -P $pid -f 'caravan program .*/wiring/mine ')"
 wait_for_sleeper "$sleeper"
+"$bin/caravan" top "$work/p.yaml" --set run="$work/orphans" --set mine.timeout=0 >"$work/top" 2>"$work/top.err" &
+top=$!
+for _ in $(seq 200); do
+    [ ! -s "$work/top" ] || break
+    sleep 0.05
+done
 kill -9 $pid
 wait $pid 2>/dev/null || true
+# caravan top says that it has lost the run.
+got=0
+wait $top || got=$?
+[ $got = 69 ] && [ "$(cat "$work/top.err")" = "caravan: lost the run in $work/orphans: its supervisor was killed or does not answer" ] ||
+    fail "top: exit $got: $(cat "$work/top" "$work/top.err")"
 for _ in $(seq 100); do
     pgrep -f "^sleep $number" >/dev/null || exit 0
     sleep 0.05
