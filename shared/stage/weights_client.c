@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/stage/requests.h"
@@ -52,13 +53,15 @@ bool remote_weights_lent(const struct remote_weights *remote) {
     return remote->path && weights_client_ends_with(remote->path, LENT_WEIGHTS_SUFFIX);
 }
 
-// A file that is downloaded into PATH.part.
+// A file that is downloaded into PATH.part. One replica of a machine downloads, and the others watch the part's time
+// while they wait. If it stands still, one of them downloads into PATH.1.part, and so on: all have the same bytes.
 struct download {
     const char *path;
     int64_t hash, size; // of the file; size -1: it is not known
     int64_t limit;      // the most bytes that it may have
     struct buf part;    // its name
-    int fd;             // locked: one replica of a machine downloads, the others wait for it
+    int fd;             // locked
+    int watched;        // descriptor of the part that the others watch: fd, for a difference that of the copy
 };
 
 // Whether there is a regular file of that size; -1: of any size.
@@ -67,12 +70,19 @@ static bool weights_client_has(const char *path, int64_t size) {
     return !stat(path, &info) && S_ISREG(info.st_mode) && (size < 0 || info.st_size == size);
 }
 
-// Opens PATH.part and locks it, or waits until another replica has made the whole file (fd -1). Where files cannot be
+// Tells those that wait that the download goes on. Where that fails, they download the file, too.
+static void weights_client_touch(const struct download *download) {
+    if (download->watched >= 0) (void)futimens(download->watched, NULL);
+}
+
+// Opens a part and locks it, or waits until another replica has made the whole file (fd -1). Where files cannot be
 // locked, each replica writes the same bytes.
 static status weights_client_open(struct io_thread *io, struct download *download) {
-    enum { WAIT_MS = 50 };
-    struct stat opened, named;
-    download->fd = -1;
+    enum { WAIT_MS = 50, STALLED_SECONDS = 30, PAUSE_SECONDS = 1 };
+    struct stat opened = {0}, named;
+    struct timespec touched = {0};                     // the time of the part that another replica has
+    double stalled = 0, looked_at = clock_monotonic(); // seconds since then, in which this process was not stopped
+    int number = 0;
     TRY(buf_printf(&download->part, "%s.part", download->path));
     while (!weights_client_has(download->path, download->size)) {
         const char *part = download->part.data;
@@ -80,13 +90,29 @@ static status weights_client_open(struct io_thread *io, struct download *downloa
         if (download->fd < 0) return fail(UNAVAILABLE, "%s: %s", part, strerror(errno));
         const bool held = flock(download->fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
         // Its last holder may have renamed or removed it before we had the lock.
-        const bool current = !held && !fstat(download->fd, &opened) && !stat(part, &named) &&
+        const bool current = !fstat(download->fd, &opened) && !held && !stat(part, &named) &&
                              opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
-        if (current && !weights_client_has(download->path, download->size)) return OK;
+        if (current && !weights_client_has(download->path, download->size)) {
+            if (download->watched < 0) download->watched = download->fd;
+            return OK;
+        }
         if (current) (void)unlink(part);
         close(download->fd);
         download->fd = -1;
-        if (held) TRY(io_thread_wait(io, WAIT_MS));
+        if (!held) continue;
+        const double now = clock_monotonic();
+        stalled += now - looked_at < PAUSE_SECONDS ? now - looked_at : 0;
+        looked_at = now;
+        if (opened.st_mtim.tv_sec != touched.tv_sec || opened.st_mtim.tv_nsec != touched.tv_nsec) stalled = 0;
+        touched = opened.st_mtim;
+        if (stalled > STALLED_SECONDS) {
+            log_info("%s: nobody has written to it for %d s; downloading it again", part, STALLED_SECONDS);
+            buf_clear(&download->part);
+            TRY(buf_printf(&download->part, "%s.%d.part", download->path, ++number));
+            stalled = 0;
+        }
+        weights_client_touch(download);
+        TRY(io_thread_wait(io, WAIT_MS));
     }
     return OK;
 }
@@ -98,6 +124,7 @@ static void weights_client_close(struct download *download) {
 
 // Appends the rest of the file to the part. BAD_SAMPLE when nobody has it any more, or it is too large.
 static status weights_client_fetch(struct io_thread *io, const struct download *download) {
+    enum { TOUCH_MS = 500 };
     struct transfer transfer = {.stage = "optim",
                                 .purpose = "weights",
                                 .kind = MESSAGE_FETCH,
@@ -113,7 +140,8 @@ static status weights_client_fetch(struct io_thread *io, const struct download *
     if (offset) log_debug("going on at byte %lld", (long long)offset);
     io_thread_begin_transfer(io, &transfer);
     for (bool ended = false; result == OK && !ended;) {
-        result = io_thread_take_bytes(io, &transfer, -1, &bytes, &ended);
+        result = io_thread_take_bytes(io, &transfer, TOUCH_MS, &bytes, &ended);
+        weights_client_touch(download);
         if (result == OK && offset + (int64_t)bytes.size > download->limit)
             result = fail(BAD_SAMPLE, "%s: too large", download->path);
         if (result == OK && !fd_pwrite_all(download->fd, bytes.data, bytes.size, offset))
@@ -142,7 +170,8 @@ static status weights_client_rename(const struct download *download) {
 static status weights_client_rebuild(struct io_thread *io, const char *dir, const struct remote_weights *remote,
                                      const struct download *copy) {
     const struct wire_message has = {.kind = MESSAGE_HAS_WEIGHTS, .hash = remote->difference};
-    struct download difference = {.hash = remote->difference, .size = -1, .limit = remote->size, .fd = -1};
+    struct download difference = {
+        .hash = remote->difference, .size = -1, .limit = remote->size, .fd = -1, .watched = copy->fd};
     struct buf base = {0}, path = {0};
     struct stat info = {0};
     int base_fd = -1, difference_fd = -1;
@@ -183,12 +212,16 @@ done:
     return result;
 }
 
-// Makes PATH: rebuilds it or fetches what PATH.part lacks, syncs it and renames it. The part stays when that is
+// Makes PATH: rebuilds it or fetches what its part lacks, syncs it and renames it. The part stays when that is
 // interrupted.
 static status weights_client_copy(struct io_thread *io, const char *dir, const struct remote_weights *remote,
                                   bool whole, const char *path) {
-    struct download copy = {
-        .path = path, .hash = (int64_t)remote->weights.hash, .size = remote->size, .limit = remote->size, .fd = -1};
+    struct download copy = {.path = path,
+                            .hash = (int64_t)remote->weights.hash,
+                            .size = remote->size,
+                            .limit = remote->size,
+                            .fd = -1,
+                            .watched = -1};
     status result = OK;
     TRY_TO(result, done, weights_client_open(io, &copy));
     if (copy.fd < 0) goto done;

@@ -5,9 +5,11 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/rng.h"
 #include "shared/stage/io_thread.h"
@@ -400,6 +402,27 @@ static void nobody_waits_for_slow_downloads(void **state) {
 
 // ---- one download a machine
 
+// A file until which a thread that waits does not: the clock is advanced instead. NULL: there is none.
+static const char *hurries_until;
+static atomic_int skipped_ms;
+
+double __real_clock_monotonic(void);
+double __wrap_clock_monotonic(void);
+status __wrap_io_thread_wait(struct io_thread *io, int timeout_ms);
+
+double __wrap_clock_monotonic(void) {
+    return __real_clock_monotonic() + atomic_load(&skipped_ms) / 1e3;
+}
+
+status __wrap_io_thread_wait(struct io_thread *io, int timeout_ms) {
+    (void)io;
+    if (hurries_until && !path_exists(hurries_until))
+        atomic_fetch_add(&skipped_ms, timeout_ms);
+    else
+        usleep((useconds_t)timeout_ms * 1000);
+    return OK;
+}
+
 struct download_thread {
     pthread_t thread;
     struct process *process;
@@ -486,6 +509,62 @@ static void a_machine_downloads_once_and_goes_on_where_it_stopped(void **state) 
     optim->answered = 0;
     download_with(run, replicas, 1);
     assert_int_equal(optim->answered, 0);
+    close_run(run);
+    free(run);
+}
+
+static void another_replica_downloads_when_one_hangs(void **state) {
+    (void)state;
+    struct run *run = weights_run(1, 1);
+    struct process *optim = &run->processes[0];
+    struct process *replicas[2] = {&run->processes[1], add_process(run, "rollout", 2, &run->processes[1])};
+    char path[3][160];
+    for (int i = 0; i < 3; i++)
+        snprintf(path[i], sizeof path[i], "%s/pulled-policy-%016llx%s", replicas[0]->dir, (unsigned long long)HASH,
+                 ((const char *[]){"", ".part", ".1.part"})[i]);
+    for (size_t i = 0; i < run->count; i++) run->processes[i].config.endpoint_count = run->count;
+    start_process(replicas[1]);
+    const int hangs = open(path[1], O_RDWR | O_CREAT, 0644); // a third replica
+    assert_int_equal(flock(hangs, LOCK_EX), 0);
+    hurries_until = path[2];
+    download_with(run, replicas, 2);
+    hurries_until = NULL;
+    atomic_store(&skipped_ms, 0);
+    assert_int_equal(optim->answered, PIECES); // one of the two
+    assert_false(path_exists(path[2]));
+    assert_int_equal(rename(path[1], path[0]), 0); // the third goes on
+    close(hangs);
+    close_run(run);
+    free(run);
+}
+
+static void a_download_that_waits_does_not_hang(void **state) {
+    (void)state;
+    struct run *run = weights_run(1, 1);
+    struct process *replica = &run->processes[1];
+    const struct wire_message weights = {
+        .kind = MESSAGE_WEIGHTS, .policy = 1, .version = 1, .hash = HASH, .size = SIZE, .path = "/elsewhere"};
+    struct download_thread thread = {.process = replica};
+    struct stat first = {0}, now = {0};
+    char part[160];
+    snprintf(part, sizeof part, "%s/pulled-policy-%016llx.part", replica->dir, (unsigned long long)HASH);
+    assert_int_equal(remote_weights_set(&thread.remote, &weights), OK);
+    assert_int_equal(pthread_create(&thread.thread, NULL, download, &thread), 0);
+    const double began = clock_monotonic();
+    while (stat(part, &first) && clock_monotonic() - began < 10) usleep(1000);
+    do { // nobody sends anything
+        usleep(10000);
+        assert_int_equal(stat(part, &now), 0);
+    } while (!memcmp(&now.st_mtim, &first.st_mtim, sizeof now.st_mtim) && clock_monotonic() - began < 10);
+    assert_memory_not_equal(&now.st_mtim, &first.st_mtim, sizeof now.st_mtim);
+    assert_int_equal(now.st_size, 0);
+    while (!atomic_load(&thread.done)) {
+        for (int i = 0; i < 2; i++) assert_int_equal(io_thread_step(run->processes[i].io, 0), OK);
+        fake_network_advance(run->network, 1);
+    }
+    assert_int_equal(pthread_join(thread.thread, NULL), 0);
+    assert_int_equal(thread.result, OK);
+    remote_weights_release(&thread.remote);
     close_run(run);
     free(run);
 }
@@ -610,6 +689,8 @@ int main(void) {
         cmocka_unit_test(who_cannot_get_weights_elsewhere_comes_back),
         cmocka_unit_test(nobody_waits_for_slow_downloads),
         cmocka_unit_test(a_machine_downloads_once_and_goes_on_where_it_stopped),
+        cmocka_unit_test(another_replica_downloads_when_one_hangs),
+        cmocka_unit_test(a_download_that_waits_does_not_hang),
         cmocka_unit_test(only_the_difference_travels),
         cmocka_unit_test(who_cannot_use_a_difference_gets_the_whole_file),
         cmocka_unit_test(a_request_behind_a_difference_harms_nobody),
