@@ -31,6 +31,7 @@ struct node {
     struct issuer *issuer;                 // of the source
     struct collector *collector;           // of optim
     struct outcomes *outcomes;             // of the last stage
+    struct weights_versions *versions;     // of optim
     struct weights_server *weights_server; // of optim
     struct waiting_group *waiting;
     size_t waiting_count;
@@ -217,7 +218,8 @@ status node_enter(struct stage_context *context, const char *path) {
     if (node->config.replica > 1) snprintf(number, sizeof number, "-%d", node->config.replica);
     snprintf(suffix, sizeof suffix, "%s%s%s", number, *machine ? "@" : "", machine);
     log_suffix(suffix);
-    TRY(weights_server_new(&node->weights_server));
+    TRY(weights_versions_new(&node->versions));
+    TRY(weights_server_new(&node->weights_server, node->versions));
     TRY(outcomes_new(&node->outcomes));
     return node_weights_set_dir(&node->weights, node->config.run_dir);
 }
@@ -263,6 +265,7 @@ void node_leave(struct stage_context *context) {
     issuer_close(&node->issuer);
     collector_close(&node->collector);
     weights_server_free(&node->weights_server);
+    weights_versions_free(&node->versions);
     outcomes_free(&node->outcomes);
     for (size_t i = 0; i < node->waiting_count; i++) group_free(&node->waiting[i].group);
     free(node->waiting);
@@ -279,13 +282,13 @@ void node_leave(struct stage_context *context) {
 status stage_publish(struct stage_context *context, const struct stage_weights *weights) {
     struct node *node = context->node;
     if (!node) return OK;
-    TRY(weights_server_put(node->weights_server, weights));
+    TRY(weights_versions_put(node->versions, weights));
     if (node->io) io_thread_nudge(node->io); // it tells the other stages
     return OK;
 }
 
 void stage_recycle(struct stage_context *context, bool reference, const char *path) {
-    if (context->node) weights_server_recycle(context->node->weights_server, reference, path);
+    if (context->node) weights_versions_recycle(context->node->versions, reference, path);
 }
 
 bool node_trains(const struct stage_context *context) {

@@ -303,7 +303,7 @@ status weights_client_serve(const char *dir, const struct wire_message *fetch, s
     for (int i = 0; i < 3 && result == OK && (!i || reply->kind == MESSAGE_ABSENT); i++) {
         buf_clear(&path);
         result = buf_printf(&path, "%s/%s%016llx", dir, prefixes[i], (unsigned long long)fetch->hash);
-        if (result == OK) result = weights_server_read(path.data, fetch, reply, bulk);
+        if (result == OK) result = weights_read_piece(path.data, fetch, reply, bulk);
     }
     buf_release(&path);
     return result;

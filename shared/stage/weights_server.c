@@ -46,16 +46,20 @@ struct difference_waiter {
     struct wire_message fetch;
 };
 
-struct weights_server {
+struct weights_versions {
     pthread_mutex_t lock;
-    struct served_weights versions[2][VERSIONS_MAX]; // policy's and reference's, the newest first
-    int pause[2];                                    // PAUSE_VERSIONS and less: of policy and reference
+    struct served_weights entries[2][VERSIONS_MAX]; // policy's and reference's, the newest first
+    int pause[2];                                   // PAUSE_VERSIONS and less: of policy and reference
     int64_t publications;
     pthread_t maker; // makes differences; since the first one was asked for
     bool making;     // there is such a thread
     pthread_cond_t wanted;
     atomic_bool stopping;
-    // The I/O thread's own:
+};
+
+// The I/O thread's own.
+struct weights_server {
+    struct weights_versions *versions;
     struct difference_waiter *waiters;
     size_t waiter_count;
     int64_t pushed; // publications that the other stages were told of
@@ -64,109 +68,105 @@ struct weights_server {
     struct buf bulk;    // of an answer
 };
 
-status weights_server_new(struct weights_server **out) {
+status weights_versions_new(struct weights_versions **out) {
     TRY(NEW(out, 1));
     pthread_mutex_init(&(*out)->lock, NULL);
     pthread_cond_init(&(*out)->wanted, NULL);
     return OK;
 }
 
-static void weights_server_stop(struct weights_server *server) {
-    pthread_mutex_lock(&server->lock);
-    atomic_store(&server->stopping, true);
-    pthread_cond_signal(&server->wanted);
-    pthread_mutex_unlock(&server->lock);
-    if (server->making) pthread_join(server->maker, NULL);
+static void weights_versions_stop(struct weights_versions *versions) {
+    pthread_mutex_lock(&versions->lock);
+    atomic_store(&versions->stopping, true);
+    pthread_cond_signal(&versions->wanted);
+    pthread_mutex_unlock(&versions->lock);
+    if (versions->making) pthread_join(versions->maker, NULL);
 }
 
-void weights_server_free(struct weights_server **server) {
-    if (!*server) return;
-    weights_server_stop(*server);
+void weights_versions_free(struct weights_versions **versions) {
+    if (!*versions) return;
+    weights_versions_stop(*versions);
     for (int kind = 0; kind < 2; kind++)
-        for (int i = 0; i < VERSIONS_MAX; i++) free((*server)->versions[kind][i].path);
-    pthread_mutex_destroy(&(*server)->lock);
-    pthread_cond_destroy(&(*server)->wanted);
-    free((*server)->waiters);
-    distribution_release(&(*server)->distribution);
-    arena_release(&(*server)->arena);
-    buf_release(&(*server)->bulk);
-    free(*server);
-    *server = NULL;
+        for (int i = 0; i < VERSIONS_MAX; i++) free((*versions)->entries[kind][i].path);
+    pthread_mutex_destroy(&(*versions)->lock);
+    pthread_cond_destroy(&(*versions)->wanted);
+    free(*versions);
+    *versions = NULL;
 }
 
 // The lock is held.
-static bool weights_server_uses(const struct weights_server *server, const char *path) {
+static bool weights_versions_uses(const struct weights_versions *versions, const char *path) {
     assert(*path);
     for (int kind = 0; kind < 2; kind++)
         for (int i = 0; i < VERSIONS_MAX; i++)
-            if (server->versions[kind][i].present && !strcmp(server->versions[kind][i].path, path)) return true;
+            if (versions->entries[kind][i].present && !strcmp(versions->entries[kind][i].path, path)) return true;
     return false;
 }
 
 // Names the file of a difference, which lies beside the weights' own. NULL when memory is short.
-static char *weights_server_difference_path(struct arena *arena, const char *path) {
+static char *weights_versions_difference_path(struct arena *arena, const char *path) {
     return arena_printf(arena, "%s.difference", path);
 }
 
 // The version is served no more: removes its difference. The lock is held.
-static void weights_server_drop_difference(const struct served_weights *old) {
+static void weights_versions_drop_difference(const struct served_weights *old) {
     struct arena arena = {0};
-    char *path = old->state == DIFFERENCE_MADE ? weights_server_difference_path(&arena, old->path) : NULL;
+    char *path = old->state == DIFFERENCE_MADE ? weights_versions_difference_path(&arena, old->path) : NULL;
     if (path) (void)unlink(path);
     arena_release(&arena);
 }
 
-status weights_server_put(struct weights_server *server, const struct stage_weights *weights) {
+status weights_versions_put(struct weights_versions *versions, const struct stage_weights *weights) {
     char *path = strdup(weights->path ? weights->path : "");
     if (!path) return fail_oom();
-    pthread_mutex_lock(&server->lock);
-    struct served_weights *versions = server->versions[weights->reference], old = versions[VERSIONS_MAX - 1];
-    memmove(&versions[1], &versions[0], (VERSIONS_MAX - 1) * sizeof *versions);
-    versions[0] = (struct served_weights){.present = true,
-                                          .reference = weights->reference,
-                                          .version = weights->version,
-                                          .hash = weights->hash,
-                                          .path = path};
-    const struct served_weights *before = &versions[1];
-    if (server->pause[weights->reference] > 0) {
-        server->pause[weights->reference]--;
+    pthread_mutex_lock(&versions->lock);
+    struct served_weights *entries = versions->entries[weights->reference], old = entries[VERSIONS_MAX - 1];
+    memmove(&entries[1], &entries[0], (VERSIONS_MAX - 1) * sizeof *entries);
+    entries[0] = (struct served_weights){.present = true,
+                                         .reference = weights->reference,
+                                         .version = weights->version,
+                                         .hash = weights->hash,
+                                         .path = path};
+    const struct served_weights *before = &entries[1];
+    if (versions->pause[weights->reference] > 0) {
+        versions->pause[weights->reference]--;
     } else if (*path && before->present && *before->path && before->hash != weights->hash) {
-        versions[0].base = (int64_t)before->hash;
-        versions[0].difference = (int64_t)(rng_bits(before->hash, weights->hash, 0) | 1);
+        entries[0].base = (int64_t)before->hash;
+        entries[0].difference = (int64_t)(rng_bits(before->hash, weights->hash, 0) | 1);
     }
-    server->publications++;
-    weights_server_drop_difference(&old);
+    versions->publications++;
+    weights_versions_drop_difference(&old);
     // The file may be gone already.
-    if (old.present && *old.path && !weights_server_uses(server, old.path)) (void)unlink(old.path);
-    pthread_mutex_unlock(&server->lock);
+    if (old.present && *old.path && !weights_versions_uses(versions, old.path)) (void)unlink(old.path);
+    pthread_mutex_unlock(&versions->lock);
     free(old.path);
     return OK;
 }
 
-int64_t weights_server_publications(struct weights_server *server) {
-    pthread_mutex_lock(&server->lock);
-    const int64_t publications = server->publications;
-    pthread_mutex_unlock(&server->lock);
+int64_t weights_versions_publications(struct weights_versions *versions) {
+    pthread_mutex_lock(&versions->lock);
+    const int64_t publications = versions->publications;
+    pthread_mutex_unlock(&versions->lock);
     return publications;
 }
 
-void weights_server_recycle(struct weights_server *server, bool reference, const char *path) {
-    pthread_mutex_lock(&server->lock);
-    struct served_weights old = server->versions[reference][VERSIONS_MAX - 1];
-    server->versions[reference][VERSIONS_MAX - 1] = (struct served_weights){0};
-    weights_server_drop_difference(&old);
-    bool useful = old.present && *old.path && !weights_server_uses(server, old.path);
+void weights_versions_recycle(struct weights_versions *versions, bool reference, const char *path) {
+    pthread_mutex_lock(&versions->lock);
+    struct served_weights old = versions->entries[reference][VERSIONS_MAX - 1];
+    versions->entries[reference][VERSIONS_MAX - 1] = (struct served_weights){0};
+    weights_versions_drop_difference(&old);
+    bool useful = old.present && *old.path && !weights_versions_uses(versions, old.path);
     if (useful && rename(old.path, path)) (void)unlink(old.path);
-    pthread_mutex_unlock(&server->lock);
+    pthread_mutex_unlock(&versions->lock);
     free(old.path);
 }
 
-status weights_server_latest(struct weights_server *server, bool reference, struct wire_message *message, bool *known,
-                             struct arena *arena) {
-    const struct served_weights *policy = &server->versions[0][0], *latest = &server->versions[reference][0];
+status weights_versions_latest(struct weights_versions *versions, bool reference, struct wire_message *message,
+                               bool *known, struct arena *arena) {
+    const struct served_weights *policy = &versions->entries[0][0], *latest = &versions->entries[reference][0];
     struct stat info = {0};
     status result = OK;
-    pthread_mutex_lock(&server->lock);
+    pthread_mutex_lock(&versions->lock);
     *known = policy->present && latest->present;
     if (*known && *latest->path && stat(latest->path, &info)) {
         result = fail(UNAVAILABLE, "%s: %s", latest->path, strerror(errno));
@@ -182,12 +182,12 @@ status weights_server_latest(struct weights_server *server, bool reference, stru
                                          .path = arena_strndup(arena, latest->path, strlen(latest->path))};
         if (!message->path) result = fail_oom();
     }
-    pthread_mutex_unlock(&server->lock);
+    pthread_mutex_unlock(&versions->lock);
     return result;
 }
 
-status weights_server_read(const char *path, const struct wire_message *request, struct wire_message *reply,
-                           struct buf *bulk) {
+status weights_read_piece(const char *path, const struct wire_message *request, struct wire_message *reply,
+                          struct buf *bulk) {
     struct stat info;
     status result = OK;
     assert(request->kind == MESSAGE_FETCH);
@@ -216,10 +216,10 @@ done:
 }
 
 // The version whose file has that hash, or whose difference if `difference`; NULL: none. The lock is held.
-static struct served_weights *weights_server_find(struct weights_server *server, int64_t hash, bool difference) {
+static struct served_weights *weights_versions_find(struct weights_versions *versions, int64_t hash, bool difference) {
     for (int kind = 0; kind < 2; kind++)
         for (int i = 0; i < VERSIONS_MAX; i++) {
-            struct served_weights *entry = &server->versions[kind][i];
+            struct served_weights *entry = &versions->entries[kind][i];
             if (!entry->present || !*entry->path) continue;
             if (difference ? entry->difference && entry->difference == hash : (int64_t)entry->hash == hash)
                 return entry;
@@ -229,22 +229,33 @@ static struct served_weights *weights_server_find(struct weights_server *server,
 
 // The path of the file with that hash, weights or a difference that has been made; NULL: none, or memory is short. The
 // lock is held.
-static const char *weights_server_path(struct weights_server *server, int64_t hash, struct arena *arena) {
-    const struct served_weights *weights = weights_server_find(server, hash, false);
+static const char *weights_versions_path(struct weights_versions *versions, int64_t hash, struct arena *arena) {
+    const struct served_weights *weights = weights_versions_find(versions, hash, false);
     if (weights) return weights->path;
-    const struct served_weights *entry = weights_server_find(server, hash, true);
-    return entry && entry->state == DIFFERENCE_MADE ? weights_server_difference_path(arena, entry->path) : NULL;
+    const struct served_weights *entry = weights_versions_find(versions, hash, true);
+    return entry && entry->state == DIFFERENCE_MADE ? weights_versions_difference_path(arena, entry->path) : NULL;
 }
 
-status weights_server_chunk(struct weights_server *server, const struct wire_message *request,
-                            struct wire_message *reply, struct buf *bulk) {
+int64_t weights_versions_size(struct weights_versions *versions, int64_t hash) {
     struct arena arena = {0};
-    pthread_mutex_lock(&server->lock); // or the file might be written over meanwhile
-    const char *path = weights_server_path(server, request->hash, &arena);
+    struct stat info;
+    pthread_mutex_lock(&versions->lock);
+    const char *path = weights_versions_path(versions, hash, &arena);
+    const int64_t size = path && !stat(path, &info) ? info.st_size : 0;
+    pthread_mutex_unlock(&versions->lock);
+    arena_release(&arena);
+    return size;
+}
+
+status weights_versions_chunk(struct weights_versions *versions, const struct wire_message *request,
+                              struct wire_message *reply, struct buf *bulk) {
+    struct arena arena = {0};
+    pthread_mutex_lock(&versions->lock); // or the file might be written over meanwhile
+    const char *path = weights_versions_path(versions, request->hash, &arena);
     status result = message_check_range(request);
     *reply = (struct wire_message){.kind = MESSAGE_ABSENT, .id = "", .hash = request->hash};
-    if (result == OK && path) result = weights_server_read(path, request, reply, bulk);
-    pthread_mutex_unlock(&server->lock);
+    if (result == OK && path) result = weights_read_piece(path, request, reply, bulk);
+    pthread_mutex_unlock(&versions->lock);
     arena_release(&arena);
     return result;
 }
@@ -253,33 +264,34 @@ status weights_server_chunk(struct weights_server *server, const struct wire_mes
 
 // Opens the files of a version and of the one before. The lock is held; nothing is written over before both are
 // dropped. BAD_SAMPLE when one of them is gone.
-static status weights_server_open_pair(struct weights_server *server, const struct served_weights *entry, int *base,
-                                       int *file) {
-    const struct served_weights *before = weights_server_find(server, entry->base, false);
+static status weights_versions_open_pair(struct weights_versions *versions, const struct served_weights *entry,
+                                         int *base, int *file) {
+    const struct served_weights *before = weights_versions_find(versions, entry->base, false);
     if (before) *base = open(before->path, O_RDONLY | O_CLOEXEC);
     *file = open(entry->path, O_RDONLY | O_CLOEXEC);
     return *base >= 0 && *file >= 0 ? OK : fail(BAD_SAMPLE, "the version before is gone");
 }
 
 // Makes the difference of the version whose difference has that hash. The lock is held, but not while it is made.
-static status weights_server_make(struct weights_server *server, int64_t hash) {
-    struct served_weights *entry = weights_server_find(server, hash, true);
+static status weights_versions_make(struct weights_versions *versions, int64_t hash) {
+    struct served_weights *entry = weights_versions_find(versions, hash, true);
     const int64_t base_hash = entry->base;
     struct arena arena = {0};
     struct stat info;
     int base = -1, file = -1, out = -1;
-    status result = weights_server_open_pair(server, entry, &base, &file);
-    char *path = weights_server_difference_path(&arena, entry->path);
+    status result = weights_versions_open_pair(versions, entry, &base, &file);
+    char *path = weights_versions_difference_path(&arena, entry->path);
     char *part = path ? arena_printf(&arena, "%s.part", path) : NULL;
     if (result == OK && !part) result = fail_oom();
     TRY_TO(result, done, result);
-    pthread_mutex_unlock(&server->lock);
+    pthread_mutex_unlock(&versions->lock);
     out = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (out < 0 || fstat(file, &info)) result = fail(UNAVAILABLE, "%s: %s", part, strerror(errno));
-    if (result == OK) result = weights_difference_make(base, file, info.st_size / 2, &server->stopping, out);
-    pthread_mutex_lock(&server->lock);
+    if (result == OK) result = weights_difference_make(base, file, info.st_size / 2, &versions->stopping, out);
+    pthread_mutex_lock(&versions->lock);
     // One of the files may have been written over meanwhile.
-    if (result == OK && !(weights_server_find(server, hash, true) && weights_server_find(server, base_hash, false)))
+    if (result == OK &&
+        !(weights_versions_find(versions, hash, true) && weights_versions_find(versions, base_hash, false)))
         result = fail(BAD_SAMPLE, "the version before is gone");
     if (result == OK && rename(part, path)) result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     if (result != OK && out >= 0) (void)unlink(part);
@@ -291,49 +303,64 @@ done:
     return result;
 }
 
-// Makes what is wanted, the newest first, until the server is freed.
-static void *weights_server_maker(void *argument) {
-    struct weights_server *server = argument;
-    pthread_mutex_lock(&server->lock);
-    while (!atomic_load(&server->stopping)) {
+// Makes what is wanted, the newest first, until the versions are freed.
+static void *weights_versions_maker(void *argument) {
+    struct weights_versions *versions = argument;
+    pthread_mutex_lock(&versions->lock);
+    while (!atomic_load(&versions->stopping)) {
         const struct served_weights *wanted = NULL;
         for (int i = VERSIONS_MAX; i-- > 0;)
             for (int kind = 0; kind < 2; kind++)
-                if (server->versions[kind][i].state == DIFFERENCE_WANTED) wanted = &server->versions[kind][i];
+                if (versions->entries[kind][i].state == DIFFERENCE_WANTED) wanted = &versions->entries[kind][i];
         if (!wanted) {
-            pthread_cond_wait(&server->wanted, &server->lock);
+            pthread_cond_wait(&versions->wanted, &versions->lock);
             continue;
         }
         const int64_t hash = wanted->difference;
-        const status result = weights_server_make(server, hash);
-        struct served_weights *entry = weights_server_find(server, hash, true);
+        const status result = weights_versions_make(versions, hash);
+        struct served_weights *entry = weights_versions_find(versions, hash, true);
         if (result != OK) log_debug("no difference of weights: %s", fail_text());
         if (!entry) continue; // its version is gone
         entry->state = result == OK ? DIFFERENCE_MADE : DIFFERENCE_FAILED;
-        if (result == BAD_SAMPLE) server->pause[entry->reference] = PAUSE_VERSIONS;
+        if (result == BAD_SAMPLE) versions->pause[entry->reference] = PAUSE_VERSIONS;
     }
-    pthread_mutex_unlock(&server->lock);
+    pthread_mutex_unlock(&versions->lock);
     return NULL;
 }
 
-// Whether a FETCH is for a difference that is still to be made; lets it be made.
-static status weights_server_await(struct weights_server *server, int64_t hash, bool *waits) {
+status weights_versions_await(struct weights_versions *versions, int64_t hash, bool *waits) {
     status result = OK;
-    pthread_mutex_lock(&server->lock);
-    struct served_weights *entry = weights_server_find(server, hash, true);
+    pthread_mutex_lock(&versions->lock);
+    struct served_weights *entry = weights_versions_find(versions, hash, true);
     if (entry && entry->state == DIFFERENCE_UNUSED) {
-        if (!server->making && pthread_create(&server->maker, NULL, weights_server_maker, server))
+        if (!versions->making && pthread_create(&versions->maker, NULL, weights_versions_maker, versions))
             result = fail(UNAVAILABLE, "no thread for the differences of weights");
-        server->making |= result == OK;
+        versions->making |= result == OK;
         entry->state = result == OK ? DIFFERENCE_WANTED : DIFFERENCE_FAILED;
-        pthread_cond_signal(&server->wanted);
+        pthread_cond_signal(&versions->wanted);
     }
     *waits = entry && entry->state == DIFFERENCE_WANTED;
-    pthread_mutex_unlock(&server->lock);
+    pthread_mutex_unlock(&versions->lock);
     return result;
 }
 
 // ---- the I/O thread ----
+
+status weights_server_new(struct weights_server **out, struct weights_versions *versions) {
+    TRY(NEW(out, 1));
+    (*out)->versions = versions;
+    return OK;
+}
+
+void weights_server_free(struct weights_server **server) {
+    if (!*server) return;
+    free((*server)->waiters);
+    distribution_release(&(*server)->distribution);
+    arena_release(&(*server)->arena);
+    buf_release(&(*server)->bulk);
+    free(*server);
+    *server = NULL;
+}
 
 // Tells a stage which weights are the newest; NULL: every stage that follows them.
 static status weights_server_send(struct weights_server *server, struct io_thread *io, struct wire_peer *peer) {
@@ -341,7 +368,7 @@ static status weights_server_send(struct weights_server *server, struct io_threa
     for (int reference = 0; reference < 2 && result == OK; reference++) {
         struct wire_message message;
         bool known;
-        result = weights_server_latest(server, reference, &message, &known, &server->arena);
+        result = weights_versions_latest(server->versions, reference, &message, &known, &server->arena);
         if (result == OK && known)
             result = peer ? io_thread_reply(io, peer, &message) : io_thread_push(io, "weights", &message);
     }
@@ -362,7 +389,7 @@ static status weights_server_reply(struct weights_server *server, struct io_thre
                                       .machine = wire_peer_machine(giver)};
         return io_thread_reply(io, peer, &reply);
     }
-    TRY(weights_server_chunk(server, fetch, &reply, &server->bulk));
+    TRY(weights_versions_chunk(server->versions, fetch, &reply, &server->bulk));
     if (reply.kind == MESSAGE_ABSENT) distribution_end(&server->distribution, peer);
     return io_thread_reply(io, peer, &reply);
 }
@@ -383,27 +410,21 @@ static status weights_server_fetch(struct weights_server *server, struct io_thre
                                    const struct wire_message *fetch) {
     enum distribution_verdict verdict;
     struct wire_peer *giver;
-    struct stat info = {0};
-    struct arena arena = {0};
     bool waits;
     TRY(message_check_range(fetch));
-    TRY(weights_server_await(server, fetch->hash, &waits));
+    TRY(weights_versions_await(server->versions, fetch->hash, &waits));
     if (waits) return weights_server_add_waiter(server, peer, fetch);
-    pthread_mutex_lock(&server->lock);
-    const char *path = weights_server_path(server, fetch->hash, &arena);
-    const bool present = path && !stat(path, &info);
-    pthread_mutex_unlock(&server->lock);
-    arena_release(&arena);
-    if (!present || fetch->offset >= info.st_size) // ABSENT, or a mistake
+    const int64_t size = weights_versions_size(server->versions, fetch->hash);
+    if (fetch->offset >= size) // ABSENT, or a mistake
         return weights_server_reply(server, io, peer, fetch, DISTRIBUTION_SERVE, NULL);
-    TRY(distribution_fetch(&server->distribution, peer, fetch, info.st_size, io_thread_now_ms(io), &verdict, &giver));
+    TRY(distribution_fetch(&server->distribution, peer, fetch, size, io_thread_now_ms(io), &verdict, &giver));
     return weights_server_reply(server, io, peer, fetch, verdict, giver);
 }
 
 // Tells all stages that follow optim's weights when there are newer ones, before the I/O thread sends what the worker
 // has said since. Answers those that need to wait no more.
 static status weights_server_tick(struct weights_server *server, struct io_thread *io) {
-    const int64_t publications = weights_server_publications(server);
+    const int64_t publications = weights_versions_publications(server->versions);
     struct wire_message fetch;
     enum distribution_verdict verdict;
     struct wire_peer *peer, *giver;

@@ -23,6 +23,7 @@ enum { HASH = 0x77 };
 
 struct bench {
     struct node_config config;
+    struct weights_versions *versions;
     struct weights_server *server; // NULL: it fetches
     struct io_thread *io;
     bool gone; // the client
@@ -49,7 +50,7 @@ static double bench_processor_seconds(void) {
 
 static status bench_serve(struct bench *bench, const char *path) {
     const struct stage_weights weights = {.version = 1, .hash = HASH, .path = path};
-    TRY(weights_server_put(bench->server, &weights));
+    TRY(weights_versions_put(bench->versions, &weights));
     while (!bench->gone) TRY(io_thread_step(bench->io, 50));
     printf("%.3f\n", bench_processor_seconds());
     return OK;
@@ -105,7 +106,8 @@ static status bench_run(struct bench *bench, int argc, char **argv) {
     if (!serve && !fetch)
         return fail(USAGE, "weights_bench CONFIG serve FILE | CONFIG fetch DIR SIZE COUNT | difference BASE FILE");
     TRY(node_config_read(&bench->config, argv[1]));
-    if (serve) TRY(weights_server_new(&bench->server));
+    if (serve) TRY(weights_versions_new(&bench->versions));
+    if (serve) TRY(weights_server_new(&bench->server, bench->versions));
     TRY(zmq_transport_open(&transport, node_config_security(&bench->config)));
     TRY(io_thread_open(&bench->io, &bench->config, &hooks, false, transport));
     return serve ? bench_serve(bench, argv[3]) : bench_fetch(bench, argv[3], atoll(argv[4]), atoi(argv[5]));
@@ -117,6 +119,7 @@ int main(int argc, char **argv) {
     if (result != OK) log_info("%s", fail_text());
     io_thread_close(&bench.io);
     weights_server_free(&bench.server);
+    weights_versions_free(&bench.versions);
     node_config_release(&bench.config);
     return result == OK ? 0 : 1;
 }

@@ -37,7 +37,8 @@ struct process {
     char address[32], machine[16], dir[96];
     struct transport *transport;
     struct io_thread *io;                  // NULL: dead
-    struct weights_server *weights_server; // of optim
+    struct weights_versions *versions;     // of optim
+    struct weights_server *weights_server; // the same
     struct buf bulk;
     enum manner manner;
     int answered; // pieces sent
@@ -137,6 +138,11 @@ static struct process *add_process(struct run *run, const char *stage, int repli
     return process;
 }
 
+static void make_weights_server(struct process *optim) {
+    assert_int_equal(weights_versions_new(&optim->versions), OK);
+    assert_int_equal(weights_server_new(&optim->weights_server, optim->versions), OK);
+}
+
 static void start_run(struct run *run) {
     for (size_t i = 0; i < run->count; i++) run->processes[i].config.endpoint_count = run->count;
     for (size_t i = 0; i < run->count; i++) start_process(&run->processes[i]);
@@ -154,6 +160,7 @@ static void close_run(struct run *run) {
         struct process *process = &run->processes[i];
         if (process->io) kill_process(process);
         weights_server_free(&process->weights_server);
+        weights_versions_free(&process->versions);
         buf_release(&process->bulk);
         buf_release(&process->received);
     }
@@ -297,8 +304,8 @@ static void an_impossible_request_costs_its_peer_the_connection(void **state) {
             snprintf(path, sizeof path, "%s/weights", server->dir);
             assert_int_equal(file_write_atomic(path, run->content, SIZE), OK);
             const struct stage_weights weights = {.version = 1, .hash = HASH, .path = path};
-            if (fetch) assert_int_equal(weights_server_new(&server->weights_server), OK);
-            if (fetch) assert_int_equal(weights_server_put(server->weights_server, &weights), OK);
+            if (fetch) make_weights_server(server);
+            if (fetch) assert_int_equal(weights_versions_put(server->versions, &weights), OK);
             start_run(run);
             assert_int_equal(io_thread_connect(bad->io, fetch ? "optim" : "frames", fetch ? "weights" : "frames"), OK);
             fetch ? fetch_weights(good) : get_clip(good);
@@ -330,8 +337,8 @@ static struct run *weights_run(uint64_t seed, int replicas) {
     snprintf(path, sizeof path, "%s/policy-1", optim->dir);
     assert_int_equal(file_write_atomic(path, run->content, SIZE), OK);
     const struct stage_weights weights = {.version = 1, .hash = HASH, .path = path};
-    assert_int_equal(weights_server_new(&optim->weights_server), OK);
-    assert_int_equal(weights_server_put(optim->weights_server, &weights), OK);
+    make_weights_server(optim);
+    assert_int_equal(weights_versions_put(optim->versions, &weights), OK);
     for (int i = 0; i < replicas; i++) add_process(run, "rollout", i + 1, NULL);
     start_run(run);
     return run;
@@ -582,8 +589,8 @@ static struct wire_message publish_next(struct run *run, int version, size_t eve
     snprintf(path, sizeof path, "%s/policy-%d", optim->dir, version);
     assert_int_equal(file_write_atomic(path, run->content, SIZE), OK);
     const struct stage_weights weights = {.version = version, .hash = HASH + (uint64_t)version, .path = path};
-    assert_int_equal(weights_server_put(optim->weights_server, &weights), OK);
-    assert_int_equal(weights_server_latest(optim->weights_server, false, &message, &known, &arena), OK);
+    assert_int_equal(weights_versions_put(optim->versions, &weights), OK);
+    assert_int_equal(weights_versions_latest(optim->versions, false, &message, &known, &arena), OK);
     assert_true(known && message.base && message.difference);
     arena_release(&arena);
     message.path = "/elsewhere";
@@ -606,8 +613,8 @@ static bool offers_difference(struct run *run) {
     bool known;
     snprintf(path, sizeof path, "%s/policy-1", run->processes[0].dir);
     const struct stage_weights weights = {.version = 9, .hash = HASH, .path = path};
-    assert_int_equal(weights_server_put(run->processes[0].weights_server, &weights), OK);
-    assert_int_equal(weights_server_latest(run->processes[0].weights_server, false, &message, &known, &arena), OK);
+    assert_int_equal(weights_versions_put(run->processes[0].versions, &weights), OK);
+    assert_int_equal(weights_versions_latest(run->processes[0].versions, false, &message, &known, &arena), OK);
     arena_release(&arena);
     return message.difference != 0;
 }
@@ -646,7 +653,7 @@ static void who_cannot_use_a_difference_gets_the_whole_file(void **state) {
             char path[160];
             publish_next(run, 3, 3000); // the third, so that the first one's turn to be written over comes
             snprintf(path, sizeof path, "%s/next", run->processes[0].dir);
-            weights_server_recycle(run->processes[0].weights_server, false, path);
+            weights_versions_recycle(run->processes[0].versions, false, path);
             for (size_t i = 3; i < SIZE; i += 3000) run->content[i] ^= (char)(rng_bits(3, i, 0) | 1); // version 2
         }
         download_version(run, replicas, 1, reason == WHOLE_WANTED, &weights);

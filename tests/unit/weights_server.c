@@ -1,4 +1,4 @@
-// Optim's weights server: what it answers, and which files it removes.
+// The versions of the weights that optim has published: what they answer, and which files are removed.
 #include "tests/unit/unit.h"
 
 #include <unistd.h>
@@ -8,23 +8,23 @@
 
 struct fixture {
     char dir[64], path[5][96];
-    struct weights_server *server;
+    struct weights_versions *versions;
     struct wire_message reply;
     struct arena arena;
     struct buf bulk;
 };
 
-static void open_server(struct fixture *fixture) {
+static void open_versions(struct fixture *fixture) {
     static int number;
     *fixture = (struct fixture){0};
     snprintf(fixture->dir, sizeof fixture->dir, "/tmp/caravan-unit-weights-%d-%d", (int)getpid(), number++);
     assert_int_equal(dir_make(fixture->dir), OK);
     for (int i = 0; i < 5; i++) snprintf(fixture->path[i], sizeof fixture->path[i], "%s/%d", fixture->dir, i);
-    assert_int_equal(weights_server_new(&fixture->server), OK);
+    assert_int_equal(weights_versions_new(&fixture->versions), OK);
 }
 
-static void close_server(struct fixture *fixture) {
-    weights_server_free(&fixture->server);
+static void close_versions(struct fixture *fixture) {
+    weights_versions_free(&fixture->versions);
     arena_release(&fixture->arena);
     buf_release(&fixture->bulk);
     assert_int_equal(dir_remove(fixture->dir), OK);
@@ -37,38 +37,39 @@ static void publish(struct fixture *fixture, bool reference, int version) {
     assert_int_equal(file_write_atomic(fixture->path[version], text, strlen(text)), OK);
     const struct stage_weights weights = {
         .reference = reference, .version = version, .hash = 100 + (uint64_t)version, .path = fixture->path[version]};
-    assert_int_equal(weights_server_put(fixture->server, &weights), OK);
+    assert_int_equal(weights_versions_put(fixture->versions, &weights), OK);
 }
 
 static enum message_kind answer(struct fixture *fixture, struct wire_message request) {
-    assert_int_equal(weights_server_chunk(fixture->server, &request, &fixture->reply, &fixture->bulk), OK);
+    assert_int_equal(weights_versions_chunk(fixture->versions, &request, &fixture->reply, &fixture->bulk), OK);
     return fixture->reply.kind;
 }
 
 // Whether the newest weights of a kind are known; the reply then describes them.
 static bool describe(struct fixture *fixture, bool reference) {
     bool known;
-    assert_int_equal(weights_server_latest(fixture->server, reference, &fixture->reply, &known, &fixture->arena), OK);
+    assert_int_equal(weights_versions_latest(fixture->versions, reference, &fixture->reply, &known, &fixture->arena),
+                     OK);
     return known;
 }
 
 static void nothing_is_absent(void **state) {
     (void)state;
     struct fixture fixture;
-    open_server(&fixture);
+    open_versions(&fixture);
     assert_false(describe(&fixture, false));
     publish(&fixture, true, 1); // a reference without a policy: optim has not published both yet
     assert_false(describe(&fixture, true));
-    assert_int_equal(weights_server_publications(fixture.server), 1);
+    assert_int_equal(weights_versions_publications(fixture.versions), 1);
     assert_int_equal(answer(&fixture, (struct wire_message){.kind = MESSAGE_FETCH, .hash = 7, .size = 9}),
                      MESSAGE_ABSENT);
-    close_server(&fixture);
+    close_versions(&fixture);
 }
 
 static void the_newest_weights_are_described(void **state) {
     (void)state;
     struct fixture fixture;
-    open_server(&fixture);
+    open_versions(&fixture);
     publish(&fixture, true, 1);
     publish(&fixture, false, 2);
     publish(&fixture, false, 3);
@@ -83,13 +84,13 @@ static void the_newest_weights_are_described(void **state) {
     assert_int_equal(fixture.reply.reference, 1);
     assert_int_equal(fixture.reply.version, 1);
     assert_int_equal(fixture.reply.policy, 3);
-    close_server(&fixture);
+    close_versions(&fixture);
 }
 
 static void a_file_is_sent_in_chunks(void **state) {
     (void)state;
     struct fixture fixture;
-    open_server(&fixture);
+    open_versions(&fixture);
     publish(&fixture, false, 1);
     assert_int_equal(answer(&fixture, (struct wire_message){.kind = MESSAGE_FETCH, .hash = 101, .size = 4}),
                      MESSAGE_CHUNK);
@@ -102,14 +103,14 @@ static void a_file_is_sent_in_chunks(void **state) {
     assert_int_equal(fixture.reply.bulk_size, 5);
     assert_memory_equal(fixture.reply.bulk, "hts 1", 5);
     const struct wire_message before = {.kind = MESSAGE_FETCH, .hash = 101, .offset = -1, .size = 4};
-    assert_int_equal(weights_server_chunk(fixture.server, &before, &fixture.reply, &fixture.bulk), DATAERR);
-    close_server(&fixture);
+    assert_int_equal(weights_versions_chunk(fixture.versions, &before, &fixture.reply, &fixture.bulk), DATAERR);
+    close_versions(&fixture);
 }
 
 static void the_fourth_version_removes_the_first_file(void **state) {
     (void)state;
     struct fixture fixture;
-    open_server(&fixture);
+    open_versions(&fixture);
     for (int version = 1; version <= 3; version++) publish(&fixture, false, version);
     assert_true(path_exists(fixture.path[1]));
     publish(&fixture, false, 4);
@@ -119,23 +120,23 @@ static void the_fourth_version_removes_the_first_file(void **state) {
                      MESSAGE_ABSENT);
     assert_int_equal(answer(&fixture, (struct wire_message){.kind = MESSAGE_FETCH, .hash = 102, .size = 9}),
                      MESSAGE_CHUNK);
-    close_server(&fixture);
+    close_versions(&fixture);
 }
 
 static void an_old_file_is_recycled_unless_it_is_in_use(void **state) {
     (void)state;
     struct fixture fixture;
-    open_server(&fixture);
+    open_versions(&fixture);
     publish(&fixture, true, 1); // the reference and the oldest policy have one file
     for (int version = 1; version <= 3; version++) publish(&fixture, false, version);
-    weights_server_recycle(fixture.server, false, fixture.path[4]);
+    weights_versions_recycle(fixture.versions, false, fixture.path[4]);
     assert_true(path_exists(fixture.path[1]));
     assert_false(path_exists(fixture.path[4]));
     for (int version = 2; version <= 4; version++) publish(&fixture, false, version);
-    weights_server_recycle(fixture.server, false, fixture.path[0]);
+    weights_versions_recycle(fixture.versions, false, fixture.path[0]);
     assert_false(path_exists(fixture.path[2]));
     assert_true(path_exists(fixture.path[0]));
-    close_server(&fixture);
+    close_versions(&fixture);
 }
 
 int main(void) {
