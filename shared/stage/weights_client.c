@@ -17,7 +17,7 @@
 #include "shared/base/log.h"
 #include "shared/stage/requests.h"
 #include "shared/stage/weights_difference.h"
-#include "shared/stage/weights_server.h"
+#include "shared/stage/weights_versions.h"
 
 #define DIFFERENCE_PREFIX "pulled-difference-"
 

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
-#include "shared/stage/weights_server.h"
+#include "shared/stage/weights_versions.h"
 
 struct fixture {
     char dir[64], path[5][96];
