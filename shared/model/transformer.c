@@ -16,8 +16,7 @@ static int64_t block_up_size(const struct transformer *transformer) {
     return (1 + gates) * transformer->intermediate_size;
 }
 
-// Numbers that a norm keeps of each row.
-static int64_t block_statistics_size(const struct transformer *transformer) {
+int64_t norm_statistics_size(const struct transformer *transformer) {
     return transformer->norm == NORM_LAYERNORM ? 2 : 1;
 }
 
@@ -30,7 +29,7 @@ static status block_alloc_attention(const struct forward_state *fwd, bool backwa
     TRY(workspace_alloc(workspace, type, fwd->rows, block_qkv_size(fwd->transformer), &out->qkv));
     TRY(workspace_alloc(workspace, type, fwd->rows, block_attended_size(fwd->transformer), &out->attended));
     if (!backward) return OK;
-    int64_t statistics = block_statistics_size(fwd->transformer);
+    int64_t statistics = norm_statistics_size(fwd->transformer);
     TRY(workspace_alloc(workspace, ELEMENT_F32, fwd->rows, statistics, &out->statistics1));
     TRY(workspace_alloc(workspace, ELEMENT_F32, fwd->rows, statistics, &out->statistics2));
     return workspace_alloc(workspace, ELEMENT_F32, fwd->rows, heads.query, &out->lse);
@@ -53,7 +52,7 @@ size_t block_kept_bytes(const struct transformer *transformer, enum element type
     int64_t columns = transformer->hidden_size, statistics = 0;
     if (level >= KEEP_ATTENTION) {
         columns += transformer->hidden_size + block_qkv_size(transformer) + block_attended_size(transformer);
-        statistics = 2 * block_statistics_size(transformer) + transformer->heads.query;
+        statistics = 2 * norm_statistics_size(transformer) + transformer->heads.query;
     }
     if (level >= KEEP_MLP) columns += block_up_size(transformer);
     return (size_t)rows * ((size_t)columns * element_size(type) + (size_t)statistics * sizeof(float));

@@ -84,6 +84,9 @@ struct forward_state {
     struct tensor grad_x;            // F32 [T,C]: of the output, then of each block's input
 };
 
+// Returns how many numbers a norm keeps of each row for the backward pass.
+int64_t norm_statistics_size(const struct transformer *transformer);
+
 // out = norm(x + delta; scale, bias), and x = x + delta. statistics (or none) are kept for the backward pass.
 status forward_norm(struct forward_state *fwd, struct tensor out, struct tensor scale, struct tensor bias,
                     struct tensor statistics);

@@ -120,7 +120,7 @@ static status vision_merge(struct vision_state *state, struct model *model, stru
     int64_t rows = state->fwd.rows, hidden_size = state->fwd.transformer->hidden_size;
     int64_t units = grid_tokens(state->grid, &model->config), merged_size = rows / units * hidden_size;
     TRY(workspace_alloc(&model->workspace, weights->base.type, rows, hidden_size, &out->normed));
-    TRY(workspace_alloc(&model->workspace, ELEMENT_F32, rows, state->fwd.transformer->norm == NORM_LAYERNORM ? 2 : 1,
+    TRY(workspace_alloc(&model->workspace, ELEMENT_F32, rows, norm_statistics_size(state->fwd.transformer),
                         &out->statistics));
     TRY(workspace_alloc(&model->workspace, weights->base.type, units, merged_size, &out->fc1_out));
     TRY(workspace_alloc(&model->workspace, weights->base.type, units, merged_size, &out->gelu_out));
