@@ -10,6 +10,7 @@
 
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
+#include "shared/model/memory_item.h"
 #include "shared/model/optimizer_options.h"
 
 struct model;
@@ -41,13 +42,6 @@ struct memory_request {
     int64_t prompt_tokens, group_size, new_tokens; // of the largest group
     int64_t continued_tokens; // scoring: what generator_continue writes behind a completion at most
 };
-
-struct memory_item {
-    const char *name;
-    uint64_t bytes;
-};
-
-enum { MEMORY_ITEMS = 10 };
 
 // Computes the items from the configuration in `dir` alone: out[0..*count), at most MEMORY_ITEMS. The memory that the
 // driver and the operations themselves take is not included. DATAERR as in model_open.

@@ -1,42 +1,25 @@
 // What a model needs of a GPU's memory. The sizes come from the functions that stand beside what allocates them.
 #include <assert.h>
-#include <string.h>
 
+#include "shared/model/memory_list.h"
 #include "shared/model/qwen_vl/generator.h"
 #include "shared/model/qwen_vl/text_model.h"
 
-struct memory_list {
-    struct memory_item *items;
-    size_t *count;
-};
-
-static void memory_add(struct memory_list *list, const char *name, size_t bytes) {
-    assert(*list->count < MEMORY_ITEMS);
-    if (bytes) list->items[(*list->count)++] = (struct memory_item){name, bytes};
-}
-
-static enum element memory_type(const char *precision) {
-    return precision && strcmp(precision, "float32") == 0 ? ELEMENT_F32 : ELEMENT_BF16;
-}
-
-static size_t memory_cache_bytes(struct heads heads, enum element type, int64_t rows) {
-    return (size_t)(2 * (int64_t)heads.key * heads.size * rows) * element_size(type);
-}
-
 static void memory_add_weights(struct memory_list *list, const struct parameter_table *table,
                                const struct memory_request *request) {
-    enum element type = memory_type(request->precision);
-    enum element grads = memory_type(request->gradient_precision), moments = memory_type(request->moment_precision);
+    enum element type = memory_list_type(request->precision);
+    enum element grads = memory_list_type(request->gradient_precision),
+                 moments = memory_list_type(request->moment_precision);
     int trained = request->train_vision ? table->range_count : TEXT_RANGES;
     size_t weights = param_array_bytes(table, table->range_count, type, type);
     size_t remainders =
         type == ELEMENT_BF16 ? param_array_bytes(table, table->range_count, ELEMENT_U16, ELEMENT_U16) : 0;
-    memory_add(list, "weights", request->borrows ? 0 : weights);
+    memory_list_add(list, "weights", request->borrows ? 0 : weights);
     if (!request->training) return;
-    memory_add(list, "remainders of the weights", remainders);
-    memory_add(list, "gradients", param_array_bytes(table, trained, grads, ELEMENT_F32));
-    memory_add(list, "moments", 2 * param_array_bytes(table, trained, moments, ELEMENT_F32));
-    memory_add(list, "reference", request->ema ? weights + remainders : 0);
+    memory_list_add(list, "remainders of the weights", remainders);
+    memory_list_add(list, "gradients", param_array_bytes(table, trained, grads, ELEMENT_F32));
+    memory_list_add(list, "moments", 2 * param_array_bytes(table, trained, moments, ELEMENT_F32));
+    memory_list_add(list, "reference", request->ema ? weights + remainders : 0);
 }
 
 // What the operations of kernels/cuda allocate for themselves: logits of a block of rows, in training of a part of the
@@ -74,7 +57,7 @@ static size_t memory_operations(const struct model_config *config, const struct 
                                 int64_t patches) {
     int64_t targets = request->generates ? 0 : request->group_size * request->new_tokens;
     if (request->generates || request->continued_tokens) targets = memory_most(targets, GENERATOR_ROWS);
-    size_t logits = memory_logits(&config->text, memory_type(request->precision), targets, request->training);
+    size_t logits = memory_logits(&config->text, memory_list_type(request->precision), targets, request->training);
     if (!request->training) return logits;
     struct heads text = text_transformer(&config->text).heads, vision = vision_transformer(&config->vision).heads;
     int64_t slot_blocks = memory_divide_up(request->new_tokens, block_keys) * block_keys;
@@ -87,7 +70,7 @@ static size_t memory_operations(const struct model_config *config, const struct 
 // The longest group: every completion has all its tokens, and all of the prompt may be media.
 static void memory_add_passes(struct memory_list *list, const struct model_config *config,
                               const struct memory_request *request) {
-    enum element type = memory_type(request->precision);
+    enum element type = memory_list_type(request->precision);
     struct transformer text = text_transformer(&config->text), vision = vision_transformer(&config->vision);
     int64_t merge = config->vision.spatial_merge_size, patches = request->prompt_tokens * merge * merge;
     int64_t slot_rows = cache_round_up(request->new_tokens), prompt_rows = cache_round_up(request->prompt_tokens);
@@ -98,12 +81,12 @@ static void memory_add_passes(struct memory_list *list, const struct model_confi
     size_t tower = vision_pass_bytes(&config->vision, &vision, type, patches, train_vision) +
                    (train_vision ? 0 : kept) + (size_t)(rows * text.hidden_size) * element_size(type);
     size_t pass = text_pass_bytes(&text, type, rows, rows, request->training);
-    memory_add(list, "the tower's inputs", train_vision ? kept : 0);
-    memory_add(list, "working memory", pass > tower ? pass : tower);
+    memory_list_add(list, "the tower's inputs", train_vision ? kept : 0);
+    memory_list_add(list, "working memory", pass > tower ? pass : tower);
     pass = text_pass_bytes(&text, type, GENERATOR_ROWS, GENERATOR_ROWS, false);
     bool decodes = request->generates || request->continued_tokens;
-    memory_add(list, "working memory of a step", decodes ? workspace_chunk_size(pass) : 0);
-    memory_add(list, "working memory of the operations", memory_operations(config, request, patches));
+    memory_list_add(list, "working memory of a step", decodes ? workspace_chunk_size(pass) : 0);
+    memory_list_add(list, "working memory of the operations", memory_operations(config, request, patches));
     int64_t cache_rows = request->generates
                              ? text.block_count * generator_cache_rows(GENERATOR_ROWS, slot_rows, request->group_size,
                                                                        prompt_rows, &area)
@@ -112,8 +95,9 @@ static void memory_add_passes(struct memory_list *list, const struct model_confi
         cache_rows +=
             text.block_count *
             (prompt_rows + request->group_size * cache_round_up(request->new_tokens + request->continued_tokens));
-    memory_add(list, "cache of keys and values",
-               memory_cache_bytes(text.heads, type, cache_rows) + memory_cache_bytes(vision.heads, type, patches));
+    memory_list_add(list, "cache of keys and values",
+                    memory_list_cache_bytes(text.heads, type, cache_rows) +
+                        memory_list_cache_bytes(vision.heads, type, patches));
 }
 
 status model_memory_needs(const char *dir, const struct memory_request *request, struct memory_item *out,
