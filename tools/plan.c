@@ -12,6 +12,7 @@
 
 #include "shared/config/device_list.h"
 #include "shared/config/stage_options.h"
+#include "shared/model/classifier.h"
 #include "shared/model/model.h"
 #include "tools/tools.h"
 
@@ -45,6 +46,7 @@ struct planned_stage {
     const char *dir;
     const char **devices; // of the replicas on a machine
     struct memory_request request;
+    int64_t text_tokens, batch_tokens; // a classifier's max_tokens and batch_tokens; otherwise 0
 };
 
 struct memory_plan {
@@ -74,6 +76,7 @@ union model_stage_options {
     struct stage_model_options model;
     struct rollout_options rollout;
     struct refscore_options refscore;
+    struct consistency_options consistency;
     struct judge_options judge;
     struct optim_options optim;
 };
@@ -108,6 +111,10 @@ static status plan_add_stage(struct memory_plan *plan, const struct pipeline_sta
         request->borrows = group->borrows && stage->kind->follows_weights;
         if (stage->kind == &stage_kinds[STAGE_REFSCORE] && values.refscore.generate == REFSCORE_GENERATE_ANSWER)
             request->continued_tokens = values.refscore.generate_tokens;
+        if (stage->kind == &stage_kinds[STAGE_CONSISTENCY]) {
+            planned->text_tokens = values.consistency.max_tokens;
+            planned->batch_tokens = values.consistency.batch_tokens;
+        }
         if (request->training) {
             const struct optim_options *optim = &values.optim;
             request->train_vision = optim->train_vision;
@@ -127,8 +134,8 @@ done:
 // has room for both.
 static bool plan_has_model(const struct pipeline_stage *stage) {
     const char *judge = stage->kind == &stage_kinds[STAGE_JUDGE] ? pipeline_value(stage, "judge") : NULL;
-    return stage->kind == &stage_kinds[STAGE_OPTIM] || (stage->kind && stage->kind->follows_weights) ||
-           (judge && !strcmp(judge, "likelihood"));
+    return stage->kind == &stage_kinds[STAGE_OPTIM] || stage->kind == &stage_kinds[STAGE_CONSISTENCY] ||
+           (stage->kind && stage->kind->follows_weights) || (judge && !strcmp(judge, "likelihood"));
 }
 
 static status plan_make(struct memory_plan *plan, struct pipeline *pipeline) {
@@ -165,6 +172,14 @@ static int plan_replicas_on(const struct planned_stage *stage, const char *devic
     return count;
 }
 
+// What one replica of a stage needs. A classifier's batch ends with the group that fills it.
+static status plan_needs(const struct planned_stage *stage, struct memory_item *items, size_t *count) {
+    const struct memory_request *request = &stage->request;
+    if (!stage->text_tokens) return model_memory_needs(stage->dir, request, items, count);
+    int64_t tokens = stage->batch_tokens - 1 + request->group_size * stage->text_tokens;
+    return classifier_memory_needs(stage->dir, request->precision, stage->text_tokens, tokens, items, count);
+}
+
 // *total = the bytes of all stages on a GPU of a machine. Prints the items if `print`.
 static status plan_sum(const struct memory_plan *plan, const char *device, int machine, bool print, uint64_t *total) {
     *total = 0;
@@ -174,7 +189,7 @@ static status plan_sum(const struct memory_plan *plan, const char *device, int m
         struct memory_item items[MEMORY_ITEMS];
         size_t count;
         if (!replicas) continue;
-        TRY(model_memory_needs(stage->dir, &stage->request, items, &count));
+        TRY(plan_needs(stage, items, &count));
         uint64_t bytes = process_bytes;
         for (size_t k = 0; k < count; k++) bytes += items[k].bytes;
         *total += bytes * (uint64_t)replicas;
@@ -189,39 +204,44 @@ static status plan_sum(const struct memory_plan *plan, const char *device, int m
 
 // ---- what to change when it does not fit ----
 
-static void plan_change_precision(struct memory_request *request) {
-    request->precision = NULL;
+static void plan_change_precision(struct planned_stage *stage) {
+    stage->request.precision = NULL;
 }
 
-static void plan_change_gradients(struct memory_request *request) {
-    request->gradient_precision = NULL;
+static void plan_change_gradients(struct planned_stage *stage) {
+    stage->request.gradient_precision = NULL;
 }
 
-static void plan_change_moments(struct memory_request *request) {
-    request->moment_precision = NULL;
+static void plan_change_moments(struct planned_stage *stage) {
+    stage->request.moment_precision = NULL;
 }
 
-static void plan_change_prompt(struct memory_request *request) {
-    request->prompt_tokens = (request->prompt_tokens + 1) / 2;
+static void plan_change_prompt(struct planned_stage *stage) {
+    stage->request.prompt_tokens = (stage->request.prompt_tokens + 1) / 2;
 }
 
-static void plan_change_completion(struct memory_request *request) {
-    request->new_tokens = (request->new_tokens + 1) / 2;
+static void plan_change_completion(struct planned_stage *stage) {
+    stage->request.new_tokens = (stage->request.new_tokens + 1) / 2;
 }
 
-static void plan_change_vision(struct memory_request *request) {
-    request->train_vision = false;
+static void plan_change_pair(struct planned_stage *stage) {
+    stage->text_tokens = (stage->text_tokens + 1) / 2;
+}
+
+static void plan_change_vision(struct planned_stage *stage) {
+    stage->request.train_vision = false;
 }
 
 static const struct plan_change {
     const char *what;
-    void (*apply)(struct memory_request *request);
+    void (*apply)(struct planned_stage *stage);
 } plan_changes[] = {
     {"precision: bfloat16", plan_change_precision},
     {"optim.gradient_precision: bfloat16", plan_change_gradients},
     {"optim.moment_precision: bfloat16", plan_change_moments},
     {"half of rollout.max_prompt_tokens", plan_change_prompt},
     {"half of rollout.max_new_tokens", plan_change_completion},
+    {"half of consistency.max_tokens", plan_change_pair},
     {"optim.train_vision: false", plan_change_vision},
 };
 
@@ -231,7 +251,7 @@ static status plan_advise(const struct memory_plan *plan, const char *device, in
     for (size_t i = 0; i < sizeof plan_changes / sizeof *plan_changes; i++) {
         struct memory_plan changed = *plan;
         uint64_t bytes;
-        for (size_t k = 0; k < changed.count; k++) plan_changes[i].apply(&changed.stages[k].request);
+        for (size_t k = 0; k < changed.count; k++) plan_changes[i].apply(&changed.stages[k]);
         TRY(plan_sum(&changed, device, machine, false, &bytes));
         if (bytes < total) printf("  %8.2f  %s\n", plan_gb(total - bytes), plan_changes[i].what);
     }

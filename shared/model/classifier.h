@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "shared/base/status.h"
+#include "shared/model/memory_item.h"
 #include "shared/model/optimizer_options.h"
 
 struct classifier;
@@ -44,6 +45,12 @@ struct classifier_info {
 // exactly 0 inconsistent and 1 consistent, gets a fresh one with these labels, and an encoder also gets a head. DATAERR
 // if there is dropout, which training does not have.
 status classifier_open(struct classifier **out, const char *dir, const struct classifier_options *options);
+
+// Computes from the configuration in `dir` alone what scoring needs of a GPU's memory: out[0..*count), at most
+// MEMORY_ITEMS. A text has at most text_tokens tokens, and those of one classifier_score at most `tokens`. `precision`:
+// NULL is bfloat16. The memory of the driver is not included. DATAERR as in classifier_open.
+status classifier_memory_needs(const char *dir, const char *precision, int64_t text_tokens, int64_t tokens,
+                               struct memory_item *out, size_t *count);
 
 // NULL is fine; sets *classifier to NULL.
 void classifier_free(struct classifier **classifier);

@@ -30,11 +30,21 @@ static void rope_angles_fill(const struct rope_angles *angles, float *cosines, f
     }
 }
 
+// The rows of a table that has at least `positions`.
+static int64_t rope_angles_rows(int64_t positions) {
+    int64_t rows = MIN_POSITIONS;
+    while (rows < positions) rows *= 2;
+    return rows;
+}
+
+size_t rope_angles_bytes(int pairs, int64_t positions) {
+    return 2 * (size_t)rope_angles_rows(positions) * (size_t)pairs * sizeof(float);
+}
+
 status rope_angles_reserve(struct rope_angles *angles, struct backend *backend, int64_t positions) {
     struct rope_table *table = &angles->table;
     if (table->cos.rows >= positions) return OK;
-    int64_t rows = table->cos.rows ? table->cos.rows : MIN_POSITIONS;
-    while (rows < positions) rows *= 2;
+    int64_t rows = rope_angles_rows(positions);
     size_t count = (size_t)rows * (size_t)angles->pairs, bytes = count * sizeof(float);
     struct buffer *buffer = NULL;
     float *values = NULL;

@@ -22,6 +22,9 @@ struct rope_angles {
 // Makes the table at least `positions` long. UNAVAILABLE when memory is short; the table then stays.
 status rope_angles_reserve(struct rope_angles *angles, struct backend *backend, int64_t positions);
 
+// Returns the bytes of a table for positions below `positions`.
+size_t rope_angles_bytes(int pairs, int64_t positions);
+
 // Frees the table. A zeroed struct is fine.
 void rope_angles_release(struct rope_angles *angles, struct backend *backend);
 

@@ -101,6 +101,25 @@ grep -q '^together 7[0-9]\.[0-9]* of 85\.52 GB$' "$work/out"
 code=0
 "$BIN/caravan" check "$work/good.yaml" --set 'rollout.device=cuda:[7-0]' 2>"$work/out" || code=$?
 [ "$code" = 64 ]
+# A consistency model of ModernBERT-large's shape, twice: 395,833,346 parameters of 2 bytes, or of 4, and a pass of 8192 rows.
+mkdir "$work/bert"
+printf '{"model_type": "modernbert", "hidden_size": 1024, "intermediate_size": 2624, "num_hidden_layers": 28, "num_attention_heads": 16, "id2label": {"0": "inconsistent", "1": "consistent"}}' \
+    >"$work/bert/config.json"
+sed 's/^  - reward: {}/  - consistency: {model: bert, replicas: 2}\n  - reward: {method: cora}/; /refscore/d' "$work/good.yaml" >"$work/cora.yaml"
+set -- "$work/cora.yaml" --set rollout.max_prompt_tokens=2500 --set optim.ema_every=0 --gpu h100
+"$BIN/caravan" plan "$@" >"$work/out"
+grep -q '^consistency: 1\.7[0-9] GB, 2 times$' "$work/out"
+grep -q '^      0\.79  weights$' "$work/out"
+"$BIN/caravan" plan "$@" --set consistency.precision=float32 --set 'consistency.device=cuda:[0-1]' >"$work/out"
+grep -q '^      1\.58  weights$' "$work/out"
+[ "$(grep -c '^consistency: 2\.[0-9]* GB$' "$work/out")" = 2 ] && grep -q '^cuda:1$' "$work/out"
+code=0
+"$BIN/caravan" plan "$@" --set consistency.max_tokens=1000000 >"$work/out" 2>&1 || code=$?
+[ "$code" = 65 ]
+grep -q '[0-9]  half of consistency\.max_tokens$' "$work/out"
+"$BIN/caravan" plan "$@" --set consistency.device=cpu >"$work/out"
+if grep consistency "$work/out"; then exit 1; fi
+set -- "$work/good.yaml" --set rollout.max_prompt_tokens=2500 --set optim.ema_every=10 --set optim.publish=files
 # The runs of 3B and 7B in this repository fit on the GPUs that they are for, because they do that.
 mkdir "$work/7b"
 sed -e 's/"hidden_size": 2048/"hidden_size": 3584/; s/11008/18944/; s/"num_hidden_layers": 36, "num_attention_heads": 16/"num_hidden_layers": 28, "num_attention_heads": 28/' \

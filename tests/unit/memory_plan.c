@@ -6,7 +6,9 @@
 #include <math.h>
 
 #include "shared/base/file.h"
+#include "shared/model/classifier.h"
 #include "shared/model/model.h"
+#include "shared/model/modernbert/classifier_parameters.h"
 #include "shared/model/qwen_vl/model_config.h"
 #include "shared/model/qwen_vl/qwen_parameters.h"
 #include "tests/emulate/emulated_memory.h"
@@ -49,6 +51,11 @@ static const char *const configs[] = {
     " \"temporal_patch_size\": 2}}",
 };
 
+static const char classifier_config[] =
+    "{\"model_type\": \"modernbert\", \"vocab_size\": 2000, \"hidden_size\": 256, \"intermediate_size\": 384,"
+    " \"num_hidden_layers\": 4, \"num_attention_heads\": 4, \"classifier_pooling\": \"mean\", \"pad_token_id\": 0,"
+    " \"id2label\": {\"0\": \"inconsistent\", \"1\": \"consistent\"}}";
+
 static struct {
     const char *config_json;
     struct emulated_memory *memory; // NULL without the plug-in
@@ -59,18 +66,17 @@ static struct {
     struct model_completion completions[GROUP];
 } it;
 
-// A model of zeros, in bfloat16.
-static void write_model(void) {
-    struct arena arena = {0};
-    struct model_config config;
-    struct qwen_parameters *params;
-    struct safetensors_writer *writer;
+static void write_config(void) {
     char path[128];
     snprintf(path, sizeof path, "%s/config.json", it.dir);
     MUST(file_write_atomic(path, it.config_json, strlen(it.config_json)));
-    MUST(model_config_read(&config, it.dir));
-    MUST(qwen_parameters_new(&params, &config));
-    const struct parameter_table *table = &params->table;
+}
+
+// Zeros for all parameters, in bfloat16.
+static void write_weights(const struct parameter_table *table) {
+    struct arena arena = {0};
+    struct safetensors_writer *writer;
+    char path[128];
     struct stored_tensor *tensors = arena_alloc(&arena, table->count * sizeof *tensors);
     size_t most = 1;
     for (size_t i = 0; i < table->count; i++) {
@@ -85,8 +91,27 @@ static void write_model(void) {
         MUST(safetensors_write(writer, zeros, (size_t)table->list[i].count * element_size(ELEMENT_BF16)));
     MUST(safetensors_finish(&writer));
     free(zeros);
-    qwen_parameters_free(&params);
     arena_release(&arena);
+}
+
+static void write_model(void) {
+    struct model_config config;
+    struct qwen_parameters *params;
+    write_config();
+    MUST(model_config_read(&config, it.dir));
+    MUST(qwen_parameters_new(&params, &config));
+    write_weights(&params->table);
+    qwen_parameters_free(&params);
+}
+
+static void write_classifier(void) {
+    struct classifier_config config;
+    struct classifier_parameters *params;
+    write_config();
+    MUST(classifier_config_read(&config, it.dir));
+    MUST(classifier_parameters_new(&params, &config, config.labels, PART_NONE));
+    write_weights(&params->table);
+    classifier_parameters_free(&params);
 }
 
 // The largest group: a prompt that is almost only a clip, and completions of as many tokens as there may be.
@@ -101,8 +126,7 @@ static void make_group(void) {
     for (int i = 0; i < GROUP; i++) it.completions[i] = (struct model_completion){words, NEW_TOKENS};
 }
 
-static int setup(void **state) {
-    (void)state;
+static int open_emulator(void) {
     const char *dir = getenv("CARAVAN_LIB");
     char plugin[4096];
     snprintf(plugin, sizeof plugin, "%s/libcaravan-emulated.so", dir ? dir : ".");
@@ -112,29 +136,50 @@ static int setup(void **state) {
     snprintf(it.dir, sizeof it.dir, "%s", "/tmp/caravan-memory-plan-XXXXXX");
     if (!it.memory || !mkdtemp(it.dir)) return -1;
     it.memory->sizes_only = true;
+    return 0;
+}
+
+static int setup(void **state) {
+    (void)state;
+    if (open_emulator()) return -1;
+    if (!it.memory) return 0;
     write_model();
     make_group();
+    return 0;
+}
+
+static int setup_classifier(void **state) {
+    (void)state;
+    it.config_json = classifier_config;
+    if (open_emulator()) return -1;
+    if (it.memory) write_classifier();
     return 0;
 }
 
 static int teardown(void **state) {
     (void)state;
     free((void *)(uintptr_t)it.clip.pixels);
+    it.clip.pixels = NULL;
     return it.memory && dir_remove(it.dir) != OK;
 }
 
-// The plan, for the numbers of the request, is within 5 % of the peak since `peak` was set to 0.
+// The sum of the items is within 5 % of the peak since `peak` was set to 0.
+static void expect_peak(const struct memory_item *items, size_t count, const char *stage) {
+    double planned = 0, peak = (double)it.memory->peak;
+    for (size_t i = 0; i < count; i++) planned += (double)items[i].bytes;
+    print_message("%s: %.1f MB planned, %.1f MB allocated\n", stage, planned * 1e-6, peak * 1e-6);
+    assert_true(fabs(planned / peak - 1) <= 0.05);
+}
+
+// The plan for the numbers of the request.
 static void expect_planned(struct memory_request request, const char *stage) {
     struct memory_item items[MEMORY_ITEMS];
     size_t count;
-    double planned = 0, peak = (double)it.memory->peak;
     request.prompt_tokens = PROMPT;
     request.group_size = GROUP;
     request.new_tokens = NEW_TOKENS;
     MUST(model_memory_needs(it.dir, &request, items, &count));
-    for (size_t i = 0; i < count; i++) planned += (double)items[i].bytes;
-    print_message("%s: %.1f MB planned, %.1f MB allocated\n", stage, planned * 1e-6, peak * 1e-6);
-    assert_true(fabs(planned / peak - 1) <= 0.05);
+    expect_peak(items, count, stage);
 }
 
 static struct model *open_model(struct model_options options) {
@@ -232,6 +277,44 @@ static void test_optim(void **state) {
     assert_int_equal(it.memory->used, 0);
 }
 
+// Nothing computes, so the logits are any numbers.
+static void score_texts(struct classifier *classifier, const struct classifier_text *texts, size_t count) {
+    double probabilities[GROUP];
+    const status result = classifier_score(classifier, texts, count, probabilities);
+    assert_true(result == OK || (result == DATAERR && strstr(fail_text(), "the logits are not finite")));
+}
+
+// The first texts are fewer than there may be, the last ones as many.
+static void expect_classifier(const char *precision, size_t count, size_t tokens, const char *what) {
+    static int64_t words[1 << 14];
+    struct memory_item items[MEMORY_ITEMS];
+    struct classifier_text texts[GROUP];
+    struct classifier *classifier = NULL;
+    size_t item_count;
+    assert_true(count <= GROUP && tokens <= sizeof words / sizeof *words);
+    it.memory->peak = it.memory->used;
+    MUST(classifier_open(&classifier, it.dir,
+                         &(struct classifier_options){.device = "emulated", .precision = precision}));
+    for (size_t i = 0; i < count; i++) texts[i] = (struct classifier_text){words, tokens};
+    score_texts(classifier, texts, 1);
+    for (int i = 0; i < 2; i++) score_texts(classifier, texts, count);
+    MUST(classifier_memory_needs(it.dir, precision, (int64_t)tokens, (int64_t)(count * tokens), items, &item_count));
+    expect_peak(items, item_count, what);
+    classifier_free(&classifier);
+    assert_int_equal(it.memory->used, 0);
+}
+
+static void test_consistency(void **state) {
+    (void)state;
+    if (!it.memory) {
+        skip();
+        return; // for the static analyzer
+    }
+    expect_classifier(NULL, GROUP, 1024, "consistency"); // as many rows as a pass may have
+    expect_classifier(NULL, 2, 12000, "consistency, a pair longer than a pass");
+    expect_classifier("float32", 3, 2500, "consistency in float32"); // conversion of the weights takes some more
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_refscore),
                                        cmocka_unit_test(test_refscore_that_writes_answers),
@@ -241,5 +324,6 @@ int main(void) {
         it.config_json = configs[i];
         failed += cmocka_run_group_tests(tests, setup, teardown);
     }
-    return failed;
+    const struct CMUnitTest classifier_tests[] = {cmocka_unit_test(test_consistency)};
+    return failed + cmocka_run_group_tests(classifier_tests, setup_classifier, teardown);
 }

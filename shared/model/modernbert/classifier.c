@@ -8,8 +8,6 @@
 #include "shared/model/modernbert/classifier_fresh.h"
 #include "shared/model/modernbert/classifier_internal.h"
 
-enum { SCORE_ROWS = 8192 }; // of a pass with more than one text, which bounds the working memory
-
 // The rotary angles of one kind of layer. Hugging Face rounds the cosines and sines to the type of the activations.
 static struct rope_angles classifier_rope(const struct classifier_config *config, float theta, enum element type) {
     int pairs = config->head_dim / 2;
@@ -140,7 +138,7 @@ status classifier_score(struct classifier *classifier, const struct classifier_t
                         double *probabilities) {
     TRY(classifier_check_texts(classifier, texts, count));
     for (size_t first = 0, taken; first < count; first += taken) {
-        taken = classifier_pass_texts(texts + first, count - first, SCORE_ROWS);
+        taken = classifier_pass_texts(texts + first, count - first, CLASSIFIER_PASS_ROWS);
         TRY(classifier_score_pass(classifier, texts + first, taken, probabilities + first));
     }
     return OK;

@@ -8,6 +8,8 @@
 #include "shared/model/rope_angles.h"
 #include "shared/model/workspace.h"
 
+enum { CLASSIFIER_PASS_ROWS = 8192 }; // most of a scoring pass with several texts; they bound the working memory
+
 struct classifier {
     struct arena arena; // the strings below
     struct backend *backend;
@@ -47,6 +49,10 @@ status classifier_check_texts(const struct classifier *classifier, const struct 
 
 // Returns how many of the texts, at least one, make a pass of not many more than `rows` rows.
 size_t classifier_pass_texts(const struct classifier_text *texts, size_t count, int64_t rows);
+
+// Returns the bytes of working memory that a scoring pass over the rows of so many texts needs.
+size_t classifier_pass_bytes(const struct transformer *encoder, enum element type, int64_t rows, int64_t texts,
+                             int64_t labels, int64_t chunk_rows);
 
 // Computes the logits of the texts. What the backward pass needs is kept in the workspace if the classifier is
 // training. The arena holds the host's part. The caller calls classifier_pass_release, also after a failure.

@@ -96,6 +96,15 @@ static status classifier_pass_alloc(struct classifier_pass *pass, const struct c
     return OK;
 }
 
+// x, delta and the rows' indices, the head, and with them a block, which is larger than what follows it.
+size_t classifier_pass_bytes(const struct transformer *encoder, enum element type, int64_t rows, int64_t texts,
+                             int64_t labels, int64_t chunk_rows) {
+    size_t row_bytes = (size_t)encoder->hidden_size * element_size(type), indices = 5 * sizeof(int32_t);
+    size_t head = 4 * row_bytes + sizeof(int32_t) + (size_t)labels * sizeof(float);
+    return (size_t)rows * (2 * row_bytes + indices) + (size_t)texts * head +
+           block_work_bytes(encoder, type, rows, chunk_rows);
+}
+
 status classifier_forward(struct classifier_pass *pass, struct classifier *classifier, struct arena *arena,
                           const struct classifier_text *texts, size_t count) {
     const struct classifier_weights *weights = classifier->weights;
@@ -111,6 +120,9 @@ status classifier_forward(struct classifier_pass *pass, struct classifier *class
                                   .workspace = &classifier->workspace,
                                   .chunk_rows = classifier->backend_info.chunk_rows[type]};
     for (size_t i = 0; i < count; i++) fwd->rows += (int64_t)texts[i].count;
+    if (classifier->backend_info.memory && !classifier->training) // in one piece: of several, the ends would be lost
+        workspace_expect(fwd->workspace, classifier_pass_bytes(fwd->transformer, type, fwd->rows, (int64_t)count,
+                                                               classifier->info.labels, fwd->chunk_rows));
     TRY(kv_scratch_reserve(&classifier->kv, backend, type, fwd->rows, fwd->transformer->heads));
     fwd->cache = classifier->kv.cache;
     TRY(classifier_pass_layout(pass, classifier, arena, texts));

@@ -3,6 +3,21 @@
 #include <math.h>
 #include <stdlib.h>
 
+struct transformer classifier_encoder(const struct classifier_config *config,
+                                      const struct classifier_parameters *params) {
+    return (struct transformer){
+        .params = params->blocks,
+        .block_count = config->num_hidden_layers,
+        .heads = {config->num_attention_heads, config->num_attention_heads, config->head_dim},
+        .attention_scale = 1 / sqrtf((float)config->head_dim),
+        .eps = config->norm_eps,
+        .hidden_size = config->hidden_size,
+        .intermediate_size = config->intermediate_size,
+        .norm = NORM_LAYERNORM,
+        .activation = ACTIVATION_GEGLU,
+    };
+}
+
 // Loads everything in the order of the table.
 static status classifier_load_all(struct weights_loader *loader, struct classifier_weights *weights,
                                   const struct classifier_parameters *params) {
@@ -30,17 +45,7 @@ status classifier_weights_load(struct classifier_weights **out, struct backend *
     TRY(NEW(&weights, 1));
     weights->base =
         (struct weights){.backend = backend, .table = &params->table, .embedding = &params->embedding, .type = type};
-    weights->encoder = (struct transformer){
-        .params = params->blocks,
-        .block_count = config->num_hidden_layers,
-        .heads = {config->num_attention_heads, config->num_attention_heads, config->head_dim},
-        .attention_scale = 1 / sqrtf((float)config->head_dim),
-        .eps = config->norm_eps,
-        .hidden_size = config->hidden_size,
-        .intermediate_size = config->intermediate_size,
-        .norm = NORM_LAYERNORM,
-        .activation = ACTIVATION_GEGLU,
-    };
+    weights->encoder = classifier_encoder(config, params);
     status result = OK;
     TRY_TO(result, done, NEW(&weights->encoder.blocks, (size_t)config->num_hidden_layers));
     TRY_TO(result, done, weights_loader_open(&loader, &weights->base, store, training, NULL));

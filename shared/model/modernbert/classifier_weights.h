@@ -14,6 +14,10 @@ struct classifier_weights {
     struct transformer encoder;
 };
 
+// Returns the encoder without its blocks. The parameters must outlive it.
+struct transformer classifier_encoder(const struct classifier_config *config,
+                                      const struct classifier_parameters *params);
+
 // Loads the weights of a store for computing in `type`. In training, parameters that the store lacks are zero. DATAERR
 // names the tensor that does not fit the table; UNAVAILABLE when memory is short.
 status classifier_weights_load(struct classifier_weights **out, struct backend *backend,

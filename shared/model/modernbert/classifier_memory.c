@@ -1,0 +1,29 @@
+// What a classifier that scores needs of a GPU's memory. The sizes come from the functions that stand beside what
+// allocates them.
+#include <assert.h>
+
+#include "shared/model/memory_list.h"
+#include "shared/model/modernbert/classifier_internal.h"
+
+status classifier_memory_needs(const char *dir, const char *precision, int64_t text_tokens, int64_t tokens,
+                               struct memory_item *out, size_t *count) {
+    struct classifier_config config;
+    struct classifier_parameters *params;
+    struct memory_list list = {out, count};
+    const enum element type = memory_list_type(precision);
+    *count = 0;
+    assert(text_tokens > 0 && tokens >= text_tokens);
+    TRY(classifier_config_read(&config, dir));
+    TRY(classifier_config_check_labels(&config, dir));
+    TRY(classifier_parameters_new(&params, &config, config.labels, PART_NONE));
+    const struct transformer encoder = classifier_encoder(&config, params);
+    int64_t rows = tokens < CLASSIFIER_PASS_ROWS ? tokens : CLASSIFIER_PASS_ROWS;
+    if (rows < text_tokens) rows = text_tokens;
+    const int64_t texts = (rows + text_tokens - 1) / text_tokens;
+    memory_list_add(&list, "weights", param_array_bytes(&params->table, params->table.range_count, type, type));
+    memory_list_add(&list, "working memory", classifier_pass_bytes(&encoder, type, rows, texts, config.labels, rows));
+    memory_list_add(&list, "scratch for keys and values", memory_list_cache_bytes(encoder.heads, type, rows));
+    memory_list_add(&list, "rotary angles", 2 * rope_angles_bytes(config.head_dim / 2, text_tokens));
+    classifier_parameters_free(&params);
+    return OK;
+}
