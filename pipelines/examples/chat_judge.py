@@ -37,7 +37,8 @@ def parse_options():
                         help="file with the wording (default: chat_judge.txt beside this program)")
     parser.add_argument("--key", help="environment variable with the server's key")
     parser.add_argument("--tokens", type=int, default=512, help="most tokens of a reply")
-    parser.add_argument("--timeout", type=float, default=120, help="seconds to wait for a reply")
+    parser.add_argument("--timeout", "--request_timeout", type=float, default=120,
+                        help="seconds to wait for a reply; in a pipeline it is request_timeout, because timeout is caravan's")
     parser.add_argument("--retries", type=int, default=5, help="requests after the first one that fails")
     parser.add_argument("--pause", type=float, default=1, help="seconds before the first retry; doubles each time")
     parser.add_argument("--rate", type=float, default=0, help="most requests a minute; 0 is no limit")
