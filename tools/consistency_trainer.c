@@ -150,12 +150,9 @@ status consistency_trainer_new(struct consistency_trainer **out, const struct co
     TRY_TO(result, failed, labelled_pairs_open(&trainer->pairs, options->data));
     TRY_TO(result, failed, tokenizer_open(&trainer->tokenizer, options->model));
     TRY_TO(result, failed, classifier_open(&trainer->classifier, options->model, &classifier_options));
-    const int64_t tokens = tokenizer_vocab_size(trainer->tokenizer);
-    const int64_t rows = classifier_get_info(trainer->classifier)->vocab_size;
-    if (tokens > rows)
-        TRY_TO(result, failed,
-               fail(DATAERR, "%s: the tokenizer has %lld tokens, but vocab_size is %lld", options->model,
-                    (long long)tokens, (long long)rows));
+    TRY_TO(result, failed,
+           consistency_tokenizer_check(trainer->tokenizer, options->model,
+                                       classifier_get_info(trainer->classifier)->vocab_size));
     TRY_TO(result, failed, consistency_trainer_hash(trainer));
     TRY_TO(result, failed, consistency_trainer_check_lengths(trainer));
     TRY_TO(result, failed, consistency_trainer_split(trainer));

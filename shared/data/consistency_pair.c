@@ -87,6 +87,24 @@ size_t consistency_thinking_begin(struct string premise, struct string question)
     return begins ? size + 1 : 0;
 }
 
+status consistency_tokenizer_check(const struct tokenizer *tokenizer, const char *dir, int64_t vocab_size) {
+    const int64_t tokens = tokenizer_vocab_size(tokenizer);
+    struct token_list none = {0}, special = {0};
+    status result = tokenizer_add_special_tokens(tokenizer, &none, &none, &special);
+    const size_t count = special.count;
+    token_list_release(&special);
+    TRY(result);
+    if (tokens > vocab_size)
+        return fail(DATAERR, "%s: the tokenizer has %lld tokens, but vocab_size is %lld", dir, (long long)tokens,
+                    (long long)vocab_size);
+    if (count != 3)
+        return fail(DATAERR,
+                    "%s: the tokenizer gives a pair %zu special tokens, not the 3 of [CLS] premise [SEP] hypothesis "
+                    "[SEP]",
+                    dir, count);
+    return OK;
+}
+
 // Removes the first tokens of the thinking from those of the premise: `excess`, by which the pair exceeds max_tokens.
 static status consistency_cut(const struct consistency_pair *pair, const struct tokenizer *tokenizer, size_t max_tokens,
                               size_t excess, struct token_list *premise) {

@@ -34,6 +34,10 @@ status consistency_pair_make(struct consistency_pair *pair, struct arena *memory
 // premise does not begin with them.
 size_t consistency_thinking_begin(struct string premise, struct string question);
 
+// Checks that a tokenizer suits a consistency model: it makes [CLS] premise [SEP] hypothesis [SEP] of a pair, and has
+// no more tokens than the model's vocab_size. DATAERR names `dir`.
+status consistency_tokenizer_check(const struct tokenizer *tokenizer, const char *dir, int64_t vocab_size);
+
 // Appends the tokens of a pair that has both texts, with the special tokens, `max_tokens` at most: the first tokens of
 // the thinking are left out as far as needed, and *cut is their number. The tokens of the thinking are the last ones of
 // the premise, as many as the thinking has alone; the premise is tokenized as a whole all the same. BAD_SAMPLE when the

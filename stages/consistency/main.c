@@ -47,11 +47,8 @@ static status consistency_open(void **state, struct stage_context *context) {
     TRY(consistency_template_read(&self->arena, options->hypothesis, &self->template));
     TRY(tokenizer_open(&self->tokenizer, options->model.dir));
     TRY(classifier_open(&self->classifier, options->model.dir, &classifier_options));
-    const int64_t tokens = tokenizer_vocab_size(self->tokenizer);
-    const int64_t rows = classifier_get_info(self->classifier)->vocab_size;
-    if (tokens > rows)
-        return fail(DATAERR, "%s: the tokenizer has %lld tokens, but vocab_size is %lld", options->model.dir,
-                    (long long)tokens, (long long)rows);
+    TRY(consistency_tokenizer_check(self->tokenizer, options->model.dir,
+                                    classifier_get_info(self->classifier)->vocab_size));
     TRY(classifier_hash(self->classifier, &hashes[0]));
     hashes[1] = XXH3_64bits(self->template.data, self->template.size);
     snprintf(self->model, sizeof self->model, "%016" PRIx64, hashes[0]);

@@ -93,6 +93,12 @@ sed 's/"inconsistent"/"no"/; s/"consistent"/"yes"/' "$work/whole/config.json" >"
 cp -r "$work/whole" "$work/unlabelled" && cp "$work/config" "$work/unlabelled/config.json"
 expect 65 'unlabelled/config.json.*label' "$bin/caravan-consistency" --stdio --model "$work/unlabelled"
 
+# Without the special tokens of a pair the model would read something else.
+cp -r "$work/whole" "$work/bare-pairs" && sed -i 's/"post_processor"/"no_post_processor"/' "$work/bare-pairs/tokenizer.json"
+expect 65 'bare-pairs: the tokenizer gives a pair 0 special tokens' "$bin/caravan-consistency" --stdio --model "$work/bare-pairs"
+expect 65 'bare-pairs: the tokenizer gives a pair 0 special tokens' "$bin/caravan" train-consistency --data "$work/pairs.jsonl" \
+    --model "$work/bare-pairs" --out "$work/x"
+
 cat >"$work/run.yaml" <<END
 run: $work/run
 stages:
