@@ -25,6 +25,8 @@ enum field_type {
     FIELD_JSON,    // struct string: any JSON object, kept as text
 };
 
+enum { GROUP_EXT_JSON = 1 }; // msgpack: the ext type of an unknown key's JSON text
+
 struct field_table;
 
 struct field {
