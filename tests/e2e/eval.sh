@@ -131,6 +131,8 @@ refused() { # refused PATTERN SED-EXPRESSION
 }
 refused 'rewards.accuracy: 1 for 2' 's/"accuracy":\[1,0.9\]/"accuracy":[1]/'
 refused 'consistency.probability: 1 for 2' 's/\[0.5,0.49\]/[0.5]/'
+refused 'rewards.accuracy\[1\]: not a number from 0 to 1' 's/"accuracy":\[1,0.9\]/"accuracy":[1,null]/'
+refused 'consistency.probability\[0\]: not a number from 0 to 1' 's/\[0.5,0.49\]/[1.5,0.49]/'
 refused 'trained.step: negative' 's/"step":1/"step":-1/'
 refused 'consistency.judge: missing' 's/"judge":"mine"/"j":""/'
 refused 'consistency.verdict\[1\]: not 0 or 1' 's/"verdict":\[1,0\]/"verdict":[1,2]/'
