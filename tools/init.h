@@ -21,7 +21,7 @@ status init_shape(json_object **out, const char *shape, bool *fixed);
 // Whether the config is that of ModernBERT: of a classifier.
 bool init_is_classifier(json_object *config);
 
-// Returns the vocab_size of a config, 0 if it has none.
+// Returns the vocab_size of a config; without one a classifier has the default, and a language model 0.
 int64_t init_vocabulary(json_object *config);
 
 // Sets the token ids and the dtype of a config, and of a classifier the labels and the pooling that it lacks. A

@@ -4,6 +4,7 @@
 
 #include "shared/base/file.h"
 #include "shared/base/json.h"
+#include "shared/model/modernbert/classifier_config.h"
 #include "tools/init.h"
 #include "tools/tools.h"
 
@@ -135,6 +136,7 @@ int64_t init_vocabulary(json_object *config) {
     json_object *value;
     int64_t size;
     bool found = json_object_object_get_ex(init_text_config(config, "vocab_size"), "vocab_size", &value);
+    if (!found && init_is_classifier(config)) return CLASSIFIER_VOCAB_SIZE;
     return found && json_int(value, &size) ? size : 0;
 }
 

@@ -12,6 +12,9 @@ sed 's/^  "vocab_size".*/  "id2label": {"0": "yes", "1": "entailment", "2": "no"
     "$work/bert/config.json" >"$work/labels.json"
 "$bin/caravan" init "$work/labels" --shape "$work/labels.json" --tokenizer "$work/bert"
 grep -q '"1":"entailment","2":"no"' "$work/labels/config.json" || fail "the labels of a config are replaced"
+echo '{"model_type": "modernbert", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}' >"$work/default.json"
+"$bin/caravan" init "$work/default" --shape "$work/default.json" --tokenizer "$work/bert" # its vocabulary is ModernBERT's
+"$bin/caravan-consistency" --stdio --model "$work/default" </dev/null 2>"$work/err" || fail "no vocab_size: $(cat "$work/err")"
 expect 65 'no token \[CLS\]' "$bin/caravan" init "$work/x" --shape modernbert-tiny --tokenizer tests/data/answers
 
 # Pairs: the answer is the letter of the thinking, or it is not.
