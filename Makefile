@@ -9,6 +9,8 @@ OPTIMIZE  ?= -O2 -g
 SANITIZE  ?=
 # CI: WERROR=-Werror
 WERROR    ?=
+# Tests that `make unit` and `make e2e` leave out: unit/NAME, e2e/NAME.
+WITHOUT   ?=
 VERSION   := 0.1.0
 
 # msgpack-c calls itself msgpack in Debian 12 and msgpack-c in Debian 13.
@@ -43,7 +45,7 @@ LIBRARY      := $(BUILD)/libcaravan.a
 STAGES       := $(patsubst stages/%/main.c,%,$(wildcard stages/*/main.c))
 TOOL_SOURCES := $(wildcard tools/*.c)
 PROGRAMS     := $(STAGES:%=$(BUILD)/bin/caravan-%) $(if $(TOOL_SOURCES),$(BUILD)/bin/caravan)
-UNIT_TESTS   := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/unit/*.c))
+UNIT_TESTS   := $(patsubst %.c,$(BUILD)/%,$(filter-out $(WITHOUT:%=tests/%.c),$(wildcard tests/unit/*.c)))
 TEST_OBJECTS := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/support/*.c))
 OPS_SOURCES  := $(wildcard tests/ops/*.c)
 OPS_HARNESS  := $(if $(OPS_SOURCES),$(BUILD)/tests/ops/harness)
@@ -120,7 +122,7 @@ $(OPS_DEVICES): ops-%: $(OPS_HARNESS) $(if $(filter emulated,$(DEVICE)),$(EMULAT
 
 e2e: programs $(if $(filter emulated,$(DEVICE)),$(EMULATED)) ## run the programs together, as a user does
 	@tools/deps --check $(E2E_DEBIAN)
-	@BUILD=$(BUILD) tests/run-e2e
+	@BUILD=$(BUILD) tests/run-e2e $(filter-out $(WITHOUT:%=tests/%.sh),$(wildcard tests/e2e/*.sh))
 
 slurm-test: programs ## run a pipeline in a job of two nodes under Slurm, which is started on this machine; needs root
 	@BIN=$(abspath $(BUILD))/bin tests/slurm/run
