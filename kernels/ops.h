@@ -414,6 +414,7 @@ struct backend_options {
     const char *device; // "cpu", "cuda", "cuda:N", "emulated" (a GPU's code on the CPU); NULL: a GPU, or else the CPU
     int threads;        // 0: all
     bool guarded;       // for tests: buffers are unreadable outside operations
+    bool split_f32;     // on a CPU with AMX, products of float32 from three bfloat16 parts: faster, except of few rows
 };
 
 // Opens a backend; the caller closes it with backend_close. USAGE for an unknown device, UNAVAILABLE for one that this

@@ -2,7 +2,7 @@
 // block.
 #include "kernels/cpu/amx.h"
 
-#if defined(__x86_64__) && defined(__AMX_BF16__)
+#if defined(__x86_64__) && defined(__AMX_BF16__) && defined(__AVX512BF16__)
 #include <assert.h>
 #include <cpuid.h>
 #include <immintrin.h>
@@ -12,10 +12,10 @@
 #include <unistd.h>
 
 enum {
-    tile_rows = 16,
-    tile_columns = 16, // of float32
-    block_columns = 64,
-    inner_block = 512,           // inner elements, of which 32 rows fit the first-level cache
+    tile_columns = 16,                 // of float32
+    rows_tile = amx_group * amx_inner, // elements
+    columns_tile = amx_inner * amx_block,
+    inner_block = 32,            // steps, divided by the parts, whose sums stay in tiles
     prefetch_steps = 3,          // ahead, of the matrix
     request_permission = 0x1023, // ARCH_REQ_XCOMP_PERM of arch_prctl
     feature_tile_data = 18,      // XFEATURE_XTILEDATA
@@ -25,8 +25,9 @@ static bool amx_granted;
 
 static void amx_ask(void) {
     unsigned a, b, c, d;
-    bool tile = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & 1u << 24), bf16 = d & 1u << 22;
-    amx_granted = tile && bf16 && syscall(SYS_arch_prctl, request_permission, feature_tile_data) == 0;
+    bool tile = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & 1u << 24) && (d & 1u << 22); // and its bfloat16
+    bool dot = tile && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 5);             // AVX512_BF16
+    amx_granted = dot && syscall(SYS_arch_prctl, request_permission, feature_tile_data) == 0;
 }
 
 bool amx_usable(void) {
@@ -34,6 +35,74 @@ bool amx_usable(void) {
     pthread_once(&once, amx_ask);
     return amx_granted;
 }
+
+// ---- packing ----
+
+static int64_t amx_steps(int64_t inner) {
+    return (inner + amx_inner - 1) / amx_inner;
+}
+
+int64_t amx_rows_size(enum amx_parts parts, int64_t rows, int64_t inner) {
+    return (rows + amx_group - 1) / amx_group * amx_steps(inner) * parts * rows_tile;
+}
+
+int64_t amx_columns_size(enum amx_parts parts, int64_t inner) {
+    return amx_steps(inner) * parts * columns_tile;
+}
+
+// The first part of each element, which is also what is left to it in *x: it takes the upper half of the bits.
+static __m512 amx_part(__m512 *x) {
+    __m512 part = _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(*x), _mm512_set1_epi32((int)0xffff0000)));
+    *x = _mm512_sub_ps(*x, part);
+    return part;
+}
+
+// Packs `count` elements, at most 32, of a row.
+static void amx_pack_step(uint16_t *out, const void *in, enum amx_parts parts, int64_t count) {
+    __mmask32 mask = (__mmask32)((1ull << count) - 1);
+    if (parts == AMX_BF16) {
+        _mm512_storeu_si512(out, _mm512_maskz_loadu_epi16(mask, in));
+        return;
+    }
+    const float *values = in;
+    __m512 low = _mm512_maskz_loadu_ps((__mmask16)mask, values);
+    __m512 high = _mm512_maskz_loadu_ps((__mmask16)(mask >> 16), values + 16);
+    for (int part = 0; part < AMX_F32; part++) {
+        __m512 low_part = amx_part(&low), high_part = amx_part(&high);
+        _mm512_storeu_si512(out + part * rows_tile, (__m512i)_mm512_cvtne2ps_pbh(high_part, low_part));
+    }
+}
+
+void amx_pack_rows(uint16_t *out, const void *in, enum amx_parts parts, int64_t rows, int64_t inner) {
+    int64_t size = parts == AMX_BF16 ? 2 : 4, steps = amx_steps(inner), group_size = steps * parts * rows_tile;
+    for (int64_t row = 0; row < rows; row++) {
+        uint16_t *to = out + row / amx_group * group_size + row % amx_group * amx_inner;
+        const char *from = (const char *)in + row * inner * size;
+        for (int64_t step = 0; step < steps; step++, to += parts * rows_tile, from += amx_inner * size) {
+            int64_t left = inner - step * amx_inner;
+            amx_pack_step(to, from, parts, left < amx_inner ? left : amx_inner);
+        }
+    }
+}
+
+void amx_pack_columns(uint16_t *out, const float *in, int64_t inner) {
+    int64_t pairs = amx_steps(inner) * amx_inner / 2;
+    for (int64_t pair = 0; pair < pairs; pair++, in += 2 * amx_block) {
+        uint16_t *to = out + pair / amx_group * AMX_F32 * columns_tile + pair % amx_group * 2 * amx_block;
+        bool first = 2 * pair < inner, second = 2 * pair + 1 < inner;
+        for (int column = 0; column < amx_block; column += tile_columns) {
+            __m512 even = first ? _mm512_loadu_ps(in + column) : _mm512_setzero_ps();
+            __m512 odd = second ? _mm512_loadu_ps(in + amx_block + column) : _mm512_setzero_ps();
+            for (int part = 0; part < AMX_F32; part++) {
+                __m512i low = _mm512_castps_si512(amx_part(&even)), high = _mm512_castps_si512(amx_part(&odd));
+                _mm512_storeu_si512(to + part * columns_tile + 2 * column,
+                                    _mm512_or_si512(_mm512_srli_epi32(low, 16), high));
+            }
+        }
+    }
+}
+
+// ---- products ----
 
 // What the instruction LDTILECFG reads.
 struct tile_config {
@@ -44,93 +113,137 @@ struct tile_config {
 
 static_assert(sizeof(struct tile_config) == 64, "the size that the instruction reads");
 
-// Tiles 0 to 3 hold sums. With more than tile_rows rows 0, 1 and 2, 3 are those of the first and second rows, 4 and 5
-// hold these rows of `in`, 6 and 7 columns of the matrix. Otherwise 4 holds rows of `in`, and 5 to 7 columns.
+// Tiles 0 to 3 hold sums. With more than amx_group rows 0, 1 and 2, 3 are those of the first and second group, 4 and 5
+// hold rows of these groups, 6 and 7 columns. Otherwise 4 holds rows, and 5 to 7 columns.
 static void amx_configure(int64_t rows) {
-    int first = rows < tile_rows ? (int)rows : tile_rows, second = (int)rows - tile_rows;
+    int first = rows < amx_group ? (int)rows : amx_group, second = (int)rows - amx_group;
     struct tile_config config = {.palette = 1};
     for (int i = 0; i < 8; i++) {
         config.row_bytes[i] = 64;
         config.rows[i] = (uint8_t)first;
     }
     if (second > 0) config.rows[2] = config.rows[3] = config.rows[5] = (uint8_t)second;
-    config.rows[6] = config.rows[7] = tile_rows;
-    if (second <= 0) config.rows[5] = tile_rows;
+    config.rows[6] = config.rows[7] = amx_inner / 2;
+    if (second <= 0) config.rows[5] = amx_inner / 2;
+    __asm__ volatile("" : : "m"(config)); // gcc's intrinsic does not say that it reads all of it
     _tile_loadconfig(&config);
 }
 
-// Rows of `in` for the steps of one inner block. Those of the last step, if it is short, are a copy with zeros.
-struct amx_rows {
-    const uint16_t *in, *last;
-    int64_t stride; // elements
-    int64_t steps;  // whole ones
-};
+#define INLINE_PRODUCT static inline __attribute__((always_inline))
 
-static const uint16_t *amx_step(const struct amx_rows *rows, int64_t step, int64_t *stride) {
-    *stride = 2 * (step < rows->steps ? rows->stride : amx_inner);
-    return step < rows->steps ? rows->in + step * amx_inner : rows->last;
-}
+// The second tile of columns, in bytes.
+enum { columns_bytes = 4 * amx_block };
 
-// Adds the steps [begin, end) to out [up to 32, 32 columns].
-static void amx_two_rows(float *out, int64_t out_stride, const struct amx_rows *rows, const uint16_t *matrix,
-                         int64_t begin, int64_t end) {
-    float *second = out + tile_rows * out_stride;
-    int64_t bytes = out_stride * (int64_t)sizeof *out, stride;
-    if (begin == 0) {
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
-    } else {
+// Adds some steps to out [up to 32, 32 columns]. At each step it fetches `lines` cache lines of the rows that come
+// next, in both groups.
+INLINE_PRODUCT void amx_two_groups(float *out, int64_t out_stride, const uint16_t *rows, int64_t rows_stride,
+                                   const uint16_t *columns, int64_t steps, bool add, enum amx_parts parts,
+                                   const uint16_t *next, int64_t lines) {
+    float *second = out + amx_group * out_stride;
+    int64_t bytes = out_stride * (int64_t)sizeof *out;
+    if (add) {
         _tile_loadd(0, out, bytes);
         _tile_loadd(1, out + tile_columns, bytes);
         _tile_loadd(2, second, bytes);
         _tile_loadd(3, second + tile_columns, bytes);
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
     }
-    for (int64_t step = begin; step < end; step++) {
-        const uint16_t *in = amx_step(rows, step, &stride), *pairs = matrix + step * amx_inner * block_columns;
-        _tile_loadd(4, in, stride);
-        _tile_loadd(6, pairs, 4 * block_columns);
-        _tile_loadd(7, pairs + 2 * tile_columns, 4 * block_columns);
-        _tile_loadd(5, in + tile_rows * stride / 2, stride);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
+#define LOAD_ROWS(part)                                                                                                \
+    _tile_loadd(4, rows + (part)*rows_tile, 2 * amx_inner);                                                            \
+    _tile_loadd(5, rows + rows_stride + (part)*rows_tile, 2 * amx_inner)
+#define LOAD_COLUMNS(part)                                                                                             \
+    _tile_loadd(6, columns + (part)*columns_tile, columns_bytes);                                                      \
+    _tile_loadd(7, columns + (part)*columns_tile + 2 * tile_columns, columns_bytes)
+#define MULTIPLY()                                                                                                     \
+    _tile_dpbf16ps(0, 4, 6);                                                                                           \
+    _tile_dpbf16ps(1, 4, 7);                                                                                           \
+    _tile_dpbf16ps(2, 5, 6);                                                                                           \
+    _tile_dpbf16ps(3, 5, 7)
+    for (int64_t step = 0; step < steps; step++, rows += parts * rows_tile, columns += parts * columns_tile) {
+        for (int64_t i = 0; i < lines; i++, next += amx_inner) {
+            _mm_prefetch((const char *)next, _MM_HINT_T1);
+            _mm_prefetch((const char *)(next + rows_stride), _MM_HINT_T1);
+        }
+        if (parts == AMX_F32) {
+            LOAD_ROWS(2);
+            LOAD_COLUMNS(0);
+            MULTIPLY();
+            LOAD_ROWS(1);
+            MULTIPLY();
+            LOAD_COLUMNS(1);
+            MULTIPLY();
+            LOAD_ROWS(0);
+            MULTIPLY();
+            LOAD_COLUMNS(2);
+            MULTIPLY();
+            LOAD_COLUMNS(0);
+            MULTIPLY();
+        } else {
+            LOAD_ROWS(0);
+            LOAD_COLUMNS(0);
+            MULTIPLY();
+        }
     }
+#undef LOAD_ROWS
+#undef LOAD_COLUMNS
+#undef MULTIPLY
     _tile_stored(0, out, bytes);
     _tile_stored(1, out + tile_columns, bytes);
     _tile_stored(2, second, bytes);
     _tile_stored(3, second + tile_columns, bytes);
 }
 
-// Adds the steps [begin, end) to out [up to 16, 64 columns].
-static void amx_one_row(float *out, int64_t out_stride, const struct amx_rows *rows, const uint16_t *matrix,
-                        int64_t begin, int64_t end) {
-    int64_t bytes = out_stride * (int64_t)sizeof *out, stride;
-    if (begin == 0) {
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
-    } else {
+// Adds some steps to out [up to 16, 64 columns].
+INLINE_PRODUCT void amx_one_group(float *out, int64_t out_stride, const uint16_t *rows, const uint16_t *columns,
+                                  int64_t steps, bool add, enum amx_parts parts) {
+    int64_t bytes = out_stride * (int64_t)sizeof *out;
+    if (add) {
         _tile_loadd(0, out, bytes);
         _tile_loadd(1, out + tile_columns, bytes);
         _tile_loadd(2, out + 2 * tile_columns, bytes);
         _tile_loadd(3, out + 3 * tile_columns, bytes);
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
     }
-    for (int64_t step = begin; step < end; step++) {
-        const uint16_t *in = amx_step(rows, step, &stride), *pairs = matrix + step * amx_inner * block_columns;
+    for (int64_t step = 0; step < steps; step++, rows += parts * rows_tile, columns += parts * columns_tile) {
+        if (parts == AMX_F32) {
+#define COLUMN(number)                                                                                                 \
+    _tile_loadd(5, columns + (number)*2 * tile_columns, columns_bytes);                                                \
+    _tile_loadd(6, columns + columns_tile + (number)*2 * tile_columns, columns_bytes);                                 \
+    _tile_loadd(7, columns + 2 * columns_tile + (number)*2 * tile_columns, columns_bytes);                             \
+    _tile_loadd(4, rows + 2 * rows_tile, 2 * amx_inner);                                                               \
+    _tile_dpbf16ps(number, 4, 5);                                                                                      \
+    _tile_loadd(4, rows + rows_tile, 2 * amx_inner);                                                                   \
+    _tile_dpbf16ps(number, 4, 5);                                                                                      \
+    _tile_dpbf16ps(number, 4, 6);                                                                                      \
+    _tile_loadd(4, rows, 2 * amx_inner);                                                                               \
+    _tile_dpbf16ps(number, 4, 6);                                                                                      \
+    _tile_dpbf16ps(number, 4, 7);                                                                                      \
+    _tile_dpbf16ps(number, 4, 5)
+            COLUMN(0);
+            COLUMN(1);
+            COLUMN(2);
+            COLUMN(3);
+#undef COLUMN
+            continue;
+        }
         // Few rows wait for the matrix. What is fetched beyond its end is not read.
-        for (int i = 0; i < 64; i++)
-            _mm_prefetch((const char *)(pairs + prefetch_steps * amx_inner * block_columns) + 64 * i, _MM_HINT_T0);
-        _tile_loadd(4, in, stride);
-        _tile_loadd(5, pairs, 4 * block_columns);
-        _tile_loadd(6, pairs + 2 * tile_columns, 4 * block_columns);
-        _tile_loadd(7, pairs + 4 * tile_columns, 4 * block_columns);
+        for (int i = 0; i < columns_tile; i += 32)
+            _mm_prefetch((const char *)(columns + prefetch_steps * columns_tile + i), _MM_HINT_T0);
+        _tile_loadd(4, rows, 2 * amx_inner);
+        _tile_loadd(5, columns, columns_bytes);
+        _tile_loadd(6, columns + 2 * tile_columns, columns_bytes);
+        _tile_loadd(7, columns + 4 * tile_columns, columns_bytes);
         _tile_dpbf16ps(0, 4, 5);
         _tile_dpbf16ps(1, 4, 6);
-        _tile_loadd(5, pairs + 6 * tile_columns, 4 * block_columns);
+        _tile_loadd(5, columns + 6 * tile_columns, columns_bytes);
         _tile_dpbf16ps(2, 4, 7);
         _tile_dpbf16ps(3, 4, 5);
     }
@@ -140,42 +253,75 @@ static void amx_one_row(float *out, int64_t out_stride, const struct amx_rows *r
     _tile_stored(3, out + 3 * tile_columns, bytes);
 }
 
-void amx_matmul(float *out, const uint16_t *in, const uint16_t *matrix, int64_t rows, int64_t columns, int64_t inner) {
-    int64_t steps = (inner + amx_inner - 1) / amx_inner, short_count = inner % amx_inner;
-    int64_t block_elements = steps * amx_inner * block_columns;
-    assert(columns % block_columns == 0);
-    for (int64_t first = 0; first < rows; first += 2 * tile_rows) {
-        int64_t now = rows - first < 2 * tile_rows ? rows - first : 2 * tile_rows;
-        uint16_t last[2 * tile_rows][amx_inner] = {0};
-        struct amx_rows some = {in + first * inner, last[0], inner, inner / amx_inner};
-        for (int64_t i = 0; short_count && i < now; i++)
-            memcpy(last[i], some.in + i * inner + inner - short_count, (size_t)short_count * sizeof *last[i]);
-        if (first == 0 || now < 2 * tile_rows) amx_configure(now);
-        for (int64_t begin = 0; begin < steps; begin += inner_block / amx_inner) {
-            int64_t end = begin + inner_block / amx_inner < steps ? begin + inner_block / amx_inner : steps;
-            for (int64_t column = 0; column < columns; column += block_columns) {
-                const uint16_t *block = matrix + column / block_columns * block_elements;
-                float *sums = out + first * columns + column;
-                if (now <= tile_rows) {
-                    amx_one_row(sums, columns, &some, block, begin, end);
-                    continue;
-                }
-                amx_two_rows(sums, columns, &some, block, begin, end);
-                amx_two_rows(sums + 2 * tile_columns, columns, &some, block + 4 * tile_columns, begin, end);
+INLINE_PRODUCT void amx_multiply_parts(const struct amx_product *product, bool add, enum amx_parts parts) {
+    int64_t stride = product->out_stride, halves = product->column_count / amx_block * 2;
+    // Few rows wait for the columns, which are read in one go.
+    int64_t block = product->row_count <= amx_group ? product->steps : inner_block / parts;
+    int64_t lines = (parts * amx_group + halves - 1) / halves; // for each step of each half of a block of columns
+    for (int64_t row = 0; row < product->row_count; row += 2 * amx_group) {
+        int64_t left = product->row_count - row;
+        if (row == 0 || left < 2 * amx_group) amx_configure(left < 2 * amx_group ? left : 2 * amx_group);
+        for (int64_t begin = 0; begin < product->steps; begin += block) {
+            int64_t steps = product->steps - begin < block ? product->steps - begin : block;
+            const uint16_t *first_rows = product->rows + row / amx_group * product->rows_stride;
+            const uint16_t *rows = first_rows + begin * parts * rows_tile;
+            const uint16_t *next = begin + block < product->steps ? rows + block * parts * rows_tile
+                                                                  : first_rows + 2 * product->rows_stride;
+            for (int64_t half = 0; half < halves; half++, next += steps * lines * amx_inner) {
+                const uint16_t *columns = product->columns + half / 2 * product->column_stride +
+                                          begin * parts * columns_tile + half % 2 * 4 * tile_columns;
+                float *out = product->out + row * stride + half * 2 * tile_columns;
+                if (left > amx_group)
+                    amx_two_groups(out, stride, rows, product->rows_stride, columns, steps, add || begin > 0, parts,
+                                   next, lines);
+                else if (half % 2 == 0)
+                    amx_one_group(out, stride, rows, columns, steps, add || begin > 0, parts);
             }
         }
     }
     _tile_release();
 }
 
+void amx_multiply(const struct amx_product *product, bool add) {
+    assert(product->column_count % amx_block == 0);
+    if (product->parts == AMX_F32)
+        amx_multiply_parts(product, add, AMX_F32);
+    else
+        amx_multiply_parts(product, add, AMX_BF16);
+}
+
 #else
+#include <stdlib.h>
 
 bool amx_usable(void) {
     return false;
 }
 
-void amx_matmul(float *out, const uint16_t *in, const uint16_t *matrix, int64_t rows, int64_t columns, int64_t inner) {
-    (void)out, (void)in, (void)matrix, (void)rows, (void)columns, (void)inner;
+// The rest is never called.
+
+int64_t amx_rows_size(enum amx_parts parts, int64_t rows, int64_t inner) {
+    (void)parts, (void)rows, (void)inner;
+    abort();
+}
+
+void amx_pack_rows(uint16_t *out, const void *in, enum amx_parts parts, int64_t rows, int64_t inner) {
+    (void)out, (void)in, (void)parts, (void)rows, (void)inner;
+    abort();
+}
+
+int64_t amx_columns_size(enum amx_parts parts, int64_t inner) {
+    (void)parts, (void)inner;
+    abort();
+}
+
+void amx_pack_columns(uint16_t *out, const float *in, int64_t inner) {
+    (void)out, (void)in, (void)inner;
+    abort();
+}
+
+void amx_multiply(const struct amx_product *product, bool add) {
+    (void)product, (void)add;
+    abort();
 }
 
 #endif

@@ -1,23 +1,58 @@
-// Products of bfloat16 matrices on the matrix unit of Intel's processors (AMX), in one thread.
+// Products on the matrix unit of Intel's processors (AMX), which multiplies tiles of bfloat16 and sums in float32.
 //
-// oneDNN's code for AMX sums a row in an order that depends on how many rows the product has, which breaks the one
-// fixed order of ops.h. Here each output is one float32 sum over steps of 32 inner elements, from the first to the
-// last.
+// Each output is one sum over steps of 32 inner elements, from the first to the last, in one order for every number of
+// rows and columns. (oneDNN's code for AMX sums a row in an order that depends on how many rows the product has, which
+// breaks the one fixed order of ops.h.)
+//
+// A float32 number is the sum of three bfloat16 numbers of eight bits each: x = x1 + x2 + x3, exactly. In a step
+// x y = x3 y1 + x2 y1 + x2 y2 + x1 y2 + x1 y3 + x1 y1, in this order; what is left out is below 2^-21 of x y (Henry,
+// Tang and Heinecke, Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations, 2019).
+// An infinite x gives NaN, and parts below 2^-126 are taken as 0.
 #ifndef KERNELS_CPU_AMX_H
 #define KERNELS_CPU_AMX_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { amx_inner = 32 }; // inner elements of a step
+enum {
+    amx_inner = 32, // inner elements of a step
+    amx_group = 16, // rows of a tile
+    amx_block = 64, // columns that the matrix has together (gemm.h)
+};
+
+// How many bfloat16 parts a number has, by type.
+enum amx_parts { AMX_BF16 = 1, AMX_F32 = 3 };
 
 // Whether this processor and this build have it and the system permits its use, for which it is asked at the first
-// call.
+// call. The other functions need it.
 bool amx_usable(void);
 
-// out [rows, columns] = in [rows, inner] x matrix [inner, columns]. All are dense, columns is a multiple of 64, and
-// `matrix` is packed: blocks of 64 columns, in each the pairs of inner elements, with zeros up to a multiple of 32.
-// Only where amx_usable().
-void amx_matmul(float *out, const uint16_t *in, const uint16_t *matrix, int64_t rows, int64_t columns, int64_t inner);
+// Elements of packed rows: groups of 16 rows; in them steps of 32 inner elements; in them, for each part, a tile.
+int64_t amx_rows_size(enum amx_parts parts, int64_t rows, int64_t inner);
+
+// Packs rows [rows, inner], dense, of bfloat16 or float32, with zeros up to the end of the last step. Of a last group
+// that has fewer than 16 rows nothing else is written.
+void amx_pack_rows(uint16_t *out, const void *in, enum amx_parts parts, int64_t rows, int64_t inner);
+
+// Elements of a block of 64 packed columns: steps; in them, for each part, 16 pairs of inner elements; in them the
+// columns. Columns of bfloat16 are packed so already (gemm.h).
+int64_t amx_columns_size(enum amx_parts parts, int64_t inner);
+
+// Packs a block of float32 [inner, 64], dense, with zeros up to the end of the last step.
+void amx_pack_columns(uint16_t *out, const float *in, int64_t inner);
+
+// A product of packed rows and columns, or some of its steps.
+struct amx_product {
+    enum amx_parts parts;
+    float *out; // [row_count, column_count]
+    int64_t out_stride;
+    const uint16_t *rows, *columns;     // from the first step on
+    int64_t rows_stride, column_stride; // elements from a group to the next, from a block to the next
+    int64_t row_count, column_count;    // column_count is a multiple of 64
+    int64_t steps;
+};
+
+// out += the product; or out = the product if `add` is false.
+void amx_multiply(const struct amx_product *product, bool add);
 
 #endif

@@ -2,6 +2,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "kernels/cpu/amx.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/onednn.h"
 #include "shared/base/memory.h"
@@ -197,6 +198,10 @@ status cpu_backend_open(struct backend **out, const struct backend_options *opti
     status result;
     TRY_TO(result, close, pool_new(&cpu->pool, options->threads));
     TRY_TO(result, close, onednn_new(&cpu->onednn, pool_threads(cpu->pool)));
+    // oneDNN's blocked format of bfloat16 is the one that the matrix unit reads.
+    const char *amx = getenv("CARAVAN_AMX");
+    cpu->amx = onednn_layout(cpu->onednn, ELEMENT_BF16)->blocked && amx_usable() && !(amx && strcmp(amx, "none") == 0);
+    cpu->split_f32 = cpu->amx && options->split_f32;
     *out = &cpu->base;
     return OK;
 close:

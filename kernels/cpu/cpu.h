@@ -18,6 +18,7 @@ enum scratch_slot {
     SCRATCH_TRANSPOSED, // a weight, packed for the gradient of its input
     SCRATCH_OPERAND,    // activations, packed for the gradient of a weight
     SCRATCH_GEMM,       // for each thread: a tile, rows, oneDNN's own scratch memory
+    SCRATCH_GEMM_ROWS,  // rows, packed for the matrix unit
     SCRATCH_LOGITS,     // a block of logits
     SCRATCH_DLOGITS,    // the gradients of a block of logits, in bfloat16
     SCRATCH_GRAD_IN,    // float32 sums of the gradient of the head's input
@@ -50,6 +51,8 @@ struct cpu_backend {
     size_t idle_count, idle_bytes, used_bytes, peak_bytes;
     struct pages scratch[SCRATCH_SLOTS];
     struct onednn *onednn; // its products, by shape (onednn.h)
+    bool amx;              // the matrix unit computes products of bfloat16 (amx.h)
+    bool split_f32;        // and those of float32
     bool guarded;          // buffers are unreadable outside operations
 };
 

@@ -199,6 +199,7 @@ static void gemm_task(void *context, int task, int thread) {
 status gemm_run(struct cpu_backend *cpu, const struct gemm *gemm) {
     if (gemm->rows == 0) return OK;
     const struct packed_matrix *matrix = &gemm->matrix;
+    if (matrix->type == ELEMENT_BF16 ? cpu->amx : cpu->split_f32) return gemm_run_amx(cpu, gemm);
     int64_t threads = pool_threads(cpu->pool);
     struct gemm_job job = {.cpu = cpu,
                            .gemm = gemm,

@@ -1,4 +1,5 @@
-// Matrix products in tiles. oneDNN computes each tile in one thread; the tiles are distributed over the pool.
+// Matrix products in tiles. oneDNN or the matrix unit (amx.h) computes each tile in one thread; the tiles are
+// distributed over the pool.
 //
 // A row or column of oneDNN's packed products does not depend on its neighbours: how a product is divided into tiles
 // does not change its bits. A tile is computed in float32; the caller's write_tile adds, converts and stores it.
@@ -35,6 +36,9 @@ struct gemm {
 
 // Computes every tile. UNAVAILABLE when memory is short or oneDNN fails.
 status gemm_run(struct cpu_backend *cpu, const struct gemm *gemm);
+
+// The same on the matrix unit (gemm_amx.c): bfloat16 where cpu->amx, float32 where cpu->split_f32.
+status gemm_run_amx(struct cpu_backend *cpu, const struct gemm *gemm);
 
 // Bytes of the packed form.
 size_t packed_bytes(const struct cpu_backend *cpu, enum element type, int64_t outputs, int64_t inner);

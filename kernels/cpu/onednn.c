@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cpu/amx.h"
 #include "kernels/cpu/onednn_compat.h"
 #include "shared/base/memory.h"
 
@@ -26,9 +25,9 @@ struct matmul {
     struct matmul *next;          // in the bucket
     struct matmul *older, *newer; // by last use
     struct matmul_shape shape;
-    dnnl_primitive_t primitive; // NULL: amx.h computes it
-    size_t scratch;             // bytes
-    struct matmul_args *args;   // of each thread
+    dnnl_primitive_t primitive;
+    size_t scratch;           // bytes
+    struct matmul_args *args; // of each thread
 };
 
 struct onednn {
@@ -36,7 +35,6 @@ struct onednn {
     dnnl_stream_t *streams; // of each thread
     int threads;
     struct packed_layout layouts[2]; // F32, BF16
-    bool amx;                        // computes products of BF16 in the place of oneDNN
     struct matmul *buckets[bucket_count];
     struct matmul *oldest, *newest;
     int count;
@@ -107,10 +105,6 @@ static status matmul_new(const struct onednn *onednn, const struct matmul_shape 
     *out = NULL;
     TRY(NEW(&matmul, 1));
     matmul->shape = *shape;
-    if (shape->type == ELEMENT_BF16 && onednn->amx) {
-        *out = matmul;
-        return OK;
-    }
     status result;
     TRY_TO(result, done,
            matmul_describe(&desc, onednn->engine, shape, blocked ? matmul_packed_tag(shape->type) : dnnl_ab));
@@ -151,10 +145,6 @@ size_t matmul_scratch(const struct matmul *matmul) {
 
 bool matmul_run(const struct onednn *onednn, const struct matmul *matmul, int thread, void *in, void *matrix,
                 float *out, void *scratch) {
-    if (!matmul->primitive) {
-        amx_matmul(out, in, matrix, matmul->shape.rows, matmul->shape.columns, matmul->shape.inner);
-        return true;
-    }
     omp_set_num_threads(1);
     assert(thread >= 0 && thread < onednn->threads);
     const struct matmul_args *args = &matmul->args[thread];
@@ -274,7 +264,6 @@ status onednn_new(struct onednn **out, int threads) {
         }
         dnnl_primitive_desc_destroy(desc);
     }
-    onednn->amx = onednn->layouts[ELEMENT_BF16].blocked && amx_usable();
     *out = onednn;
     return OK;
 failed:

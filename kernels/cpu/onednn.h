@@ -1,5 +1,4 @@
-// oneDNN's matrix products [rows, inner] x [inner, columns] -> float32 [rows, columns], cached by shape. On processors
-// with AMX those of bfloat16 are computed by amx.h, from the same packed matrices.
+// oneDNN's matrix products [rows, inner] x [inner, columns] -> float32 [rows, columns], cached by shape.
 //
 // A product runs in the thread that calls it and allocates nothing. This is not a general wrapper of oneDNN: no other
 // file sees oneDNN's types.

@@ -1,4 +1,5 @@
-// The command line: harness [--device NAME] [--seed N] [--only SUITE] [--time [SUITE] [--threads N | --busy]]
+// The command line: harness [--device NAME] [--seed N] [--only SUITE]
+//                           [--time [SUITE] [--version NAME] [--threads N | --busy]]
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,7 @@ static void harness_check_suite(struct harness *h, const struct suite *suite, ui
     clock_t start = clock();
     for (size_t i = 0; i < s->version_count; i++) {
         const struct version *version = &s->versions[i];
+        if (version->products && suite != &suite_linear && suite != &suite_lm_head) continue;
         s->stream = stream;
         s->drawn = s->digest_next = 0;
         s->version = version->name;
@@ -37,7 +39,7 @@ static void harness_check_suite(struct harness *h, const struct suite *suite, ui
 int main(int count, char **arguments) {
     struct harness_state state = {.seed = (uint64_t)time(NULL), .seconds = 0.2};
     struct harness h = {.state = &state};
-    const char *only = NULL, *device = "cpu";
+    const char *only = NULL, *device = "cpu", *name = NULL; // of the version that is timed
     bool timing = false;
     for (int i = 1; i < count; i++) {
         bool more = i + 1 < count && arguments[i + 1][0] != '-';
@@ -45,6 +47,8 @@ int main(int count, char **arguments) {
             state.seed = strtoull(arguments[++i], NULL, 0);
         } else if (strcmp(arguments[i], "--device") == 0 && more) {
             device = arguments[++i];
+        } else if (strcmp(arguments[i], "--version") == 0 && more) {
+            name = arguments[++i];
         } else if (strcmp(arguments[i], "--only") == 0 && more) {
             only = arguments[++i];
         } else if (strcmp(arguments[i], "--threads") == 0 && more) {
@@ -56,9 +60,8 @@ int main(int count, char **arguments) {
             timing = true;
             if (more) only = arguments[++i];
         } else {
-            fprintf(
-                stderr,
-                "usage: harness [--device NAME] [--seed N] [--only SUITE] [--time [SUITE] [--threads N | --busy]]\n");
+            fprintf(stderr, "usage: harness [--device NAME] [--seed N] [--only SUITE]\n"
+                            "               [--time [SUITE] [--version NAME] [--threads N | --busy]]\n");
             return 64;
         }
     }
@@ -70,7 +73,10 @@ int main(int count, char **arguments) {
     setvbuf(stdout, NULL, _IOLBF, 0); // the seed and the suites so far are seen, whatever happens
     printf("device %s, seed %llu\n", device, (unsigned long long)state.seed);
     if (timing) {
-        struct version timed = state.versions[state.version_count - 1];
+        struct version timed = state.versions[0];
+        for (size_t i = 0; i < state.version_count; i++)
+            if (name ? strcmp(state.versions[i].name, name) == 0 : !state.versions[i].products)
+                timed = state.versions[i];
         timed.threads = state.threads;
         timed.guarded = false;
         harness_must(version_open(&h, &timed));

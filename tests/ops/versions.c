@@ -7,6 +7,8 @@
 
 #include "kernels/cpu/cpu.h"
 
+#define PRODUCTS .products = true, .simd = SIMD_AVX512
+
 #ifdef __SANITIZE_THREAD__ // one thread has no races
 static const struct version cpu_versions[] = {
     {.name = "best, 2 threads", .device = "cpu", .threads = 2, .own_bits = true, .simd = SIMD_AVX512},
@@ -21,6 +23,11 @@ static const struct version cpu_versions[] = {
     {.name = "AVX-512, 1 thread", .device = "cpu", .threads = 1, .simd = SIMD_AVX512},
     {.name = "best, 3 threads", .device = "cpu", .threads = 3, .simd = SIMD_AVX512},
     {.name = "best, guarded", .device = "cpu", .threads = 2, .guarded = true, .simd = SIMD_AVX512},
+    {.name = "without AMX", .device = "cpu", .threads = 2, PRODUCTS, .own_bits = true, .without_amx = true},
+#endif
+    {.name = "parts, 2 threads", .device = "cpu", .threads = 2, PRODUCTS, .own_bits = true, .split_f32 = true},
+#ifndef __SANITIZE_ADDRESS__
+    {.name = "parts, 1 thread", .device = "cpu", .threads = 1, PRODUCTS, .split_f32 = true},
 #endif
 };
 #endif
@@ -73,8 +80,10 @@ static void version_choose_cublaslt(const struct version *v) {
 }
 
 status version_open(struct harness *h, const struct version *v) {
-    struct backend_options options = {.device = v->device, .threads = v->threads, .guarded = v->guarded};
+    struct backend_options options = {
+        .device = v->device, .threads = v->threads, .guarded = v->guarded, .split_f32 = v->split_f32};
     version_choose_cublaslt(v);
+    v->without_amx ? setenv("CARAVAN_AMX", "none", 1) : unsetenv("CARAVAN_AMX");
     TRY(backend_open(&h->backend, &options));
     h->ops = h->backend->ops;
     h->emulated = strncmp(v->device, "emulated", 8) == 0;

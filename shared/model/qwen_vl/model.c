@@ -29,7 +29,8 @@ status model_open(struct model **out, const char *dir, const struct model_option
     model->dir = arena_strndup(&model->arena, dir, strlen(dir));
     if (!model->dir) TRY_TO(result, failed, fail_oom());
     const struct model_config *config = &model->config;
-    const struct backend_options backend = {options->device, options->threads, options->guarded};
+    const struct backend_options backend = {
+        .device = options->device, .threads = options->threads, .guarded = options->guarded};
     TRY_TO(result, failed, model_config_read(&model->config, dir));
     TRY_TO(result, failed, backend_open(&model->backend, &backend));
     TRY_TO(result, failed, backend_get_info(model->backend, &model->backend_info));
