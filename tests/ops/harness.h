@@ -37,7 +37,8 @@ enum fill {
 // parameters for failure messages.
 void harness_case(struct harness *h, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-// How many random cases of a kind are tried: `count`, and a quarter of it where the emulator runs.
+// How many random cases of a kind are tried: `count`, and a quarter of it where the emulator runs; of these half under
+// the address sanitizer and a quarter under the thread sanitizer.
 int harness_repeats(const struct harness *h, int count);
 
 // A random integer in [low, high]; the two ends are more likely.
