@@ -198,7 +198,7 @@ static void test_methods_need(void **state) {
         {METHOD_CORA, ",\"consistency\":{\"probability\":[-1e-9]}", "consistency.probability[0]: -1e-09 is not"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        assert_method_refuses(cases[i].method, "OCR", "1", cases[i].more, NAN, cases[i].says);
+        assert_method_refuses((int)cases[i].method, "OCR", "1", cases[i].more, NAN, cases[i].says);
 }
 
 static void test_answers_and_format(void **state) {
