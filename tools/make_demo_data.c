@@ -45,8 +45,11 @@ static const struct question questions[kinds] = {
      colours},
 };
 
+enum make_answers { MAKE_ANSWERS_REASONING, MAKE_ANSWERS_CLIP };
+
 struct make_options {
     int64_t clips, held_out, examples, wordings;
+    int answers; // enum make_answers
     double wrong_reasoning, wrong_answer;
     int64_t seed;
 };
@@ -84,12 +87,18 @@ static const struct option make_options[] = {
      .default_value = "0.1",
      .high = 1,
      .help = "share of the examples with a wrong reasoning"},
+    {.name = "answers",
+     .offset = offsetof(struct make_options, answers),
+     .type = OPTION_CHOICE,
+     .default_value = "reasoning",
+     .choices = "reasoning|clip",
+     .help = "what an example's answer follows: its reasoning, or the clip even where the reasoning is wrong"},
     {.name = "wrong_answer",
      .offset = offsetof(struct make_options, wrong_answer),
      .type = OPTION_NUMBER,
      .default_value = "0.35",
      .high = 1,
-     .help = "share of the examples with an answer that contradicts their reasoning"},
+     .help = "share of the examples with an answer that contradicts what it follows"},
     {.name = "seed",
      .offset = offsetof(struct make_options, seed),
      .type = OPTION_INT,
@@ -179,7 +188,7 @@ static status make_add_example(const struct make_options *given, struct buf *out
     int kind = (int)rng_below(key, 0, 0, kinds), right = scene_answer(scene, kind);
     const struct question *question = &questions[kind];
     int word = make_wrong(right, given->wrong_reasoning, key, 1);
-    int letter = make_wrong(word, given->wrong_answer, key, 2);
+    int letter = make_wrong(given->answers == MAKE_ANSWERS_CLIP ? right : word, given->wrong_answer, key, 2);
     char completion[128], reasoning[64];
     struct buf prompt = {0};
     status result;

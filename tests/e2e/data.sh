@@ -41,3 +41,9 @@ done
 cmp "$work/data/rest" "$work/more/rest" && diff -r "$work/data/clips" "$work/more/clips" || fail "--wordings changes more than the wording"
 expect 64 'wordings' "$bin/caravan" make-demo-data "$work/other" --wordings 5
 expect 64 'wordings' "$bin/caravan" make-demo-data "$work/other" --wordings 0
+# An answer follows the reasoning or, right in spite of a wrong reasoning, the clip.
+follows() { "$bin/caravan" make-demo-data "$work/$1" --clips 1 --held-out 0 --examples 64 --wrong-reasoning 1 --wrong-answer 0 --answers "$1"; }
+right='"solution": "<answer>(.)</answer>".*</think><answer>\1</answer>'
+follows clip && [ "$(grep -cE "$right" "$work/clip/warm-up.jsonl")" = 64 ] || fail "--answers clip: an answer is wrong"
+follows reasoning && [ "$(grep -cE "$right" "$work/reasoning/warm-up.jsonl")" = 0 ] || fail "--answers reasoning: an answer is right"
+expect 64 'answers' "$bin/caravan" make-demo-data "$work/other" --answers both
