@@ -85,15 +85,9 @@ static void eval_tally_add(struct eval_tally *tally, bool regression, double acc
     tally->letter += letter;
 }
 
-// Checks that an array has a number from 0 to 1 for each completion; `nulls`: or NaN.
 static status eval_check(const struct group *group, const char *name, const struct double_array *values, bool nulls) {
     if (!values->data) return fail(DATAERR, "not scored: %s: missing", name);
-    if (values->count != group->completion_count)
-        return fail(DATAERR, "not a group: %s: %zu for %zu completions", name, values->count, group->completion_count);
-    for (size_t i = 0; i < values->count; i++)
-        if (!(values->data[i] >= 0 && values->data[i] <= 1) && !(nulls && isnan(values->data[i])))
-            return fail(DATAERR, "not a group: %s[%zu]: not from 0 to 1", name, i);
-    return OK;
+    return group_check_fractions(group, name, values, nulls);
 }
 
 static status eval_add_verdicts(struct eval_column *column, const struct group *group) {

@@ -18,18 +18,6 @@ void report_steps_release(struct report_series *series) {
 
 // ---- counting ----
 
-// Checks an array that must have a number from 0 to 1 for each completion, or also null.
-static status report_check(const struct group *group, const char *name, const struct double_array *values, bool null) {
-    if (values->count != group->completion_count)
-        return fail(DATAERR, "not a group: %s: %zu for %zu completions", name, values->count, group->completion_count);
-    for (size_t i = 0; i < values->count; i++) {
-        const double value = values->data[i];
-        if (!(value >= 0 && value <= 1) && !(null && isnan(value)))
-            return fail(DATAERR, "not a group: %s[%zu]: not a number from 0 to 1", name, i);
-    }
-    return OK;
-}
-
 // Whether completion i is consistent: 1, 0, or NaN if nobody says.
 static double report_consistent(const struct group *group, size_t i, double threshold) {
     const struct consistency *consistency = &group->consistency;
@@ -51,8 +39,8 @@ status report_steps_add(void *context, const struct group *group) {
     if (group->trained.step < 0) return fail(DATAERR, "not a group: trained.step: negative");
     TRY(verdict_check(group));
     if (judged && !consistency->judge.data) return fail(DATAERR, "not a group: consistency.judge: missing");
-    if (!judged) TRY(report_check(group, "consistency.probability", &consistency->probability, true));
-    TRY(report_check(group, scored ? "scores.correct" : "rewards.accuracy", correct, false));
+    if (!judged) TRY(group_check_fractions(group, "consistency.probability", &consistency->probability, true));
+    TRY(group_check_fractions(group, scored ? "scores.correct" : "rewards.accuracy", correct, false));
     if (series->count == series->capacity) {
         const size_t capacity = series->capacity ? 2 * series->capacity : 256;
         TRY(RESIZE(&series->rows, capacity));

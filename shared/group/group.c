@@ -158,3 +158,16 @@ status group_check(const struct group *group, unsigned needs) {
     }
     return OK;
 }
+
+status group_check_fractions(const struct group *group, const char *name, const struct double_array *values,
+                             bool nulls) {
+    if (!values->data) return fail(DATAERR, "not a group: %s: missing", name);
+    TRY(group_check_count(group, name, values->data, values->count));
+    for (size_t i = 0; i < values->count; i++) {
+        const double value = values->data[i];
+        if (isnan(value) && !nulls) return fail(DATAERR, "not a group: %s[%zu]: null", name, i);
+        if (value < 0 || value > 1)
+            return fail(DATAERR, "not a group: %s[%zu]: %.9g is not from 0 to 1", name, i, value);
+    }
+    return OK;
+}

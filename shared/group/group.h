@@ -237,6 +237,10 @@ enum group_need {
 // Checks what `needs` (group_need, or-ed) says. DATAERR.
 status group_check(const struct group *group, unsigned needs);
 
+// Checks that an array has a number from 0 to 1 for each completion; `nulls`: or NaN. DATAERR names it by `name`.
+status group_check_fractions(const struct group *group, const char *name, const struct double_array *values,
+                             bool nulls);
+
 // Quarantines the group: later stages pass it through unchanged. Records `stage` and the formatted reason. UNAVAILABLE.
 status group_quarantine(struct group *group, const char *stage, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

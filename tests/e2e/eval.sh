@@ -82,8 +82,8 @@ refused() { # refused PATTERN SED-EXPRESSION: the fifth line, changed so, is ref
 }
 refused 'not scored' 's/"scores"/"others"/'
 refused 'not a group: scores.letter: 2 for 1 completions' 's/"letter":\[0\]/"letter":[0,0]/'
-refused 'not a group: scores.accuracy\[0\]: not from 0 to 1' 's/"accuracy":\[0\]/"accuracy":[1.5]/'
-refused 'not a group: scores.accuracy\[0\]: not from 0 to 1' 's/"accuracy":\[0\]/"accuracy":[null]/'
+refused 'not a group: scores.accuracy\[0\]: 1.5 is not from 0 to 1' 's/"accuracy":\[0\]/"accuracy":[1.5]/'
+refused 'not a group: scores.accuracy\[0\]: null' 's/"accuracy":\[0\]/"accuracy":[null]/'
 refused 'not a group: completions: missing' 's/"completions"/"c"/'
 refused 'not a group: not JSON' 's/}$//'
 refused "sample s4: problem type 'puzzle'" 's/multiple choice/puzzle/'
@@ -129,10 +129,11 @@ refused() { # refused PATTERN SED-EXPRESSION
     sed "$2" steps.jsonl >bad.jsonl
     expect 65 "bad.jsonl: line [1-4]: not a group: $1" report bad.jsonl
 }
+refused 'rewards.accuracy: missing' 's/"accuracy":\[1,0.9\]/"a":[]/'
 refused 'rewards.accuracy: 1 for 2' 's/"accuracy":\[1,0.9\]/"accuracy":[1]/'
 refused 'consistency.probability: 1 for 2' 's/\[0.5,0.49\]/[0.5]/'
-refused 'rewards.accuracy\[1\]: not a number from 0 to 1' 's/"accuracy":\[1,0.9\]/"accuracy":[1,null]/'
-refused 'consistency.probability\[0\]: not a number from 0 to 1' 's/\[0.5,0.49\]/[1.5,0.49]/'
+refused 'rewards.accuracy\[1\]: null' 's/"accuracy":\[1,0.9\]/"accuracy":[1,null]/'
+refused 'consistency.probability\[0\]: 1.5 is not from 0 to 1' 's/\[0.5,0.49\]/[1.5,0.49]/'
 refused 'trained.step: negative' 's/"step":1/"step":-1/'
 refused 'consistency.judge: missing' 's/"judge":"mine"/"j":""/'
 refused 'consistency.verdict\[1\]: not 0 or 1' 's/"verdict":\[1,0\]/"verdict":[1,2]/'
