@@ -248,13 +248,11 @@ status frame_store_each(struct frame_store *store,
     status result = lmdb_cursor_init(&cursor, txn, DBI_FRAMES, (struct lmdb_val){0});
     while (result == OK && cursor.key.data) {
         struct frame_usage usage = {0};
-        struct lmdb_val used = {0};
         struct frames frames;
         char key[frame_key_size];
         bool valid = cursor.key.size == frame_key_bytes &&
                      frames_from_record(&frames, cursor.value.data, cursor.value.size) == OK;
-        if (valid) result = lmdb_txn_get(txn, DBI_USED, cursor.key, &used);
-        if (used.data && used.size == sizeof usage) memcpy(&usage, used.data, sizeof usage);
+        if (valid) result = lmdb_txn_get_fixed(txn, DBI_USED, cursor.key, &usage, sizeof usage, NULL);
         if (valid) frame_key_print(key, cursor.key.data);
         if (valid && result == OK) result = visit(context, key, &frames, cursor.value.size, (double)usage.time * 1e-9);
         if (result == OK) result = lmdb_cursor_next(&cursor);
@@ -282,19 +280,15 @@ status frame_store_evict(struct frame_store *store, const char *key, bool *found
 status frame_store_recall_hash(struct frame_store *store, const char *path, const struct file_stamp *stamp,
                                uint8_t hash[16], bool *found) {
     uint8_t key[frame_key_bytes];
+    struct remembered_hash remembered;
+    struct lmdb_txn *txn;
     frame_store_path_key(key, path);
     *found = false;
-    struct lmdb_txn *txn;
     TRY(lmdb_txn_begin_read(store->env, &txn));
-    struct lmdb_val value;
-    status result = lmdb_txn_get(txn, DBI_FILES, frame_key_val(key), &value);
-    struct remembered_hash remembered;
-    if (result == OK && value.data && value.size == sizeof remembered) {
-        memcpy(&remembered, value.data, sizeof remembered);
-        *found = memcmp(&remembered.stamp, stamp, sizeof *stamp) == 0;
-        if (*found) memcpy(hash, remembered.hash, sizeof remembered.hash);
-    }
+    status result = lmdb_txn_get_fixed(txn, DBI_FILES, frame_key_val(key), &remembered, sizeof remembered, found);
     lmdb_txn_end(&txn);
+    *found = *found && memcmp(&remembered.stamp, stamp, sizeof *stamp) == 0;
+    if (*found) memcpy(hash, remembered.hash, sizeof remembered.hash);
     return result;
 }
 

@@ -26,13 +26,10 @@ static struct frame_order_key frame_usage_order_key(int64_t time, const uint8_t 
 // Sets *total to the size of all records. A store of an earlier version gets its order of use first.
 static status frame_usage_total(struct lmdb_txn *txn, uint64_t *total) {
     struct lmdb_cursor cursor;
-    struct lmdb_val stored;
+    bool found;
     *total = 0;
-    TRY(lmdb_txn_get(txn, DBI_TOTAL, frame_usage_total_key, &stored));
-    if (stored.data && stored.size == sizeof *total) {
-        memcpy(total, stored.data, sizeof *total);
-        return OK;
-    }
+    TRY(lmdb_txn_get_fixed(txn, DBI_TOTAL, frame_usage_total_key, total, sizeof *total, &found));
+    if (found) return OK;
     status result = lmdb_cursor_init(&cursor, txn, DBI_USED, (struct lmdb_val){0});
     while (result == OK && cursor.key.data) {
         struct frame_usage usage;
@@ -55,11 +52,9 @@ status frame_usage_set(struct lmdb_txn *txn, const uint8_t key[frame_key_bytes],
                        bool only_existing) {
     const struct lmdb_val id = {key, frame_key_bytes};
     struct frame_usage before = {0};
-    struct lmdb_val stored;
     uint64_t total;
     TRY(frame_usage_total(txn, &total));
-    TRY(lmdb_txn_get(txn, DBI_USED, id, &stored));
-    if (stored.data && stored.size == sizeof before) memcpy(&before, stored.data, sizeof before);
+    TRY(lmdb_txn_get_fixed(txn, DBI_USED, id, &before, sizeof before, NULL));
     if (only_existing && !before.bytes) return OK;
     if (only_existing) usage.bytes = before.bytes;
     if (usage.bytes && usage.time < before.time) usage.time = before.time;
@@ -80,14 +75,12 @@ status frame_usage_make_room(struct lmdb_txn *txn, uint64_t limit, uint64_t byte
     uint64_t total;
     for (;;) {
         struct frame_order_key oldest;
-        struct lmdb_cursor cursor;
+        struct lmdb_val key, value;
         TRY(frame_usage_total(txn, &total));
         if (total == 0 || total + bytes <= limit) return OK;
-        status result = lmdb_cursor_init(&cursor, txn, DBI_ORDER, (struct lmdb_val){0});
-        if (result == OK && cursor.key.size != sizeof oldest) result = fail(DATAERR, "the frame store is damaged");
-        if (result == OK) memcpy(&oldest, cursor.key.data, sizeof oldest);
-        lmdb_cursor_release(&cursor);
-        TRY(result);
+        TRY(lmdb_txn_first(txn, DBI_ORDER, &key, &value));
+        if (key.size != sizeof oldest) return fail(DATAERR, "the frame store is damaged");
+        memcpy(&oldest, key.data, sizeof oldest);
         TRY(lmdb_txn_del(txn, DBI_FRAMES, (struct lmdb_val){oldest.key, sizeof oldest.key}, NULL));
         TRY(frame_usage_set(txn, oldest.key, (struct frame_usage){0}, false));
     }

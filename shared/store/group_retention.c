@@ -62,14 +62,11 @@ static status group_retention_add_place(struct lmdb_txn *txn, struct group_total
 
 // Reads the totals. The groups of a store of an earlier version get their places first, in the order of their ids.
 static status group_retention_read_totals(struct lmdb_txn *txn, struct group_totals *totals) {
-    struct lmdb_val stored;
     struct lmdb_cursor cursor;
+    bool found;
     *totals = (struct group_totals){0};
-    TRY(lmdb_txn_get(txn, DBI_TOTALS, group_retention_totals_key, &stored));
-    if (stored.data && stored.size == sizeof *totals) {
-        memcpy(totals, stored.data, sizeof *totals);
-        return OK;
-    }
+    TRY(lmdb_txn_get_fixed(txn, DBI_TOTALS, group_retention_totals_key, totals, sizeof *totals, &found));
+    if (found) return OK;
     status result = lmdb_cursor_init(&cursor, txn, DBI_GROUPS, (struct lmdb_val){0});
     while (result == OK && cursor.key.data) {
         const struct group_place place = {.bytes = (int64_t)cursor.value.size, .step = group_step_unknown};
@@ -83,22 +80,17 @@ static status group_retention_read_totals(struct lmdb_txn *txn, struct group_tot
 // Sets the place, the number and the key in DBI_GROUPS of the oldest whole group; *id_size is 0 when there is none.
 static status group_retention_oldest(struct lmdb_txn *txn, struct group_place *place, uint8_t number[group_number_size],
                                      uint8_t id[group_max_key], size_t *id_size) {
-    struct lmdb_cursor cursor;
-    status result = lmdb_cursor_init(&cursor, txn, DBI_ORDER, (struct lmdb_val){0});
+    struct lmdb_val key, value;
     *id_size = 0;
-    if (result == OK && cursor.key.data) {
-        const size_t size = cursor.value.size;
-        if (cursor.key.size != group_number_size || size <= sizeof *place || size > sizeof *place + group_max_key) {
-            result = fail(DATAERR, "the order of the groups in the store is damaged");
-        } else {
-            memcpy(number, cursor.key.data, group_number_size);
-            memcpy(place, cursor.value.data, sizeof *place);
-            *id_size = size - sizeof *place;
-            memcpy(id, (const char *)cursor.value.data + sizeof *place, *id_size);
-        }
-    }
-    lmdb_cursor_release(&cursor);
-    return result;
+    TRY(lmdb_txn_first(txn, DBI_ORDER, &key, &value));
+    if (!key.data) return OK;
+    if (key.size != group_number_size || value.size <= sizeof *place || value.size > sizeof *place + group_max_key)
+        return fail(DATAERR, "the order of the groups in the store is damaged");
+    memcpy(number, key.data, group_number_size);
+    memcpy(place, value.data, sizeof *place);
+    *id_size = value.size - sizeof *place;
+    memcpy(id, (const char *)value.data + sizeof *place, *id_size);
+    return OK;
 }
 
 // Sets *step to the step that trained the stored group, 0 if none did.
@@ -142,14 +134,14 @@ static status group_retention_remove_oldest(struct lmdb_txn *txn, struct group_t
 status group_retention_add_group(struct lmdb_txn *txn, const struct group_keep *keep, struct lmdb_val id, int64_t bytes,
                                  const int64_t *step) {
     struct group_totals totals;
-    struct lmdb_val stored;
+    uint8_t number[group_number_size];
+    bool found;
     int64_t removed = 0, freed = 0;
     TRY(group_retention_read_totals(txn, &totals));
-    TRY(lmdb_txn_get(txn, DBI_NUMBERS, id, &stored));
-    if (stored.data && stored.size == group_number_size) { // it leaves its old place
-        uint8_t number[group_number_size];
+    TRY(lmdb_txn_get_fixed(txn, DBI_NUMBERS, id, number, sizeof number, &found));
+    if (found) { // it leaves its old place
         struct group_place old = {0};
-        memcpy(number, stored.data, sizeof number);
+        struct lmdb_val stored;
         TRY(lmdb_txn_get(txn, DBI_ORDER, (struct lmdb_val){number, sizeof number}, &stored));
         if (stored.data && stored.size >= sizeof old) memcpy(&old, stored.data, sizeof old);
         TRY(lmdb_txn_del(txn, DBI_ORDER, (struct lmdb_val){number, sizeof number}, NULL));
@@ -178,13 +170,11 @@ status group_retention_add_section(struct lmdb_txn *txn, int64_t keep, int64_t s
     memcpy(own + group_number_size, key->bytes, sizeof key->bytes);
     TRY(lmdb_txn_put(txn, DBI_SEQS, (struct lmdb_val){own, sizeof own}, (struct lmdb_val){"", 0}));
     for (int count = 0; count < group_removed_per_save; count++) {
-        struct lmdb_cursor cursor;
+        struct lmdb_val first, value;
         uint8_t oldest[sizeof own];
-        status result = lmdb_cursor_init(&cursor, txn, DBI_SEQS, (struct lmdb_val){0});
-        if (result == OK && cursor.key.size != sizeof oldest) result = fail(DATAERR, "the group store is damaged");
-        if (result == OK) memcpy(oldest, cursor.key.data, sizeof oldest);
-        lmdb_cursor_release(&cursor);
-        TRY(result);
+        TRY(lmdb_txn_first(txn, DBI_SEQS, &first, &value));
+        if (first.size != sizeof oldest) return fail(DATAERR, "the group store is damaged");
+        memcpy(oldest, first.data, sizeof oldest);
         if (group_retention_read_number(oldest) >= seq - keep) return OK;
         TRY(lmdb_txn_del(txn, DBI_SECTIONS, (struct lmdb_val){oldest + group_number_size, sizeof key->bytes}, NULL));
         TRY(lmdb_txn_del(txn, DBI_SEQS, (struct lmdb_val){oldest, sizeof oldest}, NULL));
@@ -196,16 +186,14 @@ status group_retention_remove_sections(struct lmdb_txn *txn, bool *left) {
     static const int dbis[] = {DBI_SEQS, DBI_SECTIONS};
     *left = true;
     for (int count = 0, i = 0; count < group_removed_per_txn; count++) {
-        struct lmdb_cursor cursor;
+        struct lmdb_val first, value;
         uint8_t key[group_max_key];
-        status result = lmdb_cursor_init(&cursor, txn, dbis[i], (struct lmdb_val){0});
-        const size_t size = result == OK ? cursor.key.size : 0;
-        if (size > sizeof key) result = fail(DATAERR, "the group store is damaged");
-        if (result == OK && size) memcpy(key, cursor.key.data, size);
-        lmdb_cursor_release(&cursor);
-        TRY(result);
-        if (size) TRY(lmdb_txn_del(txn, dbis[i], (struct lmdb_val){key, size}, NULL));
-        if (!size && ++i == sizeof dbis / sizeof *dbis) {
+        TRY(lmdb_txn_first(txn, dbis[i], &first, &value));
+        if (first.size > sizeof key) return fail(DATAERR, "the group store is damaged");
+        if (first.data) {
+            memcpy(key, first.data, first.size);
+            TRY(lmdb_txn_del(txn, dbis[i], (struct lmdb_val){key, first.size}, NULL));
+        } else if (++i == sizeof dbis / sizeof *dbis) {
             *left = false;
             return OK;
         }

@@ -5,6 +5,7 @@
 #include <lmdb.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "shared/store/lmdb_file.h"
 
@@ -166,6 +167,15 @@ status lmdb_txn_get(struct lmdb_txn *txn, int dbi, struct lmdb_val key, struct l
     return lmdb_result(txn, code, "cannot read");
 }
 
+status lmdb_txn_get_fixed(struct lmdb_txn *txn, int dbi, struct lmdb_val key, void *value, size_t size, bool *found) {
+    struct lmdb_val stored;
+    status result = lmdb_txn_get(txn, dbi, key, &stored);
+    const bool fits = stored.data && stored.size == size;
+    if (fits) memcpy(value, stored.data, size);
+    if (found) *found = fits;
+    return result;
+}
+
 status lmdb_txn_put(struct lmdb_txn *txn, int dbi, struct lmdb_val key, struct lmdb_val value) {
     MDB_val k = lmdb_to_mdb(key), v = lmdb_to_mdb(value);
     return lmdb_result(txn, mdb_put(txn->mdb, lmdb_dbi(txn, dbi), &k, &v, 0), "cannot write");
@@ -210,6 +220,15 @@ status lmdb_cursor_next(struct lmdb_cursor *cursor) {
 void lmdb_cursor_release(struct lmdb_cursor *cursor) {
     if (cursor->mdb) mdb_cursor_close(cursor->mdb);
     *cursor = (struct lmdb_cursor){0};
+}
+
+status lmdb_txn_first(struct lmdb_txn *txn, int dbi, struct lmdb_val *key, struct lmdb_val *value) {
+    struct lmdb_cursor cursor;
+    status result = lmdb_cursor_init(&cursor, txn, dbi, (struct lmdb_val){0});
+    *key = cursor.key;
+    *value = cursor.value;
+    lmdb_cursor_release(&cursor);
+    return result;
 }
 
 // ---- one value at a time ----

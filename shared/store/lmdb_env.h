@@ -69,6 +69,14 @@ void lmdb_txn_end(struct lmdb_txn **txn);
 // Values larger than a page are aligned to 16 bytes.
 status lmdb_txn_get(struct lmdb_txn *txn, int dbi, struct lmdb_val key, struct lmdb_val *value);
 
+// Copies the value of `key` into value[0..size). *found (may be NULL) says whether there is one of that size; if not,
+// `value` is unchanged.
+status lmdb_txn_get_fixed(struct lmdb_txn *txn, int dbi, struct lmdb_val key, void *value, size_t size, bool *found);
+
+// Sets *key and *value to those of the lowest key; key->data is NULL when the database is empty. Valid as in
+// lmdb_txn_get.
+status lmdb_txn_first(struct lmdb_txn *txn, int dbi, struct lmdb_val *key, struct lmdb_val *value);
+
 // Sets or replaces a value. UNAVAILABLE when the disk is full.
 status lmdb_txn_put(struct lmdb_txn *txn, int dbi, struct lmdb_val key, struct lmdb_val value);
 
