@@ -6,7 +6,7 @@
 
 // The key of DBI_ORDER, whose values are empty: sorted by time.
 struct frame_order_key {
-    uint8_t time[8]; // big-endian
+    uint8_t time[lmdb_number_size];
     uint8_t key[frame_key_bytes];
 };
 
@@ -18,7 +18,7 @@ static const struct lmdb_val frame_usage_total_key = {"bytes", 5};
 
 static struct frame_order_key frame_usage_order_key(int64_t time, const uint8_t key[frame_key_bytes]) {
     struct frame_order_key order;
-    for (int i = 0; i < 8; i++) order.time[i] = (uint8_t)((uint64_t)time >> (56 - 8 * i));
+    lmdb_number_write(order.time, time);
     memcpy(order.key, key, frame_key_bytes);
     return order;
 }

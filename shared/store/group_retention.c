@@ -6,7 +6,6 @@
 #include <string.h>
 
 enum {
-    group_number_size = 8,
     group_removed_per_save = 8, // more than one, so that a store that is too large becomes smaller
     group_removed_per_txn = 64,
 };
@@ -29,17 +28,6 @@ static_assert(sizeof(struct group_place) == 16, "a group's place is a format on 
 
 // ---- whole groups ----
 
-// Big-endian, so that LMDB sorts by the number.
-static void group_retention_make_number(int64_t number, uint8_t out[group_number_size]) {
-    for (int i = 0; i < group_number_size; i++) out[i] = (uint8_t)((uint64_t)number >> (56 - 8 * i));
-}
-
-static int64_t group_retention_read_number(const uint8_t *bytes) {
-    uint64_t number = 0;
-    for (int i = 0; i < group_number_size; i++) number = number << 8 | bytes[i];
-    return (int64_t)number;
-}
-
 static const struct lmdb_val group_retention_totals_key = {"totals", 6};
 
 static status group_retention_put_totals(struct lmdb_txn *txn, const struct group_totals *totals) {
@@ -49,11 +37,11 @@ static status group_retention_put_totals(struct lmdb_txn *txn, const struct grou
 // Gives a whole group the next place in the order.
 static status group_retention_add_place(struct lmdb_txn *txn, struct group_totals *totals, struct lmdb_val id,
                                         const struct group_place *place) {
-    uint8_t number[group_number_size], value[sizeof *place + group_max_key];
+    uint8_t number[lmdb_number_size], value[sizeof *place + group_max_key];
     assert(id.size <= group_max_key);
     memcpy(value, place, sizeof *place);
     memcpy(value + sizeof *place, id.data, id.size);
-    group_retention_make_number(totals->next++, number);
+    lmdb_number_write(number, totals->next++);
     totals->bytes += place->bytes;
     TRY(lmdb_txn_put(txn, DBI_ORDER, (struct lmdb_val){number, sizeof number},
                      (struct lmdb_val){value, sizeof *place + id.size}));
@@ -78,15 +66,15 @@ static status group_retention_read_totals(struct lmdb_txn *txn, struct group_tot
 }
 
 // Sets the place, the number and the key in DBI_GROUPS of the oldest whole group; *id_size is 0 when there is none.
-static status group_retention_oldest(struct lmdb_txn *txn, struct group_place *place, uint8_t number[group_number_size],
+static status group_retention_oldest(struct lmdb_txn *txn, struct group_place *place, uint8_t number[lmdb_number_size],
                                      uint8_t id[group_max_key], size_t *id_size) {
     struct lmdb_val key, value;
     *id_size = 0;
     TRY(lmdb_txn_first(txn, DBI_ORDER, &key, &value));
     if (!key.data) return OK;
-    if (key.size != group_number_size || value.size <= sizeof *place || value.size > sizeof *place + group_max_key)
+    if (key.size != lmdb_number_size || value.size <= sizeof *place || value.size > sizeof *place + group_max_key)
         return fail(DATAERR, "the order of the groups in the store is damaged");
-    memcpy(number, key.data, group_number_size);
+    memcpy(number, key.data, lmdb_number_size);
     memcpy(place, value.data, sizeof *place);
     *id_size = value.size - sizeof *place;
     memcpy(id, (const char *)value.data + sizeof *place, *id_size);
@@ -110,11 +98,11 @@ static status group_retention_step_of(struct lmdb_txn *txn, struct lmdb_val id, 
 static status group_retention_remove_oldest(struct lmdb_txn *txn, struct group_totals *totals,
                                             const struct group_keep *keep, int most, int64_t *removed, int64_t *freed) {
     for (int count = 0; count < most; count++) {
-        uint8_t number[group_number_size], id[group_max_key];
+        uint8_t number[lmdb_number_size], id[group_max_key];
         struct group_place place;
         size_t id_size;
         TRY(group_retention_oldest(txn, &place, number, id, &id_size));
-        if (!id_size || group_retention_read_number(number) == totals->next - 1) return OK;
+        if (!id_size || lmdb_number_read(number) == totals->next - 1) return OK;
         const struct lmdb_val key = {id, id_size};
         bool beyond = keep->bytes && totals->bytes > keep->bytes;
         if (!beyond && keep->steps && place.step == group_step_unknown)
@@ -134,7 +122,7 @@ static status group_retention_remove_oldest(struct lmdb_txn *txn, struct group_t
 status group_retention_add_group(struct lmdb_txn *txn, const struct group_keep *keep, struct lmdb_val id, int64_t bytes,
                                  const int64_t *step) {
     struct group_totals totals;
-    uint8_t number[group_number_size];
+    uint8_t number[lmdb_number_size];
     bool found;
     int64_t removed = 0, freed = 0;
     TRY(group_retention_read_totals(txn, &totals));
@@ -165,9 +153,9 @@ status group_retention_remove_groups(struct lmdb_txn *txn, const struct group_ke
 // ---- sections ----
 
 status group_retention_add_section(struct lmdb_txn *txn, int64_t keep, int64_t seq, const struct section_key *key) {
-    uint8_t own[group_number_size + sizeof key->bytes];
-    group_retention_make_number(seq, own);
-    memcpy(own + group_number_size, key->bytes, sizeof key->bytes);
+    uint8_t own[lmdb_number_size + sizeof key->bytes];
+    lmdb_number_write(own, seq);
+    memcpy(own + lmdb_number_size, key->bytes, sizeof key->bytes);
     TRY(lmdb_txn_put(txn, DBI_SEQS, (struct lmdb_val){own, sizeof own}, (struct lmdb_val){"", 0}));
     for (int count = 0; count < group_removed_per_save; count++) {
         struct lmdb_val first, value;
@@ -175,8 +163,8 @@ status group_retention_add_section(struct lmdb_txn *txn, int64_t keep, int64_t s
         TRY(lmdb_txn_first(txn, DBI_SEQS, &first, &value));
         if (first.size != sizeof oldest) return fail(DATAERR, "the group store is damaged");
         memcpy(oldest, first.data, sizeof oldest);
-        if (group_retention_read_number(oldest) >= seq - keep) return OK;
-        TRY(lmdb_txn_del(txn, DBI_SECTIONS, (struct lmdb_val){oldest + group_number_size, sizeof key->bytes}, NULL));
+        if (lmdb_number_read(oldest) >= seq - keep) return OK;
+        TRY(lmdb_txn_del(txn, DBI_SECTIONS, (struct lmdb_val){oldest + lmdb_number_size, sizeof key->bytes}, NULL));
         TRY(lmdb_txn_del(txn, DBI_SEQS, (struct lmdb_val){oldest, sizeof oldest}, NULL));
     }
     return OK;

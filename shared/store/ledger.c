@@ -14,7 +14,7 @@
 #include "shared/store/lmdb_env.h"
 #include "shared/store/lmdb_file_system.h"
 
-enum { ledger_format = 1, DBI_META = 0, DBI_ENTRIES = 1, ledger_key_size = 8 };
+enum { ledger_format = 1, DBI_META = 0, DBI_ENTRIES = 1 };
 static const char *const ledger_dbis[] = {"meta", "orders", NULL}; // names on disk
 static const int64_t ledger_max_seq = ((int64_t)1 << 40) - 1;
 static const double ledger_flush_seconds = 0.05;
@@ -56,10 +56,6 @@ struct ledger_change {
 static_assert(sizeof(struct ledger_meta) == 24, "the meta record is a format on disk");
 static_assert(sizeof(struct ledger_record) == 32, "the entry is a format on disk");
 static_assert(ledger_state_count <= UINT8_MAX, "a state fits one byte");
-
-static void ledger_make_key(int64_t seq, uint8_t key[ledger_key_size]) {
-    for (int i = 0; i < ledger_key_size; i++) key[i] = (uint8_t)((uint64_t)seq >> (56 - 8 * i));
-}
 
 // ---- states in memory ----
 
@@ -156,12 +152,12 @@ static status ledger_append_strings(struct buf *value, const char *const strings
 // Puts one change into the entry on disk.
 static status ledger_write_change(struct lmdb_txn *txn, const struct ledger_change *change, const char *strings,
                                   struct buf *value) {
-    uint8_t bytes[ledger_key_size];
+    uint8_t bytes[lmdb_number_size];
     const struct lmdb_val key = {bytes, sizeof bytes};
     struct lmdb_val stored;
     struct ledger_entry before = {.id = ""};
     struct ledger_record record = change->record;
-    ledger_make_key(change->seq, bytes);
+    lmdb_number_write(bytes, change->seq);
     TRY(lmdb_txn_get(txn, DBI_ENTRIES, key, &stored));
     if (stored.data) TRY(ledger_decode(stored, change->seq, &before));
     record.issues += before.issues;
@@ -248,8 +244,8 @@ static status ledger_forget(struct ledger *ledger, int64_t seq, bool raise) {
     do {
         result = lmdb_txn_begin_write(ledger->env, &txn);
         for (int64_t i = seq; result == OK && i < end; i++) {
-            uint8_t key[ledger_key_size];
-            ledger_make_key(i, key);
+            uint8_t key[lmdb_number_size];
+            lmdb_number_write(key, i);
             result = lmdb_txn_del(txn, DBI_ENTRIES, (struct lmdb_val){key, sizeof key}, NULL);
         }
     } while (lmdb_txn_commit(&txn, &result));
@@ -278,17 +274,18 @@ status ledger_each(struct ledger *ledger, int64_t first,
                    status (*visit)(void *context, const struct ledger_entry *entry), void *context) {
     struct lmdb_txn *txn;
     struct lmdb_cursor cursor;
-    uint8_t first_key[ledger_key_size];
-    ledger_make_key(first, first_key);
+    uint8_t first_key[lmdb_number_size];
+    lmdb_number_write(first_key, first);
     TRY(ledger_flush(ledger));
     TRY(lmdb_txn_begin_read(ledger->env, &txn));
     status result = lmdb_cursor_init(&cursor, txn, DBI_ENTRIES, (struct lmdb_val){first_key, sizeof first_key});
     while (result == OK && cursor.key.data) {
-        const uint8_t *key = cursor.key.data;
-        uint64_t seq = 0;
-        for (size_t i = 0; i < ledger_key_size && i < cursor.key.size; i++) seq = seq << 8 | key[i];
         struct ledger_entry entry;
-        result = ledger_decode(cursor.value, (int64_t)seq, &entry);
+        if (cursor.key.size != lmdb_number_size) {
+            result = fail(DATAERR, "the ledger is damaged");
+            break;
+        }
+        result = ledger_decode(cursor.value, lmdb_number_read(cursor.key.data), &entry);
         if (result == OK) result = visit(context, &entry);
         if (result == OK) result = lmdb_cursor_next(&cursor);
     }

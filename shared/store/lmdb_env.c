@@ -147,6 +147,16 @@ static struct lmdb_val lmdb_from_mdb(MDB_val val) {
     return (struct lmdb_val){val.mv_data ? val.mv_data : "", val.mv_size};
 }
 
+void lmdb_number_write(uint8_t *out, int64_t number) {
+    for (int i = 0; i < lmdb_number_size; i++) out[i] = (uint8_t)((uint64_t)number >> (56 - 8 * i));
+}
+
+int64_t lmdb_number_read(const uint8_t *bytes) {
+    uint64_t number = 0;
+    for (int i = 0; i < lmdb_number_size; i++) number = number << 8 | bytes[i];
+    return (int64_t)number;
+}
+
 static MDB_dbi lmdb_dbi(const struct lmdb_txn *txn, int dbi) {
     assert(dbi >= 0 && dbi < txn->env->dbi_count);
     return txn->env->dbis[dbi];

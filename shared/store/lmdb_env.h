@@ -12,6 +12,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
@@ -24,6 +25,15 @@ struct lmdb_val {
     const void *data;
     size_t size;
 };
+
+// A number in a key is big-endian, so that LMDB sorts the keys by it; it is not negative.
+enum { lmdb_number_size = 8 };
+
+// Writes a number, lmdb_number_size bytes.
+void lmdb_number_write(uint8_t *out, int64_t number);
+
+// Returns the number that lmdb_number_write wrote.
+int64_t lmdb_number_read(const uint8_t *bytes);
 
 struct lmdb_options {
     bool read_only; // never creates anything; DATAERR when there is no such file
