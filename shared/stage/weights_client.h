@@ -30,8 +30,8 @@ bool remote_weights_lent(const struct remote_weights *remote);
 // for 30 s, another one downloads it, too. If the machine has the copy before (and not `whole`), only the difference is
 // downloaded. A download that was interrupted goes on where it stopped. The copy before this one stays; earlier ones
 // are removed. Only the size of the file is checked here; loading it checks its hash. NULL for the weights of the model
-// directory. A file of lent weights is not copied, even if it cannot be seen. END as above; BAD_SAMPLE when optim has
-// newer ones by now and this file is gone; UNAVAILABLE when the disk fails.
+// directory. A file of lent weights is not copied, even if it cannot be seen. END when the program is asked to stop;
+// BAD_SAMPLE when optim has newer ones by now and this file is gone; UNAVAILABLE when the disk fails.
 status weights_client_download(struct io_thread *io, const char *dir, bool whole, struct remote_weights *remote);
 
 // Answers FETCH, as weights_read_piece, from the copies and the differences in `dir`. In the I/O thread.
