@@ -75,38 +75,48 @@ static void weights_client_touch(const struct download *download) {
     if (download->watched >= 0) (void)futimens(download->watched, NULL);
 }
 
-// Opens a part and locks it, or waits until another replica has made the whole file (fd -1). Where files cannot be
-// locked, each replica writes the same bytes.
+// Opens the part and locks it; fd is -1 if that was not possible. *other: another replica has locked it, and wrote to
+// it at *written; otherwise it was renamed or removed before we had the lock. Where files cannot be locked, each
+// replica writes the same bytes.
+static status weights_client_lock(struct download *download, bool *other, struct timespec *written) {
+    const char *part = download->part.data;
+    struct stat opened = {0}, named;
+    const int fd = open(part, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (fd < 0) return fail(UNAVAILABLE, "%s: %s", part, strerror(errno));
+    *other = flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
+    const bool current = !fstat(fd, &opened) && !*other && !stat(part, &named) && opened.st_ino == named.st_ino &&
+                         opened.st_dev == named.st_dev;
+    *written = opened.st_mtim;
+    if (current && !weights_client_has(download->path, download->size)) {
+        download->fd = fd;
+        if (download->watched < 0) download->watched = fd;
+        return OK;
+    }
+    if (current) (void)unlink(part);
+    close(fd);
+    return OK;
+}
+
+// Locks a part, or waits until another replica has made the whole file (fd -1).
 static status weights_client_open(struct io_thread *io, struct download *download) {
     enum { WAIT_MS = 50, STALLED_SECONDS = 30, PAUSE_SECONDS = 1 };
-    struct stat opened = {0}, named;
-    struct timespec touched = {0};                     // the time of the part that another replica has
+    struct timespec written, before = {0};             // when another replica wrote to the part
     double stalled = 0, looked_at = clock_monotonic(); // seconds since then, in which this process was not stopped
     int number = 0;
+    bool other;
     TRY(buf_printf(&download->part, "%s.part", download->path));
     while (!weights_client_has(download->path, download->size)) {
-        const char *part = download->part.data;
-        download->fd = open(part, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-        if (download->fd < 0) return fail(UNAVAILABLE, "%s: %s", part, strerror(errno));
-        const bool held = flock(download->fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
-        // Its last holder may have renamed or removed it before we had the lock.
-        const bool current = !fstat(download->fd, &opened) && !held && !stat(part, &named) &&
-                             opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
-        if (current && !weights_client_has(download->path, download->size)) {
-            if (download->watched < 0) download->watched = download->fd;
-            return OK;
-        }
-        if (current) (void)unlink(part);
-        close(download->fd);
-        download->fd = -1;
-        if (!held) continue;
+        TRY(weights_client_lock(download, &other, &written));
+        if (download->fd >= 0) return OK;
+        if (!other) continue;
         const double now = clock_monotonic();
         stalled += now - looked_at < PAUSE_SECONDS ? now - looked_at : 0;
         looked_at = now;
-        if (opened.st_mtim.tv_sec != touched.tv_sec || opened.st_mtim.tv_nsec != touched.tv_nsec) stalled = 0;
-        touched = opened.st_mtim;
+        if (written.tv_sec != before.tv_sec || written.tv_nsec != before.tv_nsec) stalled = 0;
+        before = written;
         if (stalled > STALLED_SECONDS) {
-            log_info("%s: nobody has written to it for %d s; downloading it again", part, STALLED_SECONDS);
+            log_info("%s: nobody has written to it for %d s; downloading it again", download->part.data,
+                     STALLED_SECONDS);
             buf_clear(&download->part);
             TRY(buf_printf(&download->part, "%s.%d.part", download->path, ++number));
             stalled = 0;
