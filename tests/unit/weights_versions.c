@@ -40,8 +40,10 @@ static void publish(struct fixture *fixture, bool reference, int version) {
     assert_int_equal(weights_versions_put(fixture->versions, &weights), OK);
 }
 
-static enum message_kind answer(struct fixture *fixture, struct wire_message request) {
-    assert_int_equal(weights_versions_chunk(fixture->versions, &request, &fixture->reply, &fixture->bulk), OK);
+// Answers FETCH.
+static enum message_kind answer(struct fixture *fixture, int64_t hash, int64_t offset, int64_t size) {
+    const struct wire_message fetch = {.kind = MESSAGE_FETCH, .hash = hash, .offset = offset, .size = size};
+    assert_int_equal(weights_versions_chunk(fixture->versions, &fetch, &fixture->reply, &fixture->bulk), OK);
     return fixture->reply.kind;
 }
 
@@ -61,8 +63,7 @@ static void nothing_is_absent(void **state) {
     publish(&fixture, true, 1); // a reference without a policy: optim has not published both yet
     assert_false(describe(&fixture, true));
     assert_int_equal(weights_versions_publications(fixture.versions), 1);
-    assert_int_equal(answer(&fixture, (struct wire_message){.kind = MESSAGE_FETCH, .hash = 7, .size = 9}),
-                     MESSAGE_ABSENT);
+    assert_int_equal(answer(&fixture, 7, 0, 9), MESSAGE_ABSENT);
     close_versions(&fixture);
 }
 
@@ -92,13 +93,10 @@ static void a_file_is_sent_in_chunks(void **state) {
     struct fixture fixture;
     open_versions(&fixture);
     publish(&fixture, false, 1);
-    assert_int_equal(answer(&fixture, (struct wire_message){.kind = MESSAGE_FETCH, .hash = 101, .size = 4}),
-                     MESSAGE_CHUNK);
+    assert_int_equal(answer(&fixture, 101, 0, 4), MESSAGE_CHUNK);
     assert_int_equal(fixture.reply.bulk_size, 4);
     assert_memory_equal(fixture.reply.bulk, "weig", 4);
-    assert_int_equal(
-        answer(&fixture, (struct wire_message){.kind = MESSAGE_FETCH, .hash = 101, .offset = 4, .size = 100}),
-        MESSAGE_CHUNK);
+    assert_int_equal(answer(&fixture, 101, 4, 100), MESSAGE_CHUNK);
     assert_int_equal(fixture.reply.offset, 4);
     assert_int_equal(fixture.reply.bulk_size, 5);
     assert_memory_equal(fixture.reply.bulk, "hts 1", 5);
@@ -116,10 +114,8 @@ static void the_fourth_version_removes_the_first_file(void **state) {
     publish(&fixture, false, 4);
     assert_false(path_exists(fixture.path[1]));
     assert_true(path_exists(fixture.path[2]));
-    assert_int_equal(answer(&fixture, (struct wire_message){.kind = MESSAGE_FETCH, .hash = 101, .size = 9}),
-                     MESSAGE_ABSENT);
-    assert_int_equal(answer(&fixture, (struct wire_message){.kind = MESSAGE_FETCH, .hash = 102, .size = 9}),
-                     MESSAGE_CHUNK);
+    assert_int_equal(answer(&fixture, 101, 0, 9), MESSAGE_ABSENT);
+    assert_int_equal(answer(&fixture, 102, 0, 9), MESSAGE_CHUNK);
     close_versions(&fixture);
 }
 
