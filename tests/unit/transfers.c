@@ -97,12 +97,14 @@ static void on_report(void *self, struct message_status *counters) {
 
 // ---- the run
 
-static void open_run(struct run *run, uint64_t seed) {
+static struct run *open_run(uint64_t seed) {
     static int number;
-    memset(run, 0, sizeof *run);
+    struct run *run = calloc(1, sizeof *run);
+    assert_non_null(run);
     run->network = fake_network_new(seed);
     for (size_t i = 0; i < SIZE; i++) run->content[i] = (char)(i * 2654435761U >> 13);
     snprintf(run->dir, sizeof run->dir, "/tmp/caravan-unit-transfers-%d-%d", (int)getpid(), number++);
+    return run;
 }
 
 static void start_process(struct process *process) {
@@ -166,6 +168,7 @@ static void close_run(struct run *run) {
     }
     fake_network_free(&run->network);
     assert_int_equal(dir_remove(run->dir), OK);
+    free(run);
 }
 
 static void begin_transfer(struct process *process, struct transfer transfer) {
@@ -232,8 +235,7 @@ static void check_content(const struct process *process) {
 
 static void a_clip_comes_in_pieces(void **state) {
     (void)state;
-    struct run *run = calloc(1, sizeof *run);
-    open_run(run, 1);
+    struct run *run = open_run(1);
     struct process *frames = add_process(run, "frames", 1, NULL), *optim = add_process(run, "optim", 1, NULL);
     start_run(run);
     get_clip(optim);
@@ -241,14 +243,12 @@ static void a_clip_comes_in_pieces(void **state) {
     check_content(optim);
     assert_int_equal(frames->answered, PIECES);
     close_run(run);
-    free(run);
 }
 
 static void a_transfer_goes_on_at_another_replica(void **state) {
     (void)state;
     for (uint64_t seed = 1; seed < 8; seed++) {
-        struct run *run = calloc(1, sizeof *run);
-        open_run(run, seed);
+        struct run *run = open_run(seed);
         struct process *frames[2] = {add_process(run, "frames", 1, NULL), add_process(run, "frames", 2, NULL)};
         struct process *optim = add_process(run, "optim", 1, NULL);
         start_run(run);
@@ -260,15 +260,13 @@ static void a_transfer_goes_on_at_another_replica(void **state) {
         check_content(optim);
         assert_true(frames[0]->answered + frames[1]->answered <= PIECES + 8); // only what was under way came twice
         close_run(run);
-        free(run);
     }
 }
 
 static void who_lacks_the_clip_or_lies_is_passed_over(void **state) {
     (void)state;
     for (enum manner manner = LACKS_IT; manner <= OTHER_TOTAL; manner++) {
-        struct run *run = calloc(1, sizeof *run);
-        open_run(run, 3);
+        struct run *run = open_run(3);
         struct process *frames[2] = {add_process(run, "frames", 1, NULL), add_process(run, "frames", 2, NULL)};
         struct process *optim = add_process(run, "optim", 1, NULL);
         frames[0]->manner = frames[1]->manner = manner;
@@ -286,7 +284,6 @@ static void who_lacks_the_clip_or_lies_is_passed_over(void **state) {
         finish(run);
         check_content(optim);
         close_run(run);
-        free(run);
     }
 }
 
@@ -296,8 +293,7 @@ static void an_impossible_request_costs_its_peer_the_connection(void **state) {
         {-1, 100}, {0, 0}, {0, -5}, {0, WIRE_PIECE_BYTES + 1}, {SIZE, 100}, {INT64_MIN, INT64_MAX}};
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
         for (int fetch = 0; fetch < 2; fetch++) {
-            struct run *run = calloc(1, sizeof *run);
-            open_run(run, i);
+            struct run *run = open_run(i);
             struct process *server = add_process(run, fetch ? "optim" : "frames", 1, NULL);
             struct process *good = add_process(run, "rollout", 1, NULL), *bad = add_process(run, "rollout", 2, NULL);
             char path[160];
@@ -322,7 +318,6 @@ static void an_impossible_request_costs_its_peer_the_connection(void **state) {
             assert_int_equal(server->lost[1], 0);
             assert_int_equal(server->lost[2], 1);
             close_run(run);
-            free(run);
         }
 }
 
@@ -330,9 +325,8 @@ static void an_impossible_request_costs_its_peer_the_connection(void **state) {
 
 // A run of optim, which has published the file, and replicas on machines of their own.
 static struct run *weights_run(uint64_t seed, int replicas) {
-    struct run *run = calloc(1, sizeof *run);
+    struct run *run = open_run(seed);
     char path[160];
-    open_run(run, seed);
     struct process *optim = add_process(run, "optim", 1, NULL);
     snprintf(path, sizeof path, "%s/policy-1", optim->dir);
     assert_int_equal(file_write_atomic(path, run->content, SIZE), OK);
@@ -361,7 +355,6 @@ static void machines_give_weights_to_each_other(void **state) {
     assert_true(optim->answered <= 5 * PIECES + MACHINES);
     assert_true(optim->answered + given <= MACHINES * (PIECES + 1));
     close_run(run);
-    free(run);
 }
 
 static void who_cannot_get_weights_elsewhere_comes_back(void **state) {
@@ -383,7 +376,6 @@ static void who_cannot_get_weights_elsewhere_comes_back(void **state) {
         for (int i = 1; i <= 4; i++)
             if (run->processes[i].io) check_content(&run->processes[i]);
         close_run(run);
-        free(run);
     }
 }
 
@@ -404,7 +396,6 @@ static void nobody_waits_for_slow_downloads(void **state) {
     fake_network_pause(run->processes[2].transport, false);
     finish(run);
     close_run(run);
-    free(run);
 }
 
 // ---- one download a machine
@@ -517,7 +508,6 @@ static void a_machine_downloads_once_and_goes_on_where_it_stopped(void **state) 
     download_with(run, replicas, 1);
     assert_int_equal(optim->answered, 0);
     close_run(run);
-    free(run);
 }
 
 static void another_replica_downloads_when_one_hangs(void **state) {
@@ -542,7 +532,6 @@ static void another_replica_downloads_when_one_hangs(void **state) {
     assert_int_equal(rename(path[1], path[0]), 0); // the third goes on
     close(hangs);
     close_run(run);
-    free(run);
 }
 
 static void a_download_that_waits_does_not_hang(void **state) {
@@ -573,7 +562,6 @@ static void a_download_that_waits_does_not_hang(void **state) {
     assert_int_equal(thread.result, OK);
     remote_weights_release(&thread.remote);
     close_run(run);
-    free(run);
 }
 
 // ---- differences
@@ -633,7 +621,6 @@ static void only_the_difference_travels(void **state) {
         assert_true(path_exists(copy_path(run, "policy", HASH + version - (version > 2))));
     }
     close_run(run);
-    free(run);
 }
 
 static void who_cannot_use_a_difference_gets_the_whole_file(void **state) {
@@ -661,7 +648,6 @@ static void who_cannot_use_a_difference_gets_the_whole_file(void **state) {
         assert_false(path_exists(copy_path(run, "difference", weights.difference)));
         if (reason == TOO_LARGE) assert_false(offers_difference(run)); // for some versions
         close_run(run);
-        free(run);
     }
 }
 
@@ -683,7 +669,6 @@ static void a_request_behind_a_difference_harms_nobody(void **state) {
     assert_int_equal(run->processes[0].lost[1], 0);
     assert_int_equal(run->processes[0].lost[2], 1);
     close_run(run);
-    free(run);
 }
 
 int main(void) {
