@@ -471,11 +471,28 @@ static void download_with(struct run *run, struct process **processes, int count
     download_version(run, processes, count, false, &weights);
 }
 
+// Starts a run of optim and of two replicas on one machine.
+static struct run *machine_run(struct process *replicas[2]) {
+    struct run *run = weights_run(1, 1);
+    replicas[0] = &run->processes[1];
+    replicas[1] = add_process(run, "rollout", 2, replicas[0]);
+    for (size_t i = 0; i < run->count; i++) run->processes[i].config.endpoint_count = run->count;
+    start_process(replicas[1]);
+    return run;
+}
+
+// Names a file of the first machine with rollout.
+static const char *copy_path(const struct run *run, const char *kind, int64_t hash) {
+    static char path[160];
+    snprintf(path, sizeof path, "%s/pulled-%s-%016llx", run->processes[1].dir, kind, (unsigned long long)hash);
+    return path;
+}
+
 static void a_machine_downloads_once_and_goes_on_where_it_stopped(void **state) {
     (void)state;
-    struct run *run = weights_run(1, 1);
+    struct process *replicas[2];
+    struct run *run = machine_run(replicas);
     struct process *optim = &run->processes[0];
-    struct process *replicas[2] = {&run->processes[1], add_process(run, "rollout", 2, &run->processes[1])};
     char path[4][160];
     static const char *const names[4] = {"pulled-policy-0000000000000001", "pulled-policy-0000000000000002",
                                          "pulled-policy-0000000000000003.part", "pulled-reference-0000000000000001"};
@@ -485,16 +502,14 @@ static void a_machine_downloads_once_and_goes_on_where_it_stopped(void **state) 
         const struct timespec times[2] = {{.tv_sec = 1000 + i}, {.tv_sec = 1000 + i}};
         assert_int_equal(utimensat(AT_FDCWD, path[i], times, 0), 0);
     }
-    for (size_t i = 0; i < run->count; i++) run->processes[i].config.endpoint_count = run->count;
-    start_process(replicas[1]);
     download_with(run, replicas, 2);
     assert_int_equal(optim->answered, PIECES);
     assert_false(path_exists(path[0]));
     assert_true(path_exists(path[1])); // the one before this one stays
     assert_false(path_exists(path[2]));
     assert_true(path_exists(path[3])); // of another kind
-    char copy[160], part[168];
-    snprintf(copy, sizeof copy, "%s/pulled-policy-%016llx", replicas[0]->dir, (unsigned long long)HASH);
+    const char *copy = copy_path(run, "policy", HASH);
+    char part[168];
     snprintf(part, sizeof part, "%s.part", copy);
     assert_false(path_exists(part));
     assert_int_equal(unlink(copy), 0);
@@ -512,24 +527,21 @@ static void a_machine_downloads_once_and_goes_on_where_it_stopped(void **state) 
 
 static void another_replica_downloads_when_one_hangs(void **state) {
     (void)state;
-    struct run *run = weights_run(1, 1);
-    struct process *optim = &run->processes[0];
-    struct process *replicas[2] = {&run->processes[1], add_process(run, "rollout", 2, &run->processes[1])};
-    char path[3][160];
-    for (int i = 0; i < 3; i++)
-        snprintf(path[i], sizeof path[i], "%s/pulled-policy-%016llx%s", replicas[0]->dir, (unsigned long long)HASH,
-                 ((const char *[]){"", ".part", ".1.part"})[i]);
-    for (size_t i = 0; i < run->count; i++) run->processes[i].config.endpoint_count = run->count;
-    start_process(replicas[1]);
-    const int hangs = open(path[1], O_RDWR | O_CREAT, 0644); // a third replica
+    struct process *replicas[2];
+    struct run *run = machine_run(replicas);
+    const char *copy = copy_path(run, "policy", HASH);
+    char part[168], second_part[168];
+    snprintf(part, sizeof part, "%s.part", copy);
+    snprintf(second_part, sizeof second_part, "%s.1.part", copy);
+    const int hangs = open(part, O_RDWR | O_CREAT, 0644); // a third replica
     assert_int_equal(flock(hangs, LOCK_EX), 0);
-    hurries_until = path[2];
+    hurries_until = second_part;
     download_with(run, replicas, 2);
     hurries_until = NULL;
     atomic_store(&skipped_ms, 0);
-    assert_int_equal(optim->answered, PIECES); // one of the two
-    assert_false(path_exists(path[2]));
-    assert_int_equal(rename(path[1], path[0]), 0); // the third goes on
+    assert_int_equal(run->processes[0].answered, PIECES); // one of the two
+    assert_false(path_exists(second_part));
+    assert_int_equal(rename(part, copy), 0); // the third goes on
     close(hangs);
     close_run(run);
 }
@@ -542,8 +554,8 @@ static void a_download_that_waits_does_not_hang(void **state) {
         .kind = MESSAGE_WEIGHTS, .policy = 1, .version = 1, .hash = HASH, .size = SIZE, .path = "/elsewhere"};
     struct download_thread thread = {.process = replica};
     struct stat first = {0}, now = {0};
-    char part[160];
-    snprintf(part, sizeof part, "%s/pulled-policy-%016llx.part", replica->dir, (unsigned long long)HASH);
+    char part[168];
+    snprintf(part, sizeof part, "%s.part", copy_path(run, "policy", HASH));
     assert_int_equal(remote_weights_set(&thread.remote, &weights), OK);
     assert_int_equal(pthread_create(&thread.thread, NULL, download, &thread), 0);
     const double began = clock_monotonic();
@@ -584,13 +596,6 @@ static struct wire_message publish_next(struct run *run, int version, size_t eve
     message.path = "/elsewhere";
     for (size_t i = 0; i < run->count; i++) run->processes[i].answered = 0;
     return message;
-}
-
-// Names a file of the first machine with rollout.
-static const char *copy_path(const struct run *run, const char *kind, int64_t hash) {
-    static char path[160];
-    snprintf(path, sizeof path, "%s/pulled-%s-%016llx", run->processes[1].dir, kind, (unsigned long long)hash);
-    return path;
 }
 
 // Publishes the first file as a later version; returns whether a difference is offered.
