@@ -9,13 +9,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         text = body["messages"][0]["content"]
-        case = re.search(r"thinking=(\w+)", text)[1]
-        asked[case] = asked.get(case, 0) + 1
-        status, reply = 200, "It does.\nVerdict: yes"
-        if case == "busy" and asked[case] < 3: status = 429
-        if case == "broken" and asked[case] == 1: return self.send(200, b"<html>")
-        if case == "empty" and asked[case] == 1: return self.send(200, b'{"choices": []}')
-        if case == "cut" and asked[case] == 1: return self.close_connection  # nothing is sent
+        case, number = re.search(r"thinking=([a-z]+)(\d*)", text).groups()
+        asked[case + number] = count = asked.get(case + number, 0) + 1
+        status, reply = 200, "It does.\nVerdict: " + ("no" if number >= "3" else "yes")
+        if case == "busy" and count < 3: status = 429
+        if case == "broken" and count == 1: return self.send(200, b"<html>")
+        if case == "empty" and count == 1: return self.send(200, b'{"choices": []}')
+        if case == "cut" and count == 1: return self.close_connection  # nothing is sent
+        if case == "failing" and count == 1: status = 500
+        if case == "late" and count == 1: time.sleep(1)
         if case == "down": status = 500
         if case == "refused": status = 400
         if case == "slow": time.sleep(1)
@@ -97,51 +99,26 @@ expect 2 "No such file" pipelines/examples/chat_judge.py --address http://x --mo
 
 # The pipeline that collects labels for a consistency model, whose server fails once for each completion: no verdict is lost. A
 # program stands for the sampler, because a model with random weights neither thinks nor answers.
-cat >"$work/unsteady.py" <<'EOF'
-import http.server, json, re, sys, time
-asked = {}
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_POST(self):
-        text = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["messages"][0]["content"]
-        number = int(re.search(r"Thought (\d+)", text)[1])
-        asked[number] = asked.get(number, 0) + 1
-        if asked[number] == 1 and number % 4 == 3: time.sleep(0.6)
-        if asked[number] == 1 and number % 4 == 2: return
-        status = 500 if asked[number] == 1 and number % 4 == 1 else 200
-        reply = "Verdict: " + ("yes" if number < 3 else "no")
-        data = json.dumps({"choices": [{"message": {"content": reply}}]}).encode()
-        if asked[number] == 1 and number % 4 == 0: data = data[:20]
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-    def log_message(self, *arguments): pass
-server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-print(server.server_port, flush=True)
-server.serve_forever()
-EOF
 cat >"$work/sampler.py" <<'EOF'
 #!/usr/bin/env python3
 import json, sys
 for line in sys.stdin:
     group = json.loads(line)
     first = 0 if "first" in group["prompt"]["question"] else 3
-    group["completions"] = [{"text": f"<think>Thought {first + i}</think><answer>{'AB'[i % 2]}</answer>", "finish": "eos"} for i in range(3)]
+    thoughts = ["broken0", "failing1", "cut2", "late3", "broken4", "failing5"][first:first + 3]
+    group["completions"] = [{"text": f"<think>thinking={thought}</think><answer>{answer}</answer>", "finish": "eos"}
+                            for thought, answer in zip(thoughts, "ABA")]
     print(json.dumps(group), flush=True)
 EOF
 chmod +x "$work/sampler.py"
-python3 "$work/unsteady.py" >"$work/port2" 2>"$work/server.err" &
-unsteady=$!
-trap 'kill $server $unsteady; rm -rf "$work"' EXIT
 for number in first second; do
     printf '{"problem_id": "%s", "problem": "Which is the %s?", "data_type": "image", "problem_type": "multiple choice", "options": ["A. red", "B. blue"], "path": "%s", "solution": "<answer>A</answer>"}\n' \
         $number $number "$PWD/tests/data/media/alpha.png"
 done >"$work/questions.jsonl"
 "$bin/caravan" init "$work/model" --shape pipelines/demo/shape.json --train-tokenizer README.md --seed 3
-for _ in $(seq 100); do [ -s "$work/port2" ] || sleep 0.05; done
 set --
 for option in run="$work/run" model="$work/model" source.data="$work/questions.jsonl" source.media_root=/ source.groups_per_step=2 source.group_size=3 \
-    rollout.program="$work/sampler.py" judge.replicas=2 judge.address="http://127.0.0.1:$(cat "$work/port2")/v1" judge.request_timeout=0.5 judge.pause=0.01; do
+    rollout.program="$work/sampler.py" judge.replicas=2 judge.address="http://127.0.0.1:$port/v1" judge.request_timeout=0.5 judge.pause=0.01; do
     set -- "$@" --set "$option"
 done
 "$bin/caravan" run pipelines/cora-judge.yaml "$@" >"$work/talk" 2>&1 || fail "the pipeline: $(cat "$work/talk" "$work"/run/logs/*.log)"
@@ -150,7 +127,7 @@ for reason in 'HTTP 500' 'timed out' 'not a chat completion' 'closed connection'
 done
 "$bin/caravan" groups export --store "$work/run/store" >"$work/judged"
 [ "$(grep -c '"total":\[2,1,2\].*"trained":{"step":1}' "$work/judged")" = 2 ] || fail "rewards: $(cat "$work/judged")"
-"$bin/caravan" pairs "$work/run" | sed 's/.*Thought \(.\)".*"label":\(.\),.*"step":1}$/\1 \2/' | sort | tr '\n' ' ' >"$work/labels"
+"$bin/caravan" pairs "$work/run" | sed 's/.*thinking=[a-z]*\(.\)".*"label":\(.\),.*"step":1}$/\1 \2/' | sort | tr '\n' ' ' >"$work/labels"
 [ "$(cat "$work/labels")" = "0 1 1 1 2 1 3 0 4 0 5 0 " ] || fail "labels: $(cat "$work/labels" "$work/judged")"
 "$bin/caravan" report --by step "$work/run" >"$work/report"
 grep -q '^  1  *6  *50\.0 %  *2  *1  *2  *1$' "$work/report" || fail "figures: $(cat "$work/report")"
