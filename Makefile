@@ -100,7 +100,7 @@ $(BUILD)/tests/unit/consistency_training: $(BUILD)/tools/consistency_training.o
 
 # It counts how often groups are encoded.
 $(BUILD)/tests/unit/simulation: LDFLAGS += -Wl,--wrap=group_to_msgpack
-# It lets a replica that waits for another one's download wait no longer.
+# It advances the clock instead of waiting for another replica's download.
 $(BUILD)/tests/unit/transfers: LDFLAGS += -Wl,--wrap=clock_monotonic,--wrap=io_thread_wait
 
 $(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $(TEST_OBJECTS) $(LIBRARY)

@@ -400,8 +400,8 @@ static void nobody_waits_for_slow_downloads(void **state) {
 
 // ---- one download a machine
 
-// A file until which a thread that waits does not: the clock is advanced instead. NULL: there is none.
-static const char *hurries_until;
+// Until this file exists, io_thread_wait advances the clock instead of waiting. NULL: it always waits.
+static const char *skip_waits_until;
 static atomic_int skipped_ms;
 
 double __real_clock_monotonic(void);
@@ -414,7 +414,7 @@ double __wrap_clock_monotonic(void) {
 
 status __wrap_io_thread_wait(struct io_thread *io, int timeout_ms) {
     (void)io;
-    if (hurries_until && !path_exists(hurries_until))
+    if (skip_waits_until && !path_exists(skip_waits_until))
         atomic_fetch_add(&skipped_ms, timeout_ms);
     else
         usleep((useconds_t)timeout_ms * 1000);
@@ -535,9 +535,9 @@ static void another_replica_downloads_when_one_hangs(void **state) {
     snprintf(second_part, sizeof second_part, "%s.1.part", copy);
     const int hangs = open(part, O_RDWR | O_CREAT, 0644); // a third replica
     assert_int_equal(flock(hangs, LOCK_EX), 0);
-    hurries_until = second_part;
+    skip_waits_until = second_part;
     download_with(run, replicas, 2);
-    hurries_until = NULL;
+    skip_waits_until = NULL;
     atomic_store(&skipped_ms, 0);
     assert_int_equal(run->processes[0].answered, PIECES); // one of the two
     assert_false(path_exists(second_part));
