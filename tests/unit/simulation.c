@@ -407,23 +407,23 @@ static void print_state(const struct simulation *simulation, uint64_t seed) {
 // ---- the run
 
 static uint64_t schedule_seed;
-static int log_before = -1; // while the log is hushed: where it went
+static int log_before = -1; // where the log went before it was silenced; -1: it is not silenced
 
-// Sends the log to nowhere, or back to where it went: it has a line for each lost connection.
-static void hush(bool hushed) {
+// Sends the log to /dev/null, or back to where it went: it has a line for each lost connection.
+static void silence_log(bool silent) {
     fflush(stderr);
-    if (hushed) log_before = dup(STDERR_FILENO);
-    const int to = hushed ? open("/dev/null", O_WRONLY) : log_before;
+    if (silent) log_before = dup(STDERR_FILENO);
+    const int to = silent ? open("/dev/null", O_WRONLY) : log_before;
     dup2(to, STDERR_FILENO);
     close(to);
-    if (!hushed) log_before = -1;
+    if (!silent) log_before = -1;
 }
 
-// After a schedule in which an assertion failed, whose message was hushed.
-static int tell_seed(void **state) {
+// After a schedule in which an assertion failed, whose message was not printed.
+static int print_seed(void **state) {
     (void)state;
     if (log_before < 0) return 0;
-    hush(false);
+    silence_log(false);
     print_message("SEED=%llu: an assertion failed\n", (unsigned long long)schedule_seed);
     return 0;
 }
@@ -505,10 +505,10 @@ static void every_group_is_trained_once_whatever_breaks(void **state) {
         const uint64_t seed = given ? strtoull(given, NULL, 10) : i + 100;
         int64_t works, took;
         schedule_seed = seed;
-        if (!given) hush(true);
+        if (!given) silence_log(true);
         const uint64_t weights =
             simulate(seed, seed % 4 != 3, 1 + (int)(seed & 1), (int64_t)(seed >> 1 & 1), FAULTS_MAX, &works, &took);
-        if (!given) hush(false);
+        if (!given) silence_log(false);
         if (weights == expected_weights()) continue;
         print_message("SEED=%llu: the run %s\n", (unsigned long long)seed, weights ? "trained other groups" : "hangs");
         assert_true(weights == expected_weights());
@@ -518,7 +518,7 @@ static void every_group_is_trained_once_whatever_breaks(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_run_without_faults),
-        cmocka_unit_test_teardown(every_group_is_trained_once_whatever_breaks, tell_seed),
+        cmocka_unit_test_teardown(every_group_is_trained_once_whatever_breaks, print_seed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
