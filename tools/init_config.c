@@ -136,7 +136,7 @@ int64_t init_vocabulary(json_object *config) {
     json_object *value;
     int64_t size;
     bool found = json_object_object_get_ex(init_text_config(config, "vocab_size"), "vocab_size", &value);
-    if (!found && init_is_classifier(config)) return CLASSIFIER_VOCAB_SIZE;
+    if (!found && init_is_classifier(config)) return DEFAULT_CLASSIFIER_VOCAB_SIZE;
     return found && json_int(value, &size) ? size : 0;
 }
 

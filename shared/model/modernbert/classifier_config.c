@@ -108,7 +108,7 @@ static status classifier_config_root(struct classifier_config *config, struct co
     TRY(config_require(root, "model_type", "modernbert"));
     if (config_find(root, "quantization_config"))
         return fail(DATAERR, "quantization_config: quantized weights are not supported");
-    TRY(config_int64(root, "vocab_size", 1, 1 << 24, CLASSIFIER_VOCAB_SIZE, &config->vocab_size));
+    TRY(config_int64(root, "vocab_size", 1, 1 << 24, DEFAULT_CLASSIFIER_VOCAB_SIZE, &config->vocab_size));
     TRY(config_int64(root, "hidden_size", 1, MAX_SIZE, 768, &config->hidden_size));
     TRY(config_int64(root, "intermediate_size", 1, MAX_SIZE, 1152, &config->intermediate_size));
     TRY(config_int(root, "num_hidden_layers", 1, MAX_CLASSIFIER_LAYERS, 22, &config->num_hidden_layers));

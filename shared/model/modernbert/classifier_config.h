@@ -10,7 +10,7 @@
 
 #include "shared/base/status.h"
 
-enum { MAX_CLASSIFIER_LAYERS = 1024, MAX_LABELS = 4096, CLASSIFIER_VOCAB_SIZE = 50368 }; // the last: if it is missing
+enum { MAX_CLASSIFIER_LAYERS = 1024, MAX_LABELS = 4096, DEFAULT_CLASSIFIER_VOCAB_SIZE = 50368 };
 
 struct classifier_config {
     int64_t vocab_size, hidden_size, intermediate_size;
