@@ -28,13 +28,13 @@ sanitize: ## run unit, operation and end-to-end tests under the address and unde
 
 # The emulator runs a block's threads on one thread of the CPU, where the thread sanitizer finds nothing and takes minutes.
 # Nor does it find anything in tests of one thread, in those of text, files, tables and figures, and in programs of Python.
-# What runs in threads there, the tests of operations, chain.sh and the scripts that run pipelines have too.
+# The tests of operations, chain.sh and the other scripts that run pipelines also run the threads of these.
 TSAN_WITHOUT := $(addprefix unit/,json rope_angles simulation tokenizer) \
                 $(addprefix e2e/,bad-input benchmarks chat-judge data devices eval generated-answers image-benchmarks likelihood \
                   loss max-steps methods pipelines plug-in python-stage reference score-and-judge source-and-reward supervised)
 
-sanitize-thread: ## run those of them that have threads under the thread sanitizer
+sanitize-thread: ## run those of these tests that have threads under the thread sanitizer
 	@rm -f build-tsan/report.*; mkdir -p build-tsan
 	+@TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1:log_path=$(CURDIR)/build-tsan/report \
-	 $(MAKE) --no-print-directory -s BUILD=build-tsan OPTIMIZE="$(SANITIZE_OPTIMIZE)" WERROR= SANITIZE="$(TSAN_FLAGS)" DEVICE=cpu WITHOUT="$(TSAN_WITHOUT)" check; \
+	 $(MAKE) --no-print-directory -s BUILD=build-tsan OPTIMIZE="$(SANITIZE_OPTIMIZE)" WERROR= SANITIZE="$(TSAN_FLAGS)" DEVICE=cpu WITHOUT="$(TSAN_WITHOUT) $(WITHOUT)" check; \
 	 $(call REPORTED,build-tsan)
