@@ -7,8 +7,8 @@ SANITIZE_OPTIMIZE := -O1 -fexpensive-optimizations -g1 -fno-var-tracking
 ASAN_FLAGS := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 TSAN_FLAGS := -fsanitize=thread -fno-omit-frame-pointer
 
-# Kernels compute with many small values on the stack. To mark where each is alive, and to check each pointer to it besides
-# what is read through it, takes three quarters of the compiler's time. No kernel keeps a pointer to such a value.
+# Kernels compute with many small values on the stack. Marking the scope of each, and checking the pointers to it apart from
+# what is read through them, takes three quarters of the compiler's time. No kernel keeps a pointer to such a value.
 KERNEL_ASAN := -fno-sanitize-address-use-after-scope -fno-sanitize=null,object-size,pointer-overflow
 ifneq ($(findstring address,$(SANITIZE)),)
 $(BUILD)/kernels/% $(BUILD)/emulated/%: override SANITIZE += $(KERNEL_ASAN)
