@@ -23,7 +23,7 @@ struct lmdb_file {
     ino_t inode;
     int refs; // handles; under the lock of the registry
     bool read_only;
-    pthread_mutex_t lock; // of txn_count
+    pthread_mutex_t lock; // of what follows, and of the map's size
     pthread_cond_t txn_ended;
     int txn_count; // open transactions of this process; the map may only be resized when it is 0
     int ended;     // transactions since the file was mapped
@@ -44,8 +44,9 @@ status lmdb_file_set_mapsize(struct lmdb_file *file, size_t size);
 // Returns the size of this process's map in bytes.
 size_t lmdb_file_mapsize(struct lmdb_file *file);
 
-// Counts a transaction that begins (1) or has ended (-1). Every 256 transactions the file is mapped again: the pages
-// that were read would otherwise count as this process's resident memory for as long as it runs.
+// Counts a transaction that begins (1) or has ended (-1). After 256 transactions the file is mapped again as soon as
+// none is open: the pages that were read would otherwise count as this process's resident memory for as long as it
+// runs.
 void lmdb_file_count_txn(struct lmdb_file *file, int change);
 
 // Fails with the message for LMDB's `code` about the file at `path`; `what` could not be done. Returns UNAVAILABLE,
