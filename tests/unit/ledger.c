@@ -7,6 +7,7 @@
 
 #include "shared/base/file.h"
 #include "shared/store/ledger.h"
+#include "shared/store/lmdb_env.h"
 
 static char dir[64], path[96];
 static const struct ledger_config config = {.data = 77, .groups_per_step = 2};
@@ -235,6 +236,21 @@ static void test_other_data_is_refused(void **state) {
     assert_null(ledger);
 }
 
+static void test_a_key_of_another_size_is_refused(void **state) {
+    (void)state;
+    static const char *const dbis[] = {"orders", NULL};
+    char damaged[96];
+    struct ledger *ledger = NULL;
+    struct lmdb_env *env = NULL;
+    snprintf(damaged, sizeof damaged, "%s/damaged.lmdb", dir);
+    assert_int_equal(lmdb_env_open(&env, damaged, dbis, NULL), OK);
+    assert_int_equal(lmdb_env_put(env, 0, (struct lmdb_val){"short", 5}, (struct lmdb_val){"", 0}), OK);
+    lmdb_env_close(&env);
+    assert_int_equal(ledger_open(&ledger, damaged, &config), DATAERR);
+    assert_non_null(strstr(fail_text(), "the ledger is damaged"));
+    assert_null(ledger);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_issue_and_settle),
@@ -244,6 +260,7 @@ int main(void) {
         cmocka_unit_test(test_changes_are_written_together),
         cmocka_unit_test(test_other_settings_begin_anew),
         cmocka_unit_test(test_other_data_is_refused),
+        cmocka_unit_test(test_a_key_of_another_size_is_refused),
         cmocka_unit_test(test_the_ledger_is_on_a_local_disk),
     };
     return cmocka_run_group_tests_name("ledger", tests, set_up, tear_down);
