@@ -96,7 +96,7 @@ static status classifier_pass_alloc(struct classifier_pass *pass, const struct c
     return OK;
 }
 
-// x, delta and the rows' indices, the head, and with them a block, which is larger than what follows it.
+// The rows' x, delta and indices, the head, and a block. What is allocated after the last block is smaller than that.
 size_t classifier_pass_bytes(const struct transformer *encoder, enum element type, int64_t rows, int64_t texts,
                              int64_t labels, int64_t chunk_rows) {
     size_t row_bytes = (size_t)encoder->hidden_size * element_size(type), indices = 5 * sizeof(int32_t);
@@ -120,7 +120,7 @@ status classifier_forward(struct classifier_pass *pass, struct classifier *class
                                   .workspace = &classifier->workspace,
                                   .chunk_rows = classifier->backend_info.chunk_rows[type]};
     for (size_t i = 0; i < count; i++) fwd->rows += (int64_t)texts[i].count;
-    if (classifier->backend_info.memory && !classifier->training) // in one piece: of several, the ends would be lost
+    if (classifier->backend_info.memory && !classifier->training) // one chunk: the end of each of several stays unused
         workspace_expect(fwd->workspace, classifier_pass_bytes(fwd->transformer, type, fwd->rows, (int64_t)count,
                                                                classifier->info.labels, fwd->chunk_rows));
     TRY(kv_scratch_reserve(&classifier->kv, backend, type, fwd->rows, fwd->transformer->heads));
