@@ -414,7 +414,9 @@ struct backend_options {
     const char *device; // "cpu", "cuda", "cuda:N", "emulated" (a GPU's code on the CPU); NULL: a GPU, or else the CPU
     int threads;        // 0: all
     bool guarded;       // for tests: buffers are unreadable outside operations
-    bool split_f32;     // on a CPU with AMX, products of float32 from three bfloat16 parts: faster, except of few rows
+    // On a CPU with AMX, how many bfloat16 parts a float32 number has in products: 3 for float32's precision, 2 for an
+    // error of 2^-16 of each product, in half the time; 0 for products of float32, which are faster for few rows.
+    int f32_parts;
 };
 
 // Opens a backend; the caller closes it with backend_close. USAGE for an unknown device, UNAVAILABLE for one that this

@@ -15,7 +15,7 @@ enum {
     tile_columns = 16,                 // of float32
     rows_tile = amx_group * amx_inner, // elements
     columns_tile = amx_inner * amx_block,
-    inner_block = 32,            // steps, divided by the parts, whose sums stay in tiles
+    inner_block = 8,             // steps, divided by the parts, whose sums stay in tiles
     prefetch_steps = 3,          // ahead, of the matrix
     request_permission = 0x1023, // ARCH_REQ_XCOMP_PERM of arch_prctl
     feature_tile_data = 18,      // XFEATURE_XTILEDATA
@@ -42,39 +42,39 @@ static int64_t amx_steps(int64_t inner) {
     return (inner + amx_inner - 1) / amx_inner;
 }
 
-int64_t amx_rows_size(enum amx_parts parts, int64_t rows, int64_t inner) {
+int64_t amx_rows_size(int parts, int64_t rows, int64_t inner) {
     return (rows + amx_group - 1) / amx_group * amx_steps(inner) * parts * rows_tile;
 }
 
-int64_t amx_columns_size(enum amx_parts parts, int64_t inner) {
+int64_t amx_columns_size(int parts, int64_t inner) {
     return amx_steps(inner) * parts * columns_tile;
 }
 
-// The first part of each element, which is also what is left to it in *x: it takes the upper half of the bits.
+// The next part of each element: what is left of it in *x, rounded to bfloat16. Leaves the rest in *x.
 static __m512 amx_part(__m512 *x) {
-    __m512 part = _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(*x), _mm512_set1_epi32((int)0xffff0000)));
-    *x = _mm512_sub_ps(*x, part);
-    return part;
+    __m512i upper = _mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(*x)), 16);
+    *x = _mm512_sub_ps(*x, _mm512_castsi512_ps(upper));
+    return _mm512_castsi512_ps(upper);
 }
 
 // Packs `count` elements, at most 32, of a row.
-static void amx_pack_step(uint16_t *out, const void *in, enum amx_parts parts, int64_t count) {
+static void amx_pack_step(uint16_t *out, const void *in, int parts, int64_t count) {
     __mmask32 mask = (__mmask32)((1ull << count) - 1);
-    if (parts == AMX_BF16) {
+    if (parts == 1) {
         _mm512_storeu_si512(out, _mm512_maskz_loadu_epi16(mask, in));
         return;
     }
     const float *values = in;
     __m512 low = _mm512_maskz_loadu_ps((__mmask16)mask, values);
     __m512 high = _mm512_maskz_loadu_ps((__mmask16)(mask >> 16), values + 16);
-    for (int part = 0; part < AMX_F32; part++) {
+    for (int part = 0; part < parts; part++) {
         __m512 low_part = amx_part(&low), high_part = amx_part(&high);
         _mm512_storeu_si512(out + part * rows_tile, (__m512i)_mm512_cvtne2ps_pbh(high_part, low_part));
     }
 }
 
-void amx_pack_rows(uint16_t *out, const void *in, enum amx_parts parts, int64_t rows, int64_t inner) {
-    int64_t size = parts == AMX_BF16 ? 2 : 4, steps = amx_steps(inner), group_size = steps * parts * rows_tile;
+void amx_pack_rows(uint16_t *out, const void *in, int parts, int64_t rows, int64_t inner) {
+    int64_t size = parts == 1 ? 2 : 4, steps = amx_steps(inner), group_size = steps * parts * rows_tile;
     for (int64_t row = 0; row < rows; row++) {
         uint16_t *to = out + row / amx_group * group_size + row % amx_group * amx_inner;
         const char *from = (const char *)in + row * inner * size;
@@ -85,15 +85,15 @@ void amx_pack_rows(uint16_t *out, const void *in, enum amx_parts parts, int64_t 
     }
 }
 
-void amx_pack_columns(uint16_t *out, const float *in, int64_t inner) {
+void amx_pack_columns(uint16_t *out, const float *in, int parts, int64_t inner) {
     int64_t pairs = amx_steps(inner) * amx_inner / 2;
     for (int64_t pair = 0; pair < pairs; pair++, in += 2 * amx_block) {
-        uint16_t *to = out + pair / amx_group * AMX_F32 * columns_tile + pair % amx_group * 2 * amx_block;
+        uint16_t *to = out + pair / amx_group * parts * columns_tile + pair % amx_group * 2 * amx_block;
         bool first = 2 * pair < inner, second = 2 * pair + 1 < inner;
         for (int column = 0; column < amx_block; column += tile_columns) {
             __m512 even = first ? _mm512_loadu_ps(in + column) : _mm512_setzero_ps();
             __m512 odd = second ? _mm512_loadu_ps(in + amx_block + column) : _mm512_setzero_ps();
-            for (int part = 0; part < AMX_F32; part++) {
+            for (int part = 0; part < parts; part++) {
                 __m512i low = _mm512_castps_si512(amx_part(&even)), high = _mm512_castps_si512(amx_part(&odd));
                 _mm512_storeu_si512(to + part * columns_tile + 2 * column,
                                     _mm512_or_si512(_mm512_srli_epi32(low, 16), high));
@@ -137,8 +137,8 @@ enum { columns_bytes = 4 * amx_block };
 // Adds some steps to out [up to 32, 32 columns]. At each step it fetches `lines` cache lines of the rows that come
 // next, in both groups.
 INLINE_PRODUCT void amx_two_groups(float *out, int64_t out_stride, const uint16_t *rows, int64_t rows_stride,
-                                   const uint16_t *columns, int64_t steps, bool add, enum amx_parts parts,
-                                   const uint16_t *next, int64_t lines) {
+                                   const uint16_t *columns, int64_t steps, bool add, int parts, const uint16_t *next,
+                                   int64_t lines) {
     float *second = out + amx_group * out_stride;
     int64_t bytes = out_stride * (int64_t)sizeof *out;
     if (add) {
@@ -168,22 +168,25 @@ INLINE_PRODUCT void amx_two_groups(float *out, int64_t out_stride, const uint16_
             _mm_prefetch((const char *)next, _MM_HINT_T1);
             _mm_prefetch((const char *)(next + rows_stride), _MM_HINT_T1);
         }
-        if (parts == AMX_F32) {
-            LOAD_ROWS(2);
-            LOAD_COLUMNS(0);
-            MULTIPLY();
-            LOAD_ROWS(1);
-            MULTIPLY();
-            LOAD_COLUMNS(1);
-            MULTIPLY();
-            LOAD_ROWS(0);
-            MULTIPLY();
+        LOAD_ROWS(0);
+        if (parts > 2) {
             LOAD_COLUMNS(2);
             MULTIPLY();
-            LOAD_COLUMNS(0);
+        }
+        if (parts > 1) {
+            LOAD_COLUMNS(1);
             MULTIPLY();
-        } else {
-            LOAD_ROWS(0);
+        }
+        LOAD_COLUMNS(0);
+        MULTIPLY();
+        if (parts > 1) {
+            LOAD_ROWS(1);
+            MULTIPLY();
+        }
+        if (parts > 2) {
+            LOAD_COLUMNS(1);
+            MULTIPLY();
+            LOAD_ROWS(2);
             LOAD_COLUMNS(0);
             MULTIPLY();
         }
@@ -199,7 +202,7 @@ INLINE_PRODUCT void amx_two_groups(float *out, int64_t out_stride, const uint16_
 
 // Adds some steps to out [up to 16, 64 columns].
 INLINE_PRODUCT void amx_one_group(float *out, int64_t out_stride, const uint16_t *rows, const uint16_t *columns,
-                                  int64_t steps, bool add, enum amx_parts parts) {
+                                  int64_t steps, bool add, int parts) {
     int64_t bytes = out_stride * (int64_t)sizeof *out;
     if (add) {
         _tile_loadd(0, out, bytes);
@@ -213,24 +216,30 @@ INLINE_PRODUCT void amx_one_group(float *out, int64_t out_stride, const uint16_t
         _tile_zero(3);
     }
     for (int64_t step = 0; step < steps; step++, rows += parts * rows_tile, columns += parts * columns_tile) {
-        if (parts == AMX_F32) {
+        if (parts > 1) {
+#define LOAD_ROWS(part) _tile_loadd(4, rows + (part)*rows_tile, 2 * amx_inner)
 #define COLUMN(number)                                                                                                 \
-    _tile_loadd(5, columns + (number)*2 * tile_columns, columns_bytes);                                                \
+    LOAD_ROWS(0);                                                                                                      \
+    if (parts > 2) {                                                                                                   \
+        _tile_loadd(5, columns + 2 * columns_tile + (number)*2 * tile_columns, columns_bytes);                         \
+        _tile_dpbf16ps(number, 4, 5);                                                                                  \
+    }                                                                                                                  \
     _tile_loadd(6, columns + columns_tile + (number)*2 * tile_columns, columns_bytes);                                 \
-    _tile_loadd(7, columns + 2 * columns_tile + (number)*2 * tile_columns, columns_bytes);                             \
-    _tile_loadd(4, rows + 2 * rows_tile, 2 * amx_inner);                                                               \
-    _tile_dpbf16ps(number, 4, 5);                                                                                      \
-    _tile_loadd(4, rows + rows_tile, 2 * amx_inner);                                                                   \
-    _tile_dpbf16ps(number, 4, 5);                                                                                      \
-    _tile_dpbf16ps(number, 4, 6);                                                                                      \
-    _tile_loadd(4, rows, 2 * amx_inner);                                                                               \
+    _tile_loadd(7, columns + (number)*2 * tile_columns, columns_bytes);                                                \
     _tile_dpbf16ps(number, 4, 6);                                                                                      \
     _tile_dpbf16ps(number, 4, 7);                                                                                      \
-    _tile_dpbf16ps(number, 4, 5)
+    LOAD_ROWS(1);                                                                                                      \
+    _tile_dpbf16ps(number, 4, 7);                                                                                      \
+    if (parts > 2) {                                                                                                   \
+        _tile_dpbf16ps(number, 4, 6);                                                                                  \
+        LOAD_ROWS(2);                                                                                                  \
+        _tile_dpbf16ps(number, 4, 7);                                                                                  \
+    }
             COLUMN(0);
             COLUMN(1);
             COLUMN(2);
             COLUMN(3);
+#undef LOAD_ROWS
 #undef COLUMN
             continue;
         }
@@ -253,7 +262,7 @@ INLINE_PRODUCT void amx_one_group(float *out, int64_t out_stride, const uint16_t
     _tile_stored(3, out + 3 * tile_columns, bytes);
 }
 
-INLINE_PRODUCT void amx_multiply_parts(const struct amx_product *product, bool add, enum amx_parts parts) {
+INLINE_PRODUCT void amx_multiply_parts(const struct amx_product *product, bool add, int parts) {
     int64_t stride = product->out_stride, halves = product->column_count / amx_block * 2;
     // Few rows wait for the columns, which are read in one go.
     int64_t block = product->row_count <= amx_group ? product->steps : inner_block / parts;
@@ -284,10 +293,13 @@ INLINE_PRODUCT void amx_multiply_parts(const struct amx_product *product, bool a
 
 void amx_multiply(const struct amx_product *product, bool add) {
     assert(product->column_count % amx_block == 0);
-    if (product->parts == AMX_F32)
-        amx_multiply_parts(product, add, AMX_F32);
+    assert(product->parts >= 1 && product->parts <= amx_parts_most);
+    if (product->parts == 1)
+        amx_multiply_parts(product, add, 1);
+    else if (product->parts == 2)
+        amx_multiply_parts(product, add, 2);
     else
-        amx_multiply_parts(product, add, AMX_BF16);
+        amx_multiply_parts(product, add, 3);
 }
 
 #else
@@ -299,23 +311,23 @@ bool amx_usable(void) {
 
 // The rest is never called.
 
-int64_t amx_rows_size(enum amx_parts parts, int64_t rows, int64_t inner) {
+int64_t amx_rows_size(int parts, int64_t rows, int64_t inner) {
     (void)parts, (void)rows, (void)inner;
     abort();
 }
 
-void amx_pack_rows(uint16_t *out, const void *in, enum amx_parts parts, int64_t rows, int64_t inner) {
+void amx_pack_rows(uint16_t *out, const void *in, int parts, int64_t rows, int64_t inner) {
     (void)out, (void)in, (void)parts, (void)rows, (void)inner;
     abort();
 }
 
-int64_t amx_columns_size(enum amx_parts parts, int64_t inner) {
+int64_t amx_columns_size(int parts, int64_t inner) {
     (void)parts, (void)inner;
     abort();
 }
 
-void amx_pack_columns(uint16_t *out, const float *in, int64_t inner) {
-    (void)out, (void)in, (void)inner;
+void amx_pack_columns(uint16_t *out, const float *in, int parts, int64_t inner) {
+    (void)out, (void)in, (void)parts, (void)inner;
     abort();
 }
 

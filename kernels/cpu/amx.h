@@ -4,10 +4,13 @@
 // rows and columns. (oneDNN's code for AMX sums a row in an order that depends on how many rows the product has, which
 // breaks the one fixed order of ops.h.)
 //
-// A float32 number is the sum of three bfloat16 numbers of eight bits each: x = x1 + x2 + x3, exactly. In a step
-// x y = x3 y1 + x2 y1 + x2 y2 + x1 y2 + x1 y3 + x1 y1, in this order; what is left out is below 2^-21 of x y (Henry,
-// Tang and Heinecke, Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations, 2019).
-// An infinite x gives NaN, and parts below 2^-126 are taken as 0.
+// A float32 number is taken as bfloat16 parts of eight bits each, x = x1 + x2 + x3: x1 is x rounded, x2 the rest of it
+// rounded, x3 the rest of that. Three parts are x exactly, two have an error of at most 2^-18 |x|. In a step
+//   x y = x1 y3 + x1 y2 + x1 y1 + x2 y1 + x2 y2 + x3 y1, in this order,
+// of which two parts leave out those with x3, y3 and x2 y2. What is left out is below 2^-24 |x y| with three parts, and
+// with two below 2^-16 |x y|, errors of the parts included (Henry, Tang and Heinecke, Leveraging the bfloat16
+// Artificial Intelligence Datatype For Higher-Precision Computations, 2019). An infinite x gives NaN, as does one that
+// bfloat16 rounds to infinity (3.39e38 and more), and parts below 2^-126 are taken as 0.
 #ifndef KERNELS_CPU_AMX_H
 #define KERNELS_CPU_AMX_H
 
@@ -15,35 +18,33 @@
 #include <stdint.h>
 
 enum {
-    amx_inner = 32, // inner elements of a step
-    amx_group = 16, // rows of a tile
-    amx_block = 64, // columns that the matrix has together (gemm.h)
+    amx_inner = 32,     // inner elements of a step
+    amx_group = 16,     // rows of a tile
+    amx_block = 64,     // columns that the matrix has together (gemm.h)
+    amx_parts_most = 3, // of a number: 1 for bfloat16, 2 or 3 for float32
 };
-
-// How many bfloat16 parts a number has, by type.
-enum amx_parts { AMX_BF16 = 1, AMX_F32 = 3 };
 
 // Whether this processor and this build have it and the system permits its use, for which it is asked at the first
 // call. The other functions need it.
 bool amx_usable(void);
 
 // Elements of packed rows: groups of 16 rows; in them steps of 32 inner elements; in them, for each part, a tile.
-int64_t amx_rows_size(enum amx_parts parts, int64_t rows, int64_t inner);
+int64_t amx_rows_size(int parts, int64_t rows, int64_t inner);
 
-// Packs rows [rows, inner], dense, of bfloat16 or float32, with zeros up to the end of the last step. Of a last group
-// that has fewer than 16 rows nothing else is written.
-void amx_pack_rows(uint16_t *out, const void *in, enum amx_parts parts, int64_t rows, int64_t inner);
+// Packs rows [rows, inner], dense, of bfloat16 (one part) or float32, with zeros up to the end of the last step. Of a
+// last group that has fewer than 16 rows nothing else is written.
+void amx_pack_rows(uint16_t *out, const void *in, int parts, int64_t rows, int64_t inner);
 
 // Elements of a block of 64 packed columns: steps; in them, for each part, 16 pairs of inner elements; in them the
 // columns. Columns of bfloat16 are packed so already (gemm.h).
-int64_t amx_columns_size(enum amx_parts parts, int64_t inner);
+int64_t amx_columns_size(int parts, int64_t inner);
 
 // Packs a block of float32 [inner, 64], dense, with zeros up to the end of the last step.
-void amx_pack_columns(uint16_t *out, const float *in, int64_t inner);
+void amx_pack_columns(uint16_t *out, const float *in, int parts, int64_t inner);
 
 // A product of packed rows and columns, or some of its steps.
 struct amx_product {
-    enum amx_parts parts;
+    int parts;
     float *out; // [row_count, column_count]
     int64_t out_stride;
     const uint16_t *rows, *columns;     // from the first step on

@@ -201,7 +201,7 @@ status cpu_backend_open(struct backend **out, const struct backend_options *opti
     // oneDNN's blocked format of bfloat16 is the one that the matrix unit reads.
     const char *amx = getenv("CARAVAN_AMX");
     cpu->amx = onednn_layout(cpu->onednn, ELEMENT_BF16)->blocked && amx_usable() && !(amx && strcmp(amx, "none") == 0);
-    cpu->split_f32 = cpu->amx && options->split_f32;
+    cpu->f32_parts = cpu->amx ? options->f32_parts : 0;
     *out = &cpu->base;
     return OK;
 close:

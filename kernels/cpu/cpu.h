@@ -52,7 +52,7 @@ struct cpu_backend {
     struct pages scratch[SCRATCH_SLOTS];
     struct onednn *onednn; // its products, by shape (onednn.h)
     bool amx;              // the matrix unit computes products of bfloat16 (amx.h)
-    bool split_f32;        // and those of float32
+    int f32_parts;         // and those of float32, from so many parts; 0: oneDNN does
     bool guarded;          // buffers are unreadable outside operations
 };
 

@@ -13,10 +13,6 @@ enum {
 static_assert(part_inner % 2 == 0 && packed_block * part_inner * sizeof(uint16_t) <= 32 << 10,
               "a part holds whole pairs and fits the first-level cache");
 
-static int64_t gemm_min(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
 static int64_t gemm_round_up(int64_t value, int64_t unit) {
     return (value + unit - 1) / unit * unit;
 }
@@ -199,7 +195,7 @@ static void gemm_task(void *context, int task, int thread) {
 status gemm_run(struct cpu_backend *cpu, const struct gemm *gemm) {
     if (gemm->rows == 0) return OK;
     const struct packed_matrix *matrix = &gemm->matrix;
-    if (matrix->type == ELEMENT_BF16 ? cpu->amx : cpu->split_f32) return gemm_run_amx(cpu, gemm);
+    if (matrix->type == ELEMENT_BF16 ? cpu->amx : cpu->f32_parts > 0) return gemm_run_amx(cpu, gemm);
     int64_t threads = pool_threads(cpu->pool);
     struct gemm_job job = {.cpu = cpu,
                            .gemm = gemm,

@@ -34,10 +34,14 @@ struct gemm {
     const void *context;
 };
 
+static inline int64_t gemm_min(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
 // Computes every tile. UNAVAILABLE when memory is short or oneDNN fails.
 status gemm_run(struct cpu_backend *cpu, const struct gemm *gemm);
 
-// The same on the matrix unit (gemm_amx.c): bfloat16 where cpu->amx, float32 where cpu->split_f32.
+// The same on the matrix unit (gemm_amx.c): bfloat16 where cpu->amx, float32 where cpu->f32_parts.
 status gemm_run_amx(struct cpu_backend *cpu, const struct gemm *gemm);
 
 // Bytes of the packed form.

@@ -28,9 +28,9 @@ struct linear_case {
 
 // The error allowed in a float32 sum of `terms` products of standard normal numbers. A chain's partial sums grow as the
 // square root of their number, so its rounding errors add up to 2^-24 / sqrt(3) * terms / sqrt(2) on average. The bound
-// is six times that, and for short sums 3e-6 times the square root of their number.
-static double linear_bound(int64_t terms) {
-    return fmax(3e-6 * sqrt((double)terms), 1.5e-7 * (double)terms) + 1e-6;
+// is six times that, and for short sums 3e-6 times the square root of their number. Errors of products are independent.
+static double linear_bound(const struct harness *h, int64_t terms) {
+    return fmax(3e-6 * sqrt((double)terms), 1.5e-7 * (double)terms) + 1e-6 + 6 * h->product_error * sqrt((double)terms);
 }
 
 static void linear_check_forward(struct harness *h, const struct linear_case *s, struct tensor plain, struct tensor in,
@@ -58,7 +58,7 @@ static void linear_check_forward(struct harness *h, const struct linear_case *s,
                               (int64_t[]){s->l, 1, s->l, 1});
         for (int64_t i = 0; add && i < s->m * s->n; i++) want[i] += add[i % s->n];
     }
-    harness_near(h, "out", out, want, linear_bound(s->l), 1e-5);
+    harness_near(h, "out", out, want, linear_bound(h, s->l), 1e-5 + h->product_error);
 }
 
 // A weight that was not prepacked follows its matrix.
@@ -96,7 +96,7 @@ static void linear_check_input_gradient(struct harness *h, const struct linear_c
                               (int64_t[]){s->n, 1, 1, s->l});
         for (int64_t i = 0; s->add && i < s->m * s->l; i++) want[i] += before[i];
     }
-    harness_near(h, "grad_in", out, want, linear_bound(s->n), 1e-5);
+    harness_near(h, "grad_in", out, want, linear_bound(h, s->n), 1e-5 + h->product_error);
 }
 
 static void linear_check_weight_gradient(struct harness *h, const struct linear_case *s, struct tensor in) {
@@ -114,7 +114,7 @@ static void linear_check_weight_gradient(struct harness *h, const struct linear_
         for (int64_t i = 0; s->bias && i < s->m * s->n; i++) sums[i % s->n] += values[i];
         for (int64_t i = 0; s->bias && i < s->n; i++) sums[i] += bias_before[i];
     }
-    harness_near(h, "grad_weight", out, want, linear_bound(s->m), 1e-5);
+    harness_near(h, "grad_weight", out, want, linear_bound(h, s->m), 1e-5 + h->product_error);
     if (s->bias) harness_near(h, "grad_bias", bias, sums, 1e-5 * sqrt((double)s->m), 1e-5);
 }
 
@@ -163,7 +163,7 @@ static void linear_check_ways(struct harness *h, int64_t m, int64_t n, int64_t l
         want = linear_product(h, harness_values(h, in), harness_values(h, plain), m, n, l, (int64_t[]){l, 1, l, 1});
         for (int64_t i = 0; i < m * n; i++) want[i] += values[i % n];
     }
-    harness_near(h, "out", out, want, linear_bound(l), 1e-5);
+    harness_near(h, "out", out, want, linear_bound(h, l), 1e-5 + h->product_error);
     for (size_t i = 0; i < sizeof few / sizeof *few && few[i] <= m; i++) {
         struct tensor part = tensor_rows(again, m - few[i], few[i]);
         harness_ok(h, h->ops->linear(h->backend, part, tensor_rows(in, m - few[i], few[i]), weight, bias));

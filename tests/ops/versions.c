@@ -25,9 +25,13 @@ static const struct version cpu_versions[] = {
     {.name = "best, guarded", .device = "cpu", .threads = 2, .guarded = true, .simd = SIMD_AVX512},
     {.name = "without AMX", .device = "cpu", .threads = 2, PRODUCTS, .own_bits = true, .without_amx = true},
 #endif
-    {.name = "parts, 2 threads", .device = "cpu", .threads = 2, PRODUCTS, .own_bits = true, .split_f32 = true},
+    {.name = "two parts, 2 threads", .device = "cpu", .threads = 2, PRODUCTS, .own_bits = true, .f32_parts = 2},
 #ifndef __SANITIZE_ADDRESS__
-    {.name = "parts, 1 thread", .device = "cpu", .threads = 1, PRODUCTS, .split_f32 = true},
+    {.name = "two parts, 1 thread", .device = "cpu", .threads = 1, PRODUCTS, .f32_parts = 2},
+#endif
+    {.name = "three parts, 2 threads", .device = "cpu", .threads = 2, PRODUCTS, .own_bits = true, .f32_parts = 3},
+#ifndef __SANITIZE_ADDRESS__
+    {.name = "three parts, 1 thread", .device = "cpu", .threads = 1, PRODUCTS, .f32_parts = 3},
 #endif
 };
 #endif
@@ -81,12 +85,13 @@ static void version_choose_cublaslt(const struct version *v) {
 
 status version_open(struct harness *h, const struct version *v) {
     struct backend_options options = {
-        .device = v->device, .threads = v->threads, .guarded = v->guarded, .split_f32 = v->split_f32};
+        .device = v->device, .threads = v->threads, .guarded = v->guarded, .f32_parts = v->f32_parts};
     version_choose_cublaslt(v);
     v->without_amx ? setenv("CARAVAN_AMX", "none", 1) : unsetenv("CARAVAN_AMX");
     TRY(backend_open(&h->backend, &options));
     h->ops = h->backend->ops;
     h->emulated = strncmp(v->device, "emulated", 8) == 0;
+    h->product_error = v->f32_parts == 2 ? 0x1p-16 : 0;
     h->cpu = strcmp(v->device, "cpu") == 0 ? cpu_of(h->backend) : NULL;
     if (!h->cpu) return OK;
     enum simd_level best = simd_best(), level = (enum simd_level)v->simd;

@@ -10,8 +10,9 @@ struct version {
     const char *device; // for backend_open
     int threads;
     bool guarded, own_bits;
-    bool products;               // only the suites of products run: it differs from the others in products alone
-    bool without_amx, split_f32; // of the CPU
+    bool products;    // only the suites of products run: it differs from the others in products alone
+    bool without_amx; // of the CPU
+    int f32_parts;    // of the CPU
     enum { CUBLASLT_AS_SET, CUBLASLT_NONE, CUBLASLT_EMULATED } cublaslt; // which one is there
     int simd; // the CPU's level of SIMD instructions, an enum simd_level
 };

@@ -222,11 +222,10 @@ static void test_state_and_checkpoint(void **state) {
         struct classifier *scorer = opened(saved, "float32", 0, false);
         MUST(classifier_hash(scorer, &hashes[2]));
         MUST(classifier_score(scorer, it->texts, GOLDEN_TEXTS, reopened));
-        if (c == 0) { // stored in float32
-            assert_int_equal(hashes[2], hashes[0]);
-            assert_memory_equal(straight, reopened, sizeof straight);
-        }
-        for (size_t i = 0; i < GOLDEN_TEXTS; i++) assert_true(fabs(straight[i] - reopened[i]) <= 0.05);
+        bool exact = c == 0; // the others are stored in bfloat16
+        if (exact) assert_int_equal(hashes[2], hashes[0]);
+        for (size_t i = 0; i < GOLDEN_TEXTS; i++) // training may compute more exactly than scoring does
+            assert_true(fabs(straight[i] - reopened[i]) <= (exact ? 1e-4 : 0.05));
         classifier_free(&scorer);
         classifier_free(&whole);
         classifier_free(&again);

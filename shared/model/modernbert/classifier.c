@@ -46,8 +46,10 @@ status classifier_open(struct classifier **out, const char *dir, const struct cl
     classifier->dir = arena_strndup(&classifier->arena, dir, strlen(dir));
     if (!classifier->dir) TRY_TO(result, failed, fail_oom());
     const struct classifier_config *config = &classifier->config;
-    const struct backend_options backend = {
-        .device = options->device, .threads = options->threads, .guarded = options->guarded, .split_f32 = true};
+    const struct backend_options backend = {.device = options->device,
+                                            .threads = options->threads,
+                                            .guarded = options->guarded,
+                                            .f32_parts = options->training ? 3 : 2};
     TRY_TO(result, failed, classifier_config_read(&classifier->config, dir));
     TRY_TO(result, failed, safetensors_open_dir(&store, dir));
     TRY_TO(result, failed, classifier_plan(classifier, store, &fresh));
