@@ -11,6 +11,7 @@ enum {
     chunk_rows = 2048, // rows that a float32 weight gradient adds up at once
     pair_rows = 16,    // rows of pairs that are transposed at once
     pair_columns = gemm_tile_rows,
+    cached_bytes = 4 << 20, // of an output: a larger one leaves the caches before it is read
 };
 
 static_assert(chunk_rows % (2 * pair_rows) == 0, "only the last pairs of a chunk are fewer than pair_rows");
@@ -106,6 +107,7 @@ struct linear_job {
     struct tensor out, in;
     const float *bias; // or NULL
     bool add;
+    bool large;    // the output is larger than cached_bytes
     int64_t inner; // of the gradient of the weight: the rows of `in`, rounded up to an even number
 };
 
@@ -124,6 +126,11 @@ static void linear_write_tile(const void *context, float *tile, int64_t stride, 
     enum element type = job->out.type;
     float before[gemm_tile_columns];
     assert(columns <= gemm_tile_columns);
+    if (job->large && !job->bias && !job->add) {
+        struct row_view out = row_view_of(tensor_columns(job->out, column, columns), first);
+        job->cpu->simd.stream_rows(out, job->out.stride, tile, stride, rows, columns);
+        return;
+    }
     for (int64_t row = first; row < first + rows; row++, tile += stride) {
         char *out = (char *)tensor_row(job->out, row) + (size_t)column * element_size(type);
         if (job->bias) job->cpu->simd.add(tile, job->bias + column, (size_t)columns);
@@ -142,6 +149,7 @@ static void linear_write_tile(const void *context, float *tile, int64_t stride, 
 status linear_packed(struct cpu_backend *cpu, struct tensor out, struct tensor in, struct packed_matrix matrix,
                      struct tensor bias, bool add) {
     struct linear_job job = {.cpu = cpu, .out = out, .in = in, .add = add};
+    job.large = out.rows * out.columns * (int64_t)element_size(out.type) > cached_bytes;
     if (!tensor_none(bias)) {
         float *values;
         TRY(cpu_scratch(cpu, SCRATCH_SUMS, (size_t)bias.columns * sizeof *values, &values));

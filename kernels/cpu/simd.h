@@ -36,6 +36,10 @@ struct simd {
     void (*f32_from_bf16)(float *out, const uint16_t *in, size_t count);
     // out = in, rounded to bfloat16 (nearest even).
     void (*bf16_from_f32)(uint16_t *out, const float *in, size_t count);
+    // Rows of out = rows of in, rounded if out is bfloat16; past the caches where out is aligned to 64 bytes and the
+    // processor can, for more memory than they hold.
+    void (*stream_rows)(struct row_view out, int64_t out_stride, const float *in, int64_t in_stride, int64_t rows,
+                        int64_t columns);
     // out[column][row] = in[row][column], elements of four bytes.
     void (*transpose)(uint32_t *out, int64_t out_stride, const uint32_t *in, int64_t in_stride, int64_t rows,
                       int64_t columns);
