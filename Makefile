@@ -36,7 +36,7 @@ LDLIBS    += $(PACKAGE_LIBS) -lm
 
 # SIMD code is chosen at run time; a file's suffix says what it is compiled for.
 %_avx2.o:   SIMD_FLAGS := -mavx2 -mfma -mf16c
-%/amx.o:    SIMD_FLAGS := -mamx-tile -mamx-bf16 -mavx512f -mavx512bw -mavx512bf16
+%/amx.o:    SIMD_FLAGS := -mamx-tile -mamx-bf16 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mfma
 %_avx512.o: SIMD_FLAGS := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -mprefer-vector-width=512
 
 LIB_SOURCES  := $(wildcard shared/*/*.c shared/*/*/*.c kernels/*.c kernels/cpu/*.c)

@@ -11,14 +11,17 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "kernels/cpu/v16_math.h"
+
 enum {
     tile_columns = 16,                 // of float32
     rows_tile = amx_group * amx_inner, // elements
     columns_tile = amx_inner * amx_block,
-    inner_block = 8,             // steps, divided by the parts, whose sums stay in tiles
-    prefetch_steps = 3,          // ahead, of the matrix
-    request_permission = 0x1023, // ARCH_REQ_XCOMP_PERM of arch_prctl
-    feature_tile_data = 18,      // XFEATURE_XTILEDATA
+    half_tiles = columns_tile / 2, // of a half of the columns, which are two tiles
+    inner_block = 8,               // steps, divided by the parts, whose sums stay in tiles
+    prefetch_steps = 3,            // ahead, of the matrix
+    request_permission = 0x1023,   // ARCH_REQ_XCOMP_PERM of arch_prctl
+    feature_tile_data = 18,        // XFEATURE_XTILEDATA
 };
 
 static bool amx_granted;
@@ -50,8 +53,12 @@ int64_t amx_columns_size(int parts, int64_t inner) {
     return amx_steps(inner) * parts * columns_tile;
 }
 
+int64_t amx_columns_at(int parts, int64_t inner) {
+    return inner / amx_inner * (parts == 1 ? columns_tile : parts * half_tiles);
+}
+
 // The next part of each element: what is left of it in *x, rounded to bfloat16. Leaves the rest in *x.
-static __m512 amx_part(__m512 *x) {
+static inline __m512 amx_part(__m512 *x) {
     __m512i upper = _mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(*x)), 16);
     *x = _mm512_sub_ps(*x, _mm512_castsi512_ps(upper));
     return _mm512_castsi512_ps(upper);
@@ -73,33 +80,62 @@ static void amx_pack_step(uint16_t *out, const void *in, int parts, int64_t coun
     }
 }
 
-void amx_pack_rows(uint16_t *out, const void *in, int parts, int64_t rows, int64_t inner) {
-    int64_t size = parts == 1 ? 2 : 4, steps = amx_steps(inner), group_size = steps * parts * rows_tile;
-    for (int64_t row = 0; row < rows; row++) {
-        uint16_t *to = out + row / amx_group * group_size + row % amx_group * amx_inner;
-        const char *from = (const char *)in + row * inner * size;
-        for (int64_t step = 0; step < steps; step++, to += parts * rows_tile, from += amx_inner * size) {
+void amx_pack_rows(uint16_t *out, const void *in, int64_t stride, int parts, int64_t rows, int64_t inner) {
+    int64_t size = parts == 1 ? 2 : 4, steps = amx_steps(inner);
+    for (int64_t first = 0; first < rows; first += amx_group) {
+        int64_t count = rows - first < amx_group ? rows - first : amx_group;
+        for (int64_t step = 0; step < steps; step++, out += parts * rows_tile) {
             int64_t left = inner - step * amx_inner;
-            amx_pack_step(to, from, parts, left < amx_inner ? left : amx_inner);
+            const char *from = (const char *)in + (first * stride + step * amx_inner) * size;
+            for (int64_t row = 0; row < count; row++, from += stride * size)
+                amx_pack_step(out + row * amx_inner, from, parts, left < amx_inner ? left : amx_inner);
         }
     }
 }
 
-void amx_pack_columns(uint16_t *out, const float *in, int parts, int64_t inner) {
+void amx_pack_columns(uint16_t *out, const float *in, const struct amx_columns *columns, int parts, int64_t inner,
+                      int64_t size) {
     int64_t pairs = amx_steps(inner) * amx_inner / 2;
-    for (int64_t pair = 0; pair < pairs; pair++, in += 2 * amx_block) {
-        uint16_t *to = out + pair / amx_group * parts * columns_tile + pair % amx_group * 2 * amx_block;
-        bool first = 2 * pair < inner, second = 2 * pair + 1 < inner;
-        for (int column = 0; column < amx_block; column += tile_columns) {
-            __m512 even = first ? _mm512_loadu_ps(in + column) : _mm512_setzero_ps();
-            __m512 odd = second ? _mm512_loadu_ps(in + amx_block + column) : _mm512_setzero_ps();
+    for (int64_t pair = 0; pair < pairs; pair++, in += 2 * columns->row_stride) {
+        for (int tile = 0; tile < amx_block / tile_columns; tile++) {
+            const float *from = in + tile * columns->tile_stride;
+            bool first = tile < columns->tiles && 2 * pair < inner, second = first && 2 * pair + 1 < inner;
+            __m512 even = first ? _mm512_loadu_ps(from) : _mm512_setzero_ps();
+            __m512 odd = second ? _mm512_loadu_ps(from + columns->row_stride) : _mm512_setzero_ps();
+            uint16_t *to = out;
+            if (parts == 1)
+                to += pair * 2 * amx_block + tile * 2 * tile_columns;
+            else
+                to += tile / 2 * (size / 2) + pair / amx_group * parts * half_tiles + tile % 2 * (half_tiles / 2) +
+                      pair % amx_group * 2 * tile_columns;
             for (int part = 0; part < parts; part++) {
                 __m512i low = _mm512_castps_si512(amx_part(&even)), high = _mm512_castps_si512(amx_part(&odd));
-                _mm512_storeu_si512(to + part * columns_tile + 2 * column,
-                                    _mm512_or_si512(_mm512_srli_epi32(low, 16), high));
+                _mm512_storeu_si512(to + part * half_tiles, _mm512_or_si512(_mm512_srli_epi32(low, 16), high));
             }
         }
     }
+}
+
+// exp((scores - max) * scale) of sixteen columns; 0 for those before `first` and from `end` on.
+static __m512 amx_exp(const float *scores, const struct amx_softmax *softmax, int64_t first, int64_t end) {
+    __m512 p = v16_exp(v16_mul(v16_sub(v16_load(scores), v16_set1(softmax->max)), v16_set1(softmax->scale)));
+    p = v16_mask_first(end, p, v16_set1(0));
+    return v16_mask_first(first, v16_set1(0), p);
+}
+
+void amx_pack_softmax(uint16_t *out, const float *scores, struct amx_softmax *softmax, int parts, int64_t steps) {
+    __m512 sums = v16_set1(0);
+    for (int64_t step = 0; step < steps; step++, out += parts * rows_tile, scores += amx_inner) {
+        int64_t first = softmax->first - step * amx_inner, end = softmax->end - step * amx_inner;
+        __m512 low = amx_exp(scores, softmax, first, end);
+        __m512 high = amx_exp(scores + tile_columns, softmax, first - tile_columns, end - tile_columns);
+        sums = v16_add(v16_add(sums, low), high);
+        for (int part = 0; part < parts; part++) {
+            __m512 low_part = amx_part(&low), high_part = amx_part(&high);
+            _mm512_storeu_si512(out + part * rows_tile, (__m512i)_mm512_cvtne2ps_pbh(high_part, low_part));
+        }
+    }
+    softmax->sum = v16_reduce_add(sums);
 }
 
 // ---- products ----
@@ -131,9 +167,6 @@ static void amx_configure(int64_t rows) {
 
 #define INLINE_PRODUCT static inline __attribute__((always_inline))
 
-// The second tile of columns, in bytes.
-enum { columns_bytes = 4 * amx_block };
-
 // Adds some steps to out [up to 32, 32 columns]. At each step it fetches `lines` cache lines of the rows that come
 // next, in both groups.
 INLINE_PRODUCT void amx_two_groups(float *out, int64_t out_stride, const uint16_t *rows, int64_t rows_stride,
@@ -156,17 +189,20 @@ INLINE_PRODUCT void amx_two_groups(float *out, int64_t out_stride, const uint16_
     _tile_loadd(4, rows + (part)*rows_tile, 2 * amx_inner);                                                            \
     _tile_loadd(5, rows + rows_stride + (part)*rows_tile, 2 * amx_inner)
 #define LOAD_COLUMNS(part)                                                                                             \
-    _tile_loadd(6, columns + (part)*columns_tile, columns_bytes);                                                      \
-    _tile_loadd(7, columns + (part)*columns_tile + 2 * tile_columns, columns_bytes)
+    _tile_loadd(6, columns + (part)*half_tiles, row_bytes);                                                            \
+    _tile_loadd(7, columns + (part)*half_tiles + tile_stride, row_bytes)
 #define MULTIPLY()                                                                                                     \
     _tile_dpbf16ps(0, 4, 6);                                                                                           \
     _tile_dpbf16ps(1, 4, 7);                                                                                           \
     _tile_dpbf16ps(2, 5, 6);                                                                                           \
     _tile_dpbf16ps(3, 5, 7)
-    for (int64_t step = 0; step < steps; step++, rows += parts * rows_tile, columns += parts * columns_tile) {
+    const int64_t row_bytes = parts == 1 ? 4 * amx_block : 4 * tile_columns;
+    const int64_t tile_stride = parts == 1 ? 2 * tile_columns : half_tiles / 2,
+                  step_stride = amx_columns_at(parts, amx_inner);
+    for (int64_t step = 0; step < steps; step++, rows += parts * rows_tile, columns += step_stride) {
         for (int64_t i = 0; i < lines; i++, next += amx_inner) {
-            _mm_prefetch((const char *)next, _MM_HINT_T1);
-            _mm_prefetch((const char *)(next + rows_stride), _MM_HINT_T1);
+            _mm_prefetch((const char *)next, _MM_HINT_T0);
+            _mm_prefetch((const char *)(next + rows_stride), _MM_HINT_T0);
         }
         LOAD_ROWS(0);
         if (parts > 2) {
@@ -202,7 +238,7 @@ INLINE_PRODUCT void amx_two_groups(float *out, int64_t out_stride, const uint16_
 
 // Adds some steps to out [up to 16, 64 columns].
 INLINE_PRODUCT void amx_one_group(float *out, int64_t out_stride, const uint16_t *rows, const uint16_t *columns,
-                                  int64_t steps, bool add, int parts) {
+                                  int64_t half_stride, int64_t steps, bool add, int parts) {
     int64_t bytes = out_stride * (int64_t)sizeof *out;
     if (add) {
         _tile_loadd(0, out, bytes);
@@ -215,17 +251,21 @@ INLINE_PRODUCT void amx_one_group(float *out, int64_t out_stride, const uint16_t
         _tile_zero(2);
         _tile_zero(3);
     }
-    for (int64_t step = 0; step < steps; step++, rows += parts * rows_tile, columns += parts * columns_tile) {
+    const int64_t step_stride = amx_columns_at(parts, amx_inner), row_bytes = 4 * amx_block;
+    for (int64_t step = 0; step < steps; step++, rows += parts * rows_tile, columns += step_stride) {
         if (parts > 1) {
 #define LOAD_ROWS(part) _tile_loadd(4, rows + (part)*rows_tile, 2 * amx_inner)
+#define LOAD_COLUMN(tile, number, part)                                                                                \
+    _tile_loadd(tile, columns + (number) / 2 * half_stride + (part)*half_tiles + (number) % 2 * (half_tiles / 2),      \
+                4 * tile_columns)
 #define COLUMN(number)                                                                                                 \
     LOAD_ROWS(0);                                                                                                      \
     if (parts > 2) {                                                                                                   \
-        _tile_loadd(5, columns + 2 * columns_tile + (number)*2 * tile_columns, columns_bytes);                         \
+        LOAD_COLUMN(5, number, 2);                                                                                     \
         _tile_dpbf16ps(number, 4, 5);                                                                                  \
     }                                                                                                                  \
-    _tile_loadd(6, columns + columns_tile + (number)*2 * tile_columns, columns_bytes);                                 \
-    _tile_loadd(7, columns + (number)*2 * tile_columns, columns_bytes);                                                \
+    LOAD_COLUMN(6, number, 1);                                                                                         \
+    LOAD_COLUMN(7, number, 0);                                                                                         \
     _tile_dpbf16ps(number, 4, 6);                                                                                      \
     _tile_dpbf16ps(number, 4, 7);                                                                                      \
     LOAD_ROWS(1);                                                                                                      \
@@ -240,6 +280,7 @@ INLINE_PRODUCT void amx_one_group(float *out, int64_t out_stride, const uint16_t
             COLUMN(2);
             COLUMN(3);
 #undef LOAD_ROWS
+#undef LOAD_COLUMN
 #undef COLUMN
             continue;
         }
@@ -247,12 +288,12 @@ INLINE_PRODUCT void amx_one_group(float *out, int64_t out_stride, const uint16_t
         for (int i = 0; i < columns_tile; i += 32)
             _mm_prefetch((const char *)(columns + prefetch_steps * columns_tile + i), _MM_HINT_T0);
         _tile_loadd(4, rows, 2 * amx_inner);
-        _tile_loadd(5, columns, columns_bytes);
-        _tile_loadd(6, columns + 2 * tile_columns, columns_bytes);
-        _tile_loadd(7, columns + 4 * tile_columns, columns_bytes);
+        _tile_loadd(5, columns, row_bytes);
+        _tile_loadd(6, columns + 2 * tile_columns, row_bytes);
+        _tile_loadd(7, columns + 4 * tile_columns, row_bytes);
         _tile_dpbf16ps(0, 4, 5);
         _tile_dpbf16ps(1, 4, 6);
-        _tile_loadd(5, columns + 6 * tile_columns, columns_bytes);
+        _tile_loadd(5, columns + 6 * tile_columns, row_bytes);
         _tile_dpbf16ps(2, 4, 7);
         _tile_dpbf16ps(3, 4, 5);
     }
@@ -263,6 +304,7 @@ INLINE_PRODUCT void amx_one_group(float *out, int64_t out_stride, const uint16_t
 }
 
 INLINE_PRODUCT void amx_multiply_parts(const struct amx_product *product, bool add, int parts) {
+    int64_t half_stride = parts == 1 ? 4 * tile_columns : product->column_stride / 2;
     int64_t stride = product->out_stride, halves = product->column_count / amx_block * 2;
     // Few rows wait for the columns, which are read in one go.
     int64_t block = product->row_count <= amx_group ? product->steps : inner_block / parts;
@@ -278,13 +320,13 @@ INLINE_PRODUCT void amx_multiply_parts(const struct amx_product *product, bool a
                                                                   : first_rows + 2 * product->rows_stride;
             for (int64_t half = 0; half < halves; half++, next += steps * lines * amx_inner) {
                 const uint16_t *columns = product->columns + half / 2 * product->column_stride +
-                                          begin * parts * columns_tile + half % 2 * 4 * tile_columns;
+                                          half % 2 * half_stride + amx_columns_at(parts, begin * amx_inner);
                 float *out = product->out + row * stride + half * 2 * tile_columns;
                 if (left > amx_group)
                     amx_two_groups(out, stride, rows, product->rows_stride, columns, steps, add || begin > 0, parts,
                                    next, lines);
                 else if (half % 2 == 0)
-                    amx_one_group(out, stride, rows, columns, steps, add || begin > 0, parts);
+                    amx_one_group(out, stride, rows, columns, half_stride, steps, add || begin > 0, parts);
             }
         }
     }
@@ -316,8 +358,18 @@ int64_t amx_rows_size(int parts, int64_t rows, int64_t inner) {
     abort();
 }
 
-void amx_pack_rows(uint16_t *out, const void *in, int parts, int64_t rows, int64_t inner) {
-    (void)out, (void)in, (void)parts, (void)rows, (void)inner;
+void amx_pack_rows(uint16_t *out, const void *in, int64_t stride, int parts, int64_t rows, int64_t inner) {
+    (void)out, (void)in, (void)stride, (void)parts, (void)rows, (void)inner;
+    abort();
+}
+
+void amx_pack_softmax(uint16_t *out, const float *scores, struct amx_softmax *softmax, int parts, int64_t steps) {
+    (void)out, (void)scores, (void)softmax, (void)parts, (void)steps;
+    abort();
+}
+
+int64_t amx_columns_at(int parts, int64_t inner) {
+    (void)parts, (void)inner;
     abort();
 }
 
@@ -326,8 +378,9 @@ int64_t amx_columns_size(int parts, int64_t inner) {
     abort();
 }
 
-void amx_pack_columns(uint16_t *out, const float *in, int parts, int64_t inner) {
-    (void)out, (void)in, (void)parts, (void)inner;
+void amx_pack_columns(uint16_t *out, const float *in, const struct amx_columns *columns, int parts, int64_t inner,
+                      int64_t size) {
+    (void)out, (void)in, (void)columns, (void)parts, (void)inner, (void)size;
     abort();
 }
 

@@ -31,16 +31,39 @@ bool amx_usable(void);
 // Elements of packed rows: groups of 16 rows; in them steps of 32 inner elements; in them, for each part, a tile.
 int64_t amx_rows_size(int parts, int64_t rows, int64_t inner);
 
-// Packs rows [rows, inner], dense, of bfloat16 (one part) or float32, with zeros up to the end of the last step. Of a
-// last group that has fewer than 16 rows nothing else is written.
-void amx_pack_rows(uint16_t *out, const void *in, int parts, int64_t rows, int64_t inner);
+// Packs rows [rows, inner] of bfloat16 (one part) or float32, `stride` elements apart, with zeros up to the end of the
+// last step. Of a last group that has fewer than 16 rows nothing else is written.
+void amx_pack_rows(uint16_t *out, const void *in, int64_t stride, int parts, int64_t rows, int64_t inner);
 
-// Elements of a block of 64 packed columns: steps; in them, for each part, 16 pairs of inner elements; in them the
-// columns. Columns of bfloat16 are packed so already (gemm.h).
+// One row of softmax, counted from the first column that is packed.
+struct amx_softmax {
+    int64_t first, end; // the columns that the row sees
+    float max, scale;   // max: of the scores that it sees
+    float sum;          // the result: of the exponentials that it sees, in sixteen lanes by column
+};
+
+// Packs exp((scores - max) * scale) as one row of `steps` steps, 0 for columns that the row does not see. The scores
+// are readable up to the end of the last step.
+void amx_pack_softmax(uint16_t *out, const float *scores, struct amx_softmax *softmax, int parts, int64_t steps);
+
+// Elements of a block of 64 packed columns. Of one part: steps; in them 16 pairs of inner elements; in them the
+// columns, as in gemm.h. Of several parts: two halves of 32 columns; in them steps; in them, for each part, two tiles
+// of 16 pairs of inner elements; in them 16 columns.
 int64_t amx_columns_size(int parts, int64_t inner);
 
-// Packs a block of float32 [inner, 64], dense, with zeros up to the end of the last step.
-void amx_pack_columns(uint16_t *out, const float *in, int parts, int64_t inner);
+// Where the inner element `inner`, a multiple of 32, begins in such a block.
+int64_t amx_columns_at(int parts, int64_t inner);
+
+// Where a block of float32 columns is: element (inner i, column c) at i * row_stride + c / 16 * tile_stride + c % 16.
+struct amx_columns {
+    int64_t row_stride, tile_stride;
+    int tiles; // of sixteen columns, at most 4
+};
+
+// Packs `inner` inner elements of a block of float32 columns, with zeros for missing tiles and up to the end of the
+// last step. The block has `size` elements, and `out` is where the inner elements begin in it.
+void amx_pack_columns(uint16_t *out, const float *in, const struct amx_columns *columns, int parts, int64_t inner,
+                      int64_t size);
 
 // A product of packed rows and columns, or some of its steps.
 struct amx_product {

@@ -5,6 +5,8 @@
 #include <assert.h>
 #include <stdatomic.h>
 
+#include "kernels/cpu/amx.h"
+
 enum {
     part_inner = 128, // inner elements that are packed at a time, which fit the first-level cache
     tasks_per_thread = 6,
@@ -17,7 +19,7 @@ static int64_t gemm_round_up(int64_t value, int64_t unit) {
     return (value + unit - 1) / unit * unit;
 }
 
-// ---- packing: a matrix is transposed and stored in the blocks of 64 outputs that oneDNN's products read ----
+// ---- packing: a matrix is transposed and stored in the blocks of 64 outputs that the products read ----
 
 struct pack_job {
     const struct cpu_backend *cpu;
@@ -26,20 +28,24 @@ struct pack_job {
     struct tensor matrix;
 };
 
-static size_t gemm_block_bytes(const struct packed_layout *layout, enum element type, int64_t inner) {
+static bool gemm_has_parts(const struct cpu_backend *cpu, enum element type) {
+    return type == ELEMENT_F32 && cpu->f32_parts > 0;
+}
+
+static size_t gemm_block_bytes(const struct cpu_backend *cpu, enum element type, int64_t inner) {
+    if (gemm_has_parts(cpu, type)) return (size_t)amx_columns_size(cpu->f32_parts, inner) * sizeof(uint16_t);
+    const struct packed_layout *layout = onednn_layout(cpu->onednn, type);
     return (size_t)(packed_block * gemm_round_up(inner, layout->unit)) * element_size(type);
 }
 
 size_t packed_bytes(const struct cpu_backend *cpu, enum element type, int64_t outputs, int64_t inner) {
     int64_t blocks = (outputs + packed_block - 1) / packed_block;
-    return (size_t)blocks * gemm_block_bytes(onednn_layout(cpu->onednn, type), type, inner);
+    return (size_t)blocks * gemm_block_bytes(cpu, type, inner);
 }
 
 void *packed_at(const struct cpu_backend *cpu, const struct packed_matrix *matrix, int64_t column) {
-    const struct packed_layout *layout = onednn_layout(cpu->onednn, matrix->type);
     assert(column % packed_block == 0);
-    return (char *)matrix->data +
-           (size_t)(column / packed_block) * gemm_block_bytes(layout, matrix->type, matrix->inner);
+    return (char *)matrix->data + (size_t)(column / packed_block) * gemm_block_bytes(cpu, matrix->type, matrix->inner);
 }
 
 // Packs part after part of each block of outputs. Pairs of bfloat16 are transposed as words of four bytes, like
@@ -56,8 +62,7 @@ static void gemm_pack_rows_task(void *context, int64_t first, int64_t end, int t
     for (int64_t row = first * packed_block; row < end * packed_block; row += packed_block) {
         int64_t rows = gemm_min(job->out->outputs - row, packed_block);
         uint32_t *words = packed_at(job->cpu, job->out, row);
-        if (rows < packed_block || inner % job->layout->unit)
-            memset(words, 0, gemm_block_bytes(job->layout, type, inner));
+        if (rows < packed_block || inner % job->layout->unit) memset(words, 0, gemm_block_bytes(job->cpu, type, inner));
         for (int64_t at = 0; at < inner; at += part_inner) {
             int64_t count = gemm_min(inner - at, part_inner);
             if (type == ELEMENT_F32) {
@@ -114,7 +119,46 @@ static void gemm_pack_columns_task(void *context, int64_t first, int64_t end, in
             }
         }
         size_t done = (size_t)row * row_bytes;
-        memset(block + done, 0, gemm_block_bytes(job->layout, job->out->type, job->out->inner) - done);
+        memset(block + done, 0, gemm_block_bytes(job->cpu, job->out->type, job->out->inner) - done);
+    }
+}
+
+// Writes `count` inner elements of a block of float32, which are in `part` [count, 64], as parts.
+static void gemm_pack_part(const struct pack_job *job, uint16_t *block, const float *part, int64_t at, int64_t count) {
+    const struct amx_columns columns = {.row_stride = packed_block, .tile_stride = 16, .tiles = packed_block / 16};
+    int parts = job->cpu->f32_parts;
+    amx_pack_columns(block + amx_columns_at(parts, at), part, &columns, parts, count,
+                     amx_columns_size(parts, job->out->inner));
+}
+
+static void gemm_pack_rows_in_parts(void *context, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct pack_job *job = context;
+    float part[part_inner * packed_block] = {0};
+    for (int64_t row = first * packed_block; row < end * packed_block; row += packed_block) {
+        int64_t rows = gemm_min(job->out->outputs - row, packed_block), inner = job->out->inner;
+        if (rows < packed_block) memset(part, 0, sizeof part);
+        for (int64_t at = 0; at < inner; at += part_inner) {
+            int64_t count = gemm_min(inner - at, part_inner);
+            const uint32_t *in = (const uint32_t *)tensor_f32(job->matrix, row) + at;
+            job->cpu->simd.transpose((uint32_t *)part, packed_block, in, job->matrix.stride, rows, count);
+            gemm_pack_part(job, packed_at(job->cpu, job->out, row), part, at, count);
+        }
+    }
+}
+
+static void gemm_pack_columns_in_parts(void *context, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct pack_job *job = context;
+    float part[part_inner * packed_block];
+    for (int64_t column = first * packed_block; column < end * packed_block; column += packed_block) {
+        int64_t columns = gemm_min(job->out->outputs - column, packed_block), inner = job->out->inner;
+        for (int64_t at = 0; at < inner; at += part_inner) {
+            int64_t count = gemm_min(inner - at, part_inner);
+            for (int64_t i = 0; i < count; i++)
+                gemm_pack_read_columns(job, part + i * packed_block, at + i, column, columns);
+            gemm_pack_part(job, packed_at(job->cpu, job->out, column), part, at, count);
+        }
     }
 }
 
@@ -127,12 +171,13 @@ static void gemm_pack_blocks(struct cpu_backend *cpu, const struct packed_matrix
 
 void pack_rows(struct cpu_backend *cpu, const struct packed_matrix *out, struct tensor matrix) {
     assert(matrix.type == out->type && matrix.rows == out->outputs && matrix.columns == out->inner);
-    gemm_pack_blocks(cpu, out, matrix, gemm_pack_rows_task);
+    gemm_pack_blocks(cpu, out, matrix, gemm_has_parts(cpu, out->type) ? gemm_pack_rows_in_parts : gemm_pack_rows_task);
 }
 
 void pack_columns(struct cpu_backend *cpu, const struct packed_matrix *out, struct tensor matrix) {
     assert(matrix.type == out->type && matrix.columns == out->outputs && matrix.rows <= out->inner);
-    gemm_pack_blocks(cpu, out, matrix, gemm_pack_columns_task);
+    gemm_pack_blocks(cpu, out, matrix,
+                     gemm_has_parts(cpu, out->type) ? gemm_pack_columns_in_parts : gemm_pack_columns_task);
 }
 
 // ---- tiles ----
@@ -195,7 +240,7 @@ static void gemm_task(void *context, int task, int thread) {
 status gemm_run(struct cpu_backend *cpu, const struct gemm *gemm) {
     if (gemm->rows == 0) return OK;
     const struct packed_matrix *matrix = &gemm->matrix;
-    if (matrix->type == ELEMENT_BF16 ? cpu->amx : cpu->f32_parts > 0) return gemm_run_amx(cpu, gemm);
+    if (matrix->type == ELEMENT_BF16 ? cpu->amx : gemm_has_parts(cpu, matrix->type)) return gemm_run_amx(cpu, gemm);
     int64_t threads = pool_threads(cpu->pool);
     struct gemm_job job = {.cpu = cpu,
                            .gemm = gemm,

@@ -9,7 +9,8 @@ enum {
     chunk_rows = 6144,       // rows that are packed at a time
     columns_bytes = 1 << 20, // of the columns that stay in the second-level cache
     columns_most = 256,
-    inner_most = 1344,     // that is added up at a time where no amx_block columns have the whole inner length
+    columns_least = 128,   // that should have the whole inner length there;
+    inner_most = 1344,     // otherwise so much of it is added up at a time
     strip_rows = 64,       // rows that are computed and written at a time,
     strip_rows_sums = 768, // or that are added up at a time
     strip_padding = 16,    // floats between the rows of a strip, which would share cache sets
@@ -43,24 +44,7 @@ static void gemm_amx_pack(void *context, int task, int thread) {
     int64_t row = (int64_t)task * read_rows_most, rows = gemm_min(job->rows - row, read_rows_most);
     void *scratch = job->scratch + (size_t)thread * job->scratch_bytes;
     const void *in = gemm->read_rows(gemm->context, job->first + row, rows, scratch);
-    amx_pack_rows(gemm_amx_rows_at(job, row), in, job->parts, rows, gemm->matrix.inner);
-}
-
-// Makes `product` one with the columns of a tile and the inner elements [begin, begin + count).
-static void gemm_amx_columns(const struct gemm_amx *job, struct amx_product *product, int64_t column, int64_t begin,
-                             int64_t count, uint16_t *split) {
-    const struct packed_matrix *matrix = &job->gemm->matrix;
-    product->steps = (count + amx_inner - 1) / amx_inner;
-    if (job->parts == 1) {
-        product->column_stride = amx_columns_size(1, matrix->inner);
-        product->columns = (uint16_t *)packed_at(job->cpu, matrix, column) + amx_columns_size(1, begin);
-        return;
-    }
-    product->column_stride = amx_columns_size(job->parts, count);
-    product->columns = split;
-    for (int64_t i = 0; i < product->column_count; i += amx_block)
-        amx_pack_columns(split + i / amx_block * product->column_stride,
-                         (float *)packed_at(job->cpu, matrix, column + i) + begin * amx_block, job->parts, count);
+    amx_pack_rows(gemm_amx_rows_at(job, row), in, gemm->matrix.inner, job->parts, rows, gemm->matrix.inner);
 }
 
 static void gemm_amx_tile(void *context, int task, int thread) {
@@ -70,18 +54,19 @@ static void gemm_amx_tile(void *context, int task, int thread) {
     int64_t end = gemm_min(job->rows, first + job->tile_rows);
     int64_t columns = gemm_min(job->columns - column, job->tile_columns), inner = gemm->matrix.inner;
     float *strip = (void *)(job->scratch + (size_t)thread * job->scratch_bytes);
-    uint16_t *split = (uint16_t *)(strip + job->strip_rows * (job->tile_columns + strip_padding));
+    const uint16_t *packed = packed_at(job->cpu, &gemm->matrix, column);
     struct amx_product product = {.parts = job->parts,
                                   .out = strip,
                                   .out_stride = columns + strip_padding,
                                   .rows_stride = amx_rows_size(job->parts, amx_group, inner),
+                                  .column_stride = amx_columns_size(job->parts, inner),
                                   .column_count = columns};
     for (int64_t row = first; row < end; row += job->strip_rows) {
         product.row_count = gemm_min(end - row, job->strip_rows);
         for (int64_t begin = 0; begin < inner; begin += job->strip_inner) {
-            if (row == first || job->strip_inner < inner)
-                gemm_amx_columns(job, &product, column, begin, gemm_min(inner - begin, job->strip_inner), split);
             product.rows = gemm_amx_rows_at(job, row) + amx_rows_size(job->parts, amx_group, begin);
+            product.columns = packed + amx_columns_at(job->parts, begin);
+            product.steps = (gemm_min(inner - begin, job->strip_inner) + amx_inner - 1) / amx_inner;
             amx_multiply(&product, begin > 0);
         }
         gemm->write_tile(gemm->context, strip, product.out_stride, job->first + row, product.row_count, column,
@@ -93,11 +78,13 @@ static void gemm_amx_tile(void *context, int task, int thread) {
 static void gemm_amx_divide(struct gemm_amx *job, int64_t rows) {
     int64_t tasks = (int64_t)pool_threads(job->cpu->pool) * tasks_per_thread, inner = job->gemm->matrix.inner;
     int64_t column_bytes = amx_columns_size(job->parts, inner) * (int64_t)sizeof(uint16_t) / amx_block;
-    bool whole = column_bytes * amx_block <= columns_bytes;
+    bool whole = column_bytes * columns_least <= columns_bytes;
     int64_t sums = (inner + inner_most - 1) / inner_most;
     job->strip_inner = whole ? inner : ((inner - 1) / sums / amx_inner + 1) * amx_inner;
     job->strip_rows = whole ? strip_rows : strip_rows_sums;
-    int64_t most = whole ? gemm_min(columns_bytes / column_bytes / amx_block * amx_block, columns_most) : columns_most;
+    int64_t most =
+        columns_bytes / (amx_columns_size(job->parts, job->strip_inner) * (int64_t)sizeof(uint16_t)) * amx_block;
+    most = gemm_min(most, columns_most);
     int64_t column_tasks = (job->columns + most - 1) / most;
     job->row_tasks = 1;
     while (rows / (2 * job->row_tasks) >= read_rows_most && column_tasks * job->row_tasks < tasks) job->row_tasks *= 2;
@@ -116,9 +103,8 @@ status gemm_run_amx(struct cpu_backend *cpu, const struct gemm *gemm) {
     job.columns = (matrix->outputs + packed_block - 1) / packed_block * packed_block;
     gemm_amx_divide(&job, rows);
     int64_t tile = job.strip_rows * (job.tile_columns + strip_padding) * (int64_t)sizeof(float);
-    int64_t split = parts > 1 ? job.tile_columns / amx_block * amx_columns_size(parts, job.strip_inner) * 2 : 0;
     int64_t reading = gemm_min(rows, read_rows_most) * matrix->inner * (int64_t)element_size(matrix->type);
-    job.scratch_bytes = (size_t)((tile + split > reading ? tile + split : reading) + 4095) / 4096 * 4096;
+    job.scratch_bytes = (size_t)((tile > reading ? tile : reading) + 4095) / 4096 * 4096;
     TRY(cpu_scratch(cpu, SCRATCH_GEMM, job.scratch_bytes * (size_t)threads, &job.scratch));
     size_t packed = (size_t)amx_rows_size(parts, rows, matrix->inner) * sizeof *job.packed;
     TRY(cpu_scratch(cpu, SCRATCH_GEMM_ROWS, packed, &job.packed));

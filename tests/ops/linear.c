@@ -211,6 +211,24 @@ static void linear_check_all_ways(struct harness *h) {
     }
 }
 
+// An output that is larger than the caches has the bits of its parts.
+static void linear_check_large(struct harness *h, enum element type) {
+    enum { rows = 2050, columns = 1088, part = 410 };
+    harness_case(h, "%d x %d outputs, type %d", rows, columns, (int)type);
+    struct tensor plain = harness_dense(h, type, columns, 8, FILL_NORMAL, 1),
+                  in = harness_dense(h, type, rows, 8, FILL_NORMAL, 1);
+    struct tensor out = harness_dense(h, type, rows, columns, FILL_ZERO, 0),
+                  again = harness_tensor(h, type, rows, columns, FILL_ZERO, 0);
+    struct weight *weight;
+    harness_ok(h, h->ops->weight_new(h->backend, &weight, plain, false));
+    harness_ok(h, h->ops->linear(h->backend, out, in, weight, (struct tensor){0}));
+    for (int64_t row = 0; row < rows; row += part)
+        harness_ok(h, h->ops->linear(h->backend, tensor_rows(again, row, part), tensor_rows(in, row, part), weight,
+                                     (struct tensor){0}));
+    harness_equal(h, "an output and its parts", again, out);
+    h->ops->weight_free(h->backend, &weight);
+}
+
 static void linear_check_refusals(struct harness *h) {
     harness_case(h, "refusals");
     struct tensor plain = harness_dense(h, ELEMENT_F32, 6, 8, FILL_NORMAL, 1),
@@ -237,6 +255,8 @@ static void linear_check(struct harness *h) {
     static const int64_t widths[] = {1, 2, 5, 16, 17, 31, 32, 40, 63, 64, 65, 100, 101, 128, 152, 200, 256, 257, 320};
     enum { count = sizeof widths / sizeof *widths };
     bool half = backend_supports(h->backend, ELEMENT_BF16) == OK;
+    for (enum element type = ELEMENT_F32; type <= (half ? ELEMENT_BF16 : ELEMENT_F32) && !h->emulated; type++)
+        linear_check_large(h, type);
     for (int i = 0; i < harness_repeats(h, 60); i++) {
         struct linear_case s = {.type = half && harness_unit(h) < 0.5 ? ELEMENT_BF16 : ELEMENT_F32};
         s.m = harness_range(h, 1, harness_unit(h) < 0.2 ? 300 : 70);
@@ -248,9 +268,10 @@ static void linear_check(struct harness *h) {
         s.add = harness_unit(h) < 0.5;
         linear_check_shape(h, &s);
     }
-    // The inner lengths of real models; more rows than a chunk; narrow and wide tiles.
-    static const int64_t deep[][3] = {{3, 40, 1176},  {2, 17, 3420},   {5, 24, 11008},  {1, 9, 18944},
-                                      {2050, 24, 33}, {790, 1100, 37}, {140, 1500, 300}};
+    // The inner lengths of real models; more rows than a chunk; narrow and wide tiles; more rows and a longer inner
+    // length than are added up at a time.
+    static const int64_t deep[][3] = {{3, 40, 1176},  {2, 17, 3420},   {5, 24, 11008},   {1, 9, 18944},
+                                      {2050, 24, 33}, {790, 1100, 37}, {140, 1500, 300}, {770, 8, 4200}};
     for (size_t i = 0; i < sizeof deep / sizeof *deep; i++) {
         if (h->emulated && (deep[i][2] > 4000 || deep[i][0] * deep[i][1] * deep[i][2] > 10000000)) continue;
         for (enum element type = ELEMENT_F32; type <= (half ? ELEMENT_BF16 : ELEMENT_F32); type++) {
