@@ -9,6 +9,7 @@
 // tests/ops/attention.c.
 #include <math.h>
 
+#include "kernels/cpu/attention_amx.h"
 #include "kernels/cpu/attention_plan.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/kv_cache.h"
@@ -75,6 +76,8 @@ status cpu_attention(struct backend *backend, struct tensor out, struct tensor q
     CHECK(tensor_is(qkv, -1, out.rows, (heads.query + 2 * heads.key) * heads.size));
     CHECK(tensor_is(out, -1, out.rows, heads.query * heads.size));
     CHECK(tensor_none(lse) || tensor_is(lse, ELEMENT_F32, out.rows, heads.query));
+    if (cpu->f32_parts > 0 && plan->texts && scale > 0)
+        return attention_amx(cpu, out, qkv, scale, cache, layer, plan, lse);
     struct attention_job job = {
         .cpu = cpu, .out = out, .qkv = qkv, .lse = lse, .scale = scale, .cache = cache, .layer = layer, .plan = plan};
     job.scratch_size = (size_t)(2 * q_tile_max * cache->width + plan->forward.max_rows * plan->columns);

@@ -63,6 +63,9 @@ status cpu_attention_plan_new(struct backend *backend, struct attention_plan **o
     status result;
     TRY_TO(result, release, NEW(&plan->spans, count));
     if (count) memcpy(plan->spans, spans, count * sizeof *spans);
+    plan->span_count = count;
+    plan->texts = true;
+    for (size_t i = 0; i < count; i++) plan->texts &= !spans[i].causal && spans[i].prefix_len == 0;
     plan->columns = q_tiles_score_columns(plan->spans, count);
     attention_plan_find_extent(plan, count);
     size_t wanted = (size_t)pool_threads(cpu_of(backend)->pool) * tasks_per_thread / (size_t)heads.key;

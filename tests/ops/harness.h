@@ -15,6 +15,7 @@ struct harness {
     struct cpu_backend *cpu; // NULL on another device
     bool emulated;           // the emulator runs: a product of a million steps takes seconds
     bool first;              // this version is compared with the reference
+    int f32_parts;           // of this version (backend_options)
     double product_error;    // that this version allows itself in a product of float32, relative to it
     struct harness_state *state;
 };

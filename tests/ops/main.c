@@ -20,7 +20,8 @@ static void harness_check_suite(struct harness *h, const struct suite *suite, ui
     clock_t start = clock();
     for (size_t i = 0; i < s->version_count; i++) {
         const struct version *version = &s->versions[i];
-        if (version->products && suite != &suite_linear && suite != &suite_lm_head) continue;
+        if (version->products && suite != &suite_linear && suite != &suite_lm_head && suite != &suite_attention)
+            continue;
         s->stream = stream;
         s->drawn = s->digest_next = 0;
         s->version = version->name;

@@ -91,6 +91,7 @@ status version_open(struct harness *h, const struct version *v) {
     TRY(backend_open(&h->backend, &options));
     h->ops = h->backend->ops;
     h->emulated = strncmp(v->device, "emulated", 8) == 0;
+    h->f32_parts = v->f32_parts;
     h->product_error = v->f32_parts == 2 ? 0x1p-16 : 0;
     h->cpu = strcmp(v->device, "cpu") == 0 ? cpu_of(h->backend) : NULL;
     if (!h->cpu) return OK;

@@ -1,0 +1,194 @@
+// Attention of texts on the matrix unit (amx.h): spans that are not causal and have no prefix.
+//
+// A task computes one key head of one span. It packs the span's keys and values once, and then takes its query rows in
+// tiles: their scores, the softmax of these, which is packed at once, and the weighted sum of values. Each score is one
+// sum over steps of 32 channels, each output one over steps of 32 cache rows, counted from the first of the span; cache
+// rows that a query row does not see have the weight 0. A number of F32 has cpu->f32_parts parts; of BF16 one, to which
+// the weights are rounded as well.
+#include "kernels/cpu/attention_amx.h"
+
+#include <math.h>
+
+#include "kernels/attention_span.h"
+#include "kernels/cpu/amx.h"
+
+enum {
+    tile_rows = 2 * amx_group,
+    score_slack = amx_inner, // unused columns around a row of scores
+};
+
+struct attention_amx_job {
+    struct cpu_backend *cpu;
+    struct tensor out, qkv, lse;
+    float scale;
+    const struct kv_cache *cache;
+    int layer, parts;
+    const struct attention_plan *plan;
+    int64_t columns, cache_rows; // the most that a span has, of scores and of cache rows
+    char *scratch;               // scratch_bytes for each thread
+    size_t scratch_bytes;
+};
+
+// What a task has in its scratch memory.
+struct attention_amx_task {
+    const struct attention_span *span;
+    int64_t kv_len, shift; // of the span's cache rows; shift: of the first of them in its block of kv_block
+    uint16_t *keys, *values, *queries, *weights;
+    float *scores, *sums;
+};
+
+// The channels of a head, rounded up to whole blocks of columns.
+static int64_t attention_amx_width(const struct heads *heads) {
+    return (heads->size + amx_block - 1) / amx_block * amx_block;
+}
+
+// Takes `count` elements of `size` bytes from the memory at *at.
+static void *attention_amx_take(uintptr_t *at, int64_t count, size_t size) {
+    uintptr_t taken = *at;
+    *at += ((size_t)count * size + 63) / 64 * 64;
+    return (void *)taken;
+}
+
+// Divides the memory from `begin` on. Returns how many bytes a task needs.
+static size_t attention_amx_divide(const struct attention_amx_job *job, struct attention_amx_task *task,
+                                   uintptr_t begin) {
+    const struct heads *heads = &job->plan->heads;
+    const int parts = job->parts;
+    uintptr_t at = begin;
+    int64_t width = attention_amx_width(heads), score_floats = tile_rows * (job->columns + score_slack);
+    task->keys = attention_amx_take(&at, job->columns / amx_block * amx_columns_size(parts, heads->size), 2);
+    task->values = attention_amx_take(&at, width / amx_block * amx_columns_size(parts, job->cache_rows), 2);
+    task->queries = attention_amx_take(&at, amx_rows_size(parts, tile_rows, heads->size), 2);
+    task->weights = attention_amx_take(&at, amx_rows_size(parts, tile_rows, job->cache_rows + amx_inner), 2);
+    task->scores = attention_amx_take(&at, score_floats + 2 * score_slack, sizeof(float));
+    task->sums = attention_amx_take(&at, tile_rows * width, sizeof(float));
+    return at - begin;
+}
+
+static void attention_amx_pack(const struct attention_amx_job *job, const struct attention_amx_task *task,
+                               int kv_head) {
+    int64_t size = job->plan->heads.size, width = job->cache->width, kv_begin = task->span->kv_begin;
+    int64_t key_blocks = (task->shift + task->kv_len + kv_block - 1) / kv_block;
+    const float *keys = kv_cache_keys(job->cache, job->layer, kv_head) + (kv_begin - task->shift) * size;
+    int64_t block_size = amx_columns_size(job->parts, size);
+    uint16_t *out = task->keys;
+    for (int64_t block = 0; block < key_blocks; block += amx_block / kv_block) {
+        int64_t left = key_blocks - block;
+        struct amx_columns columns = {.row_stride = kv_block,
+                                      .tile_stride = kv_block * size,
+                                      .tiles = left < amx_block / kv_block ? (int)left : amx_block / kv_block};
+        amx_pack_columns(out, keys + block * kv_block * size, &columns, job->parts, size, block_size);
+        out += block_size;
+    }
+    const float *values = kv_cache_values(job->cache, job->layer, kv_head) + kv_begin * width;
+    block_size = amx_columns_size(job->parts, task->kv_len);
+    out = task->values;
+    for (int64_t channel = 0; channel < width; channel += amx_block) {
+        int64_t left = width - channel;
+        struct amx_columns columns = {
+            .row_stride = width, .tile_stride = 16, .tiles = (int)(left < amx_block ? left : amx_block) / 16};
+        amx_pack_columns(out, values + channel, &columns, job->parts, task->kv_len, block_size);
+        out += block_size;
+    }
+}
+
+// Computes the query rows [row, row + rows) of a span for one query head.
+static void attention_amx_tile(const struct attention_amx_job *job, const struct attention_amx_task *task, int64_t row,
+                               int64_t rows, int head) {
+    const struct attention_span *span = task->span;
+    const struct simd *simd = &job->cpu->simd;
+    const int parts = job->parts, size = job->plan->heads.size;
+    int64_t token = span->q_begin + row, width = attention_amx_width(&job->plan->heads);
+    struct tensor queries = tensor_columns(tensor_rows(job->qkv, token, rows), (int64_t)head * size, size);
+    int64_t first = attention_span_first(span, row), end = attention_span_end(span, row + rows - 1);
+
+    int64_t key_block = (task->shift + first) / amx_block;
+    int64_t key_blocks = (task->shift + end + amx_block - 1) / amx_block - key_block;
+    int64_t stride = key_blocks * amx_block + score_slack;
+    amx_pack_rows(task->queries, tensor_row(queries, 0), queries.stride, parts, rows, size);
+    struct amx_product scores = {.parts = parts,
+                                 .out = task->scores + score_slack,
+                                 .out_stride = stride,
+                                 .rows = task->queries,
+                                 .columns = task->keys + key_block * amx_columns_size(parts, size),
+                                 .rows_stride = amx_rows_size(parts, amx_group, size),
+                                 .column_stride = amx_columns_size(parts, size),
+                                 .row_count = rows,
+                                 .column_count = key_blocks * amx_block,
+                                 .steps = (size + amx_inner - 1) / amx_inner};
+    amx_multiply(&scores, false);
+
+    int64_t step = first / amx_inner, steps = (end + amx_inner - 1) / amx_inner - step, origin = step * amx_inner;
+    float factors[tile_rows];
+    for (int64_t i = 0; i < rows; i++) {
+        const float *row_scores = scores.out + i * stride + task->shift + origin - key_block * amx_block;
+        struct amx_softmax softmax = {.first = attention_span_first(span, row + i) - origin,
+                                      .end = attention_span_end(span, row + i) - origin,
+                                      .scale = job->scale};
+        softmax.max = simd->scores_max(row_scores + softmax.first, softmax.end - softmax.first, -INFINITY);
+        amx_pack_softmax(task->weights + amx_rows_size(parts, i / amx_group * amx_group, steps * amx_inner) +
+                             i % amx_group * amx_inner,
+                         row_scores, &softmax, parts, steps);
+        factors[i] = 1 / softmax.sum;
+        if (tensor_none(job->lse)) continue;
+        tensor_f32(job->lse, token + i)[head] =
+            (float)((double)softmax.max * (double)softmax.scale + log((double)softmax.sum));
+    }
+    struct amx_product sums = {.parts = parts,
+                               .out = task->sums,
+                               .out_stride = width,
+                               .rows = task->weights,
+                               .columns = task->values + amx_columns_at(parts, origin),
+                               .rows_stride = amx_rows_size(parts, amx_group, steps * amx_inner),
+                               .column_stride = amx_columns_size(parts, task->kv_len),
+                               .row_count = rows,
+                               .column_count = width,
+                               .steps = steps};
+    amx_multiply(&sums, false);
+    struct tensor out = tensor_columns(tensor_rows(job->out, token, rows), (int64_t)head * size, size);
+    for (int64_t i = 0; i < rows; i++) {
+        float *values = task->sums + i * width;
+        for (int64_t d = 0; d < width; d += 16) { // compilers make vectors of a constant number of steps
+            for (int k = 0; k < 16; k++) values[d + k] *= factors[i];
+        }
+        cpu_convert(job->cpu, tensor_row(out, i), out.type, values, ELEMENT_F32, (size_t)size);
+    }
+}
+
+static void attention_amx_run(void *context, int number, int thread) {
+    const struct attention_amx_job *job = context;
+    const struct heads *heads = &job->plan->heads;
+    struct attention_amx_task task = {.span = &job->plan->spans[number / heads->key]};
+    int kv_head = number % heads->key, group = heads->query / heads->key;
+    task.kv_len = attention_span_kv_len(task.span);
+    task.shift = task.span->kv_begin % kv_block;
+    attention_amx_divide(job, &task, (uintptr_t)job->scratch + (size_t)thread * job->scratch_bytes);
+    attention_amx_pack(job, &task, kv_head);
+    for (int head = kv_head * group; head < (kv_head + 1) * group; head++)
+        for (int64_t row = 0; row < task.span->q_len; row += tile_rows)
+            attention_amx_tile(job, &task, row, task.span->q_len - row < tile_rows ? task.span->q_len - row : tile_rows,
+                               head);
+}
+
+status attention_amx(struct cpu_backend *cpu, struct tensor out, struct tensor qkv, float scale,
+                     const struct kv_cache *cache, int layer, const struct attention_plan *plan, struct tensor lse) {
+    struct attention_amx_job job = {.cpu = cpu,
+                                    .out = out,
+                                    .qkv = qkv,
+                                    .lse = lse,
+                                    .scale = scale,
+                                    .cache = cache,
+                                    .layer = layer,
+                                    .parts = qkv.type == ELEMENT_F32 ? cpu->f32_parts : 1,
+                                    .plan = plan};
+    for (size_t i = 0; i < plan->span_count; i++) {
+        int64_t kv_len = attention_span_kv_len(&plan->spans[i]);
+        if (kv_len > job.cache_rows) job.cache_rows = kv_len;
+    }
+    job.columns = (job.cache_rows + kv_block - 1 + amx_block - 1) / amx_block * amx_block;
+    struct attention_amx_task unused;
+    job.scratch_bytes = (attention_amx_divide(&job, &unused, 0) + 4095) / 4096 * 4096;
+    TRY(cpu_scratch(cpu, SCRATCH_ATTENTION, (size_t)pool_threads(cpu->pool) * job.scratch_bytes, &job.scratch));
+    pool_run(cpu->pool, (int)plan->span_count * plan->heads.key, attention_amx_run, &job);
+    return OK;
+}
