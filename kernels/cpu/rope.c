@@ -37,7 +37,7 @@ static void rope_rows(void *context, int64_t first, int64_t end, int thread) {
     const struct tensor *qkv = &job->qkv;
     assert(end - first <= rope_block);
     bool convert = qkv->type != ELEMENT_F32;
-    int size = job->heads.size;
+    int size = job->heads.size, query_size = job->heads.query * size, key_size = job->heads.key * size;
     int32_t slots[rope_block] = {0};
     int64_t stride = convert ? qkv->columns : qkv->stride;
     float *factors = job->scratch + thread * job->scratch_size;
@@ -52,13 +52,15 @@ static void rope_rows(void *context, int64_t first, int64_t end, int thread) {
         for (int head = 0; head < job->heads.query + job->heads.key; head++) {
             job->cpu->simd.rope(row + head * size, cos, sin, size / 2, !job->cache);
         }
-        if (convert) cpu_convert(job->cpu, stored, qkv->type, row, ELEMENT_F32, (size_t)stride);
+        if (convert) cpu_convert(job->cpu, stored, qkv->type, row, ELEMENT_F32, (size_t)(query_size + key_size));
         if (!job->cache) continue;
-        if (convert) cpu_convert(job->cpu, row, ELEMENT_F32, stored, qkv->type, (size_t)stride);
+        if (convert)
+            cpu_convert(job->cpu, row + query_size, ELEMENT_F32, (uint16_t *)stored + query_size, qkv->type,
+                        (size_t)key_size);
         slots[token - first] = *tensor_i32(job->slots, token);
     }
     if (job->cache) {
-        const float *kv = rows + job->heads.query * size;
+        const float *kv = rows + query_size;
         kv_cache_store(job->cache, job->layer, slots, kv, stride, end - first);
     }
 }
