@@ -22,14 +22,14 @@ static status backend_supports_type(struct backend *backend, enum element type) 
     return cpu_supports(cpu_of(backend), type);
 }
 
-// The weights are packed again for each chunk in training. That costs relatively more in bfloat16, whose products are
-// faster and whose rows are half as large.
+// The weights are packed again for each chunk in training. That costs relatively more where products are faster, in
+// bfloat16, whose rows are half as large besides, and in parts.
 static status backend_info_cpu(struct backend *backend, struct backend_info *out) {
-    (void)backend;
+    const bool parts = cpu_of(backend)->f32_parts > 0;
     static_assert(ELEMENT_F32 == 0 && ELEMENT_BF16 == 1, "chunk_rows is indexed by the type of products");
     *out = (struct backend_info){.device = "cpu",
                                  .packs = true,
-                                 .chunk_rows = {[ELEMENT_F32] = 1152, [ELEMENT_BF16] = 4096},
+                                 .chunk_rows = {[ELEMENT_F32] = parts ? 2048 : 1152, [ELEMENT_BF16] = 4096},
                                  .chunk_patches = 2048};
     return OK;
 }
