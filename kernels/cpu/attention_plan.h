@@ -16,7 +16,7 @@ struct attention_plan {
     struct heads heads;
     struct attention_span *spans;
     size_t span_count;
-    bool texts; // no span is causal or has a prefix
+    bool texts;                 // no span is causal or has a prefix
     int64_t rows;               // of the query
     int64_t kv_begin, kv_end;   // the cache rows that the spans name lie in between
     int64_t columns;            // of a row of scores
