@@ -37,7 +37,8 @@ static void rope_rows(void *context, int64_t first, int64_t end, int thread) {
     const struct tensor *qkv = &job->qkv;
     assert(end - first <= rope_block);
     bool convert = qkv->type != ELEMENT_F32;
-    int size = job->heads.size, query_size = job->heads.query * size, key_size = job->heads.key * size;
+    int size = job->heads.size;
+    int64_t query_size = (int64_t)job->heads.query * size, key_size = (int64_t)job->heads.key * size;
     int32_t slots[rope_block] = {0};
     int64_t stride = convert ? qkv->columns : qkv->stride;
     float *factors = job->scratch + thread * job->scratch_size;
