@@ -209,16 +209,20 @@ static void a_server_that_comes_back_is_joined_again(void **state) {
         open_server(&pair, "r", security);
         open_client(&pair, "r", security, keys.public);
         assert_true(until(&pair, pair.client, WIRE_JOINED, &event));
-        const int64_t life = wire_peer_life(pair.peer);
         // A socket that is closed with unread input resets its connection, and its last messages may be lost.
-        assert_true(until(&pair, pair.server, WIRE_JOINED, &event));
-        wire_close(&pair.server);
-        assert_true(until(&pair, pair.client, WIRE_GONE, &event));
-        assert_true(event.orderly);
-        open_server(&pair, "r", security);
-        assert_true(until(&pair, pair.client, WIRE_JOINED, &event));
-        assert_true(event.restarted);
-        assert_int_not_equal(wire_peer_life(pair.peer), life);
+        bool orderly = false;
+        for (int tries = 0; tries < 10 && !orderly; tries++) {
+            const int64_t life = wire_peer_life(pair.peer);
+            assert_true(until(&pair, pair.server, WIRE_JOINED, &event));
+            wire_close(&pair.server);
+            assert_true(until(&pair, pair.client, WIRE_GONE, &event));
+            orderly = event.orderly;
+            open_server(&pair, "r", security);
+            assert_true(until(&pair, pair.client, WIRE_JOINED, &event));
+            assert_true(event.restarted);
+            assert_int_not_equal(wire_peer_life(pair.peer), life);
+        }
+        assert_true(orderly);
         close_pair(&pair);
     }
     wire_security_release(&keys);
