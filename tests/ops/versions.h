@@ -10,7 +10,7 @@ struct version {
     const char *device; // for backend_open
     int threads;
     bool guarded, own_bits;
-    bool products;    // only the suites of products run: it differs from the others in products alone
+    bool products;    // only the suites of products and attention run: it differs from the others there alone
     bool without_amx; // of the CPU
     int f32_parts;    // of the CPU
     enum { CUBLASLT_AS_SET, CUBLASLT_NONE, CUBLASLT_EMULATED } cublaslt; // which one is there
