@@ -98,9 +98,9 @@ check_steps moved 8
 [ "$(weights_of moved)" = "$want" ] || fail "a run that went back trains other weights"
 
 # A second run in the same directory is refused while the first one runs.
-"$bin/caravan" run "$work/p.yaml" --set run="$work/busy" 2>"$work/busy.err" &
+"$bin/caravan" run "$work/p.yaml" --set run="$work/busy" --set source.epochs=50 2>"$work/busy.err" &
 pid=$!
-sleep 1
+wait_for_step busy 1
 expect 64 "another caravan run is using" "$bin/caravan" run "$work/p.yaml" --set run="$work/busy"
 kill -TERM $pid
 wait $pid || fail "a stopped run ends with an error: $(cat "$work/busy.err")"
