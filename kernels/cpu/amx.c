@@ -19,6 +19,7 @@ enum {
     columns_tile = amx_inner * amx_block,
     half_tiles = columns_tile / 2, // of a half of the columns, which are two tiles
     inner_block = 8,               // steps, divided by the parts, whose sums stay in tiles
+    sums_halves = 4,               // halves of blocks, whose sums stay in the first-level cache
     prefetch_steps = 3,            // ahead, of the matrix
     request_permission = 0x1023,   // ARCH_REQ_XCOMP_PERM of arch_prctl
     feature_tile_data = 18,        // XFEATURE_XTILEDATA
@@ -54,7 +55,13 @@ int64_t amx_columns_size(int parts, int64_t inner) {
 }
 
 int64_t amx_columns_at(int parts, int64_t inner) {
-    return inner / amx_inner * (parts == 1 ? columns_tile : parts * half_tiles);
+    return inner / amx_inner * parts * half_tiles;
+}
+
+int64_t amx_pair_at(int parts, int64_t size, int64_t pair, int64_t column) {
+    int64_t tile = column / tile_columns, row = pair % amx_group;
+    return tile / 2 * (size / 2) + pair / amx_group * parts * half_tiles + tile % 2 * (half_tiles / 2) +
+           row * 2 * tile_columns;
 }
 
 // The next part of each element: what is left of it in *x, rounded to bfloat16. Leaves the rest in *x.
@@ -102,12 +109,7 @@ void amx_pack_columns(uint16_t *out, const float *in, const struct amx_columns *
             bool first = tile < columns->tiles && 2 * pair < inner, second = first && 2 * pair + 1 < inner;
             __m512 even = first ? _mm512_loadu_ps(from) : _mm512_setzero_ps();
             __m512 odd = second ? _mm512_loadu_ps(from + columns->row_stride) : _mm512_setzero_ps();
-            uint16_t *to = out;
-            if (parts == 1)
-                to += pair * 2 * amx_block + tile * 2 * tile_columns;
-            else
-                to += tile / 2 * (size / 2) + pair / amx_group * parts * half_tiles + tile % 2 * (half_tiles / 2) +
-                      pair % amx_group * 2 * tile_columns;
+            uint16_t *to = out + amx_pair_at(parts, size, pair, tile * tile_columns);
             for (int part = 0; part < parts; part++) {
                 __m512i low = _mm512_castps_si512(amx_part(&even)), high = _mm512_castps_si512(amx_part(&odd));
                 _mm512_storeu_si512(to + part * half_tiles, _mm512_or_si512(_mm512_srli_epi32(low, 16), high));
@@ -167,55 +169,58 @@ static void amx_configure(int64_t rows) {
 
 #define INLINE_PRODUCT static inline __attribute__((always_inline))
 
-// Adds some steps to out [up to 32, 32 columns]. At each step it fetches `lines` cache lines of the rows that come
-// next, in both groups.
-INLINE_PRODUCT void amx_two_groups(float *out, int64_t out_stride, const uint16_t *rows, int64_t rows_stride,
-                                   const uint16_t *columns, int64_t steps, bool add, int parts, const uint16_t *next,
-                                   int64_t lines) {
-    float *second = out + amx_group * out_stride;
-    int64_t bytes = out_stride * (int64_t)sizeof *out;
-    if (add) {
-        _tile_loadd(0, out, bytes);
-        _tile_loadd(1, out + tile_columns, bytes);
-        _tile_loadd(2, second, bytes);
-        _tile_loadd(3, second + tile_columns, bytes);
-    } else {
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
-    }
+// Adds some steps to out [up to 32, 32 columns] and leaves the sums in the tiles. The sums that stood there before are
+// stored in `before`, if it is not NULL, during the first products, so that the unit does not wait for them. At each
+// step it fetches `lines` cache lines of the rows that come next, in both groups.
+INLINE_PRODUCT void amx_two_groups(float *before, float *out, int64_t out_stride, const uint16_t *rows,
+                                   int64_t rows_stride, const uint16_t *columns, int64_t steps, bool add, int parts,
+                                   const uint16_t *next, int64_t lines) {
+    const int64_t bytes = out_stride * (int64_t)sizeof *out, second = amx_group * out_stride;
+    const int64_t tile_bytes = 4 * tile_columns;
+#define BEGIN(tile, offset)                                                                                            \
+    if (before) _tile_stored(tile, before + (offset), bytes);                                                          \
+    if (add)                                                                                                           \
+        _tile_loadd(tile, out + (offset), bytes);                                                                      \
+    else                                                                                                               \
+        _tile_zero(tile)
 #define LOAD_ROWS(part)                                                                                                \
-    _tile_loadd(4, rows + (part)*rows_tile, 2 * amx_inner);                                                            \
-    _tile_loadd(5, rows + rows_stride + (part)*rows_tile, 2 * amx_inner)
+    _tile_loadd(4, rows + (part)*rows_tile, tile_bytes);                                                               \
+    _tile_loadd(5, rows + rows_stride + (part)*rows_tile, tile_bytes)
+// Columns are read once for 32 rows, and must not push rows and sums out of the first-level cache.
 #define LOAD_COLUMNS(part)                                                                                             \
-    _tile_loadd(6, columns + (part)*half_tiles, row_bytes);                                                            \
-    _tile_loadd(7, columns + (part)*half_tiles + tile_stride, row_bytes)
+    _tile_stream_loadd(6, columns + (part)*half_tiles, tile_bytes);                                                    \
+    _tile_stream_loadd(7, columns + (part)*half_tiles + half_tiles / 2, tile_bytes)
 #define MULTIPLY()                                                                                                     \
     _tile_dpbf16ps(0, 4, 6);                                                                                           \
     _tile_dpbf16ps(1, 4, 7);                                                                                           \
     _tile_dpbf16ps(2, 5, 6);                                                                                           \
     _tile_dpbf16ps(3, 5, 7)
-    const int64_t row_bytes = parts == 1 ? 4 * amx_block : 4 * tile_columns;
-    const int64_t tile_stride = parts == 1 ? 2 * tile_columns : half_tiles / 2,
-                  step_stride = amx_columns_at(parts, amx_inner);
-    for (int64_t step = 0; step < steps; step++, rows += parts * rows_tile, columns += step_stride) {
+    for (int64_t step = 0; step < steps; step++, rows += parts * rows_tile, columns += parts * half_tiles) {
         for (int64_t i = 0; i < lines; i++, next += amx_inner) {
-            _mm_prefetch((const char *)next, _MM_HINT_T0);
-            _mm_prefetch((const char *)(next + rows_stride), _MM_HINT_T0);
+            _mm_prefetch((const char *)next, _MM_HINT_T1);
+            _mm_prefetch((const char *)(next + rows_stride), _MM_HINT_T1);
         }
         LOAD_ROWS(0);
-        if (parts > 2) {
-            LOAD_COLUMNS(2);
+        LOAD_COLUMNS(parts - 1);
+        if (step == 0) {
+            BEGIN(0, 0);
+            _tile_dpbf16ps(0, 4, 6);
+            BEGIN(1, tile_columns);
+            _tile_dpbf16ps(1, 4, 7);
+            BEGIN(2, second);
+            _tile_dpbf16ps(2, 5, 6);
+            BEGIN(3, second + tile_columns);
+            _tile_dpbf16ps(3, 5, 7);
+        } else {
             MULTIPLY();
         }
-        if (parts > 1) {
+        if (parts > 2) {
             LOAD_COLUMNS(1);
             MULTIPLY();
         }
-        LOAD_COLUMNS(0);
-        MULTIPLY();
         if (parts > 1) {
+            LOAD_COLUMNS(0);
+            MULTIPLY();
             LOAD_ROWS(1);
             MULTIPLY();
         }
@@ -227,16 +232,23 @@ INLINE_PRODUCT void amx_two_groups(float *out, int64_t out_stride, const uint16_
             MULTIPLY();
         }
     }
+#undef BEGIN
 #undef LOAD_ROWS
 #undef LOAD_COLUMNS
 #undef MULTIPLY
+}
+
+// Stores the sums that amx_two_groups left in the tiles.
+INLINE_PRODUCT void amx_store(float *out, int64_t out_stride) {
+    int64_t bytes = out_stride * (int64_t)sizeof *out;
+    float *second = out + amx_group * out_stride;
     _tile_stored(0, out, bytes);
     _tile_stored(1, out + tile_columns, bytes);
     _tile_stored(2, second, bytes);
     _tile_stored(3, second + tile_columns, bytes);
 }
 
-// Adds some steps to out [up to 16, 64 columns].
+// out [up to 16, 64 columns] += all steps of a product, or = them if `add` is false.
 INLINE_PRODUCT void amx_one_group(float *out, int64_t out_stride, const uint16_t *rows, const uint16_t *columns,
                                   int64_t half_stride, int64_t steps, bool add, int parts) {
     int64_t bytes = out_stride * (int64_t)sizeof *out;
@@ -251,84 +263,91 @@ INLINE_PRODUCT void amx_one_group(float *out, int64_t out_stride, const uint16_t
         _tile_zero(2);
         _tile_zero(3);
     }
-    const int64_t step_stride = amx_columns_at(parts, amx_inner), row_bytes = 4 * amx_block;
-    for (int64_t step = 0; step < steps; step++, rows += parts * rows_tile, columns += step_stride) {
-        if (parts > 1) {
 #define LOAD_ROWS(part) _tile_loadd(4, rows + (part)*rows_tile, 2 * amx_inner)
 #define LOAD_COLUMN(tile, number, part)                                                                                \
     _tile_loadd(tile, columns + (number) / 2 * half_stride + (part)*half_tiles + (number) % 2 * (half_tiles / 2),      \
                 4 * tile_columns)
 #define COLUMN(number)                                                                                                 \
-    LOAD_ROWS(0);                                                                                                      \
+    if (parts > 1) LOAD_ROWS(0);                                                                                       \
     if (parts > 2) {                                                                                                   \
         LOAD_COLUMN(5, number, 2);                                                                                     \
         _tile_dpbf16ps(number, 4, 5);                                                                                  \
     }                                                                                                                  \
-    LOAD_COLUMN(6, number, 1);                                                                                         \
+    if (parts > 1) {                                                                                                   \
+        LOAD_COLUMN(6, number, 1);                                                                                     \
+        _tile_dpbf16ps(number, 4, 6);                                                                                  \
+    }                                                                                                                  \
     LOAD_COLUMN(7, number, 0);                                                                                         \
-    _tile_dpbf16ps(number, 4, 6);                                                                                      \
     _tile_dpbf16ps(number, 4, 7);                                                                                      \
-    LOAD_ROWS(1);                                                                                                      \
-    _tile_dpbf16ps(number, 4, 7);                                                                                      \
+    if (parts > 1) {                                                                                                   \
+        LOAD_ROWS(1);                                                                                                  \
+        _tile_dpbf16ps(number, 4, 7);                                                                                  \
+    }                                                                                                                  \
     if (parts > 2) {                                                                                                   \
         _tile_dpbf16ps(number, 4, 6);                                                                                  \
         LOAD_ROWS(2);                                                                                                  \
         _tile_dpbf16ps(number, 4, 7);                                                                                  \
     }
-            COLUMN(0);
-            COLUMN(1);
-            COLUMN(2);
-            COLUMN(3);
+    for (int64_t step = 0; step < steps; step++, rows += parts * rows_tile, columns += parts * half_tiles) {
+        // Few rows wait for the matrix. What is fetched beyond its end is not read.
+        for (int i = 0; parts == 1 && i < half_tiles; i += 32) {
+            const uint16_t *ahead = columns + prefetch_steps * half_tiles + i;
+            _mm_prefetch((const char *)ahead, _MM_HINT_T0);
+            _mm_prefetch((const char *)(ahead + half_stride), _MM_HINT_T0);
+        }
+        if (parts == 1) LOAD_ROWS(0);
+        COLUMN(0);
+        COLUMN(1);
+        COLUMN(2);
+        COLUMN(3);
+    }
 #undef LOAD_ROWS
 #undef LOAD_COLUMN
 #undef COLUMN
-            continue;
-        }
-        // Few rows wait for the matrix. What is fetched beyond its end is not read.
-        for (int i = 0; i < columns_tile; i += 32)
-            _mm_prefetch((const char *)(columns + prefetch_steps * columns_tile + i), _MM_HINT_T0);
-        _tile_loadd(4, rows, 2 * amx_inner);
-        _tile_loadd(5, columns, row_bytes);
-        _tile_loadd(6, columns + 2 * tile_columns, row_bytes);
-        _tile_loadd(7, columns + 4 * tile_columns, row_bytes);
-        _tile_dpbf16ps(0, 4, 5);
-        _tile_dpbf16ps(1, 4, 6);
-        _tile_loadd(5, columns + 6 * tile_columns, row_bytes);
-        _tile_dpbf16ps(2, 4, 7);
-        _tile_dpbf16ps(3, 4, 5);
-    }
     _tile_stored(0, out, bytes);
     _tile_stored(1, out + tile_columns, bytes);
     _tile_stored(2, out + 2 * tile_columns, bytes);
     _tile_stored(3, out + 3 * tile_columns, bytes);
 }
 
+// The product of the rows [row, row + 32): a few halves of blocks of columns at a time, and of these some inner
+// elements at a time, whose rows stay in the first-level cache as well.
+INLINE_PRODUCT void amx_multiply_rows(const struct amx_product *product, int64_t row, bool add, int parts) {
+    int64_t stride = product->out_stride, halves = product->column_count / amx_block * 2, block = inner_block / parts;
+    int64_t lines = (parts * amx_group + halves - 1) / halves; // that are fetched for each step of each half
+    const uint16_t *rows = product->rows + row / amx_group * product->rows_stride;
+    const uint16_t *next = rows + 2 * product->rows_stride;
+    float *before = NULL;
+    for (int64_t first = 0; first < halves; first += sums_halves) {
+        int64_t end = first + sums_halves < halves ? first + sums_halves : halves;
+        for (int64_t begin = 0; begin < product->steps; begin += block) {
+            int64_t steps = product->steps - begin < block ? product->steps - begin : block;
+            for (int64_t half = first; half < end; half++, next += steps * lines * amx_inner) {
+                const uint16_t *columns = product->columns + half / 2 * product->column_stride +
+                                          half % 2 * (product->column_stride / 2) + begin * parts * half_tiles;
+                float *out = product->out + row * stride + half * 2 * tile_columns;
+                amx_two_groups(before, out, stride, rows + begin * parts * rows_tile, product->rows_stride, columns,
+                               steps, add || begin > 0, parts, next, lines);
+                before = out;
+            }
+        }
+    }
+    amx_store(before, stride);
+}
+
 INLINE_PRODUCT void amx_multiply_parts(const struct amx_product *product, bool add, int parts) {
-    int64_t half_stride = parts == 1 ? 4 * tile_columns : product->column_stride / 2;
-    int64_t stride = product->out_stride, halves = product->column_count / amx_block * 2;
-    // Few rows wait for the columns, which are read in one go.
-    int64_t block = product->row_count <= amx_group ? product->steps : inner_block / parts;
-    int64_t lines = (parts * amx_group + halves - 1) / halves; // for each step of each half of a block of columns
     for (int64_t row = 0; row < product->row_count; row += 2 * amx_group) {
         int64_t left = product->row_count - row;
         if (row == 0 || left < 2 * amx_group) amx_configure(left < 2 * amx_group ? left : 2 * amx_group);
-        for (int64_t begin = 0; begin < product->steps; begin += block) {
-            int64_t steps = product->steps - begin < block ? product->steps - begin : block;
-            const uint16_t *first_rows = product->rows + row / amx_group * product->rows_stride;
-            const uint16_t *rows = first_rows + begin * parts * rows_tile;
-            const uint16_t *next = begin + block < product->steps ? rows + block * parts * rows_tile
-                                                                  : first_rows + 2 * product->rows_stride;
-            for (int64_t half = 0; half < halves; half++, next += steps * lines * amx_inner) {
-                const uint16_t *columns = product->columns + half / 2 * product->column_stride +
-                                          half % 2 * half_stride + amx_columns_at(parts, begin * amx_inner);
-                float *out = product->out + row * stride + half * 2 * tile_columns;
-                if (left > amx_group)
-                    amx_two_groups(out, stride, rows, product->rows_stride, columns, steps, add || begin > 0, parts,
-                                   next, lines);
-                else if (half % 2 == 0)
-                    amx_one_group(out, stride, rows, columns, half_stride, steps, add || begin > 0, parts);
-            }
+        if (left > amx_group) {
+            amx_multiply_rows(product, row, add, parts);
+            continue;
         }
+        const uint16_t *rows = product->rows + row / amx_group * product->rows_stride;
+        for (int64_t block = 0; block < product->column_count / amx_block; block++)
+            amx_one_group(product->out + row * product->out_stride + block * amx_block, product->out_stride, rows,
+                          product->columns + block * product->column_stride, product->column_stride / 2, product->steps,
+                          add, parts);
     }
     _tile_release();
 }
@@ -370,6 +389,11 @@ void amx_pack_softmax(uint16_t *out, const float *scores, struct amx_softmax *so
 
 int64_t amx_columns_at(int parts, int64_t inner) {
     (void)parts, (void)inner;
+    abort();
+}
+
+int64_t amx_pair_at(int parts, int64_t size, int64_t pair, int64_t column) {
+    (void)parts, (void)size, (void)pair, (void)column;
     abort();
 }
 

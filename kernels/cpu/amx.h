@@ -46,13 +46,16 @@ struct amx_softmax {
 // are readable up to the end of the last step.
 void amx_pack_softmax(uint16_t *out, const float *scores, struct amx_softmax *softmax, int parts, int64_t steps);
 
-// Elements of a block of 64 packed columns. Of one part: steps; in them 16 pairs of inner elements; in them the
-// columns, as in gemm.h. Of several parts: two halves of 32 columns; in them steps; in them, for each part, two tiles
+// Elements of a block of 64 packed columns: two halves of 32 columns; in them steps; in them, for each part, two tiles
 // of 16 pairs of inner elements; in them 16 columns.
 int64_t amx_columns_size(int parts, int64_t inner);
 
 // Where the inner element `inner`, a multiple of 32, begins in such a block.
 int64_t amx_columns_at(int parts, int64_t inner);
+
+// Where the pair `pair` of inner elements and sixteen columns from `column` on are in such a block, which has `size`
+// elements: the first part of them.
+int64_t amx_pair_at(int parts, int64_t size, int64_t pair, int64_t column);
 
 // Where a block of float32 columns is: element (inner i, column c) at i * row_stride + c / 16 * tile_stride + c % 16.
 struct amx_columns {

@@ -48,6 +48,20 @@ void *packed_at(const struct cpu_backend *cpu, const struct packed_matrix *matri
     return (char *)matrix->data + (size_t)(column / packed_block) * gemm_block_bytes(cpu, matrix->type, matrix->inner);
 }
 
+// Writes `count` pairs of inner elements of a block of bfloat16, from `pair` on, which are in `words` [count, 64].
+static void gemm_pack_pairs(const struct pack_job *job, uint32_t *block, const uint32_t *words, int64_t pair,
+                            int64_t count) {
+    if (!job->cpu->amx) {
+        memcpy(block + pair * packed_block, words, (size_t)(count * packed_block) * sizeof *words);
+        return;
+    }
+    int64_t size = amx_columns_size(1, job->out->inner);
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t column = 0; column < packed_block; column += 16)
+            memcpy((uint16_t *)block + amx_pair_at(1, size, pair + i, column), words + i * packed_block + column,
+                   16 * sizeof *words);
+}
+
 // Packs part after part of each block of outputs. Pairs of bfloat16 are transposed as words of four bytes, like
 // float32; they are copied to `part` first, with a zero after an odd count. bfloat16 without pairs is transposed
 // element by element.
@@ -56,13 +70,14 @@ static void gemm_pack_rows_task(void *context, int64_t first, int64_t end, int t
     const struct pack_job *job = context;
     const struct simd *simd = &job->cpu->simd;
     enum element type = job->out->type;
-    uint32_t part[packed_block * part_inner / 2] = {0};
+    uint32_t part[packed_block * part_inner / 2] = {0}, pairs[packed_block * part_inner / 2];
     uint16_t *halves = (uint16_t *)part;
     int64_t inner = job->out->inner;
     for (int64_t row = first * packed_block; row < end * packed_block; row += packed_block) {
         int64_t rows = gemm_min(job->out->outputs - row, packed_block);
         uint32_t *words = packed_at(job->cpu, job->out, row);
         if (rows < packed_block || inner % job->layout->unit) memset(words, 0, gemm_block_bytes(job->cpu, type, inner));
+        if (rows < packed_block) memset(pairs, 0, sizeof pairs);
         for (int64_t at = 0; at < inner; at += part_inner) {
             int64_t count = gemm_min(inner - at, part_inner);
             if (type == ELEMENT_F32) {
@@ -76,8 +91,8 @@ static void gemm_pack_rows_task(void *context, int64_t first, int64_t end, int t
                 if (count & 1) out[count] = 0;
             }
             if (job->layout->pair == 2) {
-                simd->transpose(words + at / 2 * packed_block, packed_block, part, part_inner / 2, rows,
-                                (count + 1) / 2);
+                simd->transpose(pairs, packed_block, part, part_inner / 2, rows, (count + 1) / 2);
+                gemm_pack_pairs(job, words, pairs, at / 2, (count + 1) / 2);
             } else {
                 uint16_t *out = (uint16_t *)words + at * packed_block;
                 for (int64_t i = 0; i < rows * count; i++)
@@ -106,20 +121,20 @@ static void gemm_pack_columns_task(void *context, int64_t first, int64_t end, in
     size_t row_bytes = packed_block * element_size(job->out->type);
     for (int64_t column = first * packed_block; column < end * packed_block; column += packed_block) {
         char *block = packed_at(job->cpu, job->out, column);
-        int64_t columns = gemm_min(job->out->outputs - column, packed_block), row = 0;
-        for (; row < job->matrix.rows; row += job->layout->pair) {
-            void *out = block + (size_t)row * row_bytes;
+        int64_t columns = gemm_min(job->out->outputs - column, packed_block);
+        int64_t rows = (int64_t)(gemm_block_bytes(job->cpu, job->out->type, job->out->inner) / row_bytes);
+        for (int64_t row = 0; row < rows; row += job->layout->pair) {
             if (job->layout->pair == 1) {
-                gemm_pack_read_columns(job, out, row, column, columns);
+                gemm_pack_read_columns(job, block + (size_t)row * row_bytes, row, column, columns);
             } else {
                 uint16_t even[packed_block], odd[packed_block];
+                uint32_t pairs[packed_block];
                 gemm_pack_read_columns(job, even, row, column, columns);
                 gemm_pack_read_columns(job, odd, row + 1, column, columns);
-                job->cpu->simd.interleave(out, even, odd, packed_block);
+                job->cpu->simd.interleave((uint16_t *)pairs, even, odd, packed_block);
+                gemm_pack_pairs(job, (uint32_t *)block, pairs, row / 2, 1);
             }
         }
-        size_t done = (size_t)row * row_bytes;
-        memset(block + done, 0, gemm_block_bytes(job->cpu, job->out->type, job->out->inner) - done);
     }
 }
 

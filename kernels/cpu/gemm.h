@@ -13,8 +13,8 @@
 enum { gemm_tile_rows = 128, gemm_tile_columns = packed_columns_most };
 
 // A matrix of inner x outputs, packed: blocks of 64 outputs, one after the other. A block holds, inner by inner (for
-// bfloat16 in pairs of inner), the 64 outputs, with zeros past the end of the matrix. Where cpu->f32_parts, those of
-// float32 are packed as in amx.h.
+// bfloat16 in pairs of inner), the 64 outputs, with zeros past the end of the matrix. What gemm_run_amx multiplies is
+// packed as in amx.h.
 struct packed_matrix {
     enum element type;
     int64_t outputs, inner;
