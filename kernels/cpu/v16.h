@@ -87,10 +87,6 @@ V16 v16 v16_add_exponent(v16 x, v16 bits) {
     return _mm512_castsi512_ps(
         _mm512_add_epi32(_mm512_castps_si512(x), _mm512_slli_epi32(_mm512_castps_si512(bits), 23)));
 }
-V16 v16 v16_copysign(v16 x, v16 sign) {
-    return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(_mm512_set1_epi32((int)0x80000000), _mm512_castps_si512(sign),
-                                                         _mm512_castps_si512(x), 0xca));
-}
 V16 v16 v16_load_bf16(const uint16_t *p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p)), 16));
 }
@@ -177,11 +173,6 @@ V16 __m256 v16_half_add_exponent(__m256 x, __m256 bits) {
 }
 V16 v16 v16_add_exponent(v16 a, v16 b) {
     return V16_BOTH(v16_half_add_exponent);
-}
-V16 v16 v16_copysign(v16 x, v16 sign) {
-    const __m256 bit = _mm256_set1_ps(-0.0f);
-    return (v16){_mm256_or_ps(_mm256_andnot_ps(bit, x.low), _mm256_and_ps(bit, sign.low)),
-                 _mm256_or_ps(_mm256_andnot_ps(bit, x.high), _mm256_and_ps(bit, sign.high))};
 }
 V16 __m256 v16_half_load_bf16(const uint16_t *p) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p)), 16));
@@ -284,9 +275,6 @@ V16 v16 v16_mask_first(int64_t n, v16 x, v16 y) {
 V16 v16 v16_add_exponent(v16 x, v16 bits) {
     V16_EACH(v16_float(v16_bits(x.lane[i]) + (v16_bits(bits.lane[i]) << 23)));
 }
-V16 v16 v16_copysign(v16 x, v16 sign) {
-    V16_EACH(copysignf(x.lane[i], sign.lane[i]));
-}
 V16 v16 v16_load_bf16(const uint16_t *p) {
     V16_EACH(v16_float((uint32_t)p[i] << 16));
 }
@@ -326,7 +314,6 @@ static_assert(sizeof(float) == sizeof(uint32_t), "a lane's bits are read as 32-b
 //   v16_cmp_ge(a, b)           a bit for each lane: a >= b
 //   v16_mask_first(n, x, y)    the first n lanes of x, the remaining lanes of y
 //   v16_add_exponent(x, bits)  the integer in the low 9 bits of `bits` added to the exponent of x
-//   v16_copysign(x, sign)      |x| with the sign of `sign`
 //   v16_round_bf16(x)          x rounded to bfloat16
 //   v16_reduce_add(x)          the sum of all lanes: lanes i and i + 8 are added first, then i and i + 4, and so on
 

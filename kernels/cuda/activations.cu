@@ -50,11 +50,6 @@ template <int layout> __global__ void __launch_bounds__(row_threads, 8) swiglu_g
     }
 }
 
-// The standard normal's cumulative distribution function Phi(x).
-DEVICE float activation_normal_cdf(float x) {
-    return mul_rn(0.5f, add_rn(1.0f, erf_f32(mul_rn(x, 0x1.6a09e6p-1f))));
-}
-
 template <int layout> __global__ void __launch_bounds__(row_threads, 8) gelu_kernel(struct activation_args a) {
     int64_t i = grid_unit() * octet;
     if (i >= a.columns) return;
@@ -62,7 +57,7 @@ template <int layout> __global__ void __launch_bounds__(row_threads, 8) gelu_ker
         float x[octet];
         octet_load<layout>(x, a.in, row, i, a.columns);
 #pragma unroll
-        for (int e = 0; e < octet; e++) x[e] = mul_rn(x[e], activation_normal_cdf(x[e]));
+        for (int e = 0; e < octet; e++) x[e] = mul_rn(x[e], normal_cdf_f32(x[e]));
         octet_store<layout>(a.out, row, i, a.columns, x);
     }
 }
@@ -82,7 +77,7 @@ template <int layout> __global__ void __launch_bounds__(row_threads, 8) gelu_gra
         octet_load<layout>(grad, a.grad_out, row, i, a.columns);
 #pragma unroll
         for (int e = 0; e < octet; e++)
-            grad[e] = mul_rn(grad[e], activation_gelu_derivative(x[e], activation_normal_cdf(x[e])));
+            grad[e] = mul_rn(grad[e], activation_gelu_derivative(x[e], normal_cdf_f32(x[e])));
         octet_store<layout>(a.grad_in, row, i, a.columns, grad);
     }
 }
@@ -95,7 +90,7 @@ template <int layout> __global__ void __launch_bounds__(row_threads, 8) geglu_ke
         octet_load<layout>(x, a.in, row, i, a.columns);
         octet_load<layout>(up, a.up, row, i, a.columns);
 #pragma unroll
-        for (int e = 0; e < octet; e++) x[e] = mul_rn(mul_rn(x[e], activation_normal_cdf(x[e])), up[e]);
+        for (int e = 0; e < octet; e++) x[e] = mul_rn(mul_rn(x[e], normal_cdf_f32(x[e])), up[e]);
         octet_store<layout>(a.out, row, i, a.columns, x);
     }
 }
@@ -110,7 +105,7 @@ template <int layout> __global__ void __launch_bounds__(row_threads, 8) geglu_gr
         octet_load<layout>(grad, a.grad_out, row, i, a.columns);
 #pragma unroll
         for (int e = 0; e < octet; e++) {
-            float cdf = activation_normal_cdf(x[e]), gelu = mul_rn(x[e], cdf);
+            float cdf = normal_cdf_f32(x[e]), gelu = mul_rn(x[e], cdf);
             x[e] = mul_rn(mul_rn(grad[e], up[e]), activation_gelu_derivative(x[e], cdf));
             up[e] = mul_rn(grad[e], gelu);
         }

@@ -1,4 +1,4 @@
-// exp, erf and sigmoid of float32 on the device, and random bits, in the same steps as the CPU's
+// exp, the normal distribution and sigmoid of float32 on the device, and random bits, in the same steps as the CPU's
 // (kernels/cpu/v16_math.h).
 //
 // Every step is one operation that IEEE 754 rounds. So a GPU, the emulator and the CPU give the same bits, whatever
@@ -26,29 +26,19 @@ DEVICE float exp_f32(float x) {
     return x < 88.0f ? sum : add_rn(x, f32_from_bits(0x7f800000));
 }
 
-// erf(x) with an absolute error below 1.2e-7: x + x P(x^2) up to |x| = 1, 1 - exp(Q(|x|)) above.
-DEVICE float erf_f32(float x) {
-    float magnitude = fabsf(x);
-    if (magnitude < 1.0f) {
-        float square = mul_rn(x, x), sum = 7.889119534620903e-05f;
-        sum = fma_rn(sum, square, -0.0008020841280728663f);
-        sum = fma_rn(sum, square, 0.00518953533945285f);
-        sum = fma_rn(sum, square, -0.026854444591896613f);
-        sum = fma_rn(sum, square, 0.11283600176229562f);
-        sum = fma_rn(sum, square, -0.37612627135905996f);
-        sum = fma_rn(sum, square, 0.12837916591337528f);
-        return fma_rn(sum, x, x);
-    }
-    float clamped = 4.0f < magnitude ? 4.0f : magnitude; // erf(4) rounds to 1; NaN stays
-    float sum = -2.168684992703588e-05f;
-    sum = fma_rn(sum, clamped, 0.00044133637680463585f);
-    sum = fma_rn(sum, clamped, -0.0042045618727046645f);
-    sum = fma_rn(sum, clamped, 0.02520825673535758f);
-    sum = fma_rn(sum, clamped, -0.10841857733093149f);
-    sum = fma_rn(sum, clamped, -0.6332198930885701f);
-    sum = fma_rn(sum, clamped, -1.1295784242654119f);
-    sum = fma_rn(sum, clamped, 0.00018804022941786708f);
-    return copysignf(add_rn(1.0f, -exp_f32(sum)), x);
+// The standard normal's cumulative distribution function Phi(x) with an absolute error below 7e-8: exp(P(|x|)) for
+// negative x, 1 minus it for others.
+DEVICE float normal_cdf_f32(float x) {
+    float magnitude = fabsf(x), sum = -1.5775102610859904e-06f;
+    sum = fma_rn(sum, magnitude, 2.2851636458653957e-05f);
+    sum = fma_rn(sum, magnitude, -0.00010901708446908742f);
+    sum = fma_rn(sum, magnitude, -0.00014034839114174247f);
+    sum = fma_rn(sum, magnitude, 0.004951000213623047f);
+    sum = fma_rn(sum, magnitude, -0.03642241656780243f);
+    sum = fma_rn(sum, magnitude, -0.3182883858680725f);
+    sum = fma_rn(sum, magnitude, -0.7978865504264832f);
+    float tail = exp_f32(fma_rn(sum, magnitude, -0.6931471228599548f));
+    return x < 0 ? tail : add_rn(1.0f, -tail);
 }
 
 // 1 / (1 + exp(-x)).
