@@ -118,19 +118,21 @@ void amx_pack_columns(uint16_t *out, const float *in, const struct amx_columns *
     }
 }
 
-// exp((scores - max) * scale) of sixteen columns; 0 for those before `first` and from `end` on.
-static __m512 amx_exp(const float *scores, const struct amx_softmax *softmax, int64_t first, int64_t end) {
-    __m512 p = v16_exp(v16_mul(v16_sub(v16_load(scores), v16_set1(softmax->max)), v16_set1(softmax->scale)));
-    p = v16_mask_first(end, p, v16_set1(0));
-    return v16_mask_first(first, v16_set1(0), p);
+// exp((scores - max) * scale) of sixteen columns.
+V16 __m512 amx_exp(const float *scores, const struct amx_softmax *softmax) {
+    return v16_exp(v16_mul(v16_sub(v16_load(scores), v16_set1(softmax->max)), v16_set1(softmax->scale)));
 }
 
 void amx_pack_softmax(uint16_t *out, const float *scores, struct amx_softmax *softmax, int parts, int64_t steps) {
     __m512 sums = v16_set1(0);
     for (int64_t step = 0; step < steps; step++, out += parts * rows_tile, scores += amx_inner) {
         int64_t first = softmax->first - step * amx_inner, end = softmax->end - step * amx_inner;
-        __m512 low = amx_exp(scores, softmax, first, end);
-        __m512 high = amx_exp(scores + tile_columns, softmax, first - tile_columns, end - tile_columns);
+        __m512 low = amx_exp(scores, softmax), high = amx_exp(scores + tile_columns, softmax);
+        if (first > 0 || end < amx_inner) { // 0 for what the row does not see
+            low = v16_mask_first(first, v16_set1(0), v16_mask_first(end, low, v16_set1(0)));
+            high = v16_mask_first(first - tile_columns, v16_set1(0),
+                                  v16_mask_first(end - tile_columns, high, v16_set1(0)));
+        }
         sums = v16_add(v16_add(sums, low), high);
         for (int part = 0; part < parts; part++) {
             __m512 low_part = amx_part(&low), high_part = amx_part(&high);
