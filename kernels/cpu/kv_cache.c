@@ -48,19 +48,31 @@ float *kv_cache_values(const struct kv_cache *cache, int layer, int kv_head) {
     return values + (layer * cache->heads.key + kv_head) * cache->rows * cache->width;
 }
 
+// Whether the rows fill a block, in its order.
+static bool kv_cache_fills_block(const int32_t *slots, int64_t count) {
+    if (count != kv_block || slots[0] < 0 || slots[0] % kv_block) return false;
+    for (int i = 1; i < kv_block; i++)
+        if (slots[i] != slots[0] + i) return false;
+    return true;
+}
+
 // The loop over heads is outside, so that a block of keys stays in the first-level cache while its rows are filled.
-void kv_cache_store(const struct kv_cache *cache, int layer, const int32_t *slots, const float *kv, int64_t stride,
-                    int64_t count) {
-    int size = cache->heads.size;
+void kv_cache_store(const struct cpu_backend *cpu, const struct kv_cache *cache, int layer, const int32_t *slots,
+                    const float *kv, int64_t stride, int64_t count) {
+    const int size = cache->heads.size, width = cache->width;
+    const bool block = kv_cache_fills_block(slots, count);
+    for (int64_t i = 0; i < count; i++) assert(slots[i] >= -1 && slots[i] < cache->rows);
     for (int head = 0; head < cache->heads.key; head++) {
         float *head_keys = kv_cache_keys(cache, layer, head), *head_values = kv_cache_values(cache, layer, head);
+        const float *keys = kv + head * size, *values = keys + cache->heads.key * size;
+        if (block)
+            cpu->simd.transpose((uint32_t *)(head_keys + (int64_t)slots[0] * size), kv_block, (const uint32_t *)keys,
+                                stride, kv_block, size);
         for (int64_t i = 0; i < count; i++) {
-            assert(slots[i] >= -1 && slots[i] < cache->rows);
             if (slots[i] < 0) continue;
-            const float *key = kv + i * stride + head * size, *value = key + cache->heads.key * size;
             float *column = head_keys + slots[i] / kv_block * kv_block * size + slots[i] % kv_block;
-            for (int d = 0; d < size; d++) column[d * kv_block] = key[d];
-            memcpy(head_values + slots[i] * cache->width, value, (size_t)size * sizeof *value);
+            for (int d = 0; d < size && !block; d++) column[d * kv_block] = keys[i * stride + d];
+            memcpy(head_values + (int64_t)slots[i] * width, values + i * stride, (size_t)size * sizeof *values);
         }
     }
 }
@@ -80,7 +92,7 @@ static void kv_cache_task(void *context, int64_t first, int64_t end, int thread)
     assert(end - first <= kv_block);
     for (int64_t row = first; row < end; row++) slots[row - first] = *tensor_i32(job->slots, row);
     if (kv->type == ELEMENT_F32) {
-        kv_cache_store(job->cache, job->layer, slots, tensor_f32(*kv, first), kv->stride, end - first);
+        kv_cache_store(job->cpu, job->cache, job->layer, slots, tensor_f32(*kv, first), kv->stride, end - first);
         return;
     }
     float *rows = job->scratch + thread * kv_block * kv->columns;
@@ -88,7 +100,7 @@ static void kv_cache_task(void *context, int64_t first, int64_t end, int thread)
         cpu_convert(job->cpu, rows + (row - first) * kv->columns, ELEMENT_F32, tensor_row(*kv, row), kv->type,
                     (size_t)kv->columns);
     }
-    kv_cache_store(job->cache, job->layer, slots, rows, kv->columns, end - first);
+    kv_cache_store(job->cpu, job->cache, job->layer, slots, rows, kv->columns, end - first);
 }
 
 status cpu_kv_cache_write(struct backend *backend, struct tensor qkv, struct heads heads, struct kv_cache *cache,

@@ -8,6 +8,8 @@
 
 #include "kernels/ops.h"
 
+struct cpu_backend;
+
 enum { kv_block = 16 }; // rows in a block of keys
 
 struct kv_cache {
@@ -31,8 +33,8 @@ float *kv_cache_values(const struct kv_cache *cache, int layer, int kv_head);
 
 // Stores `count` tokens in the rows slots[0..count) of all key/value heads of a layer. Token i is at
 // kv[i * stride]: K heads of keys, then K heads of values, D floats each. A token with the slot -1 is not stored.
-void kv_cache_store(const struct kv_cache *cache, int layer, const int32_t *slots, const float *kv, int64_t stride,
-                    int64_t count);
+void kv_cache_store(const struct cpu_backend *cpu, const struct kv_cache *cache, int layer, const int32_t *slots,
+                    const float *kv, int64_t stride, int64_t count);
 
 // Whether `layer` exists and the cache was made for these heads.
 bool kv_cache_fits(const struct kv_cache *cache, int layer, struct heads heads);

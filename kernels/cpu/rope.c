@@ -62,7 +62,7 @@ static void rope_rows(void *context, int64_t first, int64_t end, int thread) {
     }
     if (job->cache) {
         const float *kv = rows + query_size;
-        kv_cache_store(job->cache, job->layer, slots, kv, stride, end - first);
+        kv_cache_store(job->cpu, job->cache, job->layer, slots, kv, stride, end - first);
     }
 }
 
