@@ -6,8 +6,8 @@
 #include "kernels/cpu/gemm.h"
 
 enum {
-    chunk_rows = 6144,       // rows that are packed at a time
-    columns_bytes = 1 << 20, // of the columns that stay in the second-level cache
+    chunk_rows = 6144,         // rows that are packed at a time
+    columns_bytes = 768 << 10, // of the columns that stay in the second-level cache
     columns_most = 256,
     columns_least = 128,   // that should have the whole inner length there;
     inner_most = 1344,     // otherwise so much of it is added up at a time
