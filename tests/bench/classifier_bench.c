@@ -1,6 +1,7 @@
 // Times a classifier of ModernBERT-large's shape: classifier_bench DIR float32|bfloat16 [THREADS]. 8 texts of 700
-// random tokens are scored. Prints one line: precision, seconds, tokens a second, the process's peak memory, processor
-// seconds, and the share of the processor's peak of float32 multiplications and additions, measured before and after.
+// random tokens are scored, after a first time that warms up. Prints one line: precision, seconds, tokens a second, the
+// process's peak memory, processor seconds, and the share of the processor's peak of float32 multiplications and
+// additions, measured before and after.
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -76,7 +77,7 @@ static status bench_run(const char *dir, const char *precision, int threads, str
         texts[i] = (struct classifier_text){tokens[i], TOKENS};
     }
     struct bench_time least = {1e30, 1e30}, peak = least;
-    status result = classifier_score(classifier, texts, 1, probabilities); // warms up
+    status result = classifier_score(classifier, texts, TEXTS, probabilities); // warms up
     bench_peak(pool, &peak);
     struct bench_time began = bench_now();
     if (result == OK) result = classifier_score(classifier, texts, TEXTS, probabilities);
