@@ -179,12 +179,12 @@ INLINE_PRODUCT void amx_two_groups(float *before, float *out, int64_t out_stride
                                    const uint16_t *next, int64_t lines) {
     const int64_t bytes = out_stride * (int64_t)sizeof *out, second = amx_group * out_stride;
     const int64_t tile_bytes = 4 * tile_columns;
-#define BEGIN(tile, offset)                                                                                            \
-    if (before) _tile_stored(tile, before + (offset), bytes);                                                          \
-    if (add)                                                                                                           \
-        _tile_loadd(tile, out + (offset), bytes);                                                                      \
-    else                                                                                                               \
-        _tile_zero(tile)
+// The first product of a step.
+#define BEGIN(tile, offset, rows, columns)                                                                             \
+    if (step == 0 && before) _tile_stored(tile, before + (offset), bytes);                                             \
+    if (step == 0 && add) _tile_loadd(tile, out + (offset), bytes);                                                    \
+    if (step == 0 && !add) _tile_zero(tile);                                                                           \
+    _tile_dpbf16ps(tile, rows, columns)
 #define LOAD_ROWS(part)                                                                                                \
     _tile_loadd(4, rows + (part)*rows_tile, tile_bytes);                                                               \
     _tile_loadd(5, rows + rows_stride + (part)*rows_tile, tile_bytes)
@@ -204,18 +204,10 @@ INLINE_PRODUCT void amx_two_groups(float *before, float *out, int64_t out_stride
         }
         LOAD_ROWS(0);
         LOAD_COLUMNS(parts - 1);
-        if (step == 0) {
-            BEGIN(0, 0);
-            _tile_dpbf16ps(0, 4, 6);
-            BEGIN(1, tile_columns);
-            _tile_dpbf16ps(1, 4, 7);
-            BEGIN(2, second);
-            _tile_dpbf16ps(2, 5, 6);
-            BEGIN(3, second + tile_columns);
-            _tile_dpbf16ps(3, 5, 7);
-        } else {
-            MULTIPLY();
-        }
+        BEGIN(0, 0, 4, 6);
+        BEGIN(1, tile_columns, 4, 7);
+        BEGIN(2, second, 5, 6);
+        BEGIN(3, second + tile_columns, 5, 7);
         if (parts > 2) {
             LOAD_COLUMNS(1);
             MULTIPLY();
