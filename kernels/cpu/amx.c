@@ -179,7 +179,7 @@ INLINE_PRODUCT void amx_two_groups(float *before, float *out, int64_t out_stride
                                    const uint16_t *next, int64_t lines) {
     const int64_t bytes = out_stride * (int64_t)sizeof *out, second = amx_group * out_stride;
     const int64_t tile_bytes = 4 * tile_columns;
-// The first product of a step.
+// The first product of a step. In the first step the tile passes from the sums before to the new ones.
 #define BEGIN(tile, offset, rows, columns)                                                                             \
     if (step == 0 && before) _tile_stored(tile, before + (offset), bytes);                                             \
     if (step == 0 && add) _tile_loadd(tile, out + (offset), bytes);                                                    \

@@ -71,7 +71,8 @@ void kv_cache_store(const struct cpu_backend *cpu, const struct kv_cache *cache,
         for (int64_t i = 0; i < count; i++) {
             if (slots[i] < 0) continue;
             float *column = head_keys + slots[i] / kv_block * kv_block * size + slots[i] % kv_block;
-            for (int d = 0; d < size && !block; d++) column[d * kv_block] = keys[i * stride + d];
+            if (!block)
+                for (int d = 0; d < size; d++) column[d * kv_block] = keys[i * stride + d];
             memcpy(head_values + (int64_t)slots[i] * width, values + i * stride, (size_t)size * sizeof *values);
         }
     }

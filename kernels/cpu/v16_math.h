@@ -31,7 +31,7 @@ V16 v16 v16_exp(v16 x) {
     return v16_select_lt(x, v16_set1(88), v16_exp_bounded(x), v16_add(x, v16_set1(INFINITY)));
 }
 
-// The standard normal's cumulative distribution function Phi(x) with an absolute error below 7e-8: exp(P(|x|)) for
+// The standard normal's cumulative distribution function Phi(x) with an absolute error below 1e-7: exp(P(|x|)) for
 // negative x, 1 minus it for others. Anything for NaN.
 V16 v16 v16_normal_cdf(v16 x) {
     v16 magnitude = v16_abs(x);

@@ -26,7 +26,7 @@ DEVICE float exp_f32(float x) {
     return x < 88.0f ? sum : add_rn(x, f32_from_bits(0x7f800000));
 }
 
-// The standard normal's cumulative distribution function Phi(x) with an absolute error below 7e-8: exp(P(|x|)) for
+// The standard normal's cumulative distribution function Phi(x) with an absolute error below 1e-7: exp(P(|x|)) for
 // negative x, 1 minus it for others.
 DEVICE float normal_cdf_f32(float x) {
     float magnitude = fabsf(x), sum = -1.5775102610859904e-06f;

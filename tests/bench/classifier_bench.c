@@ -1,5 +1,5 @@
 // Times a classifier of ModernBERT-large's shape: classifier_bench DIR float32|bfloat16 [THREADS]. 8 texts of 700
-// random tokens are scored, after a first time that warms up. Prints one line: precision, seconds, tokens a second, the
+// random tokens are scored, after a pass that warms up. Prints one line: precision, seconds, tokens a second, the
 // process's peak memory, processor seconds, and the share of the processor's peak of float32 multiplications and
 // additions, measured before and after.
 #include <stdio.h>

@@ -153,6 +153,28 @@ static void activations_check_exp(struct harness *h) {
     }
 }
 
+// Phi, by gelu: its error is below 1e-7, and the product is rounded once. gelu of NaN, and of negative infinity, is
+// NaN.
+static void activations_check_phi(struct harness *h) {
+    enum { count = 20011 };
+    harness_case(h, "Phi");
+    struct tensor x = harness_dense(h, ELEMENT_F32, 1, count, FILL_NORMAL, 3);
+    struct tensor y = harness_dense(h, ELEMENT_F32, 1, count, FILL_ZERO, 0);
+    float *in = harness_values(h, x);
+    memcpy(in, (float[]){0, -0.0f, 1e-30f, 0.35f, -13, 13, -1e30f, 1e30f, INFINITY, -INFINITY, NAN}, 11 * sizeof *in);
+    harness_set(h, x, in);
+    harness_ok(h, h->ops->gelu(h->backend, y, x));
+    harness_same(h, "gelu", y);
+    const float *out = harness_values(h, y);
+    for (int i = 0; i < count; i++) {
+        double want = in[i] * activations_phi(in[i]), bound = 1e-7 * fabs((double)in[i]) + 0x1p-24 * fabs(want);
+        bool good = isfinite(want) ? fabs(out[i] - want) <= bound
+                    : isnan(want)  ? isnan(out[i])
+                                   : (double)out[i] == want;
+        harness_hold(h, good, "gelu(%.9g) = %.9g, not %.9g", (double)in[i], (double)out[i], want);
+    }
+}
+
 static void activations_check(struct harness *h) {
     for (int i = 0; i < 25; i++) {
         activations_check_swiglu(h);
@@ -161,6 +183,7 @@ static void activations_check(struct harness *h) {
         activations_check_quick_gelu(h);
     }
     activations_check_refusals(h);
+    activations_check_phi(h);
     if (h->cpu) activations_check_exp(h);
 }
 
