@@ -37,21 +37,20 @@ static struct string consistency_option_of(struct string answer, const struct st
     return index < options->count && options->data[index].data ? options->data[index] : answer;
 }
 
-// Appends the template with the first {answer} and the first {option} replaced.
+// Appends the template with every {answer} and {option} replaced. What was put in is not looked at again.
 static status consistency_fill(struct buf *out, struct string template, struct string answer, struct string option) {
-    size_t at_answer = string_find(template, consistency_answer, 0);
-    size_t at_option = string_find(template, consistency_option, 0);
     size_t from = 0;
-    while (at_answer != SIZE_MAX || at_option != SIZE_MAX) {
+    for (;;) {
+        const size_t at_answer = string_find(template, consistency_answer, from);
+        const size_t at_option = string_find(template, consistency_option, from);
         const bool is_answer = at_answer < at_option;
-        size_t *at = is_answer ? &at_answer : &at_option;
+        const size_t at = is_answer ? at_answer : at_option;
+        if (at == SIZE_MAX) return buf_append(out, template.data + from, template.size - from);
         const struct string value = is_answer ? answer : option;
-        TRY(buf_append(out, template.data + from, *at - from));
+        TRY(buf_append(out, template.data + from, at - from));
         TRY(buf_append(out, value.data, value.size));
-        from = *at + strlen(is_answer ? consistency_answer : consistency_option);
-        *at = SIZE_MAX;
+        from = at + strlen(is_answer ? consistency_answer : consistency_option);
     }
-    return buf_append(out, template.data + from, template.size - from);
 }
 
 status consistency_pair_make(struct consistency_pair *pair, struct arena *memory, const struct group *group, size_t i,

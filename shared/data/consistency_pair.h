@@ -24,9 +24,9 @@ status consistency_template_read(struct arena *memory, const char *path, struct 
 
 // Makes the pair of completion i, in the arena. The thinking stands between the first <think> and the first </think>
 // after it, and the answer in the first <answer>…</answer>; both are stripped, and an empty one is none. The premise is
-// prompt.question, a newline and the thinking. In the hypothesis the first {answer} and the first {option} are
-// replaced: by the answer, and by the option whose letter the answer is, or else by the answer, too. DATAERR when the
-// group has no question.
+// prompt.question, a newline and the thinking. In the hypothesis every {answer} and {option} of the template
+// is replaced: by the answer, and by the option whose letter the answer is, or else by the answer, too; the same words
+// in an answer or an option stay. DATAERR when the group has no question.
 status consistency_pair_make(struct consistency_pair *pair, struct arena *memory, const struct group *group, size_t i,
                              struct string template);
 

@@ -53,9 +53,11 @@ static void test_premise_and_hypothesis(void **state) {
 static void test_placeholders(void **state) {
     (void)state;
     static const char both[] = "{option} ({answer}), {option} {answer}";
-    check_pair(both, "<think>a</think><answer>A</answer>", QUESTION "\na", "cup (A), {option} {answer}");
-    check_pair(both, "<think>a</think><answer>B</answer>", QUESTION "\na", "a {option} knife (B), {option} {answer}");
+    check_pair(both, "<think>a</think><answer>A</answer>", QUESTION "\na", "cup (A), cup A");
+    check_pair(both, "<think>a</think><answer>B</answer>", QUESTION "\na", "a {option} knife (B), a {option} knife B");
     check_pair("{answer}{option}", "<think>a</think><answer>{option}</answer>", QUESTION "\na", "{option}{option}");
+    check_pair("{option}.{answer}", "<think>a</think><answer>{answer}</answer>", QUESTION "\na", "{answer}.{answer}");
+    check_pair("{{answer}}{answer}{answ", "<think>a</think><answer>A</answer>", QUESTION "\na", "{A}A{answ");
     check_pair("{option}", "<think>a</think><answer>C</answer>", QUESTION "\na", "C"); // null
     check_pair("{option}", "<think>a</think><answer>D</answer>", QUESTION "\na", "D");
     check_pair("{option}", "<think>a</think><answer>b</answer>", QUESTION "\na", "b");
