@@ -35,7 +35,7 @@ static const struct option data_options[] = {
     {.name = "json", .offset = offsetof(struct data_options, json), .type = OPTION_BOOL, .help = "print JSON"},
     {0},
 };
-static const struct option_table data_table = {
+const struct option_table data_table = {
     .program = "caravan data",
     .operands = "FILE",
     .help = "counts the samples of an annotation file, and lists its mistakes and the media that are missing",

@@ -52,7 +52,7 @@ static const struct option eval_options[] = {
     {0},
 };
 
-static const struct option_table eval_table = {
+const struct option_table eval_table = {
     .program = "caravan eval",
     .operands = "FILE|STORE...",
     .help = "prints the figures of scored groups",

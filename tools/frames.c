@@ -31,7 +31,7 @@ static const struct option frames_tool_options[] = {
      .help = "export: write a contact sheet to this file"},
     {0},
 };
-static const struct option_table frames_tool_table = {
+const struct option_table frames_tool_table = {
     .program = "caravan frames",
     .operands = "ls|show|export [KEY]",
     .help = "lists, shows and exports the frames of a store",

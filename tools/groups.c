@@ -40,7 +40,7 @@ static const struct option groups_options[] = {
     {0},
 };
 
-static const struct option_table groups_table = {
+const struct option_table groups_table = {
     .program = "caravan groups",
     .operands = "ls|show|export|fields [ID...], prune, or select [FILE|STORE...]",
     .help = "lists, shows, exports, selects and removes the groups of a store",

@@ -67,7 +67,7 @@ static const struct option init_options[] = {
      .help = "number of threads; 0: all"},
     {0},
 };
-static const struct option_table init_table = {
+const struct option_table init_table = {
     .program = "caravan init",
     .operands = "DIR",
     .help = "writes a model directory with random weights",

@@ -6,39 +6,36 @@
 #include "shared/base/log.h"
 #include "tools/tools.h"
 
-static const struct subcommand {
-    const char *name;
-    subcommand_main *main;
-    const char *help;
-} subcommands[] = {
-    {"check", check_main, "find every mistake in a pipeline file"},
-    {"data", data_main, "count what an annotation file has, and find what is missing"},
-    {"eval", eval_main, "print the figures of scored groups, files side by side"},
-    {"frames", frames_main, "list, show and export the frames of a store"},
-    {"graph", graph_main, "draw a pipeline file"},
-    {"groups", groups_main, "list, show and export the groups of a store"},
-    {"init", init_main, "write a model directory with random weights"},
-    {"keygen", keygen_main, "make a pair of keys for a machine"},
-    {"make-demo-data", make_demo_data_main, "make the clips and questions of the demo"},
-    {"pairs", pairs_main, "make training data of the consistency model from judged groups"},
-    {"plan", plan_main, "say what each stage takes of a GPU's memory"},
-    {"reference", reference_main, "print every key and field as Markdown"},
-    {"report", report_main, "compare files of groups: accuracy, rewards, speed"},
-    {"run", run_main, "start or resume a pipeline"},
-    {"stop", stop_main, "stop a run on all its machines"},
-    {"tokenize", tokenize_main, "convert text or messages to tokens, and back"},
-    {"top", top_main, "show a run while it works: rates, queues, states, last steps"},
-    {"train-consistency", train_consistency_main, "train a model that says whether thinking supports an answer"},
+const struct subcommand subcommands[] = {
+    {"check", check_main, &check_table, "find every mistake in a pipeline file"},
+    {"data", data_main, &data_table, "count what an annotation file has, and find what is missing"},
+    {"eval", eval_main, &eval_table, "print the figures of scored groups, files side by side"},
+    {"frames", frames_main, &frames_tool_table, "list, show and export the frames of a store"},
+    {"graph", graph_main, &graph_table, "draw a pipeline file"},
+    {"groups", groups_main, &groups_table, "list, show and export the groups of a store"},
+    {"init", init_main, &init_table, "write a model directory with random weights"},
+    {"keygen", keygen_main, &keygen_table, "make a pair of keys for a machine"},
+    {"make-demo-data", make_demo_data_main, &make_demo_data_table, "make the clips and questions of the demo"},
+    {"pairs", pairs_main, &pairs_table, "make training data of the consistency model from judged groups"},
+    {"plan", plan_main, &plan_table, "say what each stage takes of a GPU's memory"},
+    {"reference", reference_main, &reference_table, "print every key and field as Markdown"},
+    {"report", report_main, &report_table, "compare files of groups: accuracy, rewards, speed"},
+    {"run", run_main, &run_table, "start or resume a pipeline"},
+    {"stop", stop_main, &stop_table, "stop a run on all its machines"},
+    {"tokenize", tokenize_main, &tokenize_table, "convert text or messages to tokens, and back"},
+    {"top", top_main, &top_table, "show a run while it works: rates, queues, states, last steps"},
+    {"train-consistency", train_consistency_main, &train_consistency_table,
+     "train a model that says whether thinking supports an answer"},
+    {0},
 };
 // Called by caravan itself.
-static const struct subcommand hidden[] = {{"program", program_main, NULL}};
-enum { subcommand_count = sizeof subcommands / sizeof subcommands[0] };
+static const struct subcommand hidden = {.name = "program", .main = program_main};
 
 static int tools_print_help(FILE *out, int code) {
     fputs("caravan: consistency-aware reinforcement learning for video-language models\n\n"
           "usage: caravan SUBCOMMAND [...], caravan SUBCOMMAND --help, caravan --version\n\n",
           out);
-    for (int i = 0; i < subcommand_count; i++) fprintf(out, "  %-17s %s\n", subcommands[i].name, subcommands[i].help);
+    for (const struct subcommand *at = subcommands; at->name; at++) fprintf(out, "  %-17s %s\n", at->name, at->help);
     return code;
 }
 
@@ -54,10 +51,9 @@ int main(int argc, char **argv) {
         puts("caravan " CARAVAN_VERSION);
         return 0;
     }
-    for (int i = 0; i < subcommand_count; i++) {
-        if (!strcmp(argv[1], subcommands[i].name)) return subcommands[i].main(argc - 1, argv + 1);
-    }
-    if (!strcmp(argv[1], hidden[0].name)) return hidden[0].main(argc - 1, argv + 1);
+    for (const struct subcommand *at = subcommands; at->name; at++)
+        if (!strcmp(argv[1], at->name)) return at->main(argc - 1, argv + 1);
+    if (!strcmp(argv[1], hidden.name)) return hidden.main(argc - 1, argv + 1);
     log_info("there is no subcommand '%s'; see caravan --help", argv[1]);
     return USAGE;
 }

@@ -107,7 +107,7 @@ static const struct option make_options[] = {
      .help = "seed of all random numbers"},
     {0},
 };
-static const struct option_table make_table = {
+const struct option_table make_demo_data_table = {
     .program = "caravan make-demo-data",
     .operands = "DIR",
     .help = "makes clips of moving shapes with questions on them",
@@ -225,7 +225,7 @@ int make_demo_data_main(int argc, char **argv) {
     struct arena memory = {0};
     struct buf training = {0}, held_out = {0}, warm_up = {0}, corpus = {0};
     status result;
-    TRY_TO(result, done, subcommand_parse(&options, &make_table, &given, argc, argv, &operands));
+    TRY_TO(result, done, subcommand_parse(&options, &make_demo_data_table, &given, argc, argv, &operands));
     const char *dir = operands.list[0];
     char *path = path_join(&memory, dir, "clips");
     TRY_TO(result, done, path ? dir_make(path) : fail_oom());

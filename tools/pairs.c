@@ -28,7 +28,7 @@ static const struct option pairs_options[] = {
     {0},
 };
 
-static const struct option_table pairs_table = {
+const struct option_table pairs_table = {
     .program = "caravan pairs",
     .operands = "FILE|STORE...",
     .help = "writes the judged completions of groups as pairs of premise and hypothesis, one JSON object a line",

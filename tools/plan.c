@@ -34,11 +34,11 @@ static const struct option plan_options[] = {
     PIPELINE_SET,
     {0},
 };
-static const struct option_table plan_table = {.program = "caravan plan",
-                                               .operands = "FILE",
-                                               .help = "says what each stage takes of a GPU's memory",
-                                               .options = plan_options,
-                                               .size = sizeof(struct plan_options)};
+const struct option_table plan_table = {.program = "caravan plan",
+                                        .operands = "FILE",
+                                        .help = "says what each stage takes of a GPU's memory",
+                                        .options = plan_options,
+                                        .size = sizeof(struct plan_options)};
 
 // A stage that computes on a GPU.
 struct planned_stage {

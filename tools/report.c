@@ -199,7 +199,7 @@ static const struct option report_options[] = {
     {0},
 };
 
-static const struct option_table report_table = {
+const struct option_table report_table = {
     .program = "caravan report",
     .operands = "[NAME=]FILE|STORE...",
     .help = "prints a table with a column for each file or store of groups",

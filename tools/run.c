@@ -32,12 +32,11 @@ static const struct option run_options[] = {
      .help = "key file of this machine (default: the file that caravan keygen writes)"},
     {0},
 };
-static const struct option_table run_table = {.program = "caravan run",
-                                              .operands = "FILE",
-                                              .help =
-                                                  "starts a pipeline; Ctrl-C stops it, and the same command resumes it",
-                                              .options = run_options,
-                                              .size = sizeof(struct run_options)};
+const struct option_table run_table = {.program = "caravan run",
+                                       .operands = "FILE",
+                                       .help = "starts a pipeline; Ctrl-C stops it, and the same command resumes it",
+                                       .options = run_options,
+                                       .size = sizeof(struct run_options)};
 
 // Whether the stage runs here and computes with a number of steps that the file does not give.
 static status run_needs_steps(const struct deployment *deployment, const struct pipeline_stage *stage, bool *needed) {

@@ -1,12 +1,10 @@
-// The subcommands of a few lines each: check, graph, reference and keygen. They start no process and read at most a
+// The subcommands of a few lines each: check, graph and keygen. They start no process and read at most a
 // pipeline file.
 #include <stdio.h>
 #include <unistd.h>
 
 #include "shared/base/file.h"
 #include "shared/config/pipeline.h"
-#include "shared/config/stage_kinds.h"
-#include "shared/group/group.h"
 #include "shared/wire/security.h"
 #include "tools/deployment.h"
 #include "tools/tools.h"
@@ -14,12 +12,12 @@
 // ---- caravan check FILE: every mistake in a pipeline file at once ----
 
 static const struct option check_options[] = {PIPELINE_SET, {0}};
-static const struct option_table check_table = {.program = "caravan check",
-                                                .operands = "FILE",
-                                                .help = "finds every mistake in a pipeline file, and lists the TCP "
-                                                        "ports of its machines",
-                                                .options = check_options,
-                                                .size = sizeof(struct pipeline_file_options)};
+const struct option_table check_table = {.program = "caravan check",
+                                         .operands = "FILE",
+                                         .help = "finds every mistake in a pipeline file, and lists the TCP "
+                                                 "ports of its machines",
+                                         .options = check_options,
+                                         .size = sizeof(struct pipeline_file_options)};
 
 int check_main(int argc, char **argv) {
     struct pipeline_file_options given;
@@ -62,11 +60,11 @@ static const struct option graph_options[] = {
     PIPELINE_SET,
     {0},
 };
-static const struct option_table graph_table = {.program = "caravan graph",
-                                                .operands = "FILE",
-                                                .help = "draws a pipeline file",
-                                                .options = graph_options,
-                                                .size = sizeof(struct graph_options)};
+const struct option_table graph_table = {.program = "caravan graph",
+                                         .operands = "FILE",
+                                         .help = "draws a pipeline file",
+                                         .options = graph_options,
+                                         .size = sizeof(struct graph_options)};
 
 int graph_main(int argc, char **argv) {
     struct graph_options given;
@@ -86,37 +84,9 @@ int graph_main(int argc, char **argv) {
     return subcommand_exit(result);
 }
 
-// ---- caravan reference: the reference page, Markdown, from the tables that the programs themselves read ----
-
-static const struct option_table reference_table = {
-    .program = "caravan reference",
-    .help = "prints the keys of stages and pipeline files and the group's fields as Markdown",
-};
-
-int reference_main(int argc, char **argv) {
-    struct options options = {0};
-    struct operands none = {0};
-    struct buf page = {0};
-    status result;
-    TRY_TO(result, done, subcommand_parse(&options, &reference_table, NULL, argc, argv, &none));
-    TRY_TO(result, done,
-           buf_puts(&page, "# Reference\n\nThis page is the output of `caravan reference`; `make reference` writes it "
-                           "anew.\n\n## The stages' keys\n\n"));
-    TRY_TO(result, done, stage_kinds_markdown(&page));
-    TRY_TO(result, done, buf_puts(&page, "## The pipeline file\n\n"));
-    TRY_TO(result, done, pipeline_keys_markdown(&page));
-    TRY_TO(result, done, buf_puts(&page, "## The group\n\n"));
-    TRY_TO(result, done, group_reference_page(&page));
-    fwrite(page.data, 1, page.size, stdout);
-done:
-    buf_release(&page);
-    options_release(&options);
-    return subcommand_exit(result);
-}
-
 // ---- caravan keygen: this machine's pair of keys ----
 
-static const struct option_table keygen_table = {
+const struct option_table keygen_table = {
     .program = "caravan keygen",
     .operands = "[FILE]",
     .details = "FILE is the key file to write (default: ~/.config/caravan/machine.key).\n",

@@ -10,11 +10,11 @@
 #include "tools/watcher.h"
 
 static const struct option stop_options[] = {RUN_MEMBER, {0}};
-static const struct option_table stop_table = {.program = "caravan stop",
-                                               .operands = "FILE",
-                                               .help = "stops a run on all its machines; caravan run resumes it",
-                                               .options = stop_options,
-                                               .size = sizeof(struct run_member_options)};
+const struct option_table stop_table = {.program = "caravan stop",
+                                        .operands = "FILE",
+                                        .help = "stops a run on all its machines; caravan run resumes it",
+                                        .options = stop_options,
+                                        .size = sizeof(struct run_member_options)};
 
 enum stop_state { STOP_NOT_REACHED, STOP_ASKED, STOP_LOST, STOP_ENDED };
 

@@ -31,7 +31,7 @@ static const struct option tokenize_options[] = {
      .help = "with --decode: omit special tokens from the text"},
     {0},
 };
-static const struct option_table tokenize_table = {
+const struct option_table tokenize_table = {
     .program = "caravan tokenize",
     .help = "reads JSON lines {\"text\": ...} or {\"messages\": [...]} and writes {\"tokens\": [...]} for each",
     .details =

@@ -97,4 +97,19 @@ subcommand_main tokenize_main;
 subcommand_main top_main;
 subcommand_main train_consistency_main;
 
+// What each takes.
+extern const struct option_table check_table, data_table, eval_table, frames_tool_table, graph_table, groups_table,
+    init_table, keygen_table, make_demo_data_table, pairs_table, plan_table, reference_table, report_table, run_table,
+    stop_table, tokenize_table, top_table, train_consistency_table;
+
+struct subcommand {
+    const char *name;
+    subcommand_main *main;
+    const struct option_table *options;
+    const char *help; // for the list of `caravan --help`
+};
+
+// All but those that caravan itself calls, sorted by name. Ends with a NULL name.
+extern const struct subcommand subcommands[];
+
 #endif

@@ -40,11 +40,11 @@ static const struct option top_options[] = {
      .help = "print the run's state once and exit"},
     {0},
 };
-static const struct option_table top_table = {.program = "caravan top",
-                                              .operands = "FILE",
-                                              .help = "shows a run while it works",
-                                              .options = top_options,
-                                              .size = sizeof(struct top_options)};
+const struct option_table top_table = {.program = "caravan top",
+                                       .operands = "FILE",
+                                       .help = "shows a run while it works",
+                                       .options = top_options,
+                                       .size = sizeof(struct top_options)};
 
 struct top {
     struct watcher watcher;

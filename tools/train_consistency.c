@@ -85,7 +85,7 @@ static const struct option train_options[] = {
      .help = "type of the computation (default: float32 on the CPU, bfloat16 on CUDA)"},
     {0},
 };
-static const struct option_table train_table = {
+const struct option_table train_consistency_table = {
     .program = "caravan train-consistency",
     .help = "trains a ModernBERT classifier that says whether thinking supports an answer",
     .details =
@@ -121,7 +121,7 @@ int train_consistency_main(int argc, char **argv) {
     struct buf line = {0};
     bool finished = false;
     status result;
-    TRY_TO(result, done, subcommand_parse(&options, &train_table, &given, argc, argv, &none));
+    TRY_TO(result, done, subcommand_parse(&options, &train_consistency_table, &given, argc, argv, &none));
     TRY_TO(result, done, consistency_trainer_new(&trainer, &given));
     TRY_TO(result, done, consistency_result_read(given.out, consistency_trainer_settings(trainer), &line, &finished));
     if (!finished) {
