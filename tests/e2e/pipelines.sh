@@ -13,6 +13,33 @@ for file in pipelines/*.yaml pipelines/*/*.yaml; do
     fi
 done
 
+# A page that a comment names has the section that it names.
+grep -oh '[a-zA-Z/]*README\.md, "[^"]*"' pipelines/*.yaml pipelines/*/*.yaml | sort -u >"$work/pages"
+[ -s "$work/pages" ]
+while IFS= read -r line; do
+    section=${line#*\"}
+    grep -qx "## ${section%\"}" "${line%%,*}" || { echo "there is no section $line" && exit 1; }
+done <"$work/pages"
+
+# published FILE SETTING...: the file has these settings of the published runs.
+published() {
+    file=pipelines/$1
+    shift
+    for setting; do
+        grep -q "^ *$setting\( .*\)\{0,1\}\$" "$file" || { echo "$file has no $setting" && exit 1; }
+    done
+}
+published seed-bench-r1-care.yaml 'margin: none'
+published seed-bench-r1-care-margin.yaml 'margin: 0.01' 'format: seed-bench-r1'
+for file in sft-seed-bench-r1.yaml sft-video-r1.yaml; do
+    published $file 'groups_per_step: 128' 'lr: 2.0e-5' 'weight_decay: 0' 'clip_norm: 1' 'warmup_ratio: 0.1' 'loss: tokens'
+done
+published eval/mvbench.yaml 'frame_records: released' 'clip: whole'
+if grep -n 'data: .*seed-bench-r1/[^/]*$' pipelines/*.yaml pipelines/*/*.yaml; then echo "without annotations/" && exit 1; fi
+
+# No two files share a run's directory.
+[ -z "$(sed -n 's#^run: [./]*##p' pipelines/*.yaml pipelines/*/*.yaml | sort | uniq -d)" ]
+
 # The unit for systemd has no mistakes either, with a user and a path that exist.
 if command -v systemd-analyze >/dev/null; then
     sed "s#^User=.*#User=root#; s#/usr/local/bin/#$(realpath "$BIN")/#" pipelines/systemd/caravan@.service >"$work/caravan@demo.service"
@@ -120,12 +147,28 @@ grep -q '[0-9]  half of consistency\.max_tokens$' "$work/out"
 "$BIN/caravan" plan "$@" --set consistency.device=cpu >"$work/out"
 if grep consistency "$work/out"; then exit 1; fi
 set -- "$work/good.yaml" --set rollout.max_prompt_tokens=2500 --set optim.ema_every=10 --set optim.publish=files
-# The runs of 3B and 7B in this repository fit on the GPUs that they are for, because they do that.
 mkdir "$work/7b"
 sed -e 's/"hidden_size": 2048/"hidden_size": 3584/; s/11008/18944/; s/"num_hidden_layers": 36, "num_attention_heads": 16/"num_hidden_layers": 28, "num_attention_heads": 28/' \
     -e 's/"num_key_value_heads": 2/"num_key_value_heads": 4/; s/151936/152064/; s/"tie_word_embeddings": true/"tie_word_embeddings": false/' \
     -e 's/"out_hidden_size": 2048/"out_hidden_size": 3584/' "$work/model/config.json" >"$work/7b/config.json"
 data="--set source.data=$work/data/train.jsonl --set source.media_root=$work/data"
+# Every training of 3B and 7B in this repository names a GPU, fits on it, and keeps few checkpoints.
+for file in pipelines/*.yaml pipelines/*/*.yaml; do
+    case $file in pipelines/demo/*) continue ;; esac
+    gpu=$(sed -n "s#^\# *caravan plan *$file --gpu \([a-z0-9]*\)\$#\1#p" "$file")
+    if grep -q '^  - optim:' "$file"; then
+        grep -q 'save_every: [0-9]' "$file" && grep -q 'keep: 2' "$file" || { echo "$file keeps all checkpoints" && exit 1; }
+        [ "$gpu" ] || { echo "$file names no GPU" && exit 1; }
+    fi
+    [ "$gpu" ] && grep -q '^  - rollout:' "$file" || continue
+    model=$work/model
+    if grep -q '^model: .*-7B-' "$file"; then model=$work/7b; fi
+    set -- "$file" --gpu "$gpu" --set model="$model" $data
+    if grep -q 'models/consistency' "$file"; then set -- "$@" --set consistency.model="$work/bert"; fi
+    "$BIN/caravan" plan "$@" >"$work/out" 2>&1 || { echo "$file does not fit on $gpu" && cat "$work/out" && exit 1; }
+    grep -q '^together .* GB$' "$work/out"
+done
+set -- "$work/good.yaml" --set rollout.max_prompt_tokens=2500 --set optim.ema_every=10 --set optim.publish=files
 "$BIN/caravan" plan pipelines/seed-bench-r1-care-3b.yaml --gpu h100 --set model="$work/model" $data | grep -q '^together 6[0-9]\.'
 "$BIN/caravan" plan pipelines/seed-bench-r1-care.yaml --gpu h200 --set model="$work/7b" $data >"$work/out"
 grep -q '^     16\.5[0-9]  weights$' "$work/out"
