@@ -9,6 +9,8 @@ OPTIMIZE  ?= -O2 -g
 SANITIZE  ?=
 # CI: WERROR=-Werror
 WERROR    ?=
+# V=1 prints whole commands.
+V         ?=
 # Tests that `make unit` and `make e2e` leave out: unit/NAME, e2e/NAME.
 WITHOUT   ?=
 VERSION   := 0.1.0
@@ -21,6 +23,10 @@ DEBIAN    := gcc g++ make pkg-config libzmq3-dev libmsgpack-dev liblmdb-dev liba
 LINT_DEBIAN := clang-format clang-tidy python3
 FUZZ_DEBIAN := clang libclang-rt-dev
 E2E_DEBIAN  := procps iproute2
+
+# $(call say,CC) COMMAND: instead of the command prints CC and the target.
+SILENT    := $(findstring s,$(firstword -$(MAKEFLAGS)))
+say        = $(if $(V),,@$(if $(SILENT),,printf '%-4s %s\n' $(1) $(@:$(BUILD)/%=%);))
 
 # pkg-config runs once, when the first file is compiled: before `make deps` it may not be installed.
 PACKAGE_CFLAGS = $(eval PACKAGE_CFLAGS := $$(shell pkg-config --cflags $(PACKAGES)))$(PACKAGE_CFLAGS)
@@ -72,24 +78,24 @@ packages: # names the missing packages, before the compiler fails without them
 
 $(BUILD)/%.o: %.c | packages
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) $(SIMD_FLAGS) -MMD -MP -c -o $@ $<
+	$(call say,CC)$(CC) $(CPPFLAGS) $(CFLAGS) $(SIMD_FLAGS) -MMD -MP -c -o $@ $<
 
 $(LIBRARY): $(LIB_OBJECTS)
 	@mkdir -p $(@D)
 	@rm -f $@
-	ar rcs $@ $^
+	$(call say,AR)ar rcs $@ $^
 
 # A stage's directory is its executable; the tool is every file in tools/.
 define stage_rule
 $(BUILD)/bin/caravan-$(1): $(patsubst %.c,$(BUILD)/%.o,$(wildcard stages/$(1)/*.c)) $(LIBRARY)
 	@mkdir -p $$(@D)
-	$(CC) $(LDFLAGS) -o $$@ $$^ $(LDLIBS)
+	$$(call say,LD)$(CC) $(LDFLAGS) -o $$@ $$^ $(LDLIBS)
 endef
 $(foreach stage,$(STAGES),$(eval $(call stage_rule,$(stage))))
 
 $(BUILD)/bin/caravan: $(TOOL_SOURCES:%.c=$(BUILD)/%.o) $(LIBRARY)
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(call say,LD)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 # Unit tests of the tool's files.
 $(BUILD)/tests/unit/run_status: $(addprefix $(BUILD)/tools/,deployment.o rate_window.o run_metrics.o run_status.o run_status_text.o)
@@ -104,10 +110,10 @@ $(BUILD)/tests/unit/simulation: LDFLAGS += -Wl,--wrap=group_to_msgpack
 $(BUILD)/tests/unit/transfers: LDFLAGS += -Wl,--wrap=clock_monotonic,--wrap=io_thread_wait
 
 $(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $(TEST_OBJECTS) $(LIBRARY)
-	$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LIBRARY) $(LDLIBS) -lcmocka
+	$(call say,LD)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LIBRARY) $(LDLIBS) -lcmocka
 
 $(BUILD)/tests/ops/harness: $(OPS_SOURCES:%.c=$(BUILD)/%.o) $(LIBRARY)
-	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+	$(call say,LD)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
 
 unit: $(UNIT_TESTS) $(if $(filter emulated,$(DEVICE)),$(EMULATED)) ## run the unit tests
 	@CARAVAN_LIB=$(BUILD)/lib tests/run-unit $(UNIT_TESTS)

@@ -4,7 +4,7 @@ BENCH := $(BUILD)/bench
 BENCHES := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench/*.c))
 
 $(BUILD)/tests/bench/%: $(BUILD)/tests/bench/%.o $(LIBRARY)
-	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(call say,LD)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 $(BUILD)/tests/bench/classifier_bench: $(BUILD)/tests/ops/peak.o
 

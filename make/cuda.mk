@@ -39,15 +39,15 @@ CXXFLAGS         += -std=c++17 $(OPTIMIZE) $(CXX_WARNINGS) -ffp-contract=off -fn
 
 $(BUILD)/emulated/%.o: %.c | packages
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(EMULATED_FLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
+	$(call say,CC)$(CC) $(CPPFLAGS) $(EMULATED_FLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
 
 $(BUILD)/emulated/%.o: %.cu | packages
 	@mkdir -p $(@D)
-	$(CXX) $(CPPFLAGS) $(EMULATED_FLAGS) $(CXXFLAGS) -MMD -MP -x c++ -c -o $@ $<
+	$(call say,CXX)$(CXX) $(CPPFLAGS) $(EMULATED_FLAGS) $(CXXFLAGS) -MMD -MP -x c++ -c -o $@ $<
 
 $(BUILD)/emulated/%.o: %.cpp | packages
 	@mkdir -p $(@D)
-	$(CXX) $(CPPFLAGS) $(EMULATED_FLAGS) $(CXXFLAGS) -MMD -MP -c -o $@ $<
+	$(call say,CXX)$(CXX) $(CPPFLAGS) $(EMULATED_FLAGS) $(CXXFLAGS) -MMD -MP -c -o $@ $<
 
 # The sums of tensor cores take most of the time, and touch no memory but their arguments.
 $(BUILD)/emulated/tests/emulate/fused_sums.o: override SANITIZE :=
@@ -55,11 +55,11 @@ $(BUILD)/emulated/tests/emulate/fused_sums.o: override OPTIMIZE := -O2 -g
 
 $(EMULATED): $(EMULATED_OBJECTS)
 	@mkdir -p $(@D)
-	$(CXX) -shared -pthread $(SANITIZE) -o $@ $^
+	$(call say,LD)$(CXX) -shared -pthread $(SANITIZE) -o $@ $^
 
 $(BUILD)/tests/unit/emulator: $(patsubst %.cpp,$(BUILD)/emulated/%.o,tests/unit/emulator.cpp $(wildcard tests/emulate/*.cpp))
 	@mkdir -p $(@D)
-	$(CXX) $(LDFLAGS) -o $@ $^ -lcmocka
+	$(call say,LD)$(CXX) $(LDFLAGS) -o $@ $^ -lcmocka
 
 UNIT_TESTS += $(if $(findstring thread,$(SANITIZE)),,$(BUILD)/tests/unit/emulator)
 
@@ -83,17 +83,17 @@ CUDA_OBJECTS := $(CUDA_HOST:%.c=$(BUILD)/cuda/%.o) $(CUDA_DEVICE:%.cu=$(BUILD)/c
 
 $(BUILD)/cuda/%.o: %.c | packages
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CUDA_HEADERS) $(CFLAGS) -fPIC -fvisibility=hidden -MMD -MP -c -o $@ $<
+	$(call say,CC)$(CC) $(CPPFLAGS) $(CUDA_HEADERS) $(CFLAGS) -fPIC -fvisibility=hidden -MMD -MP -c -o $@ $<
 
 # What ptxas says of each kernel is kept in FILE.ptxas.
 $(BUILD)/cuda/%.cu.o: %.cu | packages
 	@mkdir -p $(@D)
-	$(NVCC) $(NVCC_FLAGS) -I. -DCARAVAN_VERSION='"$(VERSION)"' -MMD -MP -MF $(@:.o=.d) -c -o $@ $< >$(@:.o=.ptxas) 2>&1 || \
+	$(call say,NVCC)$(NVCC) $(NVCC_FLAGS) -I. -DCARAVAN_VERSION='"$(VERSION)"' -MMD -MP -MF $(@:.o=.d) -c -o $@ $< >$(@:.o=.ptxas) 2>&1 || \
 	    { grep -v 'ptxas info' $(@:.o=.ptxas) >&2; rm -f $@; exit 1; }
 
 $(BUILD)/lib/libcaravan-cuda.so: $(CUDA_OBJECTS)
 	@mkdir -p $(@D)
-	$(NVCC) -shared -cudart static -Xlinker --exclude-libs,ALL -o $@ $^
+	$(call say,LD)$(NVCC) -shared -cudart static -Xlinker --exclude-libs,ALL -o $@ $^
 
 # kernels/cuda/registers.txt lists the registers of each kernel, as of one version of nvcc. Others give other numbers.
 .PHONY: registers registers-update

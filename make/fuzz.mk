@@ -18,11 +18,11 @@ fuzz-targets: $(FUZZ_NAMES:%=$(BUILD)/fuzz/%)
 $(BUILD)/fuzz/parsers.a: $(filter-out $(BUILD)/kernels/%,$(LIB_OBJECTS))
 	@mkdir -p $(@D)
 	@rm -f $@
-	ar rcs $@ $^
+	$(call say,AR)ar rcs $@ $^
 
 $(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/fuzz/parsers.a
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
+	$(call say,LD)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
 
 fuzz: fuzz-tools ## run libFuzzer on each parser for FUZZ_SECONDS (600)
 	+@$(FUZZ_MAKE) -s fuzz-targets

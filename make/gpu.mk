@@ -4,7 +4,7 @@ GPU_BENCH         := $(BUILD)/tests/gpu/bench
 GPU_BENCH_OBJECTS := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/gpu/bench*.c))
 
 $(GPU_BENCH): $(GPU_BENCH_OBJECTS) $(LIBRARY)
-	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(call say,LD)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 # ---- the archive ----
 
@@ -13,7 +13,7 @@ PACK          := $(BUILD)/gpu
 PACK_CASES    := model_parity model_bits model_lending shared_buffers
 PACK_TESTS    := harness bench questions model_bench $(PACK_CASES)
 PACK_PROGRAMS := $(patsubst $(BUILD)/bin/%,$(PACK)/bin/%,$(PROGRAMS)) $(PACK_TESTS:%=$(PACK)/bin/%)
-PACK_LINK      = $(CC) $(LDFLAGS) -s -Wl,--as-needed -Wl,--disable-new-dtags -Wl,-rpath,'$$ORIGIN/../lib' -o $@ $^ $(LDLIBS)
+PACK_LINK      = $(call say,LD)$(CC) $(LDFLAGS) -s -Wl,--as-needed -Wl,--disable-new-dtags -Wl,-rpath,'$$ORIGIN/../lib' -o $@ $^ $(LDLIBS)
 
 # pack_rule PROGRAM,OBJECTS,LIBRARIES
 define pack_rule

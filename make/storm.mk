@@ -3,7 +3,7 @@ STORM_CLOCK := $(BUILD)/tests/storm/clock.so
 
 $(STORM_CLOCK): tests/storm/clock.c
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(filter-out -fsanitize%,$(CFLAGS)) -fPIC -shared -o $@ $<
+	$(call say,LD)$(CC) $(CPPFLAGS) $(filter-out -fsanitize%,$(CFLAGS)) -fPIC -shared -o $@ $<
 
 e2e: $(STORM_CLOCK)
 
