@@ -29,10 +29,15 @@ int choice_index(const char *choices, const char *word) {
     return -1;
 }
 
+// Returns the failure of a number below or above the option's range. A bound that stands for none is not printed.
 static status option_value_out_of_range(const struct option *option, const char *text) {
-    if (option->high >= 1e300)
+    double number;
+    const bool below = parse_double(text, &number) && number < option->low;
+    if (option->high >= 0x1p53 && below)
         return fail(USAGE, "%s: %s is out of range: at least %.15g", option->name, text, option->low);
-    return fail(USAGE, "%s: %s is out of range: %.15g to %.15g", option->name, text, option->low, option->high);
+    if (option->low <= -1e300)
+        return fail(USAGE, "%s: %s is out of range: at most %.15g", option->name, text, option->high);
+    return fail(USAGE, "%s: %s is out of range: %.15g to %.16g", option->name, text, option->low, option->high);
 }
 
 // `wanted` is what the option takes besides its choices.

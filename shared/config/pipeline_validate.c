@@ -314,10 +314,10 @@ void validate_pipeline(struct parsed_file *file) {
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         struct pipeline_stage *stage = &pipeline->stages[i];
         if (!stage->kind) continue;
-        pipeline_validate_inherit_dirs(file, stage, common_options);
-        pipeline_validate_inherit_dirs(file, stage, stage->kind->options.options);
         pipeline_validate_inherit_values(file, stage, stage->kind->options.options);
         pipeline_validate_inherit_values(file, stage, common_options);
+        pipeline_validate_inherit_dirs(file, stage, common_options); // after the file's own value
+        pipeline_validate_inherit_dirs(file, stage, stage->kind->options.options);
     }
 }
 

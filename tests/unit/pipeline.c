@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/config/pipeline.h"
 #include "shared/config/stage_options.h"
@@ -197,6 +198,36 @@ static void test_optim_may_be_left_out(void **state) {
     }
 }
 
+// Every stage has the file's store, unless it has its own; without any it is in the run's directory.
+static void test_store_of_the_file(void **state) {
+    (void)state;
+    static const char *const set[] = {"store=/scratch/set"};
+    static const char text[] = "%srun: r\nmodel: model\nstages:\n"
+                               "  - source: {data: train.jsonl}\n"
+                               "  - frames: {store: mine}\n"
+                               "  - rollout: {on: near}\n"
+                               "machines: {near: {address: 10.0.0.1}, far: {address: 10.0.0.2}}\n";
+    static const struct {
+        const char *top;
+        size_t sets;
+        const char *store;
+    } cases[] = {{"", 0, NULL}, {"store: /scratch/s\n", 0, "/scratch/s"}, {"store: /a\n", 1, "/scratch/set"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pipeline *pipeline;
+        struct buf mistakes = {0}, file = {0};
+        assert_int_equal(buf_printf(&file, text, cases[i].top), OK);
+        if (read_text(&pipeline, file.data, set, cases[i].sets, &mistakes) != OK)
+            assert_string_equal(mistakes.data, "");
+        const char *store = cases[i].store ? cases[i].store : below("r/store");
+        assert_string_equal(pipeline_value(&pipeline->stages[0], "store"), store);
+        assert_string_equal(pipeline_value(&pipeline->stages[1], "store"), below("mine"));
+        assert_string_equal(pipeline_value(&pipeline->stages[2], "store"), store);
+        pipeline_free(&pipeline);
+        buf_release(&file);
+        buf_release(&mistakes);
+    }
+}
+
 // Each text has one mistake, which the line must name.
 static void test_mistakes_have_their_place(void **state) {
     (void)state;
@@ -211,10 +242,16 @@ static void test_mistakes_have_their_place(void **state) {
         {"run: r\nstages: []\n", ":2:9: stages: empty"},
         {"run: r\nstages: x\n", ":2:9: stages: expected an array of stages, not a string"},
         {"a: [1\nb: 2", ":2:2: not YAML"},
+        {HEAD "\t- refscore: {}\n", ":5:1: not YAML: a tab; YAML is indented with spaces"},
+        {HEAD "# \xc3\xa4\n# f\xc3\xbcr \xfc\n", ":6:7: not YAML: the byte 0xFC is not UTF-8: save the file as UTF-8"},
         {HEAD TAIL "---\nx: 1\n", ":9:1: a second YAML document"},
         {HEAD TAIL "sead: 3\n", ":8:1: pipeline: no such key: sead; did you mean seed?"},
         {HEAD TAIL "fps: 3\n", ":8:1: pipeline: no such key: fps; it is a key of frames"},
         {HEAD TAIL "seed: x\n", ":8:7: pipeline: seed: 'x' is not an integer"},
+        {HEAD TAIL "seed: -1\n", ":8:7: pipeline: seed: -1 is out of range: at least 0\n"},
+        {HEAD TAIL "seed: 9e15\n", ":8:7: pipeline: seed: '9e15' is not an integer"},
+        {HEAD TAIL "seed: 9007199254740993000\n",
+         ":8:7: pipeline: seed: 9007199254740993000 is out of range: 0 to 9007199254740992\n"},
         {HEAD TAIL "seed: [x]\n", ":8:7: seed: expected a value, not an array"},
         {HEAD TAIL "seed: 1\nseed: 2\n", ":9:1: seed is given twice"},
         {HEAD TAIL "stages: []\n", ":8:1: stages is given twice"},
@@ -277,6 +314,24 @@ static void test_mistakes_have_their_place(void **state) {
         struct buf mistakes = {0};
         assert_int_equal(read_text(&pipeline, cases[i].text, NULL, 0, &mistakes), DATAERR);
         if (!strstr(mistakes.data, cases[i].said)) assert_string_equal(mistakes.data, cases[i].said);
+        buf_release(&mistakes);
+    }
+}
+
+// libyaml's time grows with the square of the depth: all of this would take a minute.
+static void test_deep_nesting_is_refused_at_once(void **state) {
+    (void)state;
+    enum { DEPTH = 100000 };
+    static const char *const parts[] = {"[", "- ", "{a: ", "[\n"};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        struct pipeline *pipeline;
+        struct buf mistakes = {0}, text = {0};
+        const double start = clock_monotonic();
+        for (int depth = 0; depth < DEPTH; depth++) assert_int_equal(buf_puts(&text, parts[i]), OK);
+        assert_int_equal(read_text(&pipeline, text.data, NULL, 0, &mistakes), DATAERR);
+        assert_non_null(strstr(mistakes.data, ": nested more than 100 deep\n"));
+        assert_true(clock_monotonic() - start < 10);
+        buf_release(&text);
         buf_release(&mistakes);
     }
 }
@@ -416,7 +471,9 @@ int main(void) {
         cmocka_unit_test(test_set_goes_on_top),
         cmocka_unit_test(test_model_is_inherited_where_it_is_needed),
         cmocka_unit_test(test_from_orders_the_flow),
+        cmocka_unit_test(test_store_of_the_file),
         cmocka_unit_test(test_mistakes_have_their_place),
+        cmocka_unit_test(test_deep_nesting_is_refused_at_once),
         cmocka_unit_test(test_all_mistakes_at_once),
         cmocka_unit_test(test_method_sets_keys),
         cmocka_unit_test(test_method_contradictions),
