@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <libavutil/avstring.h>
+
 #include "shared/base/file.h"
 
 enum { demux_io_buffer_size = 256 << 10, demux_max_pixels = 100 * 1000 * 1000 };
@@ -30,6 +32,19 @@ static int64_t demux_seek(void *context, int64_t offset, int whence) {
     int64_t base = whence == SEEK_SET ? 0 : whence == SEEK_CUR ? demuxer->position : demuxer->size;
     if (base + offset < 0) return AVERROR(EINVAL);
     return demuxer->position = base + offset;
+}
+
+// Finds the file's container, and refuses one that consists of references to other files or to the network: FFmpeg
+// opens them past io_open, and the key of the frames is a hash of this file alone.
+static status demux_find_format(const struct demuxer *demuxer, const AVInputFormat **format) {
+    static const char *const lists[] = {"concat", "dash", "hls", "imf", "rtsp", "sdp", "webm_dash_manifest"};
+    *format = NULL;
+    int code = av_probe_input_buffer2(demuxer->io, format, NULL, demuxer->format, 0, 0);
+    if (code < 0) return ffmpeg_fail(code, "cannot be opened");
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        if (av_match_name(lists[i], (*format)->name))
+            return fail(BAD_SAMPLE, "it is a list of other files (%s), not a clip or an image", lists[i]);
+    return OK;
 }
 
 static int demux_refuse_io_open(AVFormatContext *format, AVIOContext **io, const char *url, int flags,
@@ -56,7 +71,12 @@ status demuxer_open(struct demuxer *demuxer, const char *path, int threads, enum
     demuxer->format->pb = demuxer->io;
     demuxer->format->io_open = demux_refuse_io_open;
     demuxer->format->flags |= AVFMT_FLAG_CUSTOM_IO;
-    int code = avformat_open_input(&demuxer->format, NULL, NULL, NULL);
+    const AVInputFormat *format;
+    TRY(demux_find_format(demuxer, &format));
+    AVDictionary *limits = NULL; // nothing that the file names is opened, whatever opens it
+    av_dict_set(&limits, "protocol_whitelist", "none", 0);
+    int code = avformat_open_input(&demuxer->format, NULL, format, &limits);
+    av_dict_free(&limits);
     if (code) return ffmpeg_fail(code, "cannot be opened");
     ffmpeg_measure_frame_rate(demuxer->format);
 

@@ -1,8 +1,11 @@
 #include "shared/media/ffmpeg.h"
 
+#include <errno.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "shared/base/log.h"
 
@@ -35,9 +38,19 @@ bool ffmpeg_has_error(void) {
     return ffmpeg_last_error[0];
 }
 
+// FFmpeg also reports ENOMEM when a file asks for a block above its limit, which is INT_MAX bytes. Returns whether
+// the machine cannot give so much.
+static bool ffmpeg_memory_is_short(void) {
+    void *block = mmap(NULL, INT_MAX, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (block == MAP_FAILED) return true;
+    munmap(block, INT_MAX);
+    return false;
+}
+
 status ffmpeg_fail(int code, const char *what) {
-    if (code == AVERROR(ENOMEM)) return fail_oom();
+    if (code == AVERROR(ENOMEM) && ffmpeg_memory_is_short()) return fail_oom();
     char reason[AV_ERROR_MAX_STRING_SIZE] = "";
+    if (code == AVERROR(ENOMEM)) code = AVERROR_INVALIDDATA; // no machine has what the file asks for
     if (code) av_strerror(code, reason, sizeof reason);
     return fail(BAD_SAMPLE, "%s%s%s%s%s", what, reason[0] ? ": " : "", reason, ffmpeg_last_error[0] ? ": " : "",
                 ffmpeg_last_error);

@@ -20,7 +20,8 @@ void ffmpeg_clear_error(void);
 bool ffmpeg_has_error(void);
 
 // Fails with BAD_SAMPLE and "WHAT: reason of `code`: last logged error"; empty parts are left out, as the reason of
-// code 0. UNAVAILABLE when the code says that memory is short.
+// code 0. UNAVAILABLE when the code is ENOMEM and memory is short; otherwise the file asked for more than FFmpeg
+// allows.
 status ffmpeg_fail(int code, const char *what);
 
 // Returns the matrix by which a player transforms the stream's frames, 9 integers owned by the stream; NULL: none.

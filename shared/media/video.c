@@ -110,10 +110,11 @@ static status video_decoder_take_frame(struct video_decoder *decoder) {
     return OK;
 }
 
-static void video_decoder_note_error(struct video_decoder *decoder, int code) {
-    if (decoder->error[0]) return;
-    ffmpeg_fail(code, "cannot be decoded");
-    snprintf(decoder->error, sizeof decoder->error, "%s", fail_text());
+static status video_decoder_note_error(struct video_decoder *decoder, int code) {
+    status result = ffmpeg_fail(code, "cannot be decoded");
+    if (result != BAD_SAMPLE) return result;
+    if (!decoder->error[0]) snprintf(decoder->error, sizeof decoder->error, "%s", fail_text());
+    return OK;
 }
 
 // Sends one packet (NULL: the end) to the codec and takes the frames that come out. An error of the codec is noted and
@@ -121,15 +122,11 @@ static void video_decoder_note_error(struct video_decoder *decoder, int code) {
 static status video_decoder_send(struct video_decoder *decoder, const AVPacket *packet) {
     ffmpeg_clear_error();
     int code = avcodec_send_packet(decoder->codec, packet);
-    if (code == AVERROR(ENOMEM)) return fail_oom();
-    if (code < 0 && code != AVERROR_EOF) video_decoder_note_error(decoder, code);
+    if (code < 0 && code != AVERROR_EOF) TRY(video_decoder_note_error(decoder, code));
     for (;;) {
         code = avcodec_receive_frame(decoder->codec, decoder->frame);
         if (code == AVERROR(EAGAIN) || code == AVERROR_EOF) return OK;
-        if (code < 0) {
-            video_decoder_note_error(decoder, code);
-            return OK;
-        }
+        if (code < 0) return video_decoder_note_error(decoder, code);
         status result = video_decoder_take_frame(decoder);
         av_frame_unref(decoder->frame);
         if (result != OK) return result;

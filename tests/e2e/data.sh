@@ -24,6 +24,10 @@ cmp -s <(sed "s|$work/||g" "$work/out") <(echo '{"samples":9,"media":{"video":2,
 expect 65 '0 media missing' data "$work/odd.jsonl" --format video-r1 --no-media
 expect 65 'odd.jsonl: 9 mistakes' data "$work/odd.jsonl"
 grep -q 'line 9: not JSON' "$work/out" || fail "no mistake is listed: $(cat "$work/out")"
+deep() { printf "%0.s$1" {1..100000}; }
+{ echo "{\"prompt\":$(deep '[')$(deep ']')}" && echo "$(deep '{\"a\":')1$(deep '}')"; } >"$work/deep.jsonl"
+expect 65 'deep.jsonl: 2 mistakes' data "$work/deep.jsonl"
+[ "$(grep -c 'nesting too deep' "$work/out")" = 2 ] || fail "deep nesting: $(cat "$work/out")"
 : >"$work/empty.jsonl"
 expect 65 'empty.jsonl: no samples' data "$work/empty.jsonl"
 expect 65 'none.jsonl' data "$work/none.jsonl"

@@ -22,11 +22,13 @@ without_times() {
 
 head -c 9000 "$media/b-frames.mp4" >"$work/cut.mp4"
 echo "no clip" >"$work/text.mp4"
+printf '#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2.0,\n%s\n#EXT-X-ENDLIST\n' "$media/field.ts" >"$work/list.m3u8"
 {
     group clip video b-frames.mp4
     group missing video none.mp4
     group cut video "$work/cut.mp4"
     group text video "file://$work/text.mp4"
+    group list video "$work/list.m3u8"
     group short video plain-%03d.png
     group both image alpha.png video file://b-frames.mp4 image plain-%03d.png
     group none
@@ -34,15 +36,16 @@ echo "no clip" >"$work/text.mp4"
 } >"$work/in"
 frames --workers 3 <"$work/in" >"$work/first"
 [ "$(grep -o '^{"v":1,"id":"[a-z]*"' "$work/first" | tr -d '\n')" = "$(grep -o '"id":"[a-z]*"' "$work/in" | grep -v sample | sed 's/^/{"v":1,/' | tr -d '\n')" ] || fail "the order has changed"
-[ "$(grep -c '"mine":\[1,{}\]' "$work/first")" = 8 ] || fail "an unknown field is lost"
+[ "$(grep -c '"mine":\[1,{}\]' "$work/first")" = 9 ] || fail "an unknown field is lost"
 expect_reason() {
     grep "\"id\":\"$1\"" "$work/first" | grep -q "\"quarantine\":{\"stage\":\"frames\",\"reason\":\"[^\"]*$2" || fail "$1: no reason like '$2': $(grep "\"id\":\"$1\"" "$work/first")"
 }
 expect_reason missing "none.mp4: No such file"
 expect_reason cut "moov atom not found"
 expect_reason text "text.mp4: cannot be opened"
+expect_reason list "list.m3u8: it is a list of other files"
 expect_reason short "the video has 1 frame, at least 2"
-[ "$(grep -c '"quarantine":{' "$work/first")" = 4 ] || fail "expected the four groups with bad media in quarantine"
+[ "$(grep -c '"quarantine":{' "$work/first")" = 5 ] || fail "expected the five groups with bad media in quarantine"
 
 # One worker and a new store give the same output.
 "$bin/caravan-frames" --stdio --store "$work/other" --media-root "$media" --workers 1 <"$work/in" 2>>"$work/log" | without_times >"$work/second"

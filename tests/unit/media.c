@@ -1,5 +1,6 @@
 // Decoding, sampling and resizing against golden data of the published preprocessing
 // (tests/parity/make_media_golden.py); one way of decoding against another; files that cannot be decoded.
+#include <limits.h>
 #include <math.h>
 #include <unistd.h>
 #include "tests/unit/unit.h"
@@ -445,18 +446,24 @@ static void expect_bad_sample(const char *path, bool video, const char *reason) 
     assert_null(view.owned);
 }
 
+// Writes these bytes to a file.
+static void expect_bad_content(const char *data, size_t size, bool video, const char *reason) {
+    char path[64] = "/tmp/caravan-bad-media-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    assert_int_equal(file_write_atomic(path, data, size), OK);
+    expect_bad_sample(path, video, reason);
+    unlink(path);
+}
+
 // Truncates a copy of the file to this part of its length.
 static void expect_truncated_bad_sample(const char *name, double part, bool video, const char *reason) {
-    char from[300], to[64] = "/tmp/caravan-truncated-XXXXXX";
+    char from[300];
     struct buf content = {0};
     snprintf(from, sizeof from, "%s/%s", directory, name);
     assert_int_equal(file_read(from, &content), OK);
-    int fd = mkstemp(to);
-    assert_true(fd >= 0);
-    close(fd);
-    assert_int_equal(file_write_atomic(to, content.data, (size_t)((double)content.size * part)), OK);
-    expect_bad_sample(to, video, reason);
-    unlink(to);
+    expect_bad_content(content.data, (size_t)((double)content.size * part), video, reason);
     buf_release(&content);
 }
 
@@ -474,6 +481,50 @@ static void test_bad_files(void **state) {
     expect_truncated_bad_sample("full-range.webm", 0.6, true, "is truncated");
     expect_truncated_bad_sample("photo.jpg", 0.7, false, "is truncated");
     expect_truncated_bad_sample("plain-%03d.png", 0.7, false, "cannot be decoded");
+}
+
+// Each refers to a clip that could be decoded, or to the network.
+static void test_lists_of_files_are_refused(void **state) {
+    (void)state;
+    char clip[PATH_MAX], text[2 * PATH_MAX];
+    const char *const lists[][2] = {
+        {"hls", "#EXTM3U\n#EXT-X-VERSION:3\n#EXT-X-TARGETDURATION:2\n#EXTINF:2.0,\n%s\n#EXT-X-ENDLIST\n"},
+        {"concat", "ffconcat version 1.0\nfile '%s'\n"},
+        {"dash", "<?xml version=\"1.0\"?>\n<MPD xmlns=\"urn:mpeg:dash:schema:mpd:2011\" type=\"static\" "
+                 "mediaPresentationDuration=\"PT2S\" profiles=\"urn:mpeg:dash:profile:isoff-on-demand:2011\"><Period>"
+                 "<AdaptationSet contentType=\"video\"><Representation id=\"1\" bandwidth=\"100\" "
+                 "mimeType=\"video/mp4\"><BaseURL>%s</BaseURL></Representation></AdaptationSet></Period></MPD>\n"},
+        {"sdp", "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=%s\nc=IN IP4 127.0.0.1\nt=0 0\nm=video 5004 RTP/AVP 96\n"
+                "a=rtpmap:96 H264/90000\n"},
+    };
+    assert_non_null(realpath("tests/data/media/b-frames.mp4", clip));
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        char reason[64];
+        const char *mark = strstr(lists[i][1], "%s");
+        assert_non_null(mark);
+        snprintf(text, sizeof text, "%.*s%s%s", (int)(mark - lists[i][1]), lists[i][1], clip, mark + 2);
+        snprintf(reason, sizeof reason, "it is a list of other files (%s)", lists[i][0]);
+        expect_bad_content(text, strlen(text), true, reason);
+        expect_bad_content(text, strlen(text), false, reason);
+    }
+}
+
+// A table of 2^30 elements is more than FFmpeg allocates. It says then that memory is short, which it is not.
+static void test_a_file_that_asks_for_too_much_is_a_bad_sample(void **state) {
+    (void)state;
+    struct buf content = {0};
+    assert_int_equal(file_read("tests/data/media/b-frames.mp4", &content), OK);
+    const char *const tables[] = {"stts", "stco"};
+    static const char huge[4] = {0x40, 0, 0, 0};
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
+        char *table = memmem(content.data, content.size, tables[i], 4), count[4];
+        assert_non_null(table);
+        memcpy(count, table + 8, 4);
+        memcpy(table + 8, huge, 4);
+        expect_bad_content(content.data, content.size, true, "cannot be opened: Invalid data");
+        memcpy(table + 8, count, 4);
+    }
+    buf_release(&content);
 }
 
 static void test_keys(void **state) {
@@ -533,6 +584,8 @@ int main(void) {
         cmocka_unit_test(test_directories_of_pictures),
         cmocka_unit_test(test_bad_directories_and_ranges),
         cmocka_unit_test(test_bad_files),
+        cmocka_unit_test(test_lists_of_files_are_refused),
+        cmocka_unit_test(test_a_file_that_asks_for_too_much_is_a_bad_sample),
         cmocka_unit_test(test_keys),
         cmocka_unit_test(test_contact_sheet),
     };
