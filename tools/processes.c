@@ -15,14 +15,28 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/config/device_list.h"
 
-enum { EARLY_SECONDS = 10, BRIEF_SECONDS = 1, FORK_SECONDS = 5, LINE_SIZE = 600, MAX_FAILURES = 5, MAX_BACKOFF = 7 };
+enum {
+    EARLY_SECONDS = 10,
+    BRIEF_SECONDS = 1,
+    FORK_SECONDS = 5,
+    LINE_SIZE = 600,
+    PROCESS_END_SIZE = 2048,
+    MAX_FAILURES = 5,
+    MAX_BACKOFF = 7,
+    KILLS_AT_ONCE = 2,      // kills without a group done after which a process is started again at once
+    MAX_KILL_DOUBLINGS = 6, // of the pause after those
+    MAX_KILL_PAUSE = 60,    // seconds
+    MAX_KILLS = 15,         // they take more than 9 minutes
+};
 static const double restart_seconds = 0.1;
 
 status processes_init(struct processes *processes, struct deployment *deployment) {
@@ -116,6 +130,7 @@ status processes_start(struct processes *processes, double now) {
     for (size_t i = 0; i < processes->count; i++) {
         struct process *process = &processes->list[i];
         if (process->pid || process->start_after > now) continue;
+        struct stat info;
         int log = process_open_log(processes, process);
         if (log < 0) {
             result = fail(UNAVAILABLE, "%s: %s; %s runs without a log", process->log, strerror(errno), process->name);
@@ -131,17 +146,62 @@ status processes_start(struct processes *processes, double now) {
             setpgid(pid, pid); // here too: process_kill may come before the child has done it
             process->pid = pid;
             process->started = now;
-            process->ready = false;
+            process->log_start = fstat(log, &info) ? 0 : info.st_size;
         }
         if (log >= 0) close(log);
     }
     return result;
 }
 
+// Describes in text[0..PROCESS_END_SIZE) how a process has ended, with the last line of its log and the log's path.
+static void process_describe_end(const struct process *process, int number, int code, char *text) {
+    static const uint64_t little = 1 << 16; // bytes: below this a line may not have been written
+    char tail[LINE_SIZE] = "";
+    struct stat info;
+    struct statvfs disk;
+    if (number == SIGKILL) { // it could say nothing
+        snprintf(text, PROCESS_END_SIZE, "was killed by signal 9 (Killed)");
+        return;
+    }
+    // The last line of its log tells more than the code.
+    if (!number && !stat(process->log, &info) && info.st_size > process->log_start)
+        file_read_tail(process->log, tail, sizeof tail);
+    for (size_t size = strlen(tail); size > 0 && tail[size - 1] == '\n'; size--) tail[size - 1] = 0;
+    const char *newline = strrchr(tail, '\n'), *line = log_skip_time(newline ? newline + 1 : tail);
+    const bool full = !statvfs(process->log, &disk) && disk.f_bavail * disk.f_frsize < little;
+    if (number)
+        snprintf(text, PROCESS_END_SIZE, "was killed by signal %d (%s) (see %s)", number, strsignal(number),
+                 process->log);
+    else
+        snprintf(text, PROCESS_END_SIZE, "ended with exit code %d: %s%s (see %s)", code,
+                 *line ? line : "it has logged nothing", full ? "; the disk of its log is full" : "", process->log);
+}
+
+// Says in how[0..PROCESS_END_SIZE) what follows when a process has been killed with SIGKILL, which is mostly the
+// kernel's answer when memory is short: it is started again, at once for the first two times, then after a pause.
+static status process_on_kill(struct process *process, double now, char *how) {
+    const int again = ++process->kills - KILLS_AT_ONCE;
+    const int pause = again <= MAX_KILL_DOUBLINGS ? 1 << (again > 0 ? again - 1 : 0) : MAX_KILL_PAUSE;
+    if (again <= 0) {
+        snprintf(how, PROCESS_END_SIZE, "was killed by signal 9 (Killed); starting it again");
+        return OK;
+    }
+    if (process->kills == MAX_KILLS)
+        return fail(UNAVAILABLE,
+                    "%s was killed by signal 9 (Killed) %d times without a group done: if dmesg says that the memory "
+                    "was short, this machine needs more of it, or its stages less",
+                    process->name, MAX_KILLS);
+    snprintf(how, PROCESS_END_SIZE,
+             "was killed by signal 9 (Killed) %d times without a group done: is it the memory (see dmesg)? Starting it "
+             "again in %d s",
+             process->kills, pause);
+    process->start_after = now + pause;
+    return OK;
+}
+
 status processes_reap(struct processes *processes, double now, int64_t settled, struct process **ended,
                       const char **how) {
-    static char text[LINE_SIZE + 64];
-    char tail[LINE_SIZE];
+    static char text[PROCESS_END_SIZE + 64];
     int state = 0;
     *ended = NULL;
     *how = text;
@@ -156,32 +216,36 @@ status processes_reap(struct processes *processes, double now, int64_t settled, 
     }
     struct process *process = *ended;
     process->pid = 0;
-    int number = WIFSIGNALED(state) ? WTERMSIG(state) : 0, code = WIFEXITED(state) ? WEXITSTATUS(state) : BUG;
-    if (number) {
-        snprintf(text, sizeof text, "was killed by signal %d (%s)", number, strsignal(number));
-    } else {
-        // The last line of its log tells more than the code.
-        file_read_tail(process->log, tail, sizeof tail);
-        for (size_t size = strlen(tail); size > 0 && tail[size - 1] == '\n'; size--) tail[size - 1] = 0;
-        const char *newline = strrchr(tail, '\n'), *line = log_skip_time(newline ? newline + 1 : tail);
-        snprintf(text, sizeof text, "ended with exit code %d: %s", code, *line ? line : "its log is empty");
+    const int number = WIFSIGNALED(state) ? WTERMSIG(state) : 0, code = WIFEXITED(state) ? WEXITSTATUS(state) : BUG;
+    char end[PROCESS_END_SIZE];
+    process_describe_end(process, number, code, end);
+    if (settled > process->settled) {
+        if (process->settled >= 0) process->failures = process->kills = 0;
+        process->settled = settled;
     }
-    // A process that was killed is always restarted, at once if it had run for a while. One that failed is restarted
-    // after a pause, which doubles while it fails early, and ends the run when it has failed MAX_FAILURES times while
-    // the run was not done with one group more. A wrong command line or bad input that shows at the start, or a user's
-    // program that is of no use, ends the run at once.
-    const bool early = now - process->started < EARLY_SECONDS, program = process->replica->stage->program != NULL;
-    const bool useless = !number && (code == USAGE || code == DATAERR) && (!process->ready || program);
+    // A process that was killed is started again, at once if it had run for a while.
     process->start_after = now + (now - process->started < BRIEF_SECONDS || !number ? restart_seconds : 0);
-    if (number == SIGKILL || number == SIGTERM || number == SIGINT || number == SIGHUP) return OK;
-    if (process->settled >= 0 && settled > process->settled) process->failures = 0;
-    if (settled > process->settled) process->settled = settled;
+    if (number == SIGKILL) return process_on_kill(process, now, text);
+    snprintf(text, sizeof text, "%s; starting it again", end);
+    if (number == SIGTERM || number == SIGINT || number == SIGHUP) return OK;
+    // A wrong command line and bad input stay so, and end the run at once. Any other failure may be the moment's: the
+    // process is started again after a pause, which doubles while it fails early, and ends the run when it has failed
+    // MAX_FAILURES times while the run was not done with one group more.
     process->failures++;
-    int doublings = process->failures < MAX_BACKOFF ? process->failures : MAX_BACKOFF;
-    if (early) process->start_after = now + restart_seconds * (1 << doublings);
-    if (process->failures < (useless ? 1 : MAX_FAILURES)) return OK;
-    return fail(code == USAGE || code == DATAERR || code == UNAVAILABLE ? (status)code : BUG, "%s %s", process->name,
-                text);
+    const int doublings = process->failures < MAX_BACKOFF ? process->failures : MAX_BACKOFF;
+    if (now - process->started < EARLY_SECONDS) process->start_after = now + restart_seconds * (1 << doublings);
+    const bool final = !number && (code == USAGE || code == DATAERR);
+    if (final || process->failures == MAX_FAILURES) {
+        const status result = code == USAGE || code == DATAERR || code == UNAVAILABLE ? (status)code : BUG;
+        return final ? fail(result, "%s %s", process->name, end)
+                     : fail(result, "%s failed %d times without a group done; it %s", process->name, MAX_FAILURES, end);
+    }
+    const uint64_t hash = XXH3_64bits(end, strlen(end));
+    if (process->failures > 1 && hash == process->failure_hash)
+        snprintf(text, sizeof text, "failed in the same way (%d of %d times); starting it again", process->failures,
+                 MAX_FAILURES);
+    process->failure_hash = hash;
+    return OK;
 }
 
 // Copies `from` to its end.

@@ -9,15 +9,16 @@
 
 struct process {
     const struct replica *replica;
-    const char *name;   // "rollout-2"
-    const char *log;    // RUN/logs/NAME.log
-    char **argv;        // of its program, ends with NULL
-    pid_t pid;          // also its process group; 0: not running
-    double started;     // clock_monotonic() of the last start
-    double start_after; // clock_monotonic() before which it is not started
-    int failures;       // without progress of the run in between
-    int64_t settled;    // groups that the run was done with when it last failed
-    bool ready;         // it has reported since it was started
+    const char *name;      // "rollout-2"
+    const char *log;       // RUN/logs/NAME.log
+    char **argv;           // of its program, ends with NULL
+    pid_t pid;             // also its process group; 0: not running
+    double started;        // clock_monotonic() of the last start
+    double start_after;    // clock_monotonic() before which it is not started
+    int failures, kills;   // without progress of the run in between; kills: by SIGKILL
+    uint64_t failure_hash; // of how it last failed
+    off_t log_start;       // size of its log at the last start
+    int64_t settled;       // groups that the run was done with when it last failed
 };
 
 struct processes {
@@ -39,9 +40,9 @@ void processes_release(struct processes *processes);
 status processes_start(struct processes *processes, double now);
 
 // Reaps one process that has ended, if there is one, and kills what it has left in its process group. *ended is the
-// process, or NULL; *how says how it ended ("ended with exit code 65: its last log line") and is valid until the next
-// call. `settled` is the number of groups that the run is done with. OK when the process shall be restarted; else
-// USAGE, DATAERR, UNAVAILABLE or BUG: the run must end.
+// process, or NULL. `settled` is the number of groups that the run is done with. OK when the process shall be
+// restarted; *how says how it ended and when it is started again, and is valid until the next call. Else USAGE,
+// DATAERR, UNAVAILABLE or BUG: the run must end.
 status processes_reap(struct processes *processes, double now, int64_t settled, struct process **ended,
                       const char **how);
 

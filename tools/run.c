@@ -34,7 +34,9 @@ static const struct option run_options[] = {
 };
 const struct option_table run_table = {.program = "caravan run",
                                        .operands = "FILE",
-                                       .help = "starts a pipeline; Ctrl-C stops it, and the same command resumes it",
+                                       .help =
+                                           "starts a pipeline; Ctrl-C stops it with exit code 75, and the same command "
+                                           "resumes it",
                                        .options = run_options,
                                        .size = sizeof(struct run_options)};
 

@@ -116,7 +116,7 @@ int subcommand_exit(status result) {
     if (result == OK && (fflush(stdout) || ferror(stdout)))
         result = fail(UNAVAILABLE, "cannot write to standard output");
     if (result == OK || result == END) return 0;
-    log_info("%s", fail_text());
+    if (*fail_text()) log_info("%s", fail_text());
     return status_exit_code(result);
 }
 

@@ -109,8 +109,8 @@ static void supervisor_announce(struct supervisor *supervisor) {
     supervisor_publish(supervisor, &end, true);
 }
 
-// Asks every process to stop; the first call decides the result of the run. `everywhere`: the run ends on all machines;
-// otherwise the others wait for this one.
+// Asks every process to stop; the first call decides the result of the run, and says a failure. `everywhere`: the run
+// ends on all machines; otherwise the others wait for this one.
 static void supervisor_stop(struct supervisor *supervisor, status result, bool everywhere, const char *reason) {
     if (supervisor->stopping) return;
     supervisor->stopping = true;
@@ -118,6 +118,7 @@ static void supervisor_stop(struct supervisor *supervisor, status result, bool e
     supervisor->stop_time = clock_monotonic();
     supervisor->result = result;
     snprintf(supervisor->reason, sizeof supervisor->reason, "%s", reason);
+    if (result != OK && result != END) supervisor_log(supervisor, "%s", supervisor->reason);
     service_notify(&supervisor->service, "STOPPING=1");
     const char *here = deployment_machine(supervisor->deployment, supervisor->deployment->here);
     const struct wire_message notice = {
@@ -192,9 +193,8 @@ static void supervisor_on_signals(struct supervisor *supervisor) {
         run_status_forget(supervisor->run_status, ended->replica);
         if (result == OK) {
             run_status_restarted(supervisor->run_status, ended->replica);
-            supervisor_log(supervisor, "%s %s; starting it again", ended->name, how);
+            supervisor_log(supervisor, "%s %s", ended->name, how);
         } else {
-            supervisor_log(supervisor, "%s", fail_text());
             supervisor_stop(supervisor, result, true, fail_text());
         }
     }
@@ -203,7 +203,6 @@ static void supervisor_on_signals(struct supervisor *supervisor) {
 // Takes over a report and forwards it. A process that reports for another one loses its connection.
 static status supervisor_on_status(struct supervisor *supervisor, struct wire_peer *peer,
                                    const struct wire_message *message, bool from_here) {
-    struct processes *processes = &supervisor->processes;
     const struct replica *replica = deployment_find(supervisor->deployment, message->name, (int)message->replica);
     const double now = clock_monotonic();
     struct wire_message report = *message;
@@ -216,9 +215,6 @@ static status supervisor_on_status(struct supervisor *supervisor, struct wire_pe
     run_status_summary(supervisor->run_status, now, &summary);
     if (summary.source && summary.settled > supervisor->settled) supervisor->settled = summary.settled;
     supervisor_publish(supervisor, &report, from_here);
-    for (size_t i = 0; i < processes->count; i++)
-        if (processes->list[i].replica == replica && processes->list[i].pid == message->counters.pid)
-            processes->list[i].ready = true;
     return OK;
 }
 
@@ -351,9 +347,10 @@ static status supervisor_on_tick(struct supervisor *supervisor) {
     const struct machine *away = patience > 0 ? machines_away(&supervisor->machines, now, patience * 60) : NULL;
     if (away) {
         char text[MESSAGE_SIZE];
-        snprintf(text, sizeof text, "%.200s has been away for %g minutes (give_up_after): this machine gives up",
+        snprintf(text, sizeof text,
+                 "%.200s has been away for %g minutes (give_up_after): this machine gives up; the same command resumes "
+                 "the run",
                  away->name, patience);
-        supervisor_log(supervisor, "stopping; the same command resumes the run");
         supervisor_stop(supervisor, UNAVAILABLE, false, text);
         return OK;
     }
@@ -462,7 +459,6 @@ status supervisor_run(struct deployment *deployment) {
         service_alive(&supervisor.service);
     }
     if (result != OK) {
-        if (processes_running(&supervisor.processes)) supervisor_log(&supervisor, "stopping: %s", fail_text());
         supervisor_stop(&supervisor, result, true, fail_text());
         while (processes_running(&supervisor.processes)) {
             struct pollfd signals = {.fd = supervisor.signal_fd, .events = POLLIN};
@@ -475,7 +471,8 @@ status supervisor_run(struct deployment *deployment) {
     supervisor_finish(&supervisor);
     result = supervisor.result;
     if (result == OK) supervisor_log(&supervisor, "done: %s", supervisor.reason);
-    if (result != OK && result != END) result = fail(result, "%s", supervisor.reason);
+    if (result == END) result = STOPPED;
+    if (result != OK) result = fail(result, "%s", ""); // it was said
 done:
     service_close(&supervisor.service);
     wire_close(&supervisor.wire);

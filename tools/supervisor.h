@@ -5,9 +5,9 @@
 
 #include "tools/deployment.h"
 
-// Runs this machine's part until the source reports that all groups are done, another machine ends the run, or a signal
-// stops it, which returns END. USAGE, DATAERR, UNAVAILABLE or BUG: the run failed; fail_text() says why. No process of
-// the run is left in any case.
+// Runs this machine's part until the source reports that all groups are done, another machine ends the run, or somebody
+// stops it, which returns STOPPED. USAGE, DATAERR, UNAVAILABLE or BUG: the run failed. The terminal was told why,
+// unless fail_text() says it. No process of the run is left in any case.
 status supervisor_run(struct deployment *deployment);
 
 #endif

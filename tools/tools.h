@@ -30,7 +30,7 @@ status subcommand_each_group(const char *path, status (*visit)(void *context, co
                              void *context);
 
 // Flushes standard output, logs a failure and returns the exit code: 0 for OK and END, that of UNAVAILABLE when the
-// output could not be written.
+// output could not be written. An empty fail_text() is not logged: it was said before.
 int subcommand_exit(status result);
 
 // The first member of the options of a subcommand that reads a pipeline file.

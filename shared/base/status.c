@@ -13,6 +13,7 @@
 
 static_assert(USAGE == EX_USAGE && DATAERR == EX_DATAERR, "exit codes are those of <sysexits.h>");
 static_assert(UNAVAILABLE == EX_UNAVAILABLE && BUG == EX_SOFTWARE, "exit codes are those of <sysexits.h>");
+static_assert(STOPPED == EX_TEMPFAIL, "exit codes are those of <sysexits.h>");
 
 static _Thread_local char fail_message[2048];
 
@@ -49,6 +50,7 @@ int status_exit_code(status result) {
     case USAGE:
     case DATAERR:
     case UNAVAILABLE:
+    case STOPPED:
         return (int)result;
     default:
         return BUG;

@@ -16,6 +16,7 @@ typedef enum status {
     DATAERR = 65,     // bad input: a line that is not a group, a broken file
     UNAVAILABLE = 69, // a service, a device, memory or disk space is missing
     BUG = 70,         // an error in this program
+    STOPPED = 75,     // somebody has stopped a run before its end; the same command resumes it
 } status;
 
 // Sets this thread's failure message and returns `code`: return fail(DATAERR, "%s: empty", path).

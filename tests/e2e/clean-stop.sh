@@ -33,7 +33,10 @@ for turn in 1 2 3; do
         kill -TERM $everyone 2>/dev/null || true
         sleep 0.03
     done
-    wait $pid || fail "a stopped run ends with exit $?: $(cat "$work/stopped.err")"
+    got=0
+    wait $pid || got=$?
+    # A fast run may have ended before.
+    [ $got = 75 ] || grep -q "done: 8 steps" "$work/stopped.err" || fail "a stopped run ends with exit $got: $(cat "$work/stopped.err")"
     [ "$(saved_step)" = "$(last_step)" ] || fail "stopped after step $(last_step), but the last checkpoint is of step $(saved_step)"
     for kind in policy reference; do
         count=$(ls "$weights" | grep -c "^$kind-" || true)

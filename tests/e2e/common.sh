@@ -28,6 +28,13 @@ make_model() {
     "$bin/caravan" init "$work/model" --shape pipelines/demo/shape.json --train-tokenizer "$work/data/text.txt" --seed 3
 }
 
+# ends_with CODE PID FILE: waits for the process, which must exit with CODE; FILE has its standard error.
+ends_with() {
+    got=0
+    wait "$2" || got=$?
+    [ "$got" = "$1" ] || fail "exit $got instead of $1: $(cat "$3")"
+}
+
 # expect CODE PATTERN COMMAND...: the command must exit with CODE, and a line of its standard error must match PATTERN.
 expect() {
     code=$1 pattern=$2

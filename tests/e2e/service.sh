@@ -38,7 +38,7 @@ for address in "$work/notify" "@caravan-$$"; do
         sleep 0.05
     done
     kill -TERM $pid
-    wait $pid || fail "exit $?: $(cat "$work/err")"
+    ends_with 75 $pid "$work/err"
     wait $listener || fail "the run does not say that it stops: $(cat "$work/told")"
     [ "$(head -1 "$work/told")" = READY=1 ] || fail "not ready: $(cat "$work/told")"
     grep -q "^STATUS=[0-9]* of 20 groups" "$work/told" || fail "no status: $(cat "$work/told")"

@@ -40,7 +40,7 @@ grep -q '^[1-9][0-9]*\( *[0-9.]*[0-9]\)\{6\} *- *[1-8]\.[0-9] *[01]\.[0-9]' "$wo
 [ -s "$work/hung" ] || fail "a second caravan top shows nothing"
 kill -STOP $hung
 kill -HUP $pid
-wait $pid || fail "hup: $(cat "$work/hup.err")"
+ends_with 75 $pid "$work/hup.err"
 kill -KILL $hung; wait $hung 2>/dev/null || true
 grep -q "stopping" "$work/hup.err" || fail "a SIGHUP did not stop the run: $(cat "$work/hup.err")"
 
@@ -172,7 +172,7 @@ done
 # caravan stop stops it and waits for its end; then there is no run to stop.
 "$bin/caravan" stop "$work/p.yaml" --set run="$work/fork" 2>"$work/err" || fail "stop: $(cat "$work/err")"
 grep -q "the run has stopped" "$work/err" || fail "stop: $(cat "$work/err")"
-wait $pid || fail "fork: exit $?: $(cat "$work/fork.err")"
+ends_with 75 $pid "$work/fork.err"
 grep -q 'stopped by `caravan stop`; the same command resumes the run' "$work/fork.err" || fail "fork: $(cat "$work/fork.err")"
 expect 69 "no run of this file was started in" "$bin/caravan" stop "$work/p.yaml" --set run="$work/nothing"
 expect 69 "no run of this file is active in" "$bin/caravan" stop "$work/p.yaml" --set run="$work/fork"

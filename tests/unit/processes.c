@@ -1,6 +1,7 @@
-// The command lines of a machine's stage processes: which replica gets which GPU.
+// A machine's stage processes: which replica gets which GPU, and what follows when one ends.
 #include "tests/unit/unit.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -72,10 +73,134 @@ static void each_machine_begins_anew(void **state) {
     check_devices("replicas: 2, device: 'cuda:[0-2]', on: [a, b]", "b", "cuda:0 cuda:1 ");
 }
 
+// ---- what follows when a process ends ----
+
+// A pipeline whose first stage is a shell command, and what its process says as it ends.
+struct ending {
+    char dir[32];
+    struct pipeline *pipeline;
+    struct deployment deployment;
+    struct processes processes;
+    char shell[8], option[4], command[64];
+    char *argv[4];
+    struct process *process;
+    double now; // as the supervisor sees it
+    const char *how;
+};
+
+static void ending_open(struct ending *ending, const char *command) {
+    char text[256], path[64];
+    struct buf mistakes = {0};
+    *ending = (struct ending){.dir = "/tmp/caravan-ending-XXXXXX", .shell = "/bin/sh", .option = "-c"};
+    snprintf(ending->command, sizeof ending->command, "%s", command);
+    ending->argv[0] = ending->shell;
+    ending->argv[1] = ending->option;
+    ending->argv[2] = ending->command;
+    assert_non_null(mkdtemp(ending->dir));
+    snprintf(path, sizeof path, "%s/wiring", ending->dir);
+    assert_int_equal(dir_make(path), OK);
+    const int size = snprintf(
+        text, sizeof text, "run: %s\nstages:\n  - source: {data: /dev/null}\n  - last: {program: cat}\n", ending->dir);
+    if (pipeline_parse(&ending->pipeline, "/p.yaml", text, (size_t)size, NULL, 0, &mistakes) != OK)
+        assert_string_equal(mistakes.data, "");
+    buf_release(&mistakes);
+    assert_int_equal(deployment_init(&ending->deployment, ending->pipeline, NULL, NULL), OK);
+    assert_int_equal(processes_init(&ending->processes, &ending->deployment), OK);
+    assert_int_equal(ending->processes.count, 2);
+    ending->process = &ending->processes.list[0];
+    ending->processes.list[1].start_after = INFINITY; // it is not started
+    free(ending->process->argv);
+    ending->process->argv = ending->argv;
+}
+
+static void ending_close(struct ending *ending) {
+    ending->process->argv = NULL;
+    processes_release(&ending->processes);
+    deployment_release(&ending->deployment);
+    pipeline_free(&ending->pipeline);
+    assert_int_equal(dir_remove(ending->dir), OK);
+}
+
+// Starts the process, which it must be time for, and returns what follows from its end.
+static status ending_next(struct ending *ending, int64_t settled) {
+    struct process *ended = NULL;
+    status result = OK;
+    ending->now = ending->process->start_after;
+    assert_int_equal(processes_start(&ending->processes, ending->now), OK);
+    while (!ended) result = processes_reap(&ending->processes, ending->now, settled, &ended, &ending->how);
+    return result;
+}
+
+static void repeated_kills_pause_longer_and_end_the_run(void **state) {
+    enum { KILLS = 15 };
+    struct ending ending;
+    double paused = 0;
+    (void)state;
+    ending_open(&ending, "kill -9 $$");
+    for (int kill = 1; kill < KILLS; kill++) {
+        assert_int_equal(ending_next(&ending, 7), OK);
+        const double pause = ending.process->start_after - ending.now;
+        assert_true(pause > 0.05 && pause < 60.5 && pause > paused - 0.5);
+        assert_true((strstr(ending.how, "is it the memory (see dmesg)?") != NULL) == (kill > 2));
+        paused = pause;
+    }
+    assert_true(paused > 59.5);
+    assert_int_equal(ending_next(&ending, 7), UNAVAILABLE);
+    assert_non_null(strstr(fail_text(), "source was killed by signal 9 (Killed) 15 times without a group done"));
+    ending_close(&ending);
+}
+
+static void a_group_done_ends_a_series_of_kills(void **state) {
+    struct ending ending;
+    (void)state;
+    ending_open(&ending, "kill -9 $$");
+    for (int64_t settled = 0; settled < 40; settled++) {
+        assert_int_equal(ending_next(&ending, settled), OK);
+        assert_string_equal(ending.how, "was killed by signal 9 (Killed); starting it again");
+    }
+    ending_close(&ending);
+}
+
+static void a_failure_is_said_once_and_names_the_log(void **state) {
+    struct ending ending;
+    char want[256];
+    (void)state;
+    ending_open(&ending, "echo first; echo caravan: no device; exit 69");
+    snprintf(want, sizeof want, "ended with exit code 69: caravan: no device (see %s/logs/source.log)", ending.dir);
+    assert_int_equal(ending_next(&ending, 7), OK);
+    assert_memory_equal(ending.how, want, strlen(want));
+    assert_string_equal(ending.how + strlen(want), "; starting it again");
+    for (int i = 2; i < 5; i++) {
+        assert_int_equal(ending_next(&ending, 7), OK);
+        assert_non_null(strstr(ending.how, "failed in the same way"));
+    }
+    assert_int_equal(ending_next(&ending, 7), UNAVAILABLE);
+    assert_non_null(strstr(fail_text(), want));
+    // A process that says nothing has not said what the one before it did.
+    snprintf(ending.command, sizeof ending.command, "exit 70");
+    ending.process->failures = 0;
+    assert_int_equal(ending_next(&ending, 7), OK);
+    assert_non_null(strstr(ending.how, "ended with exit code 70: it has logged nothing (see "));
+    ending_close(&ending);
+}
+
+static void wrong_input_is_not_tried_again(void **state) {
+    struct ending ending;
+    (void)state;
+    ending_open(&ending, "echo caravan-source: no such file; exit 65");
+    assert_int_equal(ending_next(&ending, -1), DATAERR);
+    assert_non_null(strstr(fail_text(), "source ended with exit code 65: caravan-source: no such file (see "));
+    ending_close(&ending);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(replicas_take_the_gpus_of_the_list),
         cmocka_unit_test(each_machine_begins_anew),
+        cmocka_unit_test(repeated_kills_pause_longer_and_end_the_run),
+        cmocka_unit_test(a_group_done_ends_a_series_of_kills),
+        cmocka_unit_test(a_failure_is_said_once_and_names_the_log),
+        cmocka_unit_test(wrong_input_is_not_tried_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
