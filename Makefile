@@ -59,7 +59,7 @@ HEADERS      := $(wildcard shared/*/*.h shared/*/*/*.h kernels/*.h kernels/cpu/*
 
 include make/cuda.mk
 
-.PHONY: all programs help reference deps packages test check unit ops e2e slurm-test demo demo-cora bench parity lint format sanitize fuzz fuzz-smoke install clean compile_commands.json
+.PHONY: all programs help reference deps packages test check unit ops e2e slurm-test demo demo-cora bench parity lint format sanitize fuzz fuzz-smoke clean compile_commands.json
 .DEFAULT_GOAL := all
 .SECONDARY:
 
@@ -154,11 +154,6 @@ test: deps ## install packages, build, run every test, static checks, fuzz seeds
 
 include $(filter-out make/cuda.mk,$(wildcard make/*.mk))
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
-
-install: all ## install the executables into PREFIX (/usr/local), and the plug-in for GPUs into LIBDIR (PREFIX/lib)
-	install -d $(DESTDIR)$(PREFIX)/bin $(if $(CUDA_PLUGIN),$(DESTDIR)$(LIBDIR))
-	install -m 755 $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin/
-	$(if $(CUDA_PLUGIN),install -m 755 $(CUDA_PLUGIN) $(DESTDIR)$(LIBDIR)/)
 
 clean: ## remove everything that was built
 	rm -rf build build-* compile_commands.json

@@ -12,8 +12,7 @@
 #include "shared/base/file.h"
 #include "shared/config/option_value.h"
 
-// The option after `option`, NULL after the last: those of the table first, then the common ones. NULL starts.
-static const struct option *options_next(const struct option_table *table, const struct option *option) {
+const struct option *options_next(const struct option_table *table, const struct option *option) {
     const struct option *next = option ? option + 1 : table->options ? table->options : table->common;
     if (next && !next->name) {
         const struct option *end = table->options;

@@ -80,6 +80,9 @@ struct option_table {
     size_t size;                  // of the struct
 };
 
+// Returns the option after `option`, NULL after the last: those of the table first, then the common ones. NULL starts.
+const struct option *options_next(const struct option_table *table, const struct option *option);
+
 // Returns the option of that name, NULL if there is none. '-' and '_' are the same.
 const struct option *option_find(const struct option_table *table, const char *name);
 

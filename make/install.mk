@@ -1,0 +1,33 @@
+# Installing: programs, manual pages, completion, the files that users copy, and the documentation.
+DATADIR    ?= $(PREFIX)/share
+SHARE      := $(BUILD)/share
+MAN_PAGES  := $(SHARE)/man/man1/caravan.1 $(STAGES:%=$(SHARE)/man/man1/caravan-%.1)
+COMPLETION := $(SHARE)/bash-completion/completions/caravan
+PAGES      := $(wildcard *.md) LICENSE
+EXAMPLES   := $(filter-out %.pyc %__pycache__,$(wildcard pipelines/* pipelines/*/*))
+
+$(SHARE)/man/man1/%.1: $(BUILD)/bin/caravan
+	@mkdir -p $(@D)
+	$(call say,GEN)$< reference --man $* > $@
+
+$(COMPLETION): $(BUILD)/bin/caravan
+	@mkdir -p $(@D)
+	$(call say,GEN)$< reference --completion bash > $@
+
+# $(call place,MODE,FILES,DIRECTORY)
+place = install -d "$(DESTDIR)$(3)" && install -m $(1) $(2) "$(DESTDIR)$(3)/"
+
+.PHONY: install uninstall
+install: all $(MAN_PAGES) $(COMPLETION) ## install programs, manual pages, completion and pipelines into PREFIX (/usr/local), the plug-in for GPUs into LIBDIR (PREFIX/lib)
+	$(call say,INST)$(call place,755,$(PROGRAMS),$(PREFIX)/bin)
+	$(if $(CUDA_PLUGIN),@$(call place,755,$(CUDA_PLUGIN),$(LIBDIR)))
+	@$(call place,644,$(MAN_PAGES),$(DATADIR)/man/man1)
+	@$(call place,644,$(COMPLETION),$(DATADIR)/bash-completion/completions)
+	@for stage in $(STAGES); do ln -sf caravan "$(DESTDIR)$(DATADIR)/bash-completion/completions/caravan-$$stage"; done
+	@$(call place,644,$(PAGES),$(DATADIR)/doc/caravan)
+	@for file in $(EXAMPLES); do [ -d $$file ] || install -D -p -m $$([ -x $$file ] && echo 755 || echo 644) $$file "$(DESTDIR)$(DATADIR)/caravan/$$file" || exit 1; done
+
+uninstall: ## remove what make install has put into PREFIX and LIBDIR
+	$(call say,RM)rm -f $(patsubst $(BUILD)/%,"$(DESTDIR)$(PREFIX)/%",$(PROGRAMS)) "$(DESTDIR)$(LIBDIR)/libcaravan-cuda.so"
+	@rm -f $(patsubst $(SHARE)/%,"$(DESTDIR)$(DATADIR)/%",$(MAN_PAGES) $(COMPLETION) $(STAGES:%=$(COMPLETION)-%))
+	@rm -rf "$(DESTDIR)$(DATADIR)/caravan" "$(DESTDIR)$(DATADIR)/doc/caravan"

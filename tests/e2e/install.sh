@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# What make install puts into a directory works there, and make uninstall removes all of it. The manual pages have no
+# mistakes, completion proposes what the programs take, and each compiled file is one short line.
+. tests/e2e/common.sh
+build=${BUILD:-build}
+make() { env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL -u BUILD make --no-print-directory "$@"; }
+install="BUILD=$build CUDA=0 DESTDIR=$work/root PREFIX=/usr"
+root=$work/root/usr
+
+make $install install >"$work/log" 2>&1 || fail "make install: $(cat "$work/log")"
+version=$("$bin/caravan" --version)
+[ "$("$root/bin/caravan" --version)" = "$version" ] || fail "the installed program is not of version $version"
+cmp pipelines/templates/default.txt "$root/share/caravan/pipelines/templates/default.txt"
+[ -x "$root/share/caravan/pipelines/examples/consistency.py" ] || fail "an example cannot be run"
+[ -f "$root/share/doc/caravan/REFERENCE.md" ] || fail "no documentation"
+
+# ---- manual pages ----
+
+for program in "$root"/bin/*; do
+    page=$root/share/man/man1/${program##*/}.1
+    [ -s "$page" ] || fail "no manual page of ${program##*/}"
+    "$program" --help >"$work/help"
+    for option in $(grep -oE '^  --[a-z0-9-]+' "$work/help"); do
+        grep -qF -- "\\fB${option//-/\\-}\\fR" "$page" || fail "$page: no $option"
+    done
+    if command -v man >/dev/null; then
+        LC_ALL=C.UTF-8 MANWIDTH=80 man --warnings -l "$page" >"$work/text" 2>"$work/err" || fail "$(cat "$work/err")"
+        [ ! -s "$work/err" ] || fail "$page: $(cat "$work/err")"
+    fi
+done
+for subcommand in $("$bin/caravan" --help | sed -nE 's/^  ([a-z-]+) .*/\1/p'); do
+    grep -q "^.SS \"caravan ${subcommand//-/\\\\-}" "$root/share/man/man1/caravan.1" || fail "caravan(1): no $subcommand"
+done
+command -v man >/dev/null || echo "manual pages were not formatted: man is not installed"
+expect 64 "there is no such program" "$bin/caravan" reference --man caravan-nothing
+
+# ---- completion ----
+
+# propose WORD...: what completion proposes for the last word.
+propose() {
+    COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
+    _caravan "$1" "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
+    printf '%s ' "${COMPREPLY[@]}"
+}
+. "$root/share/bash-completion/completions/caravan"
+[ "$(propose caravan gr)" = "graph groups " ] || fail "subcommands: $(propose caravan gr)"
+[ "$(propose caravan graph --t)" = "--text " ] || fail "options of a subcommand: $(propose caravan graph --t)"
+[ "$(propose caravan groups se)" = "select " ] || fail "actions: $(propose caravan groups se)"
+[ "$(propose caravan-rollout --max-n)" = "--max-new-tokens " ] || fail "options: $(propose caravan-rollout --max-n)"
+[ "$(propose caravan-reward --method ca)" = "care " ] || fail "values: $(propose caravan-reward --method ca)"
+[ "$(propose caravan-source --data pipelines/tem)" = "pipelines/templates " ] || fail "files"
+[ "$(propose caravan run pipelines/war)" = "pipelines/warm-up.yaml " ] || fail "operands"
+[ "$(readlink "$root/share/bash-completion/completions/caravan-reward")" = caravan ] || fail "no link for caravan-reward"
+
+# ---- uninstall ----
+
+make $install uninstall >/dev/null
+left=$(find "$work/root" ! -type d)
+[ -z "$left" ] || fail "make uninstall left $left"
+
+# ---- what make prints ----
+
+object=shared/base/clock.o
+short=$(make -B BUILD="$work/build" "$work/build/$object" | tail -1)
+[ "$short" = "CC   $object" ] || fail "make printed '$short'"
+make -B V=1 BUILD="$work/build" "$work/build/$object" | grep -q -- '-std=c17' || fail "V=1 does not print the command"
