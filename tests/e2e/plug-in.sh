@@ -4,7 +4,7 @@
 
 # commands TARGET VARIABLE...: prints what make would do.
 commands() {
-    env -u MAKEFLAGS -u MAKEOVERRIDES -u MFLAGS -u CUDA make -n BUILD="$work/build" "$@" 2>&1
+    env -u MAKEFLAGS -u MAKEOVERRIDES -u MFLAGS -u CUDA make -n V=1 BUILD="$work/build" "$@" 2>&1
 }
 
 for target in all install; do
