@@ -18,10 +18,12 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <string>
 #include <tuple>
 #include <type_traits>
 
 #include "cuda_runtime_api.h"
+#include "emulated_kernels.h"
 
 #define __global__
 #define __device__
@@ -97,16 +99,31 @@ struct mma_operands {
 // Of 32 struct mma_operands.
 void multiply_matrices(void *const arguments[32]);
 
+// A kernel that some LAUNCH names, whether it is ever launched or not. The list of them is emulated_kernels.
+struct kernel_record {
+    struct emulated_kernel seen;
+    std::string name;
+    explicit kernel_record(const char *signature); // "... [with auto kernel = NAME]"
+};
+
+template <auto kernel> struct kernel_of {
+    static const char *signature() {
+        return __PRETTY_FUNCTION__;
+    }
+    static kernel_record record;
+};
+template <auto kernel> kernel_record kernel_of<kernel>::record(signature());
+
 // Runs kernel() as every thread of the grid, now or when the stream gets there.
-void launch(const char *kernel_name, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
+void launch(kernel_record *record, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
             std::function<void()> kernel);
 
 // The same for kernel(arguments...). The arguments are converted and copied when the kernel is launched.
 template <typename... P>
-void launch_with(const char *kernel_name, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
+void launch_with(kernel_record *record, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
                  void (*kernel)(P...), std::common_type_t<P>... arguments) {
     std::tuple<P...> copies(arguments...);
-    launch(kernel_name, grid, block, shared_bytes, stream, [kernel, copies] { std::apply(kernel, copies); });
+    launch(record, grid, block, shared_bytes, stream, [kernel, copies] { std::apply(kernel, copies); });
 }
 
 // ---- shuffles ----
@@ -182,7 +199,8 @@ inline void meet(void *const arguments[32]) {
 #define gridDim   (emulate::position.grid_size)
 
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                                         \
-    emulate::launch_with(#kernel, (grid), (block), (shared_bytes), (stream), (kernel), __VA_ARGS__)
+    emulate::launch_with(&emulate::kernel_of<(kernel)>::record, (grid), (block), (shared_bytes), (stream), (kernel),   \
+                         __VA_ARGS__)
 
 inline void __syncthreads(EMULATE_SITE) {
     emulate::barrier({file, line});

@@ -40,6 +40,8 @@ struct emulated_event {
 
 extern "C" __attribute__((visibility("default"))) struct emulated_memory emulated_memory;
 struct emulated_memory emulated_memory;
+extern "C" __attribute__((visibility("default"))) struct emulated_kernel *emulated_kernels;
+struct emulated_kernel *emulated_kernels;
 
 namespace {
 
@@ -169,7 +171,13 @@ cudaError_t copy_to_host(struct rows r, cudaStream_t stream) {
 
 } // namespace
 
-void emulate::launch(const char *kernel_name, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
+emulate::kernel_record::kernel_record(const char *signature) : seen(), name(strstr(signature, " = ") + 3) {
+    name.pop_back(); // the bracket
+    seen = {name.c_str(), false, emulated_kernels};
+    emulated_kernels = &seen;
+}
+
+void emulate::launch(kernel_record *record, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
                      std::function<void()> kernel) {
     guard held(lock);
     if (!streams.count(stream)) {
@@ -184,7 +192,10 @@ void emulate::launch(const char *kernel_name, dim3 grid, dim3 block, size_t shar
         return;
     }
     if (emulated_memory.sizes_only) return;
-    put(stream, [=, kernel = std::move(kernel)] { run_grid(*device, kernel_name, grid, block, shared_bytes, kernel); });
+    record->seen.launched = true;
+    put(stream, [=, kernel = std::move(kernel)] {
+        run_grid(*device, record->name.c_str(), grid, block, shared_bytes, kernel);
+    });
 }
 
 // ---- devices and errors ----

@@ -16,7 +16,7 @@ static double activations_phi(double x) {
 }
 
 static void activations_check_swiglu(struct harness *h) {
-    int64_t rows = harness_range(h, 1, 20), columns = harness_range(h, 1, 200);
+    int64_t rows = harness_range(h, 1, 20), columns = harness_columns(h, 1, 200);
     enum element type = harness_float_type(h);
     harness_case(h, "swiglu %lld x %lld, type %d", (long long)rows, (long long)columns, type);
     struct tensor in = harness_tensor(h, type, rows, 2 * columns, FILL_EDGES, 3);
@@ -47,7 +47,7 @@ static void activations_check_swiglu(struct harness *h) {
 }
 
 static void activations_check_gelu(struct harness *h) {
-    int64_t rows = harness_range(h, 1, 20), columns = harness_range(h, 1, 400);
+    int64_t rows = harness_range(h, 1, 20), columns = harness_columns(h, 1, 400);
     enum element type = harness_float_type(h);
     harness_case(h, "gelu %lld x %lld, type %d", (long long)rows, (long long)columns, type);
     struct tensor in = harness_tensor(h, type, rows, columns, FILL_EDGES, 2);
@@ -67,7 +67,7 @@ static void activations_check_gelu(struct harness *h) {
 }
 
 static void activations_check_geglu(struct harness *h) {
-    int64_t rows = harness_range(h, 1, 20), columns = harness_range(h, 1, 200);
+    int64_t rows = harness_range(h, 1, 20), columns = harness_columns(h, 1, 200);
     enum element type = harness_float_type(h);
     harness_case(h, "geglu %lld x %lld, type %d", (long long)rows, (long long)columns, type);
     struct tensor in = harness_tensor(h, type, rows, 2 * columns, FILL_EDGES, 2);
@@ -98,7 +98,7 @@ static void activations_check_geglu(struct harness *h) {
 }
 
 static void activations_check_quick_gelu(struct harness *h) {
-    int64_t rows = harness_range(h, 1, 20), columns = harness_range(h, 1, 400);
+    int64_t rows = harness_range(h, 1, 20), columns = harness_columns(h, 1, 400);
     enum element type = harness_float_type(h);
     harness_case(h, "quick_gelu %lld x %lld, type %d", (long long)rows, (long long)columns, type);
     struct tensor in = harness_tensor(h, type, rows, columns, FILL_EDGES, 2);
@@ -175,13 +175,16 @@ static void activations_check_phi(struct harness *h) {
     }
 }
 
+static void activations_check_each(struct harness *h) {
+    activations_check_swiglu(h);
+    activations_check_gelu(h);
+    activations_check_geglu(h);
+    activations_check_quick_gelu(h);
+}
+
 static void activations_check(struct harness *h) {
-    for (int i = 0; i < 25; i++) {
-        activations_check_swiglu(h);
-        activations_check_gelu(h);
-        activations_check_geglu(h);
-        activations_check_quick_gelu(h);
-    }
+    for (int i = 0; i < 25; i++) activations_check_each(h);
+    while (harness_next_layout(h)) activations_check_each(h);
     activations_check_refusals(h);
     activations_check_phi(h);
     if (h->cpu) activations_check_exp(h);

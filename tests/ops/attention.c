@@ -679,6 +679,7 @@ static const struct attention_text_edge {
     {{1, 1, 64}, ELEMENT_BF16, 64, 3, {67, 65, 1}}, {{1, 1, 64}, ELEMENT_BF16, 1, 3, {132, 2, 1}},
     {{4, 2, 64}, ELEMENT_F32, 16, 3, {17, 35, 16}}, {{7, 1, 80}, ELEMENT_BF16, 5, 3, {6, 1, 21}},
     {{1, 1, 128}, ELEMENT_BF16, 9, 2, {10, 30}},    {{3, 1, 24}, ELEMENT_F32, 20, 2, {21, 60}},
+    {{2, 1, 24}, ELEMENT_BF16, 20, 2, {9, 14}},
 };
 
 static void attention_check_texts(struct harness *h) {

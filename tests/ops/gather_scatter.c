@@ -46,7 +46,7 @@ static void gather_scatter_check_scatter(struct harness *h) {
 
 static void gather_scatter_check_scatter_add(struct harness *h, int64_t most_rows) {
     int64_t rows = harness_range(h, 1, most_rows), out_rows = harness_range(h, 1, 20),
-            columns = harness_range(h, 1, 1200);
+            columns = harness_columns(h, 1, 1200);
     enum element from = harness_float_type(h), to = harness_float_type(h);
     harness_case(h, "scatter_add %lld to %lld x %lld, types %d %d", (long long)rows, (long long)out_rows,
                  (long long)columns, from, to);
@@ -63,7 +63,7 @@ static void gather_scatter_check_scatter_add(struct harness *h, int64_t most_row
 }
 
 static void gather_scatter_check_add(struct harness *h) {
-    int64_t rows = harness_range(h, 1, 40), columns = harness_range(h, 1, 700);
+    int64_t rows = harness_range(h, 1, 40), columns = harness_columns(h, 1, 700);
     enum element from = harness_float_type(h), to = harness_float_type(h);
     harness_case(h, "add %lld x %lld, types %d %d", (long long)rows, (long long)columns, from, to);
     struct tensor in = harness_tensor(h, from, rows, columns, FILL_EDGES, 1),
@@ -92,6 +92,10 @@ static void gather_scatter_check(struct harness *h) {
         gather_scatter_check_gather(h);
         gather_scatter_check_scatter(h);
         gather_scatter_check_scatter_add(h, i < 20 ? 60 : 400); // more rows than a block of a GPU looks at together
+        gather_scatter_check_add(h);
+    }
+    while (harness_next_layout(h)) {
+        gather_scatter_check_scatter_add(h, 60);
         gather_scatter_check_add(h);
     }
     gather_scatter_check_refusals(h);

@@ -86,6 +86,7 @@ double harness_unit(struct harness *h) {
 }
 
 enum element harness_float_type(struct harness *h) {
+    if (h->layout != HARNESS_ANY) return h->layout == HARNESS_F32 ? ELEMENT_F32 : ELEMENT_BF16;
     return harness_unit(h) < 0.5 ? ELEMENT_F32 : ELEMENT_BF16;
 }
 
@@ -98,6 +99,16 @@ int64_t harness_range(struct harness *h, int64_t low, int64_t high) {
     if (which < 0.1) return low;
     if (which < 0.2) return high;
     return low + (int64_t)rng_below(h->state->seed, h->state->stream, h->state->drawn++, (uint64_t)(high - low + 1));
+}
+
+int64_t harness_columns(struct harness *h, int64_t low, int64_t high) {
+    int64_t columns = harness_range(h, low, high);
+    return h->layout == HARNESS_ANY ? columns : (columns + 7) / 8 * 8;
+}
+
+bool harness_next_layout(struct harness *h) {
+    h->layout = h->layout == HARNESS_BF16 ? HARNESS_ANY : h->layout + 1;
+    return h->layout != HARNESS_ANY;
 }
 
 static float harness_edge(struct harness *h, float before) {
@@ -154,8 +165,8 @@ static struct tensor harness_filled(struct harness *h, struct tensor t, enum fil
 
 struct tensor harness_tensor(struct harness *h, enum element type, int64_t rows, int64_t columns, enum fill fill,
                              double scale) {
-    static const int64_t gaps[] = {0, 0, 1, 16, 3};
-    int64_t gap = gaps[harness_range(h, 0, 4)];
+    static const int64_t gaps[] = {0, 0, 16, 1, 3};
+    int64_t gap = gaps[harness_range(h, 0, h->layout == HARNESS_ANY ? 4 : 2)];
     return harness_filled(h, harness_place(h, type, rows, columns, columns + gap), fill, scale);
 }
 

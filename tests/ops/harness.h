@@ -9,6 +9,13 @@
 
 #include "kernels/ops.h"
 
+// How the tensors of a case lie. GPUs have kernels of their own for aligned rows of one type.
+enum harness_layout {
+    HARNESS_ANY,  // of either float type, at random, with rows of any length
+    HARNESS_F32,  // all of them F32, with rows of whole octets at multiples of 16 bytes
+    HARNESS_BF16, // all of them BF16, likewise
+};
+
 struct harness {
     struct backend *backend;
     const struct operations *ops;
@@ -17,6 +24,7 @@ struct harness {
     bool first;              // this version is compared with the reference
     int f32_parts;           // of this version (backend_options)
     double product_error;    // that this version allows itself in a product of float32, relative to it
+    enum harness_layout layout;
     struct harness_state *state;
 };
 
@@ -49,8 +57,15 @@ int64_t harness_range(struct harness *h, int64_t low, int64_t high);
 // A uniform random number in [0, 1).
 double harness_unit(struct harness *h);
 
-// F32 or BF16.
+// F32 or BF16, that of the layout if it has one.
 enum element harness_float_type(struct harness *h);
+
+// A random number of columns in [low, high]; in a layout with whole octets a multiple of 8, up to 7 more.
+int64_t harness_columns(struct harness *h, int64_t low, int64_t high);
+
+// Goes on to the next layout. After the last one it goes back to HARNESS_ANY and returns false. So that cases are tried
+// in the others: while (harness_next_layout(h)) ...
+bool harness_next_layout(struct harness *h);
 
 // Standard normal.
 double harness_normal(struct harness *h);

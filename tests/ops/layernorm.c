@@ -154,6 +154,10 @@ static void layernorm_check(struct harness *h) {
     layernorm_check_layernorm(h, 3, harness_range(h, 600, 1500));
     layernorm_check_layernorm_grad(h, 3, harness_range(h, 600, 1500));
     layernorm_check_layernorm_grad(h, harness_range(h, 3000, 4000), harness_range(h, 1, 20));
+    while (harness_next_layout(h)) {
+        layernorm_check_layernorm(h, 7, harness_columns(h, 1, 300));
+        layernorm_check_layernorm_grad(h, 7, harness_columns(h, 1, 300));
+    }
     layernorm_check_refusals(h);
 }
 

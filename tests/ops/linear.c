@@ -229,6 +229,36 @@ static void linear_check_large(struct harness *h, enum element type) {
     h->ops->weight_free(h->backend, &weight);
 }
 
+// Few rows and so many outputs that a GPU's blocks are larger: the bits of the rows alone and of some outputs alone.
+static void linear_check_many_outputs(struct harness *h) {
+    enum { rows = 33, columns = 8200, inner = 8, few = 200 };
+    static const int64_t parts[] = {1, 17};
+    harness_case(h, "%d x %d outputs of bfloat16", rows, columns);
+    struct tensor plain = harness_dense(h, ELEMENT_BF16, columns, inner, FILL_NORMAL, 1),
+                  in = harness_dense(h, ELEMENT_BF16, rows, inner, FILL_NORMAL, 1), none = {0};
+    struct tensor out = harness_dense(h, ELEMENT_BF16, rows, columns, FILL_ZERO, 0),
+                  again = harness_dense(h, ELEMENT_BF16, rows, columns, FILL_ZERO, 0),
+                  narrow = harness_dense(h, ELEMENT_BF16, rows, few, FILL_ZERO, 0);
+    struct weight *weight, *last;
+    harness_ok(h, h->ops->weight_new(h->backend, &weight, plain, false));
+    harness_ok(h, h->ops->weight_new(h->backend, &last, tensor_rows(plain, columns - few, few), false));
+    harness_ok(h, h->ops->linear(h->backend, out, in, weight, none));
+    harness_ok(h, h->ops->linear(h->backend, narrow, in, last, none));
+    harness_equal(h, "the last outputs alone", narrow, tensor_columns(out, columns - few, few));
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        struct tensor part = tensor_rows(again, 0, parts[i]);
+        harness_ok(h, h->ops->linear(h->backend, part, tensor_rows(in, 0, parts[i]), weight, none));
+        harness_equal(h, "the first rows alone", part, tensor_rows(out, 0, parts[i]));
+    }
+    double *want = NULL;
+    if (h->first)
+        want = linear_product(h, harness_values(h, in), harness_values(h, plain), rows, columns, inner,
+                              (int64_t[]){inner, 1, inner, 1});
+    harness_near(h, "out", out, want, linear_bound(h, inner), 1e-5 + h->product_error);
+    h->ops->weight_free(h->backend, &last);
+    h->ops->weight_free(h->backend, &weight);
+}
+
 static void linear_check_refusals(struct harness *h) {
     harness_case(h, "refusals");
     struct tensor plain = harness_dense(h, ELEMENT_F32, 6, 8, FILL_NORMAL, 1),
@@ -252,6 +282,7 @@ static void linear_check_refusals(struct harness *h) {
 static void linear_check(struct harness *h) {
     linear_check_refusals(h);
     linear_check_all_ways(h);
+    if (backend_supports(h->backend, ELEMENT_BF16) == OK) linear_check_many_outputs(h);
     static const int64_t widths[] = {1, 2, 5, 16, 17, 31, 32, 40, 63, 64, 65, 100, 101, 128, 152, 200, 256, 257, 320};
     enum { count = sizeof widths / sizeof *widths };
     bool half = backend_supports(h->backend, ELEMENT_BF16) == OK;

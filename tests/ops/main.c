@@ -1,10 +1,13 @@
 // The command line: harness [--device NAME] [--seed N] [--only SUITE]
 //                           [--time [SUITE] [--version NAME] [--threads N | --busy]]
+#include <dlfcn.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "tests/emulate/emulated_kernels.h"
 #include "tests/ops/state.h"
 #include "tests/ops/versions.h"
 
@@ -35,6 +38,26 @@ static void harness_check_suite(struct harness *h, const struct suite *suite, ui
     }
     printf("%-10s %5d cases, %d failed, %.1f s\n", suite->name, s->cases - cases, s->failed - failed,
            (double)(clock() - start) / CLOCKS_PER_SEC);
+}
+
+// With any seed, the suites together have launched every kernel of the emulator's plug-in.
+static void harness_check_kernels(struct harness_state *s, const char *device) {
+    const char *lib = getenv("CARAVAN_LIB");
+    char plugin[PATH_MAX];
+    struct harness h = {.state = s};
+    snprintf(plugin, sizeof plugin, "%s/libcaravan-emulated.so", lib ? lib : "");
+    void *library = strcmp(device, "emulated") == 0 ? dlopen(plugin, RTLD_NOW | RTLD_NOLOAD) : NULL;
+    struct emulated_kernel **kernels = library ? dlsym(library, "emulated_kernels") : NULL;
+    int launched = 0, all = 0;
+    if (!kernels) return;
+    s->suite = s->version = "kernels";
+    for (const struct emulated_kernel *kernel = *kernels; kernel; kernel = kernel->next) {
+        snprintf(s->name, sizeof s->name, "%s", kernel->name);
+        harness_hold(&h, kernel->launched, "never launched");
+        launched += kernel->launched;
+        all++;
+    }
+    printf("%d of %d kernels were launched\n", launched, all);
 }
 
 int main(int count, char **arguments) {
@@ -94,6 +117,7 @@ int main(int count, char **arguments) {
         harness_end(&h);
     }
     backend_close(&h.backend);
+    if (!timing && !only) harness_check_kernels(&state, device);
     free(state.digests);
     if (ran == 0) fprintf(stderr, "harness: no suite %s\n", only);
     if (!timing) printf("%d passed, %d failed\n", state.cases - state.failed, state.failed);

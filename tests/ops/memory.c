@@ -67,6 +67,20 @@ static void memory_check_round(struct harness *h, enum element type) {
     }
 }
 
+// Bytes, as pixels are, in rows that are apart.
+static void memory_check_copy_bytes(struct harness *h) {
+    enum { rows = 5, columns = 37, apart = 41 };
+    unsigned char values[rows * columns], copied[rows * columns];
+    harness_case(h, "copy of bytes");
+    struct tensor in = tensor_columns(harness_dense(h, ELEMENT_U8, rows, apart, FILL_ZERO, 0), 0, columns);
+    struct tensor out = harness_dense(h, ELEMENT_U8, rows, columns, FILL_ZERO, 0);
+    for (int i = 0; i < rows * columns; i++) values[i] = (unsigned char)(i * 7 + 1);
+    harness_ok(h, h->ops->upload(h->backend, in, values, ELEMENT_U8));
+    harness_ok(h, h->ops->copy(h->backend, out, in));
+    harness_ok(h, h->ops->download(h->backend, copied, ELEMENT_U8, out));
+    harness_hold(h, memcmp(values, copied, sizeof values) == 0, "bytes have changed");
+}
+
 static void memory_check_views(struct harness *h) {
     harness_case(h, "views");
     struct tensor whole = harness_dense(h, ELEMENT_F32, 20, 24, FILL_NORMAL, 1);
@@ -153,6 +167,7 @@ static void memory_check(struct harness *h) {
     memory_check_info(h);
     if (h->cpu) memory_check_guard(h);
     for (int i = 0; i < 60; i++) memory_check_copy(h);
+    memory_check_copy_bytes(h);
     memory_check_round(h, ELEMENT_BF16);
     memory_check_round(h, ELEMENT_F16);
     memory_check_views(h);

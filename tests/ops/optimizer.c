@@ -7,7 +7,7 @@
 #include <string.h>
 
 static void optimizer_check_square_sum(struct harness *h) {
-    int64_t rows = harness_range(h, 1, 5), columns = harness_range(h, 1, harness_unit(h) < 0.3 ? 70000 : 300);
+    int64_t rows = harness_range(h, 1, 5), columns = harness_columns(h, 1, harness_unit(h) < 0.3 ? 70000 : 300);
     enum element type = harness_float_type(h);
     harness_case(h, "square_sum %lld x %lld, type %d", (long long)rows, (long long)columns, type);
     struct tensor in = harness_dense(h, type, rows, columns, FILL_EDGES, 1);
@@ -73,7 +73,7 @@ static void optimizer_check_adamw(struct harness *h) {
     struct adamw_reference want[ranges];
     double scales[] = {1, 1e-3, 1e3, 1e-7};
     for (int i = 0; i < ranges; i++) {
-        int64_t rows = harness_range(h, 1, 3), columns = harness_range(h, 1, harness_unit(h) < 0.2 ? 70000 : 200);
+        int64_t rows = harness_range(h, 1, 3), columns = harness_columns(h, 1, harness_unit(h) < 0.2 ? 70000 : 200);
         fine[i] = optimizer_param(h, rows, columns, &range[i].param, &range[i].remainder);
         range[i].grad =
             harness_dense(h, harness_float_type(h), rows, columns, FILL_EDGES, scales[harness_range(h, 0, 3)]);
@@ -126,7 +126,7 @@ static uint32_t optimizer_random(const struct adamw_options *options, uint64_t e
 // A small step moves a pair by what it moves a float32, and a BF16 second moment is the float32 one, rounded as the
 // random bits say. The tie makes one unit of a float32's last place.
 static void optimizer_check_pairs(struct harness *h) {
-    int64_t columns = harness_range(h, 1, 3000), offset = 4 * harness_range(h, 0, INT64_C(1) << 35);
+    int64_t columns = harness_columns(h, 1, 3000), offset = 4 * harness_range(h, 0, INT64_C(1) << 35);
     harness_case(h, "adamw on %lld pairs and numbers", (long long)columns);
     struct adamw_range fine = {.decay = true, .offset = offset}, pair = fine;
     fine.param = harness_dense(h, ELEMENT_F32, 1, columns, FILL_NORMAL, 1);
@@ -199,7 +199,7 @@ static void optimizer_check_second_moment(struct harness *h) {
 }
 
 static void optimizer_check_ema(struct harness *h) {
-    int64_t columns = harness_range(h, 1, harness_unit(h) < 0.2 ? 70000 : 500);
+    int64_t columns = harness_columns(h, 1, harness_unit(h) < 0.2 ? 70000 : 500);
     harness_case(h, "ema of %lld", (long long)columns);
     struct tensor average = harness_dense(h, ELEMENT_F32, 2, columns, FILL_EDGES, 1),
                   in = harness_dense(h, ELEMENT_F32, 2, columns, FILL_EDGES, 1);
@@ -217,7 +217,7 @@ static void optimizer_check_ema(struct harness *h) {
 
 // The average of pairs is that of the numbers, apart from ties.
 static void optimizer_check_ema_of_pairs(struct harness *h) {
-    int64_t columns = harness_range(h, 1, 3000);
+    int64_t columns = harness_columns(h, 1, 3000);
     harness_case(h, "ema of %lld pairs", (long long)columns);
     struct tensor fine[2], high[2], remainder[2]; // the average and the input
     for (int i = 0; i < 2; i++) {
@@ -240,14 +240,17 @@ static void optimizer_check_ema_of_pairs(struct harness *h) {
     harness_hold(h, h->ops->ema(h->backend, high[0], none, high[1], none, 0.995) == BUG, "a bfloat16 average");
 }
 
+static void optimizer_check_each(struct harness *h) {
+    optimizer_check_square_sum(h);
+    optimizer_check_adamw(h);
+    optimizer_check_pairs(h);
+    optimizer_check_ema(h);
+    optimizer_check_ema_of_pairs(h);
+}
+
 static void optimizer_check(struct harness *h) {
-    for (int i = 0; i < 15; i++) {
-        optimizer_check_square_sum(h);
-        optimizer_check_adamw(h);
-        optimizer_check_pairs(h);
-        optimizer_check_ema(h);
-        optimizer_check_ema_of_pairs(h);
-    }
+    for (int i = 0; i < 15; i++) optimizer_check_each(h);
+    while (harness_next_layout(h)) optimizer_check_each(h);
     optimizer_check_second_moment(h);
 }
 

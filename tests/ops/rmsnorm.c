@@ -94,6 +94,10 @@ static void rmsnorm_check(struct harness *h) {
     rmsnorm_check_rmsnorm_grad(h, 3, harness_range(h, 600, 1500));
     rmsnorm_check_rmsnorm_grad(h, harness_range(h, 3000, 6000), harness_range(h, 1, 40));
     rmsnorm_check_rmsnorm_grad(h, 1500, harness_range(h, 520, 600)); // both
+    while (harness_next_layout(h)) {
+        rmsnorm_check_rmsnorm(h, 7, harness_columns(h, 1, 300));
+        rmsnorm_check_rmsnorm_grad(h, 7, harness_columns(h, 1, 300));
+    }
 }
 
 // ---- timing ----

@@ -18,7 +18,7 @@ static struct tensor segment_mean_begins(struct harness *h, int64_t segments, in
 }
 
 static void segment_mean_check_mean(struct harness *h, int64_t segments, int64_t most) {
-    int64_t rows, columns = harness_range(h, 1, 600);
+    int64_t rows, columns = harness_columns(h, 1, 600);
     enum element from = harness_float_type(h), to = harness_float_type(h);
     harness_case(h, "segment_mean %lld of up to %lld rows x %lld, types %d %d", (long long)segments, (long long)most,
                  (long long)columns, from, to);
@@ -45,7 +45,7 @@ static void segment_mean_check_mean(struct harness *h, int64_t segments, int64_t
 }
 
 static void segment_mean_check_grad(struct harness *h, int64_t segments, int64_t most) {
-    int64_t rows, columns = harness_range(h, 1, 600);
+    int64_t rows, columns = harness_columns(h, 1, 600);
     enum element from = harness_float_type(h), to = harness_float_type(h);
     harness_case(h, "segment_mean_grad %lld of up to %lld rows x %lld, types %d %d", (long long)segments,
                  (long long)most, (long long)columns, from, to);
@@ -84,6 +84,10 @@ static void segment_mean_check(struct harness *h) {
         int64_t segments = harness_range(h, 1, 6), most = i == 1 ? 300 : 40;
         segment_mean_check_mean(h, segments, most);
         segment_mean_check_grad(h, segments, most);
+    }
+    while (harness_next_layout(h)) {
+        segment_mean_check_mean(h, 3, 40);
+        segment_mean_check_grad(h, 3, 40);
     }
     segment_mean_check_refusals(h);
 }

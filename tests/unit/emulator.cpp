@@ -75,7 +75,7 @@ static bool ends_badly(const std::function<void()> &work, char (&text)[4096]) {
 }
 
 // The kernel must be refused with a message that has `word` in it, on every device.
-static void assert_misuse(void (*kernel)(float *), const char *word, size_t shared_bytes) {
+template <void (*kernel)(float *)> static void assert_misuse(const char *word, size_t shared_bytes) {
     for (int device = 0; device < devices; device++) {
         char text[4096];
         bool bad = ends_badly(
@@ -175,10 +175,10 @@ static void returning_kernel(float *out) {
 
 static void test_divergence(void **state) {
     (void)state;
-    assert_misuse(divergent_kernel, "barrier", 0);
-    assert_misuse(two_barriers_kernel, "a barrier that is not the one where others wait", 0);
-    assert_misuse(waiting_kernel, "emulator.cpp", 0);
-    assert_misuse(returning_kernel, "barrier", 0);
+    assert_misuse<divergent_kernel>("barrier", 0);
+    assert_misuse<two_barriers_kernel>("a barrier that is not the one where others wait", 0);
+    assert_misuse<waiting_kernel>("emulator.cpp", 0);
+    assert_misuse<returning_kernel>("barrier", 0);
 }
 
 // ---- collectives ----
@@ -221,10 +221,10 @@ static void two_shuffles_kernel(float *out) {
 
 static void test_wrong_collectives(void **state) {
     (void)state;
-    assert_misuse(wrong_lane_kernel, "a shuffle from lane 32", 0);
-    assert_misuse(wrong_xor_kernel, "a shuffle_xor by 32", 0);
-    assert_misuse(half_warp_kernel, "collective", 0);
-    assert_misuse(two_shuffles_kernel, "a collective that is not the one where other lanes wait", 0);
+    assert_misuse<wrong_lane_kernel>("a shuffle from lane 32", 0);
+    assert_misuse<wrong_xor_kernel>("a shuffle_xor by 32", 0);
+    assert_misuse<half_warp_kernel>("collective", 0);
+    assert_misuse<two_shuffles_kernel>("a collective that is not the one where other lanes wait", 0);
 }
 
 // ---- asynchronous copies ----
@@ -317,10 +317,10 @@ static void unaligned_small_copy_kernel(float *out) {
 
 static void test_wrong_copies(void **state) {
     (void)state;
-    assert_misuse(forgotten_copy_kernel, "before its asynchronous copies are waited for", row * threads);
-    assert_misuse(unaligned_copy_kernel, "no multiple of 16", row * threads);
-    assert_misuse(unaligned_small_copy_kernel, "no multiple of 8", row * threads);
-    assert_misuse(good_copy_kernel, "of shared memory", row * (threads - 1));
+    assert_misuse<forgotten_copy_kernel>("before its asynchronous copies are waited for", row * threads);
+    assert_misuse<unaligned_copy_kernel>("no multiple of 16", row * threads);
+    assert_misuse<unaligned_small_copy_kernel>("no multiple of 8", row * threads);
+    assert_misuse<good_copy_kernel>("of shared memory", row * (threads - 1));
 }
 
 // ---- shared memory ----
@@ -360,7 +360,7 @@ static void test_shared_memory(void **state) {
             },
             text));
     }
-    assert_misuse(unaligned_matrix_kernel, "a row of ldmatrix", threads * row);
+    assert_misuse<unaligned_matrix_kernel>("a row of ldmatrix", threads * row);
 }
 
 // ---- tensor cores ----

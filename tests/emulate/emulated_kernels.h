@@ -1,0 +1,14 @@
+// What the plug-in of the emulator tells a test about its kernels, under the name emulated_kernels.
+#ifndef TESTS_EMULATE_EMULATED_KERNELS_H
+#define TESTS_EMULATE_EMULATED_KERNELS_H
+
+#include <stdbool.h>
+
+// An element of a list; emulated_kernels is the address of the first one. A template has one for each instance.
+struct emulated_kernel {
+    const char *name; // with the arguments of its template
+    bool launched;    // in this process
+    struct emulated_kernel *next;
+};
+
+#endif
