@@ -42,10 +42,22 @@ struct cuda_backend *cuda_of(struct backend *backend) {
 // ---- errors ----
 
 static bool backend_is_bug(cudaError_t error) {
-    return error == cudaErrorInvalidValue || error == cudaErrorInvalidConfiguration ||
-           error == cudaErrorInvalidResourceHandle || error == cudaErrorIllegalAddress ||
-           error == cudaErrorMisalignedAddress || error == cudaErrorLaunchFailure ||
-           error == cudaErrorStreamCaptureUnsupported || error == cudaErrorStreamCaptureInvalidated;
+    static const cudaError_t bugs[] = {cudaErrorInvalidValue,
+                                       cudaErrorInvalidConfiguration,
+                                       cudaErrorInvalidDeviceFunction,
+                                       cudaErrorInvalidResourceHandle,
+                                       cudaErrorIllegalAddress,
+                                       cudaErrorHardwareStackError,
+                                       cudaErrorIllegalInstruction,
+                                       cudaErrorMisalignedAddress,
+                                       cudaErrorInvalidAddressSpace,
+                                       cudaErrorInvalidPc,
+                                       cudaErrorLaunchFailure,
+                                       cudaErrorStreamCaptureUnsupported,
+                                       cudaErrorStreamCaptureInvalidated};
+    for (size_t i = 0; i < sizeof bugs / sizeof *bugs; i++)
+        if (error == bugs[i]) return true;
+    return false;
 }
 
 #undef cuda_failed // cuda.h defines it for the static analyzer
@@ -90,11 +102,25 @@ static status backend_start(struct cuda_backend *cuda, const struct cudaDevicePr
     return lt_open(cuda);
 }
 
+// A driver of the same major version is enough.
+static status backend_refuse_driver(void) {
+    const int major = CUDART_VERSION / 1000;
+    const char *number = major == 13 ? ", driver 580 or newer" : "";
+    int driver = 0; // stays so without a driver
+    (void)cudaDriverGetVersion(&driver);
+    if (!driver)
+        return fail(UNAVAILABLE, "device " DEVICE_NAME ": there is no driver for a GPU; CUDA %d.0%s, is needed", major,
+                    number);
+    return fail(UNAVAILABLE, "device " DEVICE_NAME ": the driver is for CUDA %d.%d; %d.0%s, is needed", driver / 1000,
+                driver % 1000 / 10, major, number);
+}
+
 static status backend_open_cuda(struct backend **out, const struct backend_options *options, int number) {
     (void)options; // a GPU has no threads to choose, and no guarded mode
     *out = NULL;
     int count = 0;
     cudaError_t error = cudaGetDeviceCount(&count);
+    if (error == cudaErrorInsufficientDriver) return backend_refuse_driver();
     if (error != cudaSuccess) return fail(UNAVAILABLE, "device " DEVICE_NAME ": %s", cudaGetErrorString(error));
     if (number < 0) number = 0;
     if (number >= count) return fail(UNAVAILABLE, "device " DEVICE_NAME ":%d: there are %d devices", number, count);

@@ -32,8 +32,19 @@ check cpu pipeline model score || fail "$(cat "$work/table")"
 grep -q '{"group": "score", .*"seconds": [0-9.]*, "tokens_per_s": [0-9]*}' "$work/table" || fail "$(cat "$work/table")"
 grep -q 'equal to the bit' gpu-check/pipeline.json || fail "$(cat gpu-check/pipeline.log)"
 
-if check cuda:99 machine questions linear; then fail "there is a device cuda:99"; fi
+if check cuda:99 machine questions linear sharing parity bits; then fail "there is a device cuda:99"; fi
 grep -q '"item": "machine", .*"result": "ok"' gpu-check/check.json || fail "$(cat gpu-check/check.json)"
+[ "$(grep -c '"result": "ok"' gpu-check/check.json)" = 1 ] || fail "more than the machine is ok: $(cat gpu-check/check.json)"
 grep -q '"item": "questions", .*"result": "exit 69"' gpu-check/check.json || fail "$(cat gpu-check/check.json)"
 grep -q '"item": "linear", .*"result": "exit 69"' gpu-check/check.json || fail "$(cat gpu-check/check.json)"
 expect 64 "no item products" gpu/check products
+# The errors of wrong kernels are bugs, other errors of the device are not; a failed item is repeated.
+for error in 98 714 715 717 718; do
+    expect 70 "an error that the emulator does not make" env CARAVAN_EMULATED_ERROR=$error gpu/bin/harness --device emulated --only patchify
+done
+expect 69 "an error that the emulator does not make" env CARAVAN_EMULATED_ERROR=46 gpu/bin/harness --device emulated --only patchify
+if env CARAVAN_EMULATED_ERROR=714 DEVICE=emulated gpu/check questions >"$work/table" 2>&1; then fail "every wait failed, but check did not"; fi
+grep -q "questions again, with CUDA_LAUNCH_BLOCKING=1" gpu-check/questions.log || fail "$(cat gpu-check/questions.log)"
+expect 69 "the driver is for CUDA 12.4; 13.0, driver 580 or newer, is needed" \
+    env CARAVAN_EMULATED_DRIVER=12040 gpu/bin/harness --device emulated --only patchify
+expect 69 "there is no driver for a GPU" env CARAVAN_EMULATED_DRIVER=0 gpu/bin/harness --device emulated --only patchify

@@ -1,6 +1,10 @@
 // The part of CUDA's runtime API that kernels/cuda uses, under its own names, on the memory of the host (runtime.cpp).
 // The emulated build takes this header in place of the toolkit's, which it does not need.
 //
+// The environment makes the machine a worse one:
+// - CARAVAN_EMULATED_DRIVER is the version of CUDA that the driver supports (12040 for 12.4; 0: there is no driver).
+// - CARAVAN_EMULATED_ERROR is the number of the error that every wait for a stream returns.
+//
 // On some devices (emulate_devices in emulate.cpp) what is put into a stream runs at once, on others only when somebody
 // waits for it, as late as CUDA allows.
 #ifndef TESTS_EMULATE_CUDA_RUNTIME_API_H
@@ -12,11 +16,15 @@
 extern "C" {
 #endif
 
+#define CUDART_VERSION 13000
+
 typedef enum cudaError {
     cudaSuccess = 0,
     cudaErrorInvalidValue = 1,
     cudaErrorMemoryAllocation = 2,
     cudaErrorInvalidConfiguration = 9,
+    cudaErrorInsufficientDriver = 35,
+    cudaErrorInvalidDeviceFunction = 98,
     cudaErrorNoDevice = 100,
     cudaErrorInvalidDevice = 101,
     cudaErrorDeviceUninitialized = 201,
@@ -24,8 +32,13 @@ typedef enum cudaError {
     cudaErrorInvalidResourceHandle = 400,
     cudaErrorNotReady = 600,
     cudaErrorIllegalAddress = 700,
-    cudaErrorLaunchFailure = 719,
+    cudaErrorHardwareStackError = 714,
+    cudaErrorIllegalInstruction = 715,
     cudaErrorMisalignedAddress = 716,
+    cudaErrorInvalidAddressSpace = 717,
+    cudaErrorInvalidPc = 718,
+    cudaErrorLaunchFailure = 719,
+    cudaErrorNotSupported = 801,
     cudaErrorStreamCaptureUnsupported = 900,
     cudaErrorStreamCaptureInvalidated = 901,
 } cudaError_t;
@@ -57,9 +70,9 @@ struct cudaDeviceProp {
     int multiProcessorCount;
 };
 
-// Each function does what CUDA's documentation says of it.
+// Each function does what CUDA's documentation says of it. cudaErrorInsufficientDriver.
 cudaError_t cudaGetDeviceCount(int *count);
-// ... of CUDA that the driver supports.
+// ... of CUDA that the driver supports; 0 without a driver.
 cudaError_t cudaDriverGetVersion(int *version);
 // ... makes `device` the calling thread's.
 cudaError_t cudaSetDevice(int device);

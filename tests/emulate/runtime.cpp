@@ -201,12 +201,16 @@ void emulate::launch(kernel_record *record, dim3 grid, dim3 block, size_t shared
 // ---- devices and errors ----
 
 cudaError_t cudaGetDeviceCount(int *count) {
+    int driver;
+    cudaDriverGetVersion(&driver);
+    if (driver < CUDART_VERSION) return result(cudaErrorInsufficientDriver);
     *count = device_count;
     return cudaSuccess;
 }
 
 cudaError_t cudaDriverGetVersion(int *version) {
-    *version = 13000;
+    const char *set = getenv("CARAVAN_EMULATED_DRIVER");
+    *version = set ? atoi(set) : CUDART_VERSION;
     return cudaSuccess;
 }
 
@@ -248,6 +252,8 @@ const char *cudaGetErrorString(cudaError_t error) {
         return "out of memory";
     case cudaErrorInvalidConfiguration:
         return "invalid configuration argument";
+    case cudaErrorInsufficientDriver:
+        return "CUDA driver version is insufficient for CUDA runtime version";
     case cudaErrorInvalidDevice:
         return "invalid device ordinal";
     case cudaErrorDeviceUninitialized:
@@ -437,7 +443,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     if (!streams.count(stream)) return result(cudaErrorInvalidResourceHandle);
     if (refused_while_recording()) return result(cudaErrorStreamCaptureUnsupported);
     run_all(stream);
-    return cudaSuccess;
+    const char *set = getenv("CARAVAN_EMULATED_ERROR");
+    return set ? result(static_cast<cudaError_t>(atoi(set))) : cudaSuccess;
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
