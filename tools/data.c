@@ -1,5 +1,6 @@
 // caravan data FILE: what an annotation file has, and what is wrong with it, before a run: its samples are counted by
-// their properties, every mistake is listed, and every image and video is looked for. No medium is opened.
+// their properties, every mistake is listed, every image and video is looked for, and those of a few samples are
+// decoded.
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
@@ -7,13 +8,17 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "shared/data/dataset.h"
 #include "shared/config/stage_kinds.h"
+#include "shared/data/dataset.h"
+#include "shared/data/format.h"
 #include "shared/media/media.h"
+#include "shared/reward/accuracy.h"
+#include "shared/reward/option_letter.h"
 #include "tools/tools.h"
 
 struct data_options {
-    const char *format, *media_root, *template, *clip, *frame_records;
+    const char *format, *media_root, *template, *clip, *frame_records, *example;
+    int64_t open;
     bool media, json;
 };
 
@@ -32,6 +37,17 @@ static const struct option data_options[] = {
      .type = OPTION_BOOL,
      .default_value = "true",
      .help = "look for the images and videos; --no-media does not"},
+    {.name = "open",
+     .offset = offsetof(struct data_options, open),
+     .type = OPTION_INT,
+     .default_value = "8",
+     .low = 0,
+     .high = 1e9,
+     .help = "samples, spread over the file, whose images and videos are decoded; 0 is none"},
+    {.name = "example",
+     .offset = offsetof(struct data_options, example),
+     .type = OPTION_STRING,
+     .help = "print records of a layout, such as video-r1, instead of reading FILE"},
     {.name = "json", .offset = offsetof(struct data_options, json), .type = OPTION_BOOL, .help = "print JSON"},
     {0},
 };
@@ -39,7 +55,9 @@ const struct option_table data_table = {
     .program = "caravan data",
     .operands = "FILE",
     .help = "counts the samples of an annotation file, and lists its mistakes and the media that are missing",
-    .details = "Exit code 65 if a record is wrong or its kind of medium unknown, or if a medium is missing.\n",
+    .details =
+        "Exit code 65 if a record is wrong or its kind of medium unknown, if its answer is none of its options, or\n"
+        "if a medium is missing or cannot be decoded.\n",
     .options = data_options,
     .size = sizeof(struct data_options),
 };
@@ -47,8 +65,9 @@ const struct option_table data_table = {
 // The report, which is what --json prints. Objects count by name; arrays list.
 struct data_report {
     bool media; // look for them
-    int64_t samples;
-    json_object *whole, *kinds, *types, *categories, *levels, *sources, *quarantined, *mistakes, *missing;
+    int64_t samples, opened;
+    int64_t count, open; // samples of the file, and how many of them are to be opened
+    json_object *whole, *kinds, *types, *categories, *levels, *sources, *quarantined, *mistakes, *missing, *undecodable;
     json_object *seen; // paths that were looked for; not part of the report
 };
 
@@ -95,6 +114,47 @@ static status data_look_for(struct data_report *report, const struct part *part,
     return result;
 }
 
+// Decodes a medium as the frames stage does by default, and lists it if that cannot be done. A missing one is listed
+// already.
+static status data_open(struct data_report *report, const struct part *part, size_t line) {
+    const struct sampling_config published = sampling_config_default(), sampling = media_sampling(&published, part);
+    struct arena arena = {0};
+    struct frames_view view = {0};
+    struct stat info;
+    char *path;
+    status result = media_path(&path, &arena, NULL, media_uri(part));
+    if (result == OK && !stat(path, &info) &&
+        (isnan(part->frame_rate) ? S_ISREG(info.st_mode) : S_ISDIR(info.st_mode))) {
+        report->opened++;
+        result = media_decode(&view, path, part->kind == PART_VIDEO, &sampling, NULL);
+        frames_view_release(&view);
+        if (result == BAD_SAMPLE) result = data_list(report->undecodable, line, path, fail_text());
+    }
+    arena_release(&arena);
+    return result == BAD_SAMPLE ? OK : result;
+}
+
+// Whether the sample is one of those that are opened, which are spread over the file.
+static bool data_is_opened(const struct data_report *report) {
+    const int64_t index = report->samples - 1;
+    return report->open >= report->count ||
+           (index + 1) * report->open / report->count > index * report->open / report->count;
+}
+
+// Lists a sample whose answer is none of its options: no completion can be right.
+static status data_check_answer(struct data_report *report, const struct prompt *prompt, size_t line) {
+    const struct string answer = answer_extract(prompt->solution);
+    const size_t count = prompt->options.count;
+    char what[160];
+    if (!count || strcmp(prompt->problem_type.data, "multiple choice") != 0) return OK;
+    const char letter = option_of_answer(answer, &prompt->options);
+    if (letter && (size_t)(letter - 'A') < count) return OK;
+    snprintf(what, sizeof what, "solution: the answer '%.*s' is none of the %zu options, A to %c",
+             (int)(answer.size < 60 ? answer.size : 60), answer.data ? answer.data : "", count,
+             (char)('A' + (count < 26 ? count - 1 : 25)));
+    return data_list(report->mistakes, line, NULL, what);
+}
+
 // Returns fail_text() without FILE:LINE: in front of it.
 static const char *data_text_after_line(size_t line) {
     char mark[32];
@@ -127,7 +187,9 @@ static status data_visit(void *context, const struct dataset_sample *sample) {
         const char *video = isnan(part->frame_rate) ? "video" : "pictures";
         TRY(data_count(report->kinds, part->kind == PART_VIDEO ? video : "image"));
         if (report->media) TRY(data_look_for(report, part, sample->line));
+        if (report->media && data_is_opened(report)) TRY(data_open(report, part, sample->line));
     }
+    TRY(data_check_answer(report, prompt, sample->line));
     return count ? OK : data_count(report->kinds, "none");
 }
 
@@ -141,7 +203,8 @@ static status data_report_new(struct data_report *report) {
     } parts[] = {{"media", &report->kinds, false},           {"problem_types", &report->types, false},
                  {"categories", &report->categories, false}, {"levels", &report->levels, false},
                  {"sources", &report->sources, false},       {"quarantined", &report->quarantined, true},
-                 {"mistakes", &report->mistakes, true},      {"missing", &report->missing, true}};
+                 {"mistakes", &report->mistakes, true},      {"missing", &report->missing, true},
+                 {"undecodable", &report->undecodable, true}};
     report->whole = json_object_new_object();
     report->seen = json_object_new_object();
     if (!report->whole || !report->seen) return fail_oom();
@@ -196,9 +259,18 @@ int data_main(int argc, char **argv) {
     struct source_options source;
     struct options options = {0}, source_options = {0};
     struct data_report report = {0};
-    struct operands operands = {.least = 1, .most = 1};
+    struct operands operands = {.least = 0, .most = 1};
     status result;
     TRY_TO(result, done, subcommand_parse(&options, &data_table, &given, argc, argv, &operands));
+    if (given.example) {
+        const struct format *format = format_find(given.example);
+        result = format ? OK : fail(USAGE, "--example: there is no layout %s", given.example);
+        if (format) fputs(format->example, stdout);
+        goto done;
+    }
+    if (!operands.count)
+        TRY_TO(result, done,
+               fail(USAGE, "an operand is missing; usage: %s %s", data_table.program, data_table.operands));
     TRY_TO(result, done, options_init(&source_options, &stage_kinds[STAGE_SOURCE].options, &source));
     const char *const pairs[][2] = {{"data", operands.list[0]},
                                     {"format", given.format},
@@ -209,15 +281,21 @@ int data_main(int argc, char **argv) {
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
         if (pairs[i][1]) TRY_TO(result, done, options_set(&source_options, pairs[i][0], pairs[i][1]));
     report.media = given.media;
+    report.open = given.open;
     TRY_TO(result, done, data_report_new(&report));
+    size_t groups;
+    TRY_TO(result, done, dataset_count_groups(&source, &groups));
+    report.count = (int64_t)groups;
     TRY_TO(result, done, dataset_each(&source, data_visit, &report));
     TRY_TO(result, done, data_print_report(&report, given.json));
     const size_t mistakes = json_object_array_length(report.mistakes),
                  missing = json_object_array_length(report.missing),
-                 unknown = json_object_array_length(report.quarantined);
-    if (mistakes + missing + unknown)
-        result = fail(DATAERR, "%s: %zu mistakes, %zu samples of an unknown kind, %zu media missing", operands.list[0],
-                      mistakes, unknown, missing);
+                 unknown = json_object_array_length(report.quarantined),
+                 undecodable = json_object_array_length(report.undecodable);
+    if (mistakes + missing + unknown + undecodable)
+        result = fail(DATAERR,
+                      "%s: %zu mistakes, %zu samples of an unknown kind, %zu media missing, %zu of %lld not decodable",
+                      operands.list[0], mistakes, unknown, missing, undecodable, (long long)report.opened);
 done:
     json_object_put(report.whole);
     json_object_put(report.seen);

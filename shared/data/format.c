@@ -134,11 +134,59 @@ status format_prompt(const struct format_options *options, struct group *group, 
     return group_string(group, &prompt->solution, solution.data, solution.size);
 }
 
+static const char format_example_caravan[] =
+    "[\n"
+    "{\"sample_id\": \"kitchen-1\",\n"
+    " \"prompt\": {\"messages\": [{\"role\": \"user\", \"content\": [\n"
+    "                {\"type\": \"video\", \"video\": \"videos/kitchen.mp4\"},\n"
+    "                {\"type\": \"text\", \"text\": \"What is opened first? A. the fridge B. the drawer\"}]}],\n"
+    "            \"problem_type\": \"multiple choice\",\n"
+    "            \"solution\": \"<answer>B</answer>\"}}\n"
+    "]\n";
+
+static const char format_example_seed_bench_r1[] =
+    "[\n"
+    "{\"sample_id\": \"train-1\", \"video_source\": \"EpicKitchens\", \"video_basename\": \"P01_01.mp4\",\n"
+    " \"current_observation_basename\": \"P01_01.jpg\", \"task_progress_metadata\": [{\"narration\": \"open the "
+    "drawer\"}],\n"
+    " \"question\": \"What should be done next?\\n\", \"answer\": \"take the knife\",\n"
+    " \"negative_answers\": [\"close the drawer\", \"wash the cup\", \"open the fridge\"]},\n"
+    "{\"sample_id\": \"validation-1\", \"video_source\": \"EpicKitchens\", \"video_basename\": \"P02_01.mp4\",\n"
+    " \"current_observation_basename\": \"P02_01.jpg\", \"task_progress_metadata\": [],\n"
+    " \"question\": \"What should be done next?\\n\", \"choice_a\": \"take the knife\", \"choice_b\": \"close the "
+    "drawer\",\n"
+    " \"choice_c\": \"wash the cup\", \"choice_d\": \"open the fridge\", \"golden_choice_idx\": \"A\",\n"
+    " \"domain\": \"Daily life\", \"task_level\": \"L1\"}\n"
+    "]\n";
+
+static const char format_example_video_r1[] =
+    "[\n"
+    "{\"problem_id\": 1, \"problem_type\": \"multiple choice\", \"data_type\": \"video\", \"path\": "
+    "\"videos/kitchen.mp4\",\n"
+    " \"problem\": \"What is opened first?\\n\", \"options\": [\"A. the fridge\", \"B. the drawer\"],\n"
+    " \"solution\": \"<answer>B</answer>\"},\n"
+    "{\"problem_id\": 2, \"problem_type\": \"numerical\", \"data_type\": \"image\", \"path\": \"images/shelf.jpg\",\n"
+    " \"problem\": \"How many cups are there?\", \"solution\": \"<answer>3</answer>\"}\n"
+    "]\n";
+
+static const char format_example_sft[] =
+    "[\n"
+    "{\"sample_id\": \"train-1\",\n"
+    " \"prompt\": [{\"role\": \"user\", \"content\": [\n"
+    "     {\"type\": \"video\", \"video\": \"videos/EpicKitchens/P01_01.mp4\"},\n"
+    "     {\"type\": \"text\", \"text\": \"What should be done next? A. take the knife B. wash the cup\"}]}],\n"
+    " \"response\": \"<think>The drawer with the knives is open.</think><answer>A</answer>\"},\n"
+    "{\"problem_id\": 1, \"problem_type\": \"multiple choice\", \"data_type\": \"video\", \"path\": "
+    "\"videos/kitchen.mp4\",\n"
+    " \"problem\": \"What is opened first?\\n\", \"options\": [\"A. the fridge\", \"B. the drawer\"],\n"
+    " \"process\": \"<think>A hand pulls the drawer.</think>\", \"solution\": \"<answer>B</answer>\"}\n"
+    "]\n";
+
 const struct format format_all[] = {
-    {"caravan", true, false, format_read_caravan},
-    {"seed-bench-r1", false, false, format_read_seed_bench_r1},
-    {"video-r1", false, false, format_read_video_r1},
-    {"sft", false, true, format_read_sft},
+    {"caravan", true, false, format_example_caravan, format_read_caravan},
+    {"seed-bench-r1", false, false, format_example_seed_bench_r1, format_read_seed_bench_r1},
+    {"video-r1", false, false, format_example_video_r1, format_read_video_r1},
+    {"sft", false, true, format_example_sft, format_read_sft},
 };
 const size_t format_count = sizeof format_all / sizeof *format_all;
 

@@ -25,8 +25,9 @@ struct format_options {
 
 struct format {
     const char *name;
-    bool has_messages; // records contain their messages, so the template is not used
-    bool has_tokens;   // its groups get tokens, so a tokenizer is needed
+    bool has_messages;   // records contain their messages, so the template is not used
+    bool has_tokens;     // its groups get tokens, so a tokenizer is needed
+    const char *example; // records of each kind as a JSON array, to copy
 
     // Makes the group of a record, which is a JSON object. The group has no id; the line is its sample_id if the record
     // has none. DATAERR "FIELD: what is wrong". A record of a kind of medium that is unknown makes a group in
