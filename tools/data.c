@@ -64,7 +64,8 @@ const struct option_table data_table = {
 
 // The report, which is what --json prints. Objects count by name; arrays list.
 struct data_report {
-    bool media; // look for them
+    bool media;             // look for them
+    const char *media_root; // NULL: none
     int64_t samples, opened;
     int64_t count, open; // samples of the file, and how many of them are to be opened
     json_object *whole, *kinds, *types, *categories, *levels, *sources, *quarantined, *mistakes, *missing, *undecodable;
@@ -108,6 +109,8 @@ static status data_look_for(struct data_report *report, const struct part *part,
         else if (pictures ? !S_ISDIR(info.st_mode) : !S_ISREG(info.st_mode))
             wrong = pictures ? "not a directory" : "not a file";
         result = data_count(report->seen, path);
+        if (result == OK && report->media_root && media_check_inside(report->media_root, path) == BAD_SAMPLE)
+            result = data_count(report->kinds, "outside media_root");
         if (result == OK && wrong) result = data_list(report->missing, line, path, wrong);
     }
     arena_release(&arena);
@@ -282,6 +285,7 @@ int data_main(int argc, char **argv) {
         if (pairs[i][1]) TRY_TO(result, done, options_set(&source_options, pairs[i][0], pairs[i][1]));
     report.media = given.media;
     report.open = given.open;
+    report.media_root = given.media_root;
     TRY_TO(result, done, data_report_new(&report));
     size_t groups;
     TRY_TO(result, done, dataset_count_groups(&source, &groups));

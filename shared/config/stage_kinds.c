@@ -24,6 +24,12 @@
         .name = "media_root", .offset = offsetof(struct owner, field), .type = OPTION_FILE, .from_source = true,       \
         .not_hashed = true, .help = "directory that relative media paths start from"                                   \
     }
+#define MEDIA_OUTSIDE(owner, field)                                                                                    \
+    {                                                                                                                  \
+        .name = "media_outside", .offset = offsetof(struct owner, field), .type = OPTION_CHOICE,                       \
+        .default_value = "allow", .choices = "allow|refuse", .from_source = true, .not_hashed = true,                  \
+        .help = "refuse: a sample whose media lie outside media_root, all links followed, is quarantined"              \
+    }
 #define SEED(owner)                                                                                                    \
     {                                                                                                                  \
         .name = "seed", .offset = offsetof(struct owner, seed), .type = OPTION_INT, .default_value = "42",             \
@@ -119,6 +125,7 @@ static const struct option source_options[] = {
      .type = OPTION_FILE,
      .help = "of format sft: model directory whose tokenizer makes the tokens that are learned"},
     MEDIA_ROOT(source_options, media_root),
+    MEDIA_OUTSIDE(source_options, media_outside),
     {.name = "template",
      .offset = offsetof(struct source_options, template),
      .type = OPTION_FILE,
@@ -175,6 +182,7 @@ static const struct option source_options[] = {
 
 static const struct option frames_options[] = {
     MEDIA_ROOT(frames_options, media_root),
+    MEDIA_OUTSIDE(frames_options, media_outside),
     {.name = "fps",
      .offset = offsetof(struct frames_options, fps),
      .type = OPTION_NUMBER,
@@ -261,6 +269,7 @@ static const struct option frames_options[] = {
 static const struct option rollout_options[] = {
     MODEL(rollout_options),
     MEDIA_ROOT(rollout_options, model.media_root),
+    MEDIA_OUTSIDE(rollout_options, model.media_outside),
     GROUP_SIZE(rollout_options),
     {.name = "temperature",
      .offset = offsetof(struct rollout_options, temperature),
@@ -302,6 +311,7 @@ static const struct option rollout_options[] = {
 static const struct option refscore_options[] = {
     MODEL(refscore_options),
     MEDIA_ROOT(refscore_options, model.media_root),
+    MEDIA_OUTSIDE(refscore_options, model.media_outside),
     {.name = "span",
      .offset = offsetof(struct refscore_options, span),
      .type = OPTION_CHOICE,
@@ -505,6 +515,7 @@ static const struct option judge_options[] = {
 static const struct option optim_options[] = {
     MODEL(optim_options),
     MEDIA_ROOT(optim_options, model.media_root),
+    MEDIA_OUTSIDE(optim_options, model.media_outside),
     {.name = "out",
      .offset = offsetof(struct optim_options, out),
      .type = OPTION_PATH,

@@ -18,11 +18,14 @@ struct common_options {
     const char *frames_options;    // of the run's frames stage, KEY=VALUE and a newline each; NULL: the defaults
 };
 
+enum media_outside { MEDIA_OUTSIDE_ALLOW, MEDIA_OUTSIDE_REFUSE };
+
 // Of the stages that compute with a model: the first member of their structs.
 struct stage_model_options {
     struct common_options common;
     const char *dir;        // `model`
     const char *media_root; // NULL: the current directory
+    int media_outside;      // enum media_outside
 };
 
 enum source_clip { SOURCE_CLIP_WHOLE, SOURCE_CLIP_CUT };
@@ -34,6 +37,7 @@ struct source_options {
     const char *format;
     const char *model; // NULL: no tokenizer is needed
     const char *media_root;
+    int media_outside;    // enum media_outside
     const char *template; // a path or "none"; NULL: the default one
     int64_t group_size, groups_per_step, max_staleness, epochs;
     int64_t limit, max_steps; // 0: all
@@ -46,6 +50,7 @@ struct source_options {
 struct frames_options {
     struct common_options common;
     const char *media_root;
+    int media_outside; // enum media_outside
     double fps;
     int64_t min_frames, max_frames, min_pixels, max_pixels, image_min_pixels, image_max_pixels;
     int64_t total_pixels;    // 0: no bound

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -204,6 +205,30 @@ status media_path(char **path, struct arena *arena, const char *media_root, stru
     return *path ? OK : fail_oom();
 }
 
+// media_check_inside for one file; root is a real path.
+static status media_check_file_inside(const char *root, const char *path) {
+    char real[PATH_MAX];
+    const size_t size = strcmp(root, "/") ? strlen(root) : 0;
+    if (!realpath(path, real)) return OK; // opening it says what is wrong
+    if (!strncmp(real, root, size) && (real[size] == '/' || !real[size])) return OK;
+    return fail(BAD_SAMPLE, "it lies outside media_root, which media_outside refuses");
+}
+
+status media_check_inside(const char *media_root, const char *path) {
+    char root[PATH_MAX];
+    struct stat info;
+    struct picture_list list;
+    if (!realpath(media_root ? media_root : ".", root))
+        return fail(DATAERR, "media_root: cannot find %s", media_root ? media_root : ".");
+    TRY(media_check_file_inside(root, path));
+    if (stat(path, &info) || !S_ISDIR(info.st_mode)) return OK;
+    status result = picture_list_read(&list, path);
+    if (result == BAD_SAMPLE) result = OK; // decoding it says what is wrong
+    for (size_t i = 0; result == OK && i < list.count; i++) result = media_check_file_inside(root, list.paths[i]);
+    picture_list_release(&list);
+    return result;
+}
+
 // Takes a record from another process, by way of the store if there is one.
 static status media_request(struct frames_view *view, const struct media_source *source, const char *key, bool *found) {
     struct buf record = {0};
@@ -233,6 +258,7 @@ static status media_decode_again(struct frames_view *view, const struct media_so
     char *path = NULL, file_key[frame_key_size] = "";
     status result = part ? media_path(&path, &arena, source->media_root, media_uri(part))
                          : fail(BAD_SAMPLE, "the prompt has no such image or video");
+    if (result == OK && source->inside) result = media_check_inside(source->media_root, path);
     if (result == OK) {
         const bool video = part->kind == PART_VIDEO;
         const struct sampling_config sampling = media_sampling(source->sampling ? source->sampling : &published, part);

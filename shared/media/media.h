@@ -52,6 +52,10 @@ struct sampling_config media_sampling(const struct sampling_config *sampling, co
 // can have the name or when it is an address of another kind.
 status media_path(char **path, struct arena *arena, const char *media_root, struct string uri);
 
+// BAD_SAMPLE when the file at `path`, or a picture of the directory at `path`, lies outside media_root (NULL: the
+// working directory) after all links are followed. A file that is missing is not outside.
+status media_check_inside(const char *media_root, const char *path);
+
 // Where frames may come from.
 struct media_source {
     struct frame_store *store; // NULL: none
@@ -59,6 +63,7 @@ struct media_source {
     status (*request)(void *context, const char *key, struct buf *record, bool *found);
     void *context;
     const char *media_root;                 // NULL: the working directory
+    bool inside;                            // only files below media_root are opened
     const struct sampling_config *sampling; // NULL: the published one
     // Called when no source has the frames now, for the reason fail_text(). OK: they are looked for once more; any
     // other status is what media_get then returns. NULL: UNAVAILABLE.

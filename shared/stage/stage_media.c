@@ -90,6 +90,7 @@ status stage_media_open(struct stage_media **out, struct stage_context *context)
                                           .wait = stage_in_pipeline(context) ? stage_media_wait : NULL,
                                           .context = media,
                                           .media_root = given->media_root,
+                                          .inside = given->media_outside == MEDIA_OUTSIDE_REFUSE,
                                           .sampling = &media->sampling};
 done:
     options_release(&options);

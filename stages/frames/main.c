@@ -29,6 +29,7 @@ struct frames_stage {
     struct decode_again *again; // NULL without --store
     struct sampling_config sampling;
     const char *media_root;
+    bool inside;               // only files below media_root are opened
     double seconds_per_grid;   // NaN: measured
     struct frame_store *store; // NULL without --store
     int thread_count;          // that may decode at the same time
@@ -149,7 +150,8 @@ static status frames_work(void *context, struct group *group) {
         char *path;
         result = media_path(&path, &arena, stage->media_root, media_uri(part));
         if (result != OK) break;
-        result = frames_work_on_file(stage, group, &group->media[i], part, path);
+        if (stage->inside) result = media_check_inside(stage->media_root, path);
+        if (result == OK) result = frames_work_on_file(stage, group, &group->media[i], part, path);
         if (result == BAD_SAMPLE) result = fail_prefix(result, "%s", path);
     }
     atomic_fetch_sub(&stage->active_count, 1);
@@ -174,6 +176,7 @@ static bool frames_usable(void *state, const struct group *group) {
         char *path, key[frame_key_size];
         bool found = false;
         usable = stored_key && media_path(&path, &arena, stage->media_root, media_uri(part)) == OK &&
+                 (!stage->inside || media_check_inside(stage->media_root, path) == OK) &&
                  media_key(key, path, part->kind == PART_VIDEO, &sampling, stage->store) == OK &&
                  strcmp(key, stored_key) == 0 && frame_store_get(stage->store, key, &view, &found) == OK && found;
         frames_view_release(&view);
@@ -191,6 +194,7 @@ static status frames_open(void **state, struct stage_context *context) {
     pthread_cond_init(&stage->key_released, NULL);
     TRY(stage_media_sampling(&stage->sampling, options));
     stage->media_root = options->media_root;
+    stage->inside = options->media_outside == MEDIA_OUTSIDE_REFUSE;
     stage->seconds_per_grid = options->seconds_per_grid;
     const char *store = options->common.store;
     if (store) TRY(frame_store_open(&stage->store, store, (uint64_t)options->store_limit, false));

@@ -35,6 +35,11 @@ grep -q 'line 5: .*text.mp4: cannot be opened' "$work/out" || fail "not decodabl
 expect 65 '2 mistakes, .* 0 of 0 not decodable' data "$work/answers.jsonl" --format video-r1 --media-root "$work" --open 0
 expect 65 '2 mistakes, .* 1 of 2 not decodable' data "$work/answers.jsonl" --format video-r1 --media-root "$work" --open 2
 
+# Media outside media_root are counted.
+ln -s "$PWD/tests/data/media/three.mp4" "$work/videos/link.mp4"
+{ choice videos/link.mp4 A && choice videos/epic/v.mp4 A; } >"$work/outside.jsonl"
+data "$work/outside.jsonl" --format video-r1 --media-root "$work" | grep -q '^  outside media_root  *1$' || fail "a link out of media_root is not counted"
+
 # The example records are records of their layouts, and the page shows them.
 for layout in caravan seed-bench-r1 video-r1 sft; do
     data --example $layout >"$work/example.json"

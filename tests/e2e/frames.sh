@@ -73,6 +73,30 @@ group pictures video "$work/pictures" | sed 's/"video","video"/"video","frame_ra
 grep -q '"frames":4,.*"timestamps":\[0.5,1,1.5,2\]' "$work/pictures.out" || fail "a directory of pictures: $(cat "$work/pictures.out")"
 group long video b-frames.mp4 | sed 's/"video","video"/"video","start":9,"video"/' | frames | grep -q '"quarantine":{.*no frame' || fail "a clip that is cut to nothing"
 
+# media_outside: refuse. A path that leaves media_root, by .., as an absolute path or by a link, is quarantined; others are not.
+mkdir -p "$work/root/clips" "$work/root/pictures"
+cp "$media/three.mp4" "$work/root/clips/in.mp4"
+ln -s "$media/three.mp4" "$work/root/out.mp4"
+ln -s clips/in.mp4 "$work/root/linked.mp4"
+ln -s "$media/photo.jpg" "$work/root/pictures/1.jpg"
+{
+    group in video clips/in.mp4
+    group linked video linked.mp4
+    group absolute video "$work/root/clips/in.mp4"
+    group up video ../list.m3u8
+    group far video "$media/b-frames.mp4"
+    group out video out.mp4
+    group pictures video pictures | sed 's/"video","video"/"video","frame_rate":2,"video"/'
+} >"$work/paths"
+"$bin/caravan-frames" --stdio --store "$work/inside" --media-root "$work/root" --media-outside refuse <"$work/paths" >"$work/first" 2>>"$work/log"
+for id in up far out pictures; do expect_reason $id "outside media_root"; done
+[ "$(grep -c '"media":\[{' "$work/first")" = 3 ] || fail "media_outside refuses a clip inside: $(cat "$work/first")"
+# What an earlier run decoded is refused all the same.
+group far video "$media/b-frames.mp4" >"$work/far"
+frames <"$work/far" | grep -q '"media":\[{' || fail "the default refuses a clip outside media_root"
+"$bin/caravan-frames" --stdio --store "$work/store" --media-root "$work/root" --media-outside refuse <"$work/far" >"$work/first" 2>>"$work/log"
+expect_reason far "outside media_root"
+
 # A changed file is a new medium, although its name is the same.
 cp "$media/b-frames.mp4" "$work/changing.mp4"
 group a video "$work/changing.mp4" | frames | grep -q "$key" || fail "a file with equal content has a different key"
