@@ -31,3 +31,12 @@ uninstall: ## remove what make install has put into PREFIX and LIBDIR
 	$(call say,RM)rm -f $(patsubst $(BUILD)/%,"$(DESTDIR)$(PREFIX)/%",$(PROGRAMS)) "$(DESTDIR)$(LIBDIR)/libcaravan-cuda.so"
 	@rm -f $(patsubst $(SHARE)/%,"$(DESTDIR)$(DATADIR)/%",$(MAN_PAGES) $(COMPLETION) $(STAGES:%=$(COMPLETION)-%))
 	@rm -rf "$(DESTDIR)$(DATADIR)/caravan" "$(DESTDIR)$(DATADIR)/doc/caravan"
+
+# Without the plug-in for GPUs, unless CUDA=1 is given.
+PACKAGE_ROOT := $(BUILD)/deb/root
+.PHONY: deb
+deb: ## make build/caravan_VERSION_ARCHITECTURE.deb for this release of Debian, without the plug-in for GPUs unless CUDA=1
+	@tools/deps --install dpkg-dev
+	@rm -rf $(PACKAGE_ROOT)
+	+@$(MAKE) --no-print-directory -s CUDA=$(or $(CUDA),0) PREFIX=/usr LIBDIR=/usr/lib DESTDIR=$(abspath $(PACKAGE_ROOT)) install
+	@tools/make-deb $(abspath $(PACKAGE_ROOT)) $(VERSION) $(abspath $(BUILD))/caravan_$(VERSION)_$$(dpkg --print-architecture).deb

@@ -58,6 +58,21 @@ make $install uninstall >/dev/null
 left=$(find "$work/root" ! -type d)
 [ -z "$left" ] || fail "make uninstall left $left"
 
+# ---- the Debian package ----
+
+if command -v dpkg-shlibdeps >/dev/null; then
+    make $install DESTDIR="$work/deb" install >/dev/null
+    tools/make-deb "$work/deb" 1.2.3 "$work/caravan.deb" >/dev/null
+    dpkg-deb -f "$work/caravan.deb" Depends | grep -q 'libzmq5' || fail "the package does not need libzmq5"
+    [ "$(dpkg-deb -f "$work/caravan.deb" Version)" = 1.2.3 ] || fail "the package is of another version"
+    dpkg-deb -c "$work/caravan.deb" >"$work/list"
+    for file in bin/caravan-optim share/man/man1/caravan.1.gz share/caravan/pipelines/warm-up.yaml; do
+        grep -q " ./usr/$file$" "$work/list" || fail "the package has no $file"
+    done
+else
+    echo "the Debian package was not made: dpkg-dev is not installed"
+fi
+
 # ---- what make prints ----
 
 object=shared/base/clock.o
