@@ -16,7 +16,7 @@
 #include "tools/filter.h"
 #include "tools/tools.h"
 
-enum { MAX_TRIES = 4, MAX_FAILED_GROUPS = 3, PAUSE_MS = 100 };
+enum { QUOTED_MAX = 60, MAX_TRIES = 4, MAX_FAILED_GROUPS = 3, PAUSE_MS = 100 };
 
 struct program_options {
     struct common_options common;
@@ -62,7 +62,18 @@ static status program_try(struct program *program, struct group *group, bool *re
         *answer = before;
         filter_drop_answer(filter, size);
     } else if (result == DATAERR) {
-        result = fail_prefix(BAD_SAMPLE, "gave a wrong answer");
+        char line[QUOTED_MAX + 1];
+        size_t length = size < QUOTED_MAX ? size : QUOTED_MAX;
+        snprintf(line, sizeof line, "%.*s", (int)length, filter->output.data);
+        for (char *at = line; *at; at++)
+            if (*at < ' ' || *at > '~') *at = '?';
+        if (*line == '{')
+            result = fail_prefix(BAD_SAMPLE, "gave a wrong answer");
+        else
+            result = fail(BAD_SAMPLE,
+                          "gave a wrong answer: '%s' is not a group: standard output is for groups alone; print to "
+                          "standard error",
+                          line);
         filter_stop(filter); // what it writes next may belong to any group
     }
     group_free(&answer);

@@ -113,7 +113,7 @@ static status issuer_issue(struct issuer *issuer, struct io_thread *io, int64_t 
 
 status issuer_tick(struct issuer *issuer, struct io_thread *io) {
     struct ledger *ledger = issuer->ledger;
-    char summary[256];
+    char summary[512];
     TRY(ledger_tick(ledger, clock_monotonic()));
     if (issuer->supervised && issuer->notice.size) {
         const struct wire_message notice = {.kind = MESSAGE_NOTICE,
@@ -151,16 +151,23 @@ status issuer_tick(struct issuer *issuer, struct io_thread *io) {
     // Every step trains per_step groups. The remainder was quarantined, but optim and the source ended before they
     // could record it.
     int64_t unrecorded = issuer->trains ? trained % issuer->per_step : 0, size = 0;
+    const int64_t done = trained - unrecorded, quarantined = ledger_count(ledger, LEDGER_QUARANTINED) + unrecorded;
+    // A script must not go on to an evaluation of what was not trained. An evaluation counts what failed as wrong.
+    const bool failed = quarantined > done || (issuer->trains && !done && unused);
     issuer->finished = true;
     if (issuer->trains) size = snprintf(summary, sizeof summary, "%lld steps, ", (long long)issuer->step);
-    size += snprintf(summary + size, sizeof summary - (size_t)size, "%lld groups %s, %lld quarantined",
-                     (long long)(trained - unrecorded), issuer->trains ? "trained" : "done",
-                     (long long)(ledger_count(ledger, LEDGER_QUARANTINED) + unrecorded));
+    size += snprintf(summary + size, sizeof summary - (size_t)size, "%lld groups %s, %lld quarantined", (long long)done,
+                     issuer->trains ? "trained" : "done", (long long)quarantined);
     assert(size > 0 && (size_t)size < sizeof summary);
     if (unused)
-        snprintf(summary + size, sizeof summary - (size_t)size, ", %lld left over: they did not fill a step of %lld",
-                 (long long)unused, (long long)issuer->per_step);
-    const struct wire_message end = {.kind = MESSAGE_END, .code = 0, .reason = summary};
+        size += snprintf(summary + size, sizeof summary - (size_t)size,
+                         ", %lld left over: they did not fill a step of %lld", (long long)unused,
+                         (long long)issuer->per_step);
+    if (quarantined > done)
+        snprintf(summary + size, sizeof summary - (size_t)size,
+                 ": more than half of the samples failed; the same command tries them again (see %s/logs/source.log)",
+                 issuer->run_dir);
+    const struct wire_message end = {.kind = MESSAGE_END, .code = failed ? DATAERR : OK, .reason = summary};
     return io_thread_broadcast(io, "report", &end);
 }
 

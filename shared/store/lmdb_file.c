@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -30,8 +31,14 @@ status lmdb_fail(const char *path, int code, const char *what) {
     if (full) return fail(UNAVAILABLE, "%s: %s: no space left on the disk", path, what);
     if (code == MDB_INVALID || code == MDB_VERSION_MISMATCH) return fail(DATAERR, "%s: not an LMDB file", path);
     if (code == MDB_CORRUPTED || code == MDB_PAGE_NOTFOUND)
-        return fail(DATAERR, "%s: %s: the file is damaged", path, what);
+        return fail(DATAERR, "%s: %s: the file is damaged: remove it, and what it had is computed again", path, what);
     if (code == MDB_BAD_VALSIZE) return fail(BUG, "%s: %s: LMDB cannot store a key or value of this size", path, what);
+    struct rlimit limit;
+    if (code == ENOMEM && !getrlimit(RLIMIT_AS, &limit) && limit.rlim_cur != RLIM_INFINITY)
+        return fail(UNAVAILABLE,
+                    "%s: %s: the address space is limited to %llu MB (ulimit -v), but a process maps up to 2 TB of "
+                    "files: type ulimit -v unlimited",
+                    path, what, (unsigned long long)limit.rlim_cur >> 20);
     return fail(UNAVAILABLE, "%s: %s: %s", path, what, mdb_strerror(code));
 }
 
@@ -49,7 +56,8 @@ static status lmdb_allocate(int fd, off_t size, const char *path) {
 
 // LMDB aborts the program when the structure of a file is broken. This ends it with a message that names the file.
 static void lmdb_exit_damaged(MDB_env *mdb, const char *message) {
-    log_info("%s: the file is damaged, remove it: %s", (const char *)mdb_env_get_userctx(mdb), message);
+    log_info("%s: the file is damaged: remove it, and what it had is computed again: %s",
+             (const char *)mdb_env_get_userctx(mdb), message);
     _exit(DATAERR);
 }
 

@@ -49,6 +49,21 @@ expect 65 'mine ended with exit code 65: mine: group [^ ]*: .*/mine.sh cannot be
 program 'echo "{\"id\":\"other\"}"; continue'
 expect 65 'mine.sh failed with 3 groups in a row, each 4 times: it gave a wrong answer: not a group: prompt: missing' \
     timeout -k 10 60 "$bin/caravan" run "$work/p.yaml" --set run="$work/wrong"
+program 'echo "sample 7 has 3 options"'
+expect 65 "it gave a wrong answer: 'sample 7 has 3 options' is not a group: .* print to standard error" \
+    timeout -k 10 60 "$bin/caravan" run "$work/p.yaml" --set run="$work/printed"
+
+# A run of which most samples fail does not succeed.
+program "exit 3"
+head -1 "$work/data.jsonl" >"$work/one.jsonl"
+expect 65 "^caravan: 0 groups done, 1 quarantined: more than half of the samples failed" \
+    timeout -k 10 60 "$bin/caravan" run "$work/p.yaml" --set run="$work/all" --set source.data="$work/one.jsonl"
+
+# Where the address space is limited, the limit is named.
+(
+    ulimit -v 800000
+    expect 69 "the address space is limited to 781 MB (ulimit -v)" "$bin/caravan" groups prune --store "$work/poison/store" --keep 1GiB
+) || exit 1
 
 # A process that fails again and again ends the run when no group is done meanwhile.
 program "sleep 1000 & wait"
