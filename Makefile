@@ -106,6 +106,8 @@ $(BUILD)/tests/unit/consistency_training: $(BUILD)/tools/consistency_training.o
 
 # It counts how often groups are encoded.
 $(BUILD)/tests/unit/simulation: LDFLAGS += -Wl,--wrap=group_to_msgpack
+# It says whether there is a GPU.
+$(BUILD)/tests/unit/open_device: LDFLAGS += -Wl,--wrap=access
 # It advances the clock instead of waiting for another replica's download.
 $(BUILD)/tests/unit/transfers: LDFLAGS += -Wl,--wrap=clock_monotonic,--wrap=io_thread_wait
 

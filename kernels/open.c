@@ -58,10 +58,16 @@ static bool open_matches(const char *device, const char *name, int *number) {
            value <= INT_MAX;
 }
 
-// The best device: a GPU if there is one, otherwise the CPU.
+// The best device: a GPU if there is one, otherwise the CPU. A GPU that does not open is not replaced by the CPU: its
+// bits are others, and a large model would take weeks there.
 static status open_best(struct backend **out, const struct backend_options *options) {
-    if (open_plugin(out, options, "cuda", "libcaravan-cuda.so", -1) == OK) return OK;
-    log_debug("using the CPU: %s", fail_text());
+    static const char file[] = "libcaravan-cuda.so";
+    char path[PATH_MAX];
+    const bool gpu = access("/dev/nvidiactl", F_OK) == 0, plugin = open_find_plugin("cuda", file, path) == OK;
+    const status result = plugin ? open_plugin(out, options, "cuda", file, -1) : UNAVAILABLE;
+    if (result == OK) return OK;
+    if (gpu && plugin) return fail(result, "%s; --device cpu computes on the CPU", fail_text());
+    if (gpu || plugin) log_info("using the CPU: %s", fail_text());
     return cpu_backend_open(out, options);
 }
 
