@@ -37,16 +37,31 @@ struct lt {
 
 // ---- the library ----
 
-// Where the library may be: where the loader looks, in CUDA's toolkit, in Python's package nvidia-cublas. The emulator
-// cannot use NVIDIA's.
+// Where the library may be: where the loader looks, in CUDA's toolkit, in Python's package nvidia-cublas of pip, conda
+// and Debian. $NAME is a variable of the environment. The emulator cannot use NVIDIA's.
+#ifdef CARAVAN_EMULATED
+#define LT_FILE "libcublasLt-emulated.so"
+#else
+#define LT_FILE "libcublasLt.so.1[23]"
+#endif
+#define LT_PACKAGE "lib/python3*/*-packages/nvidia/*/lib/" LT_FILE
+
 static const char *const lt_places[] = {
 #ifndef CARAVAN_EMULATED
     "libcublasLt.so.13",
     "libcublasLt.so.12",
-    "/usr/local/cuda*/lib64/libcublasLt.so.1[23]",
-    "$VIRTUAL_ENV/lib/python3*/site-packages/nvidia/*/lib/libcublasLt.so.1[23]",
-    "/usr/local/lib/python3*/*-packages/nvidia/*/lib/libcublasLt.so.1[23]",
 #endif
+    "/usr/local/cuda*/lib64/" LT_FILE,
+    "$VIRTUAL_ENV/" LT_PACKAGE,
+    "$CONDA_PREFIX/lib/" LT_FILE,
+    "$CONDA_PREFIX/" LT_PACKAGE,
+    "$HOME/.local/" LT_PACKAGE,
+    "/usr/local/" LT_PACKAGE,
+    "/usr/" LT_PACKAGE,
+    "/opt/conda/lib/" LT_FILE,
+    "/opt/conda/" LT_PACKAGE,
+    "/opt/venv/" LT_PACKAGE,
+    "/venv/" LT_PACKAGE,
     NULL};
 
 // False if there is no such library, or the GPU's driver is too old for it; fail_text says which. What was loaded stays
@@ -74,13 +89,18 @@ static bool lt_load(struct lt *lt, const char *path) {
 static bool lt_search(struct lt *lt) {
     for (const char *const *place = lt_places; *place; place++) {
         char pattern[4096];
-        const char *environment = getenv("VIRTUAL_ENV");
-        if (!strchr(*place, '/')) {
+        const char *rest = strchr(*place, '/'), *directory = "";
+        if (!rest) {
             if (lt_load(lt, *place)) return true;
             continue;
         }
-        if (**place == '$' && !environment) continue;
-        snprintf(pattern, sizeof pattern, "%s%s", **place == '$' ? environment : "", strchr(*place, '/'));
+        if (**place == '$') {
+            char name[32];
+            snprintf(name, sizeof name, "%.*s", (int)(rest - *place - 1), *place + 1);
+            directory = getenv(name);
+            if (!directory || *directory != '/') continue;
+        }
+        snprintf(pattern, sizeof pattern, "%s%s", directory, rest);
         glob_t found;
         bool loaded = false;
         if (glob(pattern, 0, NULL, &found) != 0) continue;
@@ -100,13 +120,14 @@ static void lt_log_admitted(const struct lt *lt) {
 status lt_open(struct cuda_backend *cuda) {
     const char *given = getenv("CARAVAN_CUBLASLT");
     if (given && strcmp(given, "none") == 0) return OK;
-    if (!given && !*lt_places) return OK;
     struct lt *lt;
     TRY(NEW(&lt, 1));
     if (!(given ? lt_load(lt, given) : lt_search(lt))) {
         free(lt);
         if (given) return UNAVAILABLE;
+#ifndef CARAVAN_EMULATED
         log_info("cuBLASLt was not found (CARAVAN_CUBLASLT may name its file): matrix products are slower");
+#endif
         return OK;
     }
     cuda->lt = lt;
