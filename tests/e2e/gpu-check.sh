@@ -5,12 +5,18 @@ pack=$bin/../gpu/bin
 [ -e "$pack/questions" ] || exit 0 # the sanitizers' builds lack it
 mkdir -p "$work/pack/gpu" "$work/there"
 cp -R "$pack" "$work/pack/gpu/"
-BIN=$bin tools/gpu-pack "$work/pack/gpu" "$work/gpu.tar.gz" "$bin/../lib/libcaravan-emulated.so" 2>/dev/null >"$work/out"
+host=$(getconf GNU_LIBC_VERSION) host=${host#glibc } # a program of a newer system may need more than Ubuntu 22.04 has
+if GLIBC=2.2 BIN=$bin tools/gpu-pack "$work/pack/gpu" "$work/gpu.tar.gz" "$bin/../lib/libcaravan-emulated.so" 2>"$work/err" >"$work/out"; then
+    fail "a glibc that is too old for the programs was not refused"
+fi
+grep -q "needs glibc .* newer than 2.2: " "$work/err" || fail "$(cat "$work/err")"
+[ "$host" != 2.36 ] || host=2.35
+GLIBC=$host BIN=$bin tools/gpu-pack "$work/pack/gpu" "$work/gpu.tar.gz" "$bin/../lib/libcaravan-emulated.so" 2>/dev/null >"$work/out"
 rm -r "$work/pack"
 cd "$work/there"
 tar -xzf ../gpu.tar.gz
 ldd gpu/bin/* | awk '/=> / { print $3 }' | grep -v "^$work/there/" | sort -u >"$work/foreign"
-if grep -Ev '/lib(c|m|dl|rt|pthread|resolv)\.so' "$work/foreign"; then fail "libraries that the archive lacks"; fi
+if grep -Ev '/lib(c|m|dl|rt|pthread|resolv|stdc\+\+|gcc_s)\.so' "$work/foreign"; then fail "libraries that the archive lacks"; fi
 
 # check DEVICE ITEM...: runs the archive's check without this shell's environment.
 check() {
@@ -24,6 +30,8 @@ check emulated machine questions sharing bench peer || fail "$(cat "$work/table"
 [ "$(grep -c '"result": "ok"' gpu-check/check.json)" = 5 ] || fail "$(cat gpu-check/check.json)"
 [ "$(grep -c '"like": "sm_90", "equal": \([0-9]*\), "of": \1}' gpu-check/questions.json)" = 8 ] || fail "$(cat gpu-check/questions.json)"
 grep '"like": "sm_80"' gpu-check/questions.json | grep -q '"equal": \([0-9]*\), "of": \1}' && fail "the two kinds of tensor cores agree"
+grep -q "is needed; libstdc++ of the machine" gpu-check/machine.log || fail "$(cat gpu-check/machine.log)"
+ls gpu/lib/spare/libstdc++.so.* gpu/lib/spare/libgcc_s.so.* >"$work/out" || fail "the archive has no libstdc++"
 grep -q '"us_called"' gpu-check/questions.json && grep -q '"exported"' gpu-check/questions.json || fail "$(cat gpu-check/questions.json)"
 grep -q '"peer": "none' gpu-check/peer.json || [ -e /dev/nvidia0 ] || fail "a peer without a GPU: $(cat gpu-check/peer.log)"
 grep -q '"item": "digest", .*"us": ' gpu-check/bench.json || fail "nothing was measured: $(cat gpu-check/bench.log)"
@@ -48,3 +56,14 @@ grep -q "questions again, with CUDA_LAUNCH_BLOCKING=1" gpu-check/questions.log |
 expect 69 "the driver is for CUDA 12.4; 13.0, driver 580 or newer, is needed" \
     env CARAVAN_EMULATED_DRIVER=12040 gpu/bin/harness --device emulated --only patchify
 expect 69 "there is no driver for a GPU" env CARAVAN_EMULATED_DRIVER=0 gpu/bin/harness --device emulated --only patchify
+# cuBLASLt is found where pip and conda put it.
+found=$work/env/lib/python3.11/site-packages/nvidia/cublas/lib
+mkdir -p "$found" "$work/conda/lib" "$work/home"
+ln -s "$work/there/gpu/lib/libcaravan-emulated.so" "$found/libcublasLt-emulated.so"
+ln -s "$found/libcublasLt-emulated.so" "$work/conda/lib/"
+ln -s "$work/env" "$work/home/.local"
+for place in "VIRTUAL_ENV=$work/env" "CONDA_PREFIX=$work/env" "CONDA_PREFIX=$work/conda" "HOME=$work/home"; do
+    expect 0 "cuBLASLt 1: " env -u VIRTUAL_ENV -u CONDA_PREFIX -u CARAVAN_LIB HOME="$work" "$place" gpu/bin/harness --device emulated --only patchify
+done
+env -u VIRTUAL_ENV -u CONDA_PREFIX -u CARAVAN_LIB HOME="$work" gpu/bin/harness --device emulated --only patchify 2>"$work/err" >"$work/out"
+if grep "cuBLASLt 1: " "$work/err"; then fail "cuBLASLt was found where it is not"; fi
