@@ -16,3 +16,16 @@ grep -q '"mine": 1.5' "$work/out"
 if sed -n 2p "$work/out" | grep -q consistency; then exit 1; fi
 "$BIN/caravan-reward" --stdio --method nokl <"$work/out" >"$work/rewarded"
 grep -q '"probability":\[1,0,0\]' "$work/rewarded" || grep -q '"probability":\[1.0,0.0,0.0\]' "$work/rewarded"
+
+# The example of a reward has the totals and advantages of caravan-reward.
+cat >"$work/in" <<'END'
+{"v":1,"id":"a","sample_id":"s","prompt":{"messages":[],"problem_type":"multiple choice","solution":"<answer>C</answer>"},"completions":[{"text":"<think>so it is C</think><answer>C</answer>"},{"text":"<think>so it is B</think><answer>B</answer>"},{"text":"none"}]}
+END
+pipelines/examples/my_reward.py <"$work/in" >"$work/out"
+"$BIN/caravan-reward" --stdio --method nokl <"$work/in" >"$work/rewarded"
+python3 - "$work/out" "$work/rewarded" <<'END'
+import json, sys
+mine, theirs = (json.load(open(name)) for name in sys.argv[1:])
+pairs = list(zip(mine["rewards"]["total"] + mine["advantages"], theirs["rewards"]["total"] + theirs["advantages"]))
+assert len(pairs) == 6 and all(abs(a - b) <= 1e-5 for a, b in pairs), pairs
+END
