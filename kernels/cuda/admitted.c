@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -66,7 +67,13 @@ static bool admitted_parse(const char *line, struct lt_entry *out) {
 static void admitted_write(struct admitted *t, const struct lt_entry *entry) {
     char line[ADMITTED_LINE];
     if (!*t->path) return;
-    int fd = open(t->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (t->current ? 0 : O_TRUNC), 0666);
+    int fd = open(t->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (fd >= 0 && !t->current && flock(fd, LOCK_EX) == 0) { // until it is closed
+        // Another process may have begun the file anew since it was read.
+        ssize_t size = pread(fd, line, sizeof line, 0), length = (ssize_t)strlen(t->version);
+        t->current = size >= length && memcmp(line, t->version, (size_t)length) == 0;
+        if (!t->current && ftruncate(fd, 0) != 0) log_debug("cannot begin %s anew", t->path);
+    }
     admitted_format(entry, line);
     bool written = fd >= 0 && (t->current || dprintf(fd, "%s", t->version) > 0) && dprintf(fd, "%s", line) > 0;
     if (!written) log_debug("cannot write %s: the shapes will be tried again", t->path);
