@@ -51,7 +51,7 @@ size_t deployment_max_fds(const struct deployment *deployment) {
 const char *deployment_key_file(struct arena *arena) {
     const char *dir = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
     if (dir && *dir) return arena_printf(arena, "%s/caravan/machine.key", dir);
-    return arena_printf(arena, "%s/.config/caravan/machine.key", home ? home : ".");
+    return home && *home ? arena_printf(arena, "%s/.config/caravan/machine.key", home) : "";
 }
 
 const char *deployment_shared_key_file(struct arena *arena, const struct pipeline *pipeline) {
@@ -268,7 +268,10 @@ status deployment_init(struct deployment *deployment, struct pipeline *pipeline,
     }
     if (machines > 1) {
         deployment->secret = secret ? secret : deployment_key_file(&deployment->arena);
-        TRY_TO(result, done, deployment->secret ? wire_key_read(&own, deployment->secret) : fail_oom());
+        if (!deployment->secret) TRY_TO(result, done, fail_oom());
+        if (!*deployment->secret)
+            TRY_TO(result, done, fail(USAGE, "HOME is not set: give this machine's key file with --key FILE"));
+        TRY_TO(result, done, wire_key_read(&own, deployment->secret));
         const struct pipeline_machine *here = &pipeline->machines[deployment->here];
         if (strcmp(own.public, here->key) != 0)
             TRY_TO(result, done,

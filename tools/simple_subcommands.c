@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
+#include "shared/base/log.h"
 #include "shared/config/pipeline.h"
 #include "shared/wire/security.h"
 #include "tools/deployment.h"
@@ -19,6 +20,32 @@ const struct option_table check_table = {.program = "caravan check",
                                          .options = check_options,
                                          .size = sizeof(struct pipeline_file_options)};
 
+// Diagnoses every machine whose key is missing or malformed, as caravan run would. One machine needs none, and the
+// nodes of a Slurm job share one that is made for them. DATAERR, as diagnostics_report.
+static status simple_check_keys(const struct pipeline *pipeline, const char *path) {
+    struct diagnostics diagnostics = {0};
+    struct buf text = {0};
+    for (size_t i = 0; i < pipeline->machine_count && pipeline->machine_count > 1 && !pipeline->slurm; i++) {
+        const struct pipeline_machine *machine = &pipeline->machines[i];
+        const struct pipeline_key *key = key_list_find(&machine->keys, "key");
+        if (i && machine->at.line == machine[-1].at.line && machine->at.column == machine[-1].at.column)
+            continue; // machines of one range have the same keys
+        if (!key)
+            diagnostic_add(&diagnostics, machine->at,
+                           "%s: missing: key; type caravan keygen on that machine, and write the public key here",
+                           machine->name);
+        else if (!wire_key_valid(key->value))
+            diagnostic_add(&diagnostics, key->value_at,
+                           "%s: key: '%s' is not a public key, which has 40 characters; caravan keygen prints it",
+                           machine->name, key->value);
+    }
+    const status result = diagnostics_report(&diagnostics, path, &text);
+    if (text.size) fwrite(text.data, 1, text.size, stderr);
+    buf_release(&text);
+    diagnostics_release(&diagnostics);
+    return result;
+}
+
 int check_main(int argc, char **argv) {
     struct pipeline_file_options given;
     struct options options = {0};
@@ -26,6 +53,7 @@ int check_main(int argc, char **argv) {
     struct buf ports = {0};
     const char *path;
     status result = subcommand_open_pipeline(&pipeline, &options, &check_table, &given, argc, argv, &path);
+    if (result == OK) result = simple_check_keys(pipeline, path);
     if (result == OK) {
         size_t processes = 0;
         for (size_t i = 0; i < pipeline->stage_count; i++)
@@ -101,12 +129,16 @@ int keygen_main(int argc, char **argv) {
     status result;
     TRY_TO(result, done, subcommand_parse(&options, &keygen_table, NULL, argc, argv, &operands));
     const char *path = operands.count ? operands.list[0] : deployment_key_file(&arena);
+    if (path && !*path)
+        TRY_TO(result, done, fail(USAGE, "HOME is not set: say where to write it: caravan keygen FILE"));
     const char *dir = path ? path_parent(&arena, path) : NULL;
     if (!dir) TRY_TO(result, done, fail_oom());
     TRY_TO(result, done, dir_make(dir));
     TRY_TO(result, done, wire_key_make(&keys));
     TRY_TO(result, done, wire_key_write(&keys, path));
-    printf("%s\n", keys.public);
+    printf("%s\n", keys.public); // alone, for scripts
+    log_info("the secret key is in %s; write the public key into the pipeline file, in quotes:", path);
+    fprintf(stderr, "    key: \"%s\"\n", keys.public);
 done:
     wire_security_release(&keys);
     options_release(&options);

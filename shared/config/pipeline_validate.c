@@ -100,6 +100,26 @@ static const char *pipeline_validate_base_dir(const struct parsed_file *file, co
     return key->value_at.line ? file->pipeline->dir : file->current_dir;
 }
 
+// Diagnoses a path that does not exist, and says what was meant where it looks like a name of Hugging Face's hub or of
+// a shell.
+static void pipeline_validate_missing(struct parsed_file *file, const char *owner, const struct pipeline_key *key,
+                                      const char *path) {
+    const char *value = key->value, *slash = strchr(value, '/'), *reason = strerror(errno);
+    const bool hub = !strcmp(key->name, "model") && slash && slash > value && slash[1] && !strchr(slash + 1, '/') &&
+                     *value != '.' && *value != '~' && !strchr(value, '$');
+    if (hub)
+        diagnostic_add(&file->diagnostics, key->value_at,
+                       "%s: %s: %s: %s; for the model of that name: hf download %s --local-dir models/%s, then %s: "
+                       "models/%s, from this file's directory",
+                       owner, key->name, path, reason, value, slash + 1, key->name, slash + 1);
+    else if (*value == '~' || *value == '$')
+        diagnostic_add(&file->diagnostics, key->value_at,
+                       "%s: %s: %s: %s; ~ and variables are not replaced in a file: write the whole path", owner,
+                       key->name, path, reason);
+    else
+        diagnostic_add(&file->diagnostics, key->value_at, "%s: %s: %s: %s", owner, key->name, path, reason);
+}
+
 // Checks a value and makes its path absolute.
 static void pipeline_validate_value(struct parsed_file *file, const char *owner, struct pipeline_key *key,
                                     const struct option *option) {
@@ -113,7 +133,7 @@ static void pipeline_validate_value(struct parsed_file *file, const char *owner,
     if (!path)
         file->diagnostics.out_of_memory = true;
     else if (option->type == OPTION_FILE && choice_index(option->choices, path) < 0 && access(path, F_OK))
-        diagnostic_add(&file->diagnostics, key->value_at, "%s: %s: %s: %s", owner, key->name, path, strerror(errno));
+        pipeline_validate_missing(file, owner, key, path);
     else
         key->value = path;
 }

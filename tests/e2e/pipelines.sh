@@ -68,18 +68,33 @@ END
 "$BIN/caravan" graph "$work/good.yaml" | grep -q '"mine" -> "reward"'
 "$BIN/caravan" graph --text "$work/good.yaml" | grep -q 'frames x2'
 
-# The machines and ports of a cluster.
+# The machines and ports of a cluster. keygen prints the line to write, and where the secret is; the public key stands
+# alone on standard output. Machines need keys of the right form.
+key=$("$BIN/caravan" keygen "$work/machine.key" 2>"$work/err")
+[ ${#key} = 40 ] && grep -qxF "    key: \"$key\"" "$work/err" && grep -qF "the secret key is in $work/machine.key;" "$work/err"
+code=0
+program=$(realpath "$BIN/caravan")
+(cd "$work" && env -u HOME -u XDG_CONFIG_HOME "$program" keygen) 2>"$work/err" || code=$?
+[ "$code" = 64 ] && grep -q 'HOME is not set: say where to write it: caravan keygen FILE$' "$work/err" && [ ! -e "$work/.config" ]
 cat >"$work/cluster.yaml" <<END
 run: runs/cluster
 model: model
 stages: [source: {data: data/train.jsonl}, rollout: {replicas: 4, on: pool}, score: {on: a}]
-machines: {a: {address: 10.0.0.1, port: 7000}, "gpu[01-16]": {address: "10.0.1.[1-16]"}}
+machines:
+  a: {address: 10.0.0.1, port: 7000, key: "$key"}
+  gpu[01-16]: {address: "10.0.1.[1-16]", key: "$key"}
 machine_groups: {pool: "gpu[01-16]"}
 END
 "$BIN/caravan" check "$work/cluster.yaml" >"$work/out"
 grep -q 'no mistakes: cluster, 3 stages in 66 processes' "$work/out"
 grep -qx 'a        10.0.0.1   7000, 7064, 7192' "$work/out"
 grep -qx 'gpu16    10.0.1.16  5600, 5728-5731' "$work/out"
+
+sed -e 's/, key: "[^"]*"}$/, key: short}/' -e '/^  a:/s/, key: short//' "$work/cluster.yaml" >"$work/keys.yaml"
+code=0
+"$BIN/caravan" check "$work/keys.yaml" 2>"$work/err" || code=$?
+[ "$code" = 65 ] && grep -q "keys.yaml:5:3: a: missing: key; type caravan keygen" "$work/err"
+grep -q "keys.yaml:6:49: gpu01: key: 'short' is not a public key" "$work/err" && grep -q ': 2 mistakes$' "$work/err"
 
 cat >"$work/bad.yaml" <<END
 runs: runs/bad

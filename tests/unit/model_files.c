@@ -84,6 +84,9 @@ static void test_truncated_images(void **state) {
     assert_int_equal(safetensors_open_memory(&store, "\x02\0\0", 3, "x"), DATAERR);
     assert_int_equal(safetensors_open_memory(&store, "\x09\0\0\0\0\0\0\0{}", 10, "x"), DATAERR);
     assert_non_null(strstr(fail_text(), "truncated"));
+    static const char lfs[] = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 4967215128\n";
+    assert_int_equal(safetensors_open_memory(&store, lfs, strlen(lfs), "x"), DATAERR);
+    assert_string_equal(fail_text(), "x: a pointer of Git LFS, not the weights: type git lfs pull in its directory");
     assert_int_equal(safetensors_open_memory(&store, "\xff\xff\xff\xff\xff\xff\xff\xff{}", 10, "x"), DATAERR);
 }
 
