@@ -29,8 +29,7 @@ static const struct option init_options[] = {
     {.name = "shape",
      .offset = offsetof(struct init_options, shape),
      .type = OPTION_STRING,
-     .required = true,
-     .help = "tiny, 3b or 7b (as Qwen2.5-VL), qwen2-vl-2b, qwen2-vl-7b, modernbert-tiny, modernbert-base or "
+     .help = "(required) tiny, 3b or 7b (as Qwen2.5-VL), qwen2-vl-2b, qwen2-vl-7b, modernbert-tiny, modernbert-base or "
              "modernbert-large (a classifier of consistency), or the path of a config.json"},
     {.name = "tokenizer",
      .offset = offsetof(struct init_options, tokenizer),

@@ -15,7 +15,7 @@
 #include "shared/text/tokenizer.h"
 
 // Makes the config.json of a shape: a known one, such as tiny, or a file's. Sets *fixed if its vocabulary has a given
-// size. USAGE when the shape is neither a name nor a file. Release with json_object_put.
+// size. USAGE when the shape is NULL, or neither a name nor a file. Release with json_object_put.
 status init_shape(json_object **out, const char *shape, bool *fixed);
 
 // Whether the config is that of ModernBERT: of a classifier.

@@ -98,17 +98,19 @@ static void init_merge(json_object *object, json_object *changes) {
     }
 }
 
-// USAGE, with the names of all shapes.
+// USAGE, with the names of all shapes; NULL: none was given.
 static status init_unknown_shape(const char *shape) {
     char names[256] = "";
     for (size_t i = 0, length = 0; i < NAMED_SHAPES && length < sizeof names; i++)
         length += (size_t)snprintf(names + length, sizeof names - length, "%s%s", i ? ", " : "", named_shapes[i].name);
+    if (!shape) return fail(USAGE, "missing: shape: one of %s, or the path of a config.json", names);
     return fail(USAGE, "--shape: '%s' is neither a file nor one of %s", shape, names);
 }
 
 status init_shape(json_object **out, const char *shape, bool *fixed) {
     const struct named_shape *named = named_shapes, *end = named_shapes + NAMED_SHAPES;
     json_object *changed;
+    if (!shape) return init_unknown_shape(NULL);
     while (named < end && strcmp(shape, named->name) != 0) named++;
     *fixed = named == end || named->fixed;
     if (named == end) return path_exists(shape) ? json_parse_file(out, shape) : init_unknown_shape(shape);

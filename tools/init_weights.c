@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "shared/base/file.h"
+#include "shared/base/log.h"
 #include "shared/base/pool.h"
 #include "shared/base/rng.h"
 #include "shared/model/safetensors.h"
@@ -157,7 +158,10 @@ status init_write_weights(const struct init_weights *weights, const struct param
     TRY_TO(result, done, NEW(&scratch.quantiles, LEVELS));
     TRY_TO(result, done, NEW(&scratch.levels, LEVELS));
     init_fill_quantiles(scratch.quantiles, weights->cut);
-    for (size_t i = 0; i < count; i++) TRY_TO(result, done, init_write_shard(weights, &shards[i], &scratch));
+    for (size_t i = 0; i < count; i++) {
+        if (count > 1) log_info("writing %s/%s", weights->dir, shards[i].name);
+        TRY_TO(result, done, init_write_shard(weights, &shards[i], &scratch));
+    }
     if (count == 1) goto done;
     for (size_t i = 0; i < table->count; i++) total += init_parameter_bytes(weights, &table->list[i]);
     TRY_TO(result, done, buf_printf(&index, "{\n  \"metadata\": {\"total_size\": %lld},\n  \"weight_map\": {", total));

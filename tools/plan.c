@@ -5,12 +5,11 @@
 // max_new_tokens. Replicas on one machine with the same `device` share its GPU, and the weights where caravan run lets
 // rollout and refscore use those of optim.
 #include <assert.h>
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "shared/config/device_list.h"
+#include "shared/config/option_value.h"
 #include "shared/config/stage_options.h"
 #include "shared/model/classifier.h"
 #include "shared/model/model.h"
@@ -30,7 +29,7 @@ static const struct option plan_options[] = {
      .offset = offsetof(struct plan_options, gpu),
      .type = OPTION_STRING,
      .required = true,
-     .help = "h100 (80 GB), h200 (141 GB), or the bytes of a GPU's memory"},
+     .help = "h100 (80 GB), h200 (141 GB), a100 (80 GB), a100-40gb, l40s, 4090, or a size such as 24GB or 80GiB"},
     PIPELINE_SET,
     {0},
 };
@@ -57,17 +56,20 @@ struct memory_plan {
 };
 
 static status plan_capacity(const char *gpu, uint64_t *bytes) {
-    if (strcmp(gpu, "h100") == 0) {
-        *bytes = (uint64_t)81559 * MEBIBYTE;
-    } else if (strcmp(gpu, "h200") == 0) {
-        *bytes = (uint64_t)143771 * MEBIBYTE;
-    } else {
-        char *end;
-        errno = 0;
-        *bytes = strtoull(gpu, &end, 10);
-        if (gpu[0] < '0' || gpu[0] > '9' || *end || errno || !*bytes)
-            return fail(USAGE, "--gpu: %s is not h100, h200 or a number of bytes", gpu);
+    static const struct {
+        const char *name;
+        int mebibytes; // as nvidia-smi says
+    } gpus[] = {{"h100", 81559},      {"h200", 143771}, {"a100", 81920},
+                {"a100-40gb", 40960}, {"l40s", 46068},  {"4090", 24564}};
+    int64_t size = 0;
+    for (size_t i = 0; i < sizeof gpus / sizeof *gpus; i++) {
+        if (strcmp(gpu, gpus[i].name) != 0) continue;
+        *bytes = (uint64_t)gpus[i].mebibytes * MEBIBYTE;
+        return OK;
     }
+    if (!parse_bytes(gpu, &size) || size < 1)
+        return fail(USAGE, "--gpu: %s is none of h100, h200, a100, a100-40gb, l40s, 4090 and a size such as 24GB", gpu);
+    *bytes = (uint64_t)size;
     return OK;
 }
 

@@ -58,23 +58,38 @@ static bool option_value_range_end(const char *text, size_t size, double open, d
     return parse_double(copy, end) && *end >= 0;
 }
 
-// Parses "N steps" or a size in bytes with a unit. Returns false if the text is neither.
-static bool option_value_keep(const char *text, struct option_keep *keep) {
-    static const char *const units[] = {" steps", " step", "B", "KiB", "MiB", "GiB", "TiB"};
-    enum { FIRST_SIZE = 2, COUNT = sizeof units / sizeof *units };
+bool parse_bytes(const char *text, int64_t *bytes) {
+    static const struct {
+        const char *name;
+        int64_t bytes;
+    } units[] = {{"", 1},
+                 {"B", 1},
+                 {"KB", 1000},
+                 {"MB", 1000000},
+                 {"GB", 1000000000},
+                 {"TB", 1000000000000},
+                 {"KiB", INT64_C(1) << 10},
+                 {"MiB", INT64_C(1) << 20},
+                 {"GiB", INT64_C(1) << 30},
+                 {"TiB", INT64_C(1) << 40}};
     const size_t digits = strspn(text, "0123456789");
     int64_t number = 0;
-    if (!digits || digits > 15) return false;
+    if (!digits || digits > 18) return false;
     for (size_t i = 0; i < digits; i++) number = number * 10 + (text[i] - '0');
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+        if (!strcmp(text + digits, units[i].name)) return !__builtin_mul_overflow(number, units[i].bytes, bytes);
+    return false;
+}
+
+// Parses "N steps" or a size in bytes, which needs a unit. Returns false if the text is neither.
+static bool option_value_keep(const char *text, struct option_keep *keep) {
+    const size_t digits = strspn(text, "0123456789");
+    const bool steps = !strcmp(text + digits, " steps") || !strcmp(text + digits, " step");
     *keep = (struct option_keep){0};
-    for (int i = 0; i < COUNT && number > 0; i++) {
-        if (strcmp(text + digits, units[i]) != 0) continue;
-        if (i < FIRST_SIZE)
-            keep->steps = number;
-        else if (number <= INT64_MAX >> 10 * (i - FIRST_SIZE))
-            keep->bytes = number << 10 * (i - FIRST_SIZE);
-    }
-    return keep->steps || keep->bytes;
+    if (!digits || digits > 15 || !text[digits]) return false;
+    if (!steps) return parse_bytes(text, &keep->bytes) && keep->bytes > 0;
+    for (size_t i = 0; i < digits; i++) keep->steps = keep->steps * 10 + (text[i] - '0');
+    return keep->steps > 0;
 }
 
 status option_value_parse(struct option_value *value, const struct option *option, const char *text) {
@@ -120,6 +135,9 @@ status option_value_parse(struct option_value *value, const struct option *optio
         value->boolean = choice_index("true|yes|on|1", text) >= 0;
         if (value->boolean || choice_index("false|no|off|0", text) >= 0) return OK;
         return option_value_mismatch(option, "true or false", text);
+    case OPTION_SIZE:
+        if (parse_bytes(text, &value->integer) && value->integer > 0) return OK;
+        return option_value_mismatch(option, "a size in bytes such as 20GiB", text);
     case OPTION_KEEP:
         if (option_value_keep(text, &value->keep)) return OK;
         return fail(USAGE, "%s: '%s' is none of %s, a number of steps such as '100 steps' and a size such as 20GiB",

@@ -19,4 +19,8 @@ status option_value_parse(struct option_value *value, const struct option *optio
 // Parses a finite decimal number. Returns false if the string is not one.
 bool parse_double(const char *text, double *number);
 
+// Parses a size: digits and B, KB, MB, GB, TB (powers of 1000), KiB, MiB, GiB, TiB (of 1024), or digits alone for
+// bytes. Returns false if the text is no size.
+bool parse_bytes(const char *text, int64_t *bytes);
+
 #endif

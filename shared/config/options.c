@@ -135,6 +135,7 @@ static status options_store(struct options *options, const struct option *option
         memcpy(field, &value.choice, sizeof value.choice);
         return OK;
     case OPTION_INT:
+    case OPTION_SIZE:
         memcpy(field, &value.integer, sizeof value.integer);
         return OK;
     case OPTION_NUMBER:
@@ -256,7 +257,7 @@ status options_hash(const struct options *options, uint64_t *hash) {
         const char *field = (const char *)options->values + option->offset, *word = NULL;
         size_t length = 0;
         double ends[2] = {0, 0};
-        assert(!option->repeatable && option->type != OPTION_KEEP);
+        assert(!option->repeatable && option->type != OPTION_KEEP && option->type != OPTION_SIZE);
         if (option->type == OPTION_BOOL) {
             word = *(const bool *)field ? "1" : "0";
             length = 1;

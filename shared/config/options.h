@@ -24,6 +24,7 @@ enum option_type {
     OPTION_NUMBER_OR, // double; the same, or NaN for one of `choices`. Has a default
     OPTION_RANGE,     // struct option_range; FROM..TO, or one of `choices`. Has a default
     OPTION_BOOL,      // bool; true or false
+    OPTION_SIZE,      // int64_t; bytes, 1 or more: 1000000, 20GiB or 20GB. Without a default, 0. Not hashed
     OPTION_KEEP,      // struct option_keep; "all", "N steps", or a size such as 20GiB. Not hashed
 };
 

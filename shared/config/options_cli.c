@@ -14,10 +14,10 @@
 
 const char *option_argument(const struct option *option, struct arena *arena) {
     static const char *const types[] = {
-        [OPTION_STRING] = "TEXT", [OPTION_FILE] = "FILE",       [OPTION_PATH] = "PATH",
-        [OPTION_NAME] = "",       [OPTION_DEVICE] = "DEVICE",   [OPTION_CHOICE] = "",
-        [OPTION_INT] = "N",       [OPTION_NUMBER] = "X",        [OPTION_NUMBER_OR] = "X",
-        [OPTION_RANGE] = "A..B",  [OPTION_BOOL] = "true|false", [OPTION_KEEP] = "N steps|SIZE"};
+        [OPTION_STRING] = "TEXT",      [OPTION_FILE] = "FILE",  [OPTION_PATH] = "PATH",       [OPTION_NAME] = "",
+        [OPTION_DEVICE] = "DEVICE",    [OPTION_CHOICE] = "",    [OPTION_INT] = "N",           [OPTION_NUMBER] = "X",
+        [OPTION_NUMBER_OR] = "X",      [OPTION_RANGE] = "A..B", [OPTION_BOOL] = "true|false", [OPTION_SIZE] = "SIZE",
+        [OPTION_KEEP] = "N steps|SIZE"};
     assert((size_t)option->type < sizeof types / sizeof *types);
     const char *type = types[option->type];
     if (!option->choices) return type;

@@ -258,11 +258,10 @@ static const struct option frames_options[] = {
      .help = "clips decoded at the same time (default: threads)"},
     {.name = "store_limit",
      .offset = offsetof(struct frames_options, store_limit),
-     .type = OPTION_INT,
-     .low = 1,
-     .high = MAX_INTEGER,
+     .type = OPTION_SIZE,
      .not_hashed = true,
-     .help = "maximum bytes of the store's frames; the least recently used are evicted (default: no limit)"},
+     .help = "maximum size of the store's frames, in bytes or such as 20GiB; the least recently used are evicted "
+             "(default: no limit)"},
     {0},
 };
 

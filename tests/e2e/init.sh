@@ -49,7 +49,7 @@ grep -q '"Qwen2_5_VLProcessor"' "$work/a/preprocessor_config.json"
 
 fails 64 'already' init "$work/a" --shape tiny --tokenizer "$work/b"
 fails 64 'huge' init "$work/x" --shape huge --tokenizer "$work/a"
-fails 64 'missing: shape' init "$work/x" --tokenizer "$work/a"
+fails 64 'missing: shape: one of tiny, 3b, 7b, qwen2-vl-2b' init "$work/x" --tokenizer "$work/a"
 fails 64 '--train-tokenizer' init "$work/x" --shape tiny
 fails 64 'float64' init "$work/x" --shape tiny --dtype float64 --tokenizer "$work/a"
 fails 65 'nowhere' init "$work/x" --shape tiny --train-tokenizer "$work/nowhere"

@@ -195,5 +195,13 @@ grep -q '^     15\.0[0-9]  optim\.moment_precision: bfloat16$' "$work/out"
 "$BIN/caravan" plan "$@" --gpu 10 --set rollout.device=cpu --set refscore.device=cpu --set optim.device=cpu >"$work/out"
 grep -q '^no stage computes on a GPU$' "$work/out"
 code=0
+for gpu in 24GB:24.00 80GiB:85.90 a100:85.90 l40s:48.31 4090:25.76 1000000000:1.00; do
+    "$BIN/caravan" plan "$@" --gpu "${gpu%:*}" >"$work/out" 2>&1 || true
+    grep -q "^together .* of ${gpu#*:} GB\$" "$work/out"
+done
+"$BIN/caravan" check "$work/good.yaml" --set frames.store_limit=20GiB >"$work/out"
+"$BIN/caravan" check "$work/good.yaml" --set frames.store_limit=20G 2>"$work/out" && exit 1
+grep -q "store_limit: '20G' is not a size in bytes such as 20GiB" "$work/out"
+code=0
 "$BIN/caravan" plan "$@" --gpu h300 2>"$work/out" || code=$?
 [ "$code" = 64 ]

@@ -53,7 +53,8 @@ static void check_option(const struct option_table *table, const struct option *
     }
     if (option->instead_of) assert_non_null(option_find(table, option->instead_of));
     if (option->type == OPTION_INT && !option->default_value) assert_true(option->low >= 1);
-    if (option->type == OPTION_CHOICE || option->type > OPTION_INT) assert_non_null(option->default_value);
+    if (option->type == OPTION_CHOICE || (option->type > OPTION_INT && option->type != OPTION_SIZE))
+        assert_non_null(option->default_value);
     if (option->type > OPTION_INT && option->choices) assert_null(strchr(option->choices, '|'));
     if (option->required) assert_true(option->type < OPTION_CHOICE && !option->default_value);
     if (option->repeatable) assert_true(option->type == OPTION_STRING && option->not_hashed);
@@ -271,9 +272,10 @@ static void test_what_is_kept(void **state) {
                  {"5B", 0, 5},
                  {"3KiB", 0, 3072},
                  {"20GiB", 0, (int64_t)20 << 30},
+                 {"20GB", 0, 20000000000},
                  {"1TiB", 0, (int64_t)1 << 40}};
-    static const char *const bad[] = {"",      "none",    "100",  "100steps",          "-1 steps",       "0 steps",
-                                      "0GiB",  "1.5GiB",  "20GB", "9999999999999999B", "99999999999TiB", "steps",
+    static const char *const bad[] = {"",      "none",    "100", "100steps",          "-1 steps",       "0 steps",
+                                      "0GiB",  "1.5GiB",  "20G", "9999999999999999B", "99999999999TiB", "steps",
                                       "5 GiB", "1 stepss"};
     struct given given;
     init_defaults(&given, "optim");
