@@ -1,13 +1,16 @@
 // caravan frames: lists, shows and exports the decoded images and clips of a frames store.
 #include <assert.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "shared/base/file.h"
 #include "shared/media/media.h"
 #include "shared/media/media_writer.h"
 #include "shared/store/frame_store.h"
+#include "shared/store/group_store.h"
 #include "tools/tools.h"
 
 struct frames_tool_options {
@@ -18,9 +21,8 @@ struct frames_tool_options {
 static const struct option frames_tool_options[] = {
     {.name = "store",
      .offset = offsetof(struct frames_tool_options, store),
-     .type = OPTION_PATH,
-     .required = true,
-     .help = "directory that holds frames.lmdb"},
+     .type = OPTION_FILE,
+     .help = "instead of RUN: the same, a run or a directory that holds frames.lmdb"},
     {.name = "raw",
      .offset = offsetof(struct frames_tool_options, raw),
      .type = OPTION_BOOL,
@@ -33,38 +35,114 @@ static const struct option frames_tool_options[] = {
 };
 const struct option_table frames_tool_table = {
     .program = "caravan frames",
-    .operands = "ls|show|export [KEY]",
-    .help = "lists, shows and exports the frames of a store",
-    .details = "ls      prints one line for each image and clip: key, kind, frames, height x width, bytes, last used\n"
-               "show    prints the properties and timestamps of one of them, on a terminal also a small picture\n"
+    .operands = "ls|show|export RUN [KEY]",
+    .help = "lists, shows and exports the frames of a run",
+    .details = "RUN is a run's directory, its pipeline file or its store.\n\n"
+               "ls      prints one line for each image and clip: key, kind, frames,\n"
+               "        height x width, bytes, last used, and the file where a group has it\n"
+               "show    prints the properties and timestamps of one of them, on a terminal\n"
+               "        also a small picture\n"
                "export  writes the frames of one of them; needs either --raw or --png FILE\n\n"
                "KEY may be shortened to its first digits if only one key begins with them.\n",
     .options = frames_tool_options,
     .size = sizeof(struct frames_tool_options),
 };
 
+// ---- the names of the clips, which only the groups have ----
+
+struct frame_name {
+    char key[frame_key_size];
+    const char *path;
+};
+
+struct frame_names {
+    struct arena arena;
+    struct frame_name *list;
+    size_t count, capacity;
+};
+
+// Adds the media of a group to `context`, the names.
+static status frames_add_names(void *context, const struct group *group) {
+    struct frame_names *names = context;
+    size_t medium = 0;
+    for (size_t m = 0; m < group->prompt.message_count; m++) {
+        const struct message *message = &group->prompt.messages[m];
+        for (size_t p = 0; p < message->part_count && medium < group->media_count; p++) {
+            const struct part *part = &message->parts[p];
+            if (part->kind == PART_TEXT) continue;
+            const struct string path = part->kind == PART_VIDEO ? part->video : part->image;
+            const struct string key = group->media[medium++].key;
+            if (!path.data || !key.data || key.size >= frame_key_size) continue;
+            if (names->count == names->capacity) {
+                const size_t capacity = names->capacity ? 2 * names->capacity : 256;
+                TRY(RESIZE(&names->list, capacity));
+                names->capacity = capacity;
+            }
+            struct frame_name *name = &names->list[names->count];
+            snprintf(name->key, sizeof name->key, "%s", key.data);
+            name->path = arena_strndup(&names->arena, path.data, path.size);
+            if (!name->path) return fail_oom();
+            names->count++;
+        }
+    }
+    return OK;
+}
+
+static int frames_compare_names(const void *a, const void *b) {
+    return strcmp(((const struct frame_name *)a)->key, ((const struct frame_name *)b)->key);
+}
+
+// Reads the names from the groups beside the frames, if there are any.
+static status frames_read_names(struct frame_names *names, const char *directory) {
+    struct group_store *store = NULL;
+    const char *path = path_join(&names->arena, directory, "groups.lmdb");
+    if (!path) return fail_oom();
+    if (!path_exists(path)) return OK;
+    TRY(group_store_open(&store, directory, true));
+    status result = group_store_each(store, frames_add_names, names);
+    group_store_close(&store);
+    if (result == OK && names->count) qsort(names->list, names->count, sizeof *names->list, frames_compare_names);
+    return result;
+}
+
+// ---- ls, show, export ----
+
 // A search for the one key with a prefix.
 struct search {
     const char *prefix;
     char key[frame_key_size]; // the last match
-    int matches;
+    const char *store;        // where it is
+    const char *directory;    // the store that is searched
+    int matches;              // each key counts once
 };
 
-// Called for each record of the store. Compares its key with the prefix of `context`, a struct search; without a
-// search (NULL), it prints a line about the record.
-static status frames_visit(void *context, const char *key, const struct frames *frames, uint64_t bytes, double used) {
+// Called for each record of the store. Compares its key with the prefix of `context`, a struct search.
+static status frames_match(void *context, const char *key, const struct frames *frames, uint64_t bytes, double used) {
     struct search *search = context;
-    if (search && !strncmp(key, search->prefix, strlen(search->prefix))) {
-        memcpy(search->key, key, frame_key_size);
-        search->matches++;
-    }
-    if (search) return OK;
+    (void)frames;
+    (void)bytes;
+    (void)used;
+    if (strncmp(key, search->prefix, strlen(search->prefix)) != 0) return OK;
+    if (search->matches && !strcmp(key, search->key)) return OK; // another machine has it, too
+    memcpy(search->key, key, frame_key_size);
+    search->store = search->directory;
+    search->matches++;
+    return OK;
+}
+
+// Called for each record of the store. Prints a line about it; `context` has the names.
+static status frames_list(void *context, const char *key, const struct frames *frames, uint64_t bytes, double used) {
+    const struct frame_names *names = context;
+    struct frame_name wanted = {.path = "-"};
     char when[32] = "-";
     time_t seconds = (time_t)used;
     struct tm local;
     if (seconds > 0 && localtime_r(&seconds, &local)) strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", &local);
-    printf("%s %s %3d %4dx%-4d %9llu %s\n", key, frames->video ? "video" : "image", frames->count, frames->height,
-           frames->width, (unsigned long long)bytes, when);
+    snprintf(wanted.key, sizeof wanted.key, "%s", key);
+    const struct frame_name *name =
+        names->count ? bsearch(&wanted, names->list, names->count, sizeof wanted, frames_compare_names) : NULL;
+    printf("%s %s %3d %4dx%-4d %9llu %s %s\n", key, frames->video ? "video" : "image", frames->count, frames->height,
+           frames->width, (unsigned long long)bytes, when, name ? name->path : "-");
     return OK;
 }
 
@@ -97,8 +175,11 @@ static void frames_show(const char *key, const struct frames *frames) {
 int frames_main(int argc, char **argv) {
     struct frames_tool_options given;
     struct options options = {0};
-    struct operands operands = {.least = 1, .most = 2};
+    struct operands operands = {.least = 1, .most = 3};
+    struct arena arena = {0};
+    struct string_list stores;
     struct frame_store *store = NULL;
+    struct frame_names names = {0};
     struct frames_view view = {0};
     status result;
     TRY_TO(result, done, subcommand_parse(&options, &frames_tool_table, &given, argc, argv, &operands));
@@ -106,21 +187,31 @@ int frames_main(int argc, char **argv) {
     bool list = !strcmp(action, "ls"), show = !strcmp(action, "show"), export = !strcmp(action, "export");
     if (!list && !show && !export)
         TRY_TO(result, done, fail(USAGE, "'%s' is not an action: use ls, show or export", action));
-    if (!list && operands.count < 2) TRY_TO(result, done, fail(USAGE, "%s needs a KEY", action));
+    const int first = given.store ? 1 : 2; // operand behind RUN
+    const char *run = given.store ? given.store : operands.count > 1 ? operands.list[1] : NULL;
+    if (!run) TRY_TO(result, done, fail(USAGE, "RUN or --store is missing: a run's directory, its file or its store"));
+    if (operands.count > first + !list)
+        TRY_TO(result, done, fail(USAGE, "unexpected operand '%s'", operands.list[first + !list]));
+    if (!list && operands.count == first) TRY_TO(result, done, fail(USAGE, "%s needs a KEY", action));
     if (export && given.raw == (given.png != NULL))
         TRY_TO(result, done, fail(USAGE, "export needs either --raw or --png FILE"));
-    TRY_TO(result, done, frame_store_open(&store, given.store, 0, true));
-    if (list) {
-        result = frame_store_each(store, frames_visit, NULL);
-        goto done;
-    }
-    struct search search = {.prefix = operands.list[1]};
+    struct search search = {.prefix = list ? "" : operands.list[first]};
     bool found;
-    TRY_TO(result, done, frame_store_each(store, frames_visit, &search));
+    TRY_TO(result, done, subcommand_find_stores(run, "frames.lmdb", &arena, &stores));
+    for (size_t i = 0; list && i < stores.count; i++) TRY_TO(result, done, frames_read_names(&names, stores.data[i]));
+    for (size_t i = 0; i < stores.count; i++) {
+        search.directory = stores.data[i];
+        TRY_TO(result, done, frame_store_open(&store, stores.data[i], 0, true));
+        TRY_TO(result, done,
+               frame_store_each(store, list ? frames_list : frames_match, list ? (void *)&names : &search));
+        frame_store_close(&store);
+    }
+    if (list) goto done;
     if (search.matches == 0)
         TRY_TO(result, done, fail(DATAERR, "the store has no frames under key '%s'", search.prefix));
     if (search.matches > 1)
         TRY_TO(result, done, fail(DATAERR, "%d keys start with '%s'", search.matches, search.prefix));
+    TRY_TO(result, done, frame_store_open(&store, search.store, 0, true));
     TRY_TO(result, done, frame_store_get(store, search.key, &view, &found));
     if (!found) TRY_TO(result, done, fail(DATAERR, "the store has no frames under key '%s'", search.key));
     const struct frames *frames = &view.frames;
@@ -130,6 +221,9 @@ int frames_main(int argc, char **argv) {
 done:
     frames_view_release(&view);
     frame_store_close(&store);
+    free(names.list);
+    arena_release(&names.arena);
+    arena_release(&arena);
     options_release(&options);
     if (result != OK && result != END) fail_prefix(result, "frames");
     return subcommand_exit(result);

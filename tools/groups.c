@@ -16,7 +16,12 @@ static const struct option groups_options[] = {
     {.name = "store",
      .offset = offsetof(struct groups_options, store),
      .type = OPTION_FILE,
-     .help = "directory that holds groups.lmdb"},
+     .help = "instead of RUN: the same, a run or a directory that holds groups.lmdb"},
+    {.name = "state",
+     .offset = offsetof(struct groups_options, state),
+     .type = OPTION_NAME,
+     .choices = "quarantined|trained|scored|rewarded|referenced|sampled|decoded|issued",
+     .help = "of ls, show and export: print only the groups in this state"},
     {.name = "where",
      .offset = offsetof(struct groups_options, where),
      .type = OPTION_STRING,
@@ -42,19 +47,21 @@ static const struct option groups_options[] = {
 
 const struct option_table groups_table = {
     .program = "caravan groups",
-    .operands = "ls|show|export|fields [ID...], prune, or select [FILE|STORE...]",
-    .help = "lists, shows, exports, selects and removes the groups of a store",
-    .details = "ls      prints one line for each group\n"
+    .operands = "ls|show|export RUN [ID...], fields, prune RUN, or select RUN|FILE...",
+    .help = "lists, shows, exports, selects and removes the groups of a run",
+    .details = "RUN is a run's directory, its pipeline file or its store.\n\n"
+               "ls      prints one line for each group\n"
                "show    prints the groups as readable text\n"
                "export  prints the groups as JSON lines\n"
-               "fields  prints a description of a group's keys, as Markdown; needs no --store\n"
-               "prune   removes the oldest groups of --store beyond --keep; the file does not become smaller, but\n"
-               "        the space is used for new groups\n"
-               "select  prints the completions for which --where holds, each as a group to train on (the format\n"
-               "        caravan of caravan-source), of --store and of files of JSON lines or other stores\n\n"
+               "fields  prints a description of a group's keys, as Markdown\n"
+               "prune   removes the oldest groups beyond --keep; the file does not become smaller,\n"
+               "        but the space is used for new groups\n"
+               "select  prints the completions for which --where holds, each as a group to train\n"
+               "        on (the format caravan of caravan-source), of runs and of files of groups\n"
+               "        as JSON lines\n\n"
                "Without an ID, all groups are printed.\n\n"
                "A condition compares (= != < <= > >=) numbers, 'strings' and fields, joined by and, or, not and ( ):\n"
-               "    caravan groups select --store RUN/store --where 'accuracy = 1 and format = 1' > chosen.jsonl\n"
+               "    caravan groups select RUN --where 'accuracy = 1 and format = 1' > chosen.jsonl\n"
                "    caravan groups select --where \"finish = 'eos' and not completions.tokens > 512\" groups.jsonl\n"
                "A field is a path that `fields` prints, without [], or the last word of it: then the first such field\n"
                "counts (accuracy is rewards.accuracy). Of an array that has no value for each completion, the number\n"
@@ -93,10 +100,16 @@ static double groups_number_at(const struct double_array *values, size_t i) {
 static const char *groups_state_of(const struct group *group) {
     if (group->quarantine.present) return "quarantined";
     if (group->trained.present) return "trained";
+    if (group->scores.present) return "scored";
     if (group->advantages.data) return "rewarded";
-    if (group->reference.present) return "scored";
+    if (group->reference.present) return "referenced";
     if (group->completions) return "sampled";
     return group->media ? "decoded" : "issued";
+}
+
+// Returns the accuracies of the completions: an evaluation's scores, else a training's rewards.
+static const struct double_array *groups_accuracy(const struct group *group) {
+    return group->scores.present ? &group->scores.accuracy : &group->rewards.accuracy;
 }
 
 static void groups_show(const struct group *group) {
@@ -131,7 +144,7 @@ static void groups_show(const struct group *group) {
         const struct completion *c = &group->completions[i];
         printf("\n  completion %zu of %zu: %zu tokens, %s\n   ", i + 1, group->completion_count, c->tokens.count,
                c->finish.data ? c->finish.data : "unfinished");
-        groups_print_number("accuracy", groups_number_at(&group->rewards.accuracy, i));
+        groups_print_number("accuracy", groups_number_at(groups_accuracy(group), i));
         groups_print_number("format", groups_number_at(&group->rewards.format, i));
         groups_print_number("length", groups_number_at(&group->rewards.length, i));
         groups_print_number("bonus", groups_number_at(&group->rewards.bonus, i));
@@ -149,7 +162,8 @@ enum groups_action { GROUPS_LS, GROUPS_SHOW, GROUPS_EXPORT };
 static const char groups_actions[] = "ls|show|export"; // in the same order
 
 struct groups_output {
-    int action; // enum groups_action
+    int action;        // enum groups_action
+    const char *state; // NULL: print groups in every state
     struct buf json;
 };
 
@@ -157,6 +171,7 @@ struct groups_output {
 static status groups_print(void *context, const struct group *group) {
     struct groups_output *output = context;
     struct buf *json = &output->json;
+    if (output->state && strcmp(output->state, groups_state_of(group)) != 0) return OK;
     if (output->action == GROUPS_EXPORT) {
         buf_clear(json);
         TRY(group_to_json(group, json));
@@ -168,9 +183,10 @@ static status groups_print(void *context, const struct group *group) {
         groups_show(group);
         return OK;
     }
-    printf("%-12s %-11s %-16s %2zu completions", group->id.data, groups_state_of(group),
+    printf("%-12s %-11s %-12s %-16s %2zu completions", group->id.data, groups_state_of(group),
+           group->sample_id.data ? group->sample_id.data : "-",
            group->prompt.problem_type.data ? group->prompt.problem_type.data : "-", group->completion_count);
-    groups_print_number("accuracy", groups_mean(&group->rewards.accuracy));
+    groups_print_number("accuracy", groups_mean(groups_accuracy(group)));
     groups_print_number("reward", groups_mean(&group->rewards.total));
     if (group->trained.present) printf("  step %lld", (long long)group->trained.step);
     if (group->quarantine.reason.data) printf("  %s", group->quarantine.reason.data);
@@ -179,17 +195,56 @@ static status groups_print(void *context, const struct group *group) {
 }
 
 // caravan groups prune: removes what is not to be kept from the store.
-static status groups_prune(const struct groups_options *given) {
+static status groups_prune(const struct groups_options *given, const char *directory) {
     const struct group_keep keep = {.steps = given->keep.steps, .bytes = given->keep.bytes};
     struct group_store *store;
     int64_t removed, freed;
-    if (!keep.steps && !keep.bytes && !given->sections) return fail(USAGE, "prune needs --keep or --sections");
-    TRY(group_store_open(&store, given->store, true)); // does not make a new one
-    group_store_close(&store);
-    TRY(group_store_open(&store, given->store, false));
+    TRY(group_store_open(&store, directory, false));
     status result = group_store_prune(store, &keep, given->sections, &removed, &freed);
     if (result == OK) log_info("removed %lld groups of %lld bytes", (long long)removed, (long long)freed);
     group_store_close(&store);
+    return result;
+}
+
+// Prints the groups of one store: all, or those of `ids` that it has, whose entries become NULL.
+static status groups_print_store(struct groups_output *output, const char *directory, char **ids, int count) {
+    struct group_store *store;
+    TRY(group_store_open(&store, directory, true));
+    status result = count ? OK : group_store_each(store, groups_print, output);
+    for (int i = 0; i < count && result == OK; i++) {
+        struct group *group = NULL;
+        if (!ids[i]) continue;
+        result = group_store_get(store, ids[i], &group);
+        if (result == OK && group) result = groups_print(output, group);
+        if (group) ids[i] = NULL;
+        group_free(&group);
+    }
+    group_store_close(&store);
+    return result;
+}
+
+// The actions on the stores of a run: ls, show, export and prune. `operands` are what follows the action.
+static status groups_of_run(const struct groups_options *given, const char *action, char **operands, int count) {
+    struct groups_output output = {.action = choice_index(groups_actions, action), .state = given->state};
+    const char *run = given->store ? given->store : count ? *operands : NULL;
+    struct arena arena = {0};
+    struct string_list stores;
+    status result;
+    if (!given->store && count) operands++, count--;
+    if (!run) TRY_TO(result, done, fail(USAGE, "RUN or --store is missing: a run's directory, its file or its store"));
+    if (output.action < 0 && count) TRY_TO(result, done, fail(USAGE, "prune takes no '%s'", *operands));
+    if (output.action < 0 && !given->keep.steps && !given->keep.bytes && !given->sections)
+        TRY_TO(result, done, fail(USAGE, "prune needs --keep or --sections"));
+    TRY_TO(result, done, subcommand_find_stores(run, "groups.lmdb", &arena, &stores));
+    for (size_t i = 0; i < stores.count; i++)
+        TRY_TO(result, done,
+               output.action < 0 ? groups_prune(given, stores.data[i])
+                                 : groups_print_store(&output, stores.data[i], operands, count));
+    for (int i = 0; i < count; i++)
+        if (operands[i]) TRY_TO(result, done, fail(DATAERR, "the store has no group %s", operands[i]));
+done:
+    buf_release(&output.json);
+    arena_release(&arena);
     return result;
 }
 
@@ -197,48 +252,29 @@ int groups_main(int argc, char **argv) {
     struct groups_options given;
     struct options options = {0};
     struct operands operands = {.least = 1, .most = INT_MAX};
-    struct group_store *store = NULL;
-    struct group *group = NULL;
-    struct groups_output output = {0};
+    struct buf page = {0};
     status result;
     TRY_TO(result, done, subcommand_parse(&options, &groups_table, &given, argc, argv, &operands));
     assert(operands.count > 0);
     const char *name = operands.list[0];
+    const bool select = !strcmp(name, "select"), prune = !strcmp(name, "prune");
     if (!strcmp(name, "fields")) {
-        TRY_TO(result, done, group_reference_page(&output.json));
-        fputs(output.json.data, stdout);
+        TRY_TO(result, done, group_reference_page(&page));
+        fputs(page.data, stdout);
         goto done;
     }
-    if (!strcmp(name, "select")) {
-        TRY_TO(result, done, groups_select(&given, &operands));
-        goto done;
-    }
-    if (given.where || given.per_group) TRY_TO(result, done, fail(USAGE, "--where and --per-group belong to select"));
-    const bool prune = !strcmp(name, "prune");
-    if (!prune && (given.keep.steps || given.keep.bytes || given.sections))
-        TRY_TO(result, done, fail(USAGE, "--keep and --sections belong to prune"));
-    output.action = choice_index(groups_actions, name);
-    if (output.action < 0 && !prune)
+    if (!select && !prune && choice_index(groups_actions, name) < 0)
         TRY_TO(result, done, fail(USAGE, "'%s' is not an action: use ls, show, export, fields, prune or select", name));
-    if (!given.store) TRY_TO(result, done, fail(USAGE, "--store is missing"));
-    if (prune) {
-        if (operands.count > 1) TRY_TO(result, done, fail(USAGE, "prune takes no '%s'", operands.list[1]));
-        TRY_TO(result, done, groups_prune(&given));
-        goto done;
-    }
-    TRY_TO(result, done, group_store_open(&store, given.store, true));
-    if (operands.count == 1) TRY_TO(result, done, group_store_each(store, groups_print, &output));
-    for (int i = 1; i < operands.count; i++) {
-        TRY_TO(result, done, group_store_get(store, operands.list[i], &group));
-        if (!group) TRY_TO(result, done, fail(DATAERR, "the store has no group %s", operands.list[i]));
-        TRY_TO(result, done, groups_print(&output, group));
-        group_free(&group);
-    }
+    if (!select && (given.where || given.per_group))
+        TRY_TO(result, done, fail(USAGE, "--where and --per-group belong to select"));
+    if (!select && !prune && (given.keep.steps || given.keep.bytes || given.sections))
+        TRY_TO(result, done, fail(USAGE, "--keep and --sections belong to prune"));
+    if ((select || prune) && given.state) TRY_TO(result, done, fail(USAGE, "--state belongs to ls, show and export"));
+    result =
+        select ? groups_select(&given, &operands) : groups_of_run(&given, name, operands.list + 1, operands.count - 1);
 done:
     if (result != OK && result != END) fail_prefix(result, "groups");
-    group_free(&group);
-    group_store_close(&store);
-    buf_release(&output.json);
+    buf_release(&page);
     options_release(&options);
     return subcommand_exit(result);
 }

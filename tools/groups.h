@@ -6,7 +6,7 @@
 #include "tools/tools.h"
 
 struct groups_options {
-    const char *store, *where;
+    const char *store, *state, *where;
     int64_t per_group; // 0: all
     struct option_keep keep;
     bool sections;

@@ -67,7 +67,7 @@ status groups_select(const struct groups_options *options, const struct operands
     struct buf missing = {0};
     status result = OK;
     if (!options->where) return fail(USAGE, "--where is missing");
-    if (!options->store && operands->count == 1) return fail(USAGE, "--store or a file of groups is missing");
+    if (!options->store && operands->count == 1) return fail(USAGE, "RUN, --store or a file of groups is missing");
     result = condition_parse(&selection.condition, options->where);
     if (result != OK) return fail_prefix(result, "--where");
     if (options->store) TRY_TO(result, done, subcommand_each_group(options->store, groups_select_visit, &selection));

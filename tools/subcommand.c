@@ -53,38 +53,94 @@ status subcommand_write_file(const char *dir, const char *name, const struct buf
     return result;
 }
 
-// Calls visit with every group of the store in `directory`.
-static status subcommand_each_in_store(const char *directory, status (*visit)(void *context, const struct group *group),
-                                       void *context) {
-    struct group_store *store = NULL;
-    TRY(group_store_open(&store, directory, true));
-    status result = group_store_each(store, visit, context);
-    if (result == DATAERR) fail_prefix(result, "%s", directory);
-    group_store_close(&store);
+// ---- a run, its pipeline file or its store on a command line ----
+
+// Adds DIR/NAME, or DIR if NAME is NULL, to the list if it is a directory with the file and not in the list yet.
+static status subcommand_add_store(const char *dir, const char *name, const char *file, struct arena *arena,
+                                   struct string_list *stores) {
+    const char *store = name ? path_join(arena, dir, name) : dir, *path = store ? path_join(arena, store, file) : NULL;
+    if (!path) return fail_oom();
+    if (!path_exists(path)) return OK;
+    for (size_t i = 0; i < stores->count; i++)
+        if (!strcmp(stores->data[i], store)) return OK;
+    const char **list = arena_alloc(arena, (stores->count + 1) * sizeof *list);
+    if (!list) return fail_oom();
+    if (stores->count) memcpy(list, stores->data, stores->count * sizeof *list);
+    list[stores->count++] = store;
+    stores->data = list;
+    return OK;
+}
+
+// Adds what the run in a directory has: RUN/store, or RUN/store-MACHINE of each machine.
+static status subcommand_add_stores_of_run(const char *run, const char *file, struct arena *arena,
+                                           struct string_list *stores) {
+    status result = subcommand_add_store(run, "store", file, arena, stores);
+    DIR *dir = result == OK ? opendir(run) : NULL;
+    for (struct dirent *entry; dir && result == OK && (entry = readdir(dir));) {
+        if (strncmp(entry->d_name, "store-", strlen("store-")) != 0) continue;
+        const char *name = arena_strndup(arena, entry->d_name, strlen(entry->d_name));
+        result = name ? subcommand_add_store(run, name, file, arena, stores) : fail_oom();
+    }
+    if (dir) closedir(dir);
     return result;
 }
 
-// Calls visit with every group of the store in a directory, or of the stores of the run in it: RUN/store, or
-// RUN/store-MACHINE of each machine.
-static status subcommand_each_stored(const char *directory, status (*visit)(void *context, const struct group *group),
-                                     void *context) {
-    struct arena memory = {0};
-    const char *own = path_join(&memory, directory, "groups.lmdb"), *of_run = path_join(&memory, directory, "store");
-    const bool of_machines = own && of_run && !path_exists(own) && !path_exists(of_run);
-    DIR *run = of_machines ? opendir(directory) : NULL;
-    size_t count = 0;
-    status result = own && of_run ? OK : fail_oom();
-    for (struct dirent *entry; run && result == OK && (entry = readdir(run));) {
-        const char *store = path_join(&memory, directory, entry->d_name);
-        const char *file = store ? path_join(&memory, store, "groups.lmdb") : NULL;
-        if (strncmp(entry->d_name, "store-", strlen("store-")) != 0 || (file && !path_exists(file))) continue;
-        count++;
-        result = file ? subcommand_each_in_store(store, visit, context) : fail_oom();
+// Adds the stores that a pipeline file names, and those of its run.
+static status subcommand_add_stores_of_file(const char *path, const char *file, struct arena *arena,
+                                            struct string_list *stores) {
+    struct pipeline *pipeline = NULL;
+    struct buf diagnostics = {0};
+    status result = pipeline_read(&pipeline, path, NULL, 0, &diagnostics);
+    if (diagnostics.size) fwrite(diagnostics.data, 1, diagnostics.size, stderr);
+    const char *run = result == OK ? arena_strndup(arena, pipeline->run, strlen(pipeline->run)) : NULL;
+    if (result == OK) result = run ? subcommand_add_stores_of_run(run, file, arena, stores) : fail_oom();
+    for (size_t i = 0; result == OK && i < pipeline->stage_count; i++) {
+        const char *value = pipeline_value(&pipeline->stages[i], "store");
+        const char *store = value ? arena_strndup(arena, value, strlen(value)) : NULL;
+        if (value) result = store ? subcommand_add_store(store, NULL, file, arena, stores) : fail_oom();
     }
-    if (run) closedir(run);
-    if (result == OK && !count)
-        result = subcommand_each_in_store(path_exists(own) || of_machines ? directory : of_run, visit, context);
-    arena_release(&memory);
+    if (result == OK && !stores->count) result = fail(DATAERR, "%s: there is no %s in %s", path, file, run);
+    buf_release(&diagnostics);
+    pipeline_free(&pipeline);
+    return result;
+}
+
+bool subcommand_is_pipeline(const char *path) {
+    const char *dot = strrchr(path_base_name(path), '.');
+    return dot && (!strcmp(dot, ".yaml") || !strcmp(dot, ".yml"));
+}
+
+status subcommand_find_stores(const char *path, const char *file, struct arena *arena, struct string_list *stores) {
+    struct stat info;
+    *stores = (struct string_list){0};
+    if (stat(path, &info)) return fail(DATAERR, "%s: %s", path, strerror(errno));
+    if (!S_ISDIR(info.st_mode)) {
+        if (subcommand_is_pipeline(path)) return subcommand_add_stores_of_file(path, file, arena, stores);
+        return fail(DATAERR, "%s: neither a directory with %s nor a pipeline file", path, file);
+    }
+    if (access(path, R_OK | X_OK)) return fail(DATAERR, "%s: %s", path, strerror(errno));
+    TRY(subcommand_add_store(path, NULL, file, arena, stores));
+    if (!stores->count) TRY(subcommand_add_stores_of_run(path, file, arena, stores));
+    const char *own_file = path_join(arena, path, "pipeline.yaml");
+    if (!own_file) return fail_oom();
+    if (!stores->count && path_exists(own_file)) return subcommand_add_stores_of_file(own_file, file, arena, stores);
+    return stores->count ? OK : fail(DATAERR, "%s: neither it nor its store has a %s", path, file);
+}
+
+// Calls visit with every group of the stores that `path` stands for.
+static status subcommand_each_stored(const char *path, status (*visit)(void *context, const struct group *group),
+                                     void *context) {
+    struct arena arena = {0};
+    struct string_list stores;
+    status result = subcommand_find_stores(path, "groups.lmdb", &arena, &stores);
+    for (size_t i = 0; result == OK && i < stores.count; i++) {
+        struct group_store *store = NULL;
+        result = group_store_open(&store, stores.data[i], true);
+        if (result == OK) result = group_store_each(store, visit, context);
+        if (result == DATAERR && store) fail_prefix(result, "%s", stores.data[i]);
+        group_store_close(&store);
+    }
+    arena_release(&arena);
     return result;
 }
 
@@ -95,7 +151,7 @@ status subcommand_each_group(const char *path, status (*visit)(void *context, co
     struct stat info;
     status result = OK;
     if (stat(path, &info)) return fail(DATAERR, "%s: %s", path, strerror(errno));
-    if (S_ISDIR(info.st_mode)) return subcommand_each_stored(path, visit, context);
+    if (S_ISDIR(info.st_mode) || subcommand_is_pipeline(path)) return subcommand_each_stored(path, visit, context);
     lines.fd = open(path, O_RDONLY | O_CLOEXEC);
     if (lines.fd < 0) return fail(DATAERR, "%s: %s", path, strerror(errno));
     while (result == OK) {

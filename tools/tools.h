@@ -23,9 +23,18 @@ status subcommand_parse(struct options *options, const struct option_table *tabl
 // Replaces the file `name` in a directory atomically. UNAVAILABLE.
 status subcommand_write_file(const char *dir, const char *name, const struct buf *content);
 
-// Calls visit with every group of `path`: a directory with a groups store, that of a run, or a file of groups as JSON
-// lines. The group is valid during the call. Stops when visit fails, and returns its failure. DATAERR, with the file
-// and the line, for a line that is not a group, and for what cannot be read.
+// Whether a file's name is that of a pipeline file: it ends in .yaml or .yml.
+bool subcommand_is_pipeline(const char *path);
+
+// Lists the directories with `file` ("groups.lmdb") that a RUN on the command line stands for: a store itself; the
+// directory of a run, with RUN/store or RUN/store-MACHINE of each machine, or what its pipeline file names; or a
+// pipeline file. They are in the arena. DATAERR if there is none; DATAERR or USAGE for a mistake in a pipeline file,
+// whose diagnostics are written to standard error.
+status subcommand_find_stores(const char *path, const char *file, struct arena *arena, struct string_list *stores);
+
+// Calls visit with every group of `path`: what subcommand_find_stores takes, or a file of groups as JSON lines. The
+// group is valid during the call. Stops when visit fails, and returns its failure. DATAERR, with the file and the line,
+// for a line that is not a group, and for what cannot be read.
 status subcommand_each_group(const char *path, status (*visit)(void *context, const struct group *group),
                              void *context);
 

@@ -56,6 +56,21 @@ done
     fail "by level: $("$bin/caravan" eval "$work/a/eval" --by level --csv)"
 grep -q 'v-13: frames: .*missing.mp4' "$work/want" || fail "the sample that failed is not listed: $(cat "$work/want")"
 
+# A run is named by its directory, its pipeline file or its store. Each line has the sample, the state and the score.
+"$bin/caravan" groups ls "$work/a/eval" >"$work/listed"
+grep -q '^e0-[0-9]*  *scored  *v-2  *multiple choice  *1 completions  accuracy 1$' "$work/listed" || fail "groups ls: $(cat "$work/listed")"
+grep -q '^e0-[0-9]*  *quarantined  *v-13  .*missing.mp4' "$work/listed" || fail "groups ls: $(cat "$work/listed")"
+"$bin/caravan" frames ls "$work/a/eval" | grep -q ' [^ ]*/videos/demo/0001.mp4$' || fail "frames ls: $("$bin/caravan" frames ls "$work/a/eval")"
+sed "s|^run:.*|run: $work/a/eval|; s|^model:.*|model: $work/model|; s|data: .*jsonl|data: $work/sb/validation.jsonl|; s|media_root: .*|media_root: $work/sb|" "$work/eval.yaml" >"$work/own.yaml"
+for run in "$work/a/eval/pipeline.yaml" "$work/a/eval/store" "$work/own.yaml"; do
+    "$bin/caravan" groups ls "$run" | cmp - "$work/listed" || fail "groups ls $run"
+    [ "$("$bin/caravan" groups export "$run" e0-000000 | wc -l)" = 1 ] || fail "groups export $run"
+    "$bin/caravan" frames ls "$run" | cmp - <("$bin/caravan" frames ls "$work/a/eval") || fail "frames ls $run"
+    "$bin/caravan" eval "$run" --json | sed 's/"name":"[^"]*"/"name":"eval"/' | cmp - "$work/want.json" || fail "eval $run"
+    "$bin/caravan" report "$run" | grep -q '^quarantined  *1$' || fail "report $run"
+    [ "$("$bin/caravan" pairs "$run" 2>/dev/null | wc -l)" = 13 ] || fail "pairs $run"
+done
+
 # stop SIGNAL COUNT: starts it again and sends the run SIGNAL when COUNT answers were given. Returns when the program is
 # gone as well, so that it does not count for the next run.
 stop() {

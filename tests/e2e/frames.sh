@@ -60,7 +60,7 @@ size=$("$bin/caravan" frames export --store "$work/store" "$key" --raw | wc -c)
 [ "$(head -c 4 "$work/sheet.png" | tail -c 3)" = PNG ] || fail "no contact sheet"
 "$bin/caravan" frames show --store "$work/store" "${key:0:6}" | grep -q "timestamps  *0.000 0.583" || fail "show: no timestamps"
 expect 65 "no frames under key" "$bin/caravan" frames show --store "$work/store" 00000000000000000000000000000000
-expect 65 "frames.lmdb" "$bin/caravan" frames ls --store "$work/nowhere"
+expect 65 "nowhere: No such file" "$bin/caravan" frames ls --store "$work/nowhere"
 expect 64 "store" "$bin/caravan" frames ls
 expect 64 "min_frames" "$bin/caravan-frames" --stdio --min-frames 20 --max-frames 16
 

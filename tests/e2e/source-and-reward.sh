@@ -61,13 +61,14 @@ expect 64 "method: 'coral' is not one of care|grpo|" reward --method coral
 diff <("$bin/caravan" groups export --store "$work/store" | sed 's/"times":{[^}]*},//') <(sed 's/"times":{[^}]*},//' "$work/rewarded.jsonl") ||
     fail "groups export differs from what reward wrote"
 expect 65 'no group e9-000000' "$bin/caravan" groups export --store "$work/store" e9-000000
-expect 65 'groups.lmdb' "$bin/caravan" groups ls --store "$work"
+mkdir "$work/empty"
+expect 65 'groups.lmdb' "$bin/caravan" groups ls --store "$work/empty"
 prune() { "$bin/caravan" groups prune --store "$work/store" "$@"; }
 expect 64 'prune needs --keep or --sections' prune
 expect 64 "keep: '100' is none of all, a number of steps" prune --keep 100
 expect 64 "prune takes no 'e0-000000'" prune --keep 1B e0-000000
 expect 64 'keep and --sections belong to prune' "$bin/caravan" groups ls --store "$work/store" --keep 1B
-expect 65 'groups.lmdb' "$bin/caravan" groups prune --store "$work" --keep 1B
+expect 65 'groups.lmdb' "$bin/caravan" groups prune --store "$work/empty" --keep 1B
 expect 0 'removed 0 groups' prune --keep '1 step' --sections
 before=$("$bin/caravan" groups ls --store "$work/store" | wc -l)
 expect 0 "removed $((before - 1)) groups" prune --keep 1B
