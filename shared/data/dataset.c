@@ -183,18 +183,26 @@ size_t dataset_count(const struct dataset *dataset) {
     return dataset->count * dataset->epochs;
 }
 
+// Returns which sample of the file the group at `index` is made of.
+static size_t dataset_sample_at(struct dataset *dataset, size_t index) {
+    const size_t epoch = index / dataset->count, within = index % dataset->count;
+    if (!dataset->shuffle) return within;
+    if (dataset->ordered_epoch != epoch)
+        rng_shuffle(rng_key(dataset->options.seed, "order of samples"), epoch, dataset->count, dataset->order);
+    dataset->ordered_epoch = epoch;
+    return dataset->order[within];
+}
+
+size_t dataset_line(struct dataset *dataset, size_t index) {
+    return dataset->records.items[dataset_sample_at(dataset, index)].place.line;
+}
+
 status dataset_group(struct dataset *dataset, size_t index, struct group **out) {
-    size_t epoch = index / dataset->count, within = index % dataset->count, sample = within;
+    const size_t epoch = index / dataset->count, within = index % dataset->count;
     char id[64];
     *out = NULL;
     if (epoch >= dataset->epochs) return fail(BUG, "group %zu of %zu", index, dataset_count(dataset));
-    if (dataset->shuffle) {
-        if (dataset->ordered_epoch != epoch)
-            rng_shuffle(rng_key(dataset->options.seed, "order of samples"), epoch, dataset->count, dataset->order);
-        dataset->ordered_epoch = epoch;
-        sample = dataset->order[within];
-    }
-    TRY(dataset_read_sample(dataset, sample, out));
+    TRY(dataset_read_sample(dataset, dataset_sample_at(dataset, index), out));
     int length = snprintf(id, sizeof id, "e%zu-%06zu", epoch, within);
     assert(length > 0 && (size_t)length < sizeof id);
     status result = group_string(*out, &(*out)->id, id, (size_t)length);

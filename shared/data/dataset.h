@@ -49,4 +49,7 @@ uint64_t dataset_hash(const struct dataset *dataset);
 // is e0-000017, the epoch and the index in the epoch. Free *out with group_free. Not for several threads at once.
 status dataset_group(struct dataset *dataset, size_t index, struct group **out);
 
+// Returns the line of the file, from 1, at which the record of that group begins. Not for several threads at once.
+size_t dataset_line(struct dataset *dataset, size_t index);
+
 #endif

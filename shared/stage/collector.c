@@ -225,14 +225,8 @@ status collector_receive(struct collector *collector, struct io_thread *io, int 
                 continue;
             }
             collector->next++;
-            i = 0;
-            if (!group->quarantine.present) {
-                *out = group;
-                return OK;
-            }
-            status result = collector_settle(collector, io, group);
-            group_free(&group);
-            TRY(result);
+            *out = group;
+            return OK;
         }
         pthread_mutex_lock(&collector->lock);
         const bool over = started && collector->next >= collector_end(collector, collector->quarantined);

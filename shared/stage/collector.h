@@ -1,5 +1,4 @@
-// Optim in a pipeline: gives it the groups in order, each seq once, skips the quarantined ones, and tells the source
-// the outcome of each group.
+// Optim in a pipeline: gives it the groups in order, each seq once, and tells the source the outcome of each group.
 //
 // collector_message and collector_report belong to the I/O thread, the rest to the worker.
 #ifndef SHARED_STAGE_COLLECTOR_H
@@ -21,11 +20,12 @@ void collector_close(struct collector **collector);
 status collector_message(struct collector *collector, struct io_thread *io, struct wire_peer *peer,
                          const struct wire_message *message);
 
-// The next group in order, as in a channel's receive. END when every group that there will ever be was handed out.
+// The next group in order, as in a channel's receive; a quarantined one must be settled before the next call. END when
+// every group that there will ever be was handed out.
 status collector_receive(struct collector *collector, struct io_thread *io, int timeout_ms, struct group **out);
 
-// The stage has finished a group: tells the source, except for the very last group, which waits for collector_finish.
-// The group stays the caller's. BUG when the group was settled before.
+// The group is quarantined, or the stage has finished it: tells the source, except for the very last group, which waits
+// for collector_finish. The group stays the caller's. BUG when the group was settled before.
 status collector_settle(struct collector *collector, struct io_thread *io, const struct group *group);
 
 // The stage has returned every group and has written what must not be lost: tells the source the outcome of the very

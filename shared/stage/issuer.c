@@ -188,6 +188,21 @@ status issuer_joined(struct issuer *issuer, struct io_thread *io, struct wire_pe
     return io_thread_reply(io, peer, &run_info);
 }
 
+// Appends which sample the group at `seq` is: "sample 99, line 7 of train.jsonl".
+static status issuer_name_sample(const struct issuer *issuer, int64_t seq, struct buf *out) {
+    const struct stage *stage = issuer->context->stage;
+    const struct source_options *options = stage_options(issuer->context);
+    struct group *group;
+    TRY(stage->group_at(issuer->context->state, seq, &group));
+    status result = group->sample_id.data ? buf_printf(out, "sample %.200s", group->sample_id.data)
+                                          : buf_printf(out, "group %.200s", group->id.data);
+    if (result == OK && stage->line_at)
+        result = buf_printf(out, ", line %zu of %.200s", stage->line_at(issuer->context->state, seq),
+                            path_base_name(options->data));
+    group_free(&group);
+    return result;
+}
+
 static status issuer_settle(struct issuer *issuer, struct io_thread *io, const struct wire_message *message,
                             enum ledger_state state) {
     const struct ledger_entry entry = {.seq = message->seq,
@@ -204,10 +219,17 @@ static status issuer_settle(struct issuer *issuer, struct io_thread *io, const s
     if (state == LEDGER_TRAINED && issuer->step < message->step) issuer->step = message->step;
     if (!newly_settled || state != LEDGER_QUARANTINED) return OK;
     if (issuer->max_steps && issuer->trains && issuer->end < issuer->total) issuer->end++; // another one fills the step
-    const struct wire_message notice = {
-        .kind = MESSAGE_NOTICE, .name = message->name, .replica = 0, .machine = "", .reason = message->reason};
-    log_info("quarantined %s: %s: %s", message->id, message->name, message->reason);
-    return io_thread_broadcast(io, "report", &notice);
+    struct buf text = {0};
+    status result = issuer_name_sample(issuer, message->seq, &text);
+    if (result == OK) result = buf_printf(&text, ": %s", message->reason);
+    if (result == OK) {
+        const struct wire_message notice = {
+            .kind = MESSAGE_NOTICE, .name = message->name, .replica = 0, .machine = "", .reason = text.data};
+        log_info("quarantined %s: %s: %s", message->id, message->name, text.data);
+        result = io_thread_broadcast(io, "report", &notice);
+    }
+    buf_release(&text);
+    return result;
 }
 
 static int64_t issuer_trained_steps(const struct issuer *issuer) {

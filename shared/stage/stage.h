@@ -83,6 +83,9 @@ struct stage {
     // caller owns it. The runner sets `requires`.
     status (*group_at)(void *state, int64_t seq, struct group **out);
 
+    // Returns the line of the data file, from 1, that the group at `seq` is made of. NULL: unknown.
+    size_t (*line_at)(void *state, int64_t seq);
+
     // ---- in a pipeline only ----
 
     // With optim, loads its weights of the kind that `follows` says, before a group that needs them; the stage has no

@@ -36,6 +36,10 @@ static status source_group_at(void *state, int64_t seq, struct group **out) {
     return dataset_group(((struct source_stage *)state)->dataset, (size_t)seq, out);
 }
 
+static size_t source_line_at(void *state, int64_t seq) {
+    return dataset_line(((struct source_stage *)state)->dataset, (size_t)seq);
+}
+
 static status source_close(void *state) {
     struct source_stage *stage = state;
     if (stage) dataset_free(&stage->dataset);
@@ -49,6 +53,7 @@ static const struct stage source_stage_table = {
     .open = source_open,
     .describe = source_describe,
     .group_at = source_group_at,
+    .line_at = source_line_at,
     .close = source_close,
 };
 

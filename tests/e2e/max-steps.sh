@@ -14,6 +14,14 @@ make_pipeline ""
 odd=(--set source.data="$work/data/odd.jsonl" --set source.limit=6 --set source.shuffle=false)
 run few "${odd[@]}" --set source.max_steps=2 || fail "few: $(cat "$work/few.err")"
 grep -q "done: 2 steps, 4 groups trained, 2 quarantined$" "$work/few.err" || fail "few: $(cat "$work/few.err")"
+# What is quarantined is in the terminal's lines with its sample and line, and in the store.
+id=$(sed -n '2s/.*"problem_id": *\([0-9]*\),.*/\1/p' "$work/data/train.jsonl")
+grep -q "frames: sample $id, line 3 of odd.jsonl: .*none.mp4: No such file" "$work/few.err" || fail "no sample: $(cat "$work/few.err")"
+"$bin/caravan" groups ls --store "$work/few/store" --state quarantined >"$work/out"
+[ "$(grep -c "quarantined  *$id .*none.mp4\|quarantined  *$id .*data_type" "$work/out")" = 2 ] || fail "groups ls: $(cat "$work/out")"
+[ "$(wc -l <"$work/out")" = 2 ] || fail "groups ls has others: $(cat "$work/out")"
+[ "$("$bin/caravan" groups export --store "$work/few/store" | wc -l)" = 6 ] || fail "groups export has not all groups"
+"$bin/caravan" report "$work/few" | grep -q '^quarantined  *2$' || fail "report: $("$bin/caravan" report "$work/few")"
 grep -q 'steps: 2' "$work/few/pipeline.yaml" || fail "optim's steps do not follow max_steps: $(cat "$work/few/pipeline.yaml")"
 [ "$(wc -l <"$work/few/metrics.jsonl")" = 2 ] || fail "metrics: $(cat "$work/few/metrics.jsonl")"
 # The third step is in the second epoch, which has the two odd samples again.

@@ -154,7 +154,12 @@ static void work_of_optim(struct process *process) {
     struct simulation *simulation = process->simulation;
     struct group *group = NULL;
     status result = collector_receive(process->collector, process->io, 0, &group);
-    if (group) train(simulation, process, group);
+    if (group && group->quarantine.present) {
+        assert_int_equal(collector_settle(process->collector, process->io, group), OK);
+        group_free(&group);
+    } else if (group) {
+        train(simulation, process, group);
+    }
     if (result != END || process->finished) return;
     process->finished = true;
     for (size_t i = 0; i < simulation->batch_count; i++) { // what does not fill a step
