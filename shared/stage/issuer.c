@@ -131,7 +131,7 @@ status issuer_tick(struct issuer *issuer, struct io_thread *io) {
         TRY(io_thread_broadcast(io, "report", &refused));
     }
     if (!issuer->ready) return OK;
-    io_thread_set_issue(io, ledger_issue_number(ledger), ledger_settled(ledger));
+    io_thread_set_issue(io, ledger_issue_number(ledger), ledger_settled_on_disk(ledger));
     if (issuer->reissue) {
         int64_t ahead = 0, end = ledger_next_unissued(ledger);
         issuer->reissue = false;
@@ -184,7 +184,7 @@ status issuer_joined(struct issuer *issuer, struct io_thread *io, struct wire_pe
                                           .count = issuer->total,
                                           .per_step = issuer->per_step,
                                           .max_steps = issuer->max_steps,
-                                          .seq = ledger_settled(issuer->ledger)};
+                                          .seq = ledger_settled_on_disk(issuer->ledger)};
     return io_thread_reply(io, peer, &run_info);
 }
 

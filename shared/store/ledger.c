@@ -25,6 +25,7 @@ struct ledger {
     uint8_t *states; // [size], a ledger_state for each seq
     size_t size, capacity;
     int64_t settled, next_unissued;
+    int64_t settled_on_disk; // `settled` as of the last flush
     int64_t counts[ledger_state_count];
     int64_t issue_number;
     struct buf changes; // not written yet: a ledger_change and its strings each
@@ -94,6 +95,10 @@ static status ledger_set_state(void *context, const struct ledger_entry *entry) 
 
 int64_t ledger_settled(const struct ledger *ledger) {
     return ledger->settled;
+}
+
+int64_t ledger_settled_on_disk(const struct ledger *ledger) {
+    return ledger->settled_on_disk;
 }
 
 int64_t ledger_next_unissued(const struct ledger *ledger) {
@@ -182,8 +187,10 @@ status ledger_flush(struct ledger *ledger) {
         }
     } while (lmdb_txn_commit(&txn, &result));
     buf_release(&value);
-    if (result == OK) buf_clear(&ledger->changes);
-    return result;
+    TRY(result);
+    buf_clear(&ledger->changes);
+    ledger->settled_on_disk = ledger->settled;
+    return OK;
 }
 
 status ledger_tick(struct ledger *ledger, double now) {
@@ -255,6 +262,7 @@ static status ledger_forget(struct ledger *ledger, int64_t seq, bool raise) {
     ledger->size = (size_t)seq;
     ledger->next_unissued = seq;
     if (ledger->settled > seq) ledger->settled = seq;
+    ledger->settled_on_disk = ledger->settled;
     return OK;
 }
 
@@ -332,6 +340,7 @@ status ledger_open(struct ledger **out, const char *path, const struct ledger_co
     ledger->issue_number = 1;
     if (value.size == sizeof ledger->issue_number) memcpy(&ledger->issue_number, value.data, value.size);
     TRY_TO(result, done, ledger_each(ledger, 0, ledger_set_state, ledger));
+    ledger->settled_on_disk = ledger->settled;
     *out = ledger;
     ledger = NULL;
 done:

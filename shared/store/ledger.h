@@ -5,7 +5,8 @@
 // for the disk a few times a second and not at every group. A process that dies loses the last changes. This is
 // harmless, because the ledger is only a cache: what is trained is what optim's checkpoint says, and ledger_rewind_to
 // makes the ledger agree with it after every restart. In a run without optim, the stores have every finished section,
-// so a group whose settling was lost is issued again and passes through without being computed.
+// so a group whose settling was lost is issued again and passes through without being computed. But other processes
+// outlive this one, and drop what they take for settled: they may only be told what is on the disk.
 //
 // When optim goes back, groups that were settled are issued anew. The ledger's issue number then rises, which tells
 // them from what is still under way from before. It is the only value that is on the disk before the call returns.
@@ -67,6 +68,9 @@ void ledger_close(struct ledger **ledger);
 
 // Returns the seq below which every group is settled.
 int64_t ledger_settled(const struct ledger *ledger);
+
+// Returns the seq below which every group is settled on the disk too. Only this may be told to other processes.
+int64_t ledger_settled_on_disk(const struct ledger *ledger);
 
 // Returns the lowest seq that was not issued since the last ledger_rewind_to. No higher one was issued either.
 int64_t ledger_next_unissued(const struct ledger *ledger);

@@ -5,6 +5,7 @@
 
 #include "shared/base/file.h"
 #include "shared/stage/issuer.h"
+#include "shared/store/ledger.h"
 
 // ---- the I/O thread: records what is put into the flow and what is sent
 
@@ -212,6 +213,54 @@ static void the_number_of_the_issue_rises_when_optim_goes_back(void **state) {
     close_issuer(&fixture);
 }
 
+// Returns what a source that is started now would find: the ledger in a copy of the file. The caller closes it.
+static struct ledger *open_copy(const struct fixture *fixture) {
+    const struct ledger_config config = {.groups_per_step = PER_STEP};
+    char path[128], copy[128];
+    struct buf bytes = {0};
+    struct ledger *ledger;
+    snprintf(path, sizeof path, "%s/ledger.lmdb", fixture->dir);
+    snprintf(copy, sizeof copy, "%s/copy.lmdb", fixture->dir);
+    assert_int_equal(file_read(path, &bytes), OK);
+    assert_int_equal(file_write_atomic(copy, bytes.data, bytes.size), OK);
+    assert_int_equal(ledger_open(&ledger, copy, &config), OK);
+    buf_release(&bytes);
+    return ledger;
+}
+
+// The stages drop what they take for settled, and optim forgets what became of it, also when the source is killed and
+// the next one's ledger lacks it. Each second group is quarantined.
+static void nobody_is_told_what_the_ledger_on_the_disk_lacks(void **state) {
+    (void)state;
+    struct fixture fixture;
+    struct wire_peer optim = {"ledger", "optim"};
+    open_issuer(&fixture, 0);
+    tell(&fixture, (struct wire_message){.kind = MESSAGE_POSITION, .step = 0, .seq = 0});
+    for (int64_t seq = 0; seq < TOTAL; seq++) {
+        tick(&fixture);
+        if (seq % 2)
+            tell(&fixture, (struct wire_message){
+                               .kind = MESSAGE_QUARANTINED, .seq = seq, .id = "", .name = "frames", .reason = "cut off"});
+        else
+            tell_trained(&fixture, seq);
+        tick(&fixture);
+        assert_int_equal(issuer_joined(fixture.issuer, &fixture.io, &optim), OK);
+        assert_int_equal(fixture.io.last.kind, MESSAGE_RUN_INFO);
+        struct ledger *ledger = open_copy(&fixture);
+        assert_in_range(fixture.io.settled, 0, ledger_settled(ledger));
+        assert_in_range(fixture.io.last.seq, 0, ledger_settled(ledger));
+        assert_int_equal(ledger_rewind_to(ledger, seq + 1), OK); // POSITION makes the others TRAINED
+        assert_true(ledger_count(ledger, LEDGER_QUARANTINED) >= fixture.io.last.seq / 2);
+        ledger_close(&ledger);
+    }
+    for (int i = 0; i < 60000 && fixture.io.settled < TOTAL; i++) {
+        usleep(1000);
+        tick(&fixture);
+    }
+    assert_int_equal(fixture.io.settled, TOTAL);
+    close_issuer(&fixture);
+}
+
 static void an_optim_that_lost_its_directory_is_refused(void **state) {
     (void)state;
     struct fixture fixture;
@@ -397,6 +446,7 @@ int main(void) {
         cmocka_unit_test(nothing_is_issued_before_the_position),
         cmocka_unit_test(staleness_bounds_the_groups_in_flight),
         cmocka_unit_test(the_number_of_the_issue_rises_when_optim_goes_back),
+        cmocka_unit_test(nobody_is_told_what_the_ledger_on_the_disk_lacks),
         cmocka_unit_test(an_optim_that_lost_its_directory_is_refused),
         cmocka_unit_test(an_older_checkpoint_is_trained_again_with_a_notice),
         cmocka_unit_test(the_end_is_told_once_everything_is_settled),

@@ -1,0 +1,31 @@
+# An evaluation whose source is killed again and again while groups are settled all the time: the next source goes on from
+# its ledger, and no stage takes a group for settled that this ledger lacks.
+. tests/e2e/common.sh
+make_questions 6000
+cat >"$work/p.yaml" <<END
+run: run
+stages:
+  - source: {data: data.jsonl, template: none, group_size: 2}
+  - copy: {program: cat}
+  - last: {program: cat}
+END
+
+"$bin/caravan" run "$work/p.yaml" --set run="$work/run" 2>"$work/err" &
+pid=$!
+kills=0
+until=$((SECONDS + 300))
+while sleep 0.5 && children=$(pgrep -P $pid) && [ $SECONDS -lt $until ]; do
+    for child in $children; do
+        if [ $kills -lt 5 ] && grep -aq /wiring/source "/proc/$child/cmdline" 2>/dev/null && kill -9 "$child"; then
+            kills=$((kills + 1))
+        fi
+    done
+done
+if [ $SECONDS -ge $until ]; then
+    kill -TERM $pid
+    wait $pid || true
+    fail "the run hangs: $(tail -3 "$work/err")"
+fi
+wait $pid || fail "exit $?: $(tail -5 "$work/err")"
+[ $kills -gt 0 ] || fail "nothing was killed: $(cat "$work/err")"
+grep -q "done: 6000 groups done, 0 quarantined" "$work/err" || fail "$(tail -5 "$work/err")"
