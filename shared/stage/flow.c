@@ -411,12 +411,12 @@ static status flow_lose(struct flow *flow, const struct taker *taker, enum outbo
     return OK;
 }
 
-// Sends the ghosts that nobody has back to where their groups came from.
+// Returns the ghosts that nobody has to every replica of the stage before this one: all were told when the ghost was
+// made, whoever has given a copy of the group since then.
 static status flow_return_orphans(struct flow *flow) {
     struct wire_message returned = {.kind = MESSAGE_RETURNED, .issue = flow->issue};
-    struct origins origins;
-    while (outbox_remove_orphan(&flow->outbox, &returned.seq, &origins))
-        TRY(flow_tell_origins(flow, &returned, &origins));
+    const struct origins none = {0};
+    while (outbox_remove_orphan(&flow->outbox, &returned.seq)) TRY(flow_tell_origins(flow, &returned, &none));
     return OK;
 }
 

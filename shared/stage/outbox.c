@@ -219,14 +219,13 @@ bool outbox_release_due(struct outbox *outbox, int64_t now) {
     return released;
 }
 
-bool outbox_remove_orphan(struct outbox *outbox, int64_t *seq, struct origins *origins) {
+bool outbox_remove_orphan(struct outbox *outbox, int64_t *seq) {
     for (size_t i = 0; i < outbox->count; i++) {
         const struct outbox_entry *entry = outbox->entries[i];
         bool held = entry->data.size > 0;
         for (size_t k = 0; k < outbox->reader_count; k++) held |= entry->leases[k].state != LEASE_AVAILABLE;
         if (held) continue;
         *seq = entry->seq;
-        *origins = entry->origins;
         outbox_remove(outbox, i, i + 1);
         return true;
     }

@@ -99,7 +99,7 @@ void outbox_return(struct outbox *outbox, int64_t seq, size_t reader, int replic
 bool outbox_release_due(struct outbox *outbox, int64_t now);
 
 // Removes a ghost that no reader has; false if there is none.
-bool outbox_remove_orphan(struct outbox *outbox, int64_t *seq, struct origins *origins);
+bool outbox_remove_orphan(struct outbox *outbox, int64_t *seq);
 
 // Returns a group that was lost `losses` times by a reader, and that reader; NULL if there is none.
 struct outbox_entry *outbox_find_lost(const struct outbox *outbox, int losses, size_t *reader);

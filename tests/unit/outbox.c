@@ -105,23 +105,22 @@ static void what_a_silent_replica_has_is_available_after_a_while(void **state) {
 static void a_ghost_needs_no_data_until_its_reader_is_lost(void **state) {
     (void)state;
     struct outbox outbox = {.reader_count = 1};
-    struct origins of;
     int64_t seq;
     claim(&outbox, 5, 1, false, true);
     claim(&outbox, 7, 1, true, true);
     assert_int_equal(outbox_available(&outbox, 0), 0);
     assert_int_equal(give(&outbox, 0, 2), -1);
-    assert_false(outbox_remove_orphan(&outbox, &seq, &of));
+    assert_false(outbox_remove_orphan(&outbox, &seq));
     outbox_lose(&outbox, 0, 1, LOSS_CRASHED, 0);
     assert_int_equal(give(&outbox, 0, 2), -1); // there is nothing to give
-    assert_true(outbox_remove_orphan(&outbox, &seq, &of));
+    assert_true(outbox_remove_orphan(&outbox, &seq));
     assert_int_equal(seq, 5);
     add(&outbox, 7);                 // it came after all
     outbox_return(&outbox, 7, 0, 2); // of a replica that does not have it
     assert_int_equal(give(&outbox, 0, 2), -1);
     outbox_return(&outbox, 7, 0, 1);
     assert_int_equal(give(&outbox, 0, 2), 7);
-    assert_false(outbox_remove_orphan(&outbox, &seq, &of));
+    assert_false(outbox_remove_orphan(&outbox, &seq));
     outbox_release(&outbox);
 }
 
