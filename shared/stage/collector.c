@@ -220,8 +220,9 @@ status collector_receive(struct collector *collector, struct io_thread *io, int 
             }
             collector->early[i] = collector->early[--collector->early_count];
             if (group->requires.order < collector->next) { // handed out before
-                io_thread_drop(io, group->requires.order);
+                const status result = io_thread_drop(io, group->requires.order);
                 group_free(&group);
+                TRY(result);
                 continue;
             }
             collector->next++;
@@ -240,13 +241,12 @@ status collector_receive(struct collector *collector, struct io_thread *io, int 
         bool second = !group->requires.present;
         for (size_t i = 0; i < collector->early_count; i++)
             second |= collector->early[i]->requires.order == group->requires.order;
-        const status result = second ? OK : RESIZE(&collector->early, collector->early_count + 1);
-        if (!second && result == OK) {
+        const status result =
+            second ? io_thread_drop(io, group->requires.order) : RESIZE(&collector->early, collector->early_count + 1);
+        if (!second && result == OK)
             collector->early[collector->early_count++] = group;
-        } else {
-            io_thread_drop(io, group->requires.order);
+        else
             group_free(&group);
-        }
         TRY(result);
     }
 }

@@ -57,7 +57,7 @@ struct flow {
     size_t inbox_count;
     struct group_in_hand *held;
     size_t held_count;
-    struct group_in_hand *finished; // by the last stage; the stage before it is not told yet
+    struct group_in_hand *finished; // they go no further from here; the stage before this one is not told yet
     size_t finished_count;
     int capacity, credits; // groups that the stage could hold; CREDITs that are not answered
     int64_t dropped;
@@ -127,8 +127,15 @@ static struct queued_group *flow_find_queued(struct flow *flow, int64_t seq) {
     return NULL;
 }
 
-void flow_set_issue(struct flow *flow, int64_t issue, int64_t settled) {
-    if (issue < flow->issue || (issue == flow->issue && settled <= flow->settled)) return;
+// A group goes no further from here.
+static status flow_end_group(struct flow *flow, int64_t seq, const struct origins *origins) {
+    TRY(RESIZE(&flow->finished, flow->finished_count + 1));
+    flow->finished[flow->finished_count++] = (struct group_in_hand){.seq = seq, .origins = *origins};
+    return OK;
+}
+
+status flow_set_issue(struct flow *flow, int64_t issue, int64_t settled) {
+    if (issue < flow->issue || (issue == flow->issue && settled <= flow->settled)) return OK;
     if (issue > flow->issue) {
         flow_clear_inbox(flow);
         for (size_t i = 0; i < flow->held_count; i++) flow->held[i].stale = true;
@@ -137,7 +144,13 @@ void flow_set_issue(struct flow *flow, int64_t issue, int64_t settled) {
     }
     flow->issue = issue;
     flow->settled = settled;
+    for (size_t i = 0; i < flow->outbox.count && flow->outbox.entries[i]->seq < settled; i++) {
+        const struct outbox_entry *entry = flow->outbox.entries[i];
+        if (entry->data.size && !outbox_passed(&flow->outbox, entry))
+            TRY(flow_end_group(flow, entry->seq, &entry->origins));
+    }
     outbox_settle_below(&flow->outbox, settled);
+    return OK;
 }
 
 // ---- the worker ----
@@ -189,19 +202,19 @@ status flow_finish(struct flow *flow, int64_t seq, struct buf *data) {
         buf_release(data);
         return OK;
     }
-    if (flow->config->reader_count) {
+    if (flow->config->reader_count && seq >= flow->settled) {
         flow->announce = true;
         return outbox_add(&flow->outbox, seq, &ended.origins, data);
     }
     buf_release(data);
-    TRY(RESIZE(&flow->finished, flow->finished_count + 1));
-    flow->finished[flow->finished_count++] = ended;
-    return OK;
+    return flow_end_group(flow, seq, &ended.origins);
 }
 
-void flow_forget(struct flow *flow, int64_t seq) {
+status flow_forget(struct flow *flow, int64_t seq) {
     struct group_in_hand ended;
-    if (flow_end_hold(flow, seq, &ended)) flow->dropped++;
+    if (!flow_end_hold(flow, seq, &ended)) return OK;
+    flow->dropped++;
+    return ended.stale ? OK : flow_end_group(flow, seq, &ended.origins);
 }
 
 void flow_reject(struct flow *flow, int64_t seq, const char *reason) {
@@ -276,17 +289,19 @@ static status flow_tell_all(struct flow *flow, struct wire_peer *peer) {
 static status flow_accept_group(struct flow *flow, struct wire_peer *peer, const struct wire_message *message) {
     const int64_t seq = message->seq;
     const int replica = wire_peer_replica(peer);
-    flow_set_issue(flow, message->issue, message->settled);
+    TRY(flow_set_issue(flow, message->issue, message->settled));
     struct group_in_hand *held = flow_find_held(flow, seq);
     struct queued_group *queued = flow_find_queued(flow, seq);
     struct outbox_entry *entry = outbox_find(&flow->outbox, seq);
     if (entry && !entry->data.size && !outbox_passed(&flow->outbox, entry)) entry = NULL; // a reader lacks it
     const bool outdated = message->issue < flow->issue || seq < flow->settled;
     if (held || queued || entry || outdated) {
-        flow->dropped++;
-        if (outdated) return OK;
-        origins_add(held ? &held->origins : queued ? &queued->origins : &entry->origins, replica);
         const struct wire_message have = flow_have(flow, seq, true);
+        flow->dropped++;
+        if (message->issue < flow->issue) return OK;
+        // Its giver does not know yet that it is settled.
+        if (outdated) return wire_send(flow->wire, peer, &have, NULL);
+        origins_add(held ? &held->origins : queued ? &queued->origins : &entry->origins, replica);
         return entry && outbox_passed(&flow->outbox, entry) ? wire_send(flow->wire, peer, &have, NULL) : OK;
     }
     struct queued_group added = {.seq = seq};
@@ -317,7 +332,7 @@ static status flow_on_upstream(struct flow *flow, const struct wire_event *event
     }
     switch (message->kind) {
     case MESSAGE_AVAILABLE:
-        flow_set_issue(flow, message->issue, message->settled);
+        TRY(flow_set_issue(flow, message->issue, message->settled));
         upstream->available = message->count;
         return OK;
     case MESSAGE_GROUP:
@@ -455,7 +470,7 @@ static status flow_on_claim(struct flow *flow, const struct taker *taker, const 
     const bool passed = message->passed == 1;
     const struct origins none = {0};
     bool ghost;
-    if (*flow->config->from) flow_set_issue(flow, message->issue, 0); // the source knows better
+    if (*flow->config->from) TRY(flow_set_issue(flow, message->issue, 0)); // the source knows better
     if (message->issue < flow->issue || message->seq < flow->settled) return OK;
     TRY(outbox_claim(&flow->outbox, message->seq, taker->reader, taker->replica, passed, &ghost));
     if (taker->refused) flow->announce = true;
@@ -549,8 +564,8 @@ static status flow_send_credits(struct flow *flow) {
     return OK;
 }
 
-// Tells the stage before this one, which is the last, of the groups that it has finished. Otherwise a group that was
-// lost twice would wait for ever: it is given to a replica that has no other.
+// Tells the stage before this one of the groups that go no further: the last stage has finished them, or they are
+// settled. Otherwise a group that was lost twice would block others for ever: who has it gets no other.
 static status flow_tell_finished(struct flow *flow) {
     for (size_t i = 0; i < flow->finished_count; i++) {
         const struct wire_message have = flow_have(flow, flow->finished[i].seq, true);

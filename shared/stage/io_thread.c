@@ -161,10 +161,11 @@ status io_thread_send(struct io_thread *io, const struct group *group) {
     return result;
 }
 
-void io_thread_drop(struct io_thread *io, int64_t seq) {
+status io_thread_drop(struct io_thread *io, int64_t seq) {
     pthread_mutex_lock(&io->lock);
-    flow_forget(io->flow, seq);
+    const status result = flow_forget(io->flow, seq);
     pthread_mutex_unlock(&io->lock);
+    return result;
 }
 
 // ---- other threads: broadcasts and transfers ----
@@ -259,10 +260,11 @@ status io_thread_put(struct io_thread *io, const struct group *group) {
     return result;
 }
 
-void io_thread_set_issue(struct io_thread *io, int64_t issue, int64_t settled) {
+status io_thread_set_issue(struct io_thread *io, int64_t issue, int64_t settled) {
     pthread_mutex_lock(&io->lock);
-    flow_set_issue(io->flow, issue, settled);
+    const status result = flow_set_issue(io->flow, issue, settled);
     pthread_mutex_unlock(&io->lock);
+    return result;
 }
 
 int64_t io_thread_now_ms(const struct io_thread *io) {

@@ -67,8 +67,8 @@ int64_t io_thread_settled(struct io_thread *io);
 // is. The group stays the caller's. UNAVAILABLE when memory is short.
 status io_thread_send(struct io_thread *io, const struct group *group);
 
-// The group with that seq is in hand no more and goes no further.
-void io_thread_drop(struct io_thread *io, int64_t seq);
+// The group with that seq is in hand no more and goes no further. UNAVAILABLE when memory is short.
+status io_thread_drop(struct io_thread *io, int64_t seq);
 
 // Lets io_thread_receive return, because something else has come that the worker waits for; lets the I/O thread call
 // its hook soon.
@@ -79,7 +79,8 @@ void io_thread_nudge(struct io_thread *io);
 status io_thread_put(struct io_thread *io, const struct group *group);
 
 // Sets the number of the source's present issue, and the seq below which every group is settled, from a hook.
-void io_thread_set_issue(struct io_thread *io, int64_t issue, int64_t settled);
+// UNAVAILABLE when memory is short.
+status io_thread_set_issue(struct io_thread *io, int64_t issue, int64_t settled);
 
 // Returns the milliseconds of the wire's clock, in a hook.
 int64_t io_thread_now_ms(const struct io_thread *io);

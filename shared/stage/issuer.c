@@ -131,7 +131,7 @@ status issuer_tick(struct issuer *issuer, struct io_thread *io) {
         TRY(io_thread_broadcast(io, "report", &refused));
     }
     if (!issuer->ready) return OK;
-    io_thread_set_issue(io, ledger_issue_number(ledger), ledger_settled_on_disk(ledger));
+    TRY(io_thread_set_issue(io, ledger_issue_number(ledger), ledger_settled_on_disk(ledger)));
     if (issuer->reissue) {
         int64_t ahead = 0, end = ledger_next_unissued(ledger);
         issuer->reissue = false;

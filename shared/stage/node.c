@@ -137,8 +137,9 @@ static status node_take_waiting(struct node *node, struct group **out, bool *bus
             continue;
         }
         node_counters_drop(&node->counters, seq);
-        io_thread_drop(node->io, seq);
+        const status result = io_thread_drop(node->io, seq);
         group_free(&group);
+        TRY(result);
     }
     return OK;
 }
@@ -250,7 +251,7 @@ status node_run(struct stage_context *context) {
     while (result == OK && !stopped) {
         struct group *group = NULL;
         result = io_thread_receive(node->io, 0, -1, &group);
-        if (group) io_thread_drop(node->io, group->requires.order);
+        if (group) result = io_thread_drop(node->io, group->requires.order);
         group_free(&group);
     }
     if (result == END) result = OK;

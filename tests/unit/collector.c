@@ -44,9 +44,10 @@ status io_thread_send(struct io_thread *io, const struct group *group) {
     return OK;
 }
 
-void io_thread_drop(struct io_thread *io, int64_t seq) {
+status io_thread_drop(struct io_thread *io, int64_t seq) {
     (void)seq;
     io->dropped++;
+    return OK;
 }
 
 void io_thread_nudge(struct io_thread *io) {

@@ -20,9 +20,10 @@ struct io_thread {
     int64_t issue, settled;
 };
 
-void io_thread_set_issue(struct io_thread *io, int64_t issue, int64_t settled) {
+status io_thread_set_issue(struct io_thread *io, int64_t issue, int64_t settled) {
     io->issue = issue;
     io->settled = settled;
+    return OK;
 }
 
 status io_thread_put(struct io_thread *io, const struct group *group) {
@@ -239,8 +240,9 @@ static void nobody_is_told_what_the_ledger_on_the_disk_lacks(void **state) {
     for (int64_t seq = 0; seq < TOTAL; seq++) {
         tick(&fixture);
         if (seq % 2)
-            tell(&fixture, (struct wire_message){
-                               .kind = MESSAGE_QUARANTINED, .seq = seq, .id = "", .name = "frames", .reason = "cut off"});
+            tell(&fixture,
+                 (struct wire_message){
+                     .kind = MESSAGE_QUARANTINED, .seq = seq, .id = "", .name = "frames", .reason = "cut off"});
         else
             tell_trained(&fixture, seq);
         tick(&fixture);

@@ -1,0 +1,203 @@
+// What one replica tells the stages before and behind it about groups. This file stands in for the wire: it makes the
+// events and records what is sent.
+#include "tests/unit/unit.h"
+
+#include "shared/stage/flow.h"
+
+// ---- the wire: rollout-1 between frames-1, frames-2 and reward-1
+
+enum { FRAMES_1, FRAMES_2, REWARD_1, PEERS };
+
+struct wire_peer {
+    const char *name;
+    int replica, index;
+    bool client, open;
+    int64_t life;
+    void *tag;
+    struct wire_message last; // that was sent to it; `kind` is 0: nothing
+};
+
+static struct wire_peer peers[PEERS];
+static int64_t now_ms;
+
+int64_t wire_now_ms(const struct wire *wire) {
+    (void)wire;
+    return now_ms;
+}
+
+static struct wire_peer *first_peer_from(int index, bool clients) {
+    while (index < PEERS && (peers[index].client != clients || !peers[index].open)) index++;
+    return index < PEERS ? &peers[index] : NULL;
+}
+
+struct wire_peer *wire_first_peer(struct wire *wire, const char *purpose, bool clients) {
+    (void)wire;
+    return strcmp(purpose, "flow") ? NULL : first_peer_from(0, clients);
+}
+
+struct wire_peer *wire_next_peer(struct wire_peer *peer) {
+    return first_peer_from(peer->index + 1, peer->client);
+}
+
+status wire_send(struct wire *wire, struct wire_peer *peer, const struct wire_message *message, bool *gone) {
+    (void)wire;
+    if (gone) *gone = false;
+    peer->last = *message;
+    return OK;
+}
+
+status wire_reject(struct wire *wire, struct wire_peer *peer, const char *reason) {
+    (void)wire;
+    (void)peer;
+    return fail(DATAERR, "%s", reason);
+}
+
+const char *wire_peer_name(const struct wire_peer *peer) {
+    return peer->name;
+}
+
+int wire_peer_replica(const struct wire_peer *peer) {
+    return peer->replica;
+}
+
+int64_t wire_peer_life(const struct wire_peer *peer) {
+    return peer->life;
+}
+
+bool wire_peer_is_client(const struct wire_peer *peer) {
+    return peer->client;
+}
+
+void **wire_peer_tag(struct wire_peer *peer) {
+    return &peer->tag;
+}
+
+// ---- helpers
+
+static const char *readers[] = {"reward"};
+static const struct node_config config = {.stage = "rollout", .from = "frames", .readers = readers, .reader_count = 1};
+
+static void happen(struct flow *flow, int peer, enum wire_event_kind kind, struct wire_message message) {
+    const struct wire_event event = {.kind = kind, .peer = &peers[peer], .message = message};
+    assert_int_equal(flow_on_event(flow, &event), OK);
+}
+
+static void send_to(struct flow *flow, int peer, struct wire_message message) {
+    happen(flow, peer, WIRE_MESSAGE, message);
+}
+
+// Makes a flow whose peers are all there, and which has capacity for many groups.
+static struct flow *make_flow(void) {
+    struct flow *flow;
+    peers[FRAMES_1] = (struct wire_peer){.name = "frames", .replica = 1, .index = FRAMES_1, .life = 1};
+    peers[FRAMES_2] = (struct wire_peer){.name = "frames", .replica = 2, .index = FRAMES_2, .life = 2};
+    peers[REWARD_1] = (struct wire_peer){.name = "reward", .replica = 1, .index = REWARD_1, .client = true, .life = 3};
+    now_ms = 1000000;
+    assert_int_equal(flow_new(&flow, &config, NULL, false), OK);
+    flow_set_capacity(flow, 8);
+    for (int i = 0; i < PEERS; i++) {
+        peers[i].open = true;
+        happen(flow, i, WIRE_JOINED, (struct wire_message){0});
+    }
+    send_to(flow, REWARD_1, (struct wire_message){.kind = MESSAGE_SYNCED});
+    now_ms += 2000; // it has waited long enough for what its readers have
+    assert_int_equal(flow_send_pending(flow), OK);
+    return flow;
+}
+
+static void forget_what_was_sent(void) {
+    for (int i = 0; i < PEERS; i++) peers[i].last = (struct wire_message){0};
+}
+
+static void assert_sent(int peer, enum message_kind kind, int64_t seq) {
+    assert_int_equal(peers[peer].last.kind, kind);
+    assert_int_equal(peers[peer].last.seq, seq);
+}
+
+// A replica of frames gives a group with issue 1; forgets what was sent before its arrival.
+static void give(struct flow *flow, int peer, int64_t seq, int64_t settled) {
+    send_to(flow, peer, (struct wire_message){.kind = MESSAGE_AVAILABLE, .count = 1, .issue = 1});
+    assert_int_equal(flow_send_pending(flow), OK);
+    assert_int_equal(peers[peer].last.kind, MESSAGE_CREDIT);
+    forget_what_was_sent();
+    send_to(flow, peer,
+            (struct wire_message){
+                .kind = MESSAGE_GROUP, .seq = seq, .issue = 1, .settled = settled, .bulk = "group", .bulk_size = 5});
+}
+
+// The worker takes a group, which must be `seq`.
+static void take(struct flow *flow, int64_t seq) {
+    struct buf data;
+    int64_t taken;
+    assert_true(flow_take(flow, &taken, &data));
+    assert_int_equal(taken, seq);
+    buf_release(&data);
+}
+
+static void finish(struct flow *flow, int64_t seq) {
+    struct buf data = {0};
+    assert_int_equal(buf_puts(&data, "group"), OK);
+    assert_int_equal(flow_finish(flow, seq, &data), OK);
+    forget_what_was_sent();
+    assert_int_equal(flow_send_pending(flow), OK);
+}
+
+// ---- tests
+
+// Reward has a group of which rollout knows nothing, so all replicas of frames are told that it has passed rollout. One
+// of them did not listen and has given a copy. When reward is lost, the others must hear of it as well.
+static void a_ghost_is_returned_to_all_that_were_told(void **state) {
+    (void)state;
+    struct flow *flow = make_flow();
+    forget_what_was_sent();
+    send_to(flow, REWARD_1, (struct wire_message){.kind = MESSAGE_HAVE, .seq = 10, .issue = 1, .passed = 1});
+    assert_sent(FRAMES_1, MESSAGE_HAVE, 10);
+    assert_sent(FRAMES_2, MESSAGE_HAVE, 10);
+    give(flow, FRAMES_2, 10, 0);
+    assert_false(flow_has(flow));
+    assert_sent(FRAMES_2, MESSAGE_HAVE, 10);
+    forget_what_was_sent();
+    peers[REWARD_1].open = false;
+    happen(flow, REWARD_1, WIRE_GONE, (struct wire_message){0});
+    now_ms += 60000;
+    assert_int_equal(flow_send_pending(flow), OK);
+    assert_sent(FRAMES_1, MESSAGE_RETURNED, 10);
+    assert_sent(FRAMES_2, MESSAGE_RETURNED, 10);
+    flow_free(&flow);
+}
+
+// Frames does not know yet that it is settled. It must learn that the group goes no further: one that was lost twice is
+// given out alone, and rollout would get no other.
+static void the_giver_of_a_settled_group_is_told(void **state) {
+    (void)state;
+    struct flow *flow = make_flow();
+    for (int64_t seq = 0; seq < 4; seq++) give(flow, FRAMES_1, seq, 0);
+    for (int64_t seq = 0; seq < 3; seq++) take(flow, seq);
+    finish(flow, 0);
+    assert_sent(REWARD_1, MESSAGE_AVAILABLE, 0);
+    assert_int_equal(peers[REWARD_1].last.count, 1);
+    give(flow, FRAMES_2, 9, 4); // below 4 all is settled
+    assert_int_equal(flow_send_pending(flow), OK);
+    assert_sent(FRAMES_1, MESSAGE_HAVE, 0); // reward had not taken it
+    assert_int_equal(peers[FRAMES_1].last.passed, 1);
+    finish(flow, 1);
+    assert_sent(FRAMES_1, MESSAGE_HAVE, 1);
+    assert_int_equal(peers[FRAMES_1].last.passed, 1);
+    assert_int_equal(peers[REWARD_1].last.kind, 0); // it is not offered to reward
+    forget_what_was_sent();
+    assert_int_equal(flow_forget(flow, 2), OK); // the worker does not begin it
+    assert_int_equal(flow_send_pending(flow), OK);
+    assert_sent(FRAMES_1, MESSAGE_HAVE, 2);
+    give(flow, FRAMES_1, 3, 0);
+    assert_sent(FRAMES_1, MESSAGE_HAVE, 3);
+    assert_int_equal(peers[FRAMES_1].last.passed, 1);
+    flow_free(&flow);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_ghost_is_returned_to_all_that_were_told),
+        cmocka_unit_test(the_giver_of_a_settled_group_is_told),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
