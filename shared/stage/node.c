@@ -2,10 +2,14 @@
 #include "shared/stage/node.h"
 
 #include <assert.h>
+#include <pthread.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "shared/base/clock.h"
 #include "shared/base/log.h"
 #include "shared/stage/collector.h"
 #include "shared/stage/issuer.h"
@@ -39,6 +43,10 @@ struct node {
     struct buf bulk; // of answers, in the I/O thread
     struct node_counters counters;
     struct node_weights weights;
+    bool supervised; // a supervisor was there; the I/O thread's own
+    pthread_mutex_t lock;
+    // Under the lock:
+    struct buf notices; // for the user, each with its NUL, not sent yet
 };
 
 // ---- hooks: the I/O thread ----
@@ -71,11 +79,44 @@ static status node_on_weights_client(struct node *node, struct io_thread *io, co
     return io_thread_reply(io, event->peer, &reply);
 }
 
+// Sends what stage_notify has left to the supervisors.
+static status node_send_notices(struct node *node, struct io_thread *io) {
+    status result = OK;
+    pthread_mutex_lock(&node->lock);
+    struct buf notices = node->notices;
+    node->notices = (struct buf){0};
+    pthread_mutex_unlock(&node->lock);
+    for (size_t at = 0; at < notices.size && result == OK; at += strlen(notices.data + at) + 1) {
+        const struct wire_message notice = {.kind = MESSAGE_NOTICE,
+                                            .name = node->config.stage,
+                                            .replica = node->config.replica,
+                                            .machine = node->config.machine,
+                                            .reason = notices.data + at};
+        result = io_thread_broadcast(io, "report", &notice);
+    }
+    buf_release(&notices);
+    return result;
+}
+
+// Waits until all notices are sent: what a stage says as it opens or ends may come before a supervisor has joined, or
+// when the run is over. Not for ever, since it may be gone.
+static void node_wait_for_notices(struct node *node) {
+    enum { PATIENCE_MS = 2000 };
+    const int64_t until = clock_monotonic_ms() + PATIENCE_MS;
+    for (bool sent = false; !sent && clock_monotonic_ms() < until;) {
+        pthread_mutex_lock(&node->lock);
+        sent = !node->notices.size;
+        pthread_mutex_unlock(&node->lock);
+        if (!sent) usleep(10000);
+    }
+}
+
 static status node_on_event(void *self, struct io_thread *io, const struct wire_event *event) {
     struct node *node = self;
     const struct wire_message *message = &event->message;
     struct wire_peer *peer = event->peer;
     if (event->kind == WIRE_TIMEOUT) {
+        if (node->supervised) TRY(node_send_notices(node, io));
         if (node->collector) TRY(weights_server_event(node->weights_server, io, event));
         return node->issuer ? issuer_tick(node->issuer, io) : OK;
     }
@@ -86,6 +127,10 @@ static status node_on_event(void *self, struct io_thread *io, const struct wire_
         return OK;
     }
     if (event->kind == WIRE_JOINED) {
+        if (!strcmp(wire_peer_purpose(peer), "report")) {
+            node->supervised = true;
+            TRY(node_send_notices(node, io));
+        }
         if (!wire_peer_is_client(peer) && !strcmp(wire_peer_purpose(peer), "ledger"))
             return outcomes_tell_again(node->outcomes, io, peer);
         return node->issuer ? issuer_joined(node->issuer, io, peer) : OK;
@@ -208,6 +253,7 @@ status node_enter(struct stage_context *context, const char *path) {
     struct node *node;
     TRY(NEW(&node, 1));
     node->context = context;
+    pthread_mutex_init(&node->lock, NULL);
     node_counters_init(&node->counters);
     node_weights_init(&node->weights, context, &node->config, &node->counters);
     context->node = node;
@@ -255,6 +301,7 @@ status node_run(struct stage_context *context) {
         group_free(&group);
     }
     if (result == END) result = OK;
+    node_wait_for_notices(node);
     io_thread_close(&node->io); // before the stage's close: hooks use its state
     return result;
 }
@@ -274,6 +321,8 @@ void node_leave(struct stage_context *context) {
     node_counters_release(&node->counters);
     node_config_release(&node->config);
     buf_release(&node->bulk);
+    buf_release(&node->notices);
+    pthread_mutex_destroy(&node->lock);
     free(node);
     context->node = NULL;
 }
@@ -290,6 +339,21 @@ status stage_publish(struct stage_context *context, const struct stage_weights *
 
 void stage_recycle(struct stage_context *context, bool reference, const char *path) {
     if (context->node) weights_versions_recycle(context->node->versions, reference, path);
+}
+
+status stage_notify(struct stage_context *context, const char *format, ...) {
+    struct node *node = context->node;
+    char text[1024]; // as much as a supervisor writes of a line
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    log_info("%s", text);
+    if (!node) return OK;
+    pthread_mutex_lock(&node->lock);
+    const status result = buf_append(&node->notices, text, strlen(text) + 1);
+    pthread_mutex_unlock(&node->lock);
+    return result;
 }
 
 bool node_trains(const struct stage_context *context) {

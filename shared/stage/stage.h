@@ -124,6 +124,10 @@ bool stage_stopping(const struct stage_context *context);
 // True in a pipeline, false under --stdio.
 bool stage_in_pipeline(const struct stage_context *context);
 
+// Logs a line. In a pipeline it is for the user, too: the supervisors write it on their terminals. UNAVAILABLE when
+// memory is short.
+status stage_notify(struct stage_context *context, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
 // Whether the stage computes with optim's weights: it follows them, in a pipeline with optim. Otherwise its weights are
 // those of its model directory.
 bool stage_follows_optim(const struct stage_context *context);
