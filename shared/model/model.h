@@ -73,6 +73,10 @@ const struct model_info *model_get_info(const struct model *model);
 // after a step reads all weights; later calls return the same hash at once.
 status model_hash(struct model *model, uint64_t *hash);
 
+// *hash = a hash of the configuration and of the weights as they stand in the directory's files: the same with every
+// precision. Reads all weights. BUG unless the model was opened for training.
+status model_hash_files(const struct model *model, uint64_t *hash);
+
 // The version of the weights (0 after model_open).
 int64_t model_version(const struct model *model);
 

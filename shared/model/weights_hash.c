@@ -96,3 +96,26 @@ done:
     free(found);
     return result;
 }
+
+status weights_hash_files(const struct parameter_table *table, const struct safetensors *store, uint64_t *hash) {
+    const struct stored_tensor **found = NULL;
+    XXH3_state_t *state = NULL;
+    status result = OK;
+    TRY_TO(result, done, NEW(&found, table->count));
+    TRY_TO(result, done, parameter_table_match(table, store, found));
+    state = XXH3_createState();
+    if (!state) TRY_TO(result, done, fail_oom());
+    XXH3_64bits_reset(state);
+    for (size_t i = 0; i < table->count; i++) {
+        if (!found[i]) continue; // one that a file may lack
+        const int64_t head[] = {(int64_t)i, found[i]->type};
+        XXH3_64bits_update(state, head, sizeof head);
+        XXH3_64bits_update(state, found[i]->data, found[i]->size);
+        safetensors_release_pages(found[i]);
+    }
+    result = weights_hash_finish(table, ELEMENT_F32, XXH3_64bits_digest(state), hash);
+done:
+    XXH3_freeState(state);
+    free(found);
+    return result;
+}

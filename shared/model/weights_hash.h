@@ -24,4 +24,9 @@ status weights_hash_array(struct backend *backend, const struct param_array *val
 status weights_hash_stored(struct backend *backend, const struct parameter_table *table,
                            const struct safetensors *store, enum element type, uint64_t *hash);
 
+// *hash = a hash of a store's weights as they are stored, whatever type they are used in: of the table's settings, and
+// of the type and the bytes of each parameter's tensor. It is no hash of model_hash. DATAERR names a tensor that does
+// not fit the table; UNAVAILABLE when memory is short.
+status weights_hash_files(const struct parameter_table *table, const struct safetensors *store, uint64_t *hash);
+
 #endif

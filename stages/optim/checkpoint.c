@@ -17,9 +17,6 @@
 
 static const char progress_name[] = "progress";
 
-// The step, the cursor and the step of the reference, for printf and scanf.
-#define PROGRESS_FORMAT "caravan-progress 1\nstep %lld\ncursor %lld\naveraged %lld\n"
-
 int64_t checkpoint_number(const char *name, const char *prefix) {
     size_t length = strlen(prefix);
     if (strncmp(name, prefix, length) != 0 || name[length] != '-') return -1;
@@ -58,16 +55,21 @@ status checkpoint_write(struct optim *optim, bool whole) {
     char *old = path ? arena_printf(&arena, "%s.old.tmp", path) : NULL; // an incomplete one of that name
     char *temporary = path ? arena_printf(&arena, "%s.tmp", path) : NULL;
     char *progress_path = temporary ? path_join(&arena, temporary, progress_name) : NULL;
-    char *progress =
-        arena_printf(&arena, PROGRESS_FORMAT, (long long)step, (long long)optim->cursor, (long long)optim->ema_step);
+    const struct progress progress = {.step = step,
+                                      .cursor = optim->cursor,
+                                      .ema_step = optim->ema_step,
+                                      .schedule_steps = optim->options->steps,
+                                      .lr = optim->lr,
+                                      .model_hash = optim->files_hash,
+                                      .model = optim->model_path};
     char *latest = path_join(&arena, out, "latest"), *new_latest = path_join(&arena, out, "latest.tmp");
-    if (!old || !progress_path || !progress || !latest || !new_latest) TRY_TO(result, done, fail_oom());
+    if (!old || !progress_path || !latest || !new_latest) TRY_TO(result, done, fail_oom());
     TRY_TO(result, done, dir_remove(temporary));
     TRY_TO(result, done, checkpoint_check_room(optim, path, whole));
     TRY_TO(result, done, dir_make(temporary));
     if (whole) TRY_TO(result, done, model_save(optim->model, temporary));
     TRY_TO(result, done, model_save_state(optim->model, temporary));
-    TRY_TO(result, done, file_write_atomic(progress_path, progress, strlen(progress)));
+    TRY_TO(result, done, progress_write(&progress, progress_path));
     TRY_TO(result, done, dir_sync(temporary));
     TRY_TO(result, done, dir_remove(old));
     if ((path_exists(path) && rename(path, old)) || rename(temporary, path))
@@ -95,27 +97,37 @@ done:
     return result;
 }
 
+// Whether the weights with which a training began are those of options->model.dir. A filter may also be given a
+// checkpoint of that training; in a pipeline the other stages would take its weights for the first ones. DATAERR.
+static status checkpoint_check_model(const struct optim *optim, struct arena *arena, const struct progress *progress) {
+    struct progress own = {0};
+    if (!progress->model || progress->model_hash == optim->files_hash) return OK;
+    char *path = path_join(arena, optim->model_path, progress_name);
+    if (!path) return fail_oom();
+    if (!stage_in_pipeline(optim->context) && path_exists(path)) TRY(progress_read(&own, arena, path));
+    if (own.model && own.model_hash == progress->model_hash) return OK;
+    return fail(DATAERR,
+                "the training in %s began with the model %s (hash %016llx), but %s has other weights (hash %016llx): "
+                "give it the first model, or begin a new run",
+                optim->options->out, progress->model, (unsigned long long)progress->model_hash, optim->model_path,
+                (unsigned long long)optim->files_hash);
+}
+
 // Loads the training state in `dir`; the model's step counts, and the file `progress` must have the same.
 static status checkpoint_load(struct optim *optim, struct arena *arena, const char *dir) {
-    struct buf content = {0};
-    long long step, cursor, ema_step;
+    struct progress progress;
     char *path = path_join(arena, dir, progress_name);
-    status result = OK;
-    if (!path) TRY_TO(result, done, fail_oom());
-    TRY_TO(result, done, model_load_state(optim->model, dir));
-    TRY_TO(result, done, file_read(path, &content));
-    if (!content.data || sscanf(content.data, PROGRESS_FORMAT, &step, &cursor, &ema_step) != 3)
-        TRY_TO(result, done, fail(DATAERR, "%s: not a caravan-progress file of version 1", path));
-    if (step != model_version(optim->model))
-        TRY_TO(result, done,
-               fail(DATAERR, "%s: step %lld, but the training state beside it is of step %lld", path, step,
-                    (long long)model_version(optim->model)));
-    optim->cursor = cursor;
-    optim->ema_step = ema_step;
-    log_info("resuming from %s, step %lld", dir, step);
-done:
-    buf_release(&content);
-    return result;
+    if (!path) return fail_oom();
+    TRY(progress_read(&progress, arena, path));
+    TRY(checkpoint_check_model(optim, arena, &progress));
+    TRY(model_load_state(optim->model, dir));
+    if (progress.step != model_version(optim->model))
+        return fail(DATAERR, "%s: step %lld, but the training state beside it is of step %lld", path,
+                    (long long)progress.step, (long long)model_version(optim->model));
+    optim->cursor = progress.cursor;
+    optim->ema_step = progress.ema_step;
+    optim->lr = progress.lr;
+    return stage_notify(optim->context, "resumes at step %lld from %s", (long long)progress.step, dir);
 }
 
 status checkpoint_resume(struct optim *optim) {
@@ -138,13 +150,9 @@ status checkpoint_resume(struct optim *optim) {
     if (newest) {
         TRY_TO(result, done, checkpoint_load(optim, &arena, newest));
     } else {
-        const char *dir = optim->options->model.dir;
-        char *progress = path_join(&arena, dir, progress_name);
         optim->saved_whole = true; // the model's directory is as good as a checkpoint of this step
-        if (!progress) TRY_TO(result, done, fail_oom());
-        if (path_exists(progress)) TRY_TO(result, done, checkpoint_load(optim, &arena, dir));
-        optim->cursor = 0; // the cursor is in another run's order of issue
         optim->never_trained = !metrics_exist(optim->options->out);
+        TRY_TO(result, done, stage_notify(optim->context, "new training from the weights of %s", optim->model_path));
     }
     result = metrics_truncate(optim->options->out, model_version(optim->model));
 done:

@@ -2,9 +2,11 @@
 //
 // All training state is here. Groups are held until their step is complete, in the order in which they came.
 #include <assert.h>
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "shared/base/clock.h"
@@ -50,6 +52,9 @@ static status optim_open(void **state, struct stage_context *context) {
     const struct model_info *info = model_get_info(optim->model);
     input_builder_set_model(optim->input, info);
     TRY(model_hash(optim->model, &optim->initial_hash));
+    TRY(model_hash_files(optim->model, &optim->files_hash));
+    optim->model_path = realpath(options->model.dir, NULL);
+    if (!optim->model_path) return fail(UNAVAILABLE, "%s: %s", options->model.dir, strerror(errno));
     optim->save_seconds = SAVED_BYTES_PER_PARAMETER * (double)info->parameter_count / saved_bytes_per_second;
     TRY(checkpoint_resume(optim));
     TRY(publish_weights(optim, true));
@@ -192,6 +197,7 @@ static status optim_close(void *state) {
     model_free(&optim->model);
     free(optim->batch);
     free(optim->lent_name);
+    free(optim->model_path);
     append_queue_release(&optim->metrics);
     append_queue_release(&optim->events);
     free(optim);

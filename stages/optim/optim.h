@@ -25,15 +25,29 @@ struct append_queue {
     bool failing; // the last attempt failed
 };
 
+// Where a training stands: what a checkpoint or a state has besides weights and training state.
+struct progress {
+    int64_t step;
+    int64_t cursor;         // the seq below which everything is trained
+    int64_t ema_step;       // the step at which the reference last changed, 0: never
+    int64_t schedule_steps; // of the learning rate's schedule, 0: without an end
+    double lr;              // of the last step
+    uint64_t model_hash;    // model_hash_files of the weights with which the training began
+    const char *model;      // their directory without links; NULL: unknown, and so is model_hash
+};
+
 struct optim {
     const struct optim_options *options;
     struct stage_context *context;
     struct input_builder *input;
     struct model *model;
-    uint64_t initial_hash; // of the weights in options->model.dir
+    uint64_t initial_hash; // of the weights in options->model.dir, as they are used
+    uint64_t files_hash;   // of the same, as they stand in the files
+    char *model_path;      // options->model.dir without links
     int64_t warmup;        // steps of warm-up
-    int64_t ema_step;      // the step at which the reference last changed, 0: never
-    int64_t cursor;        // the seq below which everything is trained
+    int64_t ema_step;      // as in struct progress
+    int64_t cursor;        // as in struct progress
+    double lr;             // of the last step
     bool never_trained;    // no process has trained a step in options->out
     int64_t saved_step;    // of the last checkpoint or state
     bool saved_whole;      // that was a checkpoint
@@ -98,6 +112,10 @@ status step_check(struct optim *optim, struct group *group, int64_t *tokens);
 // *metrics with metrics_release in any case.
 status step_train(struct optim *optim, struct group **groups, size_t count, struct step_metrics *metrics);
 
+// Returns the learning rate of a step, 0 for the first: it rises linearly during the warm-up, then it falls along half
+// a cosine to 0. Without a number of steps it stays constant.
+double step_lr(const struct optim *optim, int64_t step);
+
 // ---- metrics.c ----
 
 // Begins the metrics of a step on these groups. UNAVAILABLE.
@@ -159,8 +177,10 @@ status events_append(struct optim *optim, const struct step_metrics *metrics);
 // failure the older checkpoints and states are as they were, and nothing incomplete is left. UNAVAILABLE, DATAERR.
 status checkpoint_write(struct optim *optim, bool whole);
 
-// Loads the newest checkpoint or state under OUT, if there is one; else the training state in options->model.dir, if
-// there is one. Removes what an earlier process has left incomplete. DATAERR when it cannot be read; UNAVAILABLE.
+// Loads the newest checkpoint or state under OUT, if there is one. Otherwise the training begins with the weights of
+// options->model.dir, whatever training state is beside them. Tells the user which it is. Removes what an earlier
+// process has left incomplete. DATAERR when it cannot be read, and when the training began with other weights than
+// those of options->model.dir; UNAVAILABLE.
 status checkpoint_resume(struct optim *optim);
 
 // Returns N for the name "PREFIX-N", -1 for any other name.
@@ -168,6 +188,14 @@ int64_t checkpoint_number(const char *name, const char *prefix);
 
 // Whether NAME in the directory OUT has everything that checkpoint_write writes.
 bool checkpoint_is_complete(DIR *out, const char *name);
+
+// ---- progress.c ----
+
+// Writes the file. UNAVAILABLE.
+status progress_write(const struct progress *progress, const char *path);
+
+// Reads the file; progress->model is in the arena. DATAERR when it is not such a file, UNAVAILABLE.
+status progress_read(struct progress *progress, struct arena *arena, const char *path);
 
 // ---- retention.c ----
 

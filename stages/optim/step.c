@@ -114,9 +114,7 @@ done:
     return result == OK ? OK : fail_prefix(result, "group %s", group->id.data);
 }
 
-// The learning rate of a step, 0 for the first: rises linearly during the warmup, then falls along half a cosine to 0.
-// Without a number of steps it stays constant.
-static double step_lr(const struct optim *optim, int64_t step) {
+double step_lr(const struct optim *optim, int64_t step) {
     const struct optim_options *options = optim->options;
     const int64_t warmup = optim->warmup;
     if (step < warmup) return options->lr * (double)step / (double)warmup;
@@ -138,7 +136,7 @@ status step_train(struct optim *optim, struct group **groups, size_t count, stru
                                             .max_grad_norm = options->clip_norm};
     TRY(metrics_begin(metrics, groups, count));
     metrics->step = step;
-    metrics->lr = adamw.lr;
+    metrics->lr = optim->lr = adamw.lr;
     for (size_t i = 0; i < count; i++) TRY(step_accumulate(optim, groups[i], 1.0 / (double)count, metrics));
     metrics_finish(metrics);
 

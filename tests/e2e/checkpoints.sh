@@ -26,7 +26,7 @@ head -7 groups | optim --out kept --keep 2 --keep-every 3 >out 2>err || fail "op
 [ "$(cd kept && echo step-*)" = "step-000002 step-000003 step-000006 step-000007" ] || fail "kept: $(ls kept)"
 optim --out kept --keep 1 </dev/null >out 2>err || fail "optim: $(cat err)"
 [ "$(cd kept && echo step-*)" = "step-000002 step-000007" ] || fail "kept by a new process: $(ls kept)"
-grep -q "resuming from kept/step-000007, step 7" err || fail "not the newest one: $(cat err)"
+grep -q "resumes at step 7 from kept/step-000007" err || fail "not the newest one: $(cat err)"
 optim --out kept </dev/null >out 2>err
 [ "$(cd kept && echo step-*)" = "step-000002 step-000007" ] || fail "all are kept: $(ls kept)"
 expect 64 "keep" "$bin/caravan-optim" --stdio --model model --out bad --keep -1

@@ -118,6 +118,11 @@ status model_hash(struct model *model, uint64_t *hash) {
     return weights_hash(&model->weights->base, hash);
 }
 
+status model_hash_files(const struct model *model, uint64_t *hash) {
+    if (!model->trainer) return fail(BUG, "the model was not opened for training");
+    return weights_hash_files(model->table, model->store, hash);
+}
+
 int64_t model_version(const struct model *model) {
     return model->version;
 }
