@@ -237,8 +237,8 @@ struct train_result {
 };
 
 // Adds the gradient of `weight` times the group's loss to the gradients: forward, loss, backward. BAD_SAMPLE as in
-// model_check; DATAERR: the loss is not finite; BUG unless the model was opened for training, here and in all that
-// follow.
+// model_check; DATAERR: the loss or a log-probability is not finite; BUG unless the model was opened for training, here
+// and in all that follow.
 status model_accumulate(struct model *model, const struct model_prompt *prompt,
                         const struct train_completion *completions, size_t count, const struct loss_options *loss,
                         double weight, struct train_result *result);

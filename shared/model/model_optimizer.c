@@ -25,7 +25,7 @@ status optimizer_norm(struct optimizer *optimizer, double *norm) {
         TRY(optimizer->backend->ops->square_sum(optimizer->backend, &squares, param_range(&optimizer->grads, i)));
     *norm = sqrt(squares);
     if (isfinite(*norm)) return OK;
-    return fail(DATAERR, "the gradient of step %lld is not finite", (long long)optimizer->steps[0] + 1);
+    return fail(DATAERR, "the norm of the gradient is not finite");
 }
 
 // The ranges of one group.

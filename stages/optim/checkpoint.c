@@ -85,7 +85,7 @@ status checkpoint_write(struct optim *optim, bool whole) {
     optim->saved_whole = whole;
     optim->saved_at = clock_monotonic();
     optim->save_seconds = optim->saved_at - started;
-    if (retention_apply(optim) != OK) log_info("%s", fail_text());
+    optim->unproven = true;
 done:
     if (result != OK) {
         char *reason = arena_strndup(&arena, fail_text(), strlen(fail_text()));
@@ -158,7 +158,9 @@ status checkpoint_resume(struct optim *optim) {
 done:
     optim->saved_step = model_version(optim->model); // after a failure, too: what was loaded is not written again
     optim->saved_at = clock_monotonic();
-    if (result == OK) result = retention_apply(optim); // what is old may fill the disk
+    optim->unproven = true;
+    if (result == OK) result = retention_apply(optim, false); // what is incomplete may fill the disk
+    optim->opened = result == OK;
     if (entries) closedir(entries);
     arena_release(&arena);
     return result;

@@ -107,6 +107,12 @@ static status optim_write_last(struct optim *optim) {
     }
 }
 
+// Removes the checkpoints and states that are not kept, now that the newest one is known to be sound.
+static void optim_remove_old(struct optim *optim) {
+    optim->unproven = false;
+    if (retention_apply(optim, true) != OK) log_info("%s", fail_text());
+}
+
 // Writes the last checkpoint, unless the newest one has the last step already. A state of that step is as good, unless
 // a model directory is needed.
 static status optim_save_last(struct optim *optim, bool need_whole) {
@@ -114,10 +120,12 @@ static status optim_save_last(struct optim *optim, bool need_whole) {
         log_info("%zu groups did not fill a step of %lld and were not trained", optim->untrained,
                  (long long)optim->options->groups_per_step);
     optim->untrained = 0;
-    if (optim->finished || !optim->model) return OK;
+    if (optim->finished || !optim->opened || optim->unsound) return OK;
     optim->finished = true;
     const bool due = model_version(optim->model) > optim->saved_step || (need_whole && !optim->saved_whole);
-    return due ? optim_write_last(optim) : OK;
+    if (due) TRY(optim_write_last(optim));
+    if (!stage_stopping(optim->context)) optim_remove_old(optim); // no step will be trained from the last one
+    return OK;
 }
 
 // Writes a checkpoint when it is due; in a pipeline also the state from time to time, so that a crash costs little.
@@ -130,6 +138,7 @@ static status optim_on_idle(void *state, bool run_over) {
     if (run_over) return optim_save_last(optim, true);
     if (!optim->unsaved) return OK;
     optim->unsaved = false;
+    if (optim->unproven) optim_remove_old(optim);
     const bool now = save_every && step % save_every == 0;
     const double elapsed = clock_monotonic() - optim->saved_at;
     const bool state_due = stage_in_pipeline(optim->context) && elapsed > STATE_INTERVAL * optim->save_seconds;

@@ -51,6 +51,9 @@ struct optim {
     bool never_trained;    // no process has trained a step in options->out
     int64_t saved_step;    // of the last checkpoint or state
     bool saved_whole;      // that was a checkpoint
+    bool unproven;         // no step was trained from it yet: its weights may be unsound
+    bool unsound;          // the numbers of a step were not finite: its weights are not saved
+    bool opened;           // what OUT had fits this run
     double saved_at;       // monotonic seconds
     double save_seconds;   // that it took, or that the first will take
     bool unsaved_whole;    // the last attempt to write one failed, and it was a checkpoint
@@ -108,8 +111,9 @@ enum { METRIC_COUNT = 26 }; // without the step
 status step_check(struct optim *optim, struct group *group, int64_t *tokens);
 
 // Trains one step on `count` groups, in their order: accumulates gradients, clips them, updates the weights and the
-// reference, publishes both. Marks the groups as trained. DATAERR names the group that cannot be trained on. Release
-// *metrics with metrics_release in any case.
+// reference, publishes both. Marks the groups as trained. DATAERR names the group that cannot be trained on, or those
+// of a step whose numbers are not finite: optim->unsound is set then. Release *metrics with metrics_release in any
+// case.
 status step_train(struct optim *optim, struct group **groups, size_t count, struct step_metrics *metrics);
 
 // Returns the learning rate of a step, 0 for the first: it rises linearly during the warm-up, then it falls along half
@@ -173,8 +177,8 @@ status events_append(struct optim *optim, const struct step_metrics *metrics);
 // ---- checkpoint.c ----
 
 // Writes OUT/step-NNNNNN if `whole`: a model directory, the training state and the cursor; and moves the link
-// OUT/latest to it. Otherwise writes OUT/state-NNNNNN: only what is needed to resume. Then applies retention_apply. On
-// failure the older checkpoints and states are as they were, and nothing incomplete is left. UNAVAILABLE, DATAERR.
+// OUT/latest to it. Otherwise writes OUT/state-NNNNNN: only what is needed to resume. The older checkpoints and states
+// stay as they were, also after a failure, and nothing incomplete is left. UNAVAILABLE, DATAERR.
 status checkpoint_write(struct optim *optim, bool whole);
 
 // Loads the newest checkpoint or state under OUT, if there is one. Otherwise the training begins with the weights of
@@ -199,8 +203,9 @@ status progress_read(struct progress *progress, struct arena *arena, const char 
 
 // ---- retention.c ----
 
-// Removes from OUT what is incomplete, the states of other steps than saved_step, and the complete checkpoints that the
-// options `keep` and `keep_every` do not keep and no other link than `latest` refers to. UNAVAILABLE.
-status retention_apply(const struct optim *optim);
+// Removes from OUT what is incomplete and, if the newest checkpoint or state is `proven`, the states of other steps
+// than saved_step, and the complete checkpoints that the options `keep` and `keep_every` do not keep and no other link
+// than `latest` refers to. UNAVAILABLE.
+status retention_apply(const struct optim *optim, bool proven);
 
 #endif

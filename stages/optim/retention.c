@@ -1,5 +1,6 @@
-// Which checkpoints and states stay in OUT. It is decided only after a newer one is complete and synced, so that at any
-// moment at least one is there. A directory gets the name of an incomplete one before its files are removed.
+// Which checkpoints and states stay in OUT. It is decided only after a newer one is complete and synced, and after a
+// step was trained from it: so at any moment at least one is there whose numbers are finite. A directory gets the name
+// of an incomplete one before its files are removed.
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -57,7 +58,7 @@ static int64_t retention_bound(DIR *dir, int64_t keep) {
     return bound;
 }
 
-status retention_apply(const struct optim *optim) {
+status retention_apply(const struct optim *optim, bool proven) {
     const struct optim_options *options = optim->options;
     struct arena arena = {0};
     char **removed = NULL; // names, found before any is removed
@@ -66,12 +67,12 @@ status retention_apply(const struct optim *optim) {
     TRY(dir_sync(options->out)); // the newest one is durable before an older one goes
     DIR *dir = opendir(options->out);
     if (!dir) return fail(UNAVAILABLE, "%s: %s", options->out, strerror(errno));
-    const int64_t bound = options->keep ? retention_bound(dir, options->keep) : -1;
+    const int64_t bound = proven && options->keep ? retention_bound(dir, options->keep) : -1;
     rewinddir(dir);
     for (struct dirent *entry; (entry = readdir(dir));) {
         const char *name = entry->d_name;
         const int64_t state = checkpoint_number(name, "state"), step = checkpoint_number(name, "step");
-        const bool old_state = state >= 0 && state != optim->saved_step;
+        const bool old_state = proven && state >= 0 && state != optim->saved_step;
         const bool old_step = step >= 0 && step <= bound && !(options->keep_every && step % options->keep_every == 0) &&
                               checkpoint_is_complete(dir, name);
         if (!retention_is_incomplete(name) && !old_state && !old_step) continue;

@@ -103,9 +103,12 @@ static status step_accumulate(struct optim *optim, struct group *group, double s
         completions[i].has_answer = true;
         completions[i].answer = (struct token_range){(size_t)answer->first, (size_t)answer->end};
     }
-    TRY_TO(
-        result, done,
-        model_accumulate(optim->model, &input.prompt, completions, group->completion_count, &loss, weight, &trained));
+    result =
+        model_accumulate(optim->model, &input.prompt, completions, group->completion_count, &loss, weight, &trained);
+    if (result == OK && !isfinite(trained.entropy))
+        result = fail(DATAERR, "the log-probabilities of the sampler are not finite");
+    optim->unsound = result == DATAERR;
+    TRY_TO(result, done, result);
     metrics_add(metrics, group, input.completions, &trained, weight, share);
 done:
     free(accurate);
@@ -124,6 +127,33 @@ double step_lr(const struct optim *optim, int64_t step) {
     return options->lr * 0.5 * (1.0 + cos(3.14159265358979323846 * progress));
 }
 
+// Adds to the failure of a step whose numbers are not finite from which weights the run would go on.
+static status step_explain(const struct optim *optim, int64_t step) {
+    const int64_t saved = optim->saved_step;
+    if (step == 1) return fail(DATAERR, "step 1: %s. It has the weights of %s", fail_text(), optim->model_path);
+    if (saved < step - 1)
+        return fail(DATAERR, "step %lld: %s. Nothing is saved of the steps after %lld, from which the run would go on",
+                    (long long)step, fail_text(), (long long)saved);
+    return fail(DATAERR,
+                "step %lld: %s. The checkpoint of step %lld has its weights: to go on from an older one, remove "
+                "%s/%s-%06lld",
+                (long long)step, fail_text(), (long long)saved, optim->options->out,
+                optim->saved_whole ? "step" : "state", (long long)saved);
+}
+
+// The ids of a step's groups, as many as fit a line.
+static status step_add_groups(struct group *const *groups, size_t count) {
+    enum { LISTED = 8 };
+    struct buf ids = {0};
+    status result = OK;
+    for (size_t i = 0; i < count && i < LISTED && result == OK; i++)
+        result = buf_printf(&ids, "%s%s", i ? ", " : "", groups[i]->id.data);
+    if (count > LISTED && result == OK) result = buf_printf(&ids, " and %zu more", count - LISTED);
+    if (result == OK) result = fail_prefix(DATAERR, "groups %s", ids.data);
+    buf_release(&ids);
+    return result;
+}
+
 status step_train(struct optim *optim, struct group **groups, size_t count, struct step_metrics *metrics) {
     const double started = clock_monotonic();
     const struct optim_options *options = optim->options;
@@ -137,11 +167,17 @@ status step_train(struct optim *optim, struct group **groups, size_t count, stru
     TRY(metrics_begin(metrics, groups, count));
     metrics->step = step;
     metrics->lr = optim->lr = adamw.lr;
-    for (size_t i = 0; i < count; i++) TRY(step_accumulate(optim, groups[i], 1.0 / (double)count, metrics));
+    status trained = OK;
+    for (size_t i = 0; i < count && trained == OK; i++)
+        trained = step_accumulate(optim, groups[i], 1.0 / (double)count, metrics);
     metrics_finish(metrics);
-
-    if (options->gradients) TRY(model_save_grads(optim->model, options->gradients));
-    TRY(model_step(optim->model, &adamw, &metrics->grad_norm));
+    if (trained == OK && options->gradients) trained = model_save_grads(optim->model, options->gradients);
+    if (trained == OK) {
+        trained = model_step(optim->model, &adamw, &metrics->grad_norm);
+        optim->unsound = trained == DATAERR;
+        if (optim->unsound) trained = step_add_groups(groups, count);
+    }
+    TRY(optim->unsound ? step_explain(optim, step) : trained);
     assert(model_version(optim->model) == step);
     // From here on a checkpoint has this step, so that its cursor must be behind these groups.
     for (size_t i = 0; i < count; i++) {

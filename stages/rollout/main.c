@@ -3,6 +3,7 @@
 // Completions of several groups are decoded in one batch; as soon as one ends, its row goes to the next completion. The
 // tokens of a completion depend neither on its row nor on its neighbours.
 #include <assert.h>
+#include <math.h>
 #include <stddef.h>
 
 #include "shared/base/memory.h"
@@ -14,6 +15,7 @@ struct rollout {
     struct stage_model model;
     const struct rollout_options *options;
     struct generator *generator;
+    bool trains; // optim gets the completions, and ends the run where their log-probabilities are not finite
 };
 static_assert(offsetof(struct rollout, model) == 0, "as the functions of stage_model.h need");
 
@@ -23,6 +25,7 @@ static status rollout_open(void **state, struct stage_context *context) {
     TRY(NEW(&self, 1));
     *state = self;
     self->options = options;
+    self->trains = stage_follows_optim(context);
     TRY(stage_model_open(&self->model, context));
     const struct generator_options generator_options = {.max_new_tokens = (int)options->max_new_tokens};
     return generator_new(&self->generator, self->model.model, &generator_options);
@@ -74,6 +77,10 @@ static status rollout_poll(void *state, bool draining, struct group **done) {
     }
     struct group *group = tag;
     *done = group;
+    for (int i = 0; i < count && !self->trains; i++)
+        for (size_t t = 0; t < generated[i].count; t++)
+            if (!isfinite(generated[i].logprobs[t]))
+                return fail(BAD_SAMPLE, "the log-probability of token %zu of completion %d is not finite", t, i);
     TRY(group_completions(group, (size_t)count));
     const struct tokenizer *tokenizer = input_builder_tokenizer(self->model.input);
     for (int i = 0; i < count; i++, generated++) {

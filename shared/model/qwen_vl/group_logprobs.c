@@ -225,7 +225,8 @@ status model_accumulate(struct model *model, const struct model_prompt *prompt,
     TRY_TO(result, done, ops->download(model->backend, logprobs, ELEMENT_F32, head.logprobs));
     group_loss(completions, count, loss, weight, logprobs, dlogprobs, out);
     out->prompt_tokens = sequence.prompt_rows;
-    if (!isfinite(out->loss)) TRY_TO(result, done, fail(DATAERR, "the loss is not a finite number"));
+    if (!isfinite(out->nll)) TRY_TO(result, done, fail(DATAERR, "the log-probabilities are not finite"));
+    if (!isfinite(out->loss)) TRY_TO(result, done, fail(DATAERR, "the loss is not finite"));
 
     // The gradient is exactly 0 if all rewards of the group are equal and there is no KL term.
     size_t nonzero = targets;
