@@ -67,7 +67,10 @@ static status open_best(struct backend **out, const struct backend_options *opti
     const status result = plugin ? open_plugin(out, options, "cuda", file, -1) : UNAVAILABLE;
     if (result == OK) return OK;
     if (gpu && plugin) return fail(result, "%s; --device cpu computes on the CPU", fail_text());
-    if (gpu || plugin) log_info("using the CPU: %s", fail_text());
+    if (gpu)
+        log_info("using the CPU: %s", fail_text());
+    else
+        log_debug("using the CPU: %s", fail_text());
     return cpu_backend_open(out, options);
 }
 

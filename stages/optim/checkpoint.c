@@ -152,7 +152,9 @@ status checkpoint_resume(struct optim *optim) {
     } else {
         optim->saved_whole = true; // the model's directory is as good as a checkpoint of this step
         optim->never_trained = !metrics_exist(optim->options->out);
-        TRY_TO(result, done, stage_notify(optim->context, "new training from the weights of %s", optim->model_path));
+        if (stage_in_pipeline(optim->context))
+            TRY_TO(result, done,
+                   stage_notify(optim->context, "new training from the weights of %s", optim->model_path));
     }
     result = metrics_truncate(optim->options->out, model_version(optim->model));
 done:

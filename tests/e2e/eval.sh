@@ -93,7 +93,7 @@ refused 'not a group: consistency.verdict\[0\]: not 0 or 1' 's/"verdict":\[null\
 sed 's/"scores"/"others"/' a.jsonl | "$bin/caravan-judge" --stdio --store bare >/dev/null 2>&1
 expect 65 'bare: group e0-1: not scored' eval_ bare
 expect 65 'none.jsonl: No such file' eval_ none.jsonl
-expect 65 'runs/groups.lmdb' eval_ runs
+expect 65 'runs: neither it nor its store has a groups.lmdb' eval_ runs
 expect 64 'json and csv' eval_ a.jsonl --json --csv
 expect 64 'released: takes one' eval_ a.jsonl b.jsonl --released x
 expect 64 "by: 'x'" eval_ a.jsonl --by x
