@@ -113,6 +113,18 @@ static status checkpoint_check_model(const struct optim *optim, struct arena *ar
                 (unsigned long long)optim->files_hash);
 }
 
+// Tells the user where the learning rate rises because its schedule has another end than before.
+static status checkpoint_tell_schedule(const struct optim *optim, const struct progress *before) {
+    const int64_t step = before->step, steps = optim->options->steps;
+    const double next = step_lr(optim, step);
+    if (!before->model || before->schedule_steps == steps || step < optim->warmup || next <= before->lr) return OK;
+    return stage_notify(optim->context,
+                        "the learning rate rises from %.3g in step %lld to %.3g in the next one: its schedule of %lld "
+                        "steps %s, and now it has %lld",
+                        before->lr, (long long)step, next, (long long)before->schedule_steps,
+                        before->schedule_steps <= step ? "had ended" : "had not ended", (long long)steps);
+}
+
 // Loads the training state in `dir`; the model's step counts, and the file `progress` must have the same.
 static status checkpoint_load(struct optim *optim, struct arena *arena, const char *dir) {
     struct progress progress;
@@ -127,7 +139,8 @@ static status checkpoint_load(struct optim *optim, struct arena *arena, const ch
     optim->cursor = progress.cursor;
     optim->ema_step = progress.ema_step;
     optim->lr = progress.lr;
-    return stage_notify(optim->context, "resumes at step %lld from %s", (long long)progress.step, dir);
+    TRY(stage_notify(optim->context, "resumes at step %lld from %s", (long long)progress.step, dir));
+    return checkpoint_tell_schedule(optim, &progress);
 }
 
 status checkpoint_resume(struct optim *optim) {
