@@ -221,3 +221,19 @@ uint64_t dataset_hash(const struct dataset *dataset) {
         hash = XXH3_64bits_withSeed(dataset->records.items[i].data, dataset->records.items[i].size, hash);
     return hash;
 }
+
+status dataset_describe(const struct dataset *dataset, struct buf *out) {
+    const struct buf *template = &dataset->template_text;
+    uint64_t hash = 0; // of all records, so that it is the same with every limit
+    for (size_t i = 0; i < dataset->records.count; i++)
+        hash = XXH3_64bits_withSeed(dataset->records.items[i].data, dataset->records.items[i].size, hash);
+    TRY(buf_printf(out, "data %s (hash %016llx)\nlimit %zu\n", dataset->path, (unsigned long long)hash,
+                   dataset->count));
+    TRY(buf_printf(out, "shuffle %s\nseed %llu\n", dataset->shuffle ? "true" : "false",
+                   (unsigned long long)dataset->options.seed));
+    TRY(buf_printf(out, "clip %s\nframe_records %s\n", dataset->options.cut ? "cut" : "whole",
+                   dataset->options.no_frames ? "released" : "folder"));
+    if (!template->size) return buf_puts(out, "template none\n");
+    return buf_printf(out, "template (hash %016llx)\n",
+                      (unsigned long long)XXH3_64bits(template->data, template->size));
+}

@@ -42,6 +42,7 @@ struct issuer {
 status issuer_open(struct issuer **out, struct stage_context *context, const struct node_config *config) {
     struct issuer *issuer;
     struct arena memory = {0};
+    struct buf described = {0};
     const struct stage *stage = context->stage;
     const struct source_options *options = stage_options(context);
     status result;
@@ -56,6 +57,8 @@ status issuer_open(struct issuer **out, struct stage_context *context, const str
     assert(issuer->per_step > 0 && issuer->staleness >= 0);
     struct ledger_config ledger = {.groups_per_step = issuer->trains ? issuer->per_step : 0};
     TRY_TO(result, done, stage->describe(context->state, &issuer->total, &ledger.data));
+    if (stage->describe_data) TRY_TO(result, done, stage->describe_data(context->state, &described));
+    ledger.described = described.data;
     // With optim, POSITION says what max_steps amounts to. Without it, a step is per_step groups.
     issuer->max_steps = options->max_steps;
     issuer->end = issuer->total;
@@ -75,6 +78,7 @@ status issuer_open(struct issuer **out, struct stage_context *context, const str
     *out = issuer;
     issuer = NULL;
 done:
+    buf_release(&described);
     arena_release(&memory);
     issuer_close(&issuer);
     return result;

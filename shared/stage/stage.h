@@ -79,6 +79,9 @@ struct stage {
     // *count = the number of groups, *hash = a hash of the data that they are made of.
     status (*describe)(void *state, int64_t *count, uint64_t *hash);
 
+    // Appends lines "NAME VALUE" that say what that hash covers. NULL: nothing is known of it.
+    status (*describe_data)(void *state, struct buf *out);
+
     // Makes the group at `seq`, its position in the order of issue, from 0; the same one whenever it is asked for. The
     // caller owns it. The runner sets `requires`.
     status (*group_at)(void *state, int64_t seq, struct group **out);

@@ -310,6 +310,59 @@ const char *ledger_path(struct arena *arena, const char *run_dir, const char *st
                         (unsigned long long)XXH3_64bits(run_dir, strlen(run_dir)));
 }
 
+// Keeps what the data are described by now: a file may have another name than at the last start.
+static status ledger_keep_description(struct ledger *ledger, const struct ledger_config *config) {
+    const struct lmdb_val key = {"data", 4};
+    const size_t size = config->described ? strlen(config->described) : 0;
+    struct buf stored = {0};
+    bool found;
+    if (!size) return OK;
+    status result = lmdb_env_get(ledger->env, DBI_META, key, &stored, &found);
+    const bool same = result == OK && stored.size == size && !memcmp(stored.data, config->described, size);
+    buf_release(&stored);
+    return result != OK || same ? result
+                                : lmdb_env_put(ledger->env, DBI_META, key, (struct lmdb_val){config->described, size});
+}
+
+// Appends "NAME VALUE -> VALUE" for each line that differs.
+static status ledger_differences(const char *before, const char *now, struct buf *out) {
+    for (size_t length; *now; now += length + (now[length] != 0)) {
+        length = strcspn(now, "\n");
+        const size_t name = strcspn(now, " ") + 1; // with the blank
+        const char *line = before;
+        while (*line && strncmp(line, now, name) != 0) line += strcspn(line, "\n") + (strchr(line, '\n') != NULL);
+        const size_t size = strcspn(line, "\n");
+        if (!*line || (size == length && !memcmp(line, now, size))) continue;
+        TRY(buf_printf(out, "%s%.*s -> %.*s", out->size ? ", " : "", (int)size, line, (int)(length - name),
+                       now + name));
+    }
+    return OK;
+}
+
+// The failure for a ledger of another run: names what differs, as far as it is known.
+static status ledger_refuse(struct ledger *ledger, const char *path, const struct ledger_meta *stored,
+                            const struct ledger_config *config) {
+    const struct lmdb_val key = {"data", 4};
+    struct buf before = {0}, differences = {0};
+    bool found;
+    status result = OK;
+    if (stored->groups_per_step != config->groups_per_step)
+        TRY_TO(result, done,
+               buf_printf(&differences, "groups_per_step %lld -> %lld", (long long)stored->groups_per_step,
+                          (long long)config->groups_per_step));
+    TRY_TO(result, done, lmdb_env_get(ledger->env, DBI_META, key, &before, &found));
+    if (found) TRY_TO(result, done, buf_append(&before, "", 1));
+    if (found && config->described)
+        TRY_TO(result, done, ledger_differences(before.data, config->described, &differences));
+    result = fail(DATAERR,
+                  "%s: this run was started with other data or other settings of source%s%s; use another run directory",
+                  path, differences.size ? ": " : "", differences.size ? differences.data : "");
+done:
+    buf_release(&before);
+    buf_release(&differences);
+    return result;
+}
+
 status ledger_open(struct ledger **out, const char *path, const struct ledger_config *config) {
     const struct lmdb_options options = {.lazy = true};
     const struct ledger_meta expected = {ledger_format, config->data, config->groups_per_step};
@@ -331,10 +384,8 @@ status ledger_open(struct ledger **out, const char *path, const struct ledger_co
     if (value.size == sizeof stored) memcpy(&stored, value.data, sizeof stored);
     if (stored.format != ledger_format) TRY_TO(result, done, fail(DATAERR, "%s: not a ledger of this version", path));
     if (stored.data != expected.data || stored.groups_per_step != expected.groups_per_step)
-        TRY_TO(result, done,
-               fail(DATAERR,
-                    "%s: this run was started with other data or other settings of source; use another run directory",
-                    path));
+        TRY_TO(result, done, ledger_refuse(ledger, path, &stored, config));
+    TRY_TO(result, done, ledger_keep_description(ledger, config));
     buf_clear(&value);
     TRY_TO(result, done, lmdb_env_get(ledger->env, DBI_META, issue_key, &value, &found));
     ledger->issue_number = 1;

@@ -47,6 +47,7 @@ struct ledger_entry {
 struct ledger_config {
     uint64_t data; // a hash of the data and of all settings that determine the groups
     int64_t groups_per_step;
+    const char *described; // lines "NAME VALUE" that say what `data` covers, for messages; NULL: nothing is known
 };
 
 // Returns the path of a run's ledger: RUN/ledger.lmdb. If the run's directory is on a network file system, where LMDB
@@ -54,7 +55,8 @@ struct ledger_config {
 // `store` may be NULL. The path is in the arena; NULL when memory is short.
 const char *ledger_path(struct arena *arena, const char *run_dir, const char *store);
 
-// Opens or creates the ledger file. DATAERR when it was written with another ledger_config, UNAVAILABLE when the disk
+// Opens or creates the ledger file. DATAERR, naming what differs, when it was written with another ledger_config,
+// UNAVAILABLE when the disk
 // fails. The caller closes it with ledger_close.
 status ledger_open(struct ledger **out, const char *path, const struct ledger_config *config);
 

@@ -32,6 +32,10 @@ static status source_describe(void *state, int64_t *count, uint64_t *hash) {
     return OK;
 }
 
+static status source_describe_data(void *state, struct buf *out) {
+    return dataset_describe(((struct source_stage *)state)->dataset, out);
+}
+
 static status source_group_at(void *state, int64_t seq, struct group **out) {
     return dataset_group(((struct source_stage *)state)->dataset, (size_t)seq, out);
 }
@@ -52,6 +56,7 @@ static const struct stage source_stage_table = {
     .section = -1,
     .open = source_open,
     .describe = source_describe,
+    .describe_data = source_describe_data,
     .group_at = source_group_at,
     .line_at = source_line_at,
     .close = source_close,
