@@ -80,6 +80,18 @@ $(BUILD)/%.o: %.c | packages
 	@mkdir -p $(@D)
 	$(call say,CC)$(CC) $(CPPFLAGS) $(CFLAGS) $(SIMD_FLAGS) -MMD -MP -c -o $@ $<
 
+# The commit is compiled into one file, again when it has changed. An unpacked archive has none.
+$(BUILD)/commit: ALWAYS
+	@mkdir -p $(@D)
+	@commit=$$([ -e .git ] && git describe --always --dirty 2>/dev/null || echo unknown); \
+	 [ "$$(cat $@ 2>/dev/null)" = "$$commit" ] || echo "$$commit" > $@
+
+.PHONY: ALWAYS
+ALWAYS:
+
+$(BUILD)/tools/run_settings.o: CPPFLAGS += -DCARAVAN_COMMIT='"$(shell cat $(BUILD)/commit)"'
+$(BUILD)/tools/run_settings.o: $(BUILD)/commit
+
 $(LIBRARY): $(LIB_OBJECTS)
 	@mkdir -p $(@D)
 	@rm -f $@

@@ -12,6 +12,7 @@
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/data/dataset.h"
+#include "tools/run_settings.h"
 #include "tools/supervisor.h"
 #include "tools/tools.h"
 
@@ -178,7 +179,7 @@ static status run(struct deployment *deployment) {
     const struct pipeline_stage *optim = pipeline_optim(pipeline);
     const char *machine = deployment_machine(deployment, deployment->here);
     const bool last_here = pipeline_stage_runs_on(&pipeline->stages[pipeline->stage_count - 1], deployment->here);
-    struct buf path = {0}, text = {0}, target = {0};
+    struct buf path = {0}, target = {0};
     int lock = -1;
     status result;
     uint64_t fds = fd_raise_limit();
@@ -204,10 +205,7 @@ static status run(struct deployment *deployment) {
     TRY_TO(result, done, run_make_sockets(deployment->sockets));
     TRY_TO(result, done, run_set_steps(deployment));
     TRY_TO(result, done, subcommand_set_publish(deployment->pipeline));
-    buf_clear(&path);
-    TRY_TO(result, done, buf_printf(&path, "%s/pipeline.yaml", pipeline->run));
-    TRY_TO(result, done, pipeline_write(pipeline, &text));
-    if (last_here) TRY_TO(result, done, file_write_atomic(path.data, text.data, text.size));
+    if (last_here) TRY_TO(result, done, run_settings_write(pipeline));
     TRY_TO(result, done, run_set_stores(deployment));
     TRY_TO(result, done, run_set_frames_options(deployment->pipeline));
     if (optim && last_here) {
@@ -226,7 +224,6 @@ static status run(struct deployment *deployment) {
 done:
     if (lock >= 0) close(lock);
     buf_release(&path);
-    buf_release(&text);
     buf_release(&target);
     return result;
 }
