@@ -131,7 +131,7 @@ for turn in $(seq 6); do
         sleep 0.05
     done
 done
-[ "$(grep -c "reward was killed by signal 10 .*; starting it again" "$work/wire.err")" = 6 ] || fail "wire: $(cat "$work/wire.err")"
+[ "$(grep -cE "reward (was killed by signal 10|failed in the same way) .*; starting it again" "$work/wire.err")" = 6 ] || fail "wire: $(cat "$work/wire.err")"
 touch "$work/now"
 got=0
 wait $pid || got=$?
