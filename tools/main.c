@@ -46,14 +46,17 @@ int main(int argc, char **argv) {
         return UNAVAILABLE;
     }
     if (argc < 2) return tools_print_help(stderr, USAGE);
-    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "help")) return tools_print_help(stdout, 0);
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) return tools_print_help(stdout, 0);
     if (!strcmp(argv[1], "--version")) {
         puts("caravan " CARAVAN_VERSION);
         return 0;
     }
-    for (const struct subcommand *at = subcommands; at->name; at++)
+    struct nearest nearest = nearest_to(argv[1]);
+    for (const struct subcommand *at = subcommands; at->name; at++) {
         if (!strcmp(argv[1], at->name)) return at->main(argc - 1, argv + 1);
+        nearest_offer(&nearest, at->name);
+    }
     if (!strcmp(argv[1], hidden.name)) return hidden.main(argc - 1, argv + 1);
-    log_info("there is no subcommand '%s'; see caravan --help", argv[1]);
+    log_info("there is no subcommand '%s'%s; see caravan --help", argv[1], nearest_question(&nearest));
     return USAGE;
 }

@@ -175,6 +175,8 @@ expect 65 "nowhere" "$bin/caravan" groups ls --store nowhere
 expect 65 "no frames under key" "$bin/caravan" frames show --store store 00000000000000000000000000000000
 expect 69 "/proc/nowhere" stage reward --store /proc/nowhere
 expect 65 "data/clips/0000.mp4" "$bin/caravan" report data/clips/0000.mp4
+expect 64 "there is no subcommand 'rnu'; did you mean run?; see" "$bin/caravan" rnu
+"$bin/caravan" -h | cmp - <("$bin/caravan" --help) || fail "caravan -h"
 mkdir disk
 if mount -t tmpfs -o size=1m caravan-test disk 2>/dev/null; then
     trap 'umount "$work/disk" 2>/dev/null || true; rm -rf "$work"' EXIT
