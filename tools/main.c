@@ -46,7 +46,8 @@ int main(int argc, char **argv) {
         return UNAVAILABLE;
     }
     if (argc < 2) return tools_print_help(stderr, USAGE);
-    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) return tools_print_help(stdout, 0);
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))
+        return tools_print_help(stdout, 0);
     if (!strcmp(argv[1], "--version")) {
         puts("caravan " CARAVAN_VERSION);
         return 0;
