@@ -117,7 +117,7 @@ int main(int count, char **arguments) {
         harness_end(&h);
     }
     backend_close(&h.backend);
-    if (!timing && !only) harness_check_kernels(&state, device);
+    if (!timing && !only && state.version_count > 1) harness_check_kernels(&state, device); // one does not launch all
     free(state.digests);
     if (ran == 0) fprintf(stderr, "harness: no suite %s\n", only);
     if (!timing) printf("%d passed, %d failed\n", state.cases - state.failed, state.failed);
