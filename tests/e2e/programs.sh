@@ -60,10 +60,12 @@ expect 65 "^caravan: 0 groups done, 1 quarantined: more than half of the samples
     timeout -k 10 60 "$bin/caravan" run "$work/p.yaml" --set run="$work/all" --set source.data="$work/one.jsonl"
 
 # Where the address space is limited, the limit is named.
-(
-    ulimit -v 800000
-    expect 69 "the address space is limited to 781 MB (ulimit -v)" "$bin/caravan" groups prune --store "$work/poison/store" --keep 1GiB
-) || exit 1
+if ! grep -q '__[at]san_init' "$bin/caravan"; then # a sanitizer maps more itself
+    (
+        ulimit -v 800000
+        expect 69 "the address space is limited to 781 MB (ulimit -v)" "$bin/caravan" groups prune --store "$work/poison/store" --keep 1GiB
+    ) || exit 1
+fi
 
 # A process that fails again and again ends the run when no group is done meanwhile.
 program "sleep 1000 & wait"
