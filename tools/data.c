@@ -55,9 +55,8 @@ const struct option_table data_table = {
     .program = "caravan data",
     .operands = "FILE",
     .help = "counts the samples of an annotation file, and lists its mistakes and the media that are missing",
-    .details =
-        "Exit code 65 if a record is wrong or its kind of medium unknown, if its answer is none of its options, or\n"
-        "if a medium is missing or cannot be decoded.\n",
+    .details = "Exit code 65 if a record is wrong or its kind of medium unknown, if its answer\n"
+               "is none of its options, or if a medium is missing or cannot be decoded.\n",
     .options = data_options,
     .size = sizeof(struct data_options),
 };

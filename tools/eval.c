@@ -56,17 +56,18 @@ const struct option_table eval_table = {
     .program = "caravan eval",
     .operands = "FILE|STORE...",
     .help = "prints the figures of scored groups",
-    .details =
-        "A FILE has groups as JSON lines, as caravan-score and caravan-judge write them; a STORE is a directory with\n"
-        "groups.lmdb, or that of a run. Each has a column.\n\n"
-        "accuracy    mean over the completions to questions that are no regression\n"
-        "letter      share of the answers with the right letter, of multiple choice\n"
-        "            (..): intervals of 95 % (Wilson)\n"
-        "mra         mean relative accuracy of the regressions\n"
-        "mean        mean over all completions, as the released evaluation has it\n"
-        "macro_mean  mean over the categories of their means; the levels of object_rel_direction count as one\n\n"
-        "A quarantined group counts as one wrong completion. The keys of --json are those of --csv and --require:\n"
-        "accuracy, categories.NAME.mean, consistency.JUDGE.rate ...\n",
+    .details = "A FILE has groups as JSON lines, as caravan-score and caravan-judge write them;\n"
+               "a STORE is a directory with groups.lmdb, or that of a run. Each has a column.\n\n"
+               "accuracy    mean over the completions to questions that are no regression\n"
+               "letter      share of the answers with the right letter, of multiple choice\n"
+               "            (..): intervals of 95 % (Wilson)\n"
+               "mra         mean relative accuracy of the regressions\n"
+               "mean        mean over all completions, as the released evaluation has it\n"
+               "macro_mean  mean over the categories of their means; the levels of\n"
+               "            object_rel_direction count as one\n\n"
+               "A quarantined group counts as one wrong completion. The keys of --json are those\n"
+               "of --csv and --require: accuracy, categories.NAME.mean,\n"
+               "consistency.JUDGE.rate ...\n",
     .options = eval_options,
     .size = sizeof(struct eval_options),
 };

@@ -54,18 +54,20 @@ const struct option_table groups_table = {
                "show    prints the groups as readable text\n"
                "export  prints the groups as JSON lines\n"
                "fields  prints a description of a group's keys, as Markdown\n"
-               "prune   removes the oldest groups beyond --keep; the file does not become smaller,\n"
-               "        but the space is used for new groups\n"
-               "select  prints the completions for which --where holds, each as a group to train\n"
-               "        on (the format caravan of caravan-source), of runs and of files of groups\n"
-               "        as JSON lines\n\n"
+               "prune   removes the oldest groups beyond --keep; the file does not become\n"
+               "        smaller, but the space is used for new groups\n"
+               "select  prints the completions for which --where holds, each as a group to\n"
+               "        train on (the format caravan of caravan-source), of runs and of files\n"
+               "        of groups as JSON lines\n\n"
                "Without an ID, all groups are printed.\n\n"
-               "A condition compares (= != < <= > >=) numbers, 'strings' and fields, joined by and, or, not and ( ):\n"
-               "    caravan groups select RUN --where 'accuracy = 1 and format = 1' > chosen.jsonl\n"
-               "    caravan groups select --where \"finish = 'eos' and not completions.tokens > 512\" groups.jsonl\n"
-               "A field is a path that `fields` prints, without [], or the last word of it: then the first such field\n"
-               "counts (accuracy is rewards.accuracy). Of an array that has no value for each completion, the number\n"
-               "of elements is compared. A comparison with a value that is absent or null is false.\n",
+               "A condition compares (= != < <= > >=) numbers, 'strings' and fields, joined by\n"
+               "and, or, not and ( ):\n"
+               "  caravan groups select RUN --where 'accuracy = 1 and format = 1' > chosen.jsonl\n"
+               "  caravan groups select --where \"not completions.tokens > 512\" groups.jsonl\n"
+               "A field is a path that `fields` prints, without [], or the last word of it: then\n"
+               "the first such field counts (accuracy is rewards.accuracy). Of an array that has\n"
+               "no value for each completion, the number of elements is compared. A comparison\n"
+               "with a value that is absent or null is false.\n",
     .options = groups_options,
     .size = sizeof(struct groups_options),
 };

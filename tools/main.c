@@ -16,7 +16,7 @@ const struct subcommand subcommands[] = {
     {"init", init_main, &init_table, "write a model directory with random weights"},
     {"keygen", keygen_main, &keygen_table, "make a pair of keys for a machine"},
     {"make-demo-data", make_demo_data_main, &make_demo_data_table, "make the clips and questions of the demo"},
-    {"pairs", pairs_main, &pairs_table, "make training data of the consistency model from judged groups"},
+    {"pairs", pairs_main, &pairs_table, "make training data of the consistency model"},
     {"plan", plan_main, &plan_table, "say what each stage takes of a GPU's memory"},
     {"reference", reference_main, &reference_table, "print every key and field as Markdown"},
     {"report", report_main, &report_table, "compare files of groups: accuracy, rewards, speed"},

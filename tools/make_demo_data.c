@@ -111,9 +111,9 @@ const struct option_table make_demo_data_table = {
     .program = "caravan make-demo-data",
     .operands = "DIR",
     .help = "makes clips of moving shapes with questions on them",
-    .details =
-        "Writes into DIR the clips, train.jsonl and held-out.jsonl (questions in the Video-R1 layout), warm-up.jsonl\n"
-        "(supervised groups in the format caravan) and text.txt (a text to train a tokenizer on).\n",
+    .details = "Writes into DIR the clips, train.jsonl and held-out.jsonl (questions in the\n"
+               "Video-R1 layout), warm-up.jsonl (supervised groups in the format caravan) and\n"
+               "text.txt (a text to train a tokenizer on).\n",
     .options = make_options,
     .size = sizeof(struct make_options),
 };

@@ -32,10 +32,10 @@ const struct option_table pairs_table = {
     .program = "caravan pairs",
     .operands = "FILE|STORE...",
     .help = "writes the judged completions of groups as pairs of premise and hypothesis, one JSON object a line",
-    .details =
-        "A FILE has groups as JSON lines; a STORE is a directory with groups.lmdb, or that of a run. The premise is\n"
-        "the question and the thinking, `label` is the verdict of the judge. A completion without thinking or\n"
-        "answer has no pair, and neither have those of a quarantined group.\n",
+    .details = "A FILE has groups as JSON lines; a STORE is a directory with groups.lmdb, or\n"
+               "that of a run. The premise is the question and the thinking, `label` is the\n"
+               "verdict of the judge. A completion without thinking or answer has no pair, and\n"
+               "neither have those of a quarantined group.\n",
     .options = pairs_options,
     .size = sizeof(struct pairs_options),
 };

@@ -203,12 +203,14 @@ const struct option_table report_table = {
     .program = "caravan report",
     .operands = "[NAME=]FILE|STORE...",
     .help = "prints a table with a column for each file or store of groups",
-    .details =
-        "The files are JSON lines, as the stages and `caravan groups export` write them. The rows are accuracy,\n"
-        "format, reward, bonus, likelihood, lengths, and each stage's rate.\n\n"
-        "With --by step it prints, for each step that has trained groups, how many completions have thinking that\n"
-        "does not support the answer, by the judge's verdicts or else by the consistency model's probabilities,\n"
-        "and the counts of consistent and inconsistent x correct and wrong ones.\n",
+    .details = "The files are JSON lines, as the stages and `caravan groups export` write them.\n"
+               "The rows are accuracy, format, reward, bonus, likelihood, lengths, and each\n"
+               "stage's rate while it was at work.\n"
+               "\n"
+               "With --by step it prints, for each step that has trained groups, how many\n"
+               "completions have thinking that does not support the answer, by the judge's\n"
+               "verdicts or else by the consistency model's probabilities, and the counts of\n"
+               "consistent and inconsistent x correct and wrong ones.\n",
     .options = report_options,
     .size = sizeof(struct report_options),
 };

@@ -34,9 +34,8 @@ static const struct option tokenize_options[] = {
 const struct option_table tokenize_table = {
     .program = "caravan tokenize",
     .help = "reads JSON lines {\"text\": ...} or {\"messages\": [...]} and writes {\"tokens\": [...]} for each",
-    .details =
-        "A text, and a pair {\"text\": ..., \"pair\": ...}, get the special tokens of the tokenizer's post_processor:\n"
-        "[CLS] and [SEP] of ModernBERT, none of Qwen2.5-VL.\n",
+    .details = "A text, and a pair {\"text\": ..., \"pair\": ...}, get the special tokens of the\n"
+               "tokenizer's post_processor: [CLS] and [SEP] of ModernBERT, none of Qwen2.5-VL.\n",
     .options = tokenize_options,
     .size = sizeof(struct tokenize_options),
 };

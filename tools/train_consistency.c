@@ -88,10 +88,11 @@ static const struct option train_options[] = {
 const struct option_table train_consistency_table = {
     .program = "caravan train-consistency",
     .help = "trains a ModernBERT classifier that says whether thinking supports an answer",
-    .details =
-        "Prints one JSON object: how many pairs were trained on and held out, and of those held out the accuracy, the\n"
-        "area under the ROC curve, and the share of the consistent and of the inconsistent ones that were recognised.\n"
-        "A training that was killed goes on where its last state was saved when the same command is given again.\n",
+    .details = "Prints one JSON object: how many pairs were trained on and held out, and of\n"
+               "those held out the accuracy, the area under the ROC curve, and the share of the\n"
+               "consistent and of the inconsistent ones that were recognised. A training that\n"
+               "was killed goes on where its last state was saved when the same command is given\n"
+               "again.\n",
     .options = train_options,
     .size = sizeof(struct consistency_trainer_options),
 };

@@ -156,7 +156,7 @@ status options_hash(const struct options *options, uint64_t *hash);
 // UNAVAILABLE.
 status options_markdown(const char *title, const char *help, const struct option *option, struct buf *out);
 
-// Appends the --help text of a table. UNAVAILABLE.
-status options_help(const struct option_table *table, struct buf *out);
+// Appends the --help text of a table, on lines of at most `columns` but for its details. UNAVAILABLE.
+status options_help(const struct option_table *table, int columns, struct buf *out);
 
 #endif

@@ -4,8 +4,10 @@
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "shared/base/file.h"
+#include "shared/base/terminal.h"
 #include "shared/config/options.h"
 #include "shared/config/stage_kinds.h"
 #include "shared/config/yaml_tree.h"
@@ -24,8 +26,25 @@ const char *option_argument(const struct option *option, struct arena *arena) {
     return *type ? arena_printf(arena, "%s|%s", type, option->choices) : option->choices;
 }
 
-static status options_help_rows(const struct option *option, struct buf *out) {
-    enum { COLUMN = 34 };
+// Appends an option and its argument. Choices that do not fit break behind a '|'.
+static status options_help_argument(const char *text, int columns, struct buf *out) {
+    enum { INDENT = 6 };
+    for (int at = 2; *text;) {
+        size_t size = strcspn(text, "|");
+        size += text[size] != 0;
+        if (at + (int)size > columns && at > INDENT) {
+            TRY(buf_printf(out, "\n%*s", INDENT, ""));
+            at = INDENT;
+        }
+        TRY(buf_append(out, text, size));
+        at += (int)size;
+        text += size;
+    }
+    return OK;
+}
+
+static status options_help_rows(const struct option *option, int columns, struct buf *out) {
+    enum { COLUMN = 28, TEXT = COLUMN + 3 }; // widths of the option's column and of what stands before its text
     struct arena arena = {0};
     status result = OK;
     for (; option && option->name && result == OK; option++) {
@@ -36,33 +55,44 @@ static status options_help_rows(const struct option *option, struct buf *out) {
         if (!left) TRY_TO(result, done, fail_oom());
         for (char *at = left; *at && *at != ' '; at++) // --max-new-tokens N
             if (*at == '_') *at = '-';
-        bool wide = strlen(left) > COLUMN;
-        TRY_TO(result, done, buf_printf(out, "  %-*s%s", COLUMN, left, wide ? "\n  " : " "));
-        if (wide) TRY_TO(result, done, buf_printf(out, "%-*s ", COLUMN, ""));
-        bool said = option->default_value && strcmp(option->default_value, "false") != 0;
+        TRY_TO(result, done, buf_puts(out, "  "));
+        TRY_TO(result, done, options_help_argument(left, columns, out));
         TRY_TO(result, done,
-               buf_printf(out, "%s%s%s%s%s\n", option->help, option->required ? " (required)" : "", said ? " (" : "",
-                          said ? option->default_value : "", said ? ")" : ""));
+               strlen(left) > COLUMN ? buf_printf(out, "\n%*s", TEXT, "")
+                                     : buf_printf(out, "%*s", TEXT - 2 - (int)strlen(left), ""));
+        bool said = option->default_value && strcmp(option->default_value, "false") != 0;
+        const char *text = arena_printf(&arena, "%s%s%s%s%s", option->help, option->required ? " (required)" : "",
+                                        said ? " (" : "", said ? option->default_value : "", said ? ")" : "");
+        TRY_TO(result, done, text ? text_wrap(text, TEXT, TEXT, columns, out) : fail_oom());
+        TRY_TO(result, done, buf_puts(out, "\n"));
     }
 done:
     arena_release(&arena);
     return result;
 }
 
-status options_help(const struct option_table *table, struct buf *out) {
-    const char *operands = table->operands ? table->operands : "";
-    bool keys = table->options || table->common;
-    TRY(buf_printf(out, "usage: %s%s%s%s\n%c%s\n%s", table->program, keys ? " [--KEY VALUE]..." : "",
-                   *operands ? " " : "", operands, toupper((unsigned char)table->help[0]), table->help + 1,
-                   keys ? "\n" : ""));
-    TRY(options_help_rows(table->options, out));
+status options_help(const struct option_table *table, int columns, struct buf *out) {
+    static const char usage[] = "usage: ";
+    const bool keys = table->options || table->common;
+    struct arena arena = {0};
+    const char *line = arena_printf(&arena, "%s%s %s", table->program, keys ? " [--KEY VALUE]..." : "",
+                                    table->operands ? table->operands : "");
+    const char *help = arena_printf(&arena, "%c%s", toupper((unsigned char)table->help[0]), table->help + 1);
+    status result = line && help ? buf_puts(out, usage) : fail_oom();
+    if (result == OK) result = text_wrap(line, sizeof usage - 1, sizeof usage - 1, columns, out);
+    if (result == OK) result = buf_puts(out, "\n");
+    if (result == OK) result = text_wrap(help, 0, 0, columns, out);
+    if (result == OK) result = buf_puts(out, keys ? "\n\n" : "\n");
+    arena_release(&arena);
+    TRY(result);
+    TRY(options_help_rows(table->options, columns, out));
     if (table->details) TRY(buf_printf(out, "\n%s", table->details));
     if (!table->common) return OK;
     TRY(buf_puts(out, "\nof every stage:\n"));
-    TRY(options_help_rows(table->common, out));
+    TRY(options_help_rows(table->common, columns, out));
     return buf_puts(out, "\nA true-or-false option may stand alone (true) or as --no-NAME (false).\n"
-                         "exit codes: 0 done, 64 wrong usage, 65 bad input, 69 a missing service or device, "
-                         "70 a bug\n");
+                         "exit codes: 0 done, 64 wrong usage, 65 bad input, 69 a missing service or\n"
+                         "device, 70 a bug\n");
 }
 
 // A '|' would end the cell.
@@ -188,12 +218,15 @@ static status options_parse_all(struct options *options, int argc, char **argv, 
 
 status options_parse(struct options *options, int argc, char **argv, int *rest) {
     const struct option_table *table = options->table;
+    enum { MOST_COLUMNS = 100 };
     struct buf text = {0};
     status result = OK;
-    int operands = 0;
+    int operands = 0, columns;
+    terminal_size(STDOUT_FILENO, &columns, NULL);
+    columns = columns > MOST_COLUMNS ? MOST_COLUMNS : columns < 80 ? 80 : columns;
     for (int at = 1; at < argc && result == OK && !text.size && strcmp(argv[at], "--") != 0; at++) {
         if (!strcmp(argv[at], "--help") || !strcmp(argv[at], "-h"))
-            result = options_help(table, &text);
+            result = options_help(table, columns, &text);
         else if (!strcmp(argv[at], "--version"))
             result = buf_printf(&text, "%s %s\n", table->program, CARAVAN_VERSION);
     }

@@ -20,6 +20,7 @@ for program in "$root"/bin/*; do
     page=$root/share/man/man1/${program##*/}.1
     [ -s "$page" ] || fail "no manual page of ${program##*/}"
     "$program" --help >"$work/help"
+    if grep '.\{81\}' "$work/help"; then fail "$program --help is wider than 80 columns"; fi
     for option in $(grep -oE '^  --[a-z0-9-]+' "$work/help"); do
         grep -qF -- "\\fB${option//-/\\-}\\fR" "$page" || fail "$page: no $option"
     done
@@ -29,6 +30,7 @@ for program in "$root"/bin/*; do
     fi
 done
 for subcommand in $("$bin/caravan" --help | sed -nE 's/^  ([a-z-]+) .*/\1/p'); do
+    if "$bin/caravan" "$subcommand" --help | grep '.\{81\}'; then fail "caravan $subcommand --help is wider than 80 columns"; fi
     grep -q "^.SS \"caravan ${subcommand//-/\\\\-}" "$root/share/man/man1/caravan.1" || fail "caravan(1): no $subcommand"
 done
 command -v man >/dev/null || echo "manual pages were not formatted: man is not installed"

@@ -14,6 +14,7 @@
 #include "shared/base/memory.h"
 #include "shared/base/pool.h"
 #include "shared/base/rng.h"
+#include "shared/base/terminal.h"
 
 static void test_failure_text_nests(void **state) {
     (void)state;
@@ -323,6 +324,24 @@ static void test_strings_and_utf8(void **state) {
     buf_release(&out);
 }
 
+static void text_breaks_between_words(void **state) {
+    (void)state;
+    static const char line[] = "step 12, 4.2 groups/min, reward 1.906; frames works";
+    struct buf text = {0};
+    assert_int_equal(text_wrap("the first line is  short, the\nsecond longer-than-that grün so", 3, 2, 12, &text), OK);
+    assert_string_equal(text.data, "the first\n  line is\n  short, the\n  second\n  longer-than-that\n  grün so");
+    buf_release(&text);
+    assert_int_equal(text_cut(line, strlen(line), 80), strlen(line));
+    assert_int_equal(text_cut(line, strlen(line), (int)strlen(line)), strlen(line));
+    assert_int_equal(text_cut(line, strlen(line), 45), strlen("step 12, 4.2 groups/min, reward 1.906"));
+    assert_int_equal(text_cut(line, strlen(line), 23), strlen("step 12, 4.2 groups/min"));
+    assert_int_equal(text_cut(line, strlen(line), 22), strlen("step 12"));
+    assert_int_equal(text_cut(line, strlen(line), 6), strlen("step"));
+    assert_int_equal(text_cut(line, strlen(line), 4), strlen("step"));
+    assert_int_equal(text_cut(line, strlen(line), 3), strlen("ste"));
+    assert_int_equal(text_cut("grün und", strlen("grün und"), 4), strlen("grün"));
+}
+
 static void test_paths(void **state) {
     (void)state;
     struct arena arena = {0};
@@ -377,6 +396,7 @@ int main(void) {
         cmocka_unit_test(test_a_shared_file_is_not_written_over),
         cmocka_unit_test(test_blocks_are_zeroed_and_grow),
         cmocka_unit_test(test_strings_and_utf8),
+        cmocka_unit_test(text_breaks_between_words),
         cmocka_unit_test(test_paths),
         cmocka_unit_test(test_appending_is_all_or_nothing),
         cmocka_unit_test(test_log_lines),

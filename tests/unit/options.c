@@ -1,11 +1,13 @@
 // Options: what a command line and a --config file may say, and how a mistake is named.
 #include "tests/unit/unit.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stddef.h>
 #include <unistd.h>
 
 #include "shared/base/file.h"
+#include "shared/base/terminal.h"
 #include "shared/config/methods.h"
 #include "shared/config/stage_kinds.h"
 #include "shared/config/stage_options.h"
@@ -390,11 +392,21 @@ static void test_hash_sees_what_counts(void **state) {
 
 static void test_help_has_every_key(void **state) {
     (void)state;
-    struct buf text = {0};
-    assert_int_equal(options_help(&stage_kinds[STAGE_ROLLOUT].options, &text), OK);
-    for (const struct option *key = stage_kinds[STAGE_ROLLOUT].options.options; key->name; key++)
-        assert_non_null(strstr(text.data, key->help));
-    assert_non_null(strstr(text.data, "--max-new-tokens N"));
+    struct buf text = {0}, words = {0};
+    for (int stage = 0; stage < STAGE_COUNT; stage++) {
+        for (int columns = 80; columns <= 100; columns += 20) {
+            buf_clear(&text);
+            assert_int_equal(options_help(&stage_kinds[stage].options, columns, &text), OK);
+            for (const char *line = text.data; *line; line += strcspn(line, "\n") + 1)
+                assert_true(strcspn(line, "\n") <= (size_t)columns);
+        }
+        buf_clear(&words);
+        assert_int_equal(text_wrap(text.data, 0, 0, INT_MAX, &words), OK); // without the lines' ends
+        for (const struct option *key = stage_kinds[stage].options.options; key->name; key++)
+            assert_true(key->hidden || strstr(words.data, key->help));
+        assert_true(stage != STAGE_ROLLOUT || strstr(words.data, "--max-new-tokens N"));
+    }
+    buf_release(&words);
     buf_clear(&text);
     assert_int_equal(stage_kinds_markdown(&text), OK);
     for (int stage = 0; stage < STAGE_COUNT; stage++)
