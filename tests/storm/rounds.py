@@ -2,36 +2,49 @@
 programs. Network namespaces, mounts and so on need root; what cannot be had here is left out."""
 import json
 import os
+import re
 import shutil
 import signal
 import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 BIN = os.path.abspath(os.environ.get("BIN", "build/bin"))
 CARAVAN = os.path.join(BIN, "caravan")
 SHIM = os.path.join(os.path.dirname(BIN), "tests/storm/clock.so")
 STARTS = 40  # of a machine beside one for each fault; a full disk takes some
-STILL = 40  # seconds without a step and without a fault after which a run counts as hung
-# Where the stages of a pipeline run, by machine, and the replicas of a stage.
+STILL = 40  # seconds without progress and without a fault after which a run counts as hung
+# Where the stages of a pipeline run, by machine, and the replicas of a stage. A pipeline without optim is an evaluation.
 PIPELINES = {
     "one": ({"one": "source frames rollout refscore reward force optim"}, {}),
-    "replicas": ({"one": "source frames rollout refscore reward force optim"}, {"frames": 2, "rollout": 2, "refscore": 2}),
+    "evaluation": ({"one": "source frames mark last"}, {"last": 2}),
     "two": ({"one": "source frames reward force optim", "two": "rollout refscore"}, {}),
+    "replicas": ({"one": "source frames rollout refscore reward force optim"}, {"frames": 2, "rollout": 2, "refscore": 2}),
+    "evaluation-two": ({"one": "source frames", "two": "mark last"}, {"mark": 2, "last": 2}),
     "four": ({"one": "source frames", "two": "rollout", "three": "refscore reward", "four": "force optim"}, {"rollout": 2}),
 }
+SAMPLES = 4
 STAGES = {
     "source": "data: {base}/data/train.jsonl, format: video-r1, media_root: {base}/data, template: none, group_size: 2, "
-              "groups_per_step: 2, epochs: {epochs}, limit: 4",
+              "groups_per_step: 2, epochs: {epochs}, limit: {samples}",
     "frames": "min_pixels: 3136, max_pixels: 3136",
     "rollout": "max_new_tokens: 8",
     "refscore": "",
     "reward": "method: care",
     "force": "program: {base}/force.sh",
     "optim": "lr: 1.0e-6, ema_every: 2",
+    "mark": "program: {base}/mark.sh",
+    "last": "program: {base}/last.sh",
 }
+PROGRAMS = [stage for stage in STAGES if STAGES[stage].startswith("program: ")]
+
+
+def trains(name):
+    """Whether the pipeline has optim."""
+    return any("optim" in stages.split() for stages in PIPELINES[name][0].values())
 
 
 def own_mounts():
@@ -281,8 +294,8 @@ class Fault:
 class Run:
     """One round. After play(), `failure` says what is wrong, or None, and `recoveries` has a pair for each fault after
     whose end there was a time without another: the fault, and before it the longest of the times from its end to the
-    next step and between the two steps thereafter, in seconds. With a limit in seconds it ends
-    there and is not compared."""
+    next step and between the two steps thereafter, in seconds; none of an evaluation, whose progress is known every ten
+    seconds. With a limit in seconds it ends there and is not compared."""
 
     next_id = 0
 
@@ -292,10 +305,11 @@ class Run:
         self.name = f"storm-{os.getpid()}-{self.id}"
         self.base, self.here, self.pipeline, self.plan = base, here, name, plan
         self.failure, self.notes, self.recoveries, self.machines = None, [], [], []
-        self.limit, self.steps = limit, 0
+        self.limit, self.steps = limit, 0  # so far; of an evaluation: groups
         self.dir, self.file = f"{base.dir}/{self.id}", f"{base.dir}/{self.id}/p.yaml"
         stages, self.replicas = PIPELINES[name]
         self.spaces, self.hub = len(stages) > 1, f"{self.name}-hub"
+        self.trains = trains(name)
         os.makedirs(self.dir)
         if self.spaces:
             for command in (f"ip netns add {self.hub}", f"ip -n {self.hub} link add name bridge0 type bridge",
@@ -306,13 +320,16 @@ class Run:
         self.machine = {machine.name: machine for machine in self.machines}
         self.write_pipeline(stages)
         place = {stage: machine for machine in stages for stage in stages[machine].split()}
-        self.source, self.optim = self.machine[place["source"]], self.machine[place["optim"]]
+        self.source, self.last = self.machine[place["source"]], self.machine[place["optim" if self.trains else "last"]]
 
     def write_pipeline(self, stages):
         text = f"name: storm\nrun: run\nmodel: {self.base.dir}/model\nseed: 7\nthreads: 1\nprecision: float32\nstages:\n"
         for stage in STAGES:
-            machine = next(machine for machine in stages if stage in stages[machine].split())
-            options = [STAGES[stage].format(base=self.base.dir, epochs=self.base.epochs)] if STAGES[stage] else []
+            machine = next((machine for machine in stages if stage in stages[machine].split()), None)
+            if not machine:
+                continue
+            epochs = self.base.groups[self.trains] // SAMPLES
+            options = [STAGES[stage].format(base=self.base.dir, epochs=epochs, samples=SAMPLES)] if STAGES[stage] else []
             options += [f"replicas: {self.replicas[stage]}"] if stage in self.replicas else []
             options += [f"on: {machine}"] if self.spaces else []
             text += f"  - {stage}: {{{', '.join(options)}}}\n"
@@ -328,7 +345,14 @@ class Run:
         self.notes.append(f"{time.monotonic() - self.began:7.2f} {text}")
 
     def metrics(self):
-        return read(f"{self.optim.dir}/checkpoints/metrics.jsonl").split(b"\n")[:-1]
+        return read(f"{self.last.dir}/checkpoints/metrics.jsonl").split(b"\n")[:-1]
+
+    def count(self):
+        """The steps so far; of an evaluation the groups that the source is done with, by the last line of progress."""
+        if self.trains:
+            return len(self.metrics())
+        shown = re.findall(rb"(\d+) of \d+ groups", read(self.source.log))
+        return int(shown[-1]) if shown else 0
 
     def play(self):
         self.began = time.monotonic()
@@ -337,6 +361,7 @@ class Run:
             if not self.failure and not self.limit:
                 self.check()
         finally:
+            self.seconds = time.monotonic() - self.began
             for machine in self.machines:
                 if not machine.finished and not self.failure and machine.process:
                     self.note(f"{machine.name} did not hear of the end")
@@ -365,9 +390,9 @@ class Run:
                     if machine.starts > len(self.plan) + STARTS:
                         self.failure = f"{machine.name} ends again and again"
                         return
-            count = len(self.metrics())
+            count = self.count()
             if count > self.steps:
-                if clear:
+                if clear and self.trains:
                     clear.pauses.append(now - moved_at)
                 if clear and len(clear.pauses) == 3:
                     self.recoveries.append((max(clear.pauses), clear))
@@ -388,35 +413,44 @@ class Run:
             if self.limit and now - self.began > self.limit:
                 return
             if now - moved_at > STILL:
-                self.failure = f"no step for {STILL} s"
+                self.failure = f"no {'step' if self.trains else 'group'} for {STILL} s"
                 return
             time.sleep(0.01)
 
     def check(self):
-        log = read(self.source.log).decode(errors="replace")
+        last = read(self.source.log).decode(errors="replace").strip().rpartition("\n")[2]
+        groups, expected = self.base.groups[self.trains], self.base.expected.get(self.trains)
+        done = f"{self.base.steps} steps, {groups} groups trained" if self.trains else f"{groups} groups done"
         steps = [json.loads(line)["step"] for line in self.metrics()]
-        groups = self.base.steps * 2
-        done = f"done: {self.base.steps} steps, {groups} groups trained, 0 quarantined"
-        trained = self.trained()
-        # A full disk may keep optim from writing down what it has trained.
-        lacking = set(self.base.trained or []) - set(trained) if not any(f.kind == "disk" for f in self.plan) else set()
-        if done not in log.strip().rpartition("\n")[2]:
-            self.failure = f"the last line is not '{done}': {log.strip().rpartition(chr(10))[2]}"
-        elif steps != list(range(1, self.base.steps + 1)):
+        found = self.outcome()
+        if f"done: {done}, 0 quarantined" not in last:
+            self.failure = f"the last line is not 'done: {done}, 0 quarantined': {last}"
+        elif self.trains and steps != list(range(1, self.base.steps + 1)):
             self.failure = f"steps {steps}"
-        elif self.base.trained and (lacking or set(trained) - set(self.base.trained)):
-            self.failure = f"lacks groups {sorted(lacking)}, has {sorted(set(trained) - set(self.base.trained))}"
-        elif self.base.weights and self.weights() != self.base.weights:
+        if self.failure or expected is None:
+            return
+        lacking = sorted(set(expected) - set(found))
+        # A full disk may keep optim from writing down what it has trained. Without optim, what is settled is in the store.
+        if self.trains and any(fault.kind == "disk" for fault in self.plan):
+            lacking = []
+        others = [(found[name], expected.get(name)) for name in found if found[name] != expected.get(name)]
+        if lacking or others:
+            self.failure = f"lacks groups {lacking}, has others (and should have): {others[:3]}"
+        elif self.trains and self.weights() != self.base.weights:
             self.failure = "the weights differ"
 
     def weights(self):
-        return read(f"{self.optim.dir}/checkpoints/latest/model.safetensors")
+        return read(f"{self.last.dir}/checkpoints/latest/model.safetensors")
 
-    def trained(self):
-        """The groups and the steps that trained them, from optim's store."""
-        lines = subprocess.run([CARAVAN, "groups", "export", "--store", self.optim.store], capture_output=True)
-        groups = [json.loads(line) for line in lines.stdout.splitlines()]
-        return sorted((group["id"], group.get("trained", {}).get("step")) for group in groups)
+    def outcome(self):
+        """The groups in the last stage's store by their ids: of a training the steps that trained them; of an
+        evaluation all that they have but `times`, in which each run has its own, and a stage that found its work in the
+        store has none."""
+        lines = subprocess.run([CARAVAN, "groups", "export", "--store", self.last.store], capture_output=True)
+        groups = {group["id"]: group for group in map(json.loads, lines.stdout.splitlines())}
+        for group in groups.values():
+            group.pop("times", None)
+        return {name: group.get("trained", {}).get("step") if self.trains else group for name, group in groups.items()}
 
     def print_failure(self, seed, number):
         print(f"FAILED: round {number} of seed {seed}: {self.failure}\n# storm plan: pipeline {self.pipeline}, "
@@ -441,32 +475,46 @@ class Run:
 
 
 class Base:
-    """Model, data, and the result of the undisturbed run, which all rounds share."""
+    """Model, data, and the results of the undisturbed runs, which all rounds share. `groups` and `expected` have an entry
+    for trainings (True) and one for evaluations, whose groups take a sixteenth of the time."""
 
     def __init__(self, here, epochs, pause=0.1):
-        self.dir, self.epochs, self.steps = tempfile.mkdtemp(prefix="storm-"), epochs, epochs * 2
+        self.dir, self.epochs, self.steps = tempfile.mkdtemp(prefix="storm-"), epochs, epochs * SAMPLES // 2
         directory = self.dir
-        self.weights = self.trained = None
+        self.groups = {True: epochs * SAMPLES, False: 16 * epochs * SAMPLES}
+        self.weights, self.expected, self.seconds = None, {}, 0
         for command in (["make-demo-data", f"{directory}/data", "--clips", "2", "--held-out", "1", "--examples", "64"],
                         ["init", f"{directory}/model", "--shape", "pipelines/demo/shape.json", "--train-tokenizer",
                          f"{directory}/data/text.txt", "--seed", "3"]):
             subprocess.run([CARAVAN, *command], check=True, stderr=subprocess.DEVNULL)
         # The advantages of a random model are all zero. A pause for each group lets a run last without much work.
-        script = """#!/bin/sh
-exec sed -u -e 's/"advantages":\\[[^]]*\\]/"advantages":[1.0,-1.0]/'"""
-        with open(f"{directory}/force.sh", "w") as file:
-            file.write(script + (f" -e 'e sleep {pause}'\n" if pause else "\n"))
-        os.chmod(f"{directory}/force.sh", 0o755)
+        self.write_program("force", r's/"advantages":\[[^]]*\]/"advantages":[1.0,-1.0]/', pause)
+        self.write_program("mark", 's/"times":/"scores":{"accuracy":[0.0,1.0]},&/')
+        self.write_program("last", "", pause / 10)
 
-    def run_undisturbed(self, here):
-        run = Run(self, here, "one", [])
-        run.play()
-        self.weights, self.trained = run.weights(), run.trained()
-        self.seconds = time.monotonic() - run.began
-        if run.failure:
-            run.print_failure("-", "undisturbed")
-        run.close(None)
-        return not run.failure
+    def write_program(self, name, script, pause=0):
+        path = f"{self.dir}/{name}.sh"
+        with open(path, "w") as file:
+            file.write(f"#!/bin/sh\nexec sed -u -e '{script}'" + (f" -e 'e sleep {pause}'\n" if pause else "\n"))
+        os.chmod(path, 0o755)
+
+    def run_undisturbed(self, here, names):
+        """Runs a training and an evaluation, as far as `names` has such pipelines. Returns whether they ended well."""
+        kinds = {trains(name) for name in names}
+        runs = [Run(self, here, name, []) for name in ("one", "evaluation") if trains(name) in kinds]
+        threads = [threading.Thread(target=run.play) for run in runs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for run in runs:
+            self.expected[run.trains] = run.outcome()
+            self.weights = run.weights() if run.trains else self.weights
+            self.seconds = max(self.seconds, run.seconds)
+            if run.failure:
+                run.print_failure("-", "undisturbed")
+            run.close(None)
+        return not any(run.failure for run in runs)
 
     def close(self):
         shutil.rmtree(self.dir, ignore_errors=True)
