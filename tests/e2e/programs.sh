@@ -8,7 +8,7 @@ cat >"$work/p.yaml" <<'END'
 run: run
 stages:
   - source: {data: data.jsonl, template: none, shuffle: false, group_size: 2, groups_per_step: 2}
-  - mine: {program: ./mine.sh, timeout: 0.5}
+  - mine: {program: ./mine.sh, timeout: 1}
   - last: {program: cat}
 END
 # The number marks this test's own processes.
@@ -37,8 +37,10 @@ grep -q "done: 4 groups done, 2 quarantined" "$work/poison.err" || fail "poison:
 [ "$(grep -c '"sample_id":"' "$work/groups")" = 6 ] || fail "dropped fields: $(cat "$work/groups")"
 grep -q '"quarantine":{"stage":"mine","reason":"[^ ]*/mine.sh failed 4 times with group [^ ]*: it ended with exit code 3: this is poison"}' "$work/groups" ||
     fail "no clear reason: $(cat "$work/groups")"
-grep -q '/mine.sh failed 4 times with group [^ ]*: it did not answer within 0.5 s"}' "$work/groups" || fail "no timeout: $(cat "$work/groups")"
-[ "$(grep -c "mine.sh failed with group" "$work/poison/logs/mine.log")" = 8 ] || fail "tries: $(cat "$work/poison/logs/mine.log")"
+grep -q '/mine.sh failed 4 times with group [^ ]*: it did not answer within 1 s"}' "$work/groups" || fail "no timeout: $(cat "$work/groups")"
+for group in e0-000002 e0-000004; do # on a busy machine another group may need more than one try
+    [ "$(grep -c "mine.sh failed with group $group" "$work/poison/logs/mine.log")" = 4 ] || fail "tries: $(cat "$work/poison/logs/mine.log")"
+done
 if pgrep -f "^sleep $number"; then fail "a child of a program that was killed goes on"; fi
 
 # A program that fails before it reads anything, or with everything, ends the run with its last words.
