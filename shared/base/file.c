@@ -98,15 +98,28 @@ uint64_t fd_raise_limit(void) {
 
 // ---- whole files ----
 
+status file_read_status(int error) {
+    static const int passing[] = {EIO,       ESTALE, ENOTCONN, ETIMEDOUT, ECONNRESET, EHOSTDOWN,
+                                  EREMOTEIO, ENOMEM, EMFILE,   ENFILE,    EAGAIN};
+    for (size_t i = 0; i < sizeof passing / sizeof *passing; i++)
+        if (passing[i] == error) return UNAVAILABLE;
+    return DATAERR;
+}
+
+// file_fail for a file that cannot be read.
+static status file_read_fail(const char *path, const char *what) {
+    return file_fail(file_read_status(errno), path, what);
+}
+
 status file_read(const char *path, struct buf *out) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return file_fail(DATAERR, path, "");
+    if (fd < 0) return file_read_fail(path, "");
     status result = OK;
     for (ssize_t got = 1; result == OK && got > 0;) {
         result = buf_reserve(out, file_read_size);
         if (result != OK) break;
         got = fd_read(fd, out->data + out->size, out->capacity - out->size - 1);
-        if (got < 0) result = file_fail(DATAERR, path, "");
+        if (got < 0) result = file_read_fail(path, "");
         if (got > 0) out->size += (size_t)got;
         out->data[out->size] = 0;
     }
@@ -126,7 +139,7 @@ void file_read_tail(const char *path, char *tail, size_t size) {
 status file_map_open(struct file_map *map, const char *path) {
     *map = (struct file_map){0};
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return file_fail(DATAERR, path, "");
+    if (fd < 0) return file_read_fail(path, "");
     struct stat stat;
     status result = OK;
     if (fstat(fd, &stat) || !S_ISREG(stat.st_mode)) {
@@ -134,7 +147,7 @@ status file_map_open(struct file_map *map, const char *path) {
     } else if (stat.st_size > 0) {
         void *address = mmap(NULL, (size_t)stat.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (address == MAP_FAILED)
-            result = file_fail(DATAERR, path, "cannot map: ");
+            result = file_read_fail(path, "cannot map: ");
         else
             *map = (struct file_map){address, (size_t)stat.st_size, address};
     }
@@ -185,7 +198,7 @@ status file_append(const char *path, const void *data, size_t size) {
 
 status file_lock_shared(const char *path, int *fd) {
     *fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (*fd < 0) return file_fail(DATAERR, path, "");
+    if (*fd < 0) return file_read_fail(path, "");
     // On a file system without locks file_lock_exclusive fails too, and then makes a new file.
     if (!flock(*fd, LOCK_SH | LOCK_NB) || errno != EWOULDBLOCK) return OK;
     close(*fd);

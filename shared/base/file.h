@@ -1,7 +1,8 @@
 // Descriptors, whole files, locks, directories and paths.
 //
-// A file that cannot be read is DATAERR, because the user named it; one that cannot be written is UNAVAILABLE. The fd_*
-// loops report errno instead, because only their caller knows what a failure means.
+// A file that cannot be read is DATAERR, because the user named it, unless file_read_status says otherwise; one that
+// cannot be written is UNAVAILABLE. The fd_* loops report errno instead, because only their caller knows what a failure
+// means.
 #ifndef SHARED_BASE_FILE_H
 #define SHARED_BASE_FILE_H
 
@@ -41,7 +42,11 @@ uint64_t fd_raise_limit(void);
 
 // ---- whole files ----
 
-// Appends a file's content to `out`. DATAERR names the path.
+// Returns what it means that a file cannot be read with this errno: UNAVAILABLE where the disk, the network or the
+// machine fails, perhaps for a moment; otherwise DATAERR.
+status file_read_status(int error);
+
+// Appends a file's content to `out`. DATAERR and UNAVAILABLE name the path.
 status file_read(const char *path, struct buf *out);
 
 // Sets tail[0..size) to the last bytes of a file, as a string. It is "" if the file cannot be read.
@@ -54,7 +59,8 @@ struct file_map {
     void *address; // what munmap gets
 };
 
-// Maps `path`, which must be a regular file. Release it with file_map_release. DATAERR names the path.
+// Maps `path`, which must be a regular file. Release it with file_map_release. DATAERR and
+// UNAVAILABLE name the path.
 status file_map_open(struct file_map *map, const char *path);
 
 // Unmaps the file and zeroes the struct.

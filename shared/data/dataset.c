@@ -1,12 +1,14 @@
 #include "shared/data/dataset.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
+#include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/base/rng.h"
 #include "shared/data/format.h"
@@ -97,7 +99,7 @@ static status dataset_prepare(struct dataset **out, const struct source_options 
     assert(dataset->format); // the options allow no other name
     if (media_root) {
         if (!realpath(media_root, absolute))
-            TRY_TO(result, failed, fail(DATAERR, "media_root: cannot find %s", media_root));
+            TRY_TO(result, failed, fail(file_read_status(errno), "media_root: %s: %s", media_root, strerror(errno)));
         dataset->options.media_root = arena_strndup(&dataset->arena, absolute, strlen(absolute));
         if (!dataset->options.media_root) TRY_TO(result, failed, fail_oom());
     }

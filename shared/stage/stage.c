@@ -59,6 +59,8 @@ int stage_main(const struct stage *stage, int argc, char **argv) {
         result =
             fail(USAGE, "device: '%s' is for the replicas of a pipeline; a process has one device", options->device);
     log_timestamps(options && options->wiring);
+    // `caravan run` has seen the files that the options name: what is gone since then may come back.
+    if (result == DATAERR && options && options->wiring) result = UNAVAILABLE;
     if (result == OK) result = signals_open();
     context.last = options && !options->wiring;
     if (result == OK && options->wiring) result = node_enter(&context, options->wiring);

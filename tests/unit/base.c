@@ -173,6 +173,31 @@ static void test_files_are_written_atomically(void **state) {
     arena_release(&arena);
 }
 
+// A disk or a network that fails may work again in a moment; what the user has named wrongly stays so.
+static void test_a_failing_disk_is_not_bad_input(void **state) {
+    (void)state;
+    struct buf content = {0};
+    struct file_map map;
+    struct rlimit before, none;
+    assert_int_equal(file_read("/proc/self/mem", &content), UNAVAILABLE); // EIO: nothing is mapped at 0
+    assert_string_equal(fail_text(), "/proc/self/mem: Input/output error");
+    assert_int_equal(file_read("/", &content), DATAERR);
+    assert_int_equal(file_map_open(&map, "/"), DATAERR);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    none = before;
+    none.rlim_cur = 0;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    const status read = file_read("/dev/null", &content), mapped = file_map_open(&map, "/dev/null");
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(read, UNAVAILABLE);
+    assert_int_equal(mapped, UNAVAILABLE);
+    const int gone[] = {ENOENT, EACCES, EISDIR, ENOTDIR, ENAMETOOLONG, ELOOP};
+    for (size_t i = 0; i < sizeof gone / sizeof *gone; i++) assert_int_equal(file_read_status(gone[i]), DATAERR);
+    assert_int_equal(file_read_status(ESTALE), UNAVAILABLE);
+    assert_int_equal(file_read_status(ENOTCONN), UNAVAILABLE);
+    buf_release(&content);
+}
+
 // Sets line[] to what log_info writes to standard error for "text 7".
 static void read_logged_line(char line[256]) {
     int ends[2], saved = dup(STDERR_FILENO);
@@ -399,6 +424,7 @@ int main(void) {
         cmocka_unit_test(text_breaks_between_words),
         cmocka_unit_test(test_paths),
         cmocka_unit_test(test_appending_is_all_or_nothing),
+        cmocka_unit_test(test_a_failing_disk_is_not_bad_input),
         cmocka_unit_test(test_log_lines),
         cmocka_unit_test(test_clocks_run_forward),
         cmocka_unit_test(test_timed_waits_use_the_monotonic_clock),
