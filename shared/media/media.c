@@ -219,7 +219,7 @@ status media_check_inside(const char *media_root, const char *path) {
     struct stat info;
     struct picture_list list;
     if (!realpath(media_root ? media_root : ".", root))
-        return fail(DATAERR, "media_root: cannot find %s", media_root ? media_root : ".");
+        return fail(BAD_SAMPLE, "media_root: %s: %s", media_root ? media_root : ".", strerror(errno));
     TRY(media_check_file_inside(root, path));
     if (stat(path, &info) || !S_ISDIR(info.st_mode)) return OK;
     status result = picture_list_read(&list, path);

@@ -53,7 +53,7 @@ struct sampling_config media_sampling(const struct sampling_config *sampling, co
 status media_path(char **path, struct arena *arena, const char *media_root, struct string uri);
 
 // BAD_SAMPLE when the file at `path`, or a picture of the directory at `path`, lies outside media_root (NULL: the
-// working directory) after all links are followed. A file that is missing is not outside.
+// working directory) after all links are followed, or when media_root is gone. A file that is missing is not outside.
 status media_check_inside(const char *media_root, const char *path);
 
 // Where frames may come from.

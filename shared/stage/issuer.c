@@ -19,6 +19,11 @@ static const int64_t issuer_in_flight = 256;
 // so many times issuer_in_flight ahead of it.
 static const int64_t issuer_ahead = 8;
 
+// When so many groups in a row were quarantined, a training ends: their media are probably elsewhere, or a setting is
+// wrong. One missing clip has fewer questions, and a shuffled data set with some missing clips never has so many in a
+// row. An evaluation goes on, because it counts them as wrong, and the media of a part of its data may be missing.
+static const int64_t issuer_failed_in_a_row = 32;
+
 struct issuer {
     struct stage_context *context;
     struct ledger *ledger;
@@ -207,6 +212,18 @@ static status issuer_name_sample(const struct issuer *issuer, int64_t seq, struc
     return result;
 }
 
+// Ends a training if the group at `seq` is one of too many in a row that were quarantined.
+static status issuer_check_row(struct issuer *issuer, int64_t seq, const char *last) {
+    const struct ledger *ledger = issuer->ledger;
+    int64_t first = seq, end = seq + 1;
+    while (first > 0 && ledger_state_of(ledger, first - 1) == LEDGER_QUARANTINED) first--;
+    while (ledger_state_of(ledger, end) == LEDGER_QUARANTINED) end++;
+    if (!issuer->trains || end - first < issuer_failed_in_a_row || issuer->refusal.size) return OK;
+    issuer->ready = false;
+    return buf_printf(&issuer->refusal, "%lld samples in a row failed, the last one: %s (see %s/logs/source.log)",
+                      (long long)(end - first), last, issuer->run_dir);
+}
+
 static status issuer_settle(struct issuer *issuer, struct io_thread *io, const struct wire_message *message,
                             enum ledger_state state) {
     const struct ledger_entry entry = {.seq = message->seq,
@@ -232,6 +249,7 @@ static status issuer_settle(struct issuer *issuer, struct io_thread *io, const s
         log_info("quarantined %s: %s: %s", message->id, message->name, text.data);
         result = io_thread_broadcast(io, "report", &notice);
     }
+    if (result == OK) result = issuer_check_row(issuer, message->seq, text.data);
     buf_release(&text);
     return result;
 }

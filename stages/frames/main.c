@@ -3,19 +3,27 @@
 //
 // Several groups are worked on at the same time, each by one thread of a pool. A thread that needs frames which another
 // thread is decoding waits for them.
+//
+// A file that cannot be read quarantines its group, but not while the folder that holds the media is gone: then the
+// run waits for the folder.
 #include <assert.h>
 #include <math.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/base/clock.h"
 #include "shared/media/media.h"
+#include "shared/stage/signals.h"
 #include "shared/stage/stage.h"
 #include "shared/stage/stage_media.h"
 #include "shared/store/frame_store.h"
 #include "stages/frames/decode_again.h"
+#include "stages/frames/media_folder.h"
 #include "stages/frames/worker_pool.h"
 
 // A key whose frames some thread is decoding.
@@ -27,8 +35,10 @@ struct locked_key {
 struct frames_stage {
     struct worker_pool *pool;
     struct decode_again *again; // NULL without --store
+    struct stage_context *context;
     struct sampling_config sampling;
     const char *media_root;
+    struct media_folder folder;
     bool inside;               // only files below media_root are opened
     double seconds_per_grid;   // NaN: measured
     struct frame_store *store; // NULL without --store
@@ -80,6 +90,7 @@ static status frames_get(struct frames_stage *stage, const char *path, bool vide
         if (result == OK && stage->store) result = frame_store_put(stage->store, own->key, &view->frames);
     }
     frames_unlock_key(stage, own);
+    if (result == OK) media_folder_add(&stage->folder, path);
     if (result == OK && stage->store) {
         const struct frame_origin origin = {
             .path = path, .video = video, .start = sampling->start, .end = sampling->end, sampling->frame_rate};
@@ -139,11 +150,37 @@ static status frames_work_on_file(struct frames_stage *stage, struct group *grou
     return result;
 }
 
-// Works on one group in a thread of the pool. On failure the group has no section at all.
-static status frames_work(void *context, struct group *group) {
-    struct frames_stage *stage = context;
+// Waits while the folder of the media is gone, at most FOLDER_SECONDS; the user is told. OK when it is there again. END
+// when asked to stop; UNAVAILABLE.
+static status frames_wait_for_folder(struct frames_stage *stage) {
+    enum { FOLDER_SECONDS = 600, SAID_EVERY_SECONDS = 60, PAUSE_MS = 500 };
+    struct media_folder *folder = &stage->folder;
+    const double begun = clock_monotonic();
+    status result = UNAVAILABLE;
+    while (result == UNAVAILABLE) {
+        const double now = clock_monotonic(), left = begun + FOLDER_SECONDS - now;
+        struct pollfd stop = {.fd = signals_fd(), .events = POLLIN};
+        if (left <= 0) return UNAVAILABLE;
+        pthread_mutex_lock(&folder->lock); // several threads wait
+        const bool tell = !folder->gone || now - folder->said >= SAID_EVERY_SECONDS;
+        folder->gone = true;
+        if (tell) folder->said = now;
+        pthread_mutex_unlock(&folder->lock);
+        if (tell) TRY(stage_notify(stage->context, "%s; waiting for it for %.0f s", fail_text(), left));
+        (void)poll(&stop, 1, PAUSE_MS);
+        if (signals_stopping()) return END;
+        result = media_folder_check(folder);
+    }
+    pthread_mutex_lock(&folder->lock);
+    const bool tell = folder->gone;
+    folder->gone = false;
+    pthread_mutex_unlock(&folder->lock);
+    return tell ? stage_notify(stage->context, "the folder of the media is there again") : OK;
+}
+
+// Works on the media of a group. On failure the group has no section at all.
+static status frames_work_on_group(struct frames_stage *stage, struct group *group) {
     struct arena arena = {0};
-    atomic_fetch_add(&stage->active_count, 1);
     status result = group_media(group, media_part_count(group));
     for (size_t i = 0; result == OK && i < group->media_count; i++) {
         const struct part *part = media_part(group, i);
@@ -154,11 +191,34 @@ static status frames_work(void *context, struct group *group) {
         if (result == OK) result = frames_work_on_file(stage, group, &group->media[i], part, path);
         if (result == BAD_SAMPLE) result = fail_prefix(result, "%s", path);
     }
-    atomic_fetch_sub(&stage->active_count, 1);
     arena_release(&arena);
     if (result == OK) return OK;
     group->media = NULL;
     group->media_count = 0;
+    return result;
+}
+
+// Works on one group in a thread of the pool.
+static status frames_work(void *context, struct group *group) {
+    struct frames_stage *stage = context;
+    bool again = true; // the folder was gone, and is there now
+    status result = OK;
+    atomic_fetch_add(&stage->active_count, 1);
+    while (again) {
+        char reason[600];
+        again = false;
+        result = frames_work_on_group(stage, group);
+        if (result != BAD_SAMPLE) break;
+        snprintf(reason, sizeof reason, "%s", fail_text());
+        result = media_folder_check(&stage->folder);
+        if (result == OK) {
+            result = fail(BAD_SAMPLE, "%s", reason);
+        } else if (stage_in_pipeline(stage->context)) {
+            result = frames_wait_for_folder(stage);
+            again = result == OK;
+        }
+    }
+    atomic_fetch_sub(&stage->active_count, 1);
     return result;
 }
 
@@ -190,8 +250,10 @@ static status frames_open(void **state, struct stage_context *context) {
     struct frames_stage *stage;
     TRY(NEW(&stage, 1));
     *state = stage;
+    stage->context = context;
     pthread_mutex_init(&stage->lock, NULL);
     pthread_cond_init(&stage->key_released, NULL);
+    media_folder_init(&stage->folder, options->media_root);
     TRY(stage_media_sampling(&stage->sampling, options));
     stage->media_root = options->media_root;
     stage->inside = options->media_outside == MEDIA_OUTSIDE_REFUSE;
@@ -225,6 +287,7 @@ static status frames_close(void *state) {
     decode_again_free(&stage->again);
     assert(!stage->locked_keys);
     frame_store_close(&stage->store);
+    media_folder_release(&stage->folder);
     pthread_cond_destroy(&stage->key_released);
     pthread_mutex_destroy(&stage->lock);
     free(stage);

@@ -9,7 +9,7 @@
 
 // ---- the I/O thread: records what is put into the flow and what is sent
 
-enum { SEQS_MAX = 64 };
+enum { SEQS_MAX = 96 };
 
 struct io_thread {
     int64_t put[SEQS_MAX], policy[SEQS_MAX]; // of each group that was put into the flow: its seq, the version it needs
@@ -69,10 +69,11 @@ const char *wire_peer_name(const struct wire_peer *peer) {
 // ---- the source
 
 enum { TOTAL = 10, PER_STEP = 2 };
+static int64_t total = TOTAL;
 
 static status source_describe(void *state, int64_t *count, uint64_t *hash) {
     (void)state;
-    *count = TOTAL;
+    *count = total;
     *hash = 0;
     return OK;
 }
@@ -334,6 +335,42 @@ static void the_end_is_told_once_everything_is_settled(void **state) {
     close_issuer(&fixture);
 }
 
+static void quarantine(struct fixture *fixture, int64_t seq) {
+    char id[32];
+    snprintf(id, sizeof id, "e0-%06lld", (long long)seq);
+    tell(fixture, (struct wire_message){
+                      .kind = MESSAGE_QUARANTINED, .seq = seq, .id = id, .name = "frames", .reason = "no such clip"});
+    tick(fixture);
+}
+
+static void a_training_ends_when_many_samples_fail_in_a_row(void **state) {
+    (void)state;
+    struct fixture fixture;
+    struct wire_peer supervisor = {"report", "caravan"};
+    total = 80;
+    open_supervised_issuer(&fixture);
+    for (int64_t seq = 0; seq < 31; seq++) quarantine(&fixture, seq);
+    tell_trained(&fixture, 31); // in the order of issue: it does not matter when it is told
+    for (int64_t seq = 40; seq < 63; seq++) quarantine(&fixture, seq);
+    for (int64_t seq = 32; seq < 39; seq++) quarantine(&fixture, seq);
+    assert_int_equal(fixture.io.last.kind, MESSAGE_NOTICE);
+    quarantine(&fixture, 63);
+    assert_int_equal(fixture.io.last.kind, MESSAGE_NOTICE);
+    quarantine(&fixture, 39);
+    assert_int_equal(fixture.io.last.kind, MESSAGE_END);
+    assert_int_equal(fixture.io.last.code, DATAERR);
+    assert_non_null(strstr(fixture.io.reason, "32 samples in a row failed, the last one: group e0-000039: no such clip"));
+    close_issuer(&fixture);
+    // An evaluation goes on.
+    open_issuer_of(&fixture, false, 0, 0);
+    assert_int_equal(issuer_joined(fixture.issuer, &fixture.io, &supervisor), OK);
+    tick(&fixture);
+    for (int64_t seq = 0; seq < 60; seq++) quarantine(&fixture, seq);
+    assert_int_equal(fixture.io.last.kind, MESSAGE_NOTICE);
+    close_issuer(&fixture);
+    total = TOTAL;
+}
+
 static void a_group_that_does_not_exist_is_an_error(void **state) {
     (void)state;
     struct fixture fixture;
@@ -452,6 +489,7 @@ int main(void) {
         cmocka_unit_test(an_optim_that_lost_its_directory_is_refused),
         cmocka_unit_test(an_older_checkpoint_is_trained_again_with_a_notice),
         cmocka_unit_test(the_end_is_told_once_everything_is_settled),
+        cmocka_unit_test(a_training_ends_when_many_samples_fail_in_a_row),
         cmocka_unit_test(a_group_that_does_not_exist_is_an_error),
         cmocka_unit_test(without_optim_all_are_in_flight_at_once),
         cmocka_unit_test(without_optim_a_new_source_goes_on_from_the_ledger),
