@@ -22,6 +22,7 @@
 #include "shared/wire/wire.h"
 #include "shared/wire/zmq_transport.h"
 #include "tools/machines.h"
+#include "tools/notice_limit.h"
 #include "tools/processes.h"
 #include "tools/run_metrics.h"
 #include "tools/run_status.h"
@@ -45,6 +46,7 @@ struct supervisor {
     struct run_status *run_status;
     struct wire *wire;
     struct machines machines;  // the other ones
+    struct notice_limit notices;
     struct node_config config; // our own
     int signal_fd;
     bool machines_ready; // all other machines have been there
@@ -75,6 +77,19 @@ static void supervisor_log(const struct supervisor *supervisor, const char *form
     va_end(arguments);
     if (supervisor->terminal) fputs("\r\033[K", stderr);
     log_info("%s", text);
+}
+
+// Logs how many notices were left out since the last one of the same stage, where it is time (`all`: everywhere). A
+// quarantined sample stands in the source's log, whichever stage found it.
+static void supervisor_sum_up(struct supervisor *supervisor, bool all) {
+    const struct notice_sender *sender;
+    while ((sender = notice_limit_due(&supervisor->notices, clock_monotonic(), all))) {
+        char number[24] = "";
+        if (sender->replica > 1) snprintf(number, sizeof number, "-%lld", (long long)sender->replica);
+        supervisor_log(supervisor, "%s: and %lld more: see %s/logs/%s%s.log", sender->name,
+                       (long long)sender->left_out, supervisor->deployment->pipeline->run,
+                       sender->replica ? sender->name : "source", number);
+    }
 }
 
 // ---- stopping ----
@@ -118,6 +133,7 @@ static void supervisor_stop(struct supervisor *supervisor, status result, bool e
     supervisor->stop_time = clock_monotonic();
     supervisor->result = result;
     snprintf(supervisor->reason, sizeof supervisor->reason, "%s", reason);
+    supervisor_sum_up(supervisor, true);
     if (result != OK && result != END) supervisor_log(supervisor, "%s", supervisor->reason);
     service_notify(&supervisor->service, "STOPPING=1");
     const char *here = deployment_machine(supervisor->deployment, supervisor->deployment->here);
@@ -279,7 +295,8 @@ static status supervisor_on_event(struct supervisor *supervisor, const struct wi
         return supervisor_on_status(supervisor, event->peer, message, from_here);
     case MESSAGE_NOTICE:
         supervisor_publish(supervisor, message, from_here);
-        supervisor_log(supervisor, "%s: %s", message->name, message->reason);
+        if (notice_limit_pass(&supervisor->notices, message->name, message->replica, clock_monotonic()))
+            supervisor_log(supervisor, "%s: %s", message->name, message->reason);
         return OK;
     case MESSAGE_END:
         return supervisor_on_end(supervisor, event->peer, message);
@@ -338,6 +355,7 @@ static status supervisor_on_tick(struct supervisor *supervisor) {
     struct replica_status slow;
     struct buf *line = &supervisor->line;
     machines_update(&supervisor->machines, now);
+    supervisor_sum_up(supervisor, false);
     if (supervisor->stopping) {
         supervisor_kill_late(supervisor);
         if (supervisor->everywhere && now - supervisor->announce_time > END_SECONDS) supervisor_announce(supervisor);
@@ -391,6 +409,7 @@ static void supervisor_finish(struct supervisor *supervisor) {
     }
     for (size_t i = 0; i < supervisor->processes.count; i++)
         run_status_forget(supervisor->run_status, supervisor->processes.list[i].replica);
+    supervisor_sum_up(supervisor, true);
     supervisor_write_metrics(supervisor, clock_monotonic());
 }
 
