@@ -18,8 +18,8 @@ struct notice_limit {
     } senders[NOTICE_SENDERS];
 };
 
-// Whether a line about this replica (0: about the whole stage) may be written at `now`, in seconds; otherwise counts it.
-// More senders than there is room for are not limited.
+// Whether a line about this replica (0: about the whole stage) may be written at `now`, in seconds; otherwise counts
+// it. More senders than there is room for are not limited.
 bool notice_limit_pass(struct notice_limit *limit, const char *name, int64_t replica, double now);
 
 // Finds a sender whose lines were left out and which may write one again (`all`: any), and forgets them. The result is

@@ -45,7 +45,7 @@ struct supervisor {
     struct processes processes;
     struct run_status *run_status;
     struct wire *wire;
-    struct machines machines;  // the other ones
+    struct machines machines; // the other ones
     struct notice_limit notices;
     struct node_config config; // our own
     int signal_fd;
@@ -86,9 +86,8 @@ static void supervisor_sum_up(struct supervisor *supervisor, bool all) {
     while ((sender = notice_limit_due(&supervisor->notices, clock_monotonic(), all))) {
         char number[24] = "";
         if (sender->replica > 1) snprintf(number, sizeof number, "-%lld", (long long)sender->replica);
-        supervisor_log(supervisor, "%s: and %lld more: see %s/logs/%s%s.log", sender->name,
-                       (long long)sender->left_out, supervisor->deployment->pipeline->run,
-                       sender->replica ? sender->name : "source", number);
+        supervisor_log(supervisor, "%s: and %lld more: see %s/logs/%s%s.log", sender->name, (long long)sender->left_out,
+                       supervisor->deployment->pipeline->run, sender->replica ? sender->name : "source", number);
     }
 }
 

@@ -172,10 +172,13 @@ status issuer_tick(struct issuer *issuer, struct io_thread *io) {
         size += snprintf(summary + size, sizeof summary - (size_t)size,
                          ", %lld left over: they did not fill a step of %lld", (long long)unused,
                          (long long)issuer->per_step);
+    // A training tries again what it was given after its last step; an evaluation, what its ledger does not have.
+    const char *again = !issuer->trains ? "without its ledger.lmdb the same command tries them again; "
+                        : done          ? ""
+                                        : "the same command tries them again; ";
     if (quarantined > done)
         snprintf(summary + size, sizeof summary - (size_t)size,
-                 ": more than half of the samples failed; the same command tries them again (see %s/logs/source.log)",
-                 issuer->run_dir);
+                 ": more than half of the samples failed (%ssee %s/logs/source.log)", again, issuer->run_dir);
     const struct wire_message end = {.kind = MESSAGE_END, .code = failed ? DATAERR : OK, .reason = summary};
     return io_thread_broadcast(io, "report", &end);
 }

@@ -61,6 +61,13 @@ head -1 "$work/data.jsonl" >"$work/one.jsonl"
 expect 65 "^caravan: 0 groups done, 1 quarantined: more than half of the samples failed" \
     timeout -k 10 60 "$bin/caravan" run "$work/p.yaml" --set run="$work/all" --set source.data="$work/one.jsonl"
 
+program ""
+expect 65 "(without its ledger.lmdb the same command tries them again; see $work/all/logs/source.log)" \
+    timeout -k 10 60 "$bin/caravan" run "$work/p.yaml" --set run="$work/all" --set source.data="$work/one.jsonl"
+rm "$work/all/ledger.lmdb"
+run all --set source.data="$work/one.jsonl" || fail "all: $(cat "$work/all.err")"
+grep -q "done: 1 groups done, 0 quarantined" "$work/all.err" || fail "all: $(cat "$work/all.err")"
+
 # Where the address space is limited, the limit is named.
 if ! grep -q '__[at]san_init' "$bin/caravan"; then # a sanitizer maps more itself
     (

@@ -359,7 +359,8 @@ static void a_training_ends_when_many_samples_fail_in_a_row(void **state) {
     quarantine(&fixture, 39);
     assert_int_equal(fixture.io.last.kind, MESSAGE_END);
     assert_int_equal(fixture.io.last.code, DATAERR);
-    assert_non_null(strstr(fixture.io.reason, "32 samples in a row failed, the last one: group e0-000039: no such clip"));
+    assert_non_null(
+        strstr(fixture.io.reason, "32 samples in a row failed, the last one: group e0-000039: no such clip"));
     close_issuer(&fixture);
     // An evaluation goes on.
     open_issuer_of(&fixture, false, 0, 0);
