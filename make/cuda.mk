@@ -18,6 +18,13 @@ PLUGIN_IMPORTS := fail fail_prefix fail_oom fail_trace log_debug log_info mem_ne
 LDFLAGS        += $(PLUGIN_IMPORTS:%=-Wl,--export-dynamic-symbol=%)
 CPPFLAGS       += -DCARAVAN_LIBDIR='"$(LIBDIR)"'
 
+# Another LIBDIR compiles the file that has it again.
+$(BUILD)/libdir: ALWAYS
+	@mkdir -p $(@D)
+	@[ "$$(cat $@ 2>/dev/null)" = "$(LIBDIR)" ] || echo "$(LIBDIR)" > $@
+
+$(BUILD)/kernels/open.o: $(BUILD)/libdir
+
 CUDA_HOST    := $(wildcard kernels/cuda/*.c)
 CUDA_DEVICE  := $(wildcard kernels/cuda/*.cu)
 CXX_WARNINGS := -Wall -Wextra -Wredundant-decls -Wpointer-arith -Wvla -Wshadow -Wconversion -Wsign-conversion -Wundef \

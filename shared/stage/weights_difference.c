@@ -28,6 +28,7 @@ struct difference_buffers {
 
 static status weights_difference_size(int fd, int64_t *size) {
     struct stat info;
+    *size = -1;
     if (fstat(fd, &info)) return fail(UNAVAILABLE, "a file of weights: %s", strerror(errno));
     *size = info.st_size;
     return OK;

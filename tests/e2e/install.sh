@@ -4,7 +4,7 @@
 . tests/e2e/common.sh
 build=${BUILD:-build}
 make() { env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL -u BUILD make --no-print-directory "$@"; }
-install="BUILD=$build CUDA=0 DESTDIR=$work/root PREFIX=/usr"
+install="BUILD=$build CUDA=0 DESTDIR=$work/root PREFIX=/usr LIBDIR=/usr/local/lib" # LIBDIR as compiled: other scripts run these programs
 root=$work/root/usr
 
 make $install install >"$work/log" 2>&1 || fail "make install: $(cat "$work/log")"
@@ -81,3 +81,14 @@ object=shared/base/clock.o
 short=$(make -B BUILD="$work/build" "$work/build/$object" | tail -1)
 [ "$short" = "CC   $object" ] || fail "make printed '$short'"
 make -B V=1 BUILD="$work/build" "$work/build/$object" | grep -q -- '-std=c17' || fail "V=1 does not print the command"
+
+# ---- another LIBDIR ----
+
+# compile LIBDIR: prints what make prints, and fails unless the object file has the directory.
+compile() {
+    make BUILD="$work/build" LIBDIR="$1" "$work/build/kernels/open.o"
+    grep -qF "$1" "$work/build/kernels/open.o" || fail "LIBDIR=$1 is not compiled in"
+}
+compile /opt/first >/dev/null
+compile /opt/first | grep -q '^CC' && fail "the same LIBDIR compiles again"
+compile /opt/second >/dev/null
