@@ -92,13 +92,15 @@ static void *pool_worker_main(void *argument) {
     return NULL;
 }
 
+int pool_processors(void) {
+    cpu_set_t set;
+    const int count = sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
+    return count > 0 ? count : 1;
+}
+
 status pool_new(struct pool **out, int threads) {
     *out = NULL;
-    if (threads <= 0) {
-        cpu_set_t set;
-        threads = sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
-        if (threads <= 0) threads = 1;
-    }
+    if (threads <= 0) threads = pool_processors();
     struct pool *pool;
     TRY(NEW(&pool, 1));
     pool->threads = threads;

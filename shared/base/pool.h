@@ -6,6 +6,9 @@
 
 struct pool;
 
+// Returns how many processors this process may use, 1 or more.
+int pool_processors(void);
+
 // Makes a pool of `threads` threads, the caller's own included; 0 means one for each processor that this process may
 // use. Free it with pool_free. UNAVAILABLE.
 status pool_new(struct pool **out, int threads);

@@ -33,20 +33,33 @@ struct model_options {
     bool guarded; // tests: buffers are unreadable outside operations
 };
 
-// What a model needs of a GPU's memory, by item. `training`, `train_vision`, `ema` and the precisions are as in
-// model_options; without training, the model scores, or generates.
+// What a model needs of the memory of its device, by item. `training`, `train_vision`, `ema` and the precisions are as
+// in model_options; without training, the model scores, or generates.
 struct memory_request {
     const char *precision, *gradient_precision, *moment_precision; // NULL: bfloat16
     bool training, train_vision, ema, generates;
+    bool on_cpu;            // the device is the CPU, not a GPU
+    int threads;            // on the CPU: 1 or more
+    int64_t medium_patches; // on the CPU: of the largest image or pair of frames
     bool borrows;                                  // its weights are in the memory of the process that trains
     int64_t prompt_tokens, group_size, new_tokens; // of the largest group
     int64_t continued_tokens; // scoring: what generator_continue writes behind a completion at most
 };
 
 // Computes the items from the configuration in `dir` alone: out[0..*count), at most MEMORY_ITEMS. The memory that the
-// driver and the operations themselves take is not included. DATAERR as in model_open.
+// driver, or on the CPU the program itself, takes is not included. DATAERR as in model_open.
 status model_memory_needs(const char *dir, const struct memory_request *request, struct memory_item *out,
                           size_t *count);
+
+// The sizes of files that a model in training writes.
+struct model_file_bytes {
+    uint64_t model, state; // of a checkpoint: the model directory's weights, and the training state
+    uint64_t published;    // the weights that other stages read
+};
+
+// Computes the sizes from the configuration in `dir` alone; the headers of the files are not included. The directory's
+// weights count with the type that the configuration names, else with that of the products. DATAERR as in model_open.
+status model_disk_needs(const char *dir, const struct memory_request *request, struct model_file_bytes *out);
 
 // The values of the configuration that callers need.
 struct model_info {

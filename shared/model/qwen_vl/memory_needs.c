@@ -1,31 +1,10 @@
-// What a model needs of a GPU's memory. The sizes come from the functions that stand beside what allocates them.
+// What a model needs of the memory of its device, a GPU or the CPU, and of the disk. The sizes come from the functions
+// that stand beside what allocates them.
 #include <assert.h>
 
 #include "shared/model/memory_list.h"
 #include "shared/model/qwen_vl/generator.h"
 #include "shared/model/qwen_vl/text_model.h"
-
-static void memory_add_weights(struct memory_list *list, const struct parameter_table *table,
-                               const struct memory_request *request) {
-    enum element type = memory_list_type(request->precision);
-    enum element grads = memory_list_type(request->gradient_precision),
-                 moments = memory_list_type(request->moment_precision);
-    int trained = request->train_vision ? table->range_count : TEXT_RANGES;
-    size_t weights = param_array_bytes(table, table->range_count, type, type);
-    size_t remainders =
-        type == ELEMENT_BF16 ? param_array_bytes(table, table->range_count, ELEMENT_U16, ELEMENT_U16) : 0;
-    memory_list_add(list, "weights", request->borrows ? 0 : weights);
-    if (!request->training) return;
-    memory_list_add(list, "remainders of the weights", remainders);
-    memory_list_add(list, "gradients", param_array_bytes(table, trained, grads, ELEMENT_F32));
-    memory_list_add(list, "moments", 2 * param_array_bytes(table, trained, moments, ELEMENT_F32));
-    memory_list_add(list, "reference", request->ema ? weights + remainders : 0);
-}
-
-// What the operations of kernels/cuda allocate for themselves: logits of a block of rows, in training of a part of the
-// vocabulary with their gradients and the head's input's; and in parts, one for each block of keys and each tile_parts
-// tiles of queries that see it, the gradients of keys and values.
-enum { block_logits = 1 << 27, block_rows_least = 128, part_vocabulary = 8192, block_keys = 64, tile_parts = 64 };
 
 static int64_t memory_least(int64_t a, int64_t b) {
     return a < b ? a : b;
@@ -38,6 +17,55 @@ static int64_t memory_most(int64_t a, int64_t b) {
 static int64_t memory_divide_up(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
+
+// The elements of a packed matrix on the CPU.
+static size_t memory_packed_elements(const struct fused_param *param) {
+    enum { packed_rows = 64 };
+    return (size_t)(memory_divide_up(param->rows, packed_rows) * packed_rows * param->columns);
+}
+
+// The CPU packs matrices, a tied embedding once more for the head, and holds one of them unpacked while it loads them.
+static void memory_add_packed(struct memory_list *list, const struct qwen_parameters *params, enum element type) {
+    const struct parameter_table *table = &params->table;
+    size_t elements = 0, largest = 0;
+    for (size_t i = 0; i < table->fused_count; i++) {
+        const struct fused_param *param = table->fused[i];
+        const size_t packed = memory_packed_elements(param);
+        const bool embedding = param == &params->embedding, matrix = param->rows > 1 && !embedding;
+        elements += matrix ? packed : (size_t)(param->rows * param->columns);
+        if (embedding && !params->lm_head.count) elements += packed;
+        if (matrix && packed > largest) largest = packed;
+    }
+    memory_list_add(list, "weights", elements * element_size(type));
+    memory_list_add(list, "a matrix while it is loaded", largest * element_size(type));
+}
+
+static void memory_add_weights(struct memory_list *list, const struct qwen_parameters *params,
+                               const struct memory_request *request) {
+    const struct parameter_table *table = &params->table;
+    enum element type = memory_list_type(request->precision);
+    enum element grads = memory_list_type(request->gradient_precision),
+                 moments = memory_list_type(request->moment_precision);
+    int trained = request->train_vision ? table->range_count : TEXT_RANGES;
+    size_t weights = param_array_bytes(table, table->range_count, type, type);
+    size_t remainders =
+        type == ELEMENT_BF16 ? param_array_bytes(table, table->range_count, ELEMENT_U16, ELEMENT_U16) : 0;
+    if (request->on_cpu && !request->training) {
+        memory_add_packed(list, params, type);
+        return;
+    }
+    memory_list_add(list, "weights", request->borrows ? 0 : weights);
+    if (!request->training) return;
+    memory_list_add(list, "remainders of the weights", remainders);
+    memory_list_add(list, "gradients", param_array_bytes(table, trained, grads, ELEMENT_F32));
+    memory_list_add(list, "moments", 2 * param_array_bytes(table, trained, moments, ELEMENT_F32));
+    memory_list_add(list, "reference", request->ema ? weights + remainders : 0);
+}
+
+// What the operations of kernels/cuda allocate for themselves: logits of a block of rows, in training of a part of the
+// vocabulary with their gradients and the head's input's; and in parts, one for each block of keys and each tile_parts
+// tiles of queries that see it, the gradients of keys and values.
+enum { block_logits = 1 << 27, block_rows_least = 128, part_vocabulary = 8192, block_keys = 64, tile_parts = 64 };
 
 static size_t memory_logits(const struct text_config *text, enum element type, int64_t rows, bool training) {
     int64_t block = memory_least(rows, memory_most(block_logits / text->vocab_size, block_rows_least));
@@ -53,8 +81,47 @@ static size_t memory_grad_parts(struct heads heads, int64_t keys, int64_t querie
     return (size_t)(parts * 2 * block_keys * heads.size * heads.key) * sizeof(float);
 }
 
-static size_t memory_operations(const struct model_config *config, const struct memory_request *request,
-                                int64_t patches) {
+// The same of kernels/cpu: logits of a block of rows; what each thread has of a product; and in training the largest
+// matrix packed in two ways, rows packed for the gradient of a weight, a part of the head, and of attention the keys,
+// the values and their gradients. Of packed rows there are as many as there are, in bfloat16.
+enum {
+    cpu_block_logits = 1 << 22,
+    cpu_part_vocabulary = 4096,
+    cpu_grad_rows = 1024,
+    cpu_operand_rows = 2048,
+    cpu_product_rows = 128
+};
+
+static size_t memory_cpu_operations(const struct model_config *config, const struct qwen_parameters *params,
+                                    const struct memory_request *request) {
+    const struct parameter_table *table = &params->table;
+    const int64_t size = (int64_t)element_size(memory_list_type(request->precision));
+    const int64_t rows = request->prompt_tokens + request->group_size * request->new_tokens;
+    const int64_t targets = memory_most(request->group_size * request->new_tokens, GENERATOR_ROWS);
+    const int64_t vocabulary = config->text.vocab_size;
+    int64_t largest = 0, widest = 0;
+    for (size_t i = 0; i < table->fused_count; i++) {
+        const struct fused_param *param = table->fused[i];
+        if (param->rows == 1 || param == &params->embedding || param == &params->lm_head) continue;
+        largest = memory_most(largest, (int64_t)memory_packed_elements(param));
+        widest = memory_most(widest, param->columns);
+    }
+    const int64_t block = memory_least(targets, memory_most(cpu_block_logits / vocabulary, block_rows_least));
+    const int64_t threads = request->threads;
+    int64_t bytes = block * vocabulary * (int64_t)sizeof(float) + threads * cpu_product_rows * widest * size;
+    if (!request->training) return (size_t)bytes;
+    const bool wide = memory_list_type(request->gradient_precision) == ELEMENT_F32;
+    const int64_t operand = wide ? memory_least(rows, cpu_operand_rows) : rows;
+    const int64_t part = memory_least(cpu_part_vocabulary, vocabulary);
+    const struct heads heads = text_transformer(&config->text).heads;
+    bytes += 2 * memory_most(largest, part * config->text.hidden_size) * size + operand * widest * size;
+    bytes += memory_least(targets, cpu_grad_rows) * part * size;
+    return (size_t)bytes + 2 * memory_list_cache_bytes(heads, ELEMENT_F32, cache_round_up(rows));
+}
+
+static size_t memory_operations(const struct model_config *config, const struct qwen_parameters *params,
+                                const struct memory_request *request, int64_t patches) {
+    if (request->on_cpu) return memory_cpu_operations(config, params, request);
     int64_t targets = request->generates ? 0 : request->group_size * request->new_tokens;
     if (request->generates || request->continued_tokens) targets = memory_most(targets, GENERATOR_ROWS);
     size_t logits = memory_logits(&config->text, memory_list_type(request->precision), targets, request->training);
@@ -67,26 +134,33 @@ static size_t memory_operations(const struct model_config *config, const struct 
     return logits + (parts > tower ? parts : tower);
 }
 
-// The longest group: every completion has all its tokens, and all of the prompt may be media.
+// The longest group: every completion has all its tokens, and all of the prompt may be media. The CPU computes the MLP
+// and the tower in parts, does not keep the tower's inputs, and has float32 in its caches.
 static void memory_add_passes(struct memory_list *list, const struct model_config *config,
-                              const struct memory_request *request) {
+                              const struct qwen_parameters *params, const struct memory_request *request) {
+    enum { cpu_rows_f32 = 1152, cpu_rows_bf16 = 4096, cpu_patches = 2048 };
     enum element type = memory_list_type(request->precision);
     struct transformer text = text_transformer(&config->text), vision = vision_transformer(&config->vision);
     int64_t merge = config->vision.spatial_merge_size, patches = request->prompt_tokens * merge * merge;
     int64_t slot_rows = cache_round_up(request->new_tokens), prompt_rows = cache_round_up(request->prompt_tokens);
     int64_t rows = request->prompt_tokens, area;
     if (!request->generates) rows += request->group_size * request->new_tokens;
-    bool train_vision = request->training && request->train_vision;
-    size_t kept = vision_kept_bytes(&config->vision, &vision, type, patches, train_vision);
-    size_t tower = vision_pass_bytes(&config->vision, &vision, type, patches, train_vision) +
-                   (train_vision ? 0 : kept) + (size_t)(rows * text.hidden_size) * element_size(type);
-    size_t pass = text_pass_bytes(&text, type, rows, rows, request->training);
-    memory_list_add(list, "the tower's inputs", train_vision ? kept : 0);
+    const bool train_vision = request->training && request->train_vision, on_cpu = request->on_cpu;
+    const int64_t part = on_cpu ? memory_least(patches, memory_most(cpu_patches, request->medium_patches)) : patches;
+    const int64_t chunk = !on_cpu ? rows : type == ELEMENT_F32 ? cpu_rows_f32 : cpu_rows_bf16;
+    const bool keeps = train_vision && !on_cpu;
+    size_t kept = vision_kept_bytes(&config->vision, &vision, type, part, train_vision);
+    size_t embeds = (size_t)((train_vision && on_cpu ? rows + request->prompt_tokens : rows) * text.hidden_size);
+    size_t tower = vision_pass_bytes(&config->vision, &vision, type, part, train_vision) + (keeps ? 0 : kept) +
+                   embeds * element_size(type);
+    size_t pass = text_pass_bytes(&text, type, rows, chunk, request->training);
+    memory_list_add(list, "the tower's inputs", keeps ? kept : 0);
     memory_list_add(list, "working memory", pass > tower ? pass : tower);
     pass = text_pass_bytes(&text, type, GENERATOR_ROWS, GENERATOR_ROWS, false);
     bool decodes = request->generates || request->continued_tokens;
-    memory_list_add(list, "working memory of a step", decodes ? workspace_chunk_size(pass) : 0);
-    memory_list_add(list, "working memory of the operations", memory_operations(config, request, patches));
+    memory_list_add(list, "working memory of a step", !decodes ? 0 : on_cpu ? pass : workspace_chunk_size(pass));
+    memory_list_add(list, "working memory of the operations", memory_operations(config, params, request, patches));
+    const enum element cached = on_cpu ? ELEMENT_F32 : type;
     int64_t cache_rows = request->generates
                              ? text.block_count * generator_cache_rows(GENERATOR_ROWS, slot_rows, request->group_size,
                                                                        prompt_rows, &area)
@@ -96,8 +170,8 @@ static void memory_add_passes(struct memory_list *list, const struct model_confi
             text.block_count *
             (prompt_rows + request->group_size * cache_round_up(request->new_tokens + request->continued_tokens));
     memory_list_add(list, "cache of keys and values",
-                    memory_list_cache_bytes(text.heads, type, cache_rows) +
-                        memory_list_cache_bytes(vision.heads, type, patches));
+                    memory_list_cache_bytes(text.heads, cached, cache_rows) +
+                        memory_list_cache_bytes(vision.heads, cached, part));
 }
 
 status model_memory_needs(const char *dir, const struct memory_request *request, struct memory_item *out,
@@ -106,11 +180,43 @@ status model_memory_needs(const char *dir, const struct memory_request *request,
     struct qwen_parameters *params;
     *count = 0;
     assert(request->prompt_tokens > 0 && request->group_size > 0 && request->new_tokens > 0);
+    assert(!request->on_cpu || (request->threads > 0 && !request->borrows));
     TRY(model_config_read(&config, dir));
     TRY(qwen_parameters_new(&params, &config));
     struct memory_list list = {out, count};
-    memory_add_weights(&list, &params->table, request);
-    memory_add_passes(&list, &config, request);
+    memory_add_weights(&list, params, request);
+    memory_add_passes(&list, &config, params, request);
+    qwen_parameters_free(&params);
+    return OK;
+}
+
+static uint64_t memory_tensor_bytes(const struct parameter_table *table, int ranges, enum element matrices,
+                                    enum element vectors) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < table->count; i++) {
+        const struct parameter *parameter = &table->list[i];
+        const struct parameter_range *last = &table->ranges[ranges - 1];
+        if (parameter->offset >= last->offset + last->count) continue;
+        bytes += (uint64_t)parameter->count * element_size(parameter->kind == PARAMETER_MATRIX ? matrices : vectors);
+    }
+    return bytes;
+}
+
+status model_disk_needs(const char *dir, const struct memory_request *request, struct model_file_bytes *out) {
+    struct model_config config;
+    struct qwen_parameters *params;
+    TRY(model_config_read(&config, dir));
+    TRY(qwen_parameters_new(&params, &config));
+    const struct parameter_table *table = &params->table;
+    const enum element type = memory_list_type(request->precision), stored = config.has_dtype ? config.dtype : type;
+    const enum element moments = memory_list_type(request->moment_precision);
+    const int all = table->range_count, trained = request->train_vision ? all : TEXT_RANGES;
+    const uint64_t master = memory_tensor_bytes(table, all, ELEMENT_F32, ELEMENT_F32);
+    *out = (struct model_file_bytes){
+        .model = memory_tensor_bytes(table, all, stored, stored),
+        .state = (request->ema ? 2 : 1) * master + 2 * memory_tensor_bytes(table, trained, moments, ELEMENT_F32),
+        .published = memory_tensor_bytes(table, all, type, type),
+    };
     qwen_parameters_free(&params);
     return OK;
 }
