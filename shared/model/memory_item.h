@@ -1,4 +1,4 @@
-// An item of what a model needs of a GPU's memory.
+// An item of what a model needs of its device's memory.
 #ifndef SHARED_MODEL_MEMORY_ITEM_H
 #define SHARED_MODEL_MEMORY_ITEM_H
 
@@ -9,6 +9,6 @@ struct memory_item {
     uint64_t bytes;
 };
 
-enum { MEMORY_ITEMS = 10 };
+enum { MEMORY_ITEMS = 12 };
 
 #endif

@@ -38,9 +38,9 @@ struct model_options {
 struct memory_request {
     const char *precision, *gradient_precision, *moment_precision; // NULL: bfloat16
     bool training, train_vision, ema, generates;
-    bool on_cpu;            // the device is the CPU, not a GPU
-    int threads;            // on the CPU: 1 or more
-    int64_t medium_patches; // on the CPU: of the largest image or pair of frames
+    bool on_cpu;                                   // the device is the CPU, not a GPU
+    int threads;                                   // on the CPU: 1 or more
+    int64_t medium_patches;                        // on the CPU: of the largest image or pair of frames
     bool borrows;                                  // its weights are in the memory of the process that trains
     int64_t prompt_tokens, group_size, new_tokens; // of the largest group
     int64_t continued_tokens; // scoring: what generator_continue writes behind a completion at most

@@ -1,69 +1,35 @@
 #include "shared/resources/resource_plan.h"
 
+#include <assert.h>
 #include <string.h>
 
+#include "shared/base/pool.h"
 #include "shared/config/device_list.h"
 #include "shared/config/stage_options.h"
 #include "shared/model/classifier.h"
 
-// The options of every stage that has a model, whatever its kind.
-union model_stage_options {
+// A token of a medium: so many pixels and frames, and patches of the tower in a pair of frames.
+enum { TOKEN_PIXELS = 28 * 28, TOKEN_FRAMES = 2, TOKEN_PATCHES = 4, PIXEL_BYTES = 3 };
+
+// The text of a prompt, and a completion, of groups that are given.
+enum { GIVEN_TEXT_TOKENS = 1024, GIVEN_COMPLETION_TOKENS = 1024 };
+
+enum { MEBIBYTE = 1 << 20 };
+
+// The options of every stage, whatever its kind.
+union planned_options {
+    struct common_options common;
     struct stage_model_options model;
+    struct source_options source;
+    struct frames_options frames;
     struct rollout_options rollout;
     struct refscore_options refscore;
     struct consistency_options consistency;
+    struct reward_options reward;
+    struct score_options score;
     struct judge_options judge;
     struct optim_options optim;
 };
-
-// Adds a stage unless it computes on the CPU. `group` has the sizes of the largest group.
-static status resource_add_stage(struct resource_plan *plan, const struct pipeline_stage *stage,
-                                 const struct memory_request *group) {
-    union model_stage_options values;
-    struct options options = {0};
-    status result = pipeline_options(stage, &options, &values);
-    const struct stage_model_options *model = &values.model;
-    if (result == OK && (!model->common.device || strcmp(model->common.device, "cpu") != 0)) {
-        if (plan->count == PLANNED_STAGES) TRY_TO(result, done, fail(DATAERR, "more than %d stages", PLANNED_STAGES));
-        struct planned_stage *planned = &plan->stages[plan->count++];
-        *planned =
-            (struct planned_stage){.stage = stage,
-                                   .dir = arena_strndup(&plan->arena, model->dir, strlen(model->dir)),
-                                   .devices = arena_alloc(&plan->arena, (size_t)stage->replicas * sizeof(char *)),
-                                   .request = *group};
-        if (!planned->dir || !planned->devices) TRY_TO(result, done, fail_oom());
-        for (int slot = 0; slot < stage->replicas; slot++) {
-            const char **device = &planned->devices[slot];
-            TRY_TO(result, done,
-                   device_of_slot(model->common.device ? model->common.device : "cuda", slot, &plan->arena, device));
-            if (!strcmp(*device, "cuda:0")) *device = "cuda";
-        }
-        struct memory_request *request = &planned->request;
-        // Copies of the names, which end with the options; bfloat16 is a GPU's default.
-        request->precision = model->common.precision && !strcmp(model->common.precision, "float32") ? "float32" : NULL;
-        request->generates = stage->kind == &stage_kinds[STAGE_ROLLOUT];
-        request->training = stage->kind == &stage_kinds[STAGE_OPTIM];
-        request->borrows = group->borrows && stage->kind->follows_weights;
-        if (stage->kind == &stage_kinds[STAGE_REFSCORE] && values.refscore.generate == REFSCORE_GENERATE_ANSWER)
-            request->continued_tokens = values.refscore.generate_tokens;
-        if (stage->kind == &stage_kinds[STAGE_CONSISTENCY]) {
-            planned->text_tokens = values.consistency.max_tokens;
-            planned->batch_tokens = values.consistency.batch_tokens;
-        }
-        if (request->training) {
-            const struct optim_options *optim = &values.optim;
-            request->train_vision = optim->train_vision;
-            request->ema = optim->ema_every > 0;
-            bool wide = optim->gradient_precision && !strcmp(optim->gradient_precision, "float32");
-            request->gradient_precision = wide ? "float32" : NULL;
-            wide = optim->moment_precision && !strcmp(optim->moment_precision, "float32");
-            request->moment_precision = wide ? "float32" : NULL;
-        }
-    }
-done:
-    options_release(&options);
-    return result;
-}
 
 // Whether the stage has a model. The judge's question has no media and its answers are letters: a group of rollout's
 // has room for both.
@@ -73,31 +39,163 @@ static bool resource_has_model(const struct pipeline_stage *stage) {
            (stage->kind && stage->kind->follows_weights) || (judge && !strcmp(judge, "likelihood"));
 }
 
-status resource_plan_make(struct resource_plan *plan, const struct pipeline *pipeline) {
-    const struct pipeline_stage *rollout = pipeline_find_stage(pipeline, "rollout");
-    if (!rollout || rollout->kind != &stage_kinds[STAGE_ROLLOUT])
-        return fail(DATAERR, "there is no rollout, whose options say how long a group may be");
+// "float32", or NULL for bfloat16: names that outlive the options.
+static const char *resource_precision(const char *given, bool on_cpu) {
+    const bool wide = given ? !strcmp(given, "float32") : on_cpu;
+    return wide ? "float32" : NULL;
+}
+
+// ---- what a process takes beside its model ----
+
+// The measured size of a process on the CPU, with its libraries. A stage with a model also has the tokenizer, the store
+// and the threads. Of a decoder's worker, the clip and its frames before they were resized, of 1920 x 1080 pixels; of
+// the source, its data. A user's program is not known.
+static uint64_t resource_process_bytes(const struct pipeline_stage *stage, const union planned_options *values,
+                                       uint64_t medium) {
+    static const uint64_t plain = 10 * (uint64_t)MEBIBYTE, decoder = 32 * (uint64_t)MEBIBYTE,
+                          worker = 64 * (uint64_t)MEBIBYTE, model = 48 * (uint64_t)MEBIBYTE;
+    if (!stage->kind) return 0;
+    if (stage->kind == &stage_kinds[STAGE_FRAMES]) {
+        const struct frames_options *frames = &values->frames;
+        const int64_t threads = frames->common.threads ? frames->common.threads : pool_processors();
+        return decoder + (uint64_t)(frames->workers ? frames->workers : threads) * (worker + 2 * medium);
+    }
+    return resource_has_model(stage) ? model : plain;
+}
+
+// The allowance for the driver's context of one process, for copies and for small buffers.
+static const uint64_t resource_driver_bytes = 640 * (uint64_t)MEBIBYTE;
+
+// ---- the stages ----
+
+static void resource_set_request(struct planned_stage *planned, const union planned_options *values, bool borrows) {
+    const struct pipeline_stage *stage = planned->stage;
+    const struct common_options *common = &values->common;
+    struct memory_request *request = &planned->request;
+    request->on_cpu = planned->on_cpu;
+    request->threads = common->threads ? (int)common->threads : pool_processors();
+    request->precision = resource_precision(common->precision, planned->on_cpu);
+    request->generates = stage->kind == &stage_kinds[STAGE_ROLLOUT];
+    request->training = stage->kind == &stage_kinds[STAGE_OPTIM];
+    request->borrows = borrows && !planned->on_cpu && stage->kind->follows_weights;
+    if (stage->kind == &stage_kinds[STAGE_REFSCORE] && values->refscore.generate == REFSCORE_GENERATE_ANSWER)
+        request->continued_tokens = values->refscore.generate_tokens;
+    if (stage->kind == &stage_kinds[STAGE_CONSISTENCY]) {
+        planned->text_tokens = values->consistency.max_tokens;
+        planned->batch_tokens = values->consistency.batch_tokens;
+    }
+    if (!request->training) return;
+    request->train_vision = values->optim.train_vision;
+    request->ema = values->optim.ema_every > 0;
+    request->gradient_precision = resource_precision(values->optim.gradient_precision, planned->on_cpu);
+    request->moment_precision = resource_precision(values->optim.moment_precision, planned->on_cpu);
+}
+
+// Adds a stage. `group` has the sizes of the largest group.
+static status resource_add_stage(struct resource_plan *plan, const struct pipeline_stage *stage,
+                                 const struct memory_request *group) {
+    struct planned_stage *planned = &plan->stages[plan->count++];
+    union planned_options values = {0};
+    struct options options = {0};
+    status result = OK;
+    *planned = (struct planned_stage){.stage = stage, .on_cpu = true, .request = *group};
+    planned->devices = arena_alloc(&plan->arena, (size_t)stage->replicas * sizeof(char *));
+    if (!planned->devices) return fail_oom();
+    for (int slot = 0; slot < stage->replicas; slot++) planned->devices[slot] = "cpu";
+    if (stage->kind) result = pipeline_options(stage, &options, &values);
+    const char *device = plan->options.gpu ? "cuda" : "cpu";
+    if (stage->kind && values.common.device) device = values.common.device;
+    if (result == OK && resource_has_model(stage)) {
+        planned->dir = arena_strndup(&plan->arena, values.model.dir, strlen(values.model.dir));
+        planned->on_cpu = !strcmp(device, "cpu");
+        for (int slot = 0; slot < stage->replicas; slot++) {
+            const char **own = &planned->devices[slot];
+            TRY_TO(result, done, device_of_slot(device, slot, &plan->arena, own));
+            if (!strcmp(*own, "cuda:0")) *own = "cuda";
+        }
+        if (!planned->dir) TRY_TO(result, done, fail_oom());
+        resource_set_request(planned, &values, group->borrows);
+    }
+    plan->on_gpu += !planned->on_cpu;
+    planned->program_bytes =
+        planned->on_cpu ? resource_process_bytes(stage, &values, plan->medium) : resource_driver_bytes;
+    if (stage->kind && values.common.store_keep.bytes > (int64_t)plan->groups)
+        plan->groups = (uint64_t)values.common.store_keep.bytes;
+done:
+    options_release(&options);
+    return result;
+}
+
+// ---- the largest group ----
+
+// Sets what a clip or an image takes: its tokens, the patches of its largest image or pair of frames, and its bytes.
+static status resource_find_media(struct resource_plan *plan, const struct pipeline_stage *stage, int64_t *tokens,
+                                  int64_t *patches) {
+    struct frames_options values;
+    struct options options = {0};
+    const status result = pipeline_options(stage, &options, &values);
+    options_release(&options); // the numbers stay
+    TRY(result);
+    int64_t clip = values.max_frames * values.max_pixels;
+    if (values.total_pixels && values.total_pixels < clip) clip = values.total_pixels;
+    const int64_t frame = values.max_pixels > values.image_max_pixels ? values.max_pixels : values.image_max_pixels;
+    const int64_t of_clip = clip / TOKEN_PIXELS / TOKEN_FRAMES, of_image = values.image_max_pixels / TOKEN_PIXELS;
+    *tokens = of_clip > of_image ? of_clip : of_image;
+    *patches = frame / TOKEN_PIXELS * TOKEN_PATCHES;
+    plan->medium = (uint64_t)(clip > values.image_max_pixels ? clip : values.image_max_pixels) * PIXEL_BYTES;
+    plan->frames = (uint64_t)values.store_limit;
+    return OK;
+}
+
+// Sets the sizes of the largest group. Without a rollout they are those of the options.
+static status resource_find_group(struct resource_plan *plan, struct memory_request *group) {
+    const struct pipeline_stage *rollout = pipeline_find_stage(plan->pipeline, "rollout"),
+                                *frames = pipeline_find_stage(plan->pipeline, "frames");
+    struct resource_options *given = &plan->options;
     struct rollout_options values;
     struct options options = {0};
-    struct memory_request group = {0};
-    status result = pipeline_options(rollout, &options, &values);
-    if (result == OK) {
-        group.prompt_tokens = values.max_prompt_tokens;
-        group.group_size = values.group_size;
-        group.new_tokens = values.max_new_tokens;
+    int64_t tokens = 0;
+    if (frames && frames->kind == &stage_kinds[STAGE_FRAMES])
+        TRY(resource_find_media(plan, frames, &tokens, &group->medium_patches));
+    if (rollout && rollout->kind == &stage_kinds[STAGE_ROLLOUT]) {
+        if (given->prompt_tokens || given->group_size || given->completion_tokens)
+            return fail(USAGE, "rollout says how long a group may be: max_prompt_tokens, group_size, max_new_tokens");
+        const status result = pipeline_options(rollout, &options, &values);
+        options_release(&options);
+        TRY(result);
+        given->prompt_tokens = values.max_prompt_tokens;
+        given->group_size = values.group_size;
+        given->completion_tokens = values.max_new_tokens;
     }
-    options_release(&options);
-    const char *publish = pipeline_value(&pipeline->stages[pipeline->stage_count - 1], "publish");
+    if (!given->prompt_tokens) given->prompt_tokens = tokens + GIVEN_TEXT_TOKENS;
+    if (!given->group_size) given->group_size = 1;
+    if (!given->completion_tokens) given->completion_tokens = GIVEN_COMPLETION_TOKENS;
+    group->prompt_tokens = given->prompt_tokens;
+    group->group_size = given->group_size;
+    group->new_tokens = given->completion_tokens;
+    return OK;
+}
+
+status resource_plan_make(struct resource_plan *plan, const struct pipeline *pipeline,
+                          const struct resource_options *options) {
+    struct memory_request group = {0};
+    *plan = (struct resource_plan){.pipeline = pipeline, .options = *options};
+    plan->stages = arena_alloc(&plan->arena, pipeline->stage_count * sizeof *plan->stages);
+    if (!plan->stages) return fail_oom();
+    TRY(resource_find_group(plan, &group));
+    const struct pipeline_stage *optim = pipeline_optim(pipeline);
+    const char *publish = optim ? pipeline_value(optim, "publish") : NULL;
     group.borrows = publish && strcmp(publish, "lend") == 0;
-    for (size_t i = 0; result == OK && i < pipeline->stage_count; i++)
-        if (resource_has_model(&pipeline->stages[i])) result = resource_add_stage(plan, &pipeline->stages[i], &group);
-    return result;
+    for (size_t i = 0; i < pipeline->stage_count; i++) TRY(resource_add_stage(plan, &pipeline->stages[i], &group));
+    return OK;
 }
 
 void resource_plan_release(struct resource_plan *plan) {
     arena_release(&plan->arena);
     *plan = (struct resource_plan){0};
 }
+
+// ---- sums ----
 
 int planned_stage_replicas_on(const struct planned_stage *stage, const char *device, int machine, int end) {
     int count = 0;
@@ -109,7 +207,98 @@ int planned_stage_replicas_on(const struct planned_stage *stage, const char *dev
 // A classifier's batch ends with the group that fills it.
 status planned_stage_needs(const struct planned_stage *stage, struct memory_item *items, size_t *count) {
     const struct memory_request *request = &stage->request;
-    if (!stage->text_tokens) return model_memory_needs(stage->dir, request, items, count);
-    int64_t tokens = stage->batch_tokens - 1 + request->group_size * stage->text_tokens;
-    return classifier_memory_needs(stage->dir, request->precision, stage->text_tokens, tokens, items, count);
+    *count = 0;
+    if (stage->text_tokens) {
+        const int64_t tokens = stage->batch_tokens - 1 + request->group_size * stage->text_tokens;
+        TRY(classifier_memory_needs(stage->dir, request->precision, stage->on_cpu, stage->text_tokens, tokens, items,
+                                    count));
+    } else if (stage->dir) {
+        TRY(model_memory_needs(stage->dir, request, items, count));
+    }
+    assert(*count < MEMORY_ITEMS);
+    if (stage->program_bytes)
+        items[(*count)++] = (struct memory_item){stage->on_cpu ? "the program" : "the driver", stage->program_bytes};
+    return OK;
+}
+
+status resource_plan_memory(const struct resource_plan *plan, const char *device, int machine, uint64_t *bytes) {
+    *bytes = 0;
+    for (size_t i = 0; i < plan->count; i++) {
+        const struct planned_stage *stage = &plan->stages[i];
+        const int replicas = planned_stage_replicas_on(stage, device, machine, stage->stage->replicas);
+        struct memory_item items[MEMORY_ITEMS];
+        size_t count;
+        if (!replicas) continue;
+        TRY(planned_stage_needs(stage, items, &count));
+        for (size_t k = 0; k < count; k++) *bytes += items[k].bytes * (uint64_t)replicas;
+    }
+    return OK;
+}
+
+// Returns how many steps the run has at most; 0: the pipeline does not say it.
+static int64_t resource_steps(const struct source_options *source) {
+    if (source->max_steps) return source->max_steps;
+    return source->limit * source->epochs / source->groups_per_step;
+}
+
+// Returns how many checkpoints there are at a time at most: the newest one is complete before an older one goes. 0: it
+// is not known.
+static int64_t resource_checkpoints(const struct optim_options *optim, int64_t steps) {
+    if (!optim->save_every) return 1;
+    const int64_t all = (steps + optim->save_every - 1) / optim->save_every;
+    if (!optim->keep) return all;
+    if (optim->keep_every && !steps) return 0;
+    const int64_t most = optim->keep + 1 + (optim->keep_every ? steps / optim->keep_every : 0);
+    return steps && all < most ? all : most;
+}
+
+// Sets what optim writes where it runs, and the copies of its weights where others read them.
+static status resource_find_files(const struct resource_plan *plan, const struct planned_stage *planned, int machine,
+                                  struct disk_needs *needs) {
+    enum { VERSIONS = 3 }; // of the policy, and of the reference
+    const struct pipeline_stage *first = plan->pipeline->stages;
+    struct source_options source = {.groups_per_step = 1};
+    struct optim_options optim;
+    struct options options = {0};
+    struct model_file_bytes files;
+    TRY(model_disk_needs(planned->dir, &planned->request, &files));
+    status result = pipeline_options(planned->stage, &options, &optim);
+    options_release(&options);
+    if (result == OK && first->kind == &stage_kinds[STAGE_SOURCE]) {
+        result = pipeline_options(first, &options, &source);
+        options_release(&options);
+    }
+    TRY(result);
+    const bool here = pipeline_stage_runs_on(planned->stage, machine);
+    bool read = here;
+    for (size_t i = 0; i < plan->count; i++) {
+        const struct pipeline_stage *stage = plan->stages[i].stage;
+        read |= stage->kind && stage->kind->follows_weights && pipeline_stage_runs_on(stage, machine);
+    }
+    const bool lent = optim.publish != OPTIM_PUBLISH_FILES && !planned->on_cpu;
+    needs->published = files.published;
+    needs->copies = lent || !read ? 0 : optim.ema_every ? 2 * VERSIONS : VERSIONS;
+    if (!here) return OK;
+    needs->checkpoint = files.model + files.state;
+    needs->state = files.state;
+    needs->checkpoints = resource_checkpoints(&optim, resource_steps(&source));
+    return OK;
+}
+
+status resource_plan_disk(const struct resource_plan *plan, int machine, struct disk_needs *needs) {
+    *needs = (struct disk_needs){.groups = plan->groups};
+    for (size_t i = 0; i < plan->count; i++) {
+        const struct planned_stage *planned = &plan->stages[i];
+        const struct stage_kind *kind = planned->stage->kind;
+        if (kind == &stage_kinds[STAGE_OPTIM]) TRY(resource_find_files(plan, planned, machine, needs));
+        if (kind == &stage_kinds[STAGE_FRAMES] && pipeline_stage_runs_on(planned->stage, machine))
+            needs->frames = plan->frames;
+    }
+    return OK;
+}
+
+uint64_t disk_needs_sum(const struct disk_needs *needs) {
+    const uint64_t checkpoints = (uint64_t)(needs->checkpoints ? needs->checkpoints : 1);
+    return checkpoints * needs->checkpoint + needs->state + (uint64_t)needs->copies * needs->published + needs->frames +
+           needs->groups;
 }

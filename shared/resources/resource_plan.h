@@ -2,8 +2,9 @@
 // configurations of its models alone, before anything runs.
 //
 // The largest group counts: a prompt of rollout's max_prompt_tokens, all of them media, and group_size completions of
-// max_new_tokens. Replicas on one machine with the same `device` share its GPU, and the weights where caravan run lets
-// rollout and refscore use those of optim.
+// max_new_tokens. Without a rollout the groups are given with their completions: a prompt then has the largest clip or
+// image of the frames stage and some text. Replicas on one machine with the same `device` share its GPU, and the
+// weights where caravan run lets rollout and refscore use those of optim.
 #ifndef SHARED_RESOURCES_RESOURCE_PLAN_H
 #define SHARED_RESOURCES_RESOURCE_PLAN_H
 
@@ -11,35 +12,66 @@
 #include "shared/config/pipeline.h"
 #include "shared/model/model.h"
 
-enum { PLANNED_STAGES = 64 };
+// What the pipeline does not say. 0 is the default.
+struct resource_options {
+    bool gpu;                                             // a stage without `device` computes on a GPU, not on the CPU
+    int64_t prompt_tokens, group_size, completion_tokens; // of the largest group, without a rollout
+};
 
-// A stage that computes on a GPU.
+// A stage, or a user's program.
 struct planned_stage {
     const struct pipeline_stage *stage;
-    const char *dir;
-    const char **devices; // of the replicas on a machine
+    const char *dir;      // of its model; NULL: it computes with none
+    const char **devices; // of the replicas on a machine; all "cpu", or each a GPU
+    bool on_cpu;
     struct memory_request request;
     int64_t text_tokens, batch_tokens; // a classifier's max_tokens and batch_tokens; otherwise 0
+    uint64_t program_bytes;            // of the process itself: on a GPU what its driver takes there
+};
+
+// What a run writes on a machine, in bytes.
+struct disk_needs {
+    uint64_t checkpoint, state; // one checkpoint, and one training state without the model directory
+    int64_t checkpoints;        // at a time at most; 0: all stay, and the pipeline does not say how many there will be
+    uint64_t published;         // one file of weights
+    int copies;                 // files of weights at a time at most; 0: none are read from files
+    uint64_t frames, groups;    // limits of the store; 0: it has none
 };
 
 struct resource_plan {
     struct arena arena;
-    struct planned_stage stages[PLANNED_STAGES];
+    const struct pipeline *pipeline;
+    struct resource_options options; // with what was computed for 0
+    struct planned_stage *stages;    // as those of the pipeline
     size_t count;
+    size_t on_gpu;           // stages
+    uint64_t frames, groups; // limits of the store in bytes; 0: it has none
+    uint64_t medium;         // bytes of the largest clip or image in the store; 0 without a frames stage
 };
 
-// Lists the stages with a model; the pipeline, whose optim has its `publish`, must outlive the plan. DATAERR when
-// nothing says how long a group may be. The caller calls resource_plan_release, also after a failure.
-status resource_plan_make(struct resource_plan *plan, const struct pipeline *pipeline);
+// Lists the stages; the pipeline, whose optim has its `publish`, must outlive the plan. USAGE when the options say how
+// long a group may be, and a rollout does, too. The caller calls resource_plan_release, also after a failure.
+status resource_plan_make(struct resource_plan *plan, const struct pipeline *pipeline,
+                          const struct resource_options *options);
 
 // Frees the plan's memory. A zeroed struct is fine.
 void resource_plan_release(struct resource_plan *plan);
 
-// Returns how many of the stage's replicas on a machine use a GPU, up to the one with the slot `end`.
+// Returns how many of the stage's replicas on a machine use a device, up to the one with the slot `end`.
 int planned_stage_replicas_on(const struct planned_stage *stage, const char *device, int machine, int end);
 
-// Computes what one replica of a stage needs of a GPU: items[0..*count), at most MEMORY_ITEMS. DATAERR as in
-// model_open, classifier_open.
+// Computes what one replica of a stage needs of its device's memory: items[0..*count), at most MEMORY_ITEMS. DATAERR as
+// in model_open, classifier_open.
 status planned_stage_needs(const struct planned_stage *stage, struct memory_item *items, size_t *count);
+
+// *bytes = what all stages on a device of a machine need of its memory; `device` "cpu" is the machine's own. Errors as
+// planned_stage_needs.
+status resource_plan_memory(const struct resource_plan *plan, const char *device, int machine, uint64_t *bytes);
+
+// Computes what the run writes on a machine. DATAERR as in model_open.
+status resource_plan_disk(const struct resource_plan *plan, int machine, struct disk_needs *needs);
+
+// Returns the sum of what is known of it: one checkpoint where nobody knows how many there will be.
+uint64_t disk_needs_sum(const struct disk_needs *needs);
 
 #endif

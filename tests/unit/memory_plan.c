@@ -447,7 +447,8 @@ static void expect_classifier(const char *precision, size_t count, size_t tokens
     for (size_t i = 0; i < count; i++) texts[i] = (struct classifier_text){words, tokens};
     score_texts(classifier, texts, 1);
     for (int i = 0; i < 2; i++) score_texts(classifier, texts, count);
-    MUST(classifier_memory_needs(it.dir, precision, (int64_t)tokens, (int64_t)(count * tokens), items, &item_count));
+    MUST(classifier_memory_needs(it.dir, precision, false, (int64_t)tokens, (int64_t)(count * tokens), items,
+                                 &item_count));
     expect_peak(items, item_count, what);
     classifier_free(&classifier);
     assert_int_equal(it.memory->used, 0);

@@ -1,15 +1,16 @@
-// What a classifier that scores needs of a GPU's memory. The sizes come from the functions that stand beside what
+// What a classifier that scores needs of its device's memory. The sizes come from the functions that stand beside what
 // allocates them.
 #include <assert.h>
 
 #include "shared/model/memory_list.h"
 #include "shared/model/modernbert/classifier_internal.h"
 
-status classifier_memory_needs(const char *dir, const char *precision, int64_t text_tokens, int64_t tokens,
+status classifier_memory_needs(const char *dir, const char *precision, bool on_cpu, int64_t text_tokens, int64_t tokens,
                                struct memory_item *out, size_t *count) {
     struct classifier_config config;
     struct classifier_parameters *params;
     struct memory_list list = {out, count};
+    enum { CPU_ROWS = 2048 }; // of an MLP that the CPU computes at a time
     const enum element type = memory_list_type(precision);
     *count = 0;
     assert(text_tokens > 0 && tokens >= text_tokens);
@@ -19,10 +20,12 @@ status classifier_memory_needs(const char *dir, const char *precision, int64_t t
     const struct transformer encoder = classifier_encoder(&config, params);
     int64_t rows = tokens < CLASSIFIER_PASS_ROWS ? tokens : CLASSIFIER_PASS_ROWS;
     if (rows < text_tokens) rows = text_tokens;
+    const int64_t chunk = !on_cpu || rows < CPU_ROWS ? rows : CPU_ROWS;
     const int64_t texts = (rows + text_tokens - 1) / text_tokens;
     memory_list_add(&list, "weights", param_array_bytes(&params->table, params->table.range_count, type, type));
-    memory_list_add(&list, "working memory", classifier_pass_bytes(&encoder, type, rows, texts, config.labels, rows));
-    memory_list_add(&list, "scratch for keys and values", memory_list_cache_bytes(encoder.heads, type, rows));
+    memory_list_add(&list, "working memory", classifier_pass_bytes(&encoder, type, rows, texts, config.labels, chunk));
+    memory_list_add(&list, "scratch for keys and values",
+                    memory_list_cache_bytes(encoder.heads, on_cpu ? ELEMENT_F32 : type, rows));
     memory_list_add(&list, "rotary angles", 2 * rope_angles_bytes(config.head_dim / 2, text_tokens));
     classifier_parameters_free(&params);
     return OK;
