@@ -251,6 +251,29 @@ static bool run_status_is_at_work(const struct replica_status *replica) {
     return replica->oldest_age >= 0 && strcmp(replica->report->state, "waits for groups") != 0;
 }
 
+// Sets the bottleneck and the stage next to it: while the others wait, the bottleneck is at work.
+static void run_status_find_bottleneck(const struct run_status *run_status, double now, struct run_summary *out) {
+    const double least = 0.02; // of the minute
+    out->bottleneck = out->next = NULL;
+    out->bottleneck_busy = out->next_busy = 0;
+    for (size_t i = 0, end; i < run_status->count; i = end) {
+        const struct pipeline_stage *stage = run_status->rows[i].replica->stage;
+        double busy = 0;
+        for (end = i; end < run_status->count && run_status->rows[end].replica->stage == stage; end++) {
+            struct replica_status replica;
+            run_status_replica(run_status, end, now, &replica);
+            busy += replica.busy;
+        }
+        busy /= (double)(end - i);
+        if (busy < least || busy <= out->next_busy) continue;
+        const bool most = busy > out->bottleneck_busy;
+        out->next = most ? out->bottleneck : stage->name;
+        out->next_busy = most ? out->bottleneck_busy : busy;
+        if (most) out->bottleneck = stage->name;
+        if (most) out->bottleneck_busy = busy;
+    }
+}
+
 void run_status_summary(const struct run_status *run_status, double now, struct run_summary *out) {
     const struct row *source = run_status_source(run_status), *optim = &run_status->rows[run_status->count - 1];
     *out = (struct run_summary){.name = run_status->deployment->pipeline->name,
@@ -264,6 +287,7 @@ void run_status_summary(const struct run_status *run_status, double now, struct 
         run_status_replica(run_status, i, now, &replica);
         if (run_status_is_at_work(&replica) && replica.oldest_age > out->oldest.oldest_age) out->oldest = replica;
     }
+    run_status_find_bottleneck(run_status, now, out);
     if (!source) return;
     out->source = &source->report;
     out->settled = run_status_settled(&source->report);

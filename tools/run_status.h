@@ -33,6 +33,8 @@ struct run_summary {
     double rate;                         // groups a second in the last minute, or in the last steps if they take longer
     double left;                         // seconds until the end; -1: unknown
     double reward, accuracy;             // of the last step, NaN: none
+    const char *bottleneck, *next;       // the stages that were at work for most of the last minute; NULL: none was
+    double bottleneck_busy, next_busy;   // shares of the last minute, means over the replicas
     struct replica_status oldest; // the replica that has been at work on a group for longest; oldest_age -1: none
 };
 

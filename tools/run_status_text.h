@@ -5,11 +5,13 @@
 #include "shared/base/memory.h"
 #include "tools/run_status.h"
 
-// Appends the progress as one line: step, groups, rate, time left, what each stage waits for. UNAVAILABLE.
+// Appends the progress as one line: step, rate, time left, reward, bottleneck, then groups and what each stage waits
+// for. UNAVAILABLE.
 status run_status_line(const struct run_status *run_status, double now, struct buf *out);
 
-// Appends the same as a table with a row for each replica. UNAVAILABLE.
-status run_status_table(const struct run_status *run_status, double now, struct buf *out);
+// Appends the same as a table. Its lines are not wider than `columns`, of which 50 are needed at least: what matters
+// less is left out. It has a row for each replica, or for each stage if those are more than so many rows. UNAVAILABLE.
+status run_status_table(const struct run_status *run_status, double now, int columns, int rows, struct buf *out);
 
 // Appends "rollout-2 has had group 17 for 10:02 (typical 0:40)" for a replica that run_status_find_slow has found.
 // UNAVAILABLE.

@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -19,6 +18,7 @@
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/base/service.h"
+#include "shared/base/terminal.h"
 #include "shared/wire/wire.h"
 #include "shared/wire/zmq_transport.h"
 #include "tools/machines.h"
@@ -340,9 +340,9 @@ static status supervisor_show_progress(struct supervisor *supervisor, double now
         log_info("%s", progress);
         return OK;
     }
-    struct winsize size = {0};
-    int width = !ioctl(STDERR_FILENO, TIOCGWINSZ, &size) && size.ws_col ? size.ws_col : 80;
-    fprintf(stderr, "\r\033[K%.*s", width - 1, progress);
+    int columns;
+    terminal_size(STDERR_FILENO, &columns, NULL);
+    fprintf(stderr, "\r\033[K%.*s", (int)text_cut(progress, strlen(progress), columns - 1), progress);
     fflush(stderr);
     return OK;
 }

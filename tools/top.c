@@ -1,5 +1,6 @@
-// caravan top FILE: shows a run while it works. It redraws a terminal and prints plain lines elsewhere. It connects to
-// the supervisor of this machine, which forwards the reports of all replicas.
+// caravan top FILE: shows a run while it works. It redraws a terminal, in which everything fits, and prints all of it
+// as plain lines elsewhere. It connects to the supervisor of this machine, which forwards the reports of all replicas.
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,8 +10,10 @@
 #include "shared/base/file.h"
 #include "shared/base/json.h"
 #include "shared/base/log.h"
+#include "shared/base/terminal.h"
 #include "shared/stage/signals.h"
 #include "shared/wire/wire.h"
+#include "tools/keyboard.h"
 #include "tools/run_status.h"
 #include "tools/run_status_text.h"
 #include "tools/tools.h"
@@ -42,7 +45,21 @@ static const struct option top_options[] = {
 };
 const struct option_table top_table = {.program = "caravan top",
                                        .operands = "FILE",
-                                       .help = "shows a run while it works",
+                                       .help = "shows a run while it works; q ends it, the run goes on",
+                                       .details =
+                                           "The table of the processes has as many of these columns as fit:\n"
+                                           "groups/min  groups finished, in the last minute\n"
+                                           "done        groups finished, since the process started\n"
+                                           "stored      of these, groups whose section was in the store already\n"
+                                           "dropped     groups that came twice or too late\n"
+                                           "held        groups that it has (source: that are in flight)\n"
+                                           "queue       groups finished that the next stage has not taken\n"
+                                           "busy        share of the last minute in which it was at work\n"
+                                           "tokens/s    tokens of completions a second of this work\n"
+                                           "typical     time for a group in the last minute\n"
+                                           "oldest      how long it has had the group that it has had for longest\n"
+                                           "restarts    times that its process was started again\n"
+                                           "The bottleneck is the stage that is at work most while the others wait.\n",
                                        .options = top_options,
                                        .size = sizeof(struct top_options)};
 
@@ -50,6 +67,7 @@ struct top {
     struct watcher watcher;
     struct run_status *run_status;
     bool terminal, once;
+    bool redraws;                  // a terminal, until the user types q
     bool answered, ended;          // the supervisor has sent something; the run has ended
     double pause, shown, began;    // seconds: between two updates; clock_monotonic() of the last one and of the start
     char notices[NOTICES][NOTICE]; // the last ones
@@ -57,36 +75,37 @@ struct top {
     struct buf text;
 };
 
-// The columns of the table of steps, by their names in metrics.jsonl.
+// The columns of the table of steps, by their names in metrics.jsonl. Where not all fit, those of the lowest rank do.
 static const struct {
     const char *name, *title;
-    int width, digits;
+    int width, digits, rank;
 } top_columns[] = {
-    {"reward", "reward", 6, 3},
-    {"reward_std", "std", 5, 3},
-    {"accuracy", "acc", 5, 3},
-    {"all_correct", "right", 5, 2},
-    {"all_wrong", "wrong", 5, 2},
-    {"bonus_rate", "bonus", 5, 2},
-    {"consistency", "cons", 5, 3},
-    {"completion_length", "length", 6, 1},
-    {"truncated", "trunc", 5, 2},
-    {"entropy", "entr", 5, 2},
-    {"kl", "kl", 5, 3},
-    {"loss", "loss", 7, 4},
+    {"reward", "reward", 6, 3, 0},
+    {"reward_std", "std", 5, 3, 2},
+    {"accuracy", "acc", 5, 3, 1},
+    {"all_correct", "right", 5, 2, 9},
+    {"all_wrong", "wrong", 5, 2, 10},
+    {"bonus_rate", "bonus", 5, 2, 6},
+    {"consistency", "cons", 5, 3, 5},
+    {"completion_length", "length", 6, 1, 3},
+    {"truncated", "trunc", 5, 2, 7},
+    {"entropy", "entr", 5, 2, 11},
+    {"kl", "kl", 5, 3, 8},
+    {"loss", "loss", 7, 4, 4},
 };
-enum { TOP_COLUMNS = sizeof top_columns / sizeof *top_columns };
+enum { TOP_COLUMNS = sizeof top_columns / sizeof *top_columns, STEP_WIDTH = 5 };
 
 // Appends a line of metrics.jsonl as a row of the table; nothing for a line that is none. A null is a dash.
-static status top_show_step(struct buf *text, const char *line, size_t size) {
+static status top_show_step(struct buf *text, const char *line, size_t size, const bool shown[TOP_COLUMNS]) {
     json_object *metrics = NULL;
     int64_t step;
     double value;
     status result = OK;
     if (json_parse_object(&metrics, line, size, "metrics.jsonl") != OK) return OK;
     if (!json_int(json_object_object_get(metrics, "step"), &step)) goto done;
-    TRY_TO(result, done, buf_printf(text, "%-5lld", (long long)step));
+    TRY_TO(result, done, buf_printf(text, "%-*lld", STEP_WIDTH, (long long)step));
     for (int i = 0; i < TOP_COLUMNS; i++) {
+        if (!shown[i]) continue;
         if (json_double(json_object_object_get(metrics, top_columns[i].name), &value))
             TRY_TO(result, done, buf_printf(text, " %*.*f", top_columns[i].width, top_columns[i].digits, value));
         else
@@ -98,41 +117,93 @@ done:
     return result;
 }
 
-// Appends the table of the last steps, from the last lines of metrics.jsonl, which is missing before the first step and
-// on a machine without optim.
-static status top_show_steps(struct buf *text, const char *path) {
+// Appends the table of the last steps, in so many columns, from the last lines of metrics.jsonl, which is missing
+// before the first step and on a machine without optim.
+static status top_show_steps(struct buf *text, const char *path, int columns) {
     enum { STEPS = 5, TAIL = 8192 };
     char tail[TAIL];
     const char *lines[STEPS] = {0};
     size_t count = 0;
+    bool shown[TOP_COLUMNS] = {0};
+    columns -= STEP_WIDTH;
+    for (int rank = 0; rank < TOP_COLUMNS; rank++)
+        for (int i = 0; i < TOP_COLUMNS; i++) {
+            if (top_columns[i].rank != rank || columns <= top_columns[i].width) continue;
+            shown[i] = true;
+            columns -= top_columns[i].width + 1;
+        }
     file_read_tail(path, tail, sizeof tail);
     for (const char *line = strstr(tail, "{\"step\""); line && strchr(line, '\n'); line = strstr(line + 1, "{\"step\""))
         lines[count++ % STEPS] = line;
     if (!count) return OK;
-    TRY(buf_printf(text, "%-5s", "step"));
-    for (int i = 0; i < TOP_COLUMNS; i++) TRY(buf_printf(text, " %*s", top_columns[i].width, top_columns[i].title));
+    TRY(buf_printf(text, "%-*s", STEP_WIDTH, "step"));
+    for (int i = 0; i < TOP_COLUMNS; i++)
+        if (shown[i]) TRY(buf_printf(text, " %*s", top_columns[i].width, top_columns[i].title));
     TRY(buf_puts(text, "\n"));
     for (size_t i = count > STEPS ? count - STEPS : 0; i < count; i++) {
         const char *line = lines[i % STEPS];
-        TRY(top_show_step(text, line, (size_t)(strchr(line, '\n') - line)));
+        TRY(top_show_step(text, line, (size_t)(strchr(line, '\n') - line), shown));
     }
     return OK;
 }
 
-// Prints the table of the stages, that of the last steps and the last notices.
+// Appends the last notices that fit into so many columns and rows.
+static status top_show_notices(const struct top *top, int columns, int rows, struct buf *text) {
+    const size_t last = top->notice_count, first = last > NOTICES ? last - NOTICES : 0;
+    struct buf notice = {0};
+    status result = OK;
+    size_t from = last;
+    for (; from > first && result == OK; from--) {
+        buf_clear(&notice);
+        result = text_wrap(top->notices[(from - 1) % NOTICES], 0, 2, columns, &notice);
+        for (size_t i = 0; i < notice.size; i++) rows -= notice.data[i] == '\n';
+        if (--rows < 0) break;
+    }
+    for (; from < last && result == OK; from++) {
+        result = text_wrap(top->notices[from % NOTICES], 0, 2, columns, text);
+        if (result == OK) result = buf_puts(text, "\n");
+    }
+    buf_release(&notice);
+    return result;
+}
+
+// Prints the table of the stages, that of the last steps and the last notices. Nothing that a terminal redraws is wider
+// or longer than it.
 static status top_show(struct top *top) {
     char path[4096];
     struct buf *text = &top->text;
+    int columns = INT_MAX, rows = INT_MAX;
+    if (top->terminal) terminal_size(STDOUT_FILENO, &columns, &rows);
+    if (!top->redraws) rows = INT_MAX;
+    rows--; // the last one says how to end
     buf_clear(text);
-    if (top->terminal) TRY(buf_puts(text, "\033[H\033[J"));
-    TRY(run_status_table(top->run_status, clock_monotonic(), text));
+    TRY(run_status_table(top->run_status, clock_monotonic(), columns, rows, text));
     snprintf(path, sizeof path, "%s/metrics.jsonl", top->watcher.deployment.pipeline->run);
-    TRY(top_show_steps(text, path));
-    for (size_t i = top->notice_count > NOTICES ? top->notice_count - NOTICES : 0; i < top->notice_count; i++)
-        TRY(buf_printf(text, "%s\n", top->notices[i % NOTICES]));
-    if (!top->terminal) TRY(buf_puts(text, "\n"));
-    fwrite(text->data, 1, text->size, stdout);
+    TRY(top_show_steps(text, path, columns));
+    int lines = 0;
+    for (size_t i = 0; i < text->size; i++) lines += text->data[i] == '\n';
+    TRY(top_show_notices(top, columns, rows - lines, text));
+    if (!top->redraws) {
+        fwrite(text->data, 1, text->size, stdout);
+        if (!top->terminal) putchar('\n');
+        return fflush(stdout) ? fail(END, "standard output is closed") : OK;
+    }
+    fputs("\033[H\033[J", stdout);
+    for (const char *line = text->data, *end; rows > 0 && *line; rows--, line = end + 1) {
+        end = strchr(line, '\n');
+        fwrite(line, 1, text_cut(line, (size_t)(end - line), columns), stdout);
+        putchar('\n');
+    }
+    fputs("q ends this view; the run goes on", stdout);
     return fflush(stdout) ? fail(END, "standard output is closed") : OK;
+}
+
+// Removes the last line of a terminal, and redraws it no more.
+static void top_leave(struct top *top) {
+    if (!top->redraws) return;
+    top->redraws = false;
+    fputs("\r\033[K", stdout);
+    fflush(stdout);
 }
 
 // Keeps a line about a replica that has had a group for too long, as the supervisor writes it.
@@ -159,12 +230,14 @@ static status top_watch(struct top *top) {
             return fail(UNAVAILABLE, "lost the run in %s: its supervisor was killed or does not answer",
                         top->watcher.deployment.pipeline->run);
         if (event.kind == WIRE_GONE) top->ended = true;
+        if (event.kind == WIRE_READABLE && keyboard_read() == 'q') return OK;
         if (event.kind == WIRE_MESSAGE) {
             top->answered = true;
             if (message->kind == MESSAGE_STATUS) run_status_update(top->run_status, message, clock_monotonic());
             if (message->kind == MESSAGE_NOTICE)
                 snprintf(top->notices[top->notice_count++ % NOTICES], NOTICE, "%s: %s", message->name, message->reason);
             if (message->kind == MESSAGE_END) {
+                top_leave(top);
                 printf("%s\n", message->reason);
                 top->ended = true;
             }
@@ -196,8 +269,12 @@ int top_main(int argc, char **argv) {
     TRY_TO(result, done, watcher_open(&top.watcher, pipeline, given.run.machine, given.run.key, "top"));
     TRY_TO(result, done, run_status_new(&top.run_status, &top.watcher.deployment));
     TRY_TO(result, done, watcher_connect(&top.watcher, top.watcher.deployment.here, NULL));
+    top.redraws = top.terminal && !top.once;
+    if (top.redraws && keyboard_open()) TRY_TO(result, done, wire_add_fd(top.watcher.wire, STDIN_FILENO));
     result = top_watch(&top);
 done:
+    top_leave(&top);
+    keyboard_close();
     run_status_free(&top.run_status);
     watcher_close(&top.watcher);
     buf_release(&top.text);

@@ -319,7 +319,7 @@ void issuer_report(struct issuer *issuer, struct message_status *counters) {
     } else if (counters->settled >= issuer->end) {
         counters->state = "finished";
     } else {
-        const char *full = issuer->trains ? "at the bound of staleness" : "enough in flight";
+        const char *full = issuer->trains ? "waits for a step" : "enough in flight";
         counters->state = ledger_next_unissued(ledger) >= issuer->end ? "all issued" : full;
     }
 }

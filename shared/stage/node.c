@@ -111,8 +111,7 @@ static void node_wait_for_notices(struct node *node) {
     }
 }
 
-static status node_on_event(void *self, struct io_thread *io, const struct wire_event *event) {
-    struct node *node = self;
+static status node_handle(struct node *node, struct io_thread *io, const struct wire_event *event) {
     const struct wire_message *message = &event->message;
     struct wire_peer *peer = event->peer;
     if (event->kind == WIRE_TIMEOUT) {
@@ -139,6 +138,15 @@ static status node_on_event(void *self, struct io_thread *io, const struct wire_
     if (message->kind == MESSAGE_GET) return node_on_get(node, io, peer, message);
     if (node->issuer) return issuer_message(node->issuer, io, message);
     return node->collector ? collector_message(node->collector, io, peer, message) : OK;
+}
+
+// Of the source this is the work: between two events it waits. issuer_report says for what.
+static status node_on_event(void *self, struct io_thread *io, const struct wire_event *event) {
+    struct node *node = self;
+    if (node->issuer) node_counters_end_wait(&node->counters);
+    const status result = node_handle(node, io, event);
+    if (node->issuer) node_counters_begin_wait(&node->counters, "waits");
+    return result;
 }
 
 static void node_on_report(void *self, struct message_status *counters) {

@@ -3,6 +3,7 @@
 // Prometheus' own parsers have read (tests/parity/prometheus_compare.py). METRICS=DIR writes that file anew.
 #include "tests/unit/unit.h"
 
+#include <limits.h>
 #include <math.h>
 
 #include "shared/base/file.h"
@@ -310,8 +311,8 @@ static void the_time_left_is_from_the_last_steps(void **state) {
     run_status_summary(run_status, 3010, &run);
     assert_near(run.left, -1);
     assert_int_equal(run_status_line(run_status, 3010, &line), OK);
-    assert_non_null(strstr(line.data, "step 17, 400 of 400 groups, "));
-    assert_non_null(strstr(line.data, ", 8 quarantined; rollout starting; optim starting"));
+    assert_non_null(strstr(line.data, "step 17, "));
+    assert_non_null(strstr(line.data, ", 8 quarantined, 400 of 400 groups; rollout starting; optim starting"));
     buf_release(&line);
     run_status_free(&run_status);
 }
@@ -337,7 +338,7 @@ static struct run_status *open_example(void) {
     source.step = 6;
     source.run_quarantined = 3;
     source.reissued = 5;
-    source.state = "at the bound of staleness";
+    source.state = "waits for a step";
     report(run_status, SOURCE, &source, 91);
     optim.up = 91;
     optim.reward = 1.625;
@@ -351,17 +352,19 @@ static void the_table_has_a_row_for_each_replica(void **state) {
     (void)state;
     struct run_status *run_status = open_example();
     struct buf text = {0};
-    assert_int_equal(run_status_table(run_status, 91, &text), OK);
+    assert_int_equal(run_status_table(run_status, 91, INT_MAX, INT_MAX, &text), OK);
     const char *table = strstr(text.data, "again: ");
     assert_non_null(table);
     assert_string_equal(
         table,
         "again: step 6, 27 of 400 groups\n"
-        "4 in flight, 5 issued again, 3 quarantined, 0 left over; last step: reward 1.625, accuracy 0.500\n"
+        "bottleneck: rollout, at work for 50 % of the last minute\n"
+        "4 in flight, 5 issued again, 3 quarantined, 0 left over\n"
+        "last step: reward 1.625, accuracy 0.500\n"
         "oldest: group 30, in rollout for 0:12 (typical 3.0 s)\n"
         "stage         groups/min    done stored dropped  held queue   busy tokens/s  typical  oldest restarts  state\n"
-        "source               0.0      24      0       0     4     0     0%                 -       -        0  at the "
-        "bound of staleness\n"
+        "source               0.0      24      0       0     4     0     0%                 -       -        0  waits "
+        "for a step\n"
         "rollout             20.0      30      2       1     1     1    99%       34    3.0 s    0:12        2  "
         "working\n"
         "rollout-2                                                                                           0  "
@@ -369,6 +372,67 @@ static void the_table_has_a_row_for_each_replica(void **state) {
         "optim                0.0       0      0       0     0     0     0%                 -       -        0  waits "
         "for groups\n");
     buf_release(&text);
+    run_status_free(&run_status);
+}
+
+// In 80 columns the less important ones are left out; in few rows the replicas of a stage have one.
+static void the_table_fits_a_terminal(void **state) {
+    (void)state;
+    struct run_status *run_status = open_example();
+    struct message_status second = counters(ROLLOUT_2);
+    struct buf text = {0};
+    work(run_status, ROLLOUT_2, &second, 61, 91, 10);
+    assert_int_equal(run_status_table(run_status, 91, 80, 12, &text), OK);
+    const char *table = strstr(text.data, "bottleneck: ");
+    assert_non_null(table);
+    assert_string_equal(table, "bottleneck: rollout, at work for 100 % of the last minute\n"
+                               "4 in flight, 5 issued again, 3 quarantined, 0 left over\n"
+                               "last step: reward 1.625, accuracy 0.500\n"
+                               "oldest: group 30, in rollout for 0:12 (typical 3.0 s)\n"
+                               "stage         groups/min  held queue   busy  typical  oldest  state\n"
+                               "source               0.0     4     0     0%        -       -  waits for a step\n"
+                               "rollout             20.0     1     1    99%    3.0 s    0:12  working\n"
+                               "rollout-2            6.0     0     0   100%     0:10       -  working\n"
+                               "optim                0.0     0     0     0%        -       -  waits for groups\n");
+    buf_clear(&text);
+    assert_int_equal(run_status_table(run_status, 91, 64, 9, &text), OK);
+    table = strstr(text.data, "stage ");
+    assert_non_null(table);
+    assert_string_equal(table, "stage         groups/min   busy  typical  state\n"
+                               "source               0.0     0%        -  waits for a step\n"
+                               "rollout x 2         26.0   100%     0:10  working\n"
+                               "optim                0.0     0%        -  waits for groups\n");
+    buf_release(&text);
+    run_status_free(&run_status);
+}
+
+// While one stage is at work, the others wait. Of a stage with several replicas their mean counts.
+static void the_bottleneck_is_the_stage_at_work(void **state) {
+    (void)state;
+    struct run_status *run_status = open_status();
+    struct message_status first = counters(ROLLOUT), second = counters(ROLLOUT_2), optim = counters(OPTIM);
+    struct run_summary run;
+    struct buf line = {0};
+    run_status_summary(run_status, 0, &run);
+    assert_null(run.bottleneck);
+    work(run_status, ROLLOUT, &first, 0, 30, 1);
+    work(run_status, ROLLOUT_2, &second, 0, 30, 0);
+    work(run_status, OPTIM, &optim, 0, 20, 1);
+    work(run_status, OPTIM, &optim, 20, 30, 0);
+    run_status_summary(run_status, 30, &run);
+    assert_string_equal(run.bottleneck, "optim");
+    assert_near(run.bottleneck_busy, 20. / 30);
+    assert_string_equal(run.next, "rollout");
+    assert_near(run.next_busy, 0.5);
+    work(run_status, ROLLOUT_2, &second, 30, 60, 1);
+    work(run_status, ROLLOUT, &first, 30, 60, 1);
+    work(run_status, OPTIM, &optim, 30, 60, 0);
+    run_status_summary(run_status, 60, &run);
+    assert_string_equal(run.bottleneck, "rollout");
+    assert_string_equal(run.next, "optim");
+    assert_int_equal(run_status_line(run_status, 60, &line), OK);
+    assert_non_null(strstr(line.data, "starting, bottleneck rollout; rollout working"));
+    buf_release(&line);
     run_status_free(&run_status);
 }
 
@@ -425,6 +489,8 @@ int main(void) {
         cmocka_unit_test(without_a_typical_time_five_minutes_are_slow),
         cmocka_unit_test(the_time_left_is_from_the_last_steps),
         cmocka_unit_test(the_table_has_a_row_for_each_replica),
+        cmocka_unit_test(the_table_fits_a_terminal),
+        cmocka_unit_test(the_bottleneck_is_the_stage_at_work),
         cmocka_unit_test(the_metrics_are_openmetrics),
         cmocka_unit_test(metrics_begin_empty),
         cmocka_unit_test(an_unknown_replica_is_ignored),
