@@ -24,6 +24,7 @@
 #include "tools/machines.h"
 #include "tools/notice_limit.h"
 #include "tools/processes.h"
+#include "tools/run_end.h"
 #include "tools/run_metrics.h"
 #include "tools/run_status.h"
 #include "tools/run_status_text.h"
@@ -56,6 +57,7 @@ struct supervisor {
     bool killed;         // the processes that did not end in time have been killed
     status result;       // of the run, once it is stopping
     char reason[MESSAGE_SIZE];
+    double began;                                // seconds: the start
     double stop_time, announce_time, ended_time; // seconds: the stop, the last END, the end of the last process
     double progress_time, waiting_time;          // the last lines about progress and waiting
     double metrics_time;                         // when metrics.prom was last written
@@ -412,6 +414,20 @@ static void supervisor_finish(struct supervisor *supervisor) {
     supervisor_write_metrics(supervisor, clock_monotonic());
 }
 
+// Says what the run has come to. Programs look for the last line.
+static void supervisor_say_end(struct supervisor *supervisor) {
+    struct buf *lines = &supervisor->line;
+    buf_clear(lines);
+    if (run_end_lines(supervisor->deployment, supervisor->run_status, clock_monotonic() - supervisor->began, lines) !=
+        OK)
+        supervisor_log(supervisor, "%s", fail_text());
+    for (char *line = lines->data, *end; line && (end = strchr(line, '\n')); line = end + 1) {
+        *end = 0;
+        supervisor_log(supervisor, "%s", line);
+    }
+    supervisor_log(supervisor, "done: %s", supervisor->reason);
+}
+
 // ---- opening, and the loop ----
 
 // Opens the signals, the list of processes (none is started), the table of their reports, and the wire. The caller
@@ -457,6 +473,7 @@ static status supervisor_open(struct supervisor *supervisor) {
 
 status supervisor_run(struct deployment *deployment) {
     struct supervisor supervisor = {.deployment = deployment,
+                                    .began = clock_monotonic(),
                                     .signal_fd = -1,
                                     .settled = -1,
                                     .progress_step = -1,
@@ -488,7 +505,7 @@ status supervisor_run(struct deployment *deployment) {
     }
     supervisor_finish(&supervisor);
     result = supervisor.result;
-    if (result == OK) supervisor_log(&supervisor, "done: %s", supervisor.reason);
+    if (result == OK) supervisor_say_end(&supervisor);
     if (result == END) result = STOPPED;
     if (result != OK) result = fail(result, "%s", ""); // it was said
 done:

@@ -44,6 +44,7 @@ start() {
 }
 start a/eval || fail "$(cat "$work/err")"
 grep -q "done: 13 groups done, 1 quarantined" "$work/err" || fail "$(cat "$work/err")"
+grep -qx "caravan: next: caravan eval $work/a/eval" "$work/err" || fail "no next command: $(cat "$work/err")"
 "$bin/caravan" eval "$work/a/eval" >"$work/want" || fail "the table: $(cat "$work/want")"
 "$bin/caravan" eval "$work/a/eval" --json >"$work/want.json"
 # Five of fourteen have B as the right answer; one of these is the clip that is missing, which is a wrong answer.

@@ -14,6 +14,16 @@ make_pipeline ""
 odd=(--set source.data="$work/data/odd.jsonl" --set source.limit=6 --set source.shuffle=false)
 run few "${odd[@]}" --set source.max_steps=2 || fail "few: $(cat "$work/few.err")"
 grep -q "done: 2 steps, 4 groups trained, 2 quarantined$" "$work/few.err" || fail "few: $(cat "$work/few.err")"
+# Before it stand time and reward, the checkpoint, and how to go on.
+checkpoint=$(realpath "$work/few/checkpoints/latest")
+tail -n 4 "$work/few.err" >"$work/end"
+sed -i 's/took 0:0[0-9]:[0-5][0-9]; last step: reward [0-9.]*, accuracy [0-9.]*$/took T; last step: R/' "$work/end"
+diff - "$work/end" <<END || fail "the end of the run"
+caravan: this start took T; last step: R
+caravan: newest checkpoint: $checkpoint
+caravan: next: evaluate it with a file of pipelines/eval and --set model=CHECKPOINT, or train on with --set source.max_steps=4
+caravan: done: 2 steps, 4 groups trained, 2 quarantined
+END
 # What is quarantined is in the terminal's lines with its sample and line, and in the store.
 id=$(sed -n '2s/.*"problem_id": *\([0-9]*\),.*/\1/p' "$work/data/train.jsonl")
 grep -q "frames: sample $id, line 3 of odd.jsonl: .*none.mp4: No such file" "$work/few.err" || fail "no sample: $(cat "$work/few.err")"
