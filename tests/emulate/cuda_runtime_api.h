@@ -4,6 +4,12 @@
 // The environment makes the machine a worse one:
 // - CARAVAN_EMULATED_DRIVER is the version of CUDA that the driver supports (12040 for 12.4; 0: there is no driver).
 // - CARAVAN_EMULATED_ERROR is the number of the error that every wait for a stream returns.
+// - CARAVAN_EMULATED_MEMORY is BYTES:DIRECTORY: all processes that name this directory, which exists, have so much
+// memory
+//   together. What one of them has imported is taken until it lets go of it, whatever becomes of the exporter.
+// - CARAVAN_EMULATED_IPC_LACKS is `export` where no memory can be exported (as under WSL), or `import` where what
+// others
+//   have exported cannot be opened (as from another container).
 //
 // On some devices (emulate_devices in emulate.cpp) what is put into a stream runs at once, on others only when somebody
 // waits for it, as late as CUDA allows.
@@ -90,6 +96,7 @@ cudaError_t cudaMalloc(void **out, size_t bytes);
 // Waits for all streams. NULL is fine.
 cudaError_t cudaFree(void *memory);
 // A name under which another process can map an allocation of cudaMalloc; `memory` is its first byte.
+// cudaErrorNotSupported.
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *out, void *memory);
 // The memory of another process, under the same address for each handle of it. cudaErrorDeviceUninitialized for the
 // process's own memory, cudaErrorMapBufferObjectFailed when the memory is gone.

@@ -58,6 +58,24 @@ void *shared_map(const struct shared_name *name);
 // Unmaps them; the other process keeps them.
 void shared_unmap(void *pages, const struct shared_name *name);
 
+// What all processes together may have (capacity.cpp). Without CARAVAN_EMULATED_MEMORY these do nothing.
+
+// Counts memory for this process. Returns false when there is not as much left.
+bool capacity_take(size_t bytes);
+
+// Counts it no more.
+void capacity_return(size_t bytes);
+
+// Counts memory that this process shares, or that it has imported, for all that have it: until the last one has called
+// capacity_unshare, or has ended. Returns what capacity_unshare takes.
+int capacity_share(const struct shared_name *memory);
+
+// This process has it no more.
+void capacity_unshare(int held);
+
+// Sets what is left and what there is.
+void capacity_info(size_t *free_bytes, size_t *total_bytes);
+
 } // namespace emulate
 
 #endif

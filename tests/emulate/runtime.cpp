@@ -45,9 +45,11 @@ struct emulated_kernel *emulated_kernels;
 
 namespace {
 
-struct import {
+// Memory that processes share.
+struct shared_memory {
     struct emulate::shared_name name;
-    int opened; // times
+    int held;   // of emulate::capacity_share
+    int opened; // times, by this process
 };
 
 // The harness opens each of them as a version.
@@ -62,9 +64,9 @@ enum { device_count = sizeof devices / sizeof *devices, processors = 4 };
 
 std::recursive_mutex lock; // of all below
 std::set<cudaStream_t> streams;
-std::map<const char *, size_t> device_memory, pinned_memory;  // by address: bytes
-std::map<const char *, struct emulate::shared_name> exported; // of device_memory
-std::map<const char *, struct import> imported;               // memory of other processes
+std::map<const char *, size_t> device_memory, pinned_memory; // by address: bytes
+std::map<const char *, struct shared_memory> exported;       // of device_memory
+std::map<const char *, struct shared_memory> imported;       // memory of other processes
 thread_local int current_device;
 thread_local cudaError_t last_error = cudaSuccess;
 
@@ -83,6 +85,12 @@ bool refused_while_recording() {
         refused = stream->recorded->refused = true;
     }
     return refused;
+}
+
+// Whether the machine does not let processes export memory, or import it.
+bool ipc_lacks(const char *what) {
+    const char *set = getenv("CARAVAN_EMULATED_IPC_LACKS");
+    return set && strcmp(set, what) == 0;
 }
 
 [[noreturn]] void runtime_misuse(const char *what, const void *address, size_t bytes) {
@@ -239,6 +247,7 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
     size_t used = emulated_memory.used;
     *total_bytes = (size_t)8 << 30;
     *free_bytes = used < *total_bytes ? *total_bytes - used : 0;
+    emulate::capacity_info(free_bytes, total_bytes);
     return cudaSuccess;
 }
 
@@ -262,6 +271,8 @@ const char *cudaGetErrorString(cudaError_t error) {
         return "mapping of buffer object failed";
     case cudaErrorInvalidResourceHandle:
         return "invalid resource handle";
+    case cudaErrorNotSupported:
+        return "operation not supported";
     case cudaErrorStreamCaptureUnsupported:
         return "operation not permitted when stream is capturing";
     case cudaErrorStreamCaptureInvalidated:
@@ -284,7 +295,9 @@ cudaError_t cudaMalloc(void **out, size_t bytes) {
     *out = nullptr;
     if (refused_while_recording()) return result(cudaErrorStreamCaptureUnsupported);
     if (bytes == 0) return cudaSuccess;
+    if (!emulate::capacity_take(bytes)) return result(cudaErrorMemoryAllocation);
     *out = emulate::pages_new(bytes);
+    if (!*out) emulate::capacity_return(bytes);
     if (!*out) return result(cudaErrorMemoryAllocation);
     memset(*out, 0xff, bytes);
     device_memory[static_cast<const char *>(*out)] = bytes;
@@ -302,8 +315,11 @@ cudaError_t cudaFree(void *memory) {
     if (own == device_memory.end()) runtime_misuse("freed what was not allocated", memory, 0);
     auto shared = exported.find(own->first);
     if (shared != exported.end()) {
-        emulate::pages_unshare(memory, &shared->second);
+        emulate::pages_unshare(memory, &shared->second.name);
+        emulate::capacity_unshare(shared->second.held);
         exported.erase(shared);
+    } else {
+        emulate::capacity_return(own->second);
     }
     emulate::pages_free(memory, own->second);
     emulated_memory.used -= own->second;
@@ -316,13 +332,14 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *out, void *memory) {
     auto own = device_memory.find(static_cast<const char *>(memory));
     if (own == device_memory.end()) return result(cudaErrorInvalidValue);
     if (refused_while_recording()) return result(cudaErrorStreamCaptureUnsupported);
+    if (ipc_lacks("export")) return result(cudaErrorNotSupported);
     struct emulate::shared_name name;
     auto shared = exported.find(own->first);
     if (shared != exported.end()) {
-        name = shared->second;
+        name = shared->second.name;
     } else {
         if (!emulate::pages_share(memory, own->second, &name)) return result(cudaErrorMemoryAllocation);
-        exported[own->first] = name;
+        exported[own->first] = {name, emulate::capacity_share(&name), 0};
     }
     *out = {};
     static_assert(sizeof name <= sizeof out->reserved, "a handle is a name");
@@ -344,9 +361,9 @@ cudaError_t cudaIpcOpenMemHandle(void **out, cudaIpcMemHandle_t handle, unsigned
         *out = const_cast<char *>(other.first);
         return cudaSuccess;
     }
-    *out = emulate::shared_map(&name);
+    if (!ipc_lacks("import")) *out = emulate::shared_map(&name);
     if (!*out) return result(cudaErrorMapBufferObjectFailed);
-    imported[static_cast<const char *>(*out)] = {name, 1};
+    imported[static_cast<const char *>(*out)] = {name, emulate::capacity_share(&name), 1};
     return cudaSuccess;
 }
 
@@ -357,6 +374,7 @@ cudaError_t cudaIpcCloseMemHandle(void *memory) {
     if (refused_while_recording()) return result(cudaErrorStreamCaptureUnsupported);
     if (--own->second.opened) return cudaSuccess;
     emulate::shared_unmap(memory, &own->second.name);
+    emulate::capacity_unshare(own->second.held);
     imported.erase(own);
     return cudaSuccess;
 }
