@@ -106,6 +106,10 @@ status model_swap(struct model *model, const char *path, int64_t version, uint64
 // takes a step: a result counts only if this holds after it was computed.
 bool model_weights_intact(const struct model *model);
 
+// Gives back memory that was borrowed, and copies of it: the model has no weights then, and can only be given others or
+// be freed. Its generators must be freed first. Does nothing when the weights are the model's own. UNAVAILABLE.
+status model_return_weights(struct model *model);
+
 // Goes back to the weights of the directory, version 0. Their hash must be `hash`: otherwise DATAERR, and the present
 // weights stay in use.
 status model_reset(struct model *model, uint64_t hash);
@@ -282,8 +286,9 @@ status model_load_state(struct model *model, const char *dir);
 // their hash.
 status model_publish(struct model *model, bool reference, const char *path, uint64_t *hash);
 
-// Whether the model's device can share memory with other processes: whether model_lend works.
-bool model_can_lend(const struct model *model);
+// OK if the model's device can share its weights with other processes: if model_lend works. *has_means: devices of this
+// kind can share. UNAVAILABLE says why not.
+status model_can_lend(const struct model *model, bool *has_means);
 
 // Like model_publish, but the weights stay where they are: the file at `path` tells processes on this machine and this
 // device where. They compute with them in place or, if `copied`, with copies of their own. The first call for the

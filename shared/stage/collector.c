@@ -235,8 +235,7 @@ status collector_receive(struct collector *collector, struct io_thread *io, int 
         if (over) return END;
         struct group *group;
         TRY(io_thread_receive(io, 1, timeout_ms, &group));
-        if (!group && timeout_ms >= 0) return OK;
-        if (!group) continue;
+        if (!group) return OK;
         // Keeps it until the groups before it have come; a second copy of a seq is dropped.
         bool second = !group->requires.present;
         for (size_t i = 0; i < collector->early_count; i++)

@@ -77,6 +77,7 @@ static const struct route {
     [MESSAGE_ABSENT] = {TO_REQUESTS, false, {"weights", "frames"}},
     [MESSAGE_HAS_WEIGHTS] = {TO_HOOK, true, {"weights"}},
     [MESSAGE_ELSEWHERE] = {TO_REQUESTS, false, {"weights"}},
+    [MESSAGE_CANNOT_BORROW] = {TO_HOOK, true, {"weights"}},
     [MESSAGE_STATUS] = {TO_IGNORE, false, {"report"}}, // of a supervisor, which sends them to its peers
     [MESSAGE_NOTICE] = {TO_IGNORE, false, {"report"}},
     [MESSAGE_END] = {TO_IGNORE, false, {"report"}},

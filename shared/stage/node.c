@@ -122,7 +122,7 @@ static status node_handle(struct node *node, struct io_thread *io, const struct 
     const bool weights = !strcmp(wire_peer_purpose(peer), "weights");
     if (weights && wire_peer_is_client(peer)) return node_on_weights_client(node, io, event);
     if (event->kind == WIRE_GONE) {
-        if (weights && !strcmp(wire_peer_name(peer), "optim")) node_weights_lost(&node->weights);
+        if (weights && !strcmp(wire_peer_name(peer), "optim")) node_weights_lost(&node->weights, io);
         return OK;
     }
     if (event->kind == WIRE_JOINED) {
@@ -255,6 +255,16 @@ static status node_deliver(void *self, struct group **group, status outcome) {
     return result;
 }
 
+static status node_update_weights(void *self, bool *forgotten) {
+    struct node *node = self;
+    *forgotten = false;
+    if (!node->collector) return node_weights_return(&node->weights, forgotten);
+    char *refused = weights_versions_refused(node->versions);
+    const status result = refused ? node->context->stage->publish_files(node->context->state, refused) : OK;
+    free(refused);
+    return result;
+}
+
 // ---- the life of a node ----
 
 status node_enter(struct stage_context *context, const char *path) {
@@ -283,7 +293,7 @@ status node_run(struct stage_context *context) {
     struct node *node = context->node;
     const struct stage *stage = context->stage;
     const struct io_hooks hooks = {.self = node, .event = node_on_event, .report = node_on_report};
-    const struct channel channel = {node, node_receive, node_deliver, node_give_back};
+    const struct channel channel = {node, node_receive, node_deliver, node_give_back, node_update_weights};
     bool source = stage->group_at != NULL;
     if (source) TRY(issuer_open(&node->issuer, context, &node->config));
     if (stage->position) TRY(collector_open(&node->collector, context));

@@ -1,5 +1,6 @@
 #include "shared/stage/node_weights.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -51,12 +52,44 @@ status node_weights_published(struct node_weights *weights, struct io_thread *io
     return OK;
 }
 
-void node_weights_lost(struct node_weights *weights) {
+void node_weights_lost(struct node_weights *weights, struct io_thread *io) {
     struct remote_weights none = {0};
-    if (remote_weights_lent(&weights->latest)) node_weights_set_latest(weights, &none);
+    if (!remote_weights_lent(&weights->latest)) return;
+    node_weights_set_latest(weights, &none);
+    io_thread_nudge(io); // the worker gives them back
 }
 
 // ---- what the stage computes with: the worker ----
+
+status node_weights_return(struct node_weights *weights, bool *returned) {
+    struct stage_context *context = weights->context;
+    const struct remote_weights used = {.path = weights->loaded_path};
+    *returned = false;
+    if (!remote_weights_lent(&used)) return OK;
+    pthread_mutex_lock(&weights->lock);
+    const char *latest = weights->latest.path;
+    *returned = !latest || strcmp(latest, used.path) != 0;
+    pthread_mutex_unlock(&weights->lock);
+    if (!*returned) return OK;
+    log_info("%s: given back, optim lends it no more", used.path);
+    free(weights->loaded_path);
+    weights->loaded_path = NULL;
+    return context->stage->return_weights(context->state);
+}
+
+// The lent weights cannot be used: asks optim for files, and waits for what it publishes next.
+static status node_weights_refuse(struct node_weights *weights, struct io_thread *io,
+                                  const struct remote_weights *remote) {
+    char reason[1024]; // what fits a message
+    snprintf(reason, sizeof reason, "%s", fail_text());
+    const struct wire_message message = {.kind = MESSAGE_CANNOT_BORROW, .path = remote->path, .reason = reason};
+    pthread_mutex_lock(&weights->lock);
+    const char *latest = weights->latest.path;
+    weights->latest.refused |= latest && !strcmp(latest, remote->path);
+    pthread_mutex_unlock(&weights->lock);
+    log_info("%s; optim is asked for a file", reason);
+    return io_thread_broadcast(io, "weights", &message);
+}
 
 // Downloads the weights if need be and gives them to the stage. BUSY when that must be tried again: optim has newer
 // ones by now, or the file is damaged.
@@ -73,6 +106,10 @@ static status node_weights_load(struct node_weights *weights, struct io_thread *
     log_debug("weights of version %lld", (long long)remote->weights.version);
     result = context->stage->load_weights(context->state, &remote->weights);
     if (result == BAD_SAMPLE) return OK;
+    if (result == DATAERR && remote_weights_lent(remote)) {
+        *verdict = WEIGHTS_LATER;
+        return node_weights_refuse(weights, io, remote);
+    }
     // What was trained with one model must not be sampled from another; fail_text() has both hashes.
     if (result == DATAERR && !remote->weights.path) {
         const char *machine = weights->config->machine;
@@ -115,12 +152,12 @@ status node_weights_prepare(struct node_weights *weights, struct io_thread *io, 
     pthread_mutex_unlock(&weights->lock);
     TRY(result);
     const struct stage_weights *latest = &remote.weights, *loaded = &weights->loaded;
-    // Another path is that of another process of optim: what its predecessor lent is gone.
+    // Another path is that of another process of optim, or of a file instead of lent weights.
     bool in_use = remote.path && latest->version == loaded->version && latest->hash == loaded->hash &&
                   weights->loaded_path && strcmp(remote.path, weights->loaded_path) == 0;
     if (in_use && stage->weights_intact) in_use = stage->weights_intact(weights->context->state);
     const bool other = remote.policy < needed || (exact && remote.policy > needed);
-    if (!remote.path || (group->requires.present && other)) {
+    if (!remote.path || remote.refused || (group->requires.present && other)) {
         // Optim is about to say that it has them; or it went back and will have them again, or this process has not
         // heard yet that it went back. If the group has been trained, it is dropped as soon as that is known.
         *verdict = WEIGHTS_LATER;

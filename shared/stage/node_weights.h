@@ -46,7 +46,11 @@ status node_weights_published(struct node_weights *weights, struct io_thread *io
                               const struct wire_message *message);
 
 // Optim's process is lost, in the I/O thread: what it had lent is gone with it. Its files stay.
-void node_weights_lost(struct node_weights *weights);
+void node_weights_lost(struct node_weights *weights, struct io_thread *io);
+
+// Lets the stage give back lent weights that optim does not publish any more, before other ones are there. *returned:
+// it has, and has forgotten its groups.
+status node_weights_return(struct node_weights *weights, bool *returned);
 
 // Says whether a group can be worked on. idle: the stage has no group; then optim's newest weights are loaded for it
 // when they are not in use yet. END when the program is asked to stop; DATAERR when the stage refuses the weights.

@@ -193,12 +193,22 @@ static status runner_begin(struct runner *runner, struct group *group) {
     return OK;
 }
 
+// Gives back the groups that the stage has forgotten with its weights.
+static status runner_update_weights(struct runner *runner) {
+    const struct channel *channel = runner->channel;
+    bool forgotten = false;
+    if (channel->update_weights) TRY(channel->update_weights(channel->self, &forgotten));
+    while (forgotten && runner->count) TRY(channel->give_back(channel->self, &runner->held[--runner->count].group));
+    return OK;
+}
+
 // Receives groups while the stage has capacity and there are some; waits for one only if there is nothing else to do.
 static status runner_fill(struct runner *runner) {
     const struct stage *stage = runner->context->stage;
     for (;;) {
         if (signals_stopping()) runner->draining = true;
         if (runner->draining) return OK;
+        TRY(runner_update_weights(runner));
         int capacity = stage->work ? 1 : stage->capacity(runner->context->state);
         if (capacity <= 0) return OK;
         struct group *group = NULL;

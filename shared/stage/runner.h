@@ -35,6 +35,9 @@ struct channel {
     // Takes back a group whose weights changed while the stage had it; `receive` returns it again with present weights,
     // unless nobody needs it any more. UNAVAILABLE when memory is short. NULL where stages have no weights of optim's.
     status (*give_back)(void *self, struct group **group);
+    // Called between two groups, and while `receive` waits when something has come: lets the stage give back lent
+    // weights, or publish files instead of lending. *forgotten: the stage has forgotten its groups. May be NULL.
+    status (*update_weights)(void *self, bool *forgotten);
 };
 
 // Passes groups from the channel through the open stage until the channel ends or the program is asked to stop. What

@@ -100,6 +100,13 @@ struct stage {
     // step. The result of a group for which they are not is thrown away, and the group is done again. NULL: always.
     bool (*weights_intact)(void *state);
 
+    // Gives back the memory of weights that optim had lent and lends no more: another process of optim needs it. The
+    // stage forgets the groups that it has; the runner gives them to it again, after load_weights.
+    status (*return_weights)(void *state);
+
+    // Optim: publishes files from now on, because a stage cannot use what was lent; `reason` is one line for the user.
+    status (*publish_files)(void *state, const char *reason);
+
     // Optim, after open: the steps trained, and the seq below which everything is trained, -1 when no step was ever
     // trained in its directory.
     status (*position)(void *state, int64_t *step, int64_t *seq);

@@ -176,6 +176,12 @@ status stage_model_load(void *state, const struct stage_weights *weights) {
     return OK;
 }
 
+status stage_model_return(void *state) {
+    struct stage_model *model = state;
+    model->hash = 0;
+    return model_return_weights(model->model);
+}
+
 bool stage_model_intact(void *model) {
     return model_weights_intact(((const struct stage_model *)model)->model);
 }

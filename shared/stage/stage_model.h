@@ -50,12 +50,12 @@ status stage_input_open(struct input_builder *builder, struct group *group, enum
 void stage_input_release(struct stage_input *input);
 
 // A model with its inputs, whose weights optim may train. The state of a stage that uses one begins with it and is on
-// the heap, so that stage_model_hash, stage_model_load, stage_model_intact and stage_model_close can be the stage's
-// `fingerprint`, `load_weights`, `weights_intact` and `close`.
+// the heap, so that stage_model_hash, stage_model_load, stage_model_return, stage_model_intact and stage_model_close
+// can be the stage's `fingerprint`, `load_weights`, `return_weights`, `weights_intact` and `close`.
 struct stage_model {
     struct input_builder *input;
     struct model *model;
-    uint64_t hash; // of the weights in use; 0 before the first ones
+    uint64_t hash; // of the weights in use; 0: there are none
 };
 
 // Opens the tokenizer, the store and the model that the stage's options name. If the stage follows optim, the model has
@@ -70,6 +70,9 @@ uint64_t stage_model_hash(void *model);
 // directory, which are needed again when optim began anew. On failure (that of model_swap or model_reset) the old ones
 // stay in use.
 status stage_model_load(void *model, const struct stage_weights *weights);
+
+// Gives back lent weights, as model_return_weights.
+status stage_model_return(void *model);
 
 // Whether the weights are still those that were loaded, as model_weights_intact.
 bool stage_model_intact(void *model);

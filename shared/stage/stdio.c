@@ -128,7 +128,7 @@ static status stdio_deliver(void *self, struct group **group, status outcome) {
 
 status stdio_run(struct stage_context *context, int input, int output) {
     struct stdio_filter filter = {.lines = {.fd = input}, .output = output};
-    struct channel channel = {&filter, stdio_receive, stdio_deliver, NULL};
+    struct channel channel = {&filter, stdio_receive, stdio_deliver, NULL, NULL};
     status result = runner_run(context, &channel);
     if (result == OK) result = stdio_flush(&filter);
     while (filter.count) {

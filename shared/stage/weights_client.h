@@ -12,6 +12,7 @@ struct remote_weights {
     char *path;                   // the file on optim's machine, "" for the weights of the model's directory
     char *local;                  // the file on this machine
     bool copied;                  // it is a copy, not optim's own file
+    bool refused;                 // lent weights that cannot be used here: optim was told so
     int64_t size;
     int64_t base, difference; // as in WEIGHTS
 };

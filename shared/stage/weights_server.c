@@ -121,6 +121,17 @@ static status weights_server_tick(struct weights_server *server, struct io_threa
     return OK;
 }
 
+// The worker publishes files instead.
+static status weights_server_cannot_borrow(struct weights_server *server, struct io_thread *io,
+                                           const struct wire_peer *peer, const struct wire_message *message) {
+    struct buf reason = {0};
+    status result = buf_printf(&reason, "%s-%d cannot use the weights in optim's memory: %s", wire_peer_name(peer),
+                               wire_peer_replica(peer), message->reason);
+    if (result == OK && weights_versions_refuse(server->versions, message->path, reason.data)) io_thread_nudge(io);
+    buf_release(&reason);
+    return result;
+}
+
 static void weights_server_gone(struct weights_server *server, const struct wire_peer *peer) {
     size_t kept = 0;
     for (size_t i = 0; i < server->waiter_count; i++)
@@ -142,6 +153,8 @@ status weights_server_event(struct weights_server *server, struct io_thread *io,
         return OK;
     default:
         if (message->kind == MESSAGE_FETCH) return weights_server_fetch(server, io, event->peer, message);
+        if (message->kind == MESSAGE_CANNOT_BORROW)
+            return weights_server_cannot_borrow(server, io, event->peer, message);
         assert(message->kind == MESSAGE_HAS_WEIGHTS);
         return distribution_has(&server->distribution, event->peer, message->hash);
     }

@@ -16,7 +16,7 @@ void weights_server_free(struct weights_server **server);
 
 // Optim's hook (io_thread.h) for clients of purpose "weights", and for WIRE_TIMEOUT: tells them what is published, and
 // answers FETCH, or names a replica that has the file (distribution.h). A difference is made when somebody asks for it
-// first; who asks waits.
+// first; who asks waits. Wakes the worker after weights_versions_refuse.
 status weights_server_event(struct weights_server *server, struct io_thread *io, const struct wire_event *event);
 
 #endif

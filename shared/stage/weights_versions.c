@@ -43,6 +43,7 @@ struct weights_versions {
     struct served_weights entries[2][VERSIONS_MAX]; // policy's and reference's, the newest first
     int pause[2];                                   // PAUSE_VERSIONS and less: of policy and reference
     int64_t publications;
+    char *refused;   // why lent weights cannot be used; NULL: nobody has said so since weights_versions_refused
     pthread_t maker; // makes differences; since the first one was asked for
     bool making;     // there is such a thread
     pthread_cond_t wanted;
@@ -69,6 +70,7 @@ void weights_versions_free(struct weights_versions **versions) {
     weights_versions_stop(*versions);
     for (int kind = 0; kind < 2; kind++)
         for (int i = 0; i < VERSIONS_MAX; i++) free((*versions)->entries[kind][i].path);
+    free((*versions)->refused);
     pthread_mutex_destroy(&(*versions)->lock);
     pthread_cond_destroy(&(*versions)->wanted);
     free(*versions);
@@ -239,6 +241,22 @@ status weights_versions_chunk(struct weights_versions *versions, const struct wi
     pthread_mutex_unlock(&versions->lock);
     arena_release(&arena);
     return result;
+}
+
+bool weights_versions_refuse(struct weights_versions *versions, const char *path, const char *reason) {
+    pthread_mutex_lock(&versions->lock);
+    const bool first = !versions->refused && *path && weights_versions_uses(versions, path);
+    if (first) versions->refused = strdup(reason);
+    pthread_mutex_unlock(&versions->lock);
+    return first;
+}
+
+char *weights_versions_refused(struct weights_versions *versions) {
+    pthread_mutex_lock(&versions->lock);
+    char *refused = versions->refused;
+    versions->refused = NULL;
+    pthread_mutex_unlock(&versions->lock);
+    return refused;
 }
 
 // ---- the thread that makes differences ----

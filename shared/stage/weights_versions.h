@@ -43,6 +43,13 @@ int64_t weights_versions_size(struct weights_versions *versions, int64_t hash);
 status weights_versions_chunk(struct weights_versions *versions, const struct wire_message *request,
                               struct wire_message *reply, struct buf *bulk);
 
+// A stage cannot use the lent weights whose file is `path`; `reason` is one line for the user. Returns whether they are
+// among the versions and this is the first such report; then weights_versions_refused returns the reason.
+bool weights_versions_refuse(struct weights_versions *versions, const char *path, const char *reason);
+
+// Returns the reason of the last weights_versions_refuse once, then NULL. The caller frees it.
+char *weights_versions_refused(struct weights_versions *versions);
+
 // Answers FETCH from a file: *reply is CHUNK, its bytes in `bulk`, or ABSENT when there is no such file. DATAERR for
 // bytes that cannot be asked for, UNAVAILABLE when the file cannot be read.
 status weights_read_piece(const char *path, const struct wire_message *request, struct wire_message *reply,

@@ -94,6 +94,7 @@ static const struct message_row message_table[MESSAGE_KINDS] = {
                          STATUS_INT(pid)}},
     [MESSAGE_NOTICE] = {"NOTICE", false, {STRING(name), INT(replica), STRING(machine), STRING(reason)}},
     [MESSAGE_END] = {"END", false, {INT(code), STRING(reason)}},
+    [MESSAGE_CANNOT_BORROW] = {"CANNOT_BORROW", false, {STRING(path), STRING(reason)}},
 };
 
 // Which side of a conversation sends a kind.
@@ -109,7 +110,7 @@ static const uint8_t message_senders[MESSAGE_KINDS] = {
     [MESSAGE_WEIGHTS] = FROM_SERVER,      [MESSAGE_FETCH] = FROM_CLIENT,       [MESSAGE_CHUNK] = FROM_SERVER,
     [MESSAGE_ABSENT] = FROM_SERVER,       [MESSAGE_GET] = FROM_CLIENT,         [MESSAGE_RECORD] = FROM_SERVER,
     [MESSAGE_HAS_WEIGHTS] = FROM_CLIENT,  [MESSAGE_ELSEWHERE] = FROM_SERVER,   [MESSAGE_STATUS] = FROM_BOTH,
-    [MESSAGE_NOTICE] = FROM_BOTH,         [MESSAGE_END] = FROM_BOTH,
+    [MESSAGE_NOTICE] = FROM_BOTH,         [MESSAGE_END] = FROM_BOTH,           [MESSAGE_CANNOT_BORROW] = FROM_CLIENT,
 };
 
 static bool message_known(enum message_kind kind) {

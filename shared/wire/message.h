@@ -45,6 +45,7 @@ enum message_kind {
     MESSAGE_STATUS,
     MESSAGE_NOTICE,
     MESSAGE_END,
+    MESSAGE_CANNOT_BORROW,
     MESSAGE_KINDS,
 };
 
@@ -80,7 +81,7 @@ struct wire_message {
     const char *machine;
     const char *purpose; // HELLO
     int64_t life;        // HELLO, WELCOME: a random number of the process
-    const char *reason;  // REFUSED, QUARANTINED, NOTICE, END
+    const char *reason;  // REFUSED, QUARANTINED, NOTICE, END, CANNOT_BORROW
     const char *id;    // TRAINED, QUARANTINED, UNUSED: the group's, "" when it is sent again; GET, RECORD, ABSENT: the
                        // key of a clip
     int64_t count;     // AVAILABLE: groups; RUN_INFO: groups in all; POSITION: groups of the run if none from seq on is
@@ -98,7 +99,8 @@ struct wire_message {
     int64_t hash;      // WEIGHTS, FETCH, CHUNK, ABSENT, HAS_WEIGHTS, ELSEWHERE: of the weights, or but for WEIGHTS
                        // of a difference, its 64 bits
     int64_t base, difference; // WEIGHTS: hash of the version before, and of the difference from it; 0: none
-    const char *path;         // WEIGHTS: the file on the server's machine, "" for the weights of the model's directory
+    const char *path;         // WEIGHTS: the file on the server's machine, "" for the weights of the model's directory;
+                              // CANNOT_BORROW: as in WEIGHTS
     int64_t offset, size;     // FETCH, CHUNK, GET, RECORD: which bytes; WEIGHTS: of the whole file
     int64_t total;            // CHUNK, RECORD: bytes of the whole file or clip
     int64_t code;             // END: the exit code

@@ -222,6 +222,7 @@ static const struct stage optim_stage = {
     .submit = optim_submit,
     .poll = optim_poll,
     .on_idle = optim_on_idle,
+    .publish_files = publish_files,
     .position = optim_position,
     .close = optim_close,
 };

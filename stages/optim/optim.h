@@ -61,6 +61,7 @@ struct optim {
 
     // Of the files of lent weights: what is unique to this process; NULL: each version is written to a file.
     char *lent_name;
+    bool publishes_files; // nothing is lent
 
     // metrics.jsonl and this process's file for TensorBoard; without a path before the first step.
     struct append_queue metrics, events;
@@ -144,6 +145,10 @@ void metrics_list(const struct step_metrics *metrics, struct event_scalar list[M
 // `publish` says so and the device can. Does nothing outside a pipeline. While a file cannot be written, for example on
 // a full disk, tries again; END when asked to stop meanwhile. DATAERR, UNAVAILABLE.
 status publish_weights(struct optim *optim, bool both);
+
+// Publishes the newest weights in files, and says so with `reason`; so do later calls of publish_weights. The function
+// publish_files of the stage.
+status publish_files(void *state, const char *reason);
 
 // Removes the files of weights that an earlier process published. Called after the first publish_weights.
 void publish_remove_old(const struct optim *optim);

@@ -3,6 +3,7 @@
 // In files: one of the policy after each step, and one of the reference whenever it has changed. Version 0 has no file:
 // it is the directory that every stage has opened. Lent: every version is in the same memory of the GPU, and one small
 // file for the policy and one for the reference say where. Another process has other memory, and names the files anew.
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -14,11 +15,18 @@
 // Decides how to publish, once.
 static status publish_choose(struct optim *optim) {
     struct arena arena = {0};
-    if (optim->lent_name || optim->options->publish == OPTIM_PUBLISH_FILES) return OK;
-    if (!model_can_lend(optim->model)) {
-        log_debug("this device cannot lend weights: they are written to files");
+    bool has_means;
+    if (optim->lent_name || optim->publishes_files) return OK;
+    optim->publishes_files = optim->options->publish == OPTIM_PUBLISH_FILES;
+    if (optim->publishes_files) return OK;
+    const status result = model_can_lend(optim->model, &has_means);
+    if (result == UNAVAILABLE) {
+        optim->publishes_files = true;
+        if (has_means) return stage_notify(optim->context, "%s: weights are written to files, not lent", fail_text());
+        log_debug("%s: weights are written to files", fail_text());
         return OK;
     }
+    TRY(result);
     const char *name = arena_printf(&arena, "%d-%.0f", (int)getpid(), clock_realtime() * 1e6);
     if (name) optim->lent_name = strdup(name);
     arena_release(&arena);
@@ -86,6 +94,16 @@ status publish_weights(struct optim *optim, bool both) {
     if (model_version(optim->model) || optim->lent_name) return publish_one(optim, false);
     initial.reference = false;
     return stage_publish(optim->context, &initial);
+}
+
+status publish_files(void *state, const char *reason) {
+    struct optim *optim = state;
+    if (optim->publishes_files) return OK;
+    TRY(stage_notify(optim->context, "%s; they are written to files from now on", reason));
+    optim->publishes_files = true;
+    free(optim->lent_name);
+    optim->lent_name = NULL;
+    return publish_weights(optim, true);
 }
 
 void publish_remove_old(const struct optim *optim) {

@@ -110,6 +110,7 @@ static const struct stage refscore_stage = {
     .fingerprint = stage_model_hash,
     .follows = FOLLOWS_REFERENCE,
     .load_weights = stage_model_load,
+    .return_weights = stage_model_return,
     .weights_intact = stage_model_intact,
     .work = refscore_work,
     .close = refscore_close,

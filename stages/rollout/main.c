@@ -19,16 +19,19 @@ struct rollout {
 };
 static_assert(offsetof(struct rollout, model) == 0, "as the functions of stage_model.h need");
 
+static status rollout_new_generator(struct rollout *self) {
+    const struct generator_options options = {.max_new_tokens = (int)self->options->max_new_tokens};
+    return generator_new(&self->generator, self->model.model, &options);
+}
+
 static status rollout_open(void **state, struct stage_context *context) {
     struct rollout *self;
-    const struct rollout_options *options = stage_options(context);
     TRY(NEW(&self, 1));
     *state = self;
-    self->options = options;
+    self->options = stage_options(context);
     self->trains = stage_follows_optim(context);
     TRY(stage_model_open(&self->model, context));
-    const struct generator_options generator_options = {.max_new_tokens = (int)options->max_new_tokens};
-    return generator_new(&self->generator, self->model.model, &generator_options);
+    return rollout_new_generator(self);
 }
 
 static int rollout_capacity(void *state) {
@@ -105,6 +108,13 @@ static status rollout_poll(void *state, bool draining, struct group **done) {
     return OK;
 }
 
+static status rollout_return_weights(void *state) {
+    struct rollout *self = state;
+    generator_free(&self->generator); // with the groups that it has, and with its graph, which refers to the weights
+    TRY(stage_model_return(&self->model));
+    return rollout_new_generator(self);
+}
+
 static status rollout_close(void *state) {
     struct rollout *self = state;
     if (self) generator_free(&self->generator); // before the model, which it refers to
@@ -118,6 +128,7 @@ static const struct stage rollout_stage = {
     .fingerprint = stage_model_hash,
     .follows = FOLLOWS_POLICY,
     .load_weights = stage_model_load,
+    .return_weights = rollout_return_weights,
     .weights_intact = stage_model_intact,
     .capacity = rollout_capacity,
     .submit = rollout_submit,

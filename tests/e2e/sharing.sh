@@ -1,5 +1,6 @@
 # Processes that share the weights in the memory of one device, on the emulator: rollout and refscore compute with optim's
-# own. The final weights are those of a run that writes each version to a file, also when each stage is killed in turn. With
+# own. The final weights are those of a run that writes each version to a file, also when each stage is killed in turn, and
+# where the memory cannot be shared, so that files take its place. When optim is lost, the others give its memory back. With
 # max_staleness above 0 they copy the weights.
 . tests/e2e/common.sh
 . tests/e2e/run-helpers.sh
@@ -23,12 +24,34 @@ run files "${options[@]}" --set optim.publish=files || fail "files: $(cat "$work
 check_steps files 4
 if grep "another process" "$work"/files/logs/*.log; then fail "weights were lent that are written to files"; fi
 
-"$bin/caravan" run "$work/p.yaml" --set run="$work/lent" --set force.program="$work/slow.sh" "${options[@]}" 2>"$work/lent.err" &
+# returned: waits until no process has shared memory of the device. Whoever has it holds a lock on its file.
+returned() {
+    for _ in $(seq 1200); do
+        held=
+        for file in "$work"/memory/shared-*; do
+            [ ! -e "$file" ] || flock --nonblock "$file" true || held=$file
+        done
+        [ -n "$held" ] || return 0
+        sleep 0.1
+    done
+    kill -CONT $pid
+    fail "somebody keeps what optim had lent: $(tail -n 3 "$work"/lent/logs/r*.log)"
+}
+
+mkdir "$work/memory"
+CARAVAN_EMULATED_MEMORY=1000000000000:$work/memory \
+    "$bin/caravan" run "$work/p.yaml" --set run="$work/lent" --set force.program="$work/slow.sh" "${options[@]}" 2>"$work/lent.err" &
 pid=$!
-for stage in source frames rollout refscore reward optim; do
-    wait_for_step lent $([ $stage = optim ] && echo 2 || echo 1)
+for stage in source frames rollout refscore reward; do
+    wait_for_step lent 1
     pkill -KILL -P $pid -f "caravan-$stage" || fail "there is no $stage: $(cat "$work/lent.err")"
 done
+wait_for_step lent 2
+[ -n "$(ls "$work"/memory/shared-*)" ] || fail "no memory is shared"
+kill -STOP $pid # it starts no other optim
+pkill -KILL -P $pid -f "caravan-optim" || fail "there is no optim: $(cat "$work/lent.err")"
+returned
+kill -CONT $pid
 wait $pid || fail "lent: $(cat "$work/lent.err")"
 [ "$(grep -c "killed by signal 9" "$work/lent.err")" = 6 ] || fail "not all were killed: $(cat "$work/lent.err")"
 check_steps lent 4
@@ -38,6 +61,18 @@ borrowed lent rollout "used in place"
 borrowed lent refscore "used in place"
 if ls "$work"/lent/weights/*.safetensors 2>/dev/null; then fail "lent weights were written to files, too"; fi
 [ "$(weights_of lent)" = "$(weights_of files)" ] || fail "the weights differ from those of a run with files"
+
+# Memory that cannot be opened, or not even be exported.
+for lacks in import export; do
+    CARAVAN_EMULATED_IPC_LACKS=$lacks run $lacks "${options[@]}" || fail "$lacks: $(cat "$work/$lacks.err")"
+    check_steps $lacks 4
+    [ "$(weights_of $lacks)" = "$(weights_of files)" ] || fail "$lacks: the weights differ from those of a run with files"
+    [ "$(grep -c "are written to files" "$work/$lacks.err")" = 1 ] || fail "$lacks: not one line says so: $(cat "$work/$lacks.err")"
+done
+grep -q "optim: .* cannot use the weights in optim's memory: .*mapping of buffer object failed; they are written to files from now on" \
+    "$work/import.err" || fail "import: $(cat "$work/import.err")"
+grep -q "optim: emulated: operation not supported: weights are written to files, not lent" "$work/export.err" ||
+    fail "export: $(cat "$work/export.err")"
 
 run copied "${options[@]}" --set source.max_staleness=1 --set source.limit=2 || fail "copied: $(cat "$work/copied.err")"
 check_steps copied 2

@@ -2,7 +2,10 @@
 // argument selects tests by a pattern: a process can start the lender only before it has opened a GPU itself.
 #include "tests/unit/model_case.h"
 
+#include <errno.h>
 #include <signal.h>
+#include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +14,8 @@ static const int64_t tokens[] = {5, 6, 7, 8, 9};
 static const struct model_prompt prompt = {.tokens = tokens, .count = 3};
 static const struct model_completion answers[] = {{&tokens[1], 2}, {&tokens[2], 3}};
 enum { ANSWERS = 2, LONGEST = 3 };
+
+static char memory_dir[] = "/tmp/caravan-memory-XXXXXX"; // where the emulator counts what processes have
 
 static const char *shared_device(void) {
     const char *device = getenv("MODEL_DEVICE");
@@ -24,12 +29,14 @@ enum request {
     LEND = 'l',      // policy and reference
     PUBLISH = 'p',   // the policy, to a file
     REFERENCE = 'r', // the reference, to a file
+    OPEN = 'o',      // only opens the model, on a device with so much memory; a lender without one may be asked again
 };
 
 struct lender {
     pid_t process;
     int to, from;
-    bool copied;
+    bool copied, waits; // waits: opens the model when asked to
+    char memory[256];   // CARAVAN_EMULATED_MEMORY of the process that waits
     struct model_case it;
     char *dir, *policy, *reference, *file;
 };
@@ -37,6 +44,7 @@ struct lender {
 // The hashes of policy and reference, as far as the request makes them.
 struct answer {
     uint64_t policy, reference;
+    bool no_memory; // OPEN has failed
 };
 
 static status lender_step(struct model *model) {
@@ -55,10 +63,17 @@ static void lender_run(struct lender *lender, int from, int to) {
     struct model *model = NULL;
     const struct model_options options = {
         .device = shared_device(), .precision = "bfloat16", .training = true, .train_vision = true, .ema = true};
-    status result = model_open(&model, lender->it.dir, &options);
+    status result = lender->waits ? OK : model_open(&model, lender->it.dir, &options);
     for (char request; result == OK && read(from, &request, 1) == 1;) {
         struct answer answer = {0};
-        if (request == STEP) {
+        if (request == OPEN) {
+            char memory[sizeof lender->memory];
+            if (read(from, memory, sizeof memory) != sizeof memory) break;
+            setenv("CARAVAN_EMULATED_MEMORY", memory, 1);
+            result = model_open(&model, lender->it.dir, &options);
+            answer.no_memory = result == UNAVAILABLE && strstr(fail_text(), "out of memory");
+            if (answer.no_memory) result = OK;
+        } else if (request == STEP) {
             result = lender_step(model);
         } else if (request == LEND) {
             result = model_lend(model, false, lender->copied, lender->policy, &answer.policy);
@@ -74,9 +89,9 @@ static void lender_run(struct lender *lender, int from, int to) {
     _exit(result != OK);
 }
 
-static void lender_start(struct lender *lender, bool copied) {
+static void lender_start(struct lender *lender, bool copied, bool waits) {
     int there[2], back[2];
-    *lender = (struct lender){.copied = copied};
+    *lender = (struct lender){.copied = copied, .waits = waits};
     case_open(&lender->it, "even");
     lender->dir = case_dir(&lender->it);
     lender->policy = path_join(&lender->it.arena, lender->dir, "policy");
@@ -101,6 +116,18 @@ static struct answer ask(const struct lender *lender, char request) {
     assert_int_equal(write(lender->to, &request, 1), 1);
     assert_int_equal(read(lender->from, &answer, sizeof answer), sizeof answer);
     return answer;
+}
+
+// Lets a lender that waits open its model; false: there is not enough memory.
+static bool open_with_memory(const struct lender *lender, size_t bytes) {
+    char memory[sizeof lender->memory] = "";
+    const char request = OPEN;
+    struct answer answer;
+    snprintf(memory, sizeof memory, "%zu:%s", bytes, memory_dir);
+    assert_int_equal(write(lender->to, &request, 1), 1);
+    assert_int_equal(write(lender->to, memory, sizeof memory), sizeof memory);
+    assert_int_equal(read(lender->from, &answer, sizeof answer), sizeof answer);
+    return !answer.no_memory;
 }
 
 // Ends the process, by SIGKILL if `killed`; one that could not open the device has ended.
@@ -167,7 +194,7 @@ static struct scores score_file(const struct lender *lender, uint64_t hash) {
 static void test_weights_are_borrowed(void **state) {
     (void)state;
     struct lender lender;
-    lender_start(&lender, false);
+    lender_start(&lender, false, false);
     struct model *model = borrower_open(&lender, "bfloat16");
     if (!model) return;
     uint64_t initial, found;
@@ -201,13 +228,14 @@ static void test_weights_are_borrowed(void **state) {
     published = score_file(&lender, lent.reference);
     assert_true(same(&borrowed, &published) && !same(&borrowed, &first));
 
-    // The lender's death leaves what was borrowed. Nobody can borrow it any more, and the old weights stay in use.
+    // The lender's death leaves what was borrowed until it is returned. Nobody can borrow it any more.
     lender_end(&lender, true);
     borrowed = score(model);
     assert_true(same(&borrowed, &published) && model_weights_intact(model));
     assert_int_equal(model_swap(model, lender.policy, 1, lent.policy), DATAERR);
     MUST(model_hash(model, &found));
     assert_true(found == lent.reference && model_weights_intact(model));
+    MUST(model_return_weights(model));
     MUST(model_reset(model, initial));
     borrowed = score(model);
     assert_true(same(&borrowed, &first) && model_weights_intact(model));
@@ -226,7 +254,7 @@ static void test_weights_are_borrowed(void **state) {
 static void test_weights_are_copied(void **state) {
     (void)state;
     struct lender lender;
-    lender_start(&lender, true);
+    lender_start(&lender, true, false);
     struct model *model = borrower_open(&lender, "bfloat16");
     if (!model) return;
     struct answer lent = ask(&lender, LEND);
@@ -254,7 +282,7 @@ static void test_weights_are_copied(void **state) {
 static void test_other_weights_are_refused(void **state) {
     (void)state;
     struct lender lender;
-    lender_start(&lender, false);
+    lender_start(&lender, false, false);
     struct model *model = borrower_open(&lender, "float32");
     if (!model) return;
     uint64_t before, after;
@@ -268,11 +296,66 @@ static void test_other_weights_are_refused(void **state) {
     MUST(model_hash(model, &after));
     assert_true(before == after && model_version(model) == 0);
     struct model *cpu = case_model(&lender.it, &(struct model_options){.device = "cpu", .precision = "float32"});
-    assert_false(model_can_lend(cpu));
+    bool has_means;
+    assert_int_equal(model_can_lend(cpu, &has_means), UNAVAILABLE);
+    assert_false(has_means);
     model_free(&cpu);
     model_free(&model);
     lender_end(&lender, false);
     lender_release(&lender);
+}
+
+// The lender is killed where the device has room for it, for its borrowers, and for one copy of the weights more, as
+// 141 GB have for a model of 7B. The next lender finds room when the borrowers have given back what they had borrowed.
+static void test_a_killed_lenders_memory_is_returned(void **state) {
+    (void)state;
+    struct lender lender, next;
+    struct stat taken;
+    char peak[sizeof memory_dir + 8];
+    if (getenv("MODEL_DEVICE")) return; // a GPU's memory is not this test's to fill
+    snprintf(peak, sizeof peak, "%s/peak", memory_dir);
+    assert_true(!truncate(peak, 0) || errno == ENOENT); // earlier tests
+    lender_start(&lender, false, false);
+    lender_start(&next, false, true);
+    struct model *policy = borrower_open(&lender, "bfloat16"), *reference;
+    if (!policy) {
+        lender_end(&next, true);
+        lender_release(&next);
+        return;
+    }
+    uint64_t initial;
+    MUST(model_hash(policy, &initial));
+    struct scores first = score(policy);
+    reference = case_model(
+        &lender.it, &(struct model_options){.device = shared_device(), .precision = "bfloat16", .no_weights = true});
+    struct answer lent = ask(&lender, LEND);
+    MUST(model_swap(policy, lender.policy, 0, lent.policy));
+    MUST(model_swap(reference, lender.reference, 0, lent.reference));
+    assert_int_equal(stat(peak, &taken), 0);
+    const size_t copy = (size_t)model_get_info(policy)->parameter_count * 2;
+    const size_t capacity = (size_t)taken.st_size + copy;
+    lender_end(&lender, true);
+    assert_false(open_with_memory(&next, capacity)); // two copies of the weights are still mapped
+    MUST(model_return_weights(policy));
+    MUST(model_return_weights(reference));
+    assert_true(model_weights_intact(policy));
+    assert_true(open_with_memory(&next, capacity));
+    assert_int_equal(stat(peak, &taken), 0);
+    assert_true((size_t)taken.st_size <= capacity);
+    lent = ask(&next, LEND);
+    MUST(model_swap(policy, next.policy, 0, lent.policy));
+    struct scores again = score(policy);
+    assert_true(same(&first, &again));
+    MUST(model_return_weights(policy));
+    MUST(model_reset(policy, initial)); // its own: nothing to return
+    MUST(model_return_weights(policy));
+    again = score(policy);
+    assert_true(same(&first, &again));
+    model_free(&policy);
+    model_free(&reference);
+    lender_end(&next, false);
+    lender_release(&lender);
+    lender_release(&next);
 }
 
 int main(int count, char **arguments) {
@@ -280,7 +363,14 @@ int main(int count, char **arguments) {
         cmocka_unit_test(test_weights_are_borrowed),
         cmocka_unit_test(test_weights_are_copied),
         cmocka_unit_test(test_other_weights_are_refused),
+        cmocka_unit_test(test_a_killed_lenders_memory_is_returned),
     };
+    char memory[64];
     if (count > 1) cmocka_set_test_filter(arguments[1]);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    if (!mkdtemp(memory_dir)) return 1;
+    snprintf(memory, sizeof memory, "%llu:%s", 1ull << 40, memory_dir); // enough, and counted
+    setenv("CARAVAN_EMULATED_MEMORY", memory, 1);
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    MUST(dir_remove(memory_dir));
+    return failed;
 }

@@ -82,6 +82,7 @@ struct source {
     struct group *waiting[GROUPS];
     int count, taken;          // waiting; with the stage
     int delivered, returned;   // groups
+    bool recalls;              // the stage has to give its weights back when it has all groups, once
     double of_version[GROUPS]; // of what was delivered
 };
 
@@ -118,13 +119,24 @@ static status source_give_back(void *self, struct group **group) {
     return OK;
 }
 
+// The stage forgets its groups, and gets other weights before the next one.
+static status source_update_weights(void *self, bool *forgotten) {
+    struct source *source = self;
+    *forgotten = source->recalls && source->taken == GROUPS;
+    if (!*forgotten) return OK;
+    source->recalls = false;
+    source->scorer->held_count = 0;
+    source->scorer->intact = false;
+    return OK;
+}
+
 // Passes the groups through the stage, whose weights change during the piece of work `changes_at`.
-static struct source run(const struct stage *stage, const char *store, struct scorer *scorer) {
+static struct source run(const struct stage *stage, const char *store, struct scorer *scorer, bool recalls) {
     struct common_options values;
     struct stage_context context = {
         .stage = stage, .table = &no_options, .state = scorer, .progress_at = clock_monotonic()};
-    struct source source = {.scorer = scorer};
-    const struct channel channel = {&source, source_receive, source_deliver, source_give_back};
+    struct source source = {.scorer = scorer, .recalls = recalls};
+    const struct channel channel = {&source, source_receive, source_deliver, source_give_back, source_update_weights};
     assert_int_equal(options_init(&context.options, &no_options, &values), OK);
     assert_int_equal(group_store_open(&context.store, store, false), OK);
     for (int i = 0; i < GROUPS; i++) {
@@ -148,7 +160,7 @@ static void test_generation_is_checked(void **state) {
         char dir[] = "/tmp/caravan-runner-XXXXXX";
         assert_non_null(mkdtemp(dir));
         struct scorer scorer = {.version = 1, .intact = true, .changes_at = 1};
-        struct source source = run(stages[i], dir, &scorer);
+        struct source source = run(stages[i], dir, &scorer, false);
         // One by one, the second group is done again; side by side the third, which was there too.
         assert_int_equal(source.returned, i == 0 ? 1 : 2);
         assert_int_equal(scorer.worked, GROUPS + source.returned);
@@ -156,14 +168,28 @@ static void test_generation_is_checked(void **state) {
         // Nothing but the first result was stored under the old version, and the others under the new one.
         for (int version = 1; version <= 2; version++) {
             scorer = (struct scorer){.version = version, .intact = true, .changes_at = -1};
-            run(stages[i], dir, &scorer);
+            run(stages[i], dir, &scorer, false);
             assert_int_equal(scorer.worked, version == 1 ? GROUPS - 1 : 1);
         }
         assert_int_equal(dir_remove(dir), OK);
     }
 }
 
+// What the stage had of groups when it gave its weights back counts for nothing; each is done once, with other weights.
+static void test_groups_are_given_back_with_the_weights(void **state) {
+    (void)state;
+    char dir[] = "/tmp/caravan-runner-XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    struct scorer scorer = {.version = 1, .intact = true, .changes_at = -1};
+    struct source source = run(&side_by_side, dir, &scorer, true);
+    assert_int_equal(source.returned, GROUPS);
+    assert_int_equal(scorer.worked, GROUPS);
+    for (int i = 0; i < GROUPS; i++) assert_true(source.of_version[i] == 2);
+    assert_int_equal(dir_remove(dir), OK);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_generation_is_checked)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_generation_is_checked),
+                                       cmocka_unit_test(test_groups_are_given_back_with_the_weights)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

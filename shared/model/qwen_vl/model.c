@@ -221,6 +221,17 @@ bool model_weights_intact(const struct model *model) {
     return !model->borrowed.page || model->copied || shared_weights_intact(&model->borrowed);
 }
 
+status model_return_weights(struct model *model) {
+    struct qwen_weights *none;
+    if (!model->borrowed.page) return OK;
+    TRY(qwen_weights_new(&none, model->backend, &model->config, model->params, model->weights->base.type));
+    qwen_weights_free(&model->weights);
+    model_return_borrowed(model);
+    model->weights_replaced++;
+    model->weights = none;
+    return OK;
+}
+
 status model_reset(struct model *model, uint64_t hash) {
     if (model->trainer) return fail(BUG, "the weights of a model in training cannot be replaced");
     uint64_t found;

@@ -149,8 +149,12 @@ done:
     return result;
 }
 
-bool model_can_lend(const struct model *model) {
-    return model->backend->ops->buffer_export != NULL;
+status model_can_lend(const struct model *model, bool *has_means) {
+    const struct operations *ops = model->backend->ops;
+    unsigned char handle[IPC_HANDLE_BYTES];
+    *has_means = ops->buffer_export != NULL;
+    if (!*has_means) return fail(UNAVAILABLE, "device %s cannot share memory", model->backend_info.device);
+    return ops->buffer_export(model->backend, model->weights->base.values.buffer, handle);
 }
 
 status model_lend(struct model *model, bool reference, bool copied, const char *path, uint64_t *hash) {
