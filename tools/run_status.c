@@ -23,13 +23,16 @@ static_assert(RATE_SAMPLES > LEFT_SECONDS / PROGRESS_SAMPLE_SECONDS, "the sample
 // no time is typical yet, after more seconds.
 enum { SLOW_TIMES = 5, SLOW_SECONDS = 30, SLOW_UNKNOWN_SECONDS = 300 };
 
+enum { STILL_SECONDS = 30 }; // without a finished group, after which a run in which nobody is at work stands still
+
 struct row {
     const struct replica *replica;
     char name[64];
     bool known;                   // it has reported since it was last forgotten
     double reported;              // seconds
     struct message_status report; // its strings are those below
-    char state[64];
+    char state[64], given_stage[64];
+    double done_at;            // when it last finished a group, in seconds; below 0: never
     struct rate_window window; // of this process
     double typical;            // seconds for a group in the process before this one, -1: unknown
     int64_t restarts;
@@ -41,6 +44,7 @@ struct run_status {
     const struct deployment *deployment;
     struct row *rows; // in the order of the stages: the source first, optim (if there is one) last
     size_t count;
+    double still;                // seconds without a group when this was last found, 0: not
     struct rate_window progress; // of the source: a sample for each change; empty before groups are in flight
 };
 
@@ -58,7 +62,7 @@ status run_status_new(struct run_status **out, const struct deployment *deployme
         const struct replica *replica = &deployment->replicas[i];
         if (!replica->stage) continue;
         struct row *row = &run_status->rows[run_status->count++];
-        *row = (struct row){.replica = replica, .typical = -1, .slow_seq = -1};
+        *row = (struct row){.replica = replica, .typical = -1, .slow_seq = -1, .done_at = -1};
         if (replica->number > 1)
             snprintf(row->name, sizeof row->name, "%s-%d", replica->stage->name, replica->number);
         else
@@ -155,6 +159,9 @@ static void row_set_report(struct row *row, const struct message_status *report,
     snprintf(row->state, sizeof row->state, "%s", report->state);
     row->report = *report;
     row->report.state = row->state;
+    snprintf(row->given_stage, sizeof row->given_stage, "%s", report->given_stage);
+    row->report.given_stage = row->given_stage;
+    if (report->done_age >= 0) row->done_at = now - report->done_age;
     row->restarts = report->restarts;
     row->known = true;
     row->reported = now;
@@ -179,7 +186,7 @@ void run_status_update(struct run_status *run_status, const struct wire_message 
         rate_window_add(progress, &sample, PROGRESS_SAMPLE_SECONDS);
 }
 
-bool run_status_replay(const struct run_status *run_status, size_t index, struct wire_message *out) {
+bool run_status_replay(const struct run_status *run_status, size_t index, double now, struct wire_message *out) {
     const struct row *row = &run_status->rows[index];
     assert(index < run_status->count);
     if (!row->known) return false;
@@ -189,6 +196,10 @@ bool run_status_replay(const struct run_status *run_status, size_t index, struct
                                  .replica = row->replica->number,
                                  .machine = deployment_machine(run_status->deployment, row->replica->machine),
                                  .counters = row->report};
+    const double late = now - row->reported;
+    if (late > SILENT_SECONDS) out->counters.state = "silent";
+    if (row->report.oldest_age >= 0) out->counters.oldest_age += late;
+    if (row->report.done_age >= 0) out->counters.done_age += late;
     // What a settled group has become since then does not matter here.
     out->counters.done = start->done - (row_is_source(row) ? row->report.run_quarantined + row->report.run_unused : 0);
     out->counters.tokens = start->tokens;
@@ -317,4 +328,61 @@ bool run_status_find_slow(struct run_status *run_status, double now, struct repl
         return true;
     }
     return false;
+}
+
+// Returns when the last group was finished, or without one when the oldest process started, in seconds.
+static double run_status_moved_at(const struct run_status *run_status) {
+    double done_at = -1, started_at = INFINITY;
+    for (size_t i = 0; i < run_status->count; i++) {
+        const struct row *row = &run_status->rows[i];
+        done_at = fmax(done_at, row->done_at);
+        started_at = fmin(started_at, row->reported - row->report.up);
+    }
+    return done_at >= 0 ? done_at : started_at;
+}
+
+// Whether optim has the group that the row's replica gave. It waits for the other ones of a step.
+static bool row_gave_to_optim(const struct row *row) {
+    return row->report.given_replica && !strcmp(row->given_stage, stage_kinds[STAGE_OPTIM].name);
+}
+
+bool run_status_find_standstill(struct run_status *run_status, double now, struct standstill *out) {
+    const struct row *source = run_status_source(run_status), *giver = NULL;
+    const int64_t settled = source ? source->report.settled : 0;
+    int64_t lowest = 0;
+    bool busy = !source || settled >= source->report.total;
+    bool reported = false; // the lowest group that is not settled, or there may be a stage that has it and is not heard
+    for (size_t i = 0; i < run_status->count && !busy; i++) {
+        const struct row *row = &run_status->rows[i];
+        const struct message_status *report = &row->report;
+        struct replica_status replica;
+        run_status_replica(run_status, i, now, &replica);
+        busy = !replica.report || (strcmp(replica.state, "silent") != 0 &&
+                                   (!strcmp(replica.state, "working") || run_status_is_at_work(&replica)));
+        reported = reported || !replica.alive;
+        if (!row->known || report->given_seq < 0) continue;
+        reported = reported || report->given_seq <= settled;
+        // A stage learns late what is settled. Of two that have given the same group, the one that is further on has
+        // given it last.
+        const int64_t seq = report->given_seq > settled ? report->given_seq : settled;
+        const bool optim = row_gave_to_optim(row), before = giver && row_gave_to_optim(giver);
+        if (giver && (optim > before || (optim == before && seq > lowest))) continue;
+        giver = row;
+        lowest = seq;
+    }
+    const double seconds = busy ? 0 : now - run_status_moved_at(run_status);
+    if (seconds <= STILL_SECONDS) run_status->still = 0;
+    if (seconds <= STILL_SECONDS || seconds < 2 * run_status->still) return false;
+    run_status->still = seconds;
+    *out = (struct standstill){.seconds = seconds, .seq = settled, .source_state = source->report.state};
+    if (!reported || !giver) return true;
+    const struct message_status *report = &giver->report;
+    const struct replica *taker =
+        deployment_find(run_status->deployment, report->given_stage, (int)report->given_replica);
+    const struct row *row = taker ? run_status_row(run_status, taker) : NULL;
+    out->seq = lowest;
+    out->giver = giver->name;
+    out->taker = row ? row->name : NULL;
+    out->stage = report->given_stage;
+    return true;
 }

@@ -38,6 +38,16 @@ struct run_summary {
     struct replica_status oldest; // the replica that has been at work on a group for longest; oldest_age -1: none
 };
 
+// A run in which nothing is done: the lowest group that a stage has not given on, of those that optim waits for.
+struct standstill {
+    double seconds;            // since a stage last finished a group, or without one since the oldest start
+    int64_t seq;               // of the group
+    const char *giver, *taker; // "source", "frames-2": which replica gave it to which; taker NULL: nobody has taken it;
+                               // giver NULL: no stage reports it, and it is the lowest that is not settled
+    const char *stage;         // of the taker, also if nobody has taken it
+    const char *source_state;
+};
+
 // Makes an empty table for the deployment's replicas; the deployment must outlive it. UNAVAILABLE. Free it with
 // run_status_free.
 status run_status_new(struct run_status **out, const struct deployment *deployment);
@@ -48,9 +58,10 @@ void run_status_free(struct run_status **run_status);
 // Stores a STATUS that came at `now` (seconds). One of an unknown replica is ignored.
 void run_status_update(struct run_status *run_status, const struct wire_message *message, double now);
 
-// Sets *out to a STATUS with a replica's counters of a minute ago. A table that gets these messages first knows the
-// rates of the last minute at once. Returns false if the replica has not reported. Valid until the next update.
-bool run_status_replay(const struct run_status *run_status, size_t index, struct wire_message *out);
+// Sets *out to a STATUS with a replica's counters of a minute ago; its state is "silent" if it is so now. A table that
+// gets these messages first knows the rates of the last minute at once. Returns false if the replica has not reported.
+// Valid until the next update.
+bool run_status_replay(const struct run_status *run_status, size_t index, double now, struct wire_message *out);
 
 // Says that a replica's process has ended. The counts of its last report stay until there is another.
 void run_status_forget(struct run_status *run_status, const struct replica *replica);
@@ -77,5 +88,10 @@ int64_t run_status_step(const struct run_status *run_status);
 // it (300 s if that is unknown), and sets *out to it. It is found once for each group, and again whenever the age has
 // doubled. Returns false if there is none.
 bool run_status_find_slow(struct run_status *run_status, double now, struct replica_status *out);
+
+// Finds out whether no stage has finished a group for more than 30 s, though all have started, the run is not over, and
+// none is at work; then sets *out, whose strings are valid until the next update. It is found once, and again whenever
+// the time has doubled.
+bool run_status_find_standstill(struct run_status *run_status, double now, struct standstill *out);
 
 #endif

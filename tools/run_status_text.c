@@ -279,3 +279,34 @@ status run_status_slow_line(const struct replica_status *replica, struct buf *ou
     if (replica->typical < 0) return buf_puts(out, " (it has finished none yet)");
     return buf_printf(out, " (typical %s)", run_text_duration(replica->typical, typical));
 }
+
+// Appends the state of a replica as what it does: "waits for groups", "is silent".
+static status run_text_state(const struct replica_status *replica, struct buf *out) {
+    return buf_printf(out, "%s%s", strncmp(replica->state, "waits", 5) ? "is " : "", replica->state);
+}
+
+status run_status_standstill_line(const struct run_status *run_status, const struct standstill *standstill, double now,
+                                  struct buf *out) {
+    const long long seq = (long long)standstill->seq;
+    char duration[DURATION_SIZE];
+    bool listed = false;
+    struct replica_status replica;
+    TRY(buf_printf(out, "nothing has been done for %s: ", run_text_duration(standstill->seconds, duration)));
+    if (!standstill->giver)
+        return buf_printf(out, "group %lld is not settled, and no stage reports it; source: %s", seq,
+                          standstill->source_state);
+    if (standstill->taker)
+        TRY(buf_printf(out, "%s gave group %lld to %s, which ", standstill->giver, seq, standstill->taker));
+    else
+        TRY(buf_printf(out, "%s has group %lld, which no replica of %s has taken: ", standstill->giver, seq,
+                       standstill->stage));
+    for (size_t i = 0; i < run_status_count(run_status); i++) {
+        run_status_replica(run_status, i, now, &replica);
+        if (strcmp(replica.stage, standstill->stage) != 0) continue;
+        if (standstill->taker && strcmp(replica.name, standstill->taker) != 0) continue;
+        if (!standstill->taker) TRY(buf_printf(out, "%s%s ", listed ? ", " : "", replica.name));
+        TRY(run_text_state(&replica, out));
+        listed = true;
+    }
+    return OK;
+}

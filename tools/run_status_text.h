@@ -17,4 +17,9 @@ status run_status_table(const struct run_status *run_status, double now, int col
 // UNAVAILABLE.
 status run_status_slow_line(const struct replica_status *replica, struct buf *out);
 
+// Appends "nothing has been done for 0:45: source gave group 17 to frames-2, which waits for groups" for what
+// run_status_find_standstill has found. UNAVAILABLE.
+status run_status_standstill_line(const struct run_status *run_status, const struct standstill *standstill, double now,
+                                  struct buf *out);
+
 #endif

@@ -110,7 +110,7 @@ static void supervisor_publish(struct supervisor *supervisor, const struct wire_
 static void supervisor_greet(struct supervisor *supervisor, struct wire_peer *watcher) {
     struct wire_message message;
     for (size_t i = 0; i < run_status_count(supervisor->run_status); i++)
-        if (run_status_replay(supervisor->run_status, i, &message))
+        if (run_status_replay(supervisor->run_status, i, clock_monotonic(), &message))
             (void)wire_send(supervisor->wire, watcher, &message, NULL);
 }
 
@@ -354,6 +354,7 @@ static status supervisor_on_tick(struct supervisor *supervisor) {
     const struct deployment *deployment = supervisor->deployment;
     const double now = clock_monotonic();
     struct replica_status slow;
+    struct standstill standstill;
     struct buf *line = &supervisor->line;
     machines_update(&supervisor->machines, now);
     supervisor_sum_up(supervisor, false);
@@ -388,6 +389,11 @@ static status supervisor_on_tick(struct supervisor *supervisor) {
     while (run_status_find_slow(supervisor->run_status, now, &slow)) {
         buf_clear(line);
         TRY(run_status_slow_line(&slow, line));
+        supervisor_log(supervisor, "%s", line->data);
+    }
+    if (run_status_find_standstill(supervisor->run_status, now, &standstill)) {
+        buf_clear(line);
+        TRY(run_status_standstill_line(supervisor->run_status, &standstill, now, line));
         supervisor_log(supervisor, "%s", line->data);
     }
     if (now - supervisor->metrics_time >= METRICS_SECONDS) {

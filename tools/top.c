@@ -206,11 +206,19 @@ static void top_leave(struct top *top) {
     fflush(stdout);
 }
 
-// Keeps a line about a replica that has had a group for too long, as the supervisor writes it.
+// Keeps a line about a replica that has had a group for too long, or that a run which stands still waits for, as the
+// supervisor writes them.
 static status top_notice_slow(struct top *top) {
+    const double now = clock_monotonic();
     struct replica_status slow;
+    struct standstill standstill;
     struct buf *text = &top->text;
-    while (run_status_find_slow(top->run_status, clock_monotonic(), &slow)) {
+    if (run_status_find_standstill(top->run_status, now, &standstill)) {
+        buf_clear(text);
+        TRY(run_status_standstill_line(top->run_status, &standstill, now, text));
+        snprintf(top->notices[top->notice_count++ % NOTICES], NOTICE, "%s", text->data);
+    }
+    while (run_status_find_slow(top->run_status, now, &slow)) {
         buf_clear(text);
         TRY(run_status_slow_line(&slow, text));
         snprintf(top->notices[top->notice_count++ % NOTICES], NOTICE, "%s", text->data);

@@ -600,4 +600,16 @@ void flow_report(const struct flow *flow, struct message_status *counters) {
     counters->held = (int64_t)(flow->held_count + flow->inbox_count);
     counters->waiting = outbox_available(&flow->outbox, -1);
     counters->dropped = flow->dropped;
+    counters->given_seq = -1;
+    counters->given_stage = "";
+    for (size_t i = 0; i < flow->outbox.count && counters->given_seq < 0; i++) {
+        const struct outbox_entry *entry = flow->outbox.entries[i];
+        for (size_t k = 0; k < flow->outbox.reader_count && counters->given_seq < 0; k++) {
+            const struct lease *lease = &entry->leases[k];
+            if (lease->state == LEASE_PASSED) continue;
+            counters->given_seq = entry->seq;
+            counters->given_stage = flow->config->readers[k];
+            counters->given_replica = lease->state == LEASE_GIVEN ? lease->replica : 0;
+        }
+    }
 }

@@ -67,7 +67,7 @@ status flow_on_event(struct flow *flow, const struct wire_event *event);
 // Sends what has become possible. UNAVAILABLE when the sockets or memory fail.
 status flow_send_pending(struct flow *flow);
 
-// Fills in `held`, `waiting` and `dropped`.
+// Fills in `held`, `waiting`, `dropped` and which group was given to whom. The string is the config's.
 void flow_report(const struct flow *flow, struct message_status *counters);
 
 #endif

@@ -24,7 +24,7 @@ struct io_hooks {
     // peer has sent a message that is neither an answer nor about groups. WIRE_TIMEOUT: at least 20 times a second; the
     // source issues groups here.
     status (*event)(void *self, struct io_thread *io, const struct wire_event *event);
-    // Fills in the counters; `held`, `waiting` and `dropped` are set already.
+    // Fills in the counters; those of flow_report are set already.
     void (*report)(void *self, struct message_status *counters);
 };
 

@@ -79,6 +79,7 @@ void node_counters_deliver(struct node_counters *counters, const struct group *g
     for (size_t i = 0; i < group->completion_count; i++)
         counters->tokens += (int64_t)group->completions[i].tokens.count;
     counters->done++;
+    counters->done_at = clock_monotonic();
     const double seconds = node_counters_remove(counters, group->requires.order);
     if (!group->quarantine.present && counters->found == (int64_t)found) {
         counters->worked++;
@@ -105,5 +106,6 @@ void node_counters_report(struct node_counters *counters, double started, struct
     report->work_seconds = counters->work_seconds;
     report->oldest_seq = counters->group_count ? counters->groups[0].seq : -1;
     report->oldest_age = counters->group_count ? now - counters->groups[0].since : -1;
+    report->done_age = counters->done ? now - counters->done_at : -1;
     pthread_mutex_unlock(&counters->lock);
 }

@@ -22,6 +22,7 @@ struct node_counters {
     const char *waits_for;        // NULL: working
     double waited, waiting_since; // seconds
     int64_t taken, done, quarantined, found, tokens;
+    double done_at;            // clock_monotonic() of the last of `done`
     int64_t worked;            // groups that were delivered, neither found in the store nor quarantined
     double work_seconds;       // the time that the worker had these
     struct node_group *groups; // in the order in which they came

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-enum { FRAME_MAX = 16384, STRING_MAX = 4000, FIELDS_MAX = 32 };
+enum { FRAME_MAX = 16384, STRING_MAX = 4000, FIELDS_MAX = 40 };
 
 static_assert(STRING_MAX < FRAME_MAX, "one string fits a frame");
 static_assert(sizeof(double) == 8 && sizeof(int64_t) == 8, "numbers are 64 bits wide");
@@ -81,6 +81,10 @@ static const struct message_row message_table[MESSAGE_KINDS] = {
                          STATUS_REAL(work_seconds),
                          STATUS_INT(oldest_seq),
                          STATUS_REAL(oldest_age),
+                         STATUS_REAL(done_age),
+                         STATUS_INT(given_seq),
+                         STATUS_STRING(given_stage),
+                         STATUS_INT(given_replica),
                          STATUS_STRING(state),
                          STATUS_INT(total),
                          STATUS_INT(settled),

@@ -62,6 +62,10 @@ struct message_status {
     double work_seconds;                 // sum over these of the time that the stage had each
     int64_t oldest_seq;                  // of the groups that the stage has, the one that came first; -1: none
     double oldest_age;                   // how long it has had it; -1: none
+    double done_age;                     // how long ago it finished a group; -1: none since the start
+    int64_t given_seq;                   // the lowest group that a stage after it has not given on; -1: none
+    const char *given_stage;             // that stage; "": none
+    int64_t given_replica;               // the one that has the group; 0: none has taken it
     const char *state;                   // "working", "finished", or what it waits for: "waits for weights"
     int64_t total, settled, step;        // source: groups in all, every seq below is settled; optim: steps trained
     int64_t run_quarantined, run_unused; // source: groups of the whole run

@@ -15,6 +15,15 @@ wait_for() {
     fail "$1: $2 does not come: $(cat "$work/$1.err")"
 }
 
+# A run that stands still says which group it waits for, and who was given it. This takes half a minute, in which the
+# other runs go on.
+still="--set run=$work/still --set source.epochs=400"
+"$bin/caravan" run "$work/p.yaml" $still 2>"$work/still.err" &
+still_pid=$!
+wait_for still "$work/still/metrics.jsonl"
+stopped=$(pgrep -P $still_pid -f caravan-refscore)
+kill -STOP "$stopped"
+
 # Under nohup the end of the terminal does not end the run.
 (
     trap '' HUP
@@ -95,7 +104,7 @@ failing() {
 }
 # wait_for_line NAME PATTERN: until the run's terminal has such a line.
 wait_for_line() {
-    for _ in $(seq 300); do
+    for _ in $(seq 900); do
         if grep -q -e "$2" "$work/$1.err"; then return; fi
         sleep 0.1
     done
@@ -141,6 +150,13 @@ trained=$(tail -1 "$work/wire/metrics.jsonl" | sed 's/.*"step": \([0-9]*\),.*/\1
 saved=$(printf '%06d' "$trained")
 [ -e "$work/wire/checkpoints/step-$saved" ] || [ -e "$work/wire/checkpoints/state-$saved" ] ||
     fail "trained $trained steps, but saved only $(ls "$work/wire/checkpoints")"
+
+wait_for_line still '^caravan: nothing has been done for 0:3[0-9]: rollout has group [0-9]*, which no replica of refscore has taken: refscore is silent$'
+"$bin/caravan" top "$work/p.yaml" $still --once >"$work/top" 2>"$work/err" || fail "top: $(cat "$work/err")"
+grep -q '^nothing has been done for .* refscore is silent$' "$work/top" || fail "top: $(cat "$work/top")"
+kill -CONT "$stopped"
+kill $still_pid
+ends_with 75 $still_pid "$work/still.err"
 
 # A process that cannot be started, here because the user has too many, is started later. This does not hold for root.
 as_user=

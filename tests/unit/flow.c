@@ -194,10 +194,42 @@ static void the_giver_of_a_settled_group_is_told(void **state) {
     flow_free(&flow);
 }
 
+// What STATUS says of the group that this stage waits for: the lowest that its reader has not passed on.
+static void a_report_says_who_was_given_the_lowest_group(void **state) {
+    (void)state;
+    struct flow *flow = make_flow();
+    struct message_status report = {0};
+    flow_report(flow, &report);
+    assert_int_equal(report.given_seq, -1);
+    assert_string_equal(report.given_stage, "");
+    for (int64_t seq = 0; seq < 2; seq++) {
+        give(flow, FRAMES_1, seq, 0);
+        take(flow, seq);
+        finish(flow, seq);
+    }
+    flow_report(flow, &report);
+    assert_int_equal(report.given_seq, 0);
+    assert_string_equal(report.given_stage, "reward");
+    assert_int_equal(report.given_replica, 0); // nobody has taken it
+    for (int i = 0; i < 2; i++) send_to(flow, REWARD_1, (struct wire_message){.kind = MESSAGE_CREDIT});
+    flow_report(flow, &report);
+    assert_int_equal(report.given_seq, 0);
+    assert_int_equal(report.given_replica, 1);
+    send_to(flow, REWARD_1, (struct wire_message){.kind = MESSAGE_HAVE, .seq = 0, .issue = 1, .passed = 1});
+    flow_report(flow, &report);
+    assert_int_equal(report.given_seq, 1);
+    assert_int_equal(report.given_replica, 1);
+    send_to(flow, REWARD_1, (struct wire_message){.kind = MESSAGE_HAVE, .seq = 1, .issue = 1, .passed = 1});
+    flow_report(flow, &report);
+    assert_int_equal(report.given_seq, -1);
+    flow_free(&flow);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_ghost_is_returned_to_all_that_were_told),
         cmocka_unit_test(the_giver_of_a_settled_group_is_told),
+        cmocka_unit_test(a_report_says_who_was_given_the_lowest_group),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,8 +43,15 @@ static struct run_status *open_status(void) {
 
 // A replica that has just started.
 static struct message_status counters(int index) {
-    return (struct message_status){
-        .pid = 100 + index, .state = "working", .oldest_seq = -1, .oldest_age = -1, .reward = NAN, .accuracy = NAN};
+    return (struct message_status){.pid = 100 + index,
+                                   .state = "working",
+                                   .given_stage = "",
+                                   .given_seq = -1,
+                                   .done_age = -1,
+                                   .oldest_seq = -1,
+                                   .oldest_age = -1,
+                                   .reward = NAN,
+                                   .accuracy = NAN};
 }
 
 static void report(struct run_status *run_status, int index, const struct message_status *given, double now) {
@@ -152,18 +159,26 @@ static void a_late_listener_knows_the_last_minute(void **state) {
         source.done = (int64_t)source.up / 4;
         report(run_status, SOURCE, &source, source.up);
     }
-    assert_false(run_status_replay(run_status, OPTIM, &message));
-    assert_true(run_status_replay(run_status, ROLLOUT_2, &message));
+    assert_false(run_status_replay(run_status, OPTIM, 680, &message));
+    assert_true(run_status_replay(run_status, ROLLOUT_2, 680, &message));
     assert_string_equal(message.name, "rollout");
     assert_string_equal(message.machine, "gpu1");
     run_status_update(late, &message, 680);
-    assert_true(run_status_replay(run_status, SOURCE, &message));
+    assert_true(run_status_replay(run_status, SOURCE, 680, &message));
     run_status_update(late, &message, 680);
     work(late, ROLLOUT_2, &now, 680, 680.5, 0);
     source.up = 680.5;
     report(late, SOURCE, &source, 680.5);
     assert_within(look(late, ROLLOUT_2, 680.5).rate, 0.1, 0.02);
     assert_near(look(late, ROLLOUT_2, 680.5).typical, 10);
+    // One that is silent is shown as such at once.
+    now.oldest_seq = 90;
+    now.oldest_age = 3;
+    report(run_status, ROLLOUT_2, &now, 681);
+    assert_true(run_status_replay(run_status, ROLLOUT_2, 700, &message));
+    run_status_update(late, &message, 700);
+    assert_string_equal(look(late, ROLLOUT_2, 700).state, "silent");
+    assert_near(look(late, ROLLOUT_2, 700).oldest_age, 22);
     run_status_summary(late, 680.5, &run);
     assert_within(run.rate, 0.25, 0.02);
     run_status_free(&late);
@@ -260,6 +275,82 @@ static void who_waits_for_groups_is_not_slow(void **state) {
     assert_string_equal(slow_line(run_status, 11), "optim has had group 4 for 16:40 (typical 1.0 s)");
     run_status_summary(run_status, 11, &run);
     assert_string_equal(run.oldest.name, "optim");
+    run_status_free(&run_status);
+}
+
+// Returns the line that is due, "" if none is.
+static const char *still_line(struct run_status *run_status, double now) {
+    static char line[256];
+    struct standstill standstill;
+    struct buf text = {0};
+    line[0] = 0;
+    if (!run_status_find_standstill(run_status, now, &standstill)) return line;
+    assert_int_equal(run_status_standstill_line(run_status, &standstill, now, &text), OK);
+    snprintf(line, sizeof line, "%s", text.data);
+    buf_release(&text);
+    assert_false(run_status_find_standstill(run_status, now, &standstill)); // said once
+    return line;
+}
+
+static void a_run_that_stands_still_says_who_has_the_group_that_all_wait_for(void **state) {
+    (void)state;
+    struct run_status *run_status = open_status();
+    struct message_status now[REPLICAS];
+    for (int i = 0; i < REPLICAS; i++) now[i] = counters(i);
+    for (int i = 1; i < REPLICAS; i++) now[i].state = "waits for groups";
+    now[SOURCE].state = "all issued";
+    now[SOURCE].settled = 4;
+    now[SOURCE].total = 6;
+    for (int i = 0; i < REPLICAS; i++) {
+        assert_string_equal(still_line(run_status, 100), ""); // not all are there
+        report(run_status, i, &now[i], 0);
+    }
+    assert_string_equal(still_line(run_status, 30), "");
+    assert_string_equal(
+        still_line(run_status, 31), // no stage has finished a group yet
+        "nothing has been done for 0:31: group 4 is not settled, and no stage reports it; source: all issued");
+    // Rollout gave group 4 to optim, which waits for group 5, and that is in a replica of rollout.
+    now[ROLLOUT].done_age = 15;
+    now[ROLLOUT].given_seq = 4;
+    now[ROLLOUT].given_stage = "optim";
+    now[ROLLOUT].given_replica = 1;
+    now[SOURCE].given_seq = 5;
+    now[SOURCE].given_stage = "rollout";
+    now[SOURCE].given_replica = 2;
+    for (int i = 0; i < REPLICAS; i++) report(run_status, i, &now[i], 45);
+    assert_string_equal(still_line(run_status, 60), "");
+    now[ROLLOUT].done_age = 45;
+    for (int i = 0; i < REPLICAS; i++) report(run_status, i, &now[i], 75);
+    assert_string_equal(still_line(run_status, 75),
+                        "nothing has been done for 0:45: source gave group 5 to rollout-2, which waits for groups");
+    // Once more when the time has doubled: both are lost meanwhile.
+    now[SOURCE].given_replica = 0;
+    report(run_status, SOURCE, &now[SOURCE], 119);
+    run_status_forget(run_status, &replicas[SUPERVISORS + ROLLOUT]);
+    assert_string_equal(still_line(run_status, 119), "");
+    assert_string_equal(still_line(run_status, 121),
+                        "nothing has been done for 1:31: source has group 5, which no replica of rollout has taken: "
+                        "rollout is starting, rollout-2 is silent");
+    // Who is at work may take its time.
+    now[ROLLOUT_2].state = "working";
+    report(run_status, ROLLOUT_2, &now[ROLLOUT_2], 1000);
+    assert_string_equal(still_line(run_status, 1000), "");
+    assert_string_equal(still_line(run_status, 1010), // it is stopped
+                        "nothing has been done for 16:20: source has group 5, which no replica of rollout has taken: "
+                        "rollout is starting, rollout-2 is silent");
+    // Optim has all of the step and does not train it. Rollout does not know yet that group 3 is settled.
+    now[ROLLOUT].given_seq = 3;
+    now[ROLLOUT_2].state = now[ROLLOUT].state = "waits for groups";
+    now[SOURCE].given_seq = -1;
+    now[ROLLOUT].pid = 1000; // it was started again
+    for (int i = 0; i < REPLICAS; i++) report(run_status, i, &now[i], 2085);
+    assert_string_equal(still_line(run_status, 2065), "");
+    assert_string_equal(still_line(run_status, 2086),
+                        "nothing has been done for 0:46: rollout gave group 4 to optim, which waits for groups");
+    // A run that is over does not stand still.
+    now[SOURCE].settled = 6;
+    report(run_status, SOURCE, &now[SOURCE], 3000);
+    assert_string_equal(still_line(run_status, 3000), "");
     run_status_free(&run_status);
 }
 
@@ -486,6 +577,7 @@ int main(void) {
         cmocka_unit_test(a_restarted_process_begins_anew),
         cmocka_unit_test(a_slow_group_is_said_once_and_when_its_age_has_doubled),
         cmocka_unit_test(who_waits_for_groups_is_not_slow),
+        cmocka_unit_test(a_run_that_stands_still_says_who_has_the_group_that_all_wait_for),
         cmocka_unit_test(without_a_typical_time_five_minutes_are_slow),
         cmocka_unit_test(the_time_left_is_from_the_last_steps),
         cmocka_unit_test(the_table_has_a_row_for_each_replica),
