@@ -367,6 +367,7 @@ status ledger_open(struct ledger **out, const char *path, const struct ledger_co
     const struct lmdb_options options = {.lazy = true};
     const struct ledger_meta expected = {ledger_format, config->data, config->groups_per_step};
     const struct lmdb_val key = {"meta", 4}, issue_key = {"issue", 5};
+    const int64_t now = clock_realtime_ns();
     struct ledger *ledger;
     struct ledger_meta stored = {0};
     struct buf value = {0};
@@ -376,8 +377,11 @@ status ledger_open(struct ledger **out, const char *path, const struct ledger_co
     TRY(NEW(&ledger, 1));
     TRY_TO(result, done, lmdb_env_open(&ledger->env, path, ledger_dbis, &options));
     TRY_TO(result, done, lmdb_env_get(ledger->env, DBI_META, key, &value, &found));
+    ledger->issue_number = 1; // of a ledger of the first versions
     if (!found) {
-        const struct lmdb_val meta = {&expected, sizeof expected};
+        const struct lmdb_val meta = {&expected, sizeof expected}, issue = {&now, sizeof now};
+        // First the number: a ledger with meta has it.
+        TRY_TO(result, done, lmdb_env_put(ledger->env, DBI_META, issue_key, issue));
         TRY_TO(result, done, lmdb_env_put(ledger->env, DBI_META, key, meta));
         stored = expected;
     }
@@ -388,7 +392,6 @@ status ledger_open(struct ledger **out, const char *path, const struct ledger_co
     TRY_TO(result, done, ledger_keep_description(ledger, config));
     buf_clear(&value);
     TRY_TO(result, done, lmdb_env_get(ledger->env, DBI_META, issue_key, &value, &found));
-    ledger->issue_number = 1;
     if (value.size == sizeof ledger->issue_number) memcpy(&ledger->issue_number, value.data, value.size);
     TRY_TO(result, done, ledger_each(ledger, 0, ledger_set_state, ledger));
     ledger->settled_on_disk = ledger->settled;

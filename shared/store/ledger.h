@@ -10,6 +10,10 @@
 //
 // When optim goes back, groups that were settled are issued anew. The ledger's issue number then rises, which tells
 // them from what is still under way from before. It is the only value that is on the disk before the call returns.
+// A new ledger begins with the time at which it is made, because the run may have had an earlier one, which was removed
+// while processes on other machines lived on: they drop what has a number below theirs, and what they take for settled.
+// Only a clock that was set back to before the earlier ledger was made gives a lower number. The run then stands still
+// until the processes on all machines are started again.
 #ifndef SHARED_STORE_LEDGER_H
 #define SHARED_STORE_LEDGER_H
 
@@ -86,7 +90,8 @@ int64_t ledger_count(const struct ledger *ledger, enum ledger_state state);
 // Returns the state of a group; NEW for a seq that the ledger does not have.
 enum ledger_state ledger_state_of(const struct ledger *ledger, int64_t seq);
 
-// Returns the number with which groups are issued: 1 at first, one more each time that optim went back.
+// Returns the number with which groups are issued: at first the time at which the ledger was made, in ns since 1970;
+// one more each time that optim went back or the settings changed.
 int64_t ledger_issue_number(const struct ledger *ledger);
 
 // Marks a group as in flight and counts one more issue of it. UNAVAILABLE when the disk fails.
