@@ -236,7 +236,7 @@ status ledger_settle(struct ledger *ledger, const struct ledger_entry *entry, bo
 }
 
 // Forgets all groups from `seq` on. raise: the issue number rises by one. It is written first, in a transaction of its
-// own: with the second one it is safe on the disk, and a process that dies in between has raised it for nothing.
+// own: a process that dies in between has raised it for nothing.
 static status ledger_forget(struct ledger *ledger, int64_t seq, bool raise) {
     const int64_t end = (int64_t)ledger->size, number = ledger->issue_number + 1;
     struct lmdb_txn *txn;
@@ -364,7 +364,6 @@ done:
 }
 
 status ledger_open(struct ledger **out, const char *path, const struct ledger_config *config) {
-    const struct lmdb_options options = {.lazy = true};
     const struct ledger_meta expected = {ledger_format, config->data, config->groups_per_step};
     const struct lmdb_val key = {"meta", 4}, issue_key = {"issue", 5};
     const int64_t now = clock_realtime_ns();
@@ -375,7 +374,7 @@ status ledger_open(struct ledger **out, const char *path, const struct ledger_co
     status result;
     *out = NULL;
     TRY(NEW(&ledger, 1));
-    TRY_TO(result, done, lmdb_env_open(&ledger->env, path, ledger_dbis, &options));
+    TRY_TO(result, done, lmdb_env_open(&ledger->env, path, ledger_dbis, NULL));
     TRY_TO(result, done, lmdb_env_get(ledger->env, DBI_META, key, &value, &found));
     ledger->issue_number = 1; // of a ledger of the first versions
     if (!found) {

@@ -6,7 +6,9 @@
 // harmless, because the ledger is only a cache: what is trained is what optim's checkpoint says, and ledger_rewind_to
 // makes the ledger agree with it after every restart. In a run without optim, the stores have every finished section,
 // so a group whose settling was lost is issued again and passes through without being computed. But other processes
-// outlive this one, and drop what they take for settled: they may only be told what is on the disk.
+// outlive this one, and drop what they take for settled: they may only be told what is on the disk. Those on other
+// machines outlive a power failure too. So every write is durable, unlike those of the stores. A flush then takes twice
+// as long, 0.3 ms on an idle SSD, and there is at most one in 50 ms.
 //
 // When optim goes back, groups that were settled are issued anew. The ledger's issue number then rises, which tells
 // them from what is still under way from before. It is the only value that is on the disk before the call returns.

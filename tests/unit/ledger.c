@@ -1,6 +1,7 @@
 // The ledger: the state of each group, after restarts and after optim went back to a checkpoint.
 #include "tests/unit/unit.h"
 
+#include <fcntl.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -196,6 +197,37 @@ static void test_changes_are_written_together(void **state) {
     ledger_close(&ledger);
 }
 
+static int writes, unsynced_writes; // since the test set them to 0
+
+// These two stand in for the C library's, with which LMDB writes.
+ssize_t pwrite(int fd, const void *data, size_t size, off_t offset) {
+    writes++;
+    unsynced_writes += !(fcntl(fd, F_GETFL) & O_DSYNC);
+    return syscall(SYS_pwrite64, fd, data, size, offset);
+}
+
+int fdatasync(int fd) {
+    unsynced_writes = 0;
+    return (int)syscall(SYS_fdatasync, fd);
+}
+
+// Processes on other machines, which are told what is written, outlive a power failure.
+static void test_a_power_failure_undoes_nothing_that_is_written(void **state) {
+    (void)state;
+    struct ledger *ledger = open_ledger();
+    assert_int_equal(ledger_rewind_to(ledger, 0), OK);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(ledger_issue(ledger, i, "g"), OK);
+        settle(ledger, i, LEDGER_TRAINED, 1);
+        writes = unsynced_writes = 0;
+        assert_int_equal(ledger_flush(ledger), OK);
+        assert_int_equal(ledger_settled_on_disk(ledger), i + 1);
+        assert_true(writes > 0);
+        assert_int_equal(unsynced_writes, 0);
+    }
+    ledger_close(&ledger);
+}
+
 // Stands in for the C library's: directories called "nfs" are on NFS.
 int statfs(const char *file, struct statfs *out) {
     const int code = (int)syscall(SYS_statfs, file, out);
@@ -283,6 +315,7 @@ int main(void) {
         cmocka_unit_test(test_issue_number),
         cmocka_unit_test(test_a_new_ledger_begins_above_an_earlier_one),
         cmocka_unit_test(test_changes_are_written_together),
+        cmocka_unit_test(test_a_power_failure_undoes_nothing_that_is_written),
         cmocka_unit_test(test_other_settings_begin_anew),
         cmocka_unit_test(test_other_data_is_refused),
         cmocka_unit_test(test_a_key_of_another_size_is_refused),
