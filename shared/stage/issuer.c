@@ -142,12 +142,10 @@ status issuer_tick(struct issuer *issuer, struct io_thread *io) {
     if (!issuer->ready) return OK;
     TRY(io_thread_set_issue(io, ledger_issue_number(ledger), ledger_settled_on_disk(ledger)));
     if (issuer->reissue) {
-        int64_t ahead = 0, end = ledger_next_unissued(ledger);
+        int64_t ahead = 0;
         issuer->reissue = false;
-        for (int64_t seq = ledger_settled(ledger); seq < end; seq++) {
-            enum ledger_state state = ledger_state_of(ledger, seq);
-            if (state == LEDGER_IN_FLIGHT || state == LEDGER_NEW) TRY(issuer_issue(issuer, io, seq, ahead++));
-        }
+        for (int64_t seq = ledger_settled(ledger); seq < issuer->total; seq++)
+            if (ledger_state_of(ledger, seq) == LEDGER_IN_FLIGHT) TRY(issuer_issue(issuer, io, seq, ahead++));
     }
     int64_t in_flight_max = (issuer->staleness + 1) * issuer->per_step;
     if (!issuer->trains && in_flight_max < issuer_in_flight) in_flight_max = issuer_in_flight;

@@ -89,7 +89,7 @@ static status ledger_set_state(void *context, const struct ledger_entry *entry) 
     assert(ledger->counts[before] >= 0);
     ledger->states[seq] = (uint8_t)state;
     while (ledger_is_settled(ledger_state_of(ledger, ledger->settled))) ledger->settled++;
-    if (state != LEDGER_NEW && seq >= ledger->next_unissued) ledger->next_unissued = seq + 1;
+    while (ledger_state_of(ledger, ledger->next_unissued) != LEDGER_NEW) ledger->next_unissued++;
     return OK;
 }
 

@@ -80,7 +80,8 @@ int64_t ledger_settled(const struct ledger *ledger);
 // Returns the seq below which every group is settled on the disk too. Only this may be told to other processes.
 int64_t ledger_settled_on_disk(const struct ledger *ledger);
 
-// Returns the lowest seq that was not issued since the last ledger_rewind_to. No higher one was issued either.
+// Returns the lowest seq that was neither issued nor settled since the last ledger_rewind_to. Higher ones may be
+// settled: the last stage tells a new source again what it told the one before, of whose changes the last were lost.
 int64_t ledger_next_unissued(const struct ledger *ledger);
 
 // Returns the number of groups in flight.

@@ -423,6 +423,30 @@ static void without_optim_all_are_in_flight_at_once(void **state) {
     close_issuer(&fixture);
 }
 
+// The last stage tells a new source again what it told the one before, also of groups that the new one has not issued.
+// Those before them may have been lost.
+static void groups_before_one_that_is_settled_already_are_issued(void **state) {
+    (void)state;
+    struct fixture fixture;
+    struct message_status counters = {0};
+    open_issuer(&fixture, 0);
+    tell(&fixture, (struct wire_message){.kind = MESSAGE_POSITION, .step = 0, .seq = 0});
+    tick(&fixture);
+    assert_int_equal(fixture.io.put_count, PER_STEP);
+    tell(&fixture,
+         (struct wire_message){.kind = MESSAGE_QUARANTINED, .seq = 4, .id = "", .name = "frames", .reason = "cut off"});
+    for (int64_t seq = 0; seq < PER_STEP; seq++) tell_trained(&fixture, seq);
+    tick(&fixture);
+    issuer_report(fixture.issuer, &counters);
+    assert_int_equal(counters.held, PER_STEP);
+    for (int64_t seq = PER_STEP; seq < 2 * PER_STEP; seq++) tell_trained(&fixture, seq);
+    tick(&fixture);
+    static const int64_t issued[] = {0, 1, 2, 3, 5, 6};
+    assert_int_equal(fixture.io.put_count, 6);
+    assert_memory_equal(fixture.io.put, issued, sizeof issued);
+    close_issuer(&fixture);
+}
+
 static void without_optim_a_new_source_goes_on_from_the_ledger(void **state) {
     (void)state;
     struct fixture fixture;
@@ -494,6 +518,7 @@ int main(void) {
         cmocka_unit_test(the_end_is_told_once_everything_is_settled),
         cmocka_unit_test(a_training_ends_when_many_samples_fail_in_a_row),
         cmocka_unit_test(a_group_that_does_not_exist_is_an_error),
+        cmocka_unit_test(groups_before_one_that_is_settled_already_are_issued),
         cmocka_unit_test(without_optim_all_are_in_flight_at_once),
         cmocka_unit_test(without_optim_a_new_source_goes_on_from_the_ledger),
     };
