@@ -1,5 +1,6 @@
-// The completion script: an array says which words may follow a program, a subcommand or an option, and one function
-// looks them up. FILE stands for the names of files.
+// The completion scripts. In that of bash an array says which words may follow a program, a subcommand or an option,
+// and one function looks them up; FILE stands for the names of files. Those of zsh and fish describe each option to the
+// shell's own functions.
 #include "tools/completion.h"
 
 #include <ctype.h>
@@ -42,6 +43,11 @@ static status completion_name(const struct option *option, struct buf *out) {
     return OK;
 }
 
+// Whether the option's value may be the name of a file.
+static bool completion_takes_file(const struct option *option) {
+    return option->type == OPTION_FILE || option->type == OPTION_PATH;
+}
+
 // Appends what may follow a program or subcommand, and what may follow each of its options.
 static status completion_table(const struct option_table *table, struct buf *out) {
     TRY(buf_printf(out, "['%s']='", table->program));
@@ -61,7 +67,7 @@ static status completion_table(const struct option_table *table, struct buf *out
         if (option->hidden || option->type == OPTION_BOOL) continue;
         TRY(buf_printf(out, "['%s --", table->program));
         TRY(completion_name(option, out));
-        TRY(buf_puts(out, option->type == OPTION_FILE || option->type == OPTION_PATH ? "']='FILE" : "']='"));
+        TRY(buf_puts(out, completion_takes_file(option) ? "']='FILE" : "']='"));
         if (option->choices) TRY(completion_words(option->choices, out));
         TRY(buf_puts(out, "'\n"));
     }
@@ -78,4 +84,126 @@ status completion_bash(struct buf *out) {
     TRY(buf_puts(out, completion_function));
     for (int i = 0; i < STAGE_COUNT; i++) TRY(buf_printf(out, " %s", stage_kinds[i].options.program));
     return buf_puts(out, "\n");
+}
+
+// Appends a text for the inside of single quotes: in zsh that of the [] of an option, in fish any text.
+static status completion_quoted(const char *text, bool zsh, struct buf *out) {
+    for (; *text; text++) {
+        if (strchr(zsh ? "[]:\\" : "\\'", *text)) TRY(buf_puts(out, "\\"));
+        TRY(zsh && *text == '\'' ? buf_puts(out, "'\\''") : buf_append(out, text, 1));
+    }
+    return OK;
+}
+
+// ---- zsh ----
+
+static const char zsh_function[] = "    esac\n"
+                                   "}\n"
+                                   "_caravan \"$@\"\n";
+
+static status completion_zsh_option(const struct option *option, const char *prefix, struct buf *out) {
+    TRY(buf_printf(out, " \\\n        '%s--%s", option->repeatable ? "*" : "", prefix));
+    TRY(completion_name(option, out));
+    TRY(buf_puts(out, option->type == OPTION_BOOL ? "[" : "=["));
+    TRY(completion_quoted(option->help, true, out));
+    if (option->type == OPTION_BOOL) return buf_puts(out, "]'");
+    TRY(buf_puts(out, "]: :{"));
+    if (option->choices) TRY(buf_puts(out, "compadd --"));
+    if (option->choices) TRY(completion_words(option->choices, out));
+    TRY(buf_puts(out, completion_takes_file(option) ? "; _files}'" : "}'"));
+    return OK;
+}
+
+// Appends the case of a program or subcommand.
+static status completion_zsh_table(const struct option_table *table, struct buf *out) {
+    TRY(buf_printf(out, "    '%s') _arguments -S", table->program));
+    for (const struct option *option = NULL; (option = options_next(table, option));) {
+        if (option->hidden) continue;
+        TRY(completion_zsh_option(option, "", out));
+        if (option->type == OPTION_BOOL) TRY(completion_zsh_option(option, "no-", out));
+    }
+    TRY(buf_puts(out, " \\\n        '--help[print help]' '--version[print the version]'"));
+    if (table->operands) {
+        TRY(buf_puts(out, " '*: :{compadd --"));
+        TRY(completion_words(table->operands, out));
+        TRY(buf_puts(out, "; _files}'"));
+    }
+    return buf_puts(out, " ;;\n");
+}
+
+status completion_zsh(struct buf *out) {
+    TRY(buf_puts(out, "#compdef caravan"));
+    for (int i = 0; i < STAGE_COUNT; i++) TRY(buf_printf(out, " %s", stage_kinds[i].options.program));
+    TRY(buf_puts(out,
+                 "\n# Completion of caravan's programs in zsh: the output of `caravan reference --completion zsh`.\n"
+                 "_caravan() {\n"
+                 "    local program=$service\n"
+                 "    if [[ $program = caravan ]] && (( CURRENT > 2 )); then\n"
+                 "        program=\"caravan $words[2]\"\n"
+                 "        shift words\n"
+                 "        (( CURRENT-- ))\n"
+                 "    fi\n"
+                 "    case $program in\n"
+                 "    caravan) local -a subcommands=(--help --version"));
+    for (const struct subcommand *at = subcommands; at->name; at++) {
+        TRY(buf_printf(out, " \\\n        '%s:", at->name));
+        TRY(completion_quoted(at->help, true, out));
+        TRY(buf_puts(out, "'"));
+    }
+    TRY(buf_puts(out, ")\n        _describe subcommand subcommands ;;\n"));
+    for (const struct subcommand *at = subcommands; at->name; at++) TRY(completion_zsh_table(at->options, out));
+    for (int i = 0; i < STAGE_COUNT; i++) TRY(completion_zsh_table(&stage_kinds[i].options, out));
+    return buf_puts(out, zsh_function);
+}
+
+// ---- fish ----
+
+// Appends the beginning of a line about a program, or about the subcommand `name` of caravan.
+static status completion_fish_begin(const struct option_table *table, const char *name, struct buf *out) {
+    if (!name) return buf_printf(out, "complete -c %s", table->program);
+    return buf_printf(out, "complete -c caravan -n '__fish_seen_subcommand_from %s'", name);
+}
+
+static status completion_fish_table(const struct option_table *table, const char *name, struct buf *out) {
+    TRY(completion_fish_begin(table, name, out));
+    if (table->operands) {
+        TRY(buf_puts(out, " -a '"));
+        TRY(completion_words(table->operands, out));
+        TRY(buf_puts(out, "'\n"));
+    } else {
+        TRY(buf_puts(out, " -f\n"));
+    }
+    for (const struct option *option = NULL; (option = options_next(table, option));) {
+        for (int negated = 0; negated <= (option->type == OPTION_BOOL) && !option->hidden; negated++) {
+            TRY(completion_fish_begin(table, name, out));
+            TRY(buf_puts(out, negated ? " -l no-" : " -l "));
+            TRY(completion_name(option, out));
+            TRY(buf_puts(out, option->type == OPTION_BOOL     ? " -d '"
+                              : completion_takes_file(option) ? " -r -F -d '"
+                                                              : " -x -d '"));
+            TRY(completion_quoted(option->help, false, out));
+            TRY(buf_puts(out, option->choices ? "' -a '" : "'"));
+            if (option->choices) TRY(completion_words(option->choices, out));
+            TRY(buf_puts(out, option->choices ? "'\n" : "\n"));
+        }
+    }
+    return OK;
+}
+
+status completion_fish(struct buf *out) {
+    TRY(buf_puts(out,
+                 "# Completion of caravan's programs in fish: the output of `caravan reference --completion fish`.\n"
+                 "complete -c caravan -n __fish_use_subcommand -f\n"));
+    for (const struct subcommand *at = subcommands; at->name; at++) {
+        TRY(buf_printf(out, "complete -c caravan -n __fish_use_subcommand -a %s -d '", at->name));
+        TRY(completion_quoted(at->help, false, out));
+        TRY(buf_puts(out, "'\n"));
+    }
+    for (const struct subcommand *at = subcommands; at->name; at++)
+        TRY(completion_fish_table(at->options, at->name, out));
+    for (int i = 0; i < STAGE_COUNT; i++) TRY(completion_fish_table(&stage_kinds[i].options, NULL, out));
+    TRY(buf_puts(out, "for program in caravan"));
+    for (int i = 0; i < STAGE_COUNT; i++) TRY(buf_printf(out, " %s", stage_kinds[i].options.program));
+    return buf_puts(out, "\n    complete -c $program -l help -d 'print help'\n"
+                         "    complete -c $program -l version -d 'print the version'\nend\n");
 }

@@ -1,4 +1,4 @@
-// Completion of caravan's programs in bash, made from the tables of options.
+// Completion of caravan's programs in shells, made from the tables of options.
 #ifndef TOOLS_COMPLETION_H
 #define TOOLS_COMPLETION_H
 
@@ -7,5 +7,11 @@
 
 // Appends the completion script of bash for all programs. UNAVAILABLE.
 status completion_bash(struct buf *out);
+
+// The same for zsh: the file _caravan. UNAVAILABLE.
+status completion_zsh(struct buf *out);
+
+// The same for fish. It is looked for under the name of each program. UNAVAILABLE.
+status completion_fish(struct buf *out);
 
 #endif

@@ -29,7 +29,7 @@ static const char man_files[] =
 
 static const char man_exit_status[] =
     ".SH EXIT STATUS\n"
-    "0 done, 64 wrong usage, 65 bad input, 69 a missing service or device, 70 a bug.\n";
+    "0 done, 64 wrong usage, 65 bad input, 69 a missing service or device, 70 a bug, 75 a stopped run.\n";
 
 // Appends a text, in which troff would take some characters for its own.
 static status man_text(const char *text, struct buf *out) {

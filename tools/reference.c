@@ -13,6 +13,8 @@ struct reference_options {
     const char *man, *completion;
 };
 
+static const char reference_shells[] = "bash|zsh|fish";
+
 static const struct option reference_options[] = {
     {.name = "man",
      .offset = offsetof(struct reference_options, man),
@@ -21,7 +23,7 @@ static const struct option reference_options[] = {
     {.name = "completion",
      .offset = offsetof(struct reference_options, completion),
      .type = OPTION_NAME,
-     .choices = "bash",
+     .choices = reference_shells,
      .instead_of = "man",
      .help = "print the completion script of this shell"},
     {0},
@@ -43,7 +45,8 @@ int reference_main(int argc, char **argv) {
     if (given.man) {
         TRY_TO(result, done, man_page(given.man, &page));
     } else if (given.completion) {
-        TRY_TO(result, done, completion_bash(&page));
+        static status (*const scripts[])(struct buf *) = {completion_bash, completion_zsh, completion_fish};
+        TRY_TO(result, done, scripts[choice_index(reference_shells, given.completion)](&page));
     } else {
         TRY_TO(result, done,
                buf_puts(&page, "# Reference\n\nThis page is the output of `caravan reference`; `make reference` writes "

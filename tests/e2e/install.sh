@@ -54,6 +54,45 @@ propose() {
 [ "$(propose caravan run pipelines/war)" = "pipelines/warm-up.yaml " ] || fail "operands"
 [ "$(readlink "$root/share/bash-completion/completions/caravan-reward")" = caravan ] || fail "no link for caravan-reward"
 
+# zsh and fish complete lines themselves; in zsh, functions that print their words take the place of the programs.
+cat >"$work/.zshrc" <<'END'
+PS1= fpath=($completions $fpath)
+autoload -Uz compinit
+compinit -u -d $ZDOTDIR/dump
+for program in caravan caravan-reward; do functions[$program]='print -r -- "<$*>"'; done
+print ready
+END
+cat >"$work/complete.zsh" <<'END'
+zmodload zsh/zpty
+zpty shell zsh -d -i
+zpty -r shell out '*ready*'
+zpty -w shell "$1"
+zpty -r shell out '*<*>*'
+print -r -- "${${out##*<}%%>*}"
+END
+# completed LINE WORDS: zsh must complete the line, which has tabulators, to these words.
+completed() {
+    got=$(cd "$root" && completions=$root/share/zsh/site-functions ZDOTDIR=$work timeout 120 zsh "$work/complete.zsh" "$1") || true
+    [ "$got" = "$2" ] || fail "zsh completed '$1' to '$got'"
+}
+if command -v zsh >/dev/null; then
+    completed $'caravan grap\t--te\t' 'graph --text'
+    completed $'caravan groups sele\t' 'groups select'
+    completed $'caravan-reward --meth\tcar\t' '--method=care'
+    completed $'caravan run sha\t' 'run share'
+else
+    echo "completion was not tried in zsh, which is not installed"
+fi
+if command -v fish >/dev/null; then
+    fish() { PATH=$root/bin:$PATH HOME=$work XDG_DATA_DIRS=$root/share command fish -c "complete -C '$1'" | cut -f 1 | paste -sd ' '; }
+    [ "$(fish 'caravan gr')" = "graph groups" ] || fail "fish: $(fish 'caravan gr')"
+    [ "$(fish 'caravan groups se')" = select ] || fail "fish: $(fish 'caravan groups se')"
+    [ "$(fish 'caravan-reward --method ca')" = care ] || fail "fish: $(fish 'caravan-reward --method ca')"
+    [ "$(fish 'caravan-source --media-r')" = --media-root ] || fail "fish: $(fish 'caravan-source --media-r')"
+else
+    echo "completion was not tried in fish, which is not installed"
+fi
+
 # ---- uninstall ----
 
 make $install uninstall >/dev/null
@@ -68,7 +107,8 @@ if command -v dpkg-shlibdeps >/dev/null; then
     dpkg-deb -f "$work/caravan.deb" Depends | grep -q 'libzmq5' || fail "the package does not need libzmq5"
     [ "$(dpkg-deb -f "$work/caravan.deb" Version)" = 1.2.3 ] || fail "the package is of another version"
     dpkg-deb -c "$work/caravan.deb" >"$work/list"
-    for file in bin/caravan-optim share/man/man1/caravan.1.gz share/caravan/pipelines/warm-up.yaml; do
+    for file in bin/caravan-optim share/man/man1/caravan.1.gz share/caravan/pipelines/warm-up.yaml \
+        share/fish/vendor_completions.d/caravan.fish; do
         grep -q " ./usr/$file$" "$work/list" || fail "the package has no $file"
     done
 else
