@@ -48,7 +48,8 @@ status run_end_lines(const struct deployment *deployment, const struct run_statu
     bool scores = false;
     run_status_summary(run_status, 0, &run);
     TRY(buf_printf(out, "this start took %lld:%02lld:%02lld", whole / 3600, whole / 60 % 60, whole % 60));
-    if (!isnan(run.reward)) TRY(buf_printf(out, "; last step: reward %.3f, accuracy %.3f", run.reward, run.accuracy));
+    if (!isnan(run.reward)) TRY(buf_printf(out, "; last step: reward %.3f", run.reward));
+    if (!isnan(run.accuracy)) TRY(buf_printf(out, ", accuracy %.3f", run.accuracy));
     TRY(buf_puts(out, "\n"));
     if (pipeline_optim(pipeline)) return run_end_training(deployment, out);
     for (size_t i = 0; i < pipeline->stage_count; i++) scores |= pipeline->stages[i].kind == &stage_kinds[STAGE_SCORE];

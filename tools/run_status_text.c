@@ -100,7 +100,8 @@ static status run_text_summary(const struct run_summary *run, int columns, struc
         TRY_TO(result, done, run_text_wrap(&line, columns, out));
     }
     if (!isnan(run->reward)) {
-        TRY_TO(result, done, buf_printf(&line, "last step: reward %.3f, accuracy %.3f", run->reward, run->accuracy));
+        TRY_TO(result, done, buf_printf(&line, "last step: reward %.3f", run->reward));
+        if (!isnan(run->accuracy)) TRY_TO(result, done, buf_printf(&line, ", accuracy %.3f", run->accuracy));
         TRY_TO(result, done, run_text_wrap(&line, columns, out));
     }
     if (run->oldest.oldest_age >= 0) {

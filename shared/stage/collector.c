@@ -35,6 +35,7 @@ struct collector {
     bool untrained;    // no step was trained before this process started
     int64_t total;     // groups of the data
     int64_t max_steps; // 0: no bound
+    int64_t epoch;     // groups of an epoch
     int64_t base_end;  // groups of the run if none is quarantined from where this process started (max_steps)
     int64_t quarantined, quarantined_below; // since this process started; of them below settled_below
     int64_t step;
@@ -159,6 +160,7 @@ status collector_message(struct collector *collector, struct io_thread *io, stru
     const int64_t here = collector->settled_below;
     collector->total = message->count;
     collector->max_steps = message->max_steps;
+    collector->epoch = message->epoch;
     if (!collector->started) {
         const int64_t steps = collector->step < message->max_steps ? message->max_steps - collector->step : 0;
         const int64_t per_step = message->per_step > 0 ? message->per_step : 1, rest = message->count - here;
@@ -191,6 +193,13 @@ done:
     pthread_mutex_unlock(&collector->lock);
     io_thread_nudge(io); // the worker waits for the first RUN_INFO, and for what it says about the end
     return result;
+}
+
+int64_t collector_epoch(struct collector *collector) {
+    pthread_mutex_lock(&collector->lock);
+    const int64_t epoch = collector->epoch;
+    pthread_mutex_unlock(&collector->lock);
+    return epoch;
 }
 
 void collector_report(struct collector *collector, struct message_status *counters) {
@@ -295,14 +304,14 @@ status collector_settle(struct collector *collector, struct io_thread *io, const
         if (entry.kind == MESSAGE_TRAINED && entry.step > collector->step) collector->step = entry.step;
         const struct rewards *rewards = &group->rewards;
         // The means over the groups of one step, for the progress line.
-        if (entry.kind == MESSAGE_TRAINED && rewards->present && rewards->total.count && rewards->accuracy.count) {
+        if (entry.kind == MESSAGE_TRAINED && rewards->present && rewards->total.count) {
             if (group->trained.step != collector->rewarded_step) {
                 collector->reward_sum = collector->accuracy_sum = 0;
                 collector->rewarded = 0;
             }
             collector->rewarded_step = group->trained.step;
             collector->reward_sum += collector_mean(&rewards->total);
-            collector->accuracy_sum += collector_mean(&rewards->accuracy);
+            collector->accuracy_sum += rewards->accuracy.count ? collector_mean(&rewards->accuracy) : NAN;
             collector->rewarded++;
             collector->reward = collector->reward_sum / (double)collector->rewarded;
             collector->accuracy = collector->accuracy_sum / (double)collector->rewarded;

@@ -32,6 +32,9 @@ status collector_settle(struct collector *collector, struct io_thread *io, const
 // last group, so that a run is never over too early.
 status collector_finish(struct collector *collector, struct io_thread *io);
 
+// Returns the number of groups of an epoch, 0 while it is unknown.
+int64_t collector_epoch(struct collector *collector);
+
 // Hook: optim's counters.
 void collector_report(struct collector *collector, struct message_status *counters);
 

@@ -28,6 +28,7 @@ struct issuer {
     struct stage_context *context;
     struct ledger *ledger;
     int64_t total, per_step, staleness;
+    int64_t epoch;      // groups of an epoch
     int64_t max_steps;  // 0: no bound
     int64_t end;        // groups of the run: `total`, or fewer by max_steps
     bool trains;        // the run has optim
@@ -66,6 +67,7 @@ status issuer_open(struct issuer **out, struct stage_context *context, const str
     ledger.described = described.data;
     // With optim, POSITION says what max_steps amounts to. Without it, a step is per_step groups.
     issuer->max_steps = options->max_steps;
+    issuer->epoch = issuer->total / (options->epochs > 0 ? options->epochs : 1);
     issuer->end = issuer->total;
     if (issuer->max_steps && !issuer->trains && issuer->max_steps <= issuer->total / issuer->per_step)
         issuer->end = issuer->max_steps * issuer->per_step;
@@ -194,6 +196,7 @@ status issuer_joined(struct issuer *issuer, struct io_thread *io, struct wire_pe
                                           .count = issuer->total,
                                           .per_step = issuer->per_step,
                                           .max_steps = issuer->max_steps,
+                                          .epoch = issuer->epoch,
                                           .seq = ledger_settled_on_disk(issuer->ledger)};
     return io_thread_reply(io, peer, &run_info);
 }

@@ -359,6 +359,10 @@ void stage_recycle(struct stage_context *context, bool reference, const char *pa
     if (context->node) weights_versions_recycle(context->node->versions, reference, path);
 }
 
+int64_t stage_epoch(const struct stage_context *context) {
+    return context->node && context->node->collector ? collector_epoch(context->node->collector) : 0;
+}
+
 status stage_notify(struct stage_context *context, const char *format, ...) {
     struct node *node = context->node;
     char text[1024]; // as much as a supervisor writes of a line

@@ -148,6 +148,9 @@ bool stage_follows_optim(const struct stage_context *context);
 // nothing under --stdio.
 status stage_publish(struct stage_context *context, const struct stage_weights *weights);
 
+// Optim, in a pipeline: returns the number of groups of an epoch, which is known when it has a group; 0 under --stdio.
+int64_t stage_epoch(const struct stage_context *context);
+
 // Before the next weights of that kind are written: renames the file of the oldest ones, if it is not needed any more,
 // to `path`, where it can be overwritten.
 void stage_recycle(struct stage_context *context, bool reference, const char *path);

@@ -92,6 +92,7 @@ struct wire_message {
                        // quarantined
     int64_t per_step;  // RUN_INFO
     int64_t max_steps; // RUN_INFO: 0: no bound
+    int64_t epoch;     // RUN_INFO: groups of an epoch
     int64_t step, seq; // POSITION, TRAINED, QUARANTINED, UNUSED; RUN_INFO: all below is settled; POSITION: -1 when no
                        // step was ever trained in optim's directory; GROUP, HAVE, RETURNED: of the group
     int64_t issue;     // AVAILABLE, GROUP, HAVE, RETURNED: number of the present issue

@@ -157,15 +157,16 @@ static status optim_on_idle(void *state, bool run_over) {
 // Trains a step on the batch and reports it.
 static status optim_step(struct optim *optim) {
     struct step_metrics metrics = {0};
-    char rewards[64] = ""; // supervised groups have none
+    char reward[32] = "", accuracy[32] = ""; // supervised groups have none
     status result = OK;
     TRY_TO(result, done, step_train(optim, optim->batch, optim->batch_count, &metrics));
     TRY_TO(result, done, metrics_append(optim, &metrics));
     TRY_TO(result, done, events_append(optim, &metrics));
-    if (!isnan(metrics.reward))
-        snprintf(rewards, sizeof rewards, "reward %.3f, accuracy %.3f, ", metrics.reward, metrics.accuracy);
-    log_info("step %lld: loss %.4g, nll %.4g, gradient norm %.4g, %s%lld tokens, %.2f s", (long long)metrics.step,
-             metrics.loss, metrics.nll, metrics.grad_norm, rewards, (long long)metrics.tokens, metrics.seconds);
+    if (!isnan(metrics.reward)) snprintf(reward, sizeof reward, "reward %.3f, ", metrics.reward);
+    if (!isnan(metrics.accuracy)) snprintf(accuracy, sizeof accuracy, "accuracy %.3f, ", metrics.accuracy);
+    log_info("step %lld: loss %.4g, nll %.4g, gradient norm %.4g, %s%s%lld tokens, %.2f s", (long long)metrics.step,
+             metrics.loss, metrics.nll, metrics.grad_norm, reward, accuracy, (long long)metrics.tokens,
+             metrics.seconds);
     optim->unsaved = true;
 done:
     metrics_release(&metrics);

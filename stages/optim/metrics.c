@@ -35,7 +35,8 @@ static double metrics_deviation(const struct double_array *values) {
 }
 
 static void metrics_add_rewards(struct step_metrics *metrics, const struct rewards *rewards, size_t count) {
-    bool all_correct = rewards->accuracy.count > 0, all_wrong = all_correct;
+    const bool accuracies = rewards->accuracy.count > 0;
+    bool all_correct = accuracies, all_wrong = accuracies;
     for (size_t i = 0; i < rewards->accuracy.count; i++) {
         all_correct = all_correct && rewards->accuracy.data[i] == 1;
         all_wrong = all_wrong && rewards->accuracy.data[i] == 0;
@@ -54,7 +55,9 @@ static void metrics_add_rewards(struct step_metrics *metrics, const struct rewar
     for (size_t i = 0; i < rewards->total.count && i < count; i++)
         metrics->rewards[metrics->reward_count++] = rewards->total.data[i];
     metrics->rewarded += (int64_t)count;
-    metrics->rewarded_groups++;
+    metrics->accuracies += (int64_t)rewards->accuracy.count;
+    metrics->accuracy_groups += accuracies;
+    metrics->formats += (int64_t)rewards->format.count;
 }
 
 void metrics_add(struct step_metrics *metrics, const struct group *group, const struct int_array *completions,
@@ -90,16 +93,16 @@ static double metrics_mean(double sum, int64_t count) {
 
 void metrics_finish(struct step_metrics *metrics) {
     metrics->reward = metrics_mean(metrics->reward, metrics->rewarded);
-    metrics->accuracy = metrics_mean(metrics->accuracy, metrics->rewarded);
+    metrics->accuracy = metrics_mean(metrics->accuracy, metrics->accuracies);
     metrics->bonus = metrics_mean(metrics->bonus, metrics->rewarded);
-    metrics->format = metrics_mean(metrics->format, metrics->rewarded);
+    metrics->format = metrics_mean(metrics->format, metrics->formats);
     metrics->bonus_rate = metrics_mean(metrics->bonus_rate, metrics->rewarded);
     metrics->completion_length = metrics_mean((double)metrics->tokens, metrics->completions);
     metrics->truncated = metrics_mean(metrics->truncated, metrics->completions);
     metrics->consistency = metrics_mean(metrics->consistency, metrics->judged);
     metrics->reward_std = metrics_mean(metrics->reward_std, metrics->compared_groups);
-    metrics->all_correct = metrics_mean(metrics->all_correct, metrics->rewarded_groups);
-    metrics->all_wrong = metrics_mean(metrics->all_wrong, metrics->rewarded_groups);
+    metrics->all_correct = metrics_mean(metrics->all_correct, metrics->accuracy_groups);
+    metrics->all_wrong = metrics_mean(metrics->all_wrong, metrics->accuracy_groups);
     metrics->entropy = metrics_mean(metrics->entropy, metrics->rewarded_tokens);
     if (metrics->tokens) metrics->age_mean /= (double)metrics->tokens;
 }
@@ -132,6 +135,7 @@ void metrics_list(const struct step_metrics *metrics, struct event_scalar list[M
         {"completions", (double)metrics->completions},
         {"prompt_tokens", (double)metrics->prompt_tokens},
         {"seconds", metrics->seconds},
+        {"epoch", metrics->epoch},
     };
     assert(all[METRIC_COUNT - 1].tag);
     memcpy(list, all, sizeof all);

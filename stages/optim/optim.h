@@ -80,9 +80,11 @@ struct optim {
 struct step_metrics {
     int64_t step; // from 1
     double loss, nll, kl, grad_norm, lr, seconds;
+    double time;                                // at its end, seconds since 1970
+    double epoch;                               // how often the data have been used, NaN outside a pipeline
     double logprob_diff_mean, logprob_diff_max; // the sampler's against the trainer's, over on-policy tokens
     int64_t tokens, prompt_tokens, groups, completions;
-    double reward, accuracy, bonus, format; // means over completions
+    double reward, accuracy, bonus, format; // means over completions; accuracy and format over those that have one
     double completion_length;               // mean number of tokens
     double truncated;                       // share of the completions that ended at max_new_tokens
     double bonus_rate;                      // share of the completions with a bonus above 0
@@ -94,16 +96,17 @@ struct step_metrics {
     int64_t age_max;
 
     // What the means are over.
-    int64_t rewarded, rewarded_groups, rewarded_tokens; // completions, groups and tokens of groups with rewards
-    int64_t compared_groups;                            // those of two completions or more
-    int64_t judged;                                     // completions with a probability of the consistency model
+    int64_t rewarded, rewarded_tokens;            // completions and tokens of groups with rewards
+    int64_t accuracy_groups, accuracies, formats; // groups with accuracies; completions with an accuracy, a format
+    int64_t compared_groups;                      // those of two completions or more
+    int64_t judged;                               // completions with a probability of the consistency model
 
     double *lengths; // of every completion
     double *rewards; // every total reward
     size_t reward_count;
 };
 
-enum { METRIC_COUNT = 26 }; // without the step
+enum { METRIC_COUNT = 27 }; // without step and time
 
 // ---- step.c ----
 
@@ -136,7 +139,7 @@ void metrics_add(struct step_metrics *metrics, const struct group *group, const 
 // Turns sums into means after the last group.
 void metrics_finish(struct step_metrics *metrics);
 
-// Lists every metric but the step, by its name in metrics.jsonl. What no group has is not finite.
+// Lists every metric but step and time, by its name in metrics.jsonl. What no group has is not finite.
 void metrics_list(const struct step_metrics *metrics, struct event_scalar list[METRIC_COUNT]);
 
 // ---- publish.c ----

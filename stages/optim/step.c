@@ -193,6 +193,9 @@ status step_train(struct optim *optim, struct group **groups, size_t count, stru
     }
     const status published = publish_weights(optim, ema_due);
     if (published != END) TRY(published); // asked to stop: nobody needs them now
+    const int64_t epoch = stage_epoch(optim->context);
+    metrics->epoch = epoch ? (double)optim->cursor / (double)epoch : NAN;
+    metrics->time = clock_realtime();
     metrics->seconds = clock_monotonic() - started;
     return OK;
 }

@@ -112,9 +112,14 @@ for pair in completion_length:3.5 truncated:0.166666667 reward_std:0.471404521 a
     bonus_rate:0.166666667 consistency:0.5 kl:0; do
     [ "$(metric metrics ${pair%:*})" = "${pair#*:}" ] || fail "$pair: $(cat metrics/metrics.jsonl)"
 done
-for name in completion_length:2.66666667 truncated:0 reward_std:null all_correct:null bonus_rate:null entropy:null consistency:null; do
+for name in completion_length:2.66666667 truncated:0 reward_std:null all_correct:null bonus_rate:null entropy:null consistency:null accuracy:null format:null epoch:null; do
     [ "$(metric by-length ${name%:*})" = "${name#*:}" ] || fail "supervised, $name: $(cat by-length/metrics.jsonl)"
 done
+# Group a alone has a format. The time is that of the step.
+[ "$(metric metrics format)" = 0.5 ] || fail "format: $(cat metrics/metrics.jsonl)"
+now=$(date +%s)
+[ "$(metric metrics time | cut -d. -f1)" -le $now ] && [ "$(metric metrics time | cut -d. -f1)" -gt $((now - 3600)) ] ||
+    fail "time: $(cat metrics/metrics.jsonl)"
 # A process that goes on writes an event file of its own, with the next number.
 cp -r metrics resumed
 optim resumed --groups-per-step 3 <rewarded.in

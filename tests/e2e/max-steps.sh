@@ -37,6 +37,9 @@ grep -q 'steps: 2' "$work/few/pipeline.yaml" || fail "optim's steps do not follo
 # The third step is in the second epoch, which has the two odd samples again.
 run few "${odd[@]}" --set source.max_steps=3 || fail "more: $(cat "$work/few.err")"
 grep -q "done: 3 steps, 6 groups trained, 4 quarantined$" "$work/few.err" || fail "more: $(cat "$work/few.err")"
+# Each epoch has six groups, of which a step of two takes more where some are quarantined.
+[ "$(sed -n 's/.*"epoch": \([^,]*\),.*/\1/p' "$work/few/metrics.jsonl" | tr '\n' ' ')" = "0.666666667 1 1.66666667 " ] ||
+    fail "epochs: $(cat "$work/few/metrics.jsonl")"
 [ "$("$bin/caravan-source" --stdio --data "$work/data/odd.jsonl" --format video-r1 --groups-per-step 2 --max-steps 3 2>/dev/null | wc -l)" = 6 ] ||
     fail "a filter of three steps"
 expect 64 "max_steps" "$bin/caravan-source" --stdio --data "$work/data/odd.jsonl" --format video-r1 --max-steps 0
