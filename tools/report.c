@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "shared/base/log.h"
 #include "shared/base/memory.h"
@@ -14,7 +15,7 @@
 #include "tools/report_steps.h"
 #include "tools/tools.h"
 
-enum { stage_count = 5, most_files = 16 };
+enum { stage_refscore = 2, stage_count = 5, most_files = 16 };
 static const char *const stage_names[stage_count] = {"frames", "rollout", "refscore", "reward", "optim"};
 
 struct interval {
@@ -30,8 +31,9 @@ struct intervals {
 struct column {
     const char *name, *path;
     size_t groups, quarantined, completions, truncated;
-    size_t rewarded, likelihood_count; // completions that have rewards, that have a likelihood
+    size_t rewarded, accuracies, formats, likelihood_count; // completions that have rewards, each of these
     double accuracy, format, total, bonus, likelihood, tokens, prompt_tokens; // sums
+    double scored_tokens;                                                     // that refscore has worked on
     struct intervals work[stage_count];
 };
 
@@ -57,21 +59,32 @@ static status report_add_group(void *context, const struct group *group) {
     column->completions += group->completion_count;
     if (group->rewards.present) {
         column->rewarded += group->completion_count;
+        column->accuracies += group->rewards.accuracy.count;
+        column->formats += group->rewards.format.count;
         column->accuracy += report_sum(&group->rewards.accuracy);
         column->format += report_sum(&group->rewards.format);
         column->total += report_sum(&group->rewards.total);
         column->bonus += report_sum(&group->rewards.bonus);
     }
-    for (size_t i = 0; i < group->reference.answer_logprob.count; i++) {
-        if (isnan(group->reference.answer_logprob.data[i])) continue;
+    // Without `logprobs` refscore works on completions with an answer alone, and on no prompt without them.
+    const struct double_array *answers = &group->reference.answer_logprob;
+    bool scored = group->reference.logprob_count > 0;
+    for (size_t i = 0; i < group->completion_count; i++) {
+        const bool answered = i < answers->count && !isnan(answers->data[i]);
+        if (answered || group->reference.logprob_count)
+            column->scored_tokens += (double)group->completions[i].tokens.count;
+        scored |= answered;
+        if (!answered) continue;
         column->likelihood_count++;
-        column->likelihood += exp(group->reference.answer_logprob.data[i]);
+        column->likelihood += exp(answers->data[i]);
     }
+    if (scored) column->scored_tokens += (double)group->prompt_tokens.count;
     struct json_object *times = group->times.data ? json_tokener_parse(group->times.data) : NULL;
     status result = OK;
     for (int i = 0; times && i < stage_count; i++) {
         struct intervals *work = &column->work[i];
         struct json_object *pair;
+        if (i == stage_refscore && !scored) continue;
         if (!json_object_object_get_ex(times, stage_names[i], &pair)) continue;
         if (!json_object_is_type(pair, json_type_array) || json_object_array_length(pair) != 2) continue;
         if (work->count == work->capacity) {
@@ -126,8 +139,8 @@ static void report_print_table(struct column *columns, int count) {
         double all_tokens = column->tokens + column->prompt_tokens;
         const double measured[row_count] = {(double)column->groups,
                                             (double)column->quarantined,
-                                            report_per(column->accuracy, column->rewarded),
-                                            report_per(column->format, column->rewarded),
+                                            report_per(column->accuracy, column->accuracies),
+                                            report_per(column->format, column->formats),
                                             report_per(column->total, column->rewarded),
                                             report_per(column->bonus, column->rewarded),
                                             report_per(column->likelihood, column->likelihood_count),
@@ -135,7 +148,7 @@ static void report_print_table(struct column *columns, int count) {
                                             report_per((double)column->truncated, column->completions),
                                             (double)column->work[0].count / report_busy(&column->work[0]),
                                             column->tokens / report_busy(&column->work[1]),
-                                            all_tokens / report_busy(&column->work[2]),
+                                            column->scored_tokens / report_busy(&column->work[stage_refscore]),
                                             all_tokens / report_busy(&column->work[4])};
         static_assert(sizeof measured == sizeof values[c], "one value per row");
         memcpy(values[c], measured, sizeof measured);
@@ -215,6 +228,17 @@ const struct option_table report_table = {
     .size = sizeof(struct report_options),
 };
 
+// Says how to judge the groups, which no step of a training does by itself.
+static void report_say_unjudged(const char *path, size_t count) {
+    struct stat info;
+    const bool lines = !stat(path, &info) && S_ISREG(info.st_mode) && !subcommand_is_pipeline(path);
+    log_info(
+        "%s: %zu groups left out: not judged; judge them with: %s%s%s > judged.jsonl, then: caravan report --by step "
+        "judged.jsonl",
+        path, count, lines ? "caravan-judge --stdio < " : "caravan groups export ", path,
+        lines ? "" : " | caravan-judge --stdio");
+}
+
 // Prints the figures of the files by step.
 static status report_by_step(const struct report_options *given, const struct column *columns, int count) {
     struct report_series series[most_files] = {0};
@@ -224,8 +248,8 @@ static status report_by_step(const struct report_options *given, const struct co
         series[i].name = columns[i].name;
         series[i].threshold = given->threshold;
         TRY_TO(result, done, subcommand_each_group(columns[i].path, report_steps_add, &series[i]));
-        if (series[i].skipped)
-            log_info("%s: %zu groups left out: not trained, or not judged", columns[i].path, series[i].skipped);
+        if (series[i].untrained) log_info("%s: %zu groups left out: not trained", columns[i].path, series[i].untrained);
+        if (series[i].unjudged) report_say_unjudged(columns[i].path, series[i].unjudged);
     }
     report_steps_bin(series, (size_t)count, given->bins);
     status (*const print)(const struct report_series *, size_t, struct buf *) = given->json  ? report_steps_json

@@ -32,8 +32,10 @@ status report_steps_add(void *context, const struct group *group) {
     const bool judged = consistency->verdict.data != NULL;
     const bool scored = group->scores.correct.data != NULL;
     const struct double_array *correct = scored ? &group->scores.correct : &group->rewards.accuracy;
-    if (group->quarantine.present || !group->trained.present || (!judged && !consistency->probability.data)) {
-        series->skipped++;
+    const bool trained = !group->quarantine.present && group->trained.present;
+    if (!trained || (!judged && !consistency->probability.data)) {
+        series->untrained += !trained;
+        series->unjudged += trained;
         return OK;
     }
     if (group->trained.step < 0) return fail(DATAERR, "not a group: trained.step: negative");

@@ -20,7 +20,8 @@ struct report_series {
     struct arena memory;
     struct report_row *rows; // one for each group, then for each judge and bin
     size_t count, capacity;
-    size_t skipped; // groups that no step trained, or without verdicts and probabilities
+    size_t untrained,
+        unjudged; // groups left out: that no step trained; of the others, without a verdict or probability
 };
 
 // Adds a group to `context`, a series. The answer is correct if scores.correct says so or, without scores, if

@@ -119,7 +119,21 @@ a,3,3,mine,0.5,4,2,0.5,1,2,0,0,2
 a,3,3,probability,0.5,2,1,0.5,1,1,0,0,1
 END
 report --csv a=steps.jsonl 2>err | diff - expected.csv || fail "report --csv"
-grep -q 'steps.jsonl: 1 groups left out' err || fail "report: $(cat err)"
+grep -q 'steps.jsonl: 1 groups left out: not trained$' err || fail "report: $(cat err)"
+# Groups that nobody judged: the message has the commands, which lead to a table.
+sed 's/"consistency":{[^}]*},//; s/"solution":""/"problem_type":"multiple choice","solution":"<answer>A<\/answer>"/; s/{"text":"x"},{"text":"y"}/{"text":"<think>So it is A.<\/think><answer>A<\/answer>"},{"text":"y"}/' steps.jsonl >unjudged.jsonl
+report unjudged.jsonl 2>err >out
+sed -n 's/^caravan: unjudged.jsonl: 4 groups left out: not judged; judge them with: \(.*\), then: \(.*\)$/\1\n\2/p' err >commands
+[ "$(wc -l <commands)" = 2 ] || fail "report: $(cat err)"
+PATH=$bin:$PATH bash -e commands >out 2>err || fail "$(cat commands): $(cat err)"
+grep -q '^consistency by concludes$' out || fail "report of what was judged: $(cat out err)"
+# A rate of refscore is that of its work: where no completion has an answer, it has done none.
+answered='"prompt_tokens":[1,2,3],"reference":{"answer_logprob":[-1,null]}'
+tokens='s/"text":"x"/"text":"x","tokens":[1,2]/; s/"text":"y"/"text":"y","tokens":[1,2,3,4]/'
+sed "s/,\"trained.*/,\"times\":{\"rollout\":[5,6],\"refscore\":[7.000,7.001]}}/; $tokens; 1q" steps.jsonl >unanswered.jsonl
+sed "s/7.001/7.5/; s/,\"times\"/,$answered&/" unanswered.jsonl >answered.jsonl
+"$bin/caravan" report a=unanswered.jsonl b=answered.jsonl >out
+grep -qx 'refscore, tokens/s  *-  *10' out && grep -qx 'rollout, tokens/s  *6  *6' out || fail "report: $(cat out)"
 report --json --bins 1 --threshold 0.51 steps.jsonl 2>err >steps.json
 grep -qxF '{"first_step":1,"last_step":3,"judge":"mine","inconsistency_rate":0.6,"judged":5,"consistent":2,"rate":0.4,"rate_correct":0.6666666666666666,"consistent_correct":2,"inconsistent_correct":1,"consistent_wrong":0,"inconsistent_wrong":2},' steps.json || fail "report --json: $(cat steps.json)"
 grep -qF '"judge":"probability","inconsistency_rate":1,"judged":2' steps.json || fail "report --threshold: $(cat steps.json)"
