@@ -72,10 +72,13 @@ static status run_metrics_run(const struct run_summary *run, struct buf *out) {
     static const struct metric_family steps = {"trained_steps", "steps", "Steps trained.", false},
                                       reissued = {"reissued_groups", "groups",
                                                   "Groups in flight that the source issued again.", true},
+                                      failed = {"failed_checkpoints", "checkpoints",
+                                                "Checkpoints that could not be written since one was written.", false},
                                       reward = {"step_reward", "", "Mean reward of the last step.", false},
                                       accuracy = {"step_accuracy", "", "Mean accuracy of the last step.", false};
     if (run->source) {
         if (run->trains) TRY(run_metrics_value(&steps, run->name, (double)run->source->step, out));
+        if (run->trains) TRY(run_metrics_value(&failed, run->name, (double)run->failed_saves, out));
         TRY(run_metrics_groups(run, out));
         TRY(run_metrics_value(&reissued, run->name, (double)run->source->reissued, out));
     }

@@ -291,7 +291,8 @@ void run_status_summary(const struct run_status *run_status, double now, struct 
                                 .trains = pipeline_optim(run_status->deployment->pipeline) != NULL,
                                 .left = -1,
                                 .reward = optim->window.count ? optim->report.reward : NAN,
-                                .accuracy = optim->window.count ? optim->report.accuracy : NAN};
+                                .accuracy = optim->window.count ? optim->report.accuracy : NAN,
+                                .failed_saves = optim->window.count ? optim->report.failed_saves : 0};
     out->oldest.oldest_age = -1;
     for (size_t i = 0; i < run_status->count; i++) {
         struct replica_status replica;

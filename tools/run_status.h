@@ -35,6 +35,7 @@ struct run_summary {
     double reward, accuracy;             // of the last step, NaN: none
     const char *bottleneck, *next;       // the stages that were at work for most of the last minute; NULL: none was
     double bottleneck_busy, next_busy;   // shares of the last minute, means over the replicas
+    int64_t failed_saves;                // of checkpoints, since one was written
     struct replica_status oldest; // the replica that has been at work on a group for longest; oldest_age -1: none
 };
 

@@ -104,6 +104,12 @@ static status run_text_summary(const struct run_summary *run, int columns, struc
         if (!isnan(run->accuracy)) TRY_TO(result, done, buf_printf(&line, ", accuracy %.3f", run->accuracy));
         TRY_TO(result, done, run_text_wrap(&line, columns, out));
     }
+    if (run->failed_saves) {
+        TRY_TO(result, done,
+               buf_printf(&line, "no checkpoint could be written in the last %lld attempts (see optim.log)",
+                          (long long)run->failed_saves));
+        TRY_TO(result, done, run_text_wrap(&line, columns, out));
+    }
     if (run->oldest.oldest_age >= 0) {
         TRY_TO(result, done,
                buf_printf(&line, "oldest: group %lld, in %s for %s (typical %s)",

@@ -48,7 +48,8 @@ struct supervisor {
     struct wire *wire;
     struct machines machines; // the other ones
     struct notice_limit notices;
-    struct node_config config; // our own
+    char optim_notice[MESSAGE_SIZE]; // the last thing that optim told the user
+    struct node_config config;       // our own
     int signal_fd;
     bool machines_ready; // all other machines have been there
     bool stopping;       // the processes have been asked to stop
@@ -166,6 +167,7 @@ static bool supervisor_finished(struct supervisor *supervisor) {
 // checkpoint. Every other process can be killed at any time without loss.
 static void supervisor_kill_late(struct supervisor *supervisor) {
     const struct pipeline_stage *optim = pipeline_optim(supervisor->deployment->pipeline);
+    struct run_summary run;
     assert(supervisor->stopping);
     if (supervisor->killed || clock_monotonic() - supervisor->stop_time < STOP_SECONDS) return;
     supervisor->killed = true;
@@ -173,7 +175,10 @@ static void supervisor_kill_late(struct supervisor *supervisor) {
         const struct process *process = &supervisor->processes.list[i];
         if (!process->pid) continue;
         if (process->replica->stage == optim) {
-            supervisor_log(supervisor, "waiting for %s to end", process->name);
+            run_status_summary(supervisor->run_status, clock_monotonic(), &run);
+            const bool failing = run.failed_saves > 0 && *supervisor->optim_notice;
+            supervisor_log(supervisor, "waiting for %s to end%s%s", process->name, failing ? ": " : "",
+                           failing ? supervisor->optim_notice : "");
         } else {
             supervisor_log(supervisor, "%s did not end in time: killed", process->name);
             process_kill(process);
@@ -296,6 +301,8 @@ static status supervisor_on_event(struct supervisor *supervisor, const struct wi
         return supervisor_on_status(supervisor, event->peer, message, from_here);
     case MESSAGE_NOTICE:
         supervisor_publish(supervisor, message, from_here);
+        if (message->replica && !strcmp(message->name, stage_kinds[STAGE_OPTIM].name))
+            snprintf(supervisor->optim_notice, sizeof supervisor->optim_notice, "%s", message->reason);
         if (notice_limit_pass(&supervisor->notices, message->name, message->replica, clock_monotonic()))
             supervisor_log(supervisor, "%s: %s", message->name, message->reason);
         return OK;

@@ -312,6 +312,7 @@ status node_run(struct stage_context *context) {
         if (result == OK && node->collector) result = collector_finish(node->collector, node->io);
         if (result == OK) node_counters_begin_wait(&node->counters, "finished");
     }
+    if ((result == OK || result == END) && stopped && stage->on_stop) result = stage->on_stop(context->state);
     while (result == OK && !stopped) {
         struct group *group = NULL;
         result = io_thread_receive(node->io, 0, -1, &group);
@@ -376,6 +377,10 @@ status stage_notify(struct stage_context *context, const char *format, ...) {
     const status result = buf_append(&node->notices, text, strlen(text) + 1);
     pthread_mutex_unlock(&node->lock);
     return result;
+}
+
+void stage_report_saves(struct stage_context *context, int64_t failed) {
+    if (context->node) node_counters_set_failed_saves(&context->node->counters, failed);
 }
 
 bool node_trains(const struct stage_context *context) {

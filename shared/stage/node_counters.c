@@ -90,6 +90,12 @@ void node_counters_deliver(struct node_counters *counters, const struct group *g
     pthread_mutex_unlock(&counters->lock);
 }
 
+void node_counters_set_failed_saves(struct node_counters *counters, int64_t count) {
+    pthread_mutex_lock(&counters->lock);
+    counters->failed_saves = count;
+    pthread_mutex_unlock(&counters->lock);
+}
+
 void node_counters_report(struct node_counters *counters, double started, struct message_status *report) {
     const double now = clock_monotonic();
     pthread_mutex_lock(&counters->lock);
@@ -102,6 +108,7 @@ void node_counters_report(struct node_counters *counters, double started, struct
     report->up = now - started;
     report->busy = report->up - counters->waited - (counters->waits_for ? now - counters->waiting_since : 0);
     report->state = counters->waits_for ? counters->waits_for : "working";
+    report->failed_saves = counters->failed_saves;
     report->worked = counters->worked;
     report->work_seconds = counters->work_seconds;
     report->oldest_seq = counters->group_count ? counters->groups[0].seq : -1;

@@ -23,6 +23,7 @@ struct node_counters {
     double waited, waiting_since; // seconds
     int64_t taken, done, quarantined, found, tokens;
     double done_at;            // clock_monotonic() of the last of `done`
+    int64_t failed_saves;      // of checkpoints, since one was written
     int64_t worked;            // groups that were delivered, neither found in the store nor quarantined
     double work_seconds;       // the time that the worker had these
     struct node_group *groups; // in the order in which they came
@@ -55,6 +56,9 @@ int64_t node_counters_give_back(struct node_counters *counters, int64_t seq);
 
 // The stage has finished a group. found, quarantined: the groups so far that were in the store, and that are defective.
 void node_counters_deliver(struct node_counters *counters, const struct group *group, size_t found, size_t quarantined);
+
+// So many attempts to write a checkpoint have failed since one was last written.
+void node_counters_set_failed_saves(struct node_counters *counters, int64_t count);
 
 // Fills in what is counted here, reward and accuracy as NaN. started: clock_monotonic() when the program began.
 void node_counters_report(struct node_counters *counters, double started, struct message_status *report);

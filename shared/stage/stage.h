@@ -74,6 +74,10 @@ struct stage {
     // it is over; writes what must not be lost. May be NULL.
     status (*on_idle)(void *state, bool run_over);
 
+    // Called in a pipeline when the stage was asked to stop, before close, while it can still tell the user something;
+    // writes what must not be lost. NULL: there is nothing.
+    status (*on_stop)(void *state);
+
     // ---- a source: these two instead; it has no input ----
 
     // *count = the number of groups, *hash = a hash of the data that they are made of.
@@ -137,6 +141,10 @@ bool stage_in_pipeline(const struct stage_context *context);
 // Logs a line. In a pipeline it is for the user, too: the supervisors write it on their terminals. UNAVAILABLE when
 // memory is short.
 status stage_notify(struct stage_context *context, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+// Optim: tells `caravan top` and the metrics how many attempts to write a checkpoint have failed since one was last
+// written.
+void stage_report_saves(struct stage_context *context, int64_t failed);
 
 // Whether the stage computes with optim's weights: it follows them, in a pipeline with optim. Otherwise its weights are
 // those of its model directory.

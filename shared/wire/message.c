@@ -95,6 +95,7 @@ static const struct message_row message_table[MESSAGE_KINDS] = {
                          STATUS_INT(restarts),
                          STATUS_REAL(reward),
                          STATUS_REAL(accuracy),
+                         STATUS_INT(failed_saves),
                          STATUS_INT(pid)}},
     [MESSAGE_NOTICE] = {"NOTICE", false, {STRING(name), INT(replica), STRING(machine), STRING(reason)}},
     [MESSAGE_END] = {"END", false, {INT(code), STRING(reason)}},

@@ -72,6 +72,7 @@ struct message_status {
     int64_t reissued;                    // source: groups in flight that were issued again
     int64_t restarts;                    // of the process; only the supervisor of its machine knows and sets it
     double reward, accuracy;             // optim: means over the last step, NaN: none
+    int64_t failed_saves;                // optim: attempts to write a checkpoint since one was last written
     int64_t pid;
 };
 

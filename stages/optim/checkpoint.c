@@ -87,6 +87,8 @@ status checkpoint_write(struct optim *optim, bool whole) {
     optim->save_seconds = optim->saved_at - started;
     optim->unproven = true;
 done:
+    optim->failed_saves = result == OK ? 0 : optim->failed_saves + 1;
+    stage_report_saves(optim->context, optim->failed_saves);
     if (result != OK) {
         char *reason = arena_strndup(&arena, fail_text(), strlen(fail_text()));
         if (temporary) (void)dir_remove(temporary); // what was written so far only fills the disk

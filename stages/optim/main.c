@@ -99,8 +99,8 @@ static status optim_write_last(struct optim *optim) {
                         "%s. The steps after %lld are lost: make room, and the same command trains them again",
                         fail_text(), (long long)saved_step);
         if (waited - said >= SAID_EVERY_S) {
-            log_info("%s; it is tried again for %.0f s: make room in %s", fail_text(), PATIENCE_S - waited,
-                     optim->options->out);
+            TRY(stage_notify(optim->context, "%s; it is tried again for %.0f s: make room in %s", fail_text(),
+                             PATIENCE_S - waited, optim->options->out));
             said = waited;
         }
         sleep(PAUSE_S);
@@ -142,16 +142,14 @@ static status optim_on_idle(void *state, bool run_over) {
     const bool now = save_every && step % save_every == 0;
     const double elapsed = clock_monotonic() - optim->saved_at;
     const bool state_due = stage_in_pipeline(optim->context) && elapsed > STATE_INTERVAL * optim->save_seconds;
-    if (!now && !state_due && !(optim->save_failed && elapsed >= RETRY_S)) return OK;
+    if (!now && !state_due && !(optim->failed_saves && elapsed >= RETRY_S)) return OK;
     const bool whole = now || optim->unsaved_whole;
     status result = checkpoint_write(optim, whole);
     if (result == BUG) return result;
     optim->unsaved_whole = result != OK && whole;
-    optim->save_failed = result != OK;
     if (result == OK) return OK;
-    log_info("%s; training goes on and saves a later step", fail_text());
     optim->saved_at = clock_monotonic();
-    return OK;
+    return stage_notify(optim->context, "%s; training goes on and saves a later step", fail_text());
 }
 
 // Trains a step on the batch and reports it.
@@ -198,7 +196,11 @@ static status optim_poll(void *state, bool draining, struct group **done) {
     return OK;
 }
 
-// After a failure of the stage or a request to stop, too, saves what was trained.
+static status optim_on_stop(void *state) {
+    return optim_save_last(state, false);
+}
+
+// After a failure of the stage, too, saves what was trained.
 static status optim_close(void *state) {
     struct optim *optim = state;
     if (!optim) return OK;
@@ -223,6 +225,7 @@ static const struct stage optim_stage = {
     .submit = optim_submit,
     .poll = optim_poll,
     .on_idle = optim_on_idle,
+    .on_stop = optim_on_stop,
     .publish_files = publish_files,
     .position = optim_position,
     .close = optim_close,

@@ -57,7 +57,7 @@ struct optim {
     double saved_at;       // monotonic seconds
     double save_seconds;   // that it took, or that the first will take
     bool unsaved_whole;    // the last attempt to write one failed, and it was a checkpoint
-    bool save_failed;      // the last attempt failed
+    int64_t failed_saves;  // attempts since the last one that succeeded
 
     // Of the files of lent weights: what is unique to this process; NULL: each version is written to a file.
     char *lent_name;

@@ -50,8 +50,10 @@ static status publish_write(struct optim *optim, bool reference, const char *pat
         const double waited = clock_monotonic() - begun;
         if (result != UNAVAILABLE && said >= 0) log_info("%s: written after %.0f s", path, waited);
         if (result != UNAVAILABLE) return result;
-        if (waited - said >= SAID_EVERY_S) log_info("%s; the run waits until it can be written", fail_text());
-        if (waited - said >= SAID_EVERY_S) said = waited;
+        if (waited - said >= SAID_EVERY_S) {
+            TRY(stage_notify(optim->context, "%s; the run waits until it can be written", fail_text()));
+            said = waited;
+        }
         if (stage_stopping(optim->context)) return END;
         sleep(PAUSE_S);
     }

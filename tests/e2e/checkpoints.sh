@@ -140,14 +140,64 @@ wait_for_step tight 2
 child=$(pgrep -f "caravan-optim.*$work/tight")
 size=$(stat -c %s whole/checkpoints/latest/model.safetensors)
 prlimit --pid "$child" --fsize=$((size / 2)):unlimited
-wait_for_line tight/logs/optim.log "weights/.*cannot write: File too large; the run waits"
+wait_for_line tight.err "^caravan: optim: .*weights/.*cannot write: File too large; the run waits"
 step=$(wc -l <tight/metrics.jsonl)
 sleep 1
 [ "$(wc -l <tight/metrics.jsonl)" -le $((step + 1)) ] || fail "steps are trained whose weights nobody can get"
 prlimit --pid "$child" --fsize=$((size * 2)):unlimited
-wait_for_line tight/logs/optim.log "checkpoint of step 8: .*File too large; it is tried again for [0-9]* s: make room in "
+wait_for_line tight.err "^caravan: optim: checkpoint of step 8: .*File too large; it is tried again for [0-9]* s: make room in "
 kill -0 $runner || fail "the run ended without its checkpoint: $(cat tight.err)"
 prlimit --pid "$child" --fsize=unlimited:unlimited
 wait $runner || fail "tight: exit $?: $(cat tight.err)"
 [ "$(weights_of tight)" = "$(weights_of whole)" ] || fail "a disk that was full for a while changes the weights"
 check_steps tight 8
+
+# While a run trains, checkpoints that cannot be written are told on the terminal, in caravan top and in metrics.prom.
+# After a request to stop, what optim waits for is told too. The supervisor's clock is then a minute ahead, and it says
+# why it goes on waiting.
+cat >ahead.c <<'END'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+static const char *file;
+__attribute__((constructor)) static void begin(void) {
+    file = getenv("AHEAD_FILE");
+    unsetenv("LD_PRELOAD"); // the stages go on
+}
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    const int result = ((int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime"))(clock, now);
+    if (clock == CLOCK_MONOTONIC && file && access(file, F_OK) == 0) now->tv_sec += 61;
+    return result;
+}
+END
+ahead=
+if ! grep -q '__[at]san_init' "$bin/caravan"; then # a sanitizer must be loaded first
+    cc -shared -fPIC -o ahead.so ahead.c
+    ahead="LD_PRELOAD=$work/ahead.so"
+fi
+late="--set run=$work/late --set optim.save_every=1 --set source.epochs=40"
+env $ahead AHEAD_FILE="$work/ahead" "$bin/caravan" run p.yaml $late 2>late.err &
+runner=$!
+wait_for_step late 2
+child=$(pgrep -P $runner -f caravan-optim)
+weights=$(stat -c %s whole/checkpoints/latest/model.safetensors) state=$(stat -c %s whole/checkpoints/latest/training.safetensors)
+[ "$state" -gt $((weights * 3 / 2)) ] || fail "the training state is too small for this test"
+prlimit --pid "$child" --fsize=$((weights * 5 / 4)):unlimited # room for the weights that the other stages need
+wait_for_line late.err "^caravan: optim: checkpoint of step [0-9]*: .*File too large; training goes on and saves a later step"
+for _ in $(seq 600); do
+    "$bin/caravan" top p.yaml $late --once >top || fail "top: $(cat top)"
+    if grep -q "^no checkpoint could be written in the last [0-9]* attempts (see optim.log)" top; then break; fi
+done
+grep -q "^no checkpoint could be written" top || fail "top: $(cat top)"
+kill -TERM $runner
+wait_for_line late.err "^caravan: optim: checkpoint of step [0-9]*: .*File too large; it is tried again for [0-9]* s: make room in "
+if [ -n "$ahead" ]; then
+    touch ahead
+    wait_for_line late.err "^caravan: waiting for optim to end: checkpoint of step [0-9]*: .*File too large; it is tried again"
+fi
+prlimit --pid "$child" --fsize=unlimited:unlimited
+ends_with 75 $runner late.err
+grep -q '^caravan_failed_checkpoints{run="p"} 0' late/metrics.prom || fail "metrics: $(cat late/metrics.prom)"
+[ "$(grep -c "training goes on and saves" late.err)" -le 40 ] || fail "late: a flood of lines: $(cat late.err)"

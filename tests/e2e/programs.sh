@@ -68,6 +68,47 @@ rm "$work/all/ledger.lmdb"
 run all --set source.data="$work/one.jsonl" || fail "all: $(cat "$work/all.err")"
 grep -q "done: 1 groups done, 0 quarantined" "$work/all.err" || fail "all: $(cat "$work/all.err")"
 
+# A run none of whose steps is full trains nothing, and does not succeed either.
+make_data 1
+make_model
+cat >"$work/short.yaml" <<'END'
+run: run
+model: model
+threads: 1
+precision: float32
+stages:
+  - source: {data: data.jsonl, template: none, limit: 3, group_size: 1, groups_per_step: 4}
+  - complete: {program: ./complete.sh}
+  - optim: {lr: 1.0e-3, ema_every: 0}
+END
+cat >"$work/complete.sh" <<'END'
+#!/bin/sh
+exec sed -u 's/}$/,"completions":[{"text":"a","finish":"eos"}],"rewards":{"accuracy":[0],"format":[0],"total":[0]},"advantages":[1]}/'
+END
+chmod +x "$work/complete.sh"
+expect 65 "^caravan: 0 steps, 0 groups trained, 0 quarantined, 3 left over: they did not fill a step of 4" \
+    timeout -k 10 60 "$bin/caravan" run "$work/short.yaml" --set run="$work/short"
+
+# Where the disk has no room for its log, the end of a process says so.
+mkdir "$work/disk"
+if mount -t tmpfs -o size=3m caravan-test "$work/disk" 2>/dev/null; then
+    trap 'umount -l "$work/disk"; rm -rf "$work"' EXIT
+    printf '#!/bin/sh\nuntil [ -e %s/full ]; do sleep 0.1; done\nexit 1\n' "$work" >"$work/mine.sh"
+    "$bin/caravan" run "$work/p.yaml" --set run="$work/disk/run" --set mine.timeout=0 2>"$work/disk.err" &
+    pid=$!
+    for _ in $(seq 600); do
+        if grep -q "mine working" "$work/disk.err"; then break; fi
+        sleep 0.1
+    done
+    dd if=/dev/zero of="$work/disk/zeros" bs=4k 2>/dev/null || true
+    touch "$work/full"
+    ends_with 65 $pid "$work/disk.err"
+    grep -q "^caravan: mine ended with exit code 65: it has logged nothing; the disk of its log is full (see $work/disk/run/logs/mine.log)" "$work/disk.err" ||
+        fail "full: $(cat "$work/disk.err")"
+else
+    echo "programs: a log on a full disk is not tested, because mounting is not allowed"
+fi
+
 # Where the address space is limited, the limit is named.
 if ! grep -q '__[at]san_init' "$bin/caravan"; then # a sanitizer maps more itself
     (

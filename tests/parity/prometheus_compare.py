@@ -22,10 +22,11 @@ for family in families.values():
         assert key not in samples, key
         samples[key] = sample.value
 
-assert len(families) == 20, sorted(families)
-assert len(samples) == 54, len(samples)
+assert len(families) == 21, sorted(families)
+assert len(samples) == 55, len(samples)
 expected = {
     ("trained_steps",): 6, ("groups", "trained"): 24, ("groups", "unissued"): 369, ("reissued_groups_total",): 5,
+    ("failed_checkpoints",): 2,
     ("step_reward",): 1.625, ("step_accuracy",): 0.5,
     ("replica_up", "gpu1", "2", "rollout"): 0, ("replica_up", "gpu0", "1", "rollout"): 1,
     ("replica_restarts_total", "gpu0", "1", "rollout"): 2, ("replica_done_groups_total", "gpu0", "1", "rollout"): 30,

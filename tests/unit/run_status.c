@@ -434,6 +434,7 @@ static struct run_status *open_example(void) {
     optim.up = 91;
     optim.reward = 1.625;
     optim.accuracy = 0.5;
+    optim.failed_saves = 2;
     optim.state = "waits for groups";
     report(run_status, OPTIM, &optim, 91);
     return run_status;
@@ -452,6 +453,7 @@ static void the_table_has_a_row_for_each_replica(void **state) {
         "bottleneck: rollout, at work for 50 % of the last minute\n"
         "4 in flight, 5 issued again, 3 quarantined, 0 left over\n"
         "last step: reward 1.625, accuracy 0.500\n"
+        "no checkpoint could be written in the last 2 attempts (see optim.log)\n"
         "oldest: group 30, in rollout for 0:12 (typical 3.0 s)\n"
         "stage         groups/min    done stored dropped  held queue   busy tokens/s  typical  oldest restarts  state\n"
         "source               0.0      24      0       0     4     0     0%                 -       -        0  waits "
@@ -479,6 +481,7 @@ static void the_table_fits_a_terminal(void **state) {
     assert_string_equal(table, "bottleneck: rollout, at work for 100 % of the last minute\n"
                                "4 in flight, 5 issued again, 3 quarantined, 0 left over\n"
                                "last step: reward 1.625, accuracy 0.500\n"
+                               "no checkpoint could be written in the last 2 attempts (see optim.log)\n"
                                "oldest: group 30, in rollout for 0:12 (typical 3.0 s)\n"
                                "stage         groups/min  held queue   busy  typical  oldest  state\n"
                                "source               0.0     4     0     0%        -       -  waits for a step\n"
