@@ -134,8 +134,11 @@ failing wire env LD_PRELOAD="$work/fail.so" FAIL_FILE="$work/now" ASAN_OPTIONS="
 # Before that, a stage that fails more than 5 times is started again, because the run makes progress.
 for turn in $(seq 6); do
     steps=$(wc -l <"$work/wire/metrics.jsonl")
-    kill -USR1 $(pgrep -P $pid -f caravan-reward)
-    for _ in $(seq 200); do
+    for _ in $(seq 600); do # it may not be started again yet
+        if kill -USR1 $(pgrep -P $pid -f caravan-reward) 2>/dev/null; then break; fi
+        sleep 0.1
+    done
+    for _ in $(seq 600); do
         [ "$(wc -l <"$work/wire/metrics.jsonl")" -lt $((steps + 3)) ] || break
         sleep 0.05
     done
