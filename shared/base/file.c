@@ -127,6 +127,11 @@ status file_read(const char *path, struct buf *out) {
     return result;
 }
 
+bool file_is_lfs_pointer(const void *data, size_t size) {
+    static const char pointer[] = "version https://git-lfs.";
+    return size >= sizeof pointer && !memcmp(data, pointer, sizeof pointer - 1);
+}
+
 void file_read_tail(const char *path, char *tail, size_t size) {
     assert(size > 0);
     int fd = open(path, O_RDONLY | O_CLOEXEC);

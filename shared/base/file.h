@@ -49,6 +49,9 @@ status file_read_status(int error);
 // Appends a file's content to `out`. DATAERR and UNAVAILABLE name the path.
 status file_read(const char *path, struct buf *out);
 
+// Whether the content of a file is a pointer of Git LFS: what a clone has instead of a file that was not fetched.
+bool file_is_lfs_pointer(const void *data, size_t size);
+
 // Sets tail[0..size) to the last bytes of a file, as a string. It is "" if the file cannot be read.
 void file_read_tail(const char *path, char *tail, size_t size);
 

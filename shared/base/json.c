@@ -185,6 +185,8 @@ status json_parse_file(json_object **out, const char *path) {
     struct buf content = {0};
     *out = NULL;
     status result = file_read(path, &content);
+    if (result == OK && file_is_lfs_pointer(content.data, content.size))
+        result = fail(DATAERR, "%s: a pointer of Git LFS, not the file: type git lfs pull in its directory", path);
     if (result == OK) result = json_parse_object(out, content.data, content.size, path);
     buf_release(&content);
     return result;

@@ -85,6 +85,8 @@ status records_parse(struct records *records, const char *name, const char *data
 
 status records_open(struct records *records, const char *path) {
     TRY(file_map_open(&records->map, path));
+    if (file_is_lfs_pointer(records->map.data, records->map.size))
+        return fail(DATAERR, "%s: a pointer of Git LFS, not the file: type git lfs pull in its directory", path);
     return records_parse(records, path, records->map.data, records->map.size);
 }
 

@@ -19,8 +19,13 @@
 
 status media_decode(struct frames_view *view, const char *path, bool video, const struct sampling_config *sampling,
                     const struct media_options *options) {
+    char content[256]; // of a small file
     if (video && !isnan(sampling->frame_rate)) return picture_clip_decode(view, path, sampling);
-    return video ? video_decode(view, path, sampling, options) : image_decode(view, path, sampling);
+    const status result = video ? video_decode(view, path, sampling, options) : image_decode(view, path, sampling);
+    if (result != BAD_SAMPLE) return result;
+    file_read_tail(path, content, sizeof content);
+    if (!file_is_lfs_pointer(content, strlen(content))) return result;
+    return fail(BAD_SAMPLE, "a pointer of Git LFS, not the file: type git lfs pull in its directory");
 }
 
 // The hash of the open file's content, from the store's cache while the file's stamp is the same.

@@ -100,8 +100,7 @@ static int safetensors_compare_data(const void *left, const void *right) {
 
 // Adds the tensors of a file's image. They must fill the file's data without a hole or an overlap.
 static status safetensors_add_image(struct safetensors *store, const char *image, size_t size, const char *file) {
-    static const char pointer[] = "version https://git-lfs.";
-    if (size >= sizeof pointer && !memcmp(image, pointer, sizeof pointer - 1))
+    if (file_is_lfs_pointer(image, size))
         return fail(DATAERR, "a pointer of Git LFS, not the weights: type git lfs pull in its directory");
     if (size < PREFIX_SIZE) return fail(DATAERR, "truncated: %zu bytes", size);
     uint64_t length = 0;
