@@ -5,12 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-void diagnostic_add(struct diagnostics *diagnostics, struct location at, const char *format, ...) {
+static void diagnostics_append(struct diagnostics *diagnostics, struct location at, bool warning, const char *format,
+                               va_list arguments) {
     char text[1024];
-    va_list arguments;
-    va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
     if (diagnostics->count == diagnostics->capacity) {
         size_t capacity = diagnostics->capacity * 2 + 16;
         if (RESIZE(&diagnostics->list, capacity) != OK) {
@@ -21,7 +19,27 @@ void diagnostic_add(struct diagnostics *diagnostics, struct location at, const c
     }
     const char *copy = arena_strndup(&diagnostics->arena, text, strlen(text));
     if (!copy) diagnostics->out_of_memory = true;
-    diagnostics->list[diagnostics->count++] = (struct diagnostic){at, copy ? copy : ""};
+    diagnostics->list[diagnostics->count++] = (struct diagnostic){at, copy ? copy : "", warning};
+}
+
+void diagnostic_add(struct diagnostics *diagnostics, struct location at, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    diagnostics_append(diagnostics, at, false, format, arguments);
+    va_end(arguments);
+}
+
+void diagnostic_warn(struct diagnostics *diagnostics, struct location at, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    diagnostics_append(diagnostics, at, true, format, arguments);
+    va_end(arguments);
+}
+
+size_t diagnostics_warnings(const struct diagnostics *diagnostics) {
+    size_t count = 0;
+    for (size_t i = 0; i < diagnostics->count; i++) count += diagnostics->list[i].warning;
+    return count;
 }
 
 status diagnostics_report(struct diagnostics *diagnostics, const char *path, struct buf *out) {
@@ -42,10 +60,16 @@ status diagnostics_report(struct diagnostics *diagnostics, const char *path, str
     for (size_t i = 0; i < diagnostics->count; i++) {
         struct location at = list[i].at;
         TRY(at.line ? buf_printf(out, "%s:%zu:%zu: ", path, at.line, at.column) : buf_puts(out, "--set: "));
-        TRY(buf_printf(out, "%s\n", list[i].text));
+        TRY(buf_printf(out, "%s%s\n", list[i].warning ? "warning: " : "", list[i].text));
     }
-    status code = list[diagnostics->count - 1].at.line ? DATAERR : USAGE;
-    return fail(code, "%s: %zu mistake%s", path, diagnostics->count, diagnostics->count == 1 ? "" : "s");
+    const size_t warnings = diagnostics_warnings(diagnostics), mistakes = diagnostics->count - warnings;
+    status code = USAGE;
+    for (size_t i = 0; i < diagnostics->count; i++)
+        if (!list[i].warning && list[i].at.line) code = DATAERR;
+    if (!mistakes) return OK;
+    if (!warnings) return fail(code, "%s: %zu mistake%s", path, mistakes, mistakes == 1 ? "" : "s");
+    return fail(code, "%s: %zu mistake%s, %zu warning%s", path, mistakes, mistakes == 1 ? "" : "s", warnings,
+                warnings == 1 ? "" : "s");
 }
 
 void diagnostics_release(struct diagnostics *diagnostics) {
