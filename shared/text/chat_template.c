@@ -3,12 +3,16 @@
 #include <assert.h>
 #include <string.h>
 
+#include "shared/base/file.h"
+#include "shared/base/json.h"
 #include "shared/text/tokenizer_internal.h"
+
+#define SYSTEM_PROMPT "You are a helpful assistant."
 
 const char chat_template_jinja[] =
     "{% set image_count = namespace(value=0) %}{% set video_count = namespace(value=0) %}{% for message in messages %}"
-    "{% if loop.first and message['role'] != 'system' %}<|im_start|>system\n"
-    "You are a helpful assistant.<|im_end|>\n{% endif %}<|im_start|>{{ message['role'] }}\n"
+    "{% if loop.first and message['role'] != 'system' %}<|im_start|>system\n" SYSTEM_PROMPT
+    "<|im_end|>\n{% endif %}<|im_start|>{{ message['role'] }}\n"
     "{% if message['content'] is string %}{{ message['content'] }}<|im_end|>\n"
     "{% else %}{% for content in message['content'] %}"
     "{% if content['type'] == 'image' or 'image' in content or 'image_url' in content %}"
@@ -21,19 +25,112 @@ const char chat_template_jinja[] =
 
 static const char *const chat_template_pads[] = {[PART_IMAGE] = "<|image_pad|>", [PART_VIDEO] = "<|video_pad|>"};
 
+static const char *const chat_template_tokens[] = {"<|im_start|>",   "<|im_end|>",    "<|vision_start|>",
+                                                   "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"};
+enum { CHAT_TEMPLATE_TOKENS = sizeof chat_template_tokens / sizeof *chat_template_tokens };
+
 status chat_template_check(const struct tokenizer *t, const char *dir) {
-    static const char *const needed[] = {"<|im_start|>",   "<|im_end|>",    "<|vision_start|>",
-                                         "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"};
-    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
-        if (!added_tokens_find(&t->added, needed[i], strlen(needed[i])))
-            return fail(DATAERR, "%s: the tokenizer has no token %s, which the chat template needs", dir, needed[i]);
+    for (size_t i = 0; i < CHAT_TEMPLATE_TOKENS; i++)
+        if (!added_tokens_find(&t->added, chat_template_tokens[i], strlen(chat_template_tokens[i])))
+            return fail(DATAERR, "%s: the tokenizer has no token %s, which the chat template needs", dir,
+                        chat_template_tokens[i]);
     if (!t->post_processor.is_template) return OK;
     return fail(DATAERR, "%s: post_processor: TemplateProcessing does not suit the chat template", dir);
 }
 
+// ---- the model's own template ----
+
+// Reads a model directory's own template; *path is the file that has it, NULL if there is none.
+static status chat_template_read(const char *dir, struct arena *arena, struct buf *template, const char **path) {
+    static const char *const files[] = {"chat_template.jinja", "chat_template.json", "tokenizer_config.json"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        json_object *root = NULL;
+        *path = path_join(arena, dir, files[i]);
+        if (!*path) return fail_oom();
+        if (!path_exists(*path)) continue;
+        if (i == 0) return file_read(*path, template);
+        TRY(json_parse_file(&root, *path));
+        const struct string text = json_string(json_object_object_get(root, "chat_template"));
+        const status result = text.data ? buf_append(template, text.data, text.size) : OK;
+        json_object_put(root);
+        if (result != OK || text.data) return result;
+    }
+    *path = NULL;
+    return OK;
+}
+
+// Appends a template without what does not count in a comparison. A newline in a string of Jinja is written as \n.
+static status chat_template_reduce(const char *template, struct buf *out) {
+    for (const char *at = template; *at; at++) {
+        const bool opens = at > template + 1 && at[-2] == '{' && (at[-1] == '%' || at[-1] == '{');
+        const bool closes = (at[1] == '%' || at[1] == '}') && at[1] && at[2] == '}';
+        if (strchr(" \t\r\n", *at) || (*at == '-' && (opens || closes))) continue;
+        if (at[0] == '\\' && at[1] == 'n')
+            at++;
+        else
+            TRY(buf_append(out, *at == '\'' ? "\"" : at, 1));
+    }
+    return OK;
+}
+
+// Returns what follows the last "NAME newline" in a template, up to the next quote or brace: the text that begins a
+// message of that role in every prompt. Absent when there is no such message.
+static struct string chat_template_beginning(const char *template, const char *name) {
+    struct string found = {0};
+    for (const char *at = template; (at = strstr(at, name));) {
+        at += strlen(name);
+        if (*at != '\n' && strncmp(at, "\\n", 2) != 0) continue;
+        at += *at == '\n' ? 1 : 2;
+        found = (struct string){at, strcspn(at, "'\"{")};
+    }
+    return found;
+}
+
+status chat_template_compare(const char *dir, struct buf *difference) {
+    enum { QUOTED = 60 };
+    struct arena arena = {0};
+    struct buf template = {0}, own = {0}, used = {0};
+    const char *path;
+    status result;
+    TRY_TO(result, done, chat_template_read(dir, &arena, &template, &path));
+    if (!path) goto done;
+    TRY_TO(result, done, buf_puts(&template, "")); // a string, even if the file is empty
+    TRY_TO(result, done, chat_template_reduce(template.data, &own));
+    TRY_TO(result, done, chat_template_reduce(chat_template_jinja, &used));
+    if (string_equals((struct string){own.data, own.size}, used.data)) goto done;
+    TRY_TO(result, done, buf_printf(difference, "%s: the model's own chat template ", path));
+    struct string system = chat_template_beginning(template.data, "<|im_start|>system"),
+                  answer = chat_template_beginning(template.data, "<|im_start|>assistant");
+    const char *end = system.data ? strstr(system.data, "<|im_end|>") : NULL;
+    if (end && end < system.data + system.size) system.size = (size_t)(end - system.data);
+    for (size_t i = 0; i < CHAT_TEMPLATE_TOKENS; i++) {
+        if (strstr(template.data, chat_template_tokens[i])) continue;
+        result = buf_printf(difference, "has no %s", chat_template_tokens[i]);
+        goto done;
+    }
+    if (!strstr(template.data, SYSTEM_PROMPT "<|im_end|>") || (system.size && !string_equals(system, SYSTEM_PROMPT)))
+        result = system.size
+                     ? buf_printf(difference, "has the system prompt '%.*s', not '%s'",
+                                  (int)(system.size < QUOTED ? system.size : QUOTED), system.data, SYSTEM_PROMPT)
+                     : buf_printf(difference, "does not have the system prompt '%s'", SYSTEM_PROMPT);
+    else if (answer.size)
+        result = buf_printf(difference, "begins the answer with '%.*s'",
+                            (int)(answer.size < QUOTED ? answer.size : QUOTED), answer.data);
+    else
+        result = buf_puts(difference, "has other statements");
+done:
+    buf_release(&template);
+    buf_release(&own);
+    buf_release(&used);
+    arena_release(&arena);
+    return result;
+}
+
+// ---- prompts ----
+
 status chat_template_render(const struct message *messages, size_t count, struct buf *out) {
     if (count && !string_equals(messages[0].role, "system"))
-        TRY(buf_puts(out, "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"));
+        TRY(buf_puts(out, "<|im_start|>system\n" SYSTEM_PROMPT "<|im_end|>\n"));
     for (size_t i = 0; i < count; i++) {
         TRY(buf_puts(out, "<|im_start|>"));
         TRY(buf_append(out, messages[i].role.data, messages[i].role.size));

@@ -17,6 +17,13 @@ extern const char chat_template_jinja[];
 // token that the template needs, or its post-processor adds tokens to a text.
 status chat_template_check(const struct tokenizer *t, const char *dir);
 
+// Appends how the model directory's own chat template differs from the one above, which alone is used: "FILE: ...";
+// nothing if it is the same or there is none. It is looked for as Hugging Face's processors do: chat_template.jinja,
+// else the key of chat_template.json, else of tokenizer_config.json. White space, kinds of quotes and the marks of
+// Jinja that strip white space do not count; a template with other statements differs, even if it would render the same
+// text, for nothing here renders Jinja. DATAERR when a file cannot be read.
+status chat_template_compare(const char *dir, struct buf *difference);
+
 // Appends the rendered messages, with one placeholder for each medium, and the start of the assistant's message. Starts
 // with a default system message unless the first message is the system's. UNAVAILABLE when memory is short.
 status chat_template_render(const struct message *messages, size_t count, struct buf *out);
