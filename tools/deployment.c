@@ -222,8 +222,7 @@ static bool deployment_same_host(const char *a, const char *b) {
     return length == strcspn(b, ".") && !strncmp(a, b, length);
 }
 
-// *here = the machine of that name; without a name, the only machine or the one that is named like this host.
-static status deployment_find_here(const struct pipeline *pipeline, const char *name, int *here) {
+status deployment_find_here(const struct pipeline *pipeline, const char *name, int *here) {
     struct utsname host = {0};
     int similar = 0;
     *here = 0;

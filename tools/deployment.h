@@ -29,6 +29,10 @@ struct deployment {
     size_t count, machines;
 };
 
+// *here = the machine of that name; without a name, the only machine or the one that is named like this host, with or
+// without its domain. USAGE if the pipeline has no such machine.
+status deployment_find_here(const struct pipeline *pipeline, const char *name, int *here);
+
 // Deploys the pipeline as seen from a machine (NULL: the only one, or the one that is named like this host, with or
 // without its domain). `secret`: key file, NULL for the user's own. USAGE if the pipeline has no such machine, or if a
 // machine has no valid key. The pipeline must outlive the deployment.

@@ -7,7 +7,7 @@
 #include "tools/tools.h"
 
 const struct subcommand subcommands[] = {
-    {"check", check_main, &check_table, "find every mistake in a pipeline file"},
+    {"check", check_main, &check_table, "find every mistake in a pipeline file and what it names"},
     {"data", data_main, &data_table, "count what an annotation file has, and find what is missing"},
     {"eval", eval_main, &eval_table, "print the figures of scored groups, files side by side"},
     {"frames", frames_main, &frames_tool_table, "list, show and export the frames of a store"},

@@ -12,6 +12,7 @@
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/data/dataset.h"
+#include "tools/inspection.h"
 #include "tools/run_settings.h"
 #include "tools/supervisor.h"
 #include "tools/tools.h"
@@ -228,6 +229,21 @@ done:
     return result;
 }
 
+// Says what makes no sense in what this machine is to run; the stages themselves refuse what is wrong.
+static status run_warn(const struct deployment *deployment, const char *path) {
+    struct diagnostics warnings = {0};
+    struct inspection inspection = {
+        .pipeline = deployment->pipeline, .here = deployment->here, .diagnostics = &warnings};
+    struct buf text = {0};
+    inspect_values(&inspection);
+    inspect_chat_templates(&inspection);
+    const status result = diagnostics_report(&warnings, path, &text);
+    if (text.size) fwrite(text.data, 1, text.size, stderr);
+    buf_release(&text);
+    diagnostics_release(&warnings);
+    return result;
+}
+
 int run_main(int argc, char **argv) {
     struct run_options given;
     struct options options = {0};
@@ -238,6 +254,7 @@ int run_main(int argc, char **argv) {
         struct deployment deployment = {0};
         if (pipeline->slurm_job && pipeline->machine_count > 1 && !given.key) result = run_make_key(pipeline);
         if (result == OK) result = deployment_init(&deployment, pipeline, given.machine, given.key);
+        if (result == OK) result = run_warn(&deployment, path);
         if (result == OK) result = run(&deployment);
         deployment_release(&deployment);
     }

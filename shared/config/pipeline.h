@@ -61,6 +61,7 @@ struct pipeline {
     const char *dir; // of the file, absolute
     const char *name;
     const char *run;                        // absolute
+    struct location run_at;                 // where its value stands
     double give_up_after;                   // minutes to wait for a machine that is away, 0: for ever
     struct key_list keys;                   // of the file itself
     struct location stages_at, machines_at; // line 0: not given

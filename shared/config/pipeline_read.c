@@ -124,11 +124,13 @@ static status pipeline_finish(struct parsed_file *file) {
     struct pipeline *pipeline = file->pipeline;
     const char *slash = strrchr(file->path, '/'), *base = slash ? slash + 1 : file->path;
     size_t stem = strcspn(base, ".");
+    const struct pipeline_key *run = key_list_find(&pipeline->keys, "run");
+    assert(run && pipeline->stage_count > 0);
+    pipeline->run_at = run->value_at;
     pipeline->run = pipeline_take_key(&pipeline->keys, "run");
     pipeline->name = pipeline_take_key(&pipeline->keys, "name");
     const char *give_up_after = pipeline_take_key(&pipeline->keys, "give_up_after");
     pipeline->give_up_after = give_up_after ? atof(give_up_after) : 0; // NOLINT: validated
-    assert(pipeline->run && pipeline->stage_count > 0);
     if (!pipeline->name) pipeline->name = arena_strndup(&pipeline->arena, base, stem ? stem : strlen(base));
     if (!pipeline->name) return fail_oom();
     for (size_t i = 0; i < pipeline->stage_count; i++) {

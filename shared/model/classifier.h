@@ -46,6 +46,10 @@ struct classifier_info {
 // if there is dropout, which training does not have.
 status classifier_open(struct classifier **out, const char *dir, const struct classifier_options *options);
 
+// Checks the files of a model directory as classifier_open does for scoring, but reads no weights and opens no device.
+// *vocab_size is the configuration's. DATAERR as in classifier_open.
+status classifier_check_files(const char *dir, int64_t *vocab_size);
+
 // Computes from the configuration in `dir` alone what scoring needs of its device's memory, the CPU's if `on_cpu`:
 // out[0..*count), at most MEMORY_ITEMS. A text has at most text_tokens tokens, and those of one classifier_score at
 // most `tokens`. `precision`: NULL is bfloat16. The memory of the driver is not included. DATAERR as in

@@ -118,3 +118,11 @@ done:
     free(used);
     return result;
 }
+
+status parameter_table_check(const struct parameter_table *table, const struct safetensors *store) {
+    const struct stored_tensor **found;
+    TRY(NEW(&found, table->count));
+    const status result = parameter_table_match(table, store, found);
+    free(found);
+    return result;
+}

@@ -86,6 +86,9 @@ void parameter_table_close_range(struct parameter_table *table, bool decay, int 
 status parameter_table_match(const struct parameter_table *table, const struct safetensors *store,
                              const struct stored_tensor **found);
 
+// Checks that a store has every parameter of the table, and nothing else. DATAERR as parameter_table_match.
+status parameter_table_check(const struct parameter_table *table, const struct safetensors *store);
+
 // The tensor of a file that is to be written with a parameter's values.
 struct stored_tensor parameter_stored(const struct parameter *parameter, const char *name, enum element type);
 

@@ -87,6 +87,23 @@ failed:
     return result;
 }
 
+status classifier_check_files(const char *dir, int64_t *vocab_size) {
+    struct classifier_config config;
+    struct classifier_parameters *params = NULL;
+    struct safetensors *store = NULL;
+    status result;
+    TRY(classifier_config_read(&config, dir));
+    *vocab_size = config.vocab_size;
+    TRY(classifier_config_check_labels(&config, dir));
+    TRY_TO(result, done, classifier_parameters_new(&params, &config, config.labels, PART_NONE));
+    TRY_TO(result, done, safetensors_open_dir(&store, dir));
+    result = parameter_table_check(&params->table, store);
+done:
+    safetensors_close(&store);
+    classifier_parameters_free(&params);
+    return result;
+}
+
 void classifier_free(struct classifier **classifier) {
     struct classifier *it = *classifier;
     if (!it) return;

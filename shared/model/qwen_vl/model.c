@@ -11,15 +11,6 @@
 #include "shared/model/qwen_vl/trainer.h"
 #include "shared/model/weights_hash.h"
 
-// DATAERR when the directory's weights are not those of its configuration.
-static status model_check_store(const struct model *model) {
-    const struct stored_tensor **found;
-    TRY(NEW(&found, model->table->count));
-    status result = parameter_table_match(model->table, model->store, found);
-    free(found);
-    return result;
-}
-
 status model_open(struct model **out, const char *dir, const struct model_options *options) {
     *out = NULL;
     struct model *model = NULL;
@@ -63,7 +54,7 @@ status model_open(struct model **out, const char *dir, const struct model_option
     };
     TRY_TO(result, failed, safetensors_open_dir(&model->store, dir));
     if (options->no_weights) {
-        TRY_TO(result, failed, model_check_store(model));
+        TRY_TO(result, failed, parameter_table_check(model->table, model->store));
         TRY_TO(result, failed, qwen_weights_new(&model->weights, model->backend, config, model->params, type));
     } else {
         TRY_TO(result, failed,
