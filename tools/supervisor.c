@@ -6,12 +6,14 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "shared/base/clock.h"
@@ -51,6 +53,8 @@ struct supervisor {
     char optim_notice[MESSAGE_SIZE]; // the last thing that optim told the user
     struct node_config config;       // our own
     int signal_fd;
+    int run_fd;          // the run's directory
+    bool gone;           // it was moved or removed
     bool machines_ready; // all other machines have been there
     bool stopping;       // the processes have been asked to stop
     bool everywhere;     // the run stops on all machines
@@ -184,6 +188,26 @@ static void supervisor_kill_late(struct supervisor *supervisor) {
             process_kill(process);
         }
     }
+}
+
+// Ends the run when its directory was moved or removed: its processes find files by their paths, and would wait for
+// ever to write them, or begin a new directory. They are killed, because none can save anything.
+static void supervisor_check_run(struct supervisor *supervisor) {
+    const char *path = supervisor->deployment->pipeline->run;
+    struct stat own, found;
+    char text[MESSAGE_SIZE];
+    if (supervisor->gone || fstat(supervisor->run_fd, &own)) return;
+    if (stat(path, &found) ? errno != ENOENT && errno != ENOTDIR
+                           : found.st_dev == own.st_dev && found.st_ino == own.st_ino)
+        return;
+    supervisor->gone = supervisor->killed = true;
+    snprintf(text, sizeof text,
+             "%.700s is gone: it was moved or removed. The run stops; it goes on with `run:` set to where it is", path);
+    supervisor->result = UNAVAILABLE; // also where it was being stopped
+    if (supervisor->stopping) supervisor_log(supervisor, "%s", text);
+    supervisor_stop(supervisor, UNAVAILABLE, true, text);
+    for (size_t i = 0; i < supervisor->processes.count; i++)
+        if (supervisor->processes.list[i].pid) process_kill(&supervisor->processes.list[i]);
 }
 
 // ---- events ----
@@ -365,6 +389,7 @@ static status supervisor_on_tick(struct supervisor *supervisor) {
     struct buf *line = &supervisor->line;
     machines_update(&supervisor->machines, now);
     supervisor_sum_up(supervisor, false);
+    if (!supervisor->stopping || processes_running(&supervisor->processes)) supervisor_check_run(supervisor);
     if (supervisor->stopping) {
         supervisor_kill_late(supervisor);
         if (supervisor->everywhere && now - supervisor->announce_time > END_SECONDS) supervisor_announce(supervisor);
@@ -424,7 +449,7 @@ static void supervisor_finish(struct supervisor *supervisor) {
     for (size_t i = 0; i < supervisor->processes.count; i++)
         run_status_forget(supervisor->run_status, supervisor->processes.list[i].replica);
     supervisor_sum_up(supervisor, true);
-    supervisor_write_metrics(supervisor, clock_monotonic());
+    if (!supervisor->gone) supervisor_write_metrics(supervisor, clock_monotonic());
 }
 
 // Says what the run has come to. Programs look for the last line.
@@ -464,6 +489,8 @@ static status supervisor_open(struct supervisor *supervisor) {
     if (sigprocmask(SIG_BLOCK, &set, NULL)) return fail(BUG, "sigprocmask: %s", strerror(errno));
     supervisor->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     if (supervisor->signal_fd < 0) return fail(UNAVAILABLE, "signalfd: %s", strerror(errno));
+    supervisor->run_fd = open(pipeline->run, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (supervisor->run_fd < 0) return fail(UNAVAILABLE, "%s: %s", pipeline->run, strerror(errno));
     TRY(processes_init(&supervisor->processes, deployment));
     TRY(run_status_new(&supervisor->run_status, deployment));
     const char *path = arena_printf(&deployment->arena, "%s/wiring/" SUPERVISOR_NAME "-%d", pipeline->run, own->number);
@@ -488,6 +515,7 @@ status supervisor_run(struct deployment *deployment) {
     struct supervisor supervisor = {.deployment = deployment,
                                     .began = clock_monotonic(),
                                     .signal_fd = -1,
+                                    .run_fd = -1,
                                     .settled = -1,
                                     .progress_step = -1,
                                     .terminal = isatty(STDERR_FILENO),
@@ -528,6 +556,7 @@ done:
     run_status_free(&supervisor.run_status);
     processes_release(&supervisor.processes);
     if (supervisor.signal_fd >= 0) close(supervisor.signal_fd);
+    if (supervisor.run_fd >= 0) close(supervisor.run_fd);
     buf_release(&supervisor.line);
     machines_release(&supervisor.machines);
     return result;

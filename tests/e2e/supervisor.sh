@@ -161,6 +161,23 @@ kill -CONT "$stopped"
 kill $still_pid
 ends_with 75 $still_pid "$work/still.err"
 
+# A run's directory that is moved while it runs: the run ends with a line, makes nothing where it was, and goes on where it
+# is, to the same weights. One that is removed ends the run as well.
+want=$(weights_of lines)
+for how in mv rm; do
+    "$bin/caravan" run "$work/p.yaml" --set run="$work/gone" --set force.program="$work/slow.sh" 2>"$work/gone.err" &
+    pid=$!
+    wait_for_step gone 3
+    if [ $how = mv ]; then mv "$work/gone" "$work/elsewhere"; else mv "$work/gone" "$work/gone-2" && rm -r "$work/gone-2"; fi
+    ends_with 69 $pid "$work/gone.err"
+    [ "$(tail -1 "$work/gone.err")" = "caravan: $work/gone is gone: it was moved or removed. The run stops; it goes on with \`run:\` set to where it is" ] ||
+        fail "$how: $(cat "$work/gone.err")"
+    [ ! -e "$work/gone" ] || fail "$how: a new directory was begun: $(find "$work/gone")"
+done
+run elsewhere || fail "elsewhere: $(cat "$work/elsewhere.err")"
+check_steps elsewhere 8
+[ "$(weights_of elsewhere)" = "$want" ] || fail "a run whose directory was moved trains other weights"
+
 # A process that cannot be started, here because the user has too many, is started later. This does not hold for root.
 as_user=
 if [ "$(id -u)" = 0 ]; then
