@@ -167,7 +167,7 @@ test: deps ## install packages, build, run every test, static checks, fuzz seeds
 	@$(MAKE) --no-print-directory sanitize sanitize-thread
 
 include $(filter-out make/cuda.mk,$(wildcard make/*.mk))
--include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+-include $(shell find $(BUILD) -name '*.d' -type f 2>/dev/null)
 
 clean: ## remove everything that was built
 	rm -rf build build-* compile_commands.json

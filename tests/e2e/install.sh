@@ -102,8 +102,8 @@ left=$(find "$work/root" ! -type d)
 # ---- the Debian package ----
 
 if command -v dpkg-shlibdeps >/dev/null; then
-    make $install DESTDIR="$work/deb" install >/dev/null
-    tools/make-deb "$work/deb" 1.2.3 "$work/caravan.deb" >/dev/null
+    make $install ZSHDIR=/usr/share/zsh/vendor-completions DESTDIR="$work/deb" install >/dev/null
+    DEBEMAIL=somebody@debian.org tools/make-deb "$work/deb" 1.2.3 "$work/caravan.deb" >/dev/null
     dpkg-deb -f "$work/caravan.deb" Depends | grep -q 'libzmq5' || fail "the package does not need libzmq5"
     [ "$(dpkg-deb -f "$work/caravan.deb" Version)" = 1.2.3 ] || fail "the package is of another version"
     dpkg-deb -c "$work/caravan.deb" >"$work/list"
@@ -111,6 +111,9 @@ if command -v dpkg-shlibdeps >/dev/null; then
         share/fish/vendor_completions.d/caravan.fish; do
         grep -q " ./usr/$file$" "$work/list" || fail "the package has no $file"
     done
+    if command -v lintian >/dev/null; then
+        lintian --fail-on error,warning "$work/caravan.deb" >"$work/lintian" 2>&1 || fail "lintian: $(cat "$work/lintian")"
+    fi
 else
     echo "the Debian package was not made: dpkg-dev is not installed"
 fi
@@ -118,6 +121,7 @@ fi
 # ---- what make prints ----
 
 object=shared/base/clock.o
+mkdir -p "$work/build/deb/root/vendor_completions.d" # as make deb leaves it
 short=$(make -B BUILD="$work/build" "$work/build/$object" | tail -1)
 [ "$short" = "CC   $object" ] || fail "make printed '$short'"
 make -B V=1 BUILD="$work/build" "$work/build/$object" | grep -q -- '-std=c17' || fail "V=1 does not print the command"
