@@ -85,21 +85,31 @@ static status subcommand_add_stores_of_run(const char *run, const char *file, st
     return result;
 }
 
-// Adds the stores that a pipeline file names, and those of its run.
-static status subcommand_add_stores_of_file(const char *path, const char *file, struct arena *arena,
+// Adds the stores that a pipeline file names, and those of its run, which is in the directory `run`; NULL: in that
+// which the file names. Mistakes in the file count only where no store is known yet.
+static status subcommand_add_stores_of_file(const char *path, const char *run, const char *file, struct arena *arena,
                                             struct string_list *stores) {
     struct pipeline *pipeline = NULL;
     struct buf diagnostics = {0};
-    status result = pipeline_read(&pipeline, path, NULL, 0, &diagnostics);
-    if (diagnostics.size) fwrite(diagnostics.data, 1, diagnostics.size, stderr);
-    const char *run = result == OK ? arena_strndup(arena, pipeline->run, strlen(pipeline->run)) : NULL;
-    if (result == OK) result = run ? subcommand_add_stores_of_run(run, file, arena, stores) : fail_oom();
-    for (size_t i = 0; result == OK && i < pipeline->stage_count; i++) {
-        const char *value = pipeline_value(&pipeline->stages[i], "store");
-        const char *store = value ? arena_strndup(arena, value, strlen(value)) : NULL;
-        if (value) result = store ? subcommand_add_store(store, NULL, file, arena, stores) : fail_oom();
+    status result = pipeline_read_finished(&pipeline, path, &diagnostics);
+    if (result != OK && stores->count) {
+        result = OK;
+        goto done;
     }
-    if (result == OK && !stores->count) result = fail(DATAERR, "%s: there is no %s in %s", path, file, run);
+    if (diagnostics.size) fwrite(diagnostics.data, 1, diagnostics.size, stderr);
+    if (result != OK) goto done;
+    if (!run) run = arena_strndup(arena, pipeline->run, strlen(pipeline->run));
+    TRY_TO(result, done, run ? subcommand_add_stores_of_run(run, file, arena, stores) : fail_oom());
+    const size_t length = strlen(pipeline->run);
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        const char *store = pipeline_value(&pipeline->stages[i], "store");
+        if (!store) continue;
+        const bool below = !strncmp(store, pipeline->run, length) && store[length] == '/'; // has moved with the run
+        store = below ? path_join(arena, run, store + length + 1) : arena_strndup(arena, store, strlen(store));
+        TRY_TO(result, done, store ? subcommand_add_store(store, NULL, file, arena, stores) : fail_oom());
+    }
+    if (!stores->count) result = fail(DATAERR, "%s: there is no %s in %s", path, file, run);
+done:
     buf_release(&diagnostics);
     pipeline_free(&pipeline);
     return result;
@@ -115,15 +125,16 @@ status subcommand_find_stores(const char *path, const char *file, struct arena *
     *stores = (struct string_list){0};
     if (stat(path, &info)) return fail(DATAERR, "%s: %s", path, strerror(errno));
     if (!S_ISDIR(info.st_mode)) {
-        if (subcommand_is_pipeline(path)) return subcommand_add_stores_of_file(path, file, arena, stores);
+        if (subcommand_is_pipeline(path)) return subcommand_add_stores_of_file(path, NULL, file, arena, stores);
         return fail(DATAERR, "%s: neither a directory with %s nor a pipeline file", path, file);
     }
     if (access(path, R_OK | X_OK)) return fail(DATAERR, "%s: %s", path, strerror(errno));
     TRY(subcommand_add_store(path, NULL, file, arena, stores));
-    if (!stores->count) TRY(subcommand_add_stores_of_run(path, file, arena, stores));
+    if (stores->count) return OK;
+    TRY(subcommand_add_stores_of_run(path, file, arena, stores));
     const char *own_file = path_join(arena, path, "pipeline.yaml");
     if (!own_file) return fail_oom();
-    if (!stores->count && path_exists(own_file)) return subcommand_add_stores_of_file(own_file, file, arena, stores);
+    if (path_exists(own_file)) return subcommand_add_stores_of_file(own_file, path, file, arena, stores);
     return stores->count ? OK : fail(DATAERR, "%s: neither it nor its store has a %s", path, file);
 }
 

@@ -27,9 +27,9 @@ status subcommand_write_file(const char *dir, const char *name, const struct buf
 bool subcommand_is_pipeline(const char *path);
 
 // Lists the directories with `file` ("groups.lmdb") that a RUN on the command line stands for: a store itself; the
-// directory of a run, with RUN/store or RUN/store-MACHINE of each machine, or what its pipeline file names; or a
-// pipeline file. They are in the arena. DATAERR if there is none; DATAERR or USAGE for a mistake in a pipeline file,
-// whose diagnostics are written to standard error.
+// directory of a run, with RUN/store or RUN/store-MACHINE of each machine, and what its pipeline file names; or a
+// pipeline file, whose models and data need not be there. They are in the arena. DATAERR if there is none; DATAERR or
+// USAGE for a mistake in a pipeline file, whose diagnostics are written to standard error.
 status subcommand_find_stores(const char *path, const char *file, struct arena *arena, struct string_list *stores);
 
 // Calls visit with every group of `path`: what subcommand_find_stores takes, or a file of groups as JSON lines. The

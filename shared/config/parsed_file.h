@@ -11,8 +11,9 @@
 
 struct parsed_file {
     struct pipeline *pipeline;
-    const char *path;        // as the user wrote it
-    const char *current_dir; // relative paths of --set start here
+    const char *path;          // as the user wrote it
+    const char *current_dir;   // relative paths of --set start here
+    bool files_may_be_missing; // a file or program that is missing is no mistake
     struct diagnostics diagnostics;
 };
 

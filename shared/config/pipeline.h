@@ -80,7 +80,11 @@ struct pipeline {
 status pipeline_read(struct pipeline **out, const char *path, const char *const *sets, size_t count,
                      struct buf *diagnostics);
 
-// The same from a file's content; `path` gives the directory and stands in the messages.
+// The same without `sets`, for the question where a run's files are: models, data and programs that are missing by now
+// are no mistakes.
+status pipeline_read_finished(struct pipeline **out, const char *path, struct buf *diagnostics);
+
+// As pipeline_read, from a file's content; `path` gives the directory and stands in the messages.
 status pipeline_parse(struct pipeline **out, const char *path, const char *text, size_t size, const char *const *sets,
                       size_t count, struct buf *diagnostics);
 

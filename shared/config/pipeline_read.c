@@ -146,9 +146,10 @@ static status pipeline_finish(struct parsed_file *file) {
     return OK;
 }
 
-status pipeline_parse(struct pipeline **out, const char *path, const char *text, size_t size, const char *const *sets,
-                      size_t count, struct buf *diagnostics) {
-    struct parsed_file file = {.path = path};
+static status pipeline_parse_content(struct pipeline **out, const char *path, bool files_may_be_missing,
+                                     const char *text, size_t size, const char *const *sets, size_t count,
+                                     struct buf *diagnostics) {
+    struct parsed_file file = {.path = path, .files_may_be_missing = files_may_be_missing};
     struct yaml_tree tree = {0};
     struct location at = {1, 1};
     char resolved[PATH_MAX];
@@ -193,12 +194,28 @@ done:
     return result;
 }
 
-status pipeline_read(struct pipeline **out, const char *path, const char *const *sets, size_t count,
-                     struct buf *diagnostics) {
+status pipeline_parse(struct pipeline **out, const char *path, const char *text, size_t size, const char *const *sets,
+                      size_t count, struct buf *diagnostics) {
+    return pipeline_parse_content(out, path, false, text, size, sets, count, diagnostics);
+}
+
+static status pipeline_read_content(struct pipeline **out, const char *path, bool files_may_be_missing,
+                                    const char *const *sets, size_t count, struct buf *diagnostics) {
     struct buf content = {0};
     *out = NULL;
     status result = file_read(path, &content);
-    if (result == OK) result = pipeline_parse(out, path, content.data, content.size, sets, count, diagnostics);
+    if (result == OK)
+        result = pipeline_parse_content(out, path, files_may_be_missing, content.data, content.size, sets, count,
+                                        diagnostics);
     buf_release(&content);
     return result;
+}
+
+status pipeline_read(struct pipeline **out, const char *path, const char *const *sets, size_t count,
+                     struct buf *diagnostics) {
+    return pipeline_read_content(out, path, false, sets, count, diagnostics);
+}
+
+status pipeline_read_finished(struct pipeline **out, const char *path, struct buf *diagnostics) {
+    return pipeline_read_content(out, path, true, NULL, 0, diagnostics);
 }

@@ -132,7 +132,8 @@ static void pipeline_validate_value(struct parsed_file *file, const char *owner,
         option_absolute(option, pipeline_validate_base_dir(file, key), key->value, &file->pipeline->arena);
     if (!path)
         file->diagnostics.out_of_memory = true;
-    else if (option->type == OPTION_FILE && choice_index(option->choices, path) < 0 && access(path, F_OK))
+    else if (option->type == OPTION_FILE && choice_index(option->choices, path) < 0 && !file->files_may_be_missing &&
+             access(path, F_OK))
         pipeline_validate_missing(file, owner, key, path);
     else
         key->value = path;
@@ -154,7 +155,9 @@ static void pipeline_validate_program(struct parsed_file *file, const struct pip
         if (candidate && *key->value && access(candidate, X_OK) == 0) path = candidate;
         search += length + (search[length] == ':');
     }
-    if (!path) {
+    if (file->files_may_be_missing) {
+        if (path) key->value = path;
+    } else if (!path) {
         diagnostic_add(&file->diagnostics, key->value_at,
                        "%s: program: %s is not in PATH (for a file beside this one: ./%s)", stage->name, key->value,
                        key->value);

@@ -72,6 +72,17 @@ for run in "$work/a/eval/pipeline.yaml" "$work/a/eval/store" "$work/own.yaml"; d
     [ "$("$bin/caravan" pairs "$run" 2>/dev/null | wc -l)" = 13 ] || fail "pairs $run"
 done
 
+# The store of a run may lie elsewhere, beside one that is in the run's directory from an earlier start; the run may have
+# been moved, and its model may be gone.
+cp -r "$work/a/eval" "$work/moved"
+mv "$work/moved/store" "$work/elsewhere"
+sed -i "s|$work/a/eval/store|$work/elsewhere|; s|^\( *model: \).*|\1/nowhere|" "$work/moved/pipeline-1.yaml"
+"$bin/caravan" groups ls "$work/moved" | cmp - "$work/listed" || fail "groups ls of a run whose store is elsewhere"
+"$bin/caravan" frames ls "$work/moved" | cmp - <("$bin/caravan" frames ls "$work/a/eval") || fail "frames ls of a run whose store is elsewhere"
+"$bin/caravan" eval "$work/moved" --json | sed 's/"name":"[^"]*"/"name":"eval"/' | cmp - "$work/want.json" || fail "eval of a run whose store is elsewhere"
+"$bin/caravan" groups export "$work/moved" e0-000000 | "$bin/caravan-score" --stdio --store "$work/moved/store" >"$work/out" 2>"$work/err"
+[ "$("$bin/caravan" groups ls "$work/moved" | wc -l)" = $(($(wc -l <"$work/listed") + 1)) ] || fail "groups ls of a run with two stores"
+
 # stop SIGNAL COUNT: starts it again and sends the run SIGNAL when COUNT answers were given. Returns when the program is
 # gone as well, so that it does not count for the next run.
 stop() {
