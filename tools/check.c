@@ -22,7 +22,7 @@ static const struct option check_options[] = {
 };
 const struct option_table check_table = {
     .program = "caravan check",
-    .operands = "FILE",
+    .operands = "FILE|RUN",
     .help =
         "finds every mistake in a pipeline file, looks at the models, data and devices that it names, and lists the "
         "TCP ports of its machines",

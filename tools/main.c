@@ -15,6 +15,7 @@ const struct subcommand subcommands[] = {
     {"groups", groups_main, &groups_table, "list, show and export the groups of a store"},
     {"init", init_main, &init_table, "write a model directory with random weights"},
     {"keygen", keygen_main, &keygen_table, "make a pair of keys for a machine"},
+    {"ls", ls_main, &ls_table, "list the active runs of this machine"},
     {"make-demo-data", make_demo_data_main, &make_demo_data_table, "make the clips and questions of the demo"},
     {"pairs", pairs_main, &pairs_table, "make training data of the consistency model"},
     {"plan", plan_main, &plan_table, "say what each stage takes of a GPU's memory"},

@@ -45,7 +45,7 @@ static const struct option plan_options[] = {
 };
 const struct option_table plan_table = {
     .program = "caravan plan",
-    .operands = "FILE",
+    .operands = "FILE|RUN",
     .help = "says what each stage takes of a GPU's memory, of the machine's and of the disk",
     .options = plan_options,
     .size = sizeof(struct plan_options)};

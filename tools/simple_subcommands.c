@@ -29,7 +29,7 @@ static const struct option graph_options[] = {
     {0},
 };
 const struct option_table graph_table = {.program = "caravan graph",
-                                         .operands = "FILE",
+                                         .operands = "FILE|RUN",
                                          .help = "draws a pipeline file",
                                          .options = graph_options,
                                          .size = sizeof(struct graph_options)};

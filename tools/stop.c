@@ -1,5 +1,5 @@
-// caravan stop FILE: stops a run on all its machines, as Ctrl-C does on one. It asks every supervisor that it reaches,
-// each of which tells the others, and waits until they have ended.
+// caravan stop FILE|RUN: stops a run on all its machines, as Ctrl-C does on one. It asks every supervisor that it
+// reaches, each of which tells the others, and waits until they have ended.
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -11,7 +11,7 @@
 
 static const struct option stop_options[] = {RUN_MEMBER, {0}};
 const struct option_table stop_table = {.program = "caravan stop",
-                                        .operands = "FILE",
+                                        .operands = "FILE|RUN",
                                         .help = "stops a run on all its machines; caravan run resumes it",
                                         .options = stop_options,
                                         .size = sizeof(struct run_member_options)};
@@ -73,8 +73,7 @@ static status stop_run(struct stop *stop) {
             left += stop->states[i] == STOP_ASKED || stop->states[i] == STOP_LOST;
         }
         const bool late = now - began > WATCHER_ANSWER_SECONDS;
-        if (!reached && late)
-            return fail(UNAVAILABLE, "no run of this file is active in %s", deployment->pipeline->run);
+        if (!reached && late) return watcher_not_active(&stop->watcher);
         for (size_t i = 0; late && !missed && i < deployment->machines; i++)
             if (stop->states[i] == STOP_NOT_REACHED)
                 log_info("%s is not reached from here", deployment_machine(deployment, (int)i));

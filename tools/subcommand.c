@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -30,18 +31,52 @@ status subcommand_parse(struct options *options, const struct option_table *tabl
     return OK;
 }
 
+// *path is the directory of a run: makes it that of the run's pipeline file. The file may say that the run is
+// elsewhere, because the directory was moved: then *set is added, which says where it is.
+static status subcommand_use_run(const char **path, const char **set, struct arena *arena) {
+    struct pipeline *pipeline = NULL;
+    struct buf diagnostics = {0};
+    struct stat here, there;
+    char *directory = realpath(*path, NULL), *file = directory ? path_join(arena, directory, "pipeline.yaml") : NULL;
+    status result = !directory ? fail(DATAERR, "%s: %s", *path, strerror(errno)) : file ? OK : fail_oom();
+    if (result == OK && access(file, F_OK))
+        result = fail(DATAERR, "%s: %s", file,
+                      errno == ENOENT ? "there is none: this is not the directory of a run" : strerror(errno));
+    if (result == OK) result = pipeline_read(&pipeline, file, NULL, 0, &diagnostics);
+    if (result == OK && (stat(pipeline->run, &there) || stat(directory, &here) || there.st_dev != here.st_dev ||
+                         there.st_ino != here.st_ino)) {
+        *set = arena_printf(arena, "run=%s", directory);
+        if (!*set) result = fail_oom();
+    }
+    if (diagnostics.size) fwrite(diagnostics.data, 1, diagnostics.size, stderr);
+    *path = file;
+    buf_release(&diagnostics);
+    pipeline_free(&pipeline);
+    free(directory);
+    return result;
+}
+
 status subcommand_open_pipeline(struct pipeline **pipeline, struct options *options, const struct option_table *table,
                                 void *values, int argc, char **argv, const char **path) {
     const struct string_list *sets = &((const struct pipeline_file_options *)values)->set;
     struct buf diagnostics = {0};
     struct operands operands = {.least = 1, .most = 1};
-    status result = subcommand_parse(options, table, values, argc, argv, &operands);
-    if (result == OK) {
-        *path = operands.list[0];
-        result = pipeline_read(pipeline, *path, sets->data, sets->count, &diagnostics);
-        if (diagnostics.size) fwrite(diagnostics.data, 1, diagnostics.size, stderr);
-        buf_release(&diagnostics);
+    struct stat info;
+    const char *set = NULL, **all = NULL;
+    TRY(subcommand_parse(options, table, values, argc, argv, &operands));
+    *path = operands.list[0];
+    if (!stat(*path, &info) && S_ISDIR(info.st_mode)) {
+        if (table == &run_table)
+            return fail(USAGE, "%s: this is a directory: give the pipeline file that the run was started with", *path);
+        TRY(subcommand_use_run(path, &set, &options->arena));
     }
+    TRY(NEW(&all, sets->count + 1));
+    if (set) all[0] = set;
+    if (sets->count) memcpy(all + (set != NULL), sets->data, sets->count * sizeof *all);
+    const status result = pipeline_read(pipeline, *path, all, sets->count + (set != NULL), &diagnostics);
+    if (diagnostics.size) fwrite(diagnostics.data, 1, diagnostics.size, stderr);
+    buf_release(&diagnostics);
+    free(all);
     return result;
 }
 

@@ -73,8 +73,9 @@ struct run_member_options {
     }
 
 // Parses a subcommand's options into `values`, the table's struct, which begins with pipeline_file_options; then reads
-// its FILE with every --set. Diagnostics of the file are written to standard error; the failure itself is not. *path is
-// FILE. END after --help; USAGE, DATAERR or UNAVAILABLE. Release with pipeline_free and options_release.
+// its FILE with every --set; for the directory of a run that is its pipeline.yaml, which `caravan run` does not take.
+// Diagnostics of the file are written to standard error; the failure itself is not. *path is FILE. END after --help;
+// USAGE, DATAERR or UNAVAILABLE. Release with pipeline_free and options_release.
 status subcommand_open_pipeline(struct pipeline **pipeline, struct options *options, const struct option_table *table,
                                 void *values, int argc, char **argv, const char **path);
 
@@ -95,6 +96,7 @@ subcommand_main graph_main;
 subcommand_main groups_main;
 subcommand_main init_main;
 subcommand_main keygen_main;
+subcommand_main ls_main;
 subcommand_main pairs_main;
 subcommand_main plan_main;
 subcommand_main program_main;
@@ -108,8 +110,8 @@ subcommand_main train_consistency_main;
 
 // What each takes.
 extern const struct option_table check_table, data_table, eval_table, frames_tool_table, graph_table, groups_table,
-    init_table, keygen_table, make_demo_data_table, pairs_table, plan_table, reference_table, report_table, run_table,
-    stop_table, tokenize_table, top_table, train_consistency_table;
+    init_table, keygen_table, ls_table, make_demo_data_table, pairs_table, plan_table, reference_table, report_table,
+    run_table, stop_table, tokenize_table, top_table, train_consistency_table;
 
 struct subcommand {
     const char *name;

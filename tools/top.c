@@ -1,5 +1,6 @@
-// caravan top FILE: shows a run while it works. It redraws a terminal, in which everything fits, and prints all of it
-// as plain lines elsewhere. It connects to the supervisor of this machine, which forwards the reports of all replicas.
+// caravan top FILE|RUN: shows a run while it works. It redraws a terminal, in which everything fits, and prints all of
+// it as plain lines elsewhere. It connects to the supervisor of this machine, which forwards the reports of all
+// replicas.
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,7 +45,7 @@ static const struct option top_options[] = {
     {0},
 };
 const struct option_table top_table = {.program = "caravan top",
-                                       .operands = "FILE",
+                                       .operands = "FILE|RUN",
                                        .help = "shows a run while it works; q ends it, the run goes on",
                                        .details =
                                            "The table of the processes has as many of these columns as fit:\n"
@@ -251,7 +252,7 @@ static status top_watch(struct top *top) {
             }
         }
         if (!top->answered && clock_monotonic() - top->began > WATCHER_ANSWER_SECONDS)
-            return fail(UNAVAILABLE, "no run of this file is active in %s", top->watcher.deployment.pipeline->run);
+            return watcher_not_active(&top->watcher);
         if (!top->answered || clock_monotonic() - top->shown < top->pause) continue;
         // All replicas have reported after a second.
         if (top->once && clock_monotonic() - top->began < 2) continue;

@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pwd.h>
 #include <ftw.h>
 #include <poll.h>
 #include <stdio.h>
@@ -281,6 +282,15 @@ void dir_remove_old(const char *path, const char *prefix, const char *keep, int6
 bool path_exists(const char *path) {
     struct stat stat;
     return lstat(path, &stat) == 0;
+}
+
+void path_owner(const char *path, char *name, size_t size) {
+    struct stat info;
+    const bool known = !stat(path, &info);
+    const struct passwd *owner = known ? getpwuid(info.st_uid) : NULL;
+    snprintf(name, size, "?");
+    if (known) snprintf(name, size, "%u", (unsigned)info.st_uid);
+    if (owner) snprintf(name, size, "%s", owner->pw_name);
 }
 
 char *path_join(struct arena *arena, const char *dir, const char *name) {

@@ -104,6 +104,9 @@ void dir_remove_old(const char *path, const char *prefix, const char *keep, int6
 // Whether `path` exists, as a dangling symbolic link too.
 bool path_exists(const char *path);
 
+// Writes the name of the user to whom a file belongs, or the number of one without a name; "?" for a missing file.
+void path_owner(const char *path, char *name, size_t size);
+
 // Returns "dir/name", or `name` alone if it is absolute or `dir` is NULL or empty. NULL when memory is short.
 char *path_join(struct arena *arena, const char *dir, const char *name);
 

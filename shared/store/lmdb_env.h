@@ -36,7 +36,9 @@ void lmdb_number_write(uint8_t *out, int64_t number);
 int64_t lmdb_number_read(const uint8_t *bytes);
 
 struct lmdb_options {
-    bool read_only; // never creates anything; DATAERR when there is no such file
+    // Never creates anything; DATAERR when there is no such file. A user who may not write the lock file can read while
+    // no process uses the file, otherwise UNAVAILABLE.
+    bool read_only;
     bool lazy;      // a power failure may undo the last transactions but never corrupts the file: for caches
     size_t mapsize; // bytes of address space at first; 0: 1 TiB or what the system grants; at least the file's size
 };

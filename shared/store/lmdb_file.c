@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "shared/base/clock.h"
+#include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/store/lmdb_file_system.h"
 
@@ -61,10 +62,11 @@ static void lmdb_exit_damaged(MDB_env *mdb, const char *message) {
     _exit(DATAERR);
 }
 
-// LMDB keeps `path` itself, not a copy. Returns LMDB's code.
-static int lmdb_open(MDB_env **out, char *path, const struct lmdb_options *options, size_t mapsize) {
+// LMDB keeps `path` itself, not a copy. `unlocked`: without the lock file. Returns LMDB's code.
+static int lmdb_open(MDB_env **out, char *path, const struct lmdb_options *options, size_t mapsize, bool unlocked) {
     unsigned flags = MDB_NOSUBDIR | MDB_NOTLS | MDB_NORDAHEAD;
     if (options->read_only) flags |= MDB_RDONLY;
+    if (unlocked) flags |= MDB_NOLOCK;
     if (options->lazy) flags |= MDB_NOMETASYNC;
     int code = mdb_env_create(out);
     if (code) return code;
@@ -79,6 +81,21 @@ static int lmdb_open(MDB_env **out, char *path, const struct lmdb_options *optio
         *out = NULL;
     }
     return code;
+}
+
+// The lock file takes write access also of readers. A user without it can read the file as long as no process has it
+// open, which the first byte of the lock file shows: each of them has a lock on it. UNAVAILABLE if one has.
+static status lmdb_check_unused(const char *path, const char *lock_path) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1};
+    char owner[64];
+    const int fd = open(lock_path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return errno == ENOENT ? OK : fail(UNAVAILABLE, "%s: %s", lock_path, strerror(errno));
+    const bool unused = !fcntl(fd, F_GETLK, &lock) && lock.l_type == F_UNLCK;
+    close(fd);
+    if (unused) return OK;
+    path_owner(path, owner, sizeof owner);
+    return fail(UNAVAILABLE, "%s belongs to user %s, and a process uses it: others can read it when no process does",
+                path, owner);
 }
 
 static void lmdb_file_free(struct lmdb_file *file) {
@@ -109,13 +126,16 @@ static status lmdb_file_open(struct lmdb_file **out, const char *path, const str
     file->path = strdup(path);
     if (!file->path) TRY_TO(result, failure, fail_oom());
     size_t mapsize = options->mapsize ? options->mapsize : lmdb_default_mapsize;
-    int code = lmdb_open(&file->mdb, file->path, options, mapsize);
+    int code = lmdb_open(&file->mdb, file->path, options, mapsize, false);
     // A process that was killed while it made the lock file leaves it empty, and LMDB makes it only when no other
     // process has it open: perhaps others try this now, too.
     for (int tries = 0; code == MDB_INVALID && tries < lmdb_open_tries; tries++)
-        code = lmdb_open(&file->mdb, file->path, options, mapsize);
+        code = lmdb_open(&file->mdb, file->path, options, mapsize, false);
+    const bool unlocked = code == EACCES && options->read_only && !access(path, R_OK);
+    if (unlocked) TRY_TO(result, failure, lmdb_check_unused(path, lock_path));
+    if (unlocked) code = lmdb_open(&file->mdb, file->path, options, mapsize, true);
     while (code == ENOMEM && mapsize > lmdb_min_mapsize)
-        code = lmdb_open(&file->mdb, file->path, options, mapsize /= 2);
+        code = lmdb_open(&file->mdb, file->path, options, mapsize /= 2, unlocked);
     if (code) TRY_TO(result, failure, lmdb_fail(path, code, "cannot open"));
     struct stat info;
     if (stat(path, &info)) TRY_TO(result, failure, fail(UNAVAILABLE, "%s: %s", path, strerror(errno)));

@@ -2,6 +2,7 @@
 # as it was before.
 . tests/e2e/common.sh
 . tests/e2e/run-helpers.sh
+trap '[ -z "${pid:-}" ] || kill $(pgrep -P $pid) 2>/dev/null || true; rm -rf "$work"' EXIT
 make_data 2
 make_model
 make_pipeline ""
