@@ -73,17 +73,26 @@ struct supervisor {
     struct buf line;
 };
 
-// Logs a line for the user. On a terminal it replaces the line of progress, which is written again later.
+// Logs a line for the user. On a terminal it breaks between words, and replaces the line of progress, which is written
+// again later.
 static void supervisor_log(const struct supervisor *supervisor, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 static void supervisor_log(const struct supervisor *supervisor, const char *format, ...) {
+    enum { INDENT = 2 };
     char text[MESSAGE_SIZE];
+    struct buf lines = {0};
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    if (supervisor->terminal) fputs("\r\033[K", stderr);
-    log_info("%s", text);
+    if (supervisor->terminal) {
+        int columns;
+        terminal_size(STDERR_FILENO, &columns, NULL);
+        fputs("\r\033[K", stderr);
+        if (text_wrap(text, (int)strlen(log_name()) + INDENT, INDENT, columns, &lines) != OK) buf_clear(&lines);
+    }
+    log_info("%s", lines.size ? lines.data : text);
+    buf_release(&lines);
 }
 
 // Logs how many notices were left out since the last one of the same stage, where it is time (`all`: everywhere). A

@@ -59,12 +59,17 @@ class Terminal:
         return [screen.split("\r\n") for screen in self.text.split("\x1b[H\x1b[J")[1:]]
 END
 cat >"$work/run.py" <<'END'
+import terminal as module
 from terminal import *
+module.COLUMNS = COLUMNS = 72
 terminal = Terminal(sys.argv[1:])
 shown = lambda: re.findall(r"\r\x1b\[K([^\r]*step [1-9][^\r]*)(?=\r)", terminal.text)
 terminal.wait("progress", lambda: any(", bottleneck " in line for line in shown()))
 terminal.process.wait()
 terminal.read()
+for line in re.split(r"[\r\n]+", terminal.text.replace("\x1b[K", "")):
+    assert len(line) <= COLUMNS, line
+assert re.search(r"\x1b\[Kcaravan: stopping; the same command resumes the run \(Ctrl-C again: stop\r\n  at once\)\r\n", terminal.text), terminal.text
 for line in shown():
     assert len(line) < COLUMNS, line
     # The whole line has states at its end, so it is cut, and between two facts.
