@@ -9,6 +9,7 @@
 #include "shared/base/json.h"
 #include "shared/model/modernbert/classifier_config.h"
 #include "shared/model/modernbert/classifier_parameters.h"
+#include "shared/model/named_shapes.h"
 #include "shared/model/qwen_vl/qwen_parameters.h"
 #include "shared/text/bpe_train.h"
 #include "shared/text/chat_template.h"
@@ -199,7 +200,7 @@ int init_main(int argc, char **argv) {
     char *path = path_join(&memory, dir, "config.json");
     if (!path) TRY_TO(result, done, fail_oom());
     if (path_exists(path)) TRY_TO(result, done, fail(USAGE, "%s: the directory already contains a model", dir));
-    TRY_TO(result, done, init_shape(&shape, given.shape, &fixed));
+    TRY_TO(result, done, named_shape_find(&shape, given.shape, &fixed));
     TRY_TO(result, done, dir_make(dir));
     TRY_TO(result, done, init_make_tokenizer(&given, dir, shape, fixed));
     TRY_TO(result, done, tokenizer_open(&tokenizer, dir));

@@ -14,10 +14,6 @@
 #include "shared/model/qwen_vl/model_config.h"
 #include "shared/text/tokenizer.h"
 
-// Makes the config.json of a shape: a known one, such as tiny, or a file's. Sets *fixed if its vocabulary has a given
-// size. USAGE when the shape is NULL, or neither a name nor a file. Release with json_object_put.
-status init_shape(json_object **out, const char *shape, bool *fixed);
-
 // Whether the config is that of ModernBERT: of a classifier.
 bool init_is_classifier(json_object *config);
 

@@ -1,125 +1,10 @@
 // The JSON files of a new model directory, except those of the tokenizer.
-#include <stdio.h>
 #include <string.h>
 
-#include "shared/base/file.h"
 #include "shared/base/json.h"
 #include "shared/model/modernbert/classifier_config.h"
 #include "tools/init.h"
 #include "tools/tools.h"
-
-// The config.json of Qwen2.5-VL-3B-Instruct, as published. Each other shape is this one with some changes.
-static const char published_3b[] =
-    "{\"architectures\": [\"Qwen2_5_VLForConditionalGeneration\"], \"attention_dropout\": 0.0, \"bos_token_id\": "
-    "151643,"
-    " \"eos_token_id\": 151645, \"vision_start_token_id\": 151652, \"vision_end_token_id\": 151653,"
-    " \"vision_token_id\": 151654, \"image_token_id\": 151655, \"video_token_id\": 151656, \"hidden_act\": \"silu\","
-    " \"hidden_size\": 2048, \"initializer_range\": 0.02, \"intermediate_size\": 11008,"
-    " \"max_position_embeddings\": 128000, \"max_window_layers\": 70, \"model_type\": \"qwen2_5_vl\","
-    " \"num_attention_heads\": 16, \"num_hidden_layers\": 36, \"num_key_value_heads\": 2, \"rms_norm_eps\": 1e-06,"
-    " \"rope_theta\": 1000000.0, \"sliding_window\": 32768, \"tie_word_embeddings\": true,"
-    " \"torch_dtype\": \"bfloat16\", \"use_cache\": true, \"use_sliding_window\": false, \"vision_config\": {"
-    "\"depth\": 32, \"hidden_act\": \"silu\", \"hidden_size\": 1280, \"intermediate_size\": 3420, \"num_heads\": 16,"
-    " \"in_chans\": 3, \"out_hidden_size\": 2048, \"patch_size\": 14, \"spatial_merge_size\": 2,"
-    " \"spatial_patch_size\": 14, \"window_size\": 112, \"fullatt_block_indexes\": [7, 15, 23, 31],"
-    " \"tokens_per_second\": 2, \"temporal_patch_size\": 2},"
-    " \"rope_scaling\": {\"type\": \"mrope\", \"mrope_section\": [16, 24, 24]}, \"vocab_size\": 151936}";
-static const char change_7b[] =
-    "{\"hidden_size\": 3584, \"intermediate_size\": 18944, \"max_window_layers\": 28, \"num_attention_heads\": 28,"
-    " \"num_hidden_layers\": 28, \"num_key_value_heads\": 4, \"tie_word_embeddings\": false,"
-    " \"vision_config\": {\"out_hidden_size\": 3584}, \"vocab_size\": 152064}";
-static const char change_tiny[] =
-    "{\"hidden_size\": 128, \"intermediate_size\": 384, \"max_window_layers\": 4, \"num_attention_heads\": 4,"
-    " \"num_hidden_layers\": 4, \"num_key_value_heads\": 2, \"rope_scaling\": {\"mrope_section\": [4, 6, 6]},"
-    " \"vision_config\": {\"depth\": 4, \"hidden_size\": 64, \"intermediate_size\": 160, \"num_heads\": 2,"
-    " \"out_hidden_size\": 128, \"fullatt_block_indexes\": [1, 3]}}";
-
-// The config.json of Qwen2-VL-2B-Instruct, as published.
-static const char published_qwen2_2b[] =
-    "{\"architectures\": [\"Qwen2VLForConditionalGeneration\"], \"attention_dropout\": 0.0, \"bos_token_id\": 151643,"
-    " \"eos_token_id\": 151645, \"vision_start_token_id\": 151652, \"vision_end_token_id\": 151653,"
-    " \"vision_token_id\": 151654, \"image_token_id\": 151655, \"video_token_id\": 151656, \"hidden_act\": \"silu\","
-    " \"hidden_size\": 1536, \"initializer_range\": 0.02, \"intermediate_size\": 8960,"
-    " \"max_position_embeddings\": 32768, \"max_window_layers\": 28, \"model_type\": \"qwen2_vl\","
-    " \"num_attention_heads\": 12, \"num_hidden_layers\": 28, \"num_key_value_heads\": 2, \"rms_norm_eps\": 1e-06,"
-    " \"rope_theta\": 1000000.0, \"sliding_window\": 32768, \"tie_word_embeddings\": true,"
-    " \"torch_dtype\": \"bfloat16\", \"use_cache\": true, \"use_sliding_window\": false, \"vision_config\": {"
-    "\"depth\": 32, \"embed_dim\": 1280, \"mlp_ratio\": 4, \"num_heads\": 16, \"in_chans\": 3, \"hidden_size\": 1536,"
-    " \"patch_size\": 14, \"spatial_merge_size\": 2, \"spatial_patch_size\": 14, \"temporal_patch_size\": 2},"
-    " \"rope_scaling\": {\"type\": \"mrope\", \"mrope_section\": [16, 24, 24]}, \"vocab_size\": 151936}";
-static const char change_qwen2_7b[] =
-    "{\"hidden_size\": 3584, \"intermediate_size\": 18944, \"num_attention_heads\": 28, \"num_key_value_heads\": 4,"
-    " \"tie_word_embeddings\": false, \"vision_config\": {\"hidden_size\": 3584}, \"vocab_size\": 152064}";
-
-// The config.json of ModernBERT-large, as published, of a classifier of consistency.
-static const char published_bert_large[] =
-    "{\"architectures\": [\"ModernBertForSequenceClassification\"], \"attention_bias\": false,"
-    " \"attention_dropout\": 0.0, \"bos_token_id\": 50281, \"classifier_activation\": \"gelu\","
-    " \"classifier_bias\": false, \"classifier_dropout\": 0.0, \"classifier_pooling\": \"mean\","
-    " \"cls_token_id\": 50281, \"decoder_bias\": true, \"deterministic_flash_attn\": false,"
-    " \"embedding_dropout\": 0.0, \"eos_token_id\": 50282, \"global_attn_every_n_layers\": 3,"
-    " \"global_rope_theta\": 160000.0, \"hidden_activation\": \"gelu\", \"hidden_size\": 1024,"
-    " \"initializer_cutoff_factor\": 2.0, \"initializer_range\": 0.02, \"intermediate_size\": 2624,"
-    " \"layer_norm_eps\": 1e-05, \"local_attention\": 128, \"local_rope_theta\": 10000.0,"
-    " \"max_position_embeddings\": 8192, \"mlp_bias\": false, \"mlp_dropout\": 0.0, \"model_type\": \"modernbert\","
-    " \"norm_bias\": false, \"norm_eps\": 1e-05, \"num_attention_heads\": 16, \"num_hidden_layers\": 28,"
-    " \"pad_token_id\": 50283, \"position_embedding_type\": \"absolute\", \"sep_token_id\": 50282,"
-    " \"tie_word_embeddings\": true, \"torch_dtype\": \"float32\", \"vocab_size\": 50368}";
-static const char change_bert_base[] =
-    "{\"hidden_size\": 768, \"intermediate_size\": 1152, \"num_attention_heads\": 12,"
-    " \"num_hidden_layers\": 22}";
-static const char change_bert_tiny[] = "{\"hidden_size\": 128, \"intermediate_size\": 192, \"num_attention_heads\": 4,"
-                                       " \"num_hidden_layers\": 4, \"local_attention\": 32}";
-
-static const struct named_shape {
-    const char *name, *published, *changes;
-    bool fixed; // its vocabulary has a given size
-} named_shapes[] = {
-    {"tiny", published_3b, change_tiny, false},
-    {"3b", published_3b, "{}", true},
-    {"7b", published_3b, change_7b, true},
-    {"qwen2-vl-2b", published_qwen2_2b, "{}", true},
-    {"qwen2-vl-7b", published_qwen2_2b, change_qwen2_7b, true},
-    {"modernbert-tiny", published_bert_large, change_bert_tiny, false},
-    {"modernbert-base", published_bert_large, change_bert_base, true},
-    {"modernbert-large", published_bert_large, "{}", true},
-};
-enum { NAMED_SHAPES = sizeof named_shapes / sizeof *named_shapes };
-
-// Replaces the keys of `object` by those of `changes`; nested objects are merged key by key.
-static void init_merge(json_object *object, json_object *changes) {
-    json_object_object_foreach(changes, key, value) {
-        json_object *inner;
-        if (json_object_is_type(value, json_type_object) && json_object_object_get_ex(object, key, &inner)) {
-            init_merge(inner, value);
-        } else {
-            json_object_object_add(object, key, json_object_get(value));
-        }
-    }
-}
-
-// USAGE, with the names of all shapes; NULL: none was given.
-static status init_unknown_shape(const char *shape) {
-    char names[256] = "";
-    for (size_t i = 0, length = 0; i < NAMED_SHAPES && length < sizeof names; i++)
-        length += (size_t)snprintf(names + length, sizeof names - length, "%s%s", i ? ", " : "", named_shapes[i].name);
-    if (!shape) return fail(USAGE, "missing: shape: one of %s, or the path of a config.json", names);
-    return fail(USAGE, "--shape: '%s' is neither a file nor one of %s", shape, names);
-}
-
-status init_shape(json_object **out, const char *shape, bool *fixed) {
-    const struct named_shape *named = named_shapes, *end = named_shapes + NAMED_SHAPES;
-    json_object *changed;
-    if (!shape) return init_unknown_shape(NULL);
-    while (named < end && strcmp(shape, named->name) != 0) named++;
-    *fixed = named == end || named->fixed;
-    if (named == end) return path_exists(shape) ? json_parse_file(out, shape) : init_unknown_shape(shape);
-    TRY(json_parse(out, named->published, strlen(named->published)));
-    status result = json_parse(&changed, named->changes, strlen(named->changes));
-    if (result == OK) init_merge(*out, changed);
-    json_object_put(changed);
-    return result;
-}
 
 bool init_is_classifier(json_object *config) {
     json_object *type;
@@ -191,7 +76,7 @@ static status init_fit_classifier(json_object *config, const struct tokenizer *t
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         json_object *changed = NULL;
         if (changes[i]) TRY(json_parse(&changed, changes[i], strlen(changes[i])));
-        if (changed) init_merge(config, changed);
+        if (changed) json_merge(config, changed);
         json_object_put(changed);
     }
     return OK;

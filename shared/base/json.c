@@ -207,6 +207,17 @@ status json_get_bool(json_object *object, const char *key, bool otherwise, bool 
     return OK;
 }
 
+void json_merge(json_object *object, json_object *changes) {
+    json_object_object_foreach(changes, key, value) {
+        json_object *inner;
+        if (json_object_is_type(value, json_type_object) && json_object_object_get_ex(object, key, &inner)) {
+            json_merge(inner, value);
+        } else {
+            json_object_object_add(object, key, json_object_get(value));
+        }
+    }
+}
+
 struct string json_string(json_object *value) {
     if (!json_object_is_type(value, json_type_string)) return (struct string){0};
     return (struct string){json_object_get_string(value), (size_t)json_object_get_string_len(value)};

@@ -34,6 +34,9 @@ status json_get(json_object *object, const char *key, enum json_type type, json_
 // *out = a key's boolean, `otherwise` if the key is missing or null. DATAERR if the value is of another type.
 status json_get_bool(json_object *object, const char *key, bool otherwise, bool *out);
 
+// Replaces the keys of `object` by those of `changes`; nested objects are merged key by key.
+void json_merge(json_object *object, json_object *changes);
+
 // Returns the value's string, valid as long as the value; absent unless the value is a string.
 struct string json_string(json_object *value);
 
