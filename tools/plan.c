@@ -5,6 +5,7 @@
 
 #include "shared/config/option_value.h"
 #include "shared/resources/resource_plan.h"
+#include "shared/resources/resource_spread.h"
 #include "tools/plan.h"
 #include "tools/tools.h"
 
@@ -13,6 +14,7 @@ enum { MEBIBYTE = 1 << 20 };
 struct plan_options {
     struct pipeline_file_options file;
     const char *gpu;
+    int64_t gpus;                                         // of each machine, 0: not given
     int64_t prompt_tokens, completion_tokens, group_size; // 0: not given
 };
 
@@ -22,6 +24,12 @@ static const struct option plan_options[] = {
      .type = OPTION_STRING,
      .help = "h100 (80 GB), h200 (141 GB), a100 (80 GB), a100-40gb, l40s, 4090, or a size such as 24GB or 80GiB "
              "(default: stages without `device` compute on the CPU)"},
+    {.name = "gpus",
+     .offset = offsetof(struct plan_options, gpus),
+     .type = OPTION_INT,
+     .low = 1,
+     .high = 64,
+     .help = "GPUs of each machine: stages that all name one GPU, or none, are spread over them"},
     {.name = "prompt_tokens",
      .offset = offsetof(struct plan_options, prompt_tokens),
      .type = OPTION_INT,
@@ -111,13 +119,14 @@ static void plan_print_title(const struct resource_plan *plan, const char *title
 
 // Prints what is on a device of a machine, and the sum.
 static status plan_print_device(const struct resource_plan *plan, const char *device, int machine, uint64_t *total) {
+    TRY(resource_plan_memory(plan, device, machine, total)); // before anything is printed
     plan_print_title(plan, device, machine);
     for (size_t i = 0; i < plan->count; i++) {
         const struct planned_stage *stage = &plan->stages[i];
         const int replicas = planned_stage_replicas_on(stage, device, machine, stage->stage->replicas);
         if (replicas) TRY(plan_print_stage(stage, replicas));
     }
-    return resource_plan_memory(plan, device, machine, total);
+    return OK;
 }
 
 // Prints the GPUs of a machine, each once. *largest is the most bytes of a GPU so far; `fitting` gets a change that
@@ -191,6 +200,24 @@ done:
     return result;
 }
 
+// Spreads the stages over the GPUs of each machine, and prints how to write that.
+static status plan_spread(struct pipeline *pipeline, const struct resource_options *options, int gpus) {
+    struct resource_plan plan = {0};
+    bool placed = false;
+    status result = resource_plan_make(&plan, pipeline, options);
+    if (result == OK) result = resource_spread(&plan, pipeline, gpus, &placed);
+    if (result == OK && placed) printf("spread over %d GPU%s, by\n", gpus, gpus == 1 ? "" : "s");
+    for (size_t i = 0; result == OK && placed && i < plan.count; i++) {
+        const struct pipeline_stage *stage = plan.stages[i].stage;
+        if (plan.stages[i].on_cpu) continue;
+        if (stage->replicas > 1) printf("  --set %s.replicas=%d", stage->name, stage->replicas);
+        printf("  --set '%s.device=%s'\n", stage->name, pipeline_value(stage, "device"));
+    }
+    if (result == OK && pipeline_optim(pipeline)) printf("optim is one process on one GPU: it is not divided\n");
+    resource_plan_release(&plan);
+    return result;
+}
+
 int plan_main(int argc, char **argv) {
     struct plan_options given = {0};
     struct options options = {0};
@@ -198,13 +225,15 @@ int plan_main(int argc, char **argv) {
     struct resource_plan plan = {0};
     uint64_t capacity = 0;
     const char *path;
-    status result = subcommand_open_pipeline(&pipeline, &options, &plan_table, &given, argc, argv, &path);
+    status result = subcommand_open_pipeline_alone(&pipeline, &options, &plan_table, &given, argc, argv, &path);
     if (result == OK && given.gpu) result = plan_capacity(given.gpu, &capacity);
-    if (result == OK) result = subcommand_set_publish(pipeline);
     const struct resource_options resources = {.gpu = given.gpu != NULL,
                                                .prompt_tokens = given.prompt_tokens,
                                                .completion_tokens = given.completion_tokens,
                                                .group_size = given.group_size};
+    if (result == OK && given.gpus && !given.gpu) result = fail(USAGE, "--gpus needs --gpu, which says what they have");
+    if (result == OK && given.gpus) result = plan_spread(pipeline, &resources, (int)given.gpus);
+    if (result == OK) result = subcommand_set_publish(pipeline);
     if (result == OK) result = resource_plan_make(&plan, pipeline, &resources);
     if (result == OK) result = plan_print(&plan, capacity);
     resource_plan_release(&plan);

@@ -124,6 +124,6 @@ status plan_print_advice(const struct resource_plan *plan, const char *device, i
         printf("  %8.2f  %s%s\n", (double)(total - bytes) * 1e-9, text, bytes <= capacity ? ", and then it fits" : "");
         if (bytes <= capacity && !fitting->size) TRY(buf_puts(fitting, text));
     }
-    printf("or give a stage another GPU, with `device` or `on`\n");
+    printf("or give a stage another GPU, with `device` (--gpus 2 shows how) or `on`\n");
     return OK;
 }

@@ -56,8 +56,8 @@ static status subcommand_use_run(const char **path, const char **set, struct are
     return result;
 }
 
-status subcommand_open_pipeline(struct pipeline **pipeline, struct options *options, const struct option_table *table,
-                                void *values, int argc, char **argv, const char **path) {
+static status subcommand_open(struct pipeline **pipeline, struct options *options, const struct option_table *table,
+                              void *values, int argc, char **argv, bool alone, const char **path) {
     const struct string_list *sets = &((const struct pipeline_file_options *)values)->set;
     struct buf diagnostics = {0};
     struct operands operands = {.least = 1, .most = 1};
@@ -73,11 +73,24 @@ status subcommand_open_pipeline(struct pipeline **pipeline, struct options *opti
     TRY(NEW(&all, sets->count + 1));
     if (set) all[0] = set;
     if (sets->count) memcpy(all + (set != NULL), sets->data, sets->count * sizeof *all);
-    const status result = pipeline_read(pipeline, *path, all, sets->count + (set != NULL), &diagnostics);
+    const size_t count = sets->count + (set != NULL);
+    const status result = alone ? pipeline_read_alone(pipeline, *path, all, count, &diagnostics)
+                                : pipeline_read(pipeline, *path, all, count, &diagnostics);
     if (diagnostics.size) fwrite(diagnostics.data, 1, diagnostics.size, stderr);
     buf_release(&diagnostics);
     free(all);
     return result;
+}
+
+status subcommand_open_pipeline(struct pipeline **pipeline, struct options *options, const struct option_table *table,
+                                void *values, int argc, char **argv, const char **path) {
+    return subcommand_open(pipeline, options, table, values, argc, argv, false, path);
+}
+
+status subcommand_open_pipeline_alone(struct pipeline **pipeline, struct options *options,
+                                      const struct option_table *table, void *values, int argc, char **argv,
+                                      const char **path) {
+    return subcommand_open(pipeline, options, table, values, argc, argv, true, path);
 }
 
 status subcommand_write_file(const char *dir, const char *name, const struct buf *content) {
@@ -126,7 +139,7 @@ static status subcommand_add_stores_of_file(const char *path, const char *run, c
                                             struct string_list *stores) {
     struct pipeline *pipeline = NULL;
     struct buf diagnostics = {0};
-    status result = pipeline_read_finished(&pipeline, path, &diagnostics);
+    status result = pipeline_read_alone(&pipeline, path, NULL, 0, &diagnostics);
     if (result != OK && stores->count) {
         result = OK;
         goto done;

@@ -79,6 +79,11 @@ struct run_member_options {
 status subcommand_open_pipeline(struct pipeline **pipeline, struct options *options, const struct option_table *table,
                                 void *values, int argc, char **argv, const char **path);
 
+// The same, but the files and directories that FILE names may be missing.
+status subcommand_open_pipeline_alone(struct pipeline **pipeline, struct options *options,
+                                      const struct option_table *table, void *values, int argc, char **argv,
+                                      const char **path);
+
 // If the file does not set optim's `publish`, chooses it: the stages with weights use optim's memory where all of them,
 // on its machine, name its device and its precision. A group may be under way while optim takes a step unless
 // max_staleness is 0; then they copy.

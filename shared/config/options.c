@@ -177,7 +177,8 @@ status options_set(struct options *options, const char *name, const char *value)
     }
     TRY(options_store(options, option, value));
     options->given |= options_bit(options->table, option);
-    if (option->type == OPTION_FILE && choice_index(option->choices, value) < 0 && access(value, F_OK))
+    if (option->type == OPTION_FILE && !options->any_files && choice_index(option->choices, value) < 0 &&
+        access(value, F_OK))
         return fail(file_read_status(errno), "%s: %s: %s", option->name, value, strerror(errno));
     return OK;
 }

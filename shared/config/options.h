@@ -123,6 +123,7 @@ char *option_absolute(const struct option *option, const char *dir, const char *
 struct options {
     const struct option_table *table;
     void *values;   // the struct, owned by the caller
+    bool any_files; // files may be missing
     uint64_t given; // bit i: the i-th option of the table, counted with the common ones, was set after options_init
     struct arena arena;
 };

@@ -87,6 +87,7 @@ status pipeline_set(struct pipeline *pipeline, struct pipeline_stage *stage, con
 status pipeline_options(const struct pipeline_stage *stage, struct options *options, void *values) {
     assert(stage->kind);
     status result = options_init(options, &stage->kind->options, values);
+    options->any_files = true;
     for (const struct pipeline_key *key = stage->keys.first; key && result == OK; key = key->next)
         result = options_set(options, key->name, key->value);
     if (result == OK) result = options_check(options);

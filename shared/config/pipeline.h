@@ -80,9 +80,9 @@ struct pipeline {
 status pipeline_read(struct pipeline **out, const char *path, const char *const *sets, size_t count,
                      struct buf *diagnostics);
 
-// The same without `sets`, for the question where a run's files are: models, data and programs that are missing by now
-// are no mistakes.
-status pipeline_read_finished(struct pipeline **out, const char *path, struct buf *diagnostics);
+// The same for what needs the file alone: models, data and programs that are missing are no mistakes.
+status pipeline_read_alone(struct pipeline **out, const char *path, const char *const *sets, size_t count,
+                           struct buf *diagnostics);
 
 // As pipeline_read, from a file's content; `path` gives the directory and stands in the messages.
 status pipeline_parse(struct pipeline **out, const char *path, const char *text, size_t size, const char *const *sets,
@@ -131,8 +131,8 @@ const char *pipeline_value(const struct pipeline_stage *stage, const char *key);
 // short.
 status pipeline_set(struct pipeline *pipeline, struct pipeline_stage *stage, const char *key, const char *value);
 
-// Fills the options of a stage that is not a user's program; `values` is the struct of its kind. USAGE or DATAERR as
-// options_set. Release with options_release, also after a failure.
+// Fills the options of a stage that is not a user's program; `values` is the struct of its kind. Whether files exist was
+// checked when the pipeline was read. USAGE as options_set. Release with options_release, also after a failure.
 status pipeline_options(const struct pipeline_stage *stage, struct options *options, void *values);
 
 // Appends the pipeline as YAML that reads back as the same one: all paths absolute, inherited values written out.

@@ -216,6 +216,7 @@ status pipeline_read(struct pipeline **out, const char *path, const char *const 
     return pipeline_read_content(out, path, false, sets, count, diagnostics);
 }
 
-status pipeline_read_finished(struct pipeline **out, const char *path, struct buf *diagnostics) {
-    return pipeline_read_content(out, path, true, NULL, 0, diagnostics);
+status pipeline_read_alone(struct pipeline **out, const char *path, const char *const *sets, size_t count,
+                           struct buf *diagnostics) {
+    return pipeline_read_content(out, path, true, sets, count, diagnostics);
 }

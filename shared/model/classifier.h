@@ -50,12 +50,12 @@ status classifier_open(struct classifier **out, const char *dir, const struct cl
 // *vocab_size is the configuration's. DATAERR as in classifier_open.
 status classifier_check_files(const char *dir, int64_t *vocab_size);
 
-// Computes from the configuration in `dir` alone what scoring needs of its device's memory, the CPU's if `on_cpu`:
-// out[0..*count), at most MEMORY_ITEMS. A text has at most text_tokens tokens, and those of one classifier_score at
-// most `tokens`. `precision`: NULL is bfloat16. The memory of the driver is not included. DATAERR as in
-// classifier_open.
-status classifier_memory_needs(const char *dir, const char *precision, bool on_cpu, int64_t text_tokens, int64_t tokens,
-                               struct memory_item *out, size_t *count);
+// Computes from a configuration alone what scoring needs of its device's memory, the CPU's if `on_cpu`: out[0..*count),
+// at most MEMORY_ITEMS. `model` is as in model_memory_needs. A text has at most text_tokens tokens, and those of one
+// classifier_score at most `tokens`. `precision`: NULL is bfloat16. The memory of the driver is not included. DATAERR
+// as in classifier_open.
+status classifier_memory_needs(const char *model, const char *precision, bool on_cpu, int64_t text_tokens,
+                               int64_t tokens, struct memory_item *out, size_t *count);
 
 // NULL is fine; sets *classifier to NULL.
 void classifier_free(struct classifier **classifier);

@@ -46,9 +46,10 @@ struct memory_request {
     int64_t continued_tokens; // scoring: what generator_continue writes behind a completion at most
 };
 
-// Computes the items from the configuration in `dir` alone: out[0..*count), at most MEMORY_ITEMS. The memory that the
-// driver, or on the CPU the program itself, takes is not included. DATAERR as in model_open.
-status model_memory_needs(const char *dir, const struct memory_request *request, struct memory_item *out,
+// Computes the items from a configuration alone: out[0..*count), at most MEMORY_ITEMS. `model` is a model directory, a
+// config.json, or the name of a shape (named_shapes.h). The memory that the driver, or on the CPU the program itself,
+// takes is not included. DATAERR as in model_open.
+status model_memory_needs(const char *model, const struct memory_request *request, struct memory_item *out,
                           size_t *count);
 
 // The sizes of files that a model in training writes.
@@ -57,9 +58,9 @@ struct model_file_bytes {
     uint64_t published;    // the weights that other stages read
 };
 
-// Computes the sizes from the configuration in `dir` alone; the headers of the files are not included. The directory's
-// weights count with the type that the configuration names, else with that of the products. DATAERR as in model_open.
-status model_disk_needs(const char *dir, const struct memory_request *request, struct model_file_bytes *out);
+// Computes the sizes from a configuration alone, as model_memory_needs; the headers of the files are not included. The
+// model directory's weights count with the type that the configuration names, else with that of the products.
+status model_disk_needs(const char *model, const struct memory_request *request, struct model_file_bytes *out);
 
 // The values of the configuration that callers need.
 struct model_info {

@@ -1,7 +1,9 @@
 #include "shared/model/named_shapes.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "shared/base/file.h"
 
@@ -83,13 +85,23 @@ static const struct named_shape {
 };
 enum { NAMED_SHAPES = sizeof named_shapes / sizeof *named_shapes };
 
+struct shape_names {
+    char text[256];
+};
+
+static struct shape_names named_shape_list(void) {
+    struct shape_names names = {""};
+    for (size_t i = 0, length = 0; i < NAMED_SHAPES && length < sizeof names.text; i++)
+        length += (size_t)snprintf(names.text + length, sizeof names.text - length, "%s%s", i ? ", " : "",
+                                   named_shapes[i].name);
+    return names;
+}
+
 // USAGE, with the names of all shapes; NULL: none was given.
 static status named_shape_unknown(const char *shape) {
-    char names[256] = "";
-    for (size_t i = 0, length = 0; i < NAMED_SHAPES && length < sizeof names; i++)
-        length += (size_t)snprintf(names + length, sizeof names - length, "%s%s", i ? ", " : "", named_shapes[i].name);
-    if (!shape) return fail(USAGE, "missing: shape: one of %s, or the path of a config.json", names);
-    return fail(USAGE, "--shape: '%s' is neither a file nor one of %s", shape, names);
+    const struct shape_names names = named_shape_list();
+    if (!shape) return fail(USAGE, "missing: shape: one of %s, or the path of a config.json", names.text);
+    return fail(USAGE, "--shape: '%s' is neither a file nor one of %s", shape, names.text);
 }
 
 status named_shape_find(json_object **out, const char *shape, bool *fixed) {
@@ -104,4 +116,29 @@ status named_shape_find(json_object **out, const char *shape, bool *fixed) {
     if (result == OK) json_merge(*out, changed);
     json_object_put(changed);
     return result;
+}
+
+bool named_shape_exists(const char *name) {
+    for (size_t i = 0; i < NAMED_SHAPES; i++)
+        if (!strcmp(name, named_shapes[i].name)) return true;
+    return false;
+}
+
+status named_shape_read(const char *model, struct buf *text, struct arena *arena, const char **name) {
+    json_object *shape = NULL;
+    struct stat info;
+    bool fixed;
+    if (named_shape_exists(model)) {
+        *name = model;
+        TRY(named_shape_find(&shape, model, &fixed));
+        const status result = json_print(text, shape);
+        json_object_put(shape);
+        return result;
+    }
+    if (stat(model, &info))
+        return fail(DATAERR, "%s: %s; for the sizes alone a shape will do: %s", model, strerror(errno),
+                    named_shape_list().text);
+    const bool file = S_ISREG(info.st_mode);
+    *name = file ? model : path_join(arena, model, "config.json");
+    return *name ? file_read(*name, text) : fail_oom();
 }

@@ -3,10 +3,12 @@
 #include <assert.h>
 #include <string.h>
 
+#include "shared/base/file.h"
 #include "shared/base/pool.h"
 #include "shared/config/device_list.h"
 #include "shared/config/stage_options.h"
 #include "shared/model/classifier.h"
+#include "shared/model/named_shapes.h"
 
 // A token of a medium: so many pixels and frames, and patches of the tower in a pair of frames.
 enum { TOKEN_PIXELS = 28 * 28, TOKEN_FRAMES = 2, TOKEN_PATCHES = 4, PIXEL_BYTES = 3 };
@@ -106,14 +108,16 @@ static status resource_add_stage(struct resource_plan *plan, const struct pipeli
     const char *device = plan->options.gpu ? "cuda" : "cpu";
     if (stage->kind && values.common.device) device = values.common.device;
     if (result == OK && resource_has_model(stage)) {
-        planned->dir = arena_strndup(&plan->arena, values.model.dir, strlen(values.model.dir));
+        const char *shape = path_base_name(values.model.dir);
+        const bool named = !path_exists(values.model.dir) && named_shape_exists(shape);
+        planned->model = arena_printf(&plan->arena, "%s", named ? shape : values.model.dir);
         planned->on_cpu = !strcmp(device, "cpu");
         for (int slot = 0; slot < stage->replicas; slot++) {
             const char **own = &planned->devices[slot];
             TRY_TO(result, done, device_of_slot(device, slot, &plan->arena, own));
             if (!strcmp(*own, "cuda:0")) *own = "cuda";
         }
-        if (!planned->dir) TRY_TO(result, done, fail_oom());
+        if (!planned->model) TRY_TO(result, done, fail_oom());
         resource_set_request(planned, &values, group->borrows);
     }
     plan->on_gpu += !planned->on_cpu;
@@ -210,10 +214,10 @@ status planned_stage_needs(const struct planned_stage *stage, struct memory_item
     *count = 0;
     if (stage->text_tokens) {
         const int64_t tokens = stage->batch_tokens - 1 + request->group_size * stage->text_tokens;
-        TRY(classifier_memory_needs(stage->dir, request->precision, stage->on_cpu, stage->text_tokens, tokens, items,
+        TRY(classifier_memory_needs(stage->model, request->precision, stage->on_cpu, stage->text_tokens, tokens, items,
                                     count));
-    } else if (stage->dir) {
-        TRY(model_memory_needs(stage->dir, request, items, count));
+    } else if (stage->model) {
+        TRY(model_memory_needs(stage->model, request, items, count));
     }
     assert(*count < MEMORY_ITEMS);
     if (stage->program_bytes)
@@ -261,7 +265,7 @@ static status resource_find_files(const struct resource_plan *plan, const struct
     struct optim_options optim;
     struct options options = {0};
     struct model_file_bytes files;
-    TRY(model_disk_needs(planned->dir, &planned->request, &files));
+    TRY(model_disk_needs(planned->model, &planned->request, &files));
     status result = pipeline_options(planned->stage, &options, &optim);
     options_release(&options);
     if (result == OK && first->kind == &stage_kinds[STAGE_SOURCE]) {

@@ -21,7 +21,7 @@ struct resource_options {
 // A stage, or a user's program.
 struct planned_stage {
     const struct pipeline_stage *stage;
-    const char *dir;      // of its model; NULL: it computes with none
+    const char *model;    // its directory, config.json or shape; NULL: the stage computes with none
     const char **devices; // of the replicas on a machine; all "cpu", or each a GPU
     bool on_cpu;
     struct memory_request request;

@@ -182,11 +182,11 @@ for file in pipelines/*.yaml pipelines/*/*.yaml; do
         grep -q 'save_every: [0-9]' "$file" && grep -q 'keep: 2' "$file" || { echo "$file keeps all checkpoints" && exit 1; }
         [ "$gpu" ] || { echo "$file names no GPU" && exit 1; }
     fi
-    [ "$gpu" ] && grep -q '^  - rollout:' "$file" || continue
-    model=$work/model
-    if grep -q '^model: .*-7B-' "$file"; then model=$work/7b; fi
-    set -- "$file" --gpu "$gpu" --set model="$model" $data
-    if grep -q 'models/consistency' "$file"; then set -- "$@" --set consistency.model="$work/bert"; fi
+    [ "$gpu" ] || continue
+    model=3b
+    if grep -q '^model: .*-7B-' "$file"; then model=7b; fi
+    set -- "$file" --gpu "$gpu" --set "model=$model" # neither model nor data are here
+    if grep -q 'models/consistency' "$file"; then set -- "$@" --set consistency.model=modernbert-large; fi
     "$BIN/caravan" plan "$@" >"$work/out" 2>&1 || { echo "$file does not fit on $gpu" && cat "$work/out" && exit 1; }
     grep -q '^together .* GB$' "$work/out"
 done
@@ -206,6 +206,78 @@ for gpu in 24GB:24.00 80GiB:85.90 a100:85.90 l40s:48.31 4090:25.76 1000000000:1.
     "$BIN/caravan" plan "$@" --gpu "${gpu%:*}" >"$work/out" 2>&1 || true
     grep -q "^together .* of ${gpu#*:} GB\$" "$work/out"
 done
+
+# The numbers that are named fit, and the next round ones do not.
+set -- pipelines/seed-bench-r1-care-3b.yaml --set model=3b --gpu h100
+for case in rollout.max_prompt_tokens:256:16384 rollout.max_new_tokens:64:8192; do
+    key=${case%%:*} round=${case#*:}
+    code=0
+    "$BIN/caravan" plan "$@" --set "$key=${round#*:}" >"$work/out" 2>"$work/err" || code=$?
+    value=$(sed -n "s/^ *[0-9.]*  $key: \([0-9]*\), and then it fits\$/\1/p" "$work/out")
+    [ "$code" = 65 ] && grep -q "; it fits with rollout\.max_[a-z_]*: [0-9]*\$" "$work/err"
+    "$BIN/caravan" plan "$@" --set "$key=$value" >"$work/out"
+    if "$BIN/caravan" plan "$@" --set "$key=$((value + ${round%:*}))" >"$work/out" 2>&1; then exit 1; fi
+done
+
+# The lines in README.md are some of those that are printed.
+grep -qxF '    $ caravan plan pipelines/seed-bench-r1-care-3b.yaml --gpu h100 --set model=3b' README.md
+"$BIN/caravan" plan "$@" >"$work/out"
+sed '1,/^    \$ caravan plan pipelines/d; /^$/,$d; s/^    //' README.md >"$work/lines"
+[ "$(grep -cxFf "$work/lines" "$work/out")" = "$(grep -c . "$work/lines")" ]
+
+# A shape stands for a model: its name, or a config.json. Without one, the names are listed.
+"$BIN/caravan" plan "$@" >"$work/out"
+"$BIN/caravan" plan "$@" --set model="$work/model" | cmp - "$work/out"
+"$BIN/caravan" plan "$@" --set model="$work/model/config.json" | cmp - "$work/out"
+code=0
+"$BIN/caravan" plan pipelines/seed-bench-r1-care-3b.yaml --gpu h100 >"$work/out" 2>"$work/err" || code=$?
+[ "$code" = 65 ] && grep -q 'models/Qwen2.5-VL-3B-Instruct: No such file or directory; .* tiny, 3b, 7b, ' "$work/err" && [ ! -s "$work/out" ]
+
+# Several GPUs: the processes are spread over them, and optim is not divided. What is printed can be set.
+"$BIN/caravan" plan "$@" --gpus 2 >"$work/out"
+grep -qx "  --set 'optim.device=cuda:0'" "$work/out" && grep -qx "  --set 'rollout.device=cuda:1'" "$work/out"
+[ "$(sed -n '/^cuda:1$/,/^together/s/:.*//p' "$work/out" | xargs)" = "cuda rollout refscore" ]
+[ "$(sed -n '/^cuda$/,/^together/s/:.*//p' "$work/out" | xargs)" = "optim" ]
+grep -q '^optim is one process on one GPU: it is not divided$' "$work/out"
+"$BIN/caravan" plan "$@" --set optim.device=cuda:0 --set rollout.device=cuda:1 --set refscore.device=cuda:1 | cmp - <<END
+$(sed '/^spread/d; /^  --set/d; /^optim is one/d' "$work/out")
+END
+"$BIN/caravan" plan "$@" --gpus 4 | grep -qxF "  --set rollout.replicas=2  --set 'rollout.device=cuda:[1,3]'"
+"$BIN/caravan" plan pipelines/two-machines.yaml --set model=3b --gpu h100 --gpus 2 | grep -qx 'cuda:1 of sampler'
+for wrong in "--gpus 2 --set rollout.device=cuda:2" "--gpus 0"; do
+    code=0
+    "$BIN/caravan" plan "$@" $wrong >"$work/out" 2>"$work/err" || code=$?
+    [ "$code" = 64 ] && grep -q 'gpus' "$work/err"
+done
+
+# Groups that are given: their longest is assumed, or said. A rollout says it itself.
+set -- pipelines/sft-video-r1.yaml --set model=7b --gpu h200
+sum() { "$BIN/caravan" plan "$@" | sed -n 's/^together \([0-9]*\)\.\([0-9]*\) of .*/\1\2/p'; }
+[ "$(sum "$@")" = "$(sum "$@" --prompt-tokens 2099 --completion-tokens 1024 --group-size 1)" ]
+[ "$(sum "$@" --completion-tokens 4096)" -gt "$(sum "$@")" ] && [ "$(sum "$@" --group-size 2)" -gt "$(sum "$@")" ]
+[ "$(sum "$@" --set frames.max_frames=64)" -gt "$(sum "$@")" ]
+code=0
+"$BIN/caravan" plan pipelines/cora.yaml --set model=7b --gpu h200 --group-size 2 2>"$work/err" || code=$?
+[ "$code" = 64 ] && grep -q 'rollout says how long a group may be' "$work/err"
+
+# The disk. On a GPU a checkpoint of 3B has 14 bytes for each of 3,754,622,976 parameters: the model 2, the weights in
+# float32 4, two moments 4, the reference 4. Without `keep` all stay.
+set -- pipelines/seed-bench-r1-care-3b.yaml --set model=3b --gpu h100
+disk() { "$BIN/caravan" plan "$@" | sed '1,/^disk$/d' >"$work/out"; }
+disk "$@"
+grep -qx '    157\.7[0-9]  checkpoints: 3 of 52\.57 GB at a time' "$work/out"
+if grep weights "$work/out"; then exit 1; fi # rollout and refscore use optim's
+disk "$@" --set optim.keep=0 --set source.max_steps=950
+grep -q '^    525\.[67][0-9]  checkpoints: 10 of 52\.57 GB' "$work/out"
+disk "$@" --set optim.keep=0
+grep -q '^     52\.57  each checkpoint, and all stay: optim\.keep says how many$' "$work/out"
+disk "$@" --set optim.publish=files --set optim.moment_precision=float32 --set frames.store_limit=20GiB
+grep -q 'checkpoints: 3 of 67\.58 GB' "$work/out" && grep -q '  weights: 6 files of 7\.51 GB$' "$work/out"
+grep -qx '     21.47  frames of the store, by store_limit' "$work/out"
+# On the CPU: in float32, 20 bytes with the reference; the model directory's have 2 of them as bfloat16.
+"$BIN/caravan" plan pipelines/seed-bench-r1-care-3b.yaml --set model=3b --set rollout.device=cpu --set refscore.device=cpu --set optim.device=cpu --set precision=float32 >"$work/out"
+grep -q '^no stage computes on a GPU$' "$work/out" && grep -q 'checkpoints: 3 of 67\.58 GB' "$work/out"
+[ "$(sed -n '/^optim: /,/^  .*reference$/p' "$work/out" | awk '/weights|gradients|moments|reference/ {sum += $1} END {printf "%.0f", sum}')" = 75 ]
 code=0
 "$BIN/caravan" plan "$@" --gpu h300 2>"$work/out" || code=$?
 [ "$code" = 64 ]

@@ -4,9 +4,21 @@
 
 #include "shared/model/memory_list.h"
 #include "shared/model/modernbert/classifier_internal.h"
+#include "shared/model/named_shapes.h"
 
-status classifier_memory_needs(const char *dir, const char *precision, bool on_cpu, int64_t text_tokens, int64_t tokens,
-                               struct memory_item *out, size_t *count) {
+static status classifier_memory_read(struct classifier_config *config, const char *model) {
+    struct arena arena = {0};
+    struct buf text = {0};
+    const char *name;
+    status result = named_shape_read(model, &text, &arena, &name);
+    if (result == OK) result = classifier_config_parse(config, text.data ? text.data : "", text.size, name);
+    buf_release(&text);
+    arena_release(&arena);
+    return result;
+}
+
+status classifier_memory_needs(const char *model, const char *precision, bool on_cpu, int64_t text_tokens,
+                               int64_t tokens, struct memory_item *out, size_t *count) {
     struct classifier_config config;
     struct classifier_parameters *params;
     struct memory_list list = {out, count};
@@ -14,8 +26,8 @@ status classifier_memory_needs(const char *dir, const char *precision, bool on_c
     const enum element type = memory_list_type(precision);
     *count = 0;
     assert(text_tokens > 0 && tokens >= text_tokens);
-    TRY(classifier_config_read(&config, dir));
-    TRY(classifier_config_check_labels(&config, dir));
+    TRY(classifier_memory_read(&config, model));
+    if (!named_shape_exists(model)) TRY(classifier_config_check_labels(&config, model)); // a shape names no labels
     TRY(classifier_parameters_new(&params, &config, config.labels, PART_NONE));
     const struct transformer encoder = classifier_encoder(&config, params);
     int64_t rows = tokens < CLASSIFIER_PASS_ROWS ? tokens : CLASSIFIER_PASS_ROWS;

@@ -3,6 +3,7 @@
 #include <assert.h>
 
 #include "shared/model/memory_list.h"
+#include "shared/model/named_shapes.h"
 #include "shared/model/qwen_vl/generator.h"
 #include "shared/model/qwen_vl/text_model.h"
 
@@ -174,14 +175,25 @@ static void memory_add_passes(struct memory_list *list, const struct model_confi
                         memory_list_cache_bytes(vision.heads, cached, part));
 }
 
-status model_memory_needs(const char *dir, const struct memory_request *request, struct memory_item *out,
+static status memory_read_config(struct model_config *config, const char *model) {
+    struct arena arena = {0};
+    struct buf text = {0};
+    const char *name;
+    status result = named_shape_read(model, &text, &arena, &name);
+    if (result == OK) result = model_config_parse(config, text.data ? text.data : "", text.size, name);
+    buf_release(&text);
+    arena_release(&arena);
+    return result;
+}
+
+status model_memory_needs(const char *model, const struct memory_request *request, struct memory_item *out,
                           size_t *count) {
     struct model_config config;
     struct qwen_parameters *params;
     *count = 0;
     assert(request->prompt_tokens > 0 && request->group_size > 0 && request->new_tokens > 0);
     assert(!request->on_cpu || (request->threads > 0 && !request->borrows));
-    TRY(model_config_read(&config, dir));
+    TRY(memory_read_config(&config, model));
     TRY(qwen_parameters_new(&params, &config));
     struct memory_list list = {out, count};
     memory_add_weights(&list, params, request);
@@ -202,10 +214,10 @@ static uint64_t memory_tensor_bytes(const struct parameter_table *table, int ran
     return bytes;
 }
 
-status model_disk_needs(const char *dir, const struct memory_request *request, struct model_file_bytes *out) {
+status model_disk_needs(const char *model, const struct memory_request *request, struct model_file_bytes *out) {
     struct model_config config;
     struct qwen_parameters *params;
-    TRY(model_config_read(&config, dir));
+    TRY(memory_read_config(&config, model));
     TRY(qwen_parameters_new(&params, &config));
     const struct parameter_table *table = &params->table;
     const enum element type = memory_list_type(request->precision), stored = config.has_dtype ? config.dtype : type;

@@ -1,0 +1,204 @@
+// What a pipeline needs of machines and disks, and where its processes go on several GPUs.
+#include "tests/unit/unit.h"
+
+#include <string.h>
+
+#include "shared/base/file.h"
+#include "shared/resources/machine_resources.h"
+#include "shared/resources/resource_plan.h"
+#include "shared/resources/resource_spread.h"
+
+static char dir[64];
+
+// Reads a pipeline with shapes for models. The stages are those of a training unless given.
+static struct pipeline *read_pipeline(const char *top, const char *stages, const char *const *sets, size_t count) {
+    struct pipeline *pipeline = NULL;
+    struct buf diagnostics = {0}, text = {0};
+    char path[128];
+    snprintf(path, sizeof path, "%s/file.yaml", dir);
+    assert_int_equal(buf_printf(&text, "run: run\nmodel: 3b\n%s\nstages:\n%s", top, stages), OK);
+    assert_int_equal(file_write_atomic(path, text.data, text.size), OK);
+    const status result = pipeline_read_alone(&pipeline, path, sets, count, &diagnostics);
+    if (result != OK) print_error("%.*s\n", (int)diagnostics.size, diagnostics.data ? diagnostics.data : "");
+    assert_int_equal(result, OK);
+    buf_release(&diagnostics);
+    buf_release(&text);
+    return pipeline;
+}
+
+static const char training[] = "  - source: {data: none.jsonl}\n  - frames: {}\n  - rollout: {max_prompt_tokens: 512}\n"
+                               "  - refscore: {}\n  - reward: {}\n  - optim: {}\n";
+
+static void disk_of(struct disk_needs *needs, const char *const *sets, size_t count) {
+    struct pipeline *pipeline = read_pipeline("", training, sets, count);
+    struct resource_plan plan;
+    assert_int_equal(resource_plan_make(&plan, pipeline, &(struct resource_options){0}), OK);
+    assert_int_equal(resource_plan_disk(&plan, 0, needs), OK);
+    resource_plan_release(&plan);
+    pipeline_free(&pipeline);
+}
+
+static void test_checkpoints_at_a_time(void **state) {
+    (void)state;
+    static const struct {
+        const char *sets[4];
+        int64_t checkpoints; // 0: all stay
+    } cases[] = {
+        {{"optim.ema_every=1"}, 1}, // the last step's
+        {{"optim.save_every=100"}, 0},
+        {{"optim.save_every=100", "optim.keep=2"}, 3},
+        {{"optim.save_every=100", "optim.keep=2", "source.max_steps=150"}, 2},
+        {{"optim.save_every=100", "source.max_steps=950"}, 10},
+        {{"optim.save_every=100", "source.limit=1000", "source.epochs=2"}, 5}, // 4 groups a step
+        {{"optim.save_every=100", "optim.keep=2", "optim.keep_every=500"}, 0},
+        {{"optim.save_every=100", "optim.keep=2", "optim.keep_every=500", "source.max_steps=5000"}, 13},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct disk_needs needs;
+        size_t count = 0;
+        while (count < 4 && cases[i].sets[count]) count++;
+        disk_of(&needs, cases[i].sets, count);
+        assert_int_equal(needs.checkpoints, cases[i].checkpoints);
+        assert_true(needs.checkpoint > needs.state && needs.state > 4 * needs.published / 2);
+        const int64_t counted = cases[i].checkpoints ? cases[i].checkpoints : 1;
+        assert_int_equal(disk_needs_sum(&needs),
+                         (uint64_t)counted * needs.checkpoint + needs.state + 6 * needs.published);
+    }
+}
+
+static void test_files_of_weights(void **state) {
+    (void)state;
+    struct disk_needs needs;
+    disk_of(&needs, (const char *[]){"optim.ema_every=0", "reward.method=nokl", "frames.store_limit=1GB"}, 3);
+    assert_int_equal(needs.copies, 3); // of the policy alone
+    assert_int_equal(needs.frames, 1000000000);
+    disk_of(&needs, (const char *[]){"optim.publish=lend"}, 1);
+    assert_int_equal(needs.copies, 6); // the CPU lends nothing
+    disk_of(&needs, (const char *[]){"optim.publish=lend", "device=cuda"}, 2);
+    assert_int_equal(needs.copies, 0);
+}
+
+// A process of its own for each stage with a model on the CPU, whatever the others name.
+static void test_memory_of_devices(void **state) {
+    (void)state;
+    struct pipeline *pipeline =
+        read_pipeline("", training, (const char *[]){"refscore.device=cuda:1", "rollout.replicas=2"}, 2);
+    struct resource_plan plan;
+    uint64_t cpu, gpu, other, more;
+    assert_int_equal(resource_plan_make(&plan, pipeline, &(struct resource_options){0}), OK);
+    assert_int_equal(plan.on_gpu, 1);
+    assert_int_equal(resource_plan_memory(&plan, "cpu", 0, &cpu), OK);
+    assert_int_equal(resource_plan_memory(&plan, "cuda:1", 0, &gpu), OK);
+    assert_int_equal(resource_plan_memory(&plan, "cuda", 0, &other), OK);
+    assert_true(other == 0 && gpu > UINT64_C(8000000000) && gpu < UINT64_C(16000000000));
+    resource_plan_release(&plan);
+    // 3.75 G parameters: two samplers with 4 bytes each, a tied head beside the embedding, and optim with 20.
+    assert_true(cpu > UINT64_C(28) * 3754622976 && cpu < UINT64_C(35) * 3754622976);
+    assert_int_equal(resource_plan_make(&plan, pipeline, &(struct resource_options){.gpu = true}), OK);
+    assert_int_equal(resource_plan_memory(&plan, "cuda", 0, &more), OK);
+    assert_true(more > cpu / 3 && plan.on_gpu == 3);
+    resource_plan_release(&plan);
+    pipeline_free(&pipeline);
+}
+
+static void expect_device(const struct pipeline *pipeline, const char *stage, const char *device, int replicas) {
+    const struct pipeline_stage *found = pipeline_find_stage(pipeline, stage);
+    assert_string_equal(pipeline_value(found, "device"), device);
+    assert_int_equal(found->replicas, replicas);
+}
+
+static void test_spread(void **state) {
+    (void)state;
+    static const struct {
+        int gpus;
+        const char *rollout, *refscore;
+        int replicas;
+    } cases[] = {{2, "cuda:1", "cuda:1", 1}, {3, "cuda:1", "cuda:2", 1}, {5, "cuda:[1,3,4]", "cuda:2", 3}};
+    const struct resource_options options = {.gpu = true};
+    struct resource_plan plan;
+    struct pipeline *pipeline;
+    bool placed;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        pipeline = read_pipeline("", training, NULL, 0);
+        assert_int_equal(resource_plan_make(&plan, pipeline, &options), OK);
+        assert_int_equal(resource_spread(&plan, pipeline, cases[i].gpus, &placed), OK);
+        assert_true(placed);
+        expect_device(pipeline, "optim", "cuda:0", 1);
+        expect_device(pipeline, "rollout", cases[i].rollout, cases[i].replicas);
+        expect_device(pipeline, "refscore", cases[i].refscore, 1);
+        resource_plan_release(&plan);
+        pipeline_free(&pipeline);
+    }
+    // What names GPUs stays, if there are so many.
+    pipeline = read_pipeline("", training, (const char *[]){"rollout.device=cuda:[0-2]", "rollout.replicas=3"}, 2);
+    assert_int_equal(resource_plan_make(&plan, pipeline, &options), OK);
+    assert_int_equal(resource_spread(&plan, pipeline, 3, &placed), OK);
+    assert_false(placed);
+    assert_int_equal(resource_spread(&plan, pipeline, 2, &placed), USAGE);
+    assert_string_equal(fail_text(), "rollout.device: cuda:2, but --gpus is 2");
+    resource_plan_release(&plan);
+    pipeline_free(&pipeline);
+}
+
+// On each of several machines, the same GPUs have what runs there.
+static void test_spread_over_machines(void **state) {
+    (void)state;
+    struct pipeline *pipeline =
+        read_pipeline("machines: {a: {address: a}, b: {address: b}}", training,
+                      (const char *[]){"rollout.on=b", "rollout.replicas=2", "refscore.on=b", "optim.on=a"}, 4);
+    struct resource_plan plan;
+    struct disk_needs needs;
+    bool placed;
+    assert_int_equal(resource_plan_make(&plan, pipeline, &(struct resource_options){.gpu = true}), OK);
+    assert_int_equal(resource_plan_disk(&plan, 1, &needs), OK); // b reads optim's weights, and has no checkpoint
+    assert_true(needs.copies == 6 && !needs.checkpoint && !needs.checkpoints);
+    assert_int_equal(resource_spread(&plan, pipeline, 2, &placed), OK);
+    expect_device(pipeline, "optim", "cuda:0", 1);
+    expect_device(pipeline, "rollout", "cuda:[0,1]", 2);
+    expect_device(pipeline, "refscore", "cuda:0", 1);
+    resource_plan_release(&plan);
+    pipeline_free(&pipeline);
+}
+
+static void test_this_machine(void **state) {
+    (void)state;
+    struct buf lines = {0};
+    assert_true(machine_memory_available() > 0);
+    struct pipeline *pipeline = read_pipeline("device: cpu", training, (const char *[]){"model=tiny"}, 1);
+    assert_int_equal(machine_resources_check(pipeline, 0, &lines), OK);
+    assert_int_equal(lines.size, 0);
+    pipeline_free(&pipeline);
+    pipeline = read_pipeline("device: cpu", training,
+                             (const char *[]){"refscore.replicas=256", "optim.save_every=1", "optim.keep=10000000"}, 3);
+    assert_int_equal(machine_resources_check(pipeline, 0, &lines), OK);
+    assert_non_null(strstr(lines.data, "memory: the run needs "));
+    assert_non_null(strstr(lines.data, " GB, refscore "));
+    assert_non_null(strstr(lines.data, "\ndisk: the run needs "));
+    assert_non_null(strstr(lines.data, "; 10000001 checkpoints of "));
+    pipeline_free(&pipeline);
+    buf_clear(&lines); // what a model lacks is for others to say
+    pipeline = read_pipeline("device: cpu", training, (const char *[]){"model=nowhere"}, 1);
+    assert_int_equal(machine_resources_check(pipeline, 0, &lines), DATAERR);
+    pipeline_free(&pipeline);
+    buf_release(&lines);
+}
+
+static int setup(void **state) {
+    (void)state;
+    snprintf(dir, sizeof dir, "%s", "/tmp/caravan-resources-XXXXXX");
+    return mkdtemp(dir) ? 0 : -1;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    return dir_remove(dir) != OK;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_checkpoints_at_a_time), cmocka_unit_test(test_files_of_weights),
+        cmocka_unit_test(test_memory_of_devices),     cmocka_unit_test(test_spread),
+        cmocka_unit_test(test_spread_over_machines),  cmocka_unit_test(test_this_machine),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
