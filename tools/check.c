@@ -1,7 +1,9 @@
 // caravan check FILE: every mistake in a pipeline file at once, and in what it names on this machine.
 #include <stdio.h>
 
+#include "shared/base/log.h"
 #include "shared/config/pipeline.h"
+#include "shared/resources/machine_resources.h"
 #include "shared/wire/security.h"
 #include "tools/deployment.h"
 #include "tools/inspection.h"
@@ -28,6 +30,7 @@ const struct option_table check_table = {
         "TCP ports of its machines",
     .details = "Of weights only the headers are read, of the data the first samples, and one\n"
                "image or video is opened. What stages on other machines name is not looked at.\n"
+               "Lines memory: and disk: say what this machine has too little of now.\n"
                "Exit code 0 with warnings alone.\n",
     .options = check_options,
     .size = sizeof(struct check_options)};
@@ -84,6 +87,18 @@ static status check_print(const struct inspection *inspection, const char *path)
     return result;
 }
 
+// Says what this machine has too little of now. A model that cannot be read was diagnosed before.
+static status check_print_resources(const struct inspection *inspection, struct pipeline *pipeline) {
+    struct buf lines = {0};
+    if (inspection->here < 0 || !inspection->devices) return OK;
+    TRY(subcommand_set_publish(pipeline));
+    const status result = machine_resources_check(pipeline, inspection->here, &lines);
+    if (result != OK) log_debug("memory and disk: %s", fail_text());
+    if (result == OK && lines.size) fwrite(lines.data, 1, lines.size, stderr);
+    buf_release(&lines);
+    return OK;
+}
+
 int check_main(int argc, char **argv) {
     struct check_options given;
     struct options options = {0};
@@ -112,6 +127,7 @@ int check_main(int argc, char **argv) {
             if (text.size) fwrite(text.data, 1, text.size, stderr);
         }
         if (result == OK) result = check_print(&inspection, path);
+        if (result == OK) result = check_print_resources(&inspection, pipeline);
     }
     buf_release(&text);
     diagnostics_release(&diagnostics);

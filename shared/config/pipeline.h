@@ -131,8 +131,8 @@ const char *pipeline_value(const struct pipeline_stage *stage, const char *key);
 // short.
 status pipeline_set(struct pipeline *pipeline, struct pipeline_stage *stage, const char *key, const char *value);
 
-// Fills the options of a stage that is not a user's program; `values` is the struct of its kind. Whether files exist was
-// checked when the pipeline was read. USAGE as options_set. Release with options_release, also after a failure.
+// Fills the options of a stage that is not a user's program; `values` is the struct of its kind. Whether files exist
+// was checked when the pipeline was read. USAGE as options_set. Release with options_release, also after a failure.
 status pipeline_options(const struct pipeline_stage *stage, struct options *options, void *values);
 
 // Appends the pipeline as YAML that reads back as the same one: all paths absolute, inherited values written out.

@@ -178,7 +178,7 @@ static status machine_check_disk(const struct resource_plan *plan, int machine, 
 }
 
 status machine_resources_check(const struct pipeline *pipeline, int machine, struct buf *lines) {
-    const struct resource_options options = {.gpu = machine_has_gpu()};
+    const struct resource_options options = {.gpu = machine_has_gpu(), .expected = true};
     struct resource_plan plan;
     struct arena arena = {0};
     status result = resource_plan_make(&plan, pipeline, &options);

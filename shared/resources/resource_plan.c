@@ -168,6 +168,8 @@ static status resource_find_group(struct resource_plan *plan, struct memory_requ
         options_release(&options);
         TRY(result);
         given->prompt_tokens = values.max_prompt_tokens;
+        if (given->expected && tokens + GIVEN_TEXT_TOKENS < values.max_prompt_tokens)
+            given->prompt_tokens = tokens + GIVEN_TEXT_TOKENS;
         given->group_size = values.group_size;
         given->completion_tokens = values.max_new_tokens;
     }

@@ -14,7 +14,8 @@
 
 // What the pipeline does not say. 0 is the default.
 struct resource_options {
-    bool gpu;                                             // a stage without `device` computes on a GPU, not on the CPU
+    bool expected; // of prompts not the longest allowed, but the largest medium and some text
+    bool gpu;      // a stage without `device` computes on a GPU, not on the CPU
     int64_t prompt_tokens, group_size, completion_tokens; // of the largest group, without a rollout
 };
 

@@ -131,3 +131,13 @@ expect 65 'p.yaml:6:22: rollout: model: .*/bert/config.json' "$bin/caravan" chec
 "$bin/caravan" check "$work/p.yaml" >"$work/out" 2>&1 || fail "nowhere: $(cat "$work/out")"
 grep -q "^this machine is none of the file's" "$work/out" || fail "nowhere: $(cat "$work/out")"
 expect 64 'no machine of that name' "$bin/caravan" check "$work/p.yaml" --machine nowhere
+
+# What the machine has too little of now is said, and is no mistake.
+cp "$work/good.yaml" "$work/p.yaml"
+expect 0 '^memory: the run needs [0-9.]* GB, refscore [0-9.]* of them, and [0-9.]* GB are available here now$' \
+    "$bin/caravan" check "$work/p.yaml" --set refscore.replicas=256 --set rollout.max_new_tokens=60000
+expect 0 "^disk: the run needs [0-9.]* GB in $work/run, and [0-9.]* GB are free there now; 100000001 checkpoints of " \
+    "$bin/caravan" check "$work/p.yaml" --set optim.save_every=1 --set optim.keep=100000000
+grep -q ': no mistakes: p, 6 stages' "$work/out" || fail "no room is a mistake: $(cat "$work/out" "$work/err")"
+expect 0 '; each checkpoint adds [0-9.]* GB unless optim.s keep is set$' \
+    "$bin/caravan" check "$work/p.yaml" --set optim.save_every=1 --set frames.store_limit=100000TB
