@@ -104,10 +104,17 @@ static const char *pipeline_validate_base_dir(const struct parsed_file *file, co
 // a shell.
 static void pipeline_validate_missing(struct parsed_file *file, const char *owner, const struct pipeline_key *key,
                                       const char *path) {
-    const char *value = key->value, *slash = strchr(value, '/'), *reason = strerror(errno);
-    const bool hub = !strcmp(key->name, "model") && slash && slash > value && slash[1] && !strchr(slash + 1, '/') &&
-                     *value != '.' && *value != '~' && !strchr(value, '$');
-    if (hub)
+    const char *value = key->value, *slash = strchr(value, '/'), *name = path_base_name(value),
+               *reason = strerror(errno);
+    const char *parent = path_parent(&file->pipeline->arena, path);
+    const bool model = !strcmp(key->name, "model") && *value != '~' && !strchr(value, '$');
+    const bool hub = model && slash && slash > value && slash[1] && !strchr(slash + 1, '/') && *value != '.' &&
+                     strncmp(value, "models/", strlen("models/")) != 0 && parent && access(parent, F_OK);
+    if (model && !hub && !strncmp(name, "Qwen2", strlen("Qwen2")) && strstr(name, "-VL-"))
+        diagnostic_add(&file->diagnostics, key->value_at,
+                       "%s: %s: %s: %s; to have the released model there: hf download Qwen/%s --local-dir %s", owner,
+                       key->name, path, reason, name, path);
+    else if (hub)
         diagnostic_add(&file->diagnostics, key->value_at,
                        "%s: %s: %s: %s; for the model of that name: hf download %s --local-dir models/%s, then %s: "
                        "models/%s, from this file's directory",

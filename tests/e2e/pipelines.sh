@@ -7,7 +7,7 @@ trap 'rm -rf "$work"' EXIT
 
 for file in pipelines/*.yaml pipelines/*/*.yaml; do
     "$BIN/caravan" check "$file" >"$work/out" 2>&1 && continue
-    if grep -v 'No such file or directory$' "$work/out" | grep -v "^caravan: $file: [0-9]* mistakes*$"; then
+    if grep -v 'No such file or directory\(; to have the released model there: hf download Qwen/.*\)\{0,1\}$' "$work/out" | grep -v "^caravan: $file: [0-9]* mistakes*$"; then
         echo "$file has mistakes"
         exit 1
     fi

@@ -310,6 +310,11 @@ static void test_mistakes_have_their_place(void **state) {
         {"run: r\nmodel: Qwen/Qwen2.5-VL-3B-Instruct\nstages:\n  - source: {data: train.jsonl}\n  - optim: {}\n",
          "; for the model of that name: hf download Qwen/Qwen2.5-VL-3B-Instruct --local-dir "
          "models/Qwen2.5-VL-3B-Instruct, then model: models/Qwen2.5-VL-3B-Instruct, from this file's directory\n"},
+        {"run: r\nmodel: models/Qwen2.5-VL-3B-Instruct\nstages:\n  - source: {data: train.jsonl}\n  - optim: {}\n",
+         "/models/Qwen2.5-VL-3B-Instruct: No such file or directory; to have the released model there: hf download "
+         "Qwen/Qwen2.5-VL-3B-Instruct --local-dir /"},
+        {"run: r\nmodel: models/mine\nstages:\n  - source: {data: train.jsonl}\n  - optim: {}\n",
+         "/models/mine: No such file or directory\n"},
         {"run: r\nmodel: ~/m\nstages:\n  - source: {data: train.jsonl}\n  - optim: {}\n",
          "~/m: No such file or directory; ~ and variables are not replaced in a file: write the whole path\n"},
         {"model: model\nstages:\n  - source: {data: train.jsonl}\n  - optim: {}\n", ":1:1: pipeline: missing: run"},
