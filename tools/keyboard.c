@@ -21,15 +21,20 @@ static bool keyboard_in_foreground(void) {
 static void keyboard_on_signal(int number);
 
 static void keyboard_handle(int number) {
-    struct sigaction action = {.sa_handler = keyboard_on_signal, .sa_flags = (int)SA_RESETHAND | SA_NODEFER};
+    struct sigaction action = {.sa_handler = keyboard_on_signal, .sa_flags = (int)SA_RESETHAND};
     sigaction(number, &action, NULL);
 }
 
 // Restores the terminal and lets the signal do what it does without a handler. After SIGTSTP the program comes back
 // here when it goes on.
 static void keyboard_on_signal(int number) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, number);
     if (keyboard_in_foreground()) tcsetattr(STDIN_FILENO, TCSANOW, &keyboard_before);
     raise(number);
+    pthread_sigmask(SIG_UNBLOCK, &set, NULL); // it takes effect here
+    if (number != SIGTSTP) return;
     keyboard_handle(number);
     if (keyboard_is_open && keyboard_in_foreground()) tcsetattr(STDIN_FILENO, TCSANOW, &keyboard_ours);
 }
