@@ -50,8 +50,9 @@ static const char *resource_precision(const char *given, bool on_cpu) {
 // ---- what a process takes beside its model ----
 
 // The measured size of a process on the CPU, with its libraries. A stage with a model also has the tokenizer, the store
-// and the threads. Of a decoder's worker, the clip and its frames before they were resized, of 1920 x 1080 pixels; of
-// the source, its data. A user's program is not known.
+// and the threads; a decoder's worker has a clip, and its frames of 1920 x 1080 pixels before they are resized. Files
+// that are mapped, the store's and the weights', do not count: the kernel drops them first. A user's program is not
+// known.
 static uint64_t resource_process_bytes(const struct pipeline_stage *stage, const union planned_options *values,
                                        uint64_t medium) {
     static const uint64_t plain = 10 * (uint64_t)MEBIBYTE, decoder = 32 * (uint64_t)MEBIBYTE,

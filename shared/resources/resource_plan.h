@@ -3,8 +3,9 @@
 //
 // The largest group counts: a prompt of rollout's max_prompt_tokens, all of them media, and group_size completions of
 // max_new_tokens. Without a rollout the groups are given with their completions: a prompt then has the largest clip or
-// image of the frames stage and some text. Replicas on one machine with the same `device` share its GPU, and the
-// weights where caravan run lets rollout and refscore use those of optim.
+// image of the frames stage and some text. What a process on a GPU takes of the machine's own memory is not known.
+// Replicas on one machine with the same `device` share its GPU, and the weights where caravan run lets rollout and
+// refscore use those of optim.
 #ifndef SHARED_RESOURCES_RESOURCE_PLAN_H
 #define SHARED_RESOURCES_RESOURCE_PLAN_H
 
