@@ -173,6 +173,13 @@ static inline void launch_allow_shared(const void *kernel, size_t bytes) {
         (kernel)<<<(grid), (block), (shared_bytes), (stream)>>>(__VA_ARGS__);                                          \
     } while (0)
 
+// Loads a kernel, which otherwise its first launch does.
+#define LOAD(kernel)                                                                                                   \
+    do {                                                                                                               \
+        struct cudaFuncAttributes attributes;                                                                          \
+        (void)cudaFuncGetAttributes(&attributes, (const void *)(kernel));                                              \
+    } while (0)
+
 #endif
 
 // ---- the same for both: bfloat16, and what follows from the above ----

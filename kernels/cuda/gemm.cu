@@ -107,6 +107,18 @@ static void gemm_launch(struct cuda_backend *cuda, const struct product *p, unsi
         LAUNCH((gemm_bf16_kernel<a_transposed, b_transposed, 2>), blocks, gemm_threads, shared, cuda->stream, *p);
 }
 
+template <bool a_transposed, bool b_transposed> static void gemm_load(void) {
+    LOAD((gemm_bf16_kernel<a_transposed, b_transposed, 16>));
+    LOAD((gemm_bf16_kernel<a_transposed, b_transposed, 8>));
+    LOAD((gemm_bf16_kernel<a_transposed, b_transposed, 2>));
+}
+
+void gemm_bf16_load(void) {
+    gemm_load<true, true>();
+    gemm_load<false, true>();
+    gemm_load<false, false>();
+}
+
 status gemm_bf16(struct cuda_backend *cuda, const struct product *p) {
     int64_t down = (p->a.outer + gemm_tile - 1) / gemm_tile;
     int64_t right = (p->b.outer + gemm_tile - 1) / gemm_tile;

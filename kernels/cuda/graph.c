@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "kernels/cuda/decode_batch.h"
+#include "kernels/cuda/products.h"
 
 struct graph {
     cudaGraphExec_t exec;
@@ -22,6 +23,7 @@ status cuda_graph_begin(struct backend *backend) {
     struct cuda_backend *cuda = cuda_of(backend);
     CHECK(!cuda->recording);
     struct graph *graph;
+    if (cuda->lt) gemm_bf16_load();
     TRY(NEW(&graph, 1));
     cudaError_t error = cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal);
     if (error != cudaSuccess) {

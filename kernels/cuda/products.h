@@ -68,6 +68,9 @@ status product_run(struct cuda_backend *cuda, const struct product *product);
 // The canonical product of bfloat16, of any shape (gemm.cu); if `a` is transposed, `b` is too.
 status gemm_bf16(struct cuda_backend *cuda, const struct product *product);
 
+// Loads the kernels of gemm_bf16 before products are recorded: cuBLASLt may have computed all of them so far.
+void gemm_bf16_load(void);
+
 // The product of float32, of any shape (gemm_f32.cu).
 status gemm_f32(struct cuda_backend *cuda, const struct product *product);
 

@@ -135,8 +135,9 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 // Waits for the work before the point.
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 
-// From now on the stream's work is recorded and does not run. Allocating, freeing, waiting and events are errors of the
-// calling thread meanwhile, after which nothing more is recorded. CUDA would record events.
+// From now on the stream's work is recorded and does not run. Allocating, freeing, waiting, events and the first launch
+// of a kernel that is not loaded are errors of the calling thread meanwhile, after which nothing more is recorded. CUDA
+// would record events, and may be able to load a kernel.
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode);
 // The recorded work. cudaErrorStreamCaptureInvalidated, and NULL, after one of those errors.
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out);

@@ -202,6 +202,8 @@ inline void meet(void *const arguments[32]) {
     emulate::launch_with(&emulate::kernel_of<(kernel)>::record, (grid), (block), (shared_bytes), (stream), (kernel),   \
                          __VA_ARGS__)
 
+#define LOAD(kernel) (emulate::kernel_of<(kernel)>::record.seen.loaded = true)
+
 inline void __syncthreads(EMULATE_SITE) {
     emulate::barrier({file, line});
 }

@@ -8,6 +8,7 @@
 struct emulated_kernel {
     const char *name; // with the arguments of its template
     bool launched;    // in this process
+    bool loaded;      // by a launch, or before; a kernel that is not may not be launched while a stream is recorded
     struct emulated_kernel *next;
 };
 

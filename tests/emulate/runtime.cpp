@@ -181,7 +181,7 @@ cudaError_t copy_to_host(struct rows r, cudaStream_t stream) {
 
 emulate::kernel_record::kernel_record(const char *signature) : seen(), name(strstr(signature, " = ") + 3) {
     name.pop_back(); // the bracket
-    seen = {name.c_str(), false, emulated_kernels};
+    seen = {name.c_str(), false, false, emulated_kernels};
     emulated_kernels = &seen;
 }
 
@@ -199,6 +199,12 @@ void emulate::launch(kernel_record *record, dim3 grid, dim3 block, size_t shared
         result(fits ? cudaErrorInvalidValue : cudaErrorInvalidConfiguration);
         return;
     }
+    if (stream->recorded && !record->seen.loaded) {
+        stream->recorded->refused = true;
+        result(cudaErrorStreamCaptureUnsupported);
+        return;
+    }
+    record->seen.loaded = true;
     if (emulated_memory.sizes_only) return;
     record->seen.launched = true;
     put(stream, [=, kernel = std::move(kernel)] {

@@ -209,6 +209,8 @@ static void graph_check_refusals(struct harness *h) {
     const struct decode_row row = {.max_len = 3};
     harness_ok(h, ops->decode_batch_new(backend, &batch, 1, (struct heads){2, 1, 4}, NULL, 0));
     harness_ok(h, ops->sample(backend, batch, t, head));
+    harness_ok(h, ops->add(backend, sum, t));
+    harness_ok(h, ops->zero(backend, sum));
     harness_hold(h, ops->graph_end(backend, &graph) == BUG && !graph, "a recording ends that has not begun");
     harness_ok(h, ops->graph_begin(backend));
     harness_hold(h, ops->graph_begin(backend) == BUG, "a recording begins in another one");

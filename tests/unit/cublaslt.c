@@ -9,6 +9,7 @@
 #include "kernels/ops.h"
 #include "shared/base/file.h"
 #include "tests/emulate/cublasLt.h"
+#include "tests/emulate/emulated_kernels.h"
 
 #define MUST(expression) assert_int_equal((expression), OK)
 
@@ -17,6 +18,7 @@ enum { WHOLE = 1 << ALGORITHM_WHOLE, ALL = (1 << ALGORITHMS) - 1 };
 static struct {
     char cache[64], plugin[4096];
     struct emulated_cublaslt *library; // NULL without the plug-in
+    struct emulated_kernel **kernels;
 } it;
 
 static struct backend *open_backend(const char *device) {
@@ -32,6 +34,7 @@ static int setup(void **state) {
     void *library = dlopen(it.plugin, RTLD_NOW | RTLD_LOCAL);
     if (!library) return 0; // not built for the thread sanitizer
     it.library = dlsym(library, "emulated_cublaslt");
+    it.kernels = dlsym(library, "emulated_kernels");
     snprintf(it.cache, sizeof it.cache, "%s", "/tmp/caravan-cublaslt-XXXXXX");
     return it.library && mkdtemp(it.cache) ? 0 : -1;
 }
@@ -249,6 +252,26 @@ static void test_left_alone(void **state) {
     backend_close(&backend);
 }
 
+// The own product's kernels are loaded before a graph is recorded, though cuBLASLt has computed every product so far.
+static void test_recorded_after_cublaslt(void **state) {
+    (void)state;
+    const struct product_case many = {.tokens = 96, .in = 32, .out = 24, .forward_only = true};
+    uint64_t hashes[3];
+    begin(ALL);
+    struct backend *backend = open_backend("emulated:0");
+    compute(backend, &many, hashes); // tries the algorithms, with the own product
+    backend_close(&backend);
+    for (struct emulated_kernel *kernel = *it.kernels; kernel; kernel = kernel->next) // as in a new process
+        if (strstr(kernel->name, "gemm_bf16_kernel")) kernel->loaded = false;
+    forget_runs();
+    backend = open_backend("emulated:0");
+    compute(backend, &many, hashes);
+    assert_int_equal(runs_of_all(), 1);
+    compute_apart(backend, many.tokens, many.in, many.out, true);
+    assert_int_equal(runs_of_all(), 1);
+    backend_close(&backend);
+}
+
 // All memory of the trials is freed.
 static void test_memory(void **state) {
     (void)state;
@@ -377,12 +400,19 @@ static void test_named_library(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_bits),        cmocka_unit_test(test_declared_split),
-        cmocka_unit_test(test_undeclared_split), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_choice),           cmocka_unit_test(test_left_alone),
-        cmocka_unit_test(test_memory),           cmocka_unit_test(test_kept),
-        cmocka_unit_test(test_other_version),    cmocka_unit_test(test_damaged_file),
-        cmocka_unit_test(test_no_place),         cmocka_unit_test(test_named_library),
+        cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_declared_split),
+        cmocka_unit_test(test_undeclared_split),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_left_alone),
+        cmocka_unit_test(test_recorded_after_cublaslt),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_kept),
+        cmocka_unit_test(test_other_version),
+        cmocka_unit_test(test_damaged_file),
+        cmocka_unit_test(test_no_place),
+        cmocka_unit_test(test_named_library),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
