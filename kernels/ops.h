@@ -217,8 +217,9 @@ struct operations {
     // Waits until every operation called so far is done; returns the first failure of an asynchronous operation.
     status (*wait)(struct backend *);
     // handle = a name under which another process on this machine, with the same device, can import the buffer. Nothing
-    // is copied. The buffer must outlive every import. This and buffer_import are NULL on a backend that cannot share.
-    status (*buffer_export)(struct backend *, const struct buffer *, unsigned char handle[IPC_HANDLE_BYTES]);
+    // is copied. From then on buffer_free leaves the memory to the end of the process, since others may have imported
+    // it. This and buffer_import are NULL on a backend that cannot share. UNAVAILABLE when this device cannot.
+    status (*buffer_export)(struct backend *, struct buffer *, unsigned char handle[IPC_HANDLE_BYTES]);
     // *out = the memory of a buffer of `bytes` bytes that another process exported: what one process writes, the other
     // reads. The caller frees it with buffer_free, which leaves the exporter's memory as it is. UNAVAILABLE when the
     // exporter or its buffer is gone.

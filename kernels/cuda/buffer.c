@@ -31,6 +31,7 @@ struct cuda_staging {
     size_t next;            // where the next piece begins in the ring
     unsigned char *landing; // two pieces of a download
     cudaEvent_t landed[2];
+    cudaEvent_t done;  // of cuda_wait
     uint32_t *reports; // the host's copy
 };
 
@@ -43,6 +44,7 @@ void cuda_staging_free(struct cuda_staging **pointer) {
         if (staging->pieces[i].fetched) (void)cudaEventDestroy(staging->pieces[i].fetched);
     for (int i = 0; i < 2; i++)
         if (staging->landed[i]) (void)cudaEventDestroy(staging->landed[i]);
+    if (staging->done) (void)cudaEventDestroy(staging->done);
     (void)cudaFreeHost(staging->ring);
     (void)cudaFreeHost(staging->landing);
     (void)cudaFreeHost(staging->reports);
@@ -50,14 +52,20 @@ void cuda_staging_free(struct cuda_staging **pointer) {
     *pointer = NULL;
 }
 
+// An event whose waiters leave the processor to others, such as decoders of clips. Only a decoding step, which is over
+// at once, is waited for by asking again and again.
+static status buffer_event_new(cudaEvent_t *out) {
+    CUDA_TRY(cudaEventCreateWithFlags(out, cudaEventDisableTiming | cudaEventBlockingSync));
+    return OK;
+}
+
 static status buffer_fill_staging(struct cuda_staging *staging) {
     CUDA_TRY(cudaMallocHost((void **)&staging->ring, ring_bytes));
     CUDA_TRY(cudaMallocHost((void **)&staging->landing, (size_t)2 * piece_bytes));
     CUDA_TRY(cudaMallocHost((void **)&staging->reports, sizeof *staging->reports));
-    for (int i = 0; i < ring_pieces; i++)
-        CUDA_TRY(cudaEventCreateWithFlags(&staging->pieces[i].fetched, cudaEventDisableTiming));
-    for (int i = 0; i < 2; i++) CUDA_TRY(cudaEventCreateWithFlags(&staging->landed[i], cudaEventDisableTiming));
-    return OK;
+    for (int i = 0; i < ring_pieces; i++) TRY(buffer_event_new(&staging->pieces[i].fetched));
+    for (int i = 0; i < 2; i++) TRY(buffer_event_new(&staging->landed[i]));
+    return buffer_event_new(&staging->done);
 }
 
 status cuda_staging_new(struct cuda_staging **out) {
@@ -128,7 +136,7 @@ void cuda_buffer_free(struct backend *backend, struct buffer **pointer) {
     if (buffer->imported) {
         (void)cudaStreamSynchronize(cuda->stream); // operations may still use it
         (void)cudaIpcCloseMemHandle(buffer->data);
-    } else {
+    } else if (!buffer->exported) {   // or CUDA does not say what other processes have: the end of this one frees it
         (void)cudaFree(buffer->data); // waits for the operations that use it
     }
     free(buffer);
@@ -145,12 +153,12 @@ struct buffer_name {
 };
 static_assert(sizeof(struct buffer_name) <= IPC_HANDLE_BYTES, "a handle has room for the name");
 
-status cuda_buffer_export(struct backend *backend, const struct buffer *buffer,
-                          unsigned char handle[IPC_HANDLE_BYTES]) {
+status cuda_buffer_export(struct backend *backend, struct buffer *buffer, unsigned char handle[IPC_HANDLE_BYTES]) {
     struct cuda_backend *cuda = cuda_of(backend);
     CHECK(!buffer->imported && !cuda->recording);
     struct buffer_name name = {.device = cuda->uuid, .bytes = buffer->bytes};
     CUDA_TRY(cudaIpcGetMemHandle(&name.memory, buffer->data));
+    buffer->exported = true;
     memset(handle, 0, IPC_HANDLE_BYTES);
     memcpy(handle, &name, sizeof name);
     return OK;
@@ -338,7 +346,8 @@ status cuda_wait(struct backend *backend) {
     CHECK(!cuda->recording);
     uint32_t *reports = cuda->staging->reports;
     CUDA_TRY(cudaMemcpyAsync(reports, cuda->reports, sizeof *reports, cudaMemcpyDeviceToHost, cuda->stream));
-    CUDA_TRY(cudaStreamSynchronize(cuda->stream));
+    CUDA_TRY(cudaEventRecord(cuda->staging->done, cuda->stream));
+    CUDA_TRY(cudaEventSynchronize(cuda->staging->done));
     if (!*reports) return OK;
     CUDA_TRY(cudaMemsetAsync(cuda->reports, 0, sizeof *reports, cuda->stream));
     return fail(BUG, "the contents of a tensor break the contract: %s", buffer_report_text(*reports));

@@ -39,6 +39,7 @@ struct buffer {
     unsigned char *data; // on the device, aligned to 256
     size_t bytes;
     bool imported; // another process's memory
+    bool exported; // other processes may have it
 };
 
 struct cuda_staging; // pinned host memory through which uploads and downloads go (buffer.c)

@@ -56,8 +56,8 @@ void shared_weights_release(struct shared_weights *shared, struct backend *backe
 
 // ---- the lender ----
 
-status shared_weights_lend(struct shared_weights *shared, struct backend *backend, const struct buffer *values,
-                           size_t bytes, uint64_t layout, bool copied, const char *path) {
+status shared_weights_lend(struct shared_weights *shared, struct backend *backend, struct buffer *values, size_t bytes,
+                           uint64_t layout, bool copied, const char *path) {
     assert(!shared->page);
     struct shared_weights_page page = {
         .format = PAGE_FORMAT, .copied = copied, .layout = layout, .bytes = bytes, .generation = 1};

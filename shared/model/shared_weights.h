@@ -24,8 +24,8 @@ struct shared_weights {
 // Writes the file for an array of weights, `values` of `bytes` bytes; `layout` is a hash of what is where in it.
 // `copied`: others may only copy the weights. They count as changing until the first shared_weights_end_change. Release
 // with shared_weights_release. UNAVAILABLE when memory cannot be exported or the file cannot be written.
-status shared_weights_lend(struct shared_weights *shared, struct backend *backend, const struct buffer *values,
-                           size_t bytes, uint64_t layout, bool copied, const char *path);
+status shared_weights_lend(struct shared_weights *shared, struct backend *backend, struct buffer *values, size_t bytes,
+                           uint64_t layout, bool copied, const char *path);
 
 // Before the weights change. Fine twice, and for a zeroed struct.
 void shared_weights_begin_change(struct shared_weights *shared);

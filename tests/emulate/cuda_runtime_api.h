@@ -3,13 +3,11 @@
 //
 // The environment makes the machine a worse one:
 // - CARAVAN_EMULATED_DRIVER is the version of CUDA that the driver supports (12040 for 12.4; 0: there is no driver).
-// - CARAVAN_EMULATED_ERROR is the number of the error that every wait for a stream returns.
+// - CARAVAN_EMULATED_ERROR is the number of the error that every wait for a stream or an event returns.
 // - CARAVAN_EMULATED_MEMORY is BYTES:DIRECTORY: all processes that name this directory, which exists, have so much
-// memory
-//   together. What one of them has imported is taken until it lets go of it, whatever becomes of the exporter.
+//   memory together. What one of them has imported is taken until it lets go of it, whatever becomes of the exporter.
 // - CARAVAN_EMULATED_IPC_LACKS is `export` where no memory can be exported (as under WSL), or `import` where what
-// others
-//   have exported cannot be opened (as from another container).
+//   others have exported cannot be opened (as from another container).
 //
 // On some devices (emulate_devices in emulate.cpp) what is put into a stream runs at once, on others only when somebody
 // waits for it, as late as CUDA allows.
@@ -51,7 +49,7 @@ typedef enum cudaError {
 
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
-enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaHostAllocDefault = 0 };
+enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaEventBlockingSync = 1, cudaHostAllocDefault = 0 };
 enum { cudaIpcMemLazyEnablePeerAccess = 1 };
 
 typedef struct emulated_stream *cudaStream_t;
@@ -93,7 +91,8 @@ cudaError_t cudaGetLastError(void);
 
 // Memory of the device: filled with NaN, aligned to 256. It may not be read by host code.
 cudaError_t cudaMalloc(void **out, size_t bytes);
-// Waits for all streams. NULL is fine.
+// Waits for all streams. NULL is fine. Memory that has a handle (cudaIpcGetMemHandle) is a mistake, since CUDA does not
+// say what becomes of those who have opened it.
 cudaError_t cudaFree(void *memory);
 // A name under which another process can map an allocation of cudaMalloc; `memory` is its first byte.
 // cudaErrorNotSupported.

@@ -49,9 +49,6 @@ void pages_free(void *pages, size_t bytes);
 // Makes the pages shared, where they are and with what they hold. Returns false when there are no files or no memory.
 bool pages_share(void *pages, size_t bytes, struct shared_name *out);
 
-// Makes them the process's own again, before they are freed.
-void pages_unshare(void *pages, const struct shared_name *name);
-
 // Returns the pages that another process shares; NULL when they are gone.
 void *shared_map(const struct shared_name *name);
 

@@ -93,6 +93,11 @@ bool ipc_lacks(const char *what) {
     return set && strcmp(set, what) == 0;
 }
 
+cudaError_t error_of_wait() {
+    const char *set = getenv("CARAVAN_EMULATED_ERROR");
+    return set ? static_cast<cudaError_t>(atoi(set)) : cudaSuccess;
+}
+
 [[noreturn]] void runtime_misuse(const char *what, const void *address, size_t bytes) {
     fprintf(stderr, "emulate: %s: %p, %zu bytes\n", what, address, bytes);
     abort();
@@ -319,14 +324,8 @@ cudaError_t cudaFree(void *memory) {
     run_all_streams();
     auto own = device_memory.find(static_cast<const char *>(memory));
     if (own == device_memory.end()) runtime_misuse("freed what was not allocated", memory, 0);
-    auto shared = exported.find(own->first);
-    if (shared != exported.end()) {
-        emulate::pages_unshare(memory, &shared->second.name);
-        emulate::capacity_unshare(shared->second.held);
-        exported.erase(shared);
-    } else {
-        emulate::capacity_return(own->second);
-    }
+    if (exported.count(own->first)) runtime_misuse("freed what other processes may use", memory, own->second);
+    emulate::capacity_return(own->second);
     emulate::pages_free(memory, own->second);
     emulated_memory.used -= own->second;
     device_memory.erase(own);
@@ -467,8 +466,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     if (!streams.count(stream)) return result(cudaErrorInvalidResourceHandle);
     if (refused_while_recording()) return result(cudaErrorStreamCaptureUnsupported);
     run_all(stream);
-    const char *set = getenv("CARAVAN_EMULATED_ERROR");
-    return set ? result(static_cast<cudaError_t>(atoi(set))) : cudaSuccess;
+    return result(error_of_wait());
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
@@ -499,7 +497,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     guard held(lock);
     if (refused_while_recording()) return result(cudaErrorStreamCaptureUnsupported);
     while (event->waiting) run_next(event->stream);
-    return cudaSuccess;
+    return result(error_of_wait());
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {

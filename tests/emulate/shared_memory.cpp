@@ -53,10 +53,9 @@ void emulate::pages_free(void *pages, size_t bytes) {
     free(pages);
 }
 
-// Maps pages of a file, or of no file (-1), over those at `at`.
+// Maps pages of a file over those at `at`.
 static bool map_over(void *at, size_t bytes, int file) {
-    int flags = file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
-    bool mapped = mmap(at, whole_pages(bytes), PROT_READ | PROT_WRITE, flags | MAP_FIXED, file, 0) == at;
+    bool mapped = mmap(at, whole_pages(bytes), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == at;
     if (mapped) protect_rest(at, bytes);
     return mapped;
 }
@@ -72,11 +71,6 @@ bool emulate::pages_share(void *pages, size_t bytes, struct shared_name *out) {
     }
     if (file >= 0) close(file);
     return false;
-}
-
-void emulate::pages_unshare(void *pages, const struct shared_name *name) {
-    if (!map_over(pages, name->bytes, -1)) abort();
-    close(name->descriptor);
 }
 
 void *emulate::shared_map(const struct shared_name *name) {
