@@ -177,8 +177,12 @@ static inline uint64_t ops_mix64(uint64_t x) {
 // What the model asks a backend about itself.
 struct backend_info {
     const char *device; // as backend_options names it, with its number: "cpu", "cuda:0"; lives as long as the backend
-    bool packs;         // a prepacked weight is a copy of its own
-    bool asynchronous;  // operations may still run when their calls have returned
+    const char *kind;   // what computes: "cpu", or the name of the GPU; lives as long as the backend
+    // The library that computes products of many rows, with its version; NULL: there is none, and the backend's own
+    // kernel computes them, or it needs none. Lives as long as the backend.
+    const char *product_library;
+    bool packs;        // a prepacked weight is a copy of its own
+    bool asynchronous; // operations may still run when their calls have returned
     // Working memory is bounded by computing long passes in chunks. A chunk with more rows than these does not make a
     // product faster.
     int64_t chunk_rows[2];        // of a transformer block's MLP in training, in F32 and in BF16

@@ -28,6 +28,7 @@ static status backend_info_cpu(struct backend *backend, struct backend_info *out
     const bool parts = cpu_of(backend)->f32_parts > 0;
     static_assert(ELEMENT_F32 == 0 && ELEMENT_BF16 == 1, "chunk_rows is indexed by the type of products");
     *out = (struct backend_info){.device = "cpu",
+                                 .kind = "cpu",
                                  .packs = true,
                                  .chunk_rows = {[ELEMENT_F32] = parts ? 2048 : 1152, [ELEMENT_BF16] = 4096},
                                  .chunk_patches = 2048};

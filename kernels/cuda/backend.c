@@ -90,6 +90,7 @@ static status backend_start(struct cuda_backend *cuda, const struct cudaDevicePr
     cuda->compute_capability = properties->major * 10 + properties->minor;
     cuda->processors = properties->multiProcessorCount;
     cuda->uuid = properties->uuid;
+    snprintf(cuda->kind, sizeof cuda->kind, "%s", properties->name);
     cuda->shared_bytes = properties->sharedMemPerBlockOptin;
     if (cuda->compute_capability < least_compute_capability)
         return fail(UNAVAILABLE, "%s has compute capability %d.%d: 8.0 or more is needed", properties->name,
@@ -153,6 +154,8 @@ static status backend_info_cuda(struct backend *backend, struct backend_info *ou
     size_t available, total;
     CUDA_TRY(cudaMemGetInfo(&available, &total));
     *out = (struct backend_info){.device = cuda->name,
+                                 .kind = cuda->kind,
+                                 .product_library = lt_name(cuda),
                                  .asynchronous = true,
                                  .chunk_rows = {INT64_MAX, INT64_MAX},
                                  .chunk_patches = INT64_MAX,

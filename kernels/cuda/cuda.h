@@ -48,6 +48,7 @@ struct cuda_backend {
     struct backend base;
     int device;
     char name[24];          // "cuda:0"
+    char kind[256];         // "NVIDIA H100 80GB HBM3"
     cudaUUID_t uuid;        // of the GPU
     int compute_capability; // 80, 90, ...
     int processors;         // streaming multiprocessors

@@ -31,6 +31,7 @@ struct lt {
     cublasLtHandle_t handle;
     struct admitted *admitted;
     bool tried_some; // shapes have been tried since lt_open
+    char name[32];   // "cuBLASLt 130100"
 #define LT_FIELD(name) __typeof__(cublasLt##name) *name;
     LT_FUNCTIONS(LT_FIELD)
 };
@@ -113,8 +114,7 @@ static bool lt_search(struct lt *lt) {
 
 static void lt_log_admitted(const struct lt *lt) {
     int shapes, admitted = admitted_count(lt->admitted, &shapes);
-    log_info("cuBLASLt %zu: algorithms are admitted for %d of %d shapes of products so far", lt->GetVersion(), admitted,
-             shapes);
+    log_info("%s: algorithms are admitted for %d of %d shapes of products so far", lt->name, admitted, shapes);
 }
 
 status lt_open(struct cuda_backend *cuda) {
@@ -131,9 +131,14 @@ status lt_open(struct cuda_backend *cuda) {
         return OK;
     }
     cuda->lt = lt;
+    snprintf(lt->name, sizeof lt->name, "cuBLASLt %zu", lt->GetVersion());
     TRY(admitted_open(&lt->admitted, cuda, lt->GetVersion()));
     lt_log_admitted(lt);
     return OK;
+}
+
+const char *lt_name(const struct cuda_backend *cuda) {
+    return cuda->lt ? cuda->lt->name : NULL;
 }
 
 void lt_close(struct cuda_backend *cuda) {

@@ -43,6 +43,9 @@ extern "C" {
 // UNAVAILABLE if a named one cannot be used.
 status lt_open(struct cuda_backend *cuda);
 
+// The library with its version, "cuBLASLt 130100"; NULL: there is none. Valid as long as cuda->lt.
+const char *lt_name(const struct cuda_backend *cuda);
+
 // Sets cuda->lt to NULL, which is fine before too.
 void lt_close(struct cuda_backend *cuda);
 

@@ -69,6 +69,7 @@ struct model_info {
     size_t eos_count;
     int patch_size, spatial_merge_size, temporal_patch_size; // 14, 2, 2
     const char *precision;                                   // the one in use
+    const char *device_kind;                                 // "cpu", or the name of the GPU
     uint64_t parameter_count;
 };
 

@@ -31,7 +31,11 @@ status metrics_append(struct optim *optim, const struct step_metrics *metrics) {
         TRY_TO(result, done,
                isfinite(list[i].value) ? buf_printf(&line, ", \"%s\": %.9g", list[i].tag, list[i].value)
                                        : buf_printf(&line, ", \"%s\": null", list[i].tag));
-    TRY_TO(result, done, buf_printf(&line, ", \"time\": %.3f}\n", metrics->time));
+    TRY_TO(result, done, buf_printf(&line, ", \"time\": %.3f", metrics->time));
+    const char *device = model_get_info(optim->model)->device_kind; // another kind may give other bits
+    TRY_TO(result, done, buf_puts(&line, ", \"device\": "));
+    TRY_TO(result, done, json_print_string(&line, device, strlen(device)));
+    TRY_TO(result, done, buf_puts(&line, "}\n"));
     result = append_queue_add(&optim->metrics, line.data, line.size);
 done:
     buf_release(&line);

@@ -22,6 +22,7 @@ borrowed() {
 
 run files "${options[@]}" --set optim.publish=files || fail "files: $(cat "$work/files.err")"
 check_steps files 4
+[ "$(grep -c '"device": "emulated, sm_90"}$' "$work/files/metrics.jsonl")" = 4 ] || fail "no kind of GPU: $(cat "$work/files/metrics.jsonl")"
 if grep "another process" "$work"/files/logs/*.log; then fail "weights were lent that are written to files"; fi
 
 # returned: waits until no process has shared memory of the device. Whoever has it holds a lock on its file.

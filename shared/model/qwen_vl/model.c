@@ -50,6 +50,7 @@ status model_open(struct model **out, const char *dir, const struct model_option
         .spatial_merge_size = config->vision.spatial_merge_size,
         .temporal_patch_size = config->vision.temporal_patch_size,
         .precision = type == ELEMENT_BF16 ? "bfloat16" : "float32",
+        .device_kind = model->backend_info.kind,
         .parameter_count = model->table->parameter_count,
     };
     TRY_TO(result, failed, safetensors_open_dir(&model->store, dir));
