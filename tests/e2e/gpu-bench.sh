@@ -19,6 +19,17 @@ grep -Fxvf "$work/written" "$work/estimates" >"$work/out" && fail "not in MEASUR
 "$bench" --device emulated --tiny >"$work/out" 2>"$work/err" || fail "exit $?: $(cat "$work/err")"
 items=$("$bench" --estimate | tail -n +3 | wc -l)
 [ "$items" -ge 40 ] || fail "$items items"
-measured=$(grep -Ec '^\{"item": "[^"]+", "operation": "[a-z0-9_]+", "rows": [0-9]+, .*"us": [0-9.]+, "gb_per_s": [0-9.]+, "tflop_per_s": [0-9.]+, "share": [0-9.]+\}$' "$work/out")
+measured=$(grep -Ec '^\{"item": "[^"]+", "operation": "[a-z0-9_]+", "rows": [0-9]+, .*"us": [0-9.]+, "gb_per_s": [0-9.]+, "tflop_per_s": [0-9.]+, "share": [0-9.]+(, "share_of": "the own product")?\}$' "$work/out")
 [ "$measured" = "$items" ] || fail "$measured of $items operations were measured: $(cat "$work/out")"
-[ "$(grep -c '^| .* % |$' "$work/err")" = "$items" ] || fail "a table that lacks rows: $(cat "$work/err")"
+[ "$(grep -cE '^\| .* %( of the own product)? \|$' "$work/err")" = "$items" ] || fail "a table that lacks rows: $(cat "$work/err")"
+
+# Without cuBLASLt the shares of what arithmetic limits are those of the own product, and say so.
+none="none: products are measured with the own kernel"
+grep -q "^| emulated, cuBLASLt: $none |$" "$work/err" || fail "$(head -n 1 "$work/err")"
+head -n 1 "$work/out" | grep -q "\"kind\": \"emulated, sm_90\", \"cublaslt\": \"$none\"" || fail "$(head -n 1 "$work/out")"
+grep -q '^| large product .* % of the own product |$' "$work/err" || fail "$(cat "$work/err")"
+grep -q '^| digest .* % |$' "$work/err" || fail "$(cat "$work/err")"
+CARAVAN_CUBLASLT=$CARAVAN_LIB/libcaravan-emulated.so XDG_CACHE_HOME=$work "$bench" --device emulated --tiny --only none >"$work/out" 2>"$work/err" ||
+    fail "exit $?: $(cat "$work/err")"
+grep -q '^| emulated, cuBLASLt: cuBLASLt 1 |$' "$work/err" || fail "$(cat "$work/err")"
+if grep "own product\|own kernel" "$work/err"; then fail "there is a library for products"; fi

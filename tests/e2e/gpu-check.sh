@@ -23,13 +23,16 @@ check() {
     device=$1
     shift
     env -i PATH="$PATH" DEVICE="$device" BENCH="--tiny --only digest" STEPS=4 \
-        SHAPE=data/model/config.json gpu/check "$@" >"$work/table" 2>"$work/err" </dev/null
+        SHAPE=data/model/config.json SEARCH="$work/disk" gpu/check "$@" >"$work/table" 2>"$work/err" </dev/null
 }
 
+mkdir "$work/disk"
 check emulated machine questions sharing bench peer || fail "$(cat "$work/table")"
 [ "$(grep -c '"result": "ok"' gpu-check/check.json)" = 5 ] || fail "$(cat gpu-check/check.json)"
 [ "$(grep -c '"like": "sm_90", "equal": \([0-9]*\), "of": \1}' gpu-check/questions.json)" = 8 ] || fail "$(cat gpu-check/questions.json)"
 grep '"like": "sm_80"' gpu-check/questions.json | grep -q '"equal": \([0-9]*\), "of": \1}' && fail "the two kinds of tensor cores agree"
+grep -q "^cuBLASLt: none: products are measured with the own kernel$" "$work/table" gpu-check/machine.log || fail "$(cat "$work/table")"
+grep -q '^| .* % of the own product |$' "$work/table" || fail "the shares do not say of what they are: $(cat "$work/table")"
 grep -q "is needed; libstdc++ of the machine" gpu-check/machine.log || fail "$(cat gpu-check/machine.log)"
 ls gpu/lib/spare/libstdc++.so.* gpu/lib/spare/libgcc_s.so.* >"$work/out" || fail "the archive has no libstdc++"
 grep -q '"us_called"' gpu-check/questions.json && grep -q '"exported"' gpu-check/questions.json || fail "$(cat gpu-check/questions.json)"
@@ -41,6 +44,7 @@ grep -q '{"group": "score", .*"seconds": [0-9.]*, "tokens_per_s": [0-9]*}' "$wor
 grep -q 'equal to the bit' gpu-check/pipeline.json || fail "$(cat gpu-check/pipeline.log)"
 
 if check cuda:99 machine questions linear sharing parity bits; then fail "there is a device cuda:99"; fi
+grep -q "^cuBLASLt: the device does not open$" "$work/table" || fail "$(cat "$work/table")"
 grep -q '"item": "machine", .*"result": "ok"' gpu-check/check.json || fail "$(cat gpu-check/check.json)"
 [ "$(grep -c '"result": "ok"' gpu-check/check.json)" = 1 ] || fail "more than the machine is ok: $(cat gpu-check/check.json)"
 grep -q '"item": "questions", .*"result": "exit 69"' gpu-check/check.json || fail "$(cat gpu-check/check.json)"
@@ -56,7 +60,15 @@ grep -q "questions again, with CUDA_LAUNCH_BLOCKING=1" gpu-check/questions.log |
 expect 69 "the driver is for CUDA 12.4; 13.0, driver 580 or newer, is needed" \
     env CARAVAN_EMULATED_DRIVER=12040 gpu/bin/harness --device emulated --only patchify
 expect 69 "there is no driver for a GPU" env CARAVAN_EMULATED_DRIVER=0 gpu/bin/harness --device emulated --only patchify
-# cuBLASLt is found where pip and conda put it.
+expect 64 "usage: questions" gpu/bin/questions --device emulated nothing
+# cuBLASLt is found wherever it is on the disk, if it works.
+mkdir -p "$work/disk/a b/lib" "$work/disk/z"
+ln -s "$work/there/gpu/lib/libcaravan-emulated.so" "$work/disk/a b/lib/libcublasLt-emulated.so"
+echo nothing >"$work/disk/z/libcublasLt-emulated.so"
+check emulated machine bench || fail "$(cat "$work/table")"
+grep -q "^cuBLASLt: cuBLASLt 1, in $work/disk/a b/lib/libcublasLt-emulated.so, where the programs do not look" "$work/table" || fail "$(cat "$work/table")"
+if grep "own product" "$work/table"; then fail "bench did not use what was found"; fi
+# It is also found where pip and conda put it.
 found=$work/env/lib/python3.11/site-packages/nvidia/cublas/lib
 mkdir -p "$found" "$work/conda/lib" "$work/home"
 ln -s "$work/there/gpu/lib/libcaravan-emulated.so" "$found/libcublasLt-emulated.so"

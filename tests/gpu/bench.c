@@ -3,8 +3,9 @@
 // Each item prints one line of JSON to stdout: its shape, bytes, floating point operations, microseconds a call, and
 // the share of its ceiling, and the same to stderr as a row of a Markdown table, with the roofline estimates of two
 // GPUs. The ceilings are measured first in the same run: the rate of a copy and that of a large product. The ceiling of
-// an item is the longer of the times that its bytes and its operations take at these rates. --estimate measures nothing
-// and prints the table without measurements.
+// an item is the longer of the times that its bytes and its operations take at these rates. Where there is no library
+// for products, the ceiling is the rate of the own kernel: each share that it limits says so. --estimate measures
+// nothing and prints the table without measurements.
 //
 // The shapes are those of Qwen2.5-VL-7B: a training pass over a prompt of 1,792 tokens and 8 completions of 500, and
 // a step that decodes 32 completions. --tiny is for tests. An operation that the device lacks is named in its line and
@@ -129,6 +130,12 @@ static double bench_ceiling(double bytes, double flops, double byte_rate, double
     return memory > arithmetic ? memory : arithmetic;
 }
 
+// Whether the item's ceiling is the rate of the own product. That of a large product is measured before all others.
+static bool bench_own_ceiling(const struct bench *b, const struct bench_item *item) {
+    const double flops = item->flops ? item->flops(b) : 0;
+    return !b->library && flops / b->product_rate > item->bytes(b) / b->copy_rate;
+}
+
 static void bench_head(FILE *out, const char *device) {
     fprintf(out, "| item | shape | MB | GFLOP | %s us | %s us | %s us | share |\n", bench_sheets[0].name,
             bench_sheets[1].name, device);
@@ -142,7 +149,9 @@ static void bench_row(FILE *out, const struct bench *b, const struct bench_item 
             (long long)b->tensors[0].columns, bytes * 1e-6, flops * 1e-9);
     for (size_t i = 0; i < sizeof bench_sheets / sizeof *bench_sheets; i++)
         fprintf(out, " %.1f |", bench_ceiling(bytes, flops, bench_sheets[i].bytes, bench_sheets[i].flops) * 1e6);
-    if (seconds > 0) fprintf(out, " %.1f | %.0f %% |\n", seconds * 1e6, 100 * share);
+    if (seconds > 0)
+        fprintf(out, " %.1f | %.0f %%%s |\n", seconds * 1e6, 100 * share,
+                bench_own_ceiling(b, item) ? " of the own product" : "");
     if (seconds <= 0) fprintf(out, " | |\n");
 }
 
@@ -150,9 +159,10 @@ static void bench_print(const struct bench *b, const struct bench_item *item, do
     double bytes = item->bytes(b), flops = item->flops ? item->flops(b) : 0;
     double share = bench_ceiling(bytes, flops, b->copy_rate, b->product_rate) / seconds;
     printf("{\"item\": \"%s\", \"operation\": \"%s\", \"rows\": %lld, \"columns\": %lld, \"bytes\": %.0f, "
-           "\"flops\": %.0f, \"us\": %.2f, \"gb_per_s\": %.2f, \"tflop_per_s\": %.3f, \"share\": %.3f}\n",
+           "\"flops\": %.0f, \"us\": %.2f, \"gb_per_s\": %.2f, \"tflop_per_s\": %.3f, \"share\": %.3f%s}\n",
            item->name, item->operation, (long long)b->tensors[0].rows, (long long)b->tensors[0].columns, bytes, flops,
-           seconds * 1e6, bytes / seconds * 1e-9, flops / seconds * 1e-12, share);
+           seconds * 1e6, bytes / seconds * 1e-9, flops / seconds * 1e-12, share,
+           bench_own_ceiling(b, item) ? ", \"share_of\": \"the own product\"" : "");
     fflush(stdout); // the items so far are seen, whatever happens
     bench_row(stderr, b, item, seconds, share);
 }
@@ -227,9 +237,16 @@ int main(int count, char **arguments) {
     status result = estimate ? bench_estimate(&b) : backend_open(&b.backend, &options);
     if (result == OK && !estimate) {
         b.ops = b.backend->ops;
-        printf("{\"device\": \"%s\"}\n", options.device);
+        struct backend_info info = {0};
+        result = backend_get_info(b.backend, &info);
+        b.library = info.product_library;
+        const char *library = b.library ? b.library : "none: products are measured with the own kernel";
+        if (result == OK)
+            printf("{\"device\": \"%s\", \"kind\": \"%s\", \"cublaslt\": \"%s\"}\n", options.device, info.kind,
+                   library);
+        fprintf(stderr, "| %s, cuBLASLt: %s |\n\n", options.device, library);
         bench_head(stderr, options.device);
-        result = bench_run_all(&b, only);
+        if (result == OK) result = bench_run_all(&b, only);
     }
     if (result != OK) fprintf(stderr, "bench: %s\n", fail_text());
     free(b.noise);

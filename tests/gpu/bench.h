@@ -23,6 +23,7 @@ struct bench_shape {
 struct bench {
     struct backend *backend; // NULL: nothing is measured, and tensors are shapes alone
     const struct operations *ops;
+    const char *library; // for products; NULL: none
     const struct bench_shape *shape;
     float *noise;
     double copy_rate, product_rate; // bytes and floating point operations a second: the ceilings

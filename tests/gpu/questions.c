@@ -1,7 +1,7 @@
-// Asks a device what nobody but the device can answer: questions [--device NAME]
+// Asks a device what nobody but the device can answer: questions [--device NAME] [QUESTION]
 //
 // Each answer is a line of JSON on stdout. No answer is a failure; the program fails if the device does.
-//   process     memory that a process takes before it allocates any
+//   process     memory that a process takes before it allocates any; the library of products
 //   products    whether tensor cores add up as the emulator says, by kind of GPU: the bits of both, compared
 //   launches    microseconds of an operation that has almost nothing to do, called and recorded
 //   exported    whether a buffer outlives the process that exported it, killed with SIGKILL
@@ -30,8 +30,11 @@ static status question_process(const char *device) {
     TRY(backend_open(&b, &(struct backend_options){.device = device}));
     status result = backend_get_info(b, &info);
     if (result == OK)
-        printf("{\"question\": \"process\", \"device\": \"%s\", \"memory\": %llu, \"memory_free\": %llu}\n",
-               info.device, (unsigned long long)info.memory, (unsigned long long)info.memory_free);
+        printf("{\"question\": \"process\", \"device\": \"%s\", \"kind\": \"%s\", \"memory\": %llu, \"memory_free\": "
+               "%llu, "
+               "\"cublaslt\": \"%s\"}\n",
+               info.device, info.kind, (unsigned long long)info.memory, (unsigned long long)info.memory_free,
+               info.product_library ? info.product_library : "none: products are measured with the own kernel");
     backend_close(&b);
     return result;
 }
@@ -234,18 +237,30 @@ static status question_exported(const char *device) {
 }
 
 int main(int count, char **arguments) {
-    static status (*const questions[])(const char *device) = {question_exported, question_process, question_products,
-                                                              question_launches};
-    const char *device = "cuda";
-    if (count == 3 && strcmp(arguments[1], "--device") == 0) {
+    static const struct {
+        const char *name;
+        status (*ask)(const char *device);
+    } questions[] = {{"exported", question_exported},
+                     {"process", question_process},
+                     {"products", question_products},
+                     {"launches", question_launches}};
+    const char *device = "cuda", *only = NULL;
+    int next = 1;
+    if (count >= 3 && strcmp(arguments[1], "--device") == 0) {
         device = arguments[2];
-    } else if (count != 1) {
-        fprintf(stderr, "usage: questions [--device NAME]\n");
+        next = 3;
+    }
+    if (next < count) only = arguments[next++];
+    bool known = !only;
+    for (size_t i = 0; i < sizeof questions / sizeof *questions; i++) known |= only && !strcmp(only, questions[i].name);
+    if (!known || next < count) {
+        fprintf(stderr, "usage: questions [--device NAME] [exported|process|products|launches]\n");
         return USAGE;
     }
     status result = OK;
     for (size_t i = 0; i < sizeof questions / sizeof *questions; i++) {
-        status answer = questions[i](device);
+        if (only && strcmp(only, questions[i].name) != 0) continue;
+        status answer = questions[i].ask(device);
         if (answer == OK) continue;
         fprintf(stderr, "questions: %s\n", fail_text());
         result = answer;
