@@ -52,7 +52,9 @@ class Terminal:
         while self.process.poll() is None and time.monotonic() < end:
             self.read()
         self.read()
-        assert self.process.poll() == code, (self.process.poll(), code, self.text)
+        got = self.process.poll()
+        self.process.kill()
+        assert got == code, (got, code, self.text)
         assert self.modes() == self.before, "the modes of the terminal have changed"
 
     def screens(self):
