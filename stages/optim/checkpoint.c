@@ -127,17 +127,64 @@ static status checkpoint_tell_schedule(const struct optim *optim, const struct p
                         before->schedule_steps <= step ? "had ended" : "had not ended", (long long)steps);
 }
 
-// Loads the training state in `dir`; the model's step counts, and the file `progress` must have the same.
-static status checkpoint_load(struct optim *optim, struct arena *arena, const char *dir) {
+// Reads the training state in `dir`; the model's step counts, and the file `progress` must have the same. DATAERR when
+// the directory is damaged.
+static status checkpoint_read(struct optim *optim, struct arena *arena, const char *dir, struct progress *progress) {
+    char *path = path_join(arena, dir, progress_name);
+    if (!path) return fail_oom();
+    TRY(progress_read(progress, arena, path));
+    TRY(model_load_state(optim->model, dir));
+    if (progress->step != model_version(optim->model))
+        return fail(DATAERR, "%s: step %lld, but the training state beside it is of step %lld", path,
+                    (long long)progress->step, (long long)model_version(optim->model));
+    return OK;
+}
+
+// Returns the path of the newest checkpoint or state of a step below `below`; NULL when there is none. Sets *step and
+// *whole.
+static char *checkpoint_find(const struct optim *optim, struct arena *arena, int64_t below, int64_t *step,
+                             bool *whole) {
+    char *path = NULL;
+    DIR *entries = opendir(optim->options->out);
+    *step = -1;
+    for (struct dirent *entry; entries && (entry = readdir(entries));) {
+        int64_t number = checkpoint_number(entry->d_name, "step");
+        const bool is_whole = number >= 0;
+        if (!is_whole) number = checkpoint_number(entry->d_name, "state");
+        if (number <= *step || number >= below || !checkpoint_is_complete(entries, entry->d_name)) continue;
+        path = path_join(arena, optim->options->out, entry->d_name);
+        *step = number;
+        *whole = is_whole;
+    }
+    if (entries) closedir(entries);
+    return path;
+}
+
+// Says why the checkpoint `dir` of `step` cannot be read, for the reason fail_text(), and from which one the training
+// goes on without it: the newest one that can be read.
+static status checkpoint_fail_damaged(struct optim *optim, struct arena *arena, const char *dir, int64_t step) {
+    char reason[500];
+    struct progress progress;
+    const char *older = NULL;
+    bool whole;
+    snprintf(reason, sizeof reason, "%s", fail_text());
+    while ((older = checkpoint_find(optim, arena, step, &step, &whole)) &&
+           checkpoint_read(optim, arena, older, &progress) != OK)
+        continue;
+    return fail(DATAERR, "%s: the checkpoint is damaged: remove %s, and the training %s%s", reason, dir,
+                older ? "goes on from " : "begins anew", older ? older : "");
+}
+
+// Loads the training state in `dir`, which is of `step`.
+static status checkpoint_load(struct optim *optim, struct arena *arena, const char *dir, int64_t step) {
     struct progress progress;
     char *path = path_join(arena, dir, progress_name);
     if (!path) return fail_oom();
-    TRY(progress_read(&progress, arena, path));
-    TRY(checkpoint_check_model(optim, arena, &progress));
-    TRY(model_load_state(optim->model, dir));
-    if (progress.step != model_version(optim->model))
-        return fail(DATAERR, "%s: step %lld, but the training state beside it is of step %lld", path,
-                    (long long)progress.step, (long long)model_version(optim->model));
+    status result = progress_read(&progress, arena, path);
+    if (result == OK) TRY(checkpoint_check_model(optim, arena, &progress)); // first: it says which model is wrong
+    if (result == OK) result = checkpoint_read(optim, arena, dir, &progress);
+    if (result == DATAERR) return checkpoint_fail_damaged(optim, arena, dir, step);
+    TRY(result);
     optim->cursor = progress.cursor;
     optim->ema_step = progress.ema_step;
     optim->lr = progress.lr;
@@ -147,23 +194,13 @@ static status checkpoint_load(struct optim *optim, struct arena *arena, const ch
 
 status checkpoint_resume(struct optim *optim) {
     struct arena arena = {0};
-    char *newest = NULL; // the path of the newest checkpoint or state
-    int64_t newest_step = -1;
+    int64_t step;
     status result = OK;
-    DIR *entries = opendir(optim->options->out);
-    for (struct dirent *entry; entries && (entry = readdir(entries));) {
-        int64_t number = checkpoint_number(entry->d_name, "step");
-        const bool whole = number >= 0;
-        if (!whole) number = checkpoint_number(entry->d_name, "state");
-        if (number <= newest_step) continue;
-        if (!checkpoint_is_complete(entries, entry->d_name)) continue;
-        newest_step = number;
-        newest = path_join(&arena, optim->options->out, entry->d_name);
-        if (!newest) TRY_TO(result, done, fail_oom());
-        optim->saved_whole = whole;
-    }
+    const char *newest = checkpoint_find(optim, &arena, INT64_MAX, &step, &optim->saved_whole);
     if (newest) {
-        TRY_TO(result, done, checkpoint_load(optim, &arena, newest));
+        TRY_TO(result, done, checkpoint_load(optim, &arena, newest, step));
+    } else if (step >= 0) {
+        TRY_TO(result, done, fail_oom());
     } else {
         optim->saved_whole = true; // the model's directory is as good as a checkpoint of this step
         optim->never_trained = !metrics_exist(optim->options->out);
@@ -178,7 +215,6 @@ done:
     optim->unproven = true;
     if (result == OK) result = retention_apply(optim, false); // what is incomplete may fill the disk
     optim->opened = result == OK;
-    if (entries) closedir(entries);
     arena_release(&arena);
     return result;
 }

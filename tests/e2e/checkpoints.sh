@@ -113,6 +113,23 @@ wait_for_line err "4 groups, "
 [ "$(grep -o '"step": [0-9]*' full/metrics.jsonl | tr -dc '1-9')" = 1234 ] || fail "metrics: $(cat full/metrics.jsonl)"
 [ "$(grep -ao grad_norm full/events* | wc -l)" = 4 ] || fail "a step is missing in $(ls full/events*)"
 
+# A checkpoint that is damaged is named, with the newest one that is sound.
+damage() { # FILE OFFSET
+    head -c 64 /dev/zero | tr '\0' '\377' | dd of="$1" bs=1 seek="$2" conv=notrunc 2>/dev/null
+}
+head -3 groups | optim --out sound >out 2>err || fail "optim: $(cat err)"
+for offset in 0 8 60 300; do
+    rm -rf broken
+    cp -r sound broken
+    damage broken/step-000003/training.safetensors $offset
+    expect 65 "training.safetensors: .*: the checkpoint is damaged: remove broken/step-000003, and the training goes on from broken/step-000002$" optim --out broken
+done
+echo "step 3" >broken/step-000003/progress
+truncate -s 1000 broken/step-000002/training.safetensors
+expect 65 "progress: .*: the checkpoint is damaged: remove broken/step-000003, and the training goes on from broken/step-000001$" optim --out broken
+rm -r broken/step-000001 broken/step-000002
+expect 65 "the checkpoint is damaged: remove broken/step-000003, and the training begins anew$" optim --out broken
+
 # In a pipeline the run waits for room for weights, and at the end for room for the checkpoint.
 cat >p.yaml <<END
 run: run
