@@ -169,9 +169,13 @@ static void process_describe_end(const struct process *process, int number, int 
     for (size_t size = strlen(tail); size > 0 && tail[size - 1] == '\n'; size--) tail[size - 1] = 0;
     const char *newline = strrchr(tail, '\n'), *line = log_skip_time(newline ? newline + 1 : tail);
     const bool full = !statvfs(process->log, &disk) && disk.f_bavail * disk.f_frsize < little;
+    const struct pipeline_stage *stage = process->replica->stage;
+    // A page of a mapped file that cannot be read, or has been damaged since it was opened.
+    const char *store = stage->kind && (number == SIGBUS || number == SIGSEGV) ? pipeline_value(stage, "store") : NULL;
     if (number)
-        snprintf(text, PROCESS_END_SIZE, "was killed by signal %d (%s) (see %s)", number, strsignal(number),
-                 process->log);
+        snprintf(text, PROCESS_END_SIZE, "was killed by signal %d (%s) (see %s)%s%s%s", number, strsignal(number),
+                 process->log, store ? ": if its store is damaged, remove " : "", store ? store : "",
+                 store ? ", in a run without optim ledger.lmdb too: what they had is computed again" : "");
     else
         snprintf(text, PROCESS_END_SIZE, "ended with exit code %d: %s%s (see %s)", code,
                  *line ? line : "it has logged nothing", full ? "; the disk of its log is full" : "", process->log);

@@ -144,6 +144,11 @@ for turn in $(seq 6); do
     done
 done
 [ "$(grep -cE "reward (was killed by signal 10|failed in the same way) .*; starting it again" "$work/wire.err")" = 6 ] || fail "wire: $(cat "$work/wire.err")"
+# What may be behind a signal of the memory is said.
+if ! grep -q '__[at]san_init' "$bin/caravan"; then # a sanitizer catches the signal
+    kill -BUS "$(pgrep -P $pid -f caravan-frames)"
+    wait_for_line wire "^caravan: frames was killed by signal 7 (Bus error) (see .*/frames.log): if its store is damaged, remove $work/wire/store,"
+fi
 touch "$work/now"
 got=0
 wait $pid || got=$?
