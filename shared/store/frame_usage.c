@@ -34,7 +34,7 @@ static status frame_usage_total(struct lmdb_txn *txn, uint64_t *total) {
     while (result == OK && cursor.key.data) {
         struct frame_usage usage;
         if (cursor.key.size != frame_key_bytes || cursor.value.size != sizeof usage) {
-            result = fail(DATAERR, "the frame store is damaged");
+            result = lmdb_txn_fail_damaged(txn, "the use of the frames");
             break;
         }
         memcpy(&usage, cursor.value.data, sizeof usage);
@@ -79,7 +79,7 @@ status frame_usage_make_room(struct lmdb_txn *txn, uint64_t limit, uint64_t byte
         TRY(frame_usage_total(txn, &total));
         if (total == 0 || total + bytes <= limit) return OK;
         TRY(lmdb_txn_first(txn, DBI_ORDER, &key, &value));
-        if (key.size != sizeof oldest) return fail(DATAERR, "the frame store is damaged");
+        if (key.size != sizeof oldest) return lmdb_txn_fail_damaged(txn, "the use of the frames");
         memcpy(&oldest, key.data, sizeof oldest);
         TRY(lmdb_txn_del(txn, DBI_FRAMES, (struct lmdb_val){oldest.key, sizeof oldest.key}, NULL));
         TRY(frame_usage_set(txn, oldest.key, (struct frame_usage){0}, false));

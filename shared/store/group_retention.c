@@ -73,7 +73,7 @@ static status group_retention_oldest(struct lmdb_txn *txn, struct group_place *p
     TRY(lmdb_txn_first(txn, DBI_ORDER, &key, &value));
     if (!key.data) return OK;
     if (key.size != lmdb_number_size || value.size <= sizeof *place || value.size > sizeof *place + group_max_key)
-        return fail(DATAERR, "the order of the groups in the store is damaged");
+        return lmdb_txn_fail_damaged(txn, "the order of the groups");
     memcpy(number, key.data, lmdb_number_size);
     memcpy(place, value.data, sizeof *place);
     *id_size = value.size - sizeof *place;
@@ -161,7 +161,7 @@ status group_retention_add_section(struct lmdb_txn *txn, int64_t keep, int64_t s
         struct lmdb_val first, value;
         uint8_t oldest[sizeof own];
         TRY(lmdb_txn_first(txn, DBI_SEQS, &first, &value));
-        if (first.size != sizeof oldest) return fail(DATAERR, "the group store is damaged");
+        if (first.size != sizeof oldest) return lmdb_txn_fail_damaged(txn, "the order of the sections");
         memcpy(oldest, first.data, sizeof oldest);
         if (lmdb_number_read(oldest) >= seq - keep) return OK;
         TRY(lmdb_txn_del(txn, DBI_SECTIONS, (struct lmdb_val){oldest + lmdb_number_size, sizeof key->bytes}, NULL));
@@ -177,7 +177,7 @@ status group_retention_remove_sections(struct lmdb_txn *txn, bool *left) {
         struct lmdb_val first, value;
         uint8_t key[group_max_key];
         TRY(lmdb_txn_first(txn, dbis[i], &first, &value));
-        if (first.size > sizeof key) return fail(DATAERR, "the group store is damaged");
+        if (first.size > sizeof key) return lmdb_txn_fail_damaged(txn, "the order of the sections");
         if (first.data) {
             memcpy(key, first.data, first.size);
             TRY(lmdb_txn_del(txn, dbis[i], (struct lmdb_val){key, first.size}, NULL));

@@ -55,6 +55,7 @@ status group_store_find(struct group_store *store, const struct section_key *key
     struct buf packed = {0};
     status result = lmdb_env_get(store->env, DBI_SECTIONS, group_store_section_key(key), &packed, found);
     if (result == OK && *found) result = group_section_from_msgpack(group, section, packed.data, packed.size);
+    if (result == DATAERR) result = lmdb_env_fail_damaged(store->env, fail_text());
     buf_release(&packed);
     return result;
 }
@@ -158,6 +159,7 @@ status group_store_get(struct group_store *store, const char *id, struct group *
     struct lmdb_val key = group_store_id_key(string_of(id), &hash);
     status result = lmdb_env_get(store->env, DBI_GROUPS, key, &packed, &found);
     if (result == OK && found) result = group_from_msgpack(out, packed.data, packed.size);
+    if (result == DATAERR) result = lmdb_env_fail_damaged(store->env, fail_text());
     buf_release(&packed);
     return result;
 }
@@ -171,6 +173,7 @@ status group_store_each(struct group_store *store, status (*visit)(void *context
     while (result == OK && cursor.key.data) {
         struct group *group = NULL;
         result = group_from_msgpack(&group, cursor.value.data, cursor.value.size);
+        if (result == DATAERR) result = lmdb_env_fail_damaged(store->env, fail_text());
         if (result == OK) result = visit(context, group);
         group_free(&group);
         if (result == OK) result = lmdb_cursor_next(&cursor);

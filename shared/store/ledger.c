@@ -74,8 +74,7 @@ static status ledger_set_state(void *context, const struct ledger_entry *entry) 
     struct ledger *ledger = context;
     const int64_t seq = entry->seq;
     const enum ledger_state state = entry->state;
-    if (seq < 0 || seq > ledger_max_seq)
-        return fail(DATAERR, "the ledger has the entry %lld, which is out of range", (long long)seq);
+    if (seq < 0 || seq > ledger_max_seq) return lmdb_env_fail_damaged(ledger->env, "an entry is out of range");
     if ((size_t)seq >= ledger->capacity) {
         size_t capacity = ((size_t)seq + 1) * 2;
         TRY(RESIZE(&ledger->states, capacity));
@@ -123,18 +122,17 @@ int64_t ledger_count(const struct ledger *ledger, enum ledger_state state) {
 static status ledger_decode(struct lmdb_val value, int64_t seq, struct ledger_entry *entry) {
     struct ledger_record record;
     const char *strings[3];
-    if (value.size < sizeof record) return fail(DATAERR, "the ledger's entry %lld is truncated", (long long)seq);
+    if (value.size < sizeof record) return fail(DATAERR, "entry %lld is truncated", (long long)seq);
     memcpy(&record, value.data, sizeof record);
     const char *at = (const char *)value.data + sizeof record, *end = (const char *)value.data + value.size;
     for (int i = 0; i < 3; i++) {
         const char *nul = at < end ? memchr(at, 0, (size_t)(end - at)) : NULL;
-        if (!nul) return fail(DATAERR, "the ledger's entry %lld is truncated", (long long)seq);
+        if (!nul) return fail(DATAERR, "entry %lld is truncated", (long long)seq);
         strings[i] = at;
         at = nul + 1;
     }
     if (record.state < LEDGER_NEW || record.state >= ledger_state_count)
-        return fail(DATAERR, "the ledger's entry %lld has the unknown state %lld", (long long)seq,
-                    (long long)record.state);
+        return fail(DATAERR, "entry %lld has the unknown state %lld", (long long)seq, (long long)record.state);
     *entry = (struct ledger_entry){.seq = seq,
                                    .state = (enum ledger_state)record.state,
                                    .step = record.step,
@@ -164,7 +162,8 @@ static status ledger_write_change(struct lmdb_txn *txn, const struct ledger_chan
     struct ledger_record record = change->record;
     lmdb_number_write(bytes, change->seq);
     TRY(lmdb_txn_get(txn, DBI_ENTRIES, key, &stored));
-    if (stored.data) TRY(ledger_decode(stored, change->seq, &before));
+    if (stored.data && ledger_decode(stored, change->seq, &before) != OK)
+        return lmdb_txn_fail_damaged(txn, fail_text());
     record.issues += before.issues;
     const char *id = strings, *stage = id + strlen(id) + 1, *reason = stage + strlen(stage) + 1;
     buf_clear(value);
@@ -289,11 +288,11 @@ status ledger_each(struct ledger *ledger, int64_t first,
     status result = lmdb_cursor_init(&cursor, txn, DBI_ENTRIES, (struct lmdb_val){first_key, sizeof first_key});
     while (result == OK && cursor.key.data) {
         struct ledger_entry entry;
-        if (cursor.key.size != lmdb_number_size) {
-            result = fail(DATAERR, "the ledger is damaged");
-            break;
-        }
-        result = ledger_decode(cursor.value, lmdb_number_read(cursor.key.data), &entry);
+        if (cursor.key.size != lmdb_number_size)
+            result = fail(DATAERR, "a key of %zu bytes", cursor.key.size);
+        else
+            result = ledger_decode(cursor.value, lmdb_number_read(cursor.key.data), &entry);
+        if (result == DATAERR) result = lmdb_env_fail_damaged(ledger->env, fail_text());
         if (result == OK) result = visit(context, &entry);
         if (result == OK) result = lmdb_cursor_next(&cursor);
     }

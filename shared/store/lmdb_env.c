@@ -131,6 +131,14 @@ void lmdb_env_close(struct lmdb_env **env) {
     *env = NULL;
 }
 
+status lmdb_env_fail_damaged(const struct lmdb_env *env, const char *what) {
+    return lmdb_fail_damaged(env->file->path, "%s", what);
+}
+
+status lmdb_txn_fail_damaged(const struct lmdb_txn *txn, const char *what) {
+    return lmdb_env_fail_damaged(txn->env, what);
+}
+
 // ---- keys and values ----
 
 // LMDB's struct serves reading and writing, so its pointer is not const; LMDB does not write through it.

@@ -54,6 +54,12 @@ status lmdb_env_open(struct lmdb_env **out, const char *path, const char *const 
 // Closes and frees; sets *env to NULL. Every transaction must have ended. NULL is fine.
 void lmdb_env_close(struct lmdb_env **env);
 
+// Fails with DATAERR and the way out: what the file has is damaged.
+status lmdb_env_fail_damaged(const struct lmdb_env *env, const char *what);
+
+// The same for the file of a transaction.
+status lmdb_txn_fail_damaged(const struct lmdb_txn *txn, const char *what);
+
 // Appends the value of `key` to `value`. *found says whether there is one; if not, `value` is unchanged.
 status lmdb_env_get(struct lmdb_env *env, int dbi, struct lmdb_val key, struct buf *value, bool *found);
 

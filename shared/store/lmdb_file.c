@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
+#include "shared/store/lmdb_check.h"
 #include "shared/store/lmdb_file_system.h"
 
 enum { lmdb_max_readers = 510, lmdb_lock_file_size = 64 << 10, lmdb_grow_seconds = 20, lmdb_open_tries = 50 };
@@ -24,15 +26,25 @@ static const size_t lmdb_default_mapsize = (size_t)1 << 40, lmdb_min_mapsize = (
 static pthread_mutex_t lmdb_registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct lmdb_file *lmdb_registry;
 
+status lmdb_fail_damaged(const char *path, const char *format, ...) {
+    char what[400];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(what, sizeof what, format, arguments);
+    va_end(arguments);
+    return fail(DATAERR, "%s: the file is damaged (%s): remove it, and what it had is computed again%s", path, what,
+                strcmp(path_base_name(path), "groups.lmdb") ? "" : "; of a run without optim remove ledger.lmdb, too");
+}
+
 status lmdb_fail(const char *path, int code, const char *what) {
     struct statvfs disk;
     bool full = code == ENOSPC || code == EDQUOT;
     if (code == EIO && statvfs(path, &disk) == 0)
         full = (unsigned long long)disk.f_bavail * disk.f_frsize < lmdb_full_disk_bytes;
     if (full) return fail(UNAVAILABLE, "%s: %s: no space left on the disk", path, what);
-    if (code == MDB_INVALID || code == MDB_VERSION_MISMATCH) return fail(DATAERR, "%s: not an LMDB file", path);
-    if (code == MDB_CORRUPTED || code == MDB_PAGE_NOTFOUND)
-        return fail(DATAERR, "%s: %s: the file is damaged: remove it, and what it had is computed again", path, what);
+    if (code == MDB_INVALID || code == MDB_VERSION_MISMATCH)
+        return lmdb_fail_damaged(path, "it is no LMDB file of version %d", MDB_VERSION_MAJOR);
+    if (code == MDB_CORRUPTED || code == MDB_PAGE_NOTFOUND) return lmdb_fail_damaged(path, "%s", what);
     if (code == MDB_BAD_VALSIZE) return fail(BUG, "%s: %s: LMDB cannot store a key or value of this size", path, what);
     struct rlimit limit;
     if (code == ENOMEM && !getrlimit(RLIMIT_AS, &limit) && limit.rlim_cur != RLIM_INFINITY)
@@ -57,8 +69,8 @@ static status lmdb_allocate(int fd, off_t size, const char *path) {
 
 // LMDB aborts the program when the structure of a file is broken. This ends it with a message that names the file.
 static void lmdb_exit_damaged(MDB_env *mdb, const char *message) {
-    log_info("%s: the file is damaged: remove it, and what it had is computed again: %s",
-             (const char *)mdb_env_get_userctx(mdb), message);
+    (void)lmdb_fail_damaged(mdb_env_get_userctx(mdb), "%s", message);
+    log_info("%s", fail_text());
     _exit(DATAERR);
 }
 
@@ -106,6 +118,16 @@ static void lmdb_file_free(struct lmdb_file *file) {
     free(file);
 }
 
+// Whether another process has the file open: LMDB locks the first byte of the lock file meanwhile. Not to be called
+// while this process has it open, because closing any descriptor of a file gives up the process's locks.
+static bool lmdb_is_in_use(const char *lock_path) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1};
+    const int fd = open(lock_path, O_RDONLY | O_CLOEXEC);
+    const bool in_use = fd >= 0 && !fcntl(fd, F_GETLK, &lock) && lock.l_type != F_UNLCK;
+    if (fd >= 0) close(fd);
+    return in_use;
+}
+
 // Opens the file, which this process has not opened yet, with one reference. Under lmdb_registry_lock.
 static status lmdb_file_open(struct lmdb_file **out, const char *path, const struct lmdb_options *options) {
     struct lmdb_file *file;
@@ -123,6 +145,8 @@ static status lmdb_file_open(struct lmdb_file **out, const char *path, const str
         if (fd < 0) TRY_TO(result, failure, fail(UNAVAILABLE, "%s: %s", lock_path, strerror(errno)));
         TRY_TO(result, failure, lmdb_allocate(fd, lmdb_lock_file_size, path));
     }
+    const bool in_use = lmdb_is_in_use(lock_path); // then another process has checked it
+    if (!in_use) TRY_TO(result, failure, lmdb_check_head(path));
     file->path = strdup(path);
     if (!file->path) TRY_TO(result, failure, fail_oom());
     size_t mapsize = options->mapsize ? options->mapsize : lmdb_default_mapsize;
@@ -137,6 +161,7 @@ static status lmdb_file_open(struct lmdb_file **out, const char *path, const str
     while (code == ENOMEM && mapsize > lmdb_min_mapsize)
         code = lmdb_open(&file->mdb, file->path, options, mapsize /= 2, unlocked);
     if (code) TRY_TO(result, failure, lmdb_fail(path, code, "cannot open"));
+    if (!in_use) TRY_TO(result, failure, lmdb_check_trees(file->mdb, path));
     struct stat info;
     if (stat(path, &info)) TRY_TO(result, failure, fail(UNAVAILABLE, "%s: %s", path, strerror(errno)));
     file->device = info.st_dev;

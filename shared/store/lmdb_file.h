@@ -49,6 +49,9 @@ size_t lmdb_file_mapsize(struct lmdb_file *file);
 // runs.
 void lmdb_file_count_txn(struct lmdb_file *file, int change);
 
+// Fails with DATAERR and the way out: what is damaged, as the format says, and what to remove.
+status lmdb_fail_damaged(const char *path, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
 // Fails with the message for LMDB's `code` about the file at `path`; `what` could not be done. Returns UNAVAILABLE,
 // DATAERR when the file is damaged or of another kind, or BUG.
 status lmdb_fail(const char *path, int code, const char *what);

@@ -167,7 +167,7 @@ broken && head -c 3000 model/tokenizer.json >broken/tokenizer.json && expect 65 
 # Stores and disks.
 mkdir garbage
 head -c 50000 /dev/urandom >garbage/groups.lmdb
-refused 65 "garbage/groups.lmdb: not an LMDB file" reward.jsonl stage reward --store garbage
+refused 65 "garbage/groups.lmdb: the file is damaged (page 0): remove it" reward.jsonl stage reward --store garbage
 cp -r store cut
 truncate -s 8192 cut/frames.lmdb
 refused 65 "cut/frames.lmdb: .*damaged" frames.jsonl stage frames --store cut

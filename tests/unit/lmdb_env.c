@@ -10,6 +10,7 @@
 #include "tests/unit/unit.h"
 
 #include "shared/base/file.h"
+#include "shared/base/log.h"
 #include "shared/store/lmdb_env.h"
 #include "shared/store/lmdb_file_system.h"
 
@@ -31,10 +32,26 @@ static struct lmdb_val val_of(const char *text) {
     return (struct lmdb_val){text, strlen(text)};
 }
 
+// Returns the next of a sequence of random numbers (splitmix64).
+static uint64_t mix(uint64_t *seed) {
+    uint64_t z = *seed += 0x9e3779b97f4a7c15;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+    z = (z ^ z >> 27) * 0x94d049bb133111eb;
+    return z ^ z >> 31;
+}
+
 static int set_up(void **state) {
     (void)state;
     strcpy(directory, "/tmp/caravan-lmdb-XXXXXX");
     if (!mkdtemp(directory)) return 1;
+    snprintf(path, sizeof path, "%s/test.lmdb", directory);
+    return 0;
+}
+
+// In memory where that is possible: the test writes the file hundreds of times, and syncs it.
+static int set_up_in_memory(void **state) {
+    strcpy(directory, "/dev/shm/caravan-lmdb-XXXXXX");
+    if (!mkdtemp(directory)) return set_up(state);
     snprintf(path, sizeof path, "%s/test.lmdb", directory);
     return 0;
 }
@@ -227,7 +244,7 @@ static void test_bad_files_are_named(void **state) {
     memset(junk, 'x', sizeof junk);
     assert_int_equal(file_write_atomic(path, junk, sizeof junk), OK);
     assert_int_equal(lmdb_env_open(&env, path, names, NULL), DATAERR);
-    assert_non_null(strstr(fail_text(), "not an LMDB file"));
+    assert_non_null(strstr(fail_text(), "test.lmdb: the file is damaged (page 0): remove it"));
     assert_null(env);
     assert_int_equal(lmdb_env_open(&env, "/nowhere/at/all.lmdb", names, NULL), UNAVAILABLE);
 }
@@ -325,6 +342,112 @@ static void test_killed_creator(void **state) {
     close(ready[1]);
 }
 
+// A file with every kind of page: `rounds` times it is opened, which checks it, and changed.
+static void change_at_random(uint64_t seed, int rounds) {
+    enum { keys = 600, changes = 200, small_size = 300, big_size = 9000 };
+    char key[400];
+    char *value = calloc(1, big_size);
+    for (int round = 0; round < rounds; round++) {
+        struct lmdb_env *env;
+        struct lmdb_txn *txn;
+        assert_int_equal(lmdb_env_open(&env, path, names, NULL), OK);
+        status result = lmdb_txn_begin_write(env, &txn);
+        for (int i = 0; i < changes && result == OK; i++) {
+            const uint64_t number = mix(&seed) % keys, kind = mix(&seed) % 8, size = mix(&seed);
+            const int length = snprintf(key, sizeof key, "%0*d", number % 4 ? 8 : 300, (int)number);
+            const int dbi = number % 3 ? DBI_A : DBI_B;
+            const struct lmdb_val k = {key, (size_t)length};
+            if (kind < 2)
+                result = lmdb_txn_del(txn, dbi, k, NULL);
+            else
+                result = lmdb_txn_put(txn, dbi, k, (struct lmdb_val){value, size % (kind < 7 ? small_size : big_size)});
+        }
+        assert_false(lmdb_txn_commit(&txn, &result));
+        assert_int_equal(result, OK);
+        lmdb_env_close(&env);
+    }
+    free(value);
+}
+
+// Opens the file, reads all that it has, and changes it. Returns the status; runs in a process of its own.
+static status use_damaged(void) {
+    struct lmdb_env *env;
+    struct lmdb_txn *txn;
+    struct lmdb_cursor cursor = {0};
+    uint64_t sum = 0;
+    TRY(lmdb_env_open(&env, path, names, NULL));
+    status result = lmdb_txn_begin_read(env, &txn);
+    for (int dbi = DBI_A; dbi <= DBI_B && result == OK; dbi++) {
+        result = lmdb_cursor_init(&cursor, txn, dbi, (struct lmdb_val){0});
+        while (result == OK && cursor.key.data) {
+            for (size_t i = 0; i < cursor.value.size; i++) sum += ((const uint8_t *)cursor.value.data)[i];
+            result = lmdb_cursor_next(&cursor);
+        }
+        lmdb_cursor_release(&cursor);
+    }
+    if (sum == 1) result = fail(BUG, "the sum is read");
+    lmdb_txn_end(&txn);
+    if (result == OK) result = lmdb_txn_begin_write(env, &txn);
+    for (int i = 0; i < 600 && result == OK; i++) {
+        char key[16];
+        const int length = snprintf(key, sizeof key, "%08d", i);
+        const struct lmdb_val k = {key, (size_t)length};
+        if (i % 3) result = lmdb_txn_put(txn, DBI_A, k, (struct lmdb_val){key, i % 2 ? 8 : 16});
+        if (result == OK && i % 3 == 0) result = lmdb_txn_del(txn, DBI_B, k, NULL);
+    }
+    (void)lmdb_txn_commit(&txn, &result);
+    if (result == OK) lmdb_env_close(&env);
+    return result;
+}
+
+// Noise anywhere in the file is found, or touches values alone; it never ends a process by a signal.
+static void test_noise_is_found(void **state) {
+    (void)state;
+    enum { rounds = 300, noise_max = 64 };
+    struct buf sound = {0}, line = {0};
+    int found = 0;
+    uint64_t seed = 22;
+    change_at_random(seed, 30);
+    assert_int_equal(file_read(path, &sound), OK);
+    for (int round = 0; round < rounds; round++) {
+        uint8_t noise[noise_max];
+        int ends[2], state_of_child = 0;
+        char said[1024] = "";
+        const size_t size = 1 + mix(&seed) % noise_max, pages = sound.size / 4096;
+        // Every second time in the first bytes of a page, where its structure is.
+        const size_t at = (mix(&seed) % (round % 4 ? pages : 2)) * 4096 + mix(&seed) % (round % 2 ? 4000 : 160);
+        for (size_t i = 0; i < size; i++) noise[i] = (uint8_t)mix(&seed);
+        const int fd = open(path, O_RDWR | O_TRUNC | O_CLOEXEC);
+        assert_true(fd_pwrite_all(fd, sound.data, sound.size, 0));
+        assert_true(fd_pwrite_all(fd, noise, at + size > sound.size ? sound.size - at : size, (off_t)at));
+        close(fd);
+        fflush(stdout);
+        assert_int_equal(pipe(ends), 0);
+        const pid_t child = fork();
+        if (child == 0) {
+            dup2(ends[1], STDERR_FILENO);
+            const status result = use_damaged();
+            if (result != OK) log_info("%s", fail_text());
+            _exit((int)result);
+        }
+        close(ends[1]);
+        const ssize_t got = read(ends[0], said, sizeof said - 1);
+        close(ends[0]);
+        assert_int_equal(waitpid(child, &state_of_child, 0), child);
+        const bool fine = WIFEXITED(state_of_child) && (WEXITSTATUS(state_of_child) == OK ||
+                                                        (WEXITSTATUS(state_of_child) == DATAERR && got > 0 &&
+                                                         strstr(said, "the file is damaged") && strstr(said, path)));
+        if (!fine)
+            print_error("round %d: %zu bytes at %zu of %zu: state %x: %s\n", round, size, at, sound.size,
+                        (unsigned)state_of_child, said);
+        assert_true(fine);
+        found += WEXITSTATUS(state_of_child) == DATAERR;
+    }
+    assert_true(found > rounds / 8);
+    buf_release(&sound);
+    buf_release(&line);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_put_get_delete, set_up, tear_down),
@@ -335,6 +458,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_killed_creator, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_keys_come_in_order, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_bad_files_are_named, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_noise_is_found, set_up_in_memory, tear_down),
         cmocka_unit_test_setup_teardown(test_network_file_systems_are_refused, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_pages_read_do_not_stay_resident, set_up, tear_down),
     };
