@@ -175,7 +175,7 @@ for how in mv rm; do
     wait_for_step gone 3
     if [ $how = mv ]; then mv "$work/gone" "$work/elsewhere"; else mv "$work/gone" "$work/gone-2" && rm -r "$work/gone-2"; fi
     ends_with 69 $pid "$work/gone.err"
-    [ "$(tail -1 "$work/gone.err")" = "caravan: $work/gone is gone: it was moved or removed. The run stops; it goes on with \`run:\` set to where it is" ] ||
+    [ "$(grep -cxF "caravan: $work/gone is gone: it was moved or removed. The run stops; it goes on with \`run:\` set to where it is" "$work/gone.err")" = 1 ] ||
         fail "$how: $(cat "$work/gone.err")"
     [ ! -e "$work/gone" ] || fail "$how: a new directory was begun: $(find "$work/gone")"
 done
