@@ -135,6 +135,25 @@ static void an_old_file_is_recycled_unless_it_is_in_use(void **state) {
     close_versions(&fixture);
 }
 
+static void only_what_is_published_can_be_refused(void **state) {
+    (void)state;
+    struct fixture fixture;
+    open_versions(&fixture);
+    assert_false(weights_versions_refuse(fixture.versions, fixture.path[1], "too early"));
+    publish(&fixture, false, 1);
+    assert_false(weights_versions_refuse(fixture.versions, fixture.path[2], "of an earlier process"));
+    assert_false(weights_versions_refuse(fixture.versions, "", "the directory's"));
+    assert_null(weights_versions_refused(fixture.versions));
+    assert_true(weights_versions_refuse(fixture.versions, fixture.path[1], "another container"));
+    assert_false(weights_versions_refuse(fixture.versions, fixture.path[1], "another one"));
+    char *reason = weights_versions_refused(fixture.versions);
+    assert_non_null(reason);
+    assert_string_equal(reason, "another container");
+    free(reason);
+    assert_null(weights_versions_refused(fixture.versions));
+    close_versions(&fixture);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_is_absent),
@@ -142,6 +161,7 @@ int main(void) {
         cmocka_unit_test(a_file_is_sent_in_chunks),
         cmocka_unit_test(the_fourth_version_removes_the_first_file),
         cmocka_unit_test(an_old_file_is_recycled_unless_it_is_in_use),
+        cmocka_unit_test(only_what_is_published_can_be_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
