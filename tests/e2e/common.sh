@@ -1,10 +1,20 @@
 # Functions of the end-to-end scripts, which source this file. BIN is the directory of the programs; $work is a temporary
-# directory that is removed at exit.
+# directory that is removed at exit, when what a script that failed has started is stopped.
 set -euo pipefail
 bin=${BIN:-$PWD/build/bin}
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap 'stop_jobs; rm -rf "$work"' EXIT
 small="--min-pixels 3136 --max-pixels 3136"
+
+# Stops what the script has started in the background, and waits for it, up to 20 s.
+stop_jobs() {
+    kill $(jobs -p) 2>/dev/null || return 0
+    for _ in $(seq 200); do
+        [ -n "$(jobs -pr)" ] || return 0
+        sleep 0.1
+    done
+    kill -9 $(jobs -p) 2>/dev/null || true
+}
 
 fail() {
     echo "FAILED: $*" >&2
