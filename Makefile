@@ -117,7 +117,8 @@ $(BUILD)/tests/unit/processes: $(addprefix $(BUILD)/tools/,deployment.o processe
 $(BUILD)/tests/unit/consistency_training: $(BUILD)/tools/consistency_training.o
 
 # It counts how often groups are encoded.
-$(BUILD)/tests/unit/simulation: LDFLAGS += -Wl,--wrap=group_to_msgpack
+$(BUILD)/tests/unit/simulation: LDFLAGS += -Wl,--wrap=group_to_msgpack,--wrap=lmdb_txn_begin_write
+$(BUILD)/tests/unit/simulation: LDFLAGS += -Wl,--wrap=clock_monotonic,--wrap=clock_realtime,--wrap=clock_realtime_ns
 # It says whether there is a GPU.
 $(BUILD)/tests/unit/open_device: LDFLAGS += -Wl,--wrap=access
 # It advances the clock instead of waiting for another replica's download.

@@ -81,7 +81,7 @@ struct fake_process {
 
 struct fake_network {
     uint64_t seed, draws;
-    int64_t now, delay_ms, sent;
+    int64_t now, delay_ms, sent, received;
     uint32_t connection_count;
     struct fake_process *processes;
     struct fake_connection *connections;
@@ -351,6 +351,7 @@ static status fake_receive(struct transport *base, int timeout_ms, struct transp
         for (nfds_t i = 0; i < process->fd_count; i++)
             if (process->fds[i].revents) event->fd = process->fds[i].fd;
         event->kind = TRANSPORT_READABLE;
+        process->network->received++;
         return OK;
     }
     while ((message = fake_take(process, &connection, &side)) && message->close) {
@@ -360,6 +361,7 @@ static status fake_receive(struct transport *base, int timeout_ms, struct transp
     }
     if (!message) return OK;
     process->received = message;
+    process->network->received++;
     event->kind = message->count ? TRANSPORT_MESSAGE : TRANSPORT_CONNECTED;
     event->owner = side == TO_CLIENT ? connection->link->owner : NULL;
     event->client.size = sizeof connection->number;
@@ -474,6 +476,10 @@ void fake_network_set_delay(struct fake_network *network, int64_t max_ms) {
 
 int64_t fake_network_sent(const struct fake_network *network) {
     return network->sent;
+}
+
+int64_t fake_network_received(const struct fake_network *network) {
+    return network->received;
 }
 
 void fake_network_kill(struct transport *process) {

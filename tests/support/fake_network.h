@@ -45,6 +45,9 @@ void fake_network_set_delay(struct fake_network *network, int64_t max_ms);
 // Returns how many messages were sent in all.
 int64_t fake_network_sent(const struct fake_network *network);
 
+// Returns how many events the transports have received in all.
+int64_t fake_network_received(const struct fake_network *network);
+
 // Kills a process: its connections close and its endpoints are free. It may still be used, but reaches nobody.
 void fake_network_kill(struct transport *process);
 
