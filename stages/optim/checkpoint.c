@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -66,7 +67,9 @@ status checkpoint_write(struct optim *optim, bool whole) {
     if (!old || !progress_path || !latest || !new_latest) TRY_TO(result, done, fail_oom());
     TRY_TO(result, done, dir_remove(temporary));
     TRY_TO(result, done, checkpoint_check_room(optim, path, whole));
-    TRY_TO(result, done, dir_make(temporary));
+    // The run's directory is not made again: it may have been moved.
+    if ((mkdir(out, 0777) && errno != EEXIST) || mkdir(temporary, 0777))
+        TRY_TO(result, done, fail(UNAVAILABLE, "%s: cannot make the directory: %s", temporary, strerror(errno)));
     if (whole) TRY_TO(result, done, model_save(optim->model, temporary));
     TRY_TO(result, done, model_save_state(optim->model, temporary));
     TRY_TO(result, done, progress_write(&progress, progress_path));
