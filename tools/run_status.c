@@ -352,16 +352,16 @@ bool run_status_find_standstill(struct run_status *run_status, double now, struc
     const int64_t settled = source ? source->report.settled : 0;
     int64_t lowest = 0;
     bool busy = !source || settled >= source->report.total;
-    bool reported = false; // the lowest group that is not settled, or there may be a stage that has it and is not heard
+    bool reported = false; // the lowest group that is not settled; or one is not heard, whose last report may be wrong
     for (size_t i = 0; i < run_status->count && !busy; i++) {
         const struct row *row = &run_status->rows[i];
         const struct message_status *report = &row->report;
         struct replica_status replica;
         run_status_replica(run_status, i, now, &replica);
-        busy = !replica.report || (strcmp(replica.state, "silent") != 0 &&
-                                   (!strcmp(replica.state, "working") || run_status_is_at_work(&replica)));
-        reported = reported || !replica.alive;
-        if (!row->known || report->given_seq < 0) continue;
+        const bool heard = replica.alive && strcmp(replica.state, "silent") != 0;
+        busy = !replica.report || (heard && (!strcmp(replica.state, "working") || run_status_is_at_work(&replica)));
+        reported = reported || !heard;
+        if (!heard || report->given_seq < 0) continue;
         reported = reported || report->given_seq <= settled;
         // A stage learns late what is settled. Of two that have given the same group, the one that is further on has
         // given it last.
@@ -375,7 +375,9 @@ bool run_status_find_standstill(struct run_status *run_status, double now, struc
     if (seconds <= STILL_SECONDS) run_status->still = 0;
     if (seconds <= STILL_SECONDS || seconds < 2 * run_status->still) return false;
     run_status->still = seconds;
-    *out = (struct standstill){.seconds = seconds, .seq = settled, .source_state = source->report.state};
+    struct replica_status first;
+    run_status_replica(run_status, 0, now, &first);
+    *out = (struct standstill){.seconds = seconds, .seq = settled, .source_state = first.state};
     if (!reported || !giver) return true;
     const struct message_status *report = &giver->report;
     const struct replica *taker =

@@ -306,6 +306,10 @@ static void a_run_that_stands_still_says_who_has_the_group_that_all_wait_for(voi
         report(run_status, i, &now[i], 0);
     }
     assert_string_equal(still_line(run_status, 30), "");
+    for (int i = 0; i < REPLICAS; i++) {
+        now[i].up = 30;
+        report(run_status, i, &now[i], 30);
+    }
     assert_string_equal(
         still_line(run_status, 31), // no stage has finished a group yet
         "nothing has been done for 0:31: group 4 is not settled, and no stage reports it; source: all issued");
@@ -331,15 +335,19 @@ static void a_run_that_stands_still_says_who_has_the_group_that_all_wait_for(voi
     assert_string_equal(still_line(run_status, 121),
                         "nothing has been done for 1:31: source has group 5, which no replica of rollout has taken: "
                         "rollout is starting, rollout-2 is silent");
-    // Who is at work may take its time.
+    // Who is at work may take its time. What it has reported before it is stopped may not be so any more.
     now[ROLLOUT_2].state = "working";
+    now[ROLLOUT_2].given_seq = 5;
+    now[ROLLOUT_2].given_stage = "optim";
     report(run_status, ROLLOUT_2, &now[ROLLOUT_2], 1000);
     assert_string_equal(still_line(run_status, 1000), "");
+    report(run_status, SOURCE, &now[SOURCE], 1009);
     assert_string_equal(still_line(run_status, 1010), // it is stopped
                         "nothing has been done for 16:20: source has group 5, which no replica of rollout has taken: "
                         "rollout is starting, rollout-2 is silent");
     // Optim has all of the step and does not train it. Rollout does not know yet that group 3 is settled.
     now[ROLLOUT].given_seq = 3;
+    now[ROLLOUT_2].given_seq = -1;
     now[ROLLOUT_2].state = now[ROLLOUT].state = "waits for groups";
     now[SOURCE].given_seq = -1;
     now[ROLLOUT].pid = 1000; // it was started again
