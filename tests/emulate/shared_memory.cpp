@@ -13,6 +13,7 @@
 #include <unistd.h>
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
+#include <sanitizer/lsan_interface.h>
 #endif
 
 enum { page = 4096 };
@@ -66,6 +67,9 @@ bool emulate::pages_share(void *pages, size_t bytes, struct shared_name *out) {
     bool written = file >= 0 && write(file, pages, bytes) == static_cast<ssize_t>(bytes) &&
                    ftruncate(file, static_cast<off_t>(whole_pages(bytes))) == 0 && fstat(file, &info) == 0;
     if (written && map_over(pages, bytes, file)) {
+#ifdef __SANITIZE_ADDRESS__
+        __lsan_ignore_object(pages); // it stays to the end of the process
+#endif
         *out = {getpid(), file, info.st_dev, info.st_ino, bytes};
         return true;
     }
