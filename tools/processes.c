@@ -136,6 +136,8 @@ status processes_start(struct processes *processes, double now) {
             result = fail(UNAVAILABLE, "%s: %s; %s runs without a log", process->log, strerror(errno), process->name);
             log = open("/dev/null", O_WRONLY | O_CLOEXEC);
         }
+        // Before the process can write to it.
+        process->log_start = fstat(log, &info) ? 0 : info.st_size;
         const pid_t pid = fork();
         if (pid == 0) process_exec(process, supervisor, log);
         if (pid < 0) {
@@ -146,7 +148,6 @@ status processes_start(struct processes *processes, double now) {
             setpgid(pid, pid); // here too: process_kill may come before the child has done it
             process->pid = pid;
             process->started = now;
-            process->log_start = fstat(log, &info) ? 0 : info.st_size;
         }
         if (log >= 0) close(log);
     }
