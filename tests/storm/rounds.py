@@ -203,8 +203,8 @@ class Machine:
         if self.space:
             call("ip", "netns", "del", self.space)
         if self.run.here.mounts:
-            call("umount", self.store)
-            call("umount", self.dir)
+            call("umount", "-l", self.store)
+            call("umount", "-l", self.dir)
 
 
 class Fault:
