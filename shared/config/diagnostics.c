@@ -5,8 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void diagnostics_append(struct diagnostics *diagnostics, struct location at, bool warning, const char *format,
-                               va_list arguments) {
+__attribute__((format(printf, 4, 0))) static void diagnostics_append(struct diagnostics *diagnostics,
+                                                                     struct location at, bool warning,
+                                                                     const char *format, va_list arguments) {
     char text[1024];
     vsnprintf(text, sizeof text, format, arguments);
     if (diagnostics->count == diagnostics->capacity) {
