@@ -424,8 +424,8 @@ static struct attention_reference attention_grad_of(struct harness *h, const str
     }
     // A rounded gradient of a score is off by 2^-9 of itself, and the terms of an element add up to 50 or less. The
     // gradients of a key and a value are sums over the heads that use them.
-    attention_near(h, s, "grad_qkv", grad_qkv, r.grad_qkv, 5e-5 + 20 * h->product_error,
-                   0.1 * sqrt((double)s->heads.query / s->heads.key));
+    const double heads = sqrt((double)s->heads.query / s->heads.key);
+    attention_near(h, s, "grad_qkv", grad_qkv, r.grad_qkv, (5e-5 + 20 * h->product_error) * heads, 0.1 * heads);
     return r;
 }
 
