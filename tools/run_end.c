@@ -6,15 +6,15 @@
 #include "shared/base/file.h"
 #include "shared/config/stage_options.h"
 
-// Appends the option with which the same command trains on.
+// Appends the options with which the same command trains on.
 static status run_end_more(const struct pipeline *pipeline, struct buf *out) {
     struct source_options source;
     struct options parsed = {0};
     status result = pipeline_options(&pipeline->stages[0], &parsed, &source);
-    const bool steps = result == OK && source.max_steps;
+    const bool limited = result == OK && source.max_steps; // by the steps or by the data: twice both is enough
+    if (limited) result = buf_printf(out, "--set source.max_steps=%lld ", 2LL * source.max_steps);
     if (result == OK)
-        result = buf_printf(out, "--set source.%s=%lld", steps ? "max_steps" : "epochs",
-                            (long long)(steps ? 2 * source.max_steps : source.epochs + 1));
+        result = buf_printf(out, "--set source.epochs=%lld", (long long)source.epochs * (limited ? 2 : 1) + !limited);
     options_release(&parsed);
     return result;
 }

@@ -21,7 +21,7 @@ sed -i 's/took 0:0[0-9]:[0-5][0-9]; last step: reward [0-9.]*, accuracy [0-9.]*$
 diff - "$work/end" <<END || fail "the end of the run"
 caravan: this start took T; last step: R
 caravan: newest checkpoint: $checkpoint
-caravan: next: evaluate it with a file of pipelines/eval and --set model=CHECKPOINT, or train on with --set source.max_steps=4
+caravan: next: evaluate it with a file of pipelines/eval and --set model=CHECKPOINT, or train on with --set source.max_steps=4 --set source.epochs=8
 caravan: done: 2 steps, 4 groups trained, 2 quarantined
 END
 # What is quarantined is in the terminal's lines with its sample and line, and in the store.
@@ -43,3 +43,9 @@ grep -q "done: 3 steps, 6 groups trained, 4 quarantined$" "$work/few.err" || fai
 [ "$("$bin/caravan-source" --stdio --data "$work/data/odd.jsonl" --format video-r1 --groups-per-step 2 --max-steps 3 2>/dev/null | wc -l)" = 6 ] ||
     fail "a filter of three steps"
 expect 64 "max_steps" "$bin/caravan-source" --stdio --data "$work/data/odd.jsonl" --format video-r1 --max-steps 0
+
+# What the last line but one says makes a run that has used all its data train on, too.
+run all --set source.epochs=1 --set source.max_steps=2 || fail "all: $(cat "$work/all.err")"
+more=$(sed -n 's/^caravan: next: .* train on with //p' "$work/all.err")
+run all --set source.epochs=1 $more || fail "all again: $(cat "$work/all.err")"
+grep -q "done: 4 steps, 8 groups trained, 0 quarantined$" "$work/all.err" || fail "all again: $more: $(cat "$work/all.err")"
