@@ -14,7 +14,9 @@ noise() {
 }
 for name in store/groups store/frames ledger; do
     file=$name.lmdb
-    mkdir -p "$work/noise/store"
+    rm -rf "$work/noise"
+    mkdir "$work/noise"
+    cp -r "$work/whole/store" "$work/noise/store"
     case $name in
     store/groups) look="groups export --store $work/noise/store" ;;
     store/frames) look="frames ls --store $work/noise/store" ;;
