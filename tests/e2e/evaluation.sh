@@ -80,7 +80,8 @@ sed -i "s|$work/a/eval/store|$work/elsewhere|; s|^\( *model: \).*|\1/nowhere|" "
 "$bin/caravan" groups ls "$work/moved" | cmp - "$work/listed" || fail "groups ls of a run whose store is elsewhere"
 "$bin/caravan" frames ls "$work/moved" | cmp - <("$bin/caravan" frames ls "$work/a/eval") || fail "frames ls of a run whose store is elsewhere"
 "$bin/caravan" eval "$work/moved" --json | sed 's/"name":"[^"]*"/"name":"eval"/' | cmp - "$work/want.json" || fail "eval of a run whose store is elsewhere"
-"$bin/caravan" groups export "$work/moved" e0-000000 | "$bin/caravan-score" --stdio --store "$work/moved/store" >"$work/out" 2>"$work/err"
+"$bin/caravan" groups export "$work/moved" e0-000000 >"$work/one" # before there is another store
+"$bin/caravan-score" --stdio --store "$work/moved/store" <"$work/one" >"$work/out" 2>"$work/err"
 [ "$("$bin/caravan" groups ls "$work/moved" | wc -l)" = $(($(wc -l <"$work/listed") + 1)) ] || fail "groups ls of a run with two stores"
 
 # stop SIGNAL COUNT: starts it again and sends the run SIGNAL when COUNT answers were given. Returns when the program is
