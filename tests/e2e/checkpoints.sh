@@ -6,14 +6,8 @@ trap '' XFSZ # writing more than allowed is then an error, as on a full disk
 runner= pid=
 trap 'kill $runner $pid 2>/dev/null || true; rm -rf "$work"' EXIT
 
-echo "What is it? It is a red square, and then it is a blue circle." >"$work/text.txt"
-cat >"$work/shape.json" <<'END'
-{"model_type": "qwen2_5_vl", "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
- "vocab_size": 320, "tie_word_embeddings": true, "rope_scaling": {"type": "mrope", "mrope_section": [4, 6, 6]},
- "vision_config": {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 64, "fullatt_block_indexes": [0]}}
-END
+make_tiny_model
 cd "$work"
-"$bin/caravan" init model --shape shape.json --train-tokenizer text.txt --seed 3
 for i in $(seq 8); do
     echo "{\"v\":1,\"id\":\"$i\",\"prompt\":{\"messages\":[{\"role\":\"user\",\"content\":\"What is $i?\"}],\"solution\":\"<answer>x</answer>\"},\"completions\":[{\"text\":\"It is $i.\",\"finish\":\"eos\"}],\"advantages\":[1]}"
 done >groups

@@ -38,6 +38,17 @@ make_model() {
     "$bin/caravan" init "$work/model" --shape pipelines/demo/shape.json --train-tokenizer "$work/data/text.txt" --seed 3
 }
 
+# Writes a model of one layer, for tests of optim alone, to $work/model.
+make_tiny_model() {
+    echo "What is it? It is a red square, and then it is a blue circle." >"$work/text.txt"
+    cat >"$work/shape.json" <<'END'
+{"model_type": "qwen2_5_vl", "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
+ "vocab_size": 320, "tie_word_embeddings": true, "rope_scaling": {"type": "mrope", "mrope_section": [4, 6, 6]},
+ "vision_config": {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 64, "fullatt_block_indexes": [0]}}
+END
+    "$bin/caravan" init "$work/model" --shape "$work/shape.json" --train-tokenizer "$work/text.txt" --seed 3
+}
+
 # ends_with CODE PID FILE: waits for the process, which must exit with CODE; FILE has its standard error.
 ends_with() {
     got=0
