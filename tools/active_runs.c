@@ -1,5 +1,5 @@
 // caravan ls, and the search for the active runs of this machine in /proc. Step and groups are those that a run has
-// last written to metrics.prom, which it does every few seconds; nobody is asked.
+// last written to metrics.prom, which it does every 5 seconds; nobody is asked.
 #include "tools/active_runs.h"
 
 #include <dirent.h>
@@ -20,7 +20,7 @@ const struct option_table ls_table = {
     .program = "caravan ls",
     .help = "lists the active runs of this machine",
     .details = "RUN is the run's directory, which `caravan top` and `caravan stop` take. STEP\n"
-               "and GROUPS are at most 15 seconds old. Of another user's run only user and\n"
+               "and GROUPS are at most 5 seconds old. Of another user's run only user and\n"
                "process are known. The states:\n"
                "running   it works\n"
                "starting  nothing is known of it yet\n"
@@ -29,7 +29,7 @@ const struct option_table ls_table = {
                "removed   its directory is gone\n",
 };
 
-enum { SILENT_SECONDS = 60 }; // a run writes metrics.prom four times as often
+enum { SILENT_SECONDS = 60 }; // a run writes metrics.prom twelve times as often
 
 struct active_run {
     long pid;

@@ -37,7 +37,7 @@ enum {
     PLAIN_SECONDS = 10,    // between two lines of progress that do not go to a terminal
     END_SECONDS = 2,       // between two announcements of the end
     LINGER_SECONDS = 180,  // given to a machine that is away to come back and hear of the end
-    METRICS_SECONDS = 15,  // between two metrics.prom, and looks at the sizes of the logs
+    METRICS_SECONDS = 5,   // between two metrics.prom, and looks at the sizes of the logs
     LAST_REPORTS_MS = 200, // at most, for the reports that processes send as they end
     MESSAGE_SIZE = 1024,
 };
