@@ -50,6 +50,13 @@ if [ "$(id -u)" = 0 ] && other "$bin/caravan" --version >/dev/null 2>&1; then
     expect 69 "groups.lmdb belongs to user $owner, and a process uses it" other "$bin/caravan" groups ls "$work/run"
     other "$bin/caravan" ls | grep -q " $pid  a run of user $owner$" || fail "ls of another user: $(other "$bin/caravan" ls)"
     [ "$(other "$bin/caravan" groups ls "$work/moved" | wc -l)" = 4 ] || fail "another user cannot read a finished store"
+    if unshare -m mount --bind "$work/moved" /mnt 2>/dev/null; then
+        unshare -m sh -e -c 'mount --bind "$1" /mnt; mount -o remount,ro,bind /mnt; shift; "$@"' - "$work/moved" \
+            setpriv --reuid=65534 --regid=65534 --clear-groups "$bin/caravan" groups ls /mnt >"$work/out" || fail "a read-only mount"
+        [ "$(wc -l <"$work/out")" = 4 ] || fail "a read-only mount: $(cat "$work/out")"
+    else
+        echo "left out: a read-only mount, which takes the right to mount"
+    fi
     rm "$work/moved/store/groups.lmdb-lock"
     [ "$(other "$bin/caravan" groups export "$work/moved" | wc -l)" = 4 ] || fail "another user cannot read a store without a lock file"
     chmod 600 "$work/moved/store/groups.lmdb"

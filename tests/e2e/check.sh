@@ -65,6 +65,10 @@ finds 2:8 'pipeline: model: .*: No such file or directory; .* hf download Qwen/Q
 # The models of other stages: a consistency model, a judge, a tokenizer for supervised data.
 change 's/^  - reward: {}/  - consistency: {model: bert, device: cpu}\n  - reward: {method: cora}/'
 "$bin/caravan" check "$work/p.yaml" >"$work/out" 2>&1 || fail "a consistency model: $(cat "$work/out")"
+printf 'The answer is a pair.' >"$work/plain.txt"
+change 's/^  - reward: {}/  - consistency: {model: bert, device: cpu, hypothesis: plain.txt}\n  - reward: {method: cora}/'
+finds 8:57 'consistency: hypothesis: .*/plain.txt: neither {answer} nor {option}'
+rm "$work/plain.txt" && finds 8:57 'consistency: hypothesis: .*/plain.txt: No such file'
 change 's/^  - reward: {}/  - consistency: {model: model, device: cpu}\n  - reward: {method: cora}/'
 expect 65 'p.yaml:8:26: consistency: model: .*/model/config.json: model_type is qwen2_5_vl; only' "$bin/caravan" check "$work/p.yaml"
 change 's/^  - reward: {}/  - reward: {}\n  - judge: {judge: likelihood, model: bert, device: cpu}/'
@@ -87,6 +91,13 @@ sed 's#clips/#sound/#' "$work/data/train.jsonl" >"$work/data/sound.jsonl"
 change 's#data/train.jsonl#data/sound.jsonl#' && warns 4:20 'source: data: .*/sound/0000.mp4: a pointer of Git LFS'
 printf 'noise' >"$work/data/sound/0000.mp4" && warns 4:20 'source: data: .*/sound/0000.mp4: .* are quarantined'
 change '/frames/d' && finds 5:5 'rollout: the samples have images or videos, and no stage frames comes before it'
+
+# Supervised data.
+printf '{"prompt": "a", "completion": "b"}\n' >"$work/data/sft.jsonl"
+printf 'run: run\nmodel: model\nstages:\n  - source: {data: data/sft.jsonl, format: sft, groups_per_step: 1}\n  - optim: {device: cpu, lr: 1.0e-4}\n' >"$work/p.yaml"
+finds 4:20 'source: data: .*/sft.jsonl:1: neither response nor process'
+printf '{"sample_id": "s", "prompt": [{"role": "user", "content": "a"}], "response": "b"}\n' >"$work/data/sft.jsonl"
+"$bin/caravan" check "$work/p.yaml" >"$work/out" 2>&1 || fail "supervised data: $(cat "$work/out")"
 
 # Values that make no sense, directories that cannot be written, devices that are not there.
 change 's/group_size: 4/limit: 1, group_size: 4/' && finds 4:81 'source: limit: 1 groups do not fill a step of 2'
