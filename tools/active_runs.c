@@ -134,16 +134,17 @@ static bool active_run_read_progress(const struct active_run *run, struct run_pr
     return out->written <= run->age + 1;
 }
 
-static status active_run_row(const struct active_run *run, struct buf *out) {
+static void active_run_row(const struct active_run *run, struct buf *out) {
     const long long age = (long long)run->age;
     struct run_progress progress;
     char step[24] = "-", groups[48] = "-", since[32] = "-", path[64], name[64];
     snprintf(path, sizeof path, "/proc/%ld", run->pid);
     path_owner(path, name, sizeof name);
     if (age >= 0) snprintf(since, sizeof since, "%lld:%02lld:%02lld", age / 3600, age / 60 % 60, age % 60);
-    if (!*run->run)
-        return buf_printf(out, "%8s %15s  %-8s %9s %7ld  a run of user %s\n", step, groups, "running", since, run->pid,
-                          name);
+    if (!*run->run) {
+        buf_printf(out, "%8s %15s  %-8s %9s %7ld  a run of user %s\n", step, groups, "running", since, run->pid, name);
+        return;
+    }
     const bool known = active_run_read_progress(run, &progress);
     const char *state = run->removed                        ? "removed"
                         : run->process == 'T'               ? "stopped"
@@ -152,16 +153,15 @@ static status active_run_row(const struct active_run *run, struct buf *out) {
                                                             : "running";
     if (known && progress.step >= 0) snprintf(step, sizeof step, "%lld", progress.step);
     if (known && progress.total) snprintf(groups, sizeof groups, "%lld of %lld", progress.settled, progress.total);
-    return buf_printf(out, "%8s %15s  %-8s %9s %7ld  %s%s%s%s\n", step, groups, state, since, run->pid, run->run,
-                      *run->machine ? " (machine " : "", run->machine, *run->machine ? ")" : "");
+    buf_printf(out, "%8s %15s  %-8s %9s %7ld  %s%s%s%s\n", step, groups, state, since, run->pid, run->run,
+               *run->machine ? " (machine " : "", run->machine, *run->machine ? ")" : "");
 }
 
 status active_runs_table(struct buf *out, size_t *count) {
-    status result = OK;
     size_t rows = 0;
     DIR *dir = opendir("/proc");
     if (!dir) return fail(UNAVAILABLE, "/proc: %s", strerror(errno));
-    for (struct dirent *entry; result == OK && (entry = readdir(dir));) {
+    for (struct dirent *entry; (entry = readdir(dir));) {
         struct active_run run = {.pid = strtol(entry->d_name, NULL, 10)};
         bool unknown;
         if (run.pid <= 0 || !active_run_is_supervisor(run.pid)) continue;
@@ -170,13 +170,12 @@ status active_runs_table(struct buf *out, size_t *count) {
             *run.run = *run.machine = 0;
         }
         active_run_read_process(&run);
-        if (!rows++)
-            result = buf_printf(out, "%8s %15s  %-8s %9s %7s  %s\n", "STEP", "GROUPS", "STATE", "AGE", "PID", "RUN");
-        if (result == OK) result = active_run_row(&run, out);
+        if (!rows++) buf_printf(out, "%8s %15s  %-8s %9s %7s  %s\n", "STEP", "GROUPS", "STATE", "AGE", "PID", "RUN");
+        active_run_row(&run, out);
     }
     closedir(dir);
     if (count) *count = rows;
-    return result;
+    return OK;
 }
 
 int ls_main(int argc, char **argv) {

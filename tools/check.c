@@ -69,7 +69,7 @@ static void check_print_others(const struct inspection *inspection) {
     if (!inspection->devices) puts("not looked at, because this is no job of Slurm: devices");
 }
 
-static status check_print(const struct inspection *inspection, const char *path) {
+static void check_print(const struct inspection *inspection, const char *path) {
     const struct pipeline *pipeline = inspection->pipeline;
     const size_t warnings = diagnostics_warnings(inspection->diagnostics);
     struct buf ports = {0};
@@ -81,10 +81,9 @@ static status check_print(const struct inspection *inspection, const char *path)
     printf("%s: no mistakes%s: %s, %zu stages in %zu processes, run in %s\n", path, counted, pipeline->name,
            pipeline->stage_count, processes, pipeline->run);
     check_print_others(inspection);
-    const status result = pipeline->machine_count > 1 ? pipeline_ports_text(pipeline, &ports) : OK;
-    if (result == OK && ports.size) fwrite(ports.data, 1, ports.size, stdout);
+    if (pipeline->machine_count > 1) pipeline_ports_text(pipeline, &ports);
+    if (ports.size) fwrite(ports.data, 1, ports.size, stdout);
     buf_release(&ports);
-    return result;
 }
 
 // Says what this machine has too little of now. A model that cannot be read was diagnosed before.
@@ -126,7 +125,7 @@ int check_main(int argc, char **argv) {
             result = diagnostics_report(&diagnostics, path, &text);
             if (text.size) fwrite(text.data, 1, text.size, stderr);
         }
-        if (result == OK) result = check_print(&inspection, path);
+        if (result == OK) check_print(&inspection, path);
         if (result == OK) result = check_print_resources(&inspection, pipeline);
     }
     buf_release(&text);

@@ -51,7 +51,6 @@ status consistency_state_load(struct classifier *classifier, const char *out, ui
     if (!*step) return OK;
     const char *dir = arena_printf(&arena, "%s/state-%06" PRId64, out, *step);
     const char *path = dir ? path_join(&arena, dir, progress_name) : NULL;
-    if (!path) TRY_TO(result, done, fail_oom());
     TRY_TO(result, done, file_read(path, &progress));
     TRY_TO(result, done, consistency_state_check(&progress, path, out, settings, &rest));
     result = classifier_load_state(classifier, dir);
@@ -67,11 +66,10 @@ status consistency_state_save(struct classifier *classifier, const char *out, ui
     status result = OK;
     const char *path = arena_printf(&arena, "%s/state-%06" PRId64, out, step);
     const char *temporary = path ? arena_printf(&arena, "%s.tmp", path) : NULL;
-    if (!temporary) TRY_TO(result, done, fail_oom());
     TRY_TO(result, done, dir_remove(temporary));
     TRY_TO(result, done, dir_make(temporary));
     TRY_TO(result, done, classifier_save_state(classifier, temporary));
-    TRY_TO(result, done, buf_printf(&progress, STATE_SETTINGS, settings));
+    buf_printf(&progress, STATE_SETTINGS, settings);
     TRY_TO(result, done, subcommand_write_file(temporary, progress_name, &progress));
     TRY_TO(result, done, dir_sync(temporary));
     if (rename(temporary, path)) TRY_TO(result, done, fail(UNAVAILABLE, "%s: %s", path, strerror(errno)));
@@ -91,7 +89,7 @@ status consistency_state_remove(const char *out, int64_t keep) {
         const bool state = strncmp(entry->d_name, "state-", strlen("state-")) == 0;
         if (!state || (keep >= 0 && consistency_state_step(entry->d_name) == keep)) continue;
         const char *path = path_join(&arena, out, entry->d_name);
-        result = path ? dir_remove(path) : fail_oom();
+        result = dir_remove(path);
     }
     if (entries) closedir(entries);
     arena_release(&arena);
@@ -104,12 +102,11 @@ status consistency_result_read(const char *out, uint64_t settings, struct buf *l
     const char *rest;
     status result = OK;
     const char *path = path_join(&arena, out, result_name);
-    if (!path) TRY_TO(result, done, fail_oom());
     *found = path_exists(path);
     if (!*found) goto done;
     TRY_TO(result, done, file_read(path, &content));
     TRY_TO(result, done, consistency_state_check(&content, path, out, settings, &rest));
-    result = buf_puts(line, rest);
+    buf_puts(line, rest);
 done:
     buf_release(&content);
     arena_release(&arena);
@@ -118,8 +115,8 @@ done:
 
 status consistency_result_write(const char *out, uint64_t settings, const struct buf *line) {
     struct buf content = {0};
-    status result = buf_printf(&content, STATE_SETTINGS "%s", settings, line->data);
-    if (result == OK) result = subcommand_write_file(out, result_name, &content);
+    buf_printf(&content, STATE_SETTINGS "%s", settings, line->data);
+    status result = subcommand_write_file(out, result_name, &content);
     buf_release(&content);
     return result;
 }

@@ -86,9 +86,9 @@ static status consistency_trainer_check_lengths(struct consistency_trainer *trai
 static status consistency_trainer_batch(const struct consistency_trainer *trainer, const size_t *indexes,
                                         const size_t *order, size_t count, struct token_batch *batch) {
     *batch = (struct token_batch){0};
-    TRY(NEW(&batch->lists, count));
-    TRY(NEW(&batch->texts, count));
-    TRY(NEW(&batch->labels, count));
+    NEW(&batch->lists, count);
+    NEW(&batch->texts, count);
+    NEW(&batch->labels, count);
     while (batch->count < count) {
         const size_t at = batch->count++;
         const struct labelled_pair *pair = &trainer->pairs.list[indexes[order ? order[at] : at]];
@@ -104,11 +104,11 @@ static status consistency_trainer_split(struct consistency_trainer *trainer) {
     const struct consistency_trainer_options *given = trainer->given;
     struct labelled_pairs *pairs = &trainer->pairs;
     size_t held_out;
-    TRY(labelled_pairs_hold_out(pairs, given->held_out, (uint64_t)given->seed, &held_out));
+    labelled_pairs_hold_out(pairs, given->held_out, (uint64_t)given->seed, &held_out);
     if (held_out == pairs->count)
         return fail(DATAERR, "%s: no pair is left to train on (%zu held out)", given->data, held_out);
-    TRY(NEW(&trainer->trained, pairs->count));
-    TRY(NEW(&trainer->held_out, pairs->count));
+    NEW(&trainer->trained, pairs->count);
+    NEW(&trainer->held_out, pairs->count);
     for (size_t i = 0; i < pairs->count; i++) {
         if (pairs->list[i].held_out)
             trainer->held_out[trainer->held_out_count++] = i;
@@ -127,14 +127,13 @@ static status consistency_trainer_hash(struct consistency_trainer *trainer) {
     uint64_t model;
     struct buf text = {0};
     TRY(classifier_hash(trainer->classifier, &model));
-    status result =
-        buf_printf(&text, "%" PRIx64 " %" PRIx64 " %s %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " ", model,
-                   (uint64_t)XXH3_64bits(map->data, map->size), classifier_get_info(trainer->classifier)->precision,
-                   given->epochs, given->pairs_per_step, given->seed, given->max_tokens);
-    if (result == OK) result = buf_append(&text, numbers, sizeof numbers);
-    if (result == OK) trainer->settings = XXH3_64bits(text.data, text.size);
+    buf_printf(&text, "%" PRIx64 " %" PRIx64 " %s %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " ", model,
+               (uint64_t)XXH3_64bits(map->data, map->size), classifier_get_info(trainer->classifier)->precision,
+               given->epochs, given->pairs_per_step, given->seed, given->max_tokens);
+    buf_append(&text, numbers, sizeof numbers);
+    trainer->settings = XXH3_64bits(text.data, text.size);
     buf_release(&text);
-    return result;
+    return OK;
 }
 
 status consistency_trainer_new(struct consistency_trainer **out, const struct consistency_trainer_options *options) {
@@ -145,7 +144,7 @@ status consistency_trainer_new(struct consistency_trainer **out, const struct co
                                                           .seed = (uint64_t)options->seed};
     struct consistency_trainer *trainer;
     status result;
-    TRY(NEW(&trainer, 1));
+    NEW(&trainer, 1);
     trainer->given = options;
     TRY_TO(result, failed, labelled_pairs_open(&trainer->pairs, options->data));
     TRY_TO(result, failed, tokenizer_open(&trainer->tokenizer, options->model));
@@ -224,7 +223,7 @@ static status consistency_trainer_take_steps(struct consistency_trainer *trainer
     double saved_at = clock_monotonic(), save_seconds = 0;
     size_t *order;
     status result = OK;
-    TRY(NEW(&order, trainer->trained_count));
+    NEW(&order, trainer->trained_count);
     for (int64_t ordered = -1; trainer->step < schedule->steps;) {
         const int64_t epoch = trainer->step / schedule->steps_per_epoch;
         if (epoch != ordered) epoch_order((uint64_t)trainer->given->seed, epoch, trainer->trained_count, order);
@@ -252,9 +251,9 @@ static status consistency_trainer_evaluate(struct consistency_trainer *trainer, 
     const size_t count = trainer->held_out_count;
     status result;
     TRY_TO(result, done, consistency_trainer_batch(trainer, trainer->held_out, NULL, count, &batch));
-    TRY_TO(result, done, NEW(&probabilities, count));
+    NEW(&probabilities, count);
     TRY_TO(result, done, classifier_score(trainer->classifier, batch.texts, count, probabilities));
-    result = classification_compute(figures, probabilities, batch.labels, count, trainer->given->threshold);
+    classification_compute(figures, probabilities, batch.labels, count, trainer->given->threshold);
 done:
     free(probabilities);
     token_batch_release(&batch);
@@ -266,7 +265,6 @@ status consistency_trainer_run(struct consistency_trainer *trainer, size_t *trai
     struct arena arena = {0};
     const char *config = path_join(&arena, out, "config.json");
     status result = OK;
-    if (!config) TRY_TO(result, done, fail_oom());
     TRY_TO(result, done, dir_make(out));
     TRY_TO(result, done, consistency_state_load(trainer->classifier, out, trainer->settings, &trainer->step));
     if (!trainer->step && path_exists(config))

@@ -48,11 +48,11 @@ static double classification_ordered(const struct scored_label *sorted, size_t c
     return ordered;
 }
 
-status classification_compute(struct classification *out, const double *probabilities, const int *labels, size_t count,
-                              double threshold) {
+void classification_compute(struct classification *out, const double *probabilities, const int *labels, size_t count,
+                            double threshold) {
     struct scored_label *sorted;
     double of_label[2] = {0}, right[2] = {0};
-    TRY(NEW(&sorted, count));
+    NEW(&sorted, count);
     for (size_t i = 0; i < count; i++) {
         assert(labels[i] == 0 || labels[i] == 1);
         sorted[i] = (struct scored_label){probabilities[i], labels[i]};
@@ -68,5 +68,4 @@ status classification_compute(struct classification *out, const double *probabil
         .rate_inconsistent = right[0] / of_label[0],
     };
     free(sorted);
-    return OK;
 }

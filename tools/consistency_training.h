@@ -33,9 +33,8 @@ struct classification {
     double rate_consistent, rate_inconsistent; // the recall of each class
 };
 
-// Compares probabilities of label 1 with labels of 0 and 1; one that reaches the threshold stands for 1. UNAVAILABLE
-// when memory is short.
-status classification_compute(struct classification *out, const double *probabilities, const int *labels, size_t count,
-                              double threshold);
+// Compares probabilities of label 1 with labels of 0 and 1; one that reaches the threshold stands for 1.
+void classification_compute(struct classification *out, const double *probabilities, const int *labels, size_t count,
+                            double threshold);
 
 #endif

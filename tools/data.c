@@ -242,18 +242,16 @@ static void data_print(json_object *whole) {
     }
 }
 
-static status data_print_report(const struct data_report *report, bool json) {
+static void data_print_report(const struct data_report *report, bool json) {
     struct buf text = {0};
     json_object_set_int64(json_object_object_get(report->whole, "samples"), report->samples);
-    status result = OK;
     if (json) {
-        result = json_print(&text, report->whole);
-        if (result == OK) puts(text.data);
+        json_print(&text, report->whole);
+        puts(text.data);
     } else {
         data_print(report->whole);
     }
     buf_release(&text);
-    return result;
 }
 
 int data_main(int argc, char **argv) {
@@ -290,7 +288,7 @@ int data_main(int argc, char **argv) {
     TRY_TO(result, done, dataset_count_groups(&source, &groups));
     report.count = (int64_t)groups;
     TRY_TO(result, done, dataset_each(&source, data_visit, &report));
-    TRY_TO(result, done, data_print_report(&report, given.json));
+    data_print_report(&report, given.json);
     const size_t mistakes = json_object_array_length(report.mistakes),
                  missing = json_object_array_length(report.missing),
                  unknown = json_object_array_length(report.quarantined),

@@ -68,11 +68,11 @@ static status deployment_hash_settings(const struct pipeline_stage *stage, uint6
     struct buf text = {0};
     void *values = NULL;
     status result = OK;
-    if (table) TRY_TO(result, done, mem_new(&values, table->size, 1));
+    if (table) mem_new(&values, table->size, 1);
     if (table) TRY_TO(result, done, options_init(&options, table, values));
     for (const struct pipeline_key *key = stage->keys.first; key; key = key->next) {
         if (!table) {
-            if (*key->value != '/') TRY_TO(result, done, buf_printf(&text, "%s=%s\n", key->name, key->value));
+            if (*key->value != '/') buf_printf(&text, "%s=%s\n", key->name, key->value);
             continue;
         }
         const struct option *option = option_find(table, key->name);
@@ -82,7 +82,7 @@ static status deployment_hash_settings(const struct pipeline_stage *stage, uint6
             TRY_TO(result, done, options_set(&options, key->name, key->value));
     }
     if (table)
-        result = options_hash(&options, hash);
+        options_hash(&options, hash);
     else
         *hash = XXH3_64bits(text.data, text.size);
 done:
@@ -94,23 +94,20 @@ done:
 
 // Sets `settings`: a hash of all that the stages compute with, the model's directory included. An evaluation is only
 // continued with the same.
-static status deployment_hash_all(struct deployment *deployment) {
+static void deployment_hash_all(struct deployment *deployment) {
     const struct pipeline *pipeline = deployment->pipeline;
     struct buf text = {0};
-    status result = OK;
-    for (size_t i = 0; i < pipeline->stage_count && result == OK; i++) {
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
         const struct pipeline_stage *stage = &pipeline->stages[i];
-        result = buf_printf(&text, "%s %s\n", stage->name, stage->program ? stage->program : "");
-        for (const struct pipeline_key *key = stage->keys.first; key && result == OK; key = key->next) {
+        buf_printf(&text, "%s %s\n", stage->name, stage->program ? stage->program : "");
+        for (const struct pipeline_key *key = stage->keys.first; key; key = key->next) {
             const struct option *option = stage->kind ? option_find(&stage->kind->options, key->name) : NULL;
-            if (!option || !option->not_hashed) result = buf_printf(&text, "%s=%s\n", key->name, key->value);
+            if (!option || !option->not_hashed) buf_printf(&text, "%s=%s\n", key->name, key->value);
         }
     }
-    if (result == OK)
-        deployment->settings =
-            arena_printf(&deployment->arena, "%016llx", (unsigned long long)XXH3_64bits(text.data, text.size));
+    deployment->settings =
+        arena_printf(&deployment->arena, "%016llx", (unsigned long long)XXH3_64bits(text.data, text.size));
     buf_release(&text);
-    return result != OK ? result : deployment->settings ? OK : fail_oom();
 }
 
 // Sets `run`: a hash of the pipeline's form, then NAME=HASH of the settings of each stage, so that a peer can tell
@@ -120,38 +117,36 @@ static status deployment_fingerprint(struct deployment *deployment) {
     const struct pipeline *pipeline = deployment->pipeline;
     struct buf text = {0}, settings = {0};
     uint64_t hash;
-    status result;
-    TRY_TO(result, done, buf_printf(&text, "%s\n", pipeline->name));
+    status result = OK;
+    buf_printf(&text, "%s\n", pipeline->name);
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         const struct pipeline_stage *stage = &pipeline->stages[i];
-        TRY_TO(result, done, buf_printf(&text, "%s %d %d", stage->name, stage->from, stage->replicas));
+        buf_printf(&text, "%s %d %d", stage->name, stage->from, stage->replicas);
         for (size_t k = 0; k < pipeline_stage_machine_count(stage); k++)
-            TRY_TO(result, done, buf_printf(&text, " %d", pipeline_stage_machine(stage, k)));
-        TRY_TO(result, done, buf_puts(&text, "\n"));
+            buf_printf(&text, " %d", pipeline_stage_machine(stage, k));
+        buf_puts(&text, "\n");
         TRY_TO(result, done, deployment_hash_settings(stage, &hash));
-        TRY_TO(result, done, buf_printf(&settings, " %s=%016llx", stage->name, (unsigned long long)hash));
+        buf_printf(&settings, " %s=%016llx", stage->name, (unsigned long long)hash);
     }
     for (size_t i = 0; i < pipeline->machine_count; i++) {
         const struct pipeline_machine *machine = &pipeline->machines[i];
-        TRY_TO(result, done,
-               buf_printf(&text, "%s %s %d %s\n", machine->name, machine->address, machine->port,
-                          machine->key ? machine->key : ""));
+        buf_printf(&text, "%s %s %d %s\n", machine->name, machine->address, machine->port,
+                   machine->key ? machine->key : "");
     }
     // On one machine, one file can have a run in each of several directories.
-    if (deployment->machines < 2) TRY_TO(result, done, buf_puts(&text, pipeline->run));
+    if (deployment->machines < 2) buf_puts(&text, pipeline->run);
     // Too many stages to list are hashed together.
     const bool listed = settings.size <= RUN_MAX;
-    if (!listed) TRY_TO(result, done, buf_append(&text, settings.data, settings.size));
+    if (!listed) buf_append(&text, settings.data, settings.size);
     deployment->run = arena_printf(&deployment->arena, "%016llx%s",
                                    (unsigned long long)XXH3_64bits(text.data, text.size), listed ? settings.data : "");
-    if (!deployment->run) result = fail_oom();
 done:
     buf_release(&text);
     buf_release(&settings);
     return result;
 }
 
-// Returns a TCP endpoint, NULL when memory is short.
+// Returns a TCP endpoint.
 static const char *deployment_tcp(struct arena *arena, const char *address, int port) {
     const bool v6 = strchr(address, ':') != NULL;
     return arena_printf(arena, "tcp://%s%s%s:%d", v6 ? "[" : "", address, v6 ? "]" : "", port);
@@ -171,8 +166,7 @@ static status deployment_make_replicas(struct deployment *deployment) {
     }
     if (longest > LOCAL_SOCKET_NAME_MAX) return fail(USAGE, "a stage's name is too long for a socket");
     deployment->sockets = arena_printf(arena, "%s/sockets", pipeline->run);
-    if (!deployment->sockets) return fail_oom();
-    TRY(NEW(&deployment->replicas, count));
+    NEW(&deployment->replicas, count);
     for (size_t i = 0; i < deployment->machines; i++)
         deployment->replicas[deployment->count++] = (struct replica){.number = (int)i + 1, .machine = (int)i};
     for (size_t i = 0; i < pipeline->stage_count; i++) {
@@ -190,13 +184,11 @@ static status deployment_make_replicas(struct deployment *deployment) {
         struct replica *replica = &deployment->replicas[i];
         replica->local = arena_printf(arena, "ipc://%s/%s-%d", deployment->sockets, replica_stage(replica),
                                       replica->stage ? replica->number : replica->machine + 1);
-        if (!replica->local) return fail_oom();
         if (deployment->machines < 2) continue;
         const struct pipeline_machine *machine = &pipeline->machines[replica->machine];
         const int port = pipeline_port(pipeline, machine, replica->stage) + replica->slot;
         replica->remote = deployment_tcp(arena, machine->address, port);
         replica->bound = deployment_tcp(arena, machine->bind ? machine->bind : "*", port);
-        if (!replica->remote || !replica->bound) return fail_oom();
     }
     return OK;
 }
@@ -208,10 +200,9 @@ static status deployment_share_key(struct deployment *deployment, const char **s
     struct pipeline *pipeline = deployment->pipeline;
     struct wire_security keys = {0};
     if (!*secret) *secret = deployment_shared_key_file(&deployment->arena, pipeline);
-    status result = *secret ? wire_key_read(&keys, *secret) : fail_oom();
+    status result = wire_key_read(&keys, *secret);
     const char *public = result == OK ? arena_strndup(&pipeline->arena, keys.public, strlen(keys.public)) : NULL;
     wire_security_release(&keys);
-    if (result == OK && !public) return fail_oom();
     for (size_t i = 0; i < pipeline->machine_count; i++) pipeline->machines[i].key = public;
     return result;
 }
@@ -267,7 +258,6 @@ status deployment_init(struct deployment *deployment, struct pipeline *pipeline,
     }
     if (machines > 1) {
         deployment->secret = secret ? secret : deployment_key_file(&deployment->arena);
-        if (!deployment->secret) TRY_TO(result, done, fail_oom());
         if (!*deployment->secret)
             TRY_TO(result, done, fail(USAGE, "HOME is not set: give this machine's key file with --key FILE"));
         TRY_TO(result, done, wire_key_read(&own, deployment->secret));
@@ -278,7 +268,7 @@ status deployment_init(struct deployment *deployment, struct pipeline *pipeline,
                         here->name));
     }
     TRY_TO(result, done, deployment_fingerprint(deployment));
-    TRY_TO(result, done, deployment_hash_all(deployment));
+    deployment_hash_all(deployment);
     result = deployment_make_replicas(deployment);
 done:
     wire_security_release(&own);
@@ -310,25 +300,24 @@ status deployment_write_config(const struct deployment *deployment, const struct
                                  .secret = deployment->secret};
     struct buf text = {0};
     status result;
-    TRY_TO(result, done, NEW(&config.listen, 2));
+    NEW(&config.listen, 2);
     config.listen[config.listen_count++] = replica->local;
     if (replica->bound) config.listen[config.listen_count++] = replica->bound;
-    TRY_TO(result, done, NEW(&config.readers, pipeline->stage_count));
+    NEW(&config.readers, pipeline->stage_count);
     for (size_t i = 0; i < pipeline->stage_count; i++)
         if (stages[i].from >= 0 && &stages[stages[i].from] == stage)
             config.readers[config.reader_count++] = stages[i].name;
     if (stage && stage->program) {
         config.home = pipeline->dir;
-        TRY_TO(result, done, NEW(&config.command, key_list_count(&stage->keys) * 2 + 1));
+        NEW(&config.command, key_list_count(&stage->keys) * 2 + 1);
         config.command[config.command_count++] = stage->program;
         for (const struct pipeline_key *key = stage->keys.first; key; key = key->next) {
             const char *option = arena_printf(&config.arena, "--%s", key->name);
-            if (!option) TRY_TO(result, done, fail_oom());
             config.command[config.command_count++] = option;
             config.command[config.command_count++] = key->value;
         }
     }
-    TRY_TO(result, done, NEW(&config.endpoints, deployment->count));
+    NEW(&config.endpoints, deployment->count);
     for (size_t i = 0; i < deployment->count; i++) {
         const struct replica *other = &deployment->replicas[i];
         config.endpoints[config.endpoint_count++] =

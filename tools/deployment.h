@@ -66,11 +66,10 @@ const char *deployment_endpoint(const struct deployment *deployment, const struc
 // Returns the greatest number of descriptors that a process of the deployment may need.
 size_t deployment_max_fds(const struct deployment *deployment);
 
-// Returns the path of the key file that the nodes of a Slurm job share: RUN/machine.key. NULL when memory is short.
+// Returns the path of the key file that the nodes of a Slurm job share: RUN/machine.key.
 const char *deployment_shared_key_file(struct arena *arena, const struct pipeline *pipeline);
 
-// Returns the path of this user's key file: ~/.config/caravan/machine.key; "" where HOME is not set. NULL when memory
-// is short.
+// Returns the path of this user's key file: ~/.config/caravan/machine.key; "" where HOME is not set.
 const char *deployment_key_file(struct arena *arena);
 
 #endif

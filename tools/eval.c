@@ -84,7 +84,7 @@ struct eval_reader {
 static status eval_visit(void *context, const struct group *group) {
     const struct eval_reader *reader = context;
     status result = eval_add(reader->column, group, reader->by);
-    if (result == OK && reader->released) result = eval_released_add(reader->released, group);
+    if (result == OK && reader->released) eval_released_add(reader->released, group);
     return result == OK ? OK : fail_prefix(result, "group %s", group->id.data);
 }
 
@@ -135,15 +135,13 @@ static status eval_check_samples(const struct eval_column *first, const struct e
 static status eval_look_up(const struct eval_column *column, struct string path, double *value) {
     struct buf own = {0};
     bool found = false;
-    status result = OK;
-    for (size_t i = 0; i < column->figure_count && !found && result == OK; i++) {
+    for (size_t i = 0; i < column->figure_count && !found; i++) {
         buf_clear(&own);
-        result = eval_path(&column->figures[i], &own);
-        found = result == OK && own.size == path.size && !memcmp(own.data, path.data, path.size);
+        eval_path(&column->figures[i], &own);
+        found = own.size == path.size && !memcmp(own.data, path.data, path.size);
         *value = column->figures[i].value;
     }
     buf_release(&own);
-    TRY(result);
     return found ? OK : fail(USAGE, "require: %s has no figure '%.*s'", column->path, (int)path.size, path.data);
 }
 
@@ -177,20 +175,20 @@ int eval_main(int argc, char **argv) {
     TRY_TO(result, done, subcommand_parse(&options, &eval_table, &given, argc, argv, &files));
     if (given.json && given.csv) TRY_TO(result, done, fail(USAGE, "json and csv cannot both be printed"));
     if (given.released && files.count > 1) TRY_TO(result, done, fail(USAGE, "released: takes one FILE or STORE"));
-    TRY_TO(result, done, NEW(&columns, (size_t)files.count));
+    NEW(&columns, (size_t)files.count);
     for (int i = 0; i < files.count; i++) {
         struct eval_reader reader = {&columns[i], given.released ? &released : NULL, (enum eval_by)given.by};
         columns[i].path = files.list[i];
         columns[i].name = eval_name(files.list[i]);
         TRY_TO(result, done, subcommand_each_group(files.list[i], eval_visit, &reader));
-        TRY_TO(result, done, eval_finish(&columns[i]));
+        eval_finish(&columns[i]);
         eval_sort_samples(&columns[i]);
         if (i && !given.any) TRY_TO(result, done, eval_check_samples(&columns[0], &columns[i]));
     }
     for (size_t i = 0; i < given.require.count; i++)
         TRY_TO(result, done, eval_require(columns, files.count, given.require.data[i], &below));
     if (given.released) {
-        TRY_TO(result, done, eval_released_finish(&released, &columns[0]));
+        eval_released_finish(&released, &columns[0]);
         TRY_TO(result, done, file_write_atomic(given.released, released.data, released.size));
     }
     status (*const print)(const struct eval_column *, size_t, struct buf *) = given.json  ? eval_print_json

@@ -102,8 +102,8 @@ status eval_add(struct eval_column *column, const struct group *group, enum eval
 // Sets `values` to the figures of a judge, by enum eval_of_judge.
 void eval_judge_figures(const struct eval_judge *judge, double values[EVAL_JUDGE_COUNT]);
 
-// Computes the column's figures from its counts. UNAVAILABLE when memory is short.
-status eval_finish(struct eval_column *column);
+// Computes the column's figures from its counts.
+void eval_finish(struct eval_column *column);
 
 // Frees what the column holds.
 void eval_release(struct eval_column *column);
@@ -114,8 +114,8 @@ int eval_compare(const void *a, const void *b);
 // Returns the value of a figure, NaN if the column does not have it.
 double eval_value(const struct eval_column *column, enum eval_section section, struct string name, int key);
 
-// Appends the path of a figure: "accuracy", "categories.NAME.mean". UNAVAILABLE.
-status eval_path(const struct eval_figure *figure, struct buf *out);
+// Appends the path of a figure: "accuracy", "categories.NAME.mean".
+void eval_path(const struct eval_figure *figure, struct buf *out);
 
 // Appends the columns side by side as text for people. UNAVAILABLE.
 status eval_print_text(const struct eval_column *columns, size_t count, struct buf *out);
@@ -124,19 +124,18 @@ status eval_print_text(const struct eval_column *columns, size_t count, struct b
 status eval_print_json(const struct eval_column *columns, size_t count, struct buf *out);
 
 // Appends the text with '?' for control characters, padded with spaces to `width` characters: on its left if `right`.
-// UNAVAILABLE.
-status eval_print_cell(struct buf *out, struct string text, size_t width, bool right);
+void eval_print_cell(struct buf *out, struct string text, size_t width, bool right);
 
-// Appends a comma-separated value, in quotes where it needs them (RFC 4180). UNAVAILABLE.
-status eval_print_field(struct buf *out, struct string text);
+// Appends a comma-separated value, in quotes where it needs them (RFC 4180).
+void eval_print_field(struct buf *out, struct string text);
 
 // Appends a line of comma-separated values for each figure that any column has. UNAVAILABLE.
 status eval_print_csv(const struct eval_column *columns, size_t count, struct buf *out);
 
-// Appends the results of a group to those of the released evaluation; `results` begins empty. UNAVAILABLE.
-status eval_released_add(struct buf *results, const struct group *group);
+// Appends the results of a group to those of the released evaluation; `results` begins empty.
+void eval_released_add(struct buf *results, const struct group *group);
 
-// Appends the end of the released evaluation's file. UNAVAILABLE.
-status eval_released_finish(struct buf *results, const struct eval_column *column);
+// Appends the end of the released evaluation's file.
+void eval_released_finish(struct buf *results, const struct eval_column *column);
 
 #endif

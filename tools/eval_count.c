@@ -40,11 +40,11 @@ static int eval_compare_names(struct string a, struct string b) {
 // ---- counting ----
 
 // *out = the category of that name, which is made if there is none.
-static status eval_find_category(struct eval_column *column, struct string name, struct eval_category **out) {
+static void eval_find_category(struct eval_column *column, struct string name, struct eval_category **out) {
     size_t low = 0, high = column->category_count;
     if (high == column->category_capacity) {
         const size_t capacity = high ? 2 * high : 32;
-        TRY(RESIZE(&column->categories, capacity));
+        RESIZE(&column->categories, capacity);
         column->category_capacity = capacity;
     }
     while (low < high) {
@@ -55,25 +55,24 @@ static status eval_find_category(struct eval_column *column, struct string name,
             high = middle;
     }
     *out = column->categories + low;
-    if (low < column->category_count && !eval_compare_names((*out)->name, name)) return OK;
+    if (low < column->category_count && !eval_compare_names((*out)->name, name)) return;
     memmove(*out + 1, *out, (column->category_count - low) * sizeof **out);
     **out = (struct eval_category){0};
     column->category_count++;
-    return arena_string(&column->memory, &(*out)->name, name.data, name.size);
+    arena_string(&column->memory, &(*out)->name, name.data, name.size);
 }
 
-static status eval_find_judge(struct eval_column *column, struct string name, struct eval_judge **out) {
+static void eval_find_judge(struct eval_column *column, struct string name, struct eval_judge **out) {
     size_t at = 0;
     while (at < column->judge_count && eval_compare_names(column->judges[at].name, name) < 0) at++;
     if (at == column->judge_count || eval_compare_names(column->judges[at].name, name)) {
-        TRY(RESIZE(&column->judges, column->judge_count + 1));
+        RESIZE(&column->judges, column->judge_count + 1);
         memmove(column->judges + at + 1, column->judges + at, (column->judge_count - at) * sizeof *column->judges);
         column->judges[at] = (struct eval_judge){0};
         column->judge_count++;
-        TRY(arena_string(&column->memory, &column->judges[at].name, name.data, name.size));
+        arena_string(&column->memory, &column->judges[at].name, name.data, name.size);
     }
     *out = &column->judges[at];
-    return OK;
 }
 
 static void eval_tally_add(struct eval_tally *tally, bool regression, double accuracy, double letter) {
@@ -96,7 +95,7 @@ static status eval_add_verdicts(struct eval_column *column, const struct group *
     if (!consistency->verdict.data) return OK;
     if (!consistency->judge.data) return fail(DATAERR, "not a group: consistency.judge: missing");
     TRY(verdict_check(group));
-    TRY(eval_find_judge(column, consistency->judge, &judge));
+    eval_find_judge(column, consistency->judge, &judge);
     for (size_t i = 0; i < group->completion_count; i++) {
         const double verdict = consistency->verdict.data[i];
         if (isnan(verdict))
@@ -134,15 +133,15 @@ static status eval_add_completions(struct eval_column *column, struct eval_categ
 }
 
 // Appends a line about a quarantined group, without control characters.
-static status eval_add_failure(struct eval_column *column, struct string sample, const struct quarantine *quarantine) {
+static void eval_add_failure(struct eval_column *column, struct string sample, const struct quarantine *quarantine) {
     const size_t begin = column->failures.size;
-    TRY(buf_printf(&column->failures, "%s: %s: %s", sample.data, quarantine->stage.data ? quarantine->stage.data : "?",
-                   quarantine->reason.data ? quarantine->reason.data : "no reason given"));
+    buf_printf(&column->failures, "%s: %s: %s", sample.data, quarantine->stage.data ? quarantine->stage.data : "?",
+               quarantine->reason.data ? quarantine->reason.data : "no reason given");
     for (size_t i = begin; i < column->failures.size; i++) {
         const unsigned char c = (unsigned char)column->failures.data[i];
         if (c < 0x20 || c == 0x7f) column->failures.data[i] = '?';
     }
-    return buf_puts(&column->failures, "\n");
+    buf_puts(&column->failures, "\n");
 }
 
 status eval_add(struct eval_column *column, const struct group *group, enum eval_by by) {
@@ -154,11 +153,11 @@ status eval_add(struct eval_column *column, const struct group *group, enum eval
     struct eval_category *category = NULL;
     if (column->sample_count == column->sample_capacity) {
         const size_t capacity = column->sample_capacity ? 2 * column->sample_capacity : 1024;
-        TRY(RESIZE(&column->samples, capacity));
+        RESIZE(&column->samples, capacity);
         column->sample_capacity = capacity;
     }
-    TRY(arena_string(&column->memory, &column->samples[column->sample_count++], sample.data, sample.size));
-    if (names[by].data) TRY(eval_find_category(column, names[by], &category));
+    arena_string(&column->memory, &column->samples[column->sample_count++], sample.data, sample.size);
+    if (names[by].data) eval_find_category(column, names[by], &category);
     if (!group->quarantine.present) return eval_add_completions(column, category, group);
 
     const bool regression = string_equals(prompt->problem_type, problem_type_name(PROBLEM_REGRESSION));
@@ -166,7 +165,8 @@ status eval_add(struct eval_column *column, const struct group *group, enum eval
     eval_tally_add(&column->all, regression, 0, letter);
     if (category) eval_tally_add(&category->tally, regression, 0, letter);
     column->quarantined++;
-    return eval_add_failure(column, sample, &group->quarantine);
+    eval_add_failure(column, sample, &group->quarantine);
+    return OK;
 }
 
 void eval_release(struct eval_column *column) {
@@ -239,13 +239,13 @@ void eval_judge_figures(const struct eval_judge *judge, double values[EVAL_JUDGE
     values[EVAL_NOT_JUDGED] = (double)judge->not_judged;
 }
 
-status eval_finish(struct eval_column *column) {
+void eval_finish(struct eval_column *column) {
     const struct eval_tally *all = &column->all;
     const double accuracy = eval_tally_accuracy(all), letter = eval_ratio(all->letter, all->letters);
     const size_t judged = all->records - all->regressions;
     const size_t capacity =
         EVAL_TOTAL_COUNT + column->category_count * EVAL_OF_COUNT + column->judge_count * EVAL_JUDGE_COUNT;
-    TRY(NEW(&column->figures, capacity));
+    NEW(&column->figures, capacity);
     const double totals[EVAL_TOTAL_COUNT] = {
         [EVAL_RECORDS] = (double)all->records,
         [EVAL_ANSWERED] = (double)(all->records - column->quarantined),
@@ -282,7 +282,6 @@ status eval_finish(struct eval_column *column) {
         eval_put(column, EVAL_CONSISTENCY, column->judges[i].name, values, EVAL_JUDGE_COUNT);
     }
     assert(column->figure_count == capacity);
-    return OK;
 }
 
 int eval_compare(const void *a, const void *b) {

@@ -9,13 +9,13 @@
 
 static const char *const eval_section_names[EVAL_SECTIONS] = {"", "categories", "consistency"};
 
-status eval_path(const struct eval_figure *figure, struct buf *out) {
+void eval_path(const struct eval_figure *figure, struct buf *out) {
     if (figure->section != EVAL_TOTALS) {
-        TRY(buf_printf(out, "%s.", eval_section_names[figure->section]));
-        TRY(buf_append(out, figure->name.data, figure->name.size));
-        TRY(buf_puts(out, "."));
+        buf_printf(out, "%s.", eval_section_names[figure->section]);
+        buf_append(out, figure->name.data, figure->name.size);
+        buf_puts(out, ".");
     }
-    return buf_puts(out, eval_keys(figure->section)[figure->key]);
+    buf_puts(out, eval_keys(figure->section)[figure->key]);
 }
 
 // Whether programs get the figure, too.
@@ -24,11 +24,10 @@ static bool eval_is_public(const struct eval_figure *figure) {
 }
 
 // *rows = the figures that any column has, each once, in order; their values mean nothing. The caller frees *rows.
-static status eval_union(const struct eval_column *columns, size_t count, struct eval_figure **rows,
-                         size_t *row_count) {
+static void eval_union(const struct eval_column *columns, size_t count, struct eval_figure **rows, size_t *row_count) {
     size_t total = 0, kept = 0;
     for (size_t c = 0; c < count; c++) total += columns[c].figure_count;
-    TRY(NEW(rows, total));
+    NEW(rows, total);
     total = 0;
     for (size_t c = 0; c < count; c++)
         for (size_t i = 0; i < columns[c].figure_count; i++) (*rows)[total++] = columns[c].figures[i];
@@ -36,101 +35,104 @@ static status eval_union(const struct eval_column *columns, size_t count, struct
     for (size_t i = 0; i < total; i++)
         if (!kept || eval_compare(&(*rows)[kept - 1], &(*rows)[i])) (*rows)[kept++] = (*rows)[i];
     *row_count = kept;
-    return OK;
 }
 
 // ---- JSON ----
 
 // Appends the figures of a section, those of one name in braces behind it.
-static status eval_print_section(const struct eval_column *column, enum eval_section section, struct buf *out) {
+static void eval_print_section(const struct eval_column *column, enum eval_section section, struct buf *out) {
     const char *name = NULL;
     for (size_t i = 0; i < column->figure_count; i++) {
         const struct eval_figure *figure = &column->figures[i];
         if (figure->section != section || !eval_is_public(figure)) continue;
         if (section == EVAL_TOTALS || figure->name.data == name) {
-            TRY(buf_puts(out, ","));
+            buf_puts(out, ",");
         } else {
-            TRY(buf_puts(out, name ? "}," : ""));
-            TRY(json_print_string(out, figure->name.data, figure->name.size));
-            TRY(buf_puts(out, ":{"));
+            buf_puts(out, name ? "}," : "");
+            json_print_string(out, figure->name.data, figure->name.size);
+            buf_puts(out, ":{");
             name = figure->name.data;
         }
-        TRY(buf_printf(out, "\"%s\":", eval_keys(section)[figure->key]));
-        TRY(json_print_double(out, figure->value));
+        buf_printf(out, "\"%s\":", eval_keys(section)[figure->key]);
+        json_print_double(out, figure->value);
     }
-    return buf_puts(out, name ? "}" : "");
+    buf_puts(out, name ? "}" : "");
 }
 
 status eval_print_json(const struct eval_column *columns, size_t count, struct buf *out) {
-    TRY(buf_puts(out, "{\"files\":["));
+    buf_puts(out, "{\"files\":[");
     for (size_t c = 0; c < count; c++) {
-        TRY(buf_puts(out, c ? ",\n{\"name\":" : "{\"name\":"));
-        TRY(json_print_string(out, columns[c].name.data, columns[c].name.size));
-        TRY(eval_print_section(&columns[c], EVAL_TOTALS, out));
+        buf_puts(out, c ? ",\n{\"name\":" : "{\"name\":");
+        json_print_string(out, columns[c].name.data, columns[c].name.size);
+        eval_print_section(&columns[c], EVAL_TOTALS, out);
         for (enum eval_section section = EVAL_CATEGORIES; section < EVAL_SECTIONS; section++) {
-            TRY(buf_printf(out, ",\"%s\":{", eval_section_names[section]));
-            TRY(eval_print_section(&columns[c], section, out));
-            TRY(buf_puts(out, "}"));
+            buf_printf(out, ",\"%s\":{", eval_section_names[section]);
+            eval_print_section(&columns[c], section, out);
+            buf_puts(out, "}");
         }
-        TRY(buf_puts(out, "}"));
+        buf_puts(out, "}");
     }
-    return buf_puts(out, "]}\n");
+    buf_puts(out, "]}\n");
+    return OK;
 }
 
 // ---- comma-separated values ----
 
-status eval_print_field(struct buf *out, struct string text) {
+void eval_print_field(struct buf *out, struct string text) {
     bool plain = true;
     for (size_t i = 0; i < text.size && plain; i++) plain = !strchr(",\"\r\n", text.data[i]) || !text.data[i];
-    if (plain) return buf_append(out, text.data, text.size);
-    TRY(buf_puts(out, "\""));
+    if (plain) {
+        buf_append(out, text.data, text.size);
+        return;
+    }
+    buf_puts(out, "\"");
     for (size_t i = 0; i < text.size; i++)
-        TRY(buf_append(out, text.data[i] == '"' ? "\"\"" : &text.data[i], text.data[i] == '"' ? 2 : 1));
-    return buf_puts(out, "\"");
+        buf_append(out, text.data[i] == '"' ? "\"\"" : &text.data[i], text.data[i] == '"' ? 2 : 1);
+    buf_puts(out, "\"");
 }
 
-static status eval_print_row(const struct eval_column *columns, size_t count, const struct eval_figure *row,
-                             struct buf *out) {
+static void eval_print_row(const struct eval_column *columns, size_t count, const struct eval_figure *row,
+                           struct buf *out) {
     struct buf path = {0};
-    status result = eval_path(row, &path);
-    if (result == OK) result = eval_print_field(out, (struct string){path.data, path.size});
+    eval_path(row, &path);
+    eval_print_field(out, (struct string){path.data, path.size});
     buf_release(&path);
-    for (size_t c = 0; c < count && result == OK; c++) {
+    for (size_t c = 0; c < count; c++) {
         const double value = eval_value(&columns[c], row->section, row->name, row->key);
-        result = buf_puts(out, ",");
-        if (result == OK && !isnan(value)) result = json_print_double(out, value);
+        buf_puts(out, ",");
+        if (!isnan(value)) json_print_double(out, value);
     }
-    return result == OK ? buf_puts(out, "\n") : result;
+    buf_puts(out, "\n");
 }
 
 status eval_print_csv(const struct eval_column *columns, size_t count, struct buf *out) {
     struct eval_figure *rows;
     size_t row_count;
-    status result = eval_union(columns, count, &rows, &row_count);
-    if (result == OK) result = buf_puts(out, "name");
-    for (size_t c = 0; c < count && result == OK; c++) {
-        result = buf_puts(out, ",");
-        if (result == OK) result = eval_print_field(out, columns[c].name);
+    eval_union(columns, count, &rows, &row_count);
+    buf_puts(out, "name");
+    for (size_t c = 0; c < count; c++) {
+        buf_puts(out, ",");
+        eval_print_field(out, columns[c].name);
     }
-    if (result == OK) result = buf_puts(out, "\n");
-    for (size_t i = 0; i < row_count && result == OK; i++)
-        if (eval_is_public(&rows[i])) result = eval_print_row(columns, count, &rows[i], out);
+    buf_puts(out, "\n");
+    for (size_t i = 0; i < row_count; i++)
+        if (eval_is_public(&rows[i])) eval_print_row(columns, count, &rows[i], out);
     free(rows);
-    return result;
+    return OK;
 }
 
 // ---- text ----
 
-status eval_print_cell(struct buf *out, struct string text, size_t width, bool right) {
+void eval_print_cell(struct buf *out, struct string text, size_t width, bool right) {
     size_t shown = 0;
     for (size_t i = 0; i < text.size; i++) shown += ((unsigned char)text.data[i] & 0xc0) != 0x80;
     const int padding = shown < width ? (int)(width - shown) : 0;
-    if (right) TRY(buf_printf(out, "%*s", padding, ""));
+    if (right) buf_printf(out, "%*s", padding, "");
     for (size_t i = 0; i < text.size; i++) {
         const unsigned char c = (unsigned char)text.data[i];
-        TRY(buf_append(out, c < 0x20 || c == 0x7f ? "?" : &text.data[i], 1));
+        buf_append(out, c < 0x20 || c == 0x7f ? "?" : &text.data[i], 1);
     }
-    return right ? OK : buf_printf(out, "%*s", padding, "");
+    if (!right) buf_printf(out, "%*s", padding, "");
 }
 
 // How the text shows a figure.
@@ -180,60 +182,58 @@ struct eval_layout {
 };
 
 // Appends a row of the text, below its heading if it is the first of the categories or of a judge.
-static status eval_print_line(const struct eval_column *columns, size_t count, const struct eval_figure *row,
-                              bool first, const struct eval_layout *layout, struct buf *out) {
+static void eval_print_line(const struct eval_column *columns, size_t count, const struct eval_figure *row, bool first,
+                            const struct eval_layout *layout, struct buf *out) {
     const struct string key = string_of(eval_keys(row->section)[row->key]);
-    if (first && row->section == EVAL_CATEGORIES) TRY(buf_puts(out, "mean by category\n"));
+    if (first && row->section == EVAL_CATEGORIES) buf_puts(out, "mean by category\n");
     if (first && row->section == EVAL_CONSISTENCY) {
-        TRY(buf_puts(out, "consistency by "));
-        TRY(eval_print_cell(out, row->name, 0, false));
-        TRY(buf_puts(out, "\n"));
+        buf_puts(out, "consistency by ");
+        eval_print_cell(out, row->name, 0, false);
+        buf_puts(out, "\n");
     }
     const size_t indent = row->section == EVAL_TOTALS ? 0 : 2;
-    TRY(buf_puts(out, indent ? "  " : ""));
-    TRY(eval_print_cell(out, row->section == EVAL_CATEGORIES ? row->name : key, layout->label - indent, false));
+    buf_puts(out, indent ? "  " : "");
+    eval_print_cell(out, row->section == EVAL_CATEGORIES ? row->name : key, layout->label - indent, false);
     for (size_t c = 0; c < count; c++) {
         char cell[128];
         eval_format(cell, sizeof cell, &columns[c], row);
-        TRY(eval_print_cell(out, string_of(cell), layout->column, true));
+        eval_print_cell(out, string_of(cell), layout->column, true);
     }
-    return buf_puts(out, "\n");
+    buf_puts(out, "\n");
 }
 
 // Appends the samples of a column that failed.
-static status eval_print_failures(const struct eval_column *column, struct buf *out) {
-    if (!column->failures.size) return OK;
-    TRY(buf_puts(out, "\nquarantined in "));
-    TRY(eval_print_cell(out, column->name, 0, false));
-    TRY(buf_puts(out, "\n"));
-    return buf_append(out, column->failures.data, column->failures.size);
+static void eval_print_failures(const struct eval_column *column, struct buf *out) {
+    if (!column->failures.size) return;
+    buf_puts(out, "\nquarantined in ");
+    eval_print_cell(out, column->name, 0, false);
+    buf_puts(out, "\n");
+    buf_append(out, column->failures.data, column->failures.size);
 }
 
 status eval_print_text(const struct eval_column *columns, size_t count, struct buf *out) {
     struct eval_figure *rows;
     size_t row_count;
-    status result;
-    TRY_TO(result, done, eval_union(columns, count, &rows, &row_count));
+    eval_union(columns, count, &rows, &row_count);
     struct eval_layout layout = {22, 24}; // at least
     for (size_t i = 0; i < row_count; i++)
         if (rows[i].section == EVAL_CATEGORIES && rows[i].name.size + 2 > layout.label)
             layout.label = rows[i].name.size + 2;
     for (size_t c = 0; c < count; c++)
         if (columns[c].name.size + 2 > layout.column) layout.column = columns[c].name.size + 2;
-    TRY_TO(result, done, eval_print_cell(out, (struct string){"", 0}, layout.label, false));
-    for (size_t c = 0; c < count; c++) TRY_TO(result, done, eval_print_cell(out, columns[c].name, layout.column, true));
-    TRY_TO(result, done, buf_puts(out, "\n"));
+    eval_print_cell(out, (struct string){"", 0}, layout.label, false);
+    for (size_t c = 0; c < count; c++) eval_print_cell(out, columns[c].name, layout.column, true);
+    buf_puts(out, "\n");
     const struct eval_figure *before = NULL; // the row that was printed last
     for (size_t i = 0; i < row_count; i++) {
         const struct eval_figure *row = &rows[i];
         if (eval_form_of(row) == FORM_NONE) continue;
         const bool first =
             !before || before->section != row->section || (row->section == EVAL_CONSISTENCY && row->key == 0);
-        TRY_TO(result, done, eval_print_line(columns, count, row, first, &layout, out));
+        eval_print_line(columns, count, row, first, &layout, out);
         before = row;
     }
-    for (size_t c = 0; c < count; c++) TRY_TO(result, done, eval_print_failures(&columns[c], out));
-done:
+    for (size_t c = 0; c < count; c++) eval_print_failures(&columns[c], out);
     free(rows);
-    return result;
+    return OK;
 }

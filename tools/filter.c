@@ -186,7 +186,7 @@ static status filter_converse(struct filter *filter, const struct buf *line, dou
             if (written > 0) *done += (size_t)written;
         }
         if (!fds[0].revents) continue;
-        TRY(buf_reserve(output, READ_SIZE));
+        buf_reserve(output, READ_SIZE);
         const ssize_t got = fd_read(filter->out, output->data + output->size, READ_SIZE);
         if (got <= 0) return BAD_SAMPLE;
         output->size += (size_t)got;

@@ -75,13 +75,12 @@ static status frames_add_names(void *context, const struct group *group) {
             if (!path.data || !key.data || key.size >= frame_key_size) continue;
             if (names->count == names->capacity) {
                 const size_t capacity = names->capacity ? 2 * names->capacity : 256;
-                TRY(RESIZE(&names->list, capacity));
+                RESIZE(&names->list, capacity);
                 names->capacity = capacity;
             }
             struct frame_name *name = &names->list[names->count];
             snprintf(name->key, sizeof name->key, "%s", key.data);
             name->path = arena_strndup(&names->arena, path.data, path.size);
-            if (!name->path) return fail_oom();
             names->count++;
         }
     }
@@ -96,7 +95,6 @@ static int frames_compare_names(const void *a, const void *b) {
 static status frames_read_names(struct frame_names *names, const char *directory) {
     struct group_store *store = NULL;
     const char *path = path_join(&names->arena, directory, "groups.lmdb");
-    if (!path) return fail_oom();
     if (!path_exists(path)) return OK;
     TRY(group_store_open(&store, directory, true));
     status result = group_store_each(store, frames_add_names, names);

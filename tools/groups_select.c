@@ -20,27 +20,25 @@ static status groups_select_print(struct selection *selection, const struct grou
     struct buf *json = &selection->json;
     struct group *group;
     struct arena *arena;
-    status result;
-    TRY(group_new(&group));
+    status result = OK;
+    group_new(&group);
     arena = &group->arena;
     const char *id = arena_printf(arena, "%s/%zu", from->id.data, i), *sample_id = id;
-    if (id && from->sample_id.data) sample_id = arena_printf(arena, "%s/%s", from->sample_id.data, id);
-    if (!id || !sample_id) TRY_TO(result, done, fail_oom());
+    if (from->sample_id.data) sample_id = arena_printf(arena, "%s/%s", from->sample_id.data, id);
     group->id = string_of(id);
     group->sample_id = string_of(sample_id);
     group->prompt = from->prompt;
-    TRY_TO(result, done, group_completions(group, 1));
+    group_completions(group, 1);
     group->completions[0].text = completion->text;
     group->completions[0].finish = completion->finish;
     if (!completion->text.data) group->completions[0].tokens = completion->tokens;
-    TRY_TO(result, done, group_doubles(group, &group->advantages, 1));
+    group_doubles(group, &group->advantages, 1);
     group->advantages.data[0] = 1;
     buf_clear(json);
-    TRY_TO(result, done, group_to_json(group, json));
-    TRY_TO(result, done, buf_puts(json, "\n"));
+    group_to_json(group, json);
+    buf_puts(json, "\n");
     if (fwrite(json->data, 1, json->size, stdout) != json->size)
         result = fail(UNAVAILABLE, "cannot write to standard output");
-done:
     group_free(&group);
     return result;
 }
@@ -74,7 +72,7 @@ status groups_select(const struct groups_options *options, const struct operands
     for (int i = 1; i < operands->count; i++)
         TRY_TO(result, done, subcommand_each_group(operands->list[i], groups_select_visit, &selection));
     log_info("%lld of %lld completions of %lld groups", selection.selected, selection.completions, selection.groups);
-    TRY_TO(result, done, condition_missing(selection.condition, &missing));
+    condition_missing(selection.condition, &missing);
     if (missing.size) log_info("no completion has a value of %s", missing.data);
 done:
     condition_free(&selection.condition);

@@ -104,14 +104,12 @@ static status init_make_tokenizer(const struct init_options *given, const char *
     }
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char *from = path_join(&memory, given->tokenizer, names[i]), *to = path_join(&memory, dir, names[i]);
-        if (!from || !to) TRY_TO(result, done, fail_oom());
         if (!path_exists(from)) continue;
         buf_clear(&content);
         TRY_TO(result, done, file_read(from, &content));
         TRY_TO(result, done, file_write_atomic(to, content.data, content.size));
     }
     char *template = path_join(&memory, dir, "chat_template.json");
-    if (!template) TRY_TO(result, done, fail_oom());
     result = path_exists(template) || kind != TOKENIZER_QWEN ? OK : tokenizer_save_chat_template(dir);
 done:
     buf_release(&content);
@@ -139,10 +137,10 @@ static status init_write_language_model(json_object *shape, const char *text, si
     float *ranges = NULL;
     status result;
     TRY_TO(result, done, chat_template_check(tokenizer, weights->dir));
-    TRY_TO(result, done, NEW(&config, 1));
+    NEW(&config, 1);
     TRY_TO(result, done, model_config_parse(config, text, size, name));
     TRY_TO(result, done, qwen_parameters_new(&params, config));
-    TRY_TO(result, done, NEW(&ranges, params->table.count));
+    NEW(&ranges, params->table.count);
     for (size_t i = 0; i < params->table.count; i++) ranges[i] = by_group[params->table.list[i].group];
     weights->ranges = ranges;
     TRY_TO(result, done, init_write_settings(weights->dir, tokenizer, config));
@@ -162,10 +160,10 @@ static status init_write_classifier(json_object *shape, const char *text, size_t
     struct classifier_parameters *params = NULL;
     float *ranges = NULL;
     status result;
-    TRY_TO(result, done, NEW(&config, 1));
+    NEW(&config, 1);
     TRY_TO(result, done, classifier_config_parse(config, text, size, name));
     TRY_TO(result, done, classifier_parameters_new(&params, config, config->labels, PART_NONE));
-    TRY_TO(result, done, NEW(&ranges, params->table.count));
+    NEW(&ranges, params->table.count);
     for (size_t i = 0; i < params->table.count; i++) {
         const char *tensor = params->table.list[i].name;
         const bool in = strstr(tensor, "tok_embeddings.") || strstr(tensor, ".Wqkv.") || strstr(tensor, ".Wi.");
@@ -198,14 +196,13 @@ int init_main(int argc, char **argv) {
     if (!given.tokenizer == !given.train_tokenizer)
         TRY_TO(result, done, fail(USAGE, "give either --tokenizer or --train-tokenizer"));
     char *path = path_join(&memory, dir, "config.json");
-    if (!path) TRY_TO(result, done, fail_oom());
     if (path_exists(path)) TRY_TO(result, done, fail(USAGE, "%s: the directory already contains a model", dir));
     TRY_TO(result, done, named_shape_find(&shape, given.shape, &fixed));
     TRY_TO(result, done, dir_make(dir));
     TRY_TO(result, done, init_make_tokenizer(&given, dir, shape, fixed));
     TRY_TO(result, done, tokenizer_open(&tokenizer, dir));
     TRY_TO(result, done, init_fit(shape, tokenizer, fixed, dtype_names[given.dtype]));
-    TRY_TO(result, done, init_print(shape, &text));
+    init_print(shape, &text);
     struct init_weights weights = {.dir = dir,
                                    .seed = (uint64_t)given.seed,
                                    .type = given.dtype == INIT_DTYPE_FLOAT32 ? ELEMENT_F32 : ELEMENT_BF16,

@@ -26,7 +26,7 @@ int64_t init_vocabulary(json_object *config);
 status init_fit(json_object *config, const struct tokenizer *t, bool fixed, const char *dtype);
 
 // Appends the object's JSON, one line for each key.
-status init_print(json_object *object, struct buf *out);
+void init_print(json_object *object, struct buf *out);
 
 // Writes generation_config.json and preprocessor_config.json.
 status init_write_settings(const char *dir, const struct tokenizer *t, const struct model_config *config);

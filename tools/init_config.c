@@ -99,16 +99,16 @@ status init_fit(json_object *config, const struct tokenizer *t, bool fixed, cons
     return OK;
 }
 
-status init_print(json_object *object, struct buf *out) {
+void init_print(json_object *object, struct buf *out) {
     const char *before = "{\n  ";
     json_object_object_foreach(object, key, value) {
-        TRY(buf_puts(out, before));
-        TRY(json_print_string(out, key, strlen(key)));
-        TRY(buf_puts(out, ": "));
-        TRY(json_print(out, value));
+        buf_puts(out, before);
+        json_print_string(out, key, strlen(key));
+        buf_puts(out, ": ");
+        json_print(out, value);
         before = ",\n  ";
     }
-    return buf_puts(out, "\n}\n");
+    buf_puts(out, "\n}\n");
 }
 
 status init_write_settings(const char *dir, const struct tokenizer *t, const struct model_config *config) {
@@ -117,25 +117,25 @@ status init_write_settings(const char *dir, const struct tokenizer *t, const str
     const struct vision_config *vision = &config->vision;
     status result = OK;
     if (pad >= 0) {
-        result = buf_printf(&out,
-                            "{\n  \"bos_token_id\": %lld,\n  \"pad_token_id\": %lld,\n  \"do_sample\": true,\n"
-                            "  \"eos_token_id\": [%lld, %lld]\n}\n",
-                            pad, pad, end, pad);
+        buf_printf(&out,
+                   "{\n  \"bos_token_id\": %lld,\n  \"pad_token_id\": %lld,\n  \"do_sample\": true,\n"
+                   "  \"eos_token_id\": [%lld, %lld]\n}\n",
+                   pad, pad, end, pad);
     } else {
-        result = buf_printf(&out, "{\n  \"do_sample\": true,\n  \"eos_token_id\": [%lld]\n}\n", end);
+        buf_printf(&out, "{\n  \"do_sample\": true,\n  \"eos_token_id\": [%lld]\n}\n", end);
     }
     if (result == OK) result = subcommand_write_file(dir, "generation_config.json", &out);
     buf_clear(&out);
     if (result == OK)
-        result = buf_printf(&out,
-                            "{\n  \"min_pixels\": 3136,\n  \"max_pixels\": 12845056,\n  \"patch_size\": %d,\n"
-                            "  \"temporal_patch_size\": %d,\n  \"merge_size\": %d,\n"
-                            "  \"image_mean\": [0.48145466, 0.4578275, 0.40821073],\n"
-                            "  \"image_std\": [0.26862954, 0.26130258, 0.27577711],\n"
-                            "  \"image_processor_type\": \"Qwen2VLImageProcessor\",\n"
-                            "  \"processor_class\": \"%s\"\n}\n",
-                            vision->patch_size, vision->temporal_patch_size, vision->spatial_merge_size,
-                            vision->kind == VISION_QWEN2 ? "Qwen2VLProcessor" : "Qwen2_5_VLProcessor");
+        buf_printf(&out,
+                   "{\n  \"min_pixels\": 3136,\n  \"max_pixels\": 12845056,\n  \"patch_size\": %d,\n"
+                   "  \"temporal_patch_size\": %d,\n  \"merge_size\": %d,\n"
+                   "  \"image_mean\": [0.48145466, 0.4578275, 0.40821073],\n"
+                   "  \"image_std\": [0.26862954, 0.26130258, 0.27577711],\n"
+                   "  \"image_processor_type\": \"Qwen2VLImageProcessor\",\n"
+                   "  \"processor_class\": \"%s\"\n}\n",
+                   vision->patch_size, vision->temporal_patch_size, vision->spatial_merge_size,
+                   vision->kind == VISION_QWEN2 ? "Qwen2VLProcessor" : "Qwen2_5_VLProcessor");
     if (result == OK) result = subcommand_write_file(dir, "preprocessor_config.json", &out);
     buf_release(&out);
     return result;

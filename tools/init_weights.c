@@ -88,7 +88,6 @@ static status init_write_shard(const struct init_weights *weights, const struct 
     size_t count = shard->end - shard->first;
     char *path = path_join(&memory, weights->dir, shard->name);
     struct stored_tensor *tensors = arena_alloc(&memory, count * sizeof *tensors);
-    if (!path || !tensors) TRY_TO(result, done, fail_oom());
     for (size_t i = 0; i < count; i++) {
         const struct parameter *parameter = &shard->table->list[shard->first + i];
         tensors[i] = parameter_stored(parameter, parameter->name, weights->type);
@@ -146,7 +145,7 @@ status init_write_weights(const struct init_weights *weights, const struct param
     status result;
     for (size_t first = 0; first < table->count; first = shard_end(weights, table, first)) count++;
     assert(count > 0);
-    TRY_TO(result, done, NEW(&shards, count));
+    NEW(&shards, count);
     for (size_t i = 0, first = 0; i < count; first = shards[i++].end) {
         shards[i] = (struct shard){.table = table, .first = first, .end = shard_end(weights, table, first)};
         snprintf(shards[i].name, sizeof shards[i].name,
@@ -154,9 +153,9 @@ status init_write_weights(const struct init_weights *weights, const struct param
     }
     assert(shards[count - 1].end == table->count);
     TRY_TO(result, done, pool_new(&scratch.pool, weights->threads));
-    TRY_TO(result, done, NEW(&scratch.block, BLOCK));
-    TRY_TO(result, done, NEW(&scratch.quantiles, LEVELS));
-    TRY_TO(result, done, NEW(&scratch.levels, LEVELS));
+    NEW(&scratch.block, BLOCK);
+    NEW(&scratch.quantiles, LEVELS);
+    NEW(&scratch.levels, LEVELS);
     init_fill_quantiles(scratch.quantiles, weights->cut);
     for (size_t i = 0; i < count; i++) {
         if (count > 1) log_info("writing %s/%s", weights->dir, shards[i].name);
@@ -164,12 +163,11 @@ status init_write_weights(const struct init_weights *weights, const struct param
     }
     if (count == 1) goto done;
     for (size_t i = 0; i < table->count; i++) total += init_parameter_bytes(weights, &table->list[i]);
-    TRY_TO(result, done, buf_printf(&index, "{\n  \"metadata\": {\"total_size\": %lld},\n  \"weight_map\": {", total));
+    buf_printf(&index, "{\n  \"metadata\": {\"total_size\": %lld},\n  \"weight_map\": {", total);
     for (size_t s = 0; s < count; s++)
         for (size_t i = shards[s].first; i < shards[s].end; i++)
-            TRY_TO(result, done,
-                   buf_printf(&index, "%s\n    \"%s\": \"%s\"", i ? "," : "", table->list[i].name, shards[s].name));
-    TRY_TO(result, done, buf_puts(&index, "\n  }\n}\n"));
+            buf_printf(&index, "%s\n    \"%s\": \"%s\"", i ? "," : "", table->list[i].name, shards[s].name);
+    buf_puts(&index, "\n  }\n}\n");
     result = subcommand_write_file(weights->dir, "model.safetensors.index.json", &index);
 done:
     buf_release(&index);

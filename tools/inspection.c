@@ -98,12 +98,10 @@ static void inspection_look_at_output(struct inspection *inspection, const struc
     struct arena arena = {0};
     struct stat info;
     const char *at = path;
-    while (at && stat(at, &info) && errno == ENOENT && strcmp(at, "/") != 0 && strcmp(at, ".") != 0)
+    while (stat(at, &info) && errno == ENOENT && strcmp(at, "/") != 0 && strcmp(at, ".") != 0)
         at = path_parent(&arena, at);
-    const char *file = at ? path_join(&arena, at, "frames.lmdb") : NULL;
-    if (!file)
-        inspection->diagnostics->out_of_memory = true;
-    else if (stat(at, &info))
+    const char *file = path_join(&arena, at, "frames.lmdb");
+    if (stat(at, &info))
         inspection_mistake(inspection, stage, key, "cannot write to %s: %s", path, strerror(errno));
     else if (!S_ISDIR(info.st_mode))
         inspection_mistake(inspection, stage, key, "cannot write to %s: %s is not a directory", path, at);

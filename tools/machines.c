@@ -6,7 +6,7 @@
 
 status machines_connect(struct machines *machines, struct wire *wire, const struct deployment *deployment, double now) {
     const struct pipeline *pipeline = deployment->pipeline;
-    TRY(NEW(&machines->list, deployment->machines));
+    NEW(&machines->list, deployment->machines);
     for (int i = 0; i < (int)deployment->machines; i++) {
         if (i == deployment->here) continue;
         struct machine *machine = &machines->list[machines->count++];
@@ -41,13 +41,12 @@ void machines_update(struct machines *machines, double now) {
     }
 }
 
-status machines_missing(const struct machines *machines, struct buf *out) {
+void machines_missing(const struct machines *machines, struct buf *out) {
     for (size_t i = 0; i < machines->count; i++) {
         const struct machine *machine = &machines->list[i];
         if (machine->away_since > 0)
-            TRY(buf_printf(out, "%s%s (%s)", out->size ? ", " : "", machine->name, machine->address));
+            buf_printf(out, "%s%s (%s)", out->size ? ", " : "", machine->name, machine->address);
     }
-    return OK;
 }
 
 const struct machine *machines_away(const struct machines *machines, double now, double seconds) {

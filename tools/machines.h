@@ -35,8 +35,8 @@ struct machine *machines_find(struct machines *machines, const char *name);
 // Notes which machines are there at `now`. Call it often.
 void machines_update(struct machines *machines, double now);
 
-// Appends the machines that are not there, as "gpu1 (10.0.0.2), gpu2 (10.0.0.3)". UNAVAILABLE.
-status machines_missing(const struct machines *machines, struct buf *out);
+// Appends the machines that are not there, as "gpu1 (10.0.0.2), gpu2 (10.0.0.3)".
+void machines_missing(const struct machines *machines, struct buf *out);
 
 // Returns the first machine that has been away for `seconds` at `now`, NULL if there is none.
 const struct machine *machines_away(const struct machines *machines, double now, double seconds);

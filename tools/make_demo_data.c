@@ -147,7 +147,7 @@ static bool scene_contains(const struct scene *scene, double dx, double dy) {
 static status make_write_clip(const char *path, const struct scene *scene) {
     struct clip_writer *writer = NULL;
     uint8_t *rgb;
-    TRY(NEW(&rgb, side * side * 3));
+    NEW(&rgb, side * side * 3);
     status result = clip_writer_open(&writer, path, side, side, rate);
     for (int frame = 0; result == OK && frame < frame_count; frame++) {
         double shift = side * 0.5 * ((double)frame / (frame_count - 1) - 0.5);
@@ -182,8 +182,8 @@ static int make_wrong(int right, double share, uint64_t key, uint64_t stream) {
 }
 
 // Appends one supervised example: a group with one completion whose text is given, and advantage 1.
-static status make_add_example(const struct make_options *given, struct buf *out, struct buf *corpus, int example,
-                               int clip, const struct scene *scene) {
+static void make_add_example(const struct make_options *given, struct buf *out, struct buf *corpus, int example,
+                             int clip, const struct scene *scene) {
     uint64_t key = rng_key((uint64_t)given->seed ^ (uint64_t)example, "example");
     int kind = (int)rng_below(key, 0, 0, kinds), right = scene_answer(scene, kind);
     const struct question *question = &questions[kind];
@@ -191,31 +191,25 @@ static status make_add_example(const struct make_options *given, struct buf *out
     int letter = make_wrong(given->answers == MAKE_ANSWERS_CLIP ? right : word, given->wrong_answer, key, 2);
     char completion[128], reasoning[64];
     struct buf prompt = {0};
-    status result;
     const char *text = question->texts[rng_below(key, 3, 0, (uint64_t)given->wordings)];
-    TRY_TO(result, done, buf_printf(&prompt, "%sOptions:\\n", text));
-    for (int i = 0; i < choices; i++)
-        TRY_TO(result, done, buf_printf(&prompt, "%c. %s\\n", 'A' + i, question->words[i]));
+    buf_printf(&prompt, "%sOptions:\\n", text);
+    for (int i = 0; i < choices; i++) buf_printf(&prompt, "%c. %s\\n", 'A' + i, question->words[i]);
     snprintf(reasoning, sizeof reasoning, "%s %s.", question->reasoning, question->words[word]);
     snprintf(completion, sizeof completion, "<think>%s</think><answer>%c</answer>", reasoning, 'A' + letter);
-    TRY_TO(
-        result, done,
-        buf_printf(out,
-                   "{\"v\": 1, \"id\": \"w-%06d\", \"sample_id\": \"w-%06d\", \"prompt\": {\"messages\": [{\"role\": "
-                   "\"user\", \"content\": "
-                   "[{\"type\": \"video\", \"video\": \"clips/%04d.mp4\"}, {\"type\": \"text\", \"text\": \"%s\"}]}], "
-                   "\"problem_type\": \"multiple choice\", \"solution\": \"<answer>%c</answer>\"}, "
-                   "\"completions\": [{\"text\": \"%s\", \"finish\": \"eos\"}], \"advantages\": [1]}\n",
-                   example, example, clip, prompt.data, 'A' + right, completion));
+    buf_printf(out,
+               "{\"v\": 1, \"id\": \"w-%06d\", \"sample_id\": \"w-%06d\", \"prompt\": {\"messages\": [{\"role\": "
+               "\"user\", \"content\": "
+               "[{\"type\": \"video\", \"video\": \"clips/%04d.mp4\"}, {\"type\": \"text\", \"text\": \"%s\"}]}], "
+               "\"problem_type\": \"multiple choice\", \"solution\": \"<answer>%c</answer>\"}, "
+               "\"completions\": [{\"text\": \"%s\", \"finish\": \"eos\"}], \"advantages\": [1]}\n",
+               example, example, clip, prompt.data, 'A' + right, completion);
     for (char *c = prompt.data; *c; c++) {
         bool newline = c[0] == '\\' && c[1] == 'n';
-        TRY_TO(result, done, buf_append(corpus, newline ? "\n" : c, 1));
+        buf_append(corpus, newline ? "\n" : c, 1);
         c += newline;
     }
-    result = buf_printf(corpus, "%s\n", completion);
-done:
+    buf_printf(corpus, "%s\n", completion);
     buf_release(&prompt);
-    return result;
 }
 
 int make_demo_data_main(int argc, char **argv) {
@@ -228,33 +222,31 @@ int make_demo_data_main(int argc, char **argv) {
     TRY_TO(result, done, subcommand_parse(&options, &make_demo_data_table, &given, argc, argv, &operands));
     const char *dir = operands.list[0];
     char *path = path_join(&memory, dir, "clips");
-    TRY_TO(result, done, path ? dir_make(path) : fail_oom());
+    TRY_TO(result, done, dir_make(path));
     for (int i = 0; i < given.clips + given.held_out; i++) {
         const uint64_t key = rng_key((uint64_t)given.seed + (uint64_t)i, "clip");
         struct scene scene = scene_at(key);
         path = arena_printf(&memory, "%s/clips/%04d.mp4", dir, i);
-        TRY_TO(result, done, path ? make_write_clip(path, &scene) : fail_oom());
+        TRY_TO(result, done, make_write_clip(path, &scene));
         // A line of the Video-R1 layout for each question on the clip.
         struct buf *lines = i < given.clips ? &training : &held_out;
         for (int kind = 0; kind < kinds; kind++) {
             const struct question *question = &questions[kind];
             const char *text = question->texts[rng_below(key, 7, (uint64_t)kind, (uint64_t)given.wordings)];
-            TRY_TO(result, done,
-                   buf_printf(lines,
-                              "{\"problem_id\": %d, \"problem\": \"%s\", \"data_type\": \"video\", "
-                              "\"problem_type\": \"multiple choice\", \"options\": [",
-                              i * kinds + kind, text));
+            buf_printf(lines,
+                       "{\"problem_id\": %d, \"problem\": \"%s\", \"data_type\": \"video\", "
+                       "\"problem_type\": \"multiple choice\", \"options\": [",
+                       i * kinds + kind, text);
             for (int k = 0; k < choices; k++)
-                TRY_TO(result, done, buf_printf(lines, "%s\"%c. %s\"", k ? ", " : "", 'A' + k, question->words[k]));
-            TRY_TO(result, done,
-                   buf_printf(lines, "], \"path\": \"./clips/%04d.mp4\", \"solution\": \"<answer>%c</answer>\"}\n", i,
-                              'A' + scene_answer(&scene, kind)));
+                buf_printf(lines, "%s\"%c. %s\"", k ? ", " : "", 'A' + k, question->words[k]);
+            buf_printf(lines, "], \"path\": \"./clips/%04d.mp4\", \"solution\": \"<answer>%c</answer>\"}\n", i,
+                       'A' + scene_answer(&scene, kind));
         }
     }
     for (int i = 0; i < given.examples; i++) {
         int clip = (int)rng_below((uint64_t)given.seed, 9, (uint64_t)i, (uint64_t)given.clips);
         struct scene scene = scene_at(rng_key((uint64_t)given.seed + (uint64_t)clip, "clip"));
-        TRY_TO(result, done, make_add_example(&given, &warm_up, &corpus, i, clip, &scene));
+        make_add_example(&given, &warm_up, &corpus, i, clip, &scene);
     }
     TRY_TO(result, done, subcommand_write_file(dir, "train.jsonl", &training));
     TRY_TO(result, done, subcommand_write_file(dir, "held-out.jsonl", &held_out));

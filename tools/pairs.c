@@ -47,23 +47,26 @@ struct pairs_writer {
     long long groups, completions, pairs;
 };
 
-static status pairs_print_text(struct buf *out, const char *before, struct string text) {
-    TRY(buf_puts(out, before));
-    return json_print_string(out, text.data, text.size);
+static void pairs_print_text(struct buf *out, const char *before, struct string text) {
+    buf_puts(out, before);
+    json_print_string(out, text.data, text.size);
 }
 
 // Appends the line of completion i.
-static status pairs_print(struct buf *out, const struct group *group, size_t i, const struct consistency_pair *pair) {
+static void pairs_print(struct buf *out, const struct group *group, size_t i, const struct consistency_pair *pair) {
     const struct double_array *verdict = &group->consistency.verdict;
-    TRY(pairs_print_text(out, "{\"premise\":", pair->premise));
-    TRY(pairs_print_text(out, ",\"hypothesis\":", pair->hypothesis));
-    TRY(pairs_print_text(out, ",\"question\":", group->prompt.question));
-    TRY(buf_puts(out, ",\"label\":"));
-    TRY(json_print_double(out, verdict->data ? verdict->data[i] : NAN));
-    TRY(pairs_print_text(out, ",\"group\":", group->id));
-    TRY(buf_printf(out, ",\"completion\":%zu,\"step\":", i));
-    if (!group->trained.present) return buf_puts(out, "null}\n");
-    return buf_printf(out, "%lld}\n", (long long)group->trained.step);
+    pairs_print_text(out, "{\"premise\":", pair->premise);
+    pairs_print_text(out, ",\"hypothesis\":", pair->hypothesis);
+    pairs_print_text(out, ",\"question\":", group->prompt.question);
+    buf_puts(out, ",\"label\":");
+    json_print_double(out, verdict->data ? verdict->data[i] : NAN);
+    pairs_print_text(out, ",\"group\":", group->id);
+    buf_printf(out, ",\"completion\":%zu,\"step\":", i);
+    if (!group->trained.present) {
+        buf_puts(out, "null}\n");
+        return;
+    }
+    buf_printf(out, "%lld}\n", (long long)group->trained.step);
 }
 
 // Writes the pairs of a group; `context` is the writer.
@@ -83,7 +86,7 @@ static status pairs_write(void *context, const struct group *group) {
         if (!writer->all && (!verdict->data || isnan(verdict->data[i]))) continue;
         TRY_TO(result, done, consistency_pair_make(&pair, &memory, group, i, writer->template));
         if (!pair.premise.data) continue;
-        TRY_TO(result, done, pairs_print(&writer->line, group, i, &pair));
+        pairs_print(&writer->line, group, i, &pair);
         writer->pairs++;
     }
     result = OK;

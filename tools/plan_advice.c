@@ -68,7 +68,7 @@ static const struct plan_change {
 static status plan_change_sum(struct resource_plan *plan, const struct plan_change *change, int64_t value,
                               const char *device, int machine, uint64_t *bytes) {
     struct planned_stage *const before = plan->stages;
-    TRY(NEW(&plan->stages, plan->count));
+    NEW(&plan->stages, plan->count);
     for (size_t i = 0; i < plan->count; i++) {
         plan->stages[i] = before[i];
         if (change->apply) change->apply(&plan->stages[i]);
@@ -122,7 +122,7 @@ status plan_print_advice(const struct resource_plan *plan, const char *device, i
         snprintf(text, sizeof text, "%s", !sampled && change->given ? change->given : change->what);
         if (change->number) snprintf(text + strlen(text), sizeof text - strlen(text), ": %lld", (long long)value);
         printf("  %8.2f  %s%s\n", (double)(total - bytes) * 1e-9, text, bytes <= capacity ? ", and then it fits" : "");
-        if (bytes <= capacity && !fitting->size) TRY(buf_puts(fitting, text));
+        if (bytes <= capacity && !fitting->size) buf_puts(fitting, text);
     }
     printf("or give a stage another GPU, with `device` (--gpus 2 shows how) or `on`\n");
     return OK;

@@ -50,9 +50,8 @@ status processes_init(struct processes *processes, struct deployment *deployment
     char *slash = strrchr(dir, '/');
     assert(slash);
     *slash = 0;
-    TRY(NEW(&processes->list, deployment->count));
+    NEW(&processes->list, deployment->count);
     processes->logs = arena_printf(arena, "%s/logs", run);
-    if (!processes->logs) return fail_oom();
     for (size_t i = 0; i < deployment->count; i++) {
         const struct replica *replica = &deployment->replicas[i];
         if (!replica->stage || replica->machine != deployment->here) continue;
@@ -64,9 +63,8 @@ status processes_init(struct processes *processes, struct deployment *deployment
         process->name = deployment_name(deployment, replica);
         process->log = arena_printf(arena, "%s/%s.log", processes->logs, process->name);
         const char *config = arena_printf(arena, "%s/wiring/%s", run, process->name);
-        if (!process->log || !config) return fail_oom();
         TRY(deployment_write_config(deployment, replica, config));
-        TRY(NEW(&process->argv, capacity));
+        NEW(&process->argv, capacity);
         process->argv[count++] = arena_printf(arena, stage->program ? "%s/caravan" : "%s/caravan-%s", dir, stage->name);
         if (stage->program) process->argv[count++] = arena_printf(arena, "program");
         process->argv[count++] = arena_printf(arena, "--wiring=%s", config);
@@ -84,8 +82,6 @@ status processes_init(struct processes *processes, struct deployment *deployment
             process->argv[count++] = arena_printf(arena, "--%s=%s", key->name, value);
         }
         assert(count < capacity);
-        for (size_t k = 0; k < count; k++)
-            if (!process->argv[k]) return fail_oom();
     }
     return OK;
 }

@@ -93,8 +93,8 @@ static status program_work(void *state, struct group *group) {
     bool blamed = false; // the program had begun to read the group when it failed
     char reason[800];
     buf_clear(&program->line);
-    TRY(group_to_json(group, &program->line));
-    TRY(buf_puts(&program->line, "\n"));
+    group_to_json(group, &program->line);
+    buf_puts(&program->line, "\n");
     for (int failures = 0; failures < MAX_TRIES;) {
         bool read;
         status result = program_try(program, group, &read);
@@ -132,10 +132,9 @@ int program_main(int argc, char **argv) {
                  : fail(USAGE, "caravan run starts this program; it cannot be started by hand"));
     if (!config->command_count || !config->home)
         TRY_TO(result, done, fail(DATAERR, "%s: the file does not name a program", path));
-    TRY_TO(result, done, NEW(&program->filter.argv, config->command_count + 1));
+    NEW(&program->filter.argv, config->command_count + 1);
     for (size_t i = 0; i < config->command_count; i++) {
         program->filter.argv[i] = arena_strndup(&program->arena, config->command[i], strlen(config->command[i]));
-        if (!program->filter.argv[i]) TRY_TO(result, done, fail_oom());
     }
     program->filter.home = config->home;
     // stage_main reads the option and the file again.

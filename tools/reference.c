@@ -48,14 +48,13 @@ int reference_main(int argc, char **argv) {
         static status (*const scripts[])(struct buf *) = {completion_bash, completion_zsh, completion_fish};
         TRY_TO(result, done, scripts[choice_index(reference_shells, given.completion)](&page));
     } else {
-        TRY_TO(result, done,
-               buf_puts(&page, "# Reference\n\nThis page is the output of `caravan reference`; `make reference` writes "
-                               "it anew.\n\n## The stages' keys\n\n"));
-        TRY_TO(result, done, stage_kinds_markdown(&page));
-        TRY_TO(result, done, buf_puts(&page, "## The pipeline file\n\n"));
-        TRY_TO(result, done, pipeline_keys_markdown(&page));
-        TRY_TO(result, done, buf_puts(&page, "## The group\n\n"));
-        TRY_TO(result, done, group_reference_page(&page));
+        buf_puts(&page, "# Reference\n\nThis page is the output of `caravan reference`; `make reference` writes "
+                        "it anew.\n\n## The stages' keys\n\n");
+        stage_kinds_markdown(&page);
+        buf_puts(&page, "## The pipeline file\n\n");
+        pipeline_keys_markdown(&page);
+        buf_puts(&page, "## The group\n\n");
+        group_reference_page(&page);
     }
     fwrite(page.data, 1, page.size, stdout);
 done:

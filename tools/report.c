@@ -80,7 +80,6 @@ static status report_add_group(void *context, const struct group *group) {
     }
     if (scored) column->scored_tokens += (double)group->prompt_tokens.count;
     struct json_object *times = group->times.data ? json_tokener_parse(group->times.data) : NULL;
-    status result = OK;
     for (int i = 0; times && i < stage_count; i++) {
         struct intervals *work = &column->work[i];
         struct json_object *pair;
@@ -89,16 +88,15 @@ static status report_add_group(void *context, const struct group *group) {
         if (!json_object_is_type(pair, json_type_array) || json_object_array_length(pair) != 2) continue;
         if (work->count == work->capacity) {
             size_t capacity = work->capacity ? 2 * work->capacity : 64;
-            TRY_TO(result, done, RESIZE(&work->data, capacity));
+            RESIZE(&work->data, capacity);
             work->capacity = capacity;
         }
         assert(work->count < work->capacity);
         work->data[work->count++] = (struct interval){json_object_get_double(json_object_array_get_idx(pair, 0)),
                                                       json_object_get_double(json_object_array_get_idx(pair, 1))};
     }
-done:
     json_object_put(times);
-    return result;
+    return OK;
 }
 
 static int report_by_start(const void *a, const void *b) {

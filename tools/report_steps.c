@@ -45,7 +45,7 @@ status report_steps_add(void *context, const struct group *group) {
     TRY(group_check_fractions(group, scored ? "scores.correct" : "rewards.accuracy", correct, false));
     if (series->count == series->capacity) {
         const size_t capacity = series->capacity ? 2 * series->capacity : 256;
-        TRY(RESIZE(&series->rows, capacity));
+        RESIZE(&series->rows, capacity);
         series->capacity = capacity;
     }
     struct report_row *row = &series->rows[series->count];
@@ -54,7 +54,7 @@ status report_steps_add(void *context, const struct group *group) {
     if (series->count && string_equals(name, row[-1].judge.name.data))
         row->judge.name = row[-1].judge.name;
     else
-        TRY(arena_string(&series->memory, &row->judge.name, name.data, name.size));
+        arena_string(&series->memory, &row->judge.name, name.data, name.size);
     series->count++;
     for (size_t i = 0; i < group->completion_count; i++) {
         const double consistent = report_consistent(group, i, series->threshold);
@@ -106,7 +106,7 @@ void report_steps_bin(struct report_series *series, size_t count, int64_t bins) 
 
 status report_steps_text(const struct report_series *series, size_t count, struct buf *out) {
     for (size_t s = 0; s < count; s++) {
-        TRY(buf_printf(out, "%s%s\n", s ? "\n" : "", series[s].name));
+        buf_printf(out, "%s%s\n", s ? "\n" : "", series[s].name);
         const char *judge = NULL;
         for (size_t i = 0; i < series[s].count; i++) {
             const struct report_row *row = &series[s].rows[i];
@@ -115,17 +115,17 @@ status report_steps_text(const struct report_series *series, size_t count, struc
             eval_judge_figures(&row->judge, values);
             if (!judge || strcmp(judge, row->judge.name.data) != 0) {
                 judge = row->judge.name.data;
-                TRY(buf_puts(out, "consistency by "));
-                TRY(eval_print_cell(out, row->judge.name, 0, false));
-                TRY(buf_puts(out, "\n                                         -- consistent --   - inconsistent -\n"
-                                  "  steps            judged  inconsistent  correct    wrong   correct    wrong\n"));
+                buf_puts(out, "consistency by ");
+                eval_print_cell(out, row->judge.name, 0, false);
+                buf_puts(out, "\n                                         -- consistent --   - inconsistent -\n"
+                              "  steps            judged  inconsistent  correct    wrong   correct    wrong\n");
             }
             snprintf(steps, sizeof steps, row->first < row->last ? "%lld..%lld" : "%lld", (long long)row->first,
                      (long long)row->last);
             snprintf(rate, sizeof rate, isnan(values[EVAL_RATE]) ? "-" : "%.1f %%", 100 * (1 - values[EVAL_RATE]));
-            TRY(buf_printf(out, "  %-14s %8.0f %13s %8.0f %8.0f  %8.0f %8.0f\n", steps, values[EVAL_JUDGED], rate,
-                           values[EVAL_CONSISTENT_CORRECT], values[EVAL_CONSISTENT_WRONG],
-                           values[EVAL_INCONSISTENT_CORRECT], values[EVAL_INCONSISTENT_WRONG]));
+            buf_printf(out, "  %-14s %8.0f %13s %8.0f %8.0f  %8.0f %8.0f\n", steps, values[EVAL_JUDGED], rate,
+                       values[EVAL_CONSISTENT_CORRECT], values[EVAL_CONSISTENT_WRONG],
+                       values[EVAL_INCONSISTENT_CORRECT], values[EVAL_INCONSISTENT_WRONG]);
         }
     }
     return OK;
@@ -133,51 +133,52 @@ status report_steps_text(const struct report_series *series, size_t count, struc
 
 status report_steps_json(const struct report_series *series, size_t count, struct buf *out) {
     const char *const *keys = eval_keys(EVAL_CONSISTENCY);
-    TRY(buf_puts(out, "{\"files\":["));
+    buf_puts(out, "{\"files\":[");
     for (size_t s = 0; s < count; s++) {
-        TRY(buf_puts(out, s ? ",\n{\"name\":" : "{\"name\":"));
-        TRY(json_print_string(out, series[s].name, strlen(series[s].name)));
-        TRY(buf_puts(out, ",\"steps\":["));
+        buf_puts(out, s ? ",\n{\"name\":" : "{\"name\":");
+        json_print_string(out, series[s].name, strlen(series[s].name));
+        buf_puts(out, ",\"steps\":[");
         for (size_t i = 0; i < series[s].count; i++) {
             const struct report_row *row = &series[s].rows[i];
             double values[EVAL_JUDGE_COUNT];
             eval_judge_figures(&row->judge, values);
-            TRY(buf_printf(out, "%s\n{\"first_step\":%lld,\"last_step\":%lld,\"judge\":", i ? "," : "",
-                           (long long)row->first, (long long)row->last));
-            TRY(json_print_string(out, row->judge.name.data, row->judge.name.size));
-            TRY(buf_puts(out, ",\"inconsistency_rate\":"));
-            TRY(json_print_double(out, 1 - values[EVAL_RATE]));
+            buf_printf(out, "%s\n{\"first_step\":%lld,\"last_step\":%lld,\"judge\":", i ? "," : "",
+                       (long long)row->first, (long long)row->last);
+            json_print_string(out, row->judge.name.data, row->judge.name.size);
+            buf_puts(out, ",\"inconsistency_rate\":");
+            json_print_double(out, 1 - values[EVAL_RATE]);
             for (int key = 0; key < EVAL_NOT_JUDGED; key++) {
-                TRY(buf_printf(out, ",\"%s\":", keys[key]));
-                TRY(json_print_double(out, values[key]));
+                buf_printf(out, ",\"%s\":", keys[key]);
+                json_print_double(out, values[key]);
             }
-            TRY(buf_puts(out, "}"));
+            buf_puts(out, "}");
         }
-        TRY(buf_puts(out, "]}"));
+        buf_puts(out, "]}");
     }
-    return buf_puts(out, "]}\n");
+    buf_puts(out, "]}\n");
+    return OK;
 }
 
 status report_steps_csv(const struct report_series *series, size_t count, struct buf *out) {
     const char *const *keys = eval_keys(EVAL_CONSISTENCY);
-    TRY(buf_puts(out, "name,first_step,last_step,judge,inconsistency_rate"));
-    for (int key = 0; key < EVAL_NOT_JUDGED; key++) TRY(buf_printf(out, ",%s", keys[key]));
-    TRY(buf_puts(out, "\n"));
+    buf_puts(out, "name,first_step,last_step,judge,inconsistency_rate");
+    for (int key = 0; key < EVAL_NOT_JUDGED; key++) buf_printf(out, ",%s", keys[key]);
+    buf_puts(out, "\n");
     for (size_t s = 0; s < count; s++)
         for (size_t i = 0; i < series[s].count; i++) {
             const struct report_row *row = &series[s].rows[i];
             double values[EVAL_JUDGE_COUNT];
             eval_judge_figures(&row->judge, values);
-            TRY(eval_print_field(out, string_of(series[s].name)));
-            TRY(buf_printf(out, ",%lld,%lld,", (long long)row->first, (long long)row->last));
-            TRY(eval_print_field(out, row->judge.name));
-            TRY(buf_puts(out, ","));
-            if (!isnan(values[EVAL_RATE])) TRY(json_print_double(out, 1 - values[EVAL_RATE]));
+            eval_print_field(out, string_of(series[s].name));
+            buf_printf(out, ",%lld,%lld,", (long long)row->first, (long long)row->last);
+            eval_print_field(out, row->judge.name);
+            buf_puts(out, ",");
+            if (!isnan(values[EVAL_RATE])) json_print_double(out, 1 - values[EVAL_RATE]);
             for (int key = 0; key < EVAL_NOT_JUDGED; key++) {
-                TRY(buf_puts(out, ","));
-                if (!isnan(values[key])) TRY(json_print_double(out, values[key]));
+                buf_puts(out, ",");
+                if (!isnan(values[key])) json_print_double(out, values[key]);
             }
-            TRY(buf_puts(out, "\n"));
+            buf_puts(out, "\n");
         }
     return OK;
 }

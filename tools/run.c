@@ -98,25 +98,23 @@ static status run_set_steps(struct deployment *deployment) {
         if (!needed) continue;
         if (!steps) TRY(run_count_steps(deployment, &steps));
         snprintf(text, sizeof text, "%lld", (long long)steps);
-        TRY(pipeline_set(pipeline, &pipeline->stages[i], "steps", text));
+        pipeline_set(pipeline, &pipeline->stages[i], "steps", text);
     }
     return OK;
 }
 
 // Several machines may share the run's directory, but LMDB files cannot be shared: instead of the default RUN/store
 // each machine has RUN/store-MACHINE. Called when pipeline.yaml is written, which is the same for all machines.
-static status run_set_stores(struct deployment *deployment) {
+static void run_set_stores(struct deployment *deployment) {
     struct pipeline *pipeline = deployment->pipeline;
     struct arena *arena = &pipeline->arena;
     const char *common = path_join(arena, pipeline->run, "store");
     const char *own = arena_printf(arena, "%s-%s", common, deployment_machine(deployment, deployment->here));
-    if (deployment->machines < 2) return OK;
-    if (!common || !own) return fail_oom();
+    if (deployment->machines < 2) return;
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         const char *store = pipeline_value(&pipeline->stages[i], "store");
-        if (store && !strcmp(store, common)) TRY(pipeline_set(pipeline, &pipeline->stages[i], "store", own));
+        if (store && !strcmp(store, common)) pipeline_set(pipeline, &pipeline->stages[i], "store", own);
     }
-    return OK;
 }
 
 // Makes the key that the nodes of a Slurm job share. They start at the same time, and the first one wins.
@@ -128,7 +126,6 @@ static status run_make_key(const struct pipeline *pipeline) {
     const char *path = deployment_shared_key_file(&arena, pipeline);
     uname(&host);
     const char *own = path ? arena_printf(&arena, "%s.%s.%d", path, host.nodename, (int)getpid()) : NULL;
-    if (!own) TRY_TO(result, done, fail_oom());
     if (path_exists(path)) goto done;
     TRY_TO(result, done, dir_make(pipeline->run));
     TRY_TO(result, done, wire_key_make(&keys));
@@ -153,22 +150,20 @@ static status run_make_sockets(const char *path) {
 
 // Tells the stages that need frames how the run's frames stage makes them, and its limit: they decode evicted frames
 // again, and evict from the stores of their machines.
-static status run_set_frames_options(struct pipeline *pipeline) {
+static void run_set_frames_options(struct pipeline *pipeline) {
     const struct pipeline_stage *frames = pipeline_find_stage(pipeline, stage_kinds[STAGE_FRAMES].name);
     struct buf text = {0};
-    status result = OK;
-    if (!frames || frames->kind != &stage_kinds[STAGE_FRAMES]) return OK;
-    for (const struct pipeline_key *key = frames->keys.first; key && result == OK; key = key->next) {
+    if (!frames || frames->kind != &stage_kinds[STAGE_FRAMES]) return;
+    for (const struct pipeline_key *key = frames->keys.first; key; key = key->next) {
         const struct option *option = option_find(&frames->kind->options, key->name);
         if (option->type != OPTION_DEVICE && (!option->not_hashed || !strcmp(option->name, "store_limit")))
-            result = buf_printf(&text, "%s=%s\n", key->name, key->value);
+            buf_printf(&text, "%s=%s\n", key->name, key->value);
     }
-    for (size_t i = 0; i < pipeline->stage_count && text.size && result == OK; i++) {
+    for (size_t i = 0; i < pipeline->stage_count && text.size; i++) {
         struct pipeline_stage *stage = &pipeline->stages[i];
-        if (stage->kind) result = pipeline_set(pipeline, stage, "frames_options", text.data);
+        if (stage->kind) pipeline_set(pipeline, stage, "frames_options", text.data);
     }
     buf_release(&text);
-    return result;
 }
 
 // Makes the run's directories and its lock, writes pipeline.yaml and the link to the metrics, and runs the supervisor.
@@ -190,7 +185,7 @@ static status run(struct deployment *deployment) {
                     deployment_max_fds(deployment), (unsigned long long)fds);
     TRY_TO(result, done, dir_make(pipeline->run));
     // Each machine has one run in a directory. The kernel drops the lock when this process ends; no child inherits it.
-    TRY_TO(result, done, buf_printf(&path, "%s/lock%s%s", pipeline->run, *machine ? "-" : "", machine));
+    buf_printf(&path, "%s/lock%s%s", pipeline->run, *machine ? "-" : "", machine);
     lock = open(path.data, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (lock < 0 || flock(lock, LOCK_EX | LOCK_NB)) {
         result = lock >= 0 && errno == EWOULDBLOCK
@@ -200,15 +195,15 @@ static status run(struct deployment *deployment) {
     }
     for (size_t i = 0; i < (optim ? DIRS : DIRS - TRAINING_DIRS); i++) {
         buf_clear(&path);
-        TRY_TO(result, done, buf_printf(&path, "%s/%s", pipeline->run, dirs[i]));
+        buf_printf(&path, "%s/%s", pipeline->run, dirs[i]);
         TRY_TO(result, done, dir_make(path.data));
     }
     TRY_TO(result, done, run_make_sockets(deployment->sockets));
     TRY_TO(result, done, run_set_steps(deployment));
     TRY_TO(result, done, subcommand_set_publish(deployment->pipeline));
     if (last_here) TRY_TO(result, done, run_settings_write(pipeline));
-    TRY_TO(result, done, run_set_stores(deployment));
-    TRY_TO(result, done, run_set_frames_options(deployment->pipeline));
+    run_set_stores(deployment);
+    run_set_frames_options(deployment->pipeline);
     if (optim && last_here) {
         // Optim writes its metrics beside its checkpoints; people look for them in the run's directory.
         const char *out = pipeline_value(optim, "out"); // the default is below the run's directory
@@ -216,8 +211,8 @@ static status run(struct deployment *deployment) {
         assert(out);
         bool inside = !strncmp(out, pipeline->run, length) && out[length] == '/';
         buf_clear(&path);
-        TRY_TO(result, done, buf_printf(&path, "%s/metrics.jsonl", pipeline->run));
-        TRY_TO(result, done, buf_printf(&target, "%s/metrics.jsonl", inside ? out + length + 1 : out));
+        buf_printf(&path, "%s/metrics.jsonl", pipeline->run);
+        buf_printf(&target, "%s/metrics.jsonl", inside ? out + length + 1 : out);
         if (symlink(target.data, path.data) && errno != EEXIST)
             TRY_TO(result, done, fail(UNAVAILABLE, "%s: %s", path.data, strerror(errno)));
     }

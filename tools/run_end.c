@@ -12,9 +12,9 @@ static status run_end_more(const struct pipeline *pipeline, struct buf *out) {
     struct options parsed = {0};
     status result = pipeline_options(&pipeline->stages[0], &parsed, &source);
     const bool limited = result == OK && source.max_steps; // by the steps or by the data: twice both is enough
-    if (limited) result = buf_printf(out, "--set source.max_steps=%lld ", 2LL * source.max_steps);
+    if (limited) buf_printf(out, "--set source.max_steps=%lld ", 2LL * source.max_steps);
     if (result == OK)
-        result = buf_printf(out, "--set source.epochs=%lld", (long long)source.epochs * (limited ? 2 : 1) + !limited);
+        buf_printf(out, "--set source.epochs=%lld", (long long)source.epochs * (limited ? 2 : 1) + !limited);
     options_release(&parsed);
     return result;
 }
@@ -25,15 +25,13 @@ static status run_end_training(const struct deployment *deployment, struct buf *
     struct arena arena = {0};
     status result = OK;
     char *latest = path_join(&arena, pipeline_value(optim, "out"), "latest"), *path = NULL;
-    if (!latest) TRY_TO(result, done, fail_oom());
     path = pipeline_stage_runs_on(optim, deployment->here) ? realpath(latest, NULL) : NULL;
     if (!path) goto done;
-    TRY_TO(result, done, buf_printf(out, "newest checkpoint: %s\n", path));
-    TRY_TO(result, done,
-           buf_puts(out, "next: evaluate it with a file of pipelines/eval and --set model=CHECKPOINT, or "
-                         "train on with "));
+    buf_printf(out, "newest checkpoint: %s\n", path);
+    buf_puts(out, "next: evaluate it with a file of pipelines/eval and --set model=CHECKPOINT, or "
+                  "train on with ");
     TRY_TO(result, done, run_end_more(deployment->pipeline, out));
-    result = buf_puts(out, "\n");
+    buf_puts(out, "\n");
 done:
     free(path);
     arena_release(&arena);
@@ -47,11 +45,12 @@ status run_end_lines(const struct deployment *deployment, const struct run_statu
     struct run_summary run;
     bool scores = false;
     run_status_summary(run_status, 0, &run);
-    TRY(buf_printf(out, "this start took %lld:%02lld:%02lld", whole / 3600, whole / 60 % 60, whole % 60));
-    if (!isnan(run.reward)) TRY(buf_printf(out, "; last step: reward %.3f", run.reward));
-    if (!isnan(run.accuracy)) TRY(buf_printf(out, ", accuracy %.3f", run.accuracy));
-    TRY(buf_puts(out, "\n"));
+    buf_printf(out, "this start took %lld:%02lld:%02lld", whole / 3600, whole / 60 % 60, whole % 60);
+    if (!isnan(run.reward)) buf_printf(out, "; last step: reward %.3f", run.reward);
+    if (!isnan(run.accuracy)) buf_printf(out, ", accuracy %.3f", run.accuracy);
+    buf_puts(out, "\n");
     if (pipeline_optim(pipeline)) return run_end_training(deployment, out);
     for (size_t i = 0; i < pipeline->stage_count; i++) scores |= pipeline->stages[i].kind == &stage_kinds[STAGE_SCORE];
-    return buf_printf(out, "next: caravan %s %s\n", scores ? "eval" : "groups ls", pipeline->run);
+    buf_printf(out, "next: caravan %s %s\n", scores ? "eval" : "groups ls", pipeline->run);
+    return OK;
 }

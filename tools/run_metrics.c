@@ -11,40 +11,39 @@ struct metric_family {
     bool counter;
 };
 
-static status run_metrics_family(const struct metric_family *family, struct buf *out) {
-    TRY(buf_printf(out, "# HELP caravan_%s %s\n", family->name, family->help));
-    TRY(buf_printf(out, "# TYPE caravan_%s %s\n", family->name, family->counter ? "counter" : "gauge"));
-    return *family->unit ? buf_printf(out, "# UNIT caravan_%s %s\n", family->name, family->unit) : OK;
+static void run_metrics_family(const struct metric_family *family, struct buf *out) {
+    buf_printf(out, "# HELP caravan_%s %s\n", family->name, family->help);
+    buf_printf(out, "# TYPE caravan_%s %s\n", family->name, family->counter ? "counter" : "gauge");
+    if (*family->unit) buf_printf(out, "# UNIT caravan_%s %s\n", family->name, family->unit);
 }
 
 // Appends NAME="VALUE" with what OpenMetrics wants escaped.
-static status run_metrics_label(const char *name, const char *value, struct buf *out) {
-    TRY(buf_printf(out, "%s=\"", name));
+static void run_metrics_label(const char *name, const char *value, struct buf *out) {
+    buf_printf(out, "%s=\"", name);
     for (; *value; value++) {
         if (*value == '\n')
-            TRY(buf_puts(out, "\\n"));
+            buf_puts(out, "\\n");
         else
-            TRY(buf_printf(out, "%s%c", *value == '"' || *value == '\\' ? "\\" : "", *value));
+            buf_printf(out, "%s%c", *value == '"' || *value == '\\' ? "\\" : "", *value);
     }
-    return buf_puts(out, "\"");
+    buf_puts(out, "\"");
 }
 
 // Appends a sample. NULL for a replica: it is the run's, and `state` is its label unless it is NULL.
-static status run_metrics_sample(const struct metric_family *family, const char *run,
-                                 const struct replica_status *replica, const char *state, double value,
-                                 struct buf *out) {
-    TRY(buf_printf(out, "caravan_%s%s{", family->name, family->counter ? "_total" : ""));
-    TRY(run_metrics_label("run", run, out));
-    if (state) TRY(run_metrics_label(",state", state, out));
-    if (replica) TRY(run_metrics_label(",stage", replica->stage, out));
-    if (replica) TRY(buf_printf(out, ",replica=\"%d\"", replica->number));
-    if (replica && *replica->machine) TRY(run_metrics_label(",machine", replica->machine, out));
-    return buf_printf(out, "} %.15g\n", value);
+static void run_metrics_sample(const struct metric_family *family, const char *run,
+                               const struct replica_status *replica, const char *state, double value, struct buf *out) {
+    buf_printf(out, "caravan_%s%s{", family->name, family->counter ? "_total" : "");
+    run_metrics_label("run", run, out);
+    if (state) run_metrics_label(",state", state, out);
+    if (replica) run_metrics_label(",stage", replica->stage, out);
+    if (replica) buf_printf(out, ",replica=\"%d\"", replica->number);
+    if (replica && *replica->machine) run_metrics_label(",machine", replica->machine, out);
+    buf_printf(out, "} %.15g\n", value);
 }
 
 // ---- the run ----
 
-static status run_metrics_groups(const struct run_summary *run, struct buf *out) {
+static void run_metrics_groups(const struct run_summary *run, struct buf *out) {
     static const struct metric_family family = {"groups", "groups", "Groups of the run by what became of them.", false};
     const struct message_status *source = run->source;
     const struct {
@@ -55,20 +54,19 @@ static status run_metrics_groups(const struct run_summary *run, struct buf *out)
                   {"unused", source->run_unused},
                   {"in_flight", source->held},
                   {"unissued", source->total - run->settled - source->held}};
-    TRY(run_metrics_family(&family, out));
+    run_metrics_family(&family, out);
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
-        TRY(run_metrics_sample(&family, run->name, NULL, groups[i].state, (double)groups[i].count, out));
-    return OK;
+        run_metrics_sample(&family, run->name, NULL, groups[i].state, (double)groups[i].count, out);
 }
 
 // Appends a family with one sample; none if the value is not a number.
-static status run_metrics_value(const struct metric_family *family, const char *run, double value, struct buf *out) {
-    if (isnan(value)) return OK;
-    TRY(run_metrics_family(family, out));
-    return run_metrics_sample(family, run, NULL, NULL, value, out);
+static void run_metrics_value(const struct metric_family *family, const char *run, double value, struct buf *out) {
+    if (isnan(value)) return;
+    run_metrics_family(family, out);
+    run_metrics_sample(family, run, NULL, NULL, value, out);
 }
 
-static status run_metrics_run(const struct run_summary *run, struct buf *out) {
+static void run_metrics_run(const struct run_summary *run, struct buf *out) {
     static const struct metric_family steps = {"trained_steps", "steps", "Steps trained.", false},
                                       reissued = {"reissued_groups", "groups",
                                                   "Groups in flight that the source issued again.", true},
@@ -77,13 +75,13 @@ static status run_metrics_run(const struct run_summary *run, struct buf *out) {
                                       reward = {"step_reward", "", "Mean reward of the last step.", false},
                                       accuracy = {"step_accuracy", "", "Mean accuracy of the last step.", false};
     if (run->source) {
-        if (run->trains) TRY(run_metrics_value(&steps, run->name, (double)run->source->step, out));
-        if (run->trains) TRY(run_metrics_value(&failed, run->name, (double)run->failed_saves, out));
-        TRY(run_metrics_groups(run, out));
-        TRY(run_metrics_value(&reissued, run->name, (double)run->source->reissued, out));
+        if (run->trains) run_metrics_value(&steps, run->name, (double)run->source->step, out);
+        if (run->trains) run_metrics_value(&failed, run->name, (double)run->failed_saves, out);
+        run_metrics_groups(run, out);
+        run_metrics_value(&reissued, run->name, (double)run->source->reissued, out);
     }
-    TRY(run_metrics_value(&reward, run->name, run->reward, out));
-    return run_metrics_value(&accuracy, run->name, run->accuracy, out);
+    run_metrics_value(&reward, run->name, run->reward, out);
+    run_metrics_value(&accuracy, run->name, run->accuracy, out);
 }
 
 // ---- the replicas ----
@@ -120,9 +118,9 @@ static const struct replica_metric replica_metrics[] = {
 #undef REPORTED
 #undef KNOWN
 
-static status run_metrics_replicas(const struct run_status *run_status, const char *run, double now,
-                                   const struct replica_metric *metric, struct buf *out) {
-    TRY(run_metrics_family(&metric->family, out));
+static void run_metrics_replicas(const struct run_status *run_status, const char *run, double now,
+                                 const struct replica_metric *metric, struct buf *out) {
+    run_metrics_family(&metric->family, out);
     for (size_t i = 0; i < run_status_count(run_status); i++) {
         struct replica_status replica;
         run_status_replica(run_status, i, now, &replica);
@@ -130,16 +128,15 @@ static status run_metrics_replicas(const struct run_status *run_status, const ch
         const char *base = metric->reported ? (const char *)replica.report : (const char *)&replica;
         const void *at = base + metric->offset;
         const double value = metric->type == FIELD_INT ? (double)*(const int64_t *)at : *(const double *)at;
-        if (value >= 0) TRY(run_metrics_sample(&metric->family, run, &replica, NULL, value, out));
+        if (value >= 0) run_metrics_sample(&metric->family, run, &replica, NULL, value, out);
     }
-    return OK;
 }
 
-status run_metrics(const struct run_status *run_status, double now, struct buf *out) {
+void run_metrics(const struct run_status *run_status, double now, struct buf *out) {
     struct run_summary run;
     run_status_summary(run_status, now, &run);
-    TRY(run_metrics_run(&run, out));
+    run_metrics_run(&run, out);
     for (size_t i = 0; i < sizeof replica_metrics / sizeof *replica_metrics; i++)
-        TRY(run_metrics_replicas(run_status, run.name, now, &replica_metrics[i], out));
-    return buf_puts(out, "# EOF\n");
+        run_metrics_replicas(run_status, run.name, now, &replica_metrics[i], out);
+    buf_puts(out, "# EOF\n");
 }

@@ -6,7 +6,7 @@
 #include "tools/run_status.h"
 
 // Appends the counters of the run and of each replica as OpenMetrics text, which node_exporter's textfile collector
-// reads as well. What is not known yet is left out. UNAVAILABLE.
-status run_metrics(const struct run_status *run_status, double now, struct buf *out);
+// reads as well. What is not known yet is left out.
+void run_metrics(const struct run_status *run_status, double now, struct buf *out);
 
 #endif

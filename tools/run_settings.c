@@ -66,12 +66,12 @@ static void run_settings_say(const struct pipeline *pipeline, const struct buf *
 }
 
 // Appends the comment that a file begins with.
-static status run_settings_head(struct buf *out) {
+static void run_settings_head(struct buf *out) {
     const time_t now = time(NULL);
     struct tm utc;
     char when[32] = "";
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
-    return buf_printf(out, "# caravan " CARAVAN_VERSION ", commit " CARAVAN_COMMIT ", started %s\n", when);
+    buf_printf(out, "# caravan " CARAVAN_VERSION ", commit " CARAVAN_COMMIT ", started %s\n", when);
 }
 
 // Returns the text behind the comment.
@@ -90,9 +90,8 @@ status run_settings_write(const struct pipeline *pipeline) {
     char *link = path_join(&arena, pipeline->run, "pipeline.yaml");
     char *first = path_join(&arena, pipeline->run, "pipeline-1.yaml");
     char *new_link = path_join(&arena, pipeline->run, "pipeline.yaml.tmp");
-    if (!link || !first || !new_link) TRY_TO(result, done, fail_oom());
     if (path_exists(link)) TRY_TO(result, done, file_read(link, &before));
-    TRY_TO(result, done, run_settings_head(&text));
+    run_settings_head(&text);
     TRY_TO(result, done, pipeline_write(pipeline, &text));
     const bool same = before.size && !strcmp(run_settings_body(&before), run_settings_body(&text));
     if (same) goto done;
@@ -102,7 +101,6 @@ status run_settings_write(const struct pipeline *pipeline) {
     }
     char *name = arena_printf(&arena, "pipeline-%d.yaml", last + 1);
     char *path = name ? path_join(&arena, pipeline->run, name) : NULL;
-    if (!path) TRY_TO(result, done, fail_oom());
     TRY_TO(result, done, file_write_atomic(path, text.data, text.size));
     unlink(new_link);
     if (symlink(name, new_link) || rename(new_link, link))

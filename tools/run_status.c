@@ -48,15 +48,11 @@ struct run_status {
     struct rate_window progress; // of the source: a sample for each change; empty before groups are in flight
 };
 
-status run_status_new(struct run_status **out, const struct deployment *deployment) {
+void run_status_new(struct run_status **out, const struct deployment *deployment) {
     struct run_status *run_status;
     *out = NULL;
-    TRY(NEW(&run_status, 1));
-    status result = NEW(&run_status->rows, deployment->count);
-    if (result != OK) {
-        free(run_status);
-        return result;
-    }
+    NEW(&run_status, 1);
+    NEW(&run_status->rows, deployment->count);
     run_status->deployment = deployment;
     for (size_t i = 0; i < deployment->count; i++) {
         const struct replica *replica = &deployment->replicas[i];
@@ -70,7 +66,6 @@ status run_status_new(struct run_status **out, const struct deployment *deployme
     }
     assert(run_status->count > 0);
     *out = run_status;
-    return OK;
 }
 
 void run_status_free(struct run_status **run_status) {

@@ -49,9 +49,8 @@ struct standstill {
     const char *source_state;
 };
 
-// Makes an empty table for the deployment's replicas; the deployment must outlive it. UNAVAILABLE. Free it with
-// run_status_free.
-status run_status_new(struct run_status **out, const struct deployment *deployment);
+// Makes an empty table for the deployment's replicas; the deployment must outlive it. Free it with run_status_free.
+void run_status_new(struct run_status **out, const struct deployment *deployment);
 
 // NULL is fine; sets *run_status to NULL.
 void run_status_free(struct run_status **run_status);

@@ -43,7 +43,10 @@ int graph_main(int argc, char **argv) {
     status result = subcommand_open_pipeline(&pipeline, &options, &graph_table, &given, argc, argv, &path);
     if (result == OK) {
         bool text = given.text || (isatty(STDOUT_FILENO) && !given.dot);
-        result = text ? pipeline_text(pipeline, &picture) : pipeline_dot(pipeline, &picture);
+        if (text)
+            pipeline_text(pipeline, &picture);
+        else
+            pipeline_dot(pipeline, &picture);
     }
     if (result == OK) fwrite(picture.data, 1, picture.size, stdout);
     buf_release(&picture);
@@ -72,7 +75,6 @@ int keygen_main(int argc, char **argv) {
     if (path && !*path)
         TRY_TO(result, done, fail(USAGE, "HOME is not set: say where to write it: caravan keygen FILE"));
     const char *dir = path ? path_parent(&arena, path) : NULL;
-    if (!dir) TRY_TO(result, done, fail_oom());
     TRY_TO(result, done, dir_make(dir));
     TRY_TO(result, done, wire_key_make(&keys));
     TRY_TO(result, done, wire_key_write(&keys, path));

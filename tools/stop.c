@@ -55,9 +55,9 @@ static status stop_run(struct stop *stop) {
     const struct deployment *deployment = &stop->watcher.deployment;
     const double began = clock_monotonic();
     bool missed = false; // a machine was not reached in time
-    TRY(NEW(&stop->peers, deployment->machines));
-    TRY(NEW(&stop->states, deployment->machines));
-    TRY(NEW(&stop->lost_at, deployment->machines));
+    NEW(&stop->peers, deployment->machines);
+    NEW(&stop->states, deployment->machines);
+    NEW(&stop->lost_at, deployment->machines);
     for (size_t i = 0; i < deployment->machines; i++) TRY(watcher_connect(&stop->watcher, (int)i, &stop->peers[i]));
     while (!signals_stopping()) {
         struct wire_event event;

@@ -38,7 +38,7 @@ static status subcommand_use_run(const char **path, const char **set, struct are
     struct buf diagnostics = {0};
     struct stat here, there;
     char *directory = realpath(*path, NULL), *file = directory ? path_join(arena, directory, "pipeline.yaml") : NULL;
-    status result = !directory ? fail(DATAERR, "%s: %s", *path, strerror(errno)) : file ? OK : fail_oom();
+    status result = !directory ? fail(DATAERR, "%s: %s", *path, strerror(errno)) : OK;
     if (result == OK && access(file, F_OK))
         result = fail(DATAERR, "%s: %s", file,
                       errno == ENOENT ? "there is none: this is not the directory of a run" : strerror(errno));
@@ -46,7 +46,6 @@ static status subcommand_use_run(const char **path, const char **set, struct are
     if (result == OK && (stat(pipeline->run, &there) || stat(directory, &here) || there.st_dev != here.st_dev ||
                          there.st_ino != here.st_ino)) {
         *set = arena_printf(arena, "run=%s", directory);
-        if (!*set) result = fail_oom();
     }
     if (diagnostics.size) fwrite(diagnostics.data, 1, diagnostics.size, stderr);
     *path = file;
@@ -70,7 +69,7 @@ static status subcommand_open(struct pipeline **pipeline, struct options *option
             return fail(USAGE, "%s: this is a directory: give the pipeline file that the run was started with", *path);
         TRY(subcommand_use_run(path, &set, &options->arena));
     }
-    TRY(NEW(&all, sets->count + 1));
+    NEW(&all, sets->count + 1);
     if (set) all[0] = set;
     if (sets->count) memcpy(all + (set != NULL), sets->data, sets->count * sizeof *all);
     const size_t count = sets->count + (set != NULL);
@@ -96,7 +95,7 @@ status subcommand_open_pipeline_alone(struct pipeline **pipeline, struct options
 status subcommand_write_file(const char *dir, const char *name, const struct buf *content) {
     struct arena memory = {0};
     char *path = path_join(&memory, dir, name);
-    status result = path ? file_write_atomic(path, content->data, content->size) : fail_oom();
+    status result = file_write_atomic(path, content->data, content->size);
     arena_release(&memory);
     return result;
 }
@@ -104,33 +103,29 @@ status subcommand_write_file(const char *dir, const char *name, const struct buf
 // ---- a run, its pipeline file or its store on a command line ----
 
 // Adds DIR/NAME, or DIR if NAME is NULL, to the list if it is a directory with the file and not in the list yet.
-static status subcommand_add_store(const char *dir, const char *name, const char *file, struct arena *arena,
-                                   struct string_list *stores) {
-    const char *store = name ? path_join(arena, dir, name) : dir, *path = store ? path_join(arena, store, file) : NULL;
-    if (!path) return fail_oom();
-    if (!path_exists(path)) return OK;
+static void subcommand_add_store(const char *dir, const char *name, const char *file, struct arena *arena,
+                                 struct string_list *stores) {
+    const char *store = name ? path_join(arena, dir, name) : dir, *path = path_join(arena, store, file);
+    if (!path_exists(path)) return;
     for (size_t i = 0; i < stores->count; i++)
-        if (!strcmp(stores->data[i], store)) return OK;
+        if (!strcmp(stores->data[i], store)) return;
     const char **list = arena_alloc(arena, (stores->count + 1) * sizeof *list);
-    if (!list) return fail_oom();
     if (stores->count) memcpy(list, stores->data, stores->count * sizeof *list);
     list[stores->count++] = store;
     stores->data = list;
-    return OK;
 }
 
 // Adds what the run in a directory has: RUN/store, or RUN/store-MACHINE of each machine.
-static status subcommand_add_stores_of_run(const char *run, const char *file, struct arena *arena,
-                                           struct string_list *stores) {
-    status result = subcommand_add_store(run, "store", file, arena, stores);
-    DIR *dir = result == OK ? opendir(run) : NULL;
-    for (struct dirent *entry; dir && result == OK && (entry = readdir(dir));) {
+static void subcommand_add_stores_of_run(const char *run, const char *file, struct arena *arena,
+                                         struct string_list *stores) {
+    subcommand_add_store(run, "store", file, arena, stores);
+    DIR *dir = opendir(run);
+    for (struct dirent *entry; dir && (entry = readdir(dir));) {
         if (strncmp(entry->d_name, "store-", strlen("store-")) != 0) continue;
         const char *name = arena_strndup(arena, entry->d_name, strlen(entry->d_name));
-        result = name ? subcommand_add_store(run, name, file, arena, stores) : fail_oom();
+        subcommand_add_store(run, name, file, arena, stores);
     }
     if (dir) closedir(dir);
-    return result;
 }
 
 // Adds the stores that a pipeline file names, and those of its run, which is in the directory `run`; NULL: in that
@@ -147,14 +142,14 @@ static status subcommand_add_stores_of_file(const char *path, const char *run, c
     if (diagnostics.size) fwrite(diagnostics.data, 1, diagnostics.size, stderr);
     if (result != OK) goto done;
     if (!run) run = arena_strndup(arena, pipeline->run, strlen(pipeline->run));
-    TRY_TO(result, done, run ? subcommand_add_stores_of_run(run, file, arena, stores) : fail_oom());
+    subcommand_add_stores_of_run(run, file, arena, stores);
     const size_t length = strlen(pipeline->run);
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         const char *store = pipeline_value(&pipeline->stages[i], "store");
         if (!store) continue;
         const bool below = !strncmp(store, pipeline->run, length) && store[length] == '/'; // has moved with the run
         store = below ? path_join(arena, run, store + length + 1) : arena_strndup(arena, store, strlen(store));
-        TRY_TO(result, done, store ? subcommand_add_store(store, NULL, file, arena, stores) : fail_oom());
+        subcommand_add_store(store, NULL, file, arena, stores);
     }
     if (!stores->count) result = fail(DATAERR, "%s: there is no %s in %s", path, file, run);
 done:
@@ -177,11 +172,10 @@ status subcommand_find_stores(const char *path, const char *file, struct arena *
         return fail(DATAERR, "%s: neither a directory with %s nor a pipeline file", path, file);
     }
     if (access(path, R_OK | X_OK)) return fail(DATAERR, "%s: %s", path, strerror(errno));
-    TRY(subcommand_add_store(path, NULL, file, arena, stores));
+    subcommand_add_store(path, NULL, file, arena, stores);
     if (stores->count) return OK;
-    TRY(subcommand_add_stores_of_run(path, file, arena, stores));
+    subcommand_add_stores_of_run(path, file, arena, stores);
     const char *own_file = path_join(arena, path, "pipeline.yaml");
-    if (!own_file) return fail_oom();
     if (path_exists(own_file)) return subcommand_add_stores_of_file(own_file, path, file, arena, stores);
     return stores->count ? OK : fail(DATAERR, "%s: neither it nor its store has a %s", path, file);
 }
@@ -266,7 +260,7 @@ status subcommand_set_publish(struct pipeline *pipeline) {
             return OK;
     }
     status result = pipeline_options(&pipeline->stages[0], &parsed, &source);
-    if (result == OK) result = pipeline_set(pipeline, optim, "publish", source.max_staleness ? "copy" : "lend");
+    if (result == OK) pipeline_set(pipeline, optim, "publish", source.max_staleness ? "copy" : "lend");
     options_release(&parsed);
     return result;
 }

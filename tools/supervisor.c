@@ -89,7 +89,7 @@ static void supervisor_log(const struct supervisor *supervisor, const char *form
         int columns;
         terminal_size(STDERR_FILENO, &columns, NULL);
         fputs("\r\033[K", stderr);
-        if (text_wrap(text, (int)strlen(log_name()) + INDENT, INDENT, columns, &lines) != OK) buf_clear(&lines);
+        text_wrap(text, (int)strlen(log_name()) + INDENT, INDENT, columns, &lines);
     }
     log_info("%s", lines.size ? lines.data : text);
     buf_release(&lines);
@@ -353,10 +353,10 @@ static void supervisor_write_metrics(struct supervisor *supervisor, double now) 
     const char *machine = deployment_machine(supervisor->deployment, supervisor->deployment->here);
     struct buf path = {0}, text = {0};
     supervisor->metrics_time = now;
-    status result = run_metrics(supervisor->run_status, now, &text);
+    run_metrics(supervisor->run_status, now, &text);
+    status result = OK;
     if (result == OK)
-        result = buf_printf(&path, "%s/metrics%s%s.prom", supervisor->deployment->pipeline->run, *machine ? "-" : "",
-                            machine);
+        buf_printf(&path, "%s/metrics%s%s.prom", supervisor->deployment->pipeline->run, *machine ? "-" : "", machine);
     if (result == OK) result = file_write_atomic(path.data, text.data, text.size);
     if (result != OK && !supervisor->metrics_failed) supervisor_log(supervisor, "%s", fail_text());
     supervisor->metrics_failed = result != OK;
@@ -365,28 +365,27 @@ static void supervisor_write_metrics(struct supervisor *supervisor, double now) 
 }
 
 // Shows the progress to the user and to the service manager, when it is time.
-static status supervisor_show_progress(struct supervisor *supervisor, double now) {
+static void supervisor_show_progress(struct supervisor *supervisor, double now) {
     static const char status_is[] = "STATUS="; // for the service manager
     struct buf *line = &supervisor->line;
     int64_t step = run_status_step(supervisor->run_status);
     double pause = supervisor->terminal ? 0.5 : step != supervisor->progress_step ? 2 : PLAIN_SECONDS;
-    if (now - supervisor->progress_time < pause) return OK;
+    if (now - supervisor->progress_time < pause) return;
     supervisor->progress_time = now;
     supervisor->progress_step = step;
     buf_clear(line);
-    TRY(buf_puts(line, status_is));
-    TRY(run_status_line(supervisor->run_status, now, line));
+    buf_puts(line, status_is);
+    run_status_line(supervisor->run_status, now, line);
     service_notify(&supervisor->service, line->data);
     const char *progress = line->data + sizeof status_is - 1;
     if (!supervisor->terminal) {
         log_info("%s", progress);
-        return OK;
+        return;
     }
     int columns;
     terminal_size(STDERR_FILENO, &columns, NULL);
     fprintf(stderr, "\r\033[K%.*s", (int)text_cut(progress, strlen(progress), columns - 1), progress);
     fflush(stderr);
-    return OK;
 }
 
 // Does what is due: announces the end, waits for the other machines, starts processes, shows the progress.
@@ -417,7 +416,7 @@ static status supervisor_on_tick(struct supervisor *supervisor) {
     }
     buf_clear(line);
     // The sockets of the processes would find each other anyway, but a user wants to know which machine is missing.
-    if (!supervisor->machines_ready) TRY(machines_missing(&supervisor->machines, line));
+    if (!supervisor->machines_ready) machines_missing(&supervisor->machines, line);
     if (line->size) {
         if (now - supervisor->waiting_time > PLAIN_SECONDS) {
             supervisor->waiting_time = now;
@@ -429,12 +428,12 @@ static status supervisor_on_tick(struct supervisor *supervisor) {
     if (processes_start(&supervisor->processes, now) != OK) supervisor_log(supervisor, "%s", fail_text());
     while (run_status_find_slow(supervisor->run_status, now, &slow)) {
         buf_clear(line);
-        TRY(run_status_slow_line(&slow, line));
+        run_status_slow_line(&slow, line);
         supervisor_log(supervisor, "%s", line->data);
     }
     if (run_status_find_standstill(supervisor->run_status, now, &standstill)) {
         buf_clear(line);
-        TRY(run_status_standstill_line(supervisor->run_status, &standstill, now, line));
+        run_status_standstill_line(supervisor->run_status, &standstill, now, line);
         supervisor_log(supervisor, "%s", line->data);
     }
     if (now - supervisor->metrics_time >= METRICS_SECONDS) {
@@ -443,7 +442,8 @@ static status supervisor_on_tick(struct supervisor *supervisor) {
         if (failed && !supervisor->logs_failed) supervisor_log(supervisor, "%s", fail_text());
         supervisor->logs_failed = failed;
     }
-    return supervisor_show_progress(supervisor, now);
+    supervisor_show_progress(supervisor, now);
+    return OK;
 }
 
 // Takes the last reports of the processes, which have all ended, and writes the run's final counters.
@@ -501,9 +501,8 @@ static status supervisor_open(struct supervisor *supervisor) {
     supervisor->run_fd = open(pipeline->run, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (supervisor->run_fd < 0) return fail(UNAVAILABLE, "%s: %s", pipeline->run, strerror(errno));
     TRY(processes_init(&supervisor->processes, deployment));
-    TRY(run_status_new(&supervisor->run_status, deployment));
+    run_status_new(&supervisor->run_status, deployment);
     const char *path = arena_printf(&deployment->arena, "%s/wiring/" SUPERVISOR_NAME "-%d", pipeline->run, own->number);
-    if (!path) return fail_oom();
     TRY(deployment_write_config(deployment, own, path));
     TRY(node_config_read(&supervisor->config, path));
     const struct wire_self self = {.run = deployment->run,
@@ -513,7 +512,7 @@ static status supervisor_open(struct supervisor *supervisor) {
                                    .config = &supervisor->config};
     struct transport *transport;
     TRY(zmq_transport_open(&transport, node_config_security(&supervisor->config)));
-    TRY(wire_open(&supervisor->wire, &self, transport));
+    wire_open(&supervisor->wire, &self, transport);
     TRY(wire_add_fd(supervisor->wire, supervisor->signal_fd));
     for (size_t i = 0; i < supervisor->config.listen_count; i++)
         TRY(wire_bind(supervisor->wire, supervisor->config.listen[i]));

@@ -58,7 +58,6 @@ static status tokenize_read_message(struct arena *memory, struct json_object *js
         return fail(DATAERR, "content: neither a string nor an array");
     message->part_count = plain ? 1 : json_object_array_length(value);
     message->parts = arena_alloc(memory, (message->part_count + 1) * sizeof *message->parts);
-    if (!message->parts) return fail_oom();
     if (plain) message->parts[0] = (struct part){.kind = PART_TEXT, .text = json_string(value)};
     for (size_t i = 0; !plain && i < message->part_count; i++) {
         struct json_object *part = json_object_array_get_idx(value, i), *field = NULL;
@@ -102,7 +101,6 @@ static status tokenize_encode(const struct tokenizer *tokenizer, const char *mod
         size_t count = json_object_array_length(list);
         TRY_TO(result, done, chat_template_check(tokenizer, model));
         struct message *messages = arena_alloc(&memory, (count + 1) * sizeof *messages);
-        if (!messages) TRY_TO(result, done, fail_oom());
         if (!count) TRY_TO(result, done, fail(DATAERR, "messages: empty"));
         for (size_t i = 0; i < count; i++) {
             result = tokenize_read_message(&memory, json_object_array_get_idx(list, i), &messages[i]);
@@ -110,10 +108,9 @@ static status tokenize_encode(const struct tokenizer *tokenizer, const char *mod
         }
         TRY_TO(result, done, chat_template_encode(tokenizer, messages, count, &tokens));
     }
-    TRY_TO(result, done, buf_puts(out, "{\"tokens\": ["));
-    for (size_t i = 0; i < tokens.count; i++)
-        TRY_TO(result, done, buf_printf(out, i ? ", %lld" : "%lld", (long long)tokens.data[i]));
-    TRY_TO(result, done, buf_puts(out, "]}\n"));
+    buf_puts(out, "{\"tokens\": [");
+    for (size_t i = 0; i < tokens.count; i++) buf_printf(out, i ? ", %lld" : "%lld", (long long)tokens.data[i]);
+    buf_puts(out, "]}\n");
 done:
     token_list_release(&tokens);
     arena_release(&memory);
@@ -136,12 +133,12 @@ static status tokenize_decode(const struct tokenizer *tokenizer, int64_t limit, 
         if (value < 0 || value >= limit)
             TRY_TO(result, done,
                    fail(DATAERR, "tokens[%zu]: %s is not in the vocabulary", i, json_object_to_json_string(id)));
-        TRY_TO(result, done, token_list_append(&tokens, value));
+        token_list_append(&tokens, value);
     }
-    TRY_TO(result, done, tokenizer_decode_utf8(tokenizer, tokens.data, tokens.count, skip_special, &decoded));
-    TRY_TO(result, done, buf_puts(out, "{\"text\": "));
-    TRY_TO(result, done, json_print_string(out, decoded.data ? decoded.data : "", decoded.size));
-    TRY_TO(result, done, buf_puts(out, "}\n"));
+    tokenizer_decode_utf8(tokenizer, tokens.data, tokens.count, skip_special, &decoded);
+    buf_puts(out, "{\"text\": ");
+    json_print_string(out, decoded.data ? decoded.data : "", decoded.size);
+    buf_puts(out, "}\n");
 done:
     buf_release(&decoded);
     token_list_release(&tokens);
@@ -165,7 +162,6 @@ int tokenize_main(int argc, char **argv) {
     // than the tokenizer's vocabulary. Without a config.json the size of that vocabulary is the limit.
     int64_t limit = tokenizer_vocab_size(tokenizer);
     char *path = path_join(&memory, given.model, "config.json");
-    if (!path) TRY_TO(result, done, fail_oom());
     if (path_exists(path)) {
         TRY_TO(result, done, json_parse_file(&json, path));
         TRY_TO(result, done, json_get(json, "vocab_size", json_type_int, &vocab_size));

@@ -101,21 +101,20 @@ static status top_show_step(struct buf *text, const char *line, size_t size, con
     json_object *metrics = NULL;
     int64_t step;
     double value;
-    status result = OK;
     if (json_parse_object(&metrics, line, size, "metrics.jsonl") != OK) return OK;
     if (!json_int(json_object_object_get(metrics, "step"), &step)) goto done;
-    TRY_TO(result, done, buf_printf(text, "%-*lld", STEP_WIDTH, (long long)step));
+    buf_printf(text, "%-*lld", STEP_WIDTH, (long long)step);
     for (int i = 0; i < TOP_COLUMNS; i++) {
         if (!shown[i]) continue;
         if (json_double(json_object_object_get(metrics, top_columns[i].name), &value))
-            TRY_TO(result, done, buf_printf(text, " %*.*f", top_columns[i].width, top_columns[i].digits, value));
+            buf_printf(text, " %*.*f", top_columns[i].width, top_columns[i].digits, value);
         else
-            TRY_TO(result, done, buf_printf(text, " %*s", top_columns[i].width, "-"));
+            buf_printf(text, " %*s", top_columns[i].width, "-");
     }
-    result = buf_puts(text, "\n");
+    buf_puts(text, "\n");
 done:
     json_object_put(metrics);
-    return result;
+    return OK;
 }
 
 // Appends the table of the last steps, in so many columns, from the last lines of metrics.jsonl, which is missing
@@ -137,10 +136,10 @@ static status top_show_steps(struct buf *text, const char *path, int columns) {
     for (const char *line = strstr(tail, "{\"step\""); line && strchr(line, '\n'); line = strstr(line + 1, "{\"step\""))
         lines[count++ % STEPS] = line;
     if (!count) return OK;
-    TRY(buf_printf(text, "%-*s", STEP_WIDTH, "step"));
+    buf_printf(text, "%-*s", STEP_WIDTH, "step");
     for (int i = 0; i < TOP_COLUMNS; i++)
-        if (shown[i]) TRY(buf_printf(text, " %*s", top_columns[i].width, top_columns[i].title));
-    TRY(buf_puts(text, "\n"));
+        if (shown[i]) buf_printf(text, " %*s", top_columns[i].width, top_columns[i].title);
+    buf_puts(text, "\n");
     for (size_t i = count > STEPS ? count - STEPS : 0; i < count; i++) {
         const char *line = lines[i % STEPS];
         TRY(top_show_step(text, line, (size_t)(strchr(line, '\n') - line), shown));
@@ -149,23 +148,21 @@ static status top_show_steps(struct buf *text, const char *path, int columns) {
 }
 
 // Appends the last notices that fit into so many columns and rows.
-static status top_show_notices(const struct top *top, int columns, int rows, struct buf *text) {
+static void top_show_notices(const struct top *top, int columns, int rows, struct buf *text) {
     const size_t last = top->notice_count, first = last > NOTICES ? last - NOTICES : 0;
     struct buf notice = {0};
-    status result = OK;
     size_t from = last;
-    for (; from > first && result == OK; from--) {
+    for (; from > first; from--) {
         buf_clear(&notice);
-        result = text_wrap(top->notices[(from - 1) % NOTICES], 0, 2, columns, &notice);
+        text_wrap(top->notices[(from - 1) % NOTICES], 0, 2, columns, &notice);
         for (size_t i = 0; i < notice.size; i++) rows -= notice.data[i] == '\n';
         if (--rows < 0) break;
     }
-    for (; from < last && result == OK; from++) {
-        result = text_wrap(top->notices[from % NOTICES], 0, 2, columns, text);
-        if (result == OK) result = buf_puts(text, "\n");
+    for (; from < last; from++) {
+        text_wrap(top->notices[from % NOTICES], 0, 2, columns, text);
+        buf_puts(text, "\n");
     }
     buf_release(&notice);
-    return result;
 }
 
 // Prints the table of the stages, that of the last steps and the last notices. Nothing that a terminal redraws is wider
@@ -178,12 +175,12 @@ static status top_show(struct top *top) {
     if (!top->redraws) rows = INT_MAX;
     rows--; // the last one says how to end
     buf_clear(text);
-    TRY(run_status_table(top->run_status, clock_monotonic(), columns, rows, text));
+    run_status_table(top->run_status, clock_monotonic(), columns, rows, text);
     snprintf(path, sizeof path, "%s/metrics.jsonl", top->watcher.deployment.pipeline->run);
     TRY(top_show_steps(text, path, columns));
     int lines = 0;
     for (size_t i = 0; i < text->size; i++) lines += text->data[i] == '\n';
-    TRY(top_show_notices(top, columns, rows - lines, text));
+    top_show_notices(top, columns, rows - lines, text);
     if (!top->redraws) {
         fwrite(text->data, 1, text->size, stdout);
         if (!top->terminal) putchar('\n');
@@ -209,22 +206,21 @@ static void top_leave(struct top *top) {
 
 // Keeps a line about a replica that has had a group for too long, or that a run which stands still waits for, as the
 // supervisor writes them.
-static status top_notice_slow(struct top *top) {
+static void top_notice_slow(struct top *top) {
     const double now = clock_monotonic();
     struct replica_status slow;
     struct standstill standstill;
     struct buf *text = &top->text;
     if (run_status_find_standstill(top->run_status, now, &standstill)) {
         buf_clear(text);
-        TRY(run_status_standstill_line(top->run_status, &standstill, now, text));
+        run_status_standstill_line(top->run_status, &standstill, now, text);
         snprintf(top->notices[top->notice_count++ % NOTICES], NOTICE, "%s", text->data);
     }
     while (run_status_find_slow(top->run_status, now, &slow)) {
         buf_clear(text);
-        TRY(run_status_slow_line(&slow, text));
+        run_status_slow_line(&slow, text);
         snprintf(top->notices[top->notice_count++ % NOTICES], NOTICE, "%s", text->data);
     }
-    return OK;
 }
 
 // Shows the run until it ends or the user stops this program.
@@ -256,7 +252,7 @@ static status top_watch(struct top *top) {
         if (!top->answered || clock_monotonic() - top->shown < top->pause) continue;
         // All replicas have reported after a second.
         if (top->once && clock_monotonic() - top->began < 2) continue;
-        TRY(top_notice_slow(top));
+        top_notice_slow(top);
         top->shown = clock_monotonic();
         TRY(top_show(top));
         if (top->once) return OK;
@@ -276,7 +272,7 @@ int top_main(int argc, char **argv) {
     top.pause = given.seconds;
     TRY_TO(result, done, signals_open());
     TRY_TO(result, done, watcher_open(&top.watcher, pipeline, given.run.machine, given.run.key, "top"));
-    TRY_TO(result, done, run_status_new(&top.run_status, &top.watcher.deployment));
+    run_status_new(&top.run_status, &top.watcher.deployment);
     TRY_TO(result, done, watcher_connect(&top.watcher, top.watcher.deployment.here, NULL));
     top.redraws = top.terminal && !top.once;
     if (top.redraws && keyboard_open()) TRY_TO(result, done, wire_add_fd(top.watcher.wire, STDIN_FILENO));

@@ -98,7 +98,7 @@ const struct option_table train_consistency_table = {
 };
 
 // Appends the line of the result.
-static status train_print(size_t trained, const struct classification *figures, struct buf *line) {
+static void train_print(size_t trained, const struct classification *figures, struct buf *line) {
     const struct {
         const char *name;
         double value;
@@ -106,12 +106,12 @@ static status train_print(size_t trained, const struct classification *figures, 
                  {"auc", figures->auc},
                  {"rate_consistent", figures->rate_consistent},
                  {"rate_inconsistent", figures->rate_inconsistent}};
-    TRY(buf_printf(line, "{\"pairs\": %zu, \"held_out\": %zu", trained, figures->count));
+    buf_printf(line, "{\"pairs\": %zu, \"held_out\": %zu", trained, figures->count);
     for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
-        TRY(buf_printf(line, ", \"%s\": ", rates[i].name));
-        TRY(json_print_double(line, rates[i].value));
+        buf_printf(line, ", \"%s\": ", rates[i].name);
+        json_print_double(line, rates[i].value);
     }
-    return buf_puts(line, "}\n");
+    buf_puts(line, "}\n");
 }
 
 int train_consistency_main(int argc, char **argv) {
@@ -129,7 +129,7 @@ int train_consistency_main(int argc, char **argv) {
         struct classification figures;
         size_t trained;
         TRY_TO(result, done, consistency_trainer_run(trainer, &trained, &figures));
-        TRY_TO(result, done, train_print(trained, &figures, &line));
+        train_print(trained, &figures, &line);
         TRY_TO(result, done, consistency_result_write(given.out, consistency_trainer_settings(trainer), &line));
     }
     fwrite(line.data, 1, line.size, stdout);

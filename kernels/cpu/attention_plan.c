@@ -42,7 +42,7 @@ static status attention_plan_split(const struct attention_plan *plan, size_t cou
         out->max_rows /= 2;
     size_t tiles = q_tiles_split(plan->spans, count, plan->heads, out->max_rows, NULL);
     assert(tiles <= INT_MAX);
-    TRY(NEW(&out->starts, tiles));
+    NEW(&out->starts, tiles);
     out->count = (int)q_tiles_split(plan->spans, count, plan->heads, out->max_rows, out->starts);
     return OK;
 }
@@ -56,12 +56,12 @@ status cpu_attention_plan_new(struct backend *backend, struct attention_plan **o
     for (size_t i = 0; i < count; i++) CHECK(attention_span_valid(&spans[i], rows));
     CHECK(tensor_none(cache_slots) || tensor_is(cache_slots, ELEMENT_I32, rows, 1));
     struct attention_plan *plan;
-    TRY(NEW(&plan, 1));
+    NEW(&plan, 1);
     plan->heads = heads;
     plan->rows = rows;
     plan->cache_slots = cache_slots;
     status result;
-    TRY_TO(result, release, NEW(&plan->spans, count));
+    NEW(&plan->spans, count);
     if (count) memcpy(plan->spans, spans, count * sizeof *spans);
     plan->span_count = count;
     plan->texts = true;

@@ -192,7 +192,7 @@ static const struct operations backend_guarded_operations = {ABOUT_BACKEND, CPU_
 status cpu_backend_open(struct backend **out, const struct backend_options *options) {
     *out = NULL;
     struct cpu_backend *cpu;
-    TRY(NEW(&cpu, 1));
+    NEW(&cpu, 1);
     cpu->guarded = options->guarded;
     cpu->base.ops = options->guarded ? &backend_guarded_operations : &backend_operations;
     simd_choose(&cpu->simd, simd_best());

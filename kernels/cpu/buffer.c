@@ -79,10 +79,7 @@ void pages_put(struct cpu_backend *cpu, struct pages *pages) {
     if (!pages->data) return;
     assert(cpu->used_bytes >= pages->bytes);
     cpu->used_bytes -= pages->bytes;
-    if (RESIZE(&cpu->idle, cpu->idle_count + 1) != OK) {
-        pages_unmap(pages);
-        return;
-    }
+    RESIZE(&cpu->idle, cpu->idle_count + 1);
     cpu->idle[cpu->idle_count++] = *pages;
     cpu->idle_bytes += pages->bytes;
     *pages = (struct pages){0};
@@ -119,7 +116,7 @@ status cpu_buffer_new(struct backend *backend, size_t bytes, struct buffer **out
     struct cpu_backend *cpu = cpu_of(backend);
     *out = NULL;
     struct buffer *buffer;
-    TRY(NEW(&buffer, 1));
+    NEW(&buffer, 1);
     buffer->bytes = bytes;
     status result = OK;
     if (cpu->guarded || bytes >= heap_bytes) {

@@ -18,7 +18,7 @@ status cpu_decode_batch_new(struct backend *backend, struct decode_batch **out, 
     CHECK(capacity > 0 && heads.size > 0 && heads.size % 2 == 0 && heads.key > 0 && heads.query % heads.key == 0);
     struct cpu_decode_batch *it = NULL;
     status result = OK;
-    TRY(NEW(&it, 1));
+    NEW(&it, 1);
     it->capacity = capacity;
     it->heads = heads;
     it->eos_count = eos_count;
@@ -30,9 +30,7 @@ status cpu_decode_batch_new(struct backend *backend, struct decode_batch **out, 
     for (int i = 0; i < 2; i++) {
         it->draws[i].tokens = arena_alloc(&it->arena, slots * sizeof *it->draws[i].tokens);
         it->draws[i].logprobs = arena_alloc(&it->arena, slots * sizeof *it->draws[i].logprobs);
-        if (!it->draws[i].tokens || !it->draws[i].logprobs) TRY_TO(result, failed, fail_oom());
     }
-    if (!ids || !it->slots || !it->slot_of_row || !it->spans) TRY_TO(result, failed, fail_oom());
     if (eos_count) memcpy(ids, eos_ids, eos_count * sizeof *ids);
     it->eos_ids = ids;
     TRY_TO(result, failed, cpu_buffer_new(backend, slots * input_columns * sizeof(int32_t), &it->inputs));

@@ -14,7 +14,7 @@ status cpu_kv_cache_new(struct backend *backend, struct kv_cache **out, enum ele
     CHECK(layers > 0 && rows > 0 && heads.size > 0 && heads.size % 2 == 0);
     CHECK(heads.key > 0 && heads.query % heads.key == 0);
     struct kv_cache *cache;
-    TRY(NEW(&cache, 1));
+    NEW(&cache, 1);
     cache->heads = heads;
     cache->layers = layers;
     cache->width = (int)kv_block_align(heads.size);

@@ -53,7 +53,7 @@ status cpu_weight_new(struct backend *backend, struct weight **out, struct tenso
     CHECK(tensor_fits(plain) && plain.type <= ELEMENT_F16 && plain.rows > 0 && plain.columns > 0);
     TRY(cpu_supports(cpu, plain.type));
     struct weight *w;
-    TRY(NEW(&w, 1));
+    NEW(&w, 1);
     w->packed = (struct packed_matrix){.type = plain.type, .outputs = plain.rows, .inner = plain.columns};
     if (prepack) {
         status result = pages_get(cpu, packed_bytes(cpu, plain.type, plain.rows, plain.columns), &w->pages);

@@ -103,7 +103,7 @@ static status matmul_new(const struct onednn *onednn, const struct matmul_shape 
     const char *name;
     struct matmul *matmul;
     *out = NULL;
-    TRY(NEW(&matmul, 1));
+    NEW(&matmul, 1);
     matmul->shape = *shape;
     status result;
     TRY_TO(result, done,
@@ -115,7 +115,7 @@ static status matmul_new(const struct onednn *onednn, const struct matmul_shape 
     }
     matmul->scratch = dnnl_memory_desc_get_size(dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0));
     TRY_TO(result, done, onednn_check(dnnl_primitive_create(&matmul->primitive, desc), "primitive_create"));
-    TRY_TO(result, done, NEW(&matmul->args, (size_t)onednn->threads));
+    NEW(&matmul->args, (size_t)onednn->threads);
     for (int i = 0; i < onednn->threads; i++) {
         struct matmul_args *args = &matmul->args[i];
         const struct {
@@ -221,7 +221,7 @@ const struct packed_layout *onednn_layout(const struct onednn *onednn, enum elem
 
 status onednn_new(struct onednn **out, int threads) {
     struct onednn *onednn;
-    TRY(NEW(&onednn, 1));
+    NEW(&onednn, 1);
     status result;
     onednn->threads = threads;
     omp_set_num_threads(1);
@@ -230,7 +230,7 @@ status onednn_new(struct onednn **out, int threads) {
     dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx512_core_bf16);
     dnnl_set_primitive_cache_capacity(0); // this file has its own cache
     TRY_TO(result, failed, onednn_check(dnnl_engine_create(&onednn->engine, dnnl_cpu, 0), "engine_create"));
-    TRY_TO(result, failed, NEW(&onednn->streams, (size_t)threads));
+    NEW(&onednn->streams, (size_t)threads);
     for (int i = 0; i < threads; i++) {
         TRY_TO(result, failed,
                onednn_check(dnnl_stream_create(&onednn->streams[i], onednn->engine, dnnl_stream_default_flags),

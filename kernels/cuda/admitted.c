@@ -133,7 +133,7 @@ static status admitted_read(struct admitted *t) {
 // ---- entries ----
 
 status admitted_open(struct admitted **out, const struct cuda_backend *cuda, size_t lt_version) {
-    TRY(NEW(out, 1));
+    NEW(out, 1);
     TRY(admitted_identify(*out, cuda, lt_version));
     return admitted_read(*out);
 }
@@ -153,7 +153,7 @@ const struct lt_entry *admitted_find(const struct admitted *t, const struct lt_s
 }
 
 status admitted_add(struct admitted *t, const struct lt_entry *entry, bool keep) {
-    TRY(RESIZE(&t->entries, t->count + 1));
+    RESIZE(&t->entries, t->count + 1);
     t->entries[t->count++] = *entry;
     if (keep) admitted_write(t, entry);
     return OK;

@@ -82,7 +82,7 @@ static int attention_plan_compare_intervals(const void *a, const void *b) {
 // the prompt and the branches begin.
 static status attention_plan_find_intervals(struct plan_arrays *arrays, const struct attention_span *spans,
                                             size_t count) {
-    TRY(NEW(&arrays->intervals, 2 * count));
+    NEW(&arrays->intervals, 2 * count);
     size_t found = 0;
     for (const struct attention_span *span = spans; span < spans + count; span++) {
         struct plan_interval own = {span->kv_begin, span->kv_begin + attention_span_kv_len(span)};
@@ -157,10 +157,10 @@ static status attention_plan_make_parts(struct plan_arrays *arrays, struct atten
     int group = plan->heads.query / plan->heads.key;
     TRY(attention_plan_find_intervals(arrays, spans, count));
     plan->block_count = attention_plan_cut_blocks(arrays, NULL);
-    TRY(NEW(&arrays->blocks, (size_t)plan->block_count));
+    NEW(&arrays->blocks, (size_t)plan->block_count);
     attention_plan_cut_blocks(arrays, arrays->blocks);
     plan->part_count = attention_plan_list_parts(arrays, plan->block_count, plan->tile_count, group, NULL);
-    TRY(NEW(&arrays->parts, (size_t)plan->part_count));
+    NEW(&arrays->parts, (size_t)plan->part_count);
     attention_plan_list_parts(arrays, plan->block_count, plan->tile_count, group, arrays->parts);
     return OK;
 }
@@ -192,7 +192,7 @@ static status attention_plan_store(struct cuda_backend *cuda, struct attention_p
     if (decoding) plan->decode = (struct decode_work *)(void *)(plan->memory->data + decode);
 
     unsigned char *host;
-    TRY(NEW(&host, uploaded));
+    NEW(&host, uploaded);
     memcpy(host + tiles, arrays->tiles, tile_bytes);
     if (arrays->blocks) memcpy(host + blocks, arrays->blocks, block_bytes);
     if (arrays->parts) memcpy(host + parts, arrays->parts, part_bytes);
@@ -209,7 +209,7 @@ static status attention_plan_fill(struct cuda_backend *cuda, struct attention_pl
     plan->max_rows = decoding ? group : tile_rows;
     for (size_t i = 0; i < count; i++) plan->has_window = plan->has_window || spans[i].window > 0;
     plan->tile_count = (int)attention_plan_cut_tiles(spans, count, group, plan->max_rows, NULL);
-    TRY(NEW(&arrays->tiles, (size_t)plan->tile_count));
+    NEW(&arrays->tiles, (size_t)plan->tile_count);
     attention_plan_cut_tiles(spans, count, group, plan->max_rows, arrays->tiles);
     if (!tensor_none(plan->cache_slots)) TRY(attention_plan_make_parts(arrays, plan, spans, count));
     TRY(attention_plan_store(cuda, plan, arrays, decoding));
@@ -234,7 +234,7 @@ status cuda_attention_plan_new(struct backend *backend, struct attention_plan **
     CHECK(kv_end <= INT32_MAX && rows <= INT32_MAX / (heads.query / heads.key));
     CHECK(tensor_none(cache_slots) || tensor_is(cache_slots, ELEMENT_I32, rows, 1));
     struct attention_plan *plan;
-    TRY(NEW(&plan, 1));
+    NEW(&plan, 1);
     plan->heads = heads;
     plan->rows = rows;
     plan->kv_end = kv_end;
@@ -284,7 +284,7 @@ status attention_plan_for_decoding(struct cuda_backend *cuda, struct attention_p
     CHECK(heads.key > 0 && heads.query > 0 && heads.query % heads.key == 0);
     CHECK(rows > 0 && rows <= decode_max_rows);
     struct attention_plan *plan;
-    TRY(NEW(&plan, 1));
+    NEW(&plan, 1);
     int group = heads.query / heads.key;
     *plan = (struct attention_plan){.heads = heads, .rows = rows, .tile_count = rows, .max_rows = group};
     struct attention_tile tiles[decode_max_rows];

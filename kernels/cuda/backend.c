@@ -128,7 +128,7 @@ static status backend_open_cuda(struct backend **out, const struct backend_optio
     struct cudaDeviceProp properties;
     CUDA_TRY(cudaGetDeviceProperties(&properties, number));
     struct cuda_backend *cuda;
-    TRY(NEW(&cuda, 1));
+    NEW(&cuda, 1);
     cuda->base.ops = &backend_operations;
     cuda->device = number;
     snprintf(cuda->name, sizeof cuda->name, DEVICE_NAME ":%d", number);
@@ -186,7 +186,7 @@ void cuda_scratch_free_outgrown(struct cuda_backend *cuda) {
 
 static status backend_drop_scratch(struct cuda_backend *cuda, struct buffer *scratch) {
     if (cuda->graphs && scratch->data) {
-        TRY(RESIZE(&cuda->outgrown, cuda->outgrown_count + 1));
+        RESIZE(&cuda->outgrown, cuda->outgrown_count + 1);
         cuda->outgrown[cuda->outgrown_count++] = scratch->data;
     } else {
         CUDA_TRY(cudaFree(scratch->data));

@@ -69,7 +69,7 @@ static status buffer_fill_staging(struct cuda_staging *staging) {
 }
 
 status cuda_staging_new(struct cuda_staging **out) {
-    TRY(NEW(out, 1));
+    NEW(out, 1);
     status result = buffer_fill_staging(*out);
     if (result != OK) cuda_staging_free(out);
     return result;
@@ -114,7 +114,7 @@ status cuda_buffer_new(struct backend *backend, size_t bytes, struct buffer **ou
     struct cuda_backend *cuda = cuda_of(backend);
     *out = NULL;
     struct buffer *buffer;
-    TRY(NEW(&buffer, 1));
+    NEW(&buffer, 1);
     buffer->bytes = bytes;
     cudaError_t error = cudaMalloc((void **)&buffer->data, bytes ? bytes : alignment);
     if (error == cudaSuccess) error = cudaMemsetAsync(buffer->data, 0, bytes, cuda->stream);
@@ -174,7 +174,7 @@ status cuda_buffer_import(struct backend *backend, const unsigned char handle[IP
     CHECK(name.bytes == bytes && !cuda->recording);
     if (memcmp(&name.device, &cuda->uuid, sizeof name.device) != 0)
         return fail(UNAVAILABLE, "the memory of another process is on another device than %s", cuda->name);
-    TRY(NEW(&buffer, 1));
+    NEW(&buffer, 1);
     *buffer = (struct buffer){.bytes = bytes, .imported = true};
     // A process that opens a handle again gets the same address, and closes it as often.
     cudaError_t error = cudaIpcOpenMemHandle((void **)&buffer->data, name.memory, cudaIpcMemLazyEnablePeerAccess);

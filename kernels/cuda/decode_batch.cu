@@ -126,7 +126,7 @@ status cuda_decode_batch_new(struct backend *backend, struct decode_batch **out,
     status result = OK;
     *out = NULL;
     CHECK(capacity > 0);
-    TRY(NEW(&it, 1));
+    NEW(&it, 1);
     *out = &it->base;
     TRY_TO(result, failed, decode_batch_allocate(backend, it, capacity, eos_ids, eos_count));
     TRY_TO(result, failed, attention_plan_for_decoding(cuda, &it->base.plan, heads, capacity));

@@ -24,7 +24,7 @@ status cuda_graph_begin(struct backend *backend) {
     CHECK(!cuda->recording);
     struct graph *graph;
     if (cuda->lt) gemm_bf16_load();
-    TRY(NEW(&graph, 1));
+    NEW(&graph, 1);
     cudaError_t error = cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal);
     if (error != cudaSuccess) {
         graph_release(graph);
@@ -36,7 +36,7 @@ status cuda_graph_begin(struct backend *backend) {
 
 status graph_add_step(struct cuda_backend *cuda, struct decode_batch *batch) {
     struct graph *graph = cuda->recording;
-    TRY(RESIZE(&graph->steps, graph->step_count + 1));
+    RESIZE(&graph->steps, graph->step_count + 1);
     graph->steps[graph->step_count++] = batch;
     return OK;
 }

@@ -11,7 +11,7 @@ status cuda_kv_cache_new(struct backend *backend, struct kv_cache **out, enum el
     CHECK(layers > 0 && rows > 0 && rows <= INT32_MAX && heads.size > 0 && heads.size % 2 == 0);
     CHECK(heads.key > 0 && heads.query > 0 && heads.query % heads.key == 0);
     struct kv_cache *cache;
-    TRY(NEW(&cache, 1));
+    NEW(&cache, 1);
     cache->heads = heads;
     cache->type = type;
     cache->layers = layers;

@@ -35,7 +35,7 @@ status cuda_weight_new(struct backend *backend, struct weight **out, struct tens
     *out = NULL;
     CHECK(tensor_fits(plain) && plain.rows > 0 && plain.columns > 0);
     TRY(backend->ops->supports(backend, plain.type));
-    TRY(NEW(out, 1));
+    NEW(out, 1);
     (*out)->plain = plain;
     (*out)->prepacked = prepack;
     return OK;

@@ -121,7 +121,7 @@ status lt_open(struct cuda_backend *cuda) {
     const char *given = getenv("CARAVAN_CUBLASLT");
     if (given && strcmp(given, "none") == 0) return OK;
     struct lt *lt;
-    TRY(NEW(&lt, 1));
+    NEW(&lt, 1);
     if (!(given ? lt_load(lt, given) : lt_search(lt))) {
         free(lt);
         if (given) return UNAVAILABLE;

@@ -23,67 +23,66 @@ static uint32_t event_masked_crc(const void *data, size_t size) {
     return htole32((crc >> 15 | crc << 17) + 0xa282ead8);
 }
 
-static status event_record(struct buf *out, const struct buf *event) {
+static void event_record(struct buf *out, const struct buf *event) {
     const uint64_t size = htole64(event->size);
     const uint32_t size_crc = event_masked_crc(&size, sizeof size), crc = event_masked_crc(event->data, event->size);
-    TRY(buf_append(out, &size, sizeof size));
-    TRY(buf_append(out, &size_crc, sizeof size_crc));
-    TRY(buf_append(out, event->data, event->size));
-    return buf_append(out, &crc, sizeof crc);
+    buf_append(out, &size, sizeof size);
+    buf_append(out, &size_crc, sizeof size_crc);
+    buf_append(out, event->data, event->size);
+    buf_append(out, &crc, sizeof crc);
 }
 
 // ---- protobuf: a field is its number and wire type, then its value
 
 enum wire_type { WIRE_VARINT = 0, WIRE_DOUBLE = 1, WIRE_BYTES = 2, WIRE_FLOAT = 5 };
 
-static status event_varint(struct buf *out, uint64_t value) {
+static void event_varint(struct buf *out, uint64_t value) {
     unsigned char bytes[10];
     size_t count = 0;
     for (; value >= 0x80; value >>= 7) bytes[count++] = (unsigned char)(value | 0x80);
     bytes[count++] = (unsigned char)value;
-    return buf_append(out, bytes, count);
+    buf_append(out, bytes, count);
 }
 
-static status event_key(struct buf *out, unsigned field, enum wire_type type) {
-    return event_varint(out, field << 3 | type);
+static void event_key(struct buf *out, unsigned field, enum wire_type type) {
+    event_varint(out, field << 3 | type);
 }
 
-static status event_integer(struct buf *out, unsigned field, int64_t value) {
-    TRY(event_key(out, field, WIRE_VARINT));
-    return event_varint(out, (uint64_t)value);
+static void event_integer(struct buf *out, unsigned field, int64_t value) {
+    event_key(out, field, WIRE_VARINT);
+    event_varint(out, (uint64_t)value);
 }
 
-static status event_fixed64(struct buf *out, double value) {
+static void event_fixed64(struct buf *out, double value) {
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
     bits = htole64(bits);
-    return buf_append(out, &bits, sizeof bits);
+    buf_append(out, &bits, sizeof bits);
 }
 
-static status event_double(struct buf *out, unsigned field, double value) {
-    TRY(event_key(out, field, WIRE_DOUBLE));
-    return event_fixed64(out, value);
+static void event_double(struct buf *out, unsigned field, double value) {
+    event_key(out, field, WIRE_DOUBLE);
+    event_fixed64(out, value);
 }
 
-static status event_float(struct buf *out, unsigned field, float value) {
+static void event_float(struct buf *out, unsigned field, float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     bits = htole32(bits);
-    TRY(event_key(out, field, WIRE_FLOAT));
-    return buf_append(out, &bits, sizeof bits);
+    event_key(out, field, WIRE_FLOAT);
+    buf_append(out, &bits, sizeof bits);
 }
 
-static status event_bytes(struct buf *out, unsigned field, const void *data, size_t size) {
-    TRY(event_key(out, field, WIRE_BYTES));
-    TRY(event_varint(out, size));
-    return buf_append(out, data, size);
+static void event_bytes(struct buf *out, unsigned field, const void *data, size_t size) {
+    event_key(out, field, WIRE_BYTES);
+    event_varint(out, size);
+    buf_append(out, data, size);
 }
 
-static status event_doubles(struct buf *out, unsigned field, const double *values, size_t count) {
-    TRY(event_key(out, field, WIRE_BYTES));
-    TRY(event_varint(out, count * sizeof *values));
-    for (size_t i = 0; i < count; i++) TRY(event_fixed64(out, values[i]));
-    return OK;
+static void event_doubles(struct buf *out, unsigned field, const double *values, size_t count) {
+    event_key(out, field, WIRE_BYTES);
+    event_varint(out, count * sizeof *values);
+    for (size_t i = 0; i < count; i++) event_fixed64(out, values[i]);
 }
 
 // ---- the messages of event.proto and summary.proto, by their field numbers
@@ -103,27 +102,24 @@ enum {
 };
 
 // Appends a record with an Event that has one more field, of bytes.
-static status event_write(struct buf *out, double time, int64_t step, unsigned field, const void *data, size_t size) {
+static void event_write(struct buf *out, double time, int64_t step, unsigned field, const void *data, size_t size) {
     struct buf event = {0};
-    status result;
-    TRY_TO(result, done, event_double(&event, EVENT_WALL_TIME, time));
-    TRY_TO(result, done, event_integer(&event, EVENT_STEP, step));
-    TRY_TO(result, done, event_bytes(&event, field, data, size));
-    result = event_record(out, &event);
-done:
+    event_double(&event, EVENT_WALL_TIME, time);
+    event_integer(&event, EVENT_STEP, step);
+    event_bytes(&event, field, data, size);
+    event_record(out, &event);
     buf_release(&event);
-    return result;
 }
 
-status event_file_begin(struct buf *out, double time, int64_t step) {
+void event_file_begin(struct buf *out, double time, int64_t step) {
     static const char version[] = "brain.Event:2";
     static const unsigned char started[] = {SESSION_LOG_STATUS << 3 | WIRE_VARINT, SESSION_LOG_START};
-    TRY(event_write(out, time, 0, EVENT_FILE_VERSION, version, sizeof version - 1));
-    return event_write(out, time, step, EVENT_SESSION_LOG, started, sizeof started);
+    event_write(out, time, 0, EVENT_FILE_VERSION, version, sizeof version - 1);
+    event_write(out, time, step, EVENT_SESSION_LOG, started, sizeof started);
 }
 
 // Appends HistogramProto's fields: of equal buckets from the least value to the greatest. *empty: there is no value.
-static status event_histogram_fields(struct buf *out, const struct event_histogram *histogram, bool *empty) {
+static void event_histogram_fields(struct buf *out, const struct event_histogram *histogram, bool *empty) {
     enum { BUCKETS = 30 };
     double limits[BUCKETS] = {0}, counts[BUCKETS] = {0}, low = INFINITY, high = -INFINITY, number = 0, sum = 0,
            squares = 0;
@@ -137,7 +133,7 @@ static status event_histogram_fields(struct buf *out, const struct event_histogr
         number++;
     }
     *empty = number == 0;
-    if (*empty) return OK;
+    if (*empty) return;
     const int buckets = high > low ? BUCKETS : 1;
     for (int b = 0; b < buckets; b++) limits[b] = b + 1 == buckets ? high : low + (high - low) * (b + 1) / buckets;
     for (size_t i = 0; i < histogram->count; i++) {
@@ -146,41 +142,38 @@ static status event_histogram_fields(struct buf *out, const struct event_histogr
         while (b + 1 < buckets && histogram->values[i] > limits[b]) b++;
         counts[b]++;
     }
-    TRY(event_double(out, HISTO_MIN, low));
-    TRY(event_double(out, HISTO_MAX, high));
-    TRY(event_double(out, HISTO_NUM, number));
-    TRY(event_double(out, HISTO_SUM, sum));
-    TRY(event_double(out, HISTO_SUM_SQUARES, squares));
-    TRY(event_doubles(out, HISTO_BUCKET_LIMIT, limits, (size_t)buckets));
-    return event_doubles(out, HISTO_BUCKET, counts, (size_t)buckets);
+    event_double(out, HISTO_MIN, low);
+    event_double(out, HISTO_MAX, high);
+    event_double(out, HISTO_NUM, number);
+    event_double(out, HISTO_SUM, sum);
+    event_double(out, HISTO_SUM_SQUARES, squares);
+    event_doubles(out, HISTO_BUCKET_LIMIT, limits, (size_t)buckets);
+    event_doubles(out, HISTO_BUCKET, counts, (size_t)buckets);
 }
 
-status event_file_step(struct buf *out, double time, int64_t step, const struct event_scalar *scalars,
-                       size_t scalar_count, const struct event_histogram *histograms, size_t histogram_count) {
+void event_file_step(struct buf *out, double time, int64_t step, const struct event_scalar *scalars,
+                     size_t scalar_count, const struct event_histogram *histograms, size_t histogram_count) {
     struct buf summary = {0}, value = {0}, histo = {0};
-    status result = OK;
     for (size_t i = 0; i < scalar_count; i++) {
         const float number = (float)scalars[i].value;
         if (!isfinite(number)) continue;
         buf_clear(&value);
-        TRY_TO(result, done, event_bytes(&value, VALUE_TAG, scalars[i].tag, strlen(scalars[i].tag)));
-        TRY_TO(result, done, event_float(&value, VALUE_SIMPLE, number));
-        TRY_TO(result, done, event_bytes(&summary, SUMMARY_VALUE, value.data, value.size));
+        event_bytes(&value, VALUE_TAG, scalars[i].tag, strlen(scalars[i].tag));
+        event_float(&value, VALUE_SIMPLE, number);
+        event_bytes(&summary, SUMMARY_VALUE, value.data, value.size);
     }
     for (size_t i = 0; i < histogram_count; i++) {
         bool empty;
         buf_clear(&value);
         buf_clear(&histo);
-        TRY_TO(result, done, event_histogram_fields(&histo, &histograms[i], &empty));
+        event_histogram_fields(&histo, &histograms[i], &empty);
         if (empty) continue;
-        TRY_TO(result, done, event_bytes(&value, VALUE_TAG, histograms[i].tag, strlen(histograms[i].tag)));
-        TRY_TO(result, done, event_bytes(&value, VALUE_HISTO, histo.data, histo.size));
-        TRY_TO(result, done, event_bytes(&summary, SUMMARY_VALUE, value.data, value.size));
+        event_bytes(&value, VALUE_TAG, histograms[i].tag, strlen(histograms[i].tag));
+        event_bytes(&value, VALUE_HISTO, histo.data, histo.size);
+        event_bytes(&summary, SUMMARY_VALUE, value.data, value.size);
     }
-    result = event_write(out, time, step, EVENT_SUMMARY, summary.data, summary.size);
-done:
+    event_write(out, time, step, EVENT_SUMMARY, summary.data, summary.size);
     buf_release(&summary);
     buf_release(&value);
     buf_release(&histo);
-    return result;
 }

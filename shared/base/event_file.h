@@ -29,11 +29,10 @@ struct event_histogram {
 };
 
 // Appends the first records of a file whose first step is `step`. `time` is in seconds since 1970, here and below.
-// UNAVAILABLE.
-status event_file_begin(struct buf *out, double time, int64_t step);
+void event_file_begin(struct buf *out, double time, int64_t step);
 
-// Appends one record with the scalars and histograms of a step. UNAVAILABLE.
-status event_file_step(struct buf *out, double time, int64_t step, const struct event_scalar *scalars,
-                       size_t scalar_count, const struct event_histogram *histograms, size_t histogram_count);
+// Appends one record with the scalars and histograms of a step.
+void event_file_step(struct buf *out, double time, int64_t step, const struct event_scalar *scalars,
+                     size_t scalar_count, const struct event_histogram *histograms, size_t histogram_count);
 
 #endif

@@ -117,7 +117,7 @@ status file_read(const char *path, struct buf *out) {
     if (fd < 0) return file_read_fail(path, "");
     status result = OK;
     for (ssize_t got = 1; result == OK && got > 0;) {
-        result = buf_reserve(out, file_read_size);
+        result = buf_reserve_large(out, file_read_size);
         if (result != OK) break;
         got = fd_read(fd, out->data + out->size, out->capacity - out->size - 1);
         if (got < 0) result = file_read_fail(path, "");
@@ -173,7 +173,6 @@ status file_write_atomic(const char *path, const void *data, size_t size) {
     uname(&host);
     char *temporary = arena_printf(&arena, "%s.%s.%d.tmp", path, host.nodename, (int)getpid());
     char *dir = path_parent(&arena, path);
-    if (!temporary || !dir) TRY_TO(result, done, fail_oom());
     int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0) TRY_TO(result, done, file_fail(UNAVAILABLE, path, "cannot write: "));
     if (!fd_write_all(fd, data, size) || fsync(fd)) result = file_fail(UNAVAILABLE, path, "cannot write: ");
@@ -229,7 +228,6 @@ status file_lock_exclusive(const char *path, int *fd) {
 status dir_make(const char *path) {
     struct arena arena = {0};
     char *prefix = arena_strndup(&arena, path, strlen(path));
-    if (!prefix) return fail_oom();
     status result = OK;
     for (char *at = prefix + 1; *path && result == OK; at++) {
         if (*at && *at != '/') continue;

@@ -107,13 +107,13 @@ bool path_exists(const char *path);
 // Writes the name of the user to whom a file belongs, or the number of one without a name; "?" for a missing file.
 void path_owner(const char *path, char *name, size_t size);
 
-// Returns "dir/name", or `name` alone if it is absolute or `dir` is NULL or empty. NULL when memory is short.
+// Returns "dir/name", or `name` alone if it is absolute or `dir` is NULL or empty.
 char *path_join(struct arena *arena, const char *dir, const char *name);
 
 // Returns what stands behind the last slash, in the path itself.
 const char *path_base_name(const char *path);
 
-// Returns the directory of a path: "." for a bare name, "/" for one in the root. NULL when memory is short.
+// Returns the directory of a path: "." for a bare name, "/" for one in the root.
 char *path_parent(struct arena *arena, const char *path);
 
 #endif

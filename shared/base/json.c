@@ -80,8 +80,8 @@ static status json_screen_string(struct buf *out, const char *text, size_t size,
             long code = 0x10000 + ((high & 0x3FF) << 10 | (low & 0x3FF));
             utf8proc_ssize_t length = utf8proc_encode_char((utf8proc_int32_t)code, character);
             assert(length == sizeof character);
-            TRY(buf_append(out, text + copied, end - copied));
-            TRY(buf_append(out, character, (size_t)length));
+            buf_append(out, text + copied, end - copied);
+            buf_append(out, character, (size_t)length);
             end += 2 * json_escape_size;
             copied = end;
         } else {
@@ -93,7 +93,8 @@ static status json_screen_string(struct buf *out, const char *text, size_t size,
     size_t next = json_skip_space(text, size, end + 1);
     if (nul && next < size && text[next] == ':') return json_fail("NUL in a key", *at);
     *at = end + 1;
-    return buf_append(out, text + copied, *at - copied);
+    buf_append(out, text + copied, *at - copied);
+    return OK;
 }
 
 // Checks the number at text[*at], copies it, with a mark if it needs one, and moves *at behind it.
@@ -117,8 +118,12 @@ static status json_screen_number(struct buf *out, const char *text, size_t size,
         if (end == digits) return json_fail("bad number", start);
     }
     *at = end;
-    TRY(buf_append(out, text + start, end - start));
-    return marked ? buf_puts(out, json_mark) : has_mark ? buf_puts(out, "0") : OK;
+    buf_append(out, text + start, end - start);
+    if (marked)
+        buf_puts(out, json_mark);
+    else if (has_mark)
+        buf_puts(out, "0");
+    return OK;
 }
 
 // ---- reading ----
@@ -131,7 +136,7 @@ status json_parse(json_object **out, const char *data, size_t size) {
     struct buf text = {0}; // a copy of the data as json-c shall read it, after every token is checked
     json_tokener *tokener = NULL;
     status result;
-    TRY_TO(result, done, buf_reserve(&text, size + 16));
+    TRY_TO(result, done, buf_reserve_large(&text, size + 16));
     for (size_t at = 0; at < size;) {
         if (data[at] == '"') {
             TRY_TO(result, done, json_screen_string(&text, data, size, &at));
@@ -148,11 +153,10 @@ status json_parse(json_object **out, const char *data, size_t size) {
         size_t next = data[at] == ',' ? json_skip_space(data, size, at + 1) : size;
         bool trailing = next < size && (data[next] == ']' || data[next] == '}'); // a comma before the end
         if (!length || trailing) TRY_TO(result, done, json_fail("unexpected character", trailing ? next : at));
-        TRY_TO(result, done, buf_append(&text, data + at, length));
+        buf_append(&text, data + at, length);
         at += length;
     }
-    tokener = json_tokener_new_ex(json_max_depth + 1);
-    if (!tokener) TRY_TO(result, done, fail_oom());
+    tokener = mem_checked(json_tokener_new_ex(json_max_depth + 1));
     assert(text.size < INT32_MAX);
     *out = json_tokener_parse_ex(tokener, text.data, (int)text.size + 1); // with the NUL, which ends a lone number
     enum json_tokener_error error = json_tokener_get_error(tokener);
@@ -261,11 +265,11 @@ bool json_float(json_object *value, float *out) {
 
 // ---- writing ----
 
-status json_print(struct buf *out, json_object *value) {
+void json_print(struct buf *out, json_object *value) {
     size_t size, copied = 0;
     const char *text = json_object_to_json_string_length(value, json_print_flags, &size);
-    if (!text) return fail_oom();
-    TRY(buf_reserve(out, size));
+    assert(text);
+    buf_reserve(out, size);
     bool quoted = false;
     for (size_t at = 0; at < size; at++) {
         if (text[at] == '"') quoted = !quoted;
@@ -274,8 +278,8 @@ status json_print(struct buf *out, json_object *value) {
         long zeros = json_mark_zeros(text + at, size - at);
         if (zeros < 0) continue;
         size_t kept = zeros ? json_mark_size + (size_t)zeros - 1 : 0;
-        TRY(buf_append(out, text + copied, at + kept - copied));
+        buf_append(out, text + copied, at + kept - copied);
         copied = at + (zeros ? kept + 1 : json_mark_size);
     }
-    return buf_append(out, text + copied, size - copied);
+    buf_append(out, text + copied, size - copied);
 }

@@ -51,18 +51,18 @@ bool json_float(json_object *value, float *out);
 
 // ---- writing ----
 
-// Appends the value as compact JSON without line ends: numbers by their exact text, keys in their order. UNAVAILABLE.
-status json_print(struct buf *out, json_object *value);
+// Appends the value as compact JSON without line ends: numbers by their exact text, keys in their order.
+void json_print(struct buf *out, json_object *value);
 
-// Appends data[0..size) as a quoted and escaped string. It must be UTF-8 and may contain NULs. UNAVAILABLE.
-status json_print_string(struct buf *out, const char *data, size_t size);
+// Appends data[0..size) as a quoted and escaped string. It must be UTF-8 and may contain NULs.
+void json_print_string(struct buf *out, const char *data, size_t size);
 
 // Appends the shortest text that reads back as the same float32, directly or by way of a double; null for NaN and
-// infinities. UNAVAILABLE.
-status json_print_float(struct buf *out, float value);
+// infinities.
+void json_print_float(struct buf *out, float value);
 
-// Appends the shortest text that reads back as the same double; null for NaN and infinities. UNAVAILABLE.
-status json_print_double(struct buf *out, double value);
+// Appends the shortest text that reads back as the same double; null for NaN and infinities.
+void json_print_double(struct buf *out, double value);
 
 // The longest number that the next functions write is shorter than this.
 enum { JSON_NUMBER_SIZE = 32 };

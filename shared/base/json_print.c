@@ -12,17 +12,17 @@
 // ---- strings ----
 
 // Appends what stands for a character that a string must not contain as it is.
-static status json_print_escape(struct buf *out, unsigned char c) {
+static void json_print_escape(struct buf *out, unsigned char c) {
     static const char special[] = "\b\f\n\r\t\"\\", letters[] = "bfnrt\"\\";
     const char *found = c ? strchr(special, c) : NULL;
     const char escape[2] = {'\\', found ? letters[found - special] : 'u'};
-    TRY(buf_append(out, escape, sizeof escape));
-    return found ? OK : buf_printf(out, "%04x", c);
+    buf_append(out, escape, sizeof escape);
+    if (!found) buf_printf(out, "%04x", c);
 }
 
-status json_print_string(struct buf *out, const char *data, size_t size) {
+void json_print_string(struct buf *out, const char *data, size_t size) {
     size_t copied = 0, at = 0;
-    TRY(buf_append(out, "\"", 1));
+    buf_append(out, "\"", 1);
     while (at < size) {
         const unsigned char c = (unsigned char)data[at];
         if (size - at >= 8 && !json_word_has_special(json_word_load(data + at))) {
@@ -31,12 +31,12 @@ status json_print_string(struct buf *out, const char *data, size_t size) {
         }
         at++;
         if (c >= 0x20 && c != '"' && c != '\\') continue;
-        TRY(buf_append(out, data + copied, at - 1 - copied));
-        TRY(json_print_escape(out, c));
+        buf_append(out, data + copied, at - 1 - copied);
+        json_print_escape(out, c);
         copied = at;
     }
-    TRY(buf_append(out, data + copied, size - copied));
-    return buf_append(out, "\"", 1);
+    buf_append(out, data + copied, size - copied);
+    buf_append(out, "\"", 1);
 }
 
 // ---- numbers ----
@@ -185,12 +185,12 @@ char *json_put_double(char *at, double value) {
     return json_put_number(at, value, false);
 }
 
-status json_print_double(struct buf *out, double value) {
+void json_print_double(struct buf *out, double value) {
     char text[JSON_NUMBER_SIZE];
-    return buf_append(out, text, (size_t)(json_put_double(text, value) - text));
+    buf_append(out, text, (size_t)(json_put_double(text, value) - text));
 }
 
-status json_print_float(struct buf *out, float value) {
+void json_print_float(struct buf *out, float value) {
     char text[JSON_NUMBER_SIZE];
-    return buf_append(out, text, (size_t)(json_put_float(text, value) - text));
+    buf_append(out, text, (size_t)(json_put_float(text, value) - text));
 }

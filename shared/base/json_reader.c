@@ -136,7 +136,6 @@ status json_reader_string(struct json_reader *reader, struct arena *arena, struc
     if (!escaped) return OK;
     const struct string raw = *out;
     char *const text = arena_alloc(arena, raw.size + 1), *end = text; // an escape is longer than its character
-    if (!text) return fail_oom();
     for (size_t at = 0; at < raw.size;) {
         if (raw.data[at] != '\\') {
             *end++ = raw.data[at++];
@@ -292,11 +291,11 @@ static bool json_number_quick(const struct json_number *number, double *value) {
     return true;
 }
 
-// Returns the number as strtod or strtof reads it, NaN when memory is short.
+// Returns the number as strtod or strtof reads it.
 static double json_number_slowly(const struct json_number *number, bool single) {
     char small[64], *text = small;
     const size_t size = number->text.size;
-    if (size >= sizeof small && NEW(&text, size + 1) != OK) return NAN;
+    if (size >= sizeof small) NEW(&text, size + 1);
     memcpy(text, number->text.data, size);
     text[size] = 0;
     const double value = single ? (double)strtof(text, NULL) : strtod(text, NULL);

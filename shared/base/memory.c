@@ -5,6 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#include "shared/base/log.h"
 
 enum { arena_alignment = 16, arena_first_block = 1 << 10, arena_max_block = 1 << 16, buf_first_capacity = 256 };
 
@@ -25,17 +28,23 @@ static status memory_fail(size_t count, size_t size) {
     return fail(UNAVAILABLE, "out of memory: %zu x %zu bytes", count, size);
 }
 
+// Ends the process. Its state is safe at any time, as under kill -9, so nothing is released or written.
+static _Noreturn void memory_end(void) {
+    log_info("%s", fail_text());
+    _exit(UNAVAILABLE);
+}
+
 // A T * is read and written by memcpy: accessing it as a void * would break the aliasing rules.
 static_assert(sizeof(void *) == sizeof(struct arena *) && sizeof(void *) == sizeof(double *), "one size of pointers");
 
-status mem_new(void *pointer, size_t count, size_t size) {
+status mem_new_large(void *pointer, size_t count, size_t size) {
     const bool fits = !size || count <= SIZE_MAX / size; // the address sanitizer's calloc ends the program otherwise
     void *block = fits ? calloc(count ? count : 1, size ? size : 1) : NULL;
     memcpy(pointer, &block, sizeof block);
     return block ? OK : memory_fail(count, size);
 }
 
-status mem_resize(void *pointer, size_t count, size_t size) {
+status mem_resize_large(void *pointer, size_t count, size_t size) {
     void *block;
     memcpy(&block, pointer, sizeof block);
     if (size && count > SIZE_MAX / size) return memory_fail(count, size);
@@ -45,10 +54,37 @@ status mem_resize(void *pointer, size_t count, size_t size) {
     return OK;
 }
 
+void mem_new(void *pointer, size_t count, size_t size) {
+    if (mem_new_large(pointer, count, size) != OK) memory_end();
+}
+
+void mem_resize(void *pointer, size_t count, size_t size) {
+    if (mem_resize_large(pointer, count, size) != OK) memory_end();
+}
+
+char *mem_strndup(const char *text, size_t size) {
+    char *copy;
+    mem_new(&copy, size + 1, 1);
+    if (size) memcpy(copy, text, size);
+    return copy;
+}
+
+char *mem_strdup(const char *text) {
+    return mem_strndup(text, strlen(text));
+}
+
+void *mem_checked(void *pointer) {
+    if (pointer) return pointer;
+    fail_oom();
+    memory_end();
+}
+
 // ---- arenas ----
 
-void *arena_alloc(struct arena *arena, size_t size) {
-    if (size > SIZE_MAX - sizeof(struct arena_block) - arena_alignment) return NULL;
+status arena_alloc_large(struct arena *arena, void *pointer, size_t size) {
+    void *data = NULL;
+    memcpy(pointer, &data, sizeof data);
+    if (size > SIZE_MAX - sizeof(struct arena_block) - arena_alignment) return memory_fail(size, 1);
     size = (size + arena_alignment - 1) / arena_alignment * arena_alignment;
     struct arena_block *block = arena->blocks;
     if (!block || block->capacity - block->used < size) {
@@ -56,40 +92,45 @@ void *arena_alloc(struct arena *arena, size_t size) {
         size_t capacity = block ? 2 * block->capacity : arena_first_block;
         if (capacity > arena_max_block) capacity = arena_max_block;
         if (capacity < size) capacity = size;
-        block = calloc(1, sizeof *block + capacity);
-        if (!block) return NULL;
+        TRY(mem_new_large(&block, 1, sizeof *block + capacity));
         block->capacity = capacity;
         block->next = arena->blocks;
         arena->blocks = block;
     }
-    void *data = block->data + block->used;
+    data = block->data + block->used;
+    memcpy(pointer, &data, sizeof data);
     block->used += size;
     assert(block->used <= block->capacity && (uintptr_t)data % arena_alignment == 0);
+    return OK;
+}
+
+void *arena_alloc(struct arena *arena, size_t size) {
+    void *data;
+    if (arena_alloc_large(arena, &data, size) != OK) memory_end();
     return data;
 }
 
 char *arena_strndup(struct arena *arena, const char *text, size_t size) {
     char *copy = arena_alloc(arena, size + 1);
-    if (copy && size) memcpy(copy, text, size);
+    if (size) memcpy(copy, text, size);
     return copy;
 }
 
 char *arena_printf(struct arena *arena, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    int length = vsnprintf(NULL, 0, format, arguments);
+    const int length = vsnprintf(NULL, 0, format, arguments);
     va_end(arguments);
-    char *text = length < 0 ? NULL : arena_alloc(arena, (size_t)length + 1);
-    if (!text) return NULL;
+    assert(length >= 0);
+    char *text = arena_alloc(arena, (size_t)length + 1);
     va_start(arguments, format);
     vsnprintf(text, (size_t)length + 1, format, arguments);
     va_end(arguments);
     return text;
 }
 
-status arena_string(struct arena *arena, struct string *out, const char *data, size_t size) {
+void arena_string(struct arena *arena, struct string *out, const char *data, size_t size) {
     *out = (struct string){arena_strndup(arena, data, size), size};
-    return out->data ? OK : fail_oom();
 }
 
 void arena_adopt(struct arena *arena, struct arena *from) {
@@ -109,46 +150,49 @@ void arena_release(struct arena *arena) {
 
 // ---- buffers ----
 
-status buf_reserve(struct buf *buf, size_t more) {
+status buf_reserve_large(struct buf *buf, size_t more) {
     assert(buf->size <= buf->capacity);
     if (more > SIZE_MAX / 2 - buf->size) return memory_fail(more, 1);
     size_t needed = buf->size + more + 1;
     if (needed <= buf->capacity) return OK;
     size_t capacity = buf->capacity ? buf->capacity : buf_first_capacity;
     while (capacity < needed) capacity *= 2;
-    TRY(RESIZE(&buf->data, capacity));
+    TRY(RESIZE_LARGE(&buf->data, capacity));
     buf->capacity = capacity;
     return OK;
 }
 
-status buf_append(struct buf *buf, const void *data, size_t size) {
-    TRY(buf_reserve(buf, size));
+void buf_reserve(struct buf *buf, size_t more) {
+    if (buf_reserve_large(buf, more) != OK) memory_end();
+}
+
+void buf_append(struct buf *buf, const void *data, size_t size) {
+    buf_reserve(buf, size);
     if (size) memcpy(buf->data + buf->size, data, size);
     buf->size += size;
     buf->data[buf->size] = 0;
-    return OK;
 }
 
 int buf_write(void *buf, const char *data, size_t size) {
-    return buf_append(buf, data, size) == OK ? 0 : -1;
+    buf_append(buf, data, size);
+    return 0;
 }
 
-status buf_puts(struct buf *buf, const char *text) {
-    return buf_append(buf, text, strlen(text));
+void buf_puts(struct buf *buf, const char *text) {
+    buf_append(buf, text, strlen(text));
 }
 
-status buf_printf(struct buf *buf, const char *format, ...) {
+void buf_printf(struct buf *buf, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    int length = vsnprintf(NULL, 0, format, arguments);
+    const int length = vsnprintf(NULL, 0, format, arguments);
     va_end(arguments);
-    if (length < 0) return fail(BUG, "cannot format '%s'", format);
-    TRY(buf_reserve(buf, (size_t)length));
+    assert(length >= 0);
+    buf_reserve(buf, (size_t)length);
     va_start(arguments, format);
     vsnprintf(buf->data + buf->size, (size_t)length + 1, format, arguments);
     va_end(arguments);
     buf->size += (size_t)length;
-    return OK;
 }
 
 void buf_clear(struct buf *buf) {

@@ -1,4 +1,8 @@
 // Checked allocation, arenas, and a growing byte buffer. None of them may be shared by threads without a lock.
+//
+// When memory is short, small allocations end the process with one line and exit code 69: its state is safe, as after
+// kill -9, and whoever started it starts it again. Only the functions with `large` in their names, for memory whose
+// size a user or a file decides (weights, caches, clips, whole files), return a status.
 #ifndef SHARED_BASE_MEMORY_H
 #define SHARED_BASE_MEMORY_H
 
@@ -11,16 +15,29 @@
 // ---- the heap ----
 
 // Sets the pointer at `pointer` (a T **) to `count` zeroed elements of `size` bytes, at least one byte. The caller
-// releases it with free(). UNAVAILABLE when memory is short; the pointer is then NULL.
-status mem_new(void *pointer, size_t count, size_t size);
+// releases it with free().
+void mem_new(void *pointer, size_t count, size_t size);
 
 // Resizes the block at `pointer` (a T **, NULL for none) to `count` elements of `size` bytes; new ones are not zeroed.
-// UNAVAILABLE when memory is short; the pointer and its block then stay.
-status mem_resize(void *pointer, size_t count, size_t size);
+void mem_resize(void *pointer, size_t count, size_t size);
 
-// mem_new and mem_resize for elements of the pointer's own type: TRY(NEW(&rows, n)).
-#define NEW(pointer, count)    mem_new((pointer), (count), sizeof **(pointer))
-#define RESIZE(pointer, count) mem_resize((pointer), (count), sizeof **(pointer))
+// mem_new and mem_resize, but UNAVAILABLE with the size when memory is short: the pointer is then NULL, or stays.
+status mem_new_large(void *pointer, size_t count, size_t size);
+status mem_resize_large(void *pointer, size_t count, size_t size);
+
+// These for elements of the pointer's own type: NEW(&rows, n); TRY(NEW_LARGE(&pixels, n)).
+#define NEW(pointer, count)          mem_new((pointer), (count), sizeof **(pointer))
+#define RESIZE(pointer, count)       mem_resize((pointer), (count), sizeof **(pointer))
+#define NEW_LARGE(pointer, count)    mem_new_large((pointer), (count), sizeof **(pointer))
+#define RESIZE_LARGE(pointer, count) mem_resize_large((pointer), (count), sizeof **(pointer))
+
+// Return a NUL-terminated copy of the text, of text[0..size); the caller releases it with free().
+char *mem_strdup(const char *text);
+char *mem_strndup(const char *text, size_t size);
+
+// Returns `pointer`, the result of an allocation by a library. When it is NULL, ends the process as small allocations
+// do.
+void *mem_checked(void *pointer);
 
 // ---- arenas ----
 
@@ -29,17 +46,20 @@ struct arena {
     struct arena_block *blocks;
 };
 
-// Returns `size` zeroed bytes, aligned to 16, valid until arena_release; NULL when memory is short.
+// Returns `size` zeroed bytes, aligned to 16, valid until arena_release.
 void *arena_alloc(struct arena *arena, size_t size);
 
-// Returns a NUL-terminated copy of text[0..size), NULL when memory is short.
+// The same, but *pointer (a T **) is NULL and the result UNAVAILABLE when memory is short.
+status arena_alloc_large(struct arena *arena, void *pointer, size_t size);
+
+// Returns a NUL-terminated copy of text[0..size).
 char *arena_strndup(struct arena *arena, const char *text, size_t size);
 
-// Returns the formatted text, NULL when memory is short.
+// Returns the formatted text.
 char *arena_printf(struct arena *arena, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-// *out = a NUL-terminated copy of data[0..size). UNAVAILABLE; *out is then absent.
-status arena_string(struct arena *arena, struct string *out, const char *data, size_t size);
+// *out = a NUL-terminated copy of data[0..size).
+void arena_string(struct arena *arena, struct string *out, const char *data, size_t size);
 
 // Moves every block of `from` into `arena`: what lies in them lives as long as `arena` from then on. `from` is empty.
 void arena_adopt(struct arena *arena, struct arena *from);
@@ -56,20 +76,23 @@ struct buf {
     size_t capacity;
 };
 
-// Makes room for `more` bytes and a NUL behind the present ones; size does not change. UNAVAILABLE.
-status buf_reserve(struct buf *buf, size_t more);
+// Makes room for `more` bytes and a NUL behind the present ones; size does not change.
+void buf_reserve(struct buf *buf, size_t more);
 
-// Appends `size` bytes, which must not lie in the buffer. UNAVAILABLE.
-status buf_append(struct buf *buf, const void *data, size_t size);
+// The same, but UNAVAILABLE when memory is short. Appending up to `more` bytes then takes no memory.
+status buf_reserve_large(struct buf *buf, size_t more);
 
-// buf_append as msgpack-c calls it: returns 0, or -1 when memory is short. `buf` is a struct buf.
+// Appends `size` bytes, which must not lie in the buffer.
+void buf_append(struct buf *buf, const void *data, size_t size);
+
+// buf_append as msgpack-c calls it: returns 0. `buf` is a struct buf.
 int buf_write(void *buf, const char *data, size_t size);
 
-// Appends a NUL-terminated text. UNAVAILABLE.
-status buf_puts(struct buf *buf, const char *text);
+// Appends a NUL-terminated text.
+void buf_puts(struct buf *buf, const char *text);
 
-// Appends a formatted text. UNAVAILABLE.
-status buf_printf(struct buf *buf, const char *format, ...) __attribute__((format(printf, 2, 3)));
+// Appends a formatted text.
+void buf_printf(struct buf *buf, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 // Empties the buffer and keeps its memory.
 void buf_clear(struct buf *buf);

@@ -102,12 +102,13 @@ status pool_new(struct pool **out, int threads) {
     *out = NULL;
     if (threads <= 0) threads = pool_processors();
     struct pool *pool;
-    TRY(NEW(&pool, 1));
+    NEW(&pool, 1);
     pool->threads = threads;
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->loop_started, NULL);
     pthread_cond_init(&pool->loop_done, NULL);
-    status result = NEW(&pool->workers, (size_t)threads);
+    NEW(&pool->workers, (size_t)threads);
+    status result = OK;
     for (int i = 1; result == OK && i < threads; i++) {
         struct pool_worker *worker = &pool->workers[i - 1];
         worker->pool = pool;

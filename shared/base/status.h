@@ -1,8 +1,9 @@
 // The result of a library call: a named code, and one line of text for a person.
 //
 // Library functions return a status; only a program's main turns it into an exit code. The library ends the process in
-// two cases only: a failed assert, which is a bug, and an LMDB file whose structure is broken (lmdb_env.c).
-// Any function that allocates may return UNAVAILABLE because memory is short, also where its comment does not say so.
+// three cases only: a failed assert, which is a bug, an LMDB file whose structure is broken (lmdb_env.c), and small
+// memory that cannot be had (memory.h). Functions that take memory whose size a user or a file decides (weights,
+// caches, clips, tensors) may return UNAVAILABLE because it is short, also where their comments do not say so.
 // The message of the last failure belongs to the calling thread and is valid until its next failure.
 #ifndef SHARED_BASE_STATUS_H
 #define SHARED_BASE_STATUS_H

@@ -52,7 +52,7 @@ bool utf8_valid(const char *data, size_t size) {
     return true;
 }
 
-status utf8_replace(const char *data, size_t size, struct buf *out) {
+void utf8_replace(const char *data, size_t size, struct buf *out) {
     size_t start = 0, at = 0;
     while (at < size) {
         int step = utf8_step(data + at, size - at);
@@ -60,10 +60,10 @@ status utf8_replace(const char *data, size_t size, struct buf *out) {
             at += (size_t)step;
             continue;
         }
-        TRY(buf_append(out, data + start, at - start));
-        TRY(buf_append(out, "\xEF\xBF\xBD", 3));
+        buf_append(out, data + start, at - start);
+        buf_append(out, "\xEF\xBF\xBD", 3);
         at += (size_t)-step;
         start = at;
     }
-    return buf_append(out, data + start, at - start);
+    buf_append(out, data + start, at - start);
 }

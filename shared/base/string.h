@@ -36,7 +36,7 @@ int utf8_step(const char *data, size_t size);
 // Whether all of it is well-formed UTF-8.
 bool utf8_valid(const char *data, size_t size);
 
-// Appends the bytes to `out` with U+FFFD in place of each ill-formed part. UNAVAILABLE.
-status utf8_replace(const char *data, size_t size, struct buf *out);
+// Appends the bytes to `out` with U+FFFD in place of each ill-formed part.
+void utf8_replace(const char *data, size_t size, struct buf *out);
 
 #endif

@@ -16,24 +16,23 @@ static bool terminal_is_character(char byte) {
     return ((unsigned char)byte & 0xC0) != 0x80;
 }
 
-status text_wrap(const char *text, int at, int indent, int columns, struct buf *out) {
+void text_wrap(const char *text, int at, int indent, int columns, struct buf *out) {
     bool first = true; // of its line
     for (text += strspn(text, " \n"); *text; text += strspn(text, " \n")) {
         const size_t size = strcspn(text, " \n");
         int width = 0;
         for (size_t i = 0; i < size; i++) width += terminal_is_character(text[i]);
         if (!first && at + 1 + width > columns) {
-            TRY(buf_printf(out, "\n%*s", indent, ""));
+            buf_printf(out, "\n%*s", indent, "");
             at = indent;
             first = true;
         }
-        if (!first) TRY(buf_puts(out, " "));
-        TRY(buf_append(out, text, size));
+        if (!first) buf_puts(out, " ");
+        buf_append(out, text, size);
         at += width + !first;
         first = false;
         text += size;
     }
-    return OK;
 }
 
 size_t text_cut(const char *text, size_t size, int columns) {

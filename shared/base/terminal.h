@@ -10,8 +10,8 @@
 void terminal_size(int fd, int *columns, int *rows);
 
 // Appends the words of `text`, which stand one blank apart, on lines of at most `columns`. The first line begins at
-// column `at`, the others with `indent` blanks. A longer word has a line of its own. UNAVAILABLE.
-status text_wrap(const char *text, int at, int indent, int columns, struct buf *out);
+// column `at`, the others with `indent` blanks. A longer word has a line of its own.
+void text_wrap(const char *text, int at, int indent, int columns, struct buf *out);
 
 // Returns how many bytes of the line text[0..size) to show in `columns`: all, or up to a comma or semicolon, else up to
 // a blank, else as many characters as fit.

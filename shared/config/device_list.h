@@ -14,8 +14,7 @@ bool device_is_list(const char *text);
 bool device_is_valid(const char *text);
 
 // *out = the device of a machine's replica with that slot, from 0: the one at that place of the list, which begins
-// again at its end, or the device itself. In the arena. USAGE when the text is no device; UNAVAILABLE when memory is
-// short.
+// again at its end, or the device itself. In the arena. USAGE when the text is no device.
 status device_of_slot(const char *text, int slot, struct arena *arena, const char **out);
 
 #endif

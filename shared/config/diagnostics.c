@@ -12,15 +12,11 @@ __attribute__((format(printf, 4, 0))) static void diagnostics_append(struct diag
     vsnprintf(text, sizeof text, format, arguments);
     if (diagnostics->count == diagnostics->capacity) {
         size_t capacity = diagnostics->capacity * 2 + 16;
-        if (RESIZE(&diagnostics->list, capacity) != OK) {
-            diagnostics->out_of_memory = true;
-            return;
-        }
+        RESIZE(&diagnostics->list, capacity);
         diagnostics->capacity = capacity;
     }
     const char *copy = arena_strndup(&diagnostics->arena, text, strlen(text));
-    if (!copy) diagnostics->out_of_memory = true;
-    diagnostics->list[diagnostics->count++] = (struct diagnostic){at, copy ? copy : "", warning};
+    diagnostics->list[diagnostics->count++] = (struct diagnostic){at, copy, warning};
 }
 
 void diagnostic_add(struct diagnostics *diagnostics, struct location at, const char *format, ...) {
@@ -45,7 +41,6 @@ size_t diagnostics_warnings(const struct diagnostics *diagnostics) {
 
 status diagnostics_report(struct diagnostics *diagnostics, const char *path, struct buf *out) {
     struct diagnostic *list = diagnostics->list;
-    if (diagnostics->out_of_memory) return fail_oom();
     if (diagnostics->count == 0) return OK;
     for (size_t i = 1; i < diagnostics->count; i++) { // an insertion sort: those of one location keep their order
         struct diagnostic moved = list[i];
@@ -60,8 +55,11 @@ status diagnostics_report(struct diagnostics *diagnostics, const char *path, str
     }
     for (size_t i = 0; i < diagnostics->count; i++) {
         struct location at = list[i].at;
-        TRY(at.line ? buf_printf(out, "%s:%zu:%zu: ", path, at.line, at.column) : buf_puts(out, "--set: "));
-        TRY(buf_printf(out, "%s%s\n", list[i].warning ? "warning: " : "", list[i].text));
+        if (at.line)
+            buf_printf(out, "%s:%zu:%zu: ", path, at.line, at.column);
+        else
+            buf_puts(out, "--set: ");
+        buf_printf(out, "%s%s\n", list[i].warning ? "warning: " : "", list[i].text);
     }
     const size_t warnings = diagnostics_warnings(diagnostics), mistakes = diagnostics->count - warnings;
     status code = USAGE;

@@ -25,7 +25,6 @@ struct diagnostics {
     struct arena arena; // of the texts
     struct diagnostic *list;
     size_t count, capacity;
-    bool out_of_memory; // something could not be kept; diagnostics_report then fails
 };
 
 // Adds a mistake.

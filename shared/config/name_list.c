@@ -26,10 +26,10 @@ static status name_list_keep(struct name_list_expansion *expansion, size_t lengt
     if (!length) return fail(USAGE, "'%s': a name is empty", expansion->text);
     if (expansion->count == NAME_LIST_MAX)
         return fail(USAGE, "'%s': more than %d names", expansion->text, NAME_LIST_MAX);
-    TRY(RESIZE(&expansion->names, expansion->count + 1));
+    RESIZE(&expansion->names, expansion->count + 1);
     const char *name = arena_strndup(expansion->arena, expansion->name, length);
     expansion->names[expansion->count++] = name;
-    return name ? OK : fail_oom();
+    return OK;
 }
 
 // Reads a number of 1 to NUMBER_MAX_LENGTH digits and moves *at behind it. *digits is their number.
@@ -95,7 +95,6 @@ status name_list_expand(const char *text, struct arena *arena, struct string_lis
         at = next + 1;
     } while (more);
     out->data = arena_alloc(arena, expansion.count * sizeof *out->data);
-    if (!out->data) TRY_TO(result, done, fail_oom());
     memcpy(out->data, expansion.names, expansion.count * sizeof *out->data);
     out->count = expansion.count;
 done:

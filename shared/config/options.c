@@ -118,11 +118,9 @@ static status options_store(struct options *options, const struct option *option
     case OPTION_NAME:
     case OPTION_DEVICE: {
         const char *copy = arena_strndup(&options->arena, text, strlen(text));
-        if (!copy) return fail_oom();
         if (option->repeatable) {
             struct string_list *list = (struct string_list *)(void *)field;
             const char **longer = arena_alloc(&options->arena, (list->count + 1) * sizeof *longer);
-            if (!longer) return fail_oom();
             if (list->count) memcpy(longer, list->data, list->count * sizeof *longer);
             longer[list->count++] = copy;
             list->data = longer;
@@ -220,7 +218,7 @@ status options_check(const struct options *options) {
     status result = OK;
     for (const struct option *option = NULL; (option = options_next(options->table, option)) && result == OK;)
         if (option->required && !options_string(options, option))
-            result = buf_printf(&names, "%s%s", names.size ? ", " : "", option->name);
+            buf_printf(&names, "%s%s", names.size ? ", " : "", option->name);
     if (result == OK && names.size) result = fail(USAGE, "missing: %s", names.data);
     buf_release(&names);
     for (const struct option *option = NULL; (option = options_next(options->table, option)) && result == OK;) {
@@ -249,9 +247,8 @@ status options_check(const struct options *options) {
     return result;
 }
 
-status options_hash(const struct options *options, uint64_t *hash) {
-    XXH3_state_t *state = XXH3_createState();
-    if (!state) return fail_oom();
+void options_hash(const struct options *options, uint64_t *hash) {
+    XXH3_state_t *state = mem_checked(XXH3_createState());
     XXH3_64bits_reset(state);
     for (const struct option *option = NULL; (option = options_next(options->table, option));) {
         if (option->not_hashed) continue;
@@ -286,5 +283,4 @@ status options_hash(const struct options *options, uint64_t *hash) {
     }
     *hash = XXH3_64bits_digest(state);
     XXH3_freeState(state);
-    return OK;
 }

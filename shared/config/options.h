@@ -109,14 +109,13 @@ const char *option_suggest(const struct option_table *table, const char *name);
 // Returns the index of `word` among `choices` ("a|b|c", or NULL), -1 if it is not one of them.
 int choice_index(const char *choices, const char *word);
 
-// Returns what an option takes, as --help shows it: "N", "FILE", "a|b". NULL when memory is short.
+// Returns what an option takes, as --help shows it: "N", "FILE", "a|b".
 const char *option_argument(const struct option *option, struct arena *arena);
 
 // Checks a value against an option, not whether files exist. USAGE with "NAME: what is wrong".
 status option_check(const struct option *option, const char *value);
 
-// Returns a value with `dir` before a relative path of OPTION_FILE or OPTION_PATH; other values are copied. NULL when
-// memory is short.
+// Returns a value with `dir` before a relative path of OPTION_FILE or OPTION_PATH; other values are copied.
 char *option_absolute(const struct option *option, const char *dir, const char *value, struct arena *arena);
 
 // A table's struct while it is filled. The strings in it live as long as this.
@@ -150,14 +149,13 @@ status options_parse(struct options *options, int argc, char **argv, int *rest);
 status options_check(const struct options *options);
 
 // *hash = a hash of every option that changes what a stage computes (not threads, store ...). The store's keys use it:
-// the same values always have the same hash. UNAVAILABLE when memory is short.
-status options_hash(const struct options *options, uint64_t *hash);
+// the same values always have the same hash.
+void options_hash(const struct options *options, uint64_t *hash);
 
 // Appends a list of options, which ends with a NULL name, as a Markdown table under a title and a line of help.
-// UNAVAILABLE.
-status options_markdown(const char *title, const char *help, const struct option *option, struct buf *out);
+void options_markdown(const char *title, const char *help, const struct option *option, struct buf *out);
 
-// Appends the --help text of a table, on lines of at most `columns` but for its details. UNAVAILABLE.
-status options_help(const struct option_table *table, int columns, struct buf *out);
+// Appends the --help text of a table, on lines of at most `columns` but for its details.
+void options_help(const struct option_table *table, int columns, struct buf *out);
 
 #endif

@@ -27,109 +27,106 @@ const char *option_argument(const struct option *option, struct arena *arena) {
 }
 
 // Appends an option and its argument. Choices that do not fit break behind a '|'.
-static status options_help_argument(const char *text, int columns, struct buf *out) {
+static void options_help_argument(const char *text, int columns, struct buf *out) {
     enum { INDENT = 6 };
     for (int at = 2; *text;) {
         size_t size = strcspn(text, "|");
         size += text[size] != 0;
         if (at + (int)size > columns && at > INDENT) {
-            TRY(buf_printf(out, "\n%*s", INDENT, ""));
+            buf_printf(out, "\n%*s", INDENT, "");
             at = INDENT;
         }
-        TRY(buf_append(out, text, size));
+        buf_append(out, text, size);
         at += (int)size;
         text += size;
     }
-    return OK;
 }
 
-static status options_help_rows(const struct option *option, int columns, struct buf *out) {
+static void options_help_rows(const struct option *option, int columns, struct buf *out) {
     enum { COLUMN = 28, TEXT = COLUMN + 3 }; // widths of the option's column and of what stands before its text
     struct arena arena = {0};
-    status result = OK;
-    for (; option && option->name && result == OK; option++) {
+    for (; option && option->name; option++) {
         if (option->hidden) continue;
         bool flag = option->type == OPTION_BOOL;
         const char *argument = flag ? "" : option_argument(option, &arena);
         char *left = arena_printf(&arena, "--%s%s%s", option->name, flag ? "" : " ", argument ? argument : "");
-        if (!left) TRY_TO(result, done, fail_oom());
         for (char *at = left; *at && *at != ' '; at++) // --max-new-tokens N
             if (*at == '_') *at = '-';
-        TRY_TO(result, done, buf_puts(out, "  "));
-        TRY_TO(result, done, options_help_argument(left, columns, out));
-        TRY_TO(result, done,
-               strlen(left) > COLUMN ? buf_printf(out, "\n%*s", TEXT, "")
-                                     : buf_printf(out, "%*s", TEXT - 2 - (int)strlen(left), ""));
+        buf_puts(out, "  ");
+        options_help_argument(left, columns, out);
+        if (strlen(left) > COLUMN)
+            buf_printf(out, "\n%*s", TEXT, "");
+        else
+            buf_printf(out, "%*s", TEXT - 2 - (int)strlen(left), "");
         bool said = option->default_value && strcmp(option->default_value, "false") != 0;
         const char *text = arena_printf(&arena, "%s%s%s%s%s", option->help, option->required ? " (required)" : "",
                                         said ? " (" : "", said ? option->default_value : "", said ? ")" : "");
-        TRY_TO(result, done, text ? text_wrap(text, TEXT, TEXT, columns, out) : fail_oom());
-        TRY_TO(result, done, buf_puts(out, "\n"));
+        text_wrap(text, TEXT, TEXT, columns, out);
+        buf_puts(out, "\n");
     }
-done:
     arena_release(&arena);
-    return result;
 }
 
-status options_help(const struct option_table *table, int columns, struct buf *out) {
+void options_help(const struct option_table *table, int columns, struct buf *out) {
     static const char usage[] = "usage: ";
     const bool keys = table->options || table->common;
     struct arena arena = {0};
     const char *line = arena_printf(&arena, "%s%s %s", table->program, keys ? " [--KEY VALUE]..." : "",
                                     table->operands ? table->operands : "");
     const char *help = arena_printf(&arena, "%c%s", toupper((unsigned char)table->help[0]), table->help + 1);
-    status result = line && help ? buf_puts(out, usage) : fail_oom();
-    if (result == OK) result = text_wrap(line, sizeof usage - 1, sizeof usage - 1, columns, out);
-    if (result == OK) result = buf_puts(out, "\n");
-    if (result == OK) result = text_wrap(help, 0, 0, columns, out);
-    if (result == OK) result = buf_puts(out, keys ? "\n\n" : "\n");
+    buf_puts(out, usage);
+    text_wrap(line, sizeof usage - 1, sizeof usage - 1, columns, out);
+    buf_puts(out, "\n");
+    text_wrap(help, 0, 0, columns, out);
+    buf_puts(out, keys ? "\n\n" : "\n");
     arena_release(&arena);
-    TRY(result);
-    TRY(options_help_rows(table->options, columns, out));
-    if (table->details) TRY(buf_printf(out, "\n%s", table->details));
-    if (!table->common) return OK;
-    TRY(buf_puts(out, "\nof every stage:\n"));
-    TRY(options_help_rows(table->common, columns, out));
-    return buf_puts(out, "\nA true-or-false option may stand alone (true) or as --no-NAME (false).\n"
-                         "exit codes: 0 done, 64 wrong usage, 65 bad input, 69 a missing service or\n"
-                         "device, 70 a bug\n");
+    options_help_rows(table->options, columns, out);
+    if (table->details) buf_printf(out, "\n%s", table->details);
+    if (!table->common) return;
+    buf_puts(out, "\nof every stage:\n");
+    options_help_rows(table->common, columns, out);
+    buf_puts(out, "\nA true-or-false option may stand alone (true) or as --no-NAME (false).\n"
+                  "exit codes: 0 done, 64 wrong usage, 65 bad input, 69 a missing service or\n"
+                  "device, 70 a bug\n");
 }
 
 // A '|' would end the cell.
-static status options_markdown_cell(const char *text, struct buf *out) {
-    for (; *text; text++) TRY(*text == '|' ? buf_puts(out, "\\|") : buf_append(out, text, 1));
-    return OK;
+static void options_markdown_cell(const char *text, struct buf *out) {
+    for (; *text; text++) {
+        if (*text == '|')
+            buf_puts(out, "\\|");
+        else
+            buf_append(out, text, 1);
+    }
 }
 
-status options_markdown(const char *title, const char *help, const struct option *option, struct buf *out) {
+void options_markdown(const char *title, const char *help, const struct option *option, struct buf *out) {
     struct arena arena = {0};
-    status result = buf_printf(out, "### %s\n\n%c%s.\n\n| key | value | default | meaning |\n|---|---|---|---|\n",
-                               title, toupper((unsigned char)*help), help + 1);
-    for (; option->name && result == OK; option++) {
+    buf_printf(out, "### %s\n\n%c%s.\n\n| key | value | default | meaning |\n|---|---|---|---|\n", title,
+               toupper((unsigned char)*help), help + 1);
+    for (; option->name; option++) {
         if (option->hidden) continue;
         const char *argument = option_argument(option, &arena);
         const char *value = option->required ? "required" : option->default_value ? option->default_value : "";
         bool number = option->type == OPTION_INT || option->type == OPTION_NUMBER || option->type == OPTION_NUMBER_OR;
-        TRY_TO(result, done, buf_printf(out, "| `%s` | ", option->name));
-        TRY_TO(result, done, options_markdown_cell(argument ? argument : "", out));
-        TRY_TO(result, done, buf_printf(out, " | %s | ", value));
-        TRY_TO(result, done, options_markdown_cell(option->help, out));
+        buf_printf(out, "| `%s` | ", option->name);
+        options_markdown_cell(argument ? argument : "", out);
+        buf_printf(out, " | %s | ", value);
+        options_markdown_cell(option->help, out);
         if (number && option->high < 1e15)
-            TRY_TO(result, done, buf_printf(out, " (%.10g to %.10g)", option->low, option->high));
+            buf_printf(out, " (%.10g to %.10g)", option->low, option->high);
         else if (number && option->low > -1e300)
-            TRY_TO(result, done, buf_printf(out, " (at least %.10g)", option->low));
-        result = buf_puts(out, " |\n");
+            buf_printf(out, " (at least %.10g)", option->low);
+        buf_puts(out, " |\n");
     }
-    if (result == OK) result = buf_puts(out, "\n");
-done:
+    buf_puts(out, "\n");
     arena_release(&arena);
-    return result;
 }
 
-status stage_kinds_markdown(struct buf *out) {
+void stage_kinds_markdown(struct buf *out) {
     for (int i = 0; i < STAGE_COUNT; i++)
-        TRY(options_markdown(stage_kinds[i].name, stage_kinds[i].options.help, stage_kinds[i].options.options, out));
-    return options_markdown("every stage", "keys that every stage has", common_options, out);
+        options_markdown(stage_kinds[i].name, stage_kinds[i].options.help, stage_kinds[i].options.options, out);
+    options_markdown("every stage", "keys that every stage has", common_options, out);
 }
 
 // ---- the file of --config ----
@@ -140,7 +137,6 @@ status options_read_file(struct options *options, const char *path) {
     struct location at;
     const char *slash = strrchr(path, '/');
     const char *dir = arena_strndup(&options->arena, path, slash ? (size_t)(slash - path) + 1 : 0);
-    if (!dir) return fail_oom();
     status result = file_read(path, &content);
     if (result != OK) goto done;
     result = yaml_tree_read(&tree, content.data, content.size, &at);
@@ -160,7 +156,7 @@ status options_read_file(struct options *options, const char *path) {
             result = fail(USAGE, "config: not allowed in a configuration file");
         } else {
             const char *absolute = option ? option_absolute(option, dir, value, &options->arena) : value;
-            result = absolute ? options_set(options, name, absolute) : fail_oom();
+            result = options_set(options, name, absolute);
         }
         at = yaml_node_location(name && (option || !value) ? value_node : name_node);
         if (result != OK) fail_prefix(result, "%zu:%zu", at.line, at.column);
@@ -226,9 +222,9 @@ status options_parse(struct options *options, int argc, char **argv, int *rest) 
     columns = columns > MOST_COLUMNS ? MOST_COLUMNS : columns < 80 ? 80 : columns;
     for (int at = 1; at < argc && result == OK && !text.size && strcmp(argv[at], "--") != 0; at++) {
         if (!strcmp(argv[at], "--help") || !strcmp(argv[at], "-h"))
-            result = options_help(table, columns, &text);
+            options_help(table, columns, &text);
         else if (!strcmp(argv[at], "--version"))
-            result = buf_printf(&text, "%s %s\n", table->program, CARAVAN_VERSION);
+            buf_printf(&text, "%s %s\n", table->program, CARAVAN_VERSION);
     }
     if (result == OK && text.size) {
         fwrite(text.data, 1, text.size, stdout);

@@ -78,10 +78,9 @@ bool pipeline_stage_runs_on(const struct pipeline_stage *stage, int machine) {
     return false;
 }
 
-status pipeline_set(struct pipeline *pipeline, struct pipeline_stage *stage, const char *key, const char *value) {
+void pipeline_set(struct pipeline *pipeline, struct pipeline_stage *stage, const char *key, const char *value) {
     const struct location nowhere = {0, 0};
-    struct pipeline_key *set = key_list_set(&stage->keys, &pipeline->arena, key, value, nowhere, nowhere);
-    return set ? OK : fail_oom();
+    key_list_set(&stage->keys, &pipeline->arena, key, value, nowhere, nowhere);
 }
 
 status pipeline_options(const struct pipeline_stage *stage, struct options *options, void *values) {
@@ -97,10 +96,11 @@ status pipeline_options(const struct pipeline_stage *stage, struct options *opti
 // ---- YAML ----
 
 static int pipeline_yaml_append(void *out, unsigned char *data, size_t size) {
-    return buf_append(out, data, size) == OK;
+    buf_append(out, data, size);
+    return 1;
 }
 
-// Each of these returns the index of a node, 0 when memory is short or when it was given the node 0.
+// Each of these returns the index of a node, 0 when libyaml has no memory or when it was given the node 0.
 static int pipeline_yaml_string(yaml_document_t *yaml, const char *text) {
     return yaml_document_add_scalar(yaml, NULL, (const yaml_char_t *)text, (int)strlen(text), YAML_ANY_SCALAR_STYLE);
 }
@@ -201,99 +201,91 @@ static bool pipeline_shows_key(const struct pipeline_stage *stage, const struct 
 }
 
 // Appends "frames x2 on gpu0", "rollout x4 on each of 16 machines".
-static status pipeline_stage_title(const struct pipeline *pipeline, const struct pipeline_stage *stage,
-                                   struct buf *out) {
-    TRY(buf_puts(out, stage->name));
-    if (stage->replicas > 1) TRY(buf_printf(out, " x%d", stage->replicas));
-    if (stage->machine_count > 1) return buf_printf(out, " on each of %zu machines", stage->machine_count);
-    if (stage->machine_count) TRY(buf_printf(out, " on %s", pipeline->machines[stage->machines[0]].name));
-    return OK;
+static void pipeline_stage_title(const struct pipeline *pipeline, const struct pipeline_stage *stage, struct buf *out) {
+    buf_puts(out, stage->name);
+    if (stage->replicas > 1) buf_printf(out, " x%d", stage->replicas);
+    if (stage->machine_count > 1) {
+        buf_printf(out, " on each of %zu machines", stage->machine_count);
+        return;
+    }
+    if (stage->machine_count) buf_printf(out, " on %s", pipeline->machines[stage->machines[0]].name);
 }
 
 // Appends the inside of a quoted string of dot.
-static status pipeline_dot_escape(const char *text, struct buf *out) {
+static void pipeline_dot_escape(const char *text, struct buf *out) {
     for (; *text; text++) {
-        if (*text == '"' || *text == '\\') TRY(buf_puts(out, "\\"));
-        TRY(buf_append(out, text, 1));
+        if (*text == '"' || *text == '\\') buf_puts(out, "\\");
+        buf_append(out, text, 1);
     }
-    return OK;
 }
 
-static status pipeline_dot_edge(const char *from, const char *to, const char *attributes, struct buf *out) {
-    TRY(buf_puts(out, "    \""));
-    TRY(pipeline_dot_escape(from, out));
-    TRY(buf_puts(out, "\" -> \""));
-    TRY(pipeline_dot_escape(to, out));
-    return buf_printf(out, "\"%s;\n", attributes);
+static void pipeline_dot_edge(const char *from, const char *to, const char *attributes, struct buf *out) {
+    buf_puts(out, "    \"");
+    pipeline_dot_escape(from, out);
+    buf_puts(out, "\" -> \"");
+    pipeline_dot_escape(to, out);
+    buf_printf(out, "\"%s;\n", attributes);
 }
 
-status pipeline_dot(const struct pipeline *pipeline, struct buf *out) {
+void pipeline_dot(const struct pipeline *pipeline, struct buf *out) {
     const struct pipeline_stage *first = pipeline->stages, *end = first + pipeline->stage_count, *last = end - 1,
                                 *optim = pipeline_optim(pipeline);
     struct buf title = {0};
-    status result;
     assert(pipeline->stage_count > 0);
-    TRY(buf_puts(out, "digraph \""));
-    TRY(pipeline_dot_escape(pipeline->name, out));
-    TRY(buf_puts(out, "\" {\n    rankdir=LR;\n    node [shape=box, fontname=\"sans-serif\"];\n"));
+    buf_puts(out, "digraph \"");
+    pipeline_dot_escape(pipeline->name, out);
+    buf_puts(out, "\" {\n    rankdir=LR;\n    node [shape=box, fontname=\"sans-serif\"];\n");
     for (const struct pipeline_stage *stage = first; stage < end; stage++) {
         buf_clear(&title);
-        TRY_TO(result, done, pipeline_stage_title(pipeline, stage, &title));
-        TRY_TO(result, done, buf_puts(out, "    \""));
-        TRY_TO(result, done, pipeline_dot_escape(stage->name, out));
-        TRY_TO(result, done, buf_puts(out, "\" [label=\""));
-        TRY_TO(result, done, pipeline_dot_escape(title.data, out));
-        if (stage->program) TRY_TO(result, done, buf_puts(out, "\\n"));
-        if (stage->program) TRY_TO(result, done, pipeline_dot_escape(stage->program, out));
+        pipeline_stage_title(pipeline, stage, &title);
+        buf_puts(out, "    \"");
+        pipeline_dot_escape(stage->name, out);
+        buf_puts(out, "\" [label=\"");
+        pipeline_dot_escape(title.data, out);
+        if (stage->program) buf_puts(out, "\\n");
+        if (stage->program) pipeline_dot_escape(stage->program, out);
         for (const struct pipeline_key *key = stage->keys.first; key; key = key->next) {
             if (!pipeline_shows_key(stage, key)) continue;
-            TRY_TO(result, done, buf_printf(out, "\\n%s: ", key->name));
-            TRY_TO(result, done, pipeline_dot_escape(key->value, out));
+            buf_printf(out, "\\n%s: ", key->name);
+            pipeline_dot_escape(key->value, out);
         }
-        TRY_TO(result, done, buf_puts(out, stage->program ? "\", style=dashed];\n" : "\"];\n"));
+        buf_puts(out, stage->program ? "\", style=dashed];\n" : "\"];\n");
     }
     for (const struct pipeline_stage *stage = first; stage < end; stage++) {
-        if (stage->from >= 0) TRY_TO(result, done, pipeline_dot_edge(first[stage->from].name, stage->name, "", out));
+        if (stage->from >= 0) pipeline_dot_edge(first[stage->from].name, stage->name, "", out);
         if (optim && stage->kind && stage->kind->follows_weights)
-            TRY_TO(result, done,
-                   pipeline_dot_edge(optim->name, stage->name, " [style=dashed, label=\"weights\"]", out));
+            pipeline_dot_edge(optim->name, stage->name, " [style=dashed, label=\"weights\"]", out);
     }
     const char *settled = optim ? " [style=dotted, label=\"trained\"]" : " [style=dotted, label=\"done\"]";
-    TRY_TO(result, done, pipeline_dot_edge(last->name, first->name, settled, out));
-    result = buf_puts(out, "}\n");
-done:
+    pipeline_dot_edge(last->name, first->name, settled, out);
+    buf_puts(out, "}\n");
     buf_release(&title);
-    return result;
 }
 
-status pipeline_text(const struct pipeline *pipeline, struct buf *out) {
+void pipeline_text(const struct pipeline *pipeline, struct buf *out) {
     const bool optim = pipeline_optim(pipeline) != NULL;
     size_t width = 0;
     struct buf title = {0};
-    status result;
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         buf_clear(&title);
-        TRY_TO(result, done, pipeline_stage_title(pipeline, &pipeline->stages[i], &title));
+        pipeline_stage_title(pipeline, &pipeline->stages[i], &title);
         if (title.size > width) width = title.size;
     }
-    TRY_TO(result, done, buf_printf(out, "%s, in %s\n\n", pipeline->name, pipeline->run));
+    buf_printf(out, "%s, in %s\n\n", pipeline->name, pipeline->run);
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         const struct pipeline_stage *stage = &pipeline->stages[i];
         buf_clear(&title);
-        TRY_TO(result, done, pipeline_stage_title(pipeline, stage, &title));
-        TRY_TO(result, done, buf_printf(out, "  %-*s ", (int)width, title.data));
-        if (stage->program) TRY_TO(result, done, buf_printf(out, " program: %s", stage->program));
+        pipeline_stage_title(pipeline, stage, &title);
+        buf_printf(out, "  %-*s ", (int)width, title.data);
+        if (stage->program) buf_printf(out, " program: %s", stage->program);
         for (const struct pipeline_key *key = stage->keys.first; key; key = key->next)
-            if (pipeline_shows_key(stage, key)) TRY_TO(result, done, buf_printf(out, " %s: %s", key->name, key->value));
-        if (optim && stage->kind && stage->kind->follows_weights)
-            TRY_TO(result, done, buf_puts(out, "  <- weights of optim"));
-        TRY_TO(result, done, buf_puts(out, i + 1 < pipeline->stage_count ? "\n    |\n    v\n" : "\n"));
+            if (pipeline_shows_key(stage, key)) buf_printf(out, " %s: %s", key->name, key->value);
+        if (optim && stage->kind && stage->kind->follows_weights) buf_puts(out, "  <- weights of optim");
+        buf_puts(out, i + 1 < pipeline->stage_count ? "\n    |\n    v\n" : "\n");
     }
     for (size_t i = 0; i < pipeline->machine_count; i++) {
         const struct pipeline_machine *machine = &pipeline->machines[i];
-        TRY_TO(result, done, buf_printf(out, "%s%s is %s\n", i ? "" : "\n", machine->name, machine->address));
+        buf_printf(out, "%s%s is %s\n", i ? "" : "\n", machine->name, machine->address);
     }
-done:
     buf_release(&title);
-    return result;
 }

@@ -111,8 +111,8 @@ bool pipeline_stage_runs_on(const struct pipeline_stage *stage, int machine);
 int pipeline_port(const struct pipeline *pipeline, const struct pipeline_machine *machine,
                   const struct pipeline_stage *stage);
 
-// Appends a table with the address of each machine and the TCP ports that the others must reach there. UNAVAILABLE.
-status pipeline_ports_text(const struct pipeline *pipeline, struct buf *out);
+// Appends a table with the address of each machine and the TCP ports that the others must reach there.
+void pipeline_ports_text(const struct pipeline *pipeline, struct buf *out);
 
 // Returns the key of that name, NULL if the list has none.
 struct pipeline_key *key_list_find(const struct key_list *keys, const char *name);
@@ -120,16 +120,15 @@ struct pipeline_key *key_list_find(const struct key_list *keys, const char *name
 // Returns the number of keys in the list.
 size_t key_list_count(const struct key_list *keys);
 
-// Sets or replaces a key and returns it; `name` and `value` are copied into the arena. NULL when memory is short.
+// Sets or replaces a key and returns it; `name` and `value` are copied into the arena.
 struct pipeline_key *key_list_set(struct key_list *keys, struct arena *arena, const char *name, const char *value,
                                   struct location name_at, struct location value_at);
 
 // Returns the value of a stage's key as given or inherited, NULL if it is at its default.
 const char *pipeline_value(const struct pipeline_stage *stage, const char *key);
 
-// Sets or replaces a key of a stage, for what the supervisor adds. The strings are copied. UNAVAILABLE when memory is
-// short.
-status pipeline_set(struct pipeline *pipeline, struct pipeline_stage *stage, const char *key, const char *value);
+// Sets or replaces a key of a stage, for what the supervisor adds. The strings are copied.
+void pipeline_set(struct pipeline *pipeline, struct pipeline_stage *stage, const char *key, const char *value);
 
 // Fills the options of a stage that is not a user's program; `values` is the struct of its kind. Whether files exist
 // was checked when the pipeline was read. USAGE as options_set. Release with options_release, also after a failure.
@@ -139,13 +138,13 @@ status pipeline_options(const struct pipeline_stage *stage, struct options *opti
 // UNAVAILABLE.
 status pipeline_write(const struct pipeline *pipeline, struct buf *out);
 
-// Appends the reference of a pipeline file's own keys as Markdown tables. UNAVAILABLE.
-status pipeline_keys_markdown(struct buf *out);
+// Appends the reference of a pipeline file's own keys as Markdown tables.
+void pipeline_keys_markdown(struct buf *out);
 
-// Appends the flow as a graph in Graphviz's dot language. UNAVAILABLE.
-status pipeline_dot(const struct pipeline *pipeline, struct buf *out);
+// Appends the flow as a graph in Graphviz's dot language.
+void pipeline_dot(const struct pipeline *pipeline, struct buf *out);
 
-// Appends the flow as lines of text for a terminal. UNAVAILABLE.
-status pipeline_text(const struct pipeline *pipeline, struct buf *out);
+// Appends the flow as lines of text for a terminal.
+void pipeline_text(const struct pipeline *pipeline, struct buf *out);
 
 #endif

@@ -32,28 +32,25 @@ static void pipeline_settings_release(struct pipeline_settings *settings) {
 // The node as it would be typed: a string, or an array of strings.
 static status pipeline_settings_value(struct pipeline_settings *settings, const yaml_node_t *node, const char **value) {
     struct buf text = {0};
-    status result = OK;
     *value = node->type == YAML_SCALAR_NODE ? yaml_node_string(node) : NULL;
     if (node->type == YAML_SEQUENCE_NODE) {
-        result = buf_puts(&text, "[");
-        for (const yaml_node_item_t *item = node->data.sequence.items.start;
-             result == OK && item < node->data.sequence.items.top; item++) {
+        buf_puts(&text, "[");
+        for (const yaml_node_item_t *item = node->data.sequence.items.start; item < node->data.sequence.items.top;
+             item++) {
             const char *string = yaml_node_string(yaml_tree_node(&settings->tree, *item));
-            result =
-                buf_printf(&text, "%s%s", item == node->data.sequence.items.start ? "" : ", ", string ? string : "");
+            buf_printf(&text, "%s%s", item == node->data.sequence.items.start ? "" : ", ", string ? string : "");
         }
-        if (result == OK) result = buf_puts(&text, "]");
-        if (result == OK) *value = arena_strndup(&settings->arena, text.data, text.size);
+        buf_puts(&text, "]");
+        *value = arena_strndup(&settings->arena, text.data, text.size);
     }
     buf_release(&text);
-    return result != OK || *value ? result : fail(DATAERR, "a value is %s", yaml_node_kind(node));
+    return *value ? OK : fail(DATAERR, "a value is %s", yaml_node_kind(node));
 }
 
-static status pipeline_settings_add(struct pipeline_settings *settings, const char *stage, const char *name,
-                                    const char *value) {
-    TRY(RESIZE(&settings->list, settings->count + 1));
+static void pipeline_settings_add(struct pipeline_settings *settings, const char *stage, const char *name,
+                                  const char *value) {
+    RESIZE(&settings->list, settings->count + 1);
     settings->list[settings->count++] = (struct pipeline_setting){stage, name, value};
-    return OK;
 }
 
 // Adds the keys of a mapping: of a stage, or of the file ("") without its stages and machines.
@@ -68,7 +65,7 @@ static status pipeline_settings_add_all(struct pipeline_settings *settings, cons
         if (!*stage && !strcmp(name, "run"))
             settings->run = value;
         else
-            TRY(pipeline_settings_add(settings, stage, name, value));
+            pipeline_settings_add(settings, stage, name, value);
     }
     return OK;
 }
@@ -92,7 +89,7 @@ static status pipeline_settings_read(struct pipeline_settings *settings, const s
             const yaml_node_pair_t *named = one ? stage->data.mapping.pairs.start : NULL;
             const char *name = named ? yaml_node_string(yaml_tree_node(tree, named->key)) : NULL;
             if (!name) return fail(DATAERR, "a stage has no name");
-            TRY(pipeline_settings_add(settings, name, "", ""));
+            pipeline_settings_add(settings, name, "", "");
             TRY(pipeline_settings_add_all(settings, name, yaml_tree_node(tree, named->value)));
         }
     }
@@ -140,45 +137,46 @@ static bool pipeline_same_value(const struct option *option, const char *a, cons
 }
 
 // Appends a line for a key of which one of the two may be NULL: it is left out there.
-static status pipeline_change(const struct pipeline_settings *before, const struct pipeline_setting *old,
-                              const struct pipeline_settings *after, const struct pipeline_setting *fresh,
-                              struct buf *lines) {
+static void pipeline_change(const struct pipeline_settings *before, const struct pipeline_setting *old,
+                            const struct pipeline_settings *after, const struct pipeline_setting *fresh,
+                            struct buf *lines) {
     const struct pipeline_setting *any = old ? old : fresh;
     const struct stage_kind *kind = stage_kind_find(any->stage);
     const struct option *option = kind && *any->name ? option_find(&kind->options, any->name) : NULL;
     const char *unset = option && option->default_value ? option->default_value : NULL;
     const char *a = old ? old->value : unset, *b = fresh ? fresh->value : unset;
-    if (!*any->name) return buf_printf(lines, "%s: %s\n", any->stage, old ? "left out" : "added");
-    if (a && b && pipeline_same_value(option, a, b)) return OK;
-    if (a && b && *a == '/' && *b == '/' && pipeline_same_path(a, before->run, b, after->run)) return OK;
-    return buf_printf(lines, "%s%s%s %s%s -> %s%s\n", any->stage, *any->stage ? "." : "", any->name,
-                      a ? a : "not given", !old && a ? " (the default)" : "", b ? b : "not given",
-                      !fresh && b ? " (the default)" : "");
+    if (!*any->name) {
+        buf_printf(lines, "%s: %s\n", any->stage, old ? "left out" : "added");
+        return;
+    }
+    if (a && b && pipeline_same_value(option, a, b)) return;
+    if (a && b && *a == '/' && *b == '/' && pipeline_same_path(a, before->run, b, after->run)) return;
+    buf_printf(lines, "%s%s%s %s%s -> %s%s\n", any->stage, *any->stage ? "." : "", any->name, a ? a : "not given",
+               !old && a ? " (the default)" : "", b ? b : "not given", !fresh && b ? " (the default)" : "");
 }
 
 // In the order of the new pipeline, then what it leaves out.
-static status pipeline_compare(const struct pipeline_settings *before, const struct pipeline_settings *after,
-                               struct buf *lines) {
+static void pipeline_compare(const struct pipeline_settings *before, const struct pipeline_settings *after,
+                             struct buf *lines) {
     for (size_t i = 0; i < after->count; i++) {
         const struct pipeline_setting *fresh = &after->list[i];
         const struct pipeline_setting *old = pipeline_settings_find(before, fresh->stage, fresh->name);
         const bool of_new_stage = *fresh->name && *fresh->stage && !pipeline_settings_find(before, fresh->stage, "");
-        if ((!old || *fresh->name) && !of_new_stage) TRY(pipeline_change(before, old, after, fresh, lines));
+        if ((!old || *fresh->name) && !of_new_stage) pipeline_change(before, old, after, fresh, lines);
     }
     for (size_t i = 0; i < before->count; i++) {
         const struct pipeline_setting *old = &before->list[i];
         const bool of_old_stage = *old->name && *old->stage && !pipeline_settings_find(after, old->stage, "");
         if (!pipeline_settings_find(after, old->stage, old->name) && !of_old_stage)
-            TRY(pipeline_change(before, old, after, NULL, lines));
+            pipeline_change(before, old, after, NULL, lines);
     }
-    return OK;
 }
 
 status pipeline_changes(const struct buf *before, const struct buf *after, struct buf *lines) {
     struct pipeline_settings old = {0}, fresh = {0};
     status result = pipeline_settings_read(&old, before);
     if (result == OK) result = pipeline_settings_read(&fresh, after);
-    if (result == OK) result = pipeline_compare(&old, &fresh, lines);
+    if (result == OK) pipeline_compare(&old, &fresh, lines);
     pipeline_settings_release(&old);
     pipeline_settings_release(&fresh);
     return result;

@@ -16,20 +16,15 @@ static void pipeline_add_machine(struct parsed_file *file, const char *name, str
     const size_t count = pipeline->machine_count;
     if (!(count & (count - 1))) { // a power of two: there is no room
         struct pipeline_machine *more = arena_alloc(&pipeline->arena, (count ? 2 * count : 1) * sizeof *more);
-        if (more && count) memcpy(more, pipeline->machines, count * sizeof *more);
-        if (more) pipeline->machines = more;
-        if (!more) file->diagnostics.out_of_memory = true;
-        if (!more) return;
+        if (count) memcpy(more, pipeline->machines, count * sizeof *more);
+        pipeline->machines = more;
     }
     struct pipeline_machine *machine = &pipeline->machines[pipeline->machine_count++];
     *machine = (struct pipeline_machine){.name = name, .at = at};
     for (const struct pipeline_key *key = keys->first; key; key = key->next) {
         struct pipeline_key *copy = key_list_set(&machine->keys, &pipeline->arena, key->name,
                                                  key->value ? key->value : "", key->name_at, key->value_at);
-        if (!copy)
-            file->diagnostics.out_of_memory = true;
-        else if (!key->value)
-            copy->value = NULL;
+        if (!key->value) copy->value = NULL;
     }
 }
 
@@ -74,9 +69,8 @@ void parse_slurm_machines(struct parsed_file *file) {
         const char *port =
             arena_printf(&pipeline->arena, "%d", FIRST + RANGE * (int)((number * NODES_OF_JOB + i) % RANGES));
         struct key_list keys = {0};
-        if (!port || !key_list_set(&keys, &pipeline->arena, "address", names.data[i], at, at) ||
-            !key_list_set(&keys, &pipeline->arena, "port", port, at, at))
-            file->diagnostics.out_of_memory = true;
+        key_list_set(&keys, &pipeline->arena, "address", names.data[i], at, at);
+        key_list_set(&keys, &pipeline->arena, "port", port, at, at);
         pipeline_add_machine(file, names.data[i], at, &keys);
     }
 }
@@ -112,10 +106,8 @@ static void pipeline_add_to_set(struct parsed_file *file, struct machine_set *se
         diagnostic_add(&file->diagnostics, at, "%s: %s is named twice", owner, file->pipeline->machines[machine].name);
         return;
     }
-    if (RESIZE(&set->list, set->count + 1) != OK)
-        file->diagnostics.out_of_memory = true;
-    else
-        set->list[set->count++] = machine;
+    RESIZE(&set->list, set->count + 1);
+    set->list[set->count++] = machine;
 }
 
 // Adds the nodes of a Slurm job that `name` stands for: "all", "first", "rest" (of a single node: the first), or a
@@ -190,10 +182,9 @@ static void pipeline_place_stage(struct parsed_file *file, struct pipeline_stage
     const char *owner = arena_printf(arena, "%s: on", stage->name);
     struct machine_set set = {0};
     stage->replicas = pipeline_number(replicas ? replicas->value : NULL, 1);
-    if (on && owner) pipeline_resolve(file, &set, owner, on, groups, count);
-    if (set.count) stage->machines = arena_alloc(arena, set.count * sizeof *set.list);
-    if (!owner || (set.count && !stage->machines)) file->diagnostics.out_of_memory = true;
-    if (set.count && stage->machines) {
+    if (on) pipeline_resolve(file, &set, owner, on, groups, count);
+    if (set.count) {
+        stage->machines = arena_alloc(arena, set.count * sizeof *set.list);
         memcpy(stage->machines, set.list, set.count * sizeof *set.list);
         stage->machine_count = set.count;
     }
@@ -220,14 +211,14 @@ void validate_machines(struct parsed_file *file) {
         if (pipeline_find_machine(pipeline, machine->name) != (int)i)
             diagnostic_add(&file->diagnostics, machine->at, "%s: a second machine with this name", machine->name);
     }
-    if (NEW(&groups, group_count) != OK) file->diagnostics.out_of_memory = true;
+    NEW(&groups, group_count);
     const struct pipeline_key *key = pipeline->machine_groups.first;
-    for (; groups && key; key = key->next) {
+    for (; key; key = key->next) {
         const char *owner = arena_printf(&pipeline->arena, "machine_groups: %s", key->name);
         groups[known].name = key->name;
         if (pipeline_find_machine(pipeline, key->name) >= 0)
-            diagnostic_add(&file->diagnostics, key->name_at, "%s: a machine has this name", owner ? owner : "");
-        pipeline_resolve(file, &groups[known++], owner ? owner : key->name, key, NULL, 0);
+            diagnostic_add(&file->diagnostics, key->name_at, "%s: a machine has this name", owner);
+        pipeline_resolve(file, &groups[known++], owner, key, NULL, 0);
     }
     for (size_t i = 0; i < pipeline->stage_count; i++) pipeline_place_stage(file, &pipeline->stages[i], groups, known);
     for (size_t i = 0; i < known; i++) free(groups[i].list);
@@ -307,25 +298,24 @@ void validate_placement(struct parsed_file *file) {
     }
 }
 
-status pipeline_ports_text(const struct pipeline *pipeline, struct buf *out) {
+void pipeline_ports_text(const struct pipeline *pipeline, struct buf *out) {
     int name_width = (int)strlen("machine"), address_width = (int)strlen("address");
     for (size_t m = 0; m < pipeline->machine_count; m++) {
         const int name = (int)strlen(pipeline->machines[m].name), address = (int)strlen(pipeline->machines[m].address);
         if (name > name_width) name_width = name;
         if (address > address_width) address_width = address;
     }
-    TRY(buf_printf(out, "%-*s  %-*s  TCP ports\n", name_width, "machine", address_width, "address"));
+    buf_printf(out, "%-*s  %-*s  TCP ports\n", name_width, "machine", address_width, "address");
     for (size_t m = 0; m < pipeline->machine_count; m++) {
         const struct pipeline_machine *machine = &pipeline->machines[m];
-        TRY(buf_printf(out, "%-*s  %-*s  %d", name_width, machine->name, address_width, machine->address,
-                       pipeline_port(pipeline, machine, NULL)));
+        buf_printf(out, "%-*s  %-*s  %d", name_width, machine->name, address_width, machine->address,
+                   pipeline_port(pipeline, machine, NULL));
         for (int i = 0; i < (int)pipeline->stage_count; i++) {
             int count;
             const int first = pipeline_port_range(pipeline, (int)m, i, &count);
-            if (count) TRY(buf_printf(out, ", %d", first));
-            if (count > 1) TRY(buf_printf(out, "-%d", first + count - 1));
+            if (count) buf_printf(out, ", %d", first);
+            if (count > 1) buf_printf(out, "-%d", first + count - 1);
         }
-        TRY(buf_puts(out, "\n"));
+        buf_puts(out, "\n");
     }
-    return OK;
 }

@@ -41,9 +41,8 @@ static void pipeline_method_set_key(struct parsed_file *file, enum stage_id id, 
     const struct option *option = option_find(&stage_kinds[id].options, name);
     const struct pipeline_key *key = key_list_find(&stage->keys, name);
     if (!key) {
-        if (strcmp(value, option->default_value) != 0 &&
-            !key_list_set(&stage->keys, &file->pipeline->arena, name, value, at, at))
-            file->diagnostics.out_of_memory = true;
+        if (strcmp(value, option->default_value) != 0)
+            key_list_set(&stage->keys, &file->pipeline->arena, name, value, at, at);
     } else if (why && key->value && !pipeline_method_values_agree(option, key->value, value)) {
         diagnostic_add(&file->diagnostics, key->value_at, "%s: %s: %s contradicts %s; leave it out or set %s",
                        stage->name, name, key->value, why, value);

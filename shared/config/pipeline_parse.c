@@ -4,12 +4,10 @@
 
 #include "shared/config/parsed_file.h"
 
-// A copy of a name with '_' for '-', so that max-frames is max_frames, as on the command line. NULL when memory is
-// short, which is noted.
+// A copy of a name with '_' for '-', so that max-frames is max_frames, as on the command line.
 static const char *pipeline_parse_name(struct parsed_file *file, const char *name, size_t length) {
     char *copy = arena_strndup(&file->pipeline->arena, name, length);
-    if (!copy) file->diagnostics.out_of_memory = true;
-    for (char *at = copy; at && *at; at++)
+    for (char *at = copy; *at; at++)
         if (*at == '-') *at = '_';
     return copy;
 }
@@ -24,14 +22,13 @@ static const char *pipeline_parse_array(struct parsed_file *file, struct yaml_tr
         const yaml_node_t *value_node = yaml_tree_node(tree, *item);
         const char *value = yaml_node_string(value_node);
         struct pipeline_key *key = arena_alloc(&file->pipeline->arena, sizeof *key);
-        if (key) *key = (struct pipeline_key){.name = name, .value_at = yaml_node_location(value_node)};
-        if (key && value) key->value = arena_strndup(&file->pipeline->arena, value, strlen(value));
-        if (!value)
+        *key = (struct pipeline_key){.name = name, .value_at = yaml_node_location(value_node)};
+        if (!value) {
             diagnostic_add(&file->diagnostics, yaml_node_location(value_node), "%s: expected a name, not %s", name,
                            yaml_node_kind(value_node));
-        else if (!key || !key->value)
-            file->diagnostics.out_of_memory = true;
-        if (!key || !key->value) return NULL;
+            return NULL;
+        }
+        key->value = arena_strndup(&file->pipeline->arena, value, strlen(value));
         *link = key;
         link = &key->next;
     }
@@ -50,7 +47,6 @@ static void pipeline_parse_key(struct parsed_file *file, struct yaml_tree *tree,
     }
     const bool group = keys == &file->pipeline->machine_groups;
     if (!group) name = pipeline_parse_name(file, name, strlen(name));
-    if (!name) return;
     const bool array = value_node->type == YAML_SEQUENCE_NODE;
     if (array && (group || !strcmp(name, "on")))
         value = pipeline_parse_array(file, tree, name, value_node, &items);
@@ -61,11 +57,8 @@ static void pipeline_parse_key(struct parsed_file *file, struct yaml_tree *tree,
         return;
     }
     struct pipeline_key *key = key_list_set(keys, &file->pipeline->arena, name, value ? value : "", name_at, value_at);
-    if (!key)
-        file->diagnostics.out_of_memory = true;
-    else if (!value)
-        key->value = NULL; // given, although wrong: it is not reported as missing
-    if (key) key->items = items;
+    if (!value) key->value = NULL; // given, although wrong: it is not reported as missing
+    key->items = items;
 }
 
 // Reads a mapping of plain values; `owner` names it.
@@ -91,8 +84,7 @@ static void pipeline_parse_stages(struct parsed_file *file, struct yaml_tree *tr
     }
     const yaml_node_item_t *item = node->data.sequence.items.start, *end = node->data.sequence.items.top;
     pipeline->stages = arena_alloc(&pipeline->arena, (size_t)(end - item + 1) * sizeof *pipeline->stages);
-    if (!pipeline->stages) file->diagnostics.out_of_memory = true;
-    for (; item < end && pipeline->stages; item++) {
+    for (; item < end; item++) {
         // `- frames: {fps: 2}`, or `- reward` for a stage at its defaults.
         const yaml_node_t *stage_node = yaml_tree_node(tree, *item), *keys = NULL;
         const char *name = yaml_node_string(stage_node);
@@ -111,13 +103,8 @@ static void pipeline_parse_stages(struct parsed_file *file, struct yaml_tree *tr
             diagnostic_add(&file->diagnostics, at, "a stage must have a name");
             continue;
         }
-        struct pipeline_stage *stage = &pipeline->stages[pipeline->stage_count];
+        struct pipeline_stage *stage = &pipeline->stages[pipeline->stage_count++];
         *stage = (struct pipeline_stage){.name = arena_strndup(&pipeline->arena, name, strlen(name)), .at = at};
-        if (!stage->name) {
-            file->diagnostics.out_of_memory = true;
-            return;
-        }
-        pipeline->stage_count++;
         if (keys) pipeline_parse_keys(file, tree, &stage->keys, keys, stage->name);
     }
 }
@@ -201,6 +188,5 @@ void parse_override(struct parsed_file *file, const char *set) {
         keys = &pipeline->stages[i].keys;
     }
     const char *name = pipeline_parse_name(file, start, (size_t)(equals - start));
-    if (name && !key_list_set(keys, &pipeline->arena, name, equals + 1, typed, typed))
-        file->diagnostics.out_of_memory = true;
+    key_list_set(keys, &pipeline->arena, name, equals + 1, typed, typed);
 }

@@ -18,10 +18,8 @@ static void pipeline_move_stages(struct parsed_file *file, size_t source) {
     struct pipeline_stage *sorted = NULL;
     bool *moved = NULL;
     size_t count = 0;
-    if (NEW(&sorted, pipeline->stage_count) != OK || NEW(&moved, pipeline->stage_count) != OK) {
-        file->diagnostics.out_of_memory = true;
-        goto done;
-    }
+    NEW(&sorted, pipeline->stage_count);
+    NEW(&moved, pipeline->stage_count);
     for (int at = (int)source; at >= 0;) {
         sorted[count++] = pipeline->stages[at];
         moved[at] = true;
@@ -40,7 +38,6 @@ static void pipeline_move_stages(struct parsed_file *file, size_t source) {
     }
     assert(count == pipeline->stage_count);
     memcpy(pipeline->stages, sorted, pipeline->stage_count * sizeof *sorted);
-done:
     free(sorted);
     free(moved);
 }
@@ -120,7 +117,7 @@ static const char *pipeline_take_key(struct key_list *keys, const char *name) {
 }
 
 // Fills the fields that have a type of their own from the keys of a file without mistakes.
-static status pipeline_finish(struct parsed_file *file) {
+static void pipeline_finish(struct parsed_file *file) {
     struct pipeline *pipeline = file->pipeline;
     const char *slash = strrchr(file->path, '/'), *base = slash ? slash + 1 : file->path;
     size_t stem = strcspn(base, ".");
@@ -132,7 +129,6 @@ static status pipeline_finish(struct parsed_file *file) {
     const char *give_up_after = pipeline_take_key(&pipeline->keys, "give_up_after");
     pipeline->give_up_after = give_up_after ? atof(give_up_after) : 0; // NOLINT: validated
     if (!pipeline->name) pipeline->name = arena_strndup(&pipeline->arena, base, stem ? stem : strlen(base));
-    if (!pipeline->name) return fail_oom();
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         struct pipeline_stage *stage = &pipeline->stages[i];
         pipeline_take_key(&stage->keys, "replicas");
@@ -143,7 +139,6 @@ static status pipeline_finish(struct parsed_file *file) {
         const char *timeout = pipeline_take_key(&stage->keys, "timeout");
         stage->timeout = timeout ? atof(timeout) : 0; // NOLINT: validated
     }
-    return OK;
 }
 
 static status pipeline_parse_content(struct pipeline **out, const char *path, bool files_may_be_missing,
@@ -156,16 +151,14 @@ static status pipeline_parse_content(struct pipeline **out, const char *path, bo
     const char *slash = strrchr(path, '/');
     status result;
     *out = NULL;
-    TRY(NEW(&file.pipeline, 1));
+    NEW(&file.pipeline, 1);
     struct arena *arena = &file.pipeline->arena;
     const char *dir = slash ? arena_strndup(arena, path, (size_t)(slash - path) + 1) : arena_strndup(arena, ".", 1);
-    if (!dir) TRY_TO(result, done, fail_oom());
     if (!realpath(dir, resolved)) TRY_TO(result, done, fail(DATAERR, "%s: %s", path, strerror(errno)));
     file.pipeline->dir = arena_strndup(arena, resolved, strlen(resolved));
     if (!getcwd(resolved, sizeof resolved))
         TRY_TO(result, done, fail(UNAVAILABLE, "the current directory: %s", strerror(errno)));
     file.current_dir = arena_strndup(arena, resolved, strlen(resolved));
-    if (!file.pipeline->dir || !file.current_dir) TRY_TO(result, done, fail_oom());
     result = yaml_tree_read(&tree, text, size, &at);
     if (result == OK) {
         parse_tree(&file, &tree);
@@ -185,7 +178,7 @@ static status pipeline_parse_content(struct pipeline **out, const char *path, bo
         validate_combinations(&file);
     }
     TRY_TO(result, done, diagnostics_report(&file.diagnostics, path, diagnostics));
-    TRY_TO(result, done, pipeline_finish(&file));
+    pipeline_finish(&file);
     *out = file.pipeline;
 done:
     yaml_tree_release(&tree);

@@ -55,13 +55,13 @@ static const struct option machine_options[] = {
 };
 static const struct option_table machine_table = {.options = machine_options};
 
-status pipeline_keys_markdown(struct buf *out) {
-    TRY(options_markdown("the file",
-                         "keys at the top, beside `stages`, `machines` and `machine_groups`, and those that "
-                         "several stages have",
-                         file_options, out));
-    TRY(options_markdown("a stage's place", "keys of any stage and program", placement_options, out));
-    return options_markdown("a machine", "keys of each of the `machines`", machine_options, out);
+void pipeline_keys_markdown(struct buf *out) {
+    options_markdown("the file",
+                     "keys at the top, beside `stages`, `machines` and `machine_groups`, and those that "
+                     "several stages have",
+                     file_options, out);
+    options_markdown("a stage's place", "keys of any stage and program", placement_options, out);
+    options_markdown("a machine", "keys of each of the `machines`", machine_options, out);
 }
 
 // The option of that name when several stages have it: then it may stand at the top of the file.
@@ -137,10 +137,8 @@ static void pipeline_validate_value(struct parsed_file *file, const char *owner,
     }
     const char *path =
         option_absolute(option, pipeline_validate_base_dir(file, key), key->value, &file->pipeline->arena);
-    if (!path)
-        file->diagnostics.out_of_memory = true;
-    else if (option->type == OPTION_FILE && choice_index(option->choices, path) < 0 && !file->files_may_be_missing &&
-             access(path, F_OK))
+    if (option->type == OPTION_FILE && choice_index(option->choices, path) < 0 && !file->files_may_be_missing &&
+        access(path, F_OK))
         pipeline_validate_missing(file, owner, key, path);
     else
         key->value = path;
@@ -218,8 +216,7 @@ static void pipeline_validate_stage(struct parsed_file *file, struct pipeline_st
 
 static void pipeline_validate_inherit(struct parsed_file *file, struct pipeline_stage *stage, const char *name,
                                       const char *value, const struct pipeline_key *from) {
-    if (!value || !key_list_set(&stage->keys, &file->pipeline->arena, name, value, from->name_at, from->value_at))
-        file->diagnostics.out_of_memory = true;
+    key_list_set(&stage->keys, &file->pipeline->arena, name, value, from->name_at, from->value_at);
 }
 
 // Gives the stage its directories below the run's.

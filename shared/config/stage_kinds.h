@@ -37,7 +37,7 @@ extern const struct option common_options[];
 // Returns the kind of that name, NULL if there is none.
 const struct stage_kind *stage_kind_find(const char *name);
 
-// Appends the reference of all stages' options as Markdown tables. UNAVAILABLE.
-status stage_kinds_markdown(struct buf *out);
+// Appends the reference of all stages' options as Markdown tables.
+void stage_kinds_markdown(struct buf *out);
 
 #endif

@@ -110,5 +110,6 @@ status benchmark_set_category(struct group *group, json_object *record, struct s
     case BENCHMARKS:
         break;
     }
-    return found.size ? group_string(group, category, found.data, found.size) : OK;
+    if (found.size) group_string(group, category, found.data, found.size);
+    return OK;
 }

@@ -24,7 +24,7 @@ status consistency_template_read(struct arena *memory, const char *path, struct 
     if (string_find(content, consistency_answer, 0) == SIZE_MAX &&
         string_find(content, consistency_option, 0) == SIZE_MAX)
         TRY_TO(result, done, fail(DATAERR, "%s: neither {answer} nor {option}", path));
-    result = arena_string(memory, template, content.data, content.size);
+    arena_string(memory, template, content.data, content.size);
 done:
     buf_release(&text);
     return result;
@@ -38,17 +38,20 @@ static struct string consistency_option_of(struct string answer, const struct st
 }
 
 // Appends the template with every {answer} and {option} replaced. What was put in is not looked at again.
-static status consistency_fill(struct buf *out, struct string template, struct string answer, struct string option) {
+static void consistency_fill(struct buf *out, struct string template, struct string answer, struct string option) {
     size_t from = 0;
     for (;;) {
         const size_t at_answer = string_find(template, consistency_answer, from);
         const size_t at_option = string_find(template, consistency_option, from);
         const bool is_answer = at_answer < at_option;
         const size_t at = is_answer ? at_answer : at_option;
-        if (at == SIZE_MAX) return buf_append(out, template.data + from, template.size - from);
+        if (at == SIZE_MAX) {
+            buf_append(out, template.data + from, template.size - from);
+            return;
+        }
         const struct string value = is_answer ? answer : option;
-        TRY(buf_append(out, template.data + from, at - from));
-        TRY(buf_append(out, value.data, value.size));
+        buf_append(out, template.data + from, at - from);
+        buf_append(out, value.data, value.size);
         from = at + strlen(is_answer ? consistency_answer : consistency_option);
     }
 }
@@ -57,7 +60,6 @@ status consistency_pair_make(struct consistency_pair *pair, struct arena *memory
                              struct string template) {
     const struct prompt *prompt = &group->prompt;
     struct buf text = {0};
-    status result;
     *pair = (struct consistency_pair){0};
     assert(i < group->completion_count);
     if (!prompt->question.data) return fail(DATAERR, "not a group: prompt.question: missing");
@@ -66,17 +68,16 @@ status consistency_pair_make(struct consistency_pair *pair, struct arena *memory
     if (thinking.data) thinking = python_strip(thinking);
     if (!thinking.size || !answer.size) return OK;
 
-    TRY_TO(result, done, buf_append(&text, prompt->question.data, prompt->question.size));
-    TRY_TO(result, done, buf_puts(&text, "\n"));
+    buf_append(&text, prompt->question.data, prompt->question.size);
+    buf_puts(&text, "\n");
     pair->thinking = text.size;
-    TRY_TO(result, done, buf_append(&text, thinking.data, thinking.size));
-    TRY_TO(result, done, arena_string(memory, &pair->premise, text.data, text.size));
+    buf_append(&text, thinking.data, thinking.size);
+    arena_string(memory, &pair->premise, text.data, text.size);
     buf_clear(&text);
-    TRY_TO(result, done, consistency_fill(&text, template, answer, consistency_option_of(answer, &prompt->options)));
-    result = arena_string(memory, &pair->hypothesis, text.data, text.size);
-done:
+    consistency_fill(&text, template, answer, consistency_option_of(answer, &prompt->options));
+    arena_string(memory, &pair->hypothesis, text.data, text.size);
     buf_release(&text);
-    return result;
+    return OK;
 }
 
 size_t consistency_thinking_begin(struct string premise, struct string question) {
@@ -89,10 +90,9 @@ size_t consistency_thinking_begin(struct string premise, struct string question)
 status consistency_tokenizer_check(const struct tokenizer *tokenizer, const char *dir, int64_t vocab_size) {
     const int64_t tokens = tokenizer_vocab_size(tokenizer);
     struct token_list none = {0}, special = {0};
-    status result = tokenizer_add_special_tokens(tokenizer, &none, &none, &special);
+    tokenizer_add_special_tokens(tokenizer, &none, &none, &special);
     const size_t count = special.count;
     token_list_release(&special);
-    TRY(result);
     if (tokens > vocab_size)
         return fail(DATAERR, "%s: the tokenizer has %lld tokens, but vocab_size is %lld", dir, (long long)tokens,
                     (long long)vocab_size);
@@ -131,12 +131,12 @@ status consistency_pair_encode(const struct consistency_pair *pair, const struct
     *cut = 0;
     TRY_TO(result, done, tokenizer_encode(tokenizer, pair->premise.data, pair->premise.size, &premise));
     TRY_TO(result, done, tokenizer_encode(tokenizer, pair->hypothesis.data, pair->hypothesis.size, &hypothesis));
-    TRY_TO(result, done, tokenizer_add_special_tokens(tokenizer, &premise, &hypothesis, out));
+    tokenizer_add_special_tokens(tokenizer, &premise, &hypothesis, out);
     if (out->count - before <= max_tokens) goto done;
     *cut = out->count - before - max_tokens;
     out->count = before;
     TRY_TO(result, done, consistency_cut(pair, tokenizer, max_tokens, *cut, &premise));
-    result = tokenizer_add_special_tokens(tokenizer, &premise, &hypothesis, out);
+    tokenizer_add_special_tokens(tokenizer, &premise, &hypothesis, out);
 done:
     token_list_release(&premise);
     token_list_release(&hypothesis);

@@ -66,7 +66,6 @@ static status dataset_check(const struct dataset *dataset) {
         mistakes++;
         if (mistakes == 1) {
             first = arena_printf(&arena, "%s", fail_text());
-            if (!first) TRY_TO(result, done, fail_oom());
         }
         if (mistakes == 2) log_info("%s", first);
         if (mistakes >= 2 && mistakes <= MAX_LOGGED) log_info("%s", fail_text());
@@ -86,10 +85,9 @@ static status dataset_prepare(struct dataset **out, const struct source_options 
     int64_t limit = options->limit;
     char absolute[PATH_MAX];
     status result;
-    TRY(NEW(out, 1));
+    NEW(out, 1);
     struct dataset *dataset = *out;
     dataset->path = arena_strndup(&dataset->arena, path, strlen(path));
-    if (!dataset->path) TRY_TO(result, failed, fail_oom());
     dataset->epochs = (size_t)options->epochs;
     dataset->shuffle = options->shuffle;
     dataset->options.seed = (uint64_t)options->seed;
@@ -101,7 +99,6 @@ static status dataset_prepare(struct dataset **out, const struct source_options 
         if (!realpath(media_root, absolute))
             TRY_TO(result, failed, fail(file_read_status(errno), "media_root: %s: %s", media_root, strerror(errno)));
         dataset->options.media_root = arena_strndup(&dataset->arena, absolute, strlen(absolute));
-        if (!dataset->options.media_root) TRY_TO(result, failed, fail_oom());
     }
     bool has_messages = dataset->format->has_messages, no_template = template && !strcmp(template, "none");
     if (has_messages && template && !no_template)
@@ -110,7 +107,10 @@ static status dataset_prepare(struct dataset **out, const struct source_options 
                     dataset->format->name));
     if (!has_messages && !no_template) {
         struct buf *text = &dataset->template_text;
-        TRY_TO(result, failed, template ? file_read(template, text) : buf_puts(text, prompt_template_default));
+        if (template)
+            TRY_TO(result, failed, file_read(template, text));
+        else
+            buf_puts(text, prompt_template_default);
         TRY_TO(result, failed,
                prompt_template_parse(&dataset->template, template ? template : "the default template",
                                      (struct string){text->data, text->size}));
@@ -120,7 +120,7 @@ static status dataset_prepare(struct dataset **out, const struct source_options 
     dataset->count = dataset->records.count;
     if (limit > 0 && (size_t)limit < dataset->count) dataset->count = (size_t)limit;
     if (!dataset->count) TRY_TO(result, failed, fail(DATAERR, "%s: no samples", dataset->path));
-    TRY_TO(result, failed, NEW(&dataset->order, dataset->count));
+    NEW(&dataset->order, dataset->count);
     dataset->ordered_epoch = SIZE_MAX;
     return OK;
 failed:
@@ -207,9 +207,8 @@ status dataset_group(struct dataset *dataset, size_t index, struct group **out) 
     TRY(dataset_read_sample(dataset, dataset_sample_at(dataset, index), out));
     int length = snprintf(id, sizeof id, "e%zu-%06zu", epoch, within);
     assert(length > 0 && (size_t)length < sizeof id);
-    status result = group_string(*out, &(*out)->id, id, (size_t)length);
-    if (result != OK) group_free(out);
-    return result;
+    group_string(*out, &(*out)->id, id, (size_t)length);
+    return OK;
 }
 
 uint64_t dataset_hash(const struct dataset *dataset) {
@@ -224,18 +223,19 @@ uint64_t dataset_hash(const struct dataset *dataset) {
     return hash;
 }
 
-status dataset_describe(const struct dataset *dataset, struct buf *out) {
+void dataset_describe(const struct dataset *dataset, struct buf *out) {
     const struct buf *template = &dataset->template_text;
     uint64_t hash = 0; // of all records, so that it is the same with every limit
     for (size_t i = 0; i < dataset->records.count; i++)
         hash = XXH3_64bits_withSeed(dataset->records.items[i].data, dataset->records.items[i].size, hash);
-    TRY(buf_printf(out, "data %s (hash %016llx)\nlimit %zu\n", dataset->path, (unsigned long long)hash,
-                   dataset->count));
-    TRY(buf_printf(out, "shuffle %s\nseed %llu\n", dataset->shuffle ? "true" : "false",
-                   (unsigned long long)dataset->options.seed));
-    TRY(buf_printf(out, "clip %s\nframe_records %s\n", dataset->options.cut ? "cut" : "whole",
-                   dataset->options.no_frames ? "released" : "folder"));
-    if (!template->size) return buf_puts(out, "template none\n");
-    return buf_printf(out, "template (hash %016llx)\n",
-                      (unsigned long long)XXH3_64bits(template->data, template->size));
+    buf_printf(out, "data %s (hash %016llx)\nlimit %zu\n", dataset->path, (unsigned long long)hash, dataset->count);
+    buf_printf(out, "shuffle %s\nseed %llu\n", dataset->shuffle ? "true" : "false",
+               (unsigned long long)dataset->options.seed);
+    buf_printf(out, "clip %s\nframe_records %s\n", dataset->options.cut ? "cut" : "whole",
+               dataset->options.no_frames ? "released" : "folder");
+    if (!template->size) {
+        buf_puts(out, "template none\n");
+        return;
+    }
+    buf_printf(out, "template (hash %016llx)\n", (unsigned long long)XXH3_64bits(template->data, template->size));
 }

@@ -46,8 +46,8 @@ size_t dataset_count(const struct dataset *dataset);
 uint64_t dataset_hash(const struct dataset *dataset);
 
 // Appends a line "NAME VALUE" for each thing that the hash covers, named as in the options of `source`, so that a
-// person can be told what differs. UNAVAILABLE.
-status dataset_describe(const struct dataset *dataset, struct buf *out);
+// person can be told what differs.
+void dataset_describe(const struct dataset *dataset, struct buf *out);
 
 // Makes the group at `index`, 0 to count - 1: in the order of the file, or shuffled differently in each epoch. Its id
 // is e0-000017, the epoch and the index in the epoch. Free *out with group_free. Not for several threads at once.

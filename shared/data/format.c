@@ -36,14 +36,17 @@ status format_label(struct group *group, json_object *record, const char *key, s
     json_object *value = json_object_object_get(record, key);
     struct string text = json_string(value);
     if (!value || (text.data && !text.size)) return OK;
-    if (text.data) return group_string(group, out, text.data, text.size);
+    if (text.data) {
+        group_string(group, out, text.data, text.size);
+        return OK;
+    }
     if (!json_object_is_type(value, json_type_int) && !json_object_is_type(value, json_type_double))
         return fail(DATAERR, "%s: neither a string nor a number", key);
     struct buf printed = {0};
-    status result = json_print(&printed, value);
-    if (result == OK) result = group_string(group, out, printed.data, printed.size);
+    json_print(&printed, value);
+    group_string(group, out, printed.data, printed.size);
     buf_release(&printed);
-    return result;
+    return OK;
 }
 
 status format_sample_id(struct group *group, json_object *record, const char *key, size_t line) {
@@ -52,45 +55,44 @@ status format_sample_id(struct group *group, json_object *record, const char *ke
     if (group->sample_id.data) return OK;
     int length = snprintf(number, sizeof number, "%zu", line);
     assert(length > 0 && (size_t)length < sizeof number);
-    return group_string(group, &group->sample_id, number, (size_t)length);
+    group_string(group, &group->sample_id, number, (size_t)length);
+    return OK;
 }
 
-status format_media_path(const struct format_options *options, struct group *group, struct string path,
-                         struct string *out) {
+void format_media_path(const struct format_options *options, struct group *group, struct string path,
+                       struct string *out) {
     static const char scheme[] = "file://";
     bool has_scheme = path.size >= sizeof scheme - 1 && !memcmp(path.data, scheme, sizeof scheme - 1);
     struct string bare = has_scheme ? string_slice(path, sizeof scheme - 1, path.size) : path;
-    if (!options->media_root || (bare.size && bare.data[0] == '/'))
-        return group_string(group, out, path.data, path.size);
+    if (!options->media_root || (bare.size && bare.data[0] == '/')) {
+        group_string(group, out, path.data, path.size);
+        return;
+    }
     struct buf joined = {0};
-    status result = buf_printf(&joined, "%s%s/", has_scheme ? scheme : "", options->media_root);
-    if (result == OK) result = buf_append(&joined, bare.data, bare.size);
-    if (result == OK) result = group_string(group, out, joined.data, joined.size);
+    buf_printf(&joined, "%s%s/", has_scheme ? scheme : "", options->media_root);
+    buf_append(&joined, bare.data, bare.size);
+    group_string(group, out, joined.data, joined.size);
     buf_release(&joined);
-    return result;
 }
 
-status format_media_paths(const struct format_options *options, struct group *group) {
+void format_media_paths(const struct format_options *options, struct group *group) {
     for (size_t i = 0; i < group->prompt.message_count; i++)
         for (size_t k = 0; k < group->prompt.messages[i].part_count; k++) {
             struct part *part = &group->prompt.messages[i].parts[k];
             struct string *path = part->kind == PART_IMAGE ? &part->image : &part->video;
-            if (part->kind != PART_TEXT) TRY(format_media_path(options, group, *path, path));
+            if (part->kind != PART_TEXT) format_media_path(options, group, *path, path);
         }
-    return OK;
 }
 
 struct format_media format_no_media(void) {
     return (struct format_media){.start = NAN, .end = NAN, .frame_rate = NAN};
 }
 
-status format_set_options(struct group *group, const struct string *options, size_t count) {
+void format_set_options(struct group *group, const struct string *options, size_t count) {
     struct string_array *copies = &group->prompt.options;
     copies->data = arena_alloc(&group->arena, count * sizeof *copies->data);
-    if (!copies->data) return fail_oom();
     copies->count = count;
-    for (size_t i = 0; i < count; i++) TRY(group_string(group, &copies->data[i], options[i].data, options[i].size));
-    return OK;
+    for (size_t i = 0; i < count; i++) group_string(group, &copies->data[i], options[i].data, options[i].size);
 }
 
 status format_prompt(const struct format_options *options, struct group *group, enum problem_type type,
@@ -103,12 +105,10 @@ status format_prompt(const struct format_options *options, struct group *group, 
     prompt->present = true;
     prompt->message_count = 1;
     prompt->messages = arena_alloc(&group->arena, sizeof *prompt->messages);
-    if (!prompt->messages) return fail_oom();
     struct message *message = prompt->messages;
     message->part_count = media->count + 1;
     message->parts = arena_alloc(&group->arena, message->part_count * sizeof *message->parts);
-    if (!message->parts) return fail_oom();
-    TRY(group_string(group, &message->role, "user", 4));
+    group_string(group, &message->role, "user", 4);
     for (size_t i = 0; i < media->count; i++) {
         struct part *part = &message->parts[i];
         bool video = media->kinds[i] == PART_VIDEO;
@@ -116,22 +116,25 @@ status format_prompt(const struct format_options *options, struct group *group, 
         part->start = i == 0 ? media->start : NAN;
         part->end = i == 0 ? media->end : NAN;
         part->frame_rate = i == 0 ? media->frame_rate : NAN;
-        TRY(group_string(group, &part->type, video ? "video" : "image", 5));
-        TRY(format_media_path(options, group, media->paths[i], video ? &part->video : &part->image));
+        group_string(group, &part->type, video ? "video" : "image", 5);
+        format_media_path(options, group, media->paths[i], video ? &part->video : &part->image);
     }
     struct part *part = &message->parts[media->count];
     part->kind = PART_TEXT;
     part->start = part->end = part->frame_rate = NAN;
-    TRY(group_string(group, &part->type, "text", 4));
+    group_string(group, &part->type, "text", 4);
     struct buf rendered = {0};
-    result = options->template ? prompt_template_render(options->template, type, question, &rendered)
-                               : buf_append(&rendered, question.data, question.size);
-    if (result == OK) result = group_string(group, &part->text, rendered.data, rendered.size);
+    if (options->template)
+        result = prompt_template_render(options->template, type, question, &rendered);
+    else
+        buf_append(&rendered, question.data, question.size);
+    if (result == OK) group_string(group, &part->text, rendered.data, rendered.size);
     buf_release(&rendered);
     TRY(result);
-    TRY(group_string(group, &prompt->question, question.data, question.size));
-    TRY(group_string(group, &prompt->problem_type, type_name, strlen(type_name)));
-    return group_string(group, &prompt->solution, solution.data, solution.size);
+    group_string(group, &prompt->question, question.data, question.size);
+    group_string(group, &prompt->problem_type, type_name, strlen(type_name));
+    group_string(group, &prompt->solution, solution.data, solution.size);
+    return OK;
 }
 
 static const char format_example_caravan[] =

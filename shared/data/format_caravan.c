@@ -13,7 +13,7 @@ status format_read_caravan(const struct format_options *options, json_object *re
     status result = id && !json_object_deep_copy(record, &copy, NULL) ? OK : fail_oom();
     if (result == OK && json_object_object_add(copy, "id", id)) result = fail_oom();
     if (result == OK) id = NULL; // the copy owns it now
-    if (result == OK) result = json_print(&printed, copy);
+    if (result == OK) json_print(&printed, copy);
     if (result == OK) result = group_from_json(out, printed.data, printed.size);
     json_object_put(copy);
     json_object_put(id);
@@ -26,7 +26,7 @@ status format_read_caravan(const struct format_options *options, json_object *re
     group->times = (struct string){0};
     group->quarantine = (struct quarantine){0};
     TRY_TO(result, failed, format_sample_id(group, record, key, place.line));
-    TRY_TO(result, failed, format_media_paths(options, group));
+    format_media_paths(options, group);
     if (!problem_type_parse(prompt->problem_type, &type))
         TRY_TO(result, failed,
                fail(DATAERR, "prompt.problem_type: '%s' of sample %s is not one of " PROBLEM_TYPE_NAMES,

@@ -56,15 +56,15 @@ struct format_media {
 // No media.
 struct format_media format_no_media(void);
 
-// Sets *out to the path, below media_root if the path is relative; file:// in front of it stays. UNAVAILABLE.
-status format_media_path(const struct format_options *options, struct group *group, struct string path,
-                         struct string *out);
+// Sets *out to the path, below media_root if the path is relative; file:// in front of it stays.
+void format_media_path(const struct format_options *options, struct group *group, struct string path,
+                       struct string *out);
 
-// Copies the bare texts of the options into the group's prompt. UNAVAILABLE.
-status format_set_options(struct group *group, const struct string *options, size_t count);
+// Copies the bare texts of the options into the group's prompt.
+void format_set_options(struct group *group, const struct string *options, size_t count);
 
-// Puts the paths of the media in all messages of the group below media_root, as format_media_path does. UNAVAILABLE.
-status format_media_paths(const struct format_options *options, struct group *group);
+// Puts the paths of the media in all messages of the group below media_root, as format_media_path does.
+void format_media_paths(const struct format_options *options, struct group *group);
 
 // Makes the group's prompt: one user message, first the media, then the question as the template renders it. DATAERR
 // when the solution does not suit the problem type, or when the template has no section for it.

@@ -23,7 +23,6 @@ static status format_draw_choices(const struct format_options *options, const st
     if (count < NEGATIVES) return fail(DATAERR, "negative_answers: %zu, but %d are needed", count, NEGATIVES);
     struct arena arena = {0};
     size_t *shuffled = arena_alloc(&arena, count * sizeof *shuffled);
-    if (!shuffled) return fail_oom();
     uint64_t key = rng_key(options->seed, group->sample_id.data);
     rng_shuffle(key, STREAM_NEGATIVES, count, shuffled);
     for (size_t i = 0; i < NEGATIVES; i++)
@@ -45,14 +44,14 @@ static status format_add_medium(struct group *group, struct format_media *media,
     assert(media->count < FORMAT_MAX_MEDIA);
     TRY(format_string(record, "video_source", false, &source));
     TRY(format_string(record, name_key, false, &name));
-    status result = buf_printf(&path, "%s/", dir);
-    if (result == OK) result = buf_append(&path, source.data, source.size);
-    if (result == OK) result = buf_puts(&path, "/");
-    if (result == OK) result = buf_append(&path, name.data, name.size);
-    if (result == OK) result = group_string(group, &media->paths[media->count], path.data, path.size);
+    buf_printf(&path, "%s/", dir);
+    buf_append(&path, source.data, source.size);
+    buf_puts(&path, "/");
+    buf_append(&path, name.data, name.size);
+    group_string(group, &media->paths[media->count], path.data, path.size);
     media->kinds[media->count++] = kind;
     buf_release(&path);
-    return result;
+    return OK;
 }
 
 status format_read_seed_bench_r1(const struct format_options *options, json_object *record, struct record_place place,
@@ -65,7 +64,7 @@ status format_read_seed_bench_r1(const struct format_options *options, json_obje
     char solution[] = "<answer>A</answer>";
     size_t right = 0;
     status result;
-    TRY(group_new(out));
+    group_new(out);
     TRY_TO(result, done, format_sample_id(*out, record, "sample_id", place.line));
     if (json_object_object_get(record, "golden_choice_idx")) {
         struct string letter;
@@ -78,12 +77,12 @@ status format_read_seed_bench_r1(const struct format_options *options, json_obje
         TRY_TO(result, done, format_draw_choices(options, *out, record, choices, &right));
     }
     TRY_TO(result, done, format_string(record, "question", false, &problem));
-    TRY_TO(result, done, buf_append(&question, problem.data, problem.size));
-    TRY_TO(result, done, buf_puts(&question, "Options:\n"));
+    buf_append(&question, problem.data, problem.size);
+    buf_puts(&question, "Options:\n");
     for (size_t i = 0; i < CHOICES; i++) {
-        TRY_TO(result, done, buf_printf(&question, "%c. ", (char)('A' + i)));
-        TRY_TO(result, done, buf_append(&question, choices[i].data, choices[i].size));
-        TRY_TO(result, done, buf_puts(&question, "\n"));
+        buf_printf(&question, "%c. ", (char)('A' + i));
+        buf_append(&question, choices[i].data, choices[i].size);
+        buf_puts(&question, "\n");
     }
     json_object *progress = json_object_object_get(record, "task_progress_metadata");
     if (progress && !json_object_is_type(progress, json_type_array))
@@ -91,7 +90,7 @@ status format_read_seed_bench_r1(const struct format_options *options, json_obje
     if (progress && json_object_array_length(progress))
         TRY_TO(result, done, format_add_medium(*out, &media, PART_VIDEO, "videos", record, "video_basename"));
     TRY_TO(result, done, format_add_medium(*out, &media, PART_IMAGE, "images", record, "current_observation_basename"));
-    TRY_TO(result, done, format_set_options(*out, choices, CHOICES));
+    format_set_options(*out, choices, CHOICES);
     TRY_TO(result, done, format_label(*out, record, "domain", &(*out)->prompt.category));
     TRY_TO(result, done, format_label(*out, record, "task_level", &(*out)->prompt.level));
     assert(right < CHOICES);

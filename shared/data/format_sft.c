@@ -8,16 +8,16 @@
 static status format_sft_complete(const struct format_options *options, struct group *group, struct buf *response) {
     struct token_list tokens = {0};
     status result;
-    TRY(group_completions(group, 1));
+    group_completions(group, 1);
     struct completion *completion = &group->completions[0];
-    TRY(group_string(group, &completion->text, response->data, response->size));
-    TRY(group_string(group, &completion->finish, "eos", 3));
-    TRY(group_doubles(group, &group->advantages, 1));
+    group_string(group, &completion->text, response->data, response->size);
+    group_string(group, &completion->finish, "eos", 3);
+    group_doubles(group, &group->advantages, 1);
     group->advantages.data[0] = 1;
     if (!options->tokenizer) return OK;
-    TRY_TO(result, done, buf_puts(response, "<|im_end|>\n"));
+    buf_puts(response, "<|im_end|>\n");
     TRY_TO(result, done, tokenizer_encode(options->tokenizer, response->data, response->size, &tokens));
-    TRY_TO(result, done, group_ints(group, &completion->tokens, tokens.count));
+    group_ints(group, &completion->tokens, tokens.count);
     memcpy(completion->tokens.data, tokens.data, tokens.count * sizeof *tokens.data);
 done:
     token_list_release(&tokens);
@@ -38,15 +38,14 @@ static status format_sft_read_messages(const struct format_options *options, jso
     if (first != SIZE_MAX) end = string_find(response, "</answer>", first);
     const struct string solution =
         end == SIZE_MAX ? string_of("") : string_slice(response, first, end + sizeof "</answer>" - 1);
-    TRY_TO(result, done, buf_puts(&text, "{\"id\":\"-\",\"prompt\":{\"messages\":"));
-    TRY_TO(result, done, json_print(&text, messages));
-    TRY_TO(result, done,
-           buf_printf(&text, ",\"problem_type\":\"%s\",\"solution\":", problem_type_name(PROBLEM_CHOICE)));
-    TRY_TO(result, done, json_print_string(&text, solution.data, solution.size));
-    TRY_TO(result, done, buf_puts(&text, "}}"));
+    buf_puts(&text, "{\"id\":\"-\",\"prompt\":{\"messages\":");
+    json_print(&text, messages);
+    buf_printf(&text, ",\"problem_type\":\"%s\",\"solution\":", problem_type_name(PROBLEM_CHOICE));
+    json_print_string(&text, solution.data, solution.size);
+    buf_puts(&text, "}}");
     TRY_TO(result, done, group_from_json(out, text.data, text.size));
     TRY_TO(result, done, format_sample_id(*out, record, "sample_id", place.line));
-    TRY_TO(result, done, format_media_paths(options, *out));
+    format_media_paths(options, *out);
 done:
     buf_release(&text);
     return result;
@@ -63,13 +62,13 @@ status format_read_sft(const struct format_options *options, json_object *record
         TRY_TO(result, done, format_read_video_r1(options, record, place, out));
         if ((*out)->quarantine.present) goto done;
         TRY_TO(result, done, format_string(record, "solution", false, &solution));
-        TRY_TO(result, done, buf_append(&target, process.data, process.size));
-        TRY_TO(result, done, buf_puts(&target, "\n"));
-        TRY_TO(result, done, buf_append(&target, solution.data, solution.size));
+        buf_append(&target, process.data, process.size);
+        buf_puts(&target, "\n");
+        buf_append(&target, solution.data, solution.size);
     } else if (json_object_object_get(record, "response")) {
         TRY_TO(result, done, format_string(record, "response", false, &response));
         TRY_TO(result, done, format_sft_read_messages(options, record, response, place, out));
-        TRY_TO(result, done, buf_append(&target, response.data, response.size));
+        buf_append(&target, response.data, response.size);
     } else {
         TRY_TO(result, done, fail(DATAERR, "neither response nor process, so that nothing is to be learned"));
     }

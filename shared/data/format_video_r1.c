@@ -24,11 +24,10 @@ static bool format_skip_letter(struct string option, size_t index, struct string
 
 // Sets the prompt's options to those of the record without their own letters. A letter that could be a word or a part
 // of one, as in "A knife" and "A.M.", counts as such only if all options begin with theirs.
-static status format_set_bare_options(struct group *group, json_object *options) {
+static void format_set_bare_options(struct group *group, json_object *options) {
     size_t count = json_object_array_length(options), lettered = 0;
     struct arena arena = {0};
     struct string *texts = arena_alloc(&arena, count * sizeof *texts);
-    if (!texts) return fail_oom();
     struct string bare;
     bool marked;
     for (size_t i = 0; i < count; i++) {
@@ -39,9 +38,8 @@ static status format_set_bare_options(struct group *group, json_object *options)
         bool skips = format_skip_letter(texts[i], i, &bare, &marked) && (marked || (lettered == count && count > 1));
         if (skips && bare.size) texts[i] = bare; // the letter alone is the text
     }
-    status result = format_set_options(group, texts, count);
+    format_set_options(group, texts, count);
     arena_release(&arena);
-    return result;
 }
 
 // Adds the medium at `path`, as the record's data_type says; none in a group of an unknown kind, which is quarantined.
@@ -51,8 +49,10 @@ static status format_add_only_medium(const struct format_options *options, struc
     struct string kind;
     TRY(format_string(record, "data_type", true, &kind));
     const bool pictures = string_equals(kind, "frame"), video = pictures || string_equals(kind, "video");
-    if (!video && !string_equals(kind, "image"))
-        return group_quarantine(group, "source", "data_type: '%s' is not image, video or frame", kind.data);
+    if (!video && !string_equals(kind, "image")) {
+        group_quarantine(group, "source", "data_type: '%s' is not image, video or frame", kind.data);
+        return OK;
+    }
     if (pictures && options->no_frames) return OK;
     if (pictures) {
         size_t bare = path.size < sizeof ending ? 0 : path.size - (sizeof ending - 1);
@@ -75,7 +75,7 @@ status format_read_video_r1(const struct format_options *options, json_object *r
     struct format_media media = format_no_media();
     enum problem_type type;
     status result;
-    TRY(group_new(out));
+    group_new(out);
     TRY_TO(result, done, format_sample_id(*out, record, "problem_id", place.line));
     TRY_TO(result, done, format_string(record, "problem_type", true, &type_name));
     if (!problem_type_parse(type_name, &type))
@@ -83,18 +83,18 @@ status format_read_video_r1(const struct format_options *options, json_object *r
                fail(DATAERR, "problem_type: '%s' of sample %s is not one of " PROBLEM_TYPE_NAMES, type_name.data,
                     (*out)->sample_id.data));
     TRY_TO(result, done, format_string(record, "problem", false, &problem));
-    TRY_TO(result, done, buf_append(&question, problem.data, problem.size));
+    buf_append(&question, problem.data, problem.size);
     if (type == PROBLEM_CHOICE) {
         json_object *choices;
         TRY_TO(result, done, format_strings(record, "options", &choices));
         if (!json_object_array_length(choices)) TRY_TO(result, done, fail(DATAERR, "options: empty"));
-        TRY_TO(result, done, buf_puts(&question, "Options:\n"));
+        buf_puts(&question, "Options:\n");
         for (size_t i = 0; i < json_object_array_length(choices); i++) {
             struct string choice = json_string(json_object_array_get_idx(choices, i));
-            TRY_TO(result, done, buf_append(&question, choice.data, choice.size));
-            TRY_TO(result, done, buf_puts(&question, "\n"));
+            buf_append(&question, choice.data, choice.size);
+            buf_puts(&question, "\n");
         }
-        TRY_TO(result, done, format_set_bare_options(*out, choices));
+        format_set_bare_options(*out, choices);
     }
     TRY_TO(result, done, format_string(record, "path", false, &path));
     if (path.size > 2 && !memcmp(path.data, "./", 2)) path = string_slice(path, 2, path.size);

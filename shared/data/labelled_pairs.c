@@ -45,7 +45,7 @@ static status labelled_pairs_parse(const struct labelled_pairs *pairs, size_t in
 status labelled_pairs_open(struct labelled_pairs *pairs, const char *path) {
     *pairs = (struct labelled_pairs){.path = path};
     TRY(records_open(&pairs->records, path));
-    TRY(NEW(&pairs->list, pairs->records.count));
+    NEW(&pairs->list, pairs->records.count);
     for (size_t i = 0; i < pairs->records.count; i++) {
         struct pair_record record;
         status result = labelled_pairs_parse(pairs, i, &record);
@@ -77,11 +77,11 @@ static int question_rank_compare(const void *left, const void *right) {
     return (a->question > b->question) - (a->question < b->question);
 }
 
-status labelled_pairs_hold_out(struct labelled_pairs *pairs, double share, uint64_t seed, size_t *held_out) {
+void labelled_pairs_hold_out(struct labelled_pairs *pairs, double share, uint64_t seed, size_t *held_out) {
     const uint64_t key = rng_key(seed, "held out");
     struct question_rank *ranks, last = {0};
     size_t questions = 0;
-    TRY(NEW(&ranks, pairs->count));
+    NEW(&ranks, pairs->count);
     for (size_t i = 0; i < pairs->count; i++) {
         const uint64_t question = pairs->list[i].question;
         ranks[i] = (struct question_rank){rng_bits(key, question, 0), question};
@@ -100,7 +100,6 @@ status labelled_pairs_hold_out(struct labelled_pairs *pairs, double share, uint6
         *held_out += pair->held_out;
     }
     free(ranks);
-    return OK;
 }
 
 void labelled_pairs_release(struct labelled_pairs *pairs) {

@@ -51,8 +51,7 @@ status labelled_pairs_read(const struct labelled_pairs *pairs, const struct labe
 
 // Holds out all pairs of round(share * questions) questions, of one at least if the share is above 0; the others are
 // not held out. Which questions depends on the seed and their texts alone. Returns the number of pairs held out.
-// UNAVAILABLE when memory is short.
-status labelled_pairs_hold_out(struct labelled_pairs *pairs, double share, uint64_t seed, size_t *held_out);
+void labelled_pairs_hold_out(struct labelled_pairs *pairs, double share, uint64_t seed, size_t *held_out);
 
 // Unmaps the file and frees the memory. A zeroed struct is fine.
 void labelled_pairs_release(struct labelled_pairs *pairs);

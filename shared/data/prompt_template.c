@@ -73,16 +73,17 @@ status prompt_template_render(const struct prompt_template *template, enum probl
         size_t next_question = string_find(body, "{question}", from), next_how = string_find(body, "{how}", from);
         size_t at = next_question < next_how ? next_question : next_how;
         if (at == SIZE_MAX) break;
-        TRY(buf_append(out, body.data + from, at - from));
+        buf_append(out, body.data + from, at - from);
         if (at == next_question) {
-            TRY(buf_append(out, question.data, question.size));
+            buf_append(out, question.data, question.size);
             from = at + sizeof "{question}" - 1;
         } else {
-            TRY(buf_append(out, section.data, section.size));
+            buf_append(out, section.data, section.size);
             from = at + sizeof "{how}" - 1;
             how_replaced = true;
         }
     }
-    TRY(buf_append(out, body.data + from, body.size - from));
-    return how_replaced ? OK : buf_append(out, section.data, section.size);
+    buf_append(out, body.data + from, body.size - from);
+    if (!how_replaced) buf_append(out, section.data, section.size);
+    return OK;
 }

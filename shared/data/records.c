@@ -26,7 +26,7 @@ static status records_add(struct records *records, const char *start, const stru
     assert(start <= cursor->at && cursor->at <= cursor->end);
     if (records->count == records->capacity) {
         size_t capacity = records->capacity ? records->capacity * 2 : 256;
-        TRY(RESIZE(&records->items, capacity));
+        TRY(RESIZE_LARGE(&records->items, capacity));
         records->capacity = capacity;
     }
     records->items[records->count] = (struct record){start, (size_t)(cursor->at - start), {line, records->count}};

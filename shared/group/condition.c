@@ -160,7 +160,6 @@ static status condition_parse_operand(struct condition_parser *parser, struct co
         if (!number) return condition_fail(parser, word.data, "not a number");
     } else if (parser->kind == WORD_STRING) {
         char *text = arena_strndup(&parser->condition->arena, word.data + 1, word.size - 2), *end = text;
-        if (!text) return fail_oom();
         for (const char *c = text; *c; c++) {
             *end++ = *c;
             c += *c == '\'';
@@ -177,14 +176,13 @@ static status condition_parse_operand(struct condition_parser *parser, struct co
 
 // ---- conditions ----
 
-static status condition_add(struct condition *condition, struct condition_step step) {
+static void condition_add(struct condition *condition, struct condition_step step) {
     if (condition->count == condition->capacity) {
         size_t capacity = condition->capacity ? 2 * condition->capacity : 8;
-        TRY(RESIZE(&condition->steps, capacity));
+        RESIZE(&condition->steps, capacity);
         condition->capacity = capacity;
     }
     condition->steps[condition->count++] = step;
-    return OK;
 }
 
 static status condition_parse_comparison(struct condition_parser *parser) {
@@ -206,7 +204,8 @@ static status condition_parse_comparison(struct condition_parser *parser) {
         return condition_fail(parser, right,
                               step.left.text ? "a number, but a string is on the left"
                                              : "a string, but a number is on the left");
-    return condition_add(parser->condition, step);
+    condition_add(parser->condition, step);
+    return OK;
 }
 
 static status condition_parse_joined(struct condition_parser *parser, enum step_kind kind);
@@ -219,7 +218,7 @@ static status condition_parse_factor(struct condition_parser *parser) {
     TRY(condition_next(parser));
     if (negated) {
         TRY(condition_parse_factor(parser));
-        TRY(condition_add(parser->condition, (struct condition_step){.kind = STEP_NOT}));
+        condition_add(parser->condition, (struct condition_step){.kind = STEP_NOT});
     } else {
         TRY(condition_parse_joined(parser, STEP_OR));
         if (!condition_at(parser, ")")) return condition_fail(parser, parser->word.data, "expected ), and, or or");
@@ -234,14 +233,14 @@ static status condition_parse_joined(struct condition_parser *parser, enum step_
     const char *word = kind == STEP_OR ? "or" : "and";
     for (size_t count = 1;; count++) {
         TRY(kind == STEP_OR ? condition_parse_joined(parser, STEP_AND) : condition_parse_factor(parser));
-        if (count > 1) TRY(condition_add(parser->condition, (struct condition_step){.kind = kind}));
+        if (count > 1) condition_add(parser->condition, (struct condition_step){.kind = kind});
         if (!condition_at(parser, word)) return OK;
         TRY(condition_next(parser));
     }
 }
 
 status condition_parse(struct condition **out, const char *text) {
-    TRY(NEW(out, 1));
+    NEW(out, 1);
     struct condition_parser parser = {.condition = *out, .text = text};
     status result = condition_next(&parser);
     if (result == OK) result = condition_parse_joined(&parser, STEP_OR);
@@ -338,15 +337,13 @@ bool condition_holds(struct condition *condition, const struct group *group, siz
     return stack[0];
 }
 
-status condition_missing(const struct condition *condition, struct buf *out) {
+void condition_missing(const struct condition *condition, struct buf *out) {
     for (size_t i = 0; i < condition->count; i++) {
         const struct condition_operand *operands[] = {&condition->steps[i].left, &condition->steps[i].right};
         for (int k = 0; k < 2; k++) {
             const struct field *outer = operands[k]->outer, *inner = operands[k]->inner;
             if (!outer || operands[k]->seen) continue;
-            TRY(buf_printf(out, "%s%s%s%s", out->size ? ", " : "", outer->name, inner ? "." : "",
-                           inner ? inner->name : ""));
+            buf_printf(out, "%s%s%s%s", out->size ? ", " : "", outer->name, inner ? "." : "", inner ? inner->name : "");
         }
     }
-    return OK;
 }

@@ -33,7 +33,7 @@ void condition_free(struct condition **condition);
 // Returns whether the condition holds for a completion of the group, which need not exist: its values are then absent.
 bool condition_holds(struct condition *condition, const struct group *group, size_t completion);
 
-// Appends the paths of the fields that had no value in any call of condition_holds, separated by ", ". UNAVAILABLE.
-status condition_missing(const struct condition *condition, struct buf *out);
+// Appends the paths of the fields that had no value in any call of condition_holds, separated by ", ".
+void condition_missing(const struct condition *condition, struct buf *out);
 
 #endif

@@ -271,13 +271,11 @@ struct field_array field_array_load(const void *array) {
     return loaded;
 }
 
-status field_array_new(struct arena *arena, void *array, size_t count, size_t element_size) {
+void field_array_new(struct arena *arena, void *array, size_t count, size_t element_size) {
     assert(element_size > 0);
-    struct field_array made = {0};
-    if (count <= SIZE_MAX / 2 / element_size) made.data = arena_alloc(arena, (count ? count : 1) * element_size);
-    made.count = made.data ? count : 0;
+    assert(count <= SIZE_MAX / 2 / element_size);
+    const struct field_array made = {arena_alloc(arena, (count ? count : 1) * element_size), count};
     memcpy(array, &made, sizeof made);
-    return made.data ? OK : fail(UNAVAILABLE, "out of memory: %zu x %zu bytes", count, element_size);
 }
 
 void fields_clear(const struct field_table *table, void *object) {
@@ -335,16 +333,14 @@ status fields_check(const struct field_table *table, void *object, const struct 
     return OK;
 }
 
-status fields_add_unknown(struct arena *arena, struct unknown_fields *unknown, struct string key, struct string json) {
+void fields_add_unknown(struct arena *arena, struct unknown_fields *unknown, struct string key, struct string json) {
     struct unknown_field *field = arena_alloc(arena, sizeof *field);
-    if (!field) return fail_oom();
     *field = (struct unknown_field){NULL, key, json};
     if (unknown->last)
         unknown->last->next = field;
     else
         unknown->first = field;
     unknown->last = field;
-    return OK;
 }
 
 // ---- the reference page ----
@@ -367,23 +363,21 @@ static const char *const field_type_names[] = {
 };
 static_assert(COUNT(field_type_names) == FIELD_JSON + 1, "one name for each type");
 
-static status fields_print(struct buf *out, const struct field_table *table, const char *prefix) {
+static void fields_print(struct buf *out, const struct field_table *table, const char *prefix) {
     for (size_t i = 0; i < table->count; i++) {
         const struct field *field = &table->fields[i];
         bool array = field->type == FIELD_OBJECTS || field->type == FIELD_CONTENT;
-        TRY(buf_printf(out, "| `%s%s%s` | %s | %s | %s |\n", prefix, field->name, array ? "[]" : "",
-                       field_type_names[field->type], field->required ? "yes" : "", field->doc));
+        buf_printf(out, "| `%s%s%s` | %s | %s | %s |\n", prefix, field->name, array ? "[]" : "",
+                   field_type_names[field->type], field->required ? "yes" : "", field->doc);
         if (!field->table) continue;
         struct buf inner = {0};
-        status result = buf_printf(&inner, "%s%s%s.", prefix, field->name, array ? "[]" : "");
-        if (result == OK) result = fields_print(out, field->table, inner.data);
+        buf_printf(&inner, "%s%s%s.", prefix, field->name, array ? "[]" : "");
+        fields_print(out, field->table, inner.data);
         buf_release(&inner);
-        if (result != OK) return result;
     }
-    return OK;
 }
 
-status group_reference_page(struct buf *out) {
-    TRY(buf_puts(out, "| key | type | required | what it is |\n|---|---|---|---|\n"));
-    return fields_print(out, &group_table, "");
+void group_reference_page(struct buf *out) {
+    buf_puts(out, "| key | type | required | what it is |\n|---|---|---|---|\n");
+    fields_print(out, &group_table, "");
 }

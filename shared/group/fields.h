@@ -81,8 +81,7 @@ size_t field_element_size(const struct field *field);
 struct field_array field_array_load(const void *array);
 
 // Makes `count` zeroed elements in the arena; data is not NULL even for none. `array` begins with {data, count}.
-// UNAVAILABLE.
-status field_array_new(struct arena *arena, void *array, size_t count, size_t element_size);
+void field_array_new(struct arena *arena, void *array, size_t count, size_t element_size);
 
 // Makes every field of a zeroed object absent (NaN, ABSENT) and sets the group's version.
 void fields_clear(const struct field_table *table, void *object);
@@ -91,8 +90,8 @@ void fields_clear(const struct field_table *table, void *object);
 // DATAERR.
 status fields_check(const struct field_table *table, void *object, const struct field_path *path);
 
-// Appends a key that no table knows, with its JSON text. UNAVAILABLE.
-status fields_add_unknown(struct arena *arena, struct unknown_fields *unknown, struct string key, struct string json);
+// Appends a key that no table knows, with its JSON text.
+void fields_add_unknown(struct arena *arena, struct unknown_fields *unknown, struct string key, struct string json);
 
 // Fails with DATAERR, "not a group: PATH: what".
 status field_fail(const struct field_path *path, const char *what);

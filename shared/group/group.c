@@ -11,10 +11,9 @@
 #include "shared/base/string.h"
 #include "shared/group/fields.h"
 
-status group_new(struct group **out) {
-    TRY(NEW(out, 1));
+void group_new(struct group **out) {
+    NEW(out, 1);
     fields_clear(&group_table, *out);
-    return OK;
 }
 
 void group_free(struct group **group) {
@@ -25,58 +24,59 @@ void group_free(struct group **group) {
     arena_release(&arena);
 }
 
-status group_ints(struct group *group, struct int_array *array, size_t count) {
-    return field_array_new(&group->arena, array, count, sizeof *array->data);
+void group_ints(struct group *group, struct int_array *array, size_t count) {
+    field_array_new(&group->arena, array, count, sizeof *array->data);
 }
 
-status group_floats(struct group *group, struct float_array *array, size_t count) {
-    return field_array_new(&group->arena, array, count, sizeof *array->data);
+void group_floats(struct group *group, struct float_array *array, size_t count) {
+    field_array_new(&group->arena, array, count, sizeof *array->data);
 }
 
-status group_doubles(struct group *group, struct double_array *array, size_t count) {
-    return field_array_new(&group->arena, array, count, sizeof *array->data);
+void group_doubles(struct group *group, struct double_array *array, size_t count) {
+    field_array_new(&group->arena, array, count, sizeof *array->data);
 }
 
-status group_strings(struct group *group, struct string_array *array, size_t count) {
-    return field_array_new(&group->arena, array, count, sizeof *array->data);
+void group_strings(struct group *group, struct string_array *array, size_t count) {
+    field_array_new(&group->arena, array, count, sizeof *array->data);
 }
 
-static status group_new_objects(struct group *group, const char *name, void *array, size_t count) {
+static void group_new_objects(struct group *group, const char *name, void *array, size_t count) {
     const struct field *field = field_find(&group_table, name, strlen(name));
     assert(field && field->table);
     size_t size = field_element_size(field);
-    TRY(field_array_new(&group->arena, array, count, size));
+    field_array_new(&group->arena, array, count, size);
     char *data = field_array_load(array).data;
     for (size_t i = 0; i < count; i++) fields_clear(field->table, data + i * size);
-    return OK;
 }
 
-status group_completions(struct group *group, size_t count) {
-    return group_new_objects(group, "completions", &group->completions, count);
+void group_completions(struct group *group, size_t count) {
+    group_new_objects(group, "completions", &group->completions, count);
 }
 
-status group_media(struct group *group, size_t count) {
-    return group_new_objects(group, "media", &group->media, count);
+void group_media(struct group *group, size_t count) {
+    group_new_objects(group, "media", &group->media, count);
 }
 
-status group_string(struct group *group, struct string *out, const char *data, size_t size) {
-    if (utf8_valid(data, size)) return arena_string(&group->arena, out, data, size);
+void group_string(struct group *group, struct string *out, const char *data, size_t size) {
+    if (utf8_valid(data, size)) {
+        arena_string(&group->arena, out, data, size);
+        return;
+    }
     struct buf mended = {0};
-    status result = utf8_replace(data, size, &mended);
-    if (result == OK) result = arena_string(&group->arena, out, mended.data, mended.size);
+    utf8_replace(data, size, &mended);
+    arena_string(&group->arena, out, mended.data, mended.size);
     buf_release(&mended);
-    return result;
 }
 
-status group_quarantine(struct group *group, const char *stage, const char *format, ...) {
+void group_quarantine(struct group *group, const char *stage, const char *format, ...) {
     char reason[1024];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(reason, sizeof reason, format, arguments);
     va_end(arguments);
     group->quarantine = (struct quarantine){.present = true};
-    TRY(group_string(group, &group->quarantine.stage, stage, strlen(stage)));
-    return group_string(group, &group->quarantine.reason, reason, strlen(reason));
+    group_string(group, &group->quarantine.stage, stage, strlen(stage));
+    group_string(group, &group->quarantine.reason, reason, strlen(reason));
 }
 
 // ---- what a filter has dropped ----

@@ -205,8 +205,8 @@ struct group {
     struct quarantine quarantine;
 };
 
-// Makes an empty group on the heap. UNAVAILABLE. Free with group_free.
-status group_new(struct group **out);
+// Makes an empty group on the heap. Free with group_free.
+void group_new(struct group **out);
 
 // Frees the group with everything in its arena and sets *group to NULL; NULL is fine.
 void group_free(struct group **group);
@@ -216,14 +216,14 @@ void group_free(struct group **group);
 // absent; an absent v is 1. problem_type is not checked here, but by source and reward.
 status group_from_json(struct group **out, const char *json, size_t size);
 
-// Appends the group as one line of JSON, without the newline. UNAVAILABLE.
-status group_to_json(const struct group *group, struct buf *out);
+// Appends the group as one line of JSON, without the newline.
+void group_to_json(const struct group *group, struct buf *out);
 
 // Reads one msgpack map. DATAERR as above, and for a key unknown to the table that does not carry JSON.
 status group_from_msgpack(struct group **out, const void *data, size_t size);
 
-// Appends the group as one msgpack map. UNAVAILABLE.
-status group_to_msgpack(const struct group *group, struct buf *out);
+// Appends the group as one msgpack map.
+void group_to_msgpack(const struct group *group, struct buf *out);
 
 // What a stage needs of the group before it can work; DATAERR "not a group: ..." names what is missing.
 enum group_need {
@@ -241,8 +241,8 @@ status group_check(const struct group *group, unsigned needs);
 status group_check_fractions(const struct group *group, const char *name, const struct double_array *values,
                              bool nulls);
 
-// Quarantines the group: later stages pass it through unchanged. Records `stage` and the formatted reason. UNAVAILABLE.
-status group_quarantine(struct group *group, const char *stage, const char *format, ...)
+// Quarantines the group: later stages pass it through unchanged. Records `stage` and the formatted reason.
+void group_quarantine(struct group *group, const char *stage, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 // Completes the answer of a filter that is not caravan's, given the group that it had. Every field that the answer
@@ -265,34 +265,34 @@ enum group_section {
     SECTION_TIMES,      // times
 };
 
-// Appends one section as a msgpack map. UNAVAILABLE.
-status group_section_to_msgpack(const struct group *group, enum group_section section, struct buf *out);
+// Appends one section as a msgpack map.
+void group_section_to_msgpack(const struct group *group, enum group_section section, struct buf *out);
 
 // Replaces a section by what group_section_to_msgpack wrote. DATAERR.
 status group_section_from_msgpack(struct group *group, enum group_section section, const void *data, size_t size);
 
-// Replaces the completions by `count` empty ones. UNAVAILABLE.
-status group_completions(struct group *group, size_t count);
+// Replaces the completions by `count` empty ones.
+void group_completions(struct group *group, size_t count);
 
-// Replaces the media by `count` empty ones. UNAVAILABLE.
-status group_media(struct group *group, size_t count);
+// Replaces the media by `count` empty ones.
+void group_media(struct group *group, size_t count);
 
 // Makes a zeroed array in the group's arena. UNAVAILABLE; data is then NULL.
-status group_ints(struct group *group, struct int_array *array, size_t count);
+void group_ints(struct group *group, struct int_array *array, size_t count);
 
 // The same for floats.
-status group_floats(struct group *group, struct float_array *array, size_t count);
+void group_floats(struct group *group, struct float_array *array, size_t count);
 
 // The same for doubles.
-status group_doubles(struct group *group, struct double_array *array, size_t count);
+void group_doubles(struct group *group, struct double_array *array, size_t count);
 
 // The same for strings, which are absent.
-status group_strings(struct group *group, struct string_array *array, size_t count);
+void group_strings(struct group *group, struct string_array *array, size_t count);
 
-// Copies `size` bytes into the group's arena; bytes that are not UTF-8 become U+FFFD. UNAVAILABLE.
-status group_string(struct group *group, struct string *out, const char *data, size_t size);
+// Copies `size` bytes into the group's arena; bytes that are not UTF-8 become U+FFFD.
+void group_string(struct group *group, struct string *out, const char *data, size_t size);
 
-// Appends the reference page, a Markdown table of every field. UNAVAILABLE.
-status group_reference_page(struct buf *out);
+// Appends the reference page, a Markdown table of every field.
+void group_reference_page(struct buf *out);
 
 #endif

@@ -24,7 +24,8 @@ static status group_json_read_string(struct json_reader *in, struct group *group
     if (json_reader_peek(in) != '"') return field_fail(path, "not a string");
     struct string string;
     TRY(json_reader_string(in, &group->arena, &string));
-    return arena_string(&group->arena, out, string.data, string.size);
+    arena_string(&group->arena, out, string.data, string.size);
+    return OK;
 }
 
 // Reads any value as compact JSON text.
@@ -32,13 +33,16 @@ static status group_json_read_text(struct json_reader *in, struct group *group, 
     struct string text;
     bool plain;
     TRY(json_reader_skip(in, &text, &plain));
-    if (plain) return arena_string(&group->arena, out, text.data, text.size);
+    if (plain) {
+        arena_string(&group->arena, out, text.data, text.size);
+        return OK;
+    }
     struct buf printed = {0};
     json_object *value = NULL;
     status result = json_parse(&value, text.data, text.size);
     in->failed = result == DATAERR;
-    if (result == OK) result = json_print(&printed, value);
-    if (result == OK) result = arena_string(&group->arena, out, printed.data, printed.size);
+    if (result == OK) json_print(&printed, value);
+    if (result == OK) arena_string(&group->arena, out, printed.data, printed.size);
     json_object_put(value);
     buf_release(&printed);
     return result;
@@ -111,18 +115,15 @@ static size_t group_json_estimate(const struct json_reader *in) {
 }
 
 // Keeps the text that an array was read from, which is what would be printed of it.
-static status group_json_keep_text(struct group *group, const struct field_array *array, const char *text,
-                                   size_t size) {
+static void group_json_keep_text(struct group *group, const struct field_array *array, const char *text, size_t size) {
     struct array_text *kept = arena_alloc(&group->arena, sizeof *kept);
-    if (!kept) return fail_oom();
     *kept = (struct array_text){.data = array->data, .count = array->count};
-    TRY(arena_string(&group->arena, &kept->text, text, size));
+    arena_string(&group->arena, &kept->text, text, size);
     if (group->last_text)
         group->last_text->next = kept;
     else
         group->texts = kept;
     group->last_text = kept;
-    return OK;
 }
 
 static status group_json_read_array(struct json_reader *in, struct group *group, const struct field *field, void *array,
@@ -135,7 +136,7 @@ static status group_json_read_array(struct json_reader *in, struct group *group,
     size_t count = 0;
     bool more;
     if (json_reader_peek(in) != '[') return field_fail(path, "not an array");
-    TRY(field_array_new(&group->arena, &elements, numbers ? group_json_estimate(in) : 8, size));
+    field_array_new(&group->arena, &elements, numbers ? group_json_estimate(in) : 8, size);
     TRY(json_reader_enter(in, '['));
     const size_t begin = in->at - 1;
     if (ints) count = json_reader_plain_ints(in, elements.data, elements.count);
@@ -145,7 +146,7 @@ static status group_json_read_array(struct json_reader *in, struct group *group,
         TRY(json_reader_next(in, '[', &more));
         if (!more) break;
         if (count == elements.count) {
-            TRY(field_array_new(&group->arena, &wider, 2 * count, size));
+            field_array_new(&group->arena, &wider, 2 * count, size);
             memcpy(wider.data, elements.data, count * size);
             elements = wider;
         }
@@ -154,7 +155,8 @@ static status group_json_read_array(struct json_reader *in, struct group *group,
     }
     elements.count = count;
     memcpy(array, &elements, sizeof elements);
-    return plain ? group_json_keep_text(group, &elements, in->text + begin, in->at - begin) : OK;
+    if (plain) group_json_keep_text(group, &elements, in->text + begin, in->at - begin);
+    return OK;
 }
 
 // Adds a key that no table knows. Of a key given twice the last value counts.
@@ -167,8 +169,9 @@ static status group_json_read_unknown(struct json_reader *in, struct group *grou
             u->json = text;
             return OK;
         }
-    TRY(arena_string(&group->arena, &name, key.data, key.size));
-    return fields_add_unknown(&group->arena, unknown, name, text);
+    arena_string(&group->arena, &name, key.data, key.size);
+    fields_add_unknown(&group->arena, unknown, name, text);
+    return OK;
 }
 
 static status group_json_read_field(struct json_reader *in, struct group *group, const struct field *field,
@@ -194,7 +197,7 @@ static status group_json_read_field(struct json_reader *in, struct group *group,
     case FIELD_CONTENT: // a plain string becomes one part
         message->plain = c == '"';
         if (!message->plain) return group_json_read_array(in, group, field, at, path);
-        TRY(field_array_new(&group->arena, at, 1, sizeof *message->parts));
+        field_array_new(&group->arena, at, 1, sizeof *message->parts);
         return group_json_read_string(in, group, &message->parts[0].text, path);
     case FIELD_JSON:
         return c == '{' ? group_json_read_text(in, group, at) : field_fail(path, "not an object");
@@ -242,7 +245,7 @@ status group_from_json(struct group **out, const char *json, size_t size) {
     struct json_reader in = {.text = json, .size = size};
     struct string other;
     bool plain, object = json_reader_peek(&in) == '{';
-    TRY(group_new(out));
+    group_new(out);
     status result = object ? group_json_read_object(&in, *out, &group_table, *out, &(struct field_path){0})
                            : json_reader_skip(&in, &other, &plain);
     if (result == OK) result = json_reader_end(&in);
@@ -254,20 +257,20 @@ status group_from_json(struct group **out, const char *json, size_t size) {
 
 // ---- writing ----
 
-static status group_json_write_object(struct buf *out, const struct field_table *table, const void *object,
-                                      const struct array_text **texts);
+static void group_json_write_object(struct buf *out, const struct field_table *table, const void *object,
+                                    const struct array_text **texts);
 
 // Writes an array of numbers into memory that is reserved for all of them at once. *texts is the text of the next array
 // that has one.
-static status group_json_write_numbers(struct buf *out, enum field_type type, const struct field_array *array,
-                                       const struct array_text **texts) {
+static void group_json_write_numbers(struct buf *out, enum field_type type, const struct field_array *array,
+                                     const struct array_text **texts) {
     if (*texts && (*texts)->data == array->data && (*texts)->count == array->count) {
         const struct string text = (*texts)->text;
         *texts = (*texts)->next;
-        return buf_append(out, text.data, text.size);
+        buf_append(out, text.data, text.size);
+        return;
     }
-    if (array->count > SIZE_MAX / 2 / (JSON_NUMBER_SIZE + 1)) return fail_oom();
-    TRY(buf_reserve(out, (array->count + 1) * (JSON_NUMBER_SIZE + 1)));
+    buf_reserve(out, (array->count + 1) * (JSON_NUMBER_SIZE + 1));
     char *at = out->data + out->size;
     *at++ = '[';
     if (type == FIELD_INTS) at = json_put_ints(at, array->data, array->count);
@@ -282,92 +285,102 @@ static status group_json_write_numbers(struct buf *out, enum field_type type, co
     *at = 0;
     out->size = (size_t)(at - out->data);
     assert(out->size < out->capacity);
-    return OK;
 }
 
-static status group_json_write_array(struct buf *out, const struct field *field, const void *array,
-                                     const struct array_text **texts) {
+static void group_json_write_array(struct buf *out, const struct field *field, const void *array,
+                                   const struct array_text **texts) {
     struct field_array loaded = field_array_load(array);
     size_t size = field_element_size(field);
-    if (field_is_ints(field) || field->type == FIELD_FLOATS || field->type == FIELD_DOUBLES)
-        return group_json_write_numbers(out, field_is_ints(field) ? FIELD_INTS : field->type, &loaded, texts);
-    TRY(buf_puts(out, "["));
+    if (field_is_ints(field) || field->type == FIELD_FLOATS || field->type == FIELD_DOUBLES) {
+        group_json_write_numbers(out, field_is_ints(field) ? FIELD_INTS : field->type, &loaded, texts);
+        return;
+    }
+    buf_puts(out, "[");
     for (size_t i = 0; i < loaded.count; i++) {
         const void *at = (const char *)loaded.data + i * size;
         const struct string *string = at;
         const struct span *span = at;
-        if (i) TRY(buf_puts(out, ","));
+        if (i) buf_puts(out, ",");
         switch (field->type) {
         case FIELD_STRINGS:
-            TRY(string->data ? json_print_string(out, string->data, string->size) : buf_puts(out, "null"));
+            if (string->data)
+                json_print_string(out, string->data, string->size);
+            else
+                buf_puts(out, "null");
             break;
         case FIELD_SPANS:
-            TRY(span->first < 0 ? buf_puts(out, "null")
-                                : buf_printf(out, "[%lld,%lld]", (long long)span->first, (long long)span->end));
+            if (span->first < 0)
+                buf_puts(out, "null");
+            else
+                buf_printf(out, "[%lld,%lld]", (long long)span->first, (long long)span->end);
             break;
         case FIELD_ROWS:
-            TRY(field_array_load(at).data ? group_json_write_array(out, &group_json_floats, at, texts)
-                                          : buf_puts(out, "null"));
+            if (field_array_load(at).data)
+                group_json_write_array(out, &group_json_floats, at, texts);
+            else
+                buf_puts(out, "null");
             break;
         default:
             assert(field->table);
-            TRY(group_json_write_object(out, field->table, at, texts));
+            group_json_write_object(out, field->table, at, texts);
         }
     }
-    return buf_puts(out, "]");
+    buf_puts(out, "]");
 }
 
-static status group_json_write_key(struct buf *out, bool *first, const char *key, size_t size) {
-    TRY(buf_puts(out, *first ? "" : ","));
+static void group_json_write_key(struct buf *out, bool *first, const char *key, size_t size) {
+    buf_puts(out, *first ? "" : ",");
     *first = false;
-    TRY(json_print_string(out, key, size));
-    return buf_puts(out, ":");
+    json_print_string(out, key, size);
+    buf_puts(out, ":");
 }
 
-static status group_json_write_object(struct buf *out, const struct field_table *table, const void *object,
-                                      const struct array_text **texts) {
+static void group_json_write_object(struct buf *out, const struct field_table *table, const void *object,
+                                    const struct array_text **texts) {
     bool first = true;
-    TRY(buf_puts(out, "{"));
+    buf_puts(out, "{");
     for (size_t i = 0; i < table->count; i++) {
         const struct field *field = &table->fields[i];
         if (!field_present(field, object)) continue;
-        TRY(group_json_write_key(out, &first, field->name, strlen(field->name)));
+        group_json_write_key(out, &first, field->name, strlen(field->name));
         const void *at = (const char *)object + field->offset;
         const struct string *string = at;
         const struct message *message = object; // of FIELD_CONTENT
         switch (field->type) {
         case FIELD_INT:
-            TRY(buf_printf(out, "%lld", (long long)*(const int64_t *)at));
+            buf_printf(out, "%lld", (long long)*(const int64_t *)at);
             break;
         case FIELD_DOUBLE:
-            TRY(json_print_double(out, *(const double *)at));
+            json_print_double(out, *(const double *)at);
             break;
         case FIELD_STRING:
-            TRY(json_print_string(out, string->data, string->size));
+            json_print_string(out, string->data, string->size);
             break;
         case FIELD_OBJECT:
-            TRY(group_json_write_object(out, field->table, at, texts));
+            group_json_write_object(out, field->table, at, texts);
             break;
         case FIELD_CONTENT:
             string = message->plain ? &message->parts[0].text : NULL;
-            TRY(string ? json_print_string(out, string->data, string->size)
-                       : group_json_write_array(out, field, at, texts));
+            if (string)
+                json_print_string(out, string->data, string->size);
+            else
+                group_json_write_array(out, field, at, texts);
             break;
         case FIELD_JSON:
-            TRY(buf_append(out, string->data, string->size));
+            buf_append(out, string->data, string->size);
             break;
         default:
-            TRY(group_json_write_array(out, field, at, texts));
+            group_json_write_array(out, field, at, texts);
         }
     }
     for (const struct unknown_field *u = ((const struct unknown_fields *)object)->first; u; u = u->next) {
-        TRY(group_json_write_key(out, &first, u->key.data, u->key.size));
-        TRY(buf_append(out, u->json.data, u->json.size));
+        group_json_write_key(out, &first, u->key.data, u->key.size);
+        buf_append(out, u->json.data, u->json.size);
     }
-    return buf_puts(out, "}");
+    buf_puts(out, "}");
 }
 
-status group_to_json(const struct group *group, struct buf *out) {
+void group_to_json(const struct group *group, struct buf *out) {
     const struct array_text *texts = group->texts;
-    return group_json_write_object(out, &group_table, group, &texts);
+    group_json_write_object(out, &group_table, group, &texts);
 }

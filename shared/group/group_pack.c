@@ -12,7 +12,7 @@ enum { GROUP_ALL_SECTIONS = -1 }; // in place of an enum group_section: the whol
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "flat arrays are written as they lie in memory");
 
-// The pack functions return 0, or not 0 when memory is short, as msgpack-c does.
+// The pack functions return 0, as msgpack-c does: their buffer takes everything.
 
 static int group_pack_object(msgpack_packer *out, const struct field_table *table, const void *object, int section);
 
@@ -146,16 +146,16 @@ static int group_pack_object(msgpack_packer *out, const struct field_table *tabl
     return failed;
 }
 
-static status group_pack(const struct group *group, int section, struct buf *out) {
+static void group_pack(const struct group *group, int section, struct buf *out) {
     msgpack_packer packer;
     msgpack_packer_init(&packer, out, buf_write);
-    return group_pack_object(&packer, &group_table, group, section) ? fail_oom() : OK;
+    group_pack_object(&packer, &group_table, group, section);
 }
 
-status group_to_msgpack(const struct group *group, struct buf *out) {
-    return group_pack(group, GROUP_ALL_SECTIONS, out);
+void group_to_msgpack(const struct group *group, struct buf *out) {
+    group_pack(group, GROUP_ALL_SECTIONS, out);
 }
 
-status group_section_to_msgpack(const struct group *group, enum group_section section, struct buf *out) {
-    return group_pack(group, (int)section, out);
+void group_section_to_msgpack(const struct group *group, enum group_section section, struct buf *out) {
+    group_pack(group, (int)section, out);
 }

@@ -27,7 +27,8 @@ static status group_unpack_string(struct arena *arena, struct string *out, const
                                   const struct field_path *path) {
     if (from->type != MSGPACK_OBJECT_STR || !utf8_valid(from->via.str.ptr, from->via.str.size))
         return field_fail(path, "not a string");
-    return arena_string(arena, out, from->via.str.ptr, from->via.str.size);
+    arena_string(arena, out, from->via.str.ptr, from->via.str.size);
+    return OK;
 }
 
 // Infinities become NaN, which stands for null.
@@ -37,7 +38,7 @@ static status group_unpack_flat(struct arena *arena, enum field_type type, void 
     size_t size = type == FIELD_FLOATS ? sizeof(float) : sizeof(double);
     if (from->type != MSGPACK_OBJECT_BIN || from->via.bin.size % size)
         return field_fail(path, "not an array of numbers");
-    TRY(field_array_new(arena, array, from->via.bin.size / size, size));
+    field_array_new(arena, array, from->via.bin.size / size, size);
     struct field_array loaded = field_array_load(array);
     float *floats = loaded.data;
     double *doubles = loaded.data;
@@ -67,7 +68,7 @@ static status group_unpack_runs(struct arena *arena, struct completion *completi
         count += (size_t)length;
         if (count > completion->tokens.count && count > items->size) return field_fail(path, "longer than the tokens");
     }
-    TRY(field_array_new(arena, &completion->versions, count, sizeof *completion->versions.data));
+    field_array_new(arena, &completion->versions, count, sizeof *completion->versions.data);
     for (size_t i = 0, at = 0; i < items->size; i++) {
         const struct field_path element = {path, NULL, i};
         const msgpack_object *item = &items->ptr[i];
@@ -83,7 +84,7 @@ static status group_unpack_runs(struct arena *arena, struct completion *completi
 static status group_unpack_flat_ints(struct arena *arena, void *array, const msgpack_object_bin *from,
                                      const struct field_path *path) {
     if (from->size % sizeof(int32_t)) return field_fail(path, "not an array of integers");
-    TRY(field_array_new(arena, array, from->size / sizeof(int32_t), sizeof(int64_t)));
+    field_array_new(arena, array, from->size / sizeof(int32_t), sizeof(int64_t));
     const struct field_array loaded = field_array_load(array);
     int64_t *integers = loaded.data;
     for (size_t i = 0; i < loaded.count; i++) {
@@ -102,7 +103,7 @@ static status group_unpack_array(struct arena *arena, const struct field *field,
         return group_unpack_flat_ints(arena, array, &from->via.bin, path);
     if (from->type != MSGPACK_OBJECT_ARRAY) return field_fail(path, "not an array");
     size_t size = field_element_size(field);
-    TRY(field_array_new(arena, array, from->via.array.size, size));
+    field_array_new(arena, array, from->via.array.size, size);
     char *data = field_array_load(array).data;
     for (size_t i = 0; i < from->via.array.size; i++) {
         const struct field_path element = {path, NULL, i};
@@ -145,8 +146,8 @@ static status group_unpack_json(struct arena *arena, struct string *out, const c
     status result = json_parse(&json, data, size);
     if (result == DATAERR || (result == OK && must_be_object && !json_object_is_type(json, json_type_object)))
         result = field_fail(path, "not JSON");
-    if (result == OK) result = json_print(&printed, json);
-    if (result == OK) result = arena_string(arena, out, printed.data, printed.size);
+    if (result == OK) json_print(&printed, json);
+    if (result == OK) arena_string(arena, out, printed.data, printed.size);
     buf_release(&printed);
     json_object_put(json);
     return result;
@@ -169,7 +170,8 @@ static status group_unpack_pair(struct arena *arena, const struct field_table *t
         for (const struct unknown_field *u = unknown->first; u; u = u->next)
             if (string_equals(u->key, key.data)) return field_fail(&path, "given twice");
         TRY(group_unpack_json(arena, &json, ext->ptr, ext->size, false, &path));
-        return fields_add_unknown(arena, unknown, key, json);
+        fields_add_unknown(arena, unknown, key, json);
+        return OK;
     }
     if (field_present(field, object) && field->type != FIELD_INT) return field_fail(&path, "given twice");
     void *at = (char *)object + field->offset;
@@ -191,7 +193,7 @@ static status group_unpack_pair(struct arena *arena, const struct field_table *t
         return group_unpack_object(arena, field->table, at, value, &path);
     case FIELD_CONTENT: // a plain string becomes one part
         if (value->type != MSGPACK_OBJECT_STR) return group_unpack_array(arena, field, at, value, &path);
-        TRY(field_array_new(arena, at, 1, sizeof *message->parts));
+        field_array_new(arena, at, 1, sizeof *message->parts);
         message->plain = true;
         return group_unpack_string(arena, &message->parts[0].text, value, &path);
     case FIELD_JSON:
@@ -266,7 +268,7 @@ static status group_unpack(struct group *group, const void *data, size_t size, b
 }
 
 status group_from_msgpack(struct group **out, const void *data, size_t size) {
-    TRY(group_new(out));
+    group_new(out);
     status result = group_unpack(*out, data, size, true);
     if (result != OK) group_free(out);
     return result;

@@ -229,7 +229,7 @@ status frame_convert(struct frame_converter *converter, const AVFrame *frame, in
     if (!converter->resizer || converter->in_height != in.height || converter->in_width != in.width) {
         resizer_free(&converter->resizer);
         TRY(resizer_new(&converter->resizer, in.height, in.width, size.height, size.width));
-        TRY(RESIZE(&converter->rotated, rotation ? (size_t)in.height * (size_t)in.width * 3 : 1));
+        TRY(RESIZE_LARGE(&converter->rotated, rotation ? (size_t)in.height * (size_t)in.width * 3 : 1));
         converter->in_height = in.height;
         converter->in_width = in.width;
     }

@@ -21,8 +21,9 @@ status picture_clip_decode(struct frames_view *view, const char *path, const str
 
 // The paths of the pictures in a directory, in the order of their names.
 struct picture_list {
-    char **paths;
+    char **paths; // in `memory`
     size_t count;
+    struct arena memory;
 };
 
 // Lists the files whose names end like an image's (.jpg, .jpeg, .png, .webp, .bmp, in small letters or capitals) and do

@@ -62,12 +62,10 @@ status demuxer_open(struct demuxer *demuxer, const char *path, int threads, enum
     if (!S_ISREG(file.st_mode)) return fail(BAD_SAMPLE, "not a file");
     if (file.st_size == 0) return fail(BAD_SAMPLE, "the file is empty");
     demuxer->size = file.st_size;
-    unsigned char *buffer = av_malloc(demux_io_buffer_size);
-    if (buffer)
-        demuxer->io = avio_alloc_context(buffer, demux_io_buffer_size, 0, demuxer, demux_read_bytes, NULL, demux_seek);
-    if (!demuxer->io) av_free(buffer);
-    demuxer->format = avformat_alloc_context();
-    if (!demuxer->io || !demuxer->format) return fail_oom();
+    unsigned char *buffer = mem_checked(av_malloc(demux_io_buffer_size));
+    demuxer->io =
+        mem_checked(avio_alloc_context(buffer, demux_io_buffer_size, 0, demuxer, demux_read_bytes, NULL, demux_seek));
+    demuxer->format = mem_checked(avformat_alloc_context());
     demuxer->format->pb = demuxer->io;
     demuxer->format->io_open = demux_refuse_io_open;
     demuxer->format->flags |= AVFMT_FLAG_CUSTOM_IO;
@@ -120,8 +118,7 @@ status demuxer_open(struct demuxer *demuxer, const char *path, int threads, enum
 
 status demuxer_new_decoder(AVCodecContext **out, const struct demuxer *demuxer, const AVCodec *codec, int threads,
                            enum demux_kind kind) {
-    AVCodecContext *decoder = *out = avcodec_alloc_context3(codec);
-    if (!decoder) return fail_oom();
+    AVCodecContext *decoder = *out = mem_checked(avcodec_alloc_context3(codec));
     int code = avcodec_parameters_to_context(decoder, demuxer->stream->codecpar);
     if (code < 0) return ffmpeg_fail(code, "cannot set up its decoder");
     decoder->thread_count = threads;

@@ -180,11 +180,10 @@ status image_read(const char *path, status (*use)(void *context, const struct im
     struct image_reader reader = {0};
     struct demuxer demuxer;
     int png_color_type = -1; // stays -1 unless the file is a PNG
-    AVFrame *frame = av_frame_alloc(), *converted = NULL;
-    AVPacket *packet = av_packet_alloc();
+    AVFrame *frame = mem_checked(av_frame_alloc()), *converted = NULL;
+    AVPacket *packet = mem_checked(av_packet_alloc());
     status result;
     TRY_TO(result, done, demuxer_open(&demuxer, path, 1, DEMUX_IMAGE));
-    TRY_TO(result, done, frame && packet ? OK : fail_oom());
     TRY_TO(result, done, image_decode_first(&demuxer, packet, frame, &png_color_type));
     enum AVCodecID codec = demuxer.decoder->codec_id;
     // Whether the frame's alpha channel is the file's own.
@@ -199,14 +198,14 @@ status image_read(const char *path, status (*use)(void *context, const struct im
     reader.over_white = alpha;
     image_reader_set_layout(&reader, codec);
     if (reader.layout == LAYOUT_NONE) {
-        converted = av_frame_alloc();
-        TRY_TO(result, done, converted ? color_convert_image(converted, frame, alpha) : fail_oom());
+        converted = mem_checked(av_frame_alloc());
+        TRY_TO(result, done, color_convert_image(converted, frame, alpha));
         reader.frame = converted;
         image_reader_set_layout(&reader, AV_CODEC_ID_NONE);
         assert(reader.layout != LAYOUT_NONE);
     }
-    TRY_TO(result, done, NEW(&reader.row, (size_t)frame->width * 3));
-    TRY_TO(result, done, NEW(&reader.scratch, 4 * ((size_t)frame->width + 2)));
+    NEW(&reader.row, (size_t)frame->width * 3);
+    NEW(&reader.scratch, 4 * ((size_t)frame->width + 2));
     result = use(context, &(struct image_rows){frame->height, frame->width, image_read_row, &reader});
 done:
     free(reader.row);
@@ -230,7 +229,7 @@ static status image_resize_to_view(void *context, const struct image_rows *rows)
     struct frames *frames = &view->frames;
     TRY(smart_resize(rows->height, rows->width, target->sampling->image_min_pixels, target->sampling->image_max_pixels,
                      &frames->height, &frames->width));
-    TRY(mem_new(&view->owned, frames_bytes(frames), 1));
+    TRY(mem_new_large(&view->owned, frames_bytes(frames), 1));
     TRY(image_resize(rows, frames->height, frames->width, view->owned));
     frames->pixels = view->owned;
     return OK;

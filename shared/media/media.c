@@ -45,10 +45,11 @@ static status media_hash_open_file(int fd, const char *path, struct frame_store 
     if (store) TRY(frame_store_recall_hash(store, path, &stamp, hash, &found));
     if (found) return OK;
     enum { block_size = 1 << 20 };
-    XXH3_state_t *state = XXH3_createState();
-    char *block = malloc(block_size);
-    status result = state && block ? OK : fail_oom();
-    if (result == OK) XXH3_128bits_reset(state);
+    XXH3_state_t *state = mem_checked(XXH3_createState());
+    char *block;
+    mem_new(&block, block_size, 1);
+    status result = OK;
+    XXH3_128bits_reset(state);
     for (ssize_t count = 1; result == OK && count != 0;) {
         count = fd_read(fd, block, block_size);
         if (count < 0) result = fail(BAD_SAMPLE, "%s", strerror(errno));
@@ -82,7 +83,7 @@ static status media_hash_pictures(const char *path, struct frame_store *store, u
     uint8_t(*hashes)[16] = NULL;
     XXH128_canonical_t canonical;
     status result = picture_list_read(&list, path);
-    if (result == OK) result = NEW(&hashes, list.count);
+    if (result == OK) NEW(&hashes, list.count);
     for (size_t i = 0; result == OK && i < list.count; i++) result = media_hash_file(list.paths[i], store, hashes[i]);
     if (result == OK) {
         XXH128_canonicalFromHash(&canonical, XXH3_128bits(hashes, list.count * sizeof *hashes));
@@ -185,7 +186,6 @@ status media_path(char **path, struct arena *arena, const char *media_root, stru
     if (!uri.data || uri.size == 0) return fail(BAD_SAMPLE, "the image or video has no path");
     if (memchr(uri.data, 0, uri.size)) return fail(BAD_SAMPLE, "the path contains a NUL");
     char *name = arena_strndup(arena, uri.data, uri.size);
-    if (!name) return fail_oom();
     bool is_file_uri = strncmp(name, "file://", 7) == 0;
     size_t scheme = strspn(name, scheme_chars);
     if (is_file_uri) {
@@ -207,7 +207,7 @@ status media_path(char **path, struct arena *arena, const char *media_root, stru
         *out = 0;
         *path = path_join(arena, media_root, name);
     }
-    return *path ? OK : fail_oom();
+    return OK;
 }
 
 // media_check_inside for one file; root is a real path.

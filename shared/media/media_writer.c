@@ -19,11 +19,10 @@ status contact_sheet_write(const struct frames *frames, const char *path) {
     ffmpeg_clear_error();
     const AVCodec *codec = avcodec_find_encoder(AV_CODEC_ID_PNG);
     if (!codec) return fail(UNAVAILABLE, "FFmpeg has no PNG encoder");
-    AVCodecContext *encoder = avcodec_alloc_context3(codec);
-    AVFrame *sheet = av_frame_alloc();
-    AVPacket *packet = av_packet_alloc();
+    AVCodecContext *encoder = mem_checked(avcodec_alloc_context3(codec));
+    AVFrame *sheet = mem_checked(av_frame_alloc());
+    AVPacket *packet = mem_checked(av_packet_alloc());
     status result;
-    TRY_TO(result, done, encoder && sheet && packet ? OK : fail_oom());
     int columns = (int)ceil(sqrt((double)frames->count)), rows = (frames->count + columns - 1) / columns;
     sheet->format = AV_PIX_FMT_RGB24;
     sheet->width = columns * (frames->width + gap) - gap;
@@ -83,14 +82,13 @@ status clip_writer_open(struct clip_writer **out, const char *path, int width, i
     struct clip_writer *writer;
     status result;
     *out = NULL;
-    TRY(NEW(&writer, 1));
+    NEW(&writer, 1);
     av_log_set_level(AV_LOG_ERROR); // encoders log every video otherwise
     int code = avformat_alloc_output_context2(&writer->file, NULL, "mp4", path);
     if (code < 0) TRY_TO(result, failure, fail(UNAVAILABLE, "%s: cannot write: %s", path, av_err2str(code)));
     const AVCodec *codec = avcodec_find_encoder(AV_CODEC_ID_H264);
     if (!codec) TRY_TO(result, failure, fail(UNAVAILABLE, "%s: FFmpeg has no H.264 encoder", path));
-    AVCodecContext *encoder = writer->encoder = avcodec_alloc_context3(codec);
-    TRY_TO(result, failure, encoder ? OK : fail_oom());
+    AVCodecContext *encoder = writer->encoder = mem_checked(avcodec_alloc_context3(codec));
     encoder->width = width;
     encoder->height = height;
     encoder->time_base = (AVRational){1, rate};
@@ -103,8 +101,7 @@ status clip_writer_open(struct clip_writer **out, const char *path, int width, i
     av_opt_set(encoder->priv_data, "crf", "18", 0);
     code = avcodec_open2(encoder, codec, NULL);
     if (code < 0) TRY_TO(result, failure, clip_writer_fail(writer, "open the encoder", code));
-    writer->stream = avformat_new_stream(writer->file, NULL);
-    TRY_TO(result, failure, writer->stream ? OK : fail_oom());
+    writer->stream = mem_checked(avformat_new_stream(writer->file, NULL));
     writer->stream->time_base = encoder->time_base;
     writer->stream->avg_frame_rate = encoder->framerate;
     code = avcodec_parameters_from_context(writer->stream->codecpar, encoder);
@@ -112,11 +109,10 @@ status clip_writer_open(struct clip_writer **out, const char *path, int width, i
     if (code >= 0) code = avformat_write_header(writer->file, NULL);
     if (code < 0) TRY_TO(result, failure, clip_writer_fail(writer, "write", code));
     writer->header_written = true;
-    writer->scaler = sws_getContext(width, height, AV_PIX_FMT_RGB24, width, height, AV_PIX_FMT_YUV420P, SWS_BICUBIC,
-                                    NULL, NULL, NULL);
-    writer->frame = av_frame_alloc();
-    writer->packet = av_packet_alloc();
-    TRY_TO(result, failure, writer->scaler && writer->frame && writer->packet ? OK : fail_oom());
+    writer->scaler = mem_checked(sws_getContext(width, height, AV_PIX_FMT_RGB24, width, height, AV_PIX_FMT_YUV420P,
+                                                SWS_BICUBIC, NULL, NULL, NULL));
+    writer->frame = mem_checked(av_frame_alloc());
+    writer->packet = mem_checked(av_packet_alloc());
     writer->frame->format = AV_PIX_FMT_YUV420P;
     writer->frame->width = width;
     writer->frame->height = height;

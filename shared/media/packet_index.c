@@ -85,14 +85,13 @@ status packet_index_build(struct packet_index *index, struct demuxer *demuxer) {
     bool started = false;            // a key frame was read; packets before the first one cannot be decoded
     bool parameter_sets = false;     // see packet_index_is_keyframe
     bool parameters_changed = false; // in the middle of the stream, so no packet may be jumped over
-    AVPacket *packet = av_packet_alloc();
-    if (!packet) return fail_oom();
+    AVPacket *packet = mem_checked(av_packet_alloc());
     status result;
     for (; (result = demuxer_read(demuxer, packet)) == OK; index->count++, av_packet_unref(packet)) {
         if (index->count == capacity) {
             capacity = capacity ? capacity * 2 : 256;
-            TRY_TO(result, done, RESIZE(&index->packets, capacity));
-            if (cached_bytes <= packet_index_max_cached_bytes) TRY_TO(result, done, RESIZE(&index->cached, capacity));
+            RESIZE(&index->packets, capacity);
+            if (cached_bytes <= packet_index_max_cached_bytes) RESIZE(&index->cached, capacity);
         }
         started |= packet->flags & AV_PKT_FLAG_KEY;
         parameters_changed |= index->count && (av_packet_get_side_data(packet, AV_PKT_DATA_NEW_EXTRADATA, NULL) ||
@@ -106,14 +105,12 @@ status packet_index_build(struct packet_index *index, struct demuxer *demuxer) {
         cached_bytes += (size_t)packet->size + sizeof *packet;
         if (cached_bytes > packet_index_max_cached_bytes) packet_index_drop_cache(index);
         if (!index->cached) continue;
-        index->cached[index->count] = av_packet_clone(packet);
-        if (!index->cached[index->count]) TRY_TO(result, done, fail_oom());
+        index->cached[index->count] = mem_checked(av_packet_clone(packet));
     }
-done:
     av_packet_free(&packet);
     if (result != END) return result;
 
-    TRY(NEW(&index->displayed, index->count));
+    NEW(&index->displayed, index->count);
     index->unique_pts = true;
     for (size_t i = 0; i < index->count; i++) {
         if (parameters_changed) index->packets[i].keyframe = false;

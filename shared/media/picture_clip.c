@@ -28,22 +28,19 @@ status picture_list_read(struct picture_list *list, const char *path) {
     *list = (struct picture_list){0};
     DIR *dir = opendir(path);
     if (!dir) return fail(BAD_SAMPLE, "%s", strerror(errno));
-    status result = OK;
-    for (struct dirent *entry; result == OK && (entry = readdir(dir));) {
+    for (struct dirent *entry; (entry = readdir(dir));) {
         if (!picture_is_named(entry->d_name)) continue;
-        char *copy = NULL;
-        if (list->count % 256 == 0) result = RESIZE(&list->paths, list->count + 256);
-        if (result == OK && asprintf(&copy, "%s/%s", path, entry->d_name) < 0) result = fail_oom();
-        if (result == OK) list->paths[list->count++] = copy;
+        if (list->count % 256 == 0) RESIZE(&list->paths, list->count + 256);
+        list->paths[list->count++] = arena_printf(&list->memory, "%s/%s", path, entry->d_name);
     }
     closedir(dir);
-    if (result == OK && !list->count) result = fail(BAD_SAMPLE, "the directory has no picture");
-    if (result == OK) qsort(list->paths, list->count, sizeof *list->paths, picture_compare_paths);
-    return result;
+    if (!list->count) return fail(BAD_SAMPLE, "the directory has no picture");
+    qsort(list->paths, list->count, sizeof *list->paths, picture_compare_paths);
+    return OK;
 }
 
 void picture_list_release(struct picture_list *list) {
-    for (size_t i = 0; i < list->count; i++) free(list->paths[i]);
+    arena_release(&list->memory);
     free(list->paths);
     *list = (struct picture_list){0};
 }
@@ -73,12 +70,12 @@ static status picture_resize(void *context, const struct image_rows *rows) {
         TRY(smart_resize(rows->height, rows->width, clip->sampling->min_pixels, max_pixels, &frames->height,
                          &frames->width));
         clip->pixel_bytes = (frames_bytes(frames) + alignment - 1) / alignment * alignment;
-        TRY(NEW(&clip->block, clip->pixel_bytes + (size_t)frames->count * sizeof(double)));
+        TRY(NEW_LARGE(&clip->block, clip->pixel_bytes + (size_t)frames->count * sizeof(double)));
     }
     struct resizer *resizer = NULL;
     uint8_t *rgb;
     const size_t stride = (size_t)rows->width * 3;
-    TRY(NEW(&rgb, (size_t)rows->height * stride));
+    TRY(NEW_LARGE(&rgb, (size_t)rows->height * stride));
     status result = OK;
     for (int y = 0; result == OK && y < rows->height; y++) {
         const uint8_t *row = NULL;

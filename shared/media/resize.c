@@ -24,14 +24,12 @@ static void resize_filter_release(struct resize_filter *filter) {
     *filter = (struct resize_filter){0};
 }
 
-static status resize_filter_alloc(struct resize_filter *filter, int in, int out) {
+static void resize_filter_alloc(struct resize_filter *filter, int in, int out) {
     assert(in > 0 && out > 0);
     double scale = (double)in / out, support = 2 * (scale < 1 ? 1 : scale), taps = ceil(support) * 2 + 1;
     *filter = (struct resize_filter){.in = in, .out = out, .taps = taps > in ? in : (int)taps};
-    status result = NEW(&filter->first, (size_t)out);
-    if (result == OK) result = NEW(&filter->weights, (size_t)out * (size_t)filter->taps);
-    if (result != OK) resize_filter_release(filter);
-    return result;
+    NEW(&filter->first, (size_t)out);
+    NEW(&filter->weights, (size_t)out * (size_t)filter->taps);
 }
 
 // Returns and sets first[i]: `begin`, or lower near the end of the input, so that no read passes it. The spare weights,
@@ -44,9 +42,9 @@ static int resize_filter_set_first(struct resize_filter *filter, int i, int begi
 
 // The weights from `in` to `out` pixels in float32, step by step and with fused multiply-adds as torchvision's native
 // code: levels that lie on a half, which are 1 in 1,000, then round to the same side.
-static status resize_filter_init_f32(struct resize_filter *filter, int in, int out) {
+static void resize_filter_init_f32(struct resize_filter *filter, int in, int out) {
     const float a = -0.5F;
-    TRY(resize_filter_alloc(filter, in, out));
+    resize_filter_alloc(filter, in, out);
     float scale = (float)in / (float)out;
     float support = scale >= 1 ? 2 * scale : 2, inverse = scale >= 1 ? 1 / scale : 1;
     for (int i = 0; i < out; i++) {
@@ -68,7 +66,6 @@ static status resize_filter_init_f32(struct resize_filter *filter, int in, int o
         }
         for (int x = begin; x < end && sum != 0; x++) weights[x - first] = (float)weights[x - first] / sum;
     }
-    return OK;
 }
 
 // ---- videos: float32 ----
@@ -144,19 +141,19 @@ status resizer_new(struct resizer **out, int in_height, int in_width, int out_he
     if (out_width % 4) return fail(BUG, "a video's width must be a multiple of 4, not %d", out_width);
     struct resizer *resizer;
     status result;
-    TRY(NEW(&resizer, 1));
+    NEW(&resizer, 1);
     int count;
     const struct resize_ops *const *versions = resize_ops_available(&count);
     resizer->ops = versions[count - 1];
     const struct resize_filter *vertical = &resizer->vertical, *horizontal = &resizer->horizontal;
-    TRY_TO(result, failure, resize_filter_init_f32(&resizer->vertical, in_height, out_height));
-    TRY_TO(result, failure, resize_filter_init_f32(&resizer->horizontal, in_width, out_width));
+    resize_filter_init_f32(&resizer->vertical, in_height, out_height);
+    resize_filter_init_f32(&resizer->horizontal, in_width, out_width);
     size_t rows = (size_t)vertical->taps, taps = (size_t)horizontal->taps;
-    TRY_TO(result, failure, NEW(&resizer->vertical_weights, (size_t)out_height * rows));
-    TRY_TO(result, failure, NEW(&resizer->horizontal_weights, (size_t)out_width * taps));
-    TRY_TO(result, failure, NEW(&resizer->rows, rows));
-    TRY_TO(result, failure, NEW(&resizer->ring, rows * resizer_ring_stride(resizer)));
-    TRY_TO(result, failure, NEW(&resizer->in_row, (size_t)in_width * 3 + resize_padding));
+    NEW(&resizer->vertical_weights, (size_t)out_height * rows);
+    NEW(&resizer->horizontal_weights, (size_t)out_width * taps);
+    NEW(&resizer->rows, rows);
+    TRY_TO(result, failure, NEW_LARGE(&resizer->ring, rows * resizer_ring_stride(resizer)));
+    NEW(&resizer->in_row, (size_t)in_width * 3 + resize_padding);
     for (size_t i = 0; i < (size_t)out_height * rows; i++) {
         resizer->vertical_weights[i] = (float)vertical->weights[i];
     }
@@ -225,13 +222,13 @@ static void fixed_filter_release(struct fixed_filter *fixed) {
 
 // The weights from `in` to `out` pixels in float64, as Pillow computes them, then rounded. The caller releases *fixed,
 // also after a failure.
-static status fixed_filter_init(struct fixed_filter *fixed, int in, int out) {
+static void fixed_filter_init(struct fixed_filter *fixed, int in, int out) {
     const double a = -0.5;
     struct resize_filter *filter = &fixed->filter;
     *fixed = (struct fixed_filter){0};
-    TRY(resize_filter_alloc(filter, in, out));
+    resize_filter_alloc(filter, in, out);
     size_t count = (size_t)out * (size_t)filter->taps;
-    TRY(NEW(&fixed->weights, count));
+    NEW(&fixed->weights, count);
     double scale = (double)in / out, filter_scale = scale < 1 ? 1 : scale;
     for (int i = 0; i < out; i++) {
         double center = (i + 0.5) * scale, support = 2 * filter_scale;
@@ -258,7 +255,6 @@ static status fixed_filter_init(struct fixed_filter *fixed, int in, int out) {
         double weight = filter->weights[i] * (1 << fixed_bits);
         fixed->weights[i] = (int32_t)(weight < 0 ? weight - 0.5 : weight + 0.5);
     }
-    return OK;
 }
 
 static uint8_t fixed_filter_to_byte(int32_t sum) {
@@ -270,8 +266,8 @@ static uint8_t fixed_filter_to_byte(int32_t sum) {
 static status resize_image_rows(const struct image_rows *rows, int out_width, uint8_t *out) {
     struct fixed_filter fixed = {0};
     size_t bytes = (size_t)out_width * 3;
-    status result;
-    TRY_TO(result, done, fixed_filter_init(&fixed, rows->width, out_width));
+    status result = OK;
+    fixed_filter_init(&fixed, rows->width, out_width);
     const int taps = fixed.filter.taps;
     for (int y = 0; result == OK && y < rows->height; y++) {
         const uint8_t *row = NULL;
@@ -289,7 +285,6 @@ static status resize_image_rows(const struct image_rows *rows, int out_width, ui
             for (int c = 0; c < 3; c++) out_row[x * 3 + c] = fixed_filter_to_byte(sum[c]);
         }
     }
-done:
     fixed_filter_release(&fixed);
     return result;
 }
@@ -301,10 +296,10 @@ status image_resize(const struct image_rows *rows, int out_height, int out_width
     uint8_t *filtered = NULL;
     int32_t *sums = NULL;
     status result;
-    TRY_TO(result, done, NEW(&filtered, (size_t)rows->height * bytes));
+    TRY_TO(result, done, NEW_LARGE(&filtered, (size_t)rows->height * bytes));
     TRY_TO(result, done, resize_image_rows(rows, out_width, filtered));
-    TRY_TO(result, done, fixed_filter_init(&fixed, rows->height, out_height));
-    TRY_TO(result, done, NEW(&sums, bytes));
+    fixed_filter_init(&fixed, rows->height, out_height);
+    NEW(&sums, bytes);
     for (int y = 0; y < out_height; y++) {
         const int32_t *weights = fixed.weights + (size_t)y * (size_t)fixed.filter.taps;
         for (size_t i = 0; i < bytes; i++) sums[i] = fixed_half;

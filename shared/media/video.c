@@ -86,7 +86,7 @@ static status video_decoder_take_frame(struct video_decoder *decoder) {
     if (video->by_index && !video->samples) {
         if ((size_t)video->decoded_count == video->times_capacity) {
             video->times_capacity = video->times_capacity ? video->times_capacity * 2 : 256;
-            TRY(RESIZE(&video->decoded_times, video->times_capacity));
+            RESIZE(&video->decoded_times, video->times_capacity);
         }
         int64_t time = frame->best_effort_timestamp;
         double time_base = av_q2d(video->demuxer.stream->time_base);
@@ -100,7 +100,7 @@ static status video_decoder_take_frame(struct video_decoder *decoder) {
         double max_pixels = sampling_frame_max_pixels(video->sampling, video->frames.count);
         TRY(smart_resize(size.height, size.width, video->sampling->min_pixels, max_pixels, &video->frames.height,
                          &video->frames.width));
-        TRY(NEW(&video->pixels, frames_bytes(&video->frames)));
+        TRY(NEW_LARGE(&video->pixels, frames_bytes(&video->frames)));
     }
     struct frame_size size = {video->frames.height, video->frames.width};
     size_t bytes = (size_t)size.height * (size_t)size.width * 3;
@@ -137,8 +137,7 @@ static status video_decoder_send(struct video_decoder *decoder, const AVPacket *
 static status video_decode_packets(struct video_decoder *decoder, size_t first, size_t last) {
     struct video *video = decoder->video;
     AVCodecContext *codec = decoder->codec;
-    AVPacket *scratch = av_packet_alloc();
-    if (!scratch) return fail_oom();
+    AVPacket *scratch = mem_checked(av_packet_alloc());
     // In these codecs, leaving out frames that no other refers to changes no other frame.
     bool skip = !video->options.sequential && !video->by_index &&
                 (codec->codec_id == AV_CODEC_ID_H264 || codec->codec_id == AV_CODEC_ID_HEVC ||
@@ -249,8 +248,9 @@ static status video_new_samples(struct video *video, int64_t count, int64_t *fir
     TRY(sampling_range(video->sampling, count, video_frame_time, video, first, range));
     TRY(sampling_frame_count(video->sampling, *range, video->fps, &frames->count));
     frames->seconds_per_grid = 2 / ((double)frames->count / (double)*range * video->fps);
-    TRY(NEW(&video->timestamps, (size_t)frames->count));
-    return NEW(&video->samples, (size_t)frames->count);
+    NEW(&video->timestamps, (size_t)frames->count);
+    NEW(&video->samples, (size_t)frames->count);
+    return OK;
 }
 
 static bool video_is_complete(const struct video *video) {
@@ -271,7 +271,7 @@ static status video_decode_by_pts(struct video *video) {
     }
     struct decode_range_queue queue = {.video = video, .next = 1};
     struct decode_range *ranges;
-    TRY(NEW(&ranges, (size_t)video->frames.count));
+    NEW(&ranges, (size_t)video->frames.count);
     for (int i = 0; i < video->frames.count;) {
         size_t first = video_find_keyframe(video, &video->samples[i]), last = video->samples[i].packet;
         for (i++; i < video->frames.count && video_find_keyframe(video, &video->samples[i]) <= last; i++) {
@@ -315,8 +315,7 @@ static status video_decode_samples(struct video *video) {
     if (video->index.displayed_count == 0) return fail(BAD_SAMPLE, "has no frame");
     video->decoder.video = video;
     video->decoder.codec = video->demuxer.decoder;
-    video->decoder.frame = av_frame_alloc();
-    if (!video->decoder.frame) return fail_oom();
+    video->decoder.frame = mem_checked(av_frame_alloc());
     const AVStream *stream = video->demuxer.stream;
     const struct packet_index *index = &video->index;
     video->fps = av_q2d(stream->avg_frame_rate);
@@ -364,7 +363,7 @@ status video_decode(struct frames_view *view, const char *path, const struct sam
                     const struct media_options *options) {
     *view = (struct frames_view){0};
     struct video *video;
-    TRY(NEW(&video, 1));
+    NEW(&video, 1);
     video->path = path;
     video->sampling = sampling;
     video->frames.video = true;
@@ -376,7 +375,7 @@ status video_decode(struct frames_view *view, const char *path, const struct sam
         static_assert(alignment % sizeof(double) == 0, "timestamps follow the pixels in one block");
         size_t bytes = (frames_bytes(&video->frames) + alignment - 1) / alignment * alignment;
         size_t times = (size_t)video->frames.count * sizeof(double);
-        result = RESIZE(&video->pixels, bytes + times);
+        result = RESIZE_LARGE(&video->pixels, bytes + times);
         if (result == OK) {
             memcpy(video->pixels + bytes, video->timestamps, times);
             video->frames.pixels = video->pixels;

@@ -46,7 +46,6 @@ status checkpoint_copy_files(const char *from, const char *to, const struct safe
         if (!entry) break;
         if (checkpoint_skips(entry->d_name, store, except)) continue;
         char *source = path_join(&arena, from, entry->d_name), *target = path_join(&arena, to, entry->d_name);
-        if (!source || !target) TRY_TO(result, done, fail_oom());
         struct stat info;
         if (stat(source, &info)) TRY_TO(result, done, fail(DATAERR, "%s: %s", source, strerror(errno)));
         if (!S_ISREG(info.st_mode)) continue;

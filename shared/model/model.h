@@ -109,8 +109,8 @@ status model_swap(struct model *model, const char *path, int64_t version, uint64
 bool model_weights_intact(const struct model *model);
 
 // Gives back memory that was borrowed, and copies of it: the model has no weights then, and can only be given others or
-// be freed. Its generators must be freed first. Does nothing when the weights are the model's own. UNAVAILABLE.
-status model_return_weights(struct model *model);
+// be freed. Its generators must be freed first. Does nothing when the weights are the model's own.
+void model_return_weights(struct model *model);
 
 // Goes back to the weights of the directory, version 0. Their hash must be `hash`: otherwise DATAERR, and the present
 // weights stay in use.

@@ -85,7 +85,7 @@ status parameter_download(struct backend *backend, const struct param_array *val
     bool join = remainders->buffer && type != ELEMENT_BF16; // a pair's first half is the number in BF16
     int64_t chunk = parameter->count < CHUNK_ELEMENTS ? parameter->count : CHUNK_ELEMENTS;
     status result = OK;
-    TRY_TO(result, done, mem_new(&host, (size_t)chunk, size));
+    TRY_TO(result, done, mem_new_large(&host, (size_t)chunk, size));
     if (join) TRY_TO(result, done, ops->buffer_new(backend, (size_t)chunk * sizeof(float), &joined));
     for (int64_t first = 0; first < parameter->count; first += chunk) {
         int64_t count = parameter->count - first < chunk ? parameter->count - first : chunk;
@@ -120,7 +120,7 @@ status parameter_upload(struct backend *backend, const struct param_array *value
     size_t size = element_size(type);
     int64_t chunk = parameter->count < CHUNK_ELEMENTS ? parameter->count : CHUNK_ELEMENTS;
     status result = OK;
-    if ((uintptr_t)host % size) TRY_TO(result, done, mem_new(&copy, (size_t)chunk, size));
+    if ((uintptr_t)host % size) TRY_TO(result, done, mem_new_large(&copy, (size_t)chunk, size));
     if (remainders->buffer)
         TRY_TO(result, done, backend->ops->buffer_new(backend, (size_t)chunk * sizeof(float), &wide));
     for (int64_t first = 0; first < parameter->count; first += chunk) {

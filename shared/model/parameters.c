@@ -10,11 +10,10 @@ static void parameter_align(struct parameter_table *table) {
     table->elements = (table->elements + PARAM_ALIGNMENT - 1) / PARAM_ALIGNMENT * PARAM_ALIGNMENT;
 }
 
-status parameter_table_init(struct parameter_table *table, size_t capacity) {
+void parameter_table_init(struct parameter_table *table, size_t capacity) {
     *table = (struct parameter_table){0};
     table->list = arena_alloc(&table->arena, capacity * sizeof *table->list);
     table->fused = arena_alloc(&table->arena, capacity * sizeof *table->fused);
-    return table->list && table->fused ? OK : fail_oom();
 }
 
 void parameter_table_release(struct parameter_table *table) {
@@ -31,7 +30,6 @@ void parameter_table_start(struct parameter_table *table, struct fused_param *fu
 status parameter_table_append(struct parameter_table *table, struct fused_param *fused, enum parameter_kind kind,
                               int64_t rows, int64_t columns, const char *name) {
     struct parameter *entry = &table->list[table->count];
-    if (!name) return fail_oom();
     assert(rows > 0 && columns > 0);
     *entry = (struct parameter){.name = name, .kind = kind, .offset = table->elements};
     if (kind == PARAMETER_MATRIX) {
@@ -88,7 +86,7 @@ status parameter_table_match(const struct parameter_table *table, const struct s
     bool *used = NULL;
     status result = OK;
     const char *file = safetensors_count(store) ? safetensors_at(store, 0)->file : "model.safetensors";
-    TRY_TO(result, done, NEW(&used, safetensors_count(store)));
+    NEW(&used, safetensors_count(store));
     for (size_t i = 0; i < table->count; i++) {
         const struct parameter *parameter = &table->list[i];
         found[i] = NULL;
@@ -121,7 +119,7 @@ done:
 
 status parameter_table_check(const struct parameter_table *table, const struct safetensors *store) {
     const struct stored_tensor **found;
-    TRY(NEW(&found, table->count));
+    NEW(&found, table->count);
     const status result = parameter_table_match(table, store, found);
     free(found);
     return result;

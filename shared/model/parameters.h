@@ -59,8 +59,8 @@ struct parameter_table {
 };
 
 // Makes an empty table with room for `capacity` parameters; parameter_table_release frees what it has, also after a
-// failure. UNAVAILABLE when memory is short.
-status parameter_table_init(struct parameter_table *table, size_t capacity);
+// failure.
+void parameter_table_init(struct parameter_table *table, size_t capacity);
 
 // Frees what the table has, and zeroes it. A zeroed struct is fine.
 void parameter_table_release(struct parameter_table *table);

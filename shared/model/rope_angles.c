@@ -49,7 +49,7 @@ status rope_angles_reserve(struct rope_angles *angles, struct backend *backend, 
     struct buffer *buffer = NULL;
     float *values = NULL;
     status result = OK;
-    TRY_TO(result, done, NEW(&values, 2 * count));
+    TRY_TO(result, done, NEW_LARGE(&values, 2 * count));
     rope_angles_fill(angles, values, values + count, rows);
     TRY_TO(result, done, backend->ops->buffer_new(backend, 2 * bytes, &buffer));
     struct tensor cosines = {buffer, 0, ELEMENT_F32, rows, angles->pairs, angles->pairs}, sines = cosines;

@@ -114,12 +114,11 @@ static status safetensors_add_image(struct safetensors *store, const char *image
     json_object *header = NULL;
     status result = OK;
     TRY(json_parse_object(&header, image + PREFIX_SIZE, length, "header"));
-    TRY_TO(result, done, RESIZE(&store->tensors, before + (size_t)json_object_object_length(header) + 1));
+    RESIZE(&store->tensors, before + (size_t)json_object_object_length(header) + 1);
     json_object_object_foreach(header, name, entry) {
         if (strcmp(name, "__metadata__") == 0) continue;
         struct stored_tensor *tensor = &store->tensors[store->count];
         *tensor = (struct stored_tensor){.name = arena_strndup(&store->arena, name, strlen(name)), .file = file};
-        if (!tensor->name) TRY_TO(result, done, fail_oom());
         result = safetensors_read_entry(tensor, entry, data, (size_t)(end - data));
         if (result != OK) TRY_TO(result, done, fail_prefix(result, "tensor %.200s", name));
         store->count++;
@@ -142,11 +141,10 @@ done:
 }
 
 static status safetensors_add_file(struct safetensors *store, const char *path) {
-    TRY(RESIZE(&store->maps, store->map_count + 1));
+    RESIZE(&store->maps, store->map_count + 1);
     TRY(file_map_open(&store->maps[store->map_count], path));
     const struct file_map *map = &store->maps[store->map_count++];
     const char *file = arena_strndup(&store->arena, path, strlen(path));
-    if (!file) return fail_oom();
     status result = safetensors_add_image(store, map->data, map->size, file);
     return result == OK ? OK : fail_prefix(result, "%s", path);
 }
@@ -157,7 +155,7 @@ static int safetensors_compare_names(const void *left, const void *right, void *
 }
 
 static status safetensors_sort_names(struct safetensors *store) {
-    TRY(NEW(&store->by_name, store->count));
+    NEW(&store->by_name, store->count);
     for (size_t i = 0; i < store->count; i++) store->by_name[i] = i;
     qsort_r(store->by_name, store->count, sizeof *store->by_name, safetensors_compare_names, store->tensors);
     for (size_t i = 1; i < store->count; i++) {
@@ -179,11 +177,10 @@ status safetensors_open_dir(struct safetensors **out, const char *dir) {
     json_object *index = NULL;
     const char **files = NULL;
     size_t count = 0;
-    TRY(NEW(&store, 1));
+    NEW(&store, 1);
     status result = OK;
     char *single = path_join(&store->arena, dir, "model.safetensors");
     char *path = path_join(&store->arena, dir, "model.safetensors.index.json");
-    if (!single || !path) TRY_TO(result, done, fail_oom());
     if (path_exists(single) || !path_exists(path)) {
         TRY_TO(result, done, safetensors_add_file(store, single));
         TRY_TO(result, done, safetensors_sort_names(store));
@@ -195,7 +192,7 @@ status safetensors_open_dir(struct safetensors **out, const char *dir) {
     json_object *weight_map = json_object_object_get(index, "weight_map");
     if (!json_object_is_type(weight_map, json_type_object))
         TRY_TO(result, done, fail(DATAERR, "%s: weight_map is missing", path));
-    TRY_TO(result, done, NEW(&files, (size_t)json_object_object_length(weight_map)));
+    NEW(&files, (size_t)json_object_object_length(weight_map));
     json_object_object_foreach(weight_map, name, file) {
         if (!json_object_is_type(file, json_type_string) || strchr(json_object_get_string(file), '/'))
             TRY_TO(result, done, fail(DATAERR, "%s: weight_map: %.200s is not mapped to a file name", path, name));
@@ -206,7 +203,6 @@ status safetensors_open_dir(struct safetensors **out, const char *dir) {
         if (i && strcmp(files[i], files[i - 1]) == 0) continue;
         if (store->map_count == MAX_SHARDS) TRY_TO(result, done, fail(DATAERR, "%s: too many files", dir));
         char *shard = path_join(&store->arena, dir, files[i]);
-        if (!shard) TRY_TO(result, done, fail_oom());
         TRY_TO(result, done, safetensors_add_file(store, shard));
     }
     TRY_TO(result, done, safetensors_sort_names(store));
@@ -229,7 +225,7 @@ done:
 status safetensors_open(struct safetensors **out, const char *path) {
     *out = NULL;
     struct safetensors *store = NULL;
-    TRY(NEW(&store, 1));
+    NEW(&store, 1);
     status result = safetensors_add_file(store, path);
     if (result == OK) result = safetensors_sort_names(store);
     if (result != OK) safetensors_close(&store);
@@ -240,7 +236,7 @@ status safetensors_open(struct safetensors **out, const char *path) {
 status safetensors_open_memory(struct safetensors **out, const void *data, size_t size, const char *name) {
     *out = NULL;
     struct safetensors *store = NULL;
-    TRY(NEW(&store, 1));
+    NEW(&store, 1);
     status result = safetensors_add_image(store, data, size, name);
     if (result == OK) result = safetensors_sort_names(store);
     if (result != OK) {

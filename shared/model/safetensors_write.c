@@ -32,58 +32,30 @@ struct safetensors_writer {
     size_t used; // of these
 };
 
-// Adds a value to an object, which owns it then, and returns it. NULL, and the value is freed, if either is NULL or
-// memory is short.
-static json_object *safetensors_header_add(json_object *object, const char *key, json_object *value) {
-    if (object && value && json_object_object_add(object, key, value) == 0) return value;
-    json_object_put(value);
-    return NULL;
-}
-
-// Appends an integer to an array. False if the array is NULL or memory is short.
-static bool safetensors_header_append(json_object *array, int64_t number) {
-    json_object *value = array ? json_object_new_int64(number) : NULL;
-    if (value && json_object_array_add(array, value) == 0) return true;
-    json_object_put(value);
-    return false;
-}
-
 // The header: its length, and its JSON, padded with blanks to a multiple of 8 bytes. *data_size = the bytes that
 // follow.
-static status safetensors_header(struct buf *header, const struct stored_tensor *tensors, size_t count,
-                                 size_t *data_size) {
+static void safetensors_header(struct buf *header, const struct stored_tensor *tensors, size_t count,
+                               size_t *data_size) {
     static const char *const types[] = {[ELEMENT_F32] = "F32", [ELEMENT_BF16] = "BF16", [ELEMENT_F16] = "F16"};
-    json_object *root = json_object_new_object();
-    json_object *metadata = safetensors_header_add(root, "__metadata__", json_object_new_object());
     char prefix[PREFIX_SIZE] = {0};
-    status result = OK;
-    if (!safetensors_header_add(metadata, "format", json_object_new_string("pt"))) TRY_TO(result, done, fail_oom());
+    buf_append(header, prefix, sizeof prefix);
+    buf_puts(header, "{\"__metadata__\":{\"format\":\"pt\"}");
     *data_size = 0;
     for (size_t i = 0; i < count; i++) {
         const struct stored_tensor *tensor = &tensors[i];
-        size_t end = *data_size + (size_t)stored_tensor_count(tensor) * element_size(tensor->type);
+        const size_t end = *data_size + (size_t)stored_tensor_count(tensor) * element_size(tensor->type);
         assert((size_t)tensor->type < sizeof types / sizeof *types);
-        json_object *entry = safetensors_header_add(root, tensor->name, json_object_new_object());
-        bool complete = safetensors_header_add(entry, "dtype", json_object_new_string(types[tensor->type]));
-        json_object *shape = safetensors_header_add(entry, "shape", json_object_new_array());
-        for (int d = 0; d < tensor->rank; d++)
-            complete = complete && safetensors_header_append(shape, tensor->shape[d]);
-        json_object *offsets = safetensors_header_add(entry, "data_offsets", json_object_new_array());
-        complete = complete && shape && safetensors_header_append(offsets, (int64_t)*data_size) &&
-                   safetensors_header_append(offsets, (int64_t)end);
-        if (!complete) TRY_TO(result, done, fail_oom());
+        buf_puts(header, ",");
+        json_print_string(header, tensor->name, strlen(tensor->name));
+        buf_printf(header, ":{\"dtype\":\"%s\",\"shape\":[", types[tensor->type]);
+        for (int d = 0; d < tensor->rank; d++) buf_printf(header, "%s%lld", d ? "," : "", (long long)tensor->shape[d]);
+        buf_printf(header, "],\"data_offsets\":[%zu,%zu]}", *data_size, end);
         *data_size = end;
     }
-    TRY_TO(result, done, buf_append(header, prefix, sizeof prefix));
-    const char *text = json_object_to_json_string_ext(root, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE);
-    if (!text) TRY_TO(result, done, fail_oom());
-    TRY_TO(result, done, buf_puts(header, text));
-    while (header->size % 8) TRY_TO(result, done, buf_append(header, " ", 1));
+    buf_puts(header, "}");
+    while (header->size % 8) buf_append(header, " ", 1);
     size_t length = header->size - PREFIX_SIZE;
     for (int i = 0; i < PREFIX_SIZE; i++) header->data[i] = (char)(length >> 8 * i);
-done:
-    json_object_put(root);
-    return result;
 }
 
 static status safetensors_error(const struct safetensors_writer *writer) {
@@ -140,21 +112,19 @@ status safetensors_create(struct safetensors_writer **out, const char *path, con
     struct safetensors_writer *writer = NULL;
     struct buf header = {0};
     status result = OK;
-    TRY(NEW(&writer, 1));
+    NEW(&writer, 1);
     writer->fd = -1;
     writer->durable = durable;
     writer->path = arena_strndup(&writer->arena, path, strlen(path));
     writer->temporary = arena_printf(&writer->arena, "%s.tmp", path);
-    if (!writer->path || !writer->temporary) TRY_TO(result, done, fail_oom());
-    TRY_TO(result, done, safetensors_header(&header, tensors, count, &writer->remaining));
+    safetensors_header(&header, tensors, count, &writer->remaining);
     TRY_TO(result, done, file_lock_exclusive(writer->temporary, &writer->fd));
     struct stat info; // a file that was there before is overwritten, and what lies behind the new end is cut off
     size_t size = header.size + writer->remaining;
     if ((fstat(writer->fd, &info) || (size_t)info.st_size > size) && ftruncate(writer->fd, (off_t)size))
         TRY_TO(result, done, safetensors_error(writer));
     if (durable) {
-        writer->block = aligned_alloc(DIRECT_ALIGNMENT, BLOCK_SIZE);
-        if (!writer->block) TRY_TO(result, done, fail_oom());
+        writer->block = mem_checked(aligned_alloc(DIRECT_ALIGNMENT, BLOCK_SIZE));
         safetensors_set_direct(writer, true);
     }
     TRY_TO(result, done, safetensors_put(writer, header.data, header.size));
@@ -190,7 +160,6 @@ status safetensors_finish(struct safetensors_writer **writer) {
         const char *slash = strrchr(it->path, '/');
         size_t length = slash ? (size_t)(slash - it->path) + 1 : 1;
         char *dir = arena_strndup(&it->arena, slash ? it->path : ".", length);
-        if (!dir) TRY_TO(result, done, fail_oom());
         TRY_TO(result, done, dir_sync(dir));
     }
 done:

@@ -43,8 +43,8 @@ static status shared_weights_map(struct shared_weights *shared, const char *path
     if (!whole) return fail(DATAERR, "%s: not a file of lent weights", path);
     if (page == MAP_FAILED) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     shared->page = page;
-    shared->path = strdup(path);
-    return shared->path ? OK : fail_oom();
+    shared->path = mem_strdup(path);
+    return OK;
 }
 
 void shared_weights_release(struct shared_weights *shared, struct backend *backend) {

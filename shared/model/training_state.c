@@ -22,13 +22,11 @@ static status training_state_write(const struct training_state *state, struct ar
     struct safetensors_writer *writer = NULL;
     size_t count = 0;
     struct stored_tensor *tensors = arena_alloc(arena, state->array_count * table->count * sizeof *tensors);
-    if (!tensors) return fail_oom();
     for (const struct state_array *array = state->arrays; array < state->arrays + state->array_count; array++) {
         for (size_t i = 0; i < table->count; i++) {
             const struct parameter *parameter = &table->list[i];
             if (!param_array_has(array->values, parameter)) continue;
             const char *name = training_state_name(arena, array, parameter);
-            if (!name) return fail_oom();
             tensors[count++] = parameter_stored(parameter, name, training_state_type(array, parameter));
         }
     }
@@ -55,13 +53,11 @@ status training_state_save(const struct training_state *state, const char *dir) 
     status result = OK;
     char *tensors_path = path_join(&arena, dir, TRAINING_TENSORS);
     char *counters_path = path_join(&arena, dir, TRAINING_COUNTERS);
-    if (!tensors_path || !counters_path) TRY_TO(result, done, fail_oom());
     TRY_TO(result, done, training_state_write(state, &arena, tensors_path));
     for (size_t i = 0; i < state->counter_count; i++)
-        TRY_TO(result, done,
-               buf_printf(&counters, "%s\"%s\": %lld", i ? ", " : "{", state->counters[i].name,
-                          (long long)*state->counters[i].value));
-    TRY_TO(result, done, buf_puts(&counters, "}\n"));
+        buf_printf(&counters, "%s\"%s\": %lld", i ? ", " : "{", state->counters[i].name,
+                   (long long)*state->counters[i].value);
+    buf_puts(&counters, "}\n");
     TRY_TO(result, done, file_write_atomic(counters_path, counters.data, counters.size));
 done:
     buf_release(&counters);
@@ -101,7 +97,6 @@ static status training_state_read(const struct training_state *state, const stru
     struct arena arena = {0};
     status result = OK;
     const char *name = training_state_name(&arena, array, parameter);
-    if (!name) TRY_TO(result, done, fail_oom());
     const struct stored_tensor *stored = safetensors_find(store, name);
     if (!stored) TRY_TO(result, done, fail(DATAERR, "%s: tensor %s is missing", path, name));
     enum element type = training_state_type(array, parameter);
@@ -126,7 +121,6 @@ status training_state_load(const struct training_state *state, const char *dir) 
     assert(state->counter_count <= MAX_STATE_COUNTERS);
     char *path = path_join(&arena, dir, TRAINING_TENSORS);
     char *counters_path = path_join(&arena, dir, TRAINING_COUNTERS);
-    if (!path || !counters_path) TRY_TO(result, done, fail_oom());
     TRY_TO(result, done, training_state_read_counters(state, counters_path, values));
     TRY_TO(result, done, safetensors_open(&store, path));
     for (int pass = 0; pass < 2; pass++) { // twice, so that nothing is changed before every tensor was found

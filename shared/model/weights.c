@@ -41,7 +41,7 @@ static status weights_fill(struct weights_loader *loader, const struct fused_par
         bool aligned = (uintptr_t)stored->data % element_size(stored->type) == 0;
         char *copy = NULL; // the data of a file may be unaligned
         if (!aligned) {
-            TRY(mem_new(&copy, stored->size, 1));
+            TRY(mem_new_large(&copy, stored->size, 1));
             memcpy(copy, stored->data, stored->size);
         }
         status result = backend->ops->upload(backend, row, aligned ? stored->data : copy, stored->type);
@@ -150,7 +150,7 @@ static status weights_allocate(struct weights *weights, bool training) {
 status weights_loader_open(struct weights_loader *loader, struct weights *weights, const struct safetensors *store,
                            bool training, const uint64_t *hash) {
     *loader = (struct weights_loader){.weights = weights, .digested = !hash};
-    TRY(NEW(&loader->found, weights->table->count));
+    NEW(&loader->found, weights->table->count);
     TRY(parameter_table_match(weights->table, store, loader->found));
     TRY(weights_allocate(weights, training));
     weights->hash_known = hash;
@@ -168,11 +168,11 @@ void weights_loader_borrow(struct weights_loader *loader, struct weights *weight
     weights->hash_known = true;
 }
 
-status weights_loader_finish(struct weights_loader *loader) {
+void weights_loader_finish(struct weights_loader *loader) {
     struct weights *weights = loader->weights;
-    if (weights->hash_known || !weights_packed(weights)) return OK; // an array is hashed when it is asked for
+    if (weights->hash_known || !weights_packed(weights)) return; // an array is hashed when it is asked for
     weights->hash_known = true;
-    return weights_hash_finish(weights->table, weights->type, loader->digest, &weights->hash);
+    weights_hash_finish(weights->table, weights->type, loader->digest, &weights->hash);
 }
 
 void weights_loader_release(struct weights_loader *loader) {

@@ -70,8 +70,8 @@ status weights_load_block_matrices(struct weights_loader *loader, struct transfo
 // The vectors of all blocks.
 status weights_load_block_vectors(struct weights_loader *loader, struct transformer *transformer);
 
-// Ends loading: the weights have a hash, or get it when it is asked for. UNAVAILABLE when memory is short.
-status weights_loader_finish(struct weights_loader *loader);
+// Ends loading: the weights have a hash, or get it when it is asked for.
+void weights_loader_finish(struct weights_loader *loader);
 
 // Frees what loading needed. A zeroed struct is fine.
 void weights_loader_release(struct weights_loader *loader);

@@ -22,10 +22,9 @@ status weights_digest(struct backend *backend, const struct fused_param *param, 
     return backend->ops->digest(backend, values, first / 8, digest);
 }
 
-status weights_hash_finish(const struct parameter_table *table, enum element type, uint64_t digest, uint64_t *hash) {
+void weights_hash_finish(const struct parameter_table *table, enum element type, uint64_t digest, uint64_t *hash) {
     const double number = type;
-    XXH3_state_t *state = XXH3_createState();
-    if (!state) return fail_oom();
+    XXH3_state_t *state = mem_checked(XXH3_createState());
     XXH3_64bits_reset(state);
     XXH3_64bits_update(state, &number, sizeof number);
     XXH3_64bits_update(state, table->settings, table->setting_count * sizeof *table->settings);
@@ -37,7 +36,6 @@ status weights_hash_finish(const struct parameter_table *table, enum element typ
     XXH3_64bits_update(state, &digest, sizeof digest);
     *hash = XXH3_64bits_digest(state);
     XXH3_freeState(state);
-    return OK;
 }
 
 status weights_hash_array(struct backend *backend, const struct param_array *values, uint64_t *hash) {
@@ -46,7 +44,8 @@ status weights_hash_array(struct backend *backend, const struct param_array *val
         const struct fused_param *param = values->table->fused[i];
         TRY(weights_digest(backend, param, param_tensor(values, param), &digest));
     }
-    return weights_hash_finish(values->table, values->types[0], digest, hash);
+    weights_hash_finish(values->table, values->types[0], digest, hash);
+    return OK;
 }
 
 // Adds the digest of a fused parameter, whose tensors lie apart in the file: brings them together in `staging`, piece
@@ -80,7 +79,7 @@ status weights_hash_stored(struct backend *backend, const struct parameter_table
     struct buffer *staging = NULL;
     uint64_t digest = 0;
     status result = OK;
-    TRY_TO(result, done, NEW(&found, table->count));
+    NEW(&found, table->count);
     TRY_TO(result, done, parameter_table_match(table, store, found));
     for (size_t i = 0; i < table->count; i++) {
         if (found[i]->type != type)
@@ -90,7 +89,7 @@ status weights_hash_stored(struct backend *backend, const struct parameter_table
     TRY_TO(result, done, backend->ops->buffer_new(backend, STAGING_BYTES, &staging));
     for (size_t i = 0; i < table->fused_count; i++)
         TRY_TO(result, done, weights_digest_stored(backend, staging, table->fused[i], found, type, &digest));
-    result = weights_hash_finish(table, type, digest, hash);
+    weights_hash_finish(table, type, digest, hash);
 done:
     backend->ops->buffer_free(backend, &staging);
     free(found);
@@ -101,10 +100,9 @@ status weights_hash_files(const struct parameter_table *table, const struct safe
     const struct stored_tensor **found = NULL;
     XXH3_state_t *state = NULL;
     status result = OK;
-    TRY_TO(result, done, NEW(&found, table->count));
+    NEW(&found, table->count);
     TRY_TO(result, done, parameter_table_match(table, store, found));
-    state = XXH3_createState();
-    if (!state) TRY_TO(result, done, fail_oom());
+    state = mem_checked(XXH3_createState());
     XXH3_64bits_reset(state);
     for (size_t i = 0; i < table->count; i++) {
         if (!found[i]) continue; // one that a file may lack
@@ -113,7 +111,7 @@ status weights_hash_files(const struct parameter_table *table, const struct safe
         XXH3_64bits_update(state, found[i]->data, found[i]->size);
         safetensors_release_pages(found[i]);
     }
-    result = weights_hash_finish(table, ELEMENT_F32, XXH3_64bits_digest(state), hash);
+    weights_hash_finish(table, ELEMENT_F32, XXH3_64bits_digest(state), hash);
 done:
     XXH3_freeState(state);
     free(found);

@@ -13,8 +13,8 @@
 // *digest += the digest of a fused parameter's values, dense in the type of the weights. A failure is the backend's.
 status weights_digest(struct backend *backend, const struct fused_param *param, struct tensor values, uint64_t *digest);
 
-// *hash = the hash of weights in `type` with this digest. UNAVAILABLE when memory is short.
-status weights_hash_finish(const struct parameter_table *table, enum element type, uint64_t digest, uint64_t *hash);
+// *hash = the hash of weights in `type` with this digest.
+void weights_hash_finish(const struct parameter_table *table, enum element type, uint64_t digest, uint64_t *hash);
 
 // *hash = the hash of an array of weights, all in one type. UNAVAILABLE when memory is short.
 status weights_hash_array(struct backend *backend, const struct param_array *values, uint64_t *hash);

@@ -27,7 +27,7 @@ status workspace_alloc(struct workspace *workspace, enum element type, int64_t r
         size_t most = workspace->peak > workspace->expected ? workspace->peak : workspace->expected;
         if (workspace->count || most < bytes) most = bytes;
         size_t size = workspace_chunk_size(most);
-        TRY(RESIZE(&workspace->chunks, workspace->count + 1));
+        RESIZE(&workspace->chunks, workspace->count + 1);
         struct workspace_chunk *chunk = &workspace->chunks[workspace->count];
         *chunk = (struct workspace_chunk){NULL, size};
         TRY(workspace->backend->ops->buffer_new(workspace->backend, size, &chunk->memory));

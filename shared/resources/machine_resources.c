@@ -99,8 +99,9 @@ static status machine_check_memory(const struct resource_plan *plan, int machine
         most = bytes;
         largest = stage->stage->name;
     }
-    return buf_printf(lines, "memory: the run needs %.2f GB, %s %.2f of them, and %.2f GB are available here now\n",
-                      machine_gb(needed), largest, machine_gb(most), machine_gb(available));
+    buf_printf(lines, "memory: the run needs %.2f GB, %s %.2f of them, and %.2f GB are available here now\n",
+               machine_gb(needed), largest, machine_gb(most), machine_gb(available));
+    return OK;
 }
 
 // ---- the disk ----
@@ -164,15 +165,15 @@ static status machine_check_disk(const struct resource_plan *plan, int machine, 
             first &= k >= i;
         }
         if (!first || bytes <= free) continue;
-        TRY(buf_printf(lines, "disk: the run needs %.2f GB in %s, and %.2f GB are free there now", machine_gb(bytes),
-                       pipeline->run, machine_gb(free)));
+        buf_printf(lines, "disk: the run needs %.2f GB in %s, and %.2f GB are free there now", machine_gb(bytes),
+                   pipeline->run, machine_gb(free));
         if (needs.checkpoint && needs.checkpoints)
-            TRY(buf_printf(lines, "; %lld checkpoints of %.2f GB each", (long long)needs.checkpoints,
-                           machine_gb(needs.checkpoint)));
+            buf_printf(lines, "; %lld checkpoints of %.2f GB each", (long long)needs.checkpoints,
+                       machine_gb(needs.checkpoint));
         if (needs.checkpoint && !needs.checkpoints)
-            TRY(buf_printf(lines, "; each checkpoint adds %.2f GB unless optim's keep is set",
-                           machine_gb(needs.checkpoint)));
-        TRY(buf_puts(lines, "\n"));
+            buf_printf(lines, "; each checkpoint adds %.2f GB unless optim's keep is set",
+                       machine_gb(needs.checkpoint));
+        buf_puts(lines, "\n");
     }
     return OK;
 }

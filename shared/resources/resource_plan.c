@@ -103,7 +103,6 @@ static status resource_add_stage(struct resource_plan *plan, const struct pipeli
     status result = OK;
     *planned = (struct planned_stage){.stage = stage, .on_cpu = true, .request = *group};
     planned->devices = arena_alloc(&plan->arena, (size_t)stage->replicas * sizeof(char *));
-    if (!planned->devices) return fail_oom();
     for (int slot = 0; slot < stage->replicas; slot++) planned->devices[slot] = "cpu";
     if (stage->kind) result = pipeline_options(stage, &options, &values);
     const char *device = plan->options.gpu ? "cuda" : "cpu";
@@ -118,7 +117,6 @@ static status resource_add_stage(struct resource_plan *plan, const struct pipeli
             TRY_TO(result, done, device_of_slot(device, slot, &plan->arena, own));
             if (!strcmp(*own, "cuda:0")) *own = "cuda";
         }
-        if (!planned->model) TRY_TO(result, done, fail_oom());
         resource_set_request(planned, &values, group->borrows);
     }
     plan->on_gpu += !planned->on_cpu;
@@ -188,7 +186,6 @@ status resource_plan_make(struct resource_plan *plan, const struct pipeline *pip
     struct memory_request group = {0};
     *plan = (struct resource_plan){.pipeline = pipeline, .options = *options};
     plan->stages = arena_alloc(&plan->arena, pipeline->stage_count * sizeof *plan->stages);
-    if (!plan->stages) return fail_oom();
     TRY(resource_find_group(plan, &group));
     const struct pipeline_stage *optim = pipeline_optim(pipeline);
     const char *publish = optim ? pipeline_value(optim, "publish") : NULL;

@@ -24,18 +24,18 @@ static uint64_t resource_spread_load(const struct resource_spread *spread, size_
     return most;
 }
 
-static status resource_spread_place(struct resource_spread *spread, size_t stage) {
+static void resource_spread_place(struct resource_spread *spread, size_t stage) {
     int best = 0;
     for (int gpu = 1; gpu < spread->gpus; gpu++)
         if (resource_spread_load(spread, stage, gpu) < resource_spread_load(spread, stage, best)) best = gpu;
     for (int m = 0; m < spread->machines; m++)
         if (pipeline_stage_runs_on(spread->plan->stages[stage].stage, m))
             spread->loads[m * spread->gpus + best] += spread->bytes[stage];
-    return buf_printf(&spread->devices[stage], spread->placed[stage]++ ? ",%d" : "%d", best);
+    buf_printf(&spread->devices[stage], spread->placed[stage]++ ? ",%d" : "%d", best);
 }
 
 // Places all replicas, and more of rollout on the GPUs that are left.
-static status resource_spread_all(struct resource_spread *spread) {
+static void resource_spread_all(struct resource_spread *spread) {
     const struct resource_plan *plan = spread->plan;
     for (;;) {
         size_t next = plan->count;
@@ -44,14 +44,13 @@ static status resource_spread_all(struct resource_spread *spread) {
                 (next == plan->count || spread->bytes[i] > spread->bytes[next]))
                 next = i;
         if (next == plan->count) break;
-        TRY(resource_spread_place(spread, next));
+        resource_spread_place(spread, next);
     }
     for (size_t i = 0; i < plan->count; i++) {
         const bool rollout = plan->stages[i].stage->kind == &stage_kinds[STAGE_ROLLOUT] && spread->bytes[i];
         for (int gpu = 0; rollout && gpu < spread->gpus; gpu++)
-            if (!resource_spread_load(spread, i, gpu)) TRY(resource_spread_place(spread, i));
+            if (!resource_spread_load(spread, i, gpu)) resource_spread_place(spread, i);
     }
-    return OK;
 }
 
 // Whether a stage names another GPU than the first one. USAGE when there is none of that number.
@@ -70,18 +69,16 @@ static status resource_spread_check(const struct resource_plan *plan, int gpus, 
 }
 
 // Writes the places into the pipeline.
-static status resource_spread_set(struct resource_spread *spread, struct pipeline *pipeline) {
+static void resource_spread_set(struct resource_spread *spread, struct pipeline *pipeline) {
     for (size_t i = 0; i < spread->plan->count; i++) {
         struct pipeline_stage *stage = &pipeline->stages[i];
         struct buf text = {0};
         if (!spread->placed[i]) continue;
         stage->replicas = spread->placed[i];
-        status result = buf_printf(&text, stage->replicas > 1 ? "cuda:[%s]" : "cuda:%s", spread->devices[i].data);
-        if (result == OK) result = pipeline_set(pipeline, stage, "device", text.data);
+        buf_printf(&text, stage->replicas > 1 ? "cuda:[%s]" : "cuda:%s", spread->devices[i].data);
+        pipeline_set(pipeline, stage, "device", text.data);
         buf_release(&text);
-        TRY(result);
     }
-    return OK;
 }
 
 status resource_spread(const struct resource_plan *plan, struct pipeline *pipeline, int gpus, bool *placed) {
@@ -92,10 +89,10 @@ status resource_spread(const struct resource_plan *plan, struct pipeline *pipeli
     *placed = false;
     TRY(resource_spread_check(plan, gpus, &named));
     if (named || gpus == 1 || !plan->on_gpu) return OK;
-    TRY_TO(result, done, NEW(&spread.loads, (size_t)(spread.machines * gpus)));
-    TRY_TO(result, done, NEW(&spread.bytes, plan->count));
-    TRY_TO(result, done, NEW(&spread.placed, plan->count));
-    TRY_TO(result, done, NEW(&spread.devices, plan->count));
+    NEW(&spread.loads, (size_t)(spread.machines * gpus));
+    NEW(&spread.bytes, plan->count);
+    NEW(&spread.placed, plan->count);
+    NEW(&spread.devices, plan->count);
     for (size_t i = 0; i < plan->count; i++) {
         struct memory_item items[MEMORY_ITEMS];
         size_t count;
@@ -103,8 +100,8 @@ status resource_spread(const struct resource_plan *plan, struct pipeline *pipeli
         TRY_TO(result, done, planned_stage_needs(&plan->stages[i], items, &count));
         for (size_t k = 0; k < count; k++) spread.bytes[i] += items[k].bytes;
     }
-    TRY_TO(result, done, resource_spread_all(&spread));
-    TRY_TO(result, done, resource_spread_set(&spread, pipeline));
+    resource_spread_all(&spread);
+    resource_spread_set(&spread, pipeline);
     *placed = true;
 done:
     for (size_t i = 0; spread.devices && i < plan->count; i++) buf_release(&spread.devices[i]);

@@ -73,7 +73,7 @@ status solution_check(enum problem_type type, struct string solution) {
     double number;
     struct string truth = answer_extract(solution);
     if (type != PROBLEM_REGRESSION) return OK;
-    TRY(python_float(truth, &found, &number));
+    python_float(truth, &found, &number);
     if (!found || isfinite(number)) return OK;
     return fail(DATAERR, "the solution of a regression is not a finite number: %.*s", (int)truth.size, truth.data);
 }
@@ -91,8 +91,8 @@ status accuracy_of_answer(enum problem_type type, struct string truth, struct st
     double rate, score, truth_number = NAN, number = NAN;
     bool truth_found = false, found = false;
     if (type == PROBLEM_NUMERICAL || type == PROBLEM_REGRESSION) {
-        TRY(python_float(truth, &truth_found, &truth_number));
-        TRY(python_float(answer, &found, &number));
+        python_float(truth, &truth_found, &truth_number);
+        python_float(answer, &found, &number);
     }
     *accuracy = 0;
     switch (type) {
@@ -105,11 +105,11 @@ status accuracy_of_answer(enum problem_type type, struct string truth, struct st
         *accuracy = python_round2(number) == python_round2(truth_number);
         return OK;
     case PROBLEM_OCR:
-        TRY(word_error_rate(truth, answer, &rate));
+        word_error_rate(truth, answer, &rate);
         *accuracy = fmax(0, fmin(1, 1 - rate));
         return OK;
     case PROBLEM_FREE_FORM:
-        TRY(rouge_mean(truth, answer, &score));
+        rouge_mean(truth, answer, &score);
         *accuracy = fmax(0, fmin(1, score));
         return OK;
     case PROBLEM_REGRESSION:

@@ -43,7 +43,7 @@ bool format_matches(struct string text);
 status solution_check(enum problem_type type, struct string solution);
 
 // Sets *accuracy to how accurate the completion's answer is, 0 to 1, by the rule of the problem's type. DATAERR as
-// solution_check, UNAVAILABLE when memory is short.
+// solution_check.
 status accuracy_compute(enum problem_type type, struct string solution, struct string completion, double *accuracy);
 
 // The same for an answer and a ground truth that are already extracted.

@@ -45,26 +45,24 @@ static double advantages_beta(const struct group *group, const struct reward_opt
     return options->beta * factor;
 }
 
-status advantages_compute(struct group *group, const struct reward_options *options) {
+void advantages_compute(struct group *group, const struct reward_options *options) {
     const struct rewards *rewards = &group->rewards;
     const bool split =
         methods[options->method].bonus == BONUS_CONSISTENCY && options->advantages == REWARD_ADVANTAGES_SPLIT;
-    TRY(group_doubles(group, &group->advantages, group->completion_count)); // zeros
+    group_doubles(group, &group->advantages, group->completion_count); // zeros
     if (!split) {
         advantages_add(group, &rewards->total, NULL, 1, deviation_epsilon);
-        return OK;
+        return;
     }
     struct double_array task;
-    TRY(group_doubles(group, &task, group->completion_count));
+    group_doubles(group, &task, group->completion_count);
     for (size_t i = 0; i < task.count; i++)
         task.data[i] =
             rewards->accuracy.data[i] + rewards->format.data[i] + (rewards->length.data ? rewards->length.data[i] : 0);
     advantages_add(group, &task, NULL, options->alpha, deviation_epsilon);
     bool *accurate = arena_alloc(&group->arena, task.count * sizeof *accurate);
-    if (!accurate) return fail_oom();
     reward_find_accurate(&rewards->accuracy, accurate);
     advantages_add(group, &rewards->consistency,
                    options->consistency_on == REWARD_CONSISTENCY_ON_CORRECT ? accurate : NULL,
                    advantages_beta(group, options), fmax(deviation_epsilon, options->consistency_floor));
-    return OK;
 }

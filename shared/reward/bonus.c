@@ -41,9 +41,8 @@ static status bonus_from_likelihood(struct group *group, const struct reward_opt
     double sum = 0;
     size_t count = 0;
     bool *accurate = arena_alloc(&group->arena, accuracy->count * sizeof *accurate);
-    if (!accurate) return fail_oom();
     reward_find_accurate(accuracy, accurate);
-    TRY(group_doubles(group, &likelihoods, accuracy->count));
+    group_doubles(group, &likelihoods, accuracy->count);
     for (size_t i = 0; i < likelihoods.count; i++) {
         TRY(bonus_likelihood(group, options, i, &likelihoods.data[i]));
         if (!accurate[i] || isnan(likelihoods.data[i])) continue;
@@ -77,7 +76,7 @@ static status bonus_copy_consistency(struct group *group) {
     const struct double_array *probability = &group->consistency.probability;
     struct double_array *consistency = &group->rewards.consistency;
     TRY(group_check_fractions(group, "consistency.probability", probability, false));
-    TRY(group_doubles(group, consistency, probability->count));
+    group_doubles(group, consistency, probability->count);
     for (size_t i = 0; i < probability->count; i++) consistency->data[i] = probability->data[i];
     return OK;
 }
@@ -87,7 +86,7 @@ status bonus_compute(struct group *group, enum problem_type type, const struct r
     if (bonus == BONUS_NONE) return OK;
     if (bonus == BONUS_CONSISTENCY) return bonus_copy_consistency(group);
     TRY(group_check(group, NEED_REFERENCE));
-    TRY(group_doubles(group, &group->rewards.bonus, group->completion_count)); // zeros
+    group_doubles(group, &group->rewards.bonus, group->completion_count); // zeros
     if (bonus == BONUS_GENERATED) return bonus_from_generated(group, type, options);
     return bonus_from_likelihood(group, options);
 }

@@ -172,12 +172,11 @@ status concludes_group(struct group *group) {
         const char *obstacle = verdict_obstacle(group, i, &thinking, &answer);
         const char option = obstacle ? 0 : concludes_option(thinking, &group->prompt.options);
         if (obstacle)
-            TRY(verdict_set(group, i, NAN, "%s", obstacle));
+            verdict_set(group, i, NAN, "%s", obstacle);
         else if (!option)
-            TRY(verdict_set(group, i, NAN, "the thinking names no option"));
+            verdict_set(group, i, NAN, "the thinking names no option");
         else
-            TRY(verdict_set(group, i, option == answer, "the last option named is %c, the answer is %c", option,
-                            answer));
+            verdict_set(group, i, option == answer, "the last option named is %c, the answer is %c", option, answer);
     }
     return OK;
 }

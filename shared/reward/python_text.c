@@ -52,16 +52,14 @@ static size_t python_next_word(struct string string, size_t at, struct string *w
     return at;
 }
 
-status python_split(struct arena *arena, struct string string, struct string_array *words) {
+void python_split(struct arena *arena, struct string string, struct string_array *words) {
     struct string word;
     size_t count = 0;
     for (size_t at = python_next_word(string, 0, &word); word.size; at = python_next_word(string, at, &word)) count++;
     words->count = count;
     words->data = arena_alloc(arena, (count + 1) * sizeof *words->data);
-    if (!words->data) return fail_oom();
     size_t at = 0;
     for (size_t i = 0; i < count; i++) at = python_next_word(string, at, &words->data[i]);
-    return OK;
 }
 
 // Returns the value of a decimal digit beyond ASCII, -1 for any other character. Unicode's decimal digits come in runs
@@ -99,11 +97,11 @@ static bool python_is_number(const char *text) {
     return !*at;
 }
 
-status python_float(struct string string, bool *found, double *value) {
+void python_float(struct string string, bool *found, double *value) {
     static const char ascii_space[] = " \t\n\v\f\r"; // float() strips these of ASCII, but not U+001C to U+001F
     char *ascii, *end, *kept;
     size_t length;
-    TRY(NEW(&ascii, string.size + 1));
+    NEW(&ascii, string.size + 1);
     end = ascii;
     for (size_t at = 0; at < string.size; at += length) { // a '?' is for all characters that no number has
         int32_t code = python_char_at(string, at, &length);
@@ -133,7 +131,6 @@ status python_float(struct string string, bool *found, double *value) {
     *found = *found && python_is_number(number);
     if (*found) *value = strtod(number, NULL);
     free(ascii);
-    return OK;
 }
 
 // The C library prints the exact decimals of a double, as Python does.

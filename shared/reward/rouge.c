@@ -14,10 +14,9 @@ struct rouge_tokens {
     uint64_t *ids;
 };
 
-static status rouge_tokenize(struct arena *arena, struct string text, struct rouge_tokens *out) {
+static void rouge_tokenize(struct arena *arena, struct string text, struct rouge_tokens *out) {
     enum { DOTTED_CAPITAL_I = 0x130 };
     char *folded = arena_alloc(arena, text.size * 2 + 1);
-    if (!folded) return fail_oom();
     size_t size = 0, length;
     for (size_t at = 0; at < text.size; at += length) {
         // Two characters beyond ASCII have a lower case in ASCII: the Kelvin sign, and the dotted capital I, whose dot
@@ -28,12 +27,11 @@ static status rouge_tokenize(struct arena *arena, struct string text, struct rou
         if (code == DOTTED_CAPITAL_I) folded[size++] = ' ';
     }
     assert(size <= text.size * 2);
-    TRY(python_split(arena, (struct string){folded, size}, &out->words));
+    python_split(arena, (struct string){folded, size}, &out->words);
     for (size_t i = 0; i < out->words.count; i++) {
         struct string *word = &out->words.data[i];
         if (word->size > 3) word->size = porter_stem(folded + (word->data - folded), word->size);
     }
-    return OK;
 }
 
 static int rouge_compare_words(const void *left, const void *right) {
@@ -48,16 +46,14 @@ static int rouge_compare_ids(const void *left, const void *right) {
 }
 
 // Sets *out to the n-grams (n 1 or 2) in ascending order.
-static status rouge_ngrams(struct arena *arena, const struct rouge_tokens *tokens, size_t n, uint64_t **out,
-                           size_t *count) {
+static void rouge_ngrams(struct arena *arena, const struct rouge_tokens *tokens, size_t n, uint64_t **out,
+                         size_t *count) {
     const uint64_t *ids = tokens->ids;
     assert(n == 1 || n == 2);
     *count = tokens->words.count >= n ? tokens->words.count - n + 1 : 0;
     *out = arena_alloc(arena, (*count + 1) * sizeof **out);
-    if (!*out) return fail_oom();
     for (size_t i = 0; i < *count; i++) (*out)[i] = n == 1 ? ids[i] : ids[i] << 32 | ids[i + 1];
     qsort(*out, *count, sizeof **out, rouge_compare_ids);
-    return OK;
 }
 
 static double rouge_fmeasure(size_t common, size_t target, size_t prediction) {
@@ -66,12 +62,12 @@ static double rouge_fmeasure(size_t common, size_t target, size_t prediction) {
     return precision + recall > 0 ? 2 * precision * recall / (precision + recall) : 0;
 }
 
-static status rouge_n(struct arena *arena, const struct rouge_tokens *target, const struct rouge_tokens *prediction,
-                      size_t n, double *score) {
+static void rouge_n(struct arena *arena, const struct rouge_tokens *target, const struct rouge_tokens *prediction,
+                    size_t n, double *score) {
     uint64_t *a, *b;
     size_t a_count, b_count, common = 0;
-    TRY(rouge_ngrams(arena, target, n, &a, &a_count));
-    TRY(rouge_ngrams(arena, prediction, n, &b, &b_count));
+    rouge_ngrams(arena, target, n, &a, &a_count);
+    rouge_ngrams(arena, prediction, n, &b, &b_count);
     for (size_t i = 0, j = 0; i < a_count && j < b_count;) {
         if (a[i] == b[j])
             common++, i++, j++;
@@ -81,15 +77,13 @@ static status rouge_n(struct arena *arena, const struct rouge_tokens *target, co
             j++;
     }
     *score = rouge_fmeasure(common, a_count, b_count);
-    return OK;
 }
 
 // The longest common subsequence, one row of its table at a time.
-static status rouge_l(struct arena *arena, const struct rouge_tokens *target, const struct rouge_tokens *prediction,
-                      double *score) {
+static void rouge_l(struct arena *arena, const struct rouge_tokens *target, const struct rouge_tokens *prediction,
+                    double *score) {
     size_t rows = target->words.count, columns = prediction->words.count;
     size_t *length = arena_alloc(arena, (columns + 1) * sizeof *length);
-    if (!length) return fail_oom();
     for (size_t i = 0; i < rows; i++) {
         size_t diagonal = 0;
         for (size_t j = 1; j <= columns; j++) {
@@ -102,23 +96,20 @@ static status rouge_l(struct arena *arena, const struct rouge_tokens *target, co
         }
     }
     *score = rouge_fmeasure(length[columns], rows, columns);
-    return OK;
 }
 
-status rouge_mean(struct string target, struct string prediction, double *score) {
+void rouge_mean(struct string target, struct string prediction, double *score) {
     struct arena arena = {0};
     struct rouge_tokens a = {0}, b = {0};
     double rouge1 = 0, rouge2 = 0, rougel = 0;
-    status result;
-    TRY_TO(result, done, rouge_tokenize(&arena, target, &a));
-    TRY_TO(result, done, rouge_tokenize(&arena, prediction, &b));
+    rouge_tokenize(&arena, target, &a);
+    rouge_tokenize(&arena, prediction, &b);
 
     // Numbers the distinct words of both texts.
     size_t count = a.words.count + b.words.count;
     const struct string **order = arena_alloc(&arena, (count + 1) * sizeof *order);
     a.ids = arena_alloc(&arena, (a.words.count + 1) * sizeof *a.ids);
     b.ids = arena_alloc(&arena, (b.words.count + 1) * sizeof *b.ids);
-    if (!order || !a.ids || !b.ids) TRY_TO(result, done, fail_oom());
     for (size_t i = 0; i < a.words.count; i++) order[i] = &a.words.data[i];
     for (size_t i = 0; i < b.words.count; i++) order[a.words.count + i] = &b.words.data[i];
     qsort(order, count, sizeof *order, rouge_compare_words);
@@ -132,23 +123,19 @@ status rouge_mean(struct string target, struct string prediction, double *score)
     }
     assert(id <= UINT32_MAX); // two ids are packed into one bigram
 
-    TRY_TO(result, done, rouge_n(&arena, &a, &b, 1, &rouge1));
-    TRY_TO(result, done, rouge_n(&arena, &a, &b, 2, &rouge2));
-    TRY_TO(result, done, rouge_l(&arena, &a, &b, &rougel));
+    rouge_n(&arena, &a, &b, 1, &rouge1);
+    rouge_n(&arena, &a, &b, 2, &rouge2);
+    rouge_l(&arena, &a, &b, &rougel);
     *score = (rouge1 + rouge2 + rougel) / 3;
-done:
     arena_release(&arena);
-    return result;
 }
 
-status word_error_rate(struct string target, struct string prediction, double *rate) {
+void word_error_rate(struct string target, struct string prediction, double *rate) {
     struct arena arena = {0};
     struct string_array a = {0}, b = {0};
-    status result;
-    TRY_TO(result, done, python_split(&arena, target, &a));
-    TRY_TO(result, done, python_split(&arena, prediction, &b));
+    python_split(&arena, target, &a);
+    python_split(&arena, prediction, &b);
     size_t *cost = arena_alloc(&arena, (b.count + 1) * sizeof *cost); // one row of the edit distance's table
-    if (!cost) TRY_TO(result, done, fail_oom());
     for (size_t j = 0; j <= b.count; j++) cost[j] = j;
     for (size_t i = 0; i < a.count; i++) {
         size_t diagonal = cost[0];
@@ -163,7 +150,5 @@ status word_error_rate(struct string target, struct string prediction, double *r
         }
     }
     *rate = (double)cost[b.count] / (double)(a.count ? a.count : 1);
-done:
     arena_release(&arena);
-    return result;
 }

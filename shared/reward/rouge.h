@@ -7,10 +7,10 @@
 
 // Sets *score to the mean of the three F-measures, 0 to 1. Tokens are runs of [a-z0-9] of the lower-cased text; those
 // longer than 3 are stemmed. F = 2PR / (P + R), where P and R are the shares of the prediction's and of the target's
-// n-grams (for ROUGE-L: of their longest common subsequence) that both have. UNAVAILABLE when memory is short.
-status rouge_mean(struct string target, struct string prediction, double *score);
+// n-grams (for ROUGE-L: of their longest common subsequence) that both have.
+void rouge_mean(struct string target, struct string prediction, double *score);
 
-// Sets *rate to the edit distance in words / max(1, words of the target). UNAVAILABLE when memory is short.
-status word_error_rate(struct string target, struct string prediction, double *rate);
+// Sets *rate to the edit distance in words / max(1, words of the target).
+void word_error_rate(struct string target, struct string prediction, double *rate);
 
 #endif

@@ -24,8 +24,8 @@ static status score_accuracy(enum problem_type type, bool released, struct strin
     *accuracy = 0;
     if (released && (type == PROBLEM_OCR || type == PROBLEM_FREE_FORM)) return OK;
     if (type != PROBLEM_REGRESSION) return accuracy_of_answer(type, truth, answer, accuracy);
-    TRY(python_float(truth, &target_found, &target));
-    TRY(python_float(answer, &found, &number));
+    python_float(truth, &target_found, &target);
+    python_float(answer, &found, &number);
     if (found && target_found) *accuracy = mean_relative_accuracy(target, number);
     return OK;
 }
@@ -37,11 +37,11 @@ status score_group(struct group *group, bool released) {
     TRY(group_check(group, NEED_COMPLETIONS));
     TRY(problem_type_of(group, &type));
     *scores = (struct scores){.present = true, .unknown = scores->unknown};
-    TRY(group_doubles(group, &scores->accuracy, count));
-    TRY(group_doubles(group, &scores->letter, count));
-    TRY(group_doubles(group, &scores->correct, count));
-    TRY(group_doubles(group, &scores->parsed, count));
-    TRY(group_doubles(group, &scores->formatted, count));
+    group_doubles(group, &scores->accuracy, count);
+    group_doubles(group, &scores->letter, count);
+    group_doubles(group, &scores->correct, count);
+    group_doubles(group, &scores->parsed, count);
+    group_doubles(group, &scores->formatted, count);
 
     const struct string truth = answer_extract(group->prompt.solution);
     const char letter = type == PROBLEM_CHOICE ? option_letter(truth) : 0;

@@ -15,14 +15,15 @@ status verdict_init(struct group *group, const char *judge) {
     enum problem_type type;
     TRY(group_check(group, NEED_COMPLETIONS));
     TRY(problem_type_of(group, &type));
-    TRY(group_doubles(group, &consistency->verdict, count));
+    group_doubles(group, &consistency->verdict, count);
     for (size_t i = 0; i < count; i++) consistency->verdict.data[i] = NAN;
-    TRY(group_strings(group, &consistency->reason, count));
+    group_strings(group, &consistency->reason, count);
     consistency->present = true;
-    return group_string(group, &consistency->judge, judge, strlen(judge));
+    group_string(group, &consistency->judge, judge, strlen(judge));
+    return OK;
 }
 
-status verdict_set(struct group *group, size_t i, double verdict, const char *format, ...) {
+void verdict_set(struct group *group, size_t i, double verdict, const char *format, ...) {
     char reason[256];
     va_list arguments;
     assert(i < group->consistency.verdict.count && i < group->consistency.reason.count);
@@ -30,7 +31,7 @@ status verdict_set(struct group *group, size_t i, double verdict, const char *fo
     vsnprintf(reason, sizeof reason, format, arguments);
     va_end(arguments);
     group->consistency.verdict.data[i] = verdict;
-    return group_string(group, &group->consistency.reason.data[i], reason, strlen(reason));
+    group_string(group, &group->consistency.reason.data[i], reason, strlen(reason));
 }
 
 status verdict_check(const struct group *group) {

@@ -12,8 +12,8 @@
 status verdict_init(struct group *group, const char *judge);
 
 // Sets the verdict of completion i (1: the thinking supports the answer, 0: it does not, NaN: not judged) and its
-// reason. UNAVAILABLE when memory is short.
-status verdict_set(struct group *group, size_t i, double verdict, const char *format, ...)
+// reason.
+void verdict_set(struct group *group, size_t i, double verdict, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
 // Checks that the group's verdicts, if it has any, are 1, 0 or NaN for each completion. DATAERR.

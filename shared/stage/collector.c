@@ -54,7 +54,7 @@ struct collector {
 status collector_open(struct collector **out, struct stage_context *context) {
     struct collector *collector;
     *out = NULL;
-    TRY(NEW(&collector, 1));
+    NEW(&collector, 1);
     collector->context = context;
     collector->reward = collector->accuracy = NAN;
     pthread_mutex_init(&collector->lock, NULL);
@@ -124,7 +124,7 @@ static status collector_add_entry(struct collector *collector, int64_t seq, cons
     size_t at = (size_t)(seq - collector->log_begin);
     if (at >= collector->log_capacity) {
         size_t capacity = at + at / 2 + 64;
-        TRY(RESIZE(&collector->log, capacity));
+        RESIZE(&collector->log, capacity);
         memset(collector->log + collector->log_capacity, 0,
                (capacity - collector->log_capacity) * sizeof *collector->log);
         collector->log_capacity = capacity;
@@ -229,9 +229,8 @@ status collector_receive(struct collector *collector, struct io_thread *io, int 
             }
             collector->early[i] = collector->early[--collector->early_count];
             if (group->requires.order < collector->next) { // handed out before
-                const status result = io_thread_drop(io, group->requires.order);
+                io_thread_drop(io, group->requires.order);
                 group_free(&group);
-                TRY(result);
                 continue;
             }
             collector->next++;
@@ -249,13 +248,13 @@ status collector_receive(struct collector *collector, struct io_thread *io, int 
         bool second = !group->requires.present;
         for (size_t i = 0; i < collector->early_count; i++)
             second |= collector->early[i]->requires.order == group->requires.order;
-        const status result =
-            second ? io_thread_drop(io, group->requires.order) : RESIZE(&collector->early, collector->early_count + 1);
-        if (!second && result == OK)
+        if (!second) {
+            RESIZE(&collector->early, collector->early_count + 1);
             collector->early[collector->early_count++] = group;
-        else
-            group_free(&group);
-        TRY(result);
+            continue;
+        }
+        io_thread_drop(io, group->requires.order);
+        group_free(&group);
     }
 }
 
@@ -266,27 +265,26 @@ static double collector_mean(const struct double_array *values) {
 }
 
 // Copies the strings of a quarantine, each cut to STRING_MAX bytes. *out is NULL for a group that is not quarantined.
-static status collector_copy_quarantine(const struct group *group, char **out) {
+static void collector_copy_quarantine(const struct group *group, char **out) {
     const char *strings[3] = {group->quarantine.stage.data, group->quarantine.reason.data, group->id.data};
     size_t sizes[3], total = 3;
     *out = NULL;
-    if (!group->quarantine.present) return OK;
+    if (!group->quarantine.present) return;
     for (int i = 0; i < 3; i++) total += sizes[i] = strings[i] ? strnlen(strings[i], STRING_MAX) : 0;
-    TRY(NEW(out, total));
+    NEW(out, total);
     char *at = *out;
     for (int i = 0; i < 3; i++) {
         if (sizes[i]) memcpy(at, strings[i], sizes[i]);
         at += sizes[i] + 1;
     }
     assert(at == *out + total);
-    return OK;
 }
 
 status collector_settle(struct collector *collector, struct io_thread *io, const struct group *group) {
     const int64_t seq = group->requires.order;
     struct settled entry = {.kind = MESSAGE_UNUSED};
     char id[STRING_MAX + 1] = "";
-    TRY(collector_copy_quarantine(group, &entry.quarantine));
+    collector_copy_quarantine(group, &entry.quarantine);
     pthread_mutex_lock(&collector->lock);
     if (entry.quarantine) {
         entry.kind = MESSAGE_QUARANTINED;
@@ -330,7 +328,8 @@ status collector_settle(struct collector *collector, struct io_thread *io, const
     if (result == OK && !entry.withheld) result = io_thread_broadcast(io, "ledger", &message);
     pthread_mutex_unlock(&collector->lock);
     // As long as the source is not told, the group is in progress: no process may take it for lost.
-    return result == OK && !entry.withheld ? io_thread_send(io, group) : result;
+    if (result == OK && !entry.withheld) io_thread_send(io, group);
+    return result;
 }
 
 status collector_finish(struct collector *collector, struct io_thread *io) {

@@ -10,7 +10,7 @@
 struct collector;
 
 // Makes the collector of optim, which `context` has open and which must outlive it; begins at optim's position.
-// UNAVAILABLE when memory is short; or the failure of `position`. Free with collector_close.
+// The failure of `position`. Free with collector_close.
 status collector_open(struct collector **out, struct stage_context *context);
 
 // NULL is fine; sets *collector to NULL.

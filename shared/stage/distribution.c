@@ -33,13 +33,12 @@ static struct weights_reader *distribution_find(const struct distribution *distr
     return NULL;
 }
 
-static status distribution_add(struct distribution *distribution, struct wire_peer *peer, struct weights_reader **out) {
+static void distribution_add(struct distribution *distribution, struct wire_peer *peer, struct weights_reader **out) {
     *out = distribution_find(distribution, peer);
-    if (*out) return OK;
-    TRY(RESIZE(&distribution->readers, distribution->count + 1));
+    if (*out) return;
+    RESIZE(&distribution->readers, distribution->count + 1);
     *out = &distribution->readers[distribution->count++];
     **out = (struct weights_reader){.peer = peer};
-    return OK;
 }
 
 static bool weights_reader_has(const struct weights_reader *reader, int64_t hash) {
@@ -89,11 +88,11 @@ static enum distribution_verdict distribution_decide(const struct distribution *
     return DISTRIBUTION_ELSEWHERE;
 }
 
-status distribution_fetch(struct distribution *distribution, struct wire_peer *peer, const struct wire_message *fetch,
-                          int64_t size, int64_t now_ms, enum distribution_verdict *verdict, struct wire_peer **giver) {
+void distribution_fetch(struct distribution *distribution, struct wire_peer *peer, const struct wire_message *fetch,
+                        int64_t size, int64_t now_ms, enum distribution_verdict *verdict, struct wire_peer **giver) {
     struct weights_reader *reader;
     assert(fetch->kind == MESSAGE_FETCH);
-    TRY(distribution_add(distribution, peer, &reader));
+    distribution_add(distribution, peer, &reader);
     const bool same = reader->wants == fetch->hash;
     reader->wants = fetch->hash;
     reader->size = size;
@@ -109,7 +108,6 @@ status distribution_fetch(struct distribution *distribution, struct wire_peer *p
         *verdict = distribution_decide(distribution, reader, now_ms);
     }
     *giver = reader->giver;
-    return OK;
 }
 
 struct wire_peer *distribution_next(struct distribution *distribution, int64_t now_ms, struct wire_message *fetch,
@@ -134,13 +132,12 @@ void distribution_end(struct distribution *distribution, const struct wire_peer 
     reader->waiting = false;
 }
 
-status distribution_has(struct distribution *distribution, struct wire_peer *peer, int64_t hash) {
+void distribution_has(struct distribution *distribution, struct wire_peer *peer, int64_t hash) {
     struct weights_reader *reader;
-    TRY(distribution_add(distribution, peer, &reader));
+    distribution_add(distribution, peer, &reader);
     distribution_end(distribution, peer);
     if (reader->has[0] != hash) reader->has[1] = reader->has[0];
     reader->has[0] = hash;
-    return OK;
 }
 
 void distribution_gone(struct distribution *distribution, const struct wire_peer *peer) {

@@ -21,9 +21,9 @@ enum distribution_verdict {
 void distribution_release(struct distribution *distribution);
 
 // A peer has sent FETCH for a file of `size` bytes. ELSEWHERE: *giver has the file. A peer that comes back from there
-// could not get it; that giver is asked no more for this file. UNAVAILABLE when memory is short.
-status distribution_fetch(struct distribution *distribution, struct wire_peer *peer, const struct wire_message *fetch,
-                          int64_t size, int64_t now_ms, enum distribution_verdict *verdict, struct wire_peer **giver);
+// could not get it; that giver is asked no more for this file.
+void distribution_fetch(struct distribution *distribution, struct wire_peer *peer, const struct wire_message *fetch,
+                        int64_t size, int64_t now_ms, enum distribution_verdict *verdict, struct wire_peer **giver);
 
 // Returns a peer that has waited and needs to wait no more, with its FETCH; NULL: none. *verdict is SERVE or ELSEWHERE.
 struct wire_peer *distribution_next(struct distribution *distribution, int64_t now_ms, struct wire_message *fetch,
@@ -32,8 +32,8 @@ struct wire_peer *distribution_next(struct distribution *distribution, int64_t n
 // A peer needs no more of the file that it was fetching: it has asked for its end, or the file is gone.
 void distribution_end(struct distribution *distribution, const struct wire_peer *peer);
 
-// A peer has a whole copy of the file; the last two count. UNAVAILABLE when memory is short.
-status distribution_has(struct distribution *distribution, struct wire_peer *peer, int64_t hash);
+// A peer has a whole copy of the file; the last two count.
+void distribution_has(struct distribution *distribution, struct wire_peer *peer, int64_t hash);
 
 // A peer is gone.
 void distribution_gone(struct distribution *distribution, const struct wire_peer *peer);

@@ -74,7 +74,7 @@ status flow_new(struct flow **out, const struct node_config *config, struct wire
     *out = NULL;
     if (config->reader_count > READERS_MAX)
         return fail(USAGE, "more than %d stages read from %s", READERS_MAX, config->stage);
-    TRY(NEW(&flow, 1));
+    NEW(&flow, 1);
     flow->config = config;
     flow->wire = wire;
     flow->greedy = greedy;
@@ -128,14 +128,13 @@ static struct queued_group *flow_find_queued(struct flow *flow, int64_t seq) {
 }
 
 // A group goes no further from here.
-static status flow_end_group(struct flow *flow, int64_t seq, const struct origins *origins) {
-    TRY(RESIZE(&flow->finished, flow->finished_count + 1));
+static void flow_end_group(struct flow *flow, int64_t seq, const struct origins *origins) {
+    RESIZE(&flow->finished, flow->finished_count + 1);
     flow->finished[flow->finished_count++] = (struct group_in_hand){.seq = seq, .origins = *origins};
-    return OK;
 }
 
-status flow_set_issue(struct flow *flow, int64_t issue, int64_t settled) {
-    if (issue < flow->issue || (issue == flow->issue && settled <= flow->settled)) return OK;
+void flow_set_issue(struct flow *flow, int64_t issue, int64_t settled) {
+    if (issue < flow->issue || (issue == flow->issue && settled <= flow->settled)) return;
     if (issue > flow->issue) {
         flow_clear_inbox(flow);
         for (size_t i = 0; i < flow->held_count; i++) flow->held[i].stale = true;
@@ -146,11 +145,9 @@ status flow_set_issue(struct flow *flow, int64_t issue, int64_t settled) {
     flow->settled = settled;
     for (size_t i = 0; i < flow->outbox.count && flow->outbox.entries[i]->seq < settled; i++) {
         const struct outbox_entry *entry = flow->outbox.entries[i];
-        if (entry->data.size && !outbox_passed(&flow->outbox, entry))
-            TRY(flow_end_group(flow, entry->seq, &entry->origins));
+        if (entry->data.size && !outbox_passed(&flow->outbox, entry)) flow_end_group(flow, entry->seq, &entry->origins);
     }
     outbox_settle_below(&flow->outbox, settled);
-    return OK;
 }
 
 // ---- the worker ----
@@ -173,7 +170,8 @@ bool flow_has(const struct flow *flow) {
 
 bool flow_take(struct flow *flow, int64_t *seq, struct buf *data) {
     size_t first = 0;
-    if (!flow->inbox_count || RESIZE(&flow->held, flow->held_count + 1) != OK) return false;
+    if (!flow->inbox_count) return false;
+    RESIZE(&flow->held, flow->held_count + 1);
     for (size_t i = 1; i < flow->inbox_count; i++)
         if (flow->inbox[i].seq < flow->inbox[first].seq) first = i;
     const struct queued_group taken = flow->inbox[first];
@@ -196,40 +194,43 @@ static bool flow_end_hold(struct flow *flow, int64_t seq, struct group_in_hand *
     return true;
 }
 
-status flow_finish(struct flow *flow, int64_t seq, struct buf *data) {
+void flow_finish(struct flow *flow, int64_t seq, struct buf *data) {
     struct group_in_hand ended;
     if (!flow_end_hold(flow, seq, &ended) || ended.stale) {
         buf_release(data);
-        return OK;
+        return;
     }
     if (flow->config->reader_count && seq >= flow->settled) {
         flow->announce = true;
-        return outbox_add(&flow->outbox, seq, &ended.origins, data);
+        outbox_add(&flow->outbox, seq, &ended.origins, data);
+        return;
     }
     buf_release(data);
-    return flow_end_group(flow, seq, &ended.origins);
+    flow_end_group(flow, seq, &ended.origins);
 }
 
-status flow_forget(struct flow *flow, int64_t seq) {
+void flow_forget(struct flow *flow, int64_t seq) {
     struct group_in_hand ended;
-    if (!flow_end_hold(flow, seq, &ended)) return OK;
+    if (!flow_end_hold(flow, seq, &ended)) return;
     flow->dropped++;
-    return ended.stale ? OK : flow_end_group(flow, seq, &ended.origins);
+    if (!ended.stale) flow_end_group(flow, seq, &ended.origins);
 }
 
 void flow_reject(struct flow *flow, int64_t seq, const char *reason) {
     struct group_in_hand ended;
     if (!flow_end_hold(flow, seq, &ended) || flow->reject || !ended.origins.count) return;
-    flow->reject = strdup(reason);
+    flow->reject = mem_strdup(reason);
     flow->reject_replica = ended.origins.replicas[0];
 }
 
-status flow_put(struct flow *flow, int64_t seq, struct buf *data) {
+void flow_put(struct flow *flow, int64_t seq, struct buf *data) {
     const struct origins none = {0};
     flow->announce = true;
-    if (flow->config->reader_count) return outbox_add(&flow->outbox, seq, &none, data);
+    if (flow->config->reader_count) {
+        outbox_add(&flow->outbox, seq, &none, data);
+        return;
+    }
     buf_release(data);
-    return OK;
 }
 
 // ---- to the stage before ----
@@ -289,7 +290,7 @@ static status flow_tell_all(struct flow *flow, struct wire_peer *peer) {
 static status flow_accept_group(struct flow *flow, struct wire_peer *peer, const struct wire_message *message) {
     const int64_t seq = message->seq;
     const int replica = wire_peer_replica(peer);
-    TRY(flow_set_issue(flow, message->issue, message->settled));
+    flow_set_issue(flow, message->issue, message->settled);
     struct group_in_hand *held = flow_find_held(flow, seq);
     struct queued_group *queued = flow_find_queued(flow, seq);
     struct outbox_entry *entry = outbox_find(&flow->outbox, seq);
@@ -306,8 +307,8 @@ static status flow_accept_group(struct flow *flow, struct wire_peer *peer, const
     }
     struct queued_group added = {.seq = seq};
     origins_add(&added.origins, replica);
-    TRY(RESIZE(&flow->inbox, flow->inbox_count + 1));
-    TRY(buf_append(&added.data, message->bulk, message->bulk_size));
+    RESIZE(&flow->inbox, flow->inbox_count + 1);
+    buf_append(&added.data, message->bulk, message->bulk_size);
     flow->inbox[flow->inbox_count++] = added;
     return OK;
 }
@@ -317,7 +318,7 @@ static status flow_on_upstream(struct flow *flow, const struct wire_event *event
     const struct wire_message *message = &event->message;
     struct upstream *upstream = flow_upstream(peer);
     if (!upstream) {
-        TRY(NEW(&upstream, 1));
+        NEW(&upstream, 1);
         upstream->next = flow->upstreams;
         flow->upstreams = upstream;
         *wire_peer_tag(peer) = upstream;
@@ -332,7 +333,7 @@ static status flow_on_upstream(struct flow *flow, const struct wire_event *event
     }
     switch (message->kind) {
     case MESSAGE_AVAILABLE:
-        TRY(flow_set_issue(flow, message->issue, message->settled));
+        flow_set_issue(flow, message->issue, message->settled);
         upstream->available = message->count;
         return OK;
     case MESSAGE_GROUP:
@@ -358,16 +359,15 @@ static int flow_reader(const struct flow *flow, const char *stage) {
     return -1;
 }
 
-static status flow_find_taker(struct flow *flow, size_t reader, int replica, struct taker **out) {
+static void flow_find_taker(struct flow *flow, size_t reader, int replica, struct taker **out) {
     struct taker *taker = flow->takers;
     while (taker && (taker->reader != reader || taker->replica != replica)) taker = taker->next;
     if (!taker) {
-        TRY(NEW(&taker, 1));
+        NEW(&taker, 1);
         *taker = (struct taker){.next = flow->takers, .reader = reader, .replica = replica};
         flow->takers = taker;
     }
     *out = taker;
-    return OK;
 }
 
 // Quarantines a group that every process was lost with.
@@ -377,9 +377,8 @@ static status flow_quarantine(struct flow *flow, struct outbox_entry *entry, con
     struct buf data = {0};
     status result = group_from_msgpack(&group, entry->data.data, entry->data.size);
     if (result == OK && !group->quarantine.present)
-        result = group_quarantine(group, stage, "lost %d times; last in the hands of %s-%d", LOSSES_MAX, stage,
-                                  taker->replica);
-    if (result == OK) result = group_to_msgpack(group, &data);
+        group_quarantine(group, stage, "lost %d times; last in the hands of %s-%d", LOSSES_MAX, stage, taker->replica);
+    if (result == OK) group_to_msgpack(group, &data);
     if (result == OK) {
         log_info("quarantined group %lld: lost %d times; last in the hands of %s-%d", (long long)entry->seq, LOSSES_MAX,
                  stage, taker->replica);
@@ -470,9 +469,9 @@ static status flow_on_claim(struct flow *flow, const struct taker *taker, const 
     const bool passed = message->passed == 1;
     const struct origins none = {0};
     bool ghost;
-    if (*flow->config->from) TRY(flow_set_issue(flow, message->issue, 0)); // the source knows better
+    if (*flow->config->from) flow_set_issue(flow, message->issue, 0); // the source knows better
     if (message->issue < flow->issue || message->seq < flow->settled) return OK;
-    TRY(outbox_claim(&flow->outbox, message->seq, taker->reader, taker->replica, passed, &ghost));
+    outbox_claim(&flow->outbox, message->seq, taker->reader, taker->replica, passed, &ghost);
     if (taker->refused) flow->announce = true;
     const struct wire_message have = flow_have(flow, message->seq, true);
     return ghost && outbox_passed(&flow->outbox, outbox_find(&flow->outbox, message->seq))
@@ -488,7 +487,7 @@ static status flow_on_reader(struct flow *flow, const struct wire_event *event) 
     const bool counts = strcmp(wire_peer_name(peer), "optim") != 0;
     struct taker *taker;
     if (reader < 0) return wire_reject(flow->wire, peer, "it does not read from this stage");
-    TRY(flow_find_taker(flow, (size_t)reader, wire_peer_replica(peer), &taker));
+    flow_find_taker(flow, (size_t)reader, wire_peer_replica(peer), &taker);
     if (event->kind == WIRE_GONE) {
         // It may have connected again before the old connection was found dead.
         for (struct wire_peer *other = wire_first_peer(flow->wire, "flow", true); other; other = wire_next_peer(other))

@@ -34,11 +34,11 @@ void flow_set_capacity(struct flow *flow, int capacity);
 bool flow_has(const struct flow *flow);
 
 // The stage has finished a group in hand: keeps its msgpack, which it takes over, for the stages that read from this
-// one. If none does, or if the group is settled, the stage before it is told. UNAVAILABLE when memory is short.
-status flow_finish(struct flow *flow, int64_t seq, struct buf *data);
+// one. If none does, or if the group is settled, the stage before it is told.
+void flow_finish(struct flow *flow, int64_t seq, struct buf *data);
 
-// A group in hand goes no further; nobody needs it any more. UNAVAILABLE when memory is short.
-status flow_forget(struct flow *flow, int64_t seq);
+// A group in hand goes no further; nobody needs it any more.
+void flow_forget(struct flow *flow, int64_t seq);
 
 // A group in hand is not one: its giver sent nonsense and loses the connection.
 void flow_reject(struct flow *flow, int64_t seq, const char *reason);
@@ -51,13 +51,11 @@ int64_t flow_settled(const struct flow *flow);
 
 // ---- the source ----
 
-// Sets the number of the present issue, and the seq below which every group is settled. UNAVAILABLE when memory is
-// short.
-status flow_set_issue(struct flow *flow, int64_t issue, int64_t settled);
+// Sets the number of the present issue, and the seq below which every group is settled.
+void flow_set_issue(struct flow *flow, int64_t issue, int64_t settled);
 
 // Adds a group that the source has issued; takes over its msgpack. One that is there already stays as it is.
-// UNAVAILABLE when memory is short.
-status flow_put(struct flow *flow, int64_t seq, struct buf *data);
+void flow_put(struct flow *flow, int64_t seq, struct buf *data);
 
 // ---- the I/O thread ----
 

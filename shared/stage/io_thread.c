@@ -150,23 +150,19 @@ int64_t io_thread_settled(struct io_thread *io) {
     return settled;
 }
 
-status io_thread_send(struct io_thread *io, const struct group *group) {
+void io_thread_send(struct io_thread *io, const struct group *group) {
     struct buf data = {0};
-    status result = io->config->reader_count ? group_to_msgpack(group, &data) : OK;
-    if (result != OK) buf_release(&data);
-    TRY(result);
+    if (io->config->reader_count) group_to_msgpack(group, &data);
     pthread_mutex_lock(&io->lock);
-    result = flow_finish(io->flow, group->requires.order, &data);
+    flow_finish(io->flow, group->requires.order, &data);
     pthread_mutex_unlock(&io->lock);
     io_wake(io);
-    return result;
 }
 
-status io_thread_drop(struct io_thread *io, int64_t seq) {
+void io_thread_drop(struct io_thread *io, int64_t seq) {
     pthread_mutex_lock(&io->lock);
-    const status result = flow_forget(io->flow, seq);
+    flow_forget(io->flow, seq);
     pthread_mutex_unlock(&io->lock);
-    return result;
 }
 
 // ---- other threads: broadcasts and transfers ----
@@ -188,9 +184,9 @@ static void io_free_broadcast(struct broadcast *broadcast) {
 status io_thread_broadcast(struct io_thread *io, const char *purpose, const struct wire_message *message) {
     struct broadcast *broadcast;
     assert(!message_has_bulk(message->kind));
-    TRY(NEW(&broadcast, 1));
-    broadcast->purpose = strdup(purpose);
-    status result = broadcast->purpose ? message_copy(message, &broadcast->message, &broadcast->arena) : fail_oom();
+    NEW(&broadcast, 1);
+    broadcast->purpose = mem_strdup(purpose);
+    status result = message_copy(message, &broadcast->message, &broadcast->arena);
     if (result != OK) {
         io_free_broadcast(broadcast);
         return result;
@@ -250,22 +246,18 @@ status io_thread_wait(struct io_thread *io, int timeout_ms) {
 
 // ---- hooks ----
 
-status io_thread_put(struct io_thread *io, const struct group *group) {
+void io_thread_put(struct io_thread *io, const struct group *group) {
     struct buf data = {0};
-    status result = group_to_msgpack(group, &data);
-    if (result != OK) buf_release(&data);
-    TRY(result);
+    group_to_msgpack(group, &data);
     pthread_mutex_lock(&io->lock);
-    result = flow_put(io->flow, group->requires.order, &data);
+    flow_put(io->flow, group->requires.order, &data);
     pthread_mutex_unlock(&io->lock);
-    return result;
 }
 
-status io_thread_set_issue(struct io_thread *io, int64_t issue, int64_t settled) {
+void io_thread_set_issue(struct io_thread *io, int64_t issue, int64_t settled) {
     pthread_mutex_lock(&io->lock);
-    const status result = flow_set_issue(io->flow, issue, settled);
+    flow_set_issue(io->flow, issue, settled);
     pthread_mutex_unlock(&io->lock);
-    return result;
 }
 
 int64_t io_thread_now_ms(const struct io_thread *io) {
@@ -402,7 +394,7 @@ static void *io_run(void *argument) {
     io->reported_at = 0;
     if (ends) (void)io_report(io); // the last counts, which the supervisor waits for
     pthread_mutex_lock(&io->lock);
-    if (io->failure != OK) io->failure_text = strdup(fail_text());
+    if (io->failure != OK) io->failure_text = mem_strdup(fail_text());
     pthread_cond_broadcast(&io->changed);
     pthread_mutex_unlock(&io->lock);
     return NULL;
@@ -427,7 +419,8 @@ status io_thread_open(struct io_thread **out, const struct node_config *config, 
                                    .replica = config->replica,
                                    .machine = config->machine,
                                    .config = config};
-    status result = NEW(&io, 1);
+    NEW(&io, 1);
+    status result = OK;
     *out = NULL;
     if (result != OK) transport->calls->free(transport);
     TRY(result);
@@ -437,7 +430,7 @@ status io_thread_open(struct io_thread **out, const struct node_config *config, 
     io->wakeup = -1;
     pthread_mutex_init(&io->lock, NULL);
     cond_init_monotonic(&io->changed);
-    TRY_TO(result, failed, wire_open(&io->wire, &self, transport));
+    wire_open(&io->wire, &self, transport);
     io->wakeup = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     TRY_TO(result, failed, io->wakeup >= 0 ? OK : fail(UNAVAILABLE, "eventfd: %s", strerror(errno)));
     TRY_TO(result, failed, flow_new(&io->flow, config, io->wire, greedy));

@@ -64,23 +64,21 @@ int64_t io_thread_issue(struct io_thread *io);
 int64_t io_thread_settled(struct io_thread *io);
 
 // Keeps a group for the stages that read from this one; it is in hand no more. A copy that was kept already stays as it
-// is. The group stays the caller's. UNAVAILABLE when memory is short.
-status io_thread_send(struct io_thread *io, const struct group *group);
+// is. The group stays the caller's.
+void io_thread_send(struct io_thread *io, const struct group *group);
 
-// The group with that seq is in hand no more and goes no further. UNAVAILABLE when memory is short.
-status io_thread_drop(struct io_thread *io, int64_t seq);
+// The group with that seq is in hand no more and goes no further.
+void io_thread_drop(struct io_thread *io, int64_t seq);
 
 // Lets io_thread_receive return, because something else has come that the worker waits for; lets the I/O thread call
 // its hook soon.
 void io_thread_nudge(struct io_thread *io);
 
 // Keeps a group that the source has issued for the stages that read from it, from a hook. The group stays the caller's.
-// UNAVAILABLE when memory is short.
-status io_thread_put(struct io_thread *io, const struct group *group);
+void io_thread_put(struct io_thread *io, const struct group *group);
 
 // Sets the number of the source's present issue, and the seq below which every group is settled, from a hook.
-// UNAVAILABLE when memory is short.
-status io_thread_set_issue(struct io_thread *io, int64_t issue, int64_t settled);
+void io_thread_set_issue(struct io_thread *io, int64_t issue, int64_t settled);
 
 // Returns the milliseconds of the wire's clock, in a hook.
 int64_t io_thread_now_ms(const struct io_thread *io);
@@ -92,7 +90,6 @@ status io_thread_reply(struct io_thread *io, struct wire_peer *peer, const struc
 status io_thread_push(struct io_thread *io, const char *purpose, const struct wire_message *message);
 
 // Sends a message (without bulk) to every server that is there and was connected to for `purpose`. Copies the message.
-// UNAVAILABLE when memory is short.
 status io_thread_broadcast(struct io_thread *io, const char *purpose, const struct wire_message *message);
 
 // Begins a transfer (requests.h) from the replicas of a stage, purpose "weights" or "frames". Each one that was begun

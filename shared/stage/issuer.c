@@ -53,7 +53,7 @@ status issuer_open(struct issuer **out, struct stage_context *context, const str
     const struct source_options *options = stage_options(context);
     status result;
     *out = NULL;
-    TRY(NEW(&issuer, 1));
+    NEW(&issuer, 1);
     issuer->context = context;
     issuer->run_dir = config->run_dir;
     issuer->per_step = options->groups_per_step;
@@ -72,15 +72,14 @@ status issuer_open(struct issuer **out, struct stage_context *context, const str
     if (issuer->max_steps && !issuer->trains && issuer->max_steps <= issuer->total / issuer->per_step)
         issuer->end = issuer->max_steps * issuer->per_step;
     const char *path = ledger_path(&memory, config->run_dir, options->common.store);
-    TRY_TO(result, done, path ? OK : fail_oom());
+    TRY_TO(result, done, OK);
     TRY_TO(result, done, ledger_open(&issuer->ledger, path, &ledger));
     if (config->settings) {
         bool changed;
         TRY_TO(result, done, ledger_set_settings(issuer->ledger, strtoull(config->settings, NULL, 16), &changed));
         if (changed)
-            TRY_TO(result, done,
-                   buf_puts(&issuer->notice, "the settings have changed: going over all groups again; what the store "
-                                             "has of them with these settings is not computed again"));
+            buf_puts(&issuer->notice, "the settings have changed: going over all groups again; what the store "
+                                      "has of them with these settings is not computed again");
     }
     *out = issuer;
     issuer = NULL;
@@ -114,10 +113,11 @@ static status issuer_issue(struct issuer *issuer, struct io_thread *io, int64_t 
     group->requires.policy = group->requires.reference = policy > 0 ? policy : 0;
     group->requires.exact = issuer->trains && issuer->staleness == 0;
     group->requires.order = seq;
-    status result = runner_add_times(group, context->stage->name, started);
+    runner_add_times(group, context->stage->name, started);
+    status result = OK;
     issuer->reissued += ledger_state_of(issuer->ledger, seq) == LEDGER_IN_FLIGHT;
     if (result == OK) result = ledger_issue(issuer->ledger, seq, group->id.data);
-    if (result == OK) result = io_thread_put(io, group);
+    if (result == OK) io_thread_put(io, group);
     group_free(&group);
     return result;
 }
@@ -142,7 +142,7 @@ status issuer_tick(struct issuer *issuer, struct io_thread *io) {
         TRY(io_thread_broadcast(io, "report", &refused));
     }
     if (!issuer->ready) return OK;
-    TRY(io_thread_set_issue(io, ledger_issue_number(ledger), ledger_settled_on_disk(ledger)));
+    io_thread_set_issue(io, ledger_issue_number(ledger), ledger_settled_on_disk(ledger));
     if (issuer->reissue) {
         int64_t ahead = 0;
         issuer->reissue = false;
@@ -207,25 +207,27 @@ static status issuer_name_sample(const struct issuer *issuer, int64_t seq, struc
     const struct source_options *options = stage_options(issuer->context);
     struct group *group;
     TRY(stage->group_at(issuer->context->state, seq, &group));
-    status result = group->sample_id.data ? buf_printf(out, "sample %.200s", group->sample_id.data)
-                                          : buf_printf(out, "group %.200s", group->id.data);
-    if (result == OK && stage->line_at)
-        result = buf_printf(out, ", line %zu of %.200s", stage->line_at(issuer->context->state, seq),
-                            path_base_name(options->data));
+    if (group->sample_id.data)
+        buf_printf(out, "sample %.200s", group->sample_id.data);
+    else
+        buf_printf(out, "group %.200s", group->id.data);
+    if (stage->line_at)
+        buf_printf(out, ", line %zu of %.200s", stage->line_at(issuer->context->state, seq),
+                   path_base_name(options->data));
     group_free(&group);
-    return result;
+    return OK;
 }
 
 // Ends a training if the group at `seq` is one of too many in a row that were quarantined.
-static status issuer_check_row(struct issuer *issuer, int64_t seq, const char *last) {
+static void issuer_check_row(struct issuer *issuer, int64_t seq, const char *last) {
     const struct ledger *ledger = issuer->ledger;
     int64_t first = seq, end = seq + 1;
     while (first > 0 && ledger_state_of(ledger, first - 1) == LEDGER_QUARANTINED) first--;
     while (ledger_state_of(ledger, end) == LEDGER_QUARANTINED) end++;
-    if (!issuer->trains || end - first < issuer_failed_in_a_row || issuer->refusal.size) return OK;
+    if (!issuer->trains || end - first < issuer_failed_in_a_row || issuer->refusal.size) return;
     issuer->ready = false;
-    return buf_printf(&issuer->refusal, "%lld samples in a row failed, the last one: %s (see %s/logs/source.log)",
-                      (long long)(end - first), last, issuer->run_dir);
+    buf_printf(&issuer->refusal, "%lld samples in a row failed, the last one: %s (see %s/logs/source.log)",
+               (long long)(end - first), last, issuer->run_dir);
 }
 
 static status issuer_settle(struct issuer *issuer, struct io_thread *io, const struct wire_message *message,
@@ -246,14 +248,14 @@ static status issuer_settle(struct issuer *issuer, struct io_thread *io, const s
     if (issuer->max_steps && issuer->trains && issuer->end < issuer->total) issuer->end++; // another one fills the step
     struct buf text = {0};
     status result = issuer_name_sample(issuer, message->seq, &text);
-    if (result == OK) result = buf_printf(&text, ": %s", message->reason);
+    if (result == OK) buf_printf(&text, ": %s", message->reason);
     if (result == OK) {
         const struct wire_message notice = {
             .kind = MESSAGE_NOTICE, .name = message->name, .replica = 0, .machine = "", .reason = text.data};
         log_info("quarantined %s: %s: %s", message->id, message->name, text.data);
         result = io_thread_broadcast(io, "report", &notice);
     }
-    if (result == OK) result = issuer_check_row(issuer, message->seq, text.data);
+    if (result == OK) issuer_check_row(issuer, message->seq, text.data);
     buf_release(&text);
     return result;
 }
@@ -283,10 +285,11 @@ status issuer_message(struct issuer *issuer, struct io_thread *io, const struct 
     if (seq == -1 && trained > 0) {
         // It was probably started with another directory: its checkpoints still exist.
         issuer->ready = false;
-        return buf_printf(&issuer->refusal,
-                          "optim's directory is empty, but the ledger has %lld trained steps: start optim with the "
-                          "directory of its checkpoints, or remove %s/ledger.lmdb to train from the beginning",
-                          (long long)trained, issuer->run_dir);
+        buf_printf(&issuer->refusal,
+                   "optim's directory is empty, but the ledger has %lld trained steps: start optim with the "
+                   "directory of its checkpoints, or remove %s/ledger.lmdb to train from the beginning",
+                   (long long)trained, issuer->run_dir);
+        return OK;
     }
     TRY(ledger_rewind_to(issuer->ledger, seq == -1 ? 0 : seq));
     issuer->step = message->step;
@@ -295,10 +298,9 @@ status issuer_message(struct issuer *issuer, struct io_thread *io, const struct 
     const int64_t lost = trained - issuer_trained_steps(issuer);
     if (lost <= 0) return OK;
     buf_clear(&issuer->notice);
-    TRY(buf_printf(
-        &issuer->notice,
-        "optim goes back from step %lld to step %lld: the steps since its newest checkpoint are trained again",
-        (long long)(message->step + lost), (long long)message->step));
+    buf_printf(&issuer->notice,
+               "optim goes back from step %lld to step %lld: the steps since its newest checkpoint are trained again",
+               (long long)(message->step + lost), (long long)message->step);
     log_info("%s", issuer->notice.data);
     return OK;
 }

@@ -44,7 +44,7 @@ status line_reader_next(struct line_reader *reader, int timeout_ms, const char *
             memmove(buffer->data, buffer->data + reader->start, buffer->size);
             reader->start = 0;
         }
-        TRY(buf_reserve(buffer, READ_BYTES));
+        TRY(buf_reserve_large(buffer, READ_BYTES));
         ssize_t got = read(reader->fd, buffer->data + buffer->size, READ_BYTES - 1);
         if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
         if (got < 0) return fail(DATAERR, "standard input: %s", strerror(errno));

@@ -158,12 +158,10 @@ static void node_on_report(void *self, struct message_status *counters) {
 
 // ---- the channel: the worker ----
 
-// Adds a group to those that wait; frees it on failure.
-static status node_set_aside(struct node *node, struct group *group, int64_t issue) {
-    const status result = RESIZE(&node->waiting, node->waiting_count + 1);
-    if (result == OK) node->waiting[node->waiting_count++] = (struct waiting_group){group, issue};
-    if (result != OK) group_free(&group);
-    return result;
+// Adds a group to those that wait.
+static void node_set_aside(struct node *node, struct group *group, int64_t issue) {
+    RESIZE(&node->waiting, node->waiting_count + 1);
+    node->waiting[node->waiting_count++] = (struct waiting_group){group, issue};
 }
 
 // Returns in *out a group that has waited and can be worked on, or NULL. *busy: the stage must finish what it has
@@ -190,9 +188,8 @@ static status node_take_waiting(struct node *node, struct group **out, bool *bus
             continue;
         }
         node_counters_drop(&node->counters, seq);
-        const status result = io_thread_drop(node->io, seq);
+        io_thread_drop(node->io, seq);
         group_free(&group);
-        TRY(result);
     }
     return OK;
 }
@@ -213,10 +210,10 @@ static status node_receive(void *self, int capacity, int timeout_ms, struct grou
         TRY(result);
         if (!group) return OK;
         const int64_t issue = io_thread_taken_issue(node->io);
-        result = node_counters_receive(&node->counters, group->requires.order, issue);
+        node_counters_receive(&node->counters, group->requires.order, issue);
         if (result != OK) group_free(&group);
         TRY(result);
-        TRY(node_set_aside(node, group, issue));
+        node_set_aside(node, group, issue);
         TRY(node_take_waiting(node, out, &busy));
     }
     if (!*out) return OK;
@@ -231,7 +228,8 @@ static status node_give_back(void *self, struct group **group) {
     *group = NULL;
     node->held--;
     assert(node->held >= 0);
-    return node_set_aside(node, given_back, node_counters_give_back(&node->counters, given_back->requires.order));
+    node_set_aside(node, given_back, node_counters_give_back(&node->counters, given_back->requires.order));
+    return OK;
 }
 
 static status node_deliver(void *self, struct group **group, status outcome) {
@@ -249,7 +247,7 @@ static status node_deliver(void *self, struct group **group, status outcome) {
         result = collector_settle(node->collector, node->io, *group);
     } else {
         result = node->config.last ? outcomes_tell(node->outcomes, node->io, *group) : OK;
-        if (result == OK) result = io_thread_send(node->io, *group);
+        if (result == OK) io_thread_send(node->io, *group);
     }
     group_free(group);
     return result;
@@ -269,7 +267,7 @@ static status node_update_weights(void *self, bool *forgotten) {
 
 status node_enter(struct stage_context *context, const char *path) {
     struct node *node;
-    TRY(NEW(&node, 1));
+    NEW(&node, 1);
     node->context = context;
     pthread_mutex_init(&node->lock, NULL);
     node_counters_init(&node->counters);
@@ -283,9 +281,9 @@ status node_enter(struct stage_context *context, const char *path) {
     if (node->config.replica > 1) snprintf(number, sizeof number, "-%d", node->config.replica);
     snprintf(suffix, sizeof suffix, "%s%s%s", number, *machine ? "@" : "", machine);
     log_suffix(suffix);
-    TRY(weights_versions_new(&node->versions));
-    TRY(weights_server_new(&node->weights_server, node->versions));
-    TRY(outcomes_new(&node->outcomes));
+    weights_versions_new(&node->versions);
+    weights_server_new(&node->weights_server, node->versions);
+    outcomes_new(&node->outcomes);
     return node_weights_set_dir(&node->weights, node->config.run_dir);
 }
 
@@ -316,7 +314,7 @@ status node_run(struct stage_context *context) {
     while (result == OK && !stopped) {
         struct group *group = NULL;
         result = io_thread_receive(node->io, 0, -1, &group);
-        if (group) result = io_thread_drop(node->io, group->requires.order);
+        if (group) io_thread_drop(node->io, group->requires.order);
         group_free(&group);
     }
     if (result == END) result = OK;
@@ -348,12 +346,11 @@ void node_leave(struct stage_context *context) {
 
 // ---- what a stage asks of the run ----
 
-status stage_publish(struct stage_context *context, const struct stage_weights *weights) {
+void stage_publish(struct stage_context *context, const struct stage_weights *weights) {
     struct node *node = context->node;
-    if (!node) return OK;
-    TRY(weights_versions_put(node->versions, weights));
+    if (!node) return;
+    weights_versions_put(node->versions, weights);
     if (node->io) io_thread_nudge(node->io); // it tells the other stages
-    return OK;
 }
 
 void stage_recycle(struct stage_context *context, bool reference, const char *path) {
@@ -364,7 +361,7 @@ int64_t stage_epoch(const struct stage_context *context) {
     return context->node && context->node->collector ? collector_epoch(context->node->collector) : 0;
 }
 
-status stage_notify(struct stage_context *context, const char *format, ...) {
+void stage_notify(struct stage_context *context, const char *format, ...) {
     struct node *node = context->node;
     char text[1024]; // as much as a supervisor writes of a line
     va_list arguments;
@@ -372,11 +369,10 @@ status stage_notify(struct stage_context *context, const char *format, ...) {
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     log_info("%s", text);
-    if (!node) return OK;
+    if (!node) return;
     pthread_mutex_lock(&node->lock);
-    const status result = buf_append(&node->notices, text, strlen(text) + 1);
+    buf_append(&node->notices, text, strlen(text) + 1);
     pthread_mutex_unlock(&node->lock);
-    return result;
 }
 
 void stage_report_saves(struct stage_context *context, int64_t failed) {
@@ -405,7 +401,7 @@ status stage_fetch(void *context, const char *key, struct buf *record, bool *fou
     io_thread_begin_transfer(node->io, &transfer);
     for (bool ended = false; result == OK && !ended;) {
         result = io_thread_take_bytes(node->io, &transfer, -1, &piece, &ended);
-        if (result == OK) result = buf_append(record, piece.data, piece.size);
+        if (result == OK) buf_append(record, piece.data, piece.size);
     }
     io_thread_end_transfer(node->io, &transfer);
     buf_release(&piece);

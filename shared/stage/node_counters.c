@@ -31,12 +31,11 @@ void node_counters_end_wait(struct node_counters *counters) {
     pthread_mutex_unlock(&counters->lock);
 }
 
-status node_counters_receive(struct node_counters *counters, int64_t seq, int64_t issue) {
+void node_counters_receive(struct node_counters *counters, int64_t seq, int64_t issue) {
     pthread_mutex_lock(&counters->lock);
-    status result = RESIZE(&counters->groups, counters->group_count + 1);
-    if (result == OK) counters->groups[counters->group_count++] = (struct node_group){seq, issue, clock_monotonic()};
+    RESIZE(&counters->groups, counters->group_count + 1);
+    counters->groups[counters->group_count++] = (struct node_group){seq, issue, clock_monotonic()};
     pthread_mutex_unlock(&counters->lock);
-    return result;
 }
 
 // Locked. Returns the seconds for which the worker had the group.

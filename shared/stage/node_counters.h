@@ -42,8 +42,8 @@ void node_counters_begin_wait(struct node_counters *counters, const char *what);
 // The worker does not wait any more; nothing if it did not.
 void node_counters_end_wait(struct node_counters *counters);
 
-// The worker has received a group. UNAVAILABLE when memory is short.
-status node_counters_receive(struct node_counters *counters, int64_t seq, int64_t issue);
+// The worker has received a group.
+void node_counters_receive(struct node_counters *counters, int64_t seq, int64_t issue);
 
 // A group that was received will not be worked on.
 void node_counters_drop(struct node_counters *counters, int64_t seq);

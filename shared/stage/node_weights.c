@@ -25,9 +25,8 @@ void node_weights_release(struct node_weights *weights) {
 status node_weights_set_dir(struct node_weights *weights, const char *run_dir) {
     struct arena memory = {0};
     const char *dir = path_join(&memory, run_dir, "weights");
-    weights->dir = dir ? strdup(dir) : NULL;
+    weights->dir = dir ? mem_strdup(dir) : NULL;
     arena_release(&memory);
-    if (!weights->dir) return fail_oom();
     return weights->config->trains ? dir_make(weights->dir) : OK;
 }
 
@@ -46,7 +45,7 @@ status node_weights_published(struct node_weights *weights, struct io_thread *io
     struct remote_weights latest;
     if (strcmp(wire_peer_name(peer), "optim") != 0) return fail(DATAERR, "WEIGHTS from another stage than optim");
     if ((message->reference == 1) != (weights->context->stage->follows == FOLLOWS_REFERENCE)) return OK;
-    TRY(remote_weights_set(&latest, message));
+    remote_weights_set(&latest, message);
     node_weights_set_latest(weights, &latest);
     io_thread_nudge(io);
     return OK;
@@ -148,7 +147,8 @@ status node_weights_prepare(struct node_weights *weights, struct io_thread *io, 
     *verdict = WEIGHTS_READY;
     if (!stage_follows_optim(weights->context) || group->quarantine.present) return OK;
     pthread_mutex_lock(&weights->lock);
-    status result = remote_weights_copy(&remote, &weights->latest);
+    remote_weights_copy(&remote, &weights->latest);
+    status result = OK;
     pthread_mutex_unlock(&weights->lock);
     TRY(result);
     const struct stage_weights *latest = &remote.weights, *loaded = &weights->loaded;

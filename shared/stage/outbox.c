@@ -43,20 +43,17 @@ struct outbox_entry *outbox_find(const struct outbox *outbox, int64_t seq) {
 }
 
 // Adds an entry without data.
-static status outbox_insert(struct outbox *outbox, int64_t seq, struct outbox_entry **out) {
+static void outbox_insert(struct outbox *outbox, int64_t seq, struct outbox_entry **out) {
     const size_t at = outbox_position(outbox, seq);
-    struct outbox_entry *entry = calloc(1, sizeof *entry + outbox->reader_count * sizeof *entry->leases);
+    struct outbox_entry *entry;
+    mem_new(&entry, 1, sizeof *entry + outbox->reader_count * sizeof *entry->leases);
     assert(outbox->reader_count > 0);
-    if (!entry) return fail_oom();
-    const status result = RESIZE(&outbox->entries, outbox->count + 1);
-    if (result != OK) free(entry);
-    TRY(result);
+    RESIZE(&outbox->entries, outbox->count + 1);
     memmove(&outbox->entries[at + 1], &outbox->entries[at], (outbox->count - at) * sizeof *outbox->entries);
     outbox->entries[at] = entry;
     outbox->count++;
     entry->seq = seq;
     *out = entry;
-    return OK;
 }
 
 static void outbox_remove(struct outbox *outbox, size_t begin, size_t end) {
@@ -70,16 +67,15 @@ static void outbox_remove(struct outbox *outbox, size_t begin, size_t end) {
     outbox->count -= end - begin;
 }
 
-status outbox_add(struct outbox *outbox, int64_t seq, const struct origins *origins, struct buf *data) {
+void outbox_add(struct outbox *outbox, int64_t seq, const struct origins *origins, struct buf *data) {
     struct outbox_entry *entry = outbox_find(outbox, seq);
-    status result = entry ? OK : outbox_insert(outbox, seq, &entry);
-    if (result == OK && !entry->data.size) {
+    if (!entry) outbox_insert(outbox, seq, &entry);
+    if (!entry->data.size) {
         entry->data = *data;
         entry->origins = *origins;
         *data = (struct buf){0};
     }
     buf_release(data);
-    return result;
 }
 
 void outbox_settle_below(struct outbox *outbox, int64_t seq) {
@@ -139,19 +135,18 @@ bool outbox_passed(const struct outbox *outbox, const struct outbox_entry *entry
 
 // ---- claims and losses ----
 
-status outbox_claim(struct outbox *outbox, int64_t seq, size_t reader, int replica, bool passed, bool *ghost) {
+void outbox_claim(struct outbox *outbox, int64_t seq, size_t reader, int replica, bool passed, bool *ghost) {
     struct outbox_entry *entry = outbox_find(outbox, seq);
     *ghost = !entry;
-    if (!entry) TRY(outbox_insert(outbox, seq, &entry));
+    if (!entry) outbox_insert(outbox, seq, &entry);
     struct lease *lease = &entry->leases[reader];
     // If another replica has it, too, the one that is further counts.
     const bool own = lease->state == LEASE_AVAILABLE || lease->replica == replica;
-    if (!own && (!passed || lease->state == LEASE_PASSED)) return OK;
+    if (!own && (!passed || lease->state == LEASE_PASSED)) return;
     *lease = (struct lease){.state = passed ? LEASE_PASSED : LEASE_GIVEN,
                             .replica = replica,
                             .losses = passed ? 0 : lease->losses,
                             .suspect = passed || lease->suspect == replica ? 0 : lease->suspect};
-    return OK;
 }
 
 static void lease_lose(struct lease *lease, enum outbox_loss loss, int64_t now) {

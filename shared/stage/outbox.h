@@ -53,8 +53,8 @@ struct outbox {
 };
 
 // Adds a group for all readers, or fills a ghost; a group that is there already stays as it is. Takes over `data`,
-// whatever the result. UNAVAILABLE when memory is short.
-status outbox_add(struct outbox *outbox, int64_t seq, const struct origins *origins, struct buf *data);
+// whatever the result.
+void outbox_add(struct outbox *outbox, int64_t seq, const struct origins *origins, struct buf *data);
 
 // Returns the group's entry, NULL if there is none. Valid until the outbox changes.
 struct outbox_entry *outbox_find(const struct outbox *outbox, int64_t seq);
@@ -71,8 +71,7 @@ void outbox_give(struct outbox_entry *entry, size_t reader, int replica);
 bool outbox_passed(const struct outbox *outbox, const struct outbox_entry *entry);
 
 // A replica says that it has a group, and whether it has given it on. Makes a ghost if the group is not there: *ghost.
-// UNAVAILABLE when memory is short.
-status outbox_claim(struct outbox *outbox, int64_t seq, size_t reader, int replica, bool passed, bool *ghost);
+void outbox_claim(struct outbox *outbox, int64_t seq, size_t reader, int replica, bool passed, bool *ghost);
 
 enum outbox_loss {
     LOSS_BROKEN,    // the connection is new: the replica is about to say what it still has

@@ -15,10 +15,9 @@ struct outcomes {
     struct outcome *first; // under the lock
 };
 
-status outcomes_new(struct outcomes **out) {
-    TRY(NEW(out, 1));
+void outcomes_new(struct outcomes **out) {
+    NEW(out, 1);
     pthread_mutex_init(&(*out)->lock, NULL);
-    return OK;
 }
 
 // Locked. Removes what the source has recorded: the groups below a seq.
@@ -54,7 +53,7 @@ status outcomes_tell(struct outcomes *outcomes, struct io_thread *io, const stru
                                          .name = strings[1],
                                          .reason = strings[2]};
     struct outcome *outcome;
-    TRY(NEW(&outcome, 1));
+    NEW(&outcome, 1);
     status result = message_copy(&message, &outcome->message, &outcome->arena);
     if (result != OK) {
         arena_release(&outcome->arena);

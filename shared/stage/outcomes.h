@@ -7,13 +7,13 @@
 
 struct outcomes;
 
-// Makes an empty list. UNAVAILABLE when memory is short. Free with outcomes_free.
-status outcomes_new(struct outcomes **out);
+// Makes an empty list. Free with outcomes_free.
+void outcomes_new(struct outcomes **out);
 
 // NULL is fine; sets *outcomes to NULL.
 void outcomes_free(struct outcomes **outcomes);
 
-// The worker: tells the source that the run is done with a group, quarantined or not. UNAVAILABLE when memory is short.
+// The worker: tells the source that the run is done with a group, quarantined or not.
 status outcomes_tell(struct outcomes *outcomes, struct io_thread *io, const struct group *group);
 
 // The I/O thread: tells the source again, which has joined; `peer` is its connection. UNAVAILABLE when the sockets

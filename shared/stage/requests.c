@@ -55,7 +55,7 @@ static status requests_connect_to(struct requests *requests, struct wire *wire, 
     for (size_t i = 0; i < requests->connection_count; i++)
         if (requests->connections[i].endpoint == endpoint && !strcmp(requests->connections[i].purpose, purpose))
             return OK;
-    TRY(RESIZE(&requests->connections, requests->connection_count + 1));
+    RESIZE(&requests->connections, requests->connection_count + 1);
     TRY(wire_connect(wire, endpoint->address, endpoint->key, purpose, NULL));
     requests->connections[requests->connection_count++] = (struct request_connection){endpoint, purpose};
     return OK;
@@ -171,7 +171,7 @@ static status transfer_add_piece(struct transfer *transfer, const struct wire_me
         return fail(DATAERR, "%s: %zu bytes at offset %lld of %lld", message_name(message->kind), message->bulk_size,
                     (long long)message->offset, (long long)total);
     }
-    TRY(buf_append(&transfer->data, message->bulk, message->bulk_size));
+    buf_append(&transfer->data, message->bulk, message->bulk_size);
     transfer->total = total;
     transfer->received += (int64_t)message->bulk_size;
     if (transfer->asked < transfer->received) transfer->asked = transfer->received;

@@ -64,7 +64,7 @@ bool transfer_ended(const struct transfer *transfer);
 status requests_send(struct requests *requests, struct wire *wire, const struct node_config *config, bool *changed);
 
 // Handles an answer. *changed: a transfer has new bytes or has ended. DATAERR for a piece that was not asked for so:
-// that peer is not asked again. UNAVAILABLE when memory is short.
+// that peer is not asked again.
 status requests_on_answer(struct requests *requests, struct wire *wire, const struct node_config *config,
                           const struct wire_peer *peer, const struct wire_message *message, bool *changed);
 

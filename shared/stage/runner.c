@@ -22,23 +22,17 @@ static struct json_object *runner_time(double seconds) {
     return json_object_new_double_s(seconds, text);
 }
 
-status runner_add_times(struct group *group, const char *stage, double taken) {
+void runner_add_times(struct group *group, const char *stage, double taken) {
     struct json_object *times = group->times.data ? json_tokener_parse(group->times.data) : NULL;
-    struct json_object *pair = json_object_new_array_ext(2);
-    if (!times) times = json_object_new_object();
-    status result = times && pair ? OK : fail_oom();
-    if (result == OK) {
-        json_object_array_add(pair, runner_time(taken));
-        json_object_array_add(pair, runner_time(clock_realtime()));
-        json_object_object_add(times, stage, pair);
-        pair = NULL;
-        size_t size;
-        const char *text = json_object_to_json_string_length(times, JSON_C_TO_STRING_PLAIN, &size);
-        result = group_string(group, &group->times, text, size);
-    }
-    json_object_put(pair);
+    struct json_object *pair = mem_checked(json_object_new_array_ext(2));
+    if (!times) times = mem_checked(json_object_new_object());
+    json_object_array_add(pair, runner_time(taken));
+    json_object_array_add(pair, runner_time(clock_realtime()));
+    json_object_object_add(times, stage, pair);
+    size_t size;
+    const char *text = json_object_to_json_string_length(times, JSON_C_TO_STRING_PLAIN, &size);
+    group_string(group, &group->times, text, size);
     json_object_put(times);
-    return result;
 }
 
 // A group that the stage has.
@@ -113,13 +107,13 @@ static status runner_settle(struct runner *runner, const struct held_group *held
         return runner->channel->give_back(runner->channel->self, &group);
     }
     if (result == DATAERR) return runner->channel->deliver(runner->channel->self, &group, DATAERR);
-    if (result == BAD_SAMPLE) result = group_quarantine(group, context->stage->name, "%s", fail_text());
-    if (result == OK && group->quarantine.present) context->quarantined++;
-    if (result == OK) result = runner_add_times(group, context->stage->name, held->received_at);
-    if (result != OK) {
+    if (result != OK && result != BAD_SAMPLE) {
         group_free(&group);
         return result;
     }
+    if (result == BAD_SAMPLE) group_quarantine(group, context->stage->name, "%s", fail_text());
+    context->quarantined += group->quarantine.present;
+    runner_add_times(group, context->stage->name, held->received_at);
     // A quarantined group is tried again in the next run, so its section is not kept.
     const int section = group->quarantine.present ? -1 : context->stage->section;
     if (!context->store || (section < 0 && !context->last)) return runner_deliver(runner, &group);
@@ -134,12 +128,13 @@ static status runner_find_section(const struct stage_context *context, struct se
     struct buf inputs = {0};
     uint64_t hashes[2] = {0, stage->fingerprint ? stage->fingerprint(context->state) : 0};
     *found = false;
-    status result = options_hash(&context->options, &hashes[0]);
-    if (result == OK) result = buf_printf(&inputs, "%s %d ", stage->name, stage->section);
-    if (result == OK) result = buf_append(&inputs, hashes, sizeof hashes);
+    options_hash(&context->options, &hashes[0]);
+    buf_printf(&inputs, "%s %d ", stage->name, stage->section);
+    buf_append(&inputs, hashes, sizeof hashes);
+    status result = OK;
     const int end = stage->section + (stage->section == SECTION_CONSISTENCY);
     for (int section = SECTION_PROMPT; section < end && result == OK; section++)
-        result = group_section_to_msgpack(group, (enum group_section)section, &inputs);
+        group_section_to_msgpack(group, (enum group_section)section, &inputs);
     if (result == OK) {
         XXH128_canonical_t canonical;
         static_assert(sizeof canonical.digest == sizeof key->bytes, "a key is a hash");
@@ -180,7 +175,8 @@ static status runner_begin(struct runner *runner, struct group *group) {
     if (stage->work) return runner_settle(runner, &held, stage->work(context->state, group));
     if (runner->count == runner->capacity) {
         size_t capacity = runner->capacity ? runner->capacity * 2 : 16;
-        status result = RESIZE(&runner->held, capacity);
+        RESIZE(&runner->held, capacity);
+        status result = OK;
         if (result != OK) group_free(&group);
         TRY(result);
         runner->capacity = capacity;
@@ -268,13 +264,14 @@ status runner_run(struct stage_context *context, const struct channel *channel) 
         const double started = clock_realtime();
         result = stage->group_at(context->state, seq, &group);
         if (result == OK) context->quarantined += group->quarantine.present;
-        if (result == OK) result = runner_add_times(group, stage->name, started);
+        if (result == OK) runner_add_times(group, stage->name, started);
         if (result == OK) result = runner_deliver(&runner, &group);
         group_free(&group);
     }
     for (size_t i = 0; i < runner.finished_count; i++) group_free(&runner.finished[i].group);
     // After a failure the stage may still be at work on these groups: they are freed when it is closed.
-    if (runner.count && NEW(&context->unfinished, runner.count) == OK) {
+    if (runner.count) {
+        NEW(&context->unfinished, runner.count);
         for (size_t i = 0; i < runner.count; i++) context->unfinished[i] = runner.held[i].group;
         context->unfinished_count = runner.count;
     }

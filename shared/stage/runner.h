@@ -33,7 +33,7 @@ struct channel {
     // stage cannot read, for the reason in fail_text(): it is not sent.
     status (*deliver)(void *self, struct group **group, status outcome);
     // Takes back a group whose weights changed while the stage had it; `receive` returns it again with present weights,
-    // unless nobody needs it any more. UNAVAILABLE when memory is short. NULL where stages have no weights of optim's.
+    // unless nobody needs it any more. NULL where stages have no weights of optim's.
     status (*give_back)(void *self, struct group **group);
     // Called between two groups, and while `receive` waits when something has come: lets the stage give back lent
     // weights, or publish files instead of lending. *forgotten: the stage has forgotten its groups. May be NULL.
@@ -44,9 +44,8 @@ struct channel {
 // the stage has then is finished; in a pipeline it is given up, since the source issues it again. Runs a source, too.
 status runner_run(struct stage_context *context, const struct channel *channel);
 
-// Sets times[stage] = [taken, now] in the group, in seconds since 1970; other stages' times stay. UNAVAILABLE when
-// memory is short.
-status runner_add_times(struct group *group, const char *stage, double taken);
+// Sets times[stage] = [taken, now] in the group, in seconds since 1970; other stages' times stay.
+void runner_add_times(struct group *group, const char *stage, double taken);
 
 // Runs the stage as a filter of JSON lines from `input` to `output`. DATAERR when a line is not a group.
 status stdio_run(struct stage_context *context, int input, int output);

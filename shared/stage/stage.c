@@ -51,7 +51,7 @@ int stage_main(const struct stage *stage, int argc, char **argv) {
     context.started = context.progress_at = clock_monotonic();
     status result = fd_reserve_standard();
     (void)fd_raise_limit();
-    if (result == OK) result = mem_new(&options, 1, context.table->size);
+    if (result == OK) mem_new(&options, 1, context.table->size);
     assert(options || result != OK);
     if (result == OK) result = options_init(&context.options, context.table, options);
     if (result == OK) result = options_parse(&context.options, argc, argv, &rest);

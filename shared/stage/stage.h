@@ -138,9 +138,8 @@ bool stage_stopping(const struct stage_context *context);
 // True in a pipeline, false under --stdio.
 bool stage_in_pipeline(const struct stage_context *context);
 
-// Logs a line. In a pipeline it is for the user, too: the supervisors write it on their terminals. UNAVAILABLE when
-// memory is short.
-status stage_notify(struct stage_context *context, const char *format, ...) __attribute__((format(printf, 2, 3)));
+// Logs a line. In a pipeline it is for the user, too: the supervisors write it on their terminals.
+void stage_notify(struct stage_context *context, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 // Optim: tells `caravan top` and the metrics how many attempts to write a checkpoint have failed since one was last
 // written.
@@ -152,9 +151,8 @@ bool stage_follows_optim(const struct stage_context *context);
 
 // Optim, in a pipeline: publishes the newest weights of their kind. Called after open has read the checkpoint, and
 // after each step before its groups are handed back; the reference before the policy of the same step. The runner owns
-// the file from then on and removes it when no process can need it any more. UNAVAILABLE when memory is short. Does
-// nothing under --stdio.
-status stage_publish(struct stage_context *context, const struct stage_weights *weights);
+// the file from then on and removes it when no process can need it any more. Does nothing under --stdio.
+void stage_publish(struct stage_context *context, const struct stage_weights *weights);
 
 // Optim, in a pipeline: returns the number of groups of an epoch, which is known when it has a group; 0 under --stdio.
 int64_t stage_epoch(const struct stage_context *context);

@@ -43,7 +43,6 @@ static status stage_media_read_options(struct frames_options *values, struct opt
     struct arena arena = {0};
     status result = options_init(options, &stage_kinds[STAGE_FRAMES].options, values);
     char *copy = arena_strndup(&arena, pairs ? pairs : "", strlen(pairs ? pairs : "")), *rest = NULL;
-    if (!copy) result = fail_oom();
     for (char *pair = copy ? strtok_r(copy, "\n", &rest) : NULL; pair && result == OK;
          pair = strtok_r(NULL, "\n", &rest)) {
         char *value = strchr(pair, '=');
@@ -78,7 +77,7 @@ status stage_media_open(struct stage_media **out, struct stage_context *context)
     struct options options = {0};
     status result;
     *out = NULL;
-    TRY(NEW(&media, 1));
+    NEW(&media, 1);
     media->context = context;
     media->logged_at = -log_seconds;
     TRY_TO(result, done, stage_media_read_options(&frames, &options, given->common.frames_options));

@@ -23,7 +23,7 @@ struct input_memory {
 status input_builder_new(struct input_builder **out, struct stage_context *context) {
     const struct stage_model_options *options = stage_options(context);
     struct input_builder *builder;
-    TRY(NEW(&builder, 1));
+    NEW(&builder, 1);
     *out = builder;
     status result = tokenizer_open(&builder->tokenizer, options->dir);
     if (result == OK) result = chat_template_check(builder->tokenizer, options->dir);
@@ -59,17 +59,15 @@ static status stage_input_check_tokens(const struct input_builder *builder, cons
 }
 
 // Copies a list of tokens into an array in the group.
-static status stage_input_set_tokens(struct group *group, struct int_array *out, const struct token_list *list) {
-    TRY(group_ints(group, out, list->count));
+static void stage_input_set_tokens(struct group *group, struct int_array *out, const struct token_list *list) {
+    group_ints(group, out, list->count);
     if (list->count) memcpy(out->data, list->data, list->count * sizeof *list->data);
-    return OK;
 }
 
 static status stage_input_add_completions(struct input_builder *builder, struct group *group,
                                           struct stage_input *input) {
     struct input_memory *memory = input->memory;
     input->completions = arena_alloc(&memory->arena, group->completion_count * sizeof *input->completions);
-    if (!input->completions) return fail_oom();
     for (size_t i = 0; i < group->completion_count; i++) {
         struct completion *completion = &group->completions[i];
         char where[64];
@@ -79,10 +77,12 @@ static status stage_input_add_completions(struct input_builder *builder, struct 
         } else { // it has only a text
             struct token_list list = {0};
             status result = tokenizer_encode(builder->tokenizer, completion->text.data, completion->text.size, &list);
-            if (result == OK && string_equals(completion->finish, "eos"))
-                result = builder->info->eos_count ? token_list_append(&list, builder->info->eos_ids[0])
-                                                  : fail(DATAERR, "the model has no end-of-sequence token");
-            if (result == OK) result = stage_input_set_tokens(group, &input->completions[i], &list);
+            const bool ended = result == OK && string_equals(completion->finish, "eos");
+            if (ended && !builder->info->eos_count)
+                result = fail(DATAERR, "the model has no end-of-sequence token");
+            else if (ended)
+                token_list_append(&list, builder->info->eos_ids[0]);
+            if (result == OK) stage_input_set_tokens(group, &input->completions[i], &list);
             token_list_release(&list);
             TRY(result);
         }
@@ -103,14 +103,14 @@ status stage_input_open(struct input_builder *builder, struct group *group, enum
                         struct stage_input *input) {
     *input = (struct stage_input){0};
     assert(builder->info);
-    TRY(NEW(&input->memory, 1));
+    NEW(&input->memory, 1);
     TRY(group_check(group, NEED_MEDIA));
     if (!group->prompt_tokens.data) {
         const struct model_info *info = builder->info;
         const struct vision_grid grid = {info->patch_size * info->spatial_merge_size, info->temporal_patch_size};
         struct token_list list = {0};
         status result = chat_template_encode_prompt(builder->tokenizer, group, grid, &list);
-        if (result == OK) result = stage_input_set_tokens(group, &group->prompt_tokens, &list);
+        if (result == OK) stage_input_set_tokens(group, &group->prompt_tokens, &list);
         token_list_release(&list);
         TRY(result);
     }
@@ -118,7 +118,6 @@ status stage_input_open(struct input_builder *builder, struct group *group, enum
     struct input_memory *memory = input->memory;
     struct model_medium *media = arena_alloc(&memory->arena, group->media_count * sizeof *media);
     memory->views = arena_alloc(&memory->arena, group->media_count * sizeof *memory->views);
-    if (!media || !memory->views) return fail_oom();
     for (size_t i = 0; i < group->media_count; i++) {
         const struct medium *medium = &group->media[i];
         TRY(stage_media_get(builder->media, &memory->views[memory->view_count++], group, i));
@@ -179,7 +178,8 @@ status stage_model_load(void *state, const struct stage_weights *weights) {
 status stage_model_return(void *state) {
     struct stage_model *model = state;
     model->hash = 0;
-    return model_return_weights(model->model);
+    model_return_weights(model->model);
+    return OK;
 }
 
 bool stage_model_intact(void *model) {

@@ -41,11 +41,11 @@ static void stdio_release_slot(struct stdio_slot *slot) {
 }
 
 // Adds a slot at the end, for the line that was read last.
-static status stdio_add_slot(struct stdio_filter *filter, struct stdio_slot **out) {
+static void stdio_add_slot(struct stdio_filter *filter, struct stdio_slot **out) {
     if (filter->count == filter->capacity) {
         size_t capacity = filter->capacity ? filter->capacity * 2 : 64;
         struct stdio_slot *wider;
-        TRY(NEW(&wider, capacity));
+        NEW(&wider, capacity);
         for (size_t i = 0; i < filter->count; i++) wider[i] = *stdio_slot(filter, i);
         free(filter->slots);
         filter->slots = wider;
@@ -54,7 +54,6 @@ static status stdio_add_slot(struct stdio_filter *filter, struct stdio_slot **ou
     }
     *out = stdio_slot(filter, filter->count++);
     **out = (struct stdio_slot){.line = filter->lines.number};
-    return OK;
 }
 
 // Writes the slots at the front that are done. DATAERR when the line of the first one is not a group.
@@ -78,8 +77,8 @@ static status stdio_refuse_slot(struct stdio_filter *filter, struct stdio_slot *
     assert(!slot->refused && !slot->done.size);
     filter->closed = true;
     slot->group = NULL;
-    slot->refused = strdup(fail_text());
-    return slot->refused ? stdio_flush(filter) : fail_oom();
+    slot->refused = mem_strdup(fail_text());
+    return stdio_flush(filter);
 }
 
 static status stdio_receive(void *self, int capacity, int timeout_ms, struct group **out) {
@@ -92,7 +91,7 @@ static status stdio_receive(void *self, int capacity, int timeout_ms, struct gro
     if (timeout_ms >= 0 && filter->count >= SLOTS_MAX) return OK;
     TRY(line_reader_next(&filter->lines, timeout_ms, &line, &size));
     if (!line) return OK;
-    TRY(stdio_add_slot(filter, &slot));
+    stdio_add_slot(filter, &slot);
     status result = group_from_json(out, line, size);
     if (result == DATAERR) {
         TRY(stdio_refuse_slot(filter, slot));
@@ -101,10 +100,8 @@ static status stdio_receive(void *self, int capacity, int timeout_ms, struct gro
     TRY(result);
     slot->group = *out;
     if (!(*out)->quarantine.present) return OK;
-    slot->passing = strndup(line, size);
-    if (slot->passing) return OK;
-    group_free(out);
-    return fail_oom();
+    slot->passing = mem_strndup(line, size);
+    return OK;
 }
 
 static status stdio_deliver(void *self, struct group **group, status outcome) {
@@ -113,12 +110,15 @@ static status stdio_deliver(void *self, struct group **group, status outcome) {
     status result = OK;
     for (size_t i = 0; i < filter->count && !slot; i++)
         if (stdio_slot(filter, i)->group == *group) slot = stdio_slot(filter, i);
-    if (!slot) result = stdio_add_slot(filter, &slot); // a source's group
+    if (!slot) stdio_add_slot(filter, &slot); // a source's group
     if (result == OK && outcome != OK) {
         result = stdio_refuse_slot(filter, slot);
     } else if (result == OK) {
-        result = slot->passing ? buf_puts(&slot->done, slot->passing) : group_to_json(*group, &slot->done);
-        if (result == OK) result = buf_puts(&slot->done, "\n");
+        if (slot->passing)
+            buf_puts(&slot->done, slot->passing);
+        else
+            group_to_json(*group, &slot->done);
+        if (result == OK) buf_puts(&slot->done, "\n");
         slot->group = NULL;
         if (result == OK) result = stdio_flush(filter);
     }

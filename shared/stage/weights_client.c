@@ -28,25 +28,23 @@ static bool weights_client_ends_with(const char *text, const char *end) {
     return length >= size && !strcmp(text + length - size, end);
 }
 
-status remote_weights_set(struct remote_weights *out, const struct wire_message *message) {
+void remote_weights_set(struct remote_weights *out, const struct wire_message *message) {
     *out = (struct remote_weights){
         .policy = message->policy,
         .size = message->size,
         .base = message->base,
         .difference = message->difference,
         .weights = {.reference = message->reference, .version = message->version, .hash = (uint64_t)message->hash},
-        .path = strdup(message->path),
+        .path = mem_strdup(message->path),
     };
-    return out->path ? OK : fail_oom();
 }
 
-status remote_weights_copy(struct remote_weights *out, const struct remote_weights *from) {
+void remote_weights_copy(struct remote_weights *out, const struct remote_weights *from) {
     *out = *from;
     out->local = NULL;
     out->copied = false;
     out->weights.path = NULL;
-    out->path = from->path ? strdup(from->path) : NULL;
-    return out->path || !from->path ? OK : fail_oom();
+    out->path = from->path ? mem_strdup(from->path) : NULL;
 }
 
 bool remote_weights_lent(const struct remote_weights *remote) {
@@ -104,7 +102,7 @@ static status weights_client_open(struct io_thread *io, struct download *downloa
     double stalled = 0, looked_at = clock_monotonic(); // seconds since then, in which this process was not stopped
     int number = 0;
     bool other;
-    TRY(buf_printf(&download->part, "%s.part", download->path));
+    buf_printf(&download->part, "%s.part", download->path);
     while (!weights_client_has(download->path, download->size)) {
         TRY(weights_client_lock(download, &other, &written));
         if (download->fd >= 0) return OK;
@@ -118,7 +116,7 @@ static status weights_client_open(struct io_thread *io, struct download *downloa
             log_info("%s: nobody has written to it for %d s; downloading it again", download->part.data,
                      STALLED_SECONDS);
             buf_clear(&download->part);
-            TRY(buf_printf(&download->part, "%s.%d.part", download->path, ++number));
+            buf_printf(&download->part, "%s.%d.part", download->path, ++number);
             stalled = 0;
         }
         weights_client_touch(download);
@@ -186,11 +184,8 @@ static status weights_client_rebuild(struct io_thread *io, const char *dir, cons
     struct stat info = {0};
     int base_fd = -1, difference_fd = -1;
     status result = OK;
-    TRY_TO(result, done,
-           buf_printf(&base, "%s/%s%016llx", dir, copy_prefixes[remote->weights.reference],
-                      (unsigned long long)remote->base));
-    TRY_TO(result, done,
-           buf_printf(&path, "%s/%s%016llx", dir, DIFFERENCE_PREFIX, (unsigned long long)remote->difference));
+    buf_printf(&base, "%s/%s%016llx", dir, copy_prefixes[remote->weights.reference], (unsigned long long)remote->base);
+    buf_printf(&path, "%s/%s%016llx", dir, DIFFERENCE_PREFIX, (unsigned long long)remote->difference);
     difference.path = path.data;
     base_fd = remote->difference ? open(base.data, O_RDONLY | O_CLOEXEC) : -1;
     if (base_fd < 0) TRY_TO(result, done, fail(BAD_SAMPLE, "%s: there is no such copy", base.data));
@@ -281,17 +276,16 @@ status weights_client_download(struct io_thread *io, const char *dir, bool whole
     status result = OK;
     if (!*remote->path) return OK;
     if (remote_weights_lent(remote) || (!whole && weights_client_has(remote->path, remote->size))) {
-        TRY_TO(result, done, buf_puts(&path, remote->path));
+        buf_puts(&path, remote->path);
     } else {
-        TRY_TO(result, done, buf_printf(&name, "%s%016llx", prefix, (unsigned long long)remote->weights.hash));
-        TRY_TO(result, done, buf_printf(&path, "%s/%s", dir, name.data));
+        buf_printf(&name, "%s%016llx", prefix, (unsigned long long)remote->weights.hash);
+        buf_printf(&path, "%s/%s", dir, name.data);
     }
     remote->copied = name.size > 0;
     if (remote->copied && !weights_client_has(path.data, remote->size)) {
         TRY_TO(result, done, weights_client_copy(io, dir, remote, whole, path.data));
         weights_client_prune(dir, prefix, name.data);
-        TRY_TO(result, done,
-               buf_printf(&difference, "%s%016llx", DIFFERENCE_PREFIX, (unsigned long long)remote->difference));
+        buf_printf(&difference, "%s%016llx", DIFFERENCE_PREFIX, (unsigned long long)remote->difference);
         weights_client_prune(dir, DIFFERENCE_PREFIX, difference.data);
     }
     free(remote->local);
@@ -312,7 +306,7 @@ status weights_client_serve(const char *dir, const struct wire_message *fetch, s
     status result = OK;
     for (int i = 0; i < 3 && result == OK && (!i || reply->kind == MESSAGE_ABSENT); i++) {
         buf_clear(&path);
-        result = buf_printf(&path, "%s/%s%016llx", dir, prefixes[i], (unsigned long long)fetch->hash);
+        buf_printf(&path, "%s/%s%016llx", dir, prefixes[i], (unsigned long long)fetch->hash);
         if (result == OK) result = weights_read_piece(path.data, fetch, reply, bulk);
     }
     buf_release(&path);

@@ -17,11 +17,11 @@ struct remote_weights {
     int64_t base, difference; // as in WEIGHTS
 };
 
-// Fills in what optim's message WEIGHTS says. UNAVAILABLE when memory is short. Release with remote_weights_release.
-status remote_weights_set(struct remote_weights *out, const struct wire_message *message);
+// Fills in what optim's message WEIGHTS says. Release with remote_weights_release.
+void remote_weights_set(struct remote_weights *out, const struct wire_message *message);
 
-// Copies what is known, without `local`. UNAVAILABLE when memory is short. Release with remote_weights_release.
-status remote_weights_copy(struct remote_weights *out, const struct remote_weights *from);
+// Copies what is known, without `local`. Release with remote_weights_release.
+void remote_weights_copy(struct remote_weights *out, const struct remote_weights *from);
 
 // Whether the weights are in the memory of optim's process, not in the file.
 bool remote_weights_lent(const struct remote_weights *remote);

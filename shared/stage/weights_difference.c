@@ -100,9 +100,8 @@ status weights_difference_make(int base, int file, int64_t limit, const atomic_b
     struct difference_buffers *buffers = NULL;
     int64_t size, base_size, written = 0;
     status result = OK;
-    ZSTD_CCtx *context = ZSTD_createCCtx();
-    if (!context) TRY_TO(result, done, fail_oom());
-    TRY_TO(result, done, NEW(&buffers, 1));
+    ZSTD_CCtx *context = mem_checked(ZSTD_createCCtx());
+    NEW(&buffers, 1);
     TRY_TO(result, done, weights_difference_size(base, &base_size));
     TRY_TO(result, done, weights_difference_size(file, &size));
     if (size != base_size || !size) TRY_TO(result, done, fail(BAD_SAMPLE, "the files differ in size"));
@@ -168,12 +167,11 @@ static status weights_difference_finish(struct difference_reader *reader) {
 
 status weights_difference_apply(int difference, int base, int64_t size, int out) {
     struct difference_buffers *buffers = NULL;
-    struct difference_reader reader = {.context = ZSTD_createDCtx(), .fd = difference, .left = 1};
+    struct difference_reader reader = {.context = mem_checked(ZSTD_createDCtx()), .fd = difference, .left = 1};
     int64_t base_size;
     status result = OK;
     assert(size > 0);
-    if (!reader.context) TRY_TO(result, done, fail_oom());
-    TRY_TO(result, done, NEW(&buffers, 1));
+    NEW(&buffers, 1);
     reader.piece = buffers->piece;
     TRY_TO(result, done, weights_difference_size(base, &base_size));
     if (size != base_size) TRY_TO(result, done, fail(DATAERR, "the weights before have another size"));

@@ -15,7 +15,7 @@
 
 // Writes the difference of two files to the empty file `out`, all three given by their descriptors. BAD_SAMPLE when the
 // files differ in size, or the difference would have more than `limit` bytes; END when *stop becomes true; UNAVAILABLE
-// when a file cannot be read or written, or memory is short.
+// when a file cannot be read or written.
 status weights_difference_make(int base, int file, int64_t limit, const atomic_bool *stop, int out);
 
 // Makes the file again: writes `size` bytes, which the base has too, to `out` from its beginning. DATAERR when

@@ -22,10 +22,9 @@ struct weights_server {
     struct buf bulk;    // of an answer
 };
 
-status weights_server_new(struct weights_server **out, struct weights_versions *versions) {
-    TRY(NEW(out, 1));
+void weights_server_new(struct weights_server **out, struct weights_versions *versions) {
+    NEW(out, 1);
     (*out)->versions = versions;
-    return OK;
 }
 
 void weights_server_free(struct weights_server **server) {
@@ -70,16 +69,15 @@ static status weights_server_reply(struct weights_server *server, struct io_thre
     return io_thread_reply(io, peer, &reply);
 }
 
-static status weights_server_add_waiter(struct weights_server *server, struct wire_peer *peer,
-                                        const struct wire_message *fetch) {
+static void weights_server_add_waiter(struct weights_server *server, struct wire_peer *peer,
+                                      const struct wire_message *fetch) {
     size_t i = 0;
     while (i < server->waiter_count &&
            !(server->waiters[i].peer == peer && server->waiters[i].fetch.hash == fetch->hash))
         i++;
-    if (i == server->waiter_count) TRY(RESIZE(&server->waiters, ++server->waiter_count));
+    if (i == server->waiter_count) RESIZE(&server->waiters, ++server->waiter_count);
     server->waiters[i] = (struct difference_waiter){
         peer, {.kind = MESSAGE_FETCH, .hash = fetch->hash, .offset = fetch->offset, .size = fetch->size}};
-    return OK;
 }
 
 static status weights_server_fetch(struct weights_server *server, struct io_thread *io, struct wire_peer *peer,
@@ -89,11 +87,14 @@ static status weights_server_fetch(struct weights_server *server, struct io_thre
     bool waits;
     TRY(message_check_range(fetch));
     TRY(weights_versions_await(server->versions, fetch->hash, &waits));
-    if (waits) return weights_server_add_waiter(server, peer, fetch);
+    if (waits) {
+        weights_server_add_waiter(server, peer, fetch);
+        return OK;
+    }
     const int64_t size = weights_versions_size(server->versions, fetch->hash);
     if (fetch->offset >= size) // ABSENT, or a mistake
         return weights_server_reply(server, io, peer, fetch, DISTRIBUTION_SERVE, NULL);
-    TRY(distribution_fetch(&server->distribution, peer, fetch, size, io_thread_now_ms(io), &verdict, &giver));
+    distribution_fetch(&server->distribution, peer, fetch, size, io_thread_now_ms(io), &verdict, &giver);
     return weights_server_reply(server, io, peer, fetch, verdict, giver);
 }
 
@@ -122,14 +123,13 @@ static status weights_server_tick(struct weights_server *server, struct io_threa
 }
 
 // The worker publishes files instead.
-static status weights_server_cannot_borrow(struct weights_server *server, struct io_thread *io,
-                                           const struct wire_peer *peer, const struct wire_message *message) {
+static void weights_server_cannot_borrow(struct weights_server *server, struct io_thread *io,
+                                         const struct wire_peer *peer, const struct wire_message *message) {
     struct buf reason = {0};
-    status result = buf_printf(&reason, "%s-%d cannot use the weights in optim's memory: %s", wire_peer_name(peer),
-                               wire_peer_replica(peer), message->reason);
-    if (result == OK && weights_versions_refuse(server->versions, message->path, reason.data)) io_thread_nudge(io);
+    buf_printf(&reason, "%s-%d cannot use the weights in optim's memory: %s", wire_peer_name(peer),
+               wire_peer_replica(peer), message->reason);
+    if (weights_versions_refuse(server->versions, message->path, reason.data)) io_thread_nudge(io);
     buf_release(&reason);
-    return result;
 }
 
 static void weights_server_gone(struct weights_server *server, const struct wire_peer *peer) {
@@ -153,9 +153,12 @@ status weights_server_event(struct weights_server *server, struct io_thread *io,
         return OK;
     default:
         if (message->kind == MESSAGE_FETCH) return weights_server_fetch(server, io, event->peer, message);
-        if (message->kind == MESSAGE_CANNOT_BORROW)
-            return weights_server_cannot_borrow(server, io, event->peer, message);
+        if (message->kind == MESSAGE_CANNOT_BORROW) {
+            weights_server_cannot_borrow(server, io, event->peer, message);
+            return OK;
+        }
         assert(message->kind == MESSAGE_HAS_WEIGHTS);
-        return distribution_has(&server->distribution, event->peer, message->hash);
+        distribution_has(&server->distribution, event->peer, message->hash);
+        return OK;
     }
 }

@@ -7,9 +7,8 @@
 
 struct weights_server;
 
-// Makes a server of these versions, which must outlive it. UNAVAILABLE when memory is short. Free with
-// weights_server_free.
-status weights_server_new(struct weights_server **out, struct weights_versions *versions);
+// Makes a server of these versions, which must outlive it. Free with weights_server_free.
+void weights_server_new(struct weights_server **out, struct weights_versions *versions);
 
 // NULL is fine; sets *server to NULL.
 void weights_server_free(struct weights_server **server);

@@ -50,11 +50,10 @@ struct weights_versions {
     atomic_bool stopping;
 };
 
-status weights_versions_new(struct weights_versions **out) {
-    TRY(NEW(out, 1));
+void weights_versions_new(struct weights_versions **out) {
+    NEW(out, 1);
     pthread_mutex_init(&(*out)->lock, NULL);
     pthread_cond_init(&(*out)->wanted, NULL);
-    return OK;
 }
 
 static void weights_versions_stop(struct weights_versions *versions) {
@@ -86,7 +85,7 @@ static bool weights_versions_uses(const struct weights_versions *versions, const
     return false;
 }
 
-// Names the file of a difference, which lies beside the weights' own. NULL when memory is short.
+// Names the file of a difference, which lies beside the weights' own.
 static char *weights_versions_difference_path(struct arena *arena, const char *path) {
     return arena_printf(arena, "%s.difference", path);
 }
@@ -99,9 +98,8 @@ static void weights_versions_drop_difference(const struct served_weights *old) {
     arena_release(&arena);
 }
 
-status weights_versions_put(struct weights_versions *versions, const struct stage_weights *weights) {
-    char *path = strdup(weights->path ? weights->path : "");
-    if (!path) return fail_oom();
+void weights_versions_put(struct weights_versions *versions, const struct stage_weights *weights) {
+    char *path = mem_strdup(weights->path ? weights->path : "");
     pthread_mutex_lock(&versions->lock);
     struct served_weights *entries = versions->entries[weights->reference], old = entries[VERSIONS_MAX - 1];
     memmove(&entries[1], &entries[0], (VERSIONS_MAX - 1) * sizeof *entries);
@@ -123,7 +121,6 @@ status weights_versions_put(struct weights_versions *versions, const struct stag
     if (old.present && *old.path && !weights_versions_uses(versions, old.path)) (void)unlink(old.path);
     pthread_mutex_unlock(&versions->lock);
     free(old.path);
-    return OK;
 }
 
 int64_t weights_versions_publications(struct weights_versions *versions) {
@@ -163,7 +160,6 @@ status weights_versions_latest(struct weights_versions *versions, bool reference
                                          .base = latest->base,
                                          .difference = latest->difference,
                                          .path = arena_strndup(arena, latest->path, strlen(latest->path))};
-        if (!message->path) result = fail_oom();
     }
     pthread_mutex_unlock(&versions->lock);
     return result;
@@ -177,7 +173,7 @@ status weights_read_piece(const char *path, const struct wire_message *request, 
     TRY(message_check_range(request));
     *reply = (struct wire_message){.kind = MESSAGE_ABSENT, .id = "", .hash = request->hash};
     buf_clear(bulk);
-    TRY(buf_reserve(bulk, (size_t)request->size));
+    buf_reserve(bulk, (size_t)request->size);
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT) return OK;
     if (fd < 0 || fstat(fd, &info)) TRY_TO(result, done, fail(UNAVAILABLE, "%s: %s", path, strerror(errno)));
@@ -210,7 +206,7 @@ static struct served_weights *weights_versions_find(struct weights_versions *ver
     return NULL;
 }
 
-// The path of the file with that hash, weights or a difference that has been made; NULL: none, or memory is short. The
+// The path of the file with that hash, weights or a difference that has been made; NULL: none. The
 // lock is held.
 static const char *weights_versions_path(struct weights_versions *versions, int64_t hash, struct arena *arena) {
     const struct served_weights *weights = weights_versions_find(versions, hash, false);
@@ -246,7 +242,7 @@ status weights_versions_chunk(struct weights_versions *versions, const struct wi
 bool weights_versions_refuse(struct weights_versions *versions, const char *path, const char *reason) {
     pthread_mutex_lock(&versions->lock);
     const bool first = !versions->refused && *path && weights_versions_uses(versions, path);
-    if (first) versions->refused = strdup(reason);
+    if (first) versions->refused = mem_strdup(reason);
     pthread_mutex_unlock(&versions->lock);
     return first;
 }
@@ -280,8 +276,7 @@ static status weights_versions_make(struct weights_versions *versions, int64_t h
     int base = -1, file = -1, out = -1;
     status result = weights_versions_open_pair(versions, entry, &base, &file);
     char *path = weights_versions_difference_path(&arena, entry->path);
-    char *part = path ? arena_printf(&arena, "%s.part", path) : NULL;
-    if (result == OK && !part) result = fail_oom();
+    char *part = arena_printf(&arena, "%s.part", path);
     TRY_TO(result, done, result);
     pthread_mutex_unlock(&versions->lock);
     out = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);

@@ -8,17 +8,15 @@
 
 struct weights_versions;
 
-// Makes an empty list of versions. The worker publishes weights, the I/O thread asks. UNAVAILABLE when memory is short.
-// Free with weights_versions_free.
-status weights_versions_new(struct weights_versions **out);
+// Makes an empty list of versions. The worker publishes weights, the I/O thread asks. Free with weights_versions_free.
+void weights_versions_new(struct weights_versions **out);
 
 // Removes no file. NULL is fine; sets *versions to NULL.
 void weights_versions_free(struct weights_versions **versions);
 
 // Publishes the newest weights of their kind; copies the path. The file of the oldest of three versions is removed, and
 // its difference from the version before.
-// UNAVAILABLE when memory is short.
-status weights_versions_put(struct weights_versions *versions, const struct stage_weights *weights);
+void weights_versions_put(struct weights_versions *versions, const struct stage_weights *weights);
 
 // Renames the file of the oldest version of that kind to `path`, if the next weights_versions_put would remove it.
 void weights_versions_recycle(struct weights_versions *versions, bool reference, const char *path);

@@ -127,7 +127,7 @@ status frame_store_open(struct frame_store **out, const char *directory, uint64_
     *out = NULL;
     if (!read_only) TRY(dir_make(directory));
     struct frame_store *store;
-    TRY(NEW(&store, 1));
+    NEW(&store, 1);
     store->limit = limit;
     store->read_only = read_only;
     pthread_mutex_init(&store->lock, NULL);
@@ -135,7 +135,7 @@ status frame_store_open(struct frame_store **out, const char *directory, uint64_
     char *path = path_join(&arena, directory, "frames.lmdb");
     struct lmdb_options options = {.read_only = read_only, .lazy = true};
     const char *const *dbis = read_only ? frame_store_read_dbis : frame_store_dbis;
-    status result = path ? lmdb_env_open(&store->env, path, dbis, &options) : fail_oom();
+    status result = lmdb_env_open(&store->env, path, dbis, &options);
     arena_release(&arena);
     *out = store;
     if (result != OK) frame_store_close(out);
@@ -195,7 +195,7 @@ status frame_store_read(struct frame_store *store, const char *key, int64_t offs
     if (result == OK && record.data) {
         const size_t left = offset >= 0 && (uint64_t)offset < record.size ? record.size - (size_t)offset : 0;
         if (!left) result = fail(DATAERR, "frames %s: offset %lld of %zu bytes", key, (long long)offset, record.size);
-        if (result == OK) result = buf_append(out, (const char *)record.data + offset, left < size ? left : size);
+        if (result == OK) buf_append(out, (const char *)record.data + offset, left < size ? left : size);
         if (result == OK && !offset) result = frame_store_defer(store, &used); // once for all pieces
         *total = (int64_t)record.size;
         *found = result == OK;
@@ -321,7 +321,6 @@ status frame_store_recall_origin(struct frame_store *store, const char *key, str
                                         .end = record.end,
                                         .frame_rate = record.frame_rate};
         *found = origin->path != NULL;
-        if (!*found) result = fail_oom();
     }
     lmdb_txn_end(&txn);
     return result;
@@ -335,8 +334,8 @@ status frame_store_remember_origin(struct frame_store *store, const char *key, c
     bool found;
     status result;
     TRY_TO(result, done, frame_key_parse(bytes, key));
-    TRY_TO(result, done, buf_append(&value, &record, sizeof record));
-    TRY_TO(result, done, buf_append(&value, origin->path, strlen(origin->path) + 1));
+    buf_append(&value, &record, sizeof record);
+    buf_append(&value, origin->path, strlen(origin->path) + 1);
     TRY_TO(result, done, lmdb_env_get(store->env, DBI_ORIGINS, frame_key_val(bytes), &stored, &found));
     if (!found || stored.size != value.size || memcmp(stored.data, value.data, value.size) != 0)
         result = lmdb_env_put(store->env, DBI_ORIGINS, frame_key_val(bytes), (struct lmdb_val){value.data, value.size});

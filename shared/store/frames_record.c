@@ -85,7 +85,7 @@ void frames_record_write(const struct frames *frames, uint8_t *out) {
 
 status frames_to_record(const struct frames *frames, struct buf *out) {
     size_t size = frames_record_size(frames);
-    TRY(buf_reserve(out, size));
+    TRY(buf_reserve_large(out, size));
     frames_record_write(frames, (uint8_t *)out->data + out->size);
     out->size += size;
     out->data[out->size] = 0;

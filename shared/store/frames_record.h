@@ -35,7 +35,7 @@ size_t frames_record_size(const struct frames *frames);
 // Writes the record, frames_record_size bytes, as it is stored and sent: header, timestamps, pixels.
 void frames_record_write(const struct frames *frames, uint8_t *out);
 
-// Appends the record. UNAVAILABLE when memory is short.
+// Appends the record.
 status frames_to_record(const struct frames *frames, struct buf *out);
 
 // *frames = the record's, pointing into `record`, which is aligned to 8 bytes. DATAERR when it is not a complete record

@@ -21,9 +21,9 @@ status group_store_open(struct group_store **out, const char *directory, bool re
     // Sections that a power failure undoes are computed again.
     const struct lmdb_options options = {.read_only = read_only, .lazy = true};
     struct arena arena = {0};
-    TRY(NEW(out, 1));
+    NEW(out, 1);
     char *path = path_join(&arena, directory, "groups.lmdb");
-    status result = path ? OK : fail_oom();
+    status result = OK;
     if (result == OK && !read_only) result = dir_make(directory);
     const char *const *dbis = read_only ? group_store_read_dbis : group_store_dbis;
     if (result == OK) result = lmdb_env_open(&(*out)->env, path, dbis, &options);
@@ -128,21 +128,18 @@ static status group_store_put(const struct group_store *store, struct lmdb_txn *
 status group_store_save_all(struct group_store *store, const struct group_record *records, size_t count) {
     struct group_store_values *values;
     struct lmdb_txn *txn = NULL;
-    TRY(NEW(&values, count));
-    status result = OK;
-    for (size_t i = 0; i < count && result == OK; i++) {
-        if (!records[i].section_only) result = group_to_msgpack(records[i].group, &values[i].group);
-        if (result == OK && records[i].section >= 0)
-            result =
-                group_section_to_msgpack(records[i].group, (enum group_section)records[i].section, &values[i].section);
+    status result;
+    NEW(&values, count);
+    for (size_t i = 0; i < count; i++) {
+        if (!records[i].section_only) group_to_msgpack(records[i].group, &values[i].group);
+        if (records[i].section >= 0)
+            group_section_to_msgpack(records[i].group, (enum group_section)records[i].section, &values[i].section);
     }
-    if (result == OK) {
-        do {
-            result = lmdb_txn_begin_write(store->env, &txn);
-            for (size_t i = 0; i < count && result == OK; i++)
-                result = group_store_put(store, txn, &records[i], &values[i]);
-        } while (lmdb_txn_commit(&txn, &result));
-    }
+    do {
+        result = lmdb_txn_begin_write(store->env, &txn);
+        for (size_t i = 0; i < count && result == OK; i++)
+            result = group_store_put(store, txn, &records[i], &values[i]);
+    } while (lmdb_txn_commit(&txn, &result));
     for (size_t i = 0; i < count; i++) {
         buf_release(&values[i].group);
         buf_release(&values[i].section);

@@ -77,7 +77,7 @@ static status ledger_set_state(void *context, const struct ledger_entry *entry) 
     if (seq < 0 || seq > ledger_max_seq) return lmdb_env_fail_damaged(ledger->env, "an entry is out of range");
     if ((size_t)seq >= ledger->capacity) {
         size_t capacity = ((size_t)seq + 1) * 2;
-        TRY(RESIZE(&ledger->states, capacity));
+        RESIZE(&ledger->states, capacity);
         memset(ledger->states + ledger->capacity, LEDGER_NEW, capacity - ledger->capacity);
         ledger->capacity = capacity;
     }
@@ -144,12 +144,11 @@ static status ledger_decode(struct lmdb_val value, int64_t seq, struct ledger_en
     return OK;
 }
 
-static status ledger_append_strings(struct buf *value, const char *const strings[3]) {
+static void ledger_append_strings(struct buf *value, const char *const strings[3]) {
     for (int i = 0; i < 3; i++) {
         const char *string = strings[i] ? strings[i] : "";
-        TRY(buf_append(value, string, strlen(string) + 1));
+        buf_append(value, string, strlen(string) + 1);
     }
-    return OK;
 }
 
 // Puts one change into the entry on disk.
@@ -167,8 +166,8 @@ static status ledger_write_change(struct lmdb_txn *txn, const struct ledger_chan
     record.issues += before.issues;
     const char *id = strings, *stage = id + strlen(id) + 1, *reason = stage + strlen(stage) + 1;
     buf_clear(value);
-    TRY(buf_append(value, &record, sizeof record));
-    TRY(ledger_append_strings(value, (const char *[3]){change->keep_id ? before.id : id, stage, reason}));
+    buf_append(value, &record, sizeof record);
+    ledger_append_strings(value, (const char *[3]){change->keep_id ? before.id : id, stage, reason});
     return lmdb_txn_put(txn, DBI_ENTRIES, key, (struct lmdb_val){value->data, value->size});
 }
 
@@ -209,13 +208,8 @@ static status ledger_set_entry(struct ledger *ledger, const struct ledger_entry 
     change.record.step = entry->step;
     change.record.issues = entry->state == LEDGER_IN_FLIGHT;
     change.record.changed = clock_realtime();
-    status result = buf_append(&ledger->changes, &change, sizeof change);
-    if (result == OK)
-        result = ledger_append_strings(&ledger->changes, (const char *[3]){entry->id, entry->stage, entry->reason});
-    if (result != OK) {
-        ledger->changes.size = start;
-        return result;
-    }
+    buf_append(&ledger->changes, &change, sizeof change);
+    ledger_append_strings(&ledger->changes, (const char *[3]){entry->id, entry->stage, entry->reason});
     change.strings_size = ledger->changes.size - start - sizeof change;
     memcpy(ledger->changes.data + start, &change, sizeof change);
     TRY(ledger_set_state(ledger, entry));
@@ -324,7 +318,7 @@ static status ledger_keep_description(struct ledger *ledger, const struct ledger
 }
 
 // Appends "NAME VALUE -> VALUE" for each line that differs.
-static status ledger_differences(const char *before, const char *now, struct buf *out) {
+static void ledger_differences(const char *before, const char *now, struct buf *out) {
     for (size_t length; *now; now += length + (now[length] != 0)) {
         length = strcspn(now, "\n");
         const size_t name = strcspn(now, " ") + 1; // with the blank
@@ -332,10 +326,8 @@ static status ledger_differences(const char *before, const char *now, struct buf
         while (*line && strncmp(line, now, name) != 0) line += strcspn(line, "\n") + (strchr(line, '\n') != NULL);
         const size_t size = strcspn(line, "\n");
         if (!*line || (size == length && !memcmp(line, now, size))) continue;
-        TRY(buf_printf(out, "%s%.*s -> %.*s", out->size ? ", " : "", (int)size, line, (int)(length - name),
-                       now + name));
+        buf_printf(out, "%s%.*s -> %.*s", out->size ? ", " : "", (int)size, line, (int)(length - name), now + name);
     }
-    return OK;
 }
 
 // The failure for a ledger of another run: names what differs, as far as it is known.
@@ -346,13 +338,11 @@ static status ledger_refuse(struct ledger *ledger, const char *path, const struc
     bool found;
     status result = OK;
     if (stored->groups_per_step != config->groups_per_step)
-        TRY_TO(result, done,
-               buf_printf(&differences, "groups_per_step %lld -> %lld", (long long)stored->groups_per_step,
-                          (long long)config->groups_per_step));
+        buf_printf(&differences, "groups_per_step %lld -> %lld", (long long)stored->groups_per_step,
+                   (long long)config->groups_per_step);
     TRY_TO(result, done, lmdb_env_get(ledger->env, DBI_META, key, &before, &found));
-    if (found) TRY_TO(result, done, buf_append(&before, "", 1));
-    if (found && config->described)
-        TRY_TO(result, done, ledger_differences(before.data, config->described, &differences));
+    if (found) buf_append(&before, "", 1);
+    if (found && config->described) ledger_differences(before.data, config->described, &differences);
     result = fail(DATAERR,
                   "%s: this run was started with other data or other settings of source%s%s; use another run directory",
                   path, differences.size ? ": " : "", differences.size ? differences.data : "");
@@ -372,7 +362,7 @@ status ledger_open(struct ledger **out, const char *path, const struct ledger_co
     bool found;
     status result;
     *out = NULL;
-    TRY(NEW(&ledger, 1));
+    NEW(&ledger, 1);
     TRY_TO(result, done, lmdb_env_open(&ledger->env, path, ledger_dbis, NULL));
     TRY_TO(result, done, lmdb_env_get(ledger->env, DBI_META, key, &value, &found));
     ledger->issue_number = 1; // of a ledger of the first versions

@@ -58,7 +58,7 @@ struct ledger_config {
 
 // Returns the path of a run's ledger: RUN/ledger.lmdb. If the run's directory is on a network file system, where LMDB
 // does not work, it is STORE/ledger-HASH.lmdb, with a hash of the directory's path, because runs may share a store.
-// `store` may be NULL. The path is in the arena; NULL when memory is short.
+// `store` may be NULL. The path is in the arena.
 const char *ledger_path(struct arena *arena, const char *run_dir, const char *store);
 
 // Opens or creates the ledger file. DATAERR, naming what differs, when it was written with another ledger_config,

@@ -147,7 +147,7 @@ static status lmdb_check_overflow(const struct lmdb_checker *checker, uint64_t f
         !fd_pread_all(checker->fd, &last, 1, (off_t)((first + header.pages) * checker->page_size - 1)))
         return lmdb_check_fail(checker->path, first);
     if (!free_list) return OK;
-    TRY(NEW(&value, bytes));
+    TRY(NEW_LARGE(&value, bytes));
     const bool sound = fd_pread_all(checker->fd, value, bytes, (off_t)(first * checker->page_size + sizeof header)) &&
                        lmdb_check_free_list(checker, value, bytes);
     free(value);
@@ -230,7 +230,7 @@ status lmdb_check_trees(MDB_env *mdb, const char *path) {
     checker.page_size = stat.ms_psize;
     checker.fd = open(path, O_RDONLY | O_CLOEXEC);
     if (checker.fd < 0) TRY_TO(result, done, fail(UNAVAILABLE, "%s: %s", path, strerror(errno)));
-    TRY_TO(result, done, mem_new(&checker.pages, DEPTH_MAX, checker.page_size));
+    mem_new(&checker.pages, DEPTH_MAX, checker.page_size);
     const uint64_t transaction = mdb_txn_id(txn);
     if (!lmdb_check_read(&checker, &head, sizeof head, transaction & 1))
         TRY_TO(result, done, lmdb_check_fail(path, transaction & 1));

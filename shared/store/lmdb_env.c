@@ -30,7 +30,7 @@ static status lmdb_begin(struct lmdb_env *env, unsigned flags, struct lmdb_txn *
     struct lmdb_file *file = env->file;
     struct lmdb_txn *txn;
     *out = NULL;
-    TRY(NEW(&txn, 1));
+    NEW(&txn, 1);
     txn->env = env;
     status result = OK;
     for (int attempt = 0; attempt < max_attempts && result == OK; attempt++) {
@@ -100,7 +100,7 @@ status lmdb_env_open(struct lmdb_env **out, const char *path, const char *const 
     status result = OK;
     *out = NULL;
     if (!options) options = &defaults;
-    TRY(NEW(&env, 1));
+    NEW(&env, 1);
     TRY_TO(result, done, lmdb_file_acquire(&env->file, path, options));
     pthread_mutex_lock(&lmdb_dbi_lock);
     do {
@@ -257,7 +257,7 @@ status lmdb_env_get(struct lmdb_env *env, int dbi, struct lmdb_val key, struct b
     struct lmdb_val stored;
     status result = lmdb_txn_get(txn, dbi, key, &stored);
     *found = stored.data != NULL;
-    if (result == OK && stored.data) result = buf_append(value, stored.data, stored.size);
+    if (result == OK && stored.data) buf_append(value, stored.data, stored.size);
     lmdb_txn_end(&txn);
     return result;
 }

@@ -133,7 +133,7 @@ static status lmdb_file_open(struct lmdb_file **out, const char *path, const str
     struct lmdb_file *file;
     status result = OK;
     *out = NULL;
-    TRY(NEW(&file, 1));
+    NEW(&file, 1);
     pthread_mutex_init(&file->lock, NULL);
     cond_init_monotonic(&file->txn_ended);
     char lock_path[4200];
@@ -147,8 +147,7 @@ static status lmdb_file_open(struct lmdb_file **out, const char *path, const str
     }
     const bool in_use = lmdb_is_in_use(lock_path); // then another process has checked it
     if (!in_use) TRY_TO(result, failure, lmdb_check_head(path));
-    file->path = strdup(path);
-    if (!file->path) TRY_TO(result, failure, fail_oom());
+    file->path = mem_strdup(path);
     size_t mapsize = options->mapsize ? options->mapsize : lmdb_default_mapsize;
     int code = lmdb_open(&file->mdb, file->path, options, mapsize, false);
     // A process that was killed while it made the lock file leaves it empty, and LMDB makes it only when no other

@@ -63,7 +63,7 @@ status lmdb_check_file_system(const char *path) {
     struct arena arena = {0};
     const char *directory = path_parent(&arena, path);
     const char *name = directory ? lmdb_network_file_system(directory) : NULL;
-    status result = directory ? OK : fail_oom();
+    status result = OK;
     if (name)
         result = fail(USAGE,
                       "%s: LMDB files do not work on %s, a network file system: set `store:` to a directory on a "

@@ -12,8 +12,7 @@
 // read.
 const char *lmdb_network_file_system(const char *directory);
 
-// USAGE when the file at `path`, which need not exist yet, would be on a network file system. UNAVAILABLE when memory
-// is short.
+// USAGE when the file at `path`, which need not exist yet, would be on a network file system.
 status lmdb_check_file_system(const char *path);
 
 // Whether a line of /proc/self/mountinfo is the overlay file system with this device number; `upper` then gets the

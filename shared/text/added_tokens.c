@@ -28,23 +28,21 @@ const struct added_token *added_tokens_find(const struct added_tokens *a, const 
     return index < a->count ? &a->tokens[index] : NULL;
 }
 
-status added_tokens_add(struct added_tokens *a, const char *content, size_t size, int32_t id,
-                        struct added_token_flags flags) {
+void added_tokens_add(struct added_tokens *a, const char *content, size_t size, int32_t id,
+                      struct added_token_flags flags) {
     size_t index = added_tokens_index(a, content, size);
     if (index < a->count) {
         flags.special |= a->tokens[index].flags.special;
         a->tokens[index].flags = flags;
-        return OK;
+        return;
     }
     if (a->count == a->capacity) {
         size_t capacity = a->capacity ? a->capacity * 2 : 64;
-        TRY(RESIZE(&a->tokens, capacity));
+        RESIZE(&a->tokens, capacity);
         a->capacity = capacity;
     }
     char *copy = arena_strndup(&a->memory, content, size);
-    if (!copy) return fail_oom();
     a->tokens[a->count++] = (struct added_token){copy, size, id, flags};
-    return OK;
 }
 
 static int added_tokens_compare(const void *left, const void *right) {
@@ -54,8 +52,8 @@ static int added_tokens_compare(const void *left, const void *right) {
     return order ? order : (a->size > b->size) - (a->size < b->size);
 }
 
-static status added_tokens_build_set(const struct added_tokens *a, struct added_token_set *set, bool normalized) {
-    TRY(NEW(&set->tokens, a->count));
+static void added_tokens_build_set(const struct added_tokens *a, struct added_token_set *set, bool normalized) {
+    NEW(&set->tokens, a->count);
     for (size_t i = 0; i < a->count; i++)
         if (a->tokens[i].flags.normalized == normalized && a->tokens[i].size) set->tokens[set->count++] = &a->tokens[i];
     qsort(set->tokens, set->count, sizeof(const struct added_token *), added_tokens_compare);
@@ -65,7 +63,6 @@ static status added_tokens_build_set(const struct added_tokens *a, struct added_
         set->first[byte] = (uint32_t)at;
     }
     assert(set->first[256] == set->count);
-    return OK;
 }
 
 status added_tokens_build(struct added_tokens *a, enum normalize_form form) {
@@ -82,10 +79,9 @@ status added_tokens_build(struct added_tokens *a, enum normalize_form form) {
         if (normalized == token->content) continue;
         token->content = arena_strndup(&a->memory, normalized, size);
         token->size = size;
-        if (!token->content) TRY_TO(result, done, fail_oom());
     }
-    TRY_TO(result, done, added_tokens_build_set(a, &a->raw, false));
-    TRY_TO(result, done, added_tokens_build_set(a, &a->normalized, true));
+    added_tokens_build_set(a, &a->raw, false);
+    added_tokens_build_set(a, &a->normalized, true);
     TRY_TO(result, done, regex_new(&a->word, word, sizeof word - 1));
     TRY_TO(result, done, regex_new(&a->space, space, sizeof space - 1));
 done:

@@ -50,15 +50,13 @@ struct added_tokens {
 void added_tokens_release(struct added_tokens *a);
 
 // Adds a token. A token whose content is there already gets the new flags, but stays special if it was.
-// UNAVAILABLE when memory is short.
-status added_tokens_add(struct added_tokens *a, const char *content, size_t size, int32_t id,
-                        struct added_token_flags flags);
+void added_tokens_add(struct added_tokens *a, const char *content, size_t size, int32_t id,
+                      struct added_token_flags flags);
 
 // Returns the token with this content, NULL if there is none. The next added_tokens_add invalidates the pointer.
 const struct added_token *added_tokens_find(const struct added_tokens *a, const char *content, size_t size);
 
 // Sorts the tokens into their sets, once, after all have been added. Normalizes those that match normalized text.
-// UNAVAILABLE when memory is short.
 status added_tokens_build(struct added_tokens *a, enum normalize_form form);
 
 struct added_token_match {

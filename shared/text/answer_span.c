@@ -17,19 +17,18 @@ static const char *answer_span_piece(const struct tokenizer *tokenizer, int64_t 
 }
 
 // Appends the text of tokens. *content = the offset behind its last <answer>; 0: there is none.
-static status answer_span_read(const struct tokenizer *tokenizer, const int64_t *tokens, size_t count, struct buf *text,
-                               size_t *content) {
+static void answer_span_read(const struct tokenizer *tokenizer, const int64_t *tokens, size_t count, struct buf *text,
+                             size_t *content) {
     *content = 0;
-    TRY(buf_puts(text, ""));
+    buf_puts(text, "");
     for (size_t i = 0; i < count; i++) {
         size_t size;
         const char *piece = answer_span_piece(tokenizer, tokens[i], &size);
-        TRY(buf_append(text, piece, size));
+        buf_append(text, piece, size);
     }
     const char *end = text->data + text->size, *at = text->data;
     while ((at = memmem(at, (size_t)(end - at), answer_open, strlen(answer_open))))
         *content = (size_t)((at += strlen(answer_open)) - text->data);
-    return OK;
 }
 
 size_t answer_size(const char *text, size_t size) {
@@ -37,12 +36,11 @@ size_t answer_size(const char *text, size_t size) {
     return close ? (size_t)(close - text) : size;
 }
 
-static status answer_span_find_content(const struct tokenizer *tokenizer, const int64_t *tokens, size_t count,
-                                       struct answer_span *out) {
+static void answer_span_find_content(const struct tokenizer *tokenizer, const int64_t *tokens, size_t count,
+                                     struct answer_span *out) {
     struct buf text = {0};
     size_t size, offset = 0, from;
-    status result;
-    TRY_TO(result, done, answer_span_read(tokenizer, tokens, count, &text, &from));
+    answer_span_read(tokenizer, tokens, count, &text, &from);
     if (!from) goto done;
     size_t to = from + answer_size(text.data + from, text.size - from);
     for (size_t i = 0; from < to && i < count; i++, offset += size) {
@@ -54,54 +52,53 @@ static status answer_span_find_content(const struct tokenizer *tokenizer, const 
     }
 done:
     buf_release(&text);
-    return result;
 }
 
 // Sets *found to whether the text of tokens[first..end) contains `part`.
-static status answer_span_contains(const struct tokenizer *tokenizer, const int64_t *tokens, size_t first, size_t end,
-                                   const char *part, bool *found) {
+static void answer_span_contains(const struct tokenizer *tokenizer, const int64_t *tokens, size_t first, size_t end,
+                                 const char *part, bool *found) {
     struct buf text = {0};
-    status result = OK;
-    for (size_t i = first; result == OK && i < end; i++) {
+    for (size_t i = first; i < end; i++) {
         size_t size;
         const char *piece = tokenizer_piece(tokenizer, tokens[i], &size);
-        result = buf_append(&text, piece, size);
+        buf_append(&text, piece, size);
     }
-    *found = result == OK && text.data && memmem(text.data, text.size, part, strlen(part));
+    *found = text.data && memmem(text.data, text.size, part, strlen(part));
     buf_release(&text);
-    return result;
 }
 
-status answer_span_find(const struct tokenizer *tokenizer, enum answer_span_rule rule, const int64_t *tokens,
-                        size_t count, bool ended, struct answer_span *out) {
+void answer_span_find(const struct tokenizer *tokenizer, enum answer_span_rule rule, const int64_t *tokens,
+                      size_t count, bool ended, struct answer_span *out) {
     *out = (struct answer_span){0};
-    if (count == 0) return OK;
+    if (count == 0) return;
     size_t finish = ended ? count - 1 : count;
-    if (rule == ANSWER_SPAN_CONTENT) return answer_span_find_content(tokenizer, tokens, finish, out);
+    if (rule == ANSWER_SPAN_CONTENT) {
+        answer_span_find_content(tokenizer, tokens, finish, out);
+        return;
+    }
     assert(rule == ANSWER_SPAN_RELEASED);
     for (size_t a = count; a-- > 0;) {
         bool word, tag;
         size_t before = a ? a - 1 : 0, after = a + 2 < count ? a + 2 : count;
-        TRY(answer_span_contains(tokenizer, tokens, a, a + 1, "answer", &word));
+        answer_span_contains(tokenizer, tokens, a, a + 1, "answer", &word);
         if (!word) continue;
-        TRY(answer_span_contains(tokenizer, tokens, before, after, answer_open, &tag));
+        answer_span_contains(tokenizer, tokens, before, after, answer_open, &tag);
         if (!tag) continue;
         // a < j < max(a + 1, finish - 3)
         size_t end = finish >= a + 4 ? finish - 3 : a + 1;
         *out = (struct answer_span){.found = true, .first = a + 1, .end = end > a + 1 ? end : a + 1};
         assert(out->first <= out->end);
-        return OK;
+        return;
     }
-    return OK;
 }
 
 status answer_prefix_find(const struct tokenizer *tokenizer, const int64_t *tokens, size_t count, bool ended,
                           struct answer_prefix *out) {
     struct buf text = {0};
     size_t size = 0, offset = 0, end, at = 0;
-    status result;
+    status result = OK;
     *out = (struct answer_prefix){0};
-    TRY_TO(result, done, answer_span_read(tokenizer, tokens, ended && count ? count - 1 : count, &text, &end));
+    answer_span_read(tokenizer, tokens, ended && count ? count - 1 : count, &text, &end);
     if (!end) goto done;
     for (;; at++, offset += size) {
         answer_span_piece(tokenizer, tokens[at], &size);
@@ -122,10 +119,9 @@ void answer_prefix_release(struct answer_prefix *prefix) {
     *prefix = (struct answer_prefix){0};
 }
 
-status answer_append(const struct tokenizer *tokenizer, int64_t token, struct buf *text, bool *closed) {
+void answer_append(const struct tokenizer *tokenizer, int64_t token, struct buf *text, bool *closed) {
     size_t size;
     const char *piece = answer_span_piece(tokenizer, token, &size);
-    TRY(buf_append(text, piece, size));
+    buf_append(text, piece, size);
     *closed = answer_size(text->data, text->size) < text->size;
-    return OK;
 }

@@ -23,9 +23,8 @@ struct answer_span {
 };
 
 // Finds the span. `ended`: the last token is an end-of-sequence token, which is never part of an answer.
-// UNAVAILABLE when memory is short.
-status answer_span_find(const struct tokenizer *tokenizer, enum answer_span_rule rule, const int64_t *tokens,
-                        size_t count, bool ended, struct answer_span *out);
+void answer_span_find(const struct tokenizer *tokenizer, enum answer_span_rule rule, const int64_t *tokens,
+                      size_t count, bool ended, struct answer_span *out);
 
 // A completion up to and including its last <answer>: tokens[0..kept), and then `cut`, the tokens of the part before
 // the tag's end of a token that goes on behind it. A zeroed struct is empty.
@@ -36,7 +35,7 @@ struct answer_prefix {
 };
 
 // Finds the prefix; `ended` as in answer_span_find. The caller calls answer_prefix_release. DATAERR when the part of a
-// token is not UTF-8; UNAVAILABLE when memory is short; the prefix is then empty.
+// token is not UTF-8; the prefix is then empty.
 status answer_prefix_find(const struct tokenizer *tokenizer, const int64_t *tokens, size_t count, bool ended,
                           struct answer_prefix *out);
 
@@ -44,8 +43,7 @@ status answer_prefix_find(const struct tokenizer *tokenizer, const int64_t *toke
 void answer_prefix_release(struct answer_prefix *prefix);
 
 // Appends a token's text to that of an answer; special tokens have none. *closed = whether the text contains </answer>.
-// UNAVAILABLE when memory is short.
-status answer_append(const struct tokenizer *tokenizer, int64_t token, struct buf *text, bool *closed);
+void answer_append(const struct tokenizer *tokenizer, int64_t token, struct buf *text, bool *closed);
 
 // Returns the bytes of text[0..size) before the first </answer>, which may be all.
 size_t answer_size(const char *text, size_t size);

@@ -35,13 +35,13 @@ static_assert(sizeof(struct bpe_cache_entry) == 64, "one cache line an entry");
 static_assert(CACHE_WORD_SIZE <= UINT8_MAX && CACHE_TOKENS <= UINT8_MAX, "sizes are stored in bytes");
 static_assert((CACHE_SLOTS & (CACHE_SLOTS - 1)) == 0, "the slot is a mask of the hash");
 
-status bpe_init(struct bpe *b, const struct vocab *v) {
+void bpe_init(struct bpe *b, const struct vocab *v) {
     *b = (struct bpe){.vocab = v, .unk_id = -1};
     for (unsigned byte = 0; byte < 256; byte++) {
         char token[2];
         b->byte_ids[byte] = vocab_token_to_id(v, token, byte_to_unicode((unsigned char)byte, token));
     }
-    return NEW(&b->cache, CACHE_SLOTS);
+    NEW(&b->cache, CACHE_SLOTS);
 }
 
 void bpe_release(struct bpe *b) {
@@ -74,32 +74,31 @@ static size_t bpe_merge_short(const struct bpe *b, size_t count) {
 }
 
 // Puts the pair of symbol `index` and the next one into the heap if the pair may merge.
-static status bpe_heap_push(struct bpe *b, int32_t index) {
+static void bpe_heap_push(struct bpe *b, int32_t index) {
     int32_t next = b->symbols[index].next;
     const struct vocab_merge *merge = vocab_find_merge(b->vocab, b->symbols[index].id, b->symbols[next].id);
-    if (!merge) return OK;
+    if (!merge) return;
     if (b->heap_count == b->heap_capacity) {
         size_t capacity = b->heap_capacity ? b->heap_capacity * 2 : 1024;
-        TRY(RESIZE(&b->heap, capacity));
+        RESIZE(&b->heap, capacity);
         b->heap_capacity = capacity;
     }
     struct bpe_candidate candidate = {(uint64_t)merge->rank << 32 | (uint32_t)index, merge->new_id};
     size_t at = b->heap_count++;
     for (; at && b->heap[(at - 1) / 2].order > candidate.order; at = (at - 1) / 2) b->heap[at] = b->heap[(at - 1) / 2];
     b->heap[at] = candidate;
-    return OK;
 }
 
 // Merges a word of many symbols; the candidates wait in a heap. A candidate whose symbols have changed since is
 // skipped.
-static status bpe_merge_long(struct bpe *b, size_t *count) {
+static void bpe_merge_long(struct bpe *b, size_t *count) {
     struct bpe_symbol *symbols = b->symbols;
     for (size_t i = 0; i < *count; i++) {
         symbols[i].previous = (int32_t)i - 1;
         symbols[i].next = i + 1 < *count ? (int32_t)i + 1 : -1;
     }
     b->heap_count = 0;
-    for (size_t i = 0; i + 1 < *count; i++) TRY(bpe_heap_push(b, (int32_t)i));
+    for (size_t i = 0; i + 1 < *count; i++) bpe_heap_push(b, (int32_t)i);
     while (b->heap_count) {
         struct bpe_candidate candidate = b->heap[0], last = b->heap[--b->heap_count];
         size_t at = 0;
@@ -118,33 +117,33 @@ static status bpe_merge_long(struct bpe *b, size_t *count) {
         symbols[next].id = -1;
         if (symbols[index].next >= 0) {
             symbols[symbols[index].next].previous = index;
-            TRY(bpe_heap_push(b, index));
+            bpe_heap_push(b, index);
         }
-        if (symbols[index].previous >= 0) TRY(bpe_heap_push(b, symbols[index].previous));
+        if (symbols[index].previous >= 0) bpe_heap_push(b, symbols[index].previous);
     }
     size_t kept = 0;
     for (size_t i = 0; i < *count; i++)
         if (symbols[i].id >= 0) symbols[kept++] = symbols[i];
     *count = kept;
-    return OK;
 }
 
 static status bpe_encode_uncached(struct bpe *b, const char *word, size_t size, struct token_list *out) {
     if (b->ignore_merges) { // a word that is itself a token of the model's vocabulary is that token
         struct buf token = {0};
-        status result = OK;
-        for (size_t i = 0; i < size && result == OK; i++) {
+        for (size_t i = 0; i < size; i++) {
             char character[2];
-            result = buf_append(&token, character, byte_to_unicode((unsigned char)word[i], character));
+            buf_append(&token, character, byte_to_unicode((unsigned char)word[i], character));
         }
-        int32_t id = result == OK ? vocab_token_to_id(b->vocab, token.data, token.size) : -1;
+        const int32_t id = vocab_token_to_id(b->vocab, token.data, token.size);
         buf_release(&token);
-        TRY(result);
-        if (id >= 0 && !b->vocab->entries[id].added_only) return token_list_append(out, id);
+        if (id >= 0 && !b->vocab->entries[id].added_only) {
+            token_list_append(out, id);
+            return OK;
+        }
     }
     if (size > MAX_WORD_SIZE) return fail(DATAERR, "a word of %zu bytes is too long", size);
     if (size > b->symbol_capacity) {
-        TRY(RESIZE(&b->symbols, size * 2));
+        RESIZE(&b->symbols, size * 2);
         b->symbol_capacity = size * 2;
     }
     size_t count = 0; // of symbols
@@ -161,9 +160,9 @@ static status bpe_encode_uncached(struct bpe *b, const char *word, size_t size, 
     if (count <= SHORT_SYMBOLS) {
         count = bpe_merge_short(b, count);
     } else {
-        TRY(bpe_merge_long(b, &count));
+        bpe_merge_long(b, &count);
     }
-    for (size_t i = 0; i < count; i++) TRY(token_list_append(out, b->symbols[i].id));
+    for (size_t i = 0; i < count; i++) token_list_append(out, b->symbols[i].id);
     return OK;
 }
 
@@ -171,7 +170,7 @@ status bpe_encode_word(struct bpe *b, const char *word, size_t size, struct toke
     if (size > CACHE_WORD_SIZE) return bpe_encode_uncached(b, word, size, out);
     struct bpe_cache_entry *entry = &b->cache[XXH3_64bits(word, size) % CACHE_SLOTS];
     if (entry->size == size && !memcmp(entry->word, word, size)) {
-        for (size_t i = 0; i < entry->count; i++) TRY(token_list_append(out, entry->ids[i]));
+        for (size_t i = 0; i < entry->count; i++) token_list_append(out, entry->ids[i]);
         return OK;
     }
     size_t before = out->count;

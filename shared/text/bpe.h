@@ -24,15 +24,14 @@ struct bpe {
     struct bpe_cache_entry *cache;
 };
 
-// Prepares the encoder for a finished vocabulary, which must outlive it. UNAVAILABLE when memory is short. Release with
-// bpe_release, also after a failure.
-status bpe_init(struct bpe *b, const struct vocab *v);
+// Prepares the encoder for a finished vocabulary, which must outlive it. Release with bpe_release, also after a
+// failure.
+void bpe_init(struct bpe *b, const struct vocab *v);
 
 // Frees the memory and leaves an empty encoder.
 void bpe_release(struct bpe *b);
 
-// Appends the tokens of word[0..size). DATAERR when the word is longer than 512 MiB, UNAVAILABLE when memory is short.
-// Not for several threads at once.
+// Appends the tokens of word[0..size). DATAERR when the word is longer than 512 MiB. Not for several threads at once.
 status bpe_encode_word(struct bpe *b, const char *word, size_t size, struct token_list *out);
 
 #endif

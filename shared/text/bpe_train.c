@@ -61,11 +61,11 @@ static status bpe_train_count_word(void *context, const char *text, size_t size)
     struct bpe_trainer *t = context;
     if (t->word_count == t->word_capacity) {
         size_t capacity = t->word_capacity ? t->word_capacity * 2 : 1024;
-        TRY(RESIZE(&t->words, capacity));
+        RESIZE(&t->words, capacity);
         t->word_capacity = capacity;
         free(t->word_slots);
         t->word_slots = NULL;
-        TRY(NEW(&t->word_slots, capacity * 2));
+        NEW(&t->word_slots, capacity * 2);
         t->word_mask = capacity * 2 - 1;
         for (size_t i = 0; i < t->word_count; i++)
             *bpe_train_word_slot(t, t->words[i].text, t->words[i].size) = (uint32_t)i + 1;
@@ -79,7 +79,6 @@ static status bpe_train_count_word(void *context, const char *text, size_t size)
     struct bpe_train_word word = {.length = (uint32_t)size, .size = (uint32_t)size, .count = 1};
     word.text = arena_strndup(&t->memory, text, size);
     word.ids = arena_alloc(&t->memory, size * sizeof *word.ids);
-    if (!word.text || !word.ids) return fail_oom();
     for (size_t i = 0; i < size; i++) {
         char token[2];
         word.ids[i] = vocab_token_to_id(t->vocab, token, byte_to_unicode((unsigned char)text[i], token));
@@ -105,29 +104,28 @@ static bool bpe_train_is_before(const struct bpe_train_candidate *a, const struc
     return a->left != b->left ? a->left < b->left : a->right < b->right;
 }
 
-static status bpe_train_heap_push(struct bpe_trainer *t, struct bpe_train_candidate candidate) {
+static void bpe_train_heap_push(struct bpe_trainer *t, struct bpe_train_candidate candidate) {
     struct bpe_train_candidate *heap = t->heap;
     if (t->heap_count == t->heap_capacity) {
         size_t capacity = t->heap_capacity ? t->heap_capacity * 2 : 4096;
-        TRY(RESIZE(&t->heap, capacity));
+        RESIZE(&t->heap, capacity);
         t->heap_capacity = capacity;
         heap = t->heap;
     }
     size_t at = t->heap_count++;
     for (; at && bpe_train_is_before(&candidate, &heap[(at - 1) / 2]); at = (at - 1) / 2) heap[at] = heap[(at - 1) / 2];
     heap[at] = candidate;
-    return OK;
 }
 
 // Adds the counts of a word's pairs (sign 1) or subtracts them (sign -1). Pushes a pair whose count rises.
-static status bpe_train_count_pairs(struct bpe_trainer *t, uint32_t index, int sign) {
+static void bpe_train_count_pairs(struct bpe_trainer *t, uint32_t index, int sign) {
     const struct bpe_train_word *word = &t->words[index];
     assert(index < t->word_count && (sign == 1 || sign == -1));
     for (uint32_t i = 0; i + 1 < word->length; i++) {
         if (!t->pairs || t->pair_count * 2 > t->pair_mask) {
             size_t old_slots = t->pairs ? t->pair_mask + 1 : 0, slots = old_slots ? old_slots * 2 : 4096;
             struct bpe_train_pair *old = t->pairs, *pairs;
-            TRY(NEW(&pairs, slots));
+            NEW(&pairs, slots);
             for (size_t k = 0; k < slots; k++) pairs[k].left = -1;
             t->pairs = pairs;
             t->pair_mask = slots - 1;
@@ -142,23 +140,21 @@ static status bpe_train_count_pairs(struct bpe_trainer *t, uint32_t index, int s
         }
         pair->count += sign * word->count;
         if (sign < 0) continue;
-        TRY(bpe_train_heap_push(t, (struct bpe_train_candidate){pair->count, pair->left, pair->right}));
+        bpe_train_heap_push(t, (struct bpe_train_candidate){pair->count, pair->left, pair->right});
         if (pair->word_count && pair->words[pair->word_count - 1] == index) continue;
         if (pair->word_count == pair->word_capacity) {
             size_t capacity = pair->word_capacity ? pair->word_capacity * 2 : 4;
-            TRY(RESIZE(&pair->words, capacity));
+            RESIZE(&pair->words, capacity);
             pair->word_capacity = capacity;
         }
         pair->words[pair->word_count++] = index;
     }
-    return OK;
 }
 
 // Merges pairs until there are `vocab_size` tokens or no pair occurs twice.
 static status bpe_train_merge_pairs(struct bpe_trainer *t, struct buf *merges, size_t vocab_size) {
     struct vocab *v = t->vocab;
-    status result = OK;
-    while (result == OK && v->size < vocab_size && t->heap_count) {
+    while (v->size < vocab_size && t->heap_count) {
         struct bpe_train_candidate *heap = t->heap, top = heap[0], last = heap[--t->heap_count];
         size_t at = 0;
         for (size_t child; (child = at * 2 + 1) < t->heap_count; at = child) {
@@ -170,14 +166,13 @@ static status bpe_train_merge_pairs(struct bpe_trainer *t, struct buf *merges, s
         int64_t count = bpe_train_pair_slot(t, top.left, top.right)->count;
         if (count != top.count) { // it has changed since; if it rose, it was pushed again under the new count
             top.count = count < top.count ? count : 0;
-            if (top.count > 1) TRY(bpe_train_heap_push(t, top));
+            if (top.count > 1) bpe_train_heap_push(t, top);
             continue;
         }
         if (count < 2) break;
         const char *left = v->entries[top.left].token, *right = v->entries[top.right].token;
-        TRY(buf_printf(merges, "%s %s\n", left, right));
+        buf_printf(merges, "%s %s\n", left, right);
         char *token = arena_printf(&t->memory, "%s%s", left, right);
-        if (!token) return fail_oom();
         int32_t new_id = vocab_token_to_id(v, token, strlen(token)); // another pair may have made the same token
         if (new_id < 0) {
             new_id = (int32_t)v->size;
@@ -189,24 +184,24 @@ static status bpe_train_merge_pairs(struct bpe_trainer *t, struct buf *merges, s
         size_t word_count = pair->word_count;
         pair->words = NULL;
         pair->word_count = pair->word_capacity = 0;
-        for (size_t i = 0; i < word_count && result == OK; i++) { // replaces the pair by its token
+        for (size_t i = 0; i < word_count; i++) { // replaces the pair by its token
             struct bpe_train_word *word = &t->words[words[i]];
             uint32_t first = 0, length = 0;
             while (first + 1 < word->length && (word->ids[first] != top.left || word->ids[first + 1] != top.right))
                 first++;
             if (first + 1 >= word->length) continue; // listed twice, or the word has changed
-            result = bpe_train_count_pairs(t, words[i], -1);
+            bpe_train_count_pairs(t, words[i], -1);
             for (uint32_t k = 0; k < word->length; k++) {
                 bool here = k + 1 < word->length && word->ids[k] == top.left && word->ids[k + 1] == top.right;
                 word->ids[length++] = here ? new_id : word->ids[k];
                 k += here;
             }
             word->length = length;
-            if (result == OK) result = bpe_train_count_pairs(t, words[i], 1);
+            bpe_train_count_pairs(t, words[i], 1);
         }
         free(words);
     }
-    return result;
+    return OK;
 }
 
 status bpe_train(struct vocab *v, struct buf *merges, const char *pattern, const char *text, size_t size,
@@ -231,7 +226,7 @@ status bpe_train(struct vocab *v, struct buf *merges, const char *pattern, const
     TRY_TO(result, done, pre_tokenizer_add_split(&words, pattern, strlen(pattern), SPLIT_ISOLATED));
     TRY_TO(result, done, normalize_text(NORMALIZE_NFC, text, size, &normalized, &text, &size));
     TRY_TO(result, done, pre_tokenizer_run(&words, text, size, bpe_train_count_word, &t));
-    for (size_t i = 0; i < t.word_count; i++) TRY_TO(result, done, bpe_train_count_pairs(&t, (uint32_t)i, 1));
+    for (size_t i = 0; i < t.word_count; i++) bpe_train_count_pairs(&t, (uint32_t)i, 1);
     if (t.pairs) TRY_TO(result, done, bpe_train_merge_pairs(&t, merges, vocab_size));
 done:
     for (size_t i = 0; t.pairs && i <= t.pair_mask; i++) free(t.pairs[i].words);

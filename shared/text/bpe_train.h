@@ -13,8 +13,7 @@ enum { BPE_BYTE_TOKENS = 256 }; // a vocabulary starts with one token for each b
 // Learns up to `vocab_size` tokens (256 for the bytes, then merges) from UTF-8 text. Again and again merges the pair of
 // adjacent tokens that is most frequent in the words of the text, which are the matches of `pattern` (of equally
 // frequent ones that of the lower ids), as long as it occurs twice or more. Appends the merges to `merges` as lines
-// "left right\n" in the order of their ranks. `v` must be empty. DATAERR when the text is not UTF-8, UNAVAILABLE when
-// memory is short.
+// "left right\n" in the order of their ranks. `v` must be empty. DATAERR when the text is not UTF-8.
 status bpe_train(struct vocab *v, struct buf *merges, const char *pattern, const char *text, size_t size,
                  size_t vocab_size);
 

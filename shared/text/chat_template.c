@@ -46,21 +46,20 @@ static status chat_template_read(const char *dir, struct arena *arena, struct bu
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         json_object *root = NULL;
         *path = path_join(arena, dir, files[i]);
-        if (!*path) return fail_oom();
         if (!path_exists(*path)) continue;
         if (i == 0) return file_read(*path, template);
         TRY(json_parse_file(&root, *path));
         const struct string text = json_string(json_object_object_get(root, "chat_template"));
-        const status result = text.data ? buf_append(template, text.data, text.size) : OK;
+        if (text.data) buf_append(template, text.data, text.size);
         json_object_put(root);
-        if (result != OK || text.data) return result;
+        if (template->size) return OK;
     }
     *path = NULL;
     return OK;
 }
 
 // Appends a template without what does not count in a comparison. A newline in a string of Jinja is written as \n.
-static status chat_template_reduce(const char *template, struct buf *out) {
+static void chat_template_reduce(const char *template, struct buf *out) {
     for (const char *at = template; *at; at++) {
         const bool opens = at > template + 1 && at[-2] == '{' && (at[-1] == '%' || at[-1] == '{');
         const bool closes = (at[1] == '%' || at[1] == '}') && at[1] && at[2] == '}';
@@ -68,9 +67,8 @@ static status chat_template_reduce(const char *template, struct buf *out) {
         if (at[0] == '\\' && at[1] == 'n')
             at++;
         else
-            TRY(buf_append(out, *at == '\'' ? "\"" : at, 1));
+            buf_append(out, *at == '\'' ? "\"" : at, 1);
     }
-    return OK;
 }
 
 // Returns what follows the last "NAME newline" in a template, up to the next quote or brace: the text that begins a
@@ -94,30 +92,31 @@ status chat_template_compare(const char *dir, struct buf *difference) {
     status result;
     TRY_TO(result, done, chat_template_read(dir, &arena, &template, &path));
     if (!path) goto done;
-    TRY_TO(result, done, buf_puts(&template, "")); // a string, even if the file is empty
-    TRY_TO(result, done, chat_template_reduce(template.data, &own));
-    TRY_TO(result, done, chat_template_reduce(chat_template_jinja, &used));
+    buf_puts(&template, ""); // a string, even if the file is empty
+    chat_template_reduce(template.data, &own);
+    chat_template_reduce(chat_template_jinja, &used);
     if (string_equals((struct string){own.data, own.size}, used.data)) goto done;
-    TRY_TO(result, done, buf_printf(difference, "%s: the model's own chat template ", path));
+    buf_printf(difference, "%s: the model's own chat template ", path);
     struct string system = chat_template_beginning(template.data, "<|im_start|>system"),
                   answer = chat_template_beginning(template.data, "<|im_start|>assistant");
     const char *end = system.data ? strstr(system.data, "<|im_end|>") : NULL;
     if (end && end < system.data + system.size) system.size = (size_t)(end - system.data);
     for (size_t i = 0; i < CHAT_TEMPLATE_TOKENS; i++) {
         if (strstr(template.data, chat_template_tokens[i])) continue;
-        result = buf_printf(difference, "has no %s", chat_template_tokens[i]);
+        buf_printf(difference, "has no %s", chat_template_tokens[i]);
         goto done;
     }
-    if (!strstr(template.data, SYSTEM_PROMPT "<|im_end|>") || (system.size && !string_equals(system, SYSTEM_PROMPT)))
-        result = system.size
-                     ? buf_printf(difference, "has the system prompt '%.*s', not '%s'",
-                                  (int)(system.size < QUOTED ? system.size : QUOTED), system.data, SYSTEM_PROMPT)
-                     : buf_printf(difference, "does not have the system prompt '%s'", SYSTEM_PROMPT);
-    else if (answer.size)
-        result = buf_printf(difference, "begins the answer with '%.*s'",
-                            (int)(answer.size < QUOTED ? answer.size : QUOTED), answer.data);
+    if (!strstr(template.data, SYSTEM_PROMPT "<|im_end|>") || (system.size && !string_equals(system, SYSTEM_PROMPT))) {
+        if (system.size)
+            buf_printf(difference, "has the system prompt '%.*s', not '%s'",
+                       (int)(system.size < QUOTED ? system.size : QUOTED), system.data, SYSTEM_PROMPT);
+        else
+            buf_printf(difference, "does not have the system prompt '%s'", SYSTEM_PROMPT);
+    } else if (answer.size)
+        buf_printf(difference, "begins the answer with '%.*s'", (int)(answer.size < QUOTED ? answer.size : QUOTED),
+                   answer.data);
     else
-        result = buf_puts(difference, "has other statements");
+        buf_puts(difference, "has other statements");
 done:
     buf_release(&template);
     buf_release(&own);
@@ -128,31 +127,31 @@ done:
 
 // ---- prompts ----
 
-status chat_template_render(const struct message *messages, size_t count, struct buf *out) {
+void chat_template_render(const struct message *messages, size_t count, struct buf *out) {
     if (count && !string_equals(messages[0].role, "system"))
-        TRY(buf_puts(out, "<|im_start|>system\n" SYSTEM_PROMPT "<|im_end|>\n"));
+        buf_puts(out, "<|im_start|>system\n" SYSTEM_PROMPT "<|im_end|>\n");
     for (size_t i = 0; i < count; i++) {
-        TRY(buf_puts(out, "<|im_start|>"));
-        TRY(buf_append(out, messages[i].role.data, messages[i].role.size));
-        TRY(buf_puts(out, "\n"));
+        buf_puts(out, "<|im_start|>");
+        buf_append(out, messages[i].role.data, messages[i].role.size);
+        buf_puts(out, "\n");
         for (size_t k = 0; k < messages[i].part_count; k++) {
             const struct part *part = &messages[i].parts[k];
             if (part->kind == PART_TEXT) {
-                TRY(buf_append(out, part->text.data, part->text.size));
+                buf_append(out, part->text.data, part->text.size);
             } else {
-                TRY(buf_printf(out, "<|vision_start|>%s<|vision_end|>", chat_template_pads[part->kind]));
+                buf_printf(out, "<|vision_start|>%s<|vision_end|>", chat_template_pads[part->kind]);
             }
         }
-        TRY(buf_puts(out, "<|im_end|>\n"));
+        buf_puts(out, "<|im_end|>\n");
     }
-    return buf_puts(out, "<|im_start|>assistant\n");
+    buf_puts(out, "<|im_start|>assistant\n");
 }
 
 status chat_template_encode(const struct tokenizer *t, const struct message *messages, size_t count,
                             struct token_list *out) {
     struct buf rendered = {0};
-    status result = chat_template_render(messages, count, &rendered);
-    if (result == OK) result = tokenizer_encode(t, rendered.data, rendered.size, out);
+    chat_template_render(messages, count, &rendered);
+    status result = tokenizer_encode(t, rendered.data, rendered.size, out);
     buf_release(&rendered);
     return result;
 }
@@ -191,7 +190,7 @@ status chat_template_encode_prompt(const struct tokenizer *t, const struct group
                 TRY_TO(result, done, fail(DATAERR, "media: too large"));
             count = rows * columns * grids;
         }
-        for (; count; count--) TRY_TO(result, done, token_list_append(out, id));
+        for (; count; count--) token_list_append(out, id);
     }
     if (used != group->media_count)
         result = fail(DATAERR, "the prompt has %zu media, but the group has %zu", used, group->media_count);

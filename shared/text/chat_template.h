@@ -25,10 +25,10 @@ status chat_template_check(const struct tokenizer *t, const char *dir);
 status chat_template_compare(const char *dir, struct buf *difference);
 
 // Appends the rendered messages, with one placeholder for each medium, and the start of the assistant's message. Starts
-// with a default system message unless the first message is the system's. UNAVAILABLE when memory is short.
-status chat_template_render(const struct message *messages, size_t count, struct buf *out);
+// with a default system message unless the first message is the system's.
+void chat_template_render(const struct message *messages, size_t count, struct buf *out);
 
-// Appends the tokens of the rendered messages. DATAERR when a text is not UTF-8, UNAVAILABLE when memory is short.
+// Appends the tokens of the rendered messages. DATAERR when a text is not UTF-8.
 status chat_template_encode(const struct tokenizer *t, const struct message *messages, size_t count,
                             struct token_list *out);
 

@@ -74,9 +74,9 @@ static status normalize_append(enum normalize_form form, const char *text, size_
     utf8proc_ssize_t length =
         utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)size, &mapped, normalize_options[form]);
     if (length < 0) return fail(UNAVAILABLE, "cannot normalize text: %s", utf8proc_errmsg(length));
-    status result = buf_append(buffer, mapped, (size_t)length);
+    buf_append(buffer, mapped, (size_t)length);
     free(mapped);
-    return result;
+    return OK;
 }
 
 status normalize_text(enum normalize_form form, const char *text, size_t size, struct buf *buffer, const char **out,
@@ -94,7 +94,7 @@ status normalize_text(enum normalize_form form, const char *text, size_t size, s
         if (length < 1) return fail(UNAVAILABLE, "cannot normalize text: %s", utf8proc_errmsg(length));
         if (normalize_is_newer(character)) {
             TRY(normalize_append(form, text + done, at - done, buffer));
-            TRY(buf_append(buffer, text + at, (size_t)length));
+            buf_append(buffer, text + at, (size_t)length);
             done = at + (size_t)length;
         }
         at += (size_t)length;

@@ -9,7 +9,7 @@
 enum normalize_form { NORMALIZE_NONE, NORMALIZE_NFC, NORMALIZE_NFD, NORMALIZE_NFKC, NORMALIZE_NFKD };
 
 // Sets *out and *out_size to text[0..size) in that form: to the text itself if nothing changes, else to the contents of
-// `buffer`, which the next call overwrites. UNAVAILABLE when memory is short.
+// `buffer`, which the next call overwrites.
 status normalize_text(enum normalize_form form, const char *text, size_t size, struct buf *buffer, const char **out,
                       size_t *out_size);
 

@@ -13,7 +13,8 @@ void post_processor_release(struct post_processor *p) {
 
 static status post_processor_append(struct token_list *template, int64_t id) {
     if (template->count == POST_PROCESSOR_LIMIT) return fail(DATAERR, "more than %d tokens", POST_PROCESSOR_LIMIT);
-    return token_list_append(template, id);
+    token_list_append(template, id);
+    return OK;
 }
 
 // Appends the ids that special_tokens gives a special token.
@@ -90,23 +91,25 @@ status post_processor_read(struct post_processor *p, struct json_object *json, c
     return OK;
 }
 
-static status post_processor_copy(const struct token_list *from, struct token_list *out) {
-    for (size_t i = 0; i < from->count; i++) TRY(token_list_append(out, from->data[i]));
-    return OK;
+static void post_processor_copy(const struct token_list *from, struct token_list *out) {
+    for (size_t i = 0; i < from->count; i++) token_list_append(out, from->data[i]);
 }
 
-status post_processor_run(const struct post_processor *p, const struct token_list *first,
-                          const struct token_list *second, struct token_list *out) {
+void post_processor_run(const struct post_processor *p, const struct token_list *first, const struct token_list *second,
+                        struct token_list *out) {
     const struct token_list *template = second ? &p->pair : &p->single;
     if (!p->is_template) {
-        TRY(post_processor_copy(first, out));
-        return second ? post_processor_copy(second, out) : OK;
+        post_processor_copy(first, out);
+        if (second) post_processor_copy(second, out);
+        return;
     }
     for (size_t i = 0; i < template->count; i++) {
         const int64_t id = template->data[i];
         const struct token_list *text = id == POST_PROCESSOR_SECOND ? second : first;
         assert(text); // only a template of pairs has the second one
-        TRY(id >= 0 ? token_list_append(out, id) : post_processor_copy(text, out));
+        if (id >= 0)
+            token_list_append(out, id);
+        else
+            post_processor_copy(text, out);
     }
-    return OK;
 }

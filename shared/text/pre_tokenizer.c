@@ -51,8 +51,8 @@ static status pre_tokenizer_run_from(struct pre_tokenizer *p, size_t index, cons
     struct pre_tokenizer_step *step = &p->steps[index];
     if (step->add_prefix_space && text[0] != ' ') {
         buf_clear(&step->prefixed);
-        TRY(buf_append(&step->prefixed, " ", 1));
-        TRY(buf_append(&step->prefixed, text, size));
+        buf_append(&step->prefixed, " ", 1);
+        buf_append(&step->prefixed, text, size);
         text = step->prefixed.data;
         size = step->prefixed.size;
     }

@@ -40,7 +40,7 @@ struct regex {
 
 // Rewrites a pattern for PCRE2: \s and \S, because PCRE2's own \s matches U+180E, which is no longer white space; and
 // with `full` \p{L} and \p{N}. Appends to *out, whose data is not NULL afterwards.
-static status regex_translate(const char *pattern, size_t size, bool full, struct buf *out) {
+static void regex_translate(const char *pattern, size_t size, bool full, struct buf *out) {
     bool in_class = false;
     size_t used;
     for (size_t at = 0; at < size; at += used) {
@@ -50,19 +50,22 @@ static status regex_translate(const char *pattern, size_t size, bool full, struc
         if (*rest == ']') in_class = false;
         if (full && left >= 5 && (!memcmp(rest, "\\p{L}", 5) || !memcmp(rest, "\\p{N}", 5))) {
             used = 5;
-            TRY(buf_printf(out, in_class ? "%.5s%s" : "[%.5s%s]", rest,
-                           rest[3] == 'L' ? regex_new_letters : regex_new_numbers));
+            buf_printf(out, in_class ? "%.5s%s" : "[%.5s%s]", rest,
+                       rest[3] == 'L' ? regex_new_letters : regex_new_numbers);
         } else if (*rest == '\\' && left >= 2) {
             used = 2;
-            TRY(rest[1] == 's'   ? buf_puts(out, "\\p{White_Space}")
-                : rest[1] == 'S' ? buf_puts(out, "\\P{White_Space}")
-                                 : buf_append(out, rest, used));
+            if (rest[1] == 's')
+                buf_puts(out, "\\p{White_Space}");
+            else if (rest[1] == 'S')
+                buf_puts(out, "\\P{White_Space}");
+            else
+                buf_append(out, rest, used);
         } else {
             used = 1;
-            TRY(buf_append(out, rest, used));
+            buf_append(out, rest, used);
         }
     }
-    return buf_puts(out, "");
+    buf_puts(out, "");
 }
 
 static status regex_compile(struct regex_program *p, const char *pattern, size_t size) {
@@ -77,9 +80,8 @@ static status regex_compile(struct regex_program *p, const char *pattern, size_t
                     (int)size, pattern);
     }
     pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE); // without JIT, pcre2_match interprets
-    p->context = pcre2_match_context_create(NULL);
+    p->context = mem_checked(pcre2_match_context_create(NULL));
     p->stack = pcre2_jit_stack_create(JIT_STACK_MIN, JIT_STACK_MAX, NULL);
-    if (!p->context) return fail_oom();
     if (p->stack) pcre2_jit_stack_assign(p->context, NULL, p->stack);
     return OK;
 }
@@ -95,15 +97,14 @@ status regex_new(struct regex **out, const char *pattern, size_t size) {
     struct regex *r = NULL;
     struct buf translated = {0};
     status result;
-    TRY_TO(result, done, NEW(&r, 1));
-    TRY_TO(result, done, regex_translate(pattern, size, false, &translated));
+    NEW(&r, 1);
+    regex_translate(pattern, size, false, &translated);
     TRY_TO(result, done, regex_compile(&r->fast, translated.data, translated.size));
     buf_clear(&translated);
-    TRY_TO(result, done, regex_translate(pattern, size, true, &translated));
+    regex_translate(pattern, size, true, &translated);
     TRY_TO(result, done, regex_compile(&r->full, translated.data, translated.size));
     r->program = &r->fast;
-    r->match = pcre2_match_data_create(1, NULL);
-    if (!r->match) TRY_TO(result, done, fail_oom());
+    r->match = mem_checked(pcre2_match_data_create(1, NULL));
     *out = r;
     r = NULL;
 done:

@@ -14,8 +14,8 @@ struct token_list {
     size_t capacity;
 };
 
-// Appends one id. UNAVAILABLE when memory is short.
-status token_list_append(struct token_list *list, int64_t id);
+// Appends one id.
+void token_list_append(struct token_list *list, int64_t id);
 
 // Frees the memory and leaves an empty list.
 void token_list_release(struct token_list *list);

@@ -29,8 +29,8 @@ void tokenizer_free(struct tokenizer **t) {
 
 static status tokenizer_new(struct tokenizer **out) {
     struct tokenizer_encoder *encoder;
-    TRY(NEW(out, 1));
-    TRY(NEW(&encoder, 1));
+    NEW(out, 1);
+    NEW(&encoder, 1);
     if (pthread_mutex_init(&encoder->lock, NULL)) {
         free(encoder);
         return fail(UNAVAILABLE, "cannot initialize a mutex");
@@ -56,7 +56,6 @@ status tokenizer_open(struct tokenizer **out, const char *dir) {
     struct json_object *json = NULL;
     status result;
     char *json_path = path_join(&memory, dir, "tokenizer.json"), *vocab_path = path_join(&memory, dir, "vocab.json");
-    if (!json_path || !vocab_path) TRY_TO(result, done, fail_oom());
     TRY_TO(result, done, tokenizer_new(&t));
     if (path_exists(json_path)) {
         TRY_TO(result, done, json_parse_file(&json, json_path));
@@ -122,7 +121,7 @@ static status tokenizer_encode_text(const struct tokenizer *t, bool normalized, 
             TRY(tokenizer_encode_text(t, true, rest, rest_size, out));
         }
         if (!found) break;
-        TRY(token_list_append(out, match.id));
+        token_list_append(out, match.id);
         taken = match.end;
         from = match.resume;
     }
@@ -143,27 +142,25 @@ status tokenizer_encode_pair(const struct tokenizer *t, const char *text, size_t
     status result;
     TRY_TO(result, done, tokenizer_encode(t, text, size, &first));
     if (pair) TRY_TO(result, done, tokenizer_encode(t, pair, pair_size, &second));
-    result = tokenizer_add_special_tokens(t, &first, pair ? &second : NULL, out);
+    tokenizer_add_special_tokens(t, &first, pair ? &second : NULL, out);
 done:
     token_list_release(&first);
     token_list_release(&second);
     return result;
 }
 
-status tokenizer_add_special_tokens(const struct tokenizer *t, const struct token_list *text,
-                                    const struct token_list *pair, struct token_list *out) {
-    return post_processor_run(&t->post_processor, text, pair, out);
+void tokenizer_add_special_tokens(const struct tokenizer *t, const struct token_list *text,
+                                  const struct token_list *pair, struct token_list *out) {
+    post_processor_run(&t->post_processor, text, pair, out);
 }
 
-status tokenizer_decode(const struct tokenizer *t, const int64_t *ids, size_t count, bool skip_special,
-                        struct buf *out) {
-    TRY(buf_reserve(out, count * 4));
+void tokenizer_decode(const struct tokenizer *t, const int64_t *ids, size_t count, bool skip_special, struct buf *out) {
+    buf_reserve(out, count * 4);
     for (size_t i = 0; i < count; i++) {
         size_t size;
         const char *piece = tokenizer_piece(t, ids[i], &size);
-        if (size && !(skip_special && tokenizer_is_special(t, ids[i]))) TRY(buf_append(out, piece, size));
+        if (size && !(skip_special && tokenizer_is_special(t, ids[i]))) buf_append(out, piece, size);
     }
-    return OK;
 }
 
 // Drops spaces in out[from..) as clean_up_tokenization of transformers: one replacement after the other.
@@ -189,15 +186,14 @@ static void tokenizer_clean_up(struct buf *out, size_t from) {
     if (out->data) out->data[out->size] = 0;
 }
 
-status tokenizer_decode_utf8(const struct tokenizer *t, const int64_t *ids, size_t count, bool skip_special,
-                             struct buf *out) {
+void tokenizer_decode_utf8(const struct tokenizer *t, const int64_t *ids, size_t count, bool skip_special,
+                           struct buf *out) {
     struct buf raw = {0};
     const size_t from = out->size;
-    status result = tokenizer_decode(t, ids, count, skip_special, &raw);
-    if (result == OK) result = utf8_replace(raw.data, raw.size, out);
-    if (result == OK && t->clean_up_spaces) tokenizer_clean_up(out, from);
+    tokenizer_decode(t, ids, count, skip_special, &raw);
+    utf8_replace(raw.data, raw.size, out);
+    if (t->clean_up_spaces) tokenizer_clean_up(out, from);
     buf_release(&raw);
-    return result;
 }
 
 void tokenizer_offsets(const struct tokenizer *t, const int64_t *ids, size_t count, size_t *offsets) {

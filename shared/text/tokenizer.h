@@ -1,7 +1,6 @@
 // The tokenizer: the byte-level BPE of Qwen2 or ModernBERT, read from a model directory. Text to token ids and back.
 //
 // No id is assumed: special tokens are looked up by their text. Text is UTF-8 with its length and may contain NULs.
-// Every function that returns a status returns UNAVAILABLE when memory is short.
 #ifndef SHARED_TEXT_TOKENIZER_H
 #define SHARED_TEXT_TOKENIZER_H
 
@@ -31,19 +30,18 @@ status tokenizer_encode(const struct tokenizer *t, const char *text, size_t size
 status tokenizer_encode_pair(const struct tokenizer *t, const char *text, size_t size, const char *pair,
                              size_t pair_size, struct token_list *out);
 
-// The same for texts that are encoded already; `pair` may be NULL. UNAVAILABLE when memory is short.
-status tokenizer_add_special_tokens(const struct tokenizer *t, const struct token_list *text,
-                                    const struct token_list *pair, struct token_list *out);
+// The same for texts that are encoded already; `pair` may be NULL.
+void tokenizer_add_special_tokens(const struct tokenizer *t, const struct token_list *text,
+                                  const struct token_list *pair, struct token_list *out);
 
 // Appends the bytes of ids[0..count), which need not be UTF-8. An id that is not in the vocabulary (the model's
 // embedding may be padded) decodes to nothing. `skip_special` drops special tokens.
-status tokenizer_decode(const struct tokenizer *t, const int64_t *ids, size_t count, bool skip_special,
-                        struct buf *out);
+void tokenizer_decode(const struct tokenizer *t, const int64_t *ids, size_t count, bool skip_special, struct buf *out);
 
 // The same as UTF-8: each ill-formed part becomes U+FFFD. Drops the spaces before punctuation where
 // tokenizer_config.json says clean_up_tokenization_spaces.
-status tokenizer_decode_utf8(const struct tokenizer *t, const int64_t *ids, size_t count, bool skip_special,
-                             struct buf *out);
+void tokenizer_decode_utf8(const struct tokenizer *t, const int64_t *ids, size_t count, bool skip_special,
+                           struct buf *out);
 
 // Sets offsets[i] to the byte at which token i starts in what tokenizer_decode appends without skip_special, and
 // offsets[count] to the whole size.

@@ -41,7 +41,8 @@ static status tokenizer_config_add(struct tokenizer *t, const struct added_token
     TRY(vocab_add(&t->vocab, token->content, token->size, id));
     assert((size_t)id < t->vocab.size);
     t->vocab.entries[id].added_only |= is_new;
-    return added_tokens_add(&t->added, token->content, token->size, (int32_t)id, token->flags);
+    added_tokens_add(&t->added, token->content, token->size, (int32_t)id, token->flags);
+    return OK;
 }
 
 status tokenizer_read_added_tokens(struct tokenizer *t, struct json_object *list) {
@@ -88,8 +89,8 @@ static int tokenizer_config_compare(const void *left, const void *right) {
 static status tokenizer_config_read_decoder(struct tokenizer *t, struct json_object *decoder) {
     struct tokenizer_config_entry *entries = NULL;
     size_t count = 0;
-    status result;
-    TRY_TO(result, done, NEW(&entries, (size_t)json_object_object_length(decoder)));
+    status result = OK;
+    NEW(&entries, (size_t)json_object_object_length(decoder));
     json_object_object_foreach(decoder, key, value) {
         char *end;
         long long id = strtoll(key, &end, 10);
@@ -121,12 +122,10 @@ status tokenizer_read_config(struct tokenizer *t, const char *dir) {
     bool split_special, add_prefix_space;
     status result;
     char *path = path_join(&memory, dir, "tokenizer_config.json");
-    if (!path) TRY_TO(result, done, fail_oom());
     if (path_exists(path)) {
         TRY_TO(result, done, json_parse_file(&config, path));
     } else {
-        config = json_object_new_object(); // the defaults count
-        if (!config) TRY_TO(result, done, fail_oom());
+        config = mem_checked(json_object_new_object()); // the defaults count
     }
     TRY_TO(result, failed, json_get_bool(config, "add_prefix_space", false, &add_prefix_space));
     if (t->byte_level_only) t->encoder->pre_tokenizer.steps[0].add_prefix_space = add_prefix_space;

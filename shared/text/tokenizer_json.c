@@ -67,7 +67,7 @@ static status tokenizer_json_read_model(struct tokenizer *t, struct json_object 
         TRY(vocab_add_merge(&t->vocab, json_object_get_string(left), (size_t)json_object_get_string_len(left),
                             json_object_get_string(right), (size_t)json_object_get_string_len(right), rank, true));
     }
-    TRY(bpe_init(bpe, &t->vocab));
+    bpe_init(bpe, &t->vocab);
     TRY(json_get_bool(model, "fuse_unk", false, &bpe->fuse_unk));
     TRY(json_get_bool(model, "ignore_merges", false, &bpe->ignore_merges));
     TRY(json_get(model, "unk_token", json_type_string, &value));
@@ -136,10 +136,16 @@ static status tokenizer_json_read_step(struct tokenizer *t, struct json_object *
                                        (size_t)json_object_get_string_len(regex), rule);
     struct buf escaped = {0};
     const char *text = json_object_get_string(literal);
-    status result = buf_puts(&escaped, "");
+    buf_puts(&escaped, "");
+    status result = OK;
     for (int i = 0; i < json_object_get_string_len(literal) && result == OK; i++) {
-        if (strchr("\\^$.[]|()?*+{}-#&~ ", text[i]) && text[i]) result = buf_append(&escaped, "\\", 1);
-        if (result == OK) result = text[i] ? buf_append(&escaped, text + i, 1) : buf_puts(&escaped, "\\x00");
+        if (strchr("\\^$.[]|()?*+{}-#&~ ", text[i]) && text[i]) buf_append(&escaped, "\\", 1);
+        if (result == OK) {
+            if (text[i])
+                buf_append(&escaped, text + i, 1);
+            else
+                buf_puts(&escaped, "\\x00");
+        }
     }
     if (result == OK) result = pre_tokenizer_add_split(pre_tokenizer, escaped.data, escaped.size, rule);
     buf_release(&escaped);
@@ -214,7 +220,6 @@ status tokenizer_read_vocab_files(struct tokenizer *t, const char *dir) {
     struct buf merges = {0};
     char *vocab_path = path_join(&memory, dir, "vocab.json"), *merges_path = path_join(&memory, dir, "merges.txt");
     status result;
-    if (!vocab_path || !merges_path) TRY_TO(result, done, fail_oom());
     TRY_TO(result, done, json_parse_file(&vocab, vocab_path));
     result = tokenizer_json_read_vocab(t, vocab);
     if (result != OK) TRY_TO(result, done, fail_prefix(result, "%s", vocab_path));
@@ -236,7 +241,7 @@ status tokenizer_read_vocab_files(struct tokenizer *t, const char *dir) {
         if (result != OK) TRY_TO(result, done, fail_prefix(result, "%s: line %zu", merges_path, number));
         rank++;
     }
-    TRY_TO(result, done, bpe_init(&t->encoder->bpe, &t->vocab));
+    bpe_init(&t->encoder->bpe, &t->vocab);
     t->form = NORMALIZE_NFC;
     TRY_TO(result, done,
            pre_tokenizer_add_split(&t->encoder->pre_tokenizer, pre_tokenizer_qwen2, strlen(pre_tokenizer_qwen2),

@@ -35,113 +35,117 @@ static const struct tokenizer_train_kind {
 static status tokenizer_train_write(const char *dir, const char *name, const struct buf *content) {
     struct arena memory = {0};
     char *path = path_join(&memory, dir, name);
-    status result = path ? file_write_atomic(path, content->data, content->size) : fail_oom();
+    status result = file_write_atomic(path, content->data, content->size);
     arena_release(&memory);
     return result;
 }
 
 status tokenizer_save_chat_template(const char *dir) {
     struct buf out = {0};
-    status result = buf_puts(&out, "{\n  \"chat_template\": ");
-    if (result == OK) result = json_print_string(&out, chat_template_jinja, strlen(chat_template_jinja));
-    if (result == OK) result = buf_puts(&out, "\n}\n");
+    buf_puts(&out, "{\n  \"chat_template\": ");
+    json_print_string(&out, chat_template_jinja, strlen(chat_template_jinja));
+    status result = OK;
+    if (result == OK) buf_puts(&out, "\n}\n");
     if (result == OK) result = tokenizer_train_write(dir, "chat_template.json", &out);
     buf_release(&out);
     return result;
 }
 
 // Appends the fields that tokenizer.json and tokenizer_config.json have in common, and the closing brace.
-static status tokenizer_train_print_token(struct buf *out, const struct tokenizer_train_kind *kind, size_t index) {
-    return buf_printf(out,
-                      "\"content\": \"%s\", \"single_word\": false, \"lstrip\": %s, \"rstrip\": false, "
-                      "\"normalized\": false, \"special\": %s}",
-                      kind->tokens[index], strcmp(kind->tokens[index], kind->lstrip) ? "false" : "true",
-                      index < kind->special_count ? "true" : "false");
+static void tokenizer_train_print_token(struct buf *out, const struct tokenizer_train_kind *kind, size_t index) {
+    buf_printf(out,
+               "\"content\": \"%s\", \"single_word\": false, \"lstrip\": %s, \"rstrip\": false, "
+               "\"normalized\": false, \"special\": %s}",
+               kind->tokens[index], strcmp(kind->tokens[index], kind->lstrip) ? "false" : "true",
+               index < kind->special_count ? "true" : "false");
 }
 
 // Appends pre_tokenizer, post_processor and decoder.
-static status tokenizer_train_print_qwen(struct buf *out) {
+static void tokenizer_train_print_qwen(struct buf *out) {
     static const char byte_level[] =
         "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": false, \"use_regex\": false}";
-    TRY(buf_puts(out, "  \"pre_tokenizer\": {\"type\": \"Sequence\", "
-                      "\"pretokenizers\": [{\"type\": \"Split\", \"pattern\": {\"Regex\": "));
-    TRY(json_print_string(out, pre_tokenizer_qwen2, strlen(pre_tokenizer_qwen2)));
-    TRY(buf_printf(out, "}, \"behavior\": \"Isolated\", \"invert\": false}, %s]},\n", byte_level));
-    return buf_printf(out, "  \"post_processor\": %s,\n  \"decoder\": %s,\n", byte_level, byte_level);
+    buf_puts(out, "  \"pre_tokenizer\": {\"type\": \"Sequence\", "
+                  "\"pretokenizers\": [{\"type\": \"Split\", \"pattern\": {\"Regex\": ");
+    json_print_string(out, pre_tokenizer_qwen2, strlen(pre_tokenizer_qwen2));
+    buf_printf(out, "}, \"behavior\": \"Isolated\", \"invert\": false}, %s]},\n", byte_level);
+    buf_printf(out, "  \"post_processor\": %s,\n  \"decoder\": %s,\n", byte_level, byte_level);
 }
 
 // The same: [CLS] text [SEP], and [CLS] text [SEP] pair [SEP]. `first` is the id of the first added token.
-static status tokenizer_train_print_modernbert(struct buf *out, size_t first) {
+static void tokenizer_train_print_modernbert(struct buf *out, size_t first) {
     static const char byte_level[] =
         "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": true}";
     static const char cls[] = "{\"SpecialToken\": {\"id\": \"[CLS]\", \"type_id\": 0}}",
                       sep[] = "{\"SpecialToken\": {\"id\": \"[SEP]\", \"type_id\": 0}}",
                       a[] = "{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}",
                       b[] = "{\"Sequence\": {\"id\": \"B\", \"type_id\": 0}}";
-    TRY(buf_printf(out, "  \"pre_tokenizer\": %s,\n  \"post_processor\": {\"type\": \"TemplateProcessing\",\n",
-                   byte_level));
-    TRY(buf_printf(out, "    \"single\": [%s, %s, %s],\n    \"pair\": [%s, %s, %s, %s, %s],\n", cls, a, sep, cls, a,
-                   sep, b, sep));
-    TRY(buf_printf(out,
-                   "    \"special_tokens\": {\"[CLS]\": {\"id\": \"[CLS]\", \"ids\": [%zu], \"tokens\": [\"[CLS]\"]}, "
-                   "\"[SEP]\": {\"id\": \"[SEP]\", \"ids\": [%zu], \"tokens\": [\"[SEP]\"]}}},\n",
-                   first + MODERNBERT_CLS, first + MODERNBERT_SEP));
-    return buf_printf(out, "  \"decoder\": %s,\n", byte_level);
+    buf_printf(out, "  \"pre_tokenizer\": %s,\n  \"post_processor\": {\"type\": \"TemplateProcessing\",\n", byte_level);
+    buf_printf(out, "    \"single\": [%s, %s, %s],\n    \"pair\": [%s, %s, %s, %s, %s],\n", cls, a, sep, cls, a, sep, b,
+               sep);
+    buf_printf(out,
+               "    \"special_tokens\": {\"[CLS]\": {\"id\": \"[CLS]\", \"ids\": [%zu], \"tokens\": [\"[CLS]\"]}, "
+               "\"[SEP]\": {\"id\": \"[SEP]\", \"ids\": [%zu], \"tokens\": [\"[SEP]\"]}}},\n",
+               first + MODERNBERT_CLS, first + MODERNBERT_SEP);
+    buf_printf(out, "  \"decoder\": %s,\n", byte_level);
 }
 
-static status tokenizer_train_print_json(struct buf *out, enum tokenizer_kind kind, const struct vocab *v,
-                                         const struct buf *merges) {
-    TRY(buf_puts(out,
-                 "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": ["));
+static void tokenizer_train_print_json(struct buf *out, enum tokenizer_kind kind, const struct vocab *v,
+                                       const struct buf *merges) {
+    buf_puts(out, "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": [");
     for (size_t i = 0; i < kinds[kind].count; i++) {
-        TRY(buf_printf(out, "%s\n    {\"id\": %zu, ", i ? "," : "", v->size + i));
-        TRY(tokenizer_train_print_token(out, &kinds[kind], i));
+        buf_printf(out, "%s\n    {\"id\": %zu, ", i ? "," : "", v->size + i);
+        tokenizer_train_print_token(out, &kinds[kind], i);
     }
-    TRY(buf_puts(out, "\n  ],\n  \"normalizer\": {\"type\": \"NFC\"},\n"));
-    TRY(kind == TOKENIZER_QWEN ? tokenizer_train_print_qwen(out) : tokenizer_train_print_modernbert(out, v->size));
-    TRY(buf_puts(out, "  \"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, "
-                      "\"continuing_subword_prefix\": \"\", \"end_of_word_suffix\": \"\", \"fuse_unk\": false, "
-                      "\"byte_fallback\": false, \"ignore_merges\": false,\n    \"vocab\": {"));
+    buf_puts(out, "\n  ],\n  \"normalizer\": {\"type\": \"NFC\"},\n");
+    if (kind == TOKENIZER_QWEN)
+        tokenizer_train_print_qwen(out);
+    else
+        tokenizer_train_print_modernbert(out, v->size);
+    buf_puts(out, "  \"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, "
+                  "\"continuing_subword_prefix\": \"\", \"end_of_word_suffix\": \"\", \"fuse_unk\": false, "
+                  "\"byte_fallback\": false, \"ignore_merges\": false,\n    \"vocab\": {");
     for (size_t id = 0; id < v->size; id++) {
-        TRY(buf_puts(out, id ? ", " : ""));
-        TRY(json_print_string(out, v->entries[id].token, v->entries[id].token_size));
-        TRY(buf_printf(out, ": %zu", id));
+        buf_puts(out, id ? ", " : "");
+        json_print_string(out, v->entries[id].token, v->entries[id].token_size);
+        buf_printf(out, ": %zu", id);
     }
-    TRY(buf_puts(out, "},\n    \"merges\": ["));
+    buf_puts(out, "},\n    \"merges\": [");
     for (size_t at = 0; at < merges->size;) {
         const char *left = merges->data + at, *space = strchr(left, ' '), *end = strchr(space, '\n');
-        TRY(buf_puts(out, at ? ", [" : "["));
-        TRY(json_print_string(out, left, (size_t)(space - left)));
-        TRY(buf_puts(out, ", "));
-        TRY(json_print_string(out, space + 1, (size_t)(end - space - 1)));
-        TRY(buf_puts(out, "]"));
+        buf_puts(out, at ? ", [" : "[");
+        json_print_string(out, left, (size_t)(space - left));
+        buf_puts(out, ", ");
+        json_print_string(out, space + 1, (size_t)(end - space - 1));
+        buf_puts(out, "]");
         at = (size_t)(end + 1 - merges->data);
     }
-    return buf_puts(out, "]}\n}\n");
+    buf_puts(out, "]}\n}\n");
 }
 
 // Appends tokenizer_config.json. `first` is the id of the first added token.
-static status tokenizer_train_print_config(struct buf *out, enum tokenizer_kind kind, size_t first) {
-    TRY(buf_puts(out, "{\n  \"add_prefix_space\": false,\n  \"added_tokens_decoder\": {"));
+static void tokenizer_train_print_config(struct buf *out, enum tokenizer_kind kind, size_t first) {
+    buf_puts(out, "{\n  \"add_prefix_space\": false,\n  \"added_tokens_decoder\": {");
     for (size_t i = 0; i < kinds[kind].count; i++) {
-        TRY(buf_printf(out, "%s\n    \"%zu\": {", i ? "," : "", first + i));
-        TRY(tokenizer_train_print_token(out, &kinds[kind], i));
+        buf_printf(out, "%s\n    \"%zu\": {", i ? "," : "", first + i);
+        tokenizer_train_print_token(out, &kinds[kind], i);
     }
-    TRY(buf_puts(out, "\n  },\n  \"clean_up_tokenization_spaces\": false,\n  \"split_special_tokens\": false,\n"));
-    if (kind == TOKENIZER_MODERNBERT)
-        return buf_puts(out, "  \"cls_token\": \"[CLS]\",\n  \"mask_token\": \"[MASK]\",\n"
-                             "  \"model_input_names\": [\"input_ids\", \"attention_mask\"],\n"
-                             "  \"model_max_length\": 8192,\n  \"pad_token\": \"[PAD]\",\n"
-                             "  \"sep_token\": \"[SEP]\",\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n"
-                             "  \"unk_token\": \"[UNK]\"\n}\n");
-    TRY(buf_puts(out, "  \"add_bos_token\": false,\n  \"additional_special_tokens\": ["));
+    buf_puts(out, "\n  },\n  \"clean_up_tokenization_spaces\": false,\n  \"split_special_tokens\": false,\n");
+    if (kind == TOKENIZER_MODERNBERT) {
+        buf_puts(out, "  \"cls_token\": \"[CLS]\",\n  \"mask_token\": \"[MASK]\",\n"
+                      "  \"model_input_names\": [\"input_ids\", \"attention_mask\"],\n"
+                      "  \"model_max_length\": 8192,\n  \"pad_token\": \"[PAD]\",\n"
+                      "  \"sep_token\": \"[SEP]\",\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n"
+                      "  \"unk_token\": \"[UNK]\"\n}\n");
+        return;
+    }
+    buf_puts(out, "  \"add_bos_token\": false,\n  \"additional_special_tokens\": [");
     for (size_t i = 1; i < kinds[kind].special_count; i++)
-        TRY(buf_printf(out, "%s\"%s\"", i > 1 ? ", " : "", kinds[kind].tokens[i]));
-    TRY(buf_puts(out, "],\n  \"bos_token\": null,\n  \"chat_template\": "));
-    TRY(json_print_string(out, chat_template_jinja, strlen(chat_template_jinja)));
-    return buf_puts(out, ",\n  \"eos_token\": \"<|im_end|>\",\n  \"errors\": \"replace\",\n"
-                         "  \"model_max_length\": 131072,\n  \"pad_token\": \"<|endoftext|>\",\n"
-                         "  \"tokenizer_class\": \"Qwen2Tokenizer\",\n  \"unk_token\": null\n}\n");
+        buf_printf(out, "%s\"%s\"", i > 1 ? ", " : "", kinds[kind].tokens[i]);
+    buf_puts(out, "],\n  \"bos_token\": null,\n  \"chat_template\": ");
+    json_print_string(out, chat_template_jinja, strlen(chat_template_jinja));
+    buf_puts(out, ",\n  \"eos_token\": \"<|im_end|>\",\n  \"errors\": \"replace\",\n"
+                  "  \"model_max_length\": 131072,\n  \"pad_token\": \"<|endoftext|>\",\n"
+                  "  \"tokenizer_class\": \"Qwen2Tokenizer\",\n  \"unk_token\": null\n}\n");
 }
 
 status tokenizer_train(const char *dir, enum tokenizer_kind kind, const char *text, size_t size, size_t vocab_size) {
@@ -149,10 +153,10 @@ status tokenizer_train(const char *dir, enum tokenizer_kind kind, const char *te
     struct buf merges = {0}, out = {0};
     status result;
     TRY_TO(result, done, bpe_train(&v, &merges, kinds[kind].pattern, text, size, vocab_size));
-    TRY_TO(result, done, tokenizer_train_print_json(&out, kind, &v, &merges));
+    tokenizer_train_print_json(&out, kind, &v, &merges);
     TRY_TO(result, done, tokenizer_train_write(dir, "tokenizer.json", &out));
     buf_clear(&out);
-    TRY_TO(result, done, tokenizer_train_print_config(&out, kind, v.size));
+    tokenizer_train_print_config(&out, kind, v.size);
     TRY_TO(result, done, tokenizer_train_write(dir, "tokenizer_config.json", &out));
     if (kind == TOKENIZER_QWEN) result = tokenizer_save_chat_template(dir);
 done:

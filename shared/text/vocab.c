@@ -95,7 +95,7 @@ status vocab_add(struct vocab *v, const char *token, size_t size, int64_t id) {
         assert((slots & (slots - 1)) == 0);
         free(v->slots);
         v->slots = NULL;
-        TRY(NEW(&v->slots, slots));
+        NEW(&v->slots, slots);
         memset(v->slots, 255, slots * sizeof *v->slots);
         v->slot_mask = slots - 1;
         for (size_t i = 0; i < v->size; i++)
@@ -107,7 +107,7 @@ status vocab_add(struct vocab *v, const char *token, size_t size, int64_t id) {
         return fail(DATAERR, "token \"%.*s\" has two ids, %d and %lld", (int)size, token, *slot, (long long)id);
     size_t capacity = v->capacity ? v->capacity : 4096;
     while (capacity <= (size_t)id) capacity *= 2;
-    if (capacity > v->capacity) TRY(RESIZE(&v->entries, capacity));
+    if (capacity > v->capacity) RESIZE(&v->entries, capacity);
     v->capacity = capacity;
     if ((size_t)id >= v->size) {
         memset(v->entries + v->size, 0, ((size_t)id + 1 - v->size) * sizeof *v->entries);
@@ -119,7 +119,6 @@ status vocab_add(struct vocab *v, const char *token, size_t size, int64_t id) {
                     (long long)id);
     char *copy = arena_strndup(&v->memory, token, size);
     char *bytes = arena_alloc(&v->memory, size + 1);
-    if (!copy || !bytes) return fail_oom();
     size_t bytes_size = vocab_unicode_to_bytes(token, size, bytes);
     assert(bytes_size <= size);
     *entry = (struct vocab_entry){copy, bytes, (uint32_t)size, (uint32_t)bytes_size, false, false};
@@ -159,14 +158,14 @@ status vocab_add_merge(struct vocab *v, const char *left, size_t left_size, cons
     status result;
     TRY_TO(result, done, vocab_require(v, left, left_size, rank, &left_id));
     TRY_TO(result, done, vocab_require(v, right, right_size, rank, &right_id));
-    TRY_TO(result, done, buf_append(&joined, left, left_size));
-    TRY_TO(result, done, buf_append(&joined, right, right_size));
+    buf_append(&joined, left, left_size);
+    buf_append(&joined, right, right_size);
     TRY_TO(result, done, vocab_require(v, joined.data, joined.size, rank, &new_id));
     if (!v->merges || v->merge_count * 2 > v->merge_mask) {
         struct vocab_merge *old = v->merges, *merges;
         size_t old_slots = old ? v->merge_mask + 1 : 0, slots = old ? old_slots * 2 : 1024;
         assert((slots & (slots - 1)) == 0);
-        TRY_TO(result, done, NEW(&merges, slots));
+        NEW(&merges, slots);
         for (size_t i = 0; i < slots; i++) merges[i].pair = vocab_empty_pair;
         v->merges = merges;
         v->merge_mask = slots - 1;

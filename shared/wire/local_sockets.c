@@ -30,8 +30,7 @@ static status local_sockets_open_directory(struct local_sockets *sockets, const 
         if (!strncmp(known->path, path, size) && !known->path[size]) return OK;
     }
     const char *copy = arena_strndup(&sockets->arena, path, size);
-    if (!copy) return fail_oom();
-    TRY(RESIZE(&sockets->directories, sockets->directory_count + 1));
+    RESIZE(&sockets->directories, sockets->directory_count + 1);
     *fd = open(copy, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (*fd < 0) return fail(UNAVAILABLE, "%s: %s", copy, strerror(errno));
     sockets->directories[sockets->directory_count++] = (struct local_directory){copy, *fd};
@@ -51,13 +50,11 @@ status local_sockets_endpoint(struct local_sockets *sockets, const char *endpoin
     return OK;
 }
 
-status local_sockets_watch(struct local_sockets *sockets, const char *endpoint) {
-    if (strncmp(endpoint, LOCAL_PREFIX, strlen(LOCAL_PREFIX)) != 0) return OK;
+void local_sockets_watch(struct local_sockets *sockets, const char *endpoint) {
+    if (strncmp(endpoint, LOCAL_PREFIX, strlen(LOCAL_PREFIX)) != 0) return;
     const char *copy = arena_strndup(&sockets->arena, endpoint, strlen(endpoint));
-    if (!copy) return fail_oom();
-    TRY(RESIZE(&sockets->bound, sockets->bound_count + 1));
+    RESIZE(&sockets->bound, sockets->bound_count + 1);
     sockets->bound[sockets->bound_count++] = copy;
-    return OK;
 }
 
 void local_sockets_bind_again(struct local_sockets *sockets, bool (*bind)(void *context, const char *endpoint),

@@ -36,7 +36,7 @@ struct local_endpoint {
 status local_sockets_endpoint(struct local_sockets *sockets, const char *endpoint, struct local_endpoint *out);
 
 // Looks after an endpoint that local_sockets_endpoint returned and that is bound now. It is copied.
-status local_sockets_watch(struct local_sockets *sockets, const char *endpoint);
+void local_sockets_watch(struct local_sockets *sockets, const char *endpoint);
 
 // Calls bind for each bound endpoint whose file is gone. bind returns whether it has succeeded.
 void local_sockets_bind_again(struct local_sockets *sockets, bool (*bind)(void *context, const char *endpoint),

@@ -206,7 +206,6 @@ static status message_decode_field(struct wire_message *message, struct arena *a
         if (text->size && memchr(text->ptr, 0, text->size))
             return fail(DATAERR, "%s: %s has a NUL", row->name, field->name);
         const char *copy = arena_strndup(arena, text->size ? text->ptr : "", text->size);
-        if (!copy) return fail_oom();
         *(const char **)member = copy;
     }
     return OK;

@@ -137,7 +137,7 @@ bool message_comes_from(enum message_kind kind, bool client);
 // that is no kind.
 const struct message_field *message_fields(enum message_kind kind);
 
-// Appends the first frame. BUG when a string is NULL or too long, UNAVAILABLE when memory is short.
+// Appends the first frame. BUG when a string is NULL or too long.
 status message_encode(const struct wire_message *message, struct buf *out);
 
 // Reads a first frame; strings are put into `arena`; the bulk is left empty. DATAERR names the kind and what is wrong

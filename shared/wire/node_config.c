@@ -11,19 +11,20 @@
 
 static status node_config_add_line(struct buf *out, const char *word, const char *value) {
     if (strchr(value, '\n')) return fail(USAGE, "a path or an argument contains a line break: %s", value);
-    return buf_printf(out, "%s %s\n", word, value);
+    buf_printf(out, "%s %s\n", word, value);
+    return OK;
 }
 
 status node_config_write(const struct node_config *config, struct buf *out) {
-    TRY(buf_puts(out, "caravan-wiring 1\n"));
+    buf_puts(out, "caravan-wiring 1\n");
     TRY(node_config_add_line(out, "run", config->run));
     TRY(node_config_add_line(out, "folder", config->run_dir));
-    TRY(buf_printf(out, "stage %s\nreplica %d\n", config->stage, config->replica));
+    buf_printf(out, "stage %s\nreplica %d\n", config->stage, config->replica);
     if (*config->machine) TRY(node_config_add_line(out, "machine", config->machine));
     if (*config->from) TRY(node_config_add_line(out, "from", config->from));
     TRY(node_config_add_line(out, "last-stage", config->last_stage));
-    if (config->last) TRY(buf_puts(out, "last yes\n"));
-    if (config->trains) TRY(buf_puts(out, "trains yes\n"));
+    if (config->last) buf_puts(out, "last yes\n");
+    if (config->trains) buf_puts(out, "trains yes\n");
     if (config->settings) TRY(node_config_add_line(out, "settings", config->settings));
     if (config->secret) TRY(node_config_add_line(out, "secret", config->secret));
     if (config->home) TRY(node_config_add_line(out, "home", config->home));
@@ -34,41 +35,76 @@ status node_config_write(const struct node_config *config, struct buf *out) {
         const struct node_endpoint *endpoint = &config->endpoints[i];
         if (strchr(endpoint->address, '\n'))
             return fail(USAGE, "a path or an argument contains a line break: %s", endpoint->address);
-        TRY(buf_printf(out, "desk %s %d %s %s %s\n", endpoint->stage, endpoint->replica,
-                       *endpoint->machine ? endpoint->machine : "-", endpoint->key ? endpoint->key : "-",
-                       endpoint->address));
+        buf_printf(out, "desk %s %d %s %s %s\n", endpoint->stage, endpoint->replica,
+                   *endpoint->machine ? endpoint->machine : "-", endpoint->key ? endpoint->key : "-",
+                   endpoint->address);
     }
     return OK;
 }
 
 // ---- reading ----
 
-static status node_config_set_string(struct node_config *config, const char **out, const char *value) {
+static void node_config_set_string(struct node_config *config, const char **out, const char *value) {
     *out = arena_strndup(&config->arena, value, strlen(value));
-    return *out ? OK : fail_oom();
 }
 
-static status node_config_append(struct node_config *config, const char ***list, size_t *count, const char *value) {
-    TRY(RESIZE(list, *count + 1));
-    return node_config_set_string(config, &(*list)[(*count)++], value);
+static void node_config_append(struct node_config *config, const char ***list, size_t *count, const char *value) {
+    RESIZE(list, *count + 1);
+    node_config_set_string(config, &(*list)[(*count)++], value);
 }
 
 static status node_config_read_line(struct node_config *config, char *line) {
     char *value = strchr(line, ' ');
     if (!value) return fail(DATAERR, "'%s' has no value", line);
     *value++ = 0;
-    if (!strcmp(line, "run")) return node_config_set_string(config, &config->run, value);
-    if (!strcmp(line, "folder")) return node_config_set_string(config, &config->run_dir, value);
-    if (!strcmp(line, "stage")) return node_config_set_string(config, &config->stage, value);
-    if (!strcmp(line, "machine")) return node_config_set_string(config, &config->machine, value);
-    if (!strcmp(line, "from")) return node_config_set_string(config, &config->from, value);
-    if (!strcmp(line, "last-stage")) return node_config_set_string(config, &config->last_stage, value);
-    if (!strcmp(line, "settings")) return node_config_set_string(config, &config->settings, value);
-    if (!strcmp(line, "secret")) return node_config_set_string(config, &config->secret, value);
-    if (!strcmp(line, "home")) return node_config_set_string(config, &config->home, value);
-    if (!strcmp(line, "command")) return node_config_append(config, &config->command, &config->command_count, value);
-    if (!strcmp(line, "listen")) return node_config_append(config, &config->listen, &config->listen_count, value);
-    if (!strcmp(line, "reader")) return node_config_append(config, &config->readers, &config->reader_count, value);
+    if (!strcmp(line, "run")) {
+        node_config_set_string(config, &config->run, value);
+        return OK;
+    }
+    if (!strcmp(line, "folder")) {
+        node_config_set_string(config, &config->run_dir, value);
+        return OK;
+    }
+    if (!strcmp(line, "stage")) {
+        node_config_set_string(config, &config->stage, value);
+        return OK;
+    }
+    if (!strcmp(line, "machine")) {
+        node_config_set_string(config, &config->machine, value);
+        return OK;
+    }
+    if (!strcmp(line, "from")) {
+        node_config_set_string(config, &config->from, value);
+        return OK;
+    }
+    if (!strcmp(line, "last-stage")) {
+        node_config_set_string(config, &config->last_stage, value);
+        return OK;
+    }
+    if (!strcmp(line, "settings")) {
+        node_config_set_string(config, &config->settings, value);
+        return OK;
+    }
+    if (!strcmp(line, "secret")) {
+        node_config_set_string(config, &config->secret, value);
+        return OK;
+    }
+    if (!strcmp(line, "home")) {
+        node_config_set_string(config, &config->home, value);
+        return OK;
+    }
+    if (!strcmp(line, "command")) {
+        node_config_append(config, &config->command, &config->command_count, value);
+        return OK;
+    }
+    if (!strcmp(line, "listen")) {
+        node_config_append(config, &config->listen, &config->listen_count, value);
+        return OK;
+    }
+    if (!strcmp(line, "reader")) {
+        node_config_append(config, &config->readers, &config->reader_count, value);
+        return OK;
+    }
     if (!strcmp(line, "last")) {
         config->last = true;
         return OK;
@@ -86,13 +122,14 @@ static status node_config_read_line(struct node_config *config, char *line) {
     const char *stage = strtok_r(value, " ", &rest), *replica = strtok_r(NULL, " ", &rest);
     const char *machine = strtok_r(NULL, " ", &rest), *key = strtok_r(NULL, " ", &rest);
     if (!stage || !replica || !machine || !key || !*rest) return fail(DATAERR, "an endpoint has too few fields");
-    TRY(RESIZE(&config->endpoints, config->endpoint_count + 1));
+    RESIZE(&config->endpoints, config->endpoint_count + 1);
     struct node_endpoint *endpoint = &config->endpoints[config->endpoint_count++];
     *endpoint = (struct node_endpoint){.replica = (int)strtol(replica, NULL, 10)};
-    TRY(node_config_set_string(config, &endpoint->stage, stage));
-    TRY(node_config_set_string(config, &endpoint->machine, strcmp(machine, "-") != 0 ? machine : ""));
-    TRY(node_config_set_string(config, &endpoint->address, rest));
-    return strcmp(key, "-") != 0 ? node_config_set_string(config, &endpoint->key, key) : OK;
+    node_config_set_string(config, &endpoint->stage, stage);
+    node_config_set_string(config, &endpoint->machine, strcmp(machine, "-") != 0 ? machine : "");
+    node_config_set_string(config, &endpoint->address, rest);
+    if (strcmp(key, "-") != 0) node_config_set_string(config, &endpoint->key, key);
+    return OK;
 }
 
 status node_config_read(struct node_config *config, const char *path) {
@@ -116,7 +153,7 @@ status node_config_read(struct node_config *config, const char *path) {
         result = fail(DATAERR, "%s: truncated", path);
     if (result == OK && config->secret) result = wire_key_read(&config->security, config->secret);
     for (size_t i = 0; config->secret && i < config->endpoint_count && result == OK; i++)
-        if (config->endpoints[i].key) result = wire_admit(&config->security, config->endpoints[i].key);
+        if (config->endpoints[i].key) wire_admit(&config->security, config->endpoints[i].key);
     buf_release(&text);
     if (result != OK) node_config_release(config);
     return result;

@@ -54,7 +54,7 @@ status node_config_read(struct node_config *config, const char *path);
 // Frees what it holds; a zeroed one is fine.
 void node_config_release(struct node_config *config);
 
-// Appends a config as such a file. USAGE when a value contains a line break, UNAVAILABLE when memory is short.
+// Appends a config as such a file. USAGE when a value contains a line break.
 status node_config_write(const struct node_config *config, struct buf *out);
 
 // Returns the security to open a wire with, NULL for none. Valid as long as the config.

@@ -36,7 +36,8 @@ status wire_key_write(const struct wire_security *keys, const char *path) {
     if (fd < 0 && errno == EEXIST) return fail(USAGE, "%s: the file exists, and a key is never overwritten", path);
     if (fd < 0) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     struct buf text = {0};
-    status result = buf_printf(&text, "public %s\nsecret %s\n", keys->public, keys->secret);
+    buf_printf(&text, "public %s\nsecret %s\n", keys->public, keys->secret);
+    status result = OK;
     if (result == OK && (!fd_write_all(fd, text.data, text.size) || fsync(fd)))
         result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     close(fd);
@@ -71,11 +72,10 @@ status wire_key_read(struct wire_security *keys, const char *path) {
     return result;
 }
 
-status wire_admit(struct wire_security *security, const char *key) {
-    TRY(RESIZE(&security->admitted, security->count + 1));
+void wire_admit(struct wire_security *security, const char *key) {
+    RESIZE(&security->admitted, security->count + 1);
     strncpy(security->admitted[security->count], key, WIRE_KEY - 1);
     security->admitted[security->count++][WIRE_KEY - 1] = 0;
-    return OK;
 }
 
 void wire_security_release(struct wire_security *security) {
@@ -166,7 +166,7 @@ status zap_open(struct zap **out, void *zmq_context, const struct wire_security 
     struct zap *zap;
     const int linger = 0;
     *out = NULL;
-    TRY(NEW(&zap, 1));
+    NEW(&zap, 1);
     zap->security = security;
     zap->context = zmq_context;
     zap->socket = zmq_socket(zmq_context, ZMQ_REP);

@@ -32,8 +32,8 @@ status wire_key_write(const struct wire_security *keys, const char *path);
 // it.
 status wire_key_read(struct wire_security *keys, const char *path);
 
-// Admits one more machine. UNAVAILABLE when memory is short.
-status wire_admit(struct wire_security *security, const char *key);
+// Admits one more machine.
+void wire_admit(struct wire_security *security, const char *key);
 
 // Frees what it holds, wipes the secret, and leaves no security.
 void wire_security_release(struct wire_security *security);

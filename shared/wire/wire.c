@@ -34,24 +34,23 @@ static void wire_free_dead_peers(struct wire *wire) {
 
 // Reports the next peer that was lost, and if there is none the next one that joins: so the client that another one
 // replaces is GONE before that is JOINED. No message is received while there are such peers.
-static status wire_report_pending(struct wire *wire, struct wire_event *event) {
+static void wire_report_pending(struct wire *wire, struct wire_event *event) {
     struct wire_peer *found = NULL;
     for (struct wire_peer *peer = wire->peers; peer && !(found && found->lost); peer = peer->next)
         if (!peer->dead && (peer->lost || (peer->joining && !found))) found = peer;
     wire->pending = found != NULL;
-    if (!found) return OK;
+    if (!found) return;
     if (found->lost) {
         found->open = found->lost = false;
         found->dead = !found->server;
         event->restarted = found->replaced;
         wire_set_event(event, WIRE_GONE, found);
-        return OK;
+        return;
     }
     found->joining = false;
     found->open = true;
     found->sent_at = wire_now_ms(wire);
     wire_set_event(event, WIRE_JOINED, found);
-    return OK;
 }
 
 // Opens the link to a server anew. If that fails, it is tried again later.
@@ -108,7 +107,7 @@ status wire_poll(struct wire *wire, int timeout_ms, struct wire_event *event) {
     for (;;) {
         const int64_t now = wire_look(wire), check = wire->checked_at + CHECK_MS;
         if (now >= check) TRY(wire_check_peers(wire, now));
-        if (wire->pending) TRY(wire_report_pending(wire, event));
+        if (wire->pending) wire_report_pending(wire, event);
         if (event->kind != WIRE_TIMEOUT) return OK;
         const int64_t wake = check > now && check < until ? check : until;
         struct transport_event from;
@@ -121,19 +120,15 @@ status wire_poll(struct wire *wire, int timeout_ms, struct wire_event *event) {
 
 // ---- opening and closing ----
 
-status wire_open(struct wire **out, const struct wire_self *self, struct transport *transport) {
+void wire_open(struct wire **out, const struct wire_self *self, struct transport *transport) {
     struct wire *wire;
     *out = NULL;
-    if (NEW(&wire, 1) != OK) {
-        transport->calls->free(transport);
-        return fail_oom();
-    }
+    NEW(&wire, 1);
     wire->self = *self;
     wire->transport = transport;
     wire->life = (int64_t)(transport->calls->random(transport) | 1); // never 0
     wire->looked_at = wire_now_ms(wire);
     *out = wire;
-    return OK;
 }
 
 status wire_bind(struct wire *wire, const char *endpoint) {
@@ -144,11 +139,12 @@ status wire_connect(struct wire *wire, const char *endpoint, const char *key, co
                     struct wire_peer **out) {
     struct wire_peer *peer;
     if (out) *out = NULL;
-    TRY(wire_peer_new(wire, "", "", purpose, &peer));
+    wire_peer_new(wire, "", "", purpose, &peer);
     peer->server = true;
     peer->renewed_at = wire_now_ms(wire);
-    status result = wire_set_string(&peer->endpoint, endpoint);
-    if (result == OK && key) result = wire_set_string(&peer->key, key);
+    wire_set_string(&peer->endpoint, endpoint);
+    status result = OK;
+    if (result == OK && key) wire_set_string(&peer->key, key);
     if (result == OK) result = wire->transport->calls->connect(wire->transport, endpoint, key, peer, &peer->link);
     if (result != OK) peer->dead = true;
     if (result == OK && out) *out = peer;

@@ -52,8 +52,8 @@ struct wire_event {
 };
 
 // Opens a wire over a transport, which is the wire's from now on and is freed also when this fails; nothing is bound
-// and there are no peers. UNAVAILABLE when memory is short. Free it with wire_close.
-status wire_open(struct wire **out, const struct wire_self *self, struct transport *transport);
+// and there are no peers. Free it with wire_close.
+void wire_open(struct wire **out, const struct wire_self *self, struct transport *transport);
 
 // Sends BYE to all peers and waits up to half a second until the last messages are on their way. NULL is fine; sets
 // *wire to NULL.
@@ -71,7 +71,7 @@ status wire_bind(struct wire *wire, const char *endpoint);
 status wire_connect(struct wire *wire, const char *endpoint, const char *key, const char *purpose,
                     struct wire_peer **out);
 
-// Makes wire_poll report READABLE when the descriptor is. UNAVAILABLE when memory is short.
+// Makes wire_poll report READABLE when the descriptor is.
 status wire_add_fd(struct wire *wire, int fd);
 
 // Waits up to timeout_ms for the next event; TIMEOUT may also come earlier. UNAVAILABLE when the sockets fail.

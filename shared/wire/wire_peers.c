@@ -23,28 +23,22 @@ void wire_peer_free(struct wire *wire, struct wire_peer *peer) {
     free(peer);
 }
 
-status wire_set_string(char **string, const char *text) {
+void wire_set_string(char **string, const char *text) {
     free(*string);
-    *string = strdup(text);
-    return *string ? OK : fail_oom();
+    *string = mem_strdup(text);
 }
 
-status wire_peer_new(struct wire *wire, const char *name, const char *machine, const char *purpose,
-                     struct wire_peer **out) {
+void wire_peer_new(struct wire *wire, const char *name, const char *machine, const char *purpose,
+                   struct wire_peer **out) {
     struct wire_peer *peer;
-    TRY(NEW(&peer, 1));
-    status result = wire_set_string(&peer->name, name);
-    if (result == OK) result = wire_set_string(&peer->machine, machine);
-    if (result == OK) result = wire_set_string(&peer->purpose, purpose);
-    if (result != OK) {
-        wire_peer_free(wire, peer);
-        return result;
-    }
+    NEW(&peer, 1);
+    wire_set_string(&peer->name, name);
+    wire_set_string(&peer->machine, machine);
+    wire_set_string(&peer->purpose, purpose);
     struct wire_peer **last = &wire->peers;
     while (*last) last = &(*last)->next;
     *last = peer;
     *out = peer;
-    return OK;
 }
 
 struct wire_peer *wire_find_client(const struct wire *wire, const struct transport_client *client) {

@@ -49,12 +49,12 @@ struct wire {
     struct log_limit log_limit;
 };
 
-// *string = a copy of `text`; the one before is freed. UNAVAILABLE when memory is short.
-status wire_set_string(char **string, const char *text);
+// *string = a copy of `text`; the one before is freed.
+void wire_set_string(char **string, const char *text);
 
-// Adds a peer to the end of the list, not open yet. UNAVAILABLE when memory is short.
-status wire_peer_new(struct wire *wire, const char *name, const char *machine, const char *purpose,
-                     struct wire_peer **out);
+// Adds a peer to the end of the list, not open yet.
+void wire_peer_new(struct wire *wire, const char *name, const char *machine, const char *purpose,
+                   struct wire_peer **out);
 
 // Closes the link of a peer that is not in the list any more, and frees it.
 void wire_peer_free(struct wire *wire, struct wire_peer *peer);

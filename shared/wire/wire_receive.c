@@ -48,7 +48,7 @@ static status wire_on_hello(struct wire *wire, struct wire_peer *peer, const str
         return wire_refuse(wire, NULL, &from->client, reason);
     }
     if (!peer) {
-        TRY(wire_peer_new(wire, hello->name, hello->machine, hello->purpose, &peer));
+        wire_peer_new(wire, hello->name, hello->machine, hello->purpose, &peer);
         peer->client = from->client;
         peer->replica = (int)hello->replica;
         peer->life = hello->life;
@@ -112,8 +112,8 @@ static status wire_on_server_message(struct wire *wire, struct wire_peer *peer, 
     switch (message->kind) {
     case MESSAGE_WELCOME:
         if (was_open) return OK;
-        TRY(wire_set_string(&peer->name, message->name));
-        TRY(wire_set_string(&peer->machine, message->machine));
+        wire_set_string(&peer->name, message->name);
+        wire_set_string(&peer->machine, message->machine);
         peer->replica = (int)message->replica;
         event->restarted = peer->life && peer->life != message->life;
         peer->life = message->life;

@@ -10,7 +10,7 @@
 void wire_set_event(struct wire_event *event, enum wire_event_kind kind, struct wire_peer *peer);
 
 // Handles an event of the transport and answers it; *event, zeroed before, is set if the caller of wire_poll is to
-// know. UNAVAILABLE when the sockets fail or memory is short.
+// know. UNAVAILABLE when the sockets fail.
 status wire_on_transport_event(struct wire *wire, const struct transport_event *from, struct wire_event *event);
 
 #endif

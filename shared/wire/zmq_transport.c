@@ -107,7 +107,8 @@ static status zmq_transport_bind(struct transport *base, const char *endpoint) {
     struct local_endpoint address;
     TRY(local_sockets_endpoint(&transport->local, endpoint, &address));
     if (zmq_bind(transport->server, address.text)) return zmq_transport_failure(endpoint);
-    return local_sockets_watch(&transport->local, address.text);
+    local_sockets_watch(&transport->local, address.text);
+    return OK;
 }
 
 static bool zmq_transport_bind_again(void *server, const char *endpoint) {
@@ -122,7 +123,7 @@ static status zmq_transport_connect(struct transport *base, const char *endpoint
     struct local_endpoint address;
     status result;
     *out = NULL;
-    TRY(NEW(&link, 1));
+    NEW(&link, 1);
     link->owner = owner;
     TRY_TO(result, failed, local_sockets_endpoint(&transport->local, endpoint, &address));
     link->socket = zmq_socket(transport->context, ZMQ_DEALER);
@@ -172,7 +173,7 @@ static bool zmq_transport_connected(struct transport *base, struct transport_lin
 
 static status zmq_transport_add_fd(struct transport *base, int fd) {
     struct zmq_transport *transport = zmq_transport_of(base);
-    TRY(RESIZE(&transport->fds, transport->fd_count + 1));
+    RESIZE(&transport->fds, transport->fd_count + 1);
     transport->fds[transport->fd_count++] = fd;
     transport->changed = true;
     return OK;
@@ -264,11 +265,11 @@ static status zmq_transport_receive_message(struct zmq_transport *transport, str
 // ---- polling ----
 
 // Lists the descriptors and sockets to poll.
-static status zmq_transport_list_items(struct zmq_transport *transport) {
+static void zmq_transport_list_items(struct zmq_transport *transport) {
     size_t count = transport->fd_count + (transport->server ? 1 : 0), at = 0;
     for (const struct transport_link *link = transport->links; link; link = link->next) count++;
-    TRY(RESIZE(&transport->items, count));
-    TRY(RESIZE(&transport->from, count));
+    RESIZE(&transport->items, count);
+    RESIZE(&transport->from, count);
     for (size_t i = 0; i < transport->fd_count; i++, at++) {
         transport->items[at] = (zmq_pollitem_t){.fd = transport->fds[i], .events = ZMQ_POLLIN};
         transport->from[at] = NULL;
@@ -284,7 +285,6 @@ static status zmq_transport_list_items(struct zmq_transport *transport) {
     assert(at == count);
     transport->item_count = count;
     transport->changed = false;
-    return OK;
 }
 
 // Receives from the next socket that the last poll found ready. Begins behind the item of the last event, so that none
@@ -316,7 +316,7 @@ static status zmq_transport_receive(struct transport *base, int timeout_ms, stru
         TRY(zmq_transport_receive_ready(transport, event));
         if (event->kind != TRANSPORT_NOTHING) return OK;
     }
-    if (transport->changed) TRY(zmq_transport_list_items(transport));
+    if (transport->changed) zmq_transport_list_items(transport);
     transport->received = 0;
     const int64_t now = clock_monotonic_ms();
     if (now - transport->looked_at > LOOK_MS) {
@@ -347,7 +347,7 @@ status zmq_transport_open(struct transport **out, const struct wire_security *se
     };
     struct zmq_transport *transport;
     *out = NULL;
-    TRY(NEW(&transport, 1));
+    NEW(&transport, 1);
     transport->base.calls = &calls;
     transport->security = security;
     transport->changed = true;

@@ -41,7 +41,7 @@ static status consistency_open(void **state, struct stage_context *context) {
                                                           .precision = options->model.common.precision};
     struct consistency_stage *self;
     uint64_t hashes[2];
-    TRY(NEW(&self, 1));
+    NEW(&self, 1);
     *state = self;
     self->options = options;
     TRY(consistency_template_read(&self->arena, options->hypothesis, &self->template));
@@ -81,10 +81,10 @@ static status consistency_submit(void *state, struct group *group) {
     status result = OK;
     if (self->count == self->capacity) {
         const size_t capacity = self->capacity ? self->capacity * 2 : 16;
-        TRY(RESIZE(&self->waiting, capacity));
+        RESIZE(&self->waiting, capacity);
         self->capacity = capacity;
     }
-    TRY(NEW(&waiting.pairs, group->completion_count));
+    NEW(&waiting.pairs, group->completion_count);
     for (size_t i = 0; i < group->completion_count; i++) {
         struct consistency_pair pair;
         size_t cut = 0;
@@ -112,8 +112,8 @@ static status consistency_score(struct consistency_stage *self) {
     size_t completions = 0, count = 0;
     status result = OK;
     for (size_t g = 0; g < self->count; g++) completions += self->waiting[g].group->completion_count;
-    TRY_TO(result, done, NEW(&texts, completions));
-    TRY_TO(result, done, NEW(&probabilities, completions));
+    NEW(&texts, completions);
+    NEW(&probabilities, completions);
     for (size_t g = 0; g < self->count; g++)
         for (size_t i = 0; i < self->waiting[g].group->completion_count; i++) {
             const struct token_list *pair = &self->waiting[g].pairs[i];
@@ -124,8 +124,8 @@ static status consistency_score(struct consistency_stage *self) {
     for (size_t g = 0; g < self->count; g++) {
         struct group *group = self->waiting[g].group;
         struct consistency *consistency = &group->consistency;
-        TRY_TO(result, done, group_doubles(group, &consistency->probability, group->completion_count));
-        TRY_TO(result, done, group_string(group, &consistency->model, self->model, sizeof self->model - 1));
+        group_doubles(group, &consistency->probability, group->completion_count);
+        group_string(group, &consistency->model, self->model, sizeof self->model - 1);
         for (size_t i = 0; i < group->completion_count; i++)
             if (self->waiting[g].pairs[i].count) consistency->probability.data[i] = probabilities[count++];
         consistency->present = true;

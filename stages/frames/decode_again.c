@@ -47,7 +47,7 @@ static void *decode_again_run(void *argument) {
 status decode_again_new(struct decode_again **out, status (*decode)(void *context, const char *key), void *context) {
     struct decode_again *again;
     *out = NULL;
-    TRY(NEW(&again, 1));
+    NEW(&again, 1);
     again->decode = decode;
     again->context = context;
     pthread_mutex_init(&again->lock, NULL);

@@ -137,12 +137,12 @@ static status frames_work_on_file(struct frames_stage *stage, struct group *grou
         medium->height = frames->height;
         medium->width = frames->width;
         medium->seconds_per_grid = NAN;
-        result = group_string(group, &medium->kind, kind, strlen(kind));
-        if (result == OK) result = group_string(group, &medium->key, own.key, strlen(own.key));
+        group_string(group, &medium->kind, kind, strlen(kind));
+        if (result == OK) group_string(group, &medium->key, own.key, strlen(own.key));
     }
     if (result == OK && frames->video) {
         medium->seconds_per_grid = isnan(stage->seconds_per_grid) ? frames->seconds_per_grid : stage->seconds_per_grid;
-        result = group_doubles(group, &medium->timestamps, (size_t)frames->count);
+        group_doubles(group, &medium->timestamps, (size_t)frames->count);
         size_t bytes = (size_t)frames->count * sizeof *frames->timestamps;
         if (result == OK) memcpy(medium->timestamps.data, frames->timestamps, bytes);
     }
@@ -166,7 +166,7 @@ static status frames_wait_for_folder(struct frames_stage *stage) {
         folder->gone = true;
         if (tell) folder->said = now;
         pthread_mutex_unlock(&folder->lock);
-        if (tell) TRY(stage_notify(stage->context, "%s; waiting for it for %.0f s", fail_text(), left));
+        if (tell) stage_notify(stage->context, "%s; waiting for it for %.0f s", fail_text(), left);
         (void)poll(&stop, 1, PAUSE_MS);
         if (signals_stopping()) return END;
         result = media_folder_check(folder);
@@ -175,13 +175,15 @@ static status frames_wait_for_folder(struct frames_stage *stage) {
     const bool tell = folder->gone;
     folder->gone = false;
     pthread_mutex_unlock(&folder->lock);
-    return tell ? stage_notify(stage->context, "the folder of the media is there again") : OK;
+    if (tell) stage_notify(stage->context, "the folder of the media is there again");
+    return OK;
 }
 
 // Works on the media of a group. On failure the group has no section at all.
 static status frames_work_on_group(struct frames_stage *stage, struct group *group) {
     struct arena arena = {0};
-    status result = group_media(group, media_part_count(group));
+    group_media(group, media_part_count(group));
+    status result = OK;
     for (size_t i = 0; result == OK && i < group->media_count; i++) {
         const struct part *part = media_part(group, i);
         char *path;
@@ -248,7 +250,7 @@ static bool frames_usable(void *state, const struct group *group) {
 static status frames_open(void **state, struct stage_context *context) {
     const struct frames_options *options = stage_options(context);
     struct frames_stage *stage;
-    TRY(NEW(&stage, 1));
+    NEW(&stage, 1);
     *state = stage;
     stage->context = context;
     pthread_mutex_init(&stage->lock, NULL);

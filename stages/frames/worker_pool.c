@@ -68,7 +68,7 @@ status worker_pool_new(struct worker_pool **out, int count, status (*work)(void 
     assert(count > 0);
     *out = NULL;
     struct worker_pool *pool;
-    TRY(NEW(&pool, 1));
+    NEW(&pool, 1);
     pool->thread_count = count;
     pool->work = work;
     pool->context = context;
@@ -77,7 +77,8 @@ status worker_pool_new(struct worker_pool **out, int count, status (*work)(void 
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->job_waiting, NULL);
     cond_init_monotonic(&pool->job_done);
-    status result = NEW(&pool->threads, (size_t)count);
+    NEW(&pool->threads, (size_t)count);
+    status result = OK;
     for (int i = 0; result == OK && i < count; i++) {
         if (pthread_create(&pool->threads[i], NULL, worker_main, pool))
             result = fail(UNAVAILABLE, "cannot start thread %d of %d", i + 1, count);
@@ -118,7 +119,7 @@ int worker_pool_capacity(void *state) {
 status worker_pool_submit(void *state, struct group *group) {
     struct worker_pool *pool = *(struct worker_pool **)state;
     struct job *job;
-    TRY(NEW(&job, 1));
+    NEW(&job, 1);
     job->group = group;
     pthread_mutex_lock(&pool->lock);
     job_queue_push(&pool->waiting, job);

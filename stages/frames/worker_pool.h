@@ -23,7 +23,7 @@ void worker_pool_free(struct worker_pool **pool);
 // Returns how many more groups can be submitted. The queue holds one waiting group per thread, so that no thread idles.
 int worker_pool_capacity(void *state);
 
-// Appends a group to the queue; it belongs to the pool until it is polled. UNAVAILABLE when memory is short.
+// Appends a group to the queue; it belongs to the pool until it is polled.
 status worker_pool_submit(void *state, struct group *group);
 
 // *done = a group that is done, or NULL when there was none within 50 ms. Returns what work returned for it, with the

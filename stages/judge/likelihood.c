@@ -17,12 +17,11 @@ static status likelihood_encode(const struct tokenizer *tokenizer, struct string
     const struct message message = {.role = string_of("user"), .parts = &part, .part_count = 1};
     struct buf text = {0};
     status result;
-    TRY_TO(result, done, chat_template_render(&message, 1, &text));
-    TRY_TO(result, done, buf_puts(&text, "<think>"));
-    TRY_TO(result, done, buf_append(&text, thinking.data, thinking.size));
-    TRY_TO(result, done, buf_printf(&text, "</think>\n<answer>%c", letter));
+    chat_template_render(&message, 1, &text);
+    buf_puts(&text, "<think>");
+    buf_append(&text, thinking.data, thinking.size);
+    buf_printf(&text, "</think>\n<answer>%c", letter);
     result = tokenizer_encode(tokenizer, text.data, text.size, out);
-done:
     buf_release(&text);
     return result;
 }
@@ -55,7 +54,6 @@ static status likelihood_score(struct stage_model *model, struct string question
     for (size_t i = 0; i < count; i++) {
         letters[i] = (struct model_completion){lists[i].data + common, lists[i].count - common};
         logprobs[i] = arena_alloc(&arena, letters[i].count * sizeof *logprobs[i]);
-        if (!logprobs[i]) TRY_TO(result, done, fail_oom());
     }
     const struct model_prompt prompt = {.tokens = lists[0].data, .count = common};
     TRY_TO(result, done, model_score(model->model, &prompt, letters, count, NULL, logprobs));
@@ -77,14 +75,18 @@ static status likelihood_judge(struct stage_model *model, struct group *group, s
     double scores[LETTERS], sum = 0;
     size_t best = 0;
     status result = likelihood_score(model, prompt->question, thinking, count, scores);
-    if (result == BAD_SAMPLE || result == DATAERR) return verdict_set(group, i, NAN, "%s", fail_text());
+    if (result == BAD_SAMPLE || result == DATAERR) {
+        verdict_set(group, i, NAN, "%s", fail_text());
+        return OK;
+    }
     TRY(result);
     for (size_t k = 1; k < count; k++)
         if (scores[k] > scores[best]) best = k;
     for (size_t k = 0; k < count; k++) sum += exp(scores[k] - scores[best]);
     const char letter = (char)('A' + best);
-    return verdict_set(group, i, letter == answer, "the thinking makes %c most likely (%.3f), the answer is %c", letter,
-                       1 / sum, answer);
+    verdict_set(group, i, letter == answer, "the thinking makes %c most likely (%.3f), the answer is %c", letter,
+                1 / sum, answer);
+    return OK;
 }
 
 status likelihood_group(struct stage_model *model, struct group *group) {
@@ -94,8 +96,10 @@ status likelihood_group(struct stage_model *model, struct group *group) {
         char answer;
         const char *obstacle = verdict_obstacle(group, i, &thinking, &answer);
         if (!obstacle && !group->prompt.question.data) obstacle = "the prompt has no question apart from its messages";
-        TRY(obstacle ? verdict_set(group, i, NAN, "%s", obstacle)
-                     : likelihood_judge(model, group, i, thinking, answer));
+        if (obstacle)
+            verdict_set(group, i, NAN, "%s", obstacle);
+        else
+            TRY(likelihood_judge(model, group, i, thinking, answer));
     }
     return OK;
 }

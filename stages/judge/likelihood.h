@@ -7,7 +7,7 @@
 #include "shared/stage/stage_model.h"
 
 // Writes the verdicts of this judge into the group. A completion whose thinking the model cannot be asked about is not
-// judged. DATAERR as verdict_init; UNAVAILABLE when memory is short.
+// judged. DATAERR as verdict_init.
 status likelihood_group(struct stage_model *model, struct group *group);
 
 #endif

@@ -17,7 +17,7 @@ static_assert(offsetof(struct judge, model) == 0, "as the functions of stage_mod
 static status judge_open(void **state, struct stage_context *context) {
     struct judge *self;
     const struct judge_options *options = stage_options(context);
-    TRY(NEW(&self, 1));
+    NEW(&self, 1);
     *state = self;
     self->has_model = options->judge == JUDGE_LIKELIHOOD;
     return self->has_model ? stage_model_open(&self->model, context) : OK;

@@ -6,7 +6,7 @@
 #include "stages/optim/optim.h"
 
 status append_queue_add(struct append_queue *queue, const void *data, size_t size) {
-    TRY(buf_append(&queue->waiting, data, size));
+    buf_append(&queue->waiting, data, size);
     const status result = file_append(queue->path, queue->waiting.data, queue->waiting.size);
     if (result == OK) {
         if (queue->failing) log_info("%s: can be written again; nothing is missing", queue->path);

@@ -64,7 +64,6 @@ status checkpoint_write(struct optim *optim, bool whole) {
                                       .model_hash = optim->files_hash,
                                       .model = optim->model_path};
     char *latest = path_join(&arena, out, "latest"), *new_latest = path_join(&arena, out, "latest.tmp");
-    if (!old || !progress_path || !latest || !new_latest) TRY_TO(result, done, fail_oom());
     TRY_TO(result, done, dir_remove(temporary));
     TRY_TO(result, done, checkpoint_check_room(optim, path, whole));
     // The run's directory is not made again: it may have been moved.
@@ -108,7 +107,6 @@ static status checkpoint_check_model(const struct optim *optim, struct arena *ar
     struct progress own = {0};
     if (!progress->model || progress->model_hash == optim->files_hash) return OK;
     char *path = path_join(arena, optim->model_path, progress_name);
-    if (!path) return fail_oom();
     if (!stage_in_pipeline(optim->context) && path_exists(path)) TRY(progress_read(&own, arena, path));
     if (own.model && own.model_hash == progress->model_hash) return OK;
     return fail(DATAERR,
@@ -119,22 +117,21 @@ static status checkpoint_check_model(const struct optim *optim, struct arena *ar
 }
 
 // Tells the user where the learning rate rises because its schedule has another end than before.
-static status checkpoint_tell_schedule(const struct optim *optim, const struct progress *before) {
+static void checkpoint_tell_schedule(const struct optim *optim, const struct progress *before) {
     const int64_t step = before->step, steps = optim->options->steps;
     const double next = step_lr(optim, step);
-    if (!before->model || before->schedule_steps == steps || step < optim->warmup || next <= before->lr) return OK;
-    return stage_notify(optim->context,
-                        "the learning rate rises from %.3g in step %lld to %.3g in the next one: its schedule of %lld "
-                        "steps %s, and now it has %lld",
-                        before->lr, (long long)step, next, (long long)before->schedule_steps,
-                        before->schedule_steps <= step ? "had ended" : "had not ended", (long long)steps);
+    if (!before->model || before->schedule_steps == steps || step < optim->warmup || next <= before->lr) return;
+    stage_notify(optim->context,
+                 "the learning rate rises from %.3g in step %lld to %.3g in the next one: its schedule of %lld "
+                 "steps %s, and now it has %lld",
+                 before->lr, (long long)step, next, (long long)before->schedule_steps,
+                 before->schedule_steps <= step ? "had ended" : "had not ended", (long long)steps);
 }
 
 // Reads the training state in `dir`; the model's step counts, and the file `progress` must have the same. DATAERR when
 // the directory is damaged.
 static status checkpoint_read(struct optim *optim, struct arena *arena, const char *dir, struct progress *progress) {
     char *path = path_join(arena, dir, progress_name);
-    if (!path) return fail_oom();
     TRY(progress_read(progress, arena, path));
     TRY(model_load_state(optim->model, dir));
     if (progress->step != model_version(optim->model))
@@ -182,7 +179,6 @@ static status checkpoint_fail_damaged(struct optim *optim, struct arena *arena, 
 static status checkpoint_load(struct optim *optim, struct arena *arena, const char *dir, int64_t step) {
     struct progress progress;
     char *path = path_join(arena, dir, progress_name);
-    if (!path) return fail_oom();
     status result = progress_read(&progress, arena, path);
     if (result == OK) TRY(checkpoint_check_model(optim, arena, &progress)); // first: it says which model is wrong
     if (result == OK) result = checkpoint_read(optim, arena, dir, &progress);
@@ -191,8 +187,9 @@ static status checkpoint_load(struct optim *optim, struct arena *arena, const ch
     optim->cursor = progress.cursor;
     optim->ema_step = progress.ema_step;
     optim->lr = progress.lr;
-    TRY(stage_notify(optim->context, "resumes at step %lld from %s", (long long)progress.step, dir));
-    return checkpoint_tell_schedule(optim, &progress);
+    stage_notify(optim->context, "resumes at step %lld from %s", (long long)progress.step, dir);
+    checkpoint_tell_schedule(optim, &progress);
+    return OK;
 }
 
 status checkpoint_resume(struct optim *optim) {
@@ -202,14 +199,11 @@ status checkpoint_resume(struct optim *optim) {
     const char *newest = checkpoint_find(optim, &arena, INT64_MAX, &step, &optim->saved_whole);
     if (newest) {
         TRY_TO(result, done, checkpoint_load(optim, &arena, newest, step));
-    } else if (step >= 0) {
-        TRY_TO(result, done, fail_oom());
     } else {
         optim->saved_whole = true; // the model's directory is as good as a checkpoint of this step
         optim->never_trained = !metrics_exist(optim->options->out);
         if (stage_in_pipeline(optim->context))
-            TRY_TO(result, done,
-                   stage_notify(optim->context, "new training from the weights of %s", optim->model_path));
+            stage_notify(optim->context, "new training from the weights of %s", optim->model_path);
     }
     result = metrics_truncate(optim->options->out, model_version(optim->model));
 done:

@@ -25,7 +25,7 @@ static status events_choose_path(struct optim *optim) {
         if (sscanf(entry->d_name, EVENTS_NAME, &number) == 1 && number > last) last = number;
     }
     closedir(dir);
-    TRY(NEW(&optim->events.path, size));
+    NEW(&optim->events.path, size);
     snprintf(optim->events.path, size, "%s/" EVENTS_NAME, out, last + 1);
     return OK;
 }
@@ -42,11 +42,10 @@ status events_append(struct optim *optim, const struct step_metrics *metrics) {
     metrics_list(metrics, scalars);
     if (!optim->events.path) {
         TRY_TO(result, done, events_choose_path(optim));
-        TRY_TO(result, done, event_file_begin(&records, now, metrics->step));
+        event_file_begin(&records, now, metrics->step);
     }
-    TRY_TO(result, done,
-           event_file_step(&records, now, metrics->step, scalars, METRIC_COUNT, histograms,
-                           sizeof histograms / sizeof *histograms));
+    event_file_step(&records, now, metrics->step, scalars, METRIC_COUNT, histograms,
+                    sizeof histograms / sizeof *histograms);
     result = append_queue_add(&optim->events, records.data, records.size);
 done:
     buf_release(&records);

@@ -18,7 +18,7 @@ static status optim_open(void **state, struct stage_context *context) {
     static const double saved_bytes_per_second = 0.5e9; // assumed until the first save
     enum { SAVED_BYTES_PER_PARAMETER = 16 };            // weights, two moments, reference
     struct optim *optim;
-    TRY(NEW(&optim, 1));
+    NEW(&optim, 1);
     *state = optim;
     const struct optim_options *options = stage_options(context);
     optim->context = context;
@@ -34,7 +34,7 @@ static status optim_open(void **state, struct stage_context *context) {
                     options->warmup_ratio > 0 ? "warmup-ratio" : "warmup", (long long)optim->warmup,
                     (long long)options->steps);
     }
-    TRY(NEW(&optim->batch, (size_t)options->groups_per_step));
+    NEW(&optim->batch, (size_t)options->groups_per_step);
     TRY(dir_make(options->out));
     TRY(input_builder_new(&optim->input, context));
     const struct model_options model_options = {
@@ -99,8 +99,8 @@ static status optim_write_last(struct optim *optim) {
                         "%s. The steps after %lld are lost: make room, and the same command trains them again",
                         fail_text(), (long long)saved_step);
         if (waited - said >= SAID_EVERY_S) {
-            TRY(stage_notify(optim->context, "%s; it is tried again for %.0f s: make room in %s", fail_text(),
-                             PATIENCE_S - waited, optim->options->out));
+            stage_notify(optim->context, "%s; it is tried again for %.0f s: make room in %s", fail_text(),
+                         PATIENCE_S - waited, optim->options->out);
             said = waited;
         }
         sleep(PAUSE_S);
@@ -149,7 +149,8 @@ static status optim_on_idle(void *state, bool run_over) {
     optim->unsaved_whole = result != OK && whole;
     if (result == OK) return OK;
     optim->saved_at = clock_monotonic();
-    return stage_notify(optim->context, "%s; training goes on and saves a later step", fail_text());
+    stage_notify(optim->context, "%s; training goes on and saves a later step", fail_text());
+    return OK;
 }
 
 // Trains a step on the batch and reports it.

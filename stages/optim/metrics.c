@@ -6,12 +6,12 @@
 
 #include "stages/optim/optim.h"
 
-status metrics_begin(struct step_metrics *metrics, struct group *const *groups, size_t count) {
+void metrics_begin(struct step_metrics *metrics, struct group *const *groups, size_t count) {
     size_t completions = 0;
     for (size_t i = 0; i < count; i++) completions += groups[i]->completion_count;
     *metrics = (struct step_metrics){.groups = (int64_t)count};
-    TRY(NEW(&metrics->lengths, completions));
-    return NEW(&metrics->rewards, completions);
+    NEW(&metrics->lengths, completions);
+    NEW(&metrics->rewards, completions);
 }
 
 void metrics_release(struct step_metrics *metrics) {

@@ -12,32 +12,31 @@
 static const char metrics_name[] = "metrics.jsonl";
 
 // Sets queue->path to OUT/metrics.jsonl.
-static status metrics_set_path(struct append_queue *queue, const char *out) {
+static void metrics_set_path(struct append_queue *queue, const char *out) {
     struct arena arena = {0};
     const char *path = path_join(&arena, out, metrics_name);
-    queue->path = path ? strdup(path) : NULL;
+    queue->path = mem_strdup(path);
     arena_release(&arena);
-    return queue->path ? OK : fail_oom();
 }
 
 status metrics_append(struct optim *optim, const struct step_metrics *metrics) {
     struct event_scalar list[METRIC_COUNT];
     struct buf line = {0};
-    status result = OK;
-    if (!optim->metrics.path) TRY(metrics_set_path(&optim->metrics, optim->options->out));
-    TRY_TO(result, done, buf_printf(&line, "{\"step\": %lld", (long long)metrics->step));
+    if (!optim->metrics.path) metrics_set_path(&optim->metrics, optim->options->out);
+    buf_printf(&line, "{\"step\": %lld", (long long)metrics->step);
     metrics_list(metrics, list);
-    for (size_t i = 0; i < METRIC_COUNT; i++)
-        TRY_TO(result, done,
-               isfinite(list[i].value) ? buf_printf(&line, ", \"%s\": %.9g", list[i].tag, list[i].value)
-                                       : buf_printf(&line, ", \"%s\": null", list[i].tag));
-    TRY_TO(result, done, buf_printf(&line, ", \"time\": %.3f", metrics->time));
+    for (size_t i = 0; i < METRIC_COUNT; i++) {
+        if (isfinite(list[i].value))
+            buf_printf(&line, ", \"%s\": %.9g", list[i].tag, list[i].value);
+        else
+            buf_printf(&line, ", \"%s\": null", list[i].tag);
+    }
+    buf_printf(&line, ", \"time\": %.3f", metrics->time);
     const char *device = model_get_info(optim->model)->device_kind; // another kind may give other bits
-    TRY_TO(result, done, buf_puts(&line, ", \"device\": "));
-    TRY_TO(result, done, json_print_string(&line, device, strlen(device)));
-    TRY_TO(result, done, buf_puts(&line, "}\n"));
-    result = append_queue_add(&optim->metrics, line.data, line.size);
-done:
+    buf_puts(&line, ", \"device\": ");
+    json_print_string(&line, device, strlen(device));
+    buf_puts(&line, "}\n");
+    const status result = append_queue_add(&optim->metrics, line.data, line.size);
     buf_release(&line);
     return result;
 }
@@ -45,7 +44,7 @@ done:
 bool metrics_exist(const char *out) {
     struct arena arena = {0};
     const char *path = path_join(&arena, out, metrics_name);
-    const bool exist = path && path_exists(path);
+    const bool exist = path_exists(path);
     arena_release(&arena);
     return exist;
 }
@@ -55,7 +54,6 @@ status metrics_truncate(const char *out, int64_t step) {
     struct buf old = {0}, kept = {0};
     status result = OK;
     char *path = path_join(&arena, out, metrics_name);
-    if (!path) TRY_TO(result, done, fail_oom());
     if (!path_exists(path)) goto done;
     TRY_TO(result, done, file_read(path, &old));
     for (size_t at = 0; at < old.size;) {
@@ -67,7 +65,7 @@ status metrics_truncate(const char *out, int64_t step) {
         const bool keep = json_parse_object(&object, line, size, metrics_name) == OK &&
                           json_int(json_object_object_get(object, "step"), &number) && number <= step;
         json_object_put(object);
-        if (keep) TRY_TO(result, done, buf_append(&kept, line, size));
+        if (keep) buf_append(&kept, line, size);
         at += size;
     }
     if (kept.size != old.size) result = file_write_atomic(path, kept.data ? kept.data : "", kept.size);

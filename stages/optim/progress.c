@@ -13,11 +13,10 @@
 
 status progress_write(const struct progress *progress, const char *path) {
     struct buf text = {0};
-    status result =
-        buf_printf(&text, PROGRESS_HEAD PROGRESS_STEPS "lr %.16e\n" PROGRESS_MODEL "%s\n", 2, (long long)progress->step,
-                   (long long)progress->cursor, (long long)progress->ema_step, (long long)progress->schedule_steps,
-                   progress->lr, (unsigned long long)progress->model_hash, progress->model);
-    if (result == OK) result = file_write_atomic(path, text.data, text.size);
+    buf_printf(&text, PROGRESS_HEAD PROGRESS_STEPS "lr %.16e\n" PROGRESS_MODEL "%s\n", 2, (long long)progress->step,
+               (long long)progress->cursor, (long long)progress->ema_step, (long long)progress->schedule_steps,
+               progress->lr, (unsigned long long)progress->model_hash, progress->model);
+    const status result = file_write_atomic(path, text.data, text.size);
     buf_release(&text);
     return result;
 }
@@ -44,7 +43,6 @@ status progress_read(struct progress *progress, struct arena *arena, const char 
     progress->lr = lr;
     progress->model_hash = hash;
     progress->model = arena_strndup(arena, name, size && name[size - 1] == '\n' ? size - 1 : size);
-    if (!progress->model) result = fail_oom();
 done:
     buf_release(&text);
     return result;

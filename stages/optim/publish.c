@@ -22,15 +22,18 @@ static status publish_choose(struct optim *optim) {
     const status result = model_can_lend(optim->model, &has_means);
     if (result == UNAVAILABLE) {
         optim->publishes_files = true;
-        if (has_means) return stage_notify(optim->context, "%s: weights are written to files, not lent", fail_text());
+        if (has_means) {
+            stage_notify(optim->context, "%s: weights are written to files, not lent", fail_text());
+            return OK;
+        }
         log_debug("%s: weights are written to files", fail_text());
         return OK;
     }
     TRY(result);
     const char *name = arena_printf(&arena, "%d-%.0f", (int)getpid(), clock_realtime() * 1e6);
-    if (name) optim->lent_name = strdup(name);
+    if (name) optim->lent_name = mem_strdup(name);
     arena_release(&arena);
-    return optim->lent_name ? OK : fail_oom();
+    return OK;
 }
 
 static char *publish_name(struct arena *arena, const struct optim *optim, bool reference) {
@@ -51,7 +54,7 @@ static status publish_write(struct optim *optim, bool reference, const char *pat
         if (result != UNAVAILABLE && said >= 0) log_info("%s: written after %.0f s", path, waited);
         if (result != UNAVAILABLE) return result;
         if (waited - said >= SAID_EVERY_S) {
-            TRY(stage_notify(optim->context, "%s; the run waits until it can be written", fail_text()));
+            stage_notify(optim->context, "%s; the run waits until it can be written", fail_text());
             said = waited;
         }
         if (stage_stopping(optim->context)) return END;
@@ -67,7 +70,6 @@ static status publish_one(struct optim *optim, bool reference) {
     char *name = publish_name(&arena, optim, reference);
     char *path = name ? arena_printf(&arena, "%s/%s", stage_weights_dir(optim->context), name) : NULL;
     char *temporary = path ? arena_printf(&arena, "%s.tmp", path) : NULL;
-    if (!temporary) TRY_TO(result, done, fail_oom());
     if (optim->lent_name) {
         const bool copied = optim->options->publish == OPTIM_PUBLISH_COPY;
         TRY_TO(result, done, model_lend(optim->model, reference, copied, path, &weights.hash));
@@ -76,7 +78,7 @@ static status publish_one(struct optim *optim, bool reference) {
         TRY_TO(result, done, publish_write(optim, reference, path, &weights.hash));
     }
     weights.path = path;
-    result = stage_publish(optim->context, &weights);
+    stage_publish(optim->context, &weights);
 done:
     arena_release(&arena);
     return result;
@@ -91,17 +93,18 @@ status publish_weights(struct optim *optim, bool both) {
         TRY(publish_one(optim, true));
     } else if (both) {
         initial.reference = true; // until its first change; the policy may be further
-        TRY(stage_publish(optim->context, &initial));
+        stage_publish(optim->context, &initial);
     }
     if (model_version(optim->model) || optim->lent_name) return publish_one(optim, false);
     initial.reference = false;
-    return stage_publish(optim->context, &initial);
+    stage_publish(optim->context, &initial);
+    return OK;
 }
 
 status publish_files(void *state, const char *reason) {
     struct optim *optim = state;
     if (optim->publishes_files) return OK;
-    TRY(stage_notify(optim->context, "%s; they are written to files from now on", reason));
+    stage_notify(optim->context, "%s; they are written to files from now on", reason);
     optim->publishes_files = true;
     free(optim->lent_name);
     optim->lent_name = NULL;

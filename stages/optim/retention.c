@@ -36,7 +36,6 @@ static bool retention_is_linked(DIR *dir, const char *name) {
 static status retention_remove(struct arena *arena, const char *out, const char *name) {
     char *path = path_join(arena, out, name);
     char *removed = path ? arena_printf(arena, "%s.tmp", path) : NULL;
-    if (!removed) return fail_oom();
     TRY(dir_remove(removed));
     if (rename(path, removed)) return fail(UNAVAILABLE, "%s: cannot remove: %s", path, strerror(errno));
     return dir_remove(removed);
@@ -76,15 +75,14 @@ status retention_apply(const struct optim *optim, bool proven) {
         const bool old_step = step >= 0 && step <= bound && !(options->keep_every && step % options->keep_every == 0) &&
                               checkpoint_is_complete(dir, name);
         if (!retention_is_incomplete(name) && !old_state && !old_step) continue;
-        TRY_TO(result, done, RESIZE(&removed, count + 1));
-        removed[count] = arena_strndup(&arena, name, strlen(name));
-        if (!removed[count++]) TRY_TO(result, done, fail_oom());
+        RESIZE(&removed, count + 1);
+        removed[count++] = arena_strndup(&arena, name, strlen(name));
     }
     for (size_t i = 0; i < count; i++) {
         if (checkpoint_number(removed[i], "step") >= 0 && retention_is_linked(dir, removed[i])) continue;
         if (retention_is_incomplete(removed[i])) {
             char *path = path_join(&arena, options->out, removed[i]);
-            TRY_TO(result, done, path ? dir_remove(path) : fail_oom());
+            TRY_TO(result, done, dir_remove(path));
         } else {
             TRY_TO(result, done, retention_remove(&arena, options->out, removed[i]));
         }

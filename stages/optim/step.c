@@ -46,7 +46,7 @@ status step_check(struct optim *optim, struct group *group, int64_t *tokens) {
     *tokens = 0;
     TRY_TO(result, done, stage_input_open(optim->input, group, INPUT_COMPLETIONS, &input));
     TRY_TO(result, done, step_check_kl(optim->options, group, input.completions));
-    TRY_TO(result, done, NEW(&completions, count));
+    NEW(&completions, count);
     for (size_t i = 0; i < count; i++) {
         completions[i] = (struct model_completion){input.completions[i].data, input.completions[i].count};
         *tokens += (int64_t)completions[i].count;
@@ -77,8 +77,8 @@ static status step_accumulate(struct optim *optim, struct group *group, double s
     status result = OK;
     assert(group->advantages.count == group->completion_count);
     TRY_TO(result, done, stage_input_open(optim->input, group, INPUT_COMPLETIONS, &input));
-    TRY_TO(result, done, NEW(&completions, group->completion_count));
-    TRY_TO(result, done, NEW(&accurate, group->completion_count));
+    NEW(&completions, group->completion_count);
+    NEW(&accurate, group->completion_count);
     if (options->kl_on == OPTIM_KL_ACCURATE) reward_find_accurate(&group->rewards.accuracy, accurate);
     for (size_t i = 0; i < group->completion_count; i++) {
         const struct span *answer = loss.kl_separate ? &group->reference.answer_span.data[i] : NULL;
@@ -147,8 +147,8 @@ static status step_add_groups(struct group *const *groups, size_t count) {
     struct buf ids = {0};
     status result = OK;
     for (size_t i = 0; i < count && i < LISTED && result == OK; i++)
-        result = buf_printf(&ids, "%s%s", i ? ", " : "", groups[i]->id.data);
-    if (count > LISTED && result == OK) result = buf_printf(&ids, " and %zu more", count - LISTED);
+        buf_printf(&ids, "%s%s", i ? ", " : "", groups[i]->id.data);
+    if (count > LISTED && result == OK) buf_printf(&ids, " and %zu more", count - LISTED);
     if (result == OK) result = fail_prefix(DATAERR, "groups %s", ids.data);
     buf_release(&ids);
     return result;
@@ -164,7 +164,7 @@ status step_train(struct optim *optim, struct group **groups, size_t count, stru
                                             .eps = options->epsilon,
                                             .weight_decay = options->weight_decay,
                                             .max_grad_norm = options->clip_norm};
-    TRY(metrics_begin(metrics, groups, count));
+    metrics_begin(metrics, groups, count);
     metrics->step = step;
     metrics->lr = optim->lr = adamw.lr;
     status trained = OK;

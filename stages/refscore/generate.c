@@ -17,7 +17,7 @@ struct answer_generator {
 status answer_generator_new(struct answer_generator **out, const struct stage_model *model,
                             const struct refscore_options *options) {
     struct answer_generator *it;
-    TRY(NEW(&it, 1));
+    NEW(&it, 1);
     *out = it;
     it->options = options;
     it->tokenizer = input_builder_tokenizer(model->input);
@@ -35,7 +35,8 @@ void answer_generator_free(struct answer_generator **generator) {
 // An answer ends where its text has the closing tag.
 static status answer_generator_stop(void *tag, int completion, int64_t token, bool *stop) {
     struct answer_generator *it = tag;
-    return answer_append(it->tokenizer, token, &it->texts[completion], stop);
+    answer_append(it->tokenizer, token, &it->texts[completion], stop);
+    return OK;
 }
 
 // Returns the key of the group's answers. It differs from rollout's: with that one a reference that is equal to the
@@ -51,7 +52,7 @@ static status answer_generator_decode(struct answer_generator *it, const struct 
     struct completion_prefix *behind;
     void *tag;
     int count;
-    TRY(NEW(&behind, (size_t)request->count));
+    NEW(&behind, (size_t)request->count);
     for (int i = 0; i < request->count; i++)
         behind[i] = (struct completion_prefix){prefixes[i].kept, prefixes[i].cut.data, prefixes[i].cut.count};
     status result = generator_continue(it->generator, request, completions, behind, wanted, logprobs);
@@ -68,9 +69,8 @@ status answer_generator_run(struct answer_generator *it, struct group *group, co
     struct answer_prefix *prefixes = NULL;
     struct string *answers = arena_alloc(&group->arena, count * sizeof *answers);
     status result = OK;
-    if (!answers) return fail_oom();
-    TRY_TO(result, done, NEW(&prefixes, count));
-    TRY_TO(result, done, NEW(&it->texts, count));
+    NEW(&prefixes, count);
+    NEW(&it->texts, count);
     for (size_t i = 0; i < count; i++)
         TRY_TO(result, done,
                answer_prefix_find(it->tokenizer, completions[i].tokens, completions[i].count, ended[i], &prefixes[i]));
@@ -89,9 +89,9 @@ status answer_generator_run(struct answer_generator *it, struct group *group, co
         const struct buf *text = &it->texts[i];
         struct string answer;
         if (!prefixes[i].found) continue;
-        TRY_TO(result, done, group_string(group, &answer, text->data, answer_size(text->data, text->size)));
+        group_string(group, &answer, text->data, answer_size(text->data, text->size));
         answer = python_strip(answer);
-        TRY_TO(result, done, group_string(group, &answers[i], answer.data, answer.size));
+        group_string(group, &answers[i], answer.data, answer.size);
     }
     group->reference.generated = (struct string_array){answers, count};
 done:

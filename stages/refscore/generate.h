@@ -7,7 +7,7 @@
 
 struct answer_generator;
 
-// Makes a generator over the model, to be freed before the model. UNAVAILABLE when memory is short.
+// Makes a generator over the model, to be freed before the model.
 status answer_generator_new(struct answer_generator **out, const struct stage_model *model,
                             const struct refscore_options *options);
 

@@ -22,7 +22,7 @@ static_assert(offsetof(struct refscore, model) == 0, "as the functions of stage_
 static status refscore_open(void **state, struct stage_context *context) {
     struct refscore *self;
     const struct refscore_options *options = stage_options(context);
-    TRY(NEW(&self, 1));
+    NEW(&self, 1);
     *state = self;
     self->rule = options->span == REFSCORE_SPAN_RELEASED ? ANSWER_SPAN_RELEASED : ANSWER_SPAN_CONTENT;
     self->keep_logprobs = options->logprobs == REFSCORE_LOGPROBS_ALL;
@@ -48,20 +48,17 @@ static status refscore_work(void *state, struct group *group) {
     struct answer_span *spans = arena_alloc(&group->arena, count * sizeof *spans);
     struct token_range *answers = arena_alloc(&group->arena, count * sizeof *answers);
     bool *ended = arena_alloc(&group->arena, count * sizeof *ended);
-    if (!reference->answer_span.data || !reference->logprobs || !completions || !logprobs || !spans || !answers ||
-        !ended)
-        TRY_TO(result, done, fail_oom());
     reference->answer_span.count = reference->logprob_count = count;
-    TRY_TO(result, done, group_doubles(group, &reference->answer_logprob, count));
-    TRY_TO(result, done, group_doubles(group, &reference->answer_probability, count));
+    group_doubles(group, &reference->answer_logprob, count);
+    group_doubles(group, &reference->answer_probability, count);
     for (size_t i = 0; i < count; i++) {
         const struct int_array *tokens = &input.completions[i];
         for (size_t k = 0; tokens->count && k < info->eos_count; k++)
             ended[i] |= info->eos_ids[k] == tokens->data[tokens->count - 1];
-        TRY_TO(result, done, answer_span_find(tokenizer, self->rule, tokens->data, tokens->count, ended[i], &spans[i]));
+        answer_span_find(tokenizer, self->rule, tokens->data, tokens->count, ended[i], &spans[i]);
         assert(spans[i].first <= spans[i].end && spans[i].end <= tokens->count);
         if (spans[i].found) answers[i] = (struct token_range){spans[i].first, spans[i].end};
-        TRY_TO(result, done, group_floats(group, &reference->logprobs[i], tokens->count));
+        group_floats(group, &reference->logprobs[i], tokens->count);
         completions[i] = (struct model_completion){tokens->data, tokens->count};
         logprobs[i] = reference->logprobs[i].data;
     }

@@ -26,7 +26,7 @@ static status rollout_new_generator(struct rollout *self) {
 
 static status rollout_open(void **state, struct stage_context *context) {
     struct rollout *self;
-    TRY(NEW(&self, 1));
+    NEW(&self, 1);
     *state = self;
     self->options = stage_options(context);
     self->trains = stage_follows_optim(context);
@@ -84,26 +84,25 @@ static status rollout_poll(void *state, bool draining, struct group **done) {
         for (size_t t = 0; t < generated[i].count; t++)
             if (!isfinite(generated[i].logprobs[t]))
                 return fail(BAD_SAMPLE, "the log-probability of token %zu of completion %d is not finite", t, i);
-    TRY(group_completions(group, (size_t)count));
+    group_completions(group, (size_t)count);
     const struct tokenizer *tokenizer = input_builder_tokenizer(self->model.input);
     for (int i = 0; i < count; i++, generated++) {
         struct completion *completion = &group->completions[i];
-        TRY(group_ints(group, &completion->tokens, generated->count));
-        TRY(group_floats(group, &completion->logprobs, generated->count));
-        TRY(group_ints(group, &completion->versions, generated->count));
+        group_ints(group, &completion->tokens, generated->count);
+        group_floats(group, &completion->logprobs, generated->count);
+        group_ints(group, &completion->versions, generated->count);
         for (size_t t = 0; t < generated->count; t++) {
             completion->tokens.data[t] = generated->tokens[t];
             completion->logprobs.data[t] = generated->logprobs[t];
             completion->versions.data[t] = generated->versions[t];
         }
         const struct string finish = string_of(generated->ended ? "eos" : "length");
-        TRY(group_string(group, &completion->finish, finish.data, finish.size));
+        group_string(group, &completion->finish, finish.data, finish.size);
         struct buf text = {0};
-        status result = buf_puts(&text, ""); // present even if no token is visible
-        if (result == OK) result = tokenizer_decode_utf8(tokenizer, generated->tokens, generated->count, true, &text);
-        if (result == OK) result = group_string(group, &completion->text, text.data, text.size);
+        buf_puts(&text, ""); // present even if no token is visible
+        tokenizer_decode_utf8(tokenizer, generated->tokens, generated->count, true, &text);
+        group_string(group, &completion->text, text.data, text.size);
         buf_release(&text);
-        TRY(result);
     }
     return OK;
 }

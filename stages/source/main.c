@@ -14,7 +14,7 @@ struct source_stage {
 static status source_open(void **state, struct stage_context *context) {
     const struct source_options *options = stage_options(context);
     struct source_stage *stage;
-    TRY(NEW(&stage, 1));
+    NEW(&stage, 1);
     *state = stage;
     TRY(dataset_open(&stage->dataset, options));
     stage->count = (int64_t)dataset_count(stage->dataset);
@@ -33,7 +33,8 @@ static status source_describe(void *state, int64_t *count, uint64_t *hash) {
 }
 
 static status source_describe_data(void *state, struct buf *out) {
-    return dataset_describe(((struct source_stage *)state)->dataset, out);
+    dataset_describe(((struct source_stage *)state)->dataset, out);
+    return OK;
 }
 
 static status source_group_at(void *state, int64_t seq, struct group **out) {

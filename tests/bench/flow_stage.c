@@ -40,7 +40,8 @@ static status flow_describe(void *state, int64_t *count, uint64_t *hash) {
 }
 
 static status flow_set(struct group *group, struct string *string, const char *text) {
-    return group_string(group, string, text, strlen(text));
+    group_string(group, string, text, strlen(text));
+    return OK;
 }
 
 static status flow_fill(struct group *group, int64_t seq) {
@@ -50,25 +51,23 @@ static status flow_fill(struct group *group, int64_t seq) {
     TRY(flow_set(group, &group->sample_id, id));
     group->prompt.present = true;
     group->prompt.messages = arena_alloc(&group->arena, sizeof *group->prompt.messages);
-    if (!group->prompt.messages) return fail_oom();
     struct message *message = group->prompt.messages;
     group->prompt.message_count = 1;
     message->parts = arena_alloc(&group->arena, sizeof *message->parts);
-    if (!message->parts) return fail_oom();
     message->part_count = 1;
     message->plain = true;
     TRY(flow_set(group, &message->role, "user"));
     TRY(flow_set(group, &message->parts->type, "text"));
     TRY(flow_set(group, &message->parts->text, "Which?"));
     TRY(flow_set(group, &group->prompt.solution, "<answer>B</answer>"));
-    TRY(group_ints(group, &group->prompt_tokens, PROMPT));
+    group_ints(group, &group->prompt_tokens, PROMPT);
     for (int i = 0; i < PROMPT; i++) group->prompt_tokens.data[i] = i * 7919 % 151643;
-    TRY(group_completions(group, COMPLETIONS));
+    group_completions(group, COMPLETIONS);
     for (int c = 0; c < COMPLETIONS; c++) {
         struct completion *completion = &group->completions[c];
-        TRY(group_ints(group, &completion->tokens, TOKENS));
-        TRY(group_ints(group, &completion->versions, TOKENS));
-        TRY(group_floats(group, &completion->logprobs, TOKENS));
+        group_ints(group, &completion->tokens, TOKENS);
+        group_ints(group, &completion->versions, TOKENS);
+        group_floats(group, &completion->logprobs, TOKENS);
         TRY(flow_set(group, &completion->text, "<think>a</think><answer>B</answer>"));
         TRY(flow_set(group, &completion->finish, "length"));
         for (int i = 0; i < TOKENS; i++) {
@@ -81,7 +80,7 @@ static status flow_fill(struct group *group, int64_t seq) {
 
 static status flow_group_at(void *state, int64_t seq, struct group **out) {
     (void)state;
-    TRY(group_new(out));
+    group_new(out);
     status result = flow_fill(*out, seq);
     if (result != OK) group_free(out);
     return result;

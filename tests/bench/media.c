@@ -30,8 +30,9 @@ static void draw_frame(uint8_t *rgb, const uint8_t *texture, int frame) {
 static status draw(const char *path) {
     uint8_t *rgb = NULL, *texture = NULL;
     struct clip_writer *writer = NULL;
-    status result = NEW(&rgb, height * width * 3);
-    if (result == OK) result = NEW(&texture, height * width);
+    NEW(&rgb, height * width * 3);
+    NEW(&texture, height * width);
+    status result = OK;
     for (int i = 0; result == OK && i < height * width; i++) {
         texture[i] = (uint8_t)rng_below(1, (uint64_t)(i / width / 3), (uint64_t)(i % width / 3), 256);
     }
@@ -106,9 +107,9 @@ static status time_resize(void) {
     uint8_t *in = NULL, *out = NULL;
     int count;
     const struct resize_ops *const *versions = resize_ops_available(&count);
-    status result = NEW(&in, height * width * 3);
-    if (result == OK) result = NEW(&out, out_height * out_width * 3);
-    if (result == OK) result = resizer_new(&resizer, height, width, out_height, out_width);
+    NEW(&in, height * width * 3);
+    NEW(&out, out_height * out_width * 3);
+    status result = resizer_new(&resizer, height, width, out_height, out_width);
     for (int i = 0; result == OK && i < height * width * 3; i++) in[i] = (uint8_t)(i * 7 + i / 999);
     for (int version = 0; result == OK && version < count; version++) {
         double best = 1e9;

@@ -54,7 +54,7 @@ static int64_t bench_token(const struct model_info *info, uint64_t stream, uint6
 static status bench_inputs(struct bench *bench, uint8_t **pixels) {
     const struct model_info *info = model_get_info(bench->model);
     size_t count = (size_t)CLIP_FRAMES * CLIP_HEIGHT * CLIP_WIDTH * 3;
-    TRY(NEW(pixels, count));
+    NEW(pixels, count);
     for (size_t i = 0; i < count; i++) (*pixels)[i] = (uint8_t)rng_bits(2, 0, i);
     int at = 0;
     for (; at < TEXT_TOKENS / 2; at++) bench->tokens[at] = bench_token(info, 3, (uint64_t)at);
@@ -192,7 +192,8 @@ int main(int argc, char **argv) {
         return USAGE;
     }
     struct bench *bench;
-    status result = NEW(&bench, 1);
+    NEW(&bench, 1);
+    status result = OK;
     if (result == OK)
         result = bench_run(bench, argv[1], argv[2], argv[3], argc > 4 ? atoi(argv[4]) : 0, argc > 5 ? argv[5] : "cpu");
     if (result != OK) log_info("%s", fail_text());

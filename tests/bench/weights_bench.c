@@ -50,7 +50,7 @@ static double bench_processor_seconds(void) {
 
 static status bench_serve(struct bench *bench, const char *path) {
     const struct stage_weights weights = {.version = 1, .hash = HASH, .path = path};
-    TRY(weights_versions_put(bench->versions, &weights));
+    weights_versions_put(bench->versions, &weights);
     while (!bench->gone) TRY(io_thread_step(bench->io, 50));
     printf("%.3f\n", bench_processor_seconds());
     return OK;
@@ -63,7 +63,7 @@ static status bench_fetch(struct bench *bench, const char *dir, int64_t size, in
     TRY(io_thread_start(bench->io));
     for (int i = 0; i <= count; i++) { // the first one also connects
         struct remote_weights remote;
-        TRY(remote_weights_set(&remote, &message));
+        remote_weights_set(&remote, &message);
         const double begin = clock_monotonic();
         TRY(weights_client_download(bench->io, dir, true, &remote));
         if (i) seconds += clock_monotonic() - begin;
@@ -106,8 +106,8 @@ static status bench_run(struct bench *bench, int argc, char **argv) {
     if (!serve && !fetch)
         return fail(USAGE, "weights_bench CONFIG serve FILE | CONFIG fetch DIR SIZE COUNT | difference BASE FILE");
     TRY(node_config_read(&bench->config, argv[1]));
-    if (serve) TRY(weights_versions_new(&bench->versions));
-    if (serve) TRY(weights_server_new(&bench->server, bench->versions));
+    if (serve) weights_versions_new(&bench->versions);
+    if (serve) weights_server_new(&bench->server, bench->versions);
     TRY(zmq_transport_open(&transport, node_config_security(&bench->config)));
     TRY(io_thread_open(&bench->io, &bench->config, &hooks, false, transport));
     return serve ? bench_serve(bench, argv[3]) : bench_fetch(bench, argv[3], atoll(argv[4]), atoi(argv[5]));

@@ -7,12 +7,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct arena arena = {0};
     struct buf text = {0};
     struct string_list first, second;
-    fuzz_must(buf_append(&text, data, size) == OK);
+    buf_append(&text, data, size);
     if (name_list_expand(text.data, &arena, &first) == OK) {
         fuzz_must(first.count > 0 && first.count <= NAME_LIST_MAX);
         buf_clear(&text);
-        for (size_t i = 0; i < first.count; i++)
-            fuzz_must(buf_printf(&text, "%s%s", i ? "," : "", first.data[i]) == OK);
+        for (size_t i = 0; i < first.count; i++) buf_printf(&text, "%s%s", i ? "," : "", first.data[i]);
         fuzz_must(name_list_expand(text.data, &arena, &second) == OK && second.count == first.count);
         for (size_t i = 0; i < first.count; i++) fuzz_must(strcmp(first.data[i], second.data[i]) == 0);
     }

@@ -192,7 +192,7 @@ static status bench_run_list(struct bench *b, const struct bench_item *items, si
 
 // The ceilings are measured whatever `only` is.
 static status bench_run_all(struct bench *b, const char *only) {
-    TRY(NEW(&b->noise, noise_elements));
+    NEW(&b->noise, noise_elements);
     for (size_t i = 0; i < noise_elements; i++) b->noise[i] = (float)rng_normal(1, 0, i);
     b->product_rate = 1e30; // not known yet
     TRY(bench_run(b, &bench_memory_items[0]));

@@ -38,7 +38,7 @@ static status bench_set_up_indexed(struct bench *b) {
 static status bench_prepare_indexed(struct bench *b) {
     int64_t rows = b->shape->rows;
     int32_t *index;
-    TRY(NEW(&index, (size_t)rows));
+    NEW(&index, (size_t)rows);
     for (int64_t i = 0; i < rows; i++) index[i] = (int32_t)(i % 16 ? rows - 1 - i : 0);
     status result = b->ops->upload(b->backend, b->tensors[2], index, ELEMENT_I32);
     free(index);

@@ -88,7 +88,7 @@ static double bench_product_flops(const struct bench *b) {
 // A tensor of I32 gets the number of the row in each of its columns.
 static status bench_number_rows(struct bench *b, struct tensor out) {
     int32_t *numbers;
-    TRY(NEW(&numbers, (size_t)(out.rows * out.columns)));
+    NEW(&numbers, (size_t)(out.rows * out.columns));
     for (int64_t i = 0; i < out.rows * out.columns; i++) numbers[i] = (int32_t)(i / out.columns);
     status result = b->ops->upload(b->backend, out, numbers, ELEMENT_I32);
     free(numbers);
@@ -154,7 +154,7 @@ static status bench_prepare_text(struct bench *b) {
     const struct bench_shape *s = b->shape;
     int64_t len = (s->rows - s->prompt) / s->branches;
     struct attention_span *spans;
-    TRY(NEW(&spans, (size_t)s->branches + 1));
+    NEW(&spans, (size_t)s->branches + 1);
     spans[0] = (struct attention_span){.q_len = s->prompt, .visible = 1, .causal = true};
     for (int64_t i = 0; i < s->branches; i++) {
         int64_t first = s->prompt + i * len;
@@ -169,7 +169,7 @@ static status bench_prepare_windows(struct bench *b) {
     const struct bench_shape *s = b->shape;
     size_t count = (size_t)((s->patches + s->window - 1) / s->window);
     struct attention_span *spans;
-    TRY(NEW(&spans, count));
+    NEW(&spans, count);
     for (size_t i = 0; i < count; i++) {
         int64_t first = (int64_t)i * s->window, left = s->patches - first, len = left < s->window ? left : s->window;
         spans[i] = (struct attention_span){.q_begin = first, .q_len = len, .kv_begin = first, .visible = len};
@@ -187,7 +187,7 @@ static status bench_prepare_decoded(struct bench *b) {
     const struct bench_shape *s = b->shape;
     int64_t prompts = (s->decoded + 7) / 8;
     struct attention_span *spans;
-    TRY(NEW(&spans, (size_t)s->decoded));
+    NEW(&spans, (size_t)s->decoded);
     for (int64_t i = 0; i < s->decoded; i++) {
         int64_t own = prompts * s->prompt + i * s->own;
         spans[i] = (struct attention_span){i, 1, i / 8 * s->prompt, s->prompt, own, s->own, false, 0};

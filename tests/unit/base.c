@@ -28,7 +28,7 @@ static void test_failure_text_nests(void **state) {
 static void test_buffers_grow(void **state) {
     (void)state;
     struct buf buf = {0};
-    for (int i = 0; i < 1000; i++) assert_int_equal(buf_printf(&buf, "%d,", i), OK);
+    for (int i = 0; i < 1000; i++) buf_printf(&buf, "%d,", i);
     assert_int_equal(buf.size, 3890);
     assert_int_equal(strlen(buf.data), buf.size);
     buf_release(&buf);
@@ -319,16 +319,16 @@ static void test_timed_waits_use_the_monotonic_clock(void **state) {
 static void test_blocks_are_zeroed_and_grow(void **state) {
     (void)state;
     int64_t *numbers = NULL;
-    assert_int_equal(NEW(&numbers, 3), OK);
+    NEW(&numbers, 3);
     for (int i = 0; i < 3; i++) assert_int_equal(numbers[i], 0);
     numbers[2] = 7;
-    assert_int_equal(RESIZE(&numbers, 1000), OK);
+    RESIZE(&numbers, 1000);
     assert_int_equal(numbers[2], 7);
     int64_t *kept = numbers;
-    assert_int_equal(RESIZE(&numbers, SIZE_MAX / 8 + 1), UNAVAILABLE);
+    assert_int_equal(RESIZE_LARGE(&numbers, SIZE_MAX / 8 + 1), UNAVAILABLE);
     assert_ptr_equal(numbers, kept);
     free(numbers);
-    assert_int_equal(NEW(&numbers, SIZE_MAX / 2), UNAVAILABLE);
+    assert_int_equal(NEW_LARGE(&numbers, SIZE_MAX / 2), UNAVAILABLE);
     assert_null(numbers);
 }
 
@@ -344,7 +344,7 @@ static void test_strings_and_utf8(void **state) {
     assert_int_equal(utf8_step("\xf0\x9f\x98", 3), -3);
     assert_int_equal(utf8_step("\xed\xa0\x80", 3), -1);
     struct buf out = {0};
-    assert_int_equal(utf8_replace("a\xff\xc3\xa9", 4, &out), OK);
+    utf8_replace("a\xff\xc3\xa9", 4, &out);
     assert_string_equal(out.data, "a\xef\xbf\xbd\xc3\xa9");
     buf_release(&out);
 }
@@ -353,7 +353,7 @@ static void text_breaks_between_words(void **state) {
     (void)state;
     static const char line[] = "step 12, 4.2 groups/min, reward 1.906; frames works";
     struct buf text = {0};
-    assert_int_equal(text_wrap("the first line is  short, the\nsecond longer-than-that grün so", 3, 2, 12, &text), OK);
+    text_wrap("the first line is  short, the\nsecond longer-than-that grün so", 3, 2, 12, &text);
     assert_string_equal(text.data, "the first\n  line is\n  short, the\n  second\n  longer-than-that\n  grün so");
     buf_release(&text);
     assert_int_equal(text_cut(line, strlen(line), 80), strlen(line));

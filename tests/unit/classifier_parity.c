@@ -244,9 +244,9 @@ static char *derived_dir(struct golden_case *it, const char *from, const char *t
     MUST(file_read(path_join(arena, it->base.dir, "config.json"), &text));
     const char *at = strstr(text.data, from);
     assert_non_null(at);
-    MUST(buf_append(&changed, text.data, (size_t)(at - text.data)));
-    MUST(buf_puts(&changed, to));
-    MUST(buf_puts(&changed, at + strlen(from)));
+    buf_append(&changed, text.data, (size_t)(at - text.data));
+    buf_puts(&changed, to);
+    buf_puts(&changed, at + strlen(from));
     MUST(file_write_atomic(path_join(arena, dir, "config.json"), changed.data, changed.size));
     MUST(safetensors_open_dir(&store, it->base.dir));
     struct stored_tensor kept[64];

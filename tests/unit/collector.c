@@ -18,9 +18,9 @@ struct io_thread {
 static struct group *make_group(int64_t seq) {
     struct group *group;
     char id[64];
-    assert_int_equal(group_new(&group), OK);
+    group_new(&group);
     snprintf(id, sizeof id, "e0-%06lld", (long long)seq);
-    assert_int_equal(group_string(group, &group->id, id, strlen(id)), OK);
+    group_string(group, &group->id, id, strlen(id));
     group->requires.present = true;
     group->requires.order = seq;
     return group;
@@ -33,21 +33,19 @@ status io_thread_receive(struct io_thread *io, int capacity, int timeout_ms, str
     if (io->incoming == io->incoming_end) return END;
     *out = make_group(io->incoming);
     // Every seventh group is quarantined.
-    if (io->incoming % 7 == 3) assert_int_equal(group_quarantine(*out, "frames", "the clip is cut off"), OK);
+    if (io->incoming % 7 == 3) group_quarantine(*out, "frames", "the clip is cut off");
     io->incoming++;
     return OK;
 }
 
-status io_thread_send(struct io_thread *io, const struct group *group) {
+void io_thread_send(struct io_thread *io, const struct group *group) {
     (void)group;
     io->sent++;
-    return OK;
 }
 
-status io_thread_drop(struct io_thread *io, int64_t seq) {
+void io_thread_drop(struct io_thread *io, int64_t seq) {
     (void)seq;
     io->dropped++;
-    return OK;
 }
 
 void io_thread_nudge(struct io_thread *io) {

@@ -64,7 +64,7 @@ static void test_long_thinkings(void **state) {
             struct buf thinking = {0};
             for (int i = 0; i < total; i++) {
                 const bool first = named > 100 && i == 50;
-                assert_int_equal(buf_puts(&thinking, first ? "It is B. " : i == named ? "It is C. " : filler), OK);
+                buf_puts(&thinking, first ? "It is B. " : i == named ? "It is C. " : filler);
             }
             assert_option(thinking.data, 'C');
             buf_release(&thinking);
@@ -158,7 +158,7 @@ static void test_invalid_groups(void **state) {
     assert_int_equal(concludes_group(group), DATAERR);
     assert_non_null(strstr(fail_text(), "sample s7: problem type 'puzzle' is not one of"));
     assert_false(group->consistency.present);
-    assert_int_equal(group_completions(group, 0), OK);
+    group_completions(group, 0);
     assert_int_equal(concludes_group(group), DATAERR);
     group_free(&group);
 }

@@ -121,15 +121,15 @@ static void test_nesting_is_limited(void **state) {
     (void)state;
     struct condition *condition = NULL;
     struct buf nested = {0};
-    for (int i = 0; i < 100; i++) assert_int_equal(buf_puts(&nested, "1 = 2 or 1 = 1 and ("), OK);
-    assert_int_equal(buf_puts(&nested, "1 = 1"), OK);
-    for (int i = 0; i < 100; i++) assert_int_equal(buf_puts(&nested, ")"), OK);
+    for (int i = 0; i < 100; i++) buf_puts(&nested, "1 = 2 or 1 = 1 and (");
+    buf_puts(&nested, "1 = 1");
+    for (int i = 0; i < 100; i++) buf_puts(&nested, ")");
     assert_int_equal(condition_parse(&condition, nested.data), OK);
     struct group group = {0};
     assert_true(condition_holds(condition, &group, 0));
     condition_free(&condition);
     buf_clear(&nested);
-    for (int i = 0; i < 101; i++) assert_int_equal(buf_puts(&nested, "not "), OK);
+    for (int i = 0; i < 101; i++) buf_puts(&nested, "not ");
     assert_int_equal(condition_parse(&condition, nested.data), USAGE);
     assert_string_equal(fail_text(), "column 401: nested too deeply");
     buf_release(&nested);
@@ -142,7 +142,7 @@ static void test_fields_without_a_value_are_named(void **state) {
     struct buf missing = {0};
     assert_int_equal(condition_parse(&condition, "accuracy = 1 or bonus > 0 and level = 'L1'"), OK);
     for (size_t k = 0; k < 3; k++) condition_holds(condition, group, k);
-    assert_int_equal(condition_missing(condition, &missing), OK);
+    condition_missing(condition, &missing);
     assert_string_equal(missing.data, "rewards.bonus, prompt.level");
     buf_release(&missing);
     condition_free(&condition);

@@ -181,12 +181,12 @@ static void test_categories_of_benchmarks(void **state) {
 static void test_tasks_of_mvbench(void **state) {
     (void)state;
     struct buf data = {0};
-    assert_int_equal(buf_puts(&data, "["), OK);
+    buf_puts(&data, "[");
     for (int i = 0; i < 4001; i++) {
-        if (i) assert_int_equal(buf_puts(&data, ",\n\n"), OK);
-        assert_int_equal(buf_puts(&data, BENCHMARK("./Evaluation/MVBench/a/1.mp4", "")), OK);
+        if (i) buf_puts(&data, ",\n\n");
+        buf_puts(&data, BENCHMARK("./Evaluation/MVBench/a/1.mp4", ""));
     }
-    assert_int_equal(buf_puts(&data, "]"), OK);
+    buf_puts(&data, "]");
     struct dataset *dataset = opened("video-r1", data.data, plain);
     static const struct {
         size_t index;
@@ -250,7 +250,7 @@ static void test_frame_records_and_cut_clips(void **state) {
     part = video->prompt.messages[0].parts; // whole by default
     assert_true(isnan(part->frame_rate) && isnan(part->start) && isnan(part->end));
     struct buf json = {0};
-    assert_int_equal(group_to_json(video, &json), OK);
+    group_to_json(video, &json);
     assert_null(strstr(json.data, "\"start\""));
     buf_release(&json);
     group_free(&group);
@@ -354,8 +354,7 @@ static void test_order_of_epochs(void **state) {
     (void)state;
     enum { SAMPLES = 50, EPOCHS = 3 };
     struct buf data = {0};
-    for (int i = 0; i < SAMPLES; i++)
-        assert_int_equal(buf_printf(&data, "{\"problem_id\":%d,%s", i, strstr(CHOICE, "\"problem\":")), OK);
+    for (int i = 0; i < SAMPLES; i++) buf_printf(&data, "{\"problem_id\":%d,%s", i, strstr(CHOICE, "\"problem\":"));
     struct dataset *dataset = opened("video-r1", data.data, (const char *[]){"epochs", "3", NULL});
     assert_int_equal(dataset_count(dataset), SAMPLES * EPOCHS);
     int order[EPOCHS][SAMPLES];

@@ -27,7 +27,7 @@ static void append_step(struct buf *out, int64_t step) {
     const struct event_scalar scalars[] = {{"loss", -0.25 * (double)step}, {"reward", 2},      {"kl", NAN},
                                            {"completion_length", 5},       {"completions", 4}, {"accuracy", 1e300}};
     const struct event_histogram histograms[] = {{"completion_lengths", lengths, 4}, {"rewards", rewards, 4}};
-    assert_int_equal(event_file_step(out, 1000.5 + (double)step, step, scalars, 6, histograms, 2), OK);
+    event_file_step(out, 1000.5 + (double)step, step, scalars, 6, histograms, 2);
 }
 
 static void compare_file(const char *name, const struct buf *got) {
@@ -47,14 +47,14 @@ static void test_two_processes(void **state) {
     (void)state;
     struct buf first = {0}, second = {0};
     size_t whole = 0;
-    assert_int_equal(event_file_begin(&first, 1000.5, 1), OK);
+    event_file_begin(&first, 1000.5, 1);
     for (int64_t step = 1; step <= 4; step++) {
         whole = first.size;
         append_step(&first, step);
     }
     first.size = whole + (first.size - whole) / 2;
     compare_file("events.out.tfevents.0000000001.caravan", &first);
-    assert_int_equal(event_file_begin(&second, 2000, 3), OK);
+    event_file_begin(&second, 2000, 3);
     for (int64_t step = 3; step <= 300; step += 297) append_step(&second, step); // a step of two bytes
     compare_file("events.out.tfevents.0000000002.caravan", &second);
     buf_release(&first);
@@ -68,8 +68,8 @@ static void test_nothing_finite(void **state) {
     const struct event_scalar scalar = {"loss", INFINITY};
     const double none[] = {NAN, INFINITY};
     const struct event_histogram histograms[] = {{"rewards", none, 2}, {"completion_lengths", NULL, 0}};
-    assert_int_equal(event_file_step(&empty, 1, 7, NULL, 0, NULL, 0), OK);
-    assert_int_equal(event_file_step(&missing, 1, 7, &scalar, 1, histograms, 2), OK);
+    event_file_step(&empty, 1, 7, NULL, 0, NULL, 0);
+    event_file_step(&missing, 1, 7, &scalar, 1, histograms, 2);
     assert_int_equal(missing.size, empty.size);
     assert_memory_equal(missing.data, empty.data, empty.size);
     assert_int_equal(empty.size, 12 + 13 + 4);

@@ -9,7 +9,7 @@ static void assert_printed(const char *text, const char *wanted) {
     json_object *value = NULL;
     struct buf printed = {0};
     assert_int_equal(json_parse(&value, text, strlen(text)), OK);
-    assert_int_equal(json_print(&printed, value), OK);
+    json_print(&printed, value);
     assert_string_equal(printed.data, wanted);
     json_object_put(value);
     buf_release(&printed);
@@ -141,7 +141,7 @@ static void test_floats_come_back(void **state) {
         if (!isfinite(value)) continue;
         struct buf printed = {0};
         json_object *json = NULL;
-        assert_int_equal(json_print_float(&printed, value), OK);
+        json_print_float(&printed, value);
         assert_int_equal(json_parse(&json, printed.data, printed.size), OK);
         assert_true(json_float(json, &back));
         assert_memory_equal(&value, &back, 4);
@@ -333,7 +333,7 @@ static void test_strings_of_every_length(void **state) {
                 snprintf(wanted, sizeof wanted, "\"%.*s%s%.*s\"", (int)at, "abcdefghijklmnopqrst", escape[i],
                          (int)(size - at), "ABCDEFGHIJKLMNOPQRST");
                 buf_clear(&printed);
-                assert_int_equal(json_print_string(&printed, text, strlen(text)), OK);
+                json_print_string(&printed, text, strlen(text));
                 assert_string_equal(printed.data, wanted);
                 reader.size = strlen(wanted);
                 const bool utf8 = special[i][0] != '\xff';

@@ -235,7 +235,7 @@ static void test_weights_are_borrowed(void **state) {
     assert_int_equal(model_swap(model, lender.policy, 1, lent.policy), DATAERR);
     MUST(model_hash(model, &found));
     assert_true(found == lent.reference && model_weights_intact(model));
-    MUST(model_return_weights(model));
+    model_return_weights(model);
     MUST(model_reset(model, initial));
     borrowed = score(model);
     assert_true(same(&borrowed, &first) && model_weights_intact(model));
@@ -336,8 +336,8 @@ static void test_a_killed_lenders_memory_is_returned(void **state) {
     const size_t capacity = (size_t)taken.st_size + copy;
     lender_end(&lender, true);
     assert_false(open_with_memory(&next, capacity)); // two copies of the weights are still mapped
-    MUST(model_return_weights(policy));
-    MUST(model_return_weights(reference));
+    model_return_weights(policy);
+    model_return_weights(reference);
     assert_true(model_weights_intact(policy));
     assert_true(open_with_memory(&next, capacity));
     assert_int_equal(stat(peak, &taken), 0);
@@ -346,9 +346,9 @@ static void test_a_killed_lenders_memory_is_returned(void **state) {
     MUST(model_swap(policy, next.policy, 0, lent.policy));
     struct scores again = score(policy);
     assert_true(same(&first, &again));
-    MUST(model_return_weights(policy));
+    model_return_weights(policy);
     MUST(model_reset(policy, initial)); // its own: nothing to return
-    MUST(model_return_weights(policy));
+    model_return_weights(policy);
     again = score(policy);
     assert_true(same(&first, &again));
     model_free(&policy);

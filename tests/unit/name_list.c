@@ -27,8 +27,7 @@ static void test_lists_are_expanded(void **state) {
         struct string_list list;
         struct buf text = {0};
         if (name_list_expand(cases[i].text, &arena, &list) != OK) assert_string_equal(cases[i].text, fail_text());
-        for (size_t k = 0; k < list.count; k++)
-            assert_int_equal(buf_printf(&text, "%s%s", k ? " " : "", list.data[k]), OK);
+        for (size_t k = 0; k < list.count; k++) buf_printf(&text, "%s%s", k ? " " : "", list.data[k]);
         assert_string_equal(text.data, cases[i].names);
         buf_release(&text);
         arena_release(&arena);

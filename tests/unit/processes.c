@@ -47,7 +47,7 @@ static void check_devices(const char *options, const char *machine, const char *
     assert_int_equal(processes_init(&processes, &deployment), OK);
     for (size_t i = 0; i < processes.count; i++)
         if (!strcmp(processes.list[i].replica->stage->name, "rollout"))
-            assert_int_equal(buf_printf(&got, "%s ", device_of(&processes.list[i])), OK);
+            buf_printf(&got, "%s ", device_of(&processes.list[i]));
     assert_string_equal(got.data, want);
     buf_release(&got);
     buf_release(&mistakes);

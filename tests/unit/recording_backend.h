@@ -59,7 +59,7 @@ static struct {
 static inline status recorder_call(struct backend *backend, struct recorded_call call) {
     struct graph *graph = recorder.recording;
     if (!graph) return call.run(backend, &call);
-    TRY(RESIZE(&graph->calls, graph->count + 1));
+    RESIZE(&graph->calls, graph->count + 1);
     graph->calls[graph->count++] = call;
     return OK;
 }
@@ -169,7 +169,7 @@ static inline status recording_decode_batch_new(struct backend *backend, struct 
     struct recording_batch *it = NULL;
     *out = NULL;
     if (recorder.recording || capacity > MAX_SLOTS || eos_count > 8) return fail(BUG, "a batch of %d slots", capacity);
-    TRY(NEW(&it, 1));
+    NEW(&it, 1);
     it->capacity = it->base.rows = capacity;
     it->heads = heads;
     it->eos_count = eos_count;
@@ -273,7 +273,7 @@ static inline status recording_attention_plan_new(struct backend *backend, struc
                                                   struct tensor cache_slots) {
     struct boxed_plan *box = NULL;
     if (recorder.recording) return fail(BUG, "a plan is made while a graph is recorded");
-    TRY(NEW(&box, 1));
+    NEW(&box, 1);
     *out = (struct attention_plan *)box;
     return recorder.cpu->attention_plan_new(backend, &box->plan, heads, spans, count, cache_slots);
 }
@@ -298,7 +298,8 @@ static inline void recording_kv_cache_free(struct backend *backend, struct kv_ca
 static inline status recording_graph_begin(struct backend *backend) {
     (void)backend;
     if (recorder.recording) return fail(BUG, "a graph is recorded already");
-    return NEW(&recorder.recording, 1);
+    NEW(&recorder.recording, 1);
+    return OK;
 }
 
 static inline status recording_graph_end(struct backend *backend, struct graph **out) {

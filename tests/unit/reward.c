@@ -61,7 +61,7 @@ static void test_python_float(void **state) {
         json_object *row = json_object_array_get_idx(numbers, i);
         bool found;
         double value = 0;
-        assert_int_equal(python_float(json_string(json_object_array_get_idx(row, 0)), &found, &value), OK);
+        python_float(json_string(json_object_array_get_idx(row, 0)), &found, &value);
         if (found != (string_at(row, 1) != NULL)) print_error("%s\n", string_at(row, 0));
         assert_true(found == (string_at(row, 1) != NULL));
         if (found) assert_number(value, string_at(row, 1));
@@ -92,7 +92,7 @@ static void assert_values(const struct double_array *got, json_object *wanted) {
 
 static struct group *group_of(json_object *json) {
     struct buf line = {0};
-    assert_int_equal(json_print(&line, json), OK);
+    json_print(&line, json);
     struct group *group = group_of_json(line.data);
     buf_release(&line);
     return group;

@@ -41,7 +41,7 @@ static status open_nothing(void **state, struct stage_context *context) {
 }
 
 static status set_advantage(struct group *group, double value) {
-    TRY(group_doubles(group, &group->advantages, 1));
+    group_doubles(group, &group->advantages, 1);
     group->advantages.data[0] = value;
     return OK;
 }
@@ -142,7 +142,7 @@ static struct child child_start(const struct stage *stage, const char *option, c
     assert_true(child.pid >= 0);
     if (child.pid == 0) {
         char name[] = "test", stdio[] = "--stdio";
-        char *argv[] = {name, stdio, option ? strdup(option) : NULL, value ? strdup(value) : NULL, NULL};
+        char *argv[] = {name, stdio, option ? mem_strdup(option) : NULL, value ? mem_strdup(value) : NULL, NULL};
         dup2(in[0], 0), dup2(out[1], 1), dup2(log[1], 2);
         close(in[1]), close(out[0]), close(log[0]), close(in[0]), close(out[1]), close(log[1]);
         _exit(stage_main(stage, option ? (value ? 4 : 3) : 2, argv));
@@ -159,8 +159,8 @@ static void child_write(const struct child *child, const char *text) {
 static void child_drain(int fd, struct buf *out) {
     char chunk[4096];
     ssize_t got;
-    while ((got = read(fd, chunk, sizeof chunk)) > 0) assert_int_equal(buf_append(out, chunk, (size_t)got), OK);
-    assert_int_equal(buf_puts(out, ""), OK);
+    while ((got = read(fd, chunk, sizeof chunk)) > 0) buf_append(out, chunk, (size_t)got);
+    buf_puts(out, "");
     close(fd);
 }
 

@@ -141,8 +141,8 @@ static struct process *add_process(struct run *run, const char *stage, int repli
 }
 
 static void make_weights_server(struct process *optim) {
-    assert_int_equal(weights_versions_new(&optim->versions), OK);
-    assert_int_equal(weights_server_new(&optim->weights_server, optim->versions), OK);
+    weights_versions_new(&optim->versions);
+    weights_server_new(&optim->weights_server, optim->versions);
 }
 
 static void start_run(struct run *run) {
@@ -202,7 +202,7 @@ static void turn(struct run *run) {
         if (!process->began || process->ended) continue;
         assert_int_equal(io_thread_take_bytes(process->io, &process->transfer, 0, &bytes, &process->ended), OK);
         assert_true(bytes.size <= 8 * WIRE_PIECE_BYTES);
-        assert_int_equal(buf_append(&process->received, bytes.data, bytes.size), OK);
+        buf_append(&process->received, bytes.data, bytes.size);
         if (!process->ended || process->transfer.absent || process->transfer.kind != MESSAGE_FETCH) continue;
         char path[160];
         snprintf(path, sizeof path, "%s/pulled-policy-%016llx", process->dir, (unsigned long long)HASH);
@@ -301,7 +301,7 @@ static void an_impossible_request_costs_its_peer_the_connection(void **state) {
             assert_int_equal(file_write_atomic(path, run->content, SIZE), OK);
             const struct stage_weights weights = {.version = 1, .hash = HASH, .path = path};
             if (fetch) make_weights_server(server);
-            if (fetch) assert_int_equal(weights_versions_put(server->versions, &weights), OK);
+            if (fetch) weights_versions_put(server->versions, &weights);
             start_run(run);
             assert_int_equal(io_thread_connect(bad->io, fetch ? "optim" : "frames", fetch ? "weights" : "frames"), OK);
             fetch ? fetch_weights(good) : get_clip(good);
@@ -332,7 +332,7 @@ static struct run *weights_run(uint64_t seed, int replicas) {
     assert_int_equal(file_write_atomic(path, run->content, SIZE), OK);
     const struct stage_weights weights = {.version = 1, .hash = HASH, .path = path};
     make_weights_server(optim);
-    assert_int_equal(weights_versions_put(optim->versions, &weights), OK);
+    weights_versions_put(optim->versions, &weights);
     for (int i = 0; i < replicas; i++) add_process(run, "rollout", i + 1, NULL);
     start_run(run);
     return run;
@@ -444,7 +444,7 @@ static void download_version(struct run *run, struct process **processes, int co
     for (int i = 0; i < count; i++) {
         threads[i].process = processes[i];
         threads[i].whole = whole;
-        assert_int_equal(remote_weights_set(&threads[i].remote, weights), OK);
+        remote_weights_set(&threads[i].remote, weights);
         assert_int_equal(pthread_create(&threads[i].thread, NULL, download, &threads[i]), 0);
     }
     while (!atomic_load(&threads[0].done) || (count > 1 && !atomic_load(&threads[1].done))) {
@@ -556,7 +556,7 @@ static void a_download_that_waits_does_not_hang(void **state) {
     struct stat first = {0}, now = {0};
     char part[168];
     snprintf(part, sizeof part, "%s.part", copy_path(run, "policy", HASH));
-    assert_int_equal(remote_weights_set(&thread.remote, &weights), OK);
+    remote_weights_set(&thread.remote, &weights);
     assert_int_equal(pthread_create(&thread.thread, NULL, download, &thread), 0);
     const double began = clock_monotonic();
     while (stat(part, &first) && clock_monotonic() - began < 10) usleep(1000);
@@ -589,7 +589,7 @@ static struct wire_message publish_next(struct run *run, int version, size_t eve
     snprintf(path, sizeof path, "%s/policy-%d", optim->dir, version);
     assert_int_equal(file_write_atomic(path, run->content, SIZE), OK);
     const struct stage_weights weights = {.version = version, .hash = HASH + (uint64_t)version, .path = path};
-    assert_int_equal(weights_versions_put(optim->versions, &weights), OK);
+    weights_versions_put(optim->versions, &weights);
     assert_int_equal(weights_versions_latest(optim->versions, false, &message, &known, &arena), OK);
     assert_true(known && message.base && message.difference);
     arena_release(&arena);
@@ -606,7 +606,7 @@ static bool offers_difference(struct run *run) {
     bool known;
     snprintf(path, sizeof path, "%s/policy-1", run->processes[0].dir);
     const struct stage_weights weights = {.version = 9, .hash = HASH, .path = path};
-    assert_int_equal(weights_versions_put(run->processes[0].versions, &weights), OK);
+    weights_versions_put(run->processes[0].versions, &weights);
     assert_int_equal(weights_versions_latest(run->processes[0].versions, false, &message, &known, &arena), OK);
     arena_release(&arena);
     return message.difference != 0;

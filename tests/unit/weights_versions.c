@@ -20,7 +20,7 @@ static void open_versions(struct fixture *fixture) {
     snprintf(fixture->dir, sizeof fixture->dir, "/tmp/caravan-unit-weights-%d-%d", (int)getpid(), number++);
     assert_int_equal(dir_make(fixture->dir), OK);
     for (int i = 0; i < 5; i++) snprintf(fixture->path[i], sizeof fixture->path[i], "%s/%d", fixture->dir, i);
-    assert_int_equal(weights_versions_new(&fixture->versions), OK);
+    weights_versions_new(&fixture->versions);
 }
 
 static void close_versions(struct fixture *fixture) {
@@ -37,7 +37,7 @@ static void publish(struct fixture *fixture, bool reference, int version) {
     assert_int_equal(file_write_atomic(fixture->path[version], text, strlen(text)), OK);
     const struct stage_weights weights = {
         .reference = reference, .version = version, .hash = 100 + (uint64_t)version, .path = fixture->path[version]};
-    assert_int_equal(weights_versions_put(fixture->versions, &weights), OK);
+    weights_versions_put(fixture->versions, &weights);
 }
 
 // Answers FETCH.

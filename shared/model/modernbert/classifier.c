@@ -41,10 +41,9 @@ status classifier_open(struct classifier **out, const char *dir, const struct cl
     status result = OK;
     enum element type;
     enum classifier_part fresh;
-    TRY(NEW(&classifier, 1));
+    NEW(&classifier, 1);
     classifier->training = options->training;
     classifier->dir = arena_strndup(&classifier->arena, dir, strlen(dir));
-    if (!classifier->dir) TRY_TO(result, failed, fail_oom());
     const struct classifier_config *config = &classifier->config;
     const struct backend_options backend = {.device = options->device,
                                             .threads = options->threads,
@@ -139,7 +138,6 @@ static status classifier_score_pass(struct classifier *classifier, const struct 
     size_t labels = (size_t)classifier->info.labels;
     status result = OK;
     float *logits = arena_alloc(&arena, count * labels * sizeof *logits);
-    if (!logits) TRY_TO(result, done, fail_oom());
     TRY_TO(result, done, classifier_forward(&pass, classifier, &arena, texts, count));
     TRY_TO(result, done, classifier->backend->ops->download(classifier->backend, logits, ELEMENT_F32, pass.logits));
     for (size_t i = 0; i < count; i++) {

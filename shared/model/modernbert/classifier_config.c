@@ -156,7 +156,6 @@ status classifier_config_read(struct classifier_config *config, const char *dir)
     struct buf text = {0};
     status result = OK;
     char *path = path_join(&arena, dir, "config.json");
-    if (!path) TRY_TO(result, done, fail_oom());
     TRY_TO(result, done, file_read(path, &text));
     result = classifier_config_parse(config, text.data ? text.data : "", text.size, path);
 done:

@@ -17,7 +17,7 @@ static status classifier_draw(struct classifier *classifier, const struct fused_
     uint64_t key = rng_key(seed, classifier->params->table.list[param->first].name);
     size_t count = (size_t)(param->rows * param->columns);
     float *values = NULL;
-    TRY(NEW(&values, count));
+    TRY(NEW_LARGE(&values, count));
     for (size_t i = 0; i < count; i++) {
         double number = rng_normal(key, i, 0);
         for (uint64_t again = 1; fabs(number) > 2; again++) number = rng_normal(key, i, again);
@@ -36,7 +36,7 @@ status classifier_fill_fresh(struct classifier *classifier, enum classifier_part
     if (fresh == PART_CLASSIFIER) return OK;
     TRY(classifier_draw(classifier, &params->dense, 0.02 / sqrt(2.0 * config->num_hidden_layers), seed));
     float *ones = NULL;
-    TRY(NEW(&ones, (size_t)config->hidden_size));
+    NEW(&ones, (size_t)config->hidden_size);
     for (int64_t i = 0; i < config->hidden_size; i++) ones[i] = 1;
     status result = classifier_set(classifier, &params->head_norm, ones);
     free(ones);

@@ -41,7 +41,7 @@ struct classifier_block_names {
     const char *qkv, *out, *gate_up, *down, *norm1, *norm2;
 };
 
-static status classifier_name_block(struct classifier_builder *builder, int block, struct classifier_block_names *out) {
+static void classifier_name_block(struct classifier_builder *builder, int block, struct classifier_block_names *out) {
     struct arena *arena = &builder->table->arena;
     *out = (struct classifier_block_names){arena_printf(arena, "model.layers.%d.attn.Wqkv", block),
                                            arena_printf(arena, "model.layers.%d.attn.Wo", block),
@@ -49,14 +49,13 @@ static status classifier_name_block(struct classifier_builder *builder, int bloc
                                            arena_printf(arena, "model.layers.%d.mlp.Wo", block),
                                            arena_printf(arena, "model.layers.%d.attn_norm", block),
                                            arena_printf(arena, "model.layers.%d.mlp_norm", block)};
-    return out->qkv && out->out && out->gate_up && out->down && out->norm1 && out->norm2 ? OK : fail_oom();
 }
 
 static status classifier_add_block_matrices(struct classifier_builder *builder, struct block_params *params,
                                             int block) {
     int64_t hidden_size = builder->config->hidden_size, intermediate_size = builder->config->intermediate_size;
     struct classifier_block_names names;
-    TRY(classifier_name_block(builder, block, &names));
+    classifier_name_block(builder, block, &names);
     TRY(classifier_add_matrix(builder, &params->qkv, 3 * hidden_size, hidden_size, names.qkv));
     TRY(classifier_add_matrix(builder, &params->out, hidden_size, hidden_size, names.out));
     TRY(classifier_add_matrix(builder, &params->gate_up, 2 * intermediate_size, hidden_size, names.gate_up));
@@ -67,7 +66,7 @@ static status classifier_add_block_vectors(struct classifier_builder *builder, s
     const struct classifier_config *config = builder->config;
     int64_t hidden_size = config->hidden_size;
     struct classifier_block_names names;
-    TRY(classifier_name_block(builder, block, &names));
+    classifier_name_block(builder, block, &names);
     if (block > 0) TRY(classifier_add_norm(builder, &params->norm1, &params->norm1_bias, names.norm1));
     TRY(classifier_add_norm(builder, &params->norm2, &params->norm2_bias, names.norm2));
     TRY(classifier_add_bias(builder, &params->qkv_bias, config->attention_bias, 3 * hidden_size, names.qkv));
@@ -107,19 +106,17 @@ static status classifier_parameters_fill(struct classifier_parameters *params, c
 
 // Sets what changes a result, except sizes, which are in the parameters' shapes. Stores on disk are keyed by the hash
 // of these numbers in this order.
-static status classifier_set_settings(struct parameter_table *table, const struct classifier_config *config) {
+static void classifier_set_settings(struct parameter_table *table, const struct classifier_config *config) {
     const double numbers[] = {
         config->num_attention_heads, config->norm_eps,   config->global_rope_theta, config->local_rope_theta,
         (double)config->window,      config->pools_mean, config->consistent,
     };
     size_t count = sizeof numbers / sizeof *numbers, layers = (size_t)config->num_hidden_layers;
     double *settings = arena_alloc(&table->arena, (count + layers) * sizeof *settings);
-    if (!settings) return fail_oom();
     memcpy(settings, numbers, sizeof numbers);
     for (size_t i = 0; i < layers; i++) settings[count + i] = config->full_attention[i];
     table->settings = settings;
     table->setting_count = count + layers;
-    return OK;
 }
 
 status classifier_parameters_new(struct classifier_parameters **out, const struct classifier_config *config,
@@ -130,16 +127,15 @@ status classifier_parameters_new(struct classifier_parameters **out, const struc
     static const int first[] = {[PART_NONE] = 6, [PART_CLASSIFIER] = 4, [PART_HEAD] = 0};
     *out = NULL;
     struct classifier_parameters *params = NULL;
-    TRY(NEW(&params, 1));
+    NEW(&params, 1);
     size_t layers = (size_t)config->num_hidden_layers, capacity = layers * MAX_PER_BLOCK + MAX_OUTSIDE_BLOCKS;
     status result = OK;
-    TRY_TO(result, failed, parameter_table_init(&params->table, capacity));
+    parameter_table_init(&params->table, capacity);
     params->blocks = arena_alloc(&params->table.arena, layers * sizeof *params->blocks);
-    if (!params->blocks) TRY_TO(result, failed, fail_oom());
     TRY_TO(result, failed, classifier_parameters_fill(params, config, labels));
     assert(params->table.count <= capacity);
     params->table.ignored = all + first[fresh];
-    TRY_TO(result, failed, classifier_set_settings(&params->table, config));
+    classifier_set_settings(&params->table, config);
     *out = params;
     return OK;
 failed:

@@ -37,7 +37,6 @@ static status classifier_pass_layout(struct classifier_pass *pass, struct classi
     int32_t *positions = arena_alloc(arena, 3 * rows * sizeof *positions);
     int32_t *begins = arena_alloc(arena, (pass->texts + 1) * sizeof *begins);
     struct attention_span *spans = arena_alloc(arena, pass->texts * sizeof *spans);
-    if (!ids || !slots || !positions || !begins || !spans) return fail_oom();
     size_t row = 0, longest = 0;
     for (size_t i = 0; i < pass->texts; i++) {
         int64_t first = (int64_t)row, count = (int64_t)texts[i].count;
@@ -91,7 +90,6 @@ static status classifier_pass_alloc(struct classifier_pass *pass, const struct c
     TRY(workspace_alloc(fwd->workspace, ELEMENT_F32, texts, 2, &pass->head_norm));
     int layers = fwd->transformer->block_count;
     fwd->kept = arena_alloc(arena, (size_t)layers * sizeof *fwd->kept);
-    if (!fwd->kept) return fail_oom();
     for (int i = 0; i < layers; i++) TRY(block_keep(fwd, KEEP_INPUT, &fwd->kept[i]));
     return OK;
 }

@@ -42,15 +42,15 @@ status classifier_weights_load(struct classifier_weights **out, struct backend *
     *out = NULL;
     struct weights_loader loader = {0};
     struct classifier_weights *weights = NULL;
-    TRY(NEW(&weights, 1));
+    NEW(&weights, 1);
     weights->base =
         (struct weights){.backend = backend, .table = &params->table, .embedding = &params->embedding, .type = type};
     weights->encoder = classifier_encoder(config, params);
     status result = OK;
-    TRY_TO(result, done, NEW(&weights->encoder.blocks, (size_t)config->num_hidden_layers));
+    NEW(&weights->encoder.blocks, (size_t)config->num_hidden_layers);
     TRY_TO(result, done, weights_loader_open(&loader, &weights->base, store, training, NULL));
     TRY_TO(result, done, classifier_load_all(&loader, weights, params));
-    TRY_TO(result, done, weights_loader_finish(&loader));
+    weights_loader_finish(&loader);
     *out = weights;
     weights = NULL;
 done:

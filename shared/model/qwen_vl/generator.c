@@ -9,7 +9,7 @@ status generator_new(struct generator **out, struct model *model, const struct g
     *out = NULL;
     if (options->max_new_tokens < 1) return fail(USAGE, "max_new_tokens is %d, not 1 or more", options->max_new_tokens);
     struct generator *generator = NULL;
-    TRY(NEW(&generator, 1));
+    NEW(&generator, 1);
     generator->model = model;
     generator->options = *options;
     if (generator->options.rows < 1) generator->options.rows = GENERATOR_ROWS;
@@ -18,10 +18,10 @@ status generator_new(struct generator **out, struct model *model, const struct g
     generator->workspace.backend = backend;
     size_t slots = (size_t)generator->options.rows, eos_count = model->info.eos_count;
     status result = OK;
-    TRY_TO(result, failed, NEW(&generator->slots, slots));
-    TRY_TO(result, failed, NEW(&generator->tokens, slots));
-    TRY_TO(result, failed, NEW(&generator->logprobs, slots));
-    TRY_TO(result, failed, NEW(&generator->eos_ids, eos_count));
+    NEW(&generator->slots, slots);
+    NEW(&generator->tokens, slots);
+    NEW(&generator->logprobs, slots);
+    NEW(&generator->eos_ids, eos_count);
     for (size_t i = 0; i < eos_count; i++) generator->eos_ids[i] = (int32_t)model->info.eos_ids[i];
     TRY_TO(result, failed,
            backend->ops->decode_batch_new(backend, &generator->batch, generator->options.rows,
@@ -181,13 +181,12 @@ static status generator_start_waiting(struct generator *generator) {
 static status generator_copy_prompt(struct request *request, const struct model_prompt *prompt) {
     int64_t *tokens = arena_alloc(&request->arena, prompt->count * sizeof *tokens);
     struct model_medium *media = arena_alloc(&request->arena, prompt->media_count * sizeof *media);
-    if (!tokens || !media) return fail_oom();
     memcpy(tokens, prompt->tokens, prompt->count * sizeof *tokens);
     for (size_t i = 0; i < prompt->media_count; i++) {
         const struct model_medium *from = &prompt->media[i];
         size_t size = (size_t)from->frames * (size_t)from->height * (size_t)from->width * 3;
-        uint8_t *pixels = arena_alloc(&request->arena, size);
-        if (!pixels) return fail_oom();
+        uint8_t *pixels;
+        TRY(arena_alloc_large(&request->arena, &pixels, size));
         memcpy(pixels, from->pixels, size);
         media[i] = *from;
         media[i].pixels = pixels;
@@ -222,7 +221,7 @@ status generator_request_new(struct generator *generator, const struct generate_
         return fail(USAGE, "temperature %g, top_p %g, top_k %d", (double)from->temperature, (double)from->top_p,
                     from->top_k);
     struct request *request = NULL;
-    TRY(NEW(&request, 1));
+    NEW(&request, 1);
     *request = (struct request){.tag = from->tag,
                                 .count = from->count,
                                 .max_new_tokens = from->max_new_tokens,
@@ -231,22 +230,16 @@ status generator_request_new(struct generator *generator, const struct generate_
                                 .stop = from->stop,
                                 .cache_rows = cache_round_up((int64_t)from->prompt.count),
                                 .prompt_rows = (int64_t)from->prompt.count};
-    status result = OK;
     request->results = arena_alloc(&request->arena, (size_t)request->count * sizeof *request->results);
-    if (!request->results) TRY_TO(result, failed, fail_oom());
     for (int i = 0; i < request->count; i++) {
         struct generated *generated = &request->results[i];
         size_t tokens = (size_t)request->max_new_tokens;
         generated->tokens = arena_alloc(&request->arena, tokens * sizeof *generated->tokens);
         generated->logprobs = arena_alloc(&request->arena, tokens * sizeof *generated->logprobs);
         generated->versions = arena_alloc(&request->arena, tokens * sizeof *generated->versions);
-        if (!generated->tokens || !generated->logprobs || !generated->versions) TRY_TO(result, failed, fail_oom());
     }
     *out = request;
     return OK;
-failed:
-    generator_free_requests(&request);
-    return result;
 }
 
 status generator_add(struct generator *generator, const struct generate_request *from) {

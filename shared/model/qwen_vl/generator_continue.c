@@ -14,7 +14,6 @@ static status generator_make_branches(struct request *request, const struct mode
                                       const struct completion_prefix *prefixes, int64_t *longest, int64_t *room) {
     size_t most = 0;
     request->branches = arena_alloc(&request->arena, (size_t)request->count * sizeof *request->branches);
-    if (!request->branches) return fail_oom();
     for (int i = 0; i < request->count; i++) {
         const struct completion_prefix *prefix = &prefixes[i];
         struct branch *branch = &request->branches[i];
@@ -31,7 +30,6 @@ static status generator_make_branches(struct request *request, const struct mode
             branch->input_count = 1;
         }
         int64_t *copy = arena_alloc(&request->arena, branch->input_count * sizeof *copy);
-        if (!copy) return fail_oom();
         if (branch->input_count) memcpy(copy, inputs, branch->input_count * sizeof *copy);
         branch->inputs = copy;
         if ((int64_t)branch->prefix_count > *longest) *longest = (int64_t)branch->prefix_count;
@@ -58,7 +56,6 @@ status generator_continue(struct generator *generator, const struct generate_req
     TRY_TO(result, done, generator_make_branches(request, model, completions, prefixes, &longest, &room));
     TRY_TO(result, done, sequence_make(&sequence, &arena, &model->config, &from->prompt, completions, count));
     int64_t *begins = arena_alloc(&arena, count * sizeof *begins);
-    if (!begins) TRY_TO(result, done, fail_oom());
     sequence_place_branches(&sequence, completions, count, room, begins);
     for (size_t i = 0; i < count; i++) request->branches[i].cache_begin = begins[i];
     request->cache_rows = sequence.cache_rows;

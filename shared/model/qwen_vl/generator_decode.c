@@ -32,7 +32,6 @@ static status generator_sample_first(struct generator *generator, struct arena *
     int32_t *zeros = arena_alloc(arena, count * sizeof *zeros); // the only row of last_normed
     int32_t *tokens = arena_alloc(arena, count * sizeof *tokens);
     float *logprobs = arena_alloc(arena, count * sizeof *logprobs);
-    if (!zeros || !tokens || !logprobs) return fail_oom();
     TRY_TO(result, done,
            ops->decode_batch_new(backend, &batch, request->count, model->weights->text.heads, generator->eos_ids,
                                  model->info.eos_count));

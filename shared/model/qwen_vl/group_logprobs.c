@@ -104,7 +104,6 @@ status group_score(struct model *model, struct arena *arena, const struct model_
     if (wanted) group_keep_targets(sequence, completions, count, wanted);
     if (sequence->target_count == 0 && !cache) return OK;
     float *all = arena_alloc(arena, (size_t)sequence->target_count * sizeof *all);
-    if (!all) return fail_oom();
     TRY_TO(result, done, text_forward(&text, model, arena, prompt, sequence, cache, false));
     if (sequence->target_count == 0) goto done;
     TRY_TO(result, done, group_head_forward(&head, model, &text, false));
@@ -210,13 +209,11 @@ status model_accumulate(struct model *model, const struct model_prompt *prompt,
     struct head_state head;
     status result = OK;
     struct model_completion *plain = arena_alloc(&arena, count * sizeof *plain);
-    if (!plain) TRY_TO(result, done, fail_oom());
     for (size_t i = 0; i < count; i++) plain[i] = completions[i].completion;
     TRY_TO(result, done, sequence_make(&sequence, &arena, &model->config, prompt, plain, count));
     size_t targets = (size_t)sequence.target_count;
     float *logprobs = arena_alloc(&arena, targets * sizeof *logprobs);
     float *dlogprobs = arena_alloc(&arena, targets * sizeof *dlogprobs);
-    if (!logprobs || !dlogprobs) TRY_TO(result, done, fail_oom());
     TRY_TO(result, done, text_forward(&text, model, &arena, prompt, &sequence, NULL, true));
     TRY_TO(result, done,
            workspace_alloc(workspace, ELEMENT_F32, sequence.rows, model->config.text.hidden_size, &text.fwd.grad_x));

@@ -15,10 +15,9 @@ status model_open(struct model **out, const char *dir, const struct model_option
     *out = NULL;
     struct model *model = NULL;
     status result = OK;
-    TRY(NEW(&model, 1));
+    NEW(&model, 1);
     model->options = *options;
     model->dir = arena_strndup(&model->arena, dir, strlen(dir));
-    if (!model->dir) TRY_TO(result, failed, fail_oom());
     const struct model_config *config = &model->config;
     const struct backend_options backend = {
         .device = options->device, .threads = options->threads, .guarded = options->guarded};
@@ -56,7 +55,7 @@ status model_open(struct model **out, const char *dir, const struct model_option
     TRY_TO(result, failed, safetensors_open_dir(&model->store, dir));
     if (options->no_weights) {
         TRY_TO(result, failed, parameter_table_check(model->table, model->store));
-        TRY_TO(result, failed, qwen_weights_new(&model->weights, model->backend, config, model->params, type));
+        qwen_weights_new(&model->weights, model->backend, config, model->params, type);
     } else {
         TRY_TO(result, failed,
                qwen_weights_load(&model->weights, model->backend, config, model->params, model->store, type,
@@ -188,7 +187,7 @@ static status model_swap_lent(struct model *model, const char *path, int64_t ver
         TRY(shared_weights_take(&model->borrowed, hash));
     } else {
         struct shared_weights lent = {0};
-        TRY(weights_hash_finish(model->table, type, 0, &layout));
+        weights_hash_finish(model->table, type, 0, &layout);
         TRY(shared_weights_borrow(&lent, model->backend, layout,
                                   param_array_bytes(model->table, model->table->range_count, type, type), path));
         status result = shared_weights_take(&lent, hash);
@@ -213,15 +212,14 @@ bool model_weights_intact(const struct model *model) {
     return !model->borrowed.page || model->copied || shared_weights_intact(&model->borrowed);
 }
 
-status model_return_weights(struct model *model) {
+void model_return_weights(struct model *model) {
     struct qwen_weights *none;
-    if (!model->borrowed.page) return OK;
-    TRY(qwen_weights_new(&none, model->backend, &model->config, model->params, model->weights->base.type));
+    if (!model->borrowed.page) return;
+    qwen_weights_new(&none, model->backend, &model->config, model->params, model->weights->base.type);
     qwen_weights_free(&model->weights);
     model_return_borrowed(model);
     model->weights_replaced++;
     model->weights = none;
-    return OK;
 }
 
 status model_reset(struct model *model, uint64_t hash) {

@@ -294,7 +294,6 @@ status model_config_read(struct model_config *config, const char *dir) {
     status result = OK;
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         char *path = path_join(&arena, dir, files[i].name);
-        if (!path) TRY_TO(result, done, fail_oom());
         if (files[i].optional && !path_exists(path)) continue;
         text.size = 0;
         TRY_TO(result, done, file_read(path, &text));

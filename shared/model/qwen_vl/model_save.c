@@ -25,7 +25,6 @@ status model_save(struct model *model, const char *dir) {
     status result = OK;
     const struct stored_tensor **found = arena_alloc(&arena, model->table->count * sizeof *found);
     const struct parameter **params = arena_alloc(&arena, count * sizeof *params);
-    if (!found || !params) TRY_TO(result, done, fail_oom());
     TRY_TO(result, done, dir_make(dir));
     TRY_TO(result, done, parameter_table_match(model->table, model->store, found));
     for (size_t i = 0; i < count; i++)
@@ -35,7 +34,6 @@ status model_save(struct model *model, const char *dir) {
         for (end = first + 1; end < count && strcmp(safetensors_at(model->store, end)->file, tensors->file) == 0;)
             end++;
         char *path = path_join(&arena, dir, path_base_name(tensors->file));
-        if (!path) TRY_TO(result, done, fail_oom());
         TRY_TO(result, done,
                checkpoint_write_tensors(model->backend, &model->weights->base.values, &model->weights->base.remainders,
                                         path, tensors, params + first, end - first, true));
@@ -107,7 +105,6 @@ status model_save_grads(struct model *model, const char *path) {
     const struct stored_tensor **found = arena_alloc(&arena, table->count * sizeof *found);
     struct stored_tensor *tensors = arena_alloc(&arena, table->count * sizeof *tensors);
     const struct parameter **params = arena_alloc(&arena, table->count * sizeof *params);
-    if (!found || !tensors || !params) TRY_TO(result, done, fail_oom());
     TRY_TO(result, done, parameter_table_match(table, model->store, found));
     size_t count = 0;
     for (size_t i = 0; i < table->count; i++) {
@@ -138,13 +135,11 @@ status model_publish(struct model *model, bool reference, const char *path, uint
     status result = OK;
     struct stored_tensor *tensors = arena_alloc(&arena, table->count * sizeof *tensors);
     const struct parameter **params = arena_alloc(&arena, table->count * sizeof *params);
-    if (!tensors || !params) TRY_TO(result, done, fail_oom());
     for (size_t i = 0; i < table->count; i++) {
         params[i] = &table->list[i];
         tensors[i] = parameter_stored(&table->list[i], table->list[i].name, type);
     }
     result = checkpoint_write_tensors(model->backend, values, &none, path, tensors, params, table->count, false);
-done:
     arena_release(&arena);
     return result;
 }
@@ -164,7 +159,7 @@ status model_lend(struct model *model, bool reference, bool copied, const char *
     enum element type = model->weights->base.type;
     if (!lent->page) {
         uint64_t layout;
-        TRY(weights_hash_finish(model->table, type, 0, &layout));
+        weights_hash_finish(model->table, type, 0, &layout);
         TRY(shared_weights_lend(lent, model->backend, values->buffer,
                                 param_array_bytes(model->table, model->table->range_count, type, type), layout, copied,
                                 path));

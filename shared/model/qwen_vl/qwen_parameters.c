@@ -161,7 +161,7 @@ static status qwen_add_vision(struct qwen_parameters *params, const struct visio
 }
 
 // Sets the names that nested state dicts have.
-static status qwen_set_aliases(struct parameter_table *table) {
+static void qwen_set_aliases(struct parameter_table *table) {
     for (size_t i = 0; i < table->count; i++) {
         struct parameter *parameter = &table->list[i];
         if (parameter->group == GROUP_VISION)
@@ -170,14 +170,12 @@ static status qwen_set_aliases(struct parameter_table *table) {
             parameter->alias = arena_printf(&table->arena, "model.language_model.%s", parameter->name + 6);
         else
             continue;
-        if (!parameter->alias) return fail_oom();
     }
-    return OK;
 }
 
 // Sets what changes a result, except sizes, which are in the parameters' shapes. Stores on disk are keyed by the hash
 // of these numbers in this order.
-static status qwen_set_settings(struct parameter_table *table, const struct model_config *config) {
+static void qwen_set_settings(struct parameter_table *table, const struct model_config *config) {
     const struct text_config *text = &config->text;
     const struct vision_config *vision = &config->vision;
     const double numbers[] = {
@@ -208,33 +206,30 @@ static status qwen_set_settings(struct parameter_table *table, const struct mode
     };
     size_t count = sizeof numbers / sizeof *numbers, depth = (size_t)vision->depth;
     double *settings = arena_alloc(&table->arena, (count + depth) * sizeof *settings);
-    if (!settings) return fail_oom();
     memcpy(settings, numbers, sizeof numbers);
     for (size_t i = 0; i < depth; i++) settings[count + i] = vision->fullatt_blocks[i];
     table->settings = settings;
     table->setting_count = count + depth;
-    return OK;
 }
 
 status qwen_parameters_new(struct qwen_parameters **out, const struct model_config *config) {
     static const char *const tied[] = {"lm_head.weight", NULL};
     *out = NULL;
     struct qwen_parameters *params = NULL;
-    TRY(NEW(&params, 1));
+    NEW(&params, 1);
     struct parameter_table *table = &params->table;
     size_t layers = (size_t)config->text.num_hidden_layers, depth = (size_t)config->vision.depth;
     size_t capacity = (layers + depth) * MAX_PER_BLOCK + MAX_OUTSIDE_BLOCKS;
     status result = OK;
-    TRY_TO(result, failed, parameter_table_init(table, capacity));
+    parameter_table_init(table, capacity);
     params->text = arena_alloc(&table->arena, layers * sizeof *params->text);
     params->vision = arena_alloc(&table->arena, depth * sizeof *params->vision);
-    if (!params->text || !params->vision) TRY_TO(result, failed, fail_oom());
     TRY_TO(result, failed, qwen_add_text(params, &config->text));
     TRY_TO(result, failed, qwen_add_vision(params, &config->vision));
     assert(table->count <= capacity);
     if (config->text.tie_word_embeddings) table->ignored = tied;
-    TRY_TO(result, failed, qwen_set_aliases(table));
-    TRY_TO(result, failed, qwen_set_settings(table, config));
+    qwen_set_aliases(table);
+    qwen_set_settings(table, config);
     *out = params;
     return OK;
 failed:

@@ -52,11 +52,11 @@ struct transformer vision_transformer(const struct vision_config *vision) {
     };
 }
 
-status qwen_weights_new(struct qwen_weights **out, struct backend *backend, const struct model_config *config,
-                        const struct qwen_parameters *params, enum element type) {
+void qwen_weights_new(struct qwen_weights **out, struct backend *backend, const struct model_config *config,
+                      const struct qwen_parameters *params, enum element type) {
     const struct text_config *text = &config->text;
     const struct vision_config *vision = &config->vision;
-    TRY(NEW(out, 1));
+    NEW(out, 1);
     struct qwen_weights *weights = *out;
     weights->params = params;
     weights->base =
@@ -65,10 +65,8 @@ status qwen_weights_new(struct qwen_weights **out, struct backend *backend, cons
     weights->text.params = params->text;
     weights->vision = vision_transformer(vision);
     weights->vision.params = params->vision;
-    status result = NEW(&weights->text.blocks, (size_t)text->num_hidden_layers);
-    if (result == OK) result = NEW(&weights->vision.blocks, (size_t)vision->depth);
-    if (result != OK) qwen_weights_free(out);
-    return result;
+    NEW(&weights->text.blocks, (size_t)text->num_hidden_layers);
+    NEW(&weights->vision.blocks, (size_t)vision->depth);
 }
 
 status qwen_weights_load(struct qwen_weights **out, struct backend *backend, const struct model_config *config,
@@ -77,11 +75,11 @@ status qwen_weights_load(struct qwen_weights **out, struct backend *backend, con
     *out = NULL;
     struct qwen_weights *weights = NULL;
     status result = OK;
-    TRY(qwen_weights_new(&weights, backend, config, params, type));
+    qwen_weights_new(&weights, backend, config, params, type);
     struct weights_loader loader = {0};
     TRY_TO(result, done, weights_loader_open(&loader, &weights->base, store, training, hash));
     TRY_TO(result, done, qwen_load_all(&loader, weights));
-    TRY_TO(result, done, weights_loader_finish(&loader));
+    weights_loader_finish(&loader);
     *out = weights;
     weights = NULL;
 done:
@@ -95,7 +93,7 @@ status qwen_weights_borrow(struct qwen_weights **out, struct backend *backend, c
                            uint64_t hash) {
     *out = NULL;
     struct qwen_weights *weights;
-    TRY(qwen_weights_new(&weights, backend, config, params, type));
+    qwen_weights_new(&weights, backend, config, params, type);
     struct weights_loader loader;
     weights_loader_borrow(&loader, &weights->base, values, hash);
     status result = qwen_load_all(&loader, weights);

@@ -26,10 +26,9 @@ status qwen_weights_load(struct qwen_weights **out, struct backend *backend, con
                          const struct qwen_parameters *params, const struct safetensors *store, enum element type,
                          bool training, const uint64_t *hash);
 
-// Makes weights without values, which can only be asked for their type and shape and be freed. UNAVAILABLE when memory
-// is short.
-status qwen_weights_new(struct qwen_weights **out, struct backend *backend, const struct model_config *config,
-                        const struct qwen_parameters *params, enum element type);
+// Makes weights without values, which can only be asked for their type and shape and be freed.
+void qwen_weights_new(struct qwen_weights **out, struct backend *backend, const struct model_config *config,
+                      const struct qwen_parameters *params, enum element type);
 
 // Makes weights of an array of values in `type` that is in `values` already, on a backend that does not pack; `hash` is
 // theirs. `values` must outlive them. UNAVAILABLE when memory is short.

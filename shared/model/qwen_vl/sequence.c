@@ -138,11 +138,6 @@ status sequence_make(struct sequence *sequence, struct arena *arena, const struc
     sequence->target_ids = arena_alloc(arena, targets * sizeof *sequence->target_ids);
     sequence->text_rows = arena_alloc(arena, rows * sizeof *sequence->text_rows);
     sequence->text_ids = arena_alloc(arena, rows * sizeof *sequence->text_ids);
-    bool all = sequence->tokens && sequence->cache_slots && sequence->position_ids && sequence->spans &&
-               sequence->media_rows && sequence->logit_rows && sequence->target_ids && sequence->text_rows &&
-               sequence->text_ids;
-    if (!all) return fail_oom();
-
     TRY(sequence_add_prompt(sequence, config, prompt));
     int64_t row = sequence->prompt_rows, target = 0;
     for (size_t i = 0; i < count; i++) { // one branch per completion

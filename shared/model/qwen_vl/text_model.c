@@ -40,7 +40,6 @@ static status text_split_media(struct text_state *state, const struct model *mod
     size_t frames = 0;
     for (size_t i = 0; i < prompt->media_count; i++) frames += (size_t)prompt->media[i].frames;
     state->chunks = arena_alloc(arena, frames * sizeof *state->chunks);
-    if (!state->chunks) return fail_oom();
     for (size_t i = 0; i < prompt->media_count; i++) {
         const struct model_medium *medium = &prompt->media[i];
         struct grid_thw grid;
@@ -67,7 +66,6 @@ static status text_embed_chunk(struct vision_chunk *chunk, struct model *model, 
     TRY(vision_forward(&chunk->vision, model, arena, &chunk->medium, training));
     const struct vision_layout *layout = &chunk->vision.layout;
     chunk->rows = arena_alloc(arena, (size_t)layout->unit_count * sizeof *chunk->rows);
-    if (!chunk->rows) return fail_oom();
     for (int64_t i = 0; i < layout->unit_count; i++)
         chunk->rows[i] = (int32_t)chunk->first_row + layout->window_index[i];
     TRY(workspace_upload(&model->workspace, ELEMENT_I32, layout->unit_count, 1, chunk->rows, &rows));
@@ -171,7 +169,6 @@ static status text_keep(struct forward_state *fwd, struct model *model, struct a
     int layers = fwd->transformer->block_count, wanted = model->options.kept_activations;
     size_t left = 0, bytes[KEPT_LEVELS];
     fwd->kept = arena_alloc(arena, (size_t)layers * sizeof *fwd->kept);
-    if (!fwd->kept) return fail_oom();
     for (enum kept_level level = 0; level < KEPT_LEVELS; level++)
         bytes[level] = block_kept_bytes(fwd->transformer, fwd->type, fwd->rows, level);
     if (wanted < 0 && model->backend_info.memory) TRY(text_memory_left(model, fwd, &left));

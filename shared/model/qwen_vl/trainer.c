@@ -6,7 +6,7 @@
 status trainer_new(struct trainer **out, struct model *model, enum element grads, enum element moments) {
     *out = NULL;
     struct trainer *trainer = NULL;
-    TRY(NEW(&trainer, 1));
+    NEW(&trainer, 1);
     int ranges = model->options.train_vision ? model->table->range_count : TEXT_RANGES;
     status result = optimizer_init(&trainer->optimizer, model->backend, model->table, ranges, grads, moments);
     if (result != OK) trainer_free(&trainer, model->backend);

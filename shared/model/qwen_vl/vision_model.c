@@ -38,8 +38,8 @@ static void vision_add_window(struct vision_layout *layout, const struct vision_
         (struct attention_span){.q_begin = first, .q_len = rows, .kv_begin = first, .visible = rows};
 }
 
-status vision_layout_make(struct vision_layout *layout, struct arena *arena, const struct model_config *config,
-                          struct grid_thw grid) {
+void vision_layout_make(struct vision_layout *layout, struct arena *arena, const struct model_config *config,
+                        struct grid_thw grid) {
     const struct vision_config *vision = &config->vision;
     int merge = vision->spatial_merge_size;
     size_t patches = (size_t)grid_patches(grid), tokens = (size_t)grid_tokens(grid, config);
@@ -51,9 +51,6 @@ status vision_layout_make(struct vision_layout *layout, struct arena *arena, con
         .frame_spans = arena_alloc(arena, (size_t)grid.time * sizeof *layout->frame_spans),
         .position_ids = arena_alloc(arena, patches * sizeof *layout->position_ids),
     };
-    if (!layout->patch_order || !layout->patch_rows || !layout->window_index || !layout->window_spans ||
-        !layout->frame_spans || !layout->position_ids)
-        return fail_oom();
     struct vision_units units = {grid.height / merge, grid.width / merge,
                                  vision->window_size / merge / vision->patch_size, (int64_t)merge * merge};
     if (vision->window_size == 0) units.window = units.height > units.width ? units.height : units.width;
@@ -76,7 +73,6 @@ status vision_layout_make(struct vision_layout *layout, struct arena *arena, con
         for (int time = 0; time < grid.time; time++)
             layout->position_ids[time * frame_rows + i] = (struct position_id){{row, column}};
     }
-    return OK;
 }
 
 // The plan of one block: all others have window attention.
@@ -138,7 +134,7 @@ static status vision_start(struct vision_state *state, struct model *model, stru
     enum element type = model->weights->base.type;
     *state = (struct vision_state){0};
     TRY(grid_of(&state->grid, &model->config, medium));
-    TRY(vision_layout_make(&state->layout, arena, &model->config, state->grid));
+    vision_layout_make(&state->layout, arena, &model->config, state->grid);
     *fwd = (struct forward_state){.backend = model->backend,
                                   .type = model->weights->base.type,
                                   .transformer = &model->weights->vision,
@@ -150,7 +146,6 @@ static status vision_start(struct vision_state *state, struct model *model, stru
     fwd->cache = model->vision_kv.cache;
 
     int32_t *cache_slots = arena_alloc(arena, (size_t)fwd->rows * sizeof *cache_slots);
-    if (!cache_slots) return fail_oom();
     for (int64_t i = 0; i < fwd->rows; i++) cache_slots[i] = (int32_t)i;
     int64_t pixels = (int64_t)medium->height * medium->width * 3;
     int positions = state->grid.height > state->grid.width ? state->grid.height : state->grid.width;
@@ -171,7 +166,6 @@ static status vision_start(struct vision_state *state, struct model *model, stru
     if (training) {
         int depth = fwd->transformer->block_count;
         fwd->kept = arena_alloc(arena, (size_t)depth * sizeof *fwd->kept);
-        if (!fwd->kept) return fail_oom();
         for (int i = 0; i < depth; i++) TRY(block_keep(fwd, KEEP_INPUT, &fwd->kept[i]));
         TRY(workspace_alloc(workspace, type, fwd->rows, fwd->transformer->hidden_size, &state->merger_input));
     }

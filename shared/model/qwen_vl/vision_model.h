@@ -23,9 +23,9 @@ struct vision_layout {
     struct position_id *position_ids; // [P]: the row and column of each row's patch
 };
 
-// Everything is allocated in the arena. UNAVAILABLE when memory is short.
-status vision_layout_make(struct vision_layout *layout, struct arena *arena, const struct model_config *config,
-                          struct grid_thw grid);
+// Everything is allocated in the arena.
+void vision_layout_make(struct vision_layout *layout, struct arena *arena, const struct model_config *config,
+                        struct grid_thw grid);
 
 // One medium in the tower. What the backward pass needs is in the workspace.
 struct vision_state {
