@@ -21,8 +21,10 @@ void mem_new(void *pointer, size_t count, size_t size);
 // Resizes the block at `pointer` (a T **, NULL for none) to `count` elements of `size` bytes; new ones are not zeroed.
 void mem_resize(void *pointer, size_t count, size_t size);
 
-// mem_new and mem_resize, but UNAVAILABLE with the size when memory is short: the pointer is then NULL, or stays.
+// mem_new, but UNAVAILABLE with the size when memory is short; the pointer is then NULL.
 status mem_new_large(void *pointer, size_t count, size_t size);
+
+// mem_resize, but UNAVAILABLE with the size when memory is short; the pointer and its block then stay.
 status mem_resize_large(void *pointer, size_t count, size_t size);
 
 // These for elements of the pointer's own type: NEW(&rows, n); TRY(NEW_LARGE(&pixels, n)).
@@ -31,8 +33,10 @@ status mem_resize_large(void *pointer, size_t count, size_t size);
 #define NEW_LARGE(pointer, count)    mem_new_large((pointer), (count), sizeof **(pointer))
 #define RESIZE_LARGE(pointer, count) mem_resize_large((pointer), (count), sizeof **(pointer))
 
-// Return a NUL-terminated copy of the text, of text[0..size); the caller releases it with free().
+// Returns a copy of the text; the caller releases it with free().
 char *mem_strdup(const char *text);
+
+// Returns a NUL-terminated copy of text[0..size); the caller releases it with free().
 char *mem_strndup(const char *text, size_t size);
 
 // Returns `pointer`, the result of an allocation by a library. When it is NULL, ends the process as small allocations

@@ -49,7 +49,7 @@ static void options_help_rows(const struct option *option, int columns, struct b
         if (option->hidden) continue;
         bool flag = option->type == OPTION_BOOL;
         const char *argument = flag ? "" : option_argument(option, &arena);
-        char *left = arena_printf(&arena, "--%s%s%s", option->name, flag ? "" : " ", argument ? argument : "");
+        char *left = arena_printf(&arena, "--%s%s%s", option->name, flag ? "" : " ", argument);
         for (char *at = left; *at && *at != ' '; at++) // --max-new-tokens N
             if (*at == '_') *at = '-';
         buf_puts(out, "  ");
@@ -110,7 +110,7 @@ void options_markdown(const char *title, const char *help, const struct option *
         const char *value = option->required ? "required" : option->default_value ? option->default_value : "";
         bool number = option->type == OPTION_INT || option->type == OPTION_NUMBER || option->type == OPTION_NUMBER_OR;
         buf_printf(out, "| `%s` | ", option->name);
-        options_markdown_cell(argument ? argument : "", out);
+        options_markdown_cell(argument, out);
         buf_printf(out, " | %s | ", value);
         options_markdown_cell(option->help, out);
         if (number && option->high < 1e15)

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 #include "tests/unit/unit.h"
@@ -332,6 +333,41 @@ static void test_blocks_are_zeroed_and_grow(void **state) {
     assert_null(numbers);
 }
 
+// Runs `run` in a process of its own, which must end with code 69 and say `said`.
+static void expect_end(void (*run)(void), const char *said) {
+    char text[200] = "";
+    int pipe_ends[2], state;
+    assert_int_equal(pipe(pipe_ends), 0);
+    const pid_t child = fork();
+    if (!child) {
+        dup2(pipe_ends[1], STDERR_FILENO);
+        run();
+        _exit(0);
+    }
+    close(pipe_ends[1]);
+    assert_int_equal(waitpid(child, &state, 0), child);
+    assert_true(read(pipe_ends[0], text, sizeof text - 1) >= 0);
+    close(pipe_ends[0]);
+    assert_true(WIFEXITED(state));
+    assert_int_equal(WEXITSTATUS(state), UNAVAILABLE);
+    assert_string_equal(text, said);
+}
+
+static void grow_an_array(void) {
+    int64_t *numbers = NULL;
+    RESIZE(&numbers, SIZE_MAX / 8 + 1);
+}
+
+static void check_a_librarys_memory(void) {
+    mem_checked(NULL);
+}
+
+static void small_memory_that_is_short_ends_the_process(void **state) {
+    (void)state;
+    expect_end(grow_an_array, "caravan: out of memory: 2305843009213693952 x 8 bytes\n");
+    expect_end(check_a_librarys_memory, "caravan: out of memory\n");
+}
+
 static void test_strings_and_utf8(void **state) {
     (void)state;
     struct string text = string_of("a,b,");
@@ -420,6 +456,7 @@ int main(void) {
         cmocka_unit_test(test_files_are_written_atomically),
         cmocka_unit_test(test_a_shared_file_is_not_written_over),
         cmocka_unit_test(test_blocks_are_zeroed_and_grow),
+        cmocka_unit_test(small_memory_that_is_short_ends_the_process),
         cmocka_unit_test(test_strings_and_utf8),
         cmocka_unit_test(text_breaks_between_words),
         cmocka_unit_test(test_paths),

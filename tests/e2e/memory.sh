@@ -1,0 +1,39 @@
+# Where memory is short, what a user or a file decides the size of is refused with its size; anything smaller ends the
+# process, which is started again, and the run goes on.
+. tests/e2e/common.sh
+if grep -q '__[at]san_init' "$bin/caravan"; then echo "left out: sanitizers take more address space than any limit"; exit 0; fi
+make_tiny_model
+echo '{"id":"a","prompt":{"messages":[{"role":"user","content":"What is it?"}],"problem_type":"OCR","solution":"<answer>x</answer>"}}' >"$work/group.jsonl"
+limited() {
+    ulimit -v 1000000
+    exec "$@" <"$work/group.jsonl"
+}
+expect 69 'out of memory: cannot allocate [0-9]* bytes for tensors' \
+    limited "$bin/caravan-rollout" --stdio --model "$work/model" --device cpu --threads 1 --max-new-tokens 1000000
+
+# Groups of a megabyte take fresh memory, which the stage may have no more of.
+question=$(head -c 1000000 /dev/zero | tr '\0' x)
+for number in $(seq 60); do
+    printf '{"id":"%s","prompt":{"messages":[],"problem_type":"OCR","solution":"<answer>x</answer>","question":"%s"}}\n' "$number" "$question"
+done >"$work/data.jsonl"
+cat >"$work/copy.sh" <<'END'
+#!/bin/sh
+exec sed -u -e "e sleep 0.1"
+END
+chmod +x "$work/copy.sh"
+cat >"$work/p.yaml" <<'END'
+run: run
+stages:
+  - source: {data: data.jsonl, format: caravan}
+  - copy: {program: ./copy.sh}
+END
+"$bin/caravan" run "$work/p.yaml" 2>"$work/run.err" &
+pid=$!
+for _ in $(seq 300); do
+    child=$(pgrep -f "caravan program --wiring=$work/run/wiring/copy") && [ -s "$work/run/store/groups.lmdb" ] && break
+    sleep 0.1
+done
+prlimit --pid "$child" --as=1:unlimited
+ends_with 0 $pid "$work/run.err"
+grep -q "^caravan: copy ended with code 69.*out of memory: 1 x [0-9]* bytes" "$work/run.err" || fail "no small memory that was short: $(cat "$work/run.err")"
+[ "$("$bin/caravan" groups ls "$work/run" | wc -l)" = 60 ] || fail "groups are missing"
