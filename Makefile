@@ -49,7 +49,7 @@ LIB_SOURCES  := $(wildcard shared/*/*.c shared/*/*/*.c kernels/*.c kernels/cpu/*
 LIB_OBJECTS  := $(LIB_SOURCES:%.c=$(BUILD)/%.o)
 LIBRARY      := $(BUILD)/libcaravan.a
 STAGES       := $(patsubst stages/%/main.c,%,$(wildcard stages/*/main.c))
-TOOL_SOURCES := $(wildcard tools/*.c)
+TOOL_SOURCES := $(wildcard tools/*.c tools/*/*.c)
 PROGRAMS     := $(STAGES:%=$(BUILD)/bin/caravan-%) $(if $(TOOL_SOURCES),$(BUILD)/bin/caravan)
 UNIT_TESTS   := $(patsubst %.c,$(BUILD)/%,$(filter-out $(WITHOUT:%=tests/%.c),$(wildcard tests/unit/*.c)))
 TEST_OBJECTS := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/support/*.c))
@@ -89,15 +89,15 @@ $(BUILD)/commit: ALWAYS
 .PHONY: ALWAYS
 ALWAYS:
 
-$(BUILD)/tools/run_settings.o: CPPFLAGS += -DCARAVAN_COMMIT='"$(shell cat $(BUILD)/commit)"'
-$(BUILD)/tools/run_settings.o: $(BUILD)/commit
+$(BUILD)/tools/run/run_settings.o: CPPFLAGS += -DCARAVAN_COMMIT='"$(shell cat $(BUILD)/commit)"'
+$(BUILD)/tools/run/run_settings.o: $(BUILD)/commit
 
 $(LIBRARY): $(LIB_OBJECTS)
 	@mkdir -p $(@D)
 	@rm -f $@
 	$(call say,AR)ar rcs $@ $^
 
-# A stage's directory is its executable; the tool is every file in tools/.
+# A stage's directory is its executable; the tool is every file below tools/.
 define stage_rule
 $(BUILD)/bin/caravan-$(1): $(patsubst %.c,$(BUILD)/%.o,$(wildcard stages/$(1)/*.c)) $(LIBRARY)
 	@mkdir -p $$(@D)
@@ -110,11 +110,11 @@ $(BUILD)/bin/caravan: $(TOOL_SOURCES:%.c=$(BUILD)/%.o) $(LIBRARY)
 	$(call say,LD)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 # Unit tests of the tool's files.
-$(BUILD)/tests/unit/run_status: $(addprefix $(BUILD)/tools/,deployment.o rate_window.o run_metrics.o run_status.o run_status_text.o)
+$(BUILD)/tests/unit/run_status: $(BUILD)/tools/deployment.o $(addprefix $(BUILD)/tools/run/,rate_window.o run_metrics.o run_status.o run_status_text.o)
 
-$(BUILD)/tests/unit/processes: $(addprefix $(BUILD)/tools/,deployment.o processes.o)
+$(BUILD)/tests/unit/processes: $(BUILD)/tools/deployment.o $(addprefix $(BUILD)/tools/run/,processes.o)
 
-$(BUILD)/tests/unit/consistency_training: $(BUILD)/tools/consistency_training.o
+$(BUILD)/tests/unit/consistency_training: $(BUILD)/tools/consistency/consistency_training.o
 
 # It counts how often groups are encoded.
 $(BUILD)/tests/unit/simulation: LDFLAGS += -Wl,--wrap=group_to_msgpack,--wrap=lmdb_txn_begin_write
@@ -150,11 +150,11 @@ slurm-test: programs ## run a pipeline in a job of two nodes under Slurm, which 
 
 demo: deps ## train and evaluate a small model from random weights, in minutes, on the CPU
 	@$(MAKE) --no-print-directory programs
-	@BIN=$(BUILD)/bin tools/demo
+	@BIN=$(BUILD)/bin tools/demo/demo
 
 demo-cora: deps ## train a small model with and without a consistency model, in minutes, on the CPU
 	@$(MAKE) --no-print-directory programs
-	@BIN=$(BUILD)/bin tools/demo-cora
+	@BIN=$(BUILD)/bin tools/demo/demo-cora
 
 reference: programs ## write REFERENCE.md again from the tables
 	$(BUILD)/bin/caravan reference > REFERENCE.md

@@ -6,7 +6,7 @@
 
 #include "shared/base/file.h"
 #include "shared/data/labelled_pairs.h"
-#include "tools/consistency_training.h"
+#include "tools/consistency/consistency_training.h"
 
 static char path[] = "/tmp/caravan-pairs-XXXXXX";
 

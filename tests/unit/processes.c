@@ -7,7 +7,7 @@
 
 #include "shared/base/file.h"
 #include "shared/wire/security.h"
-#include "tools/processes.h"
+#include "tools/run/processes.h"
 
 // Returns the value of --device in a command line, "" for none.
 static const char *device_of(const struct process *process) {

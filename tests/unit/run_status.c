@@ -7,8 +7,8 @@
 #include <math.h>
 
 #include "shared/base/file.h"
-#include "tools/run_metrics.h"
-#include "tools/run_status_text.h"
+#include "tools/run/run_metrics.h"
+#include "tools/run/run_status_text.h"
 
 enum { SOURCE, ROLLOUT, ROLLOUT_2, OPTIM, REPLICAS, SUPERVISORS = 2 };
 

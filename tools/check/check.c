@@ -1,0 +1,136 @@
+// caravan check FILE: every mistake in a pipeline file at once, and in what it names on this machine.
+#include <stdio.h>
+
+#include "shared/base/log.h"
+#include "shared/config/pipeline.h"
+#include "shared/resources/machine_resources.h"
+#include "shared/wire/security.h"
+#include "tools/deployment.h"
+#include "tools/check/inspection.h"
+#include "tools/tools.h"
+
+struct check_options {
+    struct pipeline_file_options file;
+    const char *machine;
+};
+
+static const struct option check_options[] = {
+    PIPELINE_SET,
+    {.name = "machine",
+     .offset = offsetof(struct check_options, machine),
+     .type = OPTION_STRING,
+     .help = "name of this machine in the file (default: the host's)"},
+    {0},
+};
+const struct option_table check_table = {
+    .program = "caravan check",
+    .operands = "FILE|RUN",
+    .help =
+        "finds every mistake in a pipeline file, looks at the models, data and devices that it names, and lists the "
+        "TCP ports of its machines",
+    .details = "Of weights only the headers are read, of the data the first samples, and one\n"
+               "image or video is opened. What stages on other machines name is not looked at.\n"
+               "Lines memory: and disk: say what this machine has too little of now.\n"
+               "Exit code 0 with warnings alone.\n",
+    .options = check_options,
+    .size = sizeof(struct check_options)};
+
+// Diagnoses every machine whose key is missing or malformed, as caravan run would. One machine needs none, and the
+// nodes of a Slurm job share one that is made for them.
+static void check_keys(const struct pipeline *pipeline, struct diagnostics *diagnostics) {
+    for (size_t i = 0; i < pipeline->machine_count && pipeline->machine_count > 1 && !pipeline->slurm; i++) {
+        const struct pipeline_machine *machine = &pipeline->machines[i];
+        const struct pipeline_key *key = key_list_find(&machine->keys, "key");
+        if (i && machine->at.line == machine[-1].at.line && machine->at.column == machine[-1].at.column)
+            continue; // machines of one range have the same keys
+        if (!key)
+            diagnostic_add(diagnostics, machine->at,
+                           "%s: missing: key; type caravan keygen on that machine, and write the public key here",
+                           machine->name);
+        else if (!wire_key_valid(key->value))
+            diagnostic_add(diagnostics, key->value_at,
+                           "%s: key: '%s' is not a public key, which has 40 characters; caravan keygen prints it",
+                           machine->name, key->value);
+    }
+}
+
+// Prints the stages of other machines, which were not looked at.
+static void check_print_others(const struct inspection *inspection) {
+    const struct pipeline *pipeline = inspection->pipeline;
+    const char *between = "";
+    if (inspection->here < 0) puts("this machine is none of the file's: what the stages name was not looked at");
+    for (size_t i = 0; i < pipeline->stage_count && inspection->here >= 0; i++) {
+        if (pipeline_stage_runs_on(&pipeline->stages[i], inspection->here)) continue;
+        printf("%s%s",
+               *between ? between : "not looked at, because they run on other machines: ", pipeline->stages[i].name);
+        between = ", ";
+    }
+    if (*between) puts("");
+    if (!inspection->devices) puts("not looked at, because this is no job of Slurm: devices");
+}
+
+static void check_print(const struct inspection *inspection, const char *path) {
+    const struct pipeline *pipeline = inspection->pipeline;
+    const size_t warnings = diagnostics_warnings(inspection->diagnostics);
+    struct buf ports = {0};
+    char counted[48] = "";
+    size_t processes = 0;
+    for (size_t i = 0; i < pipeline->stage_count; i++)
+        processes += (size_t)pipeline->stages[i].replicas * pipeline_stage_machine_count(&pipeline->stages[i]);
+    if (warnings) snprintf(counted, sizeof counted, ", %zu warning%s", warnings, warnings == 1 ? "" : "s");
+    printf("%s: no mistakes%s: %s, %zu stages in %zu processes, run in %s\n", path, counted, pipeline->name,
+           pipeline->stage_count, processes, pipeline->run);
+    check_print_others(inspection);
+    if (pipeline->machine_count > 1) pipeline_ports_text(pipeline, &ports);
+    if (ports.size) fwrite(ports.data, 1, ports.size, stdout);
+    buf_release(&ports);
+}
+
+// Says what this machine has too little of now. A model that cannot be read was diagnosed before.
+static status check_print_resources(const struct inspection *inspection, struct pipeline *pipeline) {
+    struct buf lines = {0};
+    if (inspection->here < 0 || !inspection->devices) return OK;
+    TRY(subcommand_set_publish(pipeline));
+    const status result = machine_resources_check(pipeline, inspection->here, &lines);
+    if (result != OK) log_debug("memory and disk: %s", fail_text());
+    if (result == OK && lines.size) fwrite(lines.data, 1, lines.size, stderr);
+    buf_release(&lines);
+    return OK;
+}
+
+int check_main(int argc, char **argv) {
+    struct check_options given;
+    struct options options = {0};
+    struct pipeline *pipeline = NULL;
+    struct diagnostics diagnostics = {0};
+    struct buf text = {0};
+    const char *path;
+    status result = subcommand_open_pipeline(&pipeline, &options, &check_table, &given, argc, argv, &path);
+    if (result == OK) {
+        struct inspection inspection = {
+            .pipeline = pipeline, .devices = !pipeline->slurm || pipeline->slurm_job, .diagnostics = &diagnostics};
+        result = deployment_find_here(pipeline, given.machine, &inspection.here);
+        if (result != OK && !given.machine) {
+            inspection.here = -1;
+            result = OK;
+        }
+        if (result == OK) {
+            check_keys(pipeline, &diagnostics);
+            inspect_values(&inspection);
+            inspect_outputs(&inspection);
+            inspect_devices(&inspection);
+            inspect_models(&inspection);
+            inspect_chat_templates(&inspection);
+            inspect_data(&inspection);
+            result = diagnostics_report(&diagnostics, path, &text);
+            if (text.size) fwrite(text.data, 1, text.size, stderr);
+        }
+        if (result == OK) check_print(&inspection, path);
+        if (result == OK) result = check_print_resources(&inspection, pipeline);
+    }
+    buf_release(&text);
+    diagnostics_release(&diagnostics);
+    pipeline_free(&pipeline);
+    options_release(&options);
+    return subcommand_exit(result);
+}

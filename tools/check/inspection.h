@@ -1,0 +1,57 @@
+// What a pipeline file names, as far as this machine can look at it: models, data, media, devices and directories. What
+// `caravan run` would refuse at once is a mistake; what it would accept and makes no sense is a warning. Each has the
+// place of its key.
+//
+// Cheap: of weights only the headers are read, of the data the first samples, of their media one.
+#ifndef TOOLS_CHECK_INSPECTION_H
+#define TOOLS_CHECK_INSPECTION_H
+
+#include <stdbool.h>
+
+#include "shared/config/diagnostics.h"
+#include "shared/config/pipeline.h"
+
+struct inspection {
+    const struct pipeline *pipeline;
+    int here;     // this machine; -1: none of the file's, and nothing is looked at
+    bool devices; // the machine has those that the run will have
+    struct diagnostics *diagnostics;
+};
+
+// Whether the inspection looks at a stage: it is none of a user's, and it runs on this machine.
+bool inspection_covers(const struct inspection *inspection, const struct pipeline_stage *stage);
+
+// Adds a mistake with a stage's key, where the key stands, or at the stage if it is not given; stage NULL: with the
+// file's key `run`. What was said of that place already is left out.
+void inspection_mistake(struct inspection *inspection, const struct pipeline_stage *stage, const char *key,
+                        const char *format, ...) __attribute__((format(printf, 4, 5)));
+
+// The same for a warning.
+void inspection_warning(struct inspection *inspection, const struct pipeline_stage *stage, const char *key,
+                        const char *format, ...) __attribute__((format(printf, 4, 5)));
+
+// What a stage needs of its `model`.
+enum model_use { MODEL_USE_NONE, MODEL_USE_TOKENIZER, MODEL_USE_ALL, MODEL_USE_CLASSIFIER };
+
+// Returns what a stage needs of its `model`.
+enum model_use inspection_model_use(const struct pipeline_stage *stage);
+
+// Warns of values that make no sense. Reads no file.
+void inspect_values(struct inspection *inspection);
+
+// Warns of models whose own chat template is another one than that which is used. Reads a small file of each.
+void inspect_chat_templates(struct inspection *inspection);
+
+// Looks at the directories that the run writes.
+void inspect_outputs(struct inspection *inspection);
+
+// Looks at the devices: opens and closes each.
+void inspect_devices(struct inspection *inspection);
+
+// Looks at the configurations, tokenizers and weights' headers of all models.
+void inspect_models(struct inspection *inspection);
+
+// Looks at the first samples of the data, and at their media.
+void inspect_data(struct inspection *inspection);
+
+#endif

@@ -1,0 +1,282 @@
+// caravan groups: prints the groups of a groups store as text or as JSON lines, selects completions to train on, and
+// removes old groups.
+#include <assert.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "shared/base/log.h"
+#include "shared/config/options.h"
+#include "shared/group/group.h"
+#include "shared/store/group_store.h"
+#include "tools/groups/groups.h"
+
+static const struct option groups_options[] = {
+    {.name = "store",
+     .offset = offsetof(struct groups_options, store),
+     .type = OPTION_FILE,
+     .help = "instead of RUN: the same, a run or a directory that holds groups.lmdb"},
+    {.name = "state",
+     .offset = offsetof(struct groups_options, state),
+     .type = OPTION_NAME,
+     .choices = "quarantined|trained|scored|rewarded|referenced|sampled|decoded|issued",
+     .help = "of ls, show and export: print only the groups in this state"},
+    {.name = "where",
+     .offset = offsetof(struct groups_options, where),
+     .type = OPTION_STRING,
+     .help = "of select: the condition on a completion"},
+    {.name = "per_group",
+     .offset = offsetof(struct groups_options, per_group),
+     .type = OPTION_INT,
+     .low = 1,
+     .high = 1e6,
+     .help = "of select: take the first N completions of a group (default: all)"},
+    {.name = "keep",
+     .offset = offsetof(struct groups_options, keep),
+     .type = OPTION_KEEP,
+     .choices = "all",
+     .help =
+         "of prune: the groups that stay: those of the newest N steps, or the newest ones up to a size such as 20GiB"},
+    {.name = "sections",
+     .offset = offsetof(struct groups_options, sections),
+     .type = OPTION_BOOL,
+     .help = "of prune: remove the sections of all groups; the stages compute them again if a run needs them"},
+    {0},
+};
+
+const struct option_table groups_table = {
+    .program = "caravan groups",
+    .operands = "ls|show|export RUN [ID...], fields, prune RUN, or select RUN|FILE...",
+    .help = "lists, shows, exports, selects and removes the groups of a run",
+    .details = "RUN is a run's directory, its pipeline file or its store.\n\n"
+               "ls      prints one line for each group\n"
+               "show    prints the groups as readable text\n"
+               "export  prints the groups as JSON lines\n"
+               "fields  prints a description of a group's keys, as Markdown\n"
+               "prune   removes the oldest groups beyond --keep; the file does not become\n"
+               "        smaller, but the space is used for new groups\n"
+               "select  prints the completions for which --where holds, each as a group to\n"
+               "        train on (the format caravan of caravan-source), of runs and of files\n"
+               "        of groups as JSON lines\n\n"
+               "Without an ID, all groups are printed.\n\n"
+               "A condition compares (= != < <= > >=) numbers, 'strings' and fields, joined by\n"
+               "and, or, not and ( ):\n"
+               "  caravan groups select RUN --where 'accuracy = 1 and format = 1' > chosen.jsonl\n"
+               "  caravan groups select --where \"not completions.tokens > 512\" groups.jsonl\n"
+               "A field is a path that `fields` prints, without [], or the last word of it: then\n"
+               "the first such field counts (accuracy is rewards.accuracy). Of an array that has\n"
+               "no value for each completion, the number of elements is compared. A comparison\n"
+               "with a value that is absent or null is false.\n",
+    .options = groups_options,
+    .size = sizeof(struct groups_options),
+};
+
+// Prints each line of the text behind `indent`. Control characters, which could move a terminal's cursor, become '?'.
+static void groups_print_text(struct string text, const char *indent) {
+    fputs(indent, stdout);
+    for (size_t i = 0; i < text.size; i++) {
+        unsigned char c = (unsigned char)text.data[i];
+        putchar((c < 0x20 || c == 0x7f) && c != '\n' && c != '\t' ? '?' : c);
+        if (c == '\n') fputs(indent, stdout);
+    }
+    putchar('\n');
+}
+
+static double groups_mean(const struct double_array *values) {
+    double sum = 0;
+    for (size_t i = 0; i < values->count; i++) sum += values->data[i];
+    return values->count ? sum / (double)values->count : NAN;
+}
+
+static void groups_print_number(const char *name, double value) {
+    if (!isnan(value)) printf("  %s %.4g", name, value);
+}
+
+// Returns the value of completion i, NaN if it has none.
+static double groups_number_at(const struct double_array *values, size_t i) {
+    return i < values->count ? values->data[i] : NAN;
+}
+
+// Returns the last stage that the group has passed, as a word.
+static const char *groups_state_of(const struct group *group) {
+    if (group->quarantine.present) return "quarantined";
+    if (group->trained.present) return "trained";
+    if (group->scores.present) return "scored";
+    if (group->advantages.data) return "rewarded";
+    if (group->reference.present) return "referenced";
+    if (group->completions) return "sampled";
+    return group->media ? "decoded" : "issued";
+}
+
+// Returns the accuracies of the completions: an evaluation's scores, else a training's rewards.
+static const struct double_array *groups_accuracy(const struct group *group) {
+    return group->scores.present ? &group->scores.accuracy : &group->rewards.accuracy;
+}
+
+static void groups_show(const struct group *group) {
+    printf("%s: %s, sample %s, %s\n", group->id.data, groups_state_of(group),
+           group->sample_id.data ? group->sample_id.data : "-",
+           group->prompt.problem_type.data ? group->prompt.problem_type.data : "-");
+    if (group->quarantine.present)
+        printf("  quarantined by %s: %s\n", group->quarantine.stage.data ? group->quarantine.stage.data : "?",
+               group->quarantine.reason.data ? group->quarantine.reason.data : "no reason given");
+    size_t medium = 0;
+    for (size_t m = 0; m < group->prompt.message_count; m++) {
+        const struct message *message = &group->prompt.messages[m];
+        printf("  %s:\n", message->role.data);
+        for (size_t p = 0; p < message->part_count; p++) {
+            const struct part *part = &message->parts[p];
+            if (part->kind == PART_TEXT) {
+                groups_print_text(part->text, "    ");
+                continue;
+            }
+            printf("    [%s %s", part->type.data, part->kind == PART_VIDEO ? part->video.data : part->image.data);
+            if (medium < group->media_count) {
+                const struct medium *decoded = &group->media[medium];
+                printf(": %lld x %lldx%lld, key %s", (long long)decoded->frames, (long long)decoded->height,
+                       (long long)decoded->width, decoded->key.data);
+            }
+            puts("]");
+            medium++;
+        }
+    }
+    groups_print_text(group->prompt.solution, "  solution ");
+    for (size_t i = 0; i < group->completion_count; i++) {
+        const struct completion *c = &group->completions[i];
+        printf("\n  completion %zu of %zu: %zu tokens, %s\n   ", i + 1, group->completion_count, c->tokens.count,
+               c->finish.data ? c->finish.data : "unfinished");
+        groups_print_number("accuracy", groups_number_at(groups_accuracy(group), i));
+        groups_print_number("format", groups_number_at(&group->rewards.format, i));
+        groups_print_number("length", groups_number_at(&group->rewards.length, i));
+        groups_print_number("bonus", groups_number_at(&group->rewards.bonus, i));
+        groups_print_number("reward", groups_number_at(&group->rewards.total, i));
+        groups_print_number("advantage", groups_number_at(&group->advantages, i));
+        groups_print_number("answer likelihood", exp(groups_number_at(&group->reference.answer_logprob, i)));
+        putchar('\n');
+        groups_print_text(c->text, "    ");
+    }
+    putchar('\n');
+}
+
+// What groups_print writes for a group.
+enum groups_action { GROUPS_LS, GROUPS_SHOW, GROUPS_EXPORT };
+static const char groups_actions[] = "ls|show|export"; // in the same order
+
+struct groups_output {
+    int action;        // enum groups_action
+    const char *state; // NULL: print groups in every state
+    struct buf json;
+};
+
+// Prints a group as the action of `context`, a struct groups_output, says.
+static status groups_print(void *context, const struct group *group) {
+    struct groups_output *output = context;
+    struct buf *json = &output->json;
+    if (output->state && strcmp(output->state, groups_state_of(group)) != 0) return OK;
+    if (output->action == GROUPS_EXPORT) {
+        buf_clear(json);
+        group_to_json(group, json);
+        buf_puts(json, "\n");
+        if (fwrite(json->data, 1, json->size, stdout) == json->size) return OK;
+        return fail(UNAVAILABLE, "cannot write to standard output");
+    }
+    if (output->action == GROUPS_SHOW) {
+        groups_show(group);
+        return OK;
+    }
+    printf("%-12s %-11s %-12s %-16s %2zu completions", group->id.data, groups_state_of(group),
+           group->sample_id.data ? group->sample_id.data : "-",
+           group->prompt.problem_type.data ? group->prompt.problem_type.data : "-", group->completion_count);
+    groups_print_number("accuracy", groups_mean(groups_accuracy(group)));
+    groups_print_number("reward", groups_mean(&group->rewards.total));
+    if (group->trained.present) printf("  step %lld", (long long)group->trained.step);
+    if (group->quarantine.reason.data) printf("  %s", group->quarantine.reason.data);
+    putchar('\n');
+    return OK;
+}
+
+// caravan groups prune: removes what is not to be kept from the store.
+static status groups_prune(const struct groups_options *given, const char *directory) {
+    const struct group_keep keep = {.steps = given->keep.steps, .bytes = given->keep.bytes};
+    struct group_store *store;
+    int64_t removed, freed;
+    TRY(group_store_open(&store, directory, false));
+    status result = group_store_prune(store, &keep, given->sections, &removed, &freed);
+    if (result == OK) log_info("removed %lld groups of %lld bytes", (long long)removed, (long long)freed);
+    group_store_close(&store);
+    return result;
+}
+
+// Prints the groups of one store: all, or those of `ids` that it has, whose entries become NULL.
+static status groups_print_store(struct groups_output *output, const char *directory, char **ids, int count) {
+    struct group_store *store;
+    TRY(group_store_open(&store, directory, true));
+    status result = count ? OK : group_store_each(store, groups_print, output);
+    for (int i = 0; i < count && result == OK; i++) {
+        struct group *group = NULL;
+        if (!ids[i]) continue;
+        result = group_store_get(store, ids[i], &group);
+        if (result == OK && group) result = groups_print(output, group);
+        if (group) ids[i] = NULL;
+        group_free(&group);
+    }
+    group_store_close(&store);
+    return result;
+}
+
+// The actions on the stores of a run: ls, show, export and prune. `operands` are what follows the action.
+static status groups_of_run(const struct groups_options *given, const char *action, char **operands, int count) {
+    struct groups_output output = {.action = choice_index(groups_actions, action), .state = given->state};
+    const char *run = given->store ? given->store : count ? *operands : NULL;
+    struct arena arena = {0};
+    struct string_list stores;
+    status result;
+    if (!given->store && count) operands++, count--;
+    if (!run) TRY_TO(result, done, fail(USAGE, "RUN or --store is missing: a run's directory, its file or its store"));
+    if (output.action < 0 && count) TRY_TO(result, done, fail(USAGE, "prune takes no '%s'", *operands));
+    if (output.action < 0 && !given->keep.steps && !given->keep.bytes && !given->sections)
+        TRY_TO(result, done, fail(USAGE, "prune needs --keep or --sections"));
+    TRY_TO(result, done, subcommand_find_stores(run, "groups.lmdb", &arena, &stores));
+    for (size_t i = 0; i < stores.count; i++)
+        TRY_TO(result, done,
+               output.action < 0 ? groups_prune(given, stores.data[i])
+                                 : groups_print_store(&output, stores.data[i], operands, count));
+    for (int i = 0; i < count; i++)
+        if (operands[i]) TRY_TO(result, done, fail(DATAERR, "the store has no group %s", operands[i]));
+done:
+    buf_release(&output.json);
+    arena_release(&arena);
+    return result;
+}
+
+int groups_main(int argc, char **argv) {
+    struct groups_options given;
+    struct options options = {0};
+    struct operands operands = {.least = 1, .most = INT_MAX};
+    struct buf page = {0};
+    status result;
+    TRY_TO(result, done, subcommand_parse(&options, &groups_table, &given, argc, argv, &operands));
+    assert(operands.count > 0);
+    const char *name = operands.list[0];
+    const bool select = !strcmp(name, "select"), prune = !strcmp(name, "prune");
+    if (!strcmp(name, "fields")) {
+        group_reference_page(&page);
+        fputs(page.data, stdout);
+        goto done;
+    }
+    if (!select && !prune && choice_index(groups_actions, name) < 0)
+        TRY_TO(result, done, fail(USAGE, "'%s' is not an action: use ls, show, export, fields, prune or select", name));
+    if (!select && (given.where || given.per_group))
+        TRY_TO(result, done, fail(USAGE, "--where and --per-group belong to select"));
+    if (!select && !prune && (given.keep.steps || given.keep.bytes || given.sections))
+        TRY_TO(result, done, fail(USAGE, "--keep and --sections belong to prune"));
+    if ((select || prune) && given.state) TRY_TO(result, done, fail(USAGE, "--state belongs to ls, show and export"));
+    result =
+        select ? groups_select(&given, &operands) : groups_of_run(&given, name, operands.list + 1, operands.count - 1);
+done:
+    if (result != OK && result != END) fail_prefix(result, "groups");
+    buf_release(&page);
+    options_release(&options);
+    return subcommand_exit(result);
+}

@@ -1,0 +1,259 @@
+// caravan run FILE: this machine's part of a pipeline, from making the run's directory to its end.
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "shared/base/file.h"
+#include "shared/base/log.h"
+#include "shared/data/dataset.h"
+#include "tools/check/inspection.h"
+#include "tools/run/run_settings.h"
+#include "tools/run/supervisor.h"
+#include "tools/tools.h"
+
+struct run_options {
+    struct pipeline_file_options file;
+    const char *machine, *key;
+};
+
+static const struct option run_options[] = {
+    PIPELINE_SET,
+    {.name = "machine",
+     .offset = offsetof(struct run_options, machine),
+     .type = OPTION_STRING,
+     .help = "name of this machine in the file (default: the host's)"},
+    {.name = "key",
+     .offset = offsetof(struct run_options, key),
+     .type = OPTION_FILE,
+     .help = "key file of this machine (default: the file that caravan keygen writes)"},
+    {0},
+};
+const struct option_table run_table = {.program = "caravan run",
+                                       .operands = "FILE",
+                                       .help =
+                                           "starts a pipeline; Ctrl-C stops it with exit code 75, and the same command "
+                                           "resumes it",
+                                       .options = run_options,
+                                       .size = sizeof(struct run_options)};
+
+// Whether the stage runs here and computes with a number of steps that the file does not give.
+static status run_needs_steps(const struct deployment *deployment, const struct pipeline_stage *stage, bool *needed) {
+    struct optim_options optim;
+    struct reward_options reward;
+    struct options parsed = {0};
+    status result = OK;
+    *needed = false;
+    if (!pipeline_stage_runs_on(stage, deployment->here)) return OK;
+    if (stage->kind == &stage_kinds[STAGE_OPTIM]) {
+        result = pipeline_options(stage, &parsed, &optim);
+        *needed = result == OK && !optim.steps && (optim.schedule != OPTIM_SCHEDULE_CONSTANT || optim.warmup_ratio > 0);
+    } else if (stage->kind == &stage_kinds[STAGE_REWARD]) {
+        result = pipeline_options(stage, &parsed, &reward);
+        *needed = result == OK && !reward.steps && reward.beta_schedule != REWARD_BETA_SCHEDULE_CONSTANT;
+    }
+    options_release(&parsed);
+    return result;
+}
+
+// Sets *steps to the number of steps of the run: optim's `steps`, or what the data and max_steps make.
+static status run_count_steps(const struct deployment *deployment, int64_t *steps) {
+    const struct pipeline *pipeline = deployment->pipeline;
+    struct optim_options optim;
+    struct source_options source;
+    struct options parsed = {0};
+    size_t groups;
+    status result = pipeline_options(pipeline_optim(pipeline), &parsed, &optim);
+    *steps = result == OK ? optim.steps : 0;
+    options_release(&parsed);
+    if (result != OK || *steps) return result;
+    result = pipeline_options(&pipeline->stages[0], &parsed, &source);
+    if (result == OK) result = dataset_count_groups(&source, &groups);
+    if (result == OK) {
+        int64_t count = (int64_t)groups / source.groups_per_step;
+        if (source.max_steps && source.max_steps < count) count = source.max_steps;
+        *steps = count > 0 ? count : 1;
+    } else if (deployment->machines > 1) {
+        result = fail_prefix(
+            result, "this machine cannot count the steps: set optim's `steps`, or copy the data to this machine");
+    }
+    options_release(&parsed);
+    return result;
+}
+
+// Sets `steps` where a stage of this machine needs it: for the learning rate's schedule and for that of cora's beta.
+static status run_set_steps(struct deployment *deployment) {
+    struct pipeline *pipeline = deployment->pipeline;
+    int64_t steps = 0;
+    if (!pipeline_optim(pipeline) || pipeline->stages[0].kind != &stage_kinds[STAGE_SOURCE]) return OK;
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        char text[32];
+        bool needed;
+        TRY(run_needs_steps(deployment, &pipeline->stages[i], &needed));
+        if (!needed) continue;
+        if (!steps) TRY(run_count_steps(deployment, &steps));
+        snprintf(text, sizeof text, "%lld", (long long)steps);
+        pipeline_set(pipeline, &pipeline->stages[i], "steps", text);
+    }
+    return OK;
+}
+
+// Several machines may share the run's directory, but LMDB files cannot be shared: instead of the default RUN/store
+// each machine has RUN/store-MACHINE. Called when pipeline.yaml is written, which is the same for all machines.
+static void run_set_stores(struct deployment *deployment) {
+    struct pipeline *pipeline = deployment->pipeline;
+    struct arena *arena = &pipeline->arena;
+    const char *common = path_join(arena, pipeline->run, "store");
+    const char *own = arena_printf(arena, "%s-%s", common, deployment_machine(deployment, deployment->here));
+    if (deployment->machines < 2) return;
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        const char *store = pipeline_value(&pipeline->stages[i], "store");
+        if (store && !strcmp(store, common)) pipeline_set(pipeline, &pipeline->stages[i], "store", own);
+    }
+}
+
+// Makes the key that the nodes of a Slurm job share. They start at the same time, and the first one wins.
+static status run_make_key(const struct pipeline *pipeline) {
+    struct arena arena = {0};
+    struct wire_security keys = {0};
+    struct utsname host = {0};
+    status result = OK;
+    const char *path = deployment_shared_key_file(&arena, pipeline);
+    uname(&host);
+    const char *own = path ? arena_printf(&arena, "%s.%s.%d", path, host.nodename, (int)getpid()) : NULL;
+    if (path_exists(path)) goto done;
+    TRY_TO(result, done, dir_make(pipeline->run));
+    TRY_TO(result, done, wire_key_make(&keys));
+    TRY_TO(result, done, wire_key_write(&keys, own));
+    if (link(own, path) && errno != EEXIST) result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
+    unlink(own);
+done:
+    wire_security_release(&keys);
+    arena_release(&arena);
+    return result;
+}
+
+// Makes the directory of the local endpoints, which no other user may enter. It must not be a link to another one.
+static status run_make_sockets(const char *path) {
+    TRY(dir_make(path));
+    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    const bool private = fd >= 0 && !fchmod(fd, 0700);
+    const status result = private ? OK : fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
+    if (fd >= 0) close(fd);
+    return result;
+}
+
+// Tells the stages that need frames how the run's frames stage makes them, and its limit: they decode evicted frames
+// again, and evict from the stores of their machines.
+static void run_set_frames_options(struct pipeline *pipeline) {
+    const struct pipeline_stage *frames = pipeline_find_stage(pipeline, stage_kinds[STAGE_FRAMES].name);
+    struct buf text = {0};
+    if (!frames || frames->kind != &stage_kinds[STAGE_FRAMES]) return;
+    for (const struct pipeline_key *key = frames->keys.first; key; key = key->next) {
+        const struct option *option = option_find(&frames->kind->options, key->name);
+        if (option->type != OPTION_DEVICE && (!option->not_hashed || !strcmp(option->name, "store_limit")))
+            buf_printf(&text, "%s=%s\n", key->name, key->value);
+    }
+    for (size_t i = 0; i < pipeline->stage_count && text.size; i++) {
+        struct pipeline_stage *stage = &pipeline->stages[i];
+        if (stage->kind) pipeline_set(pipeline, stage, "frames_options", text.data);
+    }
+    buf_release(&text);
+}
+
+// Makes the run's directories and its lock, writes pipeline.yaml and the link to the metrics, and runs the supervisor.
+// Machines may share the directory: the last stage's machine writes what all of them have.
+static status run(struct deployment *deployment) {
+    static const char *const dirs[] = {"logs", "wiring", "weights", "checkpoints"}; // the stores are made by the stages
+    enum { DIRS = sizeof dirs / sizeof *dirs, TRAINING_DIRS = 2 };                  // the last ones are optim's
+    const struct pipeline *pipeline = deployment->pipeline;
+    const struct pipeline_stage *optim = pipeline_optim(pipeline);
+    const char *machine = deployment_machine(deployment, deployment->here);
+    const bool last_here = pipeline_stage_runs_on(&pipeline->stages[pipeline->stage_count - 1], deployment->here);
+    struct buf path = {0}, target = {0};
+    int lock = -1;
+    status result;
+    uint64_t fds = fd_raise_limit();
+    if (fds < deployment_max_fds(deployment))
+        return fail(UNAVAILABLE,
+                    "a process of this run may need %zu file descriptors, but only %llu are allowed (ulimit -Hn)",
+                    deployment_max_fds(deployment), (unsigned long long)fds);
+    TRY_TO(result, done, dir_make(pipeline->run));
+    // Each machine has one run in a directory. The kernel drops the lock when this process ends; no child inherits it.
+    buf_printf(&path, "%s/lock%s%s", pipeline->run, *machine ? "-" : "", machine);
+    lock = open(path.data, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (lock < 0 || flock(lock, LOCK_EX | LOCK_NB)) {
+        result = lock >= 0 && errno == EWOULDBLOCK
+                     ? fail(USAGE, "%s: another caravan run is using this directory", pipeline->run)
+                     : fail(UNAVAILABLE, "%s: %s", path.data, strerror(errno));
+        goto done;
+    }
+    for (size_t i = 0; i < (optim ? DIRS : DIRS - TRAINING_DIRS); i++) {
+        buf_clear(&path);
+        buf_printf(&path, "%s/%s", pipeline->run, dirs[i]);
+        TRY_TO(result, done, dir_make(path.data));
+    }
+    TRY_TO(result, done, run_make_sockets(deployment->sockets));
+    TRY_TO(result, done, run_set_steps(deployment));
+    TRY_TO(result, done, subcommand_set_publish(deployment->pipeline));
+    if (last_here) TRY_TO(result, done, run_settings_write(pipeline));
+    run_set_stores(deployment);
+    run_set_frames_options(deployment->pipeline);
+    if (optim && last_here) {
+        // Optim writes its metrics beside its checkpoints; people look for them in the run's directory.
+        const char *out = pipeline_value(optim, "out"); // the default is below the run's directory
+        size_t length = strlen(pipeline->run);
+        assert(out);
+        bool inside = !strncmp(out, pipeline->run, length) && out[length] == '/';
+        buf_clear(&path);
+        buf_printf(&path, "%s/metrics.jsonl", pipeline->run);
+        buf_printf(&target, "%s/metrics.jsonl", inside ? out + length + 1 : out);
+        if (symlink(target.data, path.data) && errno != EEXIST)
+            TRY_TO(result, done, fail(UNAVAILABLE, "%s: %s", path.data, strerror(errno)));
+    }
+    result = supervisor_run(deployment);
+done:
+    if (lock >= 0) close(lock);
+    buf_release(&path);
+    buf_release(&target);
+    return result;
+}
+
+// Says what makes no sense in what this machine is to run; the stages themselves refuse what is wrong.
+static status run_warn(const struct deployment *deployment, const char *path) {
+    struct diagnostics warnings = {0};
+    struct inspection inspection = {
+        .pipeline = deployment->pipeline, .here = deployment->here, .diagnostics = &warnings};
+    struct buf text = {0};
+    inspect_values(&inspection);
+    inspect_chat_templates(&inspection);
+    const status result = diagnostics_report(&warnings, path, &text);
+    if (text.size) fwrite(text.data, 1, text.size, stderr);
+    buf_release(&text);
+    diagnostics_release(&warnings);
+    return result;
+}
+
+int run_main(int argc, char **argv) {
+    struct run_options given;
+    struct options options = {0};
+    struct pipeline *pipeline = NULL;
+    const char *path;
+    status result = subcommand_open_pipeline(&pipeline, &options, &run_table, &given, argc, argv, &path);
+    if (result == OK) {
+        struct deployment deployment = {0};
+        if (pipeline->slurm_job && pipeline->machine_count > 1 && !given.key) result = run_make_key(pipeline);
+        if (result == OK) result = deployment_init(&deployment, pipeline, given.machine, given.key);
+        if (result == OK) result = run_warn(&deployment, path);
+        if (result == OK) result = run(&deployment);
+        deployment_release(&deployment);
+    }
+    pipeline_free(&pipeline);
+    options_release(&options);
+    return subcommand_exit(result);
+}

@@ -1,0 +1,324 @@
+// Texts only: what they say is concluded in run_status.c.
+#include "tools/run/run_status_text.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "shared/base/terminal.h"
+
+enum { DURATION_SIZE = 32 };
+
+// Writes a duration: "40 ms", "0.4 s", "1:05", "2:01:05"; "-" for a negative one. Returns `out`.
+static const char *run_text_duration(double seconds, char out[static DURATION_SIZE]) {
+    const long long whole = (long long)seconds;
+    if (seconds < 0)
+        snprintf(out, DURATION_SIZE, "-");
+    else if (seconds < 0.1)
+        snprintf(out, DURATION_SIZE, "%.0f ms", seconds * 1000);
+    else if (seconds < 10)
+        snprintf(out, DURATION_SIZE, "%.1f s", seconds);
+    else if (whole < 3600)
+        snprintf(out, DURATION_SIZE, "%lld:%02lld", whole / 60, whole % 60);
+    else
+        snprintf(out, DURATION_SIZE, "%lld:%02lld:%02lld", whole / 3600, whole / 60 % 60, whole % 60);
+    return out;
+}
+
+// Appends the rate and the time left, each behind a comma.
+static void run_text_rate(const struct run_summary *run, struct buf *out) {
+    const long long left = (long long)run->left;
+    if (run->rate >= 1) buf_printf(out, ", %.1f groups/s", run->rate);
+    if (run->rate > 0 && run->rate < 1) buf_printf(out, ", %.1f groups/min", run->rate * 60);
+    if (left < 0) return;
+    buf_printf(out, ", %lld:%02lld:%02lld left", left / 3600, left / 60 % 60, left % 60);
+}
+
+static void run_text_groups(const struct run_summary *run, struct buf *out) {
+    buf_printf(out, "%lld of %lld groups", (long long)run->settled, (long long)run->source->total);
+}
+
+// A terminal shows the beginning of the line, so what matters most comes first.
+void run_status_line(const struct run_status *run_status, double now, struct buf *out) {
+    struct run_summary run;
+    struct replica_status replica, before = {0};
+    run_status_summary(run_status, now, &run);
+    if (!run.source) buf_puts(out, "starting");
+    if (run.source && run.trains) buf_printf(out, "step %lld", (long long)run.source->step);
+    if (run.source && !run.trains) run_text_groups(&run, out);
+    run_text_rate(&run, out);
+    if (!isnan(run.reward)) buf_printf(out, ", reward %.3f", run.reward);
+    if (run.bottleneck) buf_printf(out, ", bottleneck %s", run.bottleneck);
+    if (run.source && run.source->run_quarantined)
+        buf_printf(out, ", %lld quarantined", (long long)run.source->run_quarantined);
+    if (run.source && run.trains) buf_puts(out, ", ");
+    if (run.source && run.trains) run_text_groups(&run, out);
+    if (!isnan(run.accuracy)) buf_printf(out, ", accuracy %.3f", run.accuracy);
+    // The state of each stage. A replica in the same state as the one before it is not listed.
+    for (size_t i = 0; i < run_status_count(run_status); i++, before = replica) {
+        run_status_replica(run_status, i, now, &replica);
+        const bool same = i > 0 && !strcmp(before.stage, replica.stage) && !strcmp(before.state, replica.state);
+        if (!same && strcmp(replica.stage, "source") != 0) buf_printf(out, "; %s %s", replica.name, replica.state);
+    }
+}
+
+// ---- the table ----
+
+// Appends a line of what stands above the table, and ends it.
+static void run_text_wrap(struct buf *line, int columns, struct buf *out) {
+    enum { INDENT = 2 };
+    text_wrap(line->data, 0, INDENT, columns, out);
+    buf_clear(line);
+    buf_puts(out, "\n");
+}
+
+// Appends what stands above the table: the run as a whole, on lines of at most `columns`.
+static void run_text_summary(const struct run_summary *run, int columns, struct buf *out) {
+    char age[DURATION_SIZE], typical[DURATION_SIZE];
+    struct buf line = {0};
+    buf_printf(&line, "%s%s", run->name, run->source ? ": " : "");
+    if (run->source && run->trains) buf_printf(&line, "step %lld, ", (long long)run->source->step);
+    if (run->source) run_text_groups(run, &line);
+    run_text_rate(run, &line);
+    run_text_wrap(&line, columns, out);
+    if (run->bottleneck) {
+        buf_printf(&line, "bottleneck: %s, at work for %.0f %% of the last minute", run->bottleneck,
+                   100 * run->bottleneck_busy);
+        if (run->next) buf_printf(&line, " (next: %s, %.0f %%)", run->next, 100 * run->next_busy);
+        run_text_wrap(&line, columns, out);
+    }
+    if (run->source) {
+        buf_printf(&line, "%lld in flight, %lld issued again, %lld quarantined", (long long)run->source->held,
+                   (long long)run->source->reissued, (long long)run->source->run_quarantined);
+        if (run->trains) buf_printf(&line, ", %lld left over", (long long)run->source->run_unused);
+        run_text_wrap(&line, columns, out);
+    }
+    if (!isnan(run->reward)) {
+        buf_printf(&line, "last step: reward %.3f", run->reward);
+        if (!isnan(run->accuracy)) buf_printf(&line, ", accuracy %.3f", run->accuracy);
+        run_text_wrap(&line, columns, out);
+    }
+    if (run->failed_saves) {
+        buf_printf(&line, "no checkpoint could be written in the last %lld attempts (see optim.log)",
+                   (long long)run->failed_saves);
+        run_text_wrap(&line, columns, out);
+    }
+    if (run->oldest.oldest_age >= 0) {
+        buf_printf(&line, "oldest: group %lld, in %s for %s (typical %s)", (long long)run->oldest.report->oldest_seq,
+                   run->oldest.name, run_text_duration(run->oldest.oldest_age, age),
+                   run_text_duration(run->oldest.typical, typical));
+        run_text_wrap(&line, columns, out);
+    }
+    buf_release(&line);
+}
+
+// The columns between name and state, as they stand. Where not all fit, those of the lowest rank do. Rates, `busy` and
+// `typical` are of the last minute, the other numbers since the start.
+enum table_column {
+    TABLE_RATE,
+    TABLE_DONE,
+    TABLE_STORED,
+    TABLE_DROPPED,
+    TABLE_HELD,
+    TABLE_QUEUE,
+    TABLE_BUSY,
+    TABLE_TOKENS,
+    TABLE_TYPICAL,
+    TABLE_OLDEST,
+    TABLE_RESTARTS,
+    TABLE_COLUMNS
+};
+static const struct {
+    const char *title;
+    int width, rank;
+} table_columns[TABLE_COLUMNS] = {
+    [TABLE_RATE] = {"groups/min", 10, 1}, [TABLE_DONE] = {"done", 8, 6},         [TABLE_STORED] = {"stored", 7, 10},
+    [TABLE_DROPPED] = {"dropped", 8, 9},  [TABLE_HELD] = {"held", 6, 5},         [TABLE_QUEUE] = {"queue", 6, 4},
+    [TABLE_BUSY] = {"busy", 7, 0},        [TABLE_TOKENS] = {"tokens/s", 9, 8},   [TABLE_TYPICAL] = {"typical", 9, 2},
+    [TABLE_OLDEST] = {"oldest", 8, 3},    [TABLE_RESTARTS] = {"restarts", 9, 7},
+};
+
+// What of the table is shown.
+struct table {
+    int name_width;
+    bool shown[TABLE_COLUMNS];
+    bool folded; // one row for all replicas of a stage
+};
+
+// Chooses what fits into so many columns and rows.
+static void table_choose(struct table *table, const struct run_status *run_status, double now, int columns, int rows) {
+    enum { NAME = 14, STATE = 19 }; // widths, with the blanks around
+    *table = (struct table){.name_width = NAME, .folded = run_status_count(run_status) > (size_t)(rows > 0 ? rows : 0)};
+    for (size_t i = 0; i < run_status_count(run_status); i++) {
+        struct replica_status replica;
+        run_status_replica(run_status, i, now, &replica);
+        const int width = (int)strlen(replica.name) + 1;
+        if (width > table->name_width) table->name_width = width;
+    }
+    int left = columns - table->name_width - STATE;
+    for (int rank = 0; rank < TABLE_COLUMNS; rank++)
+        for (int i = 0; i < TABLE_COLUMNS; i++) {
+            if (table_columns[i].rank != rank || left < table_columns[i].width) continue;
+            table->shown[i] = true;
+            left -= table_columns[i].width;
+        }
+}
+
+static void table_cell(const struct replica_status *replica, enum table_column column, struct buf *out) {
+    const struct message_status *report = replica->report;
+    const int width = table_columns[column].width;
+    char text[DURATION_SIZE] = "";
+    const int64_t counts[TABLE_COLUMNS] = {
+        [TABLE_DONE] = report ? report->done : 0,       [TABLE_STORED] = report ? report->found : 0,
+        [TABLE_DROPPED] = report ? report->dropped : 0, [TABLE_HELD] = report ? report->held : 0,
+        [TABLE_QUEUE] = report ? report->waiting : 0,   [TABLE_RESTARTS] = replica->restarts};
+    if (!report && column != TABLE_RESTARTS) {
+        buf_printf(out, "%*s", width, "");
+        return;
+    }
+    switch (column) {
+    case TABLE_RATE:
+        buf_printf(out, "%*.1f", width, replica->rate * 60);
+        return;
+    case TABLE_BUSY:
+        buf_printf(out, "%*.0f%%", width - 1, 100 * replica->busy);
+        return;
+    case TABLE_TOKENS:
+        if (replica->tokens_rate >= 1) snprintf(text, sizeof text, "%.0f", replica->tokens_rate);
+        buf_printf(out, "%*s", width, text);
+        return;
+    case TABLE_TYPICAL:
+        buf_printf(out, "%*s", width, run_text_duration(replica->typical, text));
+        return;
+    case TABLE_OLDEST:
+        buf_printf(out, "%*s", width, run_text_duration(replica->oldest_age, text));
+        return;
+    default:
+        buf_printf(out, "%*lld", width, (long long)counts[column]);
+        return;
+    }
+}
+
+static void table_row(const struct table *table, const struct replica_status *replica, struct buf *out) {
+    buf_printf(out, "%-*s", table->name_width, replica->name);
+    for (int i = 0; i < TABLE_COLUMNS; i++)
+        if (table->shown[i]) table_cell(replica, (enum table_column)i, out);
+    buf_printf(out, "  %s\n", replica->state);
+}
+
+// All replicas of a stage as one.
+struct stage_row {
+    struct replica_status replica;
+    struct message_status report;
+    char name[96], state[96];
+    int count, alike; // replicas, those in the state of the first one
+};
+
+static void stage_row_add(struct stage_row *row, const struct replica_status *replica) {
+    struct replica_status *sum = &row->replica;
+    if (!row->count++) {
+        row->report = (struct message_status){0};
+        *sum = *replica;
+        sum->report = NULL;
+        sum->rate = sum->busy = sum->tokens_rate = 0;
+    }
+    row->alike += !strcmp(replica->state, sum->state);
+    sum->rate += replica->rate;
+    sum->busy += (replica->busy - sum->busy) / row->count;
+    sum->tokens_rate += replica->tokens_rate;
+    sum->typical = fmax(sum->typical, replica->typical);
+    sum->oldest_age = fmax(sum->oldest_age, replica->oldest_age);
+    sum->restarts += row->count > 1 ? replica->restarts : 0;
+    if (!replica->report) return;
+    sum->report = &row->report;
+    row->report.done += replica->report->done;
+    row->report.found += replica->report->found;
+    row->report.dropped += replica->report->dropped;
+    row->report.held += replica->report->held;
+    row->report.waiting += replica->report->waiting;
+}
+
+static void table_stage_row(const struct table *table, struct stage_row *row, struct buf *out) {
+    if (row->count == 1) {
+        table_row(table, &row->replica, out);
+        return;
+    }
+    snprintf(row->name, sizeof row->name, "%s x %d", row->replica.stage, row->count);
+    snprintf(row->state, sizeof row->state, "%s", row->replica.state);
+    if (row->alike < row->count) snprintf(row->state, sizeof row->state, "%d %s", row->alike, row->replica.state);
+    row->replica.name = row->name;
+    row->replica.state = row->state;
+    table_row(table, &row->replica, out);
+}
+
+void run_status_table(const struct run_status *run_status, double now, int columns, int rows, struct buf *out) {
+    struct run_summary run;
+    struct table table;
+    struct stage_row stage = {0};
+    const size_t count = run_status_count(run_status), began = out->size;
+    run_status_summary(run_status, now, &run);
+    run_text_summary(&run, columns, out);
+    for (size_t i = began; i < out->size; i++) rows -= out->data[i] == '\n';
+    table_choose(&table, run_status, now, columns, rows - 1);
+    buf_printf(out, "%-*s", table.name_width, "stage");
+    for (int i = 0; i < TABLE_COLUMNS; i++)
+        if (table.shown[i]) buf_printf(out, "%*s", table_columns[i].width, table_columns[i].title);
+    buf_puts(out, "  state\n");
+    for (size_t i = 0; i < count; i++) {
+        struct replica_status replica;
+        run_status_replica(run_status, i, now, &replica);
+        if (!table.folded) {
+            table_row(&table, &replica, out);
+            continue;
+        }
+        if (i && strcmp(replica.stage, stage.replica.stage) != 0) {
+            table_stage_row(&table, &stage, out);
+            stage = (struct stage_row){0};
+        }
+        stage_row_add(&stage, &replica);
+    }
+    if (table.folded) table_stage_row(&table, &stage, out);
+}
+
+void run_status_slow_line(const struct replica_status *replica, struct buf *out) {
+    char age[DURATION_SIZE], typical[DURATION_SIZE];
+    buf_printf(out, "%s has had group %lld for %s", replica->name, (long long)replica->report->oldest_seq,
+               run_text_duration(replica->oldest_age, age));
+    if (replica->typical < 0) {
+        buf_puts(out, " (it has finished none yet)");
+        return;
+    }
+    buf_printf(out, " (typical %s)", run_text_duration(replica->typical, typical));
+}
+
+// Appends the state of a replica as what it does: "waits for groups", "is silent".
+static void run_text_state(const struct replica_status *replica, struct buf *out) {
+    buf_printf(out, "%s%s", strncmp(replica->state, "waits", 5) ? "is " : "", replica->state);
+}
+
+void run_status_standstill_line(const struct run_status *run_status, const struct standstill *standstill, double now,
+                                struct buf *out) {
+    const long long seq = (long long)standstill->seq;
+    char duration[DURATION_SIZE];
+    bool listed = false;
+    struct replica_status replica;
+    buf_printf(out, "nothing has been done for %s: ", run_text_duration(standstill->seconds, duration));
+    if (!standstill->giver) {
+        buf_printf(out, "group %lld is not settled, and no stage reports it; source: %s", seq,
+                   standstill->source_state);
+        return;
+    }
+    if (standstill->taker)
+        buf_printf(out, "%s gave group %lld to %s, which ", standstill->giver, seq, standstill->taker);
+    else
+        buf_printf(out, "%s has group %lld, which no replica of %s has taken: ", standstill->giver, seq,
+                   standstill->stage);
+    for (size_t i = 0; i < run_status_count(run_status); i++) {
+        run_status_replica(run_status, i, now, &replica);
+        if (strcmp(replica.stage, standstill->stage) != 0) continue;
+        if (standstill->taker && strcmp(replica.name, standstill->taker) != 0) continue;
+        if (!standstill->taker) buf_printf(out, "%s%s ", listed ? ", " : "", replica.name);
+        run_text_state(&replica, out);
+        listed = true;
+    }
+}

@@ -1,0 +1,571 @@
+// One event loop over one wire: messages, signals (read from a descriptor) and time.
+//
+// The run ends in one way only, whatever the reason: the processes are asked to stop, and the loop continues until the
+// last one has ended and the other machines know of the end. If the wire itself fails, the same is done without it.
+#include "tools/run/supervisor.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shared/base/clock.h"
+#include "shared/base/file.h"
+#include "shared/base/log.h"
+#include "shared/base/service.h"
+#include "shared/base/terminal.h"
+#include "shared/wire/wire.h"
+#include "shared/wire/zmq_transport.h"
+#include "tools/run/machines.h"
+#include "tools/run/notice_limit.h"
+#include "tools/run/processes.h"
+#include "tools/run/run_end.h"
+#include "tools/run/run_metrics.h"
+#include "tools/run/run_status.h"
+#include "tools/run/run_status_text.h"
+
+enum {
+    TICK_MS = 200,
+    STOP_SECONDS = 60,     // given to the processes to end by themselves
+    PLAIN_SECONDS = 10,    // between two lines of progress that do not go to a terminal
+    END_SECONDS = 2,       // between two announcements of the end
+    LINGER_SECONDS = 180,  // given to a machine that is away to come back and hear of the end
+    METRICS_SECONDS = 5,   // between two metrics.prom, and looks at the sizes of the logs
+    LAST_REPORTS_MS = 200, // at most, for the reports that processes send as they end
+    MESSAGE_SIZE = 1024,
+};
+
+struct supervisor {
+    struct deployment *deployment;
+    struct service service; // the service manager that started this program, if there is one
+    struct processes processes;
+    struct run_status *run_status;
+    struct wire *wire;
+    struct machines machines; // the other ones
+    struct notice_limit notices;
+    char optim_notice[MESSAGE_SIZE]; // the last thing that optim told the user
+    struct node_config config;       // our own
+    int signal_fd;
+    int run_fd;          // the run's directory
+    bool gone;           // it was moved or removed
+    bool machines_ready; // all other machines have been there
+    bool stopping;       // the processes have been asked to stop
+    bool everywhere;     // the run stops on all machines
+    bool interrupted;    // by a signal
+    bool killed;         // the processes that did not end in time have been killed
+    status result;       // of the run, once it is stopping
+    char reason[MESSAGE_SIZE];
+    double began;                                // seconds: the start
+    double stop_time, announce_time, ended_time; // seconds: the stop, the last END, the end of the last process
+    double progress_time, waiting_time;          // the last lines about progress and waiting
+    double metrics_time;                         // when metrics.prom was last written
+    bool metrics_failed, logs_failed;            // it could not be written, or a log not be moved then
+    int64_t settled;                             // groups that the run is done with, as far as it was reported
+    int64_t progress_step;
+    bool terminal;
+    struct buf line;
+};
+
+// Logs a line for the user. On a terminal it breaks between words, and replaces the line of progress, which is written
+// again later.
+static void supervisor_log(const struct supervisor *supervisor, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+static void supervisor_log(const struct supervisor *supervisor, const char *format, ...) {
+    enum { INDENT = 2 };
+    char text[MESSAGE_SIZE];
+    struct buf lines = {0};
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    if (supervisor->terminal) {
+        int columns;
+        terminal_size(STDERR_FILENO, &columns, NULL);
+        fputs("\r\033[K", stderr);
+        text_wrap(text, (int)strlen(log_name()) + INDENT, INDENT, columns, &lines);
+    }
+    log_info("%s", lines.size ? lines.data : text);
+    buf_release(&lines);
+}
+
+// Logs how many notices were left out since the last one of the same stage, where it is time (`all`: everywhere). A
+// quarantined sample stands in the source's log, whichever stage found it.
+static void supervisor_sum_up(struct supervisor *supervisor, bool all) {
+    const struct notice_sender *sender;
+    while ((sender = notice_limit_due(&supervisor->notices, clock_monotonic(), all))) {
+        char number[24] = "";
+        if (sender->replica > 1) snprintf(number, sizeof number, "-%lld", (long long)sender->replica);
+        supervisor_log(supervisor, "%s: and %lld more: see %s/logs/%s%s.log", sender->name, (long long)sender->left_out,
+                       supervisor->deployment->pipeline->run, sender->replica ? sender->name : "source", number);
+    }
+}
+
+// ---- stopping ----
+
+// Sends a message to the clients that watch the run and, if it comes from this machine, to the other machines'
+// supervisors. A peer that is gone gets nothing.
+static void supervisor_publish(struct supervisor *supervisor, const struct wire_message *message, bool from_here) {
+    struct wire *wire = supervisor->wire;
+    struct wire_peer *peer = from_here ? wire_first_peer(wire, "report", false) : NULL;
+    for (; peer; peer = wire_next_peer(peer))
+        if (!strcmp(wire_peer_name(peer), SUPERVISOR_NAME)) (void)wire_send(wire, peer, message, NULL);
+    for (peer = wire_first_peer(wire, "watch", true); peer; peer = wire_next_peer(peer))
+        (void)wire_send(wire, peer, message, NULL);
+}
+
+// Tells a client that begins to watch the run how it was a minute ago, so that it knows the rates of the last minute.
+static void supervisor_greet(struct supervisor *supervisor, struct wire_peer *watcher) {
+    struct wire_message message;
+    for (size_t i = 0; i < run_status_count(supervisor->run_status); i++)
+        if (run_status_replay(supervisor->run_status, i, clock_monotonic(), &message))
+            (void)wire_send(supervisor->wire, watcher, &message, NULL);
+}
+
+static struct wire_message supervisor_end(const struct supervisor *supervisor) {
+    return (struct wire_message){.kind = MESSAGE_END, .code = supervisor->result, .reason = supervisor->reason};
+}
+
+// Says that the run has ended, to all machines and to the clients that watch it.
+static void supervisor_announce(struct supervisor *supervisor) {
+    const struct wire_message end = supervisor_end(supervisor);
+    supervisor->announce_time = clock_monotonic();
+    supervisor_publish(supervisor, &end, true);
+}
+
+// Asks every process to stop; the first call decides the result of the run, and says a failure. `everywhere`: the run
+// ends on all machines; otherwise the others wait for this one.
+static void supervisor_stop(struct supervisor *supervisor, status result, bool everywhere, const char *reason) {
+    if (supervisor->stopping) return;
+    supervisor->stopping = true;
+    supervisor->everywhere = everywhere;
+    supervisor->stop_time = clock_monotonic();
+    supervisor->result = result;
+    snprintf(supervisor->reason, sizeof supervisor->reason, "%s", reason);
+    supervisor_sum_up(supervisor, true);
+    if (result != OK && result != END) supervisor_log(supervisor, "%s", supervisor->reason);
+    service_notify(&supervisor->service, "STOPPING=1");
+    const char *here = deployment_machine(supervisor->deployment, supervisor->deployment->here);
+    const struct wire_message notice = {
+        .kind = MESSAGE_NOTICE, .name = *here ? here : SUPERVISOR_NAME, .machine = here, .reason = supervisor->reason};
+    if (everywhere)
+        supervisor_announce(supervisor);
+    else
+        supervisor_publish(supervisor, &notice, true);
+    processes_terminate(&supervisor->processes);
+}
+
+// Whether the run is over here: no process is left, and the other machines know it or had the time to hear of it.
+static bool supervisor_finished(struct supervisor *supervisor) {
+    const double now = clock_monotonic();
+    if (!supervisor->stopping || processes_running(&supervisor->processes)) return false;
+    const struct machine *unaware = supervisor->everywhere ? machines_unaware(&supervisor->machines) : NULL;
+    if (!unaware || supervisor->interrupted) return true;
+    if (supervisor->ended_time == 0) supervisor->ended_time = now;
+    if (now - supervisor->ended_time > END_SECONDS && now - supervisor->waiting_time > PLAIN_SECONDS) {
+        supervisor->waiting_time = now;
+        supervisor_log(supervisor, "%s; %s does not know it yet: waiting for it (Ctrl-C ends this)", supervisor->reason,
+                       unaware->name);
+    }
+    return now - supervisor->ended_time > LINGER_SECONDS;
+}
+
+// Kills the processes that have not ended STOP_SECONDS after they were asked to. Optim is spared: it may be writing a
+// checkpoint. Every other process can be killed at any time without loss.
+static void supervisor_kill_late(struct supervisor *supervisor) {
+    const struct pipeline_stage *optim = pipeline_optim(supervisor->deployment->pipeline);
+    struct run_summary run;
+    assert(supervisor->stopping);
+    if (supervisor->killed || clock_monotonic() - supervisor->stop_time < STOP_SECONDS) return;
+    supervisor->killed = true;
+    for (size_t i = 0; i < supervisor->processes.count; i++) {
+        const struct process *process = &supervisor->processes.list[i];
+        if (!process->pid) continue;
+        if (process->replica->stage == optim) {
+            run_status_summary(supervisor->run_status, clock_monotonic(), &run);
+            const bool failing = run.failed_saves > 0 && *supervisor->optim_notice;
+            supervisor_log(supervisor, "waiting for %s to end%s%s", process->name, failing ? ": " : "",
+                           failing ? supervisor->optim_notice : "");
+        } else {
+            supervisor_log(supervisor, "%s did not end in time: killed", process->name);
+            process_kill(process);
+        }
+    }
+}
+
+// Ends the run when its directory was moved or removed: its processes find files by their paths, and would wait for
+// ever to write them, or begin a new directory. They are killed, because none can save anything.
+static void supervisor_check_run(struct supervisor *supervisor) {
+    const char *path = supervisor->deployment->pipeline->run;
+    struct stat own, found;
+    char text[MESSAGE_SIZE];
+    if (supervisor->gone || fstat(supervisor->run_fd, &own)) return;
+    if (stat(path, &found) ? errno != ENOENT && errno != ENOTDIR
+                           : found.st_dev == own.st_dev && found.st_ino == own.st_ino)
+        return;
+    supervisor->gone = supervisor->killed = true;
+    snprintf(text, sizeof text,
+             "%.700s is gone: it was moved or removed. The run stops; it goes on with `run:` set to where it is", path);
+    supervisor->result = UNAVAILABLE; // also where it was being stopped
+    if (supervisor->stopping) supervisor_log(supervisor, "%s", text);
+    supervisor_stop(supervisor, UNAVAILABLE, true, text);
+    for (size_t i = 0; i < supervisor->processes.count; i++)
+        if (supervisor->processes.list[i].pid) process_kill(&supervisor->processes.list[i]);
+}
+
+// ---- events ----
+
+// Reads the pending signals and reaps the processes that have ended.
+static void supervisor_on_signals(struct supervisor *supervisor) {
+    struct processes *processes = &supervisor->processes;
+    struct signalfd_siginfo info;
+    while (read(supervisor->signal_fd, &info, sizeof info) == sizeof info) {
+        if (info.ssi_signo == SIGCHLD) continue;
+        if (!supervisor->interrupted) {
+            supervisor->interrupted = true;
+            supervisor_log(supervisor, "stopping; the same command resumes the run (Ctrl-C again: stop at once)");
+            supervisor_stop(supervisor, END, false, "stopped by a signal; the other machines wait for it");
+            continue;
+        }
+        // Only a second Ctrl-C stops at once: service managers and batch systems repeat SIGTERM.
+        if (info.ssi_signo != SIGINT) continue;
+        supervisor->killed = true;
+        for (size_t i = 0; i < processes->count; i++)
+            if (processes->list[i].pid) process_kill(&processes->list[i]);
+    }
+    for (;;) {
+        struct process *ended;
+        const char *how;
+        status result = processes_reap(processes, clock_monotonic(), supervisor->settled, &ended, &how);
+        if (!ended) return;
+        if (supervisor->stopping) continue; // its last report may still come
+        run_status_forget(supervisor->run_status, ended->replica);
+        if (result == OK) {
+            run_status_restarted(supervisor->run_status, ended->replica);
+            supervisor_log(supervisor, "%s %s", ended->name, how);
+        } else {
+            supervisor_stop(supervisor, result, true, fail_text());
+        }
+    }
+}
+
+// Takes over a report and forwards it. A process that reports for another one loses its connection.
+static status supervisor_on_status(struct supervisor *supervisor, struct wire_peer *peer,
+                                   const struct wire_message *message, bool from_here) {
+    const struct replica *replica = deployment_find(supervisor->deployment, message->name, (int)message->replica);
+    const double now = clock_monotonic();
+    struct wire_message report = *message;
+    struct run_summary summary;
+    const bool own = !strcmp(message->name, wire_peer_name(peer)) && message->replica == wire_peer_replica(peer);
+    if (!replica || (from_here && !own))
+        return wire_reject(supervisor->wire, peer, "STATUS: it is about another process than its sender");
+    if (from_here) report.counters.restarts = run_status_restarts(supervisor->run_status, replica);
+    run_status_update(supervisor->run_status, &report, now);
+    run_status_summary(supervisor->run_status, now, &summary);
+    if (summary.source && summary.settled > supervisor->settled) supervisor->settled = summary.settled;
+    supervisor_publish(supervisor, &report, from_here);
+    return OK;
+}
+
+// The source, another machine's supervisor or `caravan stop` ends the run; nobody else may.
+static status supervisor_on_end(struct supervisor *supervisor, struct wire_peer *peer,
+                                const struct wire_message *message) {
+    const char *name = wire_peer_name(peer), *machine = wire_peer_machine(peer);
+    const bool of_supervisor = !strcmp(name, SUPERVISOR_NAME), asked = !strcmp(wire_peer_purpose(peer), "watch");
+    struct machine *other = of_supervisor ? machines_find(&supervisor->machines, machine) : NULL;
+    const int64_t code = message->code;
+    char text[MESSAGE_SIZE];
+    if (asked) {
+        snprintf(text, sizeof text, "stopped by `caravan stop`%s%.100s", *machine ? " on " : "", machine);
+        if (!supervisor->stopping) supervisor_log(supervisor, "%s; the same command resumes the run", text);
+        supervisor_stop(supervisor, END, true, text);
+        return OK;
+    }
+    if (code != OK && code != END && status_exit_code((status)code) != code)
+        return wire_reject(supervisor->wire, peer, "END: code is no exit code");
+    if (!other && strcmp(name, "source") != 0)
+        return wire_reject(supervisor->wire, peer, "END: only the source and the supervisors may end the run");
+    if (other) other->ended = true;
+    if (!supervisor->stopping && code == END)
+        supervisor_log(supervisor, "%s; the same command resumes the run", message->reason);
+    supervisor_stop(supervisor, (status)code, true, message->reason);
+    if (!other || !supervisor->everywhere || !wire_peer_is_client(peer)) return OK;
+    // This machine's own connection to the other one may be cut, and this machine ends as soon as it has nothing to do.
+    const struct wire_message end = supervisor_end(supervisor);
+    return wire_send(supervisor->wire, peer, &end, NULL);
+}
+
+static status supervisor_on_event(struct supervisor *supervisor, const struct wire_event *event) {
+    const struct wire_message *message = &event->message;
+    const bool from_here = !event->peer || strcmp(wire_peer_name(event->peer), SUPERVISOR_NAME) != 0;
+    struct machine *machine = from_here ? NULL : machines_find(&supervisor->machines, wire_peer_machine(event->peer));
+    switch (event->kind) {
+    case WIRE_REFUSED:
+        return fail(UNAVAILABLE, "%s", message->reason);
+    case WIRE_READABLE:
+        supervisor_on_signals(supervisor);
+        return OK;
+    case WIRE_JOINED:
+        if (!strcmp(wire_peer_purpose(event->peer), "watch")) supervisor_greet(supervisor, event->peer);
+        if (!machine || !wire_peer_is_client(event->peer)) return OK;
+        machine->stopped = machine->ended = false;
+        supervisor_log(supervisor, "%s is connected", machine->name);
+        return OK;
+    case WIRE_GONE:
+        if (!machine || !wire_peer_is_client(event->peer)) return OK;
+        if (event->orderly) machine->stopped = true; // an old connection may be found dead later than that
+        if (!supervisor->stopping)
+            supervisor_log(supervisor, "%s %s; waiting for it", machine->name,
+                           event->orderly ? "has stopped" : "is disconnected");
+        return OK;
+    case WIRE_MESSAGE:
+        break;
+    default:
+        return OK;
+    }
+    switch (message->kind) {
+    case MESSAGE_STATUS:
+        return supervisor_on_status(supervisor, event->peer, message, from_here);
+    case MESSAGE_NOTICE:
+        supervisor_publish(supervisor, message, from_here);
+        if (message->replica && !strcmp(message->name, stage_kinds[STAGE_OPTIM].name))
+            snprintf(supervisor->optim_notice, sizeof supervisor->optim_notice, "%s", message->reason);
+        if (notice_limit_pass(&supervisor->notices, message->name, message->replica, clock_monotonic()))
+            supervisor_log(supervisor, "%s: %s", message->name, message->reason);
+        return OK;
+    case MESSAGE_END:
+        return supervisor_on_end(supervisor, event->peer, message);
+    default:
+        return OK;
+    }
+}
+
+// ---- time ----
+
+// Writes the run's counters for Prometheus. A disk that is full for a while ends nothing.
+static void supervisor_write_metrics(struct supervisor *supervisor, double now) {
+    const char *machine = deployment_machine(supervisor->deployment, supervisor->deployment->here);
+    struct buf path = {0}, text = {0};
+    supervisor->metrics_time = now;
+    run_metrics(supervisor->run_status, now, &text);
+    status result = OK;
+    if (result == OK)
+        buf_printf(&path, "%s/metrics%s%s.prom", supervisor->deployment->pipeline->run, *machine ? "-" : "", machine);
+    if (result == OK) result = file_write_atomic(path.data, text.data, text.size);
+    if (result != OK && !supervisor->metrics_failed) supervisor_log(supervisor, "%s", fail_text());
+    supervisor->metrics_failed = result != OK;
+    buf_release(&path);
+    buf_release(&text);
+}
+
+// Shows the progress to the user and to the service manager, when it is time.
+static void supervisor_show_progress(struct supervisor *supervisor, double now) {
+    static const char status_is[] = "STATUS="; // for the service manager
+    struct buf *line = &supervisor->line;
+    int64_t step = run_status_step(supervisor->run_status);
+    double pause = supervisor->terminal ? 0.5 : step != supervisor->progress_step ? 2 : PLAIN_SECONDS;
+    if (now - supervisor->progress_time < pause) return;
+    supervisor->progress_time = now;
+    supervisor->progress_step = step;
+    buf_clear(line);
+    buf_puts(line, status_is);
+    run_status_line(supervisor->run_status, now, line);
+    service_notify(&supervisor->service, line->data);
+    const char *progress = line->data + sizeof status_is - 1;
+    if (!supervisor->terminal) {
+        log_info("%s", progress);
+        return;
+    }
+    int columns;
+    terminal_size(STDERR_FILENO, &columns, NULL);
+    fprintf(stderr, "\r\033[K%.*s", (int)text_cut(progress, strlen(progress), columns - 1), progress);
+    fflush(stderr);
+}
+
+// Does what is due: announces the end, waits for the other machines, starts processes, shows the progress.
+static status supervisor_on_tick(struct supervisor *supervisor) {
+    const struct deployment *deployment = supervisor->deployment;
+    const double now = clock_monotonic();
+    struct replica_status slow;
+    struct standstill standstill;
+    struct buf *line = &supervisor->line;
+    machines_update(&supervisor->machines, now);
+    supervisor_sum_up(supervisor, false);
+    if (!supervisor->stopping || processes_running(&supervisor->processes)) supervisor_check_run(supervisor);
+    if (supervisor->stopping) {
+        supervisor_kill_late(supervisor);
+        if (supervisor->everywhere && now - supervisor->announce_time > END_SECONDS) supervisor_announce(supervisor);
+        return OK;
+    }
+    const double patience = deployment->pipeline->give_up_after;
+    const struct machine *away = patience > 0 ? machines_away(&supervisor->machines, now, patience * 60) : NULL;
+    if (away) {
+        char text[MESSAGE_SIZE];
+        snprintf(text, sizeof text,
+                 "%.200s has been away for %g minutes (give_up_after): this machine gives up; the same command resumes "
+                 "the run",
+                 away->name, patience);
+        supervisor_stop(supervisor, UNAVAILABLE, false, text);
+        return OK;
+    }
+    buf_clear(line);
+    // The sockets of the processes would find each other anyway, but a user wants to know which machine is missing.
+    if (!supervisor->machines_ready) machines_missing(&supervisor->machines, line);
+    if (line->size) {
+        if (now - supervisor->waiting_time > PLAIN_SECONDS) {
+            supervisor->waiting_time = now;
+            supervisor_log(supervisor, "waiting for %s", line->data);
+        }
+        return OK;
+    }
+    supervisor->machines_ready = true;
+    if (processes_start(&supervisor->processes, now) != OK) supervisor_log(supervisor, "%s", fail_text());
+    while (run_status_find_slow(supervisor->run_status, now, &slow)) {
+        buf_clear(line);
+        run_status_slow_line(&slow, line);
+        supervisor_log(supervisor, "%s", line->data);
+    }
+    if (run_status_find_standstill(supervisor->run_status, now, &standstill)) {
+        buf_clear(line);
+        run_status_standstill_line(supervisor->run_status, &standstill, now, line);
+        supervisor_log(supervisor, "%s", line->data);
+    }
+    if (now - supervisor->metrics_time >= METRICS_SECONDS) {
+        supervisor_write_metrics(supervisor, now);
+        const bool failed = processes_rotate_logs(&supervisor->processes) != OK;
+        if (failed && !supervisor->logs_failed) supervisor_log(supervisor, "%s", fail_text());
+        supervisor->logs_failed = failed;
+    }
+    supervisor_show_progress(supervisor, now);
+    return OK;
+}
+
+// Takes the last reports of the processes, which have all ended, and writes the run's final counters.
+static void supervisor_finish(struct supervisor *supervisor) {
+    const int64_t until = clock_monotonic_ms() + LAST_REPORTS_MS;
+    struct wire_event event = {.kind = WIRE_READABLE};
+    status result = OK;
+    while (result == OK && event.kind != WIRE_TIMEOUT && clock_monotonic_ms() < until) {
+        result = wire_poll(supervisor->wire, LAST_REPORTS_MS / 10, &event);
+        if (result == OK) result = supervisor_on_event(supervisor, &event);
+    }
+    for (size_t i = 0; i < supervisor->processes.count; i++)
+        run_status_forget(supervisor->run_status, supervisor->processes.list[i].replica);
+    supervisor_sum_up(supervisor, true);
+    if (!supervisor->gone) supervisor_write_metrics(supervisor, clock_monotonic());
+}
+
+// Says what the run has come to. Programs look for the last line.
+static void supervisor_say_end(struct supervisor *supervisor) {
+    struct buf *lines = &supervisor->line;
+    buf_clear(lines);
+    if (run_end_lines(supervisor->deployment, supervisor->run_status, clock_monotonic() - supervisor->began, lines) !=
+        OK)
+        supervisor_log(supervisor, "%s", fail_text());
+    for (char *line = lines->data, *end; line && (end = strchr(line, '\n')); line = end + 1) {
+        *end = 0;
+        supervisor_log(supervisor, "%s", line);
+    }
+    supervisor_log(supervisor, "done: %s", supervisor->reason);
+}
+
+// ---- opening, and the loop ----
+
+// Opens the signals, the list of processes (none is started), the table of their reports, and the wire. The caller
+// releases what was opened, after a failure too.
+static status supervisor_open(struct supervisor *supervisor) {
+    static const int stops[] = {SIGINT, SIGTERM, SIGHUP};
+    struct deployment *deployment = supervisor->deployment;
+    const struct pipeline *pipeline = deployment->pipeline;
+    const struct replica *own = deployment_supervisor(deployment, deployment->here);
+    // SIGCHLD and the signals that stop a run become readable from signal_fd. A signal that was ignored at the start
+    // stays ignored: `nohup` ignores SIGHUP, a shell's background job SIGINT.
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGCHLD);
+    for (size_t i = 0; i < sizeof stops / sizeof *stops; i++) {
+        struct sigaction before;
+        if (sigaction(stops[i], NULL, &before)) return fail(BUG, "sigaction: %s", strerror(errno));
+        if (before.sa_handler != SIG_IGN) sigaddset(&set, stops[i]);
+    }
+    signal(SIGPIPE, SIG_IGN);
+    if (sigprocmask(SIG_BLOCK, &set, NULL)) return fail(BUG, "sigprocmask: %s", strerror(errno));
+    supervisor->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (supervisor->signal_fd < 0) return fail(UNAVAILABLE, "signalfd: %s", strerror(errno));
+    supervisor->run_fd = open(pipeline->run, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (supervisor->run_fd < 0) return fail(UNAVAILABLE, "%s: %s", pipeline->run, strerror(errno));
+    TRY(processes_init(&supervisor->processes, deployment));
+    run_status_new(&supervisor->run_status, deployment);
+    const char *path = arena_printf(&deployment->arena, "%s/wiring/" SUPERVISOR_NAME "-%d", pipeline->run, own->number);
+    TRY(deployment_write_config(deployment, own, path));
+    TRY(node_config_read(&supervisor->config, path));
+    const struct wire_self self = {.run = deployment->run,
+                                   .name = SUPERVISOR_NAME,
+                                   .replica = own->number,
+                                   .machine = deployment_machine(deployment, deployment->here),
+                                   .config = &supervisor->config};
+    struct transport *transport;
+    TRY(zmq_transport_open(&transport, node_config_security(&supervisor->config)));
+    wire_open(&supervisor->wire, &self, transport);
+    TRY(wire_add_fd(supervisor->wire, supervisor->signal_fd));
+    for (size_t i = 0; i < supervisor->config.listen_count; i++)
+        TRY(wire_bind(supervisor->wire, supervisor->config.listen[i]));
+    return machines_connect(&supervisor->machines, supervisor->wire, deployment, clock_monotonic());
+}
+
+status supervisor_run(struct deployment *deployment) {
+    struct supervisor supervisor = {.deployment = deployment,
+                                    .began = clock_monotonic(),
+                                    .signal_fd = -1,
+                                    .run_fd = -1,
+                                    .settled = -1,
+                                    .progress_step = -1,
+                                    .terminal = isatty(STDERR_FILENO),
+                                    .waiting_time = -PLAIN_SECONDS};
+    status result;
+    TRY_TO(result, done, service_open(&supervisor.service));
+    // No stage speaks for the run.
+    unsetenv("NOTIFY_SOCKET");
+    unsetenv("WATCHDOG_USEC");
+    TRY_TO(result, done, supervisor_open(&supervisor));
+    service_notify(&supervisor.service, "READY=1");
+    while (result == OK && !supervisor_finished(&supervisor)) {
+        struct wire_event event;
+        result = wire_poll(supervisor.wire, TICK_MS, &event);
+        if (result == OK) result = supervisor_on_event(&supervisor, &event);
+        if (result == OK) result = supervisor_on_tick(&supervisor);
+        service_alive(&supervisor.service);
+    }
+    if (result != OK) {
+        supervisor_stop(&supervisor, result, true, fail_text());
+        while (processes_running(&supervisor.processes)) {
+            struct pollfd signals = {.fd = supervisor.signal_fd, .events = POLLIN};
+            (void)poll(&signals, 1, TICK_MS);
+            supervisor_on_signals(&supervisor);
+            supervisor_kill_late(&supervisor);
+            service_alive(&supervisor.service);
+        }
+    }
+    supervisor_finish(&supervisor);
+    result = supervisor.result;
+    if (result == OK) supervisor_say_end(&supervisor);
+    if (result == END) result = STOPPED;
+    if (result != OK) result = fail(result, "%s", ""); // it was said
+done:
+    service_close(&supervisor.service);
+    wire_close(&supervisor.wire);
+    node_config_release(&supervisor.config);
+    run_status_free(&supervisor.run_status);
+    processes_release(&supervisor.processes);
+    if (supervisor.signal_fd >= 0) close(supervisor.signal_fd);
+    if (supervisor.run_fd >= 0) close(supervisor.run_fd);
+    buf_release(&supervisor.line);
+    machines_release(&supervisor.machines);
+    return result;
+}

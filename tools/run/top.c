@@ -1,0 +1,289 @@
+// caravan top FILE|RUN: shows a run while it works. It redraws a terminal, in which everything fits, and prints all of
+// it as plain lines elsewhere. It connects to the supervisor of this machine, which forwards the reports of all
+// replicas.
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shared/base/clock.h"
+#include "shared/base/file.h"
+#include "shared/base/json.h"
+#include "shared/base/log.h"
+#include "shared/base/terminal.h"
+#include "shared/stage/signals.h"
+#include "shared/wire/wire.h"
+#include "tools/run/keyboard.h"
+#include "tools/run/run_status.h"
+#include "tools/run/run_status_text.h"
+#include "tools/tools.h"
+#include "tools/run/watcher.h"
+
+enum { NOTICES = 8, NOTICE = 200 };
+
+struct top_options {
+    struct run_member_options run;
+    double seconds;
+    bool once;
+};
+
+static const struct option top_options[] = {
+    RUN_MEMBER,
+    {.name = "seconds",
+     .offset = offsetof(struct top_options, seconds),
+     .type = OPTION_NUMBER,
+     .default_value = "1",
+     .low = 0.1,
+     .high = 3600,
+     .help = "seconds between two updates"},
+    {.name = "once",
+     .offset = offsetof(struct top_options, once),
+     .type = OPTION_BOOL,
+     .default_value = "false",
+     .help = "print the run's state once and exit"},
+    {0},
+};
+const struct option_table top_table = {.program = "caravan top",
+                                       .operands = "FILE|RUN",
+                                       .help = "shows a run while it works; q ends it, the run goes on",
+                                       .details =
+                                           "The table of the processes has as many of these columns as fit:\n"
+                                           "groups/min  groups finished, in the last minute\n"
+                                           "done        groups finished, since the process started\n"
+                                           "stored      of these, groups whose section was in the store already\n"
+                                           "dropped     groups that came twice or too late\n"
+                                           "held        groups that it has (source: that are in flight)\n"
+                                           "queue       groups finished that the next stage has not taken\n"
+                                           "busy        share of the last minute in which it was at work\n"
+                                           "tokens/s    tokens of completions a second of this work\n"
+                                           "typical     time for a group in the last minute\n"
+                                           "oldest      how long it has had the group that it has had for longest\n"
+                                           "restarts    times that its process was started again\n"
+                                           "The bottleneck is the stage that is at work most while the others wait.\n",
+                                       .options = top_options,
+                                       .size = sizeof(struct top_options)};
+
+struct top {
+    struct watcher watcher;
+    struct run_status *run_status;
+    bool terminal, once;
+    bool redraws;                  // a terminal, until the user types q
+    bool answered, ended;          // the supervisor has sent something; the run has ended
+    double pause, shown, began;    // seconds: between two updates; clock_monotonic() of the last one and of the start
+    char notices[NOTICES][NOTICE]; // the last ones
+    size_t notice_count;
+    struct buf text;
+};
+
+// The columns of the table of steps, by their names in metrics.jsonl. Where not all fit, those of the lowest rank do.
+static const struct {
+    const char *name, *title;
+    int width, digits, rank;
+} top_columns[] = {
+    {"reward", "reward", 6, 3, 0},
+    {"reward_std", "std", 5, 3, 2},
+    {"accuracy", "acc", 5, 3, 1},
+    {"all_correct", "right", 5, 2, 9},
+    {"all_wrong", "wrong", 5, 2, 10},
+    {"bonus_rate", "bonus", 5, 2, 6},
+    {"consistency", "cons", 5, 3, 5},
+    {"completion_length", "length", 6, 1, 3},
+    {"truncated", "trunc", 5, 2, 7},
+    {"entropy", "entr", 5, 2, 11},
+    {"kl", "kl", 5, 3, 8},
+    {"loss", "loss", 7, 4, 4},
+};
+enum { TOP_COLUMNS = sizeof top_columns / sizeof *top_columns, STEP_WIDTH = 5 };
+
+// Appends a line of metrics.jsonl as a row of the table; nothing for a line that is none. A null is a dash.
+static status top_show_step(struct buf *text, const char *line, size_t size, const bool shown[TOP_COLUMNS]) {
+    json_object *metrics = NULL;
+    int64_t step;
+    double value;
+    if (json_parse_object(&metrics, line, size, "metrics.jsonl") != OK) return OK;
+    if (!json_int(json_object_object_get(metrics, "step"), &step)) goto done;
+    buf_printf(text, "%-*lld", STEP_WIDTH, (long long)step);
+    for (int i = 0; i < TOP_COLUMNS; i++) {
+        if (!shown[i]) continue;
+        if (json_double(json_object_object_get(metrics, top_columns[i].name), &value))
+            buf_printf(text, " %*.*f", top_columns[i].width, top_columns[i].digits, value);
+        else
+            buf_printf(text, " %*s", top_columns[i].width, "-");
+    }
+    buf_puts(text, "\n");
+done:
+    json_object_put(metrics);
+    return OK;
+}
+
+// Appends the table of the last steps, in so many columns, from the last lines of metrics.jsonl, which is missing
+// before the first step and on a machine without optim.
+static status top_show_steps(struct buf *text, const char *path, int columns) {
+    enum { STEPS = 5, TAIL = 8192 };
+    char tail[TAIL];
+    const char *lines[STEPS] = {0};
+    size_t count = 0;
+    bool shown[TOP_COLUMNS] = {0};
+    columns -= STEP_WIDTH;
+    for (int rank = 0; rank < TOP_COLUMNS; rank++)
+        for (int i = 0; i < TOP_COLUMNS; i++) {
+            if (top_columns[i].rank != rank || columns <= top_columns[i].width) continue;
+            shown[i] = true;
+            columns -= top_columns[i].width + 1;
+        }
+    file_read_tail(path, tail, sizeof tail);
+    for (const char *line = strstr(tail, "{\"step\""); line && strchr(line, '\n'); line = strstr(line + 1, "{\"step\""))
+        lines[count++ % STEPS] = line;
+    if (!count) return OK;
+    buf_printf(text, "%-*s", STEP_WIDTH, "step");
+    for (int i = 0; i < TOP_COLUMNS; i++)
+        if (shown[i]) buf_printf(text, " %*s", top_columns[i].width, top_columns[i].title);
+    buf_puts(text, "\n");
+    for (size_t i = count > STEPS ? count - STEPS : 0; i < count; i++) {
+        const char *line = lines[i % STEPS];
+        TRY(top_show_step(text, line, (size_t)(strchr(line, '\n') - line), shown));
+    }
+    return OK;
+}
+
+// Appends the last notices that fit into so many columns and rows.
+static void top_show_notices(const struct top *top, int columns, int rows, struct buf *text) {
+    const size_t last = top->notice_count, first = last > NOTICES ? last - NOTICES : 0;
+    struct buf notice = {0};
+    size_t from = last;
+    for (; from > first; from--) {
+        buf_clear(&notice);
+        text_wrap(top->notices[(from - 1) % NOTICES], 0, 2, columns, &notice);
+        for (size_t i = 0; i < notice.size; i++) rows -= notice.data[i] == '\n';
+        if (--rows < 0) break;
+    }
+    for (; from < last; from++) {
+        text_wrap(top->notices[from % NOTICES], 0, 2, columns, text);
+        buf_puts(text, "\n");
+    }
+    buf_release(&notice);
+}
+
+// Prints the table of the stages, that of the last steps and the last notices. Nothing that a terminal redraws is wider
+// or longer than it.
+static status top_show(struct top *top) {
+    char path[4096];
+    struct buf *text = &top->text;
+    int columns = INT_MAX, rows = INT_MAX;
+    if (top->terminal) terminal_size(STDOUT_FILENO, &columns, &rows);
+    if (!top->redraws) rows = INT_MAX;
+    rows--; // the last one says how to end
+    buf_clear(text);
+    run_status_table(top->run_status, clock_monotonic(), columns, rows, text);
+    snprintf(path, sizeof path, "%s/metrics.jsonl", top->watcher.deployment.pipeline->run);
+    TRY(top_show_steps(text, path, columns));
+    int lines = 0;
+    for (size_t i = 0; i < text->size; i++) lines += text->data[i] == '\n';
+    top_show_notices(top, columns, rows - lines, text);
+    if (!top->redraws) {
+        fwrite(text->data, 1, text->size, stdout);
+        if (!top->terminal) putchar('\n');
+        return fflush(stdout) ? fail(END, "standard output is closed") : OK;
+    }
+    fputs("\033[H\033[J", stdout);
+    for (const char *line = text->data, *end; rows > 0 && *line; rows--, line = end + 1) {
+        end = strchr(line, '\n');
+        fwrite(line, 1, text_cut(line, (size_t)(end - line), columns), stdout);
+        putchar('\n');
+    }
+    fputs("q ends this view; the run goes on", stdout);
+    return fflush(stdout) ? fail(END, "standard output is closed") : OK;
+}
+
+// Removes the last line of a terminal, and redraws it no more.
+static void top_leave(struct top *top) {
+    if (!top->redraws) return;
+    top->redraws = false;
+    fputs("\r\033[K", stdout);
+    fflush(stdout);
+}
+
+// Keeps a line about a replica that has had a group for too long, or that a run which stands still waits for, as the
+// supervisor writes them.
+static void top_notice_slow(struct top *top) {
+    const double now = clock_monotonic();
+    struct replica_status slow;
+    struct standstill standstill;
+    struct buf *text = &top->text;
+    if (run_status_find_standstill(top->run_status, now, &standstill)) {
+        buf_clear(text);
+        run_status_standstill_line(top->run_status, &standstill, now, text);
+        snprintf(top->notices[top->notice_count++ % NOTICES], NOTICE, "%s", text->data);
+    }
+    while (run_status_find_slow(top->run_status, now, &slow)) {
+        buf_clear(text);
+        run_status_slow_line(&slow, text);
+        snprintf(top->notices[top->notice_count++ % NOTICES], NOTICE, "%s", text->data);
+    }
+}
+
+// Shows the run until it ends or the user stops this program.
+static status top_watch(struct top *top) {
+    enum { WAIT_MS = 100 };
+    while (!signals_stopping() && !top->ended) {
+        struct wire_event event;
+        const struct wire_message *message = &event.message;
+        TRY(wire_poll(top->watcher.wire, WAIT_MS, &event));
+        if (event.kind == WIRE_REFUSED) return fail(UNAVAILABLE, "%s", message->reason);
+        if (event.kind == WIRE_GONE && !event.orderly)
+            return fail(UNAVAILABLE, "lost the run in %s: its supervisor was killed or does not answer",
+                        top->watcher.deployment.pipeline->run);
+        if (event.kind == WIRE_GONE) top->ended = true;
+        if (event.kind == WIRE_READABLE && keyboard_read() == 'q') return OK;
+        if (event.kind == WIRE_MESSAGE) {
+            top->answered = true;
+            if (message->kind == MESSAGE_STATUS) run_status_update(top->run_status, message, clock_monotonic());
+            if (message->kind == MESSAGE_NOTICE)
+                snprintf(top->notices[top->notice_count++ % NOTICES], NOTICE, "%s: %s", message->name, message->reason);
+            if (message->kind == MESSAGE_END) {
+                top_leave(top);
+                printf("%s\n", message->reason);
+                top->ended = true;
+            }
+        }
+        if (!top->answered && clock_monotonic() - top->began > WATCHER_ANSWER_SECONDS)
+            return watcher_not_active(&top->watcher);
+        if (!top->answered || clock_monotonic() - top->shown < top->pause) continue;
+        // All replicas have reported after a second.
+        if (top->once && clock_monotonic() - top->began < 2) continue;
+        top_notice_slow(top);
+        top->shown = clock_monotonic();
+        TRY(top_show(top));
+        if (top->once) return OK;
+    }
+    return OK;
+}
+
+int top_main(int argc, char **argv) {
+    struct top_options given;
+    struct options options = {0};
+    struct pipeline *pipeline = NULL;
+    struct top top = {.terminal = isatty(STDOUT_FILENO), .began = clock_monotonic()};
+    const char *path;
+    status result;
+    TRY_TO(result, done, subcommand_open_pipeline(&pipeline, &options, &top_table, &given, argc, argv, &path));
+    top.once = given.once;
+    top.pause = given.seconds;
+    TRY_TO(result, done, signals_open());
+    TRY_TO(result, done, watcher_open(&top.watcher, pipeline, given.run.machine, given.run.key, "top"));
+    run_status_new(&top.run_status, &top.watcher.deployment);
+    TRY_TO(result, done, watcher_connect(&top.watcher, top.watcher.deployment.here, NULL));
+    top.redraws = top.terminal && !top.once;
+    if (top.redraws && keyboard_open()) TRY_TO(result, done, wire_add_fd(top.watcher.wire, STDIN_FILENO));
+    result = top_watch(&top);
+done:
+    top_leave(&top);
+    keyboard_close();
+    run_status_free(&top.run_status);
+    watcher_close(&top.watcher);
+    buf_release(&top.text);
+    pipeline_free(&pipeline);
+    options_release(&options);
+    return subcommand_exit(result);
+}

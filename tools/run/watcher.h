@@ -1,0 +1,32 @@
+// A connection to the supervisors of a run, for the subcommands that watch or stop it from outside.
+#ifndef TOOLS_RUN_WATCHER_H
+#define TOOLS_RUN_WATCHER_H
+
+#include "shared/wire/wire.h"
+#include "tools/deployment.h"
+
+enum { WATCHER_ANSWER_SECONDS = 5 }; // within which a supervisor that is there answers
+
+struct watcher {
+    struct deployment deployment;
+    struct node_config config; // of this machine's supervisor
+    struct wire *wire;
+};
+
+// Prepares to connect as `name`; `machine` and `key` are those of deployment_init. The pipeline must outlive it. USAGE
+// or UNAVAILABLE, which also says that no run was started in the pipeline's directory, or that it is another user's.
+// Release with watcher_close,
+// after a failure too.
+status watcher_open(struct watcher *watcher, struct pipeline *pipeline, const char *machine, const char *key,
+                    const char *name);
+
+// Connects to the supervisor of a machine; `peer` may be NULL. UNAVAILABLE.
+status watcher_connect(struct watcher *watcher, int machine, struct wire_peer **peer);
+
+// Fails with UNAVAILABLE: no supervisor answers. Writes this to standard error, and which runs are active.
+status watcher_not_active(const struct watcher *watcher);
+
+// Says goodbye and frees what it holds.
+void watcher_close(struct watcher *watcher);
+
+#endif
