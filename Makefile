@@ -116,6 +116,10 @@ $(BUILD)/tests/unit/processes: $(BUILD)/tools/deployment.o $(addprefix $(BUILD)/
 
 $(BUILD)/tests/unit/consistency_training: $(BUILD)/tools/consistency/consistency_training.o
 
+$(BUILD)/tests/unit/bpe_train: $(BUILD)/tools/demo/bpe_train.o $(BUILD)/tools/demo/tokenizer_train.o
+
+$(BUILD)/tests/unit/media: $(BUILD)/tools/demo/clip_writer.o
+
 # It counts how often groups are encoded.
 $(BUILD)/tests/unit/simulation: LDFLAGS += -Wl,--wrap=group_to_msgpack,--wrap=lmdb_txn_begin_write
 $(BUILD)/tests/unit/simulation: LDFLAGS += -Wl,--wrap=clock_monotonic,--wrap=clock_realtime,--wrap=clock_realtime_ns

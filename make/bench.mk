@@ -8,6 +8,8 @@ $(BUILD)/tests/bench/%: $(BUILD)/tests/bench/%.o $(LIBRARY)
 
 $(BUILD)/tests/bench/classifier_bench: $(BUILD)/tests/ops/peak.o
 
+$(BUILD)/tests/bench/media: $(BUILD)/tools/demo/clip_writer.o
+
 .PHONY: bench soak
 bench: programs $(BENCHES) $(OPS_HARNESS) ## measure operations, one group, a clip, a classifier, stages, the pipeline; PyTorch too with PEER_PYTHON=...
 	@BUILD=$(BUILD) PEER_PYTHON=$(PEER_PYTHON) tests/bench/run

@@ -11,7 +11,7 @@
 #include "shared/base/memory.h"
 #include "shared/base/rng.h"
 #include "shared/media/media.h"
-#include "shared/media/media_writer.h"
+#include "tools/demo/clip_writer.h"
 #include "shared/media/resize.h"
 
 enum { height = 360, width = 640, rate = 30, seconds = 30, rounds = 5, lookups = 200 };

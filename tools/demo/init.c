@@ -11,9 +11,9 @@
 #include "shared/model/modernbert/classifier_parameters.h"
 #include "shared/model/named_shapes.h"
 #include "shared/model/qwen_vl/qwen_parameters.h"
-#include "shared/text/bpe_train.h"
+#include "tools/demo/bpe_train.h"
 #include "shared/text/chat_template.h"
-#include "shared/text/tokenizer_train.h"
+#include "tools/demo/tokenizer_train.h"
 #include "tools/demo/init.h"
 #include "tools/tools.h"
 

@@ -11,7 +11,7 @@
 #include "shared/base/file.h"
 #include "shared/base/memory.h"
 #include "shared/base/rng.h"
-#include "shared/media/media_writer.h"
+#include "tools/demo/clip_writer.h"
 #include "tools/tools.h"
 
 enum { side = 112, frame_count = 16, rate = 8, kinds = 2, choices = 4, most_wordings = 4 };

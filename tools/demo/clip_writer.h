@@ -1,15 +1,10 @@
-// Writing media: contact sheets for people, and videos for the demo data and for tests of the decoder. Nothing that is
-// written here is training data.
-#ifndef SHARED_MEDIA_MEDIA_WRITER_H
-#define SHARED_MEDIA_MEDIA_WRITER_H
+// Videos for the demo's data and for tests of the decoder.
+#ifndef TOOLS_DEMO_CLIP_WRITER_H
+#define TOOLS_DEMO_CLIP_WRITER_H
 
 #include <stdint.h>
 
 #include "shared/base/status.h"
-#include "shared/store/frame_store.h"
-
-// Writes the frames as one PNG, side by side in rows. UNAVAILABLE when the file cannot be written.
-status contact_sheet_write(const struct frames *frames, const char *path);
 
 // Writes RGB frames as an H.264 video in an MP4 file.
 struct clip_writer;

@@ -1,7 +1,7 @@
 // Learns a small tokenizer from text and writes its files, which transformers loads: a Qwen2 tokenizer, or one with the
 // settings of ModernBERT.
-#ifndef SHARED_TEXT_TOKENIZER_TRAIN_H
-#define SHARED_TEXT_TOKENIZER_TRAIN_H
+#ifndef TOOLS_DEMO_TOKENIZER_TRAIN_H
+#define TOOLS_DEMO_TOKENIZER_TRAIN_H
 
 #include <stddef.h>
 

@@ -1,11 +1,11 @@
-#include "shared/text/tokenizer_train.h"
+#include "tools/demo/tokenizer_train.h"
 
 #include <assert.h>
 #include <string.h>
 
 #include "shared/base/file.h"
 #include "shared/base/json.h"
-#include "shared/text/bpe_train.h"
+#include "tools/demo/bpe_train.h"
 #include "shared/text/chat_template.h"
 #include "shared/text/pre_tokenizer.h"
 

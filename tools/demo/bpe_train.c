@@ -1,6 +1,6 @@
 // Equal words are counted once. A pair knows the words that contain it, so that a merge costs only what it changes. The
 // heap holds a pair under the count that it had when it was pushed; an entry that has become too high is pushed again.
-#include "shared/text/bpe_train.h"
+#include "tools/demo/bpe_train.h"
 
 #include <assert.h>
 #include <stdbool.h>

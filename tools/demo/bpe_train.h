@@ -1,6 +1,6 @@
 // Learns a small byte-level BPE vocabulary from text.
-#ifndef SHARED_TEXT_BPE_TRAIN_H
-#define SHARED_TEXT_BPE_TRAIN_H
+#ifndef TOOLS_DEMO_BPE_TRAIN_H
+#define TOOLS_DEMO_BPE_TRAIN_H
 
 #include <stddef.h>
 
