@@ -308,7 +308,7 @@ status deployment_write_config(const struct deployment *deployment, const struct
         if (stages[i].from >= 0 && &stages[stages[i].from] == stage)
             config.readers[config.reader_count++] = stages[i].name;
     if (stage && stage->program) {
-        config.home = pipeline->dir;
+        config.program_dir = pipeline->dir;
         NEW(&config.command, key_list_count(&stage->keys) * 2 + 1);
         config.command[config.command_count++] = stage->program;
         for (const struct pipeline_key *key = stage->keys.first; key; key = key->next) {

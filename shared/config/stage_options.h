@@ -12,7 +12,7 @@ struct common_options {
     const char *device;            // NULL: cuda when there is one
     int64_t threads;               // 0: all
     const char *precision;         // "float32", "bfloat16"; NULL: the device's default
-    const char *wiring;            // NULL: not in a run
+    const char *node;              // NULL: not in a run
     const char *store;             // NULL: none
     struct option_keep store_keep; // of whole groups
     const char *frames_options;    // of the run's frames stage, KEY=VALUE and a newline each; NULL: the defaults

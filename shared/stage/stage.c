@@ -58,15 +58,15 @@ int stage_main(const struct stage *stage, int argc, char **argv) {
     if (result == OK && options->device && device_is_list(options->device))
         result =
             fail(USAGE, "device: '%s' is for the replicas of a pipeline; a process has one device", options->device);
-    log_timestamps(options && options->wiring);
+    log_timestamps(options && options->node);
     // `caravan run` has seen the files that the options name: what is gone since then may come back.
-    if (result == DATAERR && options && options->wiring) result = UNAVAILABLE;
+    if (result == DATAERR && options && options->node) result = UNAVAILABLE;
     if (result == OK) result = signals_open();
-    context.last = options && !options->wiring;
-    if (result == OK && options->wiring) result = node_enter(&context, options->wiring);
+    context.last = options && !options->node;
+    if (result == OK && options->node) result = node_enter(&context, options->node);
     if (result == OK) result = stage_open_store(&context, options);
     if (result == OK && stage->open) result = stage->open(&context.state, &context);
-    if (result == OK) result = options->wiring ? node_run(&context) : stdio_run(&context, STDIN_FILENO, STDOUT_FILENO);
+    if (result == OK) result = options->node ? node_run(&context) : stdio_run(&context, STDIN_FILENO, STDOUT_FILENO);
     if (result != OK && result != END) log_info("%s", fail_text());
     // The first failure counts; one while closing after it is logged.
     status closed = stage->close ? stage->close(context.state) : OK;

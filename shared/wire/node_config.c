@@ -1,4 +1,3 @@
-// The keys of the file are those of its first version: `desk` is an endpoint.
 #include "shared/wire/node_config.h"
 
 #include <stdio.h>
@@ -6,6 +5,36 @@
 #include <string.h>
 
 #include "shared/base/file.h"
+
+static const char first_line[] = "caravan-node 1";
+
+// A line with one string, and a list of which every entry has a line of its own; in the order of the file.
+struct node_config_row {
+    const char *word;
+    size_t offset, count_offset; // of the string, or of the list and its length
+    bool list;
+};
+
+#define STRING(word, member)                                                                                           \
+    { word, offsetof(struct node_config, member), 0, false }
+#define LIST(word, member, count)                                                                                      \
+    { word, offsetof(struct node_config, member), offsetof(struct node_config, count), true }
+
+static const struct node_config_row rows[] = {
+    STRING("run", run),
+    STRING("run-dir", run_dir),
+    STRING("stage", stage),
+    STRING("machine", machine),
+    STRING("from", from),
+    STRING("last-stage", last_stage),
+    STRING("settings", settings),
+    STRING("secret", secret),
+    STRING("program-dir", program_dir),
+    LIST("command", command, command_count),
+    LIST("listen", listen, listen_count),
+    LIST("reader", readers, reader_count),
+};
+static const size_t row_count = sizeof rows / sizeof *rows;
 
 // ---- writing ----
 
@@ -16,119 +45,75 @@ static status node_config_add_line(struct buf *out, const char *word, const char
 }
 
 status node_config_write(const struct node_config *config, struct buf *out) {
-    buf_puts(out, "caravan-wiring 1\n");
-    TRY(node_config_add_line(out, "run", config->run));
-    TRY(node_config_add_line(out, "folder", config->run_dir));
-    buf_printf(out, "stage %s\nreplica %d\n", config->stage, config->replica);
-    if (*config->machine) TRY(node_config_add_line(out, "machine", config->machine));
-    if (*config->from) TRY(node_config_add_line(out, "from", config->from));
-    TRY(node_config_add_line(out, "last-stage", config->last_stage));
+    buf_printf(out, "%s\nreplica %d\n", first_line, config->replica);
     if (config->last) buf_puts(out, "last yes\n");
     if (config->trains) buf_puts(out, "trains yes\n");
-    if (config->settings) TRY(node_config_add_line(out, "settings", config->settings));
-    if (config->secret) TRY(node_config_add_line(out, "secret", config->secret));
-    if (config->home) TRY(node_config_add_line(out, "home", config->home));
-    for (size_t i = 0; i < config->command_count; i++) TRY(node_config_add_line(out, "command", config->command[i]));
-    for (size_t i = 0; i < config->listen_count; i++) TRY(node_config_add_line(out, "listen", config->listen[i]));
-    for (size_t i = 0; i < config->reader_count; i++) TRY(node_config_add_line(out, "reader", config->readers[i]));
+    for (const struct node_config_row *row = rows; row < rows + row_count; row++) {
+        const char *const base = (const char *)config, *string, **list = &string;
+        size_t count = 1;
+        memcpy(row->list ? (void *)&list : (void *)&string, base + row->offset, sizeof(char *));
+        if (row->list) memcpy(&count, base + row->count_offset, sizeof count);
+        if (!row->list && (!string || !*string)) continue;
+        for (size_t i = 0; i < count; i++) TRY(node_config_add_line(out, row->word, list[i]));
+    }
     for (size_t i = 0; i < config->endpoint_count; i++) {
         const struct node_endpoint *endpoint = &config->endpoints[i];
-        if (strchr(endpoint->address, '\n'))
-            return fail(USAGE, "a path or an argument contains a line break: %s", endpoint->address);
-        buf_printf(out, "desk %s %d %s %s %s\n", endpoint->stage, endpoint->replica,
-                   *endpoint->machine ? endpoint->machine : "-", endpoint->key ? endpoint->key : "-",
-                   endpoint->address);
+        buf_printf(out, "endpoint %s %d %s %s ", endpoint->stage, endpoint->replica,
+                   *endpoint->machine ? endpoint->machine : "-", endpoint->key ? endpoint->key : "-");
+        if (strchr(endpoint->address, '\n')) return node_config_add_line(out, "", endpoint->address);
+        buf_printf(out, "%s\n", endpoint->address);
     }
     return OK;
 }
 
 // ---- reading ----
 
-static void node_config_set_string(struct node_config *config, const char **out, const char *value) {
-    *out = arena_strndup(&config->arena, value, strlen(value));
+static const char *node_config_copy(struct node_config *config, const char *value) {
+    return arena_strndup(&config->arena, value, strlen(value));
 }
 
-static void node_config_append(struct node_config *config, const char ***list, size_t *count, const char *value) {
-    RESIZE(list, *count + 1);
-    node_config_set_string(config, &(*list)[(*count)++], value);
+static status node_config_read_endpoint(struct node_config *config, char *value) {
+    char *rest = NULL;
+    const char *stage = strtok_r(value, " ", &rest), *replica = strtok_r(NULL, " ", &rest);
+    const char *machine = strtok_r(NULL, " ", &rest), *key = strtok_r(NULL, " ", &rest);
+    if (!stage || !replica || !machine || !key || !*rest) return fail(DATAERR, "an endpoint has too few fields");
+    RESIZE(&config->endpoints, config->endpoint_count + 1);
+    config->endpoints[config->endpoint_count++] = (struct node_endpoint){
+        .stage = node_config_copy(config, stage),
+        .replica = (int)strtol(replica, NULL, 10),
+        .machine = node_config_copy(config, strcmp(machine, "-") != 0 ? machine : ""),
+        .address = node_config_copy(config, rest),
+        .key = strcmp(key, "-") != 0 ? node_config_copy(config, key) : NULL,
+    };
+    return OK;
 }
 
 static status node_config_read_line(struct node_config *config, char *line) {
     char *value = strchr(line, ' ');
     if (!value) return fail(DATAERR, "'%s' has no value", line);
     *value++ = 0;
-    if (!strcmp(line, "run")) {
-        node_config_set_string(config, &config->run, value);
+    for (const struct node_config_row *row = rows; row < rows + row_count; row++) {
+        if (strcmp(line, row->word) != 0) continue;
+        void *at = (char *)config + row->offset;
+        if (!row->list) {
+            *(const char **)at = node_config_copy(config, value);
+            return OK;
+        }
+        const char ***list = at;
+        size_t *count = (size_t *)((char *)config + row->count_offset);
+        RESIZE(list, *count + 1);
+        (*list)[(*count)++] = node_config_copy(config, value);
         return OK;
     }
-    if (!strcmp(line, "folder")) {
-        node_config_set_string(config, &config->run_dir, value);
-        return OK;
-    }
-    if (!strcmp(line, "stage")) {
-        node_config_set_string(config, &config->stage, value);
-        return OK;
-    }
-    if (!strcmp(line, "machine")) {
-        node_config_set_string(config, &config->machine, value);
-        return OK;
-    }
-    if (!strcmp(line, "from")) {
-        node_config_set_string(config, &config->from, value);
-        return OK;
-    }
-    if (!strcmp(line, "last-stage")) {
-        node_config_set_string(config, &config->last_stage, value);
-        return OK;
-    }
-    if (!strcmp(line, "settings")) {
-        node_config_set_string(config, &config->settings, value);
-        return OK;
-    }
-    if (!strcmp(line, "secret")) {
-        node_config_set_string(config, &config->secret, value);
-        return OK;
-    }
-    if (!strcmp(line, "home")) {
-        node_config_set_string(config, &config->home, value);
-        return OK;
-    }
-    if (!strcmp(line, "command")) {
-        node_config_append(config, &config->command, &config->command_count, value);
-        return OK;
-    }
-    if (!strcmp(line, "listen")) {
-        node_config_append(config, &config->listen, &config->listen_count, value);
-        return OK;
-    }
-    if (!strcmp(line, "reader")) {
-        node_config_append(config, &config->readers, &config->reader_count, value);
-        return OK;
-    }
-    if (!strcmp(line, "last")) {
+    if (!strcmp(line, "endpoint")) return node_config_read_endpoint(config, value);
+    if (!strcmp(line, "last"))
         config->last = true;
-        return OK;
-    }
-    if (!strcmp(line, "trains")) {
+    else if (!strcmp(line, "trains"))
         config->trains = true;
-        return OK;
-    }
-    if (!strcmp(line, "replica")) {
+    else if (!strcmp(line, "replica"))
         config->replica = (int)strtol(value, NULL, 10);
-        return OK;
-    }
-    if (strcmp(line, "desk") != 0) return fail(DATAERR, "unknown key '%s'", line);
-    char *rest = NULL;
-    const char *stage = strtok_r(value, " ", &rest), *replica = strtok_r(NULL, " ", &rest);
-    const char *machine = strtok_r(NULL, " ", &rest), *key = strtok_r(NULL, " ", &rest);
-    if (!stage || !replica || !machine || !key || !*rest) return fail(DATAERR, "an endpoint has too few fields");
-    RESIZE(&config->endpoints, config->endpoint_count + 1);
-    struct node_endpoint *endpoint = &config->endpoints[config->endpoint_count++];
-    *endpoint = (struct node_endpoint){.replica = (int)strtol(replica, NULL, 10)};
-    node_config_set_string(config, &endpoint->stage, stage);
-    node_config_set_string(config, &endpoint->machine, strcmp(machine, "-") != 0 ? machine : "");
-    node_config_set_string(config, &endpoint->address, rest);
-    if (strcmp(key, "-") != 0) node_config_set_string(config, &endpoint->key, key);
+    else
+        return fail(DATAERR, "unknown key '%s'", line);
     return OK;
 }
 
@@ -144,7 +129,7 @@ status node_config_read(struct node_config *config, const char *path) {
         if (number > 1) {
             result = node_config_read_line(config, line);
             if (result != OK) result = fail_prefix(result, "%s: line %zu", path, number);
-        } else if (strcmp(line, "caravan-wiring 1") != 0) {
+        } else if (strcmp(line, first_line) != 0) {
             result = fail(DATAERR, "%s: not a node config of this version", path);
         }
     }

@@ -37,8 +37,8 @@ struct node_config {
     const char *secret;     // key file of this machine, NULL without security
     const char **command;   // a user's program and its arguments
     size_t command_count;
-    const char *home;    // the directory in which it starts
-    const char **listen; // endpoints of its own server socket
+    const char *program_dir; // the directory in which it starts
+    const char **listen;     // endpoints of its own server socket
     size_t listen_count;
     const char **readers; // the stages that read its groups
     size_t reader_count;

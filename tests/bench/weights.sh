@@ -22,9 +22,9 @@ ip -n $two link set b$$-2 up
 key_one=$("$BIN/caravan" keygen "$work/one.key") key_two=$("$BIN/caravan" keygen "$work/two.key")
 # config STAGE MACHINE ADDRESS: the node config of a process.
 config() {
-    printf '%s\n' "caravan-wiring 1" "run bench" "folder $work" "stage $1" "replica 1" "machine $2" "last-stage optim" \
-        "secret $work/$2.key" "listen tcp://$3:5600" "desk optim 1 one $key_one tcp://10.78.0.1:5600" \
-        "desk rollout 1 two $key_two tcp://10.78.0.2:5600" >"$work/$1"
+    printf '%s\n' "caravan-node 1" "run bench" "run-dir $work" "stage $1" "replica 1" "machine $2" "last-stage optim" \
+        "secret $work/$2.key" "listen tcp://$3:5600" "endpoint optim 1 one $key_one tcp://10.78.0.1:5600" \
+        "endpoint rollout 1 two $key_two tcp://10.78.0.2:5600" >"$work/$1"
 }
 config optim one 10.78.0.1
 config rollout two 10.78.0.2

@@ -28,7 +28,7 @@ run twice --set frames.replicas=2 --set rollout.replicas=2 --set refscore.replic
 pid=$!
 turn=0
 wait_for_step killed 1
-while [ $turn -lt 40 ] && children=$(pgrep -P $pid -f /wiring/); do # not the leak sanitizer's own process
+while [ $turn -lt 40 ] && children=$(pgrep -P $pid -f /nodes/); do # not the leak sanitizer's own process
     turn=$((turn + 1))
     set -- $children
     shift $((turn * 5 % $#))

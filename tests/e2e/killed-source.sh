@@ -16,7 +16,7 @@ kills=0
 until=$((SECONDS + 300))
 while sleep 0.5 && [ -e /proc/$pid ] && [ $SECONDS -lt $until ]; do
     for child in $(pgrep -P $pid); do
-        if [ $kills -lt 5 ] && grep -aq /wiring/source "/proc/$child/cmdline" 2>/dev/null && kill -9 "$child"; then
+        if [ $kills -lt 5 ] && grep -aq /nodes/source "/proc/$child/cmdline" 2>/dev/null && kill -9 "$child"; then
             kills=$((kills + 1))
         fi
     done

@@ -30,7 +30,7 @@ END
 "$bin/caravan" run "$work/p.yaml" 2>"$work/run.err" &
 pid=$!
 for _ in $(seq 300); do
-    child=$(pgrep -f "caravan program --wiring=$work/run/wiring/copy") && [ -s "$work/run/store/groups.lmdb" ] && break
+    child=$(pgrep -f "caravan program --node=$work/run/nodes/copy") && [ -s "$work/run/store/groups.lmdb" ] && break
     sleep 0.1
 done
 prlimit --pid "$child" --as=1:unlimited

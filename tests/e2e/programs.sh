@@ -122,7 +122,7 @@ program "sleep 1000 & wait"
 "$bin/caravan" run "$work/p.yaml" --set run="$work/dying" --set mine.timeout=0 2>"$work/dying.err" &
 pid=$!
 for _ in $(seq 400); do
-    pkill -USR1 -P $pid -f 'caravan program .*/wiring/last ' || true
+    pkill -USR1 -P $pid -f 'caravan program .*/nodes/last ' || true
     if grep -q "^caravan: last failed 5 times without a group done" "$work/dying.err"; then break; fi
     sleep 0.05
 done
@@ -149,7 +149,7 @@ wait_for_sleeper() {
     fail "no sleeper but '$sleeper': $(cat "$work/orphans.err")"
 }
 wait_for_sleeper none
-kill -9 "$(pgrep -P $pid -f 'caravan program .*/wiring/mine ')"
+kill -9 "$(pgrep -P $pid -f 'caravan program .*/nodes/mine ')"
 wait_for_sleeper "$sleeper"
 "$bin/caravan" top "$work/p.yaml" --set run="$work/orphans" --set mine.timeout=0 >"$work/top" 2>"$work/top.err" &
 top=$!

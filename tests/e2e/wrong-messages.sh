@@ -15,10 +15,10 @@ END
 pid=$!
 trap 'kill -9 $pid 2>/dev/null || true; rm -rf "$work"' EXIT
 for _ in $(seq 200); do
-    if grep -q "^listen" "$work/run/wiring/caravan-1" 2>/dev/null && [ -s "$work/run/logs/wait.log" ] || grep -q starting "$work/err"; then break; fi
+    if grep -q "^listen" "$work/run/nodes/caravan-1" 2>/dev/null && [ -s "$work/run/logs/wait.log" ] || grep -q starting "$work/err"; then break; fi
     sleep 0.05
 done
-python3 - shared/wire/PROTOCOL.md "$work/run/wiring/caravan-1" >"$work/out" <<'END' || fail "$(cat "$work/out" "$work/err")"
+python3 - shared/wire/PROTOCOL.md "$work/run/nodes/caravan-1" >"$work/out" <<'END' || fail "$(cat "$work/out" "$work/err")"
 import re, socket, struct, sys
 
 # The fields of each kind, and its number.

@@ -173,7 +173,7 @@ class Machine:
             return [self.process.pid] if self.process else []
         replica, _, program = target.partition("'s ")
         for child in children(self.process.pid):
-            if f"/wiring/{replica}\0".encode() in read(f"/proc/{child}/cmdline"):
+            if f"/nodes/{replica}\0".encode() in read(f"/proc/{child}/cmdline"):
                 return children(child) if program else [child]
         return []
 

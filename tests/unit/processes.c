@@ -19,15 +19,15 @@ static const char *device_of(const struct process *process) {
 
 // Rollout's replicas on a machine (NULL: there is only one) must have these devices, with a space behind each.
 static void check_devices(const char *options, const char *machine, const char *want) {
-    char dir[] = "/tmp/caravan-processes-XXXXXX", wiring[64], text[1024], key[64];
+    char dir[] = "/tmp/caravan-processes-XXXXXX", nodes[64], text[1024], key[64];
     struct pipeline *pipeline;
     struct deployment deployment;
     struct processes processes;
     struct wire_security keys = {0};
     struct buf mistakes = {0}, got = {0};
     assert_non_null(mkdtemp(dir));
-    snprintf(wiring, sizeof wiring, "%s/wiring", dir);
-    assert_int_equal(dir_make(wiring), OK);
+    snprintf(nodes, sizeof nodes, "%s/nodes", dir);
+    assert_int_equal(dir_make(nodes), OK);
     snprintf(key, sizeof key, "%s/key", dir);
     assert_int_equal(wire_key_make(&keys), OK);
     assert_int_equal(wire_key_write(&keys, key), OK);
@@ -97,7 +97,7 @@ static void ending_open(struct ending *ending, const char *command) {
     ending->argv[1] = ending->option;
     ending->argv[2] = ending->command;
     assert_non_null(mkdtemp(ending->dir));
-    snprintf(path, sizeof path, "%s/wiring", ending->dir);
+    snprintf(path, sizeof path, "%s/nodes", ending->dir);
     assert_int_equal(dir_make(path), OK);
     const int size = snprintf(
         text, sizeof text, "run: %s\nstages:\n  - source: {data: /dev/null}\n  - last: {program: cat}\n", ending->dir);

@@ -497,7 +497,7 @@ static void node_config_survives_writing(void **state) {
                              .last = true,
                              .trains = true,
                              .settings = "5",
-                             .home = "/h",
+                             .program_dir = "/h",
                              .command = command,
                              .command_count = 3,
                              .listen = listen,
@@ -508,7 +508,7 @@ static void node_config_survives_writing(void **state) {
                              .endpoint_count = 1};
     struct node_config out;
     struct buf text = {0};
-    snprintf(path, sizeof path, "/tmp/caravan-unit-wiring-%d", (int)getpid());
+    snprintf(path, sizeof path, "/tmp/caravan-unit-node-%d", (int)getpid());
     assert_int_equal(node_config_write(&in, &text), OK);
     assert_int_equal(file_write_atomic(path, text.data, text.size), OK);
     assert_int_equal(node_config_read(&out, path), OK);
@@ -523,7 +523,7 @@ static void node_config_survives_writing(void **state) {
     assert_int_equal(out.endpoints[0].replica, 2);
     assert_null(out.endpoints[0].key);
     node_config_release(&out);
-    assert_int_equal(file_write_atomic(path, "caravan-wiring 1\nrun r\nwhat x\n", 30), OK);
+    assert_int_equal(file_write_atomic(path, "caravan-node 1\nrun r\nwhat x\n", 30), OK);
     assert_int_equal(node_config_read(&out, path), DATAERR);
     assert_non_null(strstr(fail_text(), "line 3: unknown key 'what'"));
     in.run_dir = "/runs/two\nlines";

@@ -42,8 +42,8 @@ _Noreturn static void filter_exec(const struct filter *filter, pid_t parent, int
     signal(SIGPIPE, SIG_DFL);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(UNAVAILABLE); // it ended before prctl
-    if (chdir(filter->home)) {
-        log_info("%s: %s", filter->home, strerror(errno));
+    if (chdir(filter->directory)) {
+        log_info("%s: %s", filter->directory, strerror(errno));
         _exit(UNAVAILABLE);
     }
     execvp(filter->argv[0], filter->argv);

@@ -10,12 +10,12 @@
 
 // A zeroed struct is one that does not run.
 struct filter {
-    char **argv;      // ends with NULL
-    const char *home; // the directory in which it starts
-    pid_t pid;        // 0: not running
-    pid_t guard;      // kills the group when this process ends
-    int in, out;      // its standard input and output
-    off_t log_start;  // size of the log, which is its standard error, when it was started
+    char **argv;           // ends with NULL
+    const char *directory; // the directory in which it starts
+    pid_t pid;             // 0: not running
+    pid_t guard;           // kills the group when this process ends
+    int in, out;           // its standard input and output
+    off_t log_start;       // size of the log, which is its standard error, when it was started
     struct buf output;
 };
 

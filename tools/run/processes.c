@@ -62,12 +62,12 @@ status processes_init(struct processes *processes, struct deployment *deployment
         process->settled = -1;
         process->name = deployment_name(deployment, replica);
         process->log = arena_printf(arena, "%s/%s.log", processes->logs, process->name);
-        const char *config = arena_printf(arena, "%s/wiring/%s", run, process->name);
+        const char *config = arena_printf(arena, "%s/nodes/%s", run, process->name);
         TRY(deployment_write_config(deployment, replica, config));
         NEW(&process->argv, capacity);
         process->argv[count++] = arena_printf(arena, stage->program ? "%s/caravan" : "%s/caravan-%s", dir, stage->name);
         if (stage->program) process->argv[count++] = arena_printf(arena, "program");
-        process->argv[count++] = arena_printf(arena, "--wiring=%s", config);
+        process->argv[count++] = arena_printf(arena, "--node=%s", config);
         if (stage->program && stage == &deployment->pipeline->stages[deployment->pipeline->stage_count - 1]) {
             // No later stage keeps what the program answers: it goes to the store of the stages before it.
             const struct pipeline_stage *before = stage;

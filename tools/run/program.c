@@ -119,7 +119,7 @@ static status program_work(void *state, struct group *group) {
 }
 
 int program_main(int argc, char **argv) {
-    static const char option[] = "--wiring=";
+    static const char option[] = "--node=";
     bool given = argc >= 2 && !strncmp(argv[1], option, sizeof option - 1);
     const char *path = given ? argv[1] + sizeof option - 1 : "";
     struct program *program = &user_program;
@@ -130,13 +130,13 @@ int program_main(int argc, char **argv) {
     TRY_TO(result, done,
            given ? node_config_read(&program->config, path)
                  : fail(USAGE, "caravan run starts this program; it cannot be started by hand"));
-    if (!config->command_count || !config->home)
+    if (!config->command_count || !config->program_dir)
         TRY_TO(result, done, fail(DATAERR, "%s: the file does not name a program", path));
     NEW(&program->filter.argv, config->command_count + 1);
     for (size_t i = 0; i < config->command_count; i++) {
         program->filter.argv[i] = arena_strndup(&program->arena, config->command[i], strlen(config->command[i]));
     }
-    program->filter.home = config->home;
+    program->filter.directory = config->program_dir;
     // stage_main reads the option and the file again.
     const struct option_table table = {.program = config->stage,
                                        .help = "a user's program",

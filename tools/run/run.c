@@ -169,8 +169,8 @@ static void run_set_frames_options(struct pipeline *pipeline) {
 // Makes the run's directories and its lock, writes pipeline.yaml and the link to the metrics, and runs the supervisor.
 // Machines may share the directory: the last stage's machine writes what all of them have.
 static status run(struct deployment *deployment) {
-    static const char *const dirs[] = {"logs", "wiring", "weights", "checkpoints"}; // the stores are made by the stages
-    enum { DIRS = sizeof dirs / sizeof *dirs, TRAINING_DIRS = 2 };                  // the last ones are optim's
+    static const char *const dirs[] = {"logs", "nodes", "weights", "checkpoints"}; // the stores are made by the stages
+    enum { DIRS = sizeof dirs / sizeof *dirs, TRAINING_DIRS = 2 };                 // the last ones are optim's
     const struct pipeline *pipeline = deployment->pipeline;
     const struct pipeline_stage *optim = pipeline_optim(pipeline);
     const char *machine = deployment_machine(deployment, deployment->here);

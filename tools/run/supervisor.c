@@ -502,7 +502,7 @@ static status supervisor_open(struct supervisor *supervisor) {
     if (supervisor->run_fd < 0) return fail(UNAVAILABLE, "%s: %s", pipeline->run, strerror(errno));
     TRY(processes_init(&supervisor->processes, deployment));
     run_status_new(&supervisor->run_status, deployment);
-    const char *path = arena_printf(&deployment->arena, "%s/wiring/" SUPERVISOR_NAME "-%d", pipeline->run, own->number);
+    const char *path = arena_printf(&deployment->arena, "%s/nodes/" SUPERVISOR_NAME "-%d", pipeline->run, own->number);
     TRY(deployment_write_config(deployment, own, path));
     TRY(node_config_read(&supervisor->config, path));
     const struct wire_self self = {.run = deployment->run,

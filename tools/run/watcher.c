@@ -41,7 +41,7 @@ status watcher_open(struct watcher *watcher, struct pipeline *pipeline, const ch
     TRY(deployment_init(deployment, pipeline, machine, key));
     const struct replica *supervisor = deployment_supervisor(deployment, deployment->here);
     const char *path =
-        arena_printf(&deployment->arena, "%s/wiring/" SUPERVISOR_NAME "-%d", pipeline->run, supervisor->number);
+        arena_printf(&deployment->arena, "%s/nodes/" SUPERVISOR_NAME "-%d", pipeline->run, supervisor->number);
     TRY(watcher_check_access(pipeline->run, pipeline->run, X_OK));
     TRY(watcher_check_access(pipeline->run, path, R_OK));
     TRY(watcher_check_access(pipeline->run, deployment->sockets, X_OK));
