@@ -1,5 +1,4 @@
-// Reading a group from the msgpack map that group_pack.c writes, and from what earlier versions wrote: each integer of
-// an array.
+// Reading a group from the msgpack map that group_pack.c writes. Integers may stand in it one by one, too.
 //
 // The input is not trusted: lengths are checked against the bytes present before msgpack-c allocates for them,
 // strings must be UTF-8, unknown keys JSON.

@@ -23,29 +23,10 @@ static struct frame_order_key frame_usage_order_key(int64_t time, const uint8_t 
     return order;
 }
 
-// Sets *total to the size of all records. A store of an earlier version gets its order of use first.
+// Sets *total to the size of all records.
 static status frame_usage_total(struct lmdb_txn *txn, uint64_t *total) {
-    struct lmdb_cursor cursor;
-    bool found;
     *total = 0;
-    TRY(lmdb_txn_get_fixed(txn, DBI_TOTAL, frame_usage_total_key, total, sizeof *total, &found));
-    if (found) return OK;
-    status result = lmdb_cursor_init(&cursor, txn, DBI_USED, (struct lmdb_val){0});
-    while (result == OK && cursor.key.data) {
-        struct frame_usage usage;
-        if (cursor.key.size != frame_key_bytes || cursor.value.size != sizeof usage) {
-            result = lmdb_txn_fail_damaged(txn, "the use of the frames");
-            break;
-        }
-        memcpy(&usage, cursor.value.data, sizeof usage);
-        const struct frame_order_key order = frame_usage_order_key(usage.time, cursor.key.data);
-        *total += usage.bytes;
-        result = lmdb_txn_put(txn, DBI_ORDER, (struct lmdb_val){&order, sizeof order}, (struct lmdb_val){"", 0});
-        if (result == OK) result = lmdb_cursor_next(&cursor);
-    }
-    lmdb_cursor_release(&cursor);
-    TRY(result);
-    return lmdb_txn_put(txn, DBI_TOTAL, frame_usage_total_key, (struct lmdb_val){total, sizeof *total});
+    return lmdb_txn_get_fixed(txn, DBI_TOTAL, frame_usage_total_key, total, sizeof *total, NULL);
 }
 
 status frame_usage_set(struct lmdb_txn *txn, const uint8_t key[frame_key_bytes], struct frame_usage usage,

@@ -9,7 +9,6 @@ enum {
     group_removed_per_save = 8, // more than one, so that a store that is too large becomes smaller
     group_removed_per_txn = 64,
 };
-static const int64_t group_step_unknown = -1; // the group was saved by an earlier version
 
 // The value of the key "totals" in DBI_TOTALS.
 struct group_totals {
@@ -48,21 +47,15 @@ static status group_retention_add_place(struct lmdb_txn *txn, struct group_total
     return lmdb_txn_put(txn, DBI_NUMBERS, id, (struct lmdb_val){number, sizeof number});
 }
 
-// Reads the totals. The groups of a store of an earlier version get their places first, in the order of their ids.
+// Reads the totals, which a new store lacks.
 static status group_retention_read_totals(struct lmdb_txn *txn, struct group_totals *totals) {
-    struct lmdb_cursor cursor;
+    struct lmdb_val key, value;
     bool found;
     *totals = (struct group_totals){0};
     TRY(lmdb_txn_get_fixed(txn, DBI_TOTALS, group_retention_totals_key, totals, sizeof *totals, &found));
     if (found) return OK;
-    status result = lmdb_cursor_init(&cursor, txn, DBI_GROUPS, (struct lmdb_val){0});
-    while (result == OK && cursor.key.data) {
-        const struct group_place place = {.bytes = (int64_t)cursor.value.size, .step = group_step_unknown};
-        result = group_retention_add_place(txn, totals, cursor.key, &place);
-        if (result == OK) result = lmdb_cursor_next(&cursor);
-    }
-    lmdb_cursor_release(&cursor);
-    return result == OK ? group_retention_put_totals(txn, totals) : result;
+    TRY(lmdb_txn_first(txn, DBI_GROUPS, &key, &value));
+    return key.data ? lmdb_txn_fail_damaged(txn, "the totals of the groups") : OK;
 }
 
 // Sets the place, the number and the key in DBI_GROUPS of the oldest whole group; *id_size is 0 when there is none.
@@ -81,19 +74,6 @@ static status group_retention_oldest(struct lmdb_txn *txn, struct group_place *p
     return OK;
 }
 
-// Sets *step to the step that trained the stored group, 0 if none did.
-static status group_retention_step_of(struct lmdb_txn *txn, struct lmdb_val id, int64_t *step) {
-    struct lmdb_val packed;
-    struct group *group;
-    *step = 0;
-    TRY(lmdb_txn_get(txn, DBI_GROUPS, id, &packed));
-    if (!packed.data) return OK;
-    TRY(group_from_msgpack(&group, packed.data, packed.size));
-    if (group->trained.present) *step = group->trained.step;
-    group_free(&group);
-    return OK;
-}
-
 // Removes the oldest whole groups beyond `keep`, at most `most`. The newest group always stays.
 static status group_retention_remove_oldest(struct lmdb_txn *txn, struct group_totals *totals,
                                             const struct group_keep *keep, int most, int64_t *removed, int64_t *freed) {
@@ -105,8 +85,6 @@ static status group_retention_remove_oldest(struct lmdb_txn *txn, struct group_t
         if (!id_size || lmdb_number_read(number) == totals->next - 1) return OK;
         const struct lmdb_val key = {id, id_size};
         bool beyond = keep->bytes && totals->bytes > keep->bytes;
-        if (!beyond && keep->steps && place.step == group_step_unknown)
-            TRY(group_retention_step_of(txn, key, &place.step));
         if (!beyond && keep->steps) beyond = place.step + keep->steps <= totals->step;
         if (!beyond) return OK;
         TRY(lmdb_txn_del(txn, DBI_GROUPS, key, NULL));

@@ -14,8 +14,8 @@
 #include "shared/store/lmdb_env.h"
 #include "shared/store/lmdb_file_system.h"
 
-enum { ledger_format = 1, DBI_META = 0, DBI_ENTRIES = 1 };
-static const char *const ledger_dbis[] = {"meta", "orders", NULL}; // names on disk
+enum { ledger_format = 2, DBI_META = 0, DBI_ENTRIES = 1 };
+static const char *const ledger_dbis[] = {"meta", "groups", NULL};
 static const int64_t ledger_max_seq = ((int64_t)1 << 40) - 1;
 static const double ledger_flush_seconds = 0.05;
 static const size_t ledger_max_changes = 1 << 20; // bytes in memory
@@ -365,7 +365,6 @@ status ledger_open(struct ledger **out, const char *path, const struct ledger_co
     NEW(&ledger, 1);
     TRY_TO(result, done, lmdb_env_open(&ledger->env, path, ledger_dbis, NULL));
     TRY_TO(result, done, lmdb_env_get(ledger->env, DBI_META, key, &value, &found));
-    ledger->issue_number = 1; // of a ledger of the first versions
     if (!found) {
         const struct lmdb_val meta = {&expected, sizeof expected}, issue = {&now, sizeof now};
         // First the number: a ledger with meta has it.
@@ -380,7 +379,9 @@ status ledger_open(struct ledger **out, const char *path, const struct ledger_co
     TRY_TO(result, done, ledger_keep_description(ledger, config));
     buf_clear(&value);
     TRY_TO(result, done, lmdb_env_get(ledger->env, DBI_META, issue_key, &value, &found));
-    if (value.size == sizeof ledger->issue_number) memcpy(&ledger->issue_number, value.data, value.size);
+    if (value.size != sizeof ledger->issue_number)
+        TRY_TO(result, done, fail(DATAERR, "%s: not a ledger of this version", path));
+    memcpy(&ledger->issue_number, value.data, value.size);
     TRY_TO(result, done, ledger_each(ledger, 0, ledger_set_state, ledger));
     ledger->settled_on_disk = ledger->settled;
     *out = ledger;

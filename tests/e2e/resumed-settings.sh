@@ -47,14 +47,10 @@ grep -q "optim: the learning rate rises from .* in step 4 to 0.005 in the next o
 last=$(readlink r/pipeline.yaml)
 [ "$last" = pipeline-3.yaml ] || fail "$(ls -l r)"
 grep -q "lr: 1.0e-3" r/pipeline-1.yaml && grep -q "lr: 1e-2" r/pipeline.yaml || fail "the settings of each start: $(ls -l r)"
-# Said once; a run that was moved has the same settings; a run of an earlier version has a file without a comment.
+# Said once; a run that was moved has the same settings.
 mv r moved
-sed '/^#/d' "moved/$last" >old.yaml
-rm moved/pipeline*.yaml
-cp old.yaml moved/pipeline.yaml
 run moved --set source.epochs=2 --set optim.lr=1e-2 --set optim.beta2=0.98 --set complete.speed=3 || fail "moved: $(cat moved.err)"
 [ "$(changes moved)" = "" ] || fail "what has not changed: $(cat moved.err)"
-cmp -s old.yaml moved/pipeline-1.yaml || fail "the settings of an earlier version: $(ls -l moved)"
 
 # refused PATTERN OPTION...: with other data or another order of them the run is refused, and says what differs.
 refused() {

@@ -149,56 +149,6 @@ static void test_least_recently_used_is_evicted(void **state) {
     assert_true(file.st_size < 12 * pixel_bytes); // freed space is reused
 }
 
-// Removes what later versions added to the file: the order of use, the total and the origins.
-static void make_old_store(void) {
-    static const char *const names[] = {"order", "total", NULL};
-    struct lmdb_env *env;
-    struct lmdb_txn *txn;
-    struct lmdb_cursor cursor;
-    char path[96];
-    snprintf(path, sizeof path, "%s/frames.lmdb", directory);
-    assert_int_equal(lmdb_env_open(&env, path, names, NULL), OK);
-    for (int dbi = 0; dbi < 2; dbi++) {
-        for (;;) {
-            char key[64];
-            assert_int_equal(lmdb_txn_begin_write(env, &txn), OK);
-            assert_int_equal(lmdb_cursor_init(&cursor, txn, dbi, (struct lmdb_val){0}), OK);
-            const size_t size = cursor.key.size;
-            if (size) memcpy(key, cursor.key.data, size);
-            lmdb_cursor_release(&cursor);
-            status result = size ? lmdb_txn_del(txn, dbi, (struct lmdb_val){key, size}, NULL) : OK;
-            assert_false(lmdb_txn_commit(&txn, &result));
-            assert_int_equal(result, OK);
-            if (!size) break;
-        }
-    }
-    lmdb_env_close(&env);
-}
-
-static void test_an_old_store_is_evicted_in_order(void **state) {
-    (void)state;
-    struct frame_store *store;
-    bool found;
-    struct stored_video third;
-    make_sample(&third, 3);
-    assert_int_equal(frame_store_open(&store, directory, 0, false), OK);
-    for (unsigned i = 5; i >= 1; i--) assert_int_equal(put_sample(store, i), OK);
-    assert_true(has_sample(store, 5));
-    frame_store_close(&store);
-    make_old_store();
-    assert_int_equal(frame_store_open(&store, directory, 0, true), OK);
-    assert_true(has_sample(store, 5));
-    frame_store_close(&store);
-    assert_int_equal(frame_store_open(&store, directory, (uint64_t)(3.5 * pixel_bytes), false), OK);
-    assert_int_equal(put_sample(store, 6), OK); // 4, 3 and 2 are the least recently used by now
-    for (unsigned i = 1; i <= 6; i++) assert_true(has_sample(store, i) == (i == 1 || i == 5 || i == 6));
-    assert_int_equal(frame_store_evict(store, third.key, &found), OK);
-    assert_false(found);
-    assert_int_equal(put_sample(store, 7), OK);
-    for (unsigned i = 1; i <= 7; i++) assert_true(has_sample(store, i) == (i >= 5));
-    frame_store_close(&store);
-}
-
 static void test_origins_are_remembered(void **state) {
     (void)state;
     struct frame_store *store;
@@ -495,7 +445,6 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_put_and_get, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_records_are_checked, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_least_recently_used_is_evicted, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_an_old_store_is_evicted_in_order, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_origins_are_remembered, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_list_and_evict, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_many_processes, set_up, tear_down),

@@ -307,7 +307,7 @@ static status read_versions(struct group **group, const char *versions, size_t s
                         versions, size);
 }
 
-// Versions are written as runs. Each number, as earlier versions wrote them, and mixtures are read as well.
+// Versions are written as runs. Each number for itself, and mixtures, are read as well.
 static void test_versions_are_runs(void **state) {
     (void)state;
     static const char *const good[] = {"\x93\x02\x02\x04", "\x92\x92\x02\x02\x04", "\x92\x92\x02\x02\x92\x01\x04"};

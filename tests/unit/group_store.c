@@ -215,42 +215,6 @@ static void test_old_sections_go(void **state) {
     group_store_close(&store);
 }
 
-// A store of an earlier version has no order: its groups come first, with the steps that they were trained in.
-static void test_an_old_store_is_pruned(void **state) {
-    (void)state;
-    static const char *const dbis[] = {"order", "numbers", "seqs", "totals", NULL};
-    struct group_store *store = open_own("old");
-    struct lmdb_env *env;
-    struct lmdb_txn *txn;
-    char path[128];
-    int64_t removed, freed;
-    for (int i = 0; i < 6; i++) save_trained(store, i, i + 1, 0);
-    group_store_close(&store);
-    snprintf(path, sizeof path, "%s/old/groups.lmdb", directory);
-    assert_int_equal(lmdb_env_open(&env, path, dbis, NULL), OK);
-    for (int dbi = 0; dbi < 4; dbi++) {
-        for (size_t size = 1; size;) {
-            struct lmdb_cursor cursor;
-            char key[64];
-            assert_int_equal(lmdb_txn_begin_write(env, &txn), OK);
-            assert_int_equal(lmdb_cursor_init(&cursor, txn, dbi, (struct lmdb_val){0}), OK);
-            size = cursor.key.size;
-            assert_true(size <= sizeof key);
-            if (size) memcpy(key, cursor.key.data, size);
-            lmdb_cursor_release(&cursor);
-            status result = size ? lmdb_txn_del(txn, dbi, (struct lmdb_val){key, size}, NULL) : OK;
-            assert_false(lmdb_txn_commit(&txn, &result));
-        }
-    }
-    lmdb_env_close(&env);
-    store = open_own("old");
-    save_trained(store, 6, 7, 0);
-    assert_int_equal(group_store_prune(store, &(struct group_keep){.steps = 3}, false, &removed, &freed), OK);
-    assert_int_equal(removed, 4);
-    for (int i = 0; i < 7; i++) assert_true(has_group(store, i) == (i >= 4));
-    group_store_close(&store);
-}
-
 static int make_directory(void **state) {
     (void)state;
     return mkdtemp(directory) ? 0 : -1;
@@ -266,7 +230,7 @@ int main(void) {
         cmocka_unit_test(test_sections_and_groups),       cmocka_unit_test(test_iteration_and_long_ids),
         cmocka_unit_test(test_read_only_creates_nothing), cmocka_unit_test(test_several_at_once),
         cmocka_unit_test(test_the_newest_steps_stay),     cmocka_unit_test(test_the_newest_bytes_stay),
-        cmocka_unit_test(test_old_sections_go),           cmocka_unit_test(test_an_old_store_is_pruned),
+        cmocka_unit_test(test_old_sections_go),
     };
     return cmocka_run_group_tests(tests, make_directory, remove_directory);
 }

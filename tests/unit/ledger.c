@@ -294,7 +294,7 @@ static void test_other_data_is_refused(void **state) {
 
 static void test_a_key_of_another_size_is_refused(void **state) {
     (void)state;
-    static const char *const dbis[] = {"orders", NULL};
+    static const char *const dbis[] = {"groups", NULL};
     char damaged[96];
     struct ledger *ledger = NULL;
     struct lmdb_env *env = NULL;

@@ -1,12 +1,9 @@
-// A run's directory was written by earlier versions, too: their RUN/pipeline.yaml is a file, and becomes
-// pipeline-1.yaml.
 #include "tools/run/run_settings.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -84,23 +81,16 @@ static const char *run_settings_body(const struct buf *text) {
 status run_settings_write(const struct pipeline *pipeline) {
     struct arena arena = {0};
     struct buf before = {0}, text = {0};
-    struct stat info;
-    int last = run_settings_last(pipeline->run);
     status result = OK;
     char *link = path_join(&arena, pipeline->run, "pipeline.yaml");
-    char *first = path_join(&arena, pipeline->run, "pipeline-1.yaml");
     char *new_link = path_join(&arena, pipeline->run, "pipeline.yaml.tmp");
     if (path_exists(link)) TRY_TO(result, done, file_read(link, &before));
     run_settings_head(&text);
     TRY_TO(result, done, pipeline_write(pipeline, &text));
     const bool same = before.size && !strcmp(run_settings_body(&before), run_settings_body(&text));
     if (same) goto done;
-    if (!last && !lstat(link, &info) && S_ISREG(info.st_mode)) {
-        if (rename(link, first)) TRY_TO(result, done, fail(UNAVAILABLE, "%s: %s", first, strerror(errno)));
-        last = 1;
-    }
-    char *name = arena_printf(&arena, "pipeline-%d.yaml", last + 1);
-    char *path = name ? path_join(&arena, pipeline->run, name) : NULL;
+    char *name = arena_printf(&arena, "pipeline-%d.yaml", run_settings_last(pipeline->run) + 1);
+    char *path = path_join(&arena, pipeline->run, name);
     TRY_TO(result, done, file_write_atomic(path, text.data, text.size));
     unlink(new_link);
     if (symlink(name, new_link) || rename(new_link, link))
