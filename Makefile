@@ -123,6 +123,8 @@ $(BUILD)/tests/unit/media: $(BUILD)/tools/demo/clip_writer.o
 # It counts how often groups are encoded.
 $(BUILD)/tests/unit/simulation: LDFLAGS += -Wl,--wrap=group_to_msgpack,--wrap=lmdb_txn_begin_write
 $(BUILD)/tests/unit/simulation: LDFLAGS += -Wl,--wrap=clock_monotonic,--wrap=clock_realtime,--wrap=clock_realtime_ns
+# Its models are guarded.
+$(BUILD)/tests/unit/model_bits: LDFLAGS += -Wl,--wrap=backend_open
 # It says whether there is a GPU.
 $(BUILD)/tests/unit/open_device: LDFLAGS += -Wl,--wrap=access
 # It advances the clock instead of waiting for another replica's download.
@@ -131,7 +133,7 @@ $(BUILD)/tests/unit/transfers: LDFLAGS += -Wl,--wrap=clock_monotonic,--wrap=io_t
 $(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $(TEST_OBJECTS) $(LIBRARY)
 	$(call say,LD)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LIBRARY) $(LDLIBS) -lcmocka
 
-$(BUILD)/tests/ops/harness: $(OPS_SOURCES:%.c=$(BUILD)/%.o) $(LIBRARY)
+$(BUILD)/tests/ops/harness: $(OPS_SOURCES:%.c=$(BUILD)/%.o) $(BUILD)/tests/support/guarded.o $(LIBRARY)
 	$(call say,LD)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
 
 unit: $(UNIT_TESTS) $(if $(filter emulated,$(DEVICE)),$(EMULATED)) ## run the unit tests

@@ -418,7 +418,6 @@ struct backend {
 struct backend_options {
     const char *device; // "cpu", "cuda", "cuda:N", "emulated" (a GPU's code on the CPU); NULL: a GPU, or else the CPU
     int threads;        // 0: all
-    bool guarded;       // for tests: buffers are unreadable outside operations
     // On a CPU with AMX, how many bfloat16 parts a float32 number has in products: 3 for float32's precision, 2 for an
     // error of 2^-16 of each product, in half the time; 0 for products of float32, which are faster for few rows.
     // Where it is not 0, attention of spans that are not causal and have no prefix uses AMX as well, in both types; in

@@ -22,12 +22,13 @@ $(PACK)/bin/$(1): $(2) $(BUILD)/tests/gpu/no_media.o $(LIBRARY)
 	$$(PACK_LINK) $(3)
 endef
 $(foreach stage,$(STAGES),$(eval $(call pack_rule,caravan-$(stage),$(patsubst %.c,$(BUILD)/%.o,$(wildcard stages/$(stage)/*.c)))))
-$(foreach case,$(PACK_CASES),$(eval $(call pack_rule,$(case),$(BUILD)/tests/unit/$(case).o,-lcmocka)))
+$(foreach case,$(PACK_CASES),$(eval $(call pack_rule,$(case),$(BUILD)/tests/unit/$(case).o $(BUILD)/tests/support/guarded.o,-lcmocka)))
+$(PACK)/bin/model_bits: LDFLAGS += -Wl,--wrap=backend_open
 $(eval $(call pack_rule,bench,$(GPU_BENCH_OBJECTS)))
 $(eval $(call pack_rule,model_bench,$(BUILD)/tests/bench/model_bench.o))
 $(eval $(call pack_rule,questions,$(BUILD)/tests/gpu/questions.o))
 $(eval $(call pack_rule,caravan,$(patsubst %.c,$(BUILD)/%.o,$(filter-out tools/demo/clip_writer.c,$(TOOL_SOURCES)))))
-$(eval $(call pack_rule,harness,$(OPS_SOURCES:%.c=$(BUILD)/%.o),-lcmocka))
+$(eval $(call pack_rule,harness,$(OPS_SOURCES:%.c=$(BUILD)/%.o) $(BUILD)/tests/support/guarded.o,-lcmocka))
 
 .PHONY: gpu-pack gpu-pack-programs gpu-check gpu-bench
 gpu-pack-programs: $(PACK_PROGRAMS) $(EMULATED)

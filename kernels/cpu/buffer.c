@@ -1,11 +1,10 @@
-// Memory: whole pages, the scratch memory of operations, the buffers of tensors and their protection in guarded mode,
-// and copies between the host, tensors and types.
+// Memory: whole pages, the scratch memory of operations, the buffers of tensors, and copies between the host, tensors
+// and types.
 //
 // Prepacked weights are stored in pages that are reused: a new version of the weights replaces the old one, and fresh
 // pages cost several times as much as writing to them. Idle and used pages together never exceed the most that was in
 // use at one time.
 #include <assert.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -15,7 +14,6 @@
 enum {
     page_bytes = 4096,
     spare_fraction = 8,      // reused pages may exceed the request by this fraction of it
-    heap_bytes = 1 << 20,    // a buffer of fewer bytes is on the heap
     task_elements = 1 << 16, // elements that a task copies
     zero_columns = 4096,
 };
@@ -119,7 +117,7 @@ status cpu_buffer_new(struct backend *backend, size_t bytes, struct buffer **out
     NEW(&buffer, 1);
     buffer->bytes = bytes;
     status result = OK;
-    if (cpu->guarded || bytes >= heap_bytes) {
+    if (bytes >= cpu->heap_bytes) {
         result = pages_map(bytes, &buffer->pages);
         buffer->data = buffer->pages.data;
     } else {
@@ -156,15 +154,6 @@ void cpu_buffer_free(struct backend *backend, struct buffer **pointer) {
     }
     free(buffer);
     *pointer = NULL;
-}
-
-status cpu_guard(struct cpu_backend *cpu, bool open) {
-    for (const struct buffer *buffer = cpu->buffers; buffer; buffer = buffer->next) {
-        assert(buffer->pages.data);
-        if (mprotect(buffer->data, buffer->pages.bytes, open ? PROT_READ | PROT_WRITE : PROT_NONE) != 0)
-            return fail(UNAVAILABLE, "cannot protect the memory of a tensor: %s", strerror(errno));
-    }
-    return OK;
 }
 
 // ---- copies ----

@@ -53,7 +53,7 @@ struct cpu_backend {
     struct onednn *onednn; // its products, by shape (onednn.h)
     bool amx;              // the matrix unit computes products of bfloat16 (amx.h)
     int f32_parts;         // and those of float32, from so many parts; 0: oneDNN does
-    bool guarded;          // buffers are unreadable outside operations
+    size_t heap_bytes;     // a buffer of fewer bytes is on the heap
 };
 
 // *out = at least `bytes` bytes, aligned to 64, of undefined content, valid until the next call for this slot. A slot
@@ -85,9 +85,6 @@ void pages_release_idle(struct cpu_backend *cpu);
 // the threads, and waits for all of them. The ranges depend on count and block alone; a block below 1 means 1.
 void parallel_for(struct cpu_backend *cpu, int64_t count, int64_t block,
                   void (*work)(void *context, int64_t first, int64_t end, int thread), void *context);
-
-// Makes every buffer accessible (open) or inaccessible. Only in guarded mode. UNAVAILABLE when the system refuses.
-status cpu_guard(struct cpu_backend *cpu, bool open);
 
 // Returns BUG with the condition if it does not hold: the caller broke the contract of ops.h.
 #define CHECK(condition)                                                                                               \

@@ -117,7 +117,7 @@ static status backend_refuse_driver(void) {
 }
 
 static status backend_open_cuda(struct backend **out, const struct backend_options *options, int number) {
-    (void)options; // a GPU has no threads to choose, and no guarded mode
+    (void)options; // a GPU has no threads to choose
     *out = NULL;
     int count = 0;
     cudaError_t error = cudaGetDeviceCount(&count);

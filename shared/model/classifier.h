@@ -21,7 +21,6 @@ struct classifier_options {
     const char *precision; // "float32", "bfloat16"; NULL: the device's default, bfloat16 on a GPU
     bool training; // for classifier_accumulate and what follows: the float32 weights are kept, nothing is packed
     uint64_t seed; // training: of the parts that the directory lacks
-    bool guarded;  // tests: buffers are unreadable outside operations
 };
 
 // Tokens with their special ones, [CLS] first.

@@ -30,7 +30,6 @@ struct model_options {
     // The weights come with the first model_swap or model_reset: until then none are loaded, and nothing that needs
     // them may be called. Those of the directory are only checked for being there. Not for training.
     bool no_weights;
-    bool guarded; // tests: buffers are unreadable outside operations
 };
 
 // What a model needs of the memory of its device, by item. `training`, `train_vision`, `ema` and the precisions are as

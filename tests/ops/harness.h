@@ -20,6 +20,7 @@ struct harness {
     struct backend *backend;
     const struct operations *ops;
     struct cpu_backend *cpu; // NULL on another device
+    bool guarded;            // buffers can be read during an operation only
     bool emulated;           // the emulator runs: a product of a million steps takes seconds
     bool first;              // this version is compared with the reference
     int f32_parts;           // of this version (backend_options)

@@ -157,9 +157,8 @@ static int memory_signal_of_reading(const unsigned char *memory) {
 static void memory_check_guard(struct harness *h) {
     harness_case(h, "guard");
     struct tensor t = harness_dense(h, ELEMENT_F32, 3, 3, FILL_NORMAL, 1);
-    bool guarded = h->cpu->guarded;
     int caught = memory_signal_of_reading(t.buffer->data);
-    harness_hold(h, caught == (guarded ? SIGSEGV : 0), "reading a buffer from outside: signal %d", caught);
+    harness_hold(h, caught == (h->guarded ? SIGSEGV : 0), "reading a buffer from outside: signal %d", caught);
 }
 
 static void memory_check(struct harness *h) {

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
+#include "tests/support/guarded.h"
 
 #define PRODUCTS .products = true, .simd = SIMD_AVX512
 
@@ -84,11 +85,11 @@ static void version_choose_cublaslt(const struct version *v) {
 }
 
 status version_open(struct harness *h, const struct version *v) {
-    struct backend_options options = {
-        .device = v->device, .threads = v->threads, .guarded = v->guarded, .f32_parts = v->f32_parts};
+    struct backend_options options = {.device = v->device, .threads = v->threads, .f32_parts = v->f32_parts};
     version_choose_cublaslt(v);
     v->without_amx ? setenv("CARAVAN_AMX", "none", 1) : unsetenv("CARAVAN_AMX");
-    TRY(backend_open(&h->backend, &options));
+    TRY(v->guarded ? guarded_open(&h->backend, &options) : backend_open(&h->backend, &options));
+    h->guarded = v->guarded;
     h->ops = h->backend->ops;
     h->emulated = strncmp(v->device, "emulated", 8) == 0;
     h->f32_parts = v->f32_parts;

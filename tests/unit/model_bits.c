@@ -2,6 +2,8 @@
 // weights that were published, swapped, saved and read again.
 #include "tests/unit/model_case.h"
 
+#include "tests/support/guarded.h"
+
 enum { REQUESTS = 3, GROUP = 4, NEW_TOKENS = 21 };
 
 // The completions of up to three requests.
@@ -374,6 +376,16 @@ static void test_faults_are_told_apart(void **state) {
     case_close(&it);
 }
 
+static bool guard_next; // the next backend that a model opens is guarded
+status __real_backend_open(struct backend **out, const struct backend_options *options);
+status __wrap_backend_open(struct backend **out, const struct backend_options *options);
+
+status __wrap_backend_open(struct backend **out, const struct backend_options *options) {
+    const bool guard = guard_next;
+    guard_next = false;
+    return guard ? guarded_open(out, options) : __real_backend_open(out, options);
+}
+
 // No code above the backend reads or writes what a buffer holds.
 static void test_the_whole_model_guarded(void **state) {
     (void)state;
@@ -382,7 +394,8 @@ static void test_the_whole_model_guarded(void **state) {
     static struct samples guarded, plain;
     float a[COMPLETIONS][MAX_TOKENS], b[COMPLETIONS][MAX_TOKENS];
     struct model *open = case_model(&it, &(struct model_options){.precision = "float32"});
-    struct model *closed = case_model(&it, &(struct model_options){.precision = "float32", .guarded = true});
+    guard_next = true;
+    struct model *closed = case_model(&it, &(struct model_options){.precision = "float32"});
     sample_all(&it, open, 5, REQUESTS, &plain);
     sample_all(&it, closed, 5, REQUESTS, &guarded);
     assert_memory_equal(&plain, &guarded, sizeof plain);
@@ -393,7 +406,7 @@ static void test_the_whole_model_guarded(void **state) {
     model_free(&closed);
     struct model_options options = {.precision = "float32", .training = true, .train_vision = true, .ema = true};
     open = case_model(&it, &options);
-    options.guarded = true;
+    guard_next = true;
     closed = case_model(&it, &options);
     take_step(&it, open);
     take_step(&it, closed);

@@ -45,10 +45,8 @@ status classifier_open(struct classifier **out, const char *dir, const struct cl
     classifier->training = options->training;
     classifier->dir = arena_strndup(&classifier->arena, dir, strlen(dir));
     const struct classifier_config *config = &classifier->config;
-    const struct backend_options backend = {.device = options->device,
-                                            .threads = options->threads,
-                                            .guarded = options->guarded,
-                                            .f32_parts = options->training ? 3 : 2};
+    const struct backend_options backend = {
+        .device = options->device, .threads = options->threads, .f32_parts = options->training ? 3 : 2};
     TRY_TO(result, failed, classifier_config_read(&classifier->config, dir));
     TRY_TO(result, failed, safetensors_open_dir(&store, dir));
     TRY_TO(result, failed, classifier_plan(classifier, store, &fresh));

@@ -19,8 +19,7 @@ status model_open(struct model **out, const char *dir, const struct model_option
     model->options = *options;
     model->dir = arena_strndup(&model->arena, dir, strlen(dir));
     const struct model_config *config = &model->config;
-    const struct backend_options backend = {
-        .device = options->device, .threads = options->threads, .guarded = options->guarded};
+    const struct backend_options backend = {.device = options->device, .threads = options->threads};
     TRY_TO(result, failed, model_config_read(&model->config, dir));
     TRY_TO(result, failed, backend_open(&model->backend, &backend));
     TRY_TO(result, failed, backend_get_info(model->backend, &model->backend_info));
