@@ -14,7 +14,7 @@ for file in pipelines/*.yaml pipelines/*/*.yaml; do
 done
 
 # A page that a comment names has the section that it names.
-grep -oh '[a-zA-Z/]*README\.md, "[^"]*"' pipelines/*.yaml pipelines/*/*.yaml | sort -u >"$work/pages"
+grep -ohE '[a-zA-Z/]*(README|MANUAL)\.md, "[^"]*"' pipelines/*.yaml pipelines/*/*.yaml | sort -u >"$work/pages"
 [ -s "$work/pages" ]
 while IFS= read -r line; do
     section=${line#*\"}
@@ -219,10 +219,10 @@ for case in rollout.max_prompt_tokens:256:16384 rollout.max_new_tokens:64:8192; 
     if "$BIN/caravan" plan "$@" --set "$key=$((value + ${round%:*}))" >"$work/out" 2>&1; then exit 1; fi
 done
 
-# The lines in README.md are some of those that are printed.
-grep -qxF '    $ caravan plan pipelines/seed-bench-r1-care-3b.yaml --gpu h100 --set model=3b' README.md
+# The lines in MANUAL.md are some of those that are printed.
+grep -qxF '    $ caravan plan pipelines/seed-bench-r1-care-3b.yaml --gpu h100 --set model=3b' MANUAL.md
 "$BIN/caravan" plan "$@" >"$work/out"
-sed '1,/^    \$ caravan plan pipelines/d; /^$/,$d; s/^    //' README.md >"$work/lines"
+sed '1,/^    \$ caravan plan pipelines/d; /^$/,$d; s/^    //' MANUAL.md >"$work/lines"
 [ "$(grep -cxFf "$work/lines" "$work/out")" = "$(grep -c . "$work/lines")" ]
 
 # A shape stands for a model: its name, or a config.json. Without one, the names are listed.
