@@ -120,6 +120,8 @@ $(BUILD)/tests/unit/bpe_train: $(BUILD)/tools/demo/bpe_train.o $(BUILD)/tools/de
 
 $(BUILD)/tests/unit/media: $(BUILD)/tools/demo/clip_writer.o
 
+$(BUILD)/tests/unit/condition: $(BUILD)/tools/groups/condition.o
+
 # It counts how often groups are encoded.
 $(BUILD)/tests/unit/simulation: LDFLAGS += -Wl,--wrap=group_to_msgpack,--wrap=lmdb_txn_begin_write
 $(BUILD)/tests/unit/simulation: LDFLAGS += -Wl,--wrap=clock_monotonic,--wrap=clock_realtime,--wrap=clock_realtime_ns

@@ -24,6 +24,8 @@ $(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/fuzz/parsers.a
 	@mkdir -p $(@D)
 	$(call say,LD)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
 
+$(BUILD)/fuzz/condition: $(BUILD)/tools/groups/condition.o
+
 fuzz: fuzz-tools ## run libFuzzer on each parser for FUZZ_SECONDS (600)
 	+@$(FUZZ_MAKE) -s fuzz-targets
 	@tests/run-fuzz $(FUZZ_BUILD) $(FUZZ_SECONDS) "$(FUZZ_OPTIONS)" $(FUZZ_NAMES)

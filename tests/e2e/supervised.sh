@@ -25,23 +25,23 @@ cut='{"text":"<think>.</think><answer>B</answer> and","finish":"length"}'
 { question e0-000000 "$wrong,$right,$right"; question e0-000001 "$cut,$wrong"; question e0-000002 "$cut,$right"; } |
     "$bin/caravan-reward" --stdio --method grpo --store "$work/sampled" >"$work/sampled.jsonl"
 pick() { "$bin/caravan" groups select "$@"; }
-pick --where 'accuracy = 1 and format = 1' "$work/sampled.jsonl" >"$work/chosen.jsonl" 2>"$work/talk"
+pick --where 'accuracy = 1' --where 'format = 1' "$work/sampled.jsonl" >"$work/chosen.jsonl" 2>"$work/talk"
 grep -q '3 of 7 completions of 3 groups' "$work/talk" || fail "$(cat "$work/talk")"
 chosen() {
     echo '{"v":1,"id":"'"$1"'","sample_id":"s/'"$1"'","prompt":{"messages":[{"role":"user","content":"Which?"}],"problem_type":"multiple choice","solution":"<answer>B</answer>"},"completions":[{"text":"<think>é</think><answer>B</answer>","finish":"eos"}],"advantages":[1]}'
 }
 diff <(chosen e0-000000/1; chosen e0-000000/2; chosen e0-000002/1) "$work/chosen.jsonl" || fail "what was selected"
-diff <(pick --store "$work/sampled" --per-group 1 --where "accuracy = 1 and not finish = 'length'") <(sed -n '1p;3p' "$work/chosen.jsonl") ||
+diff <(pick --store "$work/sampled" --per-group 1 --where 'accuracy = 1' --where 'finish != length') <(sed -n '1p;3p' "$work/chosen.jsonl") ||
     fail "one for each group of the store"
 expect 0 'no completion has a value of consistency.verdict' pick --where 'verdict = 1' "$work/sampled"
 [ ! -s "$work/out" ] || fail "a missing verdict was selected"
-expect 64 'groups: --where: column 12: no field has the name B' pick --where 'solution = B' "$work/sampled"
+expect 64 "groups: --where: 'letter = B': letter is compared with a number" pick --where 'letter = B' "$work/sampled"
 expect 64 'where is missing' pick "$work/sampled"
-expect 64 'store or a file of groups is missing' pick --where '1 = 1'
-expect 64 'where and --per-group belong to select' "$bin/caravan" groups ls --store "$work/sampled" --where '1 = 1'
-expect 65 'nowhere: No such file' pick --where '1 = 1' "$work/nowhere"
+expect 64 'store or a file of groups is missing' pick --where 'accuracy = 1'
+expect 64 'where and --per-group belong to select' "$bin/caravan" groups ls --store "$work/sampled" --where 'accuracy = 1'
+expect 65 'nowhere: No such file' pick --where 'accuracy = 1' "$work/nowhere"
 echo '{"id":"x"}' >>"$work/sampled.jsonl"
-expect 65 'sampled.jsonl: line 4: not a group: prompt: missing' pick --where '1 = 1' "$work/sampled.jsonl"
+expect 65 'sampled.jsonl: line 4: not a group: prompt: missing' pick --where 'accuracy = 1' "$work/sampled.jsonl"
 
 "$bin/caravan-source" --stdio --no-shuffle --data "$work/chosen.jsonl" | optim --out "$work/chosen" --groups-per-step 3 --steps 1 >"$work/trained.jsonl"
 grep -q '"id":"e0-000002","sample_id":"s/e0-000002/1".*"trained":{"step":1}' "$work/trained.jsonl" || fail "$(cat "$work/trained.jsonl")"
@@ -74,7 +74,7 @@ expect 65 'sft.jsonl:3: prompt: empty' "$bin/caravan-source" --stdio --format sf
 # From questions to selected answers to training, with the shipped pipelines.
 run rejection-sampling sampling --set source.data="$work/data/train.jsonl" --set source.format=video-r1 --set source.limit=2 \
     --set source.group_size=2 --set rollout.max_new_tokens=4
-pick --store "$work/sampling/store" --per-group 1 --where 'accuracy <= 1 and completions.tokens <= 4' >"$work/chosen.jsonl"
+pick --store "$work/sampling/store" --per-group 1 --where 'accuracy <= 1' --where 'completions.tokens <= 4' >"$work/chosen.jsonl"
 [ "$(wc -l <"$work/chosen.jsonl")" = 2 ] || fail "one of each group: $(cat "$work/chosen.jsonl")"
 run warm-up trained --set source.data="$work/chosen.jsonl" --set source.groups_per_step=2 --set optim.groups_per_step=2
 grep -q '"step": 1' "$work/trained/metrics.jsonl" || fail "$(cat "$work/trained.err")"

@@ -1,7 +1,7 @@
 // Reads any text as a condition, and tests it on a group that has every section.
 #include "tests/fuzz/fuzz.h"
 
-#include "shared/group/condition.h"
+#include "tools/groups/condition.h"
 
 static const char group_text[] =
     "{\"id\":\"a\",\"sample_id\":\"7\",\"prompt\":{\"messages\":[{\"role\":\"user\",\"content\":\"?\"}],"
@@ -13,18 +13,17 @@ static const char group_text[] =
     "\"trained\":{\"step\":1},\"quarantine\":{\"reason\":\"r\"}}";
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    struct condition *condition = NULL;
+    struct condition condition;
     struct group *group = NULL;
-    struct buf text = {0}, missing = {0};
+    struct buf text = {0}, path = {0};
     buf_append(&text, data, size);
     if (condition_parse(&condition, text.data) == OK) {
         fuzz_must(group_from_json(&group, group_text, sizeof group_text - 1) == OK);
-        for (size_t i = 0; i < 3; i++) condition_holds(condition, group, i);
-        condition_missing(condition, &missing);
+        for (size_t i = 0; i < 3; i++) condition_holds(&condition, group, i);
+        condition_path(&condition, &path);
     }
-    buf_release(&missing);
+    buf_release(&path);
     buf_release(&text);
     group_free(&group);
-    condition_free(&condition);
     return 0;
 }

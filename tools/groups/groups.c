@@ -25,7 +25,8 @@ static const struct option groups_options[] = {
     {.name = "where",
      .offset = offsetof(struct groups_options, where),
      .type = OPTION_STRING,
-     .help = "of select: the condition on a completion"},
+     .repeatable = true,
+     .help = "of select: FIELD OP VALUE, a condition on a completion; of several, each must hold"},
     {.name = "per_group",
      .offset = offsetof(struct groups_options, per_group),
      .type = OPTION_INT,
@@ -62,8 +63,8 @@ const struct option_table groups_table = {
                "Without an ID, all groups are printed.\n\n"
                "A condition compares (= != < <= > >=) numbers, 'strings' and fields, joined by\n"
                "and, or, not and ( ):\n"
-               "  caravan groups select RUN --where 'accuracy = 1 and format = 1' > chosen.jsonl\n"
-               "  caravan groups select --where \"not completions.tokens > 512\" groups.jsonl\n"
+               "  caravan groups select RUN --where 'accuracy = 1' --where 'format = 1' > chosen.jsonl\n"
+               "  caravan groups select --where 'completions.tokens <= 512' groups.jsonl\n"
                "A field is a path that `fields` prints, without [], or the last word of it: then\n"
                "the first such field counts (accuracy is rewards.accuracy). Of an array that has\n"
                "no value for each completion, the number of elements is compared. A comparison\n"
@@ -267,7 +268,7 @@ int groups_main(int argc, char **argv) {
     }
     if (!select && !prune && choice_index(groups_actions, name) < 0)
         TRY_TO(result, done, fail(USAGE, "'%s' is not an action: use ls, show, export, fields, prune or select", name));
-    if (!select && (given.where || given.per_group))
+    if (!select && (given.where.count || given.per_group))
         TRY_TO(result, done, fail(USAGE, "--where and --per-group belong to select"));
     if (!select && !prune && (given.keep.steps || given.keep.bytes || given.sections))
         TRY_TO(result, done, fail(USAGE, "--keep and --sections belong to prune"));

@@ -1,14 +1,16 @@
 // caravan groups select: turns sampled groups into supervised data, a group with one completion for each completion for
-// which a condition holds.
+// which the conditions hold.
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "shared/base/log.h"
-#include "shared/group/condition.h"
 #include "shared/group/group.h"
+#include "tools/groups/condition.h"
 #include "tools/groups/groups.h"
 
 struct selection {
-    struct condition *condition;
+    struct condition *conditions;
+    size_t count;      // of conditions
     int64_t per_group; // 0: no limit
     long long groups, completions, selected;
     struct buf json;
@@ -51,7 +53,9 @@ static status groups_select_visit(void *context, const struct group *group) {
     if (group->quarantine.present) return OK;
     for (size_t i = 0; i < group->completion_count; i++) {
         selection->completions++;
-        if (!condition_holds(selection->condition, group, i)) continue;
+        bool holds = true;
+        for (size_t k = 0; k < selection->count; k++) holds &= condition_holds(&selection->conditions[k], group, i);
+        if (!holds) continue;
         if (selection->per_group && selected == selection->per_group) continue;
         TRY(groups_select_print(selection, group, i));
         selected++;
@@ -64,18 +68,25 @@ status groups_select(const struct groups_options *options, const struct operands
     struct selection selection = {.per_group = options->per_group};
     struct buf missing = {0};
     status result = OK;
-    if (!options->where) return fail(USAGE, "--where is missing");
+    if (!options->where.count) return fail(USAGE, "--where is missing");
     if (!options->store && operands->count == 1) return fail(USAGE, "RUN, --store or a file of groups is missing");
-    result = condition_parse(&selection.condition, options->where);
-    if (result != OK) return fail_prefix(result, "--where");
+    NEW(&selection.conditions, options->where.count);
+    for (; selection.count < options->where.count; selection.count++) {
+        result = condition_parse(&selection.conditions[selection.count], options->where.data[selection.count]);
+        if (result != OK) TRY_TO(result, done, fail_prefix(result, "--where"));
+    }
     if (options->store) TRY_TO(result, done, subcommand_each_group(options->store, groups_select_visit, &selection));
     for (int i = 1; i < operands->count; i++)
         TRY_TO(result, done, subcommand_each_group(operands->list[i], groups_select_visit, &selection));
     log_info("%lld of %lld completions of %lld groups", selection.selected, selection.completions, selection.groups);
-    condition_missing(selection.condition, &missing);
+    for (size_t k = 0; k < selection.count; k++) {
+        if (selection.conditions[k].seen) continue;
+        if (missing.size) buf_puts(&missing, ", ");
+        condition_path(&selection.conditions[k], &missing);
+    }
     if (missing.size) log_info("no completion has a value of %s", missing.data);
 done:
-    condition_free(&selection.condition);
+    free(selection.conditions);
     buf_release(&selection.json);
     buf_release(&missing);
     return result;

@@ -1,0 +1,154 @@
+#include "tools/groups/condition.h"
+
+#include <assert.h>
+#include <ctype.h>
+#include <math.h>
+#include <string.h>
+
+#include "shared/base/json_reader.h"
+
+// The bits of a comparison say for which orders it holds.
+enum { ORDER_LESS = 1, ORDER_EQUAL = 2, ORDER_GREATER = 4 };
+
+static const struct {
+    const char *sign;
+    int orders;
+} comparisons[] = {{"=", ORDER_EQUAL},   {"!=", ORDER_LESS | ORDER_GREATER},
+                   {"<", ORDER_LESS},    {"<=", ORDER_LESS | ORDER_EQUAL},
+                   {">", ORDER_GREATER}, {">=", ORDER_GREATER | ORDER_EQUAL}};
+
+// ---- fields ----
+
+// Whether the arrays of a section have one element for each completion.
+static bool condition_by_completion(const struct field *outer) {
+    return outer->section == SECTION_REFERENCE || outer->section == SECTION_CONSISTENCY ||
+           outer->section == SECTION_REWARD || outer->section == SECTION_SCORES;
+}
+
+// Whether the fields inside `outer` have one value for the group or one for each completion.
+static bool condition_has_inner(const struct field *outer) {
+    return outer->type == FIELD_OBJECT || outer->section == SECTION_ROLLOUT;
+}
+
+// Finds the first field with a name in the table of fields.
+static bool condition_find_short(struct condition *condition, struct string name) {
+    for (size_t i = 0; i < group_table.count; i++) {
+        const struct field *outer = &group_table.fields[i];
+        const struct field *inner = NULL;
+        if (outer->table && condition_has_inner(outer)) inner = field_find(outer->table, name.data, name.size);
+        if (!inner) continue;
+        condition->outer = outer;
+        condition->inner = inner;
+        return true;
+    }
+    return false;
+}
+
+// Sets the condition's field, and whether its values are strings.
+static status condition_find_field(struct condition *condition, struct string name) {
+    const char *dot = memchr(name.data, '.', name.size);
+    const size_t first = dot ? (size_t)(dot - name.data) : name.size;
+    condition->outer = field_find(&group_table, name.data, first);
+    if (condition->outer && condition->outer->table && dot)
+        condition->inner = field_find(condition->outer->table, dot + 1, name.size - first - 1);
+    const bool found = dot ? condition->inner != NULL : condition->outer || condition_find_short(condition, name);
+    if (!found) return fail(USAGE, "no field has the name '%.*s'", name.size < 60 ? (int)name.size : 60, name.data);
+    assert(condition->outer);
+    const struct field *field = condition->inner ? condition->inner : condition->outer;
+    if (field->type == FIELD_OBJECT || field->type == FIELD_SPANS || field->type == FIELD_JSON ||
+        (condition->inner && !condition_has_inner(condition->outer)))
+        return fail(USAGE, "%.*s cannot be compared", (int)name.size, name.data);
+    condition->text =
+        field->type == FIELD_STRING || (field->type == FIELD_STRINGS && condition_by_completion(condition->outer));
+    return OK;
+}
+
+// Reads the text FIELD OP VALUE.
+static status condition_read(struct condition *condition, const char *text) {
+    const char *const name = text + strspn(text, " ");
+    const size_t size = strcspn(name, " =!<>");
+    const char *const sign = name + size + strspn(name + size, " ");
+    const size_t signs = strspn(sign, "=!<>");
+    const char *const value = sign + signs + strspn(sign + signs, " ");
+    size_t value_size = strlen(value);
+    while (value_size && value[value_size - 1] == ' ') value_size--;
+    if (!size) return fail(USAGE, "expected FIELD OP VALUE, as in accuracy = 1");
+    TRY(condition_find_field(condition, (struct string){name, size}));
+    for (size_t i = 0; i < sizeof comparisons / sizeof *comparisons; i++)
+        if (strlen(comparisons[i].sign) == signs && !memcmp(sign, comparisons[i].sign, signs))
+            condition->orders = comparisons[i].orders;
+    if (!condition->orders) return fail(USAGE, "expected =, !=, <, <=, > or >= behind %.*s", (int)size, name);
+    condition->string = (struct string){value, value_size};
+    if (condition->text) return OK;
+    struct json_reader reader = {.text = value, .size = value_size};
+    struct json_number number;
+    if (json_reader_number(&reader, &number) != OK || json_reader_end(&reader) != OK ||
+        !json_number_double(&number, &condition->number))
+        return fail(USAGE, "%.*s is compared with a number, not with '%.*s'", (int)size, name, (int)value_size, value);
+    return OK;
+}
+
+status condition_parse(struct condition *out, const char *text) {
+    *out = (struct condition){0};
+    const status result = condition_read(out, text);
+    return result == OK ? OK : fail_prefix(result, "'%s'", text);
+}
+
+// ---- values ----
+
+// Sets *number or *string to the field's value. Returns whether it has one.
+static bool condition_load(const struct condition *condition, const struct group *group, size_t completion,
+                           double *number, struct string *string) {
+    const struct field *field = condition->outer;
+    const void *object = group;
+    if (condition->inner) {
+        if (field->type == FIELD_OBJECTS && completion >= group->completion_count) return false;
+        object = field->type == FIELD_OBJECTS ? (const void *)&group->completions[completion]
+                                              : (const char *)group + field->offset;
+        field = condition->inner;
+    }
+    if (!field_present(field, object)) return false;
+    const char *at = (const char *)object + field->offset;
+    const struct field_array array =
+        field->type == FIELD_INT || field->type == FIELD_DOUBLE ? (struct field_array){0} : field_array_load(at);
+    if (field->type == FIELD_INT) {
+        *number = (double)*(const int64_t *)(const void *)at;
+    } else if (field->type == FIELD_DOUBLE) {
+        *number = *(const double *)(const void *)at;
+    } else if (field->type == FIELD_STRING) {
+        *string = (struct string){array.data, array.count};
+    } else if (!condition_by_completion(condition->outer)) {
+        *number = (double)array.count;
+    } else if (completion >= array.count) {
+        return false;
+    } else if (field->type == FIELD_DOUBLES) {
+        *number = ((const double *)array.data)[completion];
+    } else if (field->type == FIELD_STRINGS) {
+        *string = ((const struct string *)array.data)[completion];
+    } else {
+        assert(field->type == FIELD_ROWS);
+        const struct float_array *row = (const struct float_array *)array.data + completion;
+        if (!row->data) return false;
+        *number = (double)row->count;
+    }
+    return condition->text ? string->data != NULL : isfinite(*number);
+}
+
+bool condition_holds(struct condition *condition, const struct group *group, size_t completion) {
+    double number = NAN;
+    struct string string = {0};
+    const struct string wanted = condition->string;
+    if (!condition_load(condition, group, completion, &number, &string)) return false;
+    condition->seen = true;
+    int order = (number > condition->number) - (number < condition->number);
+    if (condition->text) {
+        order = memcmp(string.data, wanted.data, string.size < wanted.size ? string.size : wanted.size);
+        if (!order) order = (string.size > wanted.size) - (string.size < wanted.size);
+    }
+    return condition->orders & (order < 0 ? ORDER_LESS : order > 0 ? ORDER_GREATER : ORDER_EQUAL);
+}
+
+void condition_path(const struct condition *condition, struct buf *out) {
+    buf_puts(out, condition->outer->name);
+    if (condition->inner) buf_printf(out, ".%s", condition->inner->name);
+}
