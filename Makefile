@@ -17,9 +17,9 @@ VERSION   := 0.1.0
 
 # msgpack-c calls itself msgpack in Debian 12 and msgpack-c in Debian 13.
 PACKAGES   = libzmq $(shell pkg-config --exists msgpack-c && echo msgpack-c || echo msgpack) lmdb libavformat libavcodec \
-             libswscale libavutil yaml-0.1 json-c libpcre2-8 libutf8proc libxxhash libzstd
+             libswscale libavutil yaml-0.1 libpcre2-8 libutf8proc libxxhash libzstd
 DEBIAN    := gcc g++ make pkg-config libzmq3-dev libmsgpack-dev liblmdb-dev libavformat-dev libavcodec-dev libswscale-dev \
-             libavutil-dev libyaml-dev libjson-c-dev libpcre2-dev libutf8proc-dev libxxhash-dev libzstd-dev libdnnl-dev libcmocka-dev
+             libavutil-dev libyaml-dev libpcre2-dev libutf8proc-dev libxxhash-dev libzstd-dev libdnnl-dev libcmocka-dev
 LINT_DEBIAN := clang-format clang-tidy python3
 FUZZ_DEBIAN := clang libclang-rt-dev
 E2E_DEBIAN  := procps iproute2

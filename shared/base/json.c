@@ -1,285 +1,296 @@
-// json-c does the parsing. json_parse goes over the text first: it refuses what json-c would let pass, and rewrites
-// what json-c would change (long integers, escaped surrogate pairs). JSON_TOKENER_STRICT is not used, because json-c
-// 0.17 and 0.18 refuse every string with a character outside of ASCII under it.
+// Trees of JSON values, on top of the reader.
 #include "shared/base/json.h"
 
 #include <assert.h>
-#include <ctype.h>
-#include <errno.h>
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <utf8proc.h>
+#include <xxhash.h>
 
 #include "shared/base/file.h"
-#include "shared/base/string.h"
+#include "shared/base/json_reader.h"
 
-enum {
-    json_max_depth = 500,
-    json_int_digits = 18, // always fit into an int64_t
-    json_escape_size = 6, // of \uXXXX
-    json_print_flags = JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE,
+// ---- members ----
+
+static struct json *json_member(const struct json *object, struct string key) {
+    for (size_t i = 0; i < object->count; i++) {
+        const struct string own = object->items[i].key;
+        if (own.size == key.size && !memcmp(own.data, key.data, key.size)) return &object->items[i];
+    }
+    return NULL;
+}
+
+// Appends a null to an array or an object.
+static struct json *json_append(struct json *value, struct arena *arena) {
+    if (value->count == value->capacity) {
+        value->capacity = value->capacity ? 2 * value->capacity : 4;
+        struct json *items = arena_alloc(arena, value->capacity * sizeof *items);
+        if (value->count) memcpy(items, value->items, value->count * sizeof *items);
+        value->items = items;
+    }
+    struct json *added = &value->items[value->count++];
+    *added = (struct json){.type = JSON_NULL};
+    return added;
+}
+
+// The places of an object's members by their keys, while it is read. Objects with few members have none.
+struct key_index {
+    uint32_t *slots; // place + 1, 0: free
+    size_t size;     // of `slots`, a power of two
 };
 
-// json-c keeps the text of doubles only. An integer that is too long for it gets this exponent and so becomes a double;
-// json_print removes the exponent. A number that already ends in it, or in it and zeros, gets one more zero, which
-// json_print removes too: what is printed is what was read.
-static const char json_mark[] = "e+000";
-enum { json_mark_size = sizeof json_mark - 1 };
-
-// ---- screening ----
-
-static status json_fail(const char *what, size_t at) {
-    return fail(DATAERR, "not JSON: %s at byte %zu", what, at + 1);
-}
-
-static size_t json_skip_space(const char *text, size_t size, size_t at) {
-    while (at < size && (text[at] == ' ' || text[at] == '\t' || text[at] == '\r' || text[at] == '\n')) at++;
-    return at;
-}
-
-static size_t json_skip_digits(const char *text, size_t size, size_t at) {
-    while (at < size && isdigit((unsigned char)text[at])) at++;
-    return at;
-}
-
-// Returns the number of zeros behind a mark at text[0..size), -1 if there is no mark or other digits follow it.
-static long json_mark_zeros(const char *text, size_t size) {
-    if (size < json_mark_size || memcmp(text, json_mark, json_mark_size) != 0) return -1;
-    size_t end = json_mark_size;
-    while (end < size && text[end] == '0') end++;
-    return end < size && isdigit((unsigned char)text[end]) ? -1 : (long)(end - json_mark_size);
-}
-
-// Returns the UTF-16 unit of an escape \uXXXX at text[0..size), -1 if there is none.
-static long json_escaped_unit(const char *text, size_t size) {
-    char digits[5] = {0}, *end;
-    if (size < json_escape_size || text[0] != '\\' || text[1] != 'u') return -1;
-    memcpy(digits, text + 2, 4);
-    long unit = isxdigit((unsigned char)digits[0]) ? strtol(digits, &end, 16) : -1;
-    return unit >= 0 && end == digits + 4 && digits[1] != 'x' && digits[1] != 'X' ? unit : -1;
-}
-
-// Checks the string at text[*at], copies it and moves *at behind it. Escaped surrogate pairs are written as UTF-8:
-// json-c 0.16 takes an escaped character whose low 16 bits look like a surrogate (U+2D800) for a lone one.
-static status json_screen_string(struct buf *out, const char *text, size_t size, size_t *at) {
-    size_t first = *at + 1, end = first, copied = *at;
-    bool nul = false;
-    while (end < size && text[end] != '"') {
-        if ((unsigned char)text[end] < 0x20) return json_fail("control character in a string", end);
-        if (text[end] != '\\') {
-            end++;
-            continue;
-        }
-        long high = json_escaped_unit(text + end, size - end);
-        long low = high >= 0 ? json_escaped_unit(text + end + json_escape_size, size - end - json_escape_size) : -1;
-        nul |= high == 0;
-        if (high >= 0xD800 && high <= 0xDBFF && low >= 0xDC00 && low <= 0xDFFF) {
-            utf8proc_uint8_t character[4];
-            long code = 0x10000 + ((high & 0x3FF) << 10 | (low & 0x3FF));
-            utf8proc_ssize_t length = utf8proc_encode_char((utf8proc_int32_t)code, character);
-            assert(length == sizeof character);
-            buf_append(out, text + copied, end - copied);
-            buf_append(out, character, (size_t)length);
-            end += 2 * json_escape_size;
-            copied = end;
-        } else {
-            end += 2;
-        }
+static uint32_t *json_index_slot(const struct key_index *index, const struct json *object, struct string key) {
+    size_t at = XXH3_64bits(key.data, key.size) & (index->size - 1);
+    for (; index->slots[at]; at = (at + 1) & (index->size - 1)) {
+        const struct string own = object->items[index->slots[at] - 1].key;
+        if (own.size == key.size && !memcmp(own.data, key.data, key.size)) break;
     }
-    if (end >= size) return json_fail("unterminated string", *at);
-    if (!utf8_valid(text + first, end - first)) return json_fail("the string is not UTF-8", *at);
-    size_t next = json_skip_space(text, size, end + 1);
-    if (nul && next < size && text[next] == ':') return json_fail("NUL in a key", *at);
-    *at = end + 1;
-    buf_append(out, text + copied, *at - copied);
-    return OK;
+    return &index->slots[at];
 }
 
-// Checks the number at text[*at], copies it, with a mark if it needs one, and moves *at behind it.
-static status json_screen_number(struct buf *out, const char *text, size_t size, size_t *at) {
-    size_t start = *at, first = start + (text[start] == '-'), end = json_skip_digits(text, size, first);
-    bool marked = end - first > json_int_digits || (first > start && end - first == 1 && text[first] == '0');
-    bool has_mark = false;
-    if (end == first || (text[first] == '0' && end - first > 1)) return json_fail("bad number", start);
-    if (end < size && text[end] == '.') {
-        marked = false;
-        size_t digits = end + 1;
-        end = json_skip_digits(text, size, digits);
-        if (end == digits) return json_fail("bad number", start);
+// Returns the member with the key, which is added if there is none.
+static struct json *json_index_member(struct key_index *index, struct json *object, struct arena *arena,
+                                      struct string key) {
+    enum { FEW = 16 };
+    if (object->count >= FEW && 2 * object->count >= index->size) {
+        free(index->slots);
+        index->size = 8 * object->count;
+        while (index->size & (index->size - 1)) index->size &= index->size - 1;
+        NEW(&index->slots, index->size);
+        for (size_t i = 0; i < object->count; i++)
+            *json_index_slot(index, object, object->items[i].key) = (uint32_t)i + 1;
     }
-    if (end < size && (text[end] == 'e' || text[end] == 'E')) {
-        marked = false;
-        has_mark = json_mark_zeros(text + end, size - end) >= 0;
-        size_t digits = end + 1;
-        if (digits < size && (text[digits] == '+' || text[digits] == '-')) digits++;
-        end = json_skip_digits(text, size, digits);
-        if (end == digits) return json_fail("bad number", start);
-    }
-    *at = end;
-    buf_append(out, text + start, end - start);
-    if (marked)
-        buf_puts(out, json_mark);
-    else if (has_mark)
-        buf_puts(out, "0");
-    return OK;
+    uint32_t *slot = index->size ? json_index_slot(index, object, key) : NULL;
+    struct json *member = !slot ? json_member(object, key) : *slot ? &object->items[*slot - 1] : NULL;
+    if (member) return member;
+    member = json_append(object, arena);
+    arena_string(arena, &member->key, key.data, key.size);
+    if (slot) *slot = (uint32_t)object->count;
+    return member;
 }
 
 // ---- reading ----
 
-status json_parse(json_object **out, const char *data, size_t size) {
-    static const char *const literals[] = {"true", "false", "null"};
-    *out = NULL;
-    if (size > INT32_MAX / 4) return fail(DATAERR, "not JSON: the text of %zu bytes is too long", size);
-    if (json_skip_space(data, size, 0) == size) return json_fail("unexpected end", size);
-    struct buf text = {0}; // a copy of the data as json-c shall read it, after every token is checked
-    json_tokener *tokener = NULL;
-    status result;
-    TRY_TO(result, done, buf_reserve_large(&text, size + 16));
-    for (size_t at = 0; at < size;) {
-        if (data[at] == '"') {
-            TRY_TO(result, done, json_screen_string(&text, data, size, &at));
-            continue;
-        }
-        if (data[at] == '-' || isdigit((unsigned char)data[at])) {
-            TRY_TO(result, done, json_screen_number(&text, data, size, &at));
-            continue;
-        }
-        size_t length = data[at] && strchr("{}[],: \t\r\n", data[at]) ? 1 : 0;
-        for (size_t i = 0; i < 3 && !length; i++)
-            if (size - at >= strlen(literals[i]) && !memcmp(data + at, literals[i], strlen(literals[i])))
-                length = strlen(literals[i]);
-        size_t next = data[at] == ',' ? json_skip_space(data, size, at + 1) : size;
-        bool trailing = next < size && (data[next] == ']' || data[next] == '}'); // a comma before the end
-        if (!length || trailing) TRY_TO(result, done, json_fail("unexpected character", trailing ? next : at));
-        buf_append(&text, data + at, length);
-        at += length;
-    }
-    tokener = mem_checked(json_tokener_new_ex(json_max_depth + 1));
-    assert(text.size < INT32_MAX);
-    *out = json_tokener_parse_ex(tokener, text.data, (int)text.size + 1); // with the NUL, which ends a lone number
-    enum json_tokener_error error = json_tokener_get_error(tokener);
-    size_t end = json_tokener_get_parse_end(tokener);
-    if (error != json_tokener_success) {
-        result = json_fail(error == json_tokener_continue ? "unexpected end" : json_tokener_error_desc(error), end);
-    } else if ((end = json_skip_space(text.data, text.size, end)) < text.size) {
-        result = json_fail("unexpected character", end);
-    }
-    if (result != OK) {
-        json_object_put(*out);
-        *out = NULL;
+static status json_read(struct json_reader *reader, struct arena *arena, struct json *out);
+
+static status json_read_items(struct json_reader *reader, struct arena *arena, struct json *out, char open) {
+    struct key_index index = {0};
+    struct string key;
+    bool more;
+    status result = json_reader_enter(reader, open);
+    while (result == OK) {
+        TRY_TO(result, done, json_reader_next(reader, open, &more));
+        if (!more) break;
+        if (open == '{') TRY_TO(result, done, json_reader_key(reader, arena, &key));
+        // It moves when another one is added, not before it is read.
+        struct json *item = open == '{' ? json_index_member(&index, out, arena, key) : json_append(out, arena);
+        const struct string own = item->key;
+        *item = (struct json){.key = own};
+        result = json_read(reader, arena, item);
     }
 done:
-    if (tokener) json_tokener_free(tokener);
-    buf_release(&text);
+    free(index.slots);
     return result;
 }
 
-status json_parse_object(json_object **out, const char *text, size_t size, const char *name) {
-    status result = json_parse(out, text ? text : "", size);
-    if (result == OK && !json_object_is_type(*out, json_type_object)) result = fail(DATAERR, "not a JSON object");
+static status json_read(struct json_reader *reader, struct arena *arena, struct json *out) {
+    const char c = json_reader_peek(reader);
+    struct json_number number;
+    switch (c) {
+    case '{':
+        out->type = JSON_OBJECT;
+        return json_read_items(reader, arena, out, c);
+    case '[':
+        out->type = JSON_ARRAY;
+        return json_read_items(reader, arena, out, c);
+    case '"':
+        out->type = JSON_STRING;
+        TRY(json_reader_string(reader, arena, &out->text));
+        break;
+    case 't':
+    case 'f':
+        out->type = JSON_BOOL;
+        return json_reader_bool(reader, &out->boolean);
+    case 'n':
+        return json_reader_null(reader);
+    default:
+        out->type = JSON_NUMBER;
+        TRY(json_reader_number(reader, &number));
+        out->text = number.text;
+    }
+    arena_string(arena, &out->text, out->text.data, out->text.size);
+    return OK;
+}
+
+status json_parse(struct json **out, struct arena *arena, const char *data, size_t size) {
+    struct json_reader reader = {.text = data, .size = size};
+    struct json *root = json_new(arena, JSON_NULL);
+    *out = NULL;
+    TRY(json_read(&reader, arena, root));
+    TRY(json_reader_end(&reader));
+    if (root->type != JSON_NULL) *out = root;
+    return OK;
+}
+
+status json_parse_object(struct json **out, struct arena *arena, const char *text, size_t size, const char *name) {
+    status result = json_parse(out, arena, text ? text : "", size);
+    if (result == OK && !json_is(*out, JSON_OBJECT)) result = fail(DATAERR, "not a JSON object");
     if (result == OK) return OK;
-    json_object_put(*out);
     *out = NULL;
     return fail_prefix(result, "%s", name);
 }
 
-status json_parse_file(json_object **out, const char *path) {
+status json_parse_file(struct json **out, struct arena *arena, const char *path) {
     struct buf content = {0};
     *out = NULL;
     status result = file_read(path, &content);
     if (result == OK && file_is_lfs_pointer(content.data, content.size))
         result = fail(DATAERR, "%s: a pointer of Git LFS, not the file: type git lfs pull in its directory", path);
-    if (result == OK) result = json_parse_object(out, content.data, content.size, path);
+    if (result == OK) result = json_parse_object(out, arena, content.data, content.size, path);
     buf_release(&content);
     return result;
 }
 
-status json_get(json_object *object, const char *key, enum json_type type, json_object **out) {
-    if (!json_object_object_get_ex(object, key, out) || !*out) return OK; // a missing key sets *out to NULL
-    if (json_object_is_type(*out, type)) return OK;
-    enum json_type got = json_object_get_type(*out);
-    *out = NULL;
-    return fail(DATAERR, "%s: expected %s, not %s", key, json_type_to_name(type), json_type_to_name(got));
+bool json_is(const struct json *value, enum json_type type) {
+    return value && value->type == type;
 }
 
-status json_get_bool(json_object *object, const char *key, bool otherwise, bool *out) {
-    json_object *value;
-    TRY(json_get(object, key, json_type_boolean, &value));
-    *out = value ? json_object_get_boolean(value) : otherwise;
+bool json_find(const struct json *object, const char *key, struct json **out) {
+    struct json *found = json_is(object, JSON_OBJECT) ? json_member(object, string_of(key)) : NULL;
+    if (out) *out = found && found->type != JSON_NULL ? found : NULL;
+    return found != NULL;
+}
+
+struct json *json_at(const struct json *object, const char *key) {
+    struct json *value;
+    json_find(object, key, &value);
+    return value;
+}
+
+size_t json_count(const struct json *value) {
+    return value ? value->count : 0;
+}
+
+struct json *json_item(const struct json *array, size_t i) {
+    assert(i < array->count);
+    return array->items[i].type != JSON_NULL ? &array->items[i] : NULL;
+}
+
+status json_get(const struct json *object, const char *key, enum json_type type, struct json **out) {
+    static const char *const names[] = {"null", "boolean", "number", "string", "array", "object"};
+    if (!json_find(object, key, out) || !*out || (*out)->type == type) return OK;
+    const enum json_type got = (*out)->type;
+    *out = NULL;
+    return fail(DATAERR, "%s: expected %s, not %s", key, names[type], names[got]);
+}
+
+status json_get_bool(const struct json *object, const char *key, bool otherwise, bool *out) {
+    struct json *value;
+    TRY(json_get(object, key, JSON_BOOL, &value));
+    *out = value ? value->boolean : otherwise;
     return OK;
 }
 
-void json_merge(json_object *object, json_object *changes) {
-    json_object_object_foreach(changes, key, value) {
-        json_object *inner;
-        if (json_object_is_type(value, json_type_object) && json_object_object_get_ex(object, key, &inner)) {
-            json_merge(inner, value);
+struct string json_string(const struct json *value) {
+    return json_is(value, JSON_STRING) ? value->text : (struct string){0};
+}
+
+const char *json_text(const struct json *value) {
+    static const char *const words[] = {"null", "a boolean", NULL, NULL, "an array", "an object"};
+    if (json_is(value, JSON_BOOL)) return value->boolean ? "true" : "false";
+    return !value ? words[0] : words[value->type] ? words[value->type] : value->text.data;
+}
+
+// Whether the value is a number, which *out then is.
+static bool json_number_of(const struct json *value, struct json_number *out) {
+    if (!json_is(value, JSON_NUMBER)) return false;
+    struct json_reader reader = {.text = value->text.data, .size = value->text.size};
+    return json_reader_number(&reader, out) == OK;
+}
+
+bool json_int(const struct json *value, int64_t *out) {
+    struct json_number number;
+    return json_number_of(value, &number) && json_number_int(&number, out);
+}
+
+bool json_double(const struct json *value, double *out) {
+    struct json_number number;
+    return json_number_of(value, &number) && json_number_double(&number, out);
+}
+
+bool json_float(const struct json *value, float *out) {
+    struct json_number number;
+    return json_number_of(value, &number) && json_number_float(&number, out);
+}
+
+int64_t json_int_or(const struct json *value, int64_t otherwise) {
+    int64_t number;
+    return json_int(value, &number) ? number : otherwise;
+}
+
+double json_double_or(const struct json *value, double otherwise) {
+    double number;
+    return json_double(value, &number) ? number : otherwise;
+}
+
+// ---- making ----
+
+struct json *json_new(struct arena *arena, enum json_type type) {
+    struct json *value = arena_alloc(arena, sizeof *value);
+    value->type = type;
+    return value;
+}
+
+struct json *json_set(struct json *object, struct arena *arena, const char *key) {
+    assert(object->type == JSON_OBJECT);
+    struct json *member = json_member(object, string_of(key));
+    if (!member) {
+        member = json_append(object, arena);
+        arena_string(arena, &member->key, key, strlen(key));
+    }
+    *member = (struct json){.key = member->key};
+    return member;
+}
+
+void json_set_string(struct json *object, struct arena *arena, const char *key, const char *text) {
+    struct json *member = json_set(object, arena, key);
+    member->type = JSON_STRING;
+    arena_string(arena, &member->text, text, strlen(text));
+}
+
+void json_set_int(struct json *object, struct arena *arena, const char *key, int64_t value) {
+    json_set_number(json_set(object, arena, key), arena, value);
+}
+
+struct json *json_push(struct json *array, struct arena *arena) {
+    assert(array->type == JSON_ARRAY);
+    return json_append(array, arena);
+}
+
+void json_set_number(struct json *value, struct arena *arena, int64_t number) {
+    char text[JSON_NUMBER_SIZE];
+    value->type = JSON_NUMBER;
+    arena_string(arena, &value->text, text, (size_t)(json_put_int(text, number) - text));
+}
+
+void json_remove(struct json *object, const char *key) {
+    struct json *member = json_member(object, string_of(key));
+    if (!member) return;
+    const size_t behind = (size_t)(object->items + object->count - member) - 1;
+    memmove(member, member + 1, behind * sizeof *member);
+    object->count--;
+}
+
+void json_merge(struct json *object, struct arena *arena, const struct json *changes) {
+    for (size_t i = 0; i < changes->count; i++) {
+        const struct json *change = &changes->items[i];
+        struct json *inner = json_at(object, change->key.data);
+        if (change->type == JSON_OBJECT && json_is(inner, JSON_OBJECT)) {
+            json_merge(inner, arena, change);
         } else {
-            json_object_object_add(object, key, json_object_get(value));
+            struct json *member = json_set(object, arena, change->key.data);
+            const struct string key = member->key;
+            *member = *change;
+            member->key = key;
         }
     }
-}
-
-struct string json_string(json_object *value) {
-    if (!json_object_is_type(value, json_type_string)) return (struct string){0};
-    return (struct string){json_object_get_string(value), (size_t)json_object_get_string_len(value)};
-}
-
-bool json_int(json_object *value, int64_t *out) {
-    if (json_object_is_type(value, json_type_int)) {
-        *out = json_object_get_int64(value);
-        return true;
-    }
-    if (!json_object_is_type(value, json_type_double)) return false;
-    double number = json_object_get_double(value);
-    if (fabs(number) <= 0x1p53 && number == floor(number)) {
-        *out = (int64_t)number;
-        return true;
-    }
-    const char *text = json_object_get_string(value); // an integer of 19 digits may still fit
-    char *end;
-    if (!text) return false;
-    errno = 0;
-    *out = strtoll(text, &end, 10);
-    return !errno && json_mark_zeros(end, strlen(end)) >= 0;
-}
-
-bool json_double(json_object *value, double *out) {
-    if (!json_object_is_type(value, json_type_int) && !json_object_is_type(value, json_type_double)) return false;
-    *out = json_object_get_double(value);
-    return isfinite(*out);
-}
-
-bool json_float(json_object *value, float *out) {
-    if (json_object_is_type(value, json_type_int)) {
-        *out = (float)json_object_get_int64(value);
-        return true;
-    }
-    if (!json_object_is_type(value, json_type_double)) return false;
-    const char *text = json_object_get_string(value);
-    *out = text ? strtof(text, NULL) : NAN;
-    return isfinite(*out);
-}
-
-// ---- writing ----
-
-void json_print(struct buf *out, json_object *value) {
-    size_t size, copied = 0;
-    const char *text = json_object_to_json_string_length(value, json_print_flags, &size);
-    assert(text);
-    buf_reserve(out, size);
-    bool quoted = false;
-    for (size_t at = 0; at < size; at++) {
-        if (text[at] == '"') quoted = !quoted;
-        if (quoted && text[at] == '\\') at++;
-        if (quoted || text[at] != json_mark[0]) continue;
-        long zeros = json_mark_zeros(text + at, size - at);
-        if (zeros < 0) continue;
-        size_t kept = zeros ? json_mark_size + (size_t)zeros - 1 : 0;
-        buf_append(out, text + copied, at + kept - copied);
-        copied = at + (zeros ? kept + 1 : json_mark_size);
-    }
-    buf_append(out, text + copied, size - copied);
 }

@@ -39,6 +39,31 @@ void json_print_string(struct buf *out, const char *data, size_t size) {
     buf_append(out, "\"", 1);
 }
 
+// ---- trees ----
+
+void json_print(struct buf *out, const struct json *value) {
+    static const char *const words[] = {"false", "true"};
+    if (!value || value->type == JSON_NULL)
+        buf_puts(out, "null");
+    else if (value->type == JSON_BOOL)
+        buf_puts(out, words[value->boolean]);
+    else if (value->type == JSON_NUMBER)
+        buf_append(out, value->text.data, value->text.size);
+    else if (value->type == JSON_STRING)
+        json_print_string(out, value->text.data, value->text.size);
+    if (!value || value->type < JSON_ARRAY) return;
+    const bool object = value->type == JSON_OBJECT;
+    buf_puts(out, object ? "{" : "[");
+    for (size_t i = 0; i < value->count; i++) {
+        const struct json *item = &value->items[i];
+        if (i) buf_puts(out, ",");
+        if (object) json_print_string(out, item->key.data, item->key.size);
+        if (object) buf_puts(out, ":");
+        json_print(out, item);
+    }
+    buf_puts(out, object ? "}" : "]");
+}
+
 // ---- numbers ----
 
 // A decimal number, digits * 10^-decimals.

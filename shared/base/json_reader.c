@@ -349,6 +349,11 @@ status json_reader_null(struct json_reader *reader) {
     return json_reader_literal(reader, "null");
 }
 
+status json_reader_bool(struct json_reader *reader, bool *out) {
+    *out = json_reader_peek(reader) == 't';
+    return json_reader_literal(reader, *out ? "true" : "false");
+}
+
 static status json_reader_pass(struct json_reader *reader);
 
 // The first keys of an object are kept, so that one given twice is found.

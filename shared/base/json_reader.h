@@ -1,6 +1,5 @@
-// A strict reader of JSON that makes no tree: the caller takes one value of the text after the other. It accepts what
-// json_parse accepts. It exists because json-c makes an object of every number, which takes most of the time of a group
-// with many tokens.
+// The grammar of JSON, strictly: no NaN, no 'single quotes', `1.`, control characters, surrogates in UTF-8 or NULs in
+// keys. A reader makes no tree: the caller takes one value of the text after the other.
 //
 // A zeroed struct with `text` and `size` is at the beginning. After DATAERR, "not JSON: what at byte N", `failed` is
 // set and the reader is of no more use.
@@ -64,6 +63,9 @@ size_t json_reader_plain_floats(struct json_reader *reader, float *out, size_t c
 
 // Takes `null`, where json_reader_peek returned 'n'. DATAERR.
 status json_reader_null(struct json_reader *reader);
+
+// Takes `true` or `false`, where json_reader_peek returned 't' or 'f'. DATAERR.
+status json_reader_bool(struct json_reader *reader, bool *out);
 
 // Takes any value: *out is its text. If *plain, it is what json_print prints of it; otherwise only json_parse says
 // whether its escapes are right. DATAERR.

@@ -89,7 +89,7 @@ static struct string benchmark_folder(struct string path) {
     return (struct string){0};
 }
 
-status benchmark_set_category(struct group *group, json_object *record, struct string path, size_t index) {
+status benchmark_set_category(struct group *group, struct json *record, struct string path, size_t index) {
     struct string *category = &group->prompt.category, found = {0};
     switch (benchmark_of(path)) {
     case VSI_BENCH:

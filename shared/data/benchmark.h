@@ -11,6 +11,6 @@
 // Sets the category of the group's prompt, which the benchmark's figures are counted by, where the record tells it.
 // `path` is the path of its medium, one of whose directories names the benchmark; `index` is the record's place in the
 // file, from 0. DATAERR "KEY: what is wrong", UNAVAILABLE.
-status benchmark_set_category(struct group *group, json_object *record, struct string path, size_t index);
+status benchmark_set_category(struct group *group, struct json *record, struct string path, size_t index);
 
 #endif

@@ -31,22 +31,24 @@ struct dataset {
     struct tokenizer *tokenizer; // of the format sft
 };
 
-// Makes the group of a sample, and parses its record into *json, which the caller releases, also after a failure.
-static status dataset_read_record(const struct dataset *dataset, size_t index, json_object **json, struct group **out) {
+// Makes the group of a sample, and parses its record into the arena.
+static status dataset_read_record(const struct dataset *dataset, size_t index, struct arena *arena, struct json **json,
+                                  struct group **out) {
     assert(index < dataset->count);
     const struct record *record = &dataset->records.items[index];
     *json = NULL;
     *out = NULL;
-    status result = json_parse(json, record->data, record->size);
-    if (result == OK && !json_object_is_type(*json, json_type_object)) result = fail(DATAERR, "not a JSON object");
+    status result = json_parse(json, arena, record->data, record->size);
+    if (result == OK && !json_is(*json, JSON_OBJECT)) result = fail(DATAERR, "not a JSON object");
     if (result == OK) result = dataset->format->read(&dataset->options, *json, record->place, out);
     return result == DATAERR ? fail_prefix(DATAERR, "%s:%zu", dataset->path, record->place.line) : result;
 }
 
 static status dataset_read_sample(const struct dataset *dataset, size_t index, struct group **out) {
-    json_object *json;
-    status result = dataset_read_record(dataset, index, &json, out);
-    json_object_put(json);
+    struct arena arena = {0};
+    struct json *json;
+    status result = dataset_read_record(dataset, index, &arena, &json, out);
+    arena_release(&arena);
     return result;
 }
 
@@ -170,12 +172,13 @@ status dataset_each(const struct source_options *options,
     status result = dataset_prepare(&dataset, options);
     for (size_t i = 0; result == OK && i < dataset->count; i++) {
         struct group *group;
-        json_object *json;
-        result = dataset_read_record(dataset, i, &json, &group);
+        struct arena arena = {0};
+        struct json *json;
+        result = dataset_read_record(dataset, i, &arena, &json, &group);
         const struct dataset_sample sample = {dataset->records.items[i].place.line, json, group};
         if (result == OK || result == DATAERR) result = visit(context, &sample);
         group_free(&group);
-        json_object_put(json);
+        arena_release(&arena);
     }
     dataset_free(&dataset);
     return result;

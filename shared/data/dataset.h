@@ -26,7 +26,7 @@ status dataset_count_groups(const struct source_options *options, size_t *count)
 // A sample as the file has it.
 struct dataset_sample {
     size_t line;               // of its record, from 1
-    json_object *record;       // NULL: it is not JSON
+    struct json *record;       // NULL: it is not JSON
     const struct group *group; // NULL: fail_text() says what is wrong with the record, FILE:LINE first
 };
 

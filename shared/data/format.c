@@ -8,40 +8,38 @@
 
 #include "shared/data/format_internal.h"
 
-status format_string(json_object *record, const char *key, bool allow_empty, struct string *out) {
-    json_object *value = json_object_object_get(record, key);
+status format_string(struct json *record, const char *key, bool allow_empty, struct string *out) {
+    struct json *value = json_at(record, key);
     if (!value) return fail(DATAERR, "%s: missing", key);
-    if (!json_object_is_type(value, json_type_string)) return fail(DATAERR, "%s: not a string", key);
+    if (!json_is(value, JSON_STRING)) return fail(DATAERR, "%s: not a string", key);
     *out = json_string(value);
     return out->size || allow_empty ? OK : fail(DATAERR, "%s: empty", key);
 }
 
-status format_strings(json_object *record, const char *key, json_object **out) {
-    *out = json_object_object_get(record, key);
+status format_strings(struct json *record, const char *key, struct json **out) {
+    *out = json_at(record, key);
     if (!*out) return fail(DATAERR, "%s: missing", key);
-    if (!json_object_is_type(*out, json_type_array)) return fail(DATAERR, "%s: not an array", key);
-    for (size_t i = 0; i < json_object_array_length(*out); i++)
-        if (!json_object_is_type(json_object_array_get_idx(*out, i), json_type_string))
-            return fail(DATAERR, "%s[%zu]: not a string", key, i);
+    if (!json_is(*out, JSON_ARRAY)) return fail(DATAERR, "%s: not an array", key);
+    for (size_t i = 0; i < json_count(*out); i++)
+        if (!json_is(json_item(*out, i), JSON_STRING)) return fail(DATAERR, "%s[%zu]: not a string", key, i);
     return OK;
 }
 
-status format_number(json_object *record, const char *key, bool required, double *out) {
-    json_object *value = json_object_object_get(record, key);
+status format_number(struct json *record, const char *key, bool required, double *out) {
+    struct json *value = json_at(record, key);
     if (!value) return required ? fail(DATAERR, "%s: missing", key) : OK;
     return json_double(value, out) ? OK : fail(DATAERR, "%s: not a number", key);
 }
 
-status format_label(struct group *group, json_object *record, const char *key, struct string *out) {
-    json_object *value = json_object_object_get(record, key);
+status format_label(struct group *group, struct json *record, const char *key, struct string *out) {
+    struct json *value = json_at(record, key);
     struct string text = json_string(value);
     if (!value || (text.data && !text.size)) return OK;
     if (text.data) {
         group_string(group, out, text.data, text.size);
         return OK;
     }
-    if (!json_object_is_type(value, json_type_int) && !json_object_is_type(value, json_type_double))
-        return fail(DATAERR, "%s: neither a string nor a number", key);
+    if (!json_is(value, JSON_NUMBER)) return fail(DATAERR, "%s: neither a string nor a number", key);
     struct buf printed = {0};
     json_print(&printed, value);
     group_string(group, out, printed.data, printed.size);
@@ -49,7 +47,7 @@ status format_label(struct group *group, json_object *record, const char *key, s
     return OK;
 }
 
-status format_sample_id(struct group *group, json_object *record, const char *key, size_t line) {
+status format_sample_id(struct group *group, struct json *record, const char *key, size_t line) {
     char number[24];
     TRY(format_label(group, record, key, &group->sample_id));
     if (group->sample_id.data) return OK;

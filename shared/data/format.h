@@ -32,7 +32,7 @@ struct format {
     // Makes the group of a record, which is a JSON object. The group has no id; the line is its sample_id if the record
     // has none. DATAERR "FIELD: what is wrong". A record of a kind of medium that is unknown makes a group in
     // quarantine, without media. Free *out with group_free; it is NULL after a failure.
-    status (*read)(const struct format_options *options, json_object *record, struct record_place place,
+    status (*read)(const struct format_options *options, struct json *record, struct record_place place,
                    struct group **out);
 };
 

@@ -1,23 +1,22 @@
 // The layout caravan: a record is a group.
 #include "shared/data/format_internal.h"
 
-status format_read_caravan(const struct format_options *options, json_object *record, struct record_place place,
+status format_read_caravan(const struct format_options *options, struct json *record, struct record_place place,
                            struct group **out) {
-    const char *key = json_object_object_get(record, "sample_id") ? "sample_id" : "id";
+    const char *key = json_at(record, "sample_id") ? "sample_id" : "id";
     enum problem_type type;
     struct buf printed = {0};
+    struct arena arena = {0};
     *out = NULL;
 
     // group_from_json requires an id, which a record may lack, so a copy with another id is parsed.
-    json_object *copy = NULL, *id = json_object_new_string("-");
-    status result = id && !json_object_deep_copy(record, &copy, NULL) ? OK : fail_oom();
-    if (result == OK && json_object_object_add(copy, "id", id)) result = fail_oom();
-    if (result == OK) id = NULL; // the copy owns it now
-    if (result == OK) json_print(&printed, copy);
-    if (result == OK) result = group_from_json(out, printed.data, printed.size);
-    json_object_put(copy);
-    json_object_put(id);
+    struct json *copy = json_new(&arena, JSON_OBJECT);
+    json_merge(copy, &arena, record);
+    json_set_string(copy, &arena, "id", "-");
+    json_print(&printed, copy);
+    status result = group_from_json(out, printed.data, printed.size);
     buf_release(&printed);
+    arena_release(&arena);
     TRY(result);
     struct group *group = *out;
     const struct prompt *prompt = &group->prompt;

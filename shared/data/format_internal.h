@@ -8,38 +8,38 @@
 // ---- the layouts, each as `read` of struct format ----
 
 // A record is a group.
-status format_read_caravan(const struct format_options *options, json_object *record, struct record_place place,
+status format_read_caravan(const struct format_options *options, struct json *record, struct record_place place,
                            struct group **out);
 
 // SEED-Bench-R1's training and validation files.
-status format_read_seed_bench_r1(const struct format_options *options, json_object *record, struct record_place place,
+status format_read_seed_bench_r1(const struct format_options *options, struct json *record, struct record_place place,
                                  struct group **out);
 
 // Video-R1 and the general video benchmarks.
-status format_read_video_r1(const struct format_options *options, json_object *record, struct record_place place,
+status format_read_video_r1(const struct format_options *options, struct json *record, struct record_place place,
                             struct group **out);
 
 // Data for supervised fine-tuning.
-status format_read_sft(const struct format_options *options, json_object *record, struct record_place place,
+status format_read_sft(const struct format_options *options, struct json *record, struct record_place place,
                        struct group **out);
 
 // ---- keys of a record; DATAERR "KEY: what is wrong" ----
 
 // Sets *out to the string of a key, valid as long as the record.
-status format_string(json_object *record, const char *key, bool allow_empty, struct string *out);
+status format_string(struct json *record, const char *key, bool allow_empty, struct string *out);
 
 // Sets *out to the array of strings of a key, valid as long as the record.
-status format_strings(json_object *record, const char *key, json_object **out);
+status format_strings(struct json *record, const char *key, struct json **out);
 
 // Sets *out to the number of a key; *out stays as it is if the key is missing and not required.
-status format_number(json_object *record, const char *key, bool required, double *out);
+status format_number(struct json *record, const char *key, bool required, double *out);
 
 // Copies the string or the number of a key into the group. *out stays as it is if the key is missing or the string
 // empty.
-status format_label(struct group *group, json_object *record, const char *key, struct string *out);
+status format_label(struct group *group, struct json *record, const char *key, struct string *out);
 
 // Sets the group's sample_id to the string or the number of a key, or to the line number if there is no such key.
-status format_sample_id(struct group *group, json_object *record, const char *key, size_t line);
+status format_sample_id(struct group *group, struct json *record, const char *key, size_t line);
 
 // ---- the prompt ----
 

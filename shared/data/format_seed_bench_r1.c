@@ -12,21 +12,20 @@ enum { CHOICES = 4, NEGATIVES = CHOICES - 1 };
 enum { STREAM_NEGATIVES, STREAM_OPTIONS }; // of random numbers
 
 // Draws three negatives without replacement and shuffles them with the answer, whose index becomes *right.
-static status format_draw_choices(const struct format_options *options, const struct group *group, json_object *record,
+static status format_draw_choices(const struct format_options *options, const struct group *group, struct json *record,
                                   struct string choices[CHOICES], size_t *right) {
-    json_object *negatives;
+    struct json *negatives;
     struct string drawn[CHOICES];
     size_t order[CHOICES];
     TRY(format_string(record, "answer", false, &drawn[0]));
     TRY(format_strings(record, "negative_answers", &negatives));
-    size_t count = json_object_array_length(negatives);
+    size_t count = json_count(negatives);
     if (count < NEGATIVES) return fail(DATAERR, "negative_answers: %zu, but %d are needed", count, NEGATIVES);
     struct arena arena = {0};
     size_t *shuffled = arena_alloc(&arena, count * sizeof *shuffled);
     uint64_t key = rng_key(options->seed, group->sample_id.data);
     rng_shuffle(key, STREAM_NEGATIVES, count, shuffled);
-    for (size_t i = 0; i < NEGATIVES; i++)
-        drawn[i + 1] = json_string(json_object_array_get_idx(negatives, shuffled[i]));
+    for (size_t i = 0; i < NEGATIVES; i++) drawn[i + 1] = json_string(json_item(negatives, shuffled[i]));
     arena_release(&arena);
     rng_shuffle(key, STREAM_OPTIONS, CHOICES, order);
     for (size_t i = 0; i < CHOICES; i++) {
@@ -38,7 +37,7 @@ static status format_draw_choices(const struct format_options *options, const st
 
 // Adds the medium DIR/video_source/NAME, where NAME is the string of a key.
 static status format_add_medium(struct group *group, struct format_media *media, enum part_kind kind, const char *dir,
-                                json_object *record, const char *name_key) {
+                                struct json *record, const char *name_key) {
     struct string source, name;
     struct buf path = {0};
     assert(media->count < FORMAT_MAX_MEDIA);
@@ -54,7 +53,7 @@ static status format_add_medium(struct group *group, struct format_media *media,
     return OK;
 }
 
-status format_read_seed_bench_r1(const struct format_options *options, json_object *record, struct record_place place,
+status format_read_seed_bench_r1(const struct format_options *options, struct json *record, struct record_place place,
                                  struct group **out) {
     static const char *const keys[] = {"choice_a", "choice_b", "choice_c", "choice_d"};
     static_assert(sizeof keys / sizeof *keys == CHOICES, "one key per choice");
@@ -66,7 +65,7 @@ status format_read_seed_bench_r1(const struct format_options *options, json_obje
     status result;
     group_new(out);
     TRY_TO(result, done, format_sample_id(*out, record, "sample_id", place.line));
-    if (json_object_object_get(record, "golden_choice_idx")) {
+    if (json_at(record, "golden_choice_idx")) {
         struct string letter;
         for (size_t i = 0; i < CHOICES; i++) TRY_TO(result, done, format_string(record, keys[i], false, &choices[i]));
         TRY_TO(result, done, format_string(record, "golden_choice_idx", false, &letter));
@@ -84,10 +83,10 @@ status format_read_seed_bench_r1(const struct format_options *options, json_obje
         buf_append(&question, choices[i].data, choices[i].size);
         buf_puts(&question, "\n");
     }
-    json_object *progress = json_object_object_get(record, "task_progress_metadata");
-    if (progress && !json_object_is_type(progress, json_type_array))
+    struct json *progress = json_at(record, "task_progress_metadata");
+    if (progress && !json_is(progress, JSON_ARRAY))
         TRY_TO(result, done, fail(DATAERR, "task_progress_metadata: not an array"));
-    if (progress && json_object_array_length(progress))
+    if (progress && json_count(progress))
         TRY_TO(result, done, format_add_medium(*out, &media, PART_VIDEO, "videos", record, "video_basename"));
     TRY_TO(result, done, format_add_medium(*out, &media, PART_IMAGE, "images", record, "current_observation_basename"));
     format_set_options(*out, choices, CHOICES);

@@ -25,14 +25,14 @@ done:
 }
 
 // Makes the group of a record of SEED-Bench-R1: its prompt is messages. The solution is the response's last answer.
-static status format_sft_read_messages(const struct format_options *options, json_object *record,
+static status format_sft_read_messages(const struct format_options *options, struct json *record,
                                        struct string response, struct record_place place, struct group **out) {
-    json_object *messages = json_object_object_get(record, "prompt");
+    struct json *messages = json_at(record, "prompt");
     struct buf text = {0};
     status result;
     if (!messages) return fail(DATAERR, "prompt: missing");
-    if (!json_object_is_type(messages, json_type_array)) return fail(DATAERR, "prompt: not an array of messages");
-    if (!json_object_array_length(messages)) return fail(DATAERR, "prompt: empty");
+    if (!json_is(messages, JSON_ARRAY)) return fail(DATAERR, "prompt: not an array of messages");
+    if (!json_count(messages)) return fail(DATAERR, "prompt: empty");
     size_t first = SIZE_MAX, end = SIZE_MAX;
     for (size_t at = 0; (at = string_find(response, "<answer>", at)) != SIZE_MAX; at++) first = at;
     if (first != SIZE_MAX) end = string_find(response, "</answer>", first);
@@ -51,13 +51,13 @@ done:
     return result;
 }
 
-status format_read_sft(const struct format_options *options, json_object *record, struct record_place place,
+status format_read_sft(const struct format_options *options, struct json *record, struct record_place place,
                        struct group **out) {
     struct string response, process, solution;
     struct buf target = {0};
     status result;
     *out = NULL;
-    if (json_object_object_get(record, "process")) {
+    if (json_at(record, "process")) {
         TRY_TO(result, done, format_string(record, "process", false, &process));
         TRY_TO(result, done, format_read_video_r1(options, record, place, out));
         if ((*out)->quarantine.present) goto done;
@@ -65,7 +65,7 @@ status format_read_sft(const struct format_options *options, json_object *record
         buf_append(&target, process.data, process.size);
         buf_puts(&target, "\n");
         buf_append(&target, solution.data, solution.size);
-    } else if (json_object_object_get(record, "response")) {
+    } else if (json_at(record, "response")) {
         TRY_TO(result, done, format_string(record, "response", false, &response));
         TRY_TO(result, done, format_sft_read_messages(options, record, response, place, out));
         buf_append(&target, response.data, response.size);

@@ -24,14 +24,14 @@ static bool format_skip_letter(struct string option, size_t index, struct string
 
 // Sets the prompt's options to those of the record without their own letters. A letter that could be a word or a part
 // of one, as in "A knife" and "A.M.", counts as such only if all options begin with theirs.
-static void format_set_bare_options(struct group *group, json_object *options) {
-    size_t count = json_object_array_length(options), lettered = 0;
+static void format_set_bare_options(struct group *group, struct json *options) {
+    size_t count = json_count(options), lettered = 0;
     struct arena arena = {0};
     struct string *texts = arena_alloc(&arena, count * sizeof *texts);
     struct string bare;
     bool marked;
     for (size_t i = 0; i < count; i++) {
-        texts[i] = json_string(json_object_array_get_idx(options, i));
+        texts[i] = json_string(json_item(options, i));
         lettered += format_skip_letter(texts[i], i, &bare, &marked);
     }
     for (size_t i = 0; i < count; i++) {
@@ -43,7 +43,7 @@ static void format_set_bare_options(struct group *group, json_object *options) {
 }
 
 // Adds the medium at `path`, as the record's data_type says; none in a group of an unknown kind, which is quarantined.
-static status format_add_only_medium(const struct format_options *options, struct group *group, json_object *record,
+static status format_add_only_medium(const struct format_options *options, struct group *group, struct json *record,
                                      struct string path, struct format_media *media) {
     static const char ending[] = ".mp4";
     struct string kind;
@@ -68,7 +68,7 @@ static status format_add_only_medium(const struct format_options *options, struc
     return OK;
 }
 
-status format_read_video_r1(const struct format_options *options, json_object *record, struct record_place place,
+status format_read_video_r1(const struct format_options *options, struct json *record, struct record_place place,
                             struct group **out) {
     struct string type_name, problem, path, solution;
     struct buf question = {0};
@@ -85,12 +85,12 @@ status format_read_video_r1(const struct format_options *options, json_object *r
     TRY_TO(result, done, format_string(record, "problem", false, &problem));
     buf_append(&question, problem.data, problem.size);
     if (type == PROBLEM_CHOICE) {
-        json_object *choices;
+        struct json *choices;
         TRY_TO(result, done, format_strings(record, "options", &choices));
-        if (!json_object_array_length(choices)) TRY_TO(result, done, fail(DATAERR, "options: empty"));
+        if (!json_count(choices)) TRY_TO(result, done, fail(DATAERR, "options: empty"));
         buf_puts(&question, "Options:\n");
-        for (size_t i = 0; i < json_object_array_length(choices); i++) {
-            struct string choice = json_string(json_object_array_get_idx(choices, i));
+        for (size_t i = 0; i < json_count(choices); i++) {
+            struct string choice = json_string(json_item(choices, i));
             buf_append(&question, choice.data, choice.size);
             buf_puts(&question, "\n");
         }

@@ -8,23 +8,23 @@
 #include "shared/base/memory.h"
 #include "shared/base/rng.h"
 
-static status pair_record_string(json_object *json, const char *key, struct string *out) {
-    json_object *value;
-    TRY(json_get(json, key, json_type_string, &value));
+static status pair_record_string(struct json *json, const char *key, struct string *out) {
+    struct json *value;
+    TRY(json_get(json, key, JSON_STRING, &value));
     *out = json_string(value);
     return value ? OK : fail(DATAERR, "%s: missing", key);
 }
 
 status pair_record_parse(struct pair_record *out, const char *data, size_t size) {
-    json_object *label;
+    struct json *json, *label;
     int64_t value;
     *out = (struct pair_record){.label = -1};
-    TRY(json_parse(&out->json, data, size));
-    if (!json_object_is_type(out->json, json_type_object)) return fail(DATAERR, "not a JSON object");
-    TRY(pair_record_string(out->json, "premise", &out->premise));
-    TRY(pair_record_string(out->json, "hypothesis", &out->hypothesis));
-    TRY(pair_record_string(out->json, "question", &out->question));
-    if (!json_object_object_get_ex(out->json, "label", &label)) return fail(DATAERR, "label: missing");
+    TRY(json_parse(&json, &out->arena, data, size));
+    if (!json_is(json, JSON_OBJECT)) return fail(DATAERR, "not a JSON object");
+    TRY(pair_record_string(json, "premise", &out->premise));
+    TRY(pair_record_string(json, "hypothesis", &out->hypothesis));
+    TRY(pair_record_string(json, "question", &out->question));
+    if (!json_find(json, "label", &label)) return fail(DATAERR, "label: missing");
     if (!label) return OK;
     if (!json_int(label, &value) || value < 0 || value > 1) return fail(DATAERR, "label: neither 0, 1 nor null");
     out->label = (int)value;
@@ -32,7 +32,7 @@ status pair_record_parse(struct pair_record *out, const char *data, size_t size)
 }
 
 void pair_record_release(struct pair_record *record) {
-    json_object_put(record->json);
+    arena_release(&record->arena);
     *record = (struct pair_record){.label = -1};
 }
 

@@ -6,15 +6,15 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <json-c/json.h>
 
+#include "shared/base/memory.h"
 #include "shared/base/status.h"
 #include "shared/base/string.h"
 #include "shared/data/records.h"
 
 // One record. The strings live until pair_record_release.
 struct pair_record {
-    json_object *json;
+    struct arena arena;
     struct string premise, hypothesis, question;
     int label; // 1: consistent, 0: inconsistent, -1: null
 };

@@ -38,12 +38,13 @@ static status group_json_read_text(struct json_reader *in, struct group *group, 
         return OK;
     }
     struct buf printed = {0};
-    json_object *value = NULL;
-    status result = json_parse(&value, text.data, text.size);
+    struct arena tree = {0};
+    struct json *value;
+    status result = json_parse(&value, &tree, text.data, text.size);
     in->failed = result == DATAERR;
     if (result == OK) json_print(&printed, value);
     if (result == OK) arena_string(&group->arena, out, printed.data, printed.size);
-    json_object_put(value);
+    arena_release(&tree);
     buf_release(&printed);
     return result;
 }

@@ -140,15 +140,16 @@ static status group_unpack_array(struct arena *arena, const struct field *field,
 // Parses the JSON and prints it anew, so that group_to_json writes JSON whatever was sent.
 static status group_unpack_json(struct arena *arena, struct string *out, const char *data, size_t size,
                                 bool must_be_object, const struct field_path *path) {
-    json_object *json = NULL;
+    struct arena tree = {0};
+    struct json *json;
     struct buf printed = {0};
-    status result = json_parse(&json, data, size);
-    if (result == DATAERR || (result == OK && must_be_object && !json_object_is_type(json, json_type_object)))
+    status result = json_parse(&json, &tree, data, size);
+    if (result == DATAERR || (result == OK && must_be_object && !json_is(json, JSON_OBJECT)))
         result = field_fail(path, "not JSON");
     if (result == OK) json_print(&printed, json);
     if (result == OK) arena_string(arena, out, printed.data, printed.size);
     buf_release(&printed);
-    json_object_put(json);
+    arena_release(&tree);
     return result;
 }
 

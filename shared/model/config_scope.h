@@ -10,12 +10,12 @@
 
 // Where a key is looked up: in the inner object first, then in the outer one. Either may be NULL.
 struct config_scope {
-    json_object *inner, *outer;
+    struct json *inner, *outer;
     const char *prefix; // of the inner object's keys in messages: "vision_config."
 };
 
 // Returns the value of a key, or NULL. It lives as long as the objects.
-json_object *config_find(struct config_scope scope, const char *key);
+struct json *config_find(struct config_scope scope, const char *key);
 
 // *out = an integer in low..high, or `missing`. A key whose default is below `low` has no default: it must be there.
 // DATAERR.

@@ -104,18 +104,17 @@ static status named_shape_unknown(const char *shape) {
     return fail(USAGE, "--shape: '%s' is neither a file nor one of %s", shape, names.text);
 }
 
-status named_shape_find(json_object **out, const char *shape, bool *fixed) {
+status named_shape_find(struct json **out, struct arena *arena, const char *shape, bool *fixed) {
     const struct named_shape *named = named_shapes, *end = named_shapes + NAMED_SHAPES;
-    json_object *changed;
+    struct json *changed;
     if (!shape) return named_shape_unknown(NULL);
     while (named < end && strcmp(shape, named->name) != 0) named++;
     *fixed = named == end || named->fixed;
-    if (named == end) return path_exists(shape) ? json_parse_file(out, shape) : named_shape_unknown(shape);
-    TRY(json_parse(out, named->published, strlen(named->published)));
-    status result = json_parse(&changed, named->changes, strlen(named->changes));
-    if (result == OK) json_merge(*out, changed);
-    json_object_put(changed);
-    return result;
+    if (named == end) return path_exists(shape) ? json_parse_file(out, arena, shape) : named_shape_unknown(shape);
+    TRY(json_parse(out, arena, named->published, strlen(named->published)));
+    TRY(json_parse(&changed, arena, named->changes, strlen(named->changes)));
+    json_merge(*out, arena, changed);
+    return OK;
 }
 
 bool named_shape_exists(const char *name) {
@@ -125,14 +124,13 @@ bool named_shape_exists(const char *name) {
 }
 
 status named_shape_read(const char *model, struct buf *text, struct arena *arena, const char **name) {
-    json_object *shape = NULL;
+    struct json *shape = NULL;
     struct stat info;
     bool fixed;
     if (named_shape_exists(model)) {
         *name = model;
-        TRY(named_shape_find(&shape, model, &fixed));
+        TRY(named_shape_find(&shape, arena, model, &fixed));
         json_print(text, shape);
-        json_object_put(shape);
         return OK;
     }
     if (stat(model, &info))

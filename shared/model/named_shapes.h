@@ -6,8 +6,8 @@
 #include "shared/base/memory.h"
 
 // Makes the config.json of a shape: a known one, such as tiny, or a file's. Sets *fixed if its vocabulary has a given
-// size. USAGE when the shape is NULL, or neither a name nor a file. Release with json_object_put.
-status named_shape_find(json_object **out, const char *shape, bool *fixed);
+// size. USAGE when the shape is NULL, or neither a name nor a file. It lies in the arena.
+status named_shape_find(struct json **out, struct arena *arena, const char *shape, bool *fixed);
 
 // Whether a shape has that name.
 bool named_shape_exists(const char *name);

@@ -44,42 +44,39 @@ const char *stored_tensor_shape(const struct stored_tensor *tensor, char *text, 
 }
 
 // A non-negative integer that JSON wrote as one.
-static bool safetensors_integer(json_object *value, int64_t *out) {
-    if (!json_object_is_type(value, json_type_int)) return false;
-    *out = json_object_get_int64(value);
-    return *out >= 0;
+static bool safetensors_integer(struct json *value, int64_t *out) {
+    return json_int(value, out) && *out >= 0;
 }
 
 // Reads one entry of the header; `size` bytes of data follow the header.
-static status safetensors_read_entry(struct stored_tensor *tensor, json_object *entry, const char *data, size_t size) {
-    if (!json_object_is_type(entry, json_type_object)) return fail(DATAERR, "its entry is not an object");
-    json_object *dtype = json_object_object_get(entry, "dtype");
-    if (!json_object_is_type(dtype, json_type_string)) return fail(DATAERR, "dtype is missing");
+static status safetensors_read_entry(struct stored_tensor *tensor, struct json *entry, const char *data, size_t size) {
+    if (!json_is(entry, JSON_OBJECT)) return fail(DATAERR, "its entry is not an object");
+    struct json *dtype = json_at(entry, "dtype");
+    if (!json_is(dtype, JSON_STRING)) return fail(DATAERR, "dtype is missing");
     size_t bytes = 0;
     for (size_t i = 0; i < sizeof safetensors_types / sizeof *safetensors_types; i++) {
-        if (strcmp(json_object_get_string(dtype), safetensors_types[i].name) != 0) continue;
+        if (strcmp(json_text(dtype), safetensors_types[i].name) != 0) continue;
         tensor->type = safetensors_types[i].type;
         bytes = safetensors_types[i].size;
     }
-    if (!bytes) return fail(DATAERR, "dtype %.20s is not F32, F16 or BF16", json_object_get_string(dtype));
+    if (!bytes) return fail(DATAERR, "dtype %.20s is not F32, F16 or BF16", json_text(dtype));
 
-    json_object *shape = json_object_object_get(entry, "shape");
-    if (!json_object_is_type(shape, json_type_array)) return fail(DATAERR, "shape is missing");
-    size_t rank = json_object_array_length(shape);
+    struct json *shape = json_at(entry, "shape");
+    if (!json_is(shape, JSON_ARRAY)) return fail(DATAERR, "shape is missing");
+    size_t rank = json_count(shape);
     if (rank > MAX_RANK) return fail(DATAERR, "shape has %zu dimensions, more than %d", rank, MAX_RANK);
     tensor->rank = (int)rank;
     for (size_t i = 0; i < rank; i++) {
-        if (!safetensors_integer(json_object_array_get_idx(shape, i), &tensor->shape[i]))
+        if (!safetensors_integer(json_item(shape, i), &tensor->shape[i]))
             return fail(DATAERR, "shape[%zu] is not a non-negative integer", i);
         if (__builtin_mul_overflow(bytes, (size_t)tensor->shape[i], &bytes) || bytes > INT64_MAX)
             return fail(DATAERR, "shape is too large");
     }
 
-    json_object *offsets = json_object_object_get(entry, "data_offsets");
+    struct json *offsets = json_at(entry, "data_offsets");
     int64_t first = 0, end = 0;
-    if (!json_object_is_type(offsets, json_type_array) || json_object_array_length(offsets) != 2 ||
-        !safetensors_integer(json_object_array_get_idx(offsets, 0), &first) ||
-        !safetensors_integer(json_object_array_get_idx(offsets, 1), &end))
+    if (!json_is(offsets, JSON_ARRAY) || json_count(offsets) != 2 ||
+        !safetensors_integer(json_item(offsets, 0), &first) || !safetensors_integer(json_item(offsets, 1), &end))
         return fail(DATAERR, "data_offsets is not an array of two non-negative integers");
     if (first > end || (uint64_t)end > size)
         return fail(DATAERR, "data_offsets [%lld, %lld] lie outside the file, whose data are %zu bytes",
@@ -111,11 +108,13 @@ static status safetensors_add_image(struct safetensors *store, const char *image
                     size);
     const char *data = image + PREFIX_SIZE + length, *end = image + size;
     size_t before = store->count;
-    json_object *header = NULL;
-    status result = OK;
-    TRY(json_parse_object(&header, image + PREFIX_SIZE, length, "header"));
-    RESIZE(&store->tensors, before + (size_t)json_object_object_length(header) + 1);
-    json_object_object_foreach(header, name, entry) {
+    struct arena arena = {0};
+    struct json *header;
+    status result;
+    TRY_TO(result, done, json_parse_object(&header, &arena, image + PREFIX_SIZE, length, "header"));
+    RESIZE(&store->tensors, before + (size_t)json_count(header) + 1);
+    for (struct json *entry = header->items; entry < header->items + header->count; entry++) {
+        const char *name = entry->key.data;
         if (strcmp(name, "__metadata__") == 0) continue;
         struct stored_tensor *tensor = &store->tensors[store->count];
         *tensor = (struct stored_tensor){.name = arena_strndup(&store->arena, name, strlen(name)), .file = file};
@@ -136,7 +135,7 @@ static status safetensors_add_image(struct safetensors *store, const char *image
     assert(at <= end); // each tensor's data end in the file
     if (at != end) result = fail(DATAERR, "%zu bytes at its end belong to no tensor", (size_t)(end - at));
 done:
-    json_object_put(header);
+    arena_release(&arena);
     return result;
 }
 
@@ -174,7 +173,8 @@ static int safetensors_compare_strings(const void *left, const void *right) {
 status safetensors_open_dir(struct safetensors **out, const char *dir) {
     *out = NULL;
     struct safetensors *store = NULL;
-    json_object *index = NULL;
+    struct arena arena = {0};
+    struct json *index;
     const char **files = NULL;
     size_t count = 0;
     NEW(&store, 1);
@@ -188,15 +188,16 @@ status safetensors_open_dir(struct safetensors **out, const char *dir) {
     }
 
     // The shards that the index names, in alphabetical order. Each tensor must be in the file that the index says.
-    TRY_TO(result, done, json_parse_file(&index, path));
-    json_object *weight_map = json_object_object_get(index, "weight_map");
-    if (!json_object_is_type(weight_map, json_type_object))
-        TRY_TO(result, done, fail(DATAERR, "%s: weight_map is missing", path));
-    NEW(&files, (size_t)json_object_object_length(weight_map));
-    json_object_object_foreach(weight_map, name, file) {
-        if (!json_object_is_type(file, json_type_string) || strchr(json_object_get_string(file), '/'))
-            TRY_TO(result, done, fail(DATAERR, "%s: weight_map: %.200s is not mapped to a file name", path, name));
-        files[count++] = json_object_get_string(file);
+    TRY_TO(result, done, json_parse_file(&index, &arena, path));
+    struct json *weight_map = json_at(index, "weight_map");
+    if (!json_is(weight_map, JSON_OBJECT)) TRY_TO(result, done, fail(DATAERR, "%s: weight_map is missing", path));
+    NEW(&files, (size_t)json_count(weight_map));
+    const struct json *const end = weight_map->items + weight_map->count;
+    for (const struct json *file = weight_map->items; file < end; file++) {
+        if (!json_is(file, JSON_STRING) || strchr(file->text.data, '/'))
+            TRY_TO(result, done,
+                   fail(DATAERR, "%s: weight_map: %.200s is not mapped to a file name", path, file->key.data));
+        files[count++] = json_text(file);
     }
     qsort(files, count, sizeof *files, safetensors_compare_strings);
     for (size_t i = 0; i < count; i++) {
@@ -206,16 +207,16 @@ status safetensors_open_dir(struct safetensors **out, const char *dir) {
         TRY_TO(result, done, safetensors_add_file(store, shard));
     }
     TRY_TO(result, done, safetensors_sort_names(store));
-    json_object_object_foreach(weight_map, tensor_name, tensor_file) {
-        const struct stored_tensor *tensor = safetensors_find(store, tensor_name);
+    for (const struct json *file = weight_map->items; file < end; file++) {
+        const struct stored_tensor *tensor = safetensors_find(store, file->key.data);
         const char *slash = tensor ? strrchr(tensor->file, '/') : NULL;
-        if (!tensor || strcmp(slash ? slash + 1 : tensor->file, json_object_get_string(tensor_file)) != 0)
+        if (!tensor || strcmp(slash ? slash + 1 : tensor->file, file->text.data) != 0)
             TRY_TO(result, done,
-                   fail(DATAERR, "%s/%s: tensor %.200s is not in it, although the index says so", dir,
-                        json_object_get_string(tensor_file), tensor_name));
+                   fail(DATAERR, "%s/%s: tensor %.200s is not in it, although the index says so", dir, file->text.data,
+                        file->key.data));
     }
 done:
-    json_object_put(index);
+    arena_release(&arena);
     free(files);
     if (result != OK) safetensors_close(&store);
     *out = store;

@@ -78,15 +78,15 @@ uint64_t training_state_bytes(const struct training_state *state) {
 }
 
 static status training_state_read_counters(const struct training_state *state, const char *path, int64_t *values) {
-    json_object *counters = NULL;
-    TRY(json_parse_file(&counters, path));
-    status result = OK;
+    struct arena arena = {0};
+    struct json *counters;
+    status result = json_parse_file(&counters, &arena, path);
     for (size_t i = 0; i < state->counter_count && result == OK; i++) {
         const char *name = state->counters[i].name;
-        if (!json_int(json_object_object_get(counters, name), &values[i]) || values[i] < 0)
+        if (!json_int(json_at(counters, name), &values[i]) || values[i] < 0)
             result = fail(DATAERR, "%s: %s is not a non-negative integer", path, name);
     }
-    json_object_put(counters);
+    arena_release(&arena);
     return result;
 }
 

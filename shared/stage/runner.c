@@ -3,7 +3,6 @@
 // key in STORE/groups.lmdb is a hash of everything that it was computed from (the group's earlier sections, the stage's
 // options, its weights), so an outdated section is never found.
 #include <assert.h>
-#include <json.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,28 +10,30 @@
 #include <xxhash.h>
 
 #include "shared/base/clock.h"
+#include "shared/base/json.h"
 #include "shared/base/log.h"
 #include "shared/stage/runner.h"
 #include "shared/stage/signals.h"
 
-static struct json_object *runner_time(double seconds) {
-    char text[64];
-    const long long ms = llround(seconds * 1000);
-    snprintf(text, sizeof text, "%lld.%03lld", ms / 1000, ms % 1000); // three times as fast as %.3f
-    return json_object_new_double_s(seconds, text);
-}
-
 void runner_add_times(struct group *group, const char *stage, double taken) {
-    struct json_object *times = group->times.data ? json_tokener_parse(group->times.data) : NULL;
-    struct json_object *pair = mem_checked(json_object_new_array_ext(2));
-    if (!times) times = mem_checked(json_object_new_object());
-    json_object_array_add(pair, runner_time(taken));
-    json_object_array_add(pair, runner_time(clock_realtime()));
-    json_object_object_add(times, stage, pair);
-    size_t size;
-    const char *text = json_object_to_json_string_length(times, JSON_C_TO_STRING_PLAIN, &size);
-    group_string(group, &group->times, text, size);
-    json_object_put(times);
+    struct arena arena = {0};
+    struct json *times = NULL;
+    struct buf printed = {0};
+    if (group->times.data && json_parse(&times, &arena, group->times.data, group->times.size) != OK) times = NULL;
+    if (!times) times = json_new(&arena, JSON_OBJECT);
+    struct json *pair = json_set(times, &arena, stage);
+    pair->type = JSON_ARRAY;
+    const double seconds[] = {taken, clock_realtime()};
+    for (int i = 0; i < 2; i++) {
+        const long long ms = llround(seconds[i] * 1000);
+        struct json *number = json_push(pair, &arena);
+        number->type = JSON_NUMBER;
+        number->text = string_of(arena_printf(&arena, "%lld.%03lld", ms / 1000, ms % 1000));
+    }
+    json_print(&printed, times);
+    group_string(group, &group->times, printed.data, printed.size);
+    buf_release(&printed);
+    arena_release(&arena);
 }
 
 // A group that the stage has.

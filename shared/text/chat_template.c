@@ -44,14 +44,13 @@ status chat_template_check(const struct tokenizer *t, const char *dir) {
 static status chat_template_read(const char *dir, struct arena *arena, struct buf *template, const char **path) {
     static const char *const files[] = {"chat_template.jinja", "chat_template.json", "tokenizer_config.json"};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        json_object *root = NULL;
+        struct json *root = NULL;
         *path = path_join(arena, dir, files[i]);
         if (!path_exists(*path)) continue;
         if (i == 0) return file_read(*path, template);
-        TRY(json_parse_file(&root, *path));
-        const struct string text = json_string(json_object_object_get(root, "chat_template"));
+        TRY(json_parse_file(&root, arena, *path));
+        const struct string text = json_string(json_at(root, "chat_template"));
         if (text.data) buf_append(template, text.data, text.size);
-        json_object_put(root);
         if (template->size) return OK;
     }
     *path = NULL;

@@ -18,16 +18,16 @@ static status post_processor_append(struct token_list *template, int64_t id) {
 }
 
 // Appends the ids that special_tokens gives a special token.
-static status post_processor_append_special(struct token_list *template, struct json_object *specials, const char *name,
+static status post_processor_append_special(struct token_list *template, struct json *specials, const char *name,
                                             const struct vocab *v) {
-    struct json_object *special, *ids;
-    TRY(json_get(specials, name, json_type_object, &special));
+    struct json *special, *ids;
+    TRY(json_get(specials, name, JSON_OBJECT, &special));
     if (!special) return fail(DATAERR, "special_tokens has no %s", name);
-    TRY(json_get(special, "ids", json_type_array, &ids));
+    TRY(json_get(special, "ids", JSON_ARRAY, &ids));
     if (!ids) return fail(DATAERR, "special_tokens.%s.ids: missing", name);
-    for (size_t i = 0; i < json_object_array_length(ids); i++) {
+    for (size_t i = 0; i < json_count(ids); i++) {
         int64_t id;
-        if (!json_int(json_object_array_get_idx(ids, i), &id))
+        if (!json_int(json_item(ids, i), &id))
             return fail(DATAERR, "special_tokens.%s.ids[%zu]: not an integer", name, i);
         if (id < 0 || (uint64_t)id >= v->size || !v->entries[id].token)
             return fail(DATAERR, "special_tokens.%s.ids[%zu]: %lld is not in the vocabulary", name, i, (long long)id);
@@ -37,44 +37,44 @@ static status post_processor_append_special(struct token_list *template, struct 
 }
 
 // Appends a piece of a template: {"SpecialToken": {"id": ...}}, or {"Sequence": {"id": "A"}} for the first text.
-static status post_processor_read_piece(struct token_list *template, struct json_object *piece, bool pair,
-                                        struct json_object *specials, const struct vocab *v) {
-    struct json_object *special, *sequence, *id;
-    if (!json_object_is_type(piece, json_type_object)) return fail(DATAERR, "not an object");
-    TRY(json_get(piece, "SpecialToken", json_type_object, &special));
-    TRY(json_get(piece, "Sequence", json_type_object, &sequence));
+static status post_processor_read_piece(struct token_list *template, struct json *piece, bool pair,
+                                        struct json *specials, const struct vocab *v) {
+    struct json *special, *sequence, *id;
+    if (!json_is(piece, JSON_OBJECT)) return fail(DATAERR, "not an object");
+    TRY(json_get(piece, "SpecialToken", JSON_OBJECT, &special));
+    TRY(json_get(piece, "Sequence", JSON_OBJECT, &sequence));
     if (!special == !sequence) return fail(DATAERR, "neither SpecialToken nor Sequence");
-    TRY(json_get(special ? special : sequence, "id", json_type_string, &id));
+    TRY(json_get(special ? special : sequence, "id", JSON_STRING, &id));
     if (!id) return fail(DATAERR, "id: missing");
-    const char *name = json_object_get_string(id);
+    const char *name = json_text(id);
     if (special) return post_processor_append_special(template, specials, name, v);
     if (!strcmp(name, "A")) return post_processor_append(template, POST_PROCESSOR_FIRST);
     if (!strcmp(name, "B") && pair) return post_processor_append(template, POST_PROCESSOR_SECOND);
     return fail(DATAERR, "Sequence: there is no text %s", name);
 }
 
-static status post_processor_read_template(struct post_processor *p, struct json_object *json, const struct vocab *v) {
+static status post_processor_read_template(struct post_processor *p, struct json *json, const struct vocab *v) {
     static const char *const keys[] = {"single", "pair"};
-    struct json_object *specials, *pieces;
-    TRY(json_get(json, "special_tokens", json_type_object, &specials));
+    struct json *specials, *pieces;
+    TRY(json_get(json, "special_tokens", JSON_OBJECT, &specials));
     if (!specials) return fail(DATAERR, "special_tokens: missing");
     for (int pair = 0; pair < 2; pair++) {
-        TRY(json_get(json, keys[pair], json_type_array, &pieces));
+        TRY(json_get(json, keys[pair], JSON_ARRAY, &pieces));
         if (!pieces) return fail(DATAERR, "%s: missing", keys[pair]);
-        for (size_t i = 0; i < json_object_array_length(pieces); i++) {
-            status result = post_processor_read_piece(pair ? &p->pair : &p->single,
-                                                      json_object_array_get_idx(pieces, i), pair, specials, v);
+        for (size_t i = 0; i < json_count(pieces); i++) {
+            status result =
+                post_processor_read_piece(pair ? &p->pair : &p->single, json_item(pieces, i), pair, specials, v);
             if (result != OK) return fail_prefix(result, "%s[%zu]", keys[pair], i);
         }
     }
     return OK;
 }
 
-status post_processor_read(struct post_processor *p, struct json_object *json, const struct vocab *v) {
-    struct json_object *type, *list;
-    if (!json_object_is_type(json, json_type_object)) return fail(DATAERR, "not an object");
-    TRY(json_get(json, "type", json_type_string, &type));
-    const char *name = type ? json_object_get_string(type) : "without type";
+status post_processor_read(struct post_processor *p, struct json *json, const struct vocab *v) {
+    struct json *type, *list;
+    if (!json_is(json, JSON_OBJECT)) return fail(DATAERR, "not an object");
+    TRY(json_get(json, "type", JSON_STRING, &type));
+    const char *name = type ? json_text(type) : "without type";
     if (!strcmp(name, "ByteLevel")) return OK; // changes offsets only
     if (!strcmp(name, "TemplateProcessing")) {
         if (p->is_template) return fail(DATAERR, "a second TemplateProcessing is not supported");
@@ -82,10 +82,10 @@ status post_processor_read(struct post_processor *p, struct json_object *json, c
         return post_processor_read_template(p, json, v);
     }
     if (strcmp(name, "Sequence") != 0) return fail(DATAERR, "%s is not supported", name);
-    TRY(json_get(json, "processors", json_type_array, &list));
+    TRY(json_get(json, "processors", JSON_ARRAY, &list));
     if (!list) return fail(DATAERR, "processors: missing");
-    for (size_t i = 0; i < json_object_array_length(list); i++) {
-        status result = post_processor_read(p, json_object_array_get_idx(list, i), v);
+    for (size_t i = 0; i < json_count(list); i++) {
+        status result = post_processor_read(p, json_item(list, i), v);
         if (result != OK) return fail_prefix(result, "processors[%zu]", i);
     }
     return OK;

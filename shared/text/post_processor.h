@@ -23,7 +23,7 @@ void post_processor_release(struct post_processor *p);
 
 // Reads a post_processor: ByteLevel, which adds no tokens, TemplateProcessing, or a Sequence of these with one template
 // at most. DATAERR with the key and the error, also for a special token whose id is not in the vocabulary.
-status post_processor_read(struct post_processor *p, struct json_object *json, const struct vocab *v);
+status post_processor_read(struct post_processor *p, struct json *json, const struct vocab *v);
 
 // Appends the tokens of the first text, or of both unless `second` is NULL, with the special tokens.
 void post_processor_run(const struct post_processor *p, const struct token_list *first, const struct token_list *second,

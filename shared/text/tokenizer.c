@@ -53,12 +53,12 @@ status tokenizer_open(struct tokenizer **out, const char *dir) {
     *out = NULL;
     struct arena memory = {0};
     struct tokenizer *t = NULL;
-    struct json_object *json = NULL;
+    struct json *json = NULL;
     status result;
     char *json_path = path_join(&memory, dir, "tokenizer.json"), *vocab_path = path_join(&memory, dir, "vocab.json");
     TRY_TO(result, done, tokenizer_new(&t));
     if (path_exists(json_path)) {
-        TRY_TO(result, done, json_parse_file(&json, json_path));
+        TRY_TO(result, done, json_parse_file(&json, &memory, json_path));
         result = tokenizer_read_json(t, json);
         if (result != OK) TRY_TO(result, done, fail_prefix(result, "%s", json_path));
     } else if (path_exists(vocab_path)) {
@@ -72,12 +72,11 @@ status tokenizer_open(struct tokenizer **out, const char *dir) {
     t = NULL;
 done:
     tokenizer_free(&t);
-    json_object_put(json);
     arena_release(&memory);
     return result;
 }
 
-status tokenizer_from_json(struct tokenizer **out, struct json_object *json) {
+status tokenizer_from_json(struct tokenizer **out, struct json *json) {
     *out = NULL;
     struct tokenizer *t = NULL;
     status result;

@@ -10,14 +10,14 @@
 #include "shared/text/tokenizer_internal.h"
 
 // Reads the content and the flags of an added token; the content lives as long as `json`.
-static status tokenizer_config_parse(struct json_object *json, struct added_token *token) {
-    struct json_object *content;
+static status tokenizer_config_parse(struct json *json, struct added_token *token) {
+    struct json *content;
     *token = (struct added_token){.id = -1};
-    if (!json_object_is_type(json, json_type_object)) return fail(DATAERR, "not an object");
-    TRY(json_get(json, "content", json_type_string, &content));
+    if (!json_is(json, JSON_OBJECT)) return fail(DATAERR, "not an object");
+    TRY(json_get(json, "content", JSON_STRING, &content));
     if (!content) return fail(DATAERR, "content: missing");
-    token->content = json_object_get_string(content);
-    token->size = (size_t)json_object_get_string_len(content);
+    token->content = json_text(content);
+    token->size = content->text.size;
     TRY(json_get_bool(json, "single_word", false, &token->flags.single_word));
     TRY(json_get_bool(json, "lstrip", false, &token->flags.lstrip));
     TRY(json_get_bool(json, "rstrip", false, &token->flags.rstrip));
@@ -45,26 +45,26 @@ static status tokenizer_config_add(struct tokenizer *t, const struct added_token
     return OK;
 }
 
-status tokenizer_read_added_tokens(struct tokenizer *t, struct json_object *list) {
-    for (size_t i = 0; i < json_object_array_length(list); i++) {
-        struct json_object *json = json_object_array_get_idx(list, i), *id = NULL;
+status tokenizer_read_added_tokens(struct tokenizer *t, struct json *list) {
+    for (size_t i = 0; i < json_count(list); i++) {
+        struct json *json = json_item(list, i), *id = NULL;
         struct added_token token;
         status result = tokenizer_config_parse(json, &token);
-        if (result == OK) result = json_get(json, "id", json_type_int, &id);
+        if (result == OK) result = json_get(json, "id", JSON_NUMBER, &id);
         if (result == OK) result = id ? OK : fail(DATAERR, "id: missing");
-        if (result == OK) result = tokenizer_config_add(t, &token, json_object_get_int64(id));
+        if (result == OK) result = tokenizer_config_add(t, &token, json_int_or(id, 0));
         if (result != OK) return fail_prefix(result, "[%zu]", i);
     }
     return OK;
 }
 
 // Adds a special token that the file names by its role: a string, or an object with flags.
-static status tokenizer_config_add_named(struct tokenizer *t, struct json_object *value) {
+static status tokenizer_config_add_named(struct tokenizer *t, struct json *value) {
     struct added_token token = {.id = -1};
     if (!value) return OK;
-    if (json_object_is_type(value, json_type_string)) {
-        token.content = json_object_get_string(value);
-        token.size = (size_t)json_object_get_string_len(value);
+    if (json_is(value, JSON_STRING)) {
+        token.content = json_text(value);
+        token.size = value->text.size;
     } else {
         TRY(tokenizer_config_parse(value, &token));
     }
@@ -76,7 +76,7 @@ static status tokenizer_config_add_named(struct tokenizer *t, struct json_object
 
 struct tokenizer_config_entry {
     int64_t id;
-    struct json_object *token;
+    struct json *token;
 };
 
 static int tokenizer_config_compare(const void *left, const void *right) {
@@ -86,12 +86,13 @@ static int tokenizer_config_compare(const void *left, const void *right) {
 
 // Reads added_tokens_decoder in ascending order of the ids, which are its keys. The id that tokenizer.json gives a
 // token takes precedence, as in Hugging Face.
-static status tokenizer_config_read_decoder(struct tokenizer *t, struct json_object *decoder) {
+static status tokenizer_config_read_decoder(struct tokenizer *t, struct json *decoder) {
     struct tokenizer_config_entry *entries = NULL;
     size_t count = 0;
     status result = OK;
-    NEW(&entries, (size_t)json_object_object_length(decoder));
-    json_object_object_foreach(decoder, key, value) {
+    NEW(&entries, (size_t)json_count(decoder));
+    for (struct json *value = decoder->items; value < decoder->items + decoder->count; value++) {
+        const char *key = value->key.data;
         char *end;
         long long id = strtoll(key, &end, 10);
         if (end == key || *end || id < 0)
@@ -118,36 +119,35 @@ status tokenizer_read_config(struct tokenizer *t, const char *dir) {
     static const char *const roles[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                         "pad_token", "cls_token", "mask_token"};
     struct arena memory = {0};
-    struct json_object *config = NULL, *value;
+    struct json *config, *value;
     bool split_special, add_prefix_space;
     status result;
     char *path = path_join(&memory, dir, "tokenizer_config.json");
     if (path_exists(path)) {
-        TRY_TO(result, done, json_parse_file(&config, path));
+        TRY_TO(result, done, json_parse_file(&config, &memory, path));
     } else {
-        config = mem_checked(json_object_new_object()); // the defaults count
+        config = json_new(&memory, JSON_OBJECT); // the defaults count
     }
     TRY_TO(result, failed, json_get_bool(config, "add_prefix_space", false, &add_prefix_space));
     if (t->byte_level_only) t->encoder->pre_tokenizer.steps[0].add_prefix_space = add_prefix_space;
     TRY_TO(result, failed, json_get_bool(config, "split_special_tokens", false, &split_special));
     if (split_special) TRY_TO(result, failed, fail(DATAERR, "split_special_tokens: true is not supported"));
     TRY_TO(result, failed, json_get_bool(config, "clean_up_tokenization_spaces", false, &t->clean_up_spaces));
-    TRY_TO(result, failed, json_get(config, "added_tokens_decoder", json_type_object, &value));
+    TRY_TO(result, failed, json_get(config, "added_tokens_decoder", JSON_OBJECT, &value));
     if (value) TRY_TO(result, failed, tokenizer_config_read_decoder(t, value));
     for (size_t i = 0; i < sizeof roles / sizeof *roles; i++) {
-        if (!json_object_object_get_ex(config, roles[i], &value)) continue;
+        if (!json_find(config, roles[i], &value)) continue;
         result = tokenizer_config_add_named(t, value);
         if (result != OK) TRY_TO(result, failed, fail_prefix(result, "%s", roles[i]));
     }
-    TRY_TO(result, failed, json_get(config, "additional_special_tokens", json_type_array, &value));
-    for (size_t i = 0; value && i < json_object_array_length(value); i++) {
-        result = tokenizer_config_add_named(t, json_object_array_get_idx(value, i));
+    TRY_TO(result, failed, json_get(config, "additional_special_tokens", JSON_ARRAY, &value));
+    for (size_t i = 0; value && i < json_count(value); i++) {
+        result = tokenizer_config_add_named(t, json_item(value, i));
         if (result != OK) TRY_TO(result, failed, fail_prefix(result, "additional_special_tokens[%zu]", i));
     }
 failed:
     if (result != OK) fail_prefix(result, "%s", path);
 done:
-    json_object_put(config);
     arena_release(&memory);
     return result;
 }

@@ -33,11 +33,11 @@ struct tokenizer {
 };
 
 // Builds a tokenizer from a parsed tokenizer.json alone. DATAERR with the key and the error. Free with tokenizer_free.
-status tokenizer_from_json(struct tokenizer **out, struct json_object *json);
+status tokenizer_from_json(struct tokenizer **out, struct json *json);
 
 // Reads a parsed tokenizer.json: model, added_tokens, normalizer, pre_tokenizer, post_processor. DATAERR with the key
 // and the error.
-status tokenizer_read_json(struct tokenizer *t, struct json_object *json);
+status tokenizer_read_json(struct tokenizer *t, struct json *json);
 
 // Reads vocab.json and merges.txt of a directory; normalizer and pattern are Qwen2's. DATAERR with the file.
 status tokenizer_read_vocab_files(struct tokenizer *t, const char *dir);
@@ -47,6 +47,6 @@ status tokenizer_read_vocab_files(struct tokenizer *t, const char *dir);
 status tokenizer_read_config(struct tokenizer *t, const char *dir);
 
 // Reads added_tokens of tokenizer.json. DATAERR with the index and the error.
-status tokenizer_read_added_tokens(struct tokenizer *t, struct json_object *list);
+status tokenizer_read_added_tokens(struct tokenizer *t, struct json *list);
 
 #endif

@@ -5,52 +5,53 @@
 #include "shared/base/file.h"
 #include "shared/text/tokenizer_internal.h"
 
-static bool tokenizer_json_is_type(struct json_object *object, const char *type) {
-    struct json_object *value;
-    return json_object_object_get_ex(object, "type", &value) && value && !strcmp(json_object_get_string(value), type);
+static bool tokenizer_json_is_type(struct json *object, const char *type) {
+    struct json *value;
+    return json_find(object, "type", &value) && value && !strcmp(json_text(value), type);
 }
 
-static const char *tokenizer_json_type(struct json_object *object) {
-    struct json_object *value;
-    return json_object_object_get_ex(object, "type", &value) && value ? json_object_get_string(value) : "without type";
+static const char *tokenizer_json_type(struct json *object) {
+    struct json *value;
+    return json_find(object, "type", &value) && value ? json_text(value) : "without type";
 }
 
 // Reads a mapping of tokens to ids.
-static status tokenizer_json_read_vocab(struct tokenizer *t, struct json_object *vocab) {
-    json_object_object_foreach(vocab, token, id) {
-        if (!json_object_is_type(id, json_type_int))
-            return fail(DATAERR, "vocab: the id of \"%s\" is not an integer", token);
-        TRY(vocab_add(&t->vocab, token, strlen(token), json_object_get_int64(id)));
+static status tokenizer_json_read_vocab(struct tokenizer *t, struct json *vocab) {
+    for (const struct json *token = vocab->items; token < vocab->items + vocab->count; token++) {
+        int64_t id;
+        if (!json_int(token, &id)) return fail(DATAERR, "vocab: the id of \"%s\" is not an integer", token->key.data);
+        TRY(vocab_add(&t->vocab, token->key.data, token->key.size, id));
     }
     t->model_count = t->vocab.count;
     return t->model_count ? OK : fail(DATAERR, "vocab: empty");
 }
 
-static status tokenizer_json_read_model(struct tokenizer *t, struct json_object *model) {
+static status tokenizer_json_read_model(struct tokenizer *t, struct json *model) {
     static const char *const unsupported[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix",
                                               "byte_fallback"};
     struct bpe *bpe = &t->encoder->bpe;
-    struct json_object *value, *merges;
-    if (json_object_object_get_ex(model, "type", &value) && !tokenizer_json_is_type(model, "BPE"))
+    struct json *value, *merges;
+    if (json_find(model, "type", &value) && !tokenizer_json_is_type(model, "BPE"))
         return fail(DATAERR, "type: %s, but only BPE is supported", tokenizer_json_type(model));
     for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++) {
-        if (!json_object_object_get_ex(model, unsupported[i], &value) || !value) continue;
-        bool off = json_object_is_type(value, json_type_string) ? !json_object_get_string_len(value)
-                                                                : json_object_get_double(value) == 0;
-        if (!off) return fail(DATAERR, "%s: %s is not supported", unsupported[i], json_object_to_json_string(value));
+        if (!json_find(model, unsupported[i], &value) || !value) continue;
+        bool off = json_is(value, JSON_STRING) ? !value->text.size
+                   : json_is(value, JSON_BOOL) ? !value->boolean
+                                               : json_double_or(value, 0) == 0;
+        if (!off) return fail(DATAERR, "%s: %s is not supported", unsupported[i], json_text(value));
     }
-    TRY(json_get(model, "vocab", json_type_object, &value));
+    TRY(json_get(model, "vocab", JSON_OBJECT, &value));
     if (!value) return fail(DATAERR, "vocab: missing");
     TRY(tokenizer_json_read_vocab(t, value));
-    TRY(json_get(model, "merges", json_type_array, &merges));
+    TRY(json_get(model, "merges", JSON_ARRAY, &merges));
     if (!merges) return fail(DATAERR, "merges: missing");
-    for (size_t i = 0; i < json_object_array_length(merges); i++) {
+    for (size_t i = 0; i < json_count(merges); i++) {
         // A merge is "left right" or ["left", "right"].
-        struct json_object *merge = json_object_array_get_idx(merges, i);
+        struct json *merge = json_item(merges, i);
         uint32_t rank = (uint32_t)i;
-        if (json_object_is_type(merge, json_type_string)) {
-            const char *text = json_object_get_string(merge);
-            size_t size = (size_t)json_object_get_string_len(merge);
+        if (json_is(merge, JSON_STRING)) {
+            const char *text = json_text(merge);
+            size_t size = merge->text.size;
             if (i == 0 && !strncmp(text, "#version", 8)) continue;
             const char *space = memchr(text, ' ', size);
             if (!space || memchr(space + 1, ' ', size - (size_t)(space + 1 - text)))
@@ -59,33 +60,33 @@ static status tokenizer_json_read_model(struct tokenizer *t, struct json_object 
             TRY(vocab_add_merge(&t->vocab, text, left_size, space + 1, size - left_size - 1, rank, true));
             continue;
         }
-        if (!json_object_is_type(merge, json_type_array) || json_object_array_length(merge) != 2)
+        if (!json_is(merge, JSON_ARRAY) || json_count(merge) != 2)
             return fail(DATAERR, "merge %u: neither a string nor a pair", rank + 1);
-        struct json_object *left = json_object_array_get_idx(merge, 0), *right = json_object_array_get_idx(merge, 1);
-        if (!json_object_is_type(left, json_type_string) || !json_object_is_type(right, json_type_string))
+        struct json *left = json_item(merge, 0), *right = json_item(merge, 1);
+        if (!json_is(left, JSON_STRING) || !json_is(right, JSON_STRING))
             return fail(DATAERR, "merge %u: not a pair of strings", rank + 1);
-        TRY(vocab_add_merge(&t->vocab, json_object_get_string(left), (size_t)json_object_get_string_len(left),
-                            json_object_get_string(right), (size_t)json_object_get_string_len(right), rank, true));
+        TRY(vocab_add_merge(&t->vocab, json_text(left), left->text.size, json_text(right), right->text.size, rank,
+                            true));
     }
     bpe_init(bpe, &t->vocab);
     TRY(json_get_bool(model, "fuse_unk", false, &bpe->fuse_unk));
     TRY(json_get_bool(model, "ignore_merges", false, &bpe->ignore_merges));
-    TRY(json_get(model, "unk_token", json_type_string, &value));
+    TRY(json_get(model, "unk_token", JSON_STRING, &value));
     if (!value) return OK;
-    const char *token = json_object_get_string(value);
-    bpe->unk_id = vocab_token_to_id(&t->vocab, token, (size_t)json_object_get_string_len(value));
+    const char *token = json_text(value);
+    bpe->unk_id = vocab_token_to_id(&t->vocab, token, value->text.size);
     return bpe->unk_id >= 0 ? OK : fail(DATAERR, "unk_token: \"%s\" is not in the vocabulary", token);
 }
 
-static status tokenizer_json_read_normalizer(struct tokenizer *t, struct json_object *normalizer) {
+static status tokenizer_json_read_normalizer(struct tokenizer *t, struct json *normalizer) {
     static const char *const forms[] = {
         [NORMALIZE_NFC] = "NFC", [NORMALIZE_NFD] = "NFD", [NORMALIZE_NFKC] = "NFKC", [NORMALIZE_NFKD] = "NFKD"};
     if (tokenizer_json_is_type(normalizer, "Sequence")) {
-        struct json_object *list;
-        TRY(json_get(normalizer, "normalizers", json_type_array, &list));
-        if (!list || !json_object_array_length(list)) return OK;
-        struct json_object *only = json_object_array_get_idx(list, 0);
-        if (json_object_array_length(list) > 1 || !json_object_is_type(only, json_type_object))
+        struct json *list;
+        TRY(json_get(normalizer, "normalizers", JSON_ARRAY, &list));
+        if (!list || !json_count(list)) return OK;
+        struct json *only = json_item(list, 0);
+        if (json_count(list) > 1 || !json_is(only, JSON_OBJECT))
             return fail(DATAERR, "a Sequence of several normalizers is not supported");
         return tokenizer_json_read_normalizer(t, only);
     }
@@ -99,14 +100,14 @@ static status tokenizer_json_read_normalizer(struct tokenizer *t, struct json_ob
 
 // Reads a step or a Sequence of steps; *byte_level becomes true at the ByteLevel step, which must be the last one. The
 // pattern of a Split step is a regular expression, or a string, which is escaped.
-static status tokenizer_json_read_step(struct tokenizer *t, struct json_object *step, bool *byte_level) {
+static status tokenizer_json_read_step(struct tokenizer *t, struct json *step, bool *byte_level) {
     struct pre_tokenizer *pre_tokenizer = &t->encoder->pre_tokenizer;
-    if (!json_object_is_type(step, json_type_object)) return fail(DATAERR, "not an object");
+    if (!json_is(step, JSON_OBJECT)) return fail(DATAERR, "not an object");
     if (tokenizer_json_is_type(step, "Sequence")) {
-        struct json_object *list;
-        TRY(json_get(step, "pretokenizers", json_type_array, &list));
-        for (size_t i = 0; list && i < json_object_array_length(list); i++)
-            TRY(tokenizer_json_read_step(t, json_object_array_get_idx(list, i), byte_level));
+        struct json *list;
+        TRY(json_get(step, "pretokenizers", JSON_ARRAY, &list));
+        for (size_t i = 0; list && i < json_count(list); i++)
+            TRY(tokenizer_json_read_step(t, json_item(list, i), byte_level));
         return OK;
     }
     const char *type = tokenizer_json_type(step);
@@ -119,40 +120,36 @@ static status tokenizer_json_read_step(struct tokenizer *t, struct json_object *
         return pre_tokenizer_add_byte_level(pre_tokenizer, add_prefix_space, use_regex);
     }
     if (!tokenizer_json_is_type(step, "Split")) return fail(DATAERR, "%s is not supported", type);
-    struct json_object *pattern, *behavior, *regex = NULL, *literal = NULL;
+    struct json *pattern, *behavior, *regex = NULL, *literal = NULL;
     bool invert;
-    TRY(json_get(step, "pattern", json_type_object, &pattern));
-    TRY(json_get(step, "behavior", json_type_string, &behavior));
+    TRY(json_get(step, "pattern", JSON_OBJECT, &pattern));
+    TRY(json_get(step, "behavior", JSON_STRING, &behavior));
     TRY(json_get_bool(step, "invert", false, &invert));
-    if (pattern) TRY(json_get(pattern, "Regex", json_type_string, &regex));
-    if (pattern) TRY(json_get(pattern, "String", json_type_string, &literal));
+    if (pattern) TRY(json_get(pattern, "Regex", JSON_STRING, &regex));
+    if (pattern) TRY(json_get(pattern, "String", JSON_STRING, &literal));
     if (!regex && !literal) return fail(DATAERR, "Split: no pattern");
-    const char *name = behavior ? json_object_get_string(behavior) : "without behavior";
+    const char *name = behavior ? json_text(behavior) : "without behavior";
     bool removed = !strcmp(name, "Removed");
     if (!removed && strcmp(name, "Isolated") != 0) return fail(DATAERR, "Split: %s is not supported", name);
     enum split_behavior rule = !removed ? SPLIT_ISOLATED : invert ? SPLIT_REMOVED_INVERT : SPLIT_REMOVED;
-    if (!literal)
-        return pre_tokenizer_add_split(pre_tokenizer, json_object_get_string(regex),
-                                       (size_t)json_object_get_string_len(regex), rule);
+    if (!literal) return pre_tokenizer_add_split(pre_tokenizer, json_text(regex), regex->text.size, rule);
     struct buf escaped = {0};
-    const char *text = json_object_get_string(literal);
+    const char *text = json_text(literal);
     buf_puts(&escaped, "");
     status result = OK;
-    for (int i = 0; i < json_object_get_string_len(literal) && result == OK; i++) {
+    for (size_t i = 0; i < literal->text.size; i++) {
         if (strchr("\\^$.[]|()?*+{}-#&~ ", text[i]) && text[i]) buf_append(&escaped, "\\", 1);
-        if (result == OK) {
-            if (text[i])
-                buf_append(&escaped, text + i, 1);
-            else
-                buf_puts(&escaped, "\\x00");
-        }
+        if (text[i])
+            buf_append(&escaped, text + i, 1);
+        else
+            buf_puts(&escaped, "\\x00");
     }
     if (result == OK) result = pre_tokenizer_add_split(pre_tokenizer, escaped.data, escaped.size, rule);
     buf_release(&escaped);
     return result;
 }
 
-static status tokenizer_json_read_pre_tokenizer(struct tokenizer *t, struct json_object *pre_tokenizer) {
+static status tokenizer_json_read_pre_tokenizer(struct tokenizer *t, struct json *pre_tokenizer) {
     bool byte_level = false;
     t->byte_level_only = tokenizer_json_is_type(pre_tokenizer, "ByteLevel");
     TRY(tokenizer_json_read_step(t, pre_tokenizer, &byte_level));
@@ -160,42 +157,42 @@ static status tokenizer_json_read_pre_tokenizer(struct tokenizer *t, struct json
 }
 
 // Checks a decoder, which must be ByteLevel or a Sequence of nothing else.
-static status tokenizer_json_check_decoder(struct tokenizer *t, struct json_object *part) {
+static status tokenizer_json_check_decoder(struct tokenizer *t, struct json *part) {
     (void)t;
     if (tokenizer_json_is_type(part, "ByteLevel")) return OK;
-    struct json_object *list = NULL;
-    if (tokenizer_json_is_type(part, "Sequence")) json_object_object_get_ex(part, "decoders", &list);
-    bool good = list && json_object_is_type(list, json_type_array);
-    for (size_t i = 0; good && i < json_object_array_length(list); i++)
-        good = tokenizer_json_is_type(json_object_array_get_idx(list, i), "ByteLevel");
+    struct json *list = NULL;
+    if (tokenizer_json_is_type(part, "Sequence")) json_find(part, "decoders", &list);
+    bool good = list && json_is(list, JSON_ARRAY);
+    for (size_t i = 0; good && i < json_count(list); i++)
+        good = tokenizer_json_is_type(json_item(list, i), "ByteLevel");
     return good ? OK : fail(DATAERR, "%s is not supported", tokenizer_json_type(part));
 }
 
-static status tokenizer_json_read_post_processor(struct tokenizer *t, struct json_object *part) {
+static status tokenizer_json_read_post_processor(struct tokenizer *t, struct json *part) {
     return post_processor_read(&t->post_processor, part, &t->vocab);
 }
 
-status tokenizer_read_json(struct tokenizer *t, struct json_object *json) {
+status tokenizer_read_json(struct tokenizer *t, struct json *json) {
     static const struct {
         const char *key;
         enum json_type type;
         bool required;
-        status (*read)(struct tokenizer *t, struct json_object *part);
+        status (*read)(struct tokenizer *t, struct json *part);
     } parts[] = {
         // the ids of added tokens follow those of the model, and the post-processor's are among both
-        {"normalizer", json_type_object, false, tokenizer_json_read_normalizer},
-        {"pre_tokenizer", json_type_object, true, tokenizer_json_read_pre_tokenizer},
-        {"decoder", json_type_object, false, tokenizer_json_check_decoder},
-        {"model", json_type_object, true, tokenizer_json_read_model},
-        {"added_tokens", json_type_array, false, tokenizer_read_added_tokens},
-        {"post_processor", json_type_object, false, tokenizer_json_read_post_processor},
+        {"normalizer", JSON_OBJECT, false, tokenizer_json_read_normalizer},
+        {"pre_tokenizer", JSON_OBJECT, true, tokenizer_json_read_pre_tokenizer},
+        {"decoder", JSON_OBJECT, false, tokenizer_json_check_decoder},
+        {"model", JSON_OBJECT, true, tokenizer_json_read_model},
+        {"added_tokens", JSON_ARRAY, false, tokenizer_read_added_tokens},
+        {"post_processor", JSON_OBJECT, false, tokenizer_json_read_post_processor},
     };
-    struct json_object *version;
-    TRY(json_get(json, "version", json_type_string, &version));
-    if (version && strcmp(json_object_get_string(version), "1.0") != 0)
-        return fail(DATAERR, "version: %s, but only 1.0 is supported", json_object_get_string(version));
+    struct json *version;
+    TRY(json_get(json, "version", JSON_STRING, &version));
+    if (version && strcmp(json_text(version), "1.0") != 0)
+        return fail(DATAERR, "version: %s, but only 1.0 is supported", json_text(version));
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        struct json_object *part;
+        struct json *part;
         TRY(json_get(json, parts[i].key, parts[i].type, &part));
         if (!part && parts[i].required) return fail(DATAERR, "%s: missing", parts[i].key);
         status result = part ? parts[i].read(t, part) : OK;
@@ -216,11 +213,11 @@ static const char *tokenizer_json_next_word(const char *line, size_t size, size_
 
 status tokenizer_read_vocab_files(struct tokenizer *t, const char *dir) {
     struct arena memory = {0};
-    struct json_object *vocab = NULL;
+    struct json *vocab = NULL;
     struct buf merges = {0};
     char *vocab_path = path_join(&memory, dir, "vocab.json"), *merges_path = path_join(&memory, dir, "merges.txt");
     status result;
-    TRY_TO(result, done, json_parse_file(&vocab, vocab_path));
+    TRY_TO(result, done, json_parse_file(&vocab, &memory, vocab_path));
     result = tokenizer_json_read_vocab(t, vocab);
     if (result != OK) TRY_TO(result, done, fail_prefix(result, "%s", vocab_path));
     TRY_TO(result, done, file_read(merges_path, &merges));
@@ -249,7 +246,6 @@ status tokenizer_read_vocab_files(struct tokenizer *t, const char *dir) {
     TRY_TO(result, done, pre_tokenizer_add_byte_level(&t->encoder->pre_tokenizer, false, false));
 done:
     buf_release(&merges);
-    json_object_put(vocab);
     arena_release(&memory);
     return result;
 }

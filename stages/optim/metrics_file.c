@@ -60,11 +60,10 @@ status metrics_truncate(const char *out, int64_t step) {
         const char *line = old.data + at, *newline = memchr(line, '\n', old.size - at);
         if (!newline) break; // a crash cut this line short
         size_t size = (size_t)(newline + 1 - line);
-        json_object *object = NULL;
+        struct json *object = NULL;
         int64_t number;
-        const bool keep = json_parse_object(&object, line, size, metrics_name) == OK &&
-                          json_int(json_object_object_get(object, "step"), &number) && number <= step;
-        json_object_put(object);
+        const bool keep = json_parse_object(&object, &arena, line, size, metrics_name) == OK &&
+                          json_int(json_at(object, "step"), &number) && number <= step;
         if (keep) buf_append(&kept, line, size);
         at += size;
     }

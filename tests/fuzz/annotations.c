@@ -17,15 +17,16 @@ static void check_group(struct group *group) {
 }
 
 static void try_record(const struct format_options *options, const struct record *record) {
-    json_object *json = NULL;
-    if (json_parse(&json, record->data, record->size) == OK && json_object_is_type(json, json_type_object)) {
+    struct arena arena = {0};
+    struct json *json = NULL;
+    if (json_parse(&json, &arena, record->data, record->size) == OK && json_is(json, JSON_OBJECT)) {
         for (size_t i = 0; i < format_count; i++) {
             struct group *group = NULL;
             if (format_all[i].read(options, json, record->place, &group) == OK) check_group(group);
             group_free(&group);
         }
     }
-    json_object_put(json);
+    arena_release(&arena);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

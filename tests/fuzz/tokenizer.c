@@ -33,13 +33,14 @@ static void tokenizer_use(const struct tokenizer *t, const char *text, size_t si
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const char *text = memchr(data, 0, size);
     size_t json_size = text ? (size_t)(text - (const char *)data) : size;
-    struct json_object *json;
-    if (json_parse(&json, (const char *)data, json_size) != OK) return 0;
+    struct arena arena = {0};
+    struct json *json = NULL;
     struct tokenizer *t;
-    if (json_object_is_type(json, json_type_object) && tokenizer_from_json(&t, json) == OK) {
+    const status parsed = json_parse(&json, &arena, (const char *)data, json_size);
+    if (parsed == OK && json_is(json, JSON_OBJECT) && tokenizer_from_json(&t, json) == OK) {
         if (text) tokenizer_use(t, text + 1, size - json_size - 1);
         tokenizer_free(&t);
     }
-    json_object_put(json);
+    arena_release(&arena);
     return 0;
 }

@@ -25,14 +25,13 @@ static int open_all(void **state) {
         struct model_case *it = &cases_of[c].base;
         *it = (struct model_case){.name = golden_names[c]};
         it->dir = arena_printf(&it->arena, "%s/%s", root ? root : "tests/data/classifier", it->name);
-        MUST(json_parse_file(&it->golden, path_join(&it->arena, it->dir, "golden.json")));
+        MUST(json_parse_file(&it->golden, &it->arena, path_join(&it->arena, it->dir, "golden.json")));
         if (c < CASES_TRAINED)
             MUST(safetensors_open(&it->tensors, path_join(&it->arena, it->dir, "golden.safetensors")));
-        json_object *texts = key_of(it->golden, "texts");
-        assert_int_equal(json_object_array_length(texts), GOLDEN_TEXTS);
+        struct json *texts = key_of(it->golden, "texts");
+        assert_int_equal(json_count(texts), GOLDEN_TEXTS);
         for (size_t i = 0; i < GOLDEN_TEXTS; i++)
-            cases_of[c].texts[i].tokens =
-                case_tokens(it, json_object_array_get_idx(texts, i), &cases_of[c].texts[i].count);
+            cases_of[c].texts[i].tokens = case_tokens(it, json_item(texts, i), &cases_of[c].texts[i].count);
     }
     return 0;
 }
@@ -65,8 +64,8 @@ static void expect_probabilities(int first, int end, const char *precision) {
         double got[GOLDEN_TEXTS], sum = 0, maximum = 0;
         MUST(classifier_score(classifier, it->texts, GOLDEN_TEXTS, got));
         for (size_t i = 0; i < GOLDEN_TEXTS; i++) {
-            json_object *want = json_object_array_get_idx(key_of(it->base.golden, "probabilities"), i);
-            double difference = fabs(got[i] - json_object_get_double(want));
+            struct json *want = json_item(key_of(it->base.golden, "probabilities"), i);
+            double difference = fabs(got[i] - json_double_or(want, NAN));
             sum += difference;
             if (!(difference <= maximum)) maximum = difference;
         }
@@ -117,27 +116,27 @@ static void test_bits_do_not_depend_on_neighbours(void **state) {
 }
 
 // The step's labels.
-static void labels_of(json_object *step, int out[GOLDEN_TEXTS]) {
-    json_object *labels = key_of(step, "labels");
-    for (size_t i = 0; i < GOLDEN_TEXTS; i++) out[i] = json_object_get_int(json_object_array_get_idx(labels, i));
+static void labels_of(struct json *step, int out[GOLDEN_TEXTS]) {
+    struct json *labels = key_of(step, "labels");
+    for (size_t i = 0; i < GOLDEN_TEXTS; i++) out[i] = (int)json_int_or(json_item(labels, i), -1);
 }
 
-static struct optimizer_options rates_of(const struct golden_case *it, json_object *step) {
-    json_object *settings = key_of(it->base.golden, "settings");
+static struct optimizer_options rates_of(const struct golden_case *it, struct json *step) {
+    struct json *settings = key_of(it->base.golden, "settings");
     return (struct optimizer_options){
         number_of(step, "lr"),          number_of(settings, "beta1"),        number_of(settings, "beta2"),
         number_of(settings, "epsilon"), number_of(settings, "weight_decay"), number_of(settings, "clip_norm")};
 }
 
-static json_object *step_of(const struct golden_case *it, size_t s) {
-    return json_object_array_get_idx(key_of(it->base.golden, "steps"), s);
+static struct json *step_of(const struct golden_case *it, size_t s) {
+    return json_item(key_of(it->base.golden, "steps"), s);
 }
 
 // One step of the golden data. Returns the mean loss.
 static double take_step(struct golden_case *it, struct classifier *classifier, size_t s, double *norm) {
     int labels[GOLDEN_TEXTS];
     double loss = 0;
-    json_object *step = step_of(it, s);
+    struct json *step = step_of(it, s);
     struct optimizer_options rates = rates_of(it, step);
     labels_of(step, labels);
     MUST(classifier_accumulate(classifier, it->texts, labels, GOLDEN_TEXTS, 1.0 / GOLDEN_TEXTS, &loss));

@@ -19,10 +19,11 @@ static int close_tokenizer(void **state) {
 
 static status read_record(struct group **out, const char *text, const struct tokenizer *with) {
     const struct format_options options = {.media_root = "/m", .tokenizer = with};
-    json_object *record;
-    assert_int_equal(json_parse(&record, text, strlen(text)), OK);
+    struct arena arena = {0};
+    struct json *record;
+    assert_int_equal(json_parse(&record, &arena, text, strlen(text)), OK);
     status result = format_find("sft")->read(&options, record, (struct record_place){.line = 9}, out);
-    json_object_put(record);
+    arena_release(&arena);
     return result;
 }
 

@@ -121,7 +121,7 @@ static void test_weights_are_swapped_between_steps(void **state) {
     struct train_completion completions[COMPLETIONS];
     struct train_result result;
     double norm;
-    case_step(&it, json_object_array_get_idx(key_of(it.golden, "steps"), 0), completions);
+    case_step(&it, json_item(key_of(it.golden, "steps"), 0), completions);
     MUST(model_accumulate(trained, &it.prompt, completions, COMPLETIONS, &(struct loss_options){0}, 1, &result));
     MUST(model_step(trained, &(struct optimizer_options){3e-3, 0.9, 0.99, 1e-8, 0.01, 1.0}, &norm));
     char *dir = case_dir(&it);

@@ -187,7 +187,7 @@ static const struct optimizer_options rates = {3e-3, 0.9, 0.99, 1e-8, 0.01, 1.0}
 
 // A step on the golden step's completions.
 static void take_step(struct model_case *it, struct model *model) {
-    json_object *step = json_object_array_get_idx(key_of(it->golden, "steps"), 0);
+    struct json *step = json_item(key_of(it->golden, "steps"), 0);
     struct train_completion completions[COMPLETIONS];
     case_step(it, step, completions);
     struct train_result result;

@@ -17,7 +17,7 @@ enum { CASES = 6, ALL_CASES = 7, COMPLETIONS = 4, MAX_TOKENS = 32 };
 struct model_case {
     struct arena arena;
     const char *name, *dir;
-    json_object *golden;
+    struct json *golden;
     struct safetensors *tensors;
     struct model_prompt prompt;
     struct model_completion completions[COMPLETIONS];
@@ -30,42 +30,42 @@ struct model_case {
         assert_int_equal(must_status, OK);                                                                             \
     } while (0)
 
-static inline json_object *key_of(json_object *object, const char *key) {
-    json_object *value = json_object_object_get(object, key);
+static inline struct json *key_of(struct json *object, const char *key) {
+    struct json *value = json_at(object, key);
     if (!value) print_error("golden.json has no %s\n", key);
     assert_non_null(value);
     return value;
 }
 
-static inline double number_of(json_object *object, const char *key) {
-    return json_object_get_double(key_of(object, key));
+static inline double number_of(struct json *object, const char *key) {
+    return json_double_or(key_of(object, key), NAN);
 }
 
-static inline int64_t *case_tokens(struct model_case *it, json_object *list, size_t *count) {
-    *count = json_object_array_length(list);
+static inline int64_t *case_tokens(struct model_case *it, struct json *list, size_t *count) {
+    *count = json_count(list);
     int64_t *tokens = arena_alloc(&it->arena, *count * sizeof *tokens);
-    for (size_t i = 0; i < *count; i++) tokens[i] = json_object_get_int64(json_object_array_get_idx(list, i));
+    for (size_t i = 0; i < *count; i++) tokens[i] = json_int_or(json_item(list, i), -1);
     return tokens;
 }
 
 // One array of numbers for each completion; NULL where the step has none.
-static inline float *case_floats(struct model_case *it, json_object *step, const char *key, size_t completion) {
-    json_object *lists = json_object_object_get(step, key);
+static inline float *case_floats(struct model_case *it, struct json *step, const char *key, size_t completion) {
+    struct json *lists = json_at(step, key);
     if (!lists) return NULL;
-    json_object *list = json_object_array_get_idx(lists, completion);
-    size_t count = json_object_array_length(list);
+    struct json *list = json_item(lists, completion);
+    size_t count = json_count(list);
     float *values = arena_alloc(&it->arena, count * sizeof *values);
-    for (size_t i = 0; i < count; i++) values[i] = (float)json_object_get_double(json_object_array_get_idx(list, i));
+    for (size_t i = 0; i < count; i++) values[i] = (float)json_double_or(json_item(list, i), NAN);
     return values;
 }
 
 static inline void case_media(struct model_case *it) {
-    json_object *list = key_of(it->golden, "media");
-    size_t count = json_object_array_length(list);
+    struct json *list = key_of(it->golden, "media");
+    size_t count = json_count(list);
     struct model_medium *media = arena_alloc(&it->arena, count * sizeof *media);
     for (size_t m = 0; m < count; m++) {
-        json_object *entry = json_object_array_get_idx(list, m);
-        media[m] = (struct model_medium){.video = json_object_get_boolean(key_of(entry, "video")),
+        struct json *entry = json_item(list, m);
+        media[m] = (struct model_medium){.video = key_of(entry, "video")->boolean,
                                          .frames = (int)number_of(entry, "frames"),
                                          .height = (int)number_of(entry, "height"),
                                          .width = (int)number_of(entry, "width"),
@@ -87,19 +87,17 @@ static inline void case_open(struct model_case *it, const char *name) {
     *it = (struct model_case){.name = name};
     const char *root = getenv("MODEL_GOLDEN");
     it->dir = arena_printf(&it->arena, "%s/%s", root ? root : "tests/data/model", name);
-    MUST(json_parse_file(&it->golden, path_join(&it->arena, it->dir, "golden.json")));
+    MUST(json_parse_file(&it->golden, &it->arena, path_join(&it->arena, it->dir, "golden.json")));
     MUST(safetensors_open(&it->tensors, path_join(&it->arena, it->dir, "golden.safetensors")));
     it->prompt.tokens = case_tokens(it, key_of(it->golden, "prompt"), &it->prompt.count);
     case_media(it);
-    json_object *completions = key_of(it->golden, "completions");
+    struct json *completions = key_of(it->golden, "completions");
     for (size_t i = 0; i < COMPLETIONS; i++)
-        it->completions[i].tokens =
-            case_tokens(it, json_object_array_get_idx(completions, i), &it->completions[i].count);
+        it->completions[i].tokens = case_tokens(it, json_item(completions, i), &it->completions[i].count);
 }
 
 static inline void case_close(struct model_case *it) {
     safetensors_close(&it->tensors);
-    json_object_put(it->golden);
     arena_release(&it->arena);
 }
 
@@ -157,15 +155,14 @@ static inline double relative_distance(const float *a, const float *b, size_t co
 }
 
 // The step's completions with advantages, behaviour and reference.
-static inline void case_step(struct model_case *it, json_object *step, struct train_completion *out) {
+static inline void case_step(struct model_case *it, struct json *step, struct train_completion *out) {
     for (size_t i = 0; i < COMPLETIONS; i++) {
-        json_object *advantages = key_of(step, "advantages");
-        out[i] =
-            (struct train_completion){.completion = it->completions[i],
-                                      .advantage = json_object_get_double(json_object_array_get_idx(advantages, i)),
-                                      .old_logprobs = case_floats(it, step, "behaviour", i),
-                                      .ref_logprobs = case_floats(it, step, "reference", i),
-                                      .stale = json_object_get_boolean(key_of(step, "stale"))};
+        struct json *advantages = key_of(step, "advantages");
+        out[i] = (struct train_completion){.completion = it->completions[i],
+                                           .advantage = json_double_or(json_item(advantages, i), NAN),
+                                           .old_logprobs = case_floats(it, step, "behaviour", i),
+                                           .ref_logprobs = case_floats(it, step, "reference", i),
+                                           .stale = key_of(step, "stale")->boolean};
     }
 }
 

@@ -215,7 +215,7 @@ static void test_insane_values_are_refused_by_key(void **state) {
         {"torch_dtype", "\"int8\""},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        // json-c keeps the last of equal keys.
+        // Of equal keys the last one counts.
         assert_int_equal(parse(&config, "{%s,%s,%s,\"rope_scaling\":{\"mrope_section\":[1,1,2]},\"%s\":%s}", text_keys,
                                token_keys, vision, cases[i].key, cases[i].value),
                          DATAERR);

@@ -54,7 +54,7 @@ struct pass {
 
 static void take_pass(struct model_case *it, struct model *model, struct pass *out) {
     struct train_completion completions[COMPLETIONS];
-    json_object *step = json_object_array_get_idx(key_of(it->golden, "steps"), 0);
+    struct json *step = json_item(key_of(it->golden, "steps"), 0);
     case_step(it, step, completions);
     struct train_result result;
     count_operations(model);

@@ -7,37 +7,37 @@
 enum { STEPS = 3, GROUP_SIZE = 2, GROUP_COUNT = COMPLETIONS / GROUP_SIZE };
 
 static struct model_case even;
-static json_object *golden;
+static struct json *golden;
 static struct safetensors *golden_tensors;
 
-static bool is_set(json_object *loss, const char *key) {
-    return json_object_get_boolean(key_of(loss, key));
+static bool is_set(struct json *loss, const char *key) {
+    return key_of(loss, key)->boolean;
 }
 
 // The step's completions with everything that this loss counts.
-static void losses_step(json_object *loss, json_object *step, struct train_completion *out) {
+static void losses_step(struct json *loss, struct json *step, struct train_completion *out) {
     case_step(&even, step, out);
     for (size_t i = 0; i < COMPLETIONS; i++) {
-        json_object *span = json_object_array_get_idx(key_of(step, "spans"), i);
+        struct json *span = json_item(key_of(step, "spans"), i);
         if (number_of(loss, "kl") == 0) out[i].ref_logprobs = NULL;
         if (!span || !is_set(loss, "separate")) continue;
         out[i].has_answer = true;
-        out[i].answer.first = (size_t)json_object_get_int64(json_object_array_get_idx(span, 0));
-        out[i].answer.end = (size_t)json_object_get_int64(json_object_array_get_idx(span, 1));
+        out[i].answer.first = (size_t)json_int_or(json_item(span, 0), 0);
+        out[i].answer.end = (size_t)json_int_or(json_item(span, 1), 0);
     }
     for (size_t g = 0; is_set(loss, "accurate") && g < COMPLETIONS; g += GROUP_SIZE) {
         double accuracy[GROUP_SIZE];
         bool accurate[GROUP_SIZE];
         for (size_t i = 0; i < GROUP_SIZE; i++)
-            accuracy[i] = json_object_get_double(json_object_array_get_idx(key_of(step, "accuracy"), g + i));
+            accuracy[i] = json_double_or(json_item(key_of(step, "accuracy"), g + i), 0);
         reward_find_accurate(&(struct double_array){accuracy, GROUP_SIZE}, accurate);
         for (size_t i = 0; i < GROUP_SIZE; i++) out[g + i].kl_excluded = !accurate[i];
     }
 }
 
 // Adds the step's gradient and returns its loss.
-static double losses_accumulate(struct model *model, json_object *loss, json_object *step) {
-    json_object *settings = key_of(golden, "settings");
+static double losses_accumulate(struct model *model, struct json *loss, struct json *step) {
+    struct json *settings = key_of(golden, "settings");
     const bool by_token = is_set(loss, "tokens");
     struct train_completion completions[COMPLETIONS];
     size_t tokens = 0;
@@ -59,9 +59,9 @@ static double losses_accumulate(struct model *model, json_object *loss, json_obj
 }
 
 // Compares the first step's gradient, and the update of three steps.
-static void check_loss(json_object *loss) {
-    json_object *settings = key_of(golden, "settings"), *values = key_of(loss, "values");
-    const char *name = json_object_get_string(key_of(loss, "name"));
+static void check_loss(struct json *loss) {
+    struct json *settings = key_of(golden, "settings"), *values = key_of(loss, "values");
+    const char *name = json_text(key_of(loss, "name"));
     const size_t every = (size_t)number_of(golden, "every");
     const struct optimizer_options rates = {.lr = number_of(settings, "rate"),
                                             .beta1 = number_of(settings, "beta1"),
@@ -78,9 +78,9 @@ static void check_loss(json_object *loss) {
                                                                     .train_vision = true});
     MUST(model_save_state(model, before));
     for (size_t s = 0; s < STEPS; s++) {
-        json_object *value = json_object_array_get_idx(values, s);
+        struct json *value = json_item(values, s);
         double norm;
-        double got = losses_accumulate(model, loss, json_object_array_get_idx(key_of(golden, "steps"), s));
+        double got = losses_accumulate(model, loss, json_item(key_of(golden, "steps"), s));
         if (s == 0) MUST(model_save_grads(model, grads_path));
         MUST(model_step(model, &rates, &norm));
         assert_true(fabs(got - number_of(value, "loss")) <= 1e-4 * fmax(fabs(got), 1e-2));
@@ -103,19 +103,18 @@ static void check_loss(json_object *loss) {
 
 static void test_losses(void **state) {
     (void)state;
-    json_object *losses = key_of(golden, "losses");
-    assert_int_equal(json_object_array_length(losses), 6);
-    for (size_t i = 0; i < json_object_array_length(losses); i++) check_loss(json_object_array_get_idx(losses, i));
+    struct json *losses = key_of(golden, "losses");
+    assert_int_equal(json_count(losses), 6);
+    for (size_t i = 0; i < json_count(losses); i++) check_loss(json_item(losses, i));
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_losses)};
     case_open(&even, "even");
-    MUST(json_parse_file(&golden, path_join(&even.arena, even.dir, "losses.json")));
+    MUST(json_parse_file(&golden, &even.arena, path_join(&even.arena, even.dir, "losses.json")));
     MUST(safetensors_open(&golden_tensors, path_join(&even.arena, even.dir, "losses.safetensors")));
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     safetensors_close(&golden_tensors);
-    json_object_put(golden);
     case_close(&even);
     return failed;
 }

@@ -119,7 +119,7 @@ static void test_whole_distribution(void **state) {
     }
 }
 
-static struct loss_options loss_of(json_object *step) {
+static struct loss_options loss_of(struct json *step) {
     return (struct loss_options){.kl_beta = number_of(step, "kl"),
                                  .clip_low = number_of(step, "clip_low"),
                                  .clip_high = number_of(step, "clip_high")};
@@ -150,12 +150,12 @@ static void gradients_and_three_steps(const char *precision) {
         struct bounds bounds = bounds_of(it, precision);
         bool exact = strcmp(precision, "float32") == 0;
         MUST(model_save_state(model, before));
-        json_object *steps = key_of(it->golden, "steps"), *settings = key_of(it->golden, "settings");
+        struct json *steps = key_of(it->golden, "steps"), *settings = key_of(it->golden, "settings");
         struct optimizer_options rates = {number_of(settings, "rate"),         number_of(settings, "beta1"),
                                           number_of(settings, "beta2"),        number_of(settings, "epsilon"),
                                           number_of(settings, "weight_decay"), number_of(settings, "clip_norm")};
         for (size_t s = 0; s < 3; s++) {
-            json_object *step = json_object_array_get_idx(steps, s);
+            struct json *step = json_item(steps, s);
             struct train_completion completions[COMPLETIONS];
             case_step(it, step, completions);
             struct loss_options loss = loss_of(step);
@@ -222,7 +222,7 @@ static void test_packed_is_separate(void **state) {
         if (left_out(c, "float32")) continue;
         struct model_case *it = &cases[c];
         struct model *packed = training_model(it, "float32"), *separate = training_model(it, "float32");
-        json_object *step = json_object_array_get_idx(key_of(it->golden, "steps"), 2);
+        struct json *step = json_item(key_of(it->golden, "steps"), 2);
         struct train_completion completions[COMPLETIONS];
         case_step(it, step, completions);
         struct loss_options loss = loss_of(step);
@@ -309,7 +309,7 @@ static void test_finite_differences(void **state) {
     (void)state;
     struct model_case *it = &cases[0]; // stored in float32, in one file
     struct train_completion completions[COMPLETIONS];
-    case_step(it, json_object_array_get_idx(key_of(it->golden, "steps"), 0), completions);
+    case_step(it, json_item(key_of(it->golden, "steps"), 0), completions);
     char *dir = case_dir(it);
     struct buf config = {0};
     MUST(file_read(path_join(&it->arena, it->dir, "config.json"), &config));

@@ -51,7 +51,7 @@ static uint32_t bits_of(float value) {
 }
 
 static void accumulate_case(struct model_case *it, struct model *model) {
-    json_object *step = json_object_array_get_idx(key_of(it->golden, "steps"), 0);
+    struct json *step = json_item(key_of(it->golden, "steps"), 0);
     struct train_completion completions[COMPLETIONS];
     struct train_result result;
     case_step(it, step, completions);

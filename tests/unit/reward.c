@@ -13,22 +13,22 @@
 #include "shared/reward/reward.h"
 #include "tests/support/groups.h"
 
-static json_object *golden;
+static struct json *golden;
 
-static json_object *key(json_object *object, const char *name) {
-    return json_object_object_get(object, name);
+static struct json *key(struct json *object, const char *name) {
+    return json_at(object, name);
 }
 
-static const char *string_at(json_object *array, size_t i) {
-    return json_object_get_string(json_object_array_get_idx(array, i));
+static const char *string_at(const struct json *array, size_t i) {
+    return json_text(json_item(array, i));
 }
 
 static void test_python_isspace(void **state) {
     (void)state;
-    json_object *white = key(golden, "white");
-    size_t next = 0, count = json_object_array_length(white);
+    struct json *white = key(golden, "white");
+    size_t next = 0, count = json_count(white);
     for (int32_t code = 0; code < 0x110000; code++) {
-        bool wanted = next < count && json_object_get_int(json_object_array_get_idx(white, next)) == code;
+        bool wanted = next < count && json_int_or(json_item(white, next), -1) == code;
         if (python_isspace(code) != wanted) print_error("U+%04X\n", (unsigned)code);
         assert_true(python_isspace(code) == wanted);
         next += wanted;
@@ -38,9 +38,9 @@ static void test_python_isspace(void **state) {
 
 static void test_porter_stem(void **state) {
     (void)state;
-    json_object *stems = key(golden, "stems");
-    for (size_t i = 0; i < json_object_array_length(stems); i++) {
-        json_object *pair = json_object_array_get_idx(stems, i);
+    struct json *stems = key(golden, "stems");
+    for (size_t i = 0; i < json_count(stems); i++) {
+        struct json *pair = json_item(stems, i);
         char word[128] = {0};
         snprintf(word, sizeof word, "%s", string_at(pair, 0));
         word[porter_stem(word, strlen(word))] = 0;
@@ -56,41 +56,42 @@ static void assert_number(double value, const char *wanted) {
 
 static void test_python_float(void **state) {
     (void)state;
-    json_object *numbers = key(golden, "numbers");
-    for (size_t i = 0; i < json_object_array_length(numbers); i++) {
-        json_object *row = json_object_array_get_idx(numbers, i);
+    struct json *numbers = key(golden, "numbers");
+    for (size_t i = 0; i < json_count(numbers); i++) {
+        struct json *row = json_item(numbers, i);
         bool found;
         double value = 0;
-        python_float(json_string(json_object_array_get_idx(row, 0)), &found, &value);
-        if (found != (string_at(row, 1) != NULL)) print_error("%s\n", string_at(row, 0));
-        assert_true(found == (string_at(row, 1) != NULL));
+        python_float(json_string(json_item(row, 0)), &found, &value);
+        if (found != (json_item(row, 1) != NULL)) print_error("%s\n", string_at(row, 0));
+        assert_true(found == (json_item(row, 1) != NULL));
         if (found) assert_number(value, string_at(row, 1));
         if (found && isfinite(value)) assert_number(python_round2(value), string_at(row, 2));
     }
 }
 
 // Fills the options of the stage from what a row gives: a number, a word, a range [from, to], or null for none.
-static void options_of(json_object *given, struct options *options, struct reward_options *values) {
+static void options_of(struct json *given, struct options *options, struct reward_options *values) {
     assert_int_equal(options_init(options, &stage_kinds[STAGE_REWARD].options, values), OK);
-    json_object_object_foreach(given, name, value) {
+    for (size_t i = 0; i < given->count; i++) {
+        const struct json *value = json_at(given, given->items[i].key.data);
+        const char *name = given->items[i].key.data;
         char text[64];
         const char *none = strcmp(name, "length_reward") != 0 ? "none" : "off";
-        snprintf(text, sizeof text, "%s", value ? json_object_get_string(value) : none);
-        if (json_object_is_type(value, json_type_array))
-            snprintf(text, sizeof text, "%s..%s", string_at(value, 0), string_at(value, 1));
+        snprintf(text, sizeof text, "%s", value ? json_text(value) : none);
+        if (json_is(value, JSON_ARRAY)) snprintf(text, sizeof text, "%s..%s", string_at(value, 0), string_at(value, 1));
         assert_int_equal(options_set(options, name, text), OK);
     }
 }
 
-static void assert_values(const struct double_array *got, json_object *wanted) {
+static void assert_values(const struct double_array *got, struct json *wanted) {
     assert_true((got->data != NULL) == (wanted != NULL));
     if (!wanted || !got->data) return;
-    assert_int_equal(got->count, json_object_array_length(wanted));
+    assert_int_equal(got->count, json_count(wanted));
     for (size_t i = 0; i < got->count; i++)
-        assert_true(fabs(got->data[i] - json_object_get_double(json_object_array_get_idx(wanted, i))) <= 1e-12);
+        assert_true(fabs(got->data[i] - json_double_or(json_item(wanted, i), 0)) <= 1e-12);
 }
 
-static struct group *group_of(json_object *json) {
+static struct group *group_of(struct json *json) {
     struct buf line = {0};
     json_print(&line, json);
     struct group *group = group_of_json(line.data);
@@ -100,9 +101,9 @@ static struct group *group_of(json_object *json) {
 
 static void test_groups(void **state) {
     (void)state;
-    json_object *groups = key(golden, "groups");
-    for (size_t i = 0; i < json_object_array_length(groups); i++) {
-        json_object *row = json_object_array_get_idx(groups, i), *rewards = key(row, "rewards");
+    struct json *groups = key(golden, "groups");
+    for (size_t i = 0; i < json_count(groups); i++) {
+        struct json *row = json_item(groups, i), *rewards = key(row, "rewards");
         struct options options;
         struct reward_options values;
         options_of(key(row, "options"), &options, &values);
@@ -217,9 +218,10 @@ static void test_answers_and_format(void **state) {
 }
 
 int main(int argc, char **argv) {
+    struct arena arena = {0};
     struct buf data = {0};
     if (file_read(argc > 1 ? argv[1] : "tests/data/reward.json", &data) != OK ||
-        json_parse(&golden, data.data, data.size) != OK) {
+        json_parse(&golden, &arena, data.data, data.size) != OK) {
         print_error("%s\n", fail_text());
         return 1;
     }
@@ -230,7 +232,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_accurate_completions), cmocka_unit_test(test_answers_and_format),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    json_object_put(golden);
+    arena_release(&arena);
     buf_release(&data);
     return failed;
 }

@@ -2,7 +2,6 @@
 // (golden.json), and checks the time for long words and the messages for malformed directories.
 #include "tests/unit/unit.h"
 
-#include <json-c/json.h>
 #include <math.h>
 #include <time.h>
 
@@ -19,42 +18,43 @@
         print_error(__VA_ARGS__);                                                                                      \
         assert_true(false);                                                                                            \
     } while (0)
-static json_object *golden;
+static struct arena golden_arena;
+static struct json *golden;
 
 static int read_golden(void **state) {
     (void)state;
-    return json_parse_file(&golden, DIRECTORY "golden.json") != OK;
+    return json_parse_file(&golden, &golden_arena, DIRECTORY "golden.json") != OK;
 }
 
 static int free_golden(void **state) {
     (void)state;
-    return json_object_put(golden) != 1;
+    arena_release(&golden_arena);
+    return 0;
 }
 
-static json_object *at(json_object *object, const char *key) {
-    json_object *value = json_object_object_get(object, key);
+static struct json *at(struct json *object, const char *key) {
+    struct json *value = json_at(object, key);
     assert_non_null(value);
     return value;
 }
 
-static void assert_tokens(json_object *expected, const struct token_list *got, const char *what) {
-    if (json_object_array_length(expected) != got->count) FAIL_WITH("%s: %zu tokens", what, got->count);
+static void assert_tokens(struct json *expected, const struct token_list *got, const char *what) {
+    if (json_count(expected) != got->count) FAIL_WITH("%s: %zu tokens", what, got->count);
     for (size_t i = 0; i < got->count; i++)
-        if (json_object_get_int64(json_object_array_get_idx(expected, i)) != got->data[i])
+        if (json_int_or(json_item(expected, i), -1) != got->data[i])
             FAIL_WITH("%s: token %zu is %lld", what, i, (long long)got->data[i]);
 }
 
-static void assert_text(json_object *expected, const struct buf *got) {
-    assert_int_equal(json_object_get_string_len(expected), got->size);
-    if (got->size) assert_memory_equal(json_object_get_string(expected), got->data, got->size);
+static void assert_text(struct json *expected, const struct buf *got) {
+    assert_int_equal(expected->text.size, got->size);
+    if (got->size) assert_memory_equal(json_text(expected), got->data, got->size);
 }
 
-static void check_decoded(const struct tokenizer *t, json_object *row) {
-    json_object *list = at(row, "tokens");
+static void check_decoded(const struct tokenizer *t, struct json *row) {
+    struct json *list = at(row, "tokens");
     struct token_list tokens = {0};
     struct buf text = {0};
-    for (size_t i = 0; i < json_object_array_length(list); i++)
-        token_list_append(&tokens, json_object_get_int64(json_object_array_get_idx(list, i)));
+    for (size_t i = 0; i < json_count(list); i++) token_list_append(&tokens, json_int_or(json_item(list, i), -1));
     tokenizer_decode_utf8(t, tokens.data, tokens.count, false, &text);
     assert_text(at(row, "decoded"), &text);
     buf_clear(&text);
@@ -69,20 +69,19 @@ static void check_directory(const char *name) {
     struct tokenizer *t;
     snprintf(dir, sizeof dir, DIRECTORY "%s", name);
     if (tokenizer_open(&t, dir) != OK) FAIL_WITH("%s", fail_text());
-    json_object *texts = at(at(golden, name), "texts"), *scattered = at(at(golden, name), "scattered");
+    struct json *texts = at(at(golden, name), "texts"), *scattered = at(at(golden, name), "scattered");
     for (int round = 0; round < 2; round++) // the second one from the cache
-        for (size_t i = 0; i < json_object_array_length(texts); i++) {
-            json_object *row = json_object_array_get_idx(texts, i);
+        for (size_t i = 0; i < json_count(texts); i++) {
+            struct json *row = json_item(texts, i);
             const struct string text = json_string(at(row, "text"));
-            const struct string pair = json_string(json_object_object_get(row, "pair")); // may be absent
+            const struct string pair = json_string(json_at(row, "pair")); // may be absent
             struct token_list tokens = {0};
             assert_int_equal(tokenizer_encode_pair(t, text.data, text.size, pair.data, pair.size, &tokens), OK);
-            assert_tokens(at(row, "tokens"), &tokens, json_object_to_json_string(row));
+            assert_tokens(at(row, "tokens"), &tokens, text.data);
             token_list_release(&tokens);
             check_decoded(t, row);
         }
-    for (size_t i = 0; i < json_object_array_length(scattered); i++)
-        check_decoded(t, json_object_array_get_idx(scattered, i));
+    for (size_t i = 0; i < json_count(scattered); i++) check_decoded(t, json_item(scattered, i));
     tokenizer_free(&t);
     assert_null(t);
 }
@@ -123,19 +122,19 @@ static void test_modernbert_pairs(void **state) {
     tokenizer_free(&t);
 }
 
-static void read_messages(struct arena *memory, json_object *list, struct message *messages) {
-    for (size_t i = 0; i < json_object_array_length(list); i++) {
-        json_object *row = json_object_array_get_idx(list, i), *content = at(row, "content");
-        bool plain = json_object_is_type(content, json_type_string);
+static void read_messages(struct arena *memory, struct json *list, struct message *messages) {
+    for (size_t i = 0; i < json_count(list); i++) {
+        struct json *row = json_item(list, i), *content = at(row, "content");
+        bool plain = json_is(content, JSON_STRING);
         messages[i].role = json_string(at(row, "role"));
-        messages[i].part_count = plain ? 1 : json_object_array_length(content);
+        messages[i].part_count = plain ? 1 : json_count(content);
         messages[i].parts = arena_alloc(memory, (messages[i].part_count + 1) * sizeof(struct part));
         for (size_t k = 0; k < messages[i].part_count; k++) {
-            json_object *given = plain ? content : json_object_array_get_idx(content, k), *value;
+            struct json *given = plain ? content : json_item(content, k), *value;
             struct part *part = &messages[i].parts[k];
-            part->kind = plain || json_object_object_get_ex(given, "text", &value) ? PART_TEXT
-                         : json_object_object_get_ex(given, "image", &value)       ? PART_IMAGE
-                                                                                   : PART_VIDEO;
+            part->kind = plain || json_find(given, "text", &value) ? PART_TEXT
+                         : json_find(given, "image", &value)       ? PART_IMAGE
+                                                                   : PART_VIDEO;
             if (part->kind == PART_TEXT) part->text = json_string(plain ? content : value);
         }
     }
@@ -144,15 +143,15 @@ static void read_messages(struct arena *memory, json_object *list, struct messag
 static void test_template(void **state) {
     (void)state;
     struct tokenizer *t;
-    json_object *cases = at(golden, "template");
+    struct json *cases = at(golden, "template");
     assert_int_equal(tokenizer_open(&t, DIRECTORY "plain"), OK);
-    for (size_t i = 0; i < json_object_array_length(cases); i++) {
+    for (size_t i = 0; i < json_count(cases); i++) {
         struct arena memory = {0};
         struct buf rendered = {0};
         struct token_list tokens = {0};
         struct message messages[8] = {0};
-        json_object *row = json_object_array_get_idx(cases, i), *list = at(row, "messages");
-        size_t count = json_object_array_length(list);
+        struct json *row = json_item(cases, i), *list = at(row, "messages");
+        size_t count = json_count(list);
         read_messages(&memory, list, messages);
         chat_template_render(messages, count, &rendered);
         assert_text(at(row, "rendered"), &rendered);

@@ -78,7 +78,7 @@ const struct option_table init_table = {
 
 // Fills `dir` with a tokenizer for the shape: copies the files of --tokenizer, or trains one on the text of
 // --train-tokenizer. If the vocabulary of the shape is `fixed`, the trained tokenizer and its added tokens fit into it.
-static status init_make_tokenizer(const struct init_options *given, const char *dir, json_object *shape, bool fixed) {
+static status init_make_tokenizer(const struct init_options *given, const char *dir, struct json *shape, bool fixed) {
     static const char *const names[] = {
         "tokenizer.json",          "vocab.json",        "merges.txt",        "tokenizer_config.json",
         "special_tokens_map.json", "added_tokens.json", "chat_template.json"};
@@ -118,17 +118,17 @@ done:
 }
 
 // Returns the standard deviation of the weights of one part of the model: initializer_range of the config.
-static float init_range_of(json_object *config, const char *part) {
-    json_object *inner, *value;
+static float init_range_of(struct json *config, const char *part) {
+    struct json *inner, *value;
     float range;
-    bool nested = json_object_object_get_ex(config, part, &inner) && json_object_is_type(inner, json_type_object) &&
-                  json_object_object_get_ex(inner, "initializer_range", &value);
-    if (!nested && !json_object_object_get_ex(config, "initializer_range", &value)) return 0.02f;
+    bool nested =
+        json_find(config, part, &inner) && json_is(inner, JSON_OBJECT) && json_find(inner, "initializer_range", &value);
+    if (!nested && !json_find(config, "initializer_range", &value)) return 0.02f;
     return json_float(value, &range) && range >= 0 ? range : 0.02f;
 }
 
 // Writes the settings and the weights of a Qwen-VL model with this config.json.
-static status init_write_language_model(json_object *shape, const char *text, size_t size, const char *name,
+static status init_write_language_model(struct json *shape, const char *text, size_t size, const char *name,
                                         const struct tokenizer *tokenizer, struct init_weights *weights) {
     const float by_group[] = {
         [GROUP_TEXT] = init_range_of(shape, "text_config"), [GROUP_VISION] = init_range_of(shape, "vision_config")};
@@ -153,7 +153,7 @@ done:
 }
 
 // Writes the weights of a ModernBERT classifier with this config.json, distributed as Hugging Face does.
-static status init_write_classifier(json_object *shape, const char *text, size_t size, const char *name,
+static status init_write_classifier(struct json *shape, const char *text, size_t size, const char *name,
                                     struct init_weights *weights) {
     const float range = init_range_of(shape, "");
     struct classifier_config *config = NULL;
@@ -188,7 +188,7 @@ int init_main(int argc, char **argv) {
     struct arena memory = {0};
     struct buf text = {0};
     struct tokenizer *tokenizer = NULL;
-    json_object *shape = NULL;
+    struct json *shape = NULL;
     bool fixed;
     status result;
     TRY_TO(result, done, subcommand_parse(&options, &init_table, &given, argc, argv, &operands));
@@ -197,11 +197,11 @@ int init_main(int argc, char **argv) {
         TRY_TO(result, done, fail(USAGE, "give either --tokenizer or --train-tokenizer"));
     char *path = path_join(&memory, dir, "config.json");
     if (path_exists(path)) TRY_TO(result, done, fail(USAGE, "%s: the directory already contains a model", dir));
-    TRY_TO(result, done, named_shape_find(&shape, given.shape, &fixed));
+    TRY_TO(result, done, named_shape_find(&shape, &memory, given.shape, &fixed));
     TRY_TO(result, done, dir_make(dir));
     TRY_TO(result, done, init_make_tokenizer(&given, dir, shape, fixed));
     TRY_TO(result, done, tokenizer_open(&tokenizer, dir));
-    TRY_TO(result, done, init_fit(shape, tokenizer, fixed, dtype_names[given.dtype]));
+    TRY_TO(result, done, init_fit(shape, &memory, tokenizer, fixed, dtype_names[given.dtype]));
     init_print(shape, &text);
     struct init_weights weights = {.dir = dir,
                                    .seed = (uint64_t)given.seed,
@@ -213,7 +213,6 @@ int init_main(int argc, char **argv) {
         TRY_TO(result, done, init_write_language_model(shape, text.data, text.size, given.shape, tokenizer, &weights));
     result = file_write_atomic(path, text.data, text.size);
 done:
-    json_object_put(shape);
     tokenizer_free(&tokenizer);
     buf_release(&text);
     arena_release(&memory);

@@ -6,23 +6,22 @@
 #include "tools/demo/init.h"
 #include "tools/tools.h"
 
-bool init_is_classifier(json_object *config) {
-    json_object *type;
-    return json_object_object_get_ex(config, "model_type", &type) && string_equals(json_string(type), "modernbert");
+bool init_is_classifier(struct json *config) {
+    struct json *type;
+    return json_find(config, "model_type", &type) && string_equals(json_string(type), "modernbert");
 }
 
 // Returns the object that has a key of the language model: the config's text_config if that has it, else the config.
-static json_object *init_text_config(json_object *config, const char *key) {
-    json_object *text;
-    bool nested =
-        json_object_object_get_ex(config, "text_config", &text) && json_object_is_type(text, json_type_object);
-    return nested && json_object_object_get_ex(text, key, NULL) ? text : config;
+static struct json *init_text_config(struct json *config, const char *key) {
+    struct json *text;
+    bool nested = json_find(config, "text_config", &text) && json_is(text, JSON_OBJECT);
+    return nested && json_find(text, key, NULL) ? text : config;
 }
 
-int64_t init_vocabulary(json_object *config) {
-    json_object *value;
+int64_t init_vocabulary(struct json *config) {
+    struct json *value;
     int64_t size;
-    bool found = json_object_object_get_ex(init_text_config(config, "vocab_size"), "vocab_size", &value);
+    bool found = json_find(init_text_config(config, "vocab_size"), "vocab_size", &value);
     if (!found && init_is_classifier(config)) return DEFAULT_CLASSIFIER_VOCAB_SIZE;
     return found && json_int(value, &size) ? size : 0;
 }
@@ -32,29 +31,30 @@ struct named_token {
 };
 
 // Sets the ids of the language model's tokens, also where text_config has them.
-static void init_fit_text_ids(json_object *config, const struct tokenizer *t) {
+static void init_fit_text_ids(struct json *config, struct arena *arena, const struct tokenizer *t) {
     static const struct named_token ids[] = {
         {"bos_token_id", "<|endoftext|>"},        {"eos_token_id", "<|im_end|>"},
         {"image_token_id", "<|image_pad|>"},      {"video_token_id", "<|video_pad|>"},
         {"vision_token_id", "<|vision_pad|>"},    {"vision_start_token_id", "<|vision_start|>"},
         {"vision_end_token_id", "<|vision_end|>"}};
-    json_object *text;
-    bool nested = json_object_object_get_ex(config, "text_config", &text);
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
         const char *name = ids[i].key;
         int64_t id = tokenizer_token_to_id(t, ids[i].token);
-        if (id < 0) {
-            json_object_object_del(config, name);
-        } else {
-            json_object_object_add(config, name, json_object_new_int64(id));
-        }
-        if (nested && json_object_object_get_ex(text, name, NULL))
-            json_object_object_add(text, name, id < 0 ? NULL : json_object_new_int64(id));
+        if (id < 0)
+            json_remove(config, name);
+        else
+            json_set_int(config, arena, name, id);
+        struct json *text = json_at(config, "text_config");
+        if (!json_find(text, name, NULL)) continue;
+        if (id < 0)
+            json_set(text, arena, name); // null
+        else
+            json_set_int(text, arena, name, id);
     }
 }
 
 // Sets the ids of a classifier's tokens, and what makes it one of consistency where the config does not say.
-static status init_fit_classifier(json_object *config, const struct tokenizer *t) {
+static status init_fit_classifier(struct json *config, struct arena *arena, const struct tokenizer *t) {
     static const struct named_token ids[] = {{"bos_token_id", "[CLS]"},
                                              {"cls_token_id", "[CLS]"},
                                              {"eos_token_id", "[SEP]"},
@@ -64,46 +64,45 @@ static status init_fit_classifier(json_object *config, const struct tokenizer *t
     static const char labels[] = "{\"id2label\": {\"0\": \"inconsistent\", \"1\": \"consistent\"},"
                                  " \"label2id\": {\"inconsistent\": 0, \"consistent\": 1}}";
     static const char always[] = "{\"architectures\": [\"ModernBertForSequenceClassification\"]}";
-    const bool labelled =
-        json_object_object_get_ex(config, "id2label", NULL) || json_object_object_get_ex(config, "num_labels", NULL);
-    const bool pooled = json_object_object_get_ex(config, "classifier_pooling", NULL);
+    const bool labelled = json_find(config, "id2label", NULL) || json_find(config, "num_labels", NULL);
+    const bool pooled = json_find(config, "classifier_pooling", NULL);
     const char *changes[] = {always, labelled ? NULL : labels, pooled ? NULL : defaults};
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
         const int64_t id = tokenizer_token_to_id(t, ids[i].token);
         if (id < 0) return fail(DATAERR, "the tokenizer has no token %s", ids[i].token);
-        json_object_object_add(config, ids[i].key, json_object_new_int64(id));
+        json_set_int(config, arena, ids[i].key, id);
     }
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
-        json_object *changed = NULL;
-        if (changes[i]) TRY(json_parse(&changed, changes[i], strlen(changes[i])));
-        if (changed) json_merge(config, changed);
-        json_object_put(changed);
+        struct json *changed;
+        if (!changes[i]) continue;
+        TRY(json_parse(&changed, arena, changes[i], strlen(changes[i])));
+        json_merge(config, arena, changed);
     }
     return OK;
 }
 
-status init_fit(json_object *config, const struct tokenizer *t, bool fixed, const char *dtype) {
+status init_fit(struct json *config, struct arena *arena, const struct tokenizer *t, bool fixed, const char *dtype) {
     if (init_is_classifier(config))
-        TRY(init_fit_classifier(config, t));
+        TRY(init_fit_classifier(config, arena, t));
     else
-        init_fit_text_ids(config, t);
+        init_fit_text_ids(config, arena, t);
     int64_t size = tokenizer_vocab_size(t), given = init_vocabulary(config);
     if (fixed && given < size)
         return fail(DATAERR, "--shape: vocab_size %lld is less than the tokenizer's %lld", (long long)given,
                     (long long)size);
-    if (!fixed) json_object_object_add(config, "vocab_size", json_object_new_int64((size + 63) / 64 * 64));
-    const char *key = json_object_object_get_ex(config, "dtype", NULL) ? "dtype" : "torch_dtype";
-    json_object_object_add(config, key, json_object_new_string(dtype));
-    json_object *text = init_text_config(config, key);
-    if (text != config) json_object_object_add(text, key, json_object_new_string(dtype));
+    if (!fixed) json_set_int(config, arena, "vocab_size", (size + 63) / 64 * 64);
+    const char *key = json_find(config, "dtype", NULL) ? "dtype" : "torch_dtype";
+    json_set_string(config, arena, key, dtype);
+    struct json *text = init_text_config(config, key);
+    if (text != config) json_set_string(text, arena, key, dtype);
     return OK;
 }
 
-void init_print(json_object *object, struct buf *out) {
+void init_print(struct json *object, struct buf *out) {
     const char *before = "{\n  ";
-    json_object_object_foreach(object, key, value) {
+    for (const struct json *value = object->items; value < object->items + object->count; value++) {
         buf_puts(out, before);
-        json_print_string(out, key, strlen(key));
+        json_print_string(out, value->key.data, value->key.size);
         buf_puts(out, ": ");
         json_print(out, value);
         before = ",\n  ";

@@ -1,7 +1,6 @@
 // caravan report: prints a table that compares files of groups (JSON lines): accuracy, format, consistency, speed. What
 // it prints by step is in report_steps.h.
 #include <assert.h>
-#include <json-c/json.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -9,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "shared/base/json.h"
 #include "shared/base/log.h"
 #include "shared/base/memory.h"
 #include "shared/group/group.h"
@@ -79,23 +79,25 @@ static status report_add_group(void *context, const struct group *group) {
         column->likelihood += exp(answers->data[i]);
     }
     if (scored) column->scored_tokens += (double)group->prompt_tokens.count;
-    struct json_object *times = group->times.data ? json_tokener_parse(group->times.data) : NULL;
+    struct arena arena = {0};
+    struct json *times = NULL;
+    if (group->times.data) TRY(json_parse(&times, &arena, group->times.data, group->times.size));
     for (int i = 0; times && i < stage_count; i++) {
         struct intervals *work = &column->work[i];
-        struct json_object *pair;
+        struct json *pair;
         if (i == stage_refscore && !scored) continue;
-        if (!json_object_object_get_ex(times, stage_names[i], &pair)) continue;
-        if (!json_object_is_type(pair, json_type_array) || json_object_array_length(pair) != 2) continue;
+        if (!json_find(times, stage_names[i], &pair)) continue;
+        if (!json_is(pair, JSON_ARRAY) || json_count(pair) != 2) continue;
         if (work->count == work->capacity) {
             size_t capacity = work->capacity ? 2 * work->capacity : 64;
             RESIZE(&work->data, capacity);
             work->capacity = capacity;
         }
         assert(work->count < work->capacity);
-        work->data[work->count++] = (struct interval){json_object_get_double(json_object_array_get_idx(pair, 0)),
-                                                      json_object_get_double(json_object_array_get_idx(pair, 1))};
+        work->data[work->count++] =
+            (struct interval){json_double_or(json_item(pair, 0), 0), json_double_or(json_item(pair, 1), 0)};
     }
-    json_object_put(times);
+    arena_release(&arena);
     return OK;
 }
 

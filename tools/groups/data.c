@@ -4,10 +4,12 @@
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
+#include <search.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "shared/base/json.h"
 #include "shared/config/stage_kinds.h"
 #include "shared/data/dataset.h"
 #include "shared/data/format.h"
@@ -67,29 +69,31 @@ struct data_report {
     const char *media_root; // NULL: none
     int64_t samples, opened;
     int64_t count, open; // samples of the file, and how many of them are to be opened
-    json_object *whole, *kinds, *types, *categories, *levels, *sources, *quarantined, *mistakes, *missing, *undecodable;
-    json_object *seen; // paths that were looked for; not part of the report
+    struct arena arena;
+    struct json *kinds, *types, *categories, *levels, *sources, *quarantined, *mistakes, *missing, *undecodable;
+    void *seen; // paths that were looked for, as tsearch keeps them
 };
 
-static status data_count(json_object *counts, const char *name) {
-    json_object *count = json_object_object_get(counts, name);
-    if (count) return json_object_int_inc(count, 1) ? OK : fail_oom();
-    count = json_object_new_int64(1);
-    if (count && json_object_object_add(counts, name, count) == 0) return OK;
-    json_object_put(count);
-    return fail_oom();
+static void data_count(struct data_report *report, struct json *counts, const char *name) {
+    json_set_int(counts, &report->arena, name, json_int_or(json_at(counts, name), 0) + 1);
 }
 
 // Adds what is wrong with the sample at `line`. path NULL: it is not about a medium.
-static status data_list(json_object *array, size_t line, const char *path, const char *what) {
-    json_object *item = json_object_new_object();
-    if (!item || json_object_object_add(item, "line", json_object_new_uint64(line)) ||
-        (path && json_object_object_add(item, "path", json_object_new_string(path))) ||
-        json_object_object_add(item, "what", json_object_new_string(what)) || json_object_array_add(array, item)) {
-        json_object_put(item);
-        return fail_oom();
-    }
-    return OK;
+static void data_list(struct data_report *report, struct json *array, size_t line, const char *path, const char *what) {
+    struct json *item = json_push(array, &report->arena);
+    item->type = JSON_OBJECT;
+    json_set_int(item, &report->arena, "line", (int64_t)line);
+    if (path) json_set_string(item, &report->arena, "path", path);
+    json_set_string(item, &report->arena, "what", what);
+}
+
+// The paths lie in the arena.
+static void data_forget_path(void *path) {
+    (void)path;
+}
+
+static int data_compare_paths(const void *a, const void *b) {
+    return strcmp(a, b);
 }
 
 // Lists the file or the directory of pictures of a part unless it is there. Each path is looked for once.
@@ -100,17 +104,18 @@ static status data_look_for(struct data_report *report, const struct part *part,
     char *path;
     status result = media_path(&path, &arena, NULL, media_uri(part));
     if (result == BAD_SAMPLE) {
-        result = data_list(report->missing, line, media_uri(part).data, fail_text());
-    } else if (result == OK && !json_object_object_get(report->seen, path)) {
+        data_list(report, report->missing, line, media_uri(part).data, fail_text());
+        result = OK;
+    } else if (result == OK && !tfind(path, &report->seen, data_compare_paths)) {
         const char *wrong = NULL;
         if (stat(path, &info))
             wrong = strerror(errno);
         else if (pictures ? !S_ISDIR(info.st_mode) : !S_ISREG(info.st_mode))
             wrong = pictures ? "not a directory" : "not a file";
-        result = data_count(report->seen, path);
-        if (result == OK && report->media_root && media_check_inside(report->media_root, path) == BAD_SAMPLE)
-            result = data_count(report->kinds, "outside media_root");
-        if (result == OK && wrong) result = data_list(report->missing, line, path, wrong);
+        mem_checked(tsearch(arena_strndup(&report->arena, path, strlen(path)), &report->seen, data_compare_paths));
+        if (report->media_root && media_check_inside(report->media_root, path) == BAD_SAMPLE)
+            data_count(report, report->kinds, "outside media_root");
+        if (wrong) data_list(report, report->missing, line, path, wrong);
     }
     arena_release(&arena);
     return result;
@@ -130,7 +135,7 @@ static status data_open(struct data_report *report, const struct part *part, siz
         report->opened++;
         result = media_decode(&view, path, part->kind == PART_VIDEO, &sampling, NULL);
         frames_view_release(&view);
-        if (result == BAD_SAMPLE) result = data_list(report->undecodable, line, path, fail_text());
+        if (result == BAD_SAMPLE) data_list(report, report->undecodable, line, path, fail_text());
     }
     arena_release(&arena);
     return result == BAD_SAMPLE ? OK : result;
@@ -144,17 +149,17 @@ static bool data_is_opened(const struct data_report *report) {
 }
 
 // Lists a sample whose answer is none of its options: no completion can be right.
-static status data_check_answer(struct data_report *report, const struct prompt *prompt, size_t line) {
+static void data_check_answer(struct data_report *report, const struct prompt *prompt, size_t line) {
     const struct string answer = answer_extract(prompt->solution);
     const size_t count = prompt->options.count;
     char what[160];
-    if (!count || strcmp(prompt->problem_type.data, "multiple choice") != 0) return OK;
+    if (!count || strcmp(prompt->problem_type.data, "multiple choice") != 0) return;
     const char letter = option_of_answer(answer, &prompt->options);
-    if (letter && (size_t)(letter - 'A') < count) return OK;
+    if (letter && (size_t)(letter - 'A') < count) return;
     snprintf(what, sizeof what, "solution: the answer '%.*s' is none of the %zu options, A to %c",
              (int)(answer.size < 60 ? answer.size : 60), answer.data ? answer.data : "", count,
              (char)('A' + (count < 26 ? count - 1 : 25)));
-    return data_list(report->mistakes, line, NULL, what);
+    data_list(report, report->mistakes, line, NULL, what);
 }
 
 // Returns fail_text() without FILE:LINE: in front of it.
@@ -169,88 +174,89 @@ static status data_visit(void *context, const struct dataset_sample *sample) {
     struct data_report *report = context;
     const struct group *group = sample->group;
     report->samples++;
-    if (!group) return data_list(report->mistakes, sample->line, NULL, data_text_after_line(sample->line));
+    if (!group) {
+        data_list(report, report->mistakes, sample->line, NULL, data_text_after_line(sample->line));
+        return OK;
+    }
     const struct prompt *prompt = &group->prompt;
-    const struct string video_source = json_string(json_object_object_get(sample->record, "video_source")),
-                        data_source = json_string(json_object_object_get(sample->record, "data_source"));
+    const struct string video_source = json_string(json_at(sample->record, "video_source")),
+                        data_source = json_string(json_at(sample->record, "data_source"));
     const struct {
-        json_object *counts;
+        struct json *counts;
         struct string name;
     } properties[] = {{report->types, prompt->problem_type},
                       {report->categories, prompt->category},
                       {report->levels, prompt->level},
                       {report->sources, video_source.data ? video_source : data_source}};
     for (size_t i = 0; i < sizeof properties / sizeof *properties; i++)
-        if (properties[i].name.size) TRY(data_count(properties[i].counts, properties[i].name.data));
-    if (group->quarantine.present)
-        return data_list(report->quarantined, sample->line, NULL, group->quarantine.reason.data);
+        if (properties[i].name.size) data_count(report, properties[i].counts, properties[i].name.data);
+    if (group->quarantine.present) {
+        data_list(report, report->quarantined, sample->line, NULL, group->quarantine.reason.data);
+        return OK;
+    }
     size_t count = 0;
     for (const struct part *part; (part = media_part(group, count)); count++) {
         const char *video = isnan(part->frame_rate) ? "video" : "pictures";
-        TRY(data_count(report->kinds, part->kind == PART_VIDEO ? video : "image"));
+        data_count(report, report->kinds, part->kind == PART_VIDEO ? video : "image");
         if (report->media) TRY(data_look_for(report, part, sample->line));
         if (report->media && data_is_opened(report)) TRY(data_open(report, part, sample->line));
     }
-    TRY(data_check_answer(report, prompt, sample->line));
-    return count ? OK : data_count(report->kinds, "none");
+    data_check_answer(report, prompt, sample->line);
+    if (!count) data_count(report, report->kinds, "none");
+    return OK;
 }
 
 // ---- the report ----
 
-static status data_report_new(struct data_report *report) {
-    const struct {
-        const char *name;
-        json_object **part;
-        bool list;
-    } parts[] = {{"media", &report->kinds, false},           {"problem_types", &report->types, false},
-                 {"categories", &report->categories, false}, {"levels", &report->levels, false},
-                 {"sources", &report->sources, false},       {"quarantined", &report->quarantined, true},
-                 {"mistakes", &report->mistakes, true},      {"missing", &report->missing, true},
-                 {"undecodable", &report->undecodable, true}};
-    report->whole = json_object_new_object();
-    report->seen = json_object_new_object();
-    if (!report->whole || !report->seen) return fail_oom();
-    // Comes first; the number is known at the end.
-    if (json_object_object_add(report->whole, "samples", json_object_new_int64(0))) return fail_oom();
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        *parts[i].part = parts[i].list ? json_object_new_array() : json_object_new_object();
-        if (!*parts[i].part || json_object_object_add(report->whole, parts[i].name, *parts[i].part)) return fail_oom();
-    }
-    return OK;
+struct data_part {
+    const char *name;
+    struct json **value;
+    enum json_type type;
+};
+
+enum { DATA_PARTS = 9 };
+
+// Fills in the parts of the report in the order in which they are printed.
+static void data_list_parts(struct data_report *report, struct data_part parts[DATA_PARTS]) {
+    const struct data_part all[DATA_PARTS] = {
+        {"media", &report->kinds, JSON_OBJECT},           {"problem_types", &report->types, JSON_OBJECT},
+        {"categories", &report->categories, JSON_OBJECT}, {"levels", &report->levels, JSON_OBJECT},
+        {"sources", &report->sources, JSON_OBJECT},       {"quarantined", &report->quarantined, JSON_ARRAY},
+        {"mistakes", &report->mistakes, JSON_ARRAY},      {"missing", &report->missing, JSON_ARRAY},
+        {"undecodable", &report->undecodable, JSON_ARRAY}};
+    memcpy(parts, all, sizeof all);
 }
 
-static void data_print(json_object *whole) {
-    json_object_object_foreach(whole, name, part) {
+static void data_print(const struct data_report *report, const struct data_part parts[DATA_PARTS]) {
+    printf("%-40s %9lld\n", "samples", (long long)report->samples);
+    for (int k = 0; k < DATA_PARTS; k++) {
+        const struct json *part = *parts[k].value;
         char title[32];
-        snprintf(title, sizeof title, "%s", name);
+        snprintf(title, sizeof title, "%s", parts[k].name);
         for (char *c = title; *c; c++) *c = *c == '_' ? ' ' : *c;
-        if (json_object_is_type(part, json_type_object)) {
-            if (json_object_object_length(part)) printf("%s\n", title);
-            json_object_object_foreach(part, key, count)
-                printf("  %-38s %9lld\n", key, (long long)json_object_get_int64(count));
-            continue;
-        }
-        const bool list = json_object_is_type(part, json_type_array);
-        const size_t items = list ? json_object_array_length(part) : 0;
-        printf("%-40s %9lld\n", title, list ? (long long)items : (long long)json_object_get_int64(part));
-        for (size_t i = 0; i < items; i++) {
-            json_object *item = json_object_array_get_idx(part, i), *path = json_object_object_get(item, "path");
-            printf("  line %s: %s%s%s\n", json_object_get_string(json_object_object_get(item, "line")),
-                   path ? json_object_get_string(path) : "", path ? ": " : "",
-                   json_object_get_string(json_object_object_get(item, "what")));
+        const bool list = parts[k].type == JSON_ARRAY;
+        if (list) printf("%-40s %9zu\n", title, part->count);
+        if (!list && part->count) printf("%s\n", title);
+        for (size_t i = 0; i < part->count; i++) {
+            const struct json *item = &part->items[i], *path = json_at(item, "path");
+            if (list)
+                printf("  line %s: %s%s%s\n", json_text(json_at(item, "line")), path ? path->text.data : "",
+                       path ? ": " : "", json_text(json_at(item, "what")));
+            else
+                printf("  %-38s %9s\n", item->key.data, item->text.data);
         }
     }
 }
 
-static void data_print_report(const struct data_report *report, bool json) {
+static void data_print_json(const struct data_report *report, const struct data_part parts[DATA_PARTS]) {
     struct buf text = {0};
-    json_object_set_int64(json_object_object_get(report->whole, "samples"), report->samples);
-    if (json) {
-        json_print(&text, report->whole);
-        puts(text.data);
-    } else {
-        data_print(report->whole);
+    buf_printf(&text, "{\"samples\":%lld", (long long)report->samples);
+    for (int k = 0; k < DATA_PARTS; k++) {
+        buf_printf(&text, ",\"%s\":", parts[k].name);
+        json_print(&text, *parts[k].value);
     }
+    buf_puts(&text, "}");
+    puts(text.data);
     buf_release(&text);
 }
 
@@ -259,6 +265,7 @@ int data_main(int argc, char **argv) {
     struct source_options source;
     struct options options = {0}, source_options = {0};
     struct data_report report = {0};
+    struct data_part parts[DATA_PARTS];
     struct operands operands = {.least = 0, .most = 1};
     status result;
     TRY_TO(result, done, subcommand_parse(&options, &data_table, &given, argc, argv, &operands));
@@ -283,23 +290,22 @@ int data_main(int argc, char **argv) {
     report.media = given.media;
     report.open = given.open;
     report.media_root = given.media_root;
-    TRY_TO(result, done, data_report_new(&report));
+    data_list_parts(&report, parts);
+    for (int k = 0; k < DATA_PARTS; k++) *parts[k].value = json_new(&report.arena, parts[k].type);
     size_t groups;
     TRY_TO(result, done, dataset_count_groups(&source, &groups));
     report.count = (int64_t)groups;
     TRY_TO(result, done, dataset_each(&source, data_visit, &report));
-    data_print_report(&report, given.json);
-    const size_t mistakes = json_object_array_length(report.mistakes),
-                 missing = json_object_array_length(report.missing),
-                 unknown = json_object_array_length(report.quarantined),
-                 undecodable = json_object_array_length(report.undecodable);
+    (given.json ? data_print_json : data_print)(&report, parts);
+    const size_t mistakes = json_count(report.mistakes), missing = json_count(report.missing),
+                 unknown = json_count(report.quarantined), undecodable = json_count(report.undecodable);
     if (mistakes + missing + unknown + undecodable)
         result = fail(DATAERR,
                       "%s: %zu mistakes, %zu samples of an unknown kind, %zu media missing, %zu of %lld not decodable",
                       operands.list[0], mistakes, unknown, missing, undecodable, (long long)report.opened);
 done:
-    json_object_put(report.whole);
-    json_object_put(report.seen);
+    tdestroy(report.seen, data_forget_path);
+    arena_release(&report.arena);
     options_release(&source_options);
     options_release(&options);
     return subcommand_exit(result);

@@ -40,38 +40,35 @@ const struct option_table tokenize_table = {
     .size = sizeof(struct tokenize_options),
 };
 
-static status tokenize_require(struct json_object *object, const char *key, enum json_type type,
-                               struct json_object **out) {
+static status tokenize_require(struct json *object, const char *key, enum json_type type, struct json **out) {
     TRY(json_get(object, key, type, out));
     return *out ? OK : fail(DATAERR, "%s: missing", key);
 }
 
 // Reads one message. The kinds of its parts are told apart as the chat template does it.
-static status tokenize_read_message(struct arena *memory, struct json_object *json, struct message *message) {
-    struct json_object *value;
-    if (!json_object_is_type(json, json_type_object)) return fail(DATAERR, "not an object");
-    TRY(tokenize_require(json, "role", json_type_string, &value));
+static status tokenize_read_message(struct arena *memory, struct json *json, struct message *message) {
+    struct json *value;
+    if (!json_is(json, JSON_OBJECT)) return fail(DATAERR, "not an object");
+    TRY(tokenize_require(json, "role", JSON_STRING, &value));
     message->role = json_string(value);
-    if (!json_object_object_get_ex(json, "content", &value)) return fail(DATAERR, "content: missing");
-    bool plain = json_object_is_type(value, json_type_string);
-    if (!plain && !json_object_is_type(value, json_type_array))
-        return fail(DATAERR, "content: neither a string nor an array");
-    message->part_count = plain ? 1 : json_object_array_length(value);
+    if (!json_find(json, "content", &value)) return fail(DATAERR, "content: missing");
+    bool plain = json_is(value, JSON_STRING);
+    if (!plain && !json_is(value, JSON_ARRAY)) return fail(DATAERR, "content: neither a string nor an array");
+    message->part_count = plain ? 1 : json_count(value);
     message->parts = arena_alloc(memory, (message->part_count + 1) * sizeof *message->parts);
     if (plain) message->parts[0] = (struct part){.kind = PART_TEXT, .text = json_string(value)};
     for (size_t i = 0; !plain && i < message->part_count; i++) {
-        struct json_object *part = json_object_array_get_idx(value, i), *field = NULL;
-        bool object = json_object_is_type(part, json_type_object);
-        status result = object ? json_get(part, "type", json_type_string, &field) : fail(DATAERR, "not an object");
+        struct json *part = json_item(value, i), *field = NULL;
+        bool object = json_is(part, JSON_OBJECT);
+        status result = object ? json_get(part, "type", JSON_STRING, &field) : fail(DATAERR, "not an object");
         if (result != OK) return fail_prefix(result, "content[%zu]", i);
-        const char *type = field ? json_object_get_string(field) : "";
-        if (!strcmp(type, "image") || json_object_object_get_ex(part, "image", NULL) ||
-            json_object_object_get_ex(part, "image_url", NULL)) {
+        const char *type = field ? json_text(field) : "";
+        if (!strcmp(type, "image") || json_find(part, "image", NULL) || json_find(part, "image_url", NULL)) {
             message->parts[i].kind = PART_IMAGE;
-        } else if (!strcmp(type, "video") || json_object_object_get_ex(part, "video", NULL)) {
+        } else if (!strcmp(type, "video") || json_find(part, "video", NULL)) {
             message->parts[i].kind = PART_VIDEO;
         } else {
-            result = tokenize_require(part, "text", json_type_string, &field);
+            result = tokenize_require(part, "text", JSON_STRING, &field);
             if (result != OK) return fail_prefix(result, "content[%zu]", i);
             message->parts[i] = (struct part){.kind = PART_TEXT, .text = json_string(field)};
         }
@@ -81,15 +78,15 @@ static status tokenize_read_message(struct arena *memory, struct json_object *js
 
 // Appends the line {"tokens": [...]} for an object with a text, a pair of texts, or messages. `model` is the directory
 // of the tokenizer.
-static status tokenize_encode(const struct tokenizer *tokenizer, const char *model, struct json_object *json,
+static status tokenize_encode(const struct tokenizer *tokenizer, const char *model, struct json *json,
                               struct buf *out) {
-    struct json_object *given, *pair, *list;
+    struct json *given, *pair, *list;
     struct arena memory = {0};
     struct token_list tokens = {0};
     status result;
-    TRY(json_get(json, "text", json_type_string, &given));
-    TRY(json_get(json, "pair", json_type_string, &pair));
-    TRY(json_get(json, "messages", json_type_array, &list));
+    TRY(json_get(json, "text", JSON_STRING, &given));
+    TRY(json_get(json, "pair", JSON_STRING, &pair));
+    TRY(json_get(json, "messages", JSON_ARRAY, &list));
     if (pair && !given) return fail(DATAERR, "the object has a pair but no text");
     if (!given == !list)
         return fail(DATAERR,
@@ -98,12 +95,12 @@ static status tokenize_encode(const struct tokenizer *tokenizer, const char *mod
         const struct string text = json_string(given), other = json_string(pair);
         TRY_TO(result, done, tokenizer_encode_pair(tokenizer, text.data, text.size, other.data, other.size, &tokens));
     } else {
-        size_t count = json_object_array_length(list);
+        size_t count = json_count(list);
         TRY_TO(result, done, chat_template_check(tokenizer, model));
         struct message *messages = arena_alloc(&memory, (count + 1) * sizeof *messages);
         if (!count) TRY_TO(result, done, fail(DATAERR, "messages: empty"));
         for (size_t i = 0; i < count; i++) {
-            result = tokenize_read_message(&memory, json_object_array_get_idx(list, i), &messages[i]);
+            result = tokenize_read_message(&memory, json_item(list, i), &messages[i]);
             if (result != OK) TRY_TO(result, done, fail_prefix(result, "messages[%zu]", i));
         }
         TRY_TO(result, done, chat_template_encode(tokenizer, messages, count, &tokens));
@@ -118,21 +115,19 @@ done:
 }
 
 // Appends the line {"text": ...} for an object with tokens, each of which is below `limit`.
-static status tokenize_decode(const struct tokenizer *tokenizer, int64_t limit, bool skip_special,
-                              struct json_object *json, struct buf *out) {
-    struct json_object *list;
+static status tokenize_decode(const struct tokenizer *tokenizer, int64_t limit, bool skip_special, struct json *json,
+                              struct buf *out) {
+    struct json *list;
     struct token_list tokens = {0};
     struct buf decoded = {0};
     status result;
-    TRY(tokenize_require(json, "tokens", json_type_array, &list));
-    for (size_t i = 0; i < json_object_array_length(list); i++) {
-        struct json_object *id = json_object_array_get_idx(list, i);
-        if (!json_object_is_type(id, json_type_int))
+    TRY(tokenize_require(json, "tokens", JSON_ARRAY, &list));
+    for (size_t i = 0; i < json_count(list); i++) {
+        int64_t value;
+        if (!json_int(json_item(list, i), &value))
             TRY_TO(result, done, fail(DATAERR, "tokens[%zu]: not an integer", i));
-        int64_t value = json_object_get_int64(id);
         if (value < 0 || value >= limit)
-            TRY_TO(result, done,
-                   fail(DATAERR, "tokens[%zu]: %s is not in the vocabulary", i, json_object_to_json_string(id)));
+            TRY_TO(result, done, fail(DATAERR, "tokens[%zu]: %lld is not in the vocabulary", i, (long long)value));
         token_list_append(&tokens, value);
     }
     tokenizer_decode_utf8(tokenizer, tokens.data, tokens.count, skip_special, &decoded);
@@ -151,7 +146,7 @@ int tokenize_main(int argc, char **argv) {
     struct operands none = {0};
     struct tokenizer *tokenizer = NULL;
     struct line_reader lines = {.fd = STDIN_FILENO};
-    struct json_object *json = NULL, *text_config, *vocab_size = NULL;
+    struct json *json, *text_config, *vocab_size;
     struct arena memory = {0};
     struct buf out = {0};
     status result;
@@ -163,14 +158,12 @@ int tokenize_main(int argc, char **argv) {
     int64_t limit = tokenizer_vocab_size(tokenizer);
     char *path = path_join(&memory, given.model, "config.json");
     if (path_exists(path)) {
-        TRY_TO(result, done, json_parse_file(&json, path));
-        TRY_TO(result, done, json_get(json, "vocab_size", json_type_int, &vocab_size));
-        TRY_TO(result, done, json_get(json, "text_config", json_type_object, &text_config));
+        TRY_TO(result, done, json_parse_file(&json, &memory, path));
+        TRY_TO(result, done, json_get(json, "vocab_size", JSON_NUMBER, &vocab_size));
+        TRY_TO(result, done, json_get(json, "text_config", JSON_OBJECT, &text_config));
         if (!vocab_size && text_config)
-            TRY_TO(result, done, json_get(text_config, "vocab_size", json_type_int, &vocab_size));
-        if (vocab_size && json_object_get_int64(vocab_size) > limit) limit = json_object_get_int64(vocab_size);
-        json_object_put(json);
-        json = NULL;
+            TRY_TO(result, done, json_get(text_config, "vocab_size", JSON_NUMBER, &vocab_size));
+        if (json_int_or(vocab_size, 0) > limit) limit = json_int_or(vocab_size, 0);
     }
     for (;;) {
         const char *line;
@@ -178,19 +171,17 @@ int tokenize_main(int argc, char **argv) {
         TRY_TO(result, done, line_reader_next(&lines, -1, &line, &size));
         if (!line) continue;
         buf_clear(&out);
-        result = json_parse(&json, line, size);
-        if (result == OK && !json_object_is_type(json, json_type_object)) result = fail(DATAERR, "not a JSON object");
+        arena_release(&memory);
+        result = json_parse(&json, &memory, line, size);
+        if (result == OK && !json_is(json, JSON_OBJECT)) result = fail(DATAERR, "not a JSON object");
         if (result == OK)
             result = given.decode ? tokenize_decode(tokenizer, limit, given.skip_special, json, &out)
                                   : tokenize_encode(tokenizer, given.model, json, &out);
-        json_object_put(json);
-        json = NULL;
         if (result != OK) TRY_TO(result, done, fail_prefix(result, "line %zu", lines.number));
         if (fwrite(out.data, 1, out.size, stdout) != out.size || fflush(stdout))
             TRY_TO(result, done, fail(UNAVAILABLE, "cannot write to standard output"));
     }
 done:
-    json_object_put(json);
     arena_release(&memory);
     buf_release(&out);
     line_reader_release(&lines);

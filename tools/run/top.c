@@ -98,22 +98,23 @@ enum { TOP_COLUMNS = sizeof top_columns / sizeof *top_columns, STEP_WIDTH = 5 };
 
 // Appends a line of metrics.jsonl as a row of the table; nothing for a line that is none. A null is a dash.
 static status top_show_step(struct buf *text, const char *line, size_t size, const bool shown[TOP_COLUMNS]) {
-    json_object *metrics = NULL;
+    struct arena arena = {0};
+    struct json *metrics;
     int64_t step;
     double value;
-    if (json_parse_object(&metrics, line, size, "metrics.jsonl") != OK) return OK;
-    if (!json_int(json_object_object_get(metrics, "step"), &step)) goto done;
+    if (json_parse_object(&metrics, &arena, line, size, "metrics.jsonl") != OK) goto done;
+    if (!json_int(json_at(metrics, "step"), &step)) goto done;
     buf_printf(text, "%-*lld", STEP_WIDTH, (long long)step);
     for (int i = 0; i < TOP_COLUMNS; i++) {
         if (!shown[i]) continue;
-        if (json_double(json_object_object_get(metrics, top_columns[i].name), &value))
+        if (json_double(json_at(metrics, top_columns[i].name), &value))
             buf_printf(text, " %*.*f", top_columns[i].width, top_columns[i].digits, value);
         else
             buf_printf(text, " %*s", top_columns[i].width, "-");
     }
     buf_puts(text, "\n");
 done:
-    json_object_put(metrics);
+    arena_release(&arena);
     return OK;
 }
 

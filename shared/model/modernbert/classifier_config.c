@@ -16,14 +16,14 @@ static status classifier_config_theta(struct config_scope root, const char *kind
     struct config_scope rope = {config_find(root, "rope_parameters"), NULL, "rope_parameters."};
     *theta = missing;
     if (!rope.inner) return OK;
-    if (!json_object_is_type(rope.inner, json_type_object)) return fail(DATAERR, "rope_parameters is not an object");
+    if (!json_is(rope.inner, JSON_OBJECT)) return fail(DATAERR, "rope_parameters is not an object");
     TRY(config_require(rope, "rope_type", "default"));
     TRY(config_require(rope, "type", "default"));
     if (config_find(rope, "rope_theta"))
         return fail(DATAERR, "rope_parameters.rope_theta belongs to neither full_attention nor sliding_attention");
-    json_object *own = config_find(rope, kind);
+    struct json *own = config_find(rope, kind);
     if (!own) return OK;
-    if (!json_object_is_type(own, json_type_object)) return fail(DATAERR, "rope_parameters.%s is not an object", kind);
+    if (!json_is(own, JSON_OBJECT)) return fail(DATAERR, "rope_parameters.%s is not an object", kind);
     const bool full = strcmp(kind, "full_attention") == 0;
     rope = (struct config_scope){own, NULL,
                                  full ? "rope_parameters.full_attention." : "rope_parameters.sliding_attention."};
@@ -34,14 +34,14 @@ static status classifier_config_theta(struct config_scope root, const char *kind
 
 static status classifier_config_rope(struct classifier_config *config, struct config_scope root) {
     struct config_scope scaling = {config_find(root, "rope_scaling"), NULL, "rope_scaling."};
-    if (scaling.inner && !json_object_is_type(scaling.inner, json_type_object))
+    if (scaling.inner && !json_is(scaling.inner, JSON_OBJECT))
         TRY(config_require(root, "rope_scaling", "default"));
     else if (scaling.inner) {
         TRY(config_require(scaling, "rope_type", "default"));
         TRY(config_require(scaling, "type", "default"));
     }
     float global, local;
-    bool null = json_object_object_get_ex(root.inner, "local_rope_theta", NULL); // means the global one
+    bool null = json_find(root.inner, "local_rope_theta", NULL); // means the global one
     TRY(config_float(root, "global_rope_theta", 1, 1e30, 160000, &global));
     TRY(config_float(root, "local_rope_theta", 1, 1e30, null ? (double)global : 10000, &local));
     TRY(classifier_config_theta(root, "full_attention", global, &config->global_rope_theta));
@@ -55,13 +55,12 @@ static status classifier_config_layers(struct classifier_config *config, struct 
     TRY(config_int(root, "local_attention", 2, 1 << 30, 128, &local_attention));
     config->window = local_attention / 2;
     for (int i = 0; i < config->num_hidden_layers; i++) config->full_attention[i] = i % every == 0;
-    json_object *types = config_find(root, "layer_types");
+    struct json *types = config_find(root, "layer_types");
     if (!types) return OK;
-    if (!json_object_is_type(types, json_type_array) ||
-        json_object_array_length(types) != (size_t)config->num_hidden_layers)
+    if (!json_is(types, JSON_ARRAY) || json_count(types) != (size_t)config->num_hidden_layers)
         return fail(DATAERR, "layer_types is not an array of num_hidden_layers %d strings", config->num_hidden_layers);
     for (int i = 0; i < config->num_hidden_layers; i++) {
-        struct string type = json_string(json_object_array_get_idx(types, (size_t)i));
+        struct string type = json_string(json_item(types, (size_t)i));
         config->full_attention[i] = string_equals(type, "full_attention");
         if (!config->full_attention[i] && !string_equals(type, "sliding_attention"))
             return fail(DATAERR, "layer_types[%d] is not full_attention or sliding_attention", i);
@@ -76,23 +75,22 @@ static bool classifier_config_is_label(struct string label, const char *name) {
 // The labels by id2label, which has an entry for each of them. label2id is not read.
 static status classifier_config_labels(struct classifier_config *config, struct config_scope root) {
     static const char *const trained[] = {"inconsistent", "consistent"};
-    json_object *names = config_find(root, "id2label");
+    struct json *names = config_find(root, "id2label");
     config->consistent = -1;
     config->has_id2label = names;
     if (!names) return config_int(root, "num_labels", 1, MAX_LABELS, 2, &config->labels);
-    if (!json_object_is_type(names, json_type_object) || json_object_object_length(names) < 1 ||
-        json_object_object_length(names) > MAX_LABELS)
+    if (!json_is(names, JSON_OBJECT) || json_count(names) < 1 || json_count(names) > MAX_LABELS)
         return fail(DATAERR, "id2label is not an object of 1 to %d labels", MAX_LABELS);
-    config->labels = json_object_object_length(names);
+    config->labels = (int)json_count(names);
     config->trains_labels = config->labels == 2;
     int entailment = -1;
     for (int i = 0; i < config->labels; i++) {
         char key[16];
         snprintf(key, sizeof key, "%d", i);
-        json_object *value;
-        if (!json_object_object_get_ex(names, key, &value))
+        struct json *value;
+        if (!json_find(names, key, &value))
             return fail(DATAERR, "id2label has %d labels, but none has the key \"%s\"", config->labels, key);
-        if (!json_object_is_type(value, json_type_string)) return fail(DATAERR, "id2label[%s] is not a string", key);
+        if (!json_is(value, JSON_STRING)) return fail(DATAERR, "id2label[%s] is not a string", key);
         struct string label = json_string(value);
         if (config->trains_labels) config->trains_labels = string_equals(label, trained[i]);
         if (config->consistent < 0 && classifier_config_is_label(label, "consistent")) config->consistent = i;
@@ -131,24 +129,28 @@ static status classifier_config_root(struct classifier_config *config, struct co
         TRY(config_float(root, dropouts[i], 0, 1, 0, &share));
         if (share > 0 && !config->dropout) config->dropout = dropouts[i];
     }
-    json_object *pooling = config_find(root, "classifier_pooling");
+    struct json *pooling = config_find(root, "classifier_pooling");
     config->pools_mean = string_equals(json_string(pooling), "mean");
     if (pooling && !config->pools_mean && !string_equals(json_string(pooling), "cls"))
         return fail(DATAERR, "classifier_pooling is not mean or cls");
     config->pad_token_id = -1;
-    if (!json_object_object_get_ex(root.inner, "pad_token_id", &pooling) || pooling)
+    if (!json_find(root.inner, "pad_token_id", &pooling) || pooling)
         TRY(config_int64(root, "pad_token_id", 0, config->vocab_size - 1,
                          config->vocab_size > PAD_TOKEN_ID ? PAD_TOKEN_ID : -1, &config->pad_token_id));
     return classifier_config_labels(config, root);
 }
 
 status classifier_config_parse(struct classifier_config *config, const char *text, size_t size, const char *name) {
-    json_object *root = NULL;
+    struct arena arena = {0};
+    struct json *root;
     *config = (struct classifier_config){0};
-    TRY(json_parse_object(&root, text, size, name));
-    status result = classifier_config_root(config, (struct config_scope){root, NULL, ""});
-    json_object_put(root);
-    return result == OK ? OK : fail_prefix(result, "%s", name);
+    status result = json_parse_object(&root, &arena, text, size, name);
+    if (result == OK) {
+        result = classifier_config_root(config, (struct config_scope){root, NULL, ""});
+        if (result != OK) fail_prefix(result, "%s", name);
+    }
+    arena_release(&arena);
+    return result;
 }
 
 status classifier_config_read(struct classifier_config *config, const char *dir) {

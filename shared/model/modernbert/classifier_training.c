@@ -98,31 +98,25 @@ status classifier_save_grads(struct classifier *classifier, const char *path) {
 
 // Writes the opened config.json with the labels that were trained.
 static status classifier_save_config(const struct classifier *classifier, const char *dir) {
-    static const char *const names[] = {"inconsistent", "consistent"};
+    static const char labelled[] = "{\"architectures\": [\"ModernBertForSequenceClassification\"],"
+                                   " \"model_type\": \"modernbert\","
+                                   " \"id2label\": {\"0\": \"inconsistent\", \"1\": \"consistent\"},"
+                                   " \"label2id\": {\"inconsistent\": 0, \"consistent\": 1}}";
     struct arena arena = {0};
     struct buf text = {0};
-    json_object *root = NULL;
+    struct json *root, *labels;
     status result = OK;
     char *from = path_join(&arena, classifier->dir, "config.json"), *to = path_join(&arena, dir, "config.json");
-    TRY_TO(result, done, json_parse_file(&root, from));
-    json_object *architectures = json_object_new_array(), *id2label = json_object_new_object(),
-                *label2id = json_object_new_object();
-    json_object_array_add(architectures, json_object_new_string("ModernBertForSequenceClassification"));
-    for (int i = 0; i < 2; i++) {
-        json_object_object_add(id2label, i ? "1" : "0", json_object_new_string(names[i]));
-        json_object_object_add(label2id, names[i], json_object_new_int(i));
-    }
-    json_object_object_del(root, "num_labels");
-    json_object_object_del(root, "problem_type");
-    json_object_object_add(root, "architectures", architectures);
-    json_object_object_add(root, "model_type", json_object_new_string("modernbert"));
-    json_object_object_add(root, "id2label", id2label);
-    json_object_object_add(root, "label2id", label2id);
+    TRY_TO(result, done, json_parse_file(&root, &arena, from));
+    TRY_TO(result, done, json_parse(&labels, &arena, labelled, strlen(labelled)));
+    json_remove(root, "num_labels");
+    json_remove(root, "problem_type");
+    for (size_t i = 0; i < labels->count; i++) json_remove(root, labels->items[i].key.data);
+    json_merge(root, &arena, labels);
     json_print(&text, root);
     buf_puts(&text, "\n");
     result = file_write_atomic(to, text.data, text.size);
 done:
-    json_object_put(root);
     buf_release(&text);
     arena_release(&arena);
     return result;

@@ -15,9 +15,9 @@ enum { MAX_SIZE = 1 << 20, MAX_COUNT = 10000 };
 static_assert(MAX_VISION_BLOCKS > 31, "the published blocks with full attention fit");
 
 // The object of a key, or NULL if it is missing or null.
-static status model_config_object(json_object *from, const char *key, json_object **out) {
-    *out = from ? json_object_object_get(from, key) : NULL;
-    if (*out && !json_object_is_type(*out, json_type_object)) return fail(DATAERR, "%s is not an object", key);
+static status model_config_object(struct json *from, const char *key, struct json **out) {
+    *out = from ? json_at(from, key) : NULL;
+    if (*out && !json_is(*out, JSON_OBJECT)) return fail(DATAERR, "%s is not an object", key);
     return OK;
 }
 
@@ -28,8 +28,8 @@ static status text_config_read(struct text_config *text, struct config_scope sco
     TRY(config_int(scope, "num_hidden_layers", 1, MAX_COUNT, 80, &text->num_hidden_layers));
     TRY(config_int(scope, "num_attention_heads", 1, MAX_COUNT, 64, &text->num_attention_heads));
     // A missing num_key_value_heads means 8; null means num_attention_heads.
-    bool null = (scope.inner && json_object_object_get_ex(scope.inner, "num_key_value_heads", NULL)) ||
-                (scope.outer && json_object_object_get_ex(scope.outer, "num_key_value_heads", NULL));
+    bool null = (scope.inner && json_find(scope.inner, "num_key_value_heads", NULL)) ||
+                (scope.outer && json_find(scope.outer, "num_key_value_heads", NULL));
     TRY(config_int(scope, "num_key_value_heads", 1, MAX_COUNT, null ? text->num_attention_heads : 8,
                    &text->num_key_value_heads));
     if (text->hidden_size % text->num_attention_heads || text->hidden_size / text->num_attention_heads % 2)
@@ -52,24 +52,24 @@ static status text_config_read(struct text_config *text, struct config_scope sco
     // Rotary settings: rope_scaling beside rope_theta, or both in rope_parameters.
     struct config_scope rope = {config_find(scope, "rope_parameters"), NULL, "rope_parameters."};
     if (!rope.inner) rope = (struct config_scope){config_find(scope, "rope_scaling"), NULL, "rope_scaling."};
-    if (!json_object_is_type(rope.inner, json_type_object)) return fail(DATAERR, "rope_scaling is missing");
+    if (!json_is(rope.inner, JSON_OBJECT)) return fail(DATAERR, "rope_scaling is missing");
     static const char *const type_keys[] = {"type", "rope_type"};
     for (int i = 0; i < 2; i++) {
-        json_object *type = config_find(rope, type_keys[i]);
-        const char *name = json_object_is_type(type, json_type_string) ? json_object_get_string(type) : "default";
+        struct json *type = config_find(rope, type_keys[i]);
+        const char *name = json_is(type, JSON_STRING) ? json_text(type) : "default";
         if (strcmp(name, "default") != 0 && strcmp(name, "mrope") != 0)
             return fail(DATAERR, "%s%s is %.50s; only \"default\" and \"mrope\" are supported", rope.prefix,
                         type_keys[i], name);
     }
     TRY(config_float(scope, "rope_theta", 1, 1e30, 1000000.0, &text->rope_theta));
     TRY(config_float(rope, "rope_theta", 1, 1e30, text->rope_theta, &text->rope_theta));
-    json_object *section = config_find(rope, "mrope_section");
-    if (!json_object_is_type(section, json_type_array) || json_object_array_length(section) != 3)
+    struct json *section = config_find(rope, "mrope_section");
+    if (!json_is(section, JSON_ARRAY) || json_count(section) != 3)
         return fail(DATAERR, "%smrope_section is not an array of three integers", rope.prefix);
     int64_t sum = 0;
     for (size_t i = 0; i < 3; i++) {
-        json_object *entry = json_object_array_get_idx(section, i);
-        int64_t value = json_object_is_type(entry, json_type_int) ? json_object_get_int64(entry) : -1;
+        struct json *entry = json_item(section, i);
+        int64_t value = json_int_or(entry, -1);
         if (value < 0 || value > text->head_dim)
             return fail(DATAERR, "%smrope_section[%zu] is not an integer in 0..%d", rope.prefix, i, text->head_dim);
         text->mrope_section[i] = (int)value;
@@ -93,17 +93,16 @@ static status vision_config_read_windows(struct vision_config *vision, struct co
     if (vision->window_size < unit)
         return fail(DATAERR, "%swindow_size %d is less than %d, the pixels a side of merged patches", scope.prefix,
                     vision->window_size, unit);
-    json_object *indexes = config_find(scope, "fullatt_block_indexes");
+    struct json *indexes = config_find(scope, "fullatt_block_indexes");
     if (!indexes) {
         static const int published[] = {7, 15, 23, 31};
         for (int i = 0; i < 4; i++) vision->fullatt_blocks[published[i]] = true;
         return OK;
     }
-    if (!json_object_is_type(indexes, json_type_array))
-        return fail(DATAERR, "%sfullatt_block_indexes is not an array", scope.prefix);
-    for (size_t i = 0; i < json_object_array_length(indexes); i++) {
-        json_object *entry = json_object_array_get_idx(indexes, i);
-        int64_t block = json_object_is_type(entry, json_type_int) ? json_object_get_int64(entry) : -1;
+    if (!json_is(indexes, JSON_ARRAY)) return fail(DATAERR, "%sfullatt_block_indexes is not an array", scope.prefix);
+    for (size_t i = 0; i < json_count(indexes); i++) {
+        struct json *entry = json_item(indexes, i);
+        int64_t block = json_int_or(entry, -1);
         if (block < 0 || block >= MAX_VISION_BLOCKS)
             return fail(DATAERR, "%sfullatt_block_indexes[%zu] is not the index of a block", scope.prefix, i);
         vision->fullatt_blocks[block] = true;
@@ -116,8 +115,8 @@ static status vision_config_read_frames(struct vision_config *vision, struct con
     float checked = 0;
     TRY(config_int64(scope, "embed_dim", 1, MAX_SIZE, 1280, &vision->hidden_size));
     TRY(config_float(scope, "mlp_ratio", 0, MAX_SIZE, 4, &checked));
-    json_object *value = config_find(scope, "mlp_ratio");
-    double ratio = value ? json_object_get_double(value) : (double)checked; // as Hugging Face multiplies
+    struct json *value = config_find(scope, "mlp_ratio");
+    double ratio = json_double_or(value, (double)checked); // as Hugging Face multiplies
     vision->intermediate_size = (int64_t)((double)vision->hidden_size * ratio);
     if (vision->intermediate_size < 1 || vision->intermediate_size > MAX_SIZE)
         return fail(DATAERR, "%smlp_ratio %g makes an MLP of %lld channels", scope.prefix, ratio,
@@ -150,27 +149,26 @@ static status vision_config_read(struct vision_config *vision, struct config_sco
 // Which tower `model_type` asks for; without the key Qwen2.5-VL's.
 static status model_config_kind(struct config_scope scope, enum vision_kind *kind) {
     static const char *const names[] = {[VISION_QWEN2_5] = "qwen2_5_vl", [VISION_QWEN2] = "qwen2_vl"};
-    json_object *value = config_find(scope, "model_type");
+    struct json *value = config_find(scope, "model_type");
     *kind = VISION_QWEN2_5;
     if (!value) return OK;
     for (enum vision_kind i = VISION_QWEN2_5; i <= VISION_QWEN2; i++) {
         *kind = i;
-        if (json_object_is_type(value, json_type_string) && strcmp(json_object_get_string(value), names[i]) == 0)
-            return OK;
+        if (json_is(value, JSON_STRING) && strcmp(json_text(value), names[i]) == 0) return OK;
     }
-    return fail(DATAERR, "model_type is %.100s; only \"%s\" and \"%s\" are supported", json_object_get_string(value),
+    return fail(DATAERR, "model_type is %.100s; only \"%s\" and \"%s\" are supported", json_text(value),
                 names[VISION_QWEN2_5], names[VISION_QWEN2]);
 }
 
 // eos_token_id: an integer, an array of integers, or null.
-static status model_config_eos_ids(struct model_config *config, json_object *value) {
-    bool array = json_object_is_type(value, json_type_array);
-    size_t count = array ? json_object_array_length(value) : value ? 1 : 0;
+static status model_config_eos_ids(struct model_config *config, struct json *value) {
+    bool array = json_is(value, JSON_ARRAY);
+    size_t count = array ? json_count(value) : value ? 1 : 0;
     if (count > MAX_EOS_IDS) return fail(DATAERR, "eos_token_id has %zu tokens, more than %d", count, MAX_EOS_IDS);
     config->eos_count = 0;
     for (size_t i = 0; i < count; i++) {
-        json_object *token = array ? json_object_array_get_idx(value, i) : value;
-        int64_t number = json_object_is_type(token, json_type_int) ? json_object_get_int64(token) : -1;
+        struct json *token = array ? json_item(value, i) : value;
+        int64_t number = json_int_or(token, -1);
         if (number < 0 || number >= config->text.vocab_size)
             return fail(DATAERR, "eos_token_id is not a token of the vocabulary");
         config->eos_ids[config->eos_count++] = number;
@@ -178,7 +176,7 @@ static status model_config_eos_ids(struct model_config *config, json_object *val
     return OK;
 }
 
-static status model_config_root(struct model_config *config, json_object *root) {
+static status model_config_root(struct model_config *config, struct json *root) {
     static const struct {
         const char *name;
         enum element type;
@@ -186,7 +184,7 @@ static status model_config_root(struct model_config *config, json_object *root) 
     *config = (struct model_config){.image_mean = {0.48145466f, 0.4578275f, 0.40821073f},
                                     .image_std = {0.26862954f, 0.26130258f, 0.27577711f},
                                     .rescale_factor = (float)(1 / 255.0)};
-    json_object *text = NULL, *vision = NULL;
+    struct json *text = NULL, *vision = NULL;
     TRY(model_config_object(root, "text_config", &text));
     TRY(model_config_object(root, "vision_config", &vision));
     struct config_scope text_first = {text, root, ""}, root_first = {root, text, ""};
@@ -200,9 +198,9 @@ static status model_config_root(struct model_config *config, json_object *root) 
                     config->vision.kind == VISION_QWEN2 ? "hidden_size" : "out_hidden_size",
                     (long long)config->vision.out_hidden_size, (long long)config->text.hidden_size);
     TRY(config_bool(text_first, "tie_word_embeddings", false, &config->text.tie_word_embeddings));
-    json_object *dtype = config_find(root_first, "dtype");
+    struct json *dtype = config_find(root_first, "dtype");
     if (!dtype) dtype = config_find(root_first, "torch_dtype");
-    const char *name = json_object_is_type(dtype, json_type_string) ? json_object_get_string(dtype) : "";
+    const char *name = json_is(dtype, JSON_STRING) ? json_text(dtype) : "";
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         if (strcmp(name, types[i].name) != 0) continue;
         config->has_dtype = true;
@@ -218,27 +216,26 @@ static status model_config_root(struct model_config *config, json_object *root) 
     return model_config_eos_ids(config, config_find(root_first, "eos_token_id"));
 }
 
-static status model_config_generation(struct model_config *config, json_object *root) {
-    json_object *eos_ids = json_object_object_get(root, "eos_token_id");
+static status model_config_generation(struct model_config *config, struct json *root) {
+    struct json *eos_ids = json_at(root, "eos_token_id");
     return eos_ids ? model_config_eos_ids(config, eos_ids) : OK;
 }
 
-static status model_config_triple(json_object *root, const char *key, double low, float out[3]) {
-    json_object *list = json_object_object_get(root, key);
+static status model_config_triple(struct json *root, const char *key, double low, float out[3]) {
+    struct json *list = json_at(root, key);
     if (!list) return OK;
-    if (!json_object_is_type(list, json_type_array) || json_object_array_length(list) != 3)
+    if (!json_is(list, JSON_ARRAY) || json_count(list) != 3)
         return fail(DATAERR, "%s is not an array of three numbers", key);
     for (size_t i = 0; i < 3; i++) {
-        json_object *value = json_object_array_get_idx(list, i);
-        bool number = json_object_is_type(value, json_type_double) || json_object_is_type(value, json_type_int);
-        double found = number ? json_object_get_double(value) : NAN;
+        struct json *value = json_item(list, i);
+        const double found = json_double_or(value, NAN);
         if (!(found >= low && found <= 1e6)) return fail(DATAERR, "%s[%zu] is not a number in %g..1e6", key, i, low);
         out[i] = (float)found;
     }
     return OK;
 }
 
-static status model_config_preprocessor(struct model_config *config, json_object *root) {
+static status model_config_preprocessor(struct model_config *config, struct json *root) {
     struct config_scope scope = {root, NULL, ""};
     TRY(model_config_triple(root, "image_mean", -1e6, config->image_mean));
     TRY(model_config_triple(root, "image_std", 1e-6, config->image_std));
@@ -258,15 +255,19 @@ static status model_config_preprocessor(struct model_config *config, json_object
     return OK;
 }
 
-typedef status config_reader(struct model_config *config, json_object *root);
+typedef status config_reader(struct model_config *config, struct json *root);
 
 static status model_config_parse_object(struct model_config *config, const char *text, size_t size, const char *name,
                                         config_reader *read) {
-    json_object *root = NULL;
-    TRY(json_parse_object(&root, text, size, name));
-    status result = read(config, root);
-    json_object_put(root);
-    return result == OK ? OK : fail_prefix(result, "%s", name);
+    struct arena arena = {0};
+    struct json *root;
+    status result = json_parse_object(&root, &arena, text, size, name);
+    if (result == OK) {
+        result = read(config, root);
+        if (result != OK) fail_prefix(result, "%s", name);
+    }
+    arena_release(&arena);
+    return result;
 }
 
 status model_config_parse(struct model_config *config, const char *text, size_t size, const char *name) {
