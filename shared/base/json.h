@@ -72,8 +72,10 @@ bool json_double(const struct json *value, double *out);
 // Whether the value is a number that is finite as a float32. Its text is rounded once.
 bool json_float(const struct json *value, float *out);
 
-// Return the number if json_int or json_double finds one, else `otherwise`.
+// Returns the integer if json_int finds one, else `otherwise`.
 int64_t json_int_or(const struct json *value, int64_t otherwise);
+
+// Returns the number if json_double finds one, else `otherwise`.
 double json_double_or(const struct json *value, double otherwise);
 
 // ---- making ----
@@ -86,8 +88,10 @@ struct json *json_new(struct arena *arena, enum json_type type);
 // Returns the member with a key: null, and at the end if there was none.
 struct json *json_set(struct json *object, struct arena *arena, const char *key);
 
-// Sets a key to a string, of which a copy is made, or to a number.
+// Sets a key to a string, of which a copy is made.
 void json_set_string(struct json *object, struct arena *arena, const char *key, const char *text);
+
+// Sets a key to an integer.
 void json_set_int(struct json *object, struct arena *arena, const char *key, int64_t value);
 
 // Returns a new last element of an array, null.
