@@ -1,693 +1,81 @@
-// Every option of every stage, with its default, range and one line of help, and the facts of each stage. Nothing else
-// lists them.
+// The tables of the stages' options, made from the lists in stage_options.h, and the facts of each stage.
 #include "shared/config/stage_kinds.h"
 
 #include <assert.h>
 #include <stddef.h>
 #include <string.h>
 
-#include "shared/config/methods.h"
 #include "shared/config/stage_options.h"
 
-#define MAX_INTEGER  9007199254740992.0 // 2^53: the largest range in which a double holds every integer
-#define UNBOUNDED    1e300
-#define MIN_POSITIVE 1e-9
+// A row of the table of OWNER's options. `member` is where the field lies, `field` its name; then come what the type
+// takes, the help, and what else the option says.
+#define ROW(kind, member, field, ...)                                                                                  \
+    {.name = field, .offset = offsetof(struct OWNER, member), .type = kind, __VA_ARGS__},
+#define OPT_TEXT(field, text, ...)   ROW(OPTION_STRING, field, #field, .help = (text), ##__VA_ARGS__)
+#define OPT_FILE(field, text, ...)   ROW(OPTION_FILE, field, #field, .help = (text), ##__VA_ARGS__)
+#define OPT_PATH(field, text, ...)   ROW(OPTION_PATH, field, #field, .help = (text), ##__VA_ARGS__)
+#define OPT_DEVICE(field, text, ...) ROW(OPTION_DEVICE, field, #field, .help = (text), ##__VA_ARGS__)
+#define OPT_SIZE(field, text, ...)   ROW(OPTION_SIZE, field, #field, .help = (text), ##__VA_ARGS__)
+#define WORDS(kind, field, first, words, text, ...)                                                                    \
+    ROW(kind, field, #field, .default_value = (first), .choices = (words), .help = (text), ##__VA_ARGS__)
+#define OPT_NAME(...)   WORDS(OPTION_NAME, __VA_ARGS__)
+#define OPT_CHOICE(...) WORDS(OPTION_CHOICE, __VA_ARGS__)
+#define OPT_RANGE(...)  WORDS(OPTION_RANGE, __VA_ARGS__)
+#define OPT_KEEP(...)   WORDS(OPTION_KEEP, __VA_ARGS__)
+#define OPT_BOOL(field, first, text, ...)                                                                              \
+    ROW(OPTION_BOOL, field, #field, .default_value = (first), .help = (text), ##__VA_ARGS__)
+#define BOUNDED(kind, field, first, least, most, text, ...)                                                            \
+    ROW(kind, field, #field, .default_value = (first), .low = (least), .high = (most), .help = (text), ##__VA_ARGS__)
+#define OPT_INT(...)    BOUNDED(OPTION_INT, __VA_ARGS__)
+#define OPT_NUMBER(...) BOUNDED(OPTION_NUMBER, __VA_ARGS__)
+#define OPT_NUMBER_OR(field, first, least, most, words, ...)                                                           \
+    BOUNDED(OPTION_NUMBER_OR, field, first, least, most, __VA_ARGS__, .choices = (words))
+// OPT_MEDIA's rows where the fields lie in `model`.
+#define OPT_MODEL_MEDIA                                                                                                \
+    ROW(OPTION_FILE, model.media_root, "media_root", .help = MEDIA_ROOT_HELP, FROM_SOURCE, NOT_HASHED)                 \
+    ROW(OPTION_CHOICE, model.media_outside, "media_outside", .default_value = "allow", .choices = "allow|refuse",      \
+        .help = MEDIA_OUTSIDE_HELP, FROM_SOURCE, NOT_HASHED)
+#define OPT_MODEL(text, ...) ROW(OPTION_FILE, model.dir, "model", .help = (text), ##__VA_ARGS__)
 
-// Options that several stages share.
-#define MODEL(owner)                                                                                                   \
-    {                                                                                                                  \
-        .name = "model", .offset = offsetof(struct owner, model.dir), .type = OPTION_FILE, .required = true,           \
-        .help = "model directory in Hugging Face's layout"                                                             \
-    }
-#define MEDIA_ROOT(owner, field)                                                                                       \
-    {                                                                                                                  \
-        .name = "media_root", .offset = offsetof(struct owner, field), .type = OPTION_FILE, .from_source = true,       \
-        .not_hashed = true, .help = "directory that relative media paths start from"                                   \
-    }
-#define MEDIA_OUTSIDE(owner, field)                                                                                    \
-    {                                                                                                                  \
-        .name = "media_outside", .offset = offsetof(struct owner, field), .type = OPTION_CHOICE,                       \
-        .default_value = "allow", .choices = "allow|refuse", .from_source = true, .not_hashed = true,                  \
-        .help = "refuse: a sample whose media lie outside media_root, all links followed, is quarantined"              \
-    }
-#define SEED(owner)                                                                                                    \
-    {                                                                                                                  \
-        .name = "seed", .offset = offsetof(struct owner, seed), .type = OPTION_INT, .default_value = "42",             \
-        .high = MAX_INTEGER, .from_source = true, .help = "seed of all random numbers"                                 \
-    }
-#define GROUP_SIZE(owner)                                                                                              \
-    {                                                                                                                  \
-        .name = "group_size", .offset = offsetof(struct owner, group_size), .type = OPTION_INT, .default_value = "8",  \
-        .low = 1, .high = 4096, .from_source = true, .same_as_source = true, .help = "completions per prompt"          \
-    }
-#define GROUPS_PER_STEP(owner)                                                                                         \
-    {                                                                                                                  \
-        .name = "groups_per_step", .offset = offsetof(struct owner, groups_per_step), .type = OPTION_INT,              \
-        .default_value = "4", .low = 1, .high = 65536, .from_source = true, .same_as_source = true,                    \
-        .help = "groups in one optimizer step"                                                                         \
-    }
+#define OWNER common_options
+const struct option common_options[] = {COMMON_OPTIONS{0}};
+#undef OWNER
 
-const struct option common_options[] = {
-    {.name = "stdio",
-     .offset = offsetof(struct common_options, stdio),
-     .type = OPTION_BOOL,
-     .command_line_only = true,
-     .default_value = "false",
-     .not_hashed = true,
-     .help = "run as a filter of groups as JSON lines"},
-    {.name = "config",
-     .offset = offsetof(struct common_options, config),
-     .type = OPTION_FILE,
-     .command_line_only = true,
-     .not_hashed = true,
-     .help = "YAML mapping of these keys; the command line overrides it"},
-    {.name = "device",
-     .offset = offsetof(struct common_options, device),
-     .type = OPTION_DEVICE,
-     .help = "cpu, cuda or cuda:N (default: cuda if available); in a pipeline also cuda:[0-3]: the first replica on a "
-             "machine takes cuda:0, the next one cuda:1, the fifth one cuda:0 again"},
-    {.name = "threads",
-     .offset = offsetof(struct common_options, threads),
-     .type = OPTION_INT,
-     .high = 4096,
-     .low = 1,
-     .not_hashed = true,
-     .help = "threads (default: all)"},
-    {.name = "precision",
-     .offset = offsetof(struct common_options, precision),
-     .type = OPTION_NAME,
-     .choices = "float32|bfloat16",
-     .help = "type of the computation (default: float32 on the CPU, bfloat16 on CUDA)"},
-    {.name = "node",
-     .offset = offsetof(struct common_options, node),
-     .type = OPTION_FILE,
-     .not_hashed = true,
-     .hidden = true,
-     .help = "its node configuration in a run"},
-    {.name = "frames_options",
-     .offset = offsetof(struct common_options, frames_options),
-     .type = OPTION_STRING,
-     .not_hashed = true,
-     .hidden = true,
-     .help = "options of the run's frames stage"},
-    {.name = "store",
-     .offset = offsetof(struct common_options, store),
-     .type = OPTION_PATH,
-     .below_run = "store",
-     .not_hashed = true,
-     .help = "directory of the caches frames.lmdb and groups.lmdb"},
-    {.name = "store_keep",
-     .offset = offsetof(struct common_options, store_keep),
-     .type = OPTION_KEEP,
-     .default_value = "all",
-     .choices = "all",
-     .not_hashed = true,
-     .help = "whole groups that stay in the store: all, those of the newest N steps, or the newest ones up to a size "
-             "such as 20GiB. In a run, a key of the last stage"},
-    {0},
-};
+#define OWNER source_options
+static const struct option source_options[] = {SOURCE_OPTIONS{0}};
+#undef OWNER
 
-static const struct option source_options[] = {
-    {.name = "data",
-     .offset = offsetof(struct source_options, data),
-     .type = OPTION_FILE,
-     .required = true,
-     .help = "annotations: JSON lines or one JSON array"},
-    {.name = "format",
-     .offset = offsetof(struct source_options, format),
-     .type = OPTION_NAME,
-     .default_value = "caravan",
-     .choices = "caravan|seed-bench-r1|video-r1|sft",
-     .excludes = {"sft", "model", NULL},
-     .help = "layout of the annotations"},
-    {.name = "model",
-     .offset = offsetof(struct source_options, model),
-     .type = OPTION_FILE,
-     .help = "of format sft: model directory whose tokenizer makes the tokens that are learned"},
-    MEDIA_ROOT(source_options, media_root),
-    MEDIA_OUTSIDE(source_options, media_outside),
-    {.name = "template",
-     .offset = offsetof(struct source_options, template),
-     .type = OPTION_FILE,
-     .choices = "none",
-     .help = "prompt template (default: the built-in wording)"},
-    GROUP_SIZE(source_options),
-    GROUPS_PER_STEP(source_options),
-    {.name = "max_staleness",
-     .offset = offsetof(struct source_options, max_staleness),
-     .type = OPTION_INT,
-     .default_value = "0",
-     .high = 1000,
-     .help = "steps that a group may lag behind the policy; 0 is strictly on-policy"},
-    {.name = "epochs",
-     .offset = offsetof(struct source_options, epochs),
-     .type = OPTION_INT,
-     .default_value = "1",
-     .low = 1,
-     .high = 1e6,
-     .help = "passes over the data"},
-    {.name = "limit",
-     .offset = offsetof(struct source_options, limit),
-     .type = OPTION_INT,
-     .low = 1,
-     .high = MAX_INTEGER,
-     .help = "use the first N samples (default: all)"},
-    {.name = "max_steps",
-     .offset = offsetof(struct source_options, max_steps),
-     .type = OPTION_INT,
-     .low = 1,
-     .high = MAX_INTEGER,
-     .help = "end the run after step N, even if data are left; the next sample replaces a quarantined one. Without "
-             "optim: after N * groups_per_step samples (default: all data)"},
-    {.name = "clip",
-     .offset = offsetof(struct source_options, clip),
-     .type = OPTION_CHOICE,
-     .default_value = "whole",
-     .choices = "whole|cut",
-     .help = "cut: frames only from the part of a clip between the record's `start` and `end`"},
-    {.name = "frame_records",
-     .offset = offsetof(struct source_options, frame_records),
-     .type = OPTION_CHOICE,
-     .default_value = "folder",
-     .choices = "folder|released",
-     .help = "records of data_type frame: a directory of pictures, or, as in the released evaluation, no picture"},
-    {.name = "shuffle",
-     .offset = offsetof(struct source_options, shuffle),
-     .type = OPTION_BOOL,
-     .default_value = "true",
-     .help = "new order in each epoch, keyed by seed"},
-    SEED(source_options),
-    {0},
-};
+#define OWNER frames_options
+static const struct option frames_options[] = {FRAMES_OPTIONS{0}};
+#undef OWNER
 
-static const struct option frames_options[] = {
-    MEDIA_ROOT(frames_options, media_root),
-    MEDIA_OUTSIDE(frames_options, media_outside),
-    {.name = "fps",
-     .offset = offsetof(struct frames_options, fps),
-     .type = OPTION_NUMBER,
-     .default_value = "2",
-     .low = 1e-6,
-     .high = 1000,
-     .help = "sampled frames per second"},
-    {.name = "min_frames",
-     .offset = offsetof(struct frames_options, min_frames),
-     .type = OPTION_INT,
-     .default_value = "4",
-     .low = 1,
-     .high = 65536,
-     .not_above = "max_frames",
-     .help = "minimum frames sampled from a clip; one with fewer gives an even number of those it has"},
-    {.name = "max_frames",
-     .offset = offsetof(struct frames_options, max_frames),
-     .type = OPTION_INT,
-     .default_value = "16",
-     .low = 2,
-     .high = 65536,
-     .help = "maximum frames sampled from a clip"},
-    {.name = "min_pixels",
-     .offset = offsetof(struct frames_options, min_pixels),
-     .type = OPTION_INT,
-     .default_value = "100352",
-     .low = 784,
-     .high = 1e9,
-     .not_above = "max_pixels",
-     .help = "minimum pixels of a video frame"},
-    {.name = "max_pixels",
-     .offset = offsetof(struct frames_options, max_pixels),
-     .type = OPTION_INT,
-     .default_value = "105369",
-     .low = 784,
-     .high = 1e9,
-     .help = "maximum pixels of a video frame"},
-    {.name = "image_min_pixels",
-     .offset = offsetof(struct frames_options, image_min_pixels),
-     .type = OPTION_INT,
-     .default_value = "3136",
-     .low = 784,
-     .high = 1e9,
-     .not_above = "image_max_pixels",
-     .help = "minimum pixels of an image"},
-    {.name = "image_max_pixels",
-     .offset = offsetof(struct frames_options, image_max_pixels),
-     .type = OPTION_INT,
-     .default_value = "200704",
-     .low = 784,
-     .high = 1e9,
-     .help = "maximum pixels of an image"},
-    {.name = "total_pixels",
-     .offset = offsetof(struct frames_options, total_pixels),
-     .type = OPTION_INT,
-     .low = 784,
-     .high = 1e12,
-     .help = "maximum pixels of a whole clip; lowers max_pixels for long clips (default: no limit)"},
-    {.name = "seconds_per_grid",
-     .offset = offsetof(struct frames_options, seconds_per_grid),
-     .type = OPTION_NUMBER_OR,
-     .default_value = "1.0",
-     .low = MIN_POSITIVE,
-     .high = 1e6,
-     .choices = "measured",
-     .help = "seconds between two frame pairs; measured: from the sampled rate"},
-    {.name = "workers",
-     .offset = offsetof(struct frames_options, workers),
-     .type = OPTION_INT,
-     .low = 1,
-     .high = 1024,
-     .not_hashed = true,
-     .help = "clips decoded at the same time (default: threads)"},
-    {.name = "store_limit",
-     .offset = offsetof(struct frames_options, store_limit),
-     .type = OPTION_SIZE,
-     .not_hashed = true,
-     .help = "maximum size of the store's frames, in bytes or such as 20GiB; the least recently used are evicted "
-             "(default: no limit)"},
-    {0},
-};
+#define OWNER rollout_options
+static const struct option rollout_options[] = {ROLLOUT_OPTIONS{0}};
+#undef OWNER
 
-static const struct option rollout_options[] = {
-    MODEL(rollout_options),
-    MEDIA_ROOT(rollout_options, model.media_root),
-    MEDIA_OUTSIDE(rollout_options, model.media_outside),
-    GROUP_SIZE(rollout_options),
-    {.name = "temperature",
-     .offset = offsetof(struct rollout_options, temperature),
-     .type = OPTION_NUMBER,
-     .default_value = "1.0",
-     .high = 1000,
-     .help = "sampling temperature; 0 is greedy"},
-    {.name = "top_p",
-     .offset = offsetof(struct rollout_options, top_p),
-     .type = OPTION_NUMBER,
-     .default_value = "0.95",
-     .low = MIN_POSITIVE,
-     .high = 1,
-     .help = "probability mass that nucleus sampling keeps; 1 is off"},
-    {.name = "top_k",
-     .offset = offsetof(struct rollout_options, top_k),
-     .type = OPTION_INT,
-     .default_value = "0",
-     .high = 1e9,
-     .help = "number of most likely tokens that sampling keeps; 0 is off"},
-    {.name = "max_new_tokens",
-     .offset = offsetof(struct rollout_options, max_new_tokens),
-     .type = OPTION_INT,
-     .default_value = "768",
-     .low = 1,
-     .high = 1 << 24,
-     .help = "maximum tokens of a completion"},
-    {.name = "max_prompt_tokens",
-     .offset = offsetof(struct rollout_options, max_prompt_tokens),
-     .type = OPTION_INT,
-     .default_value = "16384",
-     .low = 1,
-     .high = 1 << 24,
-     .help = "maximum tokens of a prompt; a longer one is quarantined"},
-    SEED(rollout_options),
-    {0},
-};
+#define OWNER refscore_options
+static const struct option refscore_options[] = {REFSCORE_OPTIONS{0}};
+#undef OWNER
 
-static const struct option refscore_options[] = {
-    MODEL(refscore_options),
-    MEDIA_ROOT(refscore_options, model.media_root),
-    MEDIA_OUTSIDE(refscore_options, model.media_outside),
-    {.name = "span",
-     .offset = offsetof(struct refscore_options, span),
-     .type = OPTION_CHOICE,
-     .default_value = "content",
-     .choices = "content|released",
-     .help = "which tokens are the answer: those between the tags, or the released code's rule"},
-    {.name = "logprobs",
-     .offset = offsetof(struct refscore_options, logprobs),
-     .type = OPTION_CHOICE,
-     .default_value = "answer",
-     .choices = "answer|all",
-     .help = "all: also write the log-probability of each token"},
-    {.name = "generate",
-     .offset = offsetof(struct refscore_options, generate),
-     .type = OPTION_CHOICE,
-     .default_value = "off",
-     .choices = "off|answer",
-     .help = "answer: also write the answer that the reference itself gives after each completion's last <answer>"},
-    {.name = "generate_tokens",
-     .offset = offsetof(struct refscore_options, generate_tokens),
-     .type = OPTION_INT,
-     .default_value = "32",
-     .low = 1,
-     .high = 65536,
-     .help = "maximum tokens of such an answer, its closing tag included"},
-    {.name = "generate_temperature",
-     .offset = offsetof(struct refscore_options, generate_temperature),
-     .type = OPTION_NUMBER,
-     .default_value = "1",
-     .high = 1000,
-     .help = "sampling temperature of such an answer; 0 is greedy"},
-    {.name = "generate_top_p",
-     .offset = offsetof(struct refscore_options, generate_top_p),
-     .type = OPTION_NUMBER,
-     .default_value = "0.95",
-     .low = MIN_POSITIVE,
-     .high = 1,
-     .help = "probability mass that sampling such an answer keeps; 1 is off"},
-    SEED(refscore_options),
-    {0},
-};
+#define OWNER consistency_options
+static const struct option consistency_options[] = {CONSISTENCY_OPTIONS{0}};
+#undef OWNER
 
-static const struct option consistency_options[] = {
-    {.name = "model",
-     .offset = offsetof(struct consistency_options, model.dir),
-     .type = OPTION_FILE,
-     .required = true,
-     .own = true,
-     .help = "directory of a ModernBERT classifier in Hugging Face's layout; never the file's `model`"},
-    {.name = "hypothesis",
-     .offset = offsetof(struct consistency_options, hypothesis),
-     .type = OPTION_FILE,
-     .not_hashed = true, // its content is
-     .help = "UTF-8 text of the hypothesis with {answer} and {option} (default: The final answer is {answer})"},
-    {.name = "max_tokens",
-     .offset = offsetof(struct consistency_options, max_tokens),
-     .type = OPTION_INT,
-     .default_value = "8192",
-     .low = 1,
-     .high = 1 << 20,
-     .help = "maximum tokens of a pair; the first tokens of a longer one's thinking are left out"},
-    {.name = "batch_tokens",
-     .offset = offsetof(struct consistency_options, batch_tokens),
-     .type = OPTION_INT,
-     .default_value = "8192",
-     .low = 1,
-     .high = 1 << 24,
-     .not_hashed = true,
-     .help = "tokens of the pairs that are scored at the same time, of one group at least"},
-    {0},
-};
+#define OWNER reward_options
+static const struct option reward_options[] = {REWARD_OPTIONS{0}};
+#undef OWNER
 
-static const struct option reward_options[] = {
-    {.name = "method",
-     .offset = offsetof(struct reward_options, method),
-     .type = OPTION_CHOICE,
-     .default_value = "care",
-     .choices = METHOD_NAMES,
-     .help = "the training method; in a pipeline it also sets keys of refscore and optim"},
-    {.name = "coefficient",
-     .offset = offsetof(struct reward_options, coefficient),
-     .type = OPTION_NUMBER,
-     .default_value = "0.5",
-     .low = -UNBOUNDED,
-     .high = UNBOUNDED,
-     .help = "factor of the bonus"},
-    {.name = "margin",
-     .offset = offsetof(struct reward_options, margin),
-     .type = OPTION_NUMBER_OR,
-     .default_value = "none",
-     .low = -UNBOUNDED,
-     .high = UNBOUNDED,
-     .choices = "none",
-     .help = "how far below the mean likelihood the bonus begins"},
-    {.name = "upper_bound",
-     .offset = offsetof(struct reward_options, upper_bound),
-     .type = OPTION_NUMBER_OR,
-     .default_value = "0.95",
-     .low = MIN_POSITIVE,
-     .high = 1,
-     .choices = "none",
-     .help = "likelihoods above this bound are lowered to it"},
-    {.name = "likelihood",
-     .offset = offsetof(struct reward_options, likelihood),
-     .type = OPTION_CHOICE,
-     .default_value = "geometric",
-     .choices = "geometric|arithmetic",
-     .help = "mean of the answer tokens' probabilities"},
-    {.name = "length_reward",
-     .offset = offsetof(struct reward_options, length_reward),
-     .type = OPTION_RANGE,
-     .default_value = "off",
-     .choices = "off",
-     .help = "range of tokens that earns the length reward; 320..512 in the released code"},
-    {.name = "alpha",
-     .offset = offsetof(struct reward_options, alpha),
-     .type = OPTION_NUMBER,
-     .default_value = "1",
-     .low = -UNBOUNDED,
-     .high = UNBOUNDED,
-     .help = "cora: weight of the task's normalised rewards"},
-    {.name = "beta",
-     .offset = offsetof(struct reward_options, beta),
-     .type = OPTION_NUMBER,
-     .default_value = "0.5",
-     .low = -UNBOUNDED,
-     .high = UNBOUNDED,
-     .help = "cora: weight of the normalised consistency"},
-    {.name = "beta_schedule",
-     .offset = offsetof(struct reward_options, beta_schedule),
-     .type = OPTION_CHOICE,
-     .default_value = "constant",
-     .choices = "constant|warmup|decay|warmup-decay",
-     .help = "cora: beta rises from 0 in the first steps, falls to 0 in the last ones, or both"},
-    {.name = "beta_warmup",
-     .offset = offsetof(struct reward_options, beta_warmup),
-     .type = OPTION_NUMBER,
-     .default_value = "0.1",
-     .high = 1,
-     .help = "cora: share of the steps in which beta rises"},
-    {.name = "beta_decay",
-     .offset = offsetof(struct reward_options, beta_decay),
-     .type = OPTION_NUMBER,
-     .default_value = "0.3",
-     .high = 1,
-     .help = "cora: share of the steps in which beta falls"},
-    {.name = "consistency_floor",
-     .offset = offsetof(struct reward_options, consistency_floor),
-     .type = OPTION_NUMBER,
-     .default_value = "0.01",
-     .high = UNBOUNDED,
-     .help = "cora: added to the deviation of the consistency; the 1e-4 of the other rewards at least"},
-    {.name = "consistency_on",
-     .offset = offsetof(struct reward_options, consistency_on),
-     .type = OPTION_CHOICE,
-     .default_value = "all",
-     .choices = "all|correct",
-     .help = "cora: correct: consistency counts among the accurate completions only"},
-    {.name = "advantages",
-     .offset = offsetof(struct reward_options, advantages),
-     .type = OPTION_CHOICE,
-     .default_value = "split",
-     .choices = "split|summed",
-     .help = "cora: summed: the rewards are added first and normalised together"},
-    GROUPS_PER_STEP(reward_options),
-    {.name = "steps",
-     .offset = offsetof(struct reward_options, steps),
-     .type = OPTION_INT,
-     .low = 1,
-     .high = MAX_INTEGER,
-     .help = "steps of beta_schedule (default: those of the run; constant outside a run)"},
-    {0},
-};
+#define OWNER score_options
+static const struct option score_options[] = {SCORE_OPTIONS{0}};
+#undef OWNER
 
-static const struct option score_options[] = {
-    {.name = "scoring",
-     .offset = offsetof(struct score_options, scoring),
-     .type = OPTION_CHOICE,
-     .default_value = "caravan",
-     .choices = "caravan|released",
-     .help = "released: OCR and free-form answers score 0, as in the released evaluation"},
-    {0},
-};
+#define OWNER judge_options
+static const struct option judge_options[] = {JUDGE_OPTIONS{0}};
+#undef OWNER
 
-static const struct option judge_options[] = {
-    {.name = "judge",
-     .offset = offsetof(struct judge_options, judge),
-     .type = OPTION_CHOICE,
-     .default_value = "concludes",
-     .choices = "concludes|likelihood",
-     .excludes = {"likelihood", "model", NULL},
-     .help = "which option must be the answer's: the last one that the thinking names, or the one that a model finds "
-             "most likely after it"},
-    {.name = "model",
-     .offset = offsetof(struct judge_options, model.dir),
-     .type = OPTION_FILE,
-     .help = "model directory in Hugging Face's layout, for likelihood"},
-    {0},
-};
-
-static const struct option optim_options[] = {
-    MODEL(optim_options),
-    MEDIA_ROOT(optim_options, model.media_root),
-    MEDIA_OUTSIDE(optim_options, model.media_outside),
-    {.name = "out",
-     .offset = offsetof(struct optim_options, out),
-     .type = OPTION_PATH,
-     .required = true,
-     .below_run = "checkpoints",
-     .not_hashed = true,
-     .help = "directory of checkpoints, metrics.jsonl and TensorBoard's event files"},
-    GROUPS_PER_STEP(optim_options),
-    {.name = "steps",
-     .offset = offsetof(struct optim_options, steps),
-     .type = OPTION_INT,
-     .low = 1,
-     .high = MAX_INTEGER,
-     .help = "steps of the learning rate schedule"},
-    {.name = "lr",
-     .offset = offsetof(struct optim_options, lr),
-     .type = OPTION_NUMBER,
-     .default_value = "1e-6",
-     .high = 1e6,
-     .help = "peak learning rate"},
-    {.name = "schedule",
-     .offset = offsetof(struct optim_options, schedule),
-     .type = OPTION_CHOICE,
-     .default_value = "cosine",
-     .choices = "cosine|constant",
-     .help = "learning rate schedule; cosine falls to 0 at `steps`"},
-    {.name = "warmup",
-     .offset = offsetof(struct optim_options, warmup),
-     .type = OPTION_INT,
-     .default_value = "0",
-     .high = MAX_INTEGER,
-     .help = "steps of linear warm-up"},
-    {.name = "warmup_ratio",
-     .offset = offsetof(struct optim_options, warmup_ratio),
-     .type = OPTION_NUMBER,
-     .default_value = "0",
-     .high = 1,
-     .instead_of = "warmup",
-     .help = "the same as a share of `steps`, rounded up to whole steps; instead of warmup"},
-    {.name = "weight_decay",
-     .offset = offsetof(struct optim_options, weight_decay),
-     .type = OPTION_NUMBER,
-     .default_value = "0.01",
-     .high = 1e6,
-     .help = "AdamW's weight decay; not on biases and norms"},
-    {.name = "beta1",
-     .offset = offsetof(struct optim_options, beta1),
-     .type = OPTION_NUMBER,
-     .default_value = "0.9",
-     .high = 1 - MIN_POSITIVE,
-     .help = "AdamW's decay of the first moment"},
-    {.name = "beta2",
-     .offset = offsetof(struct optim_options, beta2),
-     .type = OPTION_NUMBER,
-     .default_value = "0.999",
-     .high = 1 - MIN_POSITIVE,
-     .help = "AdamW's decay of the second moment"},
-    {.name = "epsilon",
-     .offset = offsetof(struct optim_options, epsilon),
-     .type = OPTION_NUMBER,
-     .default_value = "1e-8",
-     .high = 1,
-     .help = "AdamW's epsilon, outside the root"},
-    {.name = "clip_norm",
-     .offset = offsetof(struct optim_options, clip_norm),
-     .type = OPTION_NUMBER,
-     .default_value = "5",
-     .high = UNBOUNDED,
-     .help = "maximum norm of the gradient; 0 is off"},
-    {.name = "kl",
-     .offset = offsetof(struct optim_options, kl),
-     .type = OPTION_NUMBER,
-     .default_value = "0",
-     .high = UNBOUNDED,
-     .help = "weight of the KL term; 0 is off"},
-    {.name = "kl_on",
-     .offset = offsetof(struct optim_options, kl_on),
-     .type = OPTION_CHOICE,
-     .default_value = "all",
-     .choices = "all|accurate",
-     .help = "completions that have a KL term; accurate: not below the group's mean accuracy, and above 0.1"},
-    {.name = "kl_parts",
-     .offset = offsetof(struct optim_options, kl_parts),
-     .type = OPTION_CHOICE,
-     .default_value = "whole",
-     .choices = "whole|separate",
-     .excludes = {"separate", "loss", "tokens"},
-     .help = "a completion's KL term: its mean over all tokens, or its mean over the tokens before the answer and its "
-             "mean over the answer's"},
-    {.name = "loss",
-     .offset = offsetof(struct optim_options, loss),
-     .type = OPTION_CHOICE,
-     .default_value = "completions",
-     .choices = "completions|tokens",
-     .help = "mean over completions of the mean over their tokens, or mean over all tokens of the step"},
-    {.name = "clip_low",
-     .offset = offsetof(struct optim_options, clip_low),
-     .type = OPTION_NUMBER,
-     .default_value = "0.2",
-     .high = 1,
-     .help = "lower clip of the ratio, on stale data only"},
-    {.name = "clip_high",
-     .offset = offsetof(struct optim_options, clip_high),
-     .type = OPTION_NUMBER,
-     .default_value = "0.2",
-     .high = UNBOUNDED,
-     .help = "upper clip of the ratio, on stale data only"},
-    {.name = "train_vision",
-     .offset = offsetof(struct optim_options, train_vision),
-     .type = OPTION_BOOL,
-     .default_value = "true",
-     .help = "train the vision tower too"},
-    {.name = "ema_every",
-     .offset = offsetof(struct optim_options, ema_every),
-     .type = OPTION_INT,
-     .default_value = "10",
-     .high = MAX_INTEGER,
-     .help = "steps between two updates of the reference; 0 keeps the first model"},
-    {.name = "ema_decay",
-     .offset = offsetof(struct optim_options, ema_decay),
-     .type = OPTION_NUMBER,
-     .default_value = "0.995",
-     .high = 1,
-     .help = "EMA decay of the reference; 1 freezes it"},
-    {.name = "save_every",
-     .offset = offsetof(struct optim_options, save_every),
-     .type = OPTION_INT,
-     .low = 1,
-     .high = MAX_INTEGER,
-     .not_hashed = true,
-     .help = "steps between two checkpoints (default: the last step only)"},
-    {.name = "keep",
-     .offset = offsetof(struct optim_options, keep),
-     .type = OPTION_INT,
-     .default_value = "0",
-     .low = 0,
-     .high = MAX_INTEGER,
-     .not_hashed = true,
-     .help = "how many of the newest checkpoints stay; 0 is all. One that a symbolic link beside it names stays, too"},
-    {.name = "keep_every",
-     .offset = offsetof(struct optim_options, keep_every),
-     .type = OPTION_INT,
-     .default_value = "0",
-     .low = 0,
-     .high = MAX_INTEGER,
-     .not_hashed = true,
-     .help = "with keep: checkpoints whose step is a multiple of this stay, too; 0 is none"},
-    {.name = "publish",
-     .offset = offsetof(struct optim_options, publish),
-     .type = OPTION_CHOICE,
-     .default_value = "files",
-     .choices = "files|lend|copy",
-     .not_hashed = true,
-     .help =
-         "how rollout and refscore get weights: files; lend: they use those in optim's memory on the GPU; copy: they "
-         "copy them there. caravan run chooses lend or copy if all of them have one device"},
-    {.name = "gradients",
-     .offset = offsetof(struct optim_options, gradients),
-     .type = OPTION_PATH,
-     .not_hashed = true,
-     .help = "write the last step's gradients before clipping to this safetensors file"},
-    {.name = "gradient_precision",
-     .offset = offsetof(struct optim_options, gradient_precision),
-     .type = OPTION_NAME,
-     .choices = "float32|bfloat16",
-     .help = "type of the matrices' gradients (default: float32 on the CPU, bfloat16 on CUDA)"},
-    {.name = "moment_precision",
-     .offset = offsetof(struct optim_options, moment_precision),
-     .type = OPTION_NAME,
-     .choices = "float32|bfloat16",
-     .help = "type of AdamW's moments of matrices (default: float32 on the CPU, bfloat16 on CUDA)"},
-    {0},
-};
+#define OWNER optim_options
+static const struct option optim_options[] = {OPTIM_OPTIONS{0}};
+#undef OWNER
 
 // common_options[] relies on these offsets.
 #define FIRST(stage, member) static_assert(offsetof(struct stage, member) == 0, "the first member")

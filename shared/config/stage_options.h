@@ -1,21 +1,245 @@
-// The options of each stage as plain structs, filled from the tables in stage_kinds.c, which also say what each option
-// means.
+// The options of each stage: a line an option, with its name, default, range or choices, and one line of help. The
+// lists make the plain structs below and, in stage_kinds.c, the tables from which they are filled. Nothing else lists
+// them.
 #ifndef SHARED_CONFIG_STAGE_OPTIONS_H
 #define SHARED_CONFIG_STAGE_OPTIONS_H
 
+#include "shared/config/methods.h"
 #include "shared/config/options.h"
+
+#define MAX_INTEGER  9007199254740992.0 // 2^53: the largest range in which a double holds every integer
+#define UNBOUNDED    1e300
+#define MIN_POSITIVE 1e-9
+#define NONE         NULL // no default: the field is then zero
+
+// What else an option may say.
+#define REQUIRED      .required = true
+#define NOT_HASHED    .not_hashed = true
+#define HIDDEN        .hidden = true
+#define COMMAND_LINE  .command_line_only = true
+#define OWN           .own = true
+#define FROM_SOURCE   .from_source = true
+#define AS_SOURCE     .from_source = true, .same_as_source = true
+#define EXCLUDES(...) .excludes = {__VA_ARGS__}
+
+// clang-format off
+// Of several stages.
+#define MEDIA_ROOT_HELP    "directory that relative media paths start from"
+#define MEDIA_OUTSIDE_HELP "refuse: a sample whose media lie outside media_root, all links followed, is quarantined"
+#define OPT_MEDIA \
+    OPT_FILE(media_root, MEDIA_ROOT_HELP, FROM_SOURCE, NOT_HASHED) \
+    OPT_CHOICE(media_outside, "allow", "allow|refuse", MEDIA_OUTSIDE_HELP, FROM_SOURCE, NOT_HASHED)
+
+#define OPT_SEED \
+    OPT_INT(seed, "42", 0, MAX_INTEGER, "seed of all random numbers", FROM_SOURCE)
+
+#define OPT_GROUP_SIZE \
+    OPT_INT(group_size, "8", 1, 4096, "completions per prompt", AS_SOURCE)
+
+#define OPT_GROUPS_PER_STEP \
+    OPT_INT(groups_per_step, "4", 1, 65536, "groups in one optimizer step", AS_SOURCE)
+
+#define COMMON_OPTIONS \
+    OPT_BOOL(stdio, "false", "run as a filter of groups as JSON lines", COMMAND_LINE, NOT_HASHED) \
+    OPT_FILE(config, "YAML mapping of these keys; the command line overrides it", COMMAND_LINE, NOT_HASHED) \
+    OPT_DEVICE(device, \
+            "cpu, cuda or cuda:N (default: cuda if available); in a pipeline also cuda:[0-3]: the first replica " \
+            "on a machine takes cuda:0, the next one cuda:1, the fifth one cuda:0 again") \
+    OPT_INT(threads, NONE, 1, 4096, "threads (default: all)", NOT_HASHED) \
+    OPT_NAME(precision, NONE, "float32|bfloat16", \
+            "type of the computation (default: float32 on the CPU, bfloat16 on CUDA)") \
+    OPT_FILE(node, "its node configuration in a run", NOT_HASHED, HIDDEN) \
+    OPT_TEXT(frames_options, "options of the run's frames stage", NOT_HASHED, HIDDEN) \
+    OPT_PATH(store, "directory of the caches frames.lmdb and groups.lmdb", .below_run = "store", NOT_HASHED) \
+    OPT_KEEP(store_keep, "all", "all", \
+            "whole groups that stay in the store: all, those of the newest N steps, or the newest ones up to a " \
+            "size such as 20GiB. In a run, a key of the last stage", NOT_HASHED)
+
+#define SOURCE_OPTIONS \
+    OPT_FILE(data, "annotations: JSON lines or one JSON array", REQUIRED) \
+    OPT_NAME(format, "caravan", "caravan|seed-bench-r1|video-r1|sft", \
+            "layout of the annotations", EXCLUDES("sft", "model", NULL)) \
+    OPT_FILE(model, "of format sft: model directory whose tokenizer makes the tokens that are learned") \
+    OPT_MEDIA \
+    OPT_FILE(template, "prompt template (default: the built-in wording)", .choices = "none") \
+    OPT_GROUP_SIZE \
+    OPT_GROUPS_PER_STEP \
+    OPT_INT(max_staleness, "0", 0, 1000, "steps that a group may lag behind the policy; 0 is strictly on-policy") \
+    OPT_INT(epochs, "1", 1, 1e6, "passes over the data") \
+    OPT_INT(limit, NONE, 1, MAX_INTEGER, "use the first N samples (default: all)") \
+    OPT_INT(max_steps, NONE, 1, MAX_INTEGER, \
+            "end the run after step N, even if data are left; the next sample replaces a quarantined one. Without" \
+            " optim: after N * groups_per_step samples (default: all data)") \
+    OPT_CHOICE(clip, "whole", "whole|cut", \
+            "cut: frames only from the part of a clip between the record's `start` and `end`") \
+    OPT_CHOICE(frame_records, "folder", "folder|released", \
+            "records of data_type frame: a directory of pictures, or, as in the released evaluation, no picture") \
+    OPT_BOOL(shuffle, "true", "new order in each epoch, keyed by seed") \
+    OPT_SEED
+
+#define FRAMES_OPTIONS \
+    OPT_MEDIA \
+    OPT_NUMBER(fps, "2", 1e-6, 1000, "sampled frames per second") \
+    OPT_INT(min_frames, "4", 1, 65536, \
+            "minimum frames sampled from a clip; one with fewer gives an even number of those it has", \
+            .not_above = "max_frames") \
+    OPT_INT(max_frames, "16", 2, 65536, "maximum frames sampled from a clip") \
+    OPT_INT(min_pixels, "100352", 784, 1e9, "minimum pixels of a video frame", .not_above = "max_pixels") \
+    OPT_INT(max_pixels, "105369", 784, 1e9, "maximum pixels of a video frame") \
+    OPT_INT(image_min_pixels, "3136", 784, 1e9, "minimum pixels of an image", .not_above = "image_max_pixels") \
+    OPT_INT(image_max_pixels, "200704", 784, 1e9, "maximum pixels of an image") \
+    OPT_INT(total_pixels, NONE, 784, 1e12, \
+            "maximum pixels of a whole clip; lowers max_pixels for long clips (default: no limit)") \
+    OPT_NUMBER_OR(seconds_per_grid, "1.0", MIN_POSITIVE, 1e6, "measured", \
+            "seconds between two frame pairs; measured: from the sampled rate") \
+    OPT_INT(workers, NONE, 1, 1024, "clips decoded at the same time (default: threads)", NOT_HASHED) \
+    OPT_SIZE(store_limit, \
+            "maximum size of the store's frames, in bytes or such as 20GiB; the least recently used are evicted " \
+            "(default: no limit)", NOT_HASHED)
+
+#define ROLLOUT_OPTIONS \
+    OPT_MODEL("model directory in Hugging Face's layout", REQUIRED) \
+    OPT_MODEL_MEDIA \
+    OPT_GROUP_SIZE \
+    OPT_NUMBER(temperature, "1.0", 0, 1000, "sampling temperature; 0 is greedy") \
+    OPT_NUMBER(top_p, "0.95", MIN_POSITIVE, 1, "probability mass that nucleus sampling keeps; 1 is off") \
+    OPT_INT(top_k, "0", 0, 1e9, "number of most likely tokens that sampling keeps; 0 is off") \
+    OPT_INT(max_new_tokens, "768", 1, 1 << 24, "maximum tokens of a completion") \
+    OPT_INT(max_prompt_tokens, "16384", 1, 1 << 24, "maximum tokens of a prompt; a longer one is quarantined") \
+    OPT_SEED
+
+#define REFSCORE_OPTIONS \
+    OPT_MODEL("model directory in Hugging Face's layout", REQUIRED) \
+    OPT_MODEL_MEDIA \
+    OPT_CHOICE(span, "content", "content|released", \
+            "which tokens are the answer: those between the tags, or the released code's rule") \
+    OPT_CHOICE(logprobs, "answer", "answer|all", "all: also write the log-probability of each token") \
+    OPT_CHOICE(generate, "off", "off|answer", \
+            "answer: also write the answer that the reference itself gives after each completion's last <answer>") \
+    OPT_INT(generate_tokens, "32", 1, 65536, "maximum tokens of such an answer, its closing tag included") \
+    OPT_NUMBER(generate_temperature, "1", 0, 1000, "sampling temperature of such an answer; 0 is greedy") \
+    OPT_NUMBER(generate_top_p, "0.95", MIN_POSITIVE, 1, \
+            "probability mass that sampling such an answer keeps; 1 is off") \
+    OPT_SEED
+
+#define CONSISTENCY_OPTIONS \
+    OPT_MODEL( \
+            "directory of a ModernBERT classifier in Hugging Face's layout; never the file's `model`", \
+            REQUIRED, OWN) \
+    OPT_FILE(hypothesis, \
+            "UTF-8 text of the hypothesis with {answer} and {option} (default: The final answer is {answer})", \
+            NOT_HASHED) \
+    OPT_INT(max_tokens, "8192", 1, 1 << 20, \
+            "maximum tokens of a pair; the first tokens of a longer one's thinking are left out") \
+    OPT_INT(batch_tokens, "8192", 1, 1 << 24, \
+            "tokens of the pairs that are scored at the same time, of one group at least", NOT_HASHED)
+
+#define REWARD_OPTIONS \
+    OPT_CHOICE(method, "care", METHOD_NAMES, \
+            "the training method; in a pipeline it also sets keys of refscore and optim") \
+    OPT_NUMBER(coefficient, "0.5", -UNBOUNDED, UNBOUNDED, "factor of the bonus") \
+    OPT_NUMBER_OR(margin, "none", -UNBOUNDED, UNBOUNDED, "none", \
+            "how far below the mean likelihood the bonus begins") \
+    OPT_NUMBER_OR(upper_bound, "0.95", MIN_POSITIVE, 1, "none", "likelihoods above this bound are lowered to it") \
+    OPT_CHOICE(likelihood, "geometric", "geometric|arithmetic", "mean of the answer tokens' probabilities") \
+    OPT_RANGE(length_reward, "off", "off", \
+            "range of tokens that earns the length reward; 320..512 in the released code") \
+    OPT_NUMBER(alpha, "1", -UNBOUNDED, UNBOUNDED, "cora: weight of the task's normalised rewards") \
+    OPT_NUMBER(beta, "0.5", -UNBOUNDED, UNBOUNDED, "cora: weight of the normalised consistency") \
+    OPT_CHOICE(beta_schedule, "constant", "constant|warmup|decay|warmup-decay", \
+            "cora: beta rises from 0 in the first steps, falls to 0 in the last ones, or both") \
+    OPT_NUMBER(beta_warmup, "0.1", 0, 1, "cora: share of the steps in which beta rises") \
+    OPT_NUMBER(beta_decay, "0.3", 0, 1, "cora: share of the steps in which beta falls") \
+    OPT_NUMBER(consistency_floor, "0.01", 0, UNBOUNDED, \
+            "cora: added to the deviation of the consistency; the 1e-4 of the other rewards at least") \
+    OPT_CHOICE(consistency_on, "all", "all|correct", \
+            "cora: correct: consistency counts among the accurate completions only") \
+    OPT_CHOICE(advantages, "split", "split|summed", \
+            "cora: summed: the rewards are added first and normalised together") \
+    OPT_GROUPS_PER_STEP \
+    OPT_INT(steps, NONE, 1, MAX_INTEGER, \
+            "steps of beta_schedule (default: those of the run; constant outside a run)")
+
+#define SCORE_OPTIONS \
+    OPT_CHOICE(scoring, "caravan", "caravan|released", \
+            "released: OCR and free-form answers score 0, as in the released evaluation")
+
+#define JUDGE_OPTIONS \
+    OPT_CHOICE(judge, "concludes", "concludes|likelihood", \
+            "which option must be the answer's: the last one that the thinking names, or the one that a model " \
+            "finds most likely after it", EXCLUDES("likelihood", "model", NULL)) \
+    OPT_MODEL("model directory in Hugging Face's layout, for likelihood")
+
+#define OPTIM_OPTIONS \
+    OPT_MODEL("model directory in Hugging Face's layout", REQUIRED) \
+    OPT_MODEL_MEDIA \
+    OPT_PATH(out, \
+            "directory of checkpoints, metrics.jsonl and TensorBoard's event files", \
+            REQUIRED, .below_run = "checkpoints", NOT_HASHED) \
+    OPT_GROUPS_PER_STEP \
+    OPT_INT(steps, NONE, 1, MAX_INTEGER, "steps of the learning rate schedule") \
+    OPT_NUMBER(lr, "1e-6", 0, 1e6, "peak learning rate") \
+    OPT_CHOICE(schedule, "cosine", "cosine|constant", "learning rate schedule; cosine falls to 0 at `steps`") \
+    OPT_INT(warmup, "0", 0, MAX_INTEGER, "steps of linear warm-up") \
+    OPT_NUMBER(warmup_ratio, "0", 0, 1, \
+            "the same as a share of `steps`, rounded up to whole steps; instead of warmup", .instead_of = "warmup") \
+    OPT_NUMBER(weight_decay, "0.01", 0, 1e6, "AdamW's weight decay; not on biases and norms") \
+    OPT_NUMBER(beta1, "0.9", 0, 1 - MIN_POSITIVE, "AdamW's decay of the first moment") \
+    OPT_NUMBER(beta2, "0.999", 0, 1 - MIN_POSITIVE, "AdamW's decay of the second moment") \
+    OPT_NUMBER(epsilon, "1e-8", 0, 1, "AdamW's epsilon, outside the root") \
+    OPT_NUMBER(clip_norm, "5", 0, UNBOUNDED, "maximum norm of the gradient; 0 is off") \
+    OPT_NUMBER(kl, "0", 0, UNBOUNDED, "weight of the KL term; 0 is off") \
+    OPT_CHOICE(kl_on, "all", "all|accurate", \
+            "completions that have a KL term; accurate: not below the group's mean accuracy, and above 0.1") \
+    OPT_CHOICE(kl_parts, "whole", "whole|separate", \
+            "a completion's KL term: its mean over all tokens, or its mean over the tokens before the answer and " \
+            "its mean over the answer's", EXCLUDES("separate", "loss", "tokens")) \
+    OPT_CHOICE(loss, "completions", "completions|tokens", \
+            "mean over completions of the mean over their tokens, or mean over all tokens of the step") \
+    OPT_NUMBER(clip_low, "0.2", 0, 1, "lower clip of the ratio, on stale data only") \
+    OPT_NUMBER(clip_high, "0.2", 0, UNBOUNDED, "upper clip of the ratio, on stale data only") \
+    OPT_BOOL(train_vision, "true", "train the vision tower too") \
+    OPT_INT(ema_every, "10", 0, MAX_INTEGER, "steps between two updates of the reference; 0 keeps the first model") \
+    OPT_NUMBER(ema_decay, "0.995", 0, 1, "EMA decay of the reference; 1 freezes it") \
+    OPT_INT(save_every, NONE, 1, MAX_INTEGER, \
+            "steps between two checkpoints (default: the last step only)", NOT_HASHED) \
+    OPT_INT(keep, "0", 0, MAX_INTEGER, \
+            "how many of the newest checkpoints stay; 0 is all. One that a symbolic link beside it names stays, " \
+            "too", NOT_HASHED) \
+    OPT_INT(keep_every, "0", 0, MAX_INTEGER, \
+            "with keep: checkpoints whose step is a multiple of this stay, too; 0 is none", NOT_HASHED) \
+    OPT_CHOICE(publish, "files", "files|lend|copy", \
+            "how rollout and refscore get weights: files; lend: they use those in optim's memory on the GPU; " \
+            "copy: they copy them there. caravan run chooses lend or copy if all of them have one device", \
+            NOT_HASHED) \
+    OPT_PATH(gradients, "write the last step's gradients before clipping to this safetensors file", NOT_HASHED) \
+    OPT_NAME(gradient_precision, NONE, "float32|bfloat16", \
+            "type of the matrices' gradients (default: float32 on the CPU, bfloat16 on CUDA)") \
+    OPT_NAME(moment_precision, NONE, "float32|bfloat16", \
+            "type of AdamW's moments of matrices (default: float32 on the CPU, bfloat16 on CUDA)")
+// clang-format on
+
+// ---- the structs ----
+
+#define OPT_TEXT(field, ...)      const char *field;
+#define OPT_FILE(field, ...)      const char *field;
+#define OPT_PATH(field, ...)      const char *field;
+#define OPT_NAME(field, ...)      const char *field;
+#define OPT_DEVICE(field, ...)    const char *field;
+#define OPT_CHOICE(field, ...)    int field;
+#define OPT_INT(field, ...)       int64_t field;
+#define OPT_NUMBER(field, ...)    double field;
+#define OPT_NUMBER_OR(field, ...) double field;
+#define OPT_RANGE(field, ...)     struct option_range field;
+#define OPT_BOOL(field, ...)      bool field;
+#define OPT_SIZE(field, ...)      int64_t field;
+#define OPT_KEEP(field, ...)      struct option_keep field;
+#define OPT_MODEL(...)
+#define OPT_MODEL_MEDIA
 
 // Of every stage: the first member of its struct.
 struct common_options {
-    bool stdio;
-    const char *config;
-    const char *device;            // NULL: cuda when there is one
-    int64_t threads;               // 0: all
-    const char *precision;         // "float32", "bfloat16"; NULL: the device's default
-    const char *node;              // NULL: not in a run
-    const char *store;             // NULL: none
-    struct option_keep store_keep; // of whole groups
-    const char *frames_options;    // of the run's frames stage, KEY=VALUE and a newline each; NULL: the defaults
+    COMMON_OPTIONS
 };
 
 enum media_outside { MEDIA_OUTSIDE_ALLOW, MEDIA_OUTSIDE_REFUSE };
@@ -23,9 +247,8 @@ enum media_outside { MEDIA_OUTSIDE_ALLOW, MEDIA_OUTSIDE_REFUSE };
 // Of the stages that compute with a model: the first member of their structs.
 struct stage_model_options {
     struct common_options common;
-    const char *dir;        // `model`
-    const char *media_root; // NULL: the current directory
-    int media_outside;      // enum media_outside
+    const char *dir; // `model`
+    OPT_MEDIA
 };
 
 enum source_clip { SOURCE_CLIP_WHOLE, SOURCE_CLIP_CUT };
@@ -33,62 +256,34 @@ enum source_frame_records { SOURCE_FRAME_RECORDS_FOLDER, SOURCE_FRAME_RECORDS_RE
 
 struct source_options {
     struct common_options common;
-    const char *data;
-    const char *format;
-    const char *model; // NULL: no tokenizer is needed
-    const char *media_root;
-    int media_outside;    // enum media_outside
-    const char *template; // a path or "none"; NULL: the default one
-    int64_t group_size, groups_per_step, max_staleness, epochs;
-    int64_t limit, max_steps; // 0: all
-    bool shuffle;
-    int clip;          // source_clip
-    int frame_records; // source_frame_records
-    int64_t seed;
+    SOURCE_OPTIONS
 };
 
 struct frames_options {
     struct common_options common;
-    const char *media_root;
-    int media_outside; // enum media_outside
-    double fps;
-    int64_t min_frames, max_frames, min_pixels, max_pixels, image_min_pixels, image_max_pixels;
-    int64_t total_pixels;    // 0: no bound
-    double seconds_per_grid; // NaN: measured
-    int64_t workers;         // 0: as many as threads
-    int64_t store_limit;     // 0: no limit
+    FRAMES_OPTIONS
 };
 
 struct rollout_options {
     struct stage_model_options model;
-    int64_t group_size;
-    double temperature, top_p;
-    int64_t top_k, max_new_tokens, max_prompt_tokens, seed;
+    ROLLOUT_OPTIONS
 };
 
 enum refscore_span { REFSCORE_SPAN_CONTENT, REFSCORE_SPAN_RELEASED };
 enum refscore_logprobs { REFSCORE_LOGPROBS_ANSWER, REFSCORE_LOGPROBS_ALL };
-
 enum refscore_generate { REFSCORE_GENERATE_OFF, REFSCORE_GENERATE_ANSWER };
 
 struct refscore_options {
     struct stage_model_options model;
-    int span;     // refscore_span
-    int logprobs; // refscore_logprobs
-    int generate; // refscore_generate
-    int64_t generate_tokens;
-    double generate_temperature, generate_top_p;
-    int64_t seed;
+    REFSCORE_OPTIONS
 };
 
 struct consistency_options {
     struct stage_model_options model;
-    const char *hypothesis; // NULL: the built-in wording
-    int64_t max_tokens, batch_tokens;
+    CONSISTENCY_OPTIONS
 };
 
 enum reward_likelihood { REWARD_LIKELIHOOD_GEOMETRIC, REWARD_LIKELIHOOD_ARITHMETIC };
-
 enum reward_beta_schedule {
     REWARD_BETA_SCHEDULE_CONSTANT,
     REWARD_BETA_SCHEDULE_WARMUP,
@@ -100,62 +295,48 @@ enum reward_advantages { REWARD_ADVANTAGES_SPLIT, REWARD_ADVANTAGES_SUMMED };
 
 struct reward_options {
     struct common_options common;
-    int method;                              // method_id
-    double coefficient, margin, upper_bound; // NaN: none
-    int likelihood;                          // reward_likelihood
-    struct option_range length_reward;       // NaN: off
-    double alpha, beta;
-    int beta_schedule; // reward_beta_schedule
-    double beta_warmup, beta_decay, consistency_floor;
-    int consistency_on; // reward_consistency_on
-    int advantages;     // reward_advantages
-    int64_t groups_per_step;
-    int64_t steps; // 0: not given
+    REWARD_OPTIONS
 };
 
 enum score_scoring { SCORE_SCORING_CARAVAN, SCORE_SCORING_RELEASED };
 
 struct score_options {
     struct common_options common;
-    int scoring; // score_scoring
+    SCORE_OPTIONS
 };
 
 enum judge_name { JUDGE_CONCLUDES, JUDGE_LIKELIHOOD };
 
 struct judge_options {
-    struct stage_model_options model; // of `likelihood`
-    int judge;                        // judge_name
+    struct stage_model_options model;
+    JUDGE_OPTIONS
 };
 
 enum optim_schedule { OPTIM_SCHEDULE_COSINE, OPTIM_SCHEDULE_CONSTANT };
-
 enum optim_publish { OPTIM_PUBLISH_FILES, OPTIM_PUBLISH_LEND, OPTIM_PUBLISH_COPY };
-
 enum optim_kl_on { OPTIM_KL_ALL, OPTIM_KL_ACCURATE };
-
 enum optim_kl_parts { OPTIM_KL_WHOLE, OPTIM_KL_SEPARATE };
-
 enum optim_loss { OPTIM_LOSS_COMPLETIONS, OPTIM_LOSS_TOKENS };
 
 struct optim_options {
     struct stage_model_options model;
-    const char *out;
-    int64_t groups_per_step;
-    int64_t steps; // 0: not given
-    double lr;
-    int schedule; // optim_schedule
-    int64_t warmup;
-    double warmup_ratio;
-    double weight_decay, beta1, beta2, epsilon, clip_norm, kl, clip_low, clip_high;
-    int kl_on, kl_parts, loss; // optim_kl_on, optim_kl_parts, optim_loss
-    bool train_vision;
-    int64_t ema_every; // 0: never
-    double ema_decay;
-    int64_t save_every;                                // 0: the last step only
-    int64_t keep, keep_every;                          // 0: all; none more
-    int publish;                                       // optim_publish
-    const char *gradients;                             // NULL: not asked for
-    const char *gradient_precision, *moment_precision; // "float32", "bfloat16"; NULL: the device's default
+    OPTIM_OPTIONS
 };
+
+#undef OPT_TEXT
+#undef OPT_FILE
+#undef OPT_PATH
+#undef OPT_NAME
+#undef OPT_DEVICE
+#undef OPT_CHOICE
+#undef OPT_INT
+#undef OPT_NUMBER
+#undef OPT_NUMBER_OR
+#undef OPT_RANGE
+#undef OPT_BOOL
+#undef OPT_SIZE
+#undef OPT_KEEP
+#undef OPT_MODEL
+#undef OPT_MODEL_MEDIA
 
 #endif
