@@ -15,7 +15,7 @@
 #include "shared/base/log.h"
 #include "shared/stage/flow.h"
 #include "shared/stage/requests.h"
-#include "shared/stage/signals.h"
+#include "shared/base/signals.h"
 
 enum { TICK_MS = 50, REPORT_MS = 500 };
 static const double for_ever = 1e8; // seconds

@@ -17,7 +17,7 @@
 #include "shared/stage/node_weights.h"
 #include "shared/stage/outcomes.h"
 #include "shared/stage/requests.h"
-#include "shared/stage/signals.h"
+#include "shared/base/signals.h"
 #include "shared/stage/weights_client.h"
 #include "shared/stage/weights_server.h"
 #include "shared/wire/zmq_transport.h"

@@ -13,7 +13,7 @@
 #include "shared/base/json.h"
 #include "shared/base/log.h"
 #include "shared/stage/runner.h"
-#include "shared/stage/signals.h"
+#include "shared/base/signals.h"
 
 void runner_add_times(struct group *group, const char *stage, double taken) {
     struct arena arena = {0};

@@ -13,7 +13,7 @@
 #include "shared/config/stage_kinds.h"
 #include "shared/stage/node.h"
 #include "shared/stage/runner.h"
-#include "shared/stage/signals.h"
+#include "shared/base/signals.h"
 
 const void *stage_options(const struct stage_context *context) {
     return context->options.values;

@@ -8,7 +8,7 @@
 #include "shared/base/clock.h"
 #include "shared/base/log.h"
 #include "shared/config/stage_kinds.h"
-#include "shared/stage/signals.h"
+#include "shared/base/signals.h"
 
 enum { RETRY_MS = 100 };
 static const double log_seconds = 60;

@@ -18,7 +18,7 @@
 
 #include "shared/base/clock.h"
 #include "shared/media/media.h"
-#include "shared/stage/signals.h"
+#include "shared/base/signals.h"
 #include "shared/stage/stage.h"
 #include "shared/stage/stage_media.h"
 #include "shared/store/frame_store.h"

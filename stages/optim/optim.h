@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "shared/base/event_file.h"
+#include "stages/optim/event_file.h"
 #include "shared/base/memory.h"
 #include "shared/config/stage_options.h"
 #include "shared/group/group.h"

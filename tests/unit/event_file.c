@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "shared/base/event_file.h"
+#include "stages/optim/event_file.h"
 #include "shared/base/file.h"
 
 static const double lengths[] = {3, 4, 5, 8}, rewards[] = {2, 2, NAN, 2};

@@ -5,7 +5,7 @@
 
 #include "shared/base/file.h"
 #include "shared/base/json.h"
-#include "shared/stage/line_reader.h"
+#include "shared/base/line_reader.h"
 #include "shared/text/chat_template.h"
 #include "shared/text/tokenizer.h"
 #include "tools/tools.h"

@@ -23,7 +23,7 @@
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
-#include "shared/stage/signals.h"
+#include "shared/base/signals.h"
 
 enum { FILTER_REASON = 512 }; // bytes of a text that says how a filter ended
 static const char filter_log[] = "/proc/self/fd/2";

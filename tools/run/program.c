@@ -10,7 +10,7 @@
 
 #include "shared/base/log.h"
 #include "shared/config/stage_kinds.h"
-#include "shared/stage/signals.h"
+#include "shared/base/signals.h"
 #include "shared/stage/stage.h"
 #include "shared/wire/node_config.h"
 #include "tools/run/filter.h"

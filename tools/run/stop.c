@@ -5,7 +5,7 @@
 
 #include "shared/base/clock.h"
 #include "shared/base/log.h"
-#include "shared/stage/signals.h"
+#include "shared/base/signals.h"
 #include "tools/tools.h"
 #include "tools/run/watcher.h"
 

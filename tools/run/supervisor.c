@@ -19,7 +19,7 @@
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
-#include "shared/base/service.h"
+#include "tools/run/service.h"
 #include "shared/base/terminal.h"
 #include "shared/wire/wire.h"
 #include "shared/wire/zmq_transport.h"

@@ -12,7 +12,7 @@
 #include "shared/base/json.h"
 #include "shared/base/log.h"
 #include "shared/base/terminal.h"
-#include "shared/stage/signals.h"
+#include "shared/base/signals.h"
 #include "shared/wire/wire.h"
 #include "tools/run/keyboard.h"
 #include "tools/run/run_status.h"

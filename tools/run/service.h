@@ -1,7 +1,7 @@
 // What a program tells the service manager that started it with Type=notify: that it is ready, alive, and stopping.
 // systemd's protocol: datagrams to the Unix socket that NOTIFY_SOCKET names. Without a manager nothing is sent.
-#ifndef SHARED_BASE_SERVICE_H
-#define SHARED_BASE_SERVICE_H
+#ifndef TOOLS_RUN_SERVICE_H
+#define TOOLS_RUN_SERVICE_H
 
 #include <stdint.h>
 

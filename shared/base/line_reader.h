@@ -1,6 +1,6 @@
 // Reads lines from a file descriptor, without waiting longer than asked and without a limit on their length.
-#ifndef SHARED_STAGE_LINE_READER_H
-#define SHARED_STAGE_LINE_READER_H
+#ifndef SHARED_BASE_LINE_READER_H
+#define SHARED_BASE_LINE_READER_H
 
 #include <stdbool.h>
 

@@ -1,4 +1,4 @@
-#include "shared/base/service.h"
+#include "tools/run/service.h"
 
 #include <errno.h>
 #include <stddef.h>

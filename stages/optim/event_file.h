@@ -3,8 +3,8 @@
 //
 // A process that goes on after a crash begins a new file. Its first records tell the reader to forget the steps that
 // will be trained again, and a record that the crash has cut short ends the file before.
-#ifndef SHARED_BASE_EVENT_FILE_H
-#define SHARED_BASE_EVENT_FILE_H
+#ifndef STAGES_OPTIM_EVENT_FILE_H
+#define STAGES_OPTIM_EVENT_FILE_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-#include "shared/base/event_file.h"
+#include "stages/optim/event_file.h"
 
 #include <endian.h>
 #include <math.h>

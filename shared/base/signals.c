@@ -1,4 +1,4 @@
-#include "shared/stage/signals.h"
+#include "shared/base/signals.h"
 
 #include <assert.h>
 #include <errno.h>

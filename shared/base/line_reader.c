@@ -1,4 +1,4 @@
-#include "shared/stage/line_reader.h"
+#include "shared/base/line_reader.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "shared/stage/signals.h"
+#include "shared/base/signals.h"
 
 status line_reader_next(struct line_reader *reader, int timeout_ms, const char **line, size_t *size) {
     enum { READ_BYTES = 1 << 16 };

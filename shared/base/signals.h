@@ -1,7 +1,7 @@
 // SIGTERM and SIGINT ask to stop, however often they come: a service manager and the supervisor may both send one while
 // optim writes its checkpoint. Only SIGKILL ends the program at once. SIGPIPE is ignored: writers see EPIPE.
-#ifndef SHARED_STAGE_SIGNALS_H
-#define SHARED_STAGE_SIGNALS_H
+#ifndef SHARED_BASE_SIGNALS_H
+#define SHARED_BASE_SIGNALS_H
 
 #include <stdbool.h>
 
