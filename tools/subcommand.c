@@ -10,7 +10,7 @@
 
 #include "shared/base/file.h"
 #include "shared/base/log.h"
-#include "shared/config/device_list.h"
+#include "shared/config/name_list.h"
 #include "shared/config/stage_options.h"
 #include "shared/base/line_reader.h"
 #include "shared/store/group_store.h"

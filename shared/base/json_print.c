@@ -6,8 +6,7 @@
 #include <string.h>
 
 #include "shared/base/json.h"
-#include "shared/base/json_number.h"
-#include "shared/base/json_words.h"
+#include "shared/base/json_reader.h"
 
 // ---- strings ----
 

@@ -7,9 +7,6 @@
 #include <string.h>
 #include <utf8proc.h>
 
-#include "shared/base/json_number.h"
-#include "shared/base/json_words.h"
-
 enum { json_reader_depth = 500 };
 
 static bool json_is_digit(char c) {

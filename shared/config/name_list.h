@@ -2,6 +2,8 @@
 #ifndef SHARED_CONFIG_NAME_LIST_H
 #define SHARED_CONFIG_NAME_LIST_H
 
+#include <stdbool.h>
+
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
 #include "shared/config/options.h"
@@ -13,5 +15,17 @@ enum { NAME_LIST_MAX = 4096 }; // names
 // least as many digits as its range's first number, and the last brackets of a name count fastest. USAGE with what is
 // wrong, also for more than NAME_LIST_MAX names.
 status name_list_expand(const char *text, struct arena *arena, struct string_list *out);
+
+// ---- the devices that the option `device` names: one, or several for the replicas of a machine, "cuda:[0-3,6]" ----
+
+// Whether the text names a list, with brackets. A process of its own has no place in one.
+bool device_is_list(const char *text);
+
+// Whether the text is a device or a list of GPUs.
+bool device_is_valid(const char *text);
+
+// *out = the device of a machine's replica with that slot, from 0: the one at that place of the list, which begins
+// again at its end, or the device itself. In the arena. USAGE when the text is no device.
+status device_of_slot(const char *text, int slot, struct arena *arena, const char **out);
 
 #endif

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/config/device_list.h"
+#include "shared/config/name_list.h"
 
 bool parse_double(const char *text, double *number) {
     if (!*text || text[strspn(text, "0123456789+-.eE")]) return false;

@@ -2,8 +2,17 @@
 #ifndef SHARED_MODEL_MEMORY_LIST_H
 #define SHARED_MODEL_MEMORY_LIST_H
 
+#include <stdint.h>
+
 #include "kernels/ops.h"
-#include "shared/model/memory_item.h"
+
+// An item of what a model needs of its device's memory.
+struct memory_item {
+    const char *name;
+    uint64_t bytes;
+};
+
+enum { MEMORY_ITEMS = 12 };
 
 struct memory_list {
     struct memory_item *items; // room for MEMORY_ITEMS

@@ -10,8 +10,8 @@
 
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
-#include "shared/model/memory_item.h"
-#include "shared/model/optimizer_options.h"
+#include "shared/model/memory_list.h"
+#include "shared/model/model_optimizer.h"
 
 struct model;
 

@@ -2,8 +2,13 @@
 #ifndef SHARED_MODEL_MODEL_OPTIMIZER_H
 #define SHARED_MODEL_MODEL_OPTIMIZER_H
 
-#include "shared/model/optimizer_options.h"
 #include "shared/model/param_array.h"
+
+// What a caller says about one step of AdamW.
+struct optimizer_options {
+    double lr, beta1, beta2, eps, weight_decay;
+    double max_grad_norm; // 0: off
+};
 
 struct optimizer {
     struct backend *backend;

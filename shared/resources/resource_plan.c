@@ -5,7 +5,7 @@
 
 #include "shared/base/file.h"
 #include "shared/base/pool.h"
-#include "shared/config/device_list.h"
+#include "shared/config/name_list.h"
 #include "shared/config/stage_options.h"
 #include "shared/model/classifier.h"
 #include "shared/model/named_shapes.h"

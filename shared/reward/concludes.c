@@ -7,9 +7,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
-#include "shared/reward/option_letter.h"
-#include "shared/reward/python_text.h"
 #include "shared/reward/verdict.h"
+#include "shared/reward/python_text.h"
 
 // The mention of an option in a sentence. letter 0: there is none.
 struct mention {

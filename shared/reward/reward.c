@@ -2,9 +2,9 @@
 
 #include <math.h>
 
+#include "shared/config/methods.h"
 #include "shared/reward/accuracy.h"
-#include "shared/reward/advantages.h"
-#include "shared/reward/bonus.h"
+#include "shared/reward/python_text.h"
 
 static const double tolerance = 1e-6;         // in comparisons with a mean, and of an accuracy that was a float32
 static const double accuracy_threshold = 0.1; // a higher accuracy counts as accurate
@@ -32,6 +32,159 @@ static status reward_length(struct group *group, const struct option_range *rang
     }
     return OK;
 }
+
+// ---- bonus ----
+
+static const double likelihood_tolerance = 1e-6; // in the comparison with the mean
+
+// Sets *out to the likelihood of completion i's answer under the reference, NaN if it has no answer. The mean
+// probability of the answer's tokens is the reference's own, or computed from its log-probabilities of all tokens.
+static status bonus_likelihood(const struct group *group, const struct reward_options *options, size_t i, double *out) {
+    const struct reference *reference = &group->reference;
+    if (options->likelihood == REWARD_LIKELIHOOD_GEOMETRIC) {
+        if (!reference->answer_logprob.data) return fail(DATAERR, "not a group: reference.answer_logprob: missing");
+        *out = exp(reference->answer_logprob.data[i]);
+    } else if (reference->answer_probability.data) {
+        *out = reference->answer_probability.data[i];
+    } else {
+        if (!reference->logprobs || !reference->answer_span.data)
+            return fail(DATAERR, "not a group: reference.answer_probability: missing");
+        const struct span *span = &reference->answer_span.data[i];
+        const struct float_array *logprobs = &reference->logprobs[i];
+        *out = NAN;
+        if (span->first < 0) return OK;
+        if ((size_t)span->end > logprobs->count)
+            return fail(DATAERR, "not a group: reference.answer_span[%zu]: ends after its log-probabilities", i);
+        double sum = 0;
+        for (int64_t t = span->first; t < span->end; t++) sum += exp((double)logprobs->data[t]);
+        *out = span->end > span->first ? sum / (double)(span->end - span->first) : 1;
+    }
+    if (*out > options->upper_bound) *out = options->upper_bound;
+    return OK;
+}
+
+static status bonus_from_likelihood(struct group *group, const struct reward_options *options) {
+    struct double_array likelihoods;
+    const struct double_array *accuracy = &group->rewards.accuracy;
+    const bool relative = methods[options->method].bonus == BONUS_LIKELY;
+    double sum = 0;
+    size_t count = 0;
+    bool *accurate = arena_alloc(&group->arena, accuracy->count * sizeof *accurate);
+    reward_find_accurate(accuracy, accurate);
+    group_doubles(group, &likelihoods, accuracy->count);
+    for (size_t i = 0; i < likelihoods.count; i++) {
+        TRY(bonus_likelihood(group, options, i, &likelihoods.data[i]));
+        if (!accurate[i] || isnan(likelihoods.data[i])) continue;
+        sum += likelihoods.data[i];
+        count++;
+    }
+    const double margin = isnan(options->margin) ? 0 : options->margin;
+    const double threshold = count ? sum / (double)count - margin - likelihood_tolerance : NAN;
+    for (size_t i = 0; i < likelihoods.count; i++) {
+        const double p = likelihoods.data[i];
+        const bool earned = relative ? accurate[i] && p >= threshold : !isnan(p);
+        if (earned) group->rewards.bonus.data[i] = options->coefficient * accuracy->data[i] * (relative ? 1 : p);
+    }
+    return OK;
+}
+
+static status bonus_from_generated(struct group *group, enum problem_type type, const struct reward_options *options) {
+    const struct string_array *generated = &group->reference.generated;
+    const struct string truth = answer_extract(group->prompt.solution);
+    if (!generated->data) return fail(DATAERR, "not a group: reference.generated: missing");
+    for (size_t i = 0; i < generated->count; i++) {
+        double accuracy;
+        if (!generated->data[i].data) continue; // the completion has no <answer> tag
+        TRY(accuracy_of_answer(type, truth, python_strip(generated->data[i]), &accuracy));
+        group->rewards.bonus.data[i] = options->coefficient * accuracy;
+    }
+    return OK;
+}
+
+static status bonus_copy_consistency(struct group *group) {
+    const struct double_array *probability = &group->consistency.probability;
+    struct double_array *consistency = &group->rewards.consistency;
+    TRY(group_check_fractions(group, "consistency.probability", probability, false));
+    group_doubles(group, consistency, probability->count);
+    for (size_t i = 0; i < probability->count; i++) consistency->data[i] = probability->data[i];
+    return OK;
+}
+
+static status bonus_compute(struct group *group, enum problem_type type, const struct reward_options *options) {
+    const enum method_bonus bonus = methods[options->method].bonus;
+    if (bonus == BONUS_NONE) return OK;
+    if (bonus == BONUS_CONSISTENCY) return bonus_copy_consistency(group);
+    TRY(group_check(group, NEED_REFERENCE));
+    group_doubles(group, &group->rewards.bonus, group->completion_count); // zeros
+    if (bonus == BONUS_GENERATED) return bonus_from_generated(group, type, options);
+    return bonus_from_likelihood(group, options);
+}
+
+// ---- advantages ----
+
+static const double deviation_epsilon = 1e-4;
+
+// Adds weight * (value - mean) / (s + epsilon) of the completions that `part` marks (NULL: all): nothing if it marks
+// fewer than two, or if all their values are equal.
+static void advantages_add(struct group *group, const struct double_array *values, const bool *part, double weight,
+                           double epsilon) {
+    const double *value = values->data;
+    double sum = 0, squares = 0, first = 0;
+    size_t count = 0;
+    bool all_equal = true;
+    for (size_t i = 0; i < values->count; i++) {
+        if (part && !part[i]) continue;
+        if (!count++) first = value[i];
+        all_equal = all_equal && value[i] == first;
+        sum += value[i];
+    }
+    if (all_equal) return; // also for one value or none
+    const double mean = sum / (double)count;
+    for (size_t i = 0; i < values->count; i++)
+        if (!part || part[i]) squares += (value[i] - mean) * (value[i] - mean);
+    const double deviation = sqrt(squares / (double)(count - 1));
+    for (size_t i = 0; i < values->count; i++)
+        if (!part || part[i]) group->advantages.data[i] += weight * ((value[i] - mean) / (deviation + epsilon));
+}
+
+// The weight of the consistency at the group's step: beta rises linearly from 0 over the first steps and falls linearly
+// to 0 over the last ones, as its schedule says.
+static double advantages_beta(const struct group *group, const struct reward_options *options) {
+    const int schedule = options->beta_schedule;
+    const bool placed = group->requires.present && group->requires.order >= 0 && options->steps;
+    if (schedule == REWARD_BETA_SCHEDULE_CONSTANT || !placed) return options->beta;
+    const int64_t step = group->requires.order / options->groups_per_step;
+    const double done = fmin(1, (double)step / (double)options->steps);
+    double factor = 1;
+    if (schedule != REWARD_BETA_SCHEDULE_DECAY && done < options->beta_warmup) factor = done / options->beta_warmup;
+    if (schedule != REWARD_BETA_SCHEDULE_WARMUP && 1 - done < options->beta_decay)
+        factor = fmin(factor, (1 - done) / options->beta_decay);
+    return options->beta * factor;
+}
+
+static void advantages_compute(struct group *group, const struct reward_options *options) {
+    const struct rewards *rewards = &group->rewards;
+    const bool split =
+        methods[options->method].bonus == BONUS_CONSISTENCY && options->advantages == REWARD_ADVANTAGES_SPLIT;
+    group_doubles(group, &group->advantages, group->completion_count); // zeros
+    if (!split) {
+        advantages_add(group, &rewards->total, NULL, 1, deviation_epsilon);
+        return;
+    }
+    struct double_array task;
+    group_doubles(group, &task, group->completion_count);
+    for (size_t i = 0; i < task.count; i++)
+        task.data[i] =
+            rewards->accuracy.data[i] + rewards->format.data[i] + (rewards->length.data ? rewards->length.data[i] : 0);
+    advantages_add(group, &task, NULL, options->alpha, deviation_epsilon);
+    bool *accurate = arena_alloc(&group->arena, task.count * sizeof *accurate);
+    reward_find_accurate(&rewards->accuracy, accurate);
+    advantages_add(group, &rewards->consistency,
+                   options->consistency_on == REWARD_CONSISTENCY_ON_CORRECT ? accurate : NULL,
+                   advantages_beta(group, options), fmax(deviation_epsilon, options->consistency_floor));
+}
+
+// ---- the group ----
 
 status reward_group(struct group *group, const struct reward_options *options) {
     TRY(group_check(group, NEED_COMPLETIONS));

@@ -2,6 +2,8 @@
 #ifndef SHARED_REWARD_ROUGE_H
 #define SHARED_REWARD_ROUGE_H
 
+#include <stddef.h>
+
 #include "shared/base/status.h"
 #include "shared/base/string.h"
 
@@ -12,5 +14,9 @@ void rouge_mean(struct string target, struct string prediction, double *score);
 
 // Sets *rate to the edit distance in words / max(1, words of the target).
 void word_error_rate(struct string target, struct string prediction, double *rate);
+
+// The Porter stemmer in the variant that NLTK uses by default and rouge_score with it.
+// Stems word[0..size), ASCII lower-case letters and digits, in place. Returns the new size, which is at most `size`.
+size_t porter_stem(char *word, size_t size);
 
 #endif

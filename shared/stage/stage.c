@@ -9,7 +9,7 @@
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
-#include "shared/config/device_list.h"
+#include "shared/config/name_list.h"
 #include "shared/config/stage_kinds.h"
 #include "shared/stage/node.h"
 #include "shared/stage/runner.h"

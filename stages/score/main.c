@@ -1,6 +1,6 @@
 // caravan-score: scores each completion as the evaluation of a benchmark does. The rules are in shared/reward/scores.h.
 // It computes a group's scores faster than it could look them up, so it stores no section, only the groups.
-#include "shared/reward/scores.h"
+#include "shared/reward/verdict.h"
 #include "shared/stage/stage.h"
 
 static status score_open(void **state, struct stage_context *context) {

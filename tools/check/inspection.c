@@ -9,7 +9,7 @@
 
 #include "kernels/ops.h"
 #include "shared/base/file.h"
-#include "shared/config/device_list.h"
+#include "shared/config/name_list.h"
 #include "shared/config/stage_options.h"
 #include "shared/store/lmdb_file_system.h"
 

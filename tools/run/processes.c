@@ -22,7 +22,7 @@
 
 #include "shared/base/file.h"
 #include "shared/base/log.h"
-#include "shared/config/device_list.h"
+#include "shared/config/name_list.h"
 
 enum {
     EARLY_SECONDS = 10,
