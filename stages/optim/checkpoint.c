@@ -140,8 +140,8 @@ static status checkpoint_read(struct optim *optim, struct arena *arena, const ch
     return OK;
 }
 
-// Returns the path of the newest checkpoint or state of a step below `below`; NULL when there is none. Sets *step and
-// *whole.
+// Returns the path of the newest checkpoint or state of a step below `below`, of one step the checkpoint; NULL when
+// there is none. Sets *step and *whole.
 static char *checkpoint_find(const struct optim *optim, struct arena *arena, int64_t below, int64_t *step,
                              bool *whole) {
     char *path = NULL;
@@ -151,7 +151,8 @@ static char *checkpoint_find(const struct optim *optim, struct arena *arena, int
         int64_t number = checkpoint_number(entry->d_name, "step");
         const bool is_whole = number >= 0;
         if (!is_whole) number = checkpoint_number(entry->d_name, "state");
-        if (number <= *step || number >= below || !checkpoint_is_complete(entries, entry->d_name)) continue;
+        if (number < *step || (number == *step && !is_whole) || number >= below) continue;
+        if (number < 0 || !checkpoint_is_complete(entries, entry->d_name)) continue;
         path = path_join(arena, optim->options->out, entry->d_name);
         *step = number;
         *whole = is_whole;

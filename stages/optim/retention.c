@@ -71,7 +71,8 @@ status retention_apply(const struct optim *optim, bool proven) {
     for (struct dirent *entry; (entry = readdir(dir));) {
         const char *name = entry->d_name;
         const int64_t state = checkpoint_number(name, "state"), step = checkpoint_number(name, "step");
-        const bool old_state = proven && state >= 0 && state != optim->saved_step;
+        // A whole checkpoint of a step has all that its state has.
+        const bool old_state = state >= 0 && (state == optim->saved_step ? optim->saved_whole : proven);
         const bool old_step = step >= 0 && step <= bound && !(options->keep_every && step % options->keep_every == 0) &&
                               checkpoint_is_complete(dir, name);
         if (!retention_is_incomplete(name) && !old_state && !old_step) continue;

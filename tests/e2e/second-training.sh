@@ -54,11 +54,14 @@ for first in care frozen none; do
     done
 done
 
-# The same command goes on from the run's own checkpoint.
+# The same command goes on from the run's own checkpoint. A state of the same step, which a crash left over, goes.
 want=$(weights_of care)
+mkdir care/checkpoints/state-000002
+cp care/checkpoints/step-000002/progress care/checkpoints/step-000002/training* care/checkpoints/state-000002
 train care care model
 grep -q "optim: resumes at step 2 from .*/care/checkpoints/step-000002$" care.err || fail "again: $(cat care.err)"
 [ "$(weights_of care)" = "$want" ] || fail "a finished run is trained again"
+[ ! -e care/checkpoints/state-000002 ] || fail "a state beside the checkpoint of its step is left over"
 
 # Another model than the one that the training began with is refused; that model in another place or precision is not.
 expect 65 "began with the model $(realpath model) (hash [0-9a-f]\{16\}), but $(realpath care-bare) has other weights (hash " \
