@@ -108,12 +108,12 @@ bool path_exists(const char *path);
 void path_owner(const char *path, char *name, size_t size);
 
 // Returns "dir/name", or `name` alone if it is absolute or `dir` is NULL or empty.
-char *path_join(struct arena *arena, const char *dir, const char *name);
+char *path_join(struct arena *arena, const char *dir, const char *name) __attribute__((returns_nonnull));
 
 // Returns what stands behind the last slash, in the path itself.
 const char *path_base_name(const char *path);
 
 // Returns the directory of a path: "." for a bare name, "/" for one in the root.
-char *path_parent(struct arena *arena, const char *path);
+char *path_parent(struct arena *arena, const char *path) __attribute__((returns_nonnull));
 
 #endif

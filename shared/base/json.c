@@ -24,9 +24,10 @@ static struct json *json_append(struct json *value, struct arena *arena) {
     if (value->count == value->capacity) {
         value->capacity = value->capacity ? 2 * value->capacity : 4;
         struct json *items = arena_alloc(arena, value->capacity * sizeof *items);
-        if (value->count) memcpy(items, value->items, value->count * sizeof *items);
+        if (value->items) memcpy(items, value->items, value->count * sizeof *items);
         value->items = items;
     }
+    assert(value->items);
     struct json *added = &value->items[value->count++];
     *added = (struct json){.type = JSON_NULL};
     return added;

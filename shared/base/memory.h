@@ -34,14 +34,14 @@ status mem_resize_large(void *pointer, size_t count, size_t size);
 #define RESIZE_LARGE(pointer, count) mem_resize_large((pointer), (count), sizeof **(pointer))
 
 // Returns a copy of the text; the caller releases it with free().
-char *mem_strdup(const char *text);
+char *mem_strdup(const char *text) __attribute__((returns_nonnull));
 
 // Returns a NUL-terminated copy of text[0..size); the caller releases it with free().
-char *mem_strndup(const char *text, size_t size);
+char *mem_strndup(const char *text, size_t size) __attribute__((returns_nonnull));
 
 // Returns `pointer`, the result of an allocation by a library. When it is NULL, ends the process as small allocations
 // do.
-void *mem_checked(void *pointer);
+void *mem_checked(void *pointer) __attribute__((returns_nonnull));
 
 // ---- arenas ----
 
@@ -51,16 +51,16 @@ struct arena {
 };
 
 // Returns `size` zeroed bytes, aligned to 16, valid until arena_release.
-void *arena_alloc(struct arena *arena, size_t size);
+void *arena_alloc(struct arena *arena, size_t size) __attribute__((returns_nonnull));
 
 // The same, but *pointer (a T **) is NULL and the result UNAVAILABLE when memory is short.
 status arena_alloc_large(struct arena *arena, void *pointer, size_t size);
 
 // Returns a NUL-terminated copy of text[0..size).
-char *arena_strndup(struct arena *arena, const char *text, size_t size);
+char *arena_strndup(struct arena *arena, const char *text, size_t size) __attribute__((returns_nonnull));
 
 // Returns the formatted text.
-char *arena_printf(struct arena *arena, const char *format, ...) __attribute__((format(printf, 2, 3)));
+char *arena_printf(struct arena *arena, const char *format, ...) __attribute__((format(printf, 2, 3), returns_nonnull));
 
 // *out = a NUL-terminated copy of data[0..size).
 void arena_string(struct arena *arena, struct string *out, const char *data, size_t size);

@@ -102,7 +102,7 @@ done:
     return result;
 }
 
-// ---- device list ----
+// ---- device ----
 
 bool device_is_list(const char *text) {
     return strchr(text, '[') != NULL;

@@ -59,7 +59,7 @@ const char *verdict_obstacle(const struct group *group, size_t i, struct string 
     return *answer ? NULL : "the answer names no option";
 }
 
-// ---- option letter ----
+// ---- option ----
 
 bool is_word_character(int32_t code) {
     switch (utf8proc_category(code)) {

@@ -300,7 +300,7 @@ status issuer_message(struct issuer *issuer, struct io_thread *io, const struct 
     buf_clear(&issuer->notice);
     buf_printf(&issuer->notice,
                "optim goes back from step %lld to step %lld: the steps since its newest checkpoint are trained again",
-               (long long)(message->step + lost), (long long)message->step);
+               (long long)message->step + (long long)lost, (long long)message->step);
     log_info("%s", issuer->notice.data);
     return OK;
 }

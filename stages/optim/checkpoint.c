@@ -52,10 +52,10 @@ status checkpoint_write(struct optim *optim, bool whole) {
     struct arena arena = {0};
     status result = OK;
     char *name = arena_printf(&arena, "%s-%06lld", whole ? "step" : "state", (long long)step);
-    char *path = name ? path_join(&arena, out, name) : NULL;
-    char *old = path ? arena_printf(&arena, "%s.old.tmp", path) : NULL; // an incomplete one of that name
-    char *temporary = path ? arena_printf(&arena, "%s.tmp", path) : NULL;
-    char *progress_path = temporary ? path_join(&arena, temporary, progress_name) : NULL;
+    char *path = path_join(&arena, out, name);
+    char *old = arena_printf(&arena, "%s.old.tmp", path); // an incomplete one of that name
+    char *temporary = arena_printf(&arena, "%s.tmp", path);
+    char *progress_path = path_join(&arena, temporary, progress_name);
     const struct progress progress = {.step = step,
                                       .cursor = optim->cursor,
                                       .ema_step = optim->ema_step,
@@ -93,9 +93,8 @@ done:
     stage_report_saves(optim->context, optim->failed_saves);
     if (result != OK) {
         char *reason = arena_strndup(&arena, fail_text(), strlen(fail_text()));
-        if (temporary) (void)dir_remove(temporary); // what was written so far only fills the disk
-        result = fail(result, "%s of step %lld: %s", whole ? "checkpoint" : "training state", (long long)step,
-                      reason ? reason : "out of memory");
+        (void)dir_remove(temporary); // what was written so far only fills the disk
+        result = fail(result, "%s of step %lld: %s", whole ? "checkpoint" : "training state", (long long)step, reason);
     }
     arena_release(&arena);
     return result;

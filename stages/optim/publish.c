@@ -68,8 +68,8 @@ static status publish_one(struct optim *optim, bool reference) {
     struct arena arena = {0};
     status result = OK;
     char *name = publish_name(&arena, optim, reference);
-    char *path = name ? arena_printf(&arena, "%s/%s", stage_weights_dir(optim->context), name) : NULL;
-    char *temporary = path ? arena_printf(&arena, "%s.tmp", path) : NULL;
+    char *path = arena_printf(&arena, "%s/%s", stage_weights_dir(optim->context), name);
+    char *temporary = arena_printf(&arena, "%s.tmp", path);
     if (optim->lent_name) {
         const bool copied = optim->options->publish == OPTIM_PUBLISH_COPY;
         TRY_TO(result, done, model_lend(optim->model, reference, copied, path, &weights.hash));

@@ -35,7 +35,7 @@ static bool retention_is_linked(DIR *dir, const char *name) {
 // Removes a checkpoint or a state. After a crash in between, the rest is an incomplete one.
 static status retention_remove(struct arena *arena, const char *out, const char *name) {
     char *path = path_join(arena, out, name);
-    char *removed = path ? arena_printf(arena, "%s.tmp", path) : NULL;
+    char *removed = arena_printf(arena, "%s.tmp", path);
     TRY(dir_remove(removed));
     if (rename(path, removed)) return fail(UNAVAILABLE, "%s: cannot remove: %s", path, strerror(errno));
     return dir_remove(removed);

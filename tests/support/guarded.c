@@ -22,13 +22,13 @@ static status guarded_set(struct cpu_backend *cpu, bool open) {
 #define GUARDED(name, parameters, arguments)                                                                           \
     static status guarded_##name parameters {                                                                          \
         TRY(guarded_set(cpu_of(backend), true));                                                                       \
-        status result = unguarded->name arguments;                                                                         \
+        status result = unguarded->name arguments;                                                                     \
         status closed = guarded_set(cpu_of(backend), false);                                                           \
         return result != OK ? result : closed;                                                                         \
     }
 #define GUARDED_FREE(name, type)                                                                                       \
     static void guarded_##name(struct backend *backend, type **thing) {                                                \
-        unguarded->name(backend, thing);                                                                                   \
+        unguarded->name(backend, thing);                                                                               \
     }
 
 GUARDED(buffer_new, (struct backend * backend, size_t bytes, struct buffer **out), (backend, bytes, out))

@@ -65,7 +65,7 @@ status consistency_state_save(struct classifier *classifier, const char *out, ui
     struct buf progress = {0};
     status result = OK;
     const char *path = arena_printf(&arena, "%s/state-%06" PRId64, out, step);
-    const char *temporary = path ? arena_printf(&arena, "%s.tmp", path) : NULL;
+    const char *temporary = arena_printf(&arena, "%s.tmp", path);
     TRY_TO(result, done, dir_remove(temporary));
     TRY_TO(result, done, dir_make(temporary));
     TRY_TO(result, done, classifier_save_state(classifier, temporary));

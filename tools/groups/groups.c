@@ -63,7 +63,7 @@ const struct option_table groups_table = {
                "Without an ID, all groups are printed.\n\n"
                "A condition compares (= != < <= > >=) numbers, 'strings' and fields, joined by\n"
                "and, or, not and ( ):\n"
-               "  caravan groups select RUN --where 'accuracy = 1' --where 'format = 1' > chosen.jsonl\n"
+               "  caravan groups select RUN --where 'accuracy = 1' > chosen.jsonl\n"
                "  caravan groups select --where 'completions.tokens <= 512' groups.jsonl\n"
                "A field is a path that `fields` prints, without [], or the last word of it: then\n"
                "the first such field counts (accuracy is rewards.accuracy). Of an array that has\n"

@@ -120,7 +120,7 @@ static status tokenize_decode(const struct tokenizer *tokenizer, int64_t limit, 
     struct json *list;
     struct token_list tokens = {0};
     struct buf decoded = {0};
-    status result;
+    status result = OK;
     TRY(tokenize_require(json, "tokens", JSON_ARRAY, &list));
     for (size_t i = 0; i < json_count(list); i++) {
         int64_t value;

@@ -125,7 +125,7 @@ static status run_make_key(const struct pipeline *pipeline) {
     status result = OK;
     const char *path = deployment_shared_key_file(&arena, pipeline);
     uname(&host);
-    const char *own = path ? arena_printf(&arena, "%s.%s.%d", path, host.nodename, (int)getpid()) : NULL;
+    const char *own = arena_printf(&arena, "%s.%s.%d", path, host.nodename, (int)getpid());
     if (path_exists(path)) goto done;
     TRY_TO(result, done, dir_make(pipeline->run));
     TRY_TO(result, done, wire_key_make(&keys));
