@@ -72,8 +72,7 @@ int keygen_main(int argc, char **argv) {
     status result;
     TRY_TO(result, done, subcommand_parse(&options, &keygen_table, NULL, argc, argv, &operands));
     const char *path = operands.count ? operands.list[0] : deployment_key_file(&arena);
-    if (!*path)
-        TRY_TO(result, done, fail(USAGE, "HOME is not set: say where to write it: caravan keygen FILE"));
+    if (!*path) TRY_TO(result, done, fail(USAGE, "HOME is not set: say where to write it: caravan keygen FILE"));
     const char *dir = path_parent(&arena, path);
     TRY_TO(result, done, dir_make(dir));
     TRY_TO(result, done, wire_key_make(&keys));

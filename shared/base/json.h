@@ -23,6 +23,11 @@ struct json {
     size_t count, capacity;
 };
 
+// Runs through the elements or members of an array or object: JSON_EACH(item, array) {...}. A null is a value, too.
+#define JSON_EACH(item, value)                                                                                         \
+    for (struct json *item = (value)->items, *item##_end = item ? item + (value)->count : NULL; item < item##_end;     \
+         item++)
+
 // ---- reading ----
 
 // Parses one JSON value with white space around it, into the arena. DATAERR says what is wrong and at which byte: not

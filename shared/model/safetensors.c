@@ -113,7 +113,7 @@ static status safetensors_add_image(struct safetensors *store, const char *image
     status result;
     TRY_TO(result, done, json_parse_object(&header, &arena, image + PREFIX_SIZE, length, "header"));
     RESIZE(&store->tensors, before + (size_t)json_count(header) + 1);
-    for (struct json *entry = header->items; entry < header->items + header->count; entry++) {
+    JSON_EACH(entry, header) {
         const char *name = entry->key.data;
         if (strcmp(name, "__metadata__") == 0) continue;
         struct stored_tensor *tensor = &store->tensors[store->count];
@@ -192,8 +192,7 @@ status safetensors_open_dir(struct safetensors **out, const char *dir) {
     struct json *weight_map = json_at(index, "weight_map");
     if (!json_is(weight_map, JSON_OBJECT)) TRY_TO(result, done, fail(DATAERR, "%s: weight_map is missing", path));
     NEW(&files, (size_t)json_count(weight_map));
-    const struct json *const end = weight_map->items + weight_map->count;
-    for (const struct json *file = weight_map->items; file < end; file++) {
+    JSON_EACH(file, weight_map) {
         if (!json_is(file, JSON_STRING) || strchr(file->text.data, '/'))
             TRY_TO(result, done,
                    fail(DATAERR, "%s: weight_map: %.200s is not mapped to a file name", path, file->key.data));
@@ -207,7 +206,7 @@ status safetensors_open_dir(struct safetensors **out, const char *dir) {
         TRY_TO(result, done, safetensors_add_file(store, shard));
     }
     TRY_TO(result, done, safetensors_sort_names(store));
-    for (const struct json *file = weight_map->items; file < end; file++) {
+    JSON_EACH(file, weight_map) {
         const struct stored_tensor *tensor = safetensors_find(store, file->key.data);
         const char *slash = tensor ? strrchr(tensor->file, '/') : NULL;
         if (!tensor || strcmp(slash ? slash + 1 : tensor->file, file->text.data) != 0)

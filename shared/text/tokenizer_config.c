@@ -91,7 +91,7 @@ static status tokenizer_config_read_decoder(struct tokenizer *t, struct json *de
     size_t count = 0;
     status result = OK;
     NEW(&entries, (size_t)json_count(decoder));
-    for (struct json *value = decoder->items; value < decoder->items + decoder->count; value++) {
+    JSON_EACH(value, decoder) {
         const char *key = value->key.data;
         char *end;
         long long id = strtoll(key, &end, 10);

@@ -17,7 +17,7 @@ static const char *tokenizer_json_type(struct json *object) {
 
 // Reads a mapping of tokens to ids.
 static status tokenizer_json_read_vocab(struct tokenizer *t, struct json *vocab) {
-    for (const struct json *token = vocab->items; token < vocab->items + vocab->count; token++) {
+    JSON_EACH(token, vocab) {
         int64_t id;
         if (!json_int(token, &id)) return fail(DATAERR, "vocab: the id of \"%s\" is not an integer", token->key.data);
         TRY(vocab_add(&t->vocab, token->key.data, token->key.size, id));

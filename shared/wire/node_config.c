@@ -94,15 +94,19 @@ static status node_config_read_line(struct node_config *config, char *line) {
     *value++ = 0;
     for (const struct node_config_row *row = rows; row < rows + row_count; row++) {
         if (strcmp(line, row->word) != 0) continue;
-        void *at = (char *)config + row->offset;
+        void *const at = (char *)config + row->offset, *const count_at = (char *)config + row->count_offset;
+        const char *string = node_config_copy(config, value), **list;
         if (!row->list) {
-            *(const char **)at = node_config_copy(config, value);
+            memcpy(at, &string, sizeof string);
             return OK;
         }
-        const char ***list = at;
-        size_t *count = (size_t *)((char *)config + row->count_offset);
-        RESIZE(list, *count + 1);
-        (*list)[(*count)++] = node_config_copy(config, value);
+        size_t count;
+        memcpy(&list, at, sizeof list);
+        memcpy(&count, count_at, sizeof count);
+        RESIZE(&list, count + 1);
+        list[count++] = string;
+        memcpy(at, &list, sizeof list);
+        memcpy(count_at, &count, sizeof count);
         return OK;
     }
     if (!strcmp(line, "endpoint")) return node_config_read_endpoint(config, value);

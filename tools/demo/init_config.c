@@ -100,7 +100,7 @@ status init_fit(struct json *config, struct arena *arena, const struct tokenizer
 
 void init_print(struct json *object, struct buf *out) {
     const char *before = "{\n  ";
-    for (const struct json *value = object->items; value < object->items + object->count; value++) {
+    JSON_EACH(value, object) {
         buf_puts(out, before);
         json_print_string(out, value->key.data, value->key.size);
         buf_puts(out, ": ");
