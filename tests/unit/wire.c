@@ -523,7 +523,8 @@ static void node_config_survives_writing(void **state) {
     assert_int_equal(out.endpoints[0].replica, 2);
     assert_null(out.endpoints[0].key);
     node_config_release(&out);
-    assert_int_equal(file_write_atomic(path, "caravan-node 1\nrun r\nwhat x\n", 30), OK);
+    static const char unknown[] = "caravan-node 1\nrun r\nwhat x\n";
+    assert_int_equal(file_write_atomic(path, unknown, strlen(unknown)), OK);
     assert_int_equal(node_config_read(&out, path), DATAERR);
     assert_non_null(strstr(fail_text(), "line 3: unknown key 'what'"));
     in.run_dir = "/runs/two\nlines";
