@@ -93,3 +93,40 @@ if [ -n "$in_one" ]; then
     [ "$(stat -c %s "$work/two/logs/slow.log.1")" -ge 65000000 ] && [ "$(stat -c %s "$work/two/logs/slow.log")" -lt 65000000 ] ||
         fail "the log was not moved: $(ls -l "$work/two/logs")"
 fi
+
+# The run has ended, and a machine is killed while one of its processes is slow to end, when the other machine has ended
+# already: started again, it does not wait for that one. With more epochs it goes on.
+rm -rf "$work/one" "$work/two"
+# finish EPOCHS MACHINE STAGE: a run in which the second replica of the machine's stage is stopped by a signal, and the
+# machine killed at the end.
+finish() {
+    local killed ended other
+    options="--set source.limit=4 --set source.epochs=$1 --set $3.replicas=2"
+    start $options
+    if [ $2 = one ]; then killed=$first ended=$second other=two; else killed=$second ended=$first other=one; fi
+    kill -STOP "$(pgrep -P $killed -f "nodes/$3-2")"
+    wait $ended || fail "$other: exit $?: $(cat "$work/$other.err")"
+    said $other "done: $((4 * $1)) groups done, 0 quarantined"
+    kill -KILL $killed
+    wait $killed 2>/dev/null || true
+    [ -e "$work/$2/ended-$2" ] || fail "$2 has no note of the end: $(ls "$work/$2")"
+}
+# replay EPOCHS MACHINE: starts it again, alone.
+replay() {
+    local space=$in_one
+    [ $2 = one ] || space=$in_two
+    timeout 120 $space "$bin/caravan" run "$work/p.yaml" --machine $2 --key "$work/$2.key" --set run="$work/$2" $options \
+        2>"$work/$2.err" || fail "$2 does not end: exit $?: $(cat "$work/$2.err")"
+    said $2 "the run had ended when this machine was killed; the other ones are told"
+    said $2 "done: $((4 * $1)) groups done, 0 quarantined"
+    [ ! -e "$work/$2/ended-$2" ] || fail "the note of the end stays"
+}
+finish 1 one last
+replay 1 one
+finish 2 two slow
+replay 2 two
+finish 3 one last
+start --set source.limit=4 --set source.epochs=4
+wait $first || fail "one: exit $?: $(cat "$work/one.err")"
+wait $second || fail "two: exit $?: $(cat "$work/two.err")"
+said one "done: 16 groups done, 0 quarantined"

@@ -57,10 +57,10 @@ const struct machine *machines_away(const struct machines *machines, double now,
     return NULL;
 }
 
-const struct machine *machines_unaware(const struct machines *machines) {
+const struct machine *machines_unaware(const struct machines *machines, bool all) {
     for (size_t i = 0; i < machines->count; i++) {
         const struct machine *machine = &machines->list[i];
-        if (machine->joined && !machine->ended && !machine->stopped) return machine;
+        if ((all || machine->joined) && !machine->ended && !machine->stopped) return machine;
     }
     return NULL;
 }

@@ -41,7 +41,8 @@ void machines_missing(const struct machines *machines, struct buf *out);
 // Returns the first machine that has been away for `seconds` at `now`, NULL if there is none.
 const struct machine *machines_away(const struct machines *machines, double now, double seconds);
 
-// Returns the first machine that has been there and neither knows that the run has ended nor has stopped; NULL: none.
-const struct machine *machines_unaware(const struct machines *machines);
+// Returns the first machine that neither knows that the run has ended nor has stopped, of those that have been there
+// or, with `all`, of all; NULL: none.
+const struct machine *machines_unaware(const struct machines *machines, bool all);
 
 #endif

@@ -2,6 +2,8 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "shared/base/file.h"
 #include "shared/config/stage_options.h"
@@ -53,4 +55,42 @@ status run_end_lines(const struct deployment *deployment, const struct run_statu
     for (size_t i = 0; i < pipeline->stage_count; i++) scores |= pipeline->stages[i].kind == &stage_kinds[STAGE_SCORE];
     buf_printf(out, "next: caravan %s %s\n", scores ? "eval" : "groups ls", pipeline->run);
     return OK;
+}
+
+// ---- the note ----
+
+// Machines may share the run's directory.
+static char *run_end_path(struct arena *arena, const struct deployment *deployment) {
+    return arena_printf(arena, "%s/ended-%s", deployment->pipeline->run,
+                        deployment_machine(deployment, deployment->here));
+}
+
+status run_end_note(const struct deployment *deployment, const char *reason) {
+    struct arena arena = {0};
+    struct buf text = {0};
+    buf_printf(&text, "%s\n%s\n", deployment->settings, reason);
+    const status result = file_write_atomic(run_end_path(&arena, deployment), text.data, text.size);
+    buf_release(&text);
+    arena_release(&arena);
+    return result;
+}
+
+status run_end_find(const struct deployment *deployment, struct buf *reason) {
+    struct arena arena = {0};
+    struct buf text = {0};
+    const char *path = run_end_path(&arena, deployment);
+    const status result = path_exists(path) ? file_read(path, &text) : OK;
+    const size_t size = strlen(deployment->settings);
+    // A run that was given other settings, for example more epochs, goes on.
+    if (text.size > size + 1 && !strncmp(text.data, deployment->settings, size) && text.data[size] == '\n')
+        buf_printf(reason, "%.*s", (int)strcspn(text.data + size + 1, "\n"), text.data + size + 1);
+    buf_release(&text);
+    arena_release(&arena);
+    return result;
+}
+
+void run_end_forget(const struct deployment *deployment) {
+    struct arena arena = {0};
+    unlink(run_end_path(&arena, deployment));
+    arena_release(&arena);
 }

@@ -37,6 +37,7 @@ enum {
     PLAIN_SECONDS = 10,    // between two lines of progress that do not go to a terminal
     END_SECONDS = 2,       // between two announcements of the end
     LINGER_SECONDS = 180,  // given to a machine that is away to come back and hear of the end
+    FOUND_SECONDS = 10,    // given to the machines to connect when this one was killed after the end
     METRICS_SECONDS = 5,   // between two metrics.prom, and looks at the sizes of the logs
     LAST_REPORTS_MS = 200, // at most, for the reports that processes send as they end
     MESSAGE_SIZE = 1024,
@@ -58,6 +59,7 @@ struct supervisor {
     bool machines_ready; // all other machines have been there
     bool stopping;       // the processes have been asked to stop
     bool everywhere;     // the run stops on all machines
+    bool end_found;      // the run had ended before this program was started
     bool interrupted;    // by a signal
     bool killed;         // the processes that did not end in time have been killed
     status result;       // of the run, once it is stopping
@@ -152,6 +154,8 @@ static void supervisor_stop(struct supervisor *supervisor, status result, bool e
     if (result != OK && result != END) supervisor_log(supervisor, "%s", supervisor->reason);
     service_notify(&supervisor->service, "STOPPING=1");
     const char *here = deployment_machine(supervisor->deployment, supervisor->deployment->here);
+    if (result == OK && everywhere && *here && run_end_note(supervisor->deployment, reason) != OK)
+        supervisor_log(supervisor, "%s", fail_text());
     const struct wire_message notice = {
         .kind = MESSAGE_NOTICE, .name = *here ? here : SUPERVISOR_NAME, .machine = here, .reason = supervisor->reason};
     if (everywhere)
@@ -165,7 +169,8 @@ static void supervisor_stop(struct supervisor *supervisor, status result, bool e
 static bool supervisor_finished(struct supervisor *supervisor) {
     const double now = clock_monotonic();
     if (!supervisor->stopping || processes_running(&supervisor->processes)) return false;
-    const struct machine *unaware = supervisor->everywhere ? machines_unaware(&supervisor->machines) : NULL;
+    const bool all = supervisor->end_found && now - supervisor->began < FOUND_SECONDS;
+    const struct machine *unaware = supervisor->everywhere ? machines_unaware(&supervisor->machines, all) : NULL;
     if (!unaware || supervisor->interrupted) return true;
     if (supervisor->ended_time == 0) supervisor->ended_time = now;
     if (now - supervisor->ended_time > END_SECONDS && now - supervisor->waiting_time > PLAIN_SECONDS) {
@@ -516,7 +521,18 @@ static status supervisor_open(struct supervisor *supervisor) {
     TRY(wire_add_fd(supervisor->wire, supervisor->signal_fd));
     for (size_t i = 0; i < supervisor->config.listen_count; i++)
         TRY(wire_bind(supervisor->wire, supervisor->config.listen[i]));
-    return machines_connect(&supervisor->machines, supervisor->wire, deployment, clock_monotonic());
+    TRY(machines_connect(&supervisor->machines, supervisor->wire, deployment, clock_monotonic()));
+    if (deployment->machines < 2) return OK;
+    // The others may have ended when this machine was killed: it must not wait for them.
+    struct buf reason = {0};
+    const status result = run_end_find(deployment, &reason);
+    supervisor->end_found = reason.size;
+    if (reason.size) {
+        supervisor_log(supervisor, "the run had ended when this machine was killed; the other ones are told");
+        supervisor_stop(supervisor, OK, true, reason.data);
+    }
+    buf_release(&reason);
+    return result;
 }
 
 status supervisor_run(struct deployment *deployment) {
@@ -555,6 +571,7 @@ status supervisor_run(struct deployment *deployment) {
     supervisor_finish(&supervisor);
     result = supervisor.result;
     if (result == OK) supervisor_say_end(&supervisor);
+    if (deployment->machines > 1) run_end_forget(deployment);
     if (result == END) result = STOPPED;
     if (result != OK) result = fail(result, "%s", ""); // it was said
 done:
