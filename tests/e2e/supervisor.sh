@@ -22,7 +22,15 @@ still="--set run=$work/still --set source.epochs=400"
 still_pid=$!
 wait_for still "$work/still/metrics.jsonl"
 stopped=$(pgrep -P $still_pid -f caravan-refscore)
-kill -STOP "$stopped"
+# Where it is stopped while it writes to the store, which has one writer at a time, reward waits in its own write.
+for _ in $(seq 60); do
+    kill -STOP "$stopped"
+    sleep 2
+    "$bin/caravan" top "$work/p.yaml" $still --once >"$work/top" 2>"$work/err" || fail "top: $(cat "$work/err")"
+    if grep -q '^reward .* waits for groups$' "$work/top"; then break; fi
+    kill -CONT "$stopped"
+    sleep 0.2
+done
 
 # Under nohup the end of the terminal does not end the run.
 (
