@@ -12,7 +12,7 @@
 #include "shared/base/log.h"
 #include "shared/config/name_list.h"
 #include "shared/config/stage_options.h"
-#include "shared/base/line_reader.h"
+#include "shared/base/signals.h"
 #include "shared/store/group_store.h"
 #include "tools/tools.h"
 

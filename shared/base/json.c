@@ -7,7 +7,6 @@
 #include <xxhash.h>
 
 #include "shared/base/file.h"
-#include "shared/base/json_reader.h"
 
 // ---- members ----
 
@@ -110,9 +109,10 @@ static status json_read(struct json_reader *reader, struct arena *arena, struct 
     case 't':
     case 'f':
         out->type = JSON_BOOL;
-        return json_reader_bool(reader, &out->boolean);
+        out->boolean = c == 't';
+        return json_reader_literal(reader, out->boolean ? "true" : "false");
     case 'n':
-        return json_reader_null(reader);
+        return json_reader_literal(reader, "null");
     default:
         out->type = JSON_NUMBER;
         TRY(json_reader_number(reader, &number));
@@ -259,18 +259,15 @@ void json_set_string(struct json *object, struct arena *arena, const char *key, 
 }
 
 void json_set_int(struct json *object, struct arena *arena, const char *key, int64_t value) {
-    json_set_number(json_set(object, arena, key), arena, value);
+    char text[JSON_NUMBER_SIZE];
+    struct json *member = json_set(object, arena, key);
+    member->type = JSON_NUMBER;
+    arena_string(arena, &member->text, text, (size_t)(json_put_int(text, value) - text));
 }
 
 struct json *json_push(struct json *array, struct arena *arena) {
     assert(array->type == JSON_ARRAY);
     return json_append(array, arena);
-}
-
-void json_set_number(struct json *value, struct arena *arena, int64_t number) {
-    char text[JSON_NUMBER_SIZE];
-    value->type = JSON_NUMBER;
-    arena_string(arena, &value->text, text, (size_t)(json_put_int(text, number) - text));
 }
 
 void json_remove(struct json *object, const char *key) {
@@ -294,4 +291,29 @@ void json_merge(struct json *object, struct arena *arena, const struct json *cha
             member->key = key;
         }
     }
+}
+
+// ---- printing ----
+
+void json_print(struct buf *out, const struct json *value) {
+    static const char *const words[] = {"false", "true"};
+    if (!value || value->type == JSON_NULL)
+        buf_puts(out, "null");
+    else if (value->type == JSON_BOOL)
+        buf_puts(out, words[value->boolean]);
+    else if (value->type == JSON_NUMBER)
+        buf_append(out, value->text.data, value->text.size);
+    else if (value->type == JSON_STRING)
+        json_print_string(out, value->text.data, value->text.size);
+    if (!value || value->type < JSON_ARRAY) return;
+    const bool object = value->type == JSON_OBJECT;
+    buf_puts(out, object ? "{" : "[");
+    for (size_t i = 0; i < value->count; i++) {
+        const struct json *item = &value->items[i];
+        if (i) buf_puts(out, ",");
+        if (object) json_print_string(out, item->key.data, item->key.size);
+        if (object) buf_puts(out, ":");
+        json_print(out, item);
+    }
+    buf_puts(out, object ? "}" : "]");
 }

@@ -1,6 +1,7 @@
-// Strict JSON: trees of values, and printing. json_reader.h has the grammar.
+// Strict JSON: trees of values, printing, and a reader that makes no tree.
 //
-// A value lies in an arena with all that is in it; every text of it is NUL-terminated. Numbers keep their text.
+// There is no NaN, no 'single quotes', `1.`, control characters, surrogates in UTF-8 or NULs in keys. A value of a tree
+// lies in an arena with all that is in it; every text of it is NUL-terminated. Numbers keep their text.
 #ifndef SHARED_BASE_JSON_H
 #define SHARED_BASE_JSON_H
 
@@ -10,7 +11,6 @@
 
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
-#include "shared/base/string.h"
 
 enum json_type { JSON_NULL, JSON_BOOL, JSON_NUMBER, JSON_STRING, JSON_ARRAY, JSON_OBJECT };
 
@@ -102,9 +102,6 @@ void json_set_int(struct json *object, struct arena *arena, const char *key, int
 // Returns a new last element of an array, null.
 struct json *json_push(struct json *array, struct arena *arena);
 
-// Makes the value a number.
-void json_set_number(struct json *value, struct arena *arena, int64_t number);
-
 // Removes a key, if it is there.
 void json_remove(struct json *object, const char *key);
 
@@ -120,10 +117,6 @@ void json_print(struct buf *out, const struct json *value);
 // Appends data[0..size) as a quoted and escaped string. It must be UTF-8 and may contain NULs.
 void json_print_string(struct buf *out, const char *data, size_t size);
 
-// Appends the shortest text that reads back as the same float32, directly or by way of a double; null for NaN and
-// infinities.
-void json_print_float(struct buf *out, float value);
-
 // Appends the shortest text that reads back as the same double; null for NaN and infinities.
 void json_print_double(struct buf *out, double value);
 
@@ -137,10 +130,81 @@ char *json_put_int(char *at, int64_t value);
 // more. Returns where they end.
 char *json_put_ints(char *at, const int64_t *values, size_t count);
 
-// The same for a float32, as json_print_float prints it.
+// Writes the shortest text that reads back as the same float32, directly or by way of a double; null for NaN and
+// infinities. Otherwise as json_put_int.
 char *json_put_float(char *at, float value);
 
-// The same for a double, as json_print_double prints it.
+// The same for a double.
 char *json_put_double(char *at, double value);
+
+// ---- reading without a tree ----
+
+// The caller takes one value of the text after the other. A zeroed struct with `text` and `size` is at the beginning.
+// After DATAERR, "not JSON: what at byte N", `failed` is set and the reader is of no more use.
+struct json_reader {
+    const char *text;
+    size_t size, at;
+    int depth;      // arrays and objects that were entered
+    bool first;     // nothing was taken of the one entered last
+    bool rewritten; // json_print may print differently what was taken: white space, escapes, a key given twice
+    bool failed;
+};
+
+// A number: its text, and its value as digits * 10^exponent.
+struct json_number {
+    struct string text;
+    uint64_t digits;
+    int exponent;
+    bool negative;
+    bool integral; // has neither a fraction nor an exponent
+    bool exact;    // `digits` has all digits of the text
+};
+
+// Returns the first character of the next value, behind white space, or 0 at the end of the text.
+char json_reader_peek(struct json_reader *reader);
+
+// Takes the opening character of an array or an object, '[' or '{'. DATAERR, also when it is nested deeper than 500.
+status json_reader_enter(struct json_reader *reader, char open);
+
+// Goes to the next element of an array, or the next key of an object. *more is false when there is none: the closing
+// character was taken. DATAERR.
+status json_reader_next(struct json_reader *reader, char open, bool *more);
+
+// Takes a string: a slice of the text, or, if it has escapes, a string in the arena. A lone \ud800 reads as U+FFFD.
+// DATAERR, UNAVAILABLE.
+status json_reader_string(struct json_reader *reader, struct arena *arena, struct string *out);
+
+// Takes a key and its colon. DATAERR, UNAVAILABLE.
+status json_reader_key(struct json_reader *reader, struct arena *arena, struct string *out);
+
+// Takes a number. DATAERR.
+status json_reader_number(struct json_reader *reader, struct json_number *out);
+
+// Takes up to `count` elements of an array that was just entered, as long as they are plain: up to 7 digits, a comma or
+// the array's end right behind them, and eight bytes of text from the first digit on. Returns how many it took.
+size_t json_reader_plain_ints(struct json_reader *reader, int64_t *out, size_t count);
+
+// The same for numbers without an exponent, of up to 15 digits, up to 7 of them before the point, with 32 bytes of text
+// from the first on. Each is what json_number_float makes of it.
+size_t json_reader_plain_floats(struct json_reader *reader, float *out, size_t count);
+
+// Takes `true`, `false` or `null`: the word that is `literal`. DATAERR.
+status json_reader_literal(struct json_reader *reader, const char *literal);
+
+// Takes any value: *out is its text. If *plain, it is what json_print prints of it; otherwise only json_parse says
+// whether its escapes are right. DATAERR.
+status json_reader_skip(struct json_reader *reader, struct string *out, bool *plain);
+
+// Takes the white space at the end of the text. DATAERR when something else follows.
+status json_reader_end(struct json_reader *reader);
+
+// Whether the number is an integer that fits: 1, 1.0 and 1e2 are; 1.5 is not.
+bool json_number_int(const struct json_number *number, int64_t *out);
+
+// Whether the number is finite as a double.
+bool json_number_double(const struct json_number *number, double *out);
+
+// Whether the number is finite as a float32. Its text is rounded once.
+bool json_number_float(const struct json_number *number, float *out);
 
 #endif

@@ -1,4 +1,4 @@
-// Checked allocation, arenas, and a growing byte buffer. None of them may be shared by threads without a lock.
+// Strings, checked allocation, arenas, and a growing byte buffer. None of them may be shared by threads without a lock.
 //
 // When memory is short, small allocations end the process with one line and exit code 69: its state is safe, as after
 // kill -9, and whoever started it starts it again. Only the functions with `large` in their names, for memory whose
@@ -7,10 +7,39 @@
 #define SHARED_BASE_MEMORY_H
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "shared/base/status.h"
-#include "shared/base/string.h"
+
+// ---- strings ----
+
+// An immutable string with its length: UTF-8 unless a function says otherwise. It does not own its bytes: they live in
+// an arena, a buffer, a JSON value or the program itself. May contain NULs; data == NULL means absent. A whole string
+// of a group is NUL-terminated, a slice is not.
+struct string {
+    const char *data;
+    size_t size;
+};
+
+// Returns the C string with its length, without a copy.
+struct string string_of(const char *text);
+
+// Whether a string is present and equals the C string.
+bool string_equals(struct string string, const char *other);
+
+// Returns the bytes [from, to) of a string, from <= to <= size.
+struct string string_slice(struct string string, size_t from, size_t to);
+
+// Returns the position of the first `part` at or after `from`, SIZE_MAX if there is none.
+size_t string_find(struct string string, const char *part, size_t from);
+
+// Returns the length of the well-formed UTF-8 sequence at data (1 to 4), or minus the length of the ill-formed part
+// there (a maximal subpart in the Unicode Standard's sense, 1 to 3). size >= 1.
+int utf8_step(const char *data, size_t size);
+
+// Whether all of it is well-formed UTF-8.
+bool utf8_valid(const char *data, size_t size);
 
 // ---- the heap ----
 
@@ -97,6 +126,9 @@ void buf_puts(struct buf *buf, const char *text);
 
 // Appends a formatted text.
 void buf_printf(struct buf *buf, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+// Appends data[0..size) to `out` with U+FFFD in place of each ill-formed part.
+void utf8_replace(const char *data, size_t size, struct buf *out);
 
 // Empties the buffer and keeps its memory.
 void buf_clear(struct buf *buf);

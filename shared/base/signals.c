@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -37,4 +38,56 @@ bool signals_stopping(void) {
 
 int signals_fd(void) {
     return signals_pipe[0];
+}
+
+// ---- input ----
+
+status line_reader_next(struct line_reader *reader, int timeout_ms, const char **line, size_t *size) {
+    enum { READ_BYTES = 1 << 16 };
+    struct buf *buffer = &reader->buffer;
+    *line = NULL;
+    for (;;) {
+        while (reader->start < buffer->size) {
+            const char *begin = buffer->data + reader->start;
+            const size_t rest = buffer->size - reader->start;
+            assert(reader->scanned <= rest);
+            const char *newline = memchr(begin + reader->scanned, '\n', rest - reader->scanned);
+            if (!newline && !reader->ended) {
+                reader->scanned = rest;
+                break;
+            }
+            // At the end of the input a line may lack its newline.
+            const size_t length = newline ? (size_t)(newline - begin) : rest;
+            reader->start += length + (newline != NULL);
+            reader->scanned = 0;
+            reader->number++;
+            size_t blank = 0;
+            while (blank < length && (begin[blank] == ' ' || (begin[blank] >= '\t' && begin[blank] <= '\r'))) blank++;
+            if (blank == length) continue;
+            *line = begin;
+            *size = length;
+            return OK;
+        }
+        if (reader->ended) return END;
+        struct pollfd fds[2] = {{.fd = reader->fd, .events = POLLIN}, {.fd = signals_fd(), .events = POLLIN}};
+        int ready = poll(fds, 2, timeout_ms);
+        if (ready < 0 && errno != EINTR) return fail(BUG, "poll: %s", strerror(errno));
+        if (ready <= 0 || !fds[0].revents || fds[1].revents) return OK;
+        if (reader->start) {
+            buffer->size -= reader->start;
+            memmove(buffer->data, buffer->data + reader->start, buffer->size);
+            reader->start = 0;
+        }
+        TRY(buf_reserve_large(buffer, READ_BYTES));
+        ssize_t got = read(reader->fd, buffer->data + buffer->size, READ_BYTES - 1);
+        if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+        if (got < 0) return fail(DATAERR, "standard input: %s", strerror(errno));
+        buffer->size += (size_t)got;
+        buffer->data[buffer->size] = 0;
+        reader->ended = got == 0;
+    }
+}
+
+void line_reader_release(struct line_reader *reader) {
+    buf_release(&reader->buffer);
 }

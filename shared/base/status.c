@@ -43,18 +43,8 @@ status fail_oom(void) {
 }
 
 int status_exit_code(status result) {
-    switch (result) {
-    case OK:
-    case END:
-        return 0;
-    case USAGE:
-    case DATAERR:
-    case UNAVAILABLE:
-    case STOPPED:
-        return (int)result;
-    default:
-        return BUG;
-    }
+    if (result == OK || result == END) return 0;
+    return result >= USAGE ? (int)result : BUG;
 }
 
 const char *fail_text(void) {

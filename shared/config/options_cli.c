@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
-#include "shared/base/terminal.h"
+#include "shared/base/log.h"
 #include "shared/config/options.h"
 #include "shared/config/stage_kinds.h"
 #include "shared/config/yaml_tree.h"

@@ -7,7 +7,6 @@
 
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
-#include "shared/base/string.h"
 #include "shared/group/group.h"
 #include "shared/text/tokenizer.h"
 

@@ -9,7 +9,6 @@
 
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
-#include "shared/base/string.h"
 #include "shared/data/records.h"
 
 // One record. The strings live until pair_record_release.

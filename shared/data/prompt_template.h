@@ -18,7 +18,6 @@
 
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
-#include "shared/base/string.h"
 #include "shared/reward/accuracy.h"
 
 struct prompt_template {

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/base/string.h"
+#include "shared/base/memory.h"
 #include "shared/group/fields.h"
 
 void group_new(struct group **out) {

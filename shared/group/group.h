@@ -13,7 +13,6 @@
 
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
-#include "shared/base/string.h"
 
 // In every array data == NULL means absent; an empty array has data != NULL and count 0.
 struct int_array {

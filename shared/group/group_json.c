@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "shared/base/json.h"
-#include "shared/base/json_reader.h"
 #include "shared/group/fields.h"
 
 static const struct field group_json_floats = {.type = FIELD_FLOATS};
@@ -64,7 +63,7 @@ static status group_json_read_element(struct json_reader *in, struct group *grou
     struct json_number number;
     struct span *span = at;
     bool more;
-    if (null) TRY(json_reader_null(in));
+    if (null) TRY(json_reader_literal(in, "null"));
     switch (field->type) {
     case FIELD_INTS:
     case FIELD_RUNS:
@@ -217,7 +216,7 @@ static status group_json_read_null(struct json_reader *in, const struct field_ta
         memset(at, 0, field_size(field));
     if (field->type == FIELD_DOUBLE) *(double *)at = NAN;
     if (field->type == FIELD_OBJECT) fields_clear(field->table, at);
-    return json_reader_null(in);
+    return json_reader_literal(in, "null");
 }
 
 static status group_json_read_object(struct json_reader *in, struct group *group, const struct field_table *table,

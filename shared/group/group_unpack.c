@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "shared/base/json.h"
-#include "shared/base/string.h"
+#include "shared/base/memory.h"
 #include "shared/group/fields.h"
 
 static status group_unpack_object(struct arena *arena, const struct field_table *table, void *object,

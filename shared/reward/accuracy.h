@@ -5,7 +5,7 @@
 #include <stdbool.h>
 
 #include "shared/base/status.h"
-#include "shared/base/string.h"
+#include "shared/base/memory.h"
 #include "shared/group/group.h"
 
 enum problem_type {

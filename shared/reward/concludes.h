@@ -3,7 +3,7 @@
 #define SHARED_REWARD_CONCLUDES_H
 
 #include "shared/base/status.h"
-#include "shared/base/string.h"
+#include "shared/base/memory.h"
 #include "shared/group/group.h"
 
 // Returns the letter of the option that the last sentence of the thinking which names one names last, 0 if none does.

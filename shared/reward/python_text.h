@@ -9,7 +9,6 @@
 
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
-#include "shared/base/string.h"
 #include "shared/group/group.h"
 
 // Returns the code point at byte `at` and sets *length to its bytes (1 to 4). A byte that is

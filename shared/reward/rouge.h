@@ -5,7 +5,7 @@
 #include <stddef.h>
 
 #include "shared/base/status.h"
-#include "shared/base/string.h"
+#include "shared/base/memory.h"
 
 // Sets *score to the mean of the three F-measures, 0 to 1. Tokens are runs of [a-z0-9] of the lower-cased text; those
 // longer than 3 are stemmed. F = 2PR / (P + R), where P and R are the shares of the prediction's and of the target's

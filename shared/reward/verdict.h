@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "shared/base/status.h"
-#include "shared/base/string.h"
+#include "shared/base/memory.h"
 #include "shared/group/group.h"
 
 // Prepares the group for the verdicts of the judge of that name: makes every verdict NaN and every reason absent. The

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
-#include "shared/base/line_reader.h"
+#include "shared/base/signals.h"
 #include "shared/stage/runner.h"
 
 enum { SLOTS_MAX = 1024 }; // slots above which no more lines are read while there is other work

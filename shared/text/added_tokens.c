@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/base/string.h"
+#include "shared/base/memory.h"
 
 void added_tokens_release(struct added_tokens *a) {
     arena_release(&a->memory);

@@ -3,7 +3,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "shared/base/string.h"
+#include "shared/base/memory.h"
 
 const char pre_tokenizer_qwen2[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}"
                                    "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "shared/base/file.h"
-#include "shared/base/string.h"
+#include "shared/base/memory.h"
 #include "shared/text/tokenizer_internal.h"
 
 void tokenizer_free(struct tokenizer **t) {

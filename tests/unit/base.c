@@ -15,7 +15,6 @@
 #include "shared/base/memory.h"
 #include "shared/base/pool.h"
 #include "shared/base/rng.h"
-#include "shared/base/terminal.h"
 
 static void test_failure_text_nests(void **state) {
     (void)state;

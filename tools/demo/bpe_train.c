@@ -9,7 +9,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "shared/base/string.h"
+#include "shared/base/memory.h"
 #include "shared/text/normalize.h"
 #include "shared/text/pre_tokenizer.h"
 

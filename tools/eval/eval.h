@@ -7,7 +7,6 @@
 
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
-#include "shared/base/string.h"
 #include "shared/group/group.h"
 
 // The sections of the figures: those of the whole file, of each category, of each judge of consistency.

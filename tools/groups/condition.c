@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "shared/base/json_reader.h"
+#include "shared/base/json.h"
 
 // The bits of a comparison say for which orders it holds.
 enum { ORDER_LESS = 1, ORDER_EQUAL = 2, ORDER_GREATER = 4 };

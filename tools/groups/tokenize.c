@@ -5,7 +5,7 @@
 
 #include "shared/base/file.h"
 #include "shared/base/json.h"
-#include "shared/base/line_reader.h"
+#include "shared/base/signals.h"
 #include "shared/text/chat_template.h"
 #include "shared/text/tokenizer.h"
 #include "tools/tools.h"

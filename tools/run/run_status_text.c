@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "shared/base/terminal.h"
+#include "shared/base/log.h"
 
 enum { DURATION_SIZE = 32 };
 

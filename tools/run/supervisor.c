@@ -20,7 +20,6 @@
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "tools/run/service.h"
-#include "shared/base/terminal.h"
 #include "shared/wire/wire.h"
 #include "shared/wire/zmq_transport.h"
 #include "tools/run/machines.h"

@@ -11,7 +11,6 @@
 #include "shared/base/file.h"
 #include "shared/base/json.h"
 #include "shared/base/log.h"
-#include "shared/base/terminal.h"
 #include "shared/base/signals.h"
 #include "shared/wire/wire.h"
 #include "tools/run/keyboard.h"
