@@ -10,8 +10,7 @@
 #include <stdint.h>
 
 #include "shared/base/status.h"
-#include "shared/model/memory_list.h"
-#include "shared/model/model_optimizer.h"
+#include "shared/model/model.h" // optimizer_options, memory_item
 
 struct classifier;
 

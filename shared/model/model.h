@@ -10,8 +10,6 @@
 
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
-#include "shared/model/memory_list.h"
-#include "shared/model/model_optimizer.h"
 
 struct model;
 
@@ -45,8 +43,16 @@ struct memory_request {
     int64_t continued_tokens; // scoring: what generator_continue writes behind a completion at most
 };
 
+// An item of what a model needs of its device's memory.
+struct memory_item {
+    const char *name;
+    uint64_t bytes;
+};
+
+enum { MEMORY_ITEMS = 12 };
+
 // Computes the items from a configuration alone: out[0..*count), at most MEMORY_ITEMS. `model` is a model directory, a
-// config.json, or the name of a shape (named_shapes.h). The memory that the driver, or on the CPU the program itself,
+// config.json, or the name of a shape (model_shapes.h). The memory that the driver, or on the CPU the program itself,
 // takes is not included. DATAERR as in model_open.
 status model_memory_needs(const char *model, const struct memory_request *request, struct memory_item *out,
                           size_t *count);
@@ -260,6 +266,12 @@ struct train_result {
 status model_accumulate(struct model *model, const struct model_prompt *prompt,
                         const struct train_completion *completions, size_t count, const struct loss_options *loss,
                         double weight, struct train_result *result);
+
+// What a caller says about one step of AdamW.
+struct optimizer_options {
+    double lr, beta1, beta2, eps, weight_decay;
+    double max_grad_norm; // 0: off
+};
 
 // One AdamW step with all gradients since the last step, after clipping; then zeroes them. *norm = their norm before
 // clipping; DATAERR if it is not finite. The version grows by one.

@@ -1,7 +1,12 @@
 #include "shared/model/training_state.h"
 
 #include <assert.h>
+#include <dirent.h>
+#include <errno.h>
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 
 #include "shared/base/file.h"
 #include "shared/base/json.h"
@@ -134,6 +139,132 @@ status training_state_load(const struct training_state *state, const char *dir) 
     for (size_t i = 0; i < state->counter_count; i++) *state->counters[i].value = values[i];
 done:
     safetensors_close(&store);
+    arena_release(&arena);
+    return result;
+}
+
+// ---- optimizer ----
+
+status optimizer_init(struct optimizer *optimizer, struct backend *backend, const struct parameter_table *table,
+                      int ranges, enum element grads, enum element moments) {
+    *optimizer = (struct optimizer){.backend = backend, .table = table};
+    TRY(param_array_init(&optimizer->grads, backend, table, ranges, grads, ELEMENT_F32));
+    TRY(param_array_init(&optimizer->exp_avg, backend, table, ranges, moments, ELEMENT_F32));
+    return param_array_init(&optimizer->exp_avg_sq, backend, table, ranges, moments, ELEMENT_F32);
+}
+
+void optimizer_release(struct optimizer *optimizer) {
+    if (!optimizer->backend) return;
+    param_array_release(&optimizer->grads, optimizer->backend);
+    param_array_release(&optimizer->exp_avg, optimizer->backend);
+    param_array_release(&optimizer->exp_avg_sq, optimizer->backend);
+    *optimizer = (struct optimizer){0};
+}
+
+status optimizer_norm(struct optimizer *optimizer, double *norm) {
+    double squares = 0;
+    for (int i = 0; i < optimizer->grads.ranges; i++)
+        TRY(optimizer->backend->ops->square_sum(optimizer->backend, &squares, param_range(&optimizer->grads, i)));
+    *norm = sqrt(squares);
+    if (isfinite(*norm)) return OK;
+    return fail(DATAERR, "the norm of the gradient is not finite");
+}
+
+// The ranges of one group.
+static status optimizer_step_group(const struct optimizer *optimizer, const struct param_array *values,
+                                   const struct param_array *remainders, int group,
+                                   const struct adamw_options *options) {
+    struct adamw_range ranges[MAX_PARAM_RANGES];
+    size_t count = 0;
+    for (int i = 0; i < optimizer->grads.ranges; i++) {
+        const struct parameter_range *range = &optimizer->table->ranges[i];
+        if (range->group != group) continue;
+        ranges[count++] = (struct adamw_range){
+            .param = param_range(values, i),
+            .remainder = param_range(remainders, i),
+            .grad = param_range(&optimizer->grads, i),
+            .exp_avg = param_range(&optimizer->exp_avg, i),
+            .exp_avg_sq = param_range(&optimizer->exp_avg_sq, i),
+            .offset = range->offset,
+            .decay = range->decay,
+        };
+    }
+    assert(count > 0);
+    return optimizer->backend->ops->adamw(optimizer->backend, ranges, count, options);
+}
+
+status optimizer_step(struct optimizer *optimizer, const struct param_array *values,
+                      const struct param_array *remainders, int groups, const struct optimizer_options *options,
+                      double norm) {
+    const struct operations *ops = optimizer->backend->ops;
+    double scale = options->max_grad_norm > 0 ? options->max_grad_norm / (norm + 1e-6) : 1;
+    assert(groups > 0 && groups <= MAX_PARAM_GROUPS);
+    for (int group = 0; group < groups; group++) {
+        const struct adamw_options adamw = {.lr = options->lr,
+                                            .beta1 = options->beta1,
+                                            .beta2 = options->beta2,
+                                            .eps = options->eps,
+                                            .weight_decay = options->weight_decay,
+                                            .grad_scale = scale < 1 ? scale : 1,
+                                            .step = ++optimizer->steps[group]};
+        TRY(optimizer_step_group(optimizer, values, remainders, group, &adamw));
+    }
+    for (int i = 0; i < optimizer->grads.ranges; i++)
+        TRY(ops->zero(optimizer->backend, param_range(&optimizer->grads, i)));
+    return OK;
+}
+
+// ---- checkpoint ----
+
+status checkpoint_write_tensors(struct backend *backend, const struct param_array *values,
+                                const struct param_array *remainders, const char *path,
+                                const struct stored_tensor *tensors, const struct parameter *const *params,
+                                size_t count, bool durable) {
+    struct safetensors_writer *writer = NULL;
+    status result = OK;
+    TRY_TO(result, failed, safetensors_create(&writer, path, tensors, count, durable));
+    for (size_t i = 0; i < count; i++)
+        TRY_TO(result, failed,
+               parameter_download(backend, values, remainders, params[i], tensors[i].type, safetensors_sink, writer));
+    return safetensors_finish(&writer);
+failed:
+    safetensors_abort(&writer);
+    return result;
+}
+
+static bool checkpoint_skips(const char *name, const struct safetensors *store, const char *const *except) {
+    if (name[0] == '.' || strcmp(name, TRAINING_TENSORS) == 0 || strcmp(name, TRAINING_COUNTERS) == 0) return true;
+    for (; except && *except; except++)
+        if (strcmp(*except, name) == 0) return true;
+    for (size_t i = 0; i < safetensors_count(store); i++)
+        if (strcmp(path_base_name(safetensors_at(store, i)->file), name) == 0) return true;
+    return false;
+}
+
+status checkpoint_copy_files(const char *from, const char *to, const struct safetensors *store,
+                             const char *const *except) {
+    struct arena arena = {0};
+    status result = OK;
+    DIR *entries = opendir(from);
+    if (!entries) TRY_TO(result, done, fail(DATAERR, "%s: %s", from, strerror(errno)));
+    for (;;) {
+        errno = 0;
+        const struct dirent *entry = readdir(entries);
+        if (!entry && errno) TRY_TO(result, done, fail(DATAERR, "%s: %s", from, strerror(errno)));
+        if (!entry) break;
+        if (checkpoint_skips(entry->d_name, store, except)) continue;
+        char *source = path_join(&arena, from, entry->d_name), *target = path_join(&arena, to, entry->d_name);
+        struct stat info;
+        if (stat(source, &info)) TRY_TO(result, done, fail(DATAERR, "%s: %s", source, strerror(errno)));
+        if (!S_ISREG(info.st_mode)) continue;
+        struct file_map map;
+        TRY_TO(result, done, file_map_open(&map, source));
+        result = file_write_atomic(target, map.data, map.size);
+        file_map_release(&map);
+        if (result != OK) goto done;
+    }
+done:
+    if (entries) closedir(entries);
     arena_release(&arena);
     return result;
 }

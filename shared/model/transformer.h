@@ -10,7 +10,7 @@
 #ifndef SHARED_MODEL_TRANSFORMER_H
 #define SHARED_MODEL_TRANSFORMER_H
 
-#include "shared/model/param_array.h"
+#include "shared/model/parameters.h"
 #include "shared/model/workspace.h"
 
 // The parameters of a block. A bias that does not exist has none.

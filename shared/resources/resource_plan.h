@@ -76,4 +76,12 @@ status resource_plan_disk(const struct resource_plan *plan, int machine, struct 
 // Returns the sum of what is known of it: one checkpoint where nobody knows how many there will be.
 uint64_t disk_needs_sum(const struct disk_needs *needs);
 
+// ---- where the processes go ----
+
+// Gives each replica of the pipeline's stages one of `gpus` GPUs of its machine, so that the largest sum is small: sets
+// the stages' `device`. GPUs that are left get replicas of rollout, if there is one: sets its replicas. No process is
+// divided. *placed = whether anything was set: stages that name GPUs already stay where they are. USAGE when one of
+// these is not among the `gpus`; DATAERR as in planned_stage_needs. The plan is of the pipeline before.
+status resource_spread(const struct resource_plan *plan, struct pipeline *pipeline, int gpus, bool *placed);
+
 #endif

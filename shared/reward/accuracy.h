@@ -1,8 +1,9 @@
-// The answer and the format of a completion, and how accurate the answer is.
+// The answer and the format of a completion, how accurate the answer is, and its scores.
 #ifndef SHARED_REWARD_ACCURACY_H
 #define SHARED_REWARD_ACCURACY_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "shared/base/status.h"
 #include "shared/base/memory.h"
@@ -48,5 +49,31 @@ status accuracy_compute(enum problem_type type, struct string solution, struct s
 
 // The same for an answer and a ground truth that are already extracted.
 status accuracy_of_answer(enum problem_type type, struct string truth, struct string answer, double *accuracy);
+
+// ---- the option that an answer to a multiple choice question chooses, by its letter or by its text ----
+
+// Returns whether the code point is part of a word: a letter, a digit, an underscore or a combining mark.
+bool is_word_character(int32_t code);
+
+// Returns the letter that the answer begins with, 0 if it begins with none: A to Z, behind at most one ( or [, and not
+// followed by a character of a word.
+char option_letter(struct string answer);
+
+// Returns the letter of the option that the answer chooses: its own letter, else that of the first option whose text
+// is the answer. 0 if it chooses none.
+char option_of_answer(struct string answer, const struct string_array *options);
+
+// ---- what an evaluation counts: the scores of each completion by the rules of the benchmarks ----
+
+// Writes the group's scores. The answer is what answer_extract returns, or the whole completion where that is empty;
+// the ground truth is what answer_extract returns for the solution. `accuracy` is that of accuracy_of_answer, but the
+// mean relative accuracy of a regression; with `released`, it is 0 for OCR and free-form. `letter` is 1 if the answer
+// has the letter of the ground truth, and NaN if that has none. `correct`: accuracy is 1. `parsed`: answer_extract
+// finds something. `formatted`: format_matches. DATAERR when the problem type is unknown or a completion has no text.
+status score_group(struct group *group, bool released);
+
+// Returns the share, in tenths, of the ten bounds from 0.5 down to 0.05 that the relative error of `number` is below,
+// computed in float32.
+double mean_relative_accuracy(double truth, double number);
 
 #endif

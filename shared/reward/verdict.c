@@ -59,92 +59,178 @@ const char *verdict_obstacle(const struct group *group, size_t i, struct string 
     return *answer ? NULL : "the answer names no option";
 }
 
-// ---- option ----
+// ---- concludes ----
 
-bool is_word_character(int32_t code) {
-    switch (utf8proc_category(code)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_NO:
-        return true;
-    default:
-        return code == '_';
+// Sentence by sentence, since a letter counts or not by its place in the sentence. Of all mentions in a sentence the
+// one that ends last is wanted, and of those that end together the longest one; so no mention inside a longer one is
+// found.
+
+// The mention of an option in a sentence. letter 0: there is none.
+struct mention {
+    size_t begin, end;
+    char letter;
+};
+
+// Returns the character at a byte, 0 at the end.
+static int32_t concludes_char_at(struct string text, size_t at) {
+    size_t length;
+    return at < text.size ? python_char_at(text, at, &length) : 0;
+}
+
+// Moves *at to the character before and returns it, 0 at the beginning.
+static int32_t concludes_step_back(struct string text, size_t *at) {
+    if (!*at) return 0;
+    do *at -= 1;
+    while (*at && ((unsigned char)text.data[*at] & 0xc0) == 0x80);
+    return concludes_char_at(text, *at);
+}
+
+static int32_t concludes_char_before(struct string text, size_t at) {
+    return concludes_step_back(text, &at);
+}
+
+// Whether a letter next to this character is part of a longer word.
+static bool concludes_joins(int32_t code) {
+    return is_word_character(code) || code == '\'' || code == 0x2019;
+}
+
+// ---- sentences ----
+
+static bool concludes_is_line_break(int32_t code) {
+    return (code >= '\n' && code <= '\r') || code == 0x85 || code == 0x2028 || code == 0x2029;
+}
+
+// Whether the character ends a sentence when white space follows: . ! ? and their relatives.
+static bool concludes_is_stop(int32_t code) {
+    return code == '.' || code == '!' || code == '?' || code == 0x2026 || code == 0x3002 || code == 0xff01 ||
+           code == 0xff1f;
+}
+
+// Whether the full stop at `at` follows a capital that stands alone, as in "B. wash".
+static bool concludes_is_numbering(struct string text, size_t at) {
+    size_t capital = at;
+    if (utf8proc_category(concludes_step_back(text, &capital)) != UTF8PROC_CATEGORY_LU) return false;
+    return !concludes_joins(concludes_step_back(text, &capital));
+}
+
+// Returns where the sentence that begins at `from` ends.
+static size_t concludes_sentence_end(struct string text, size_t from) {
+    size_t length;
+    for (size_t at = from; at < text.size; at += length) {
+        const int32_t code = python_char_at(text, at, &length);
+        const size_t next = at + length;
+        if (code == ' ' || (code >= 'A' && code <= 'z')) continue; // most characters
+        if (concludes_is_line_break(code)) return next;
+        if (!concludes_is_stop(code) || !python_isspace(concludes_char_at(text, next))) continue;
+        if (code != '.' || !concludes_is_numbering(string_slice(text, from, next), at - from)) return next;
     }
+    return text.size;
 }
 
-char option_letter(struct string answer) {
-    size_t at = answer.size && (answer.data[0] == '(' || answer.data[0] == '['), length;
-    if (at >= answer.size || answer.data[at] < 'A' || answer.data[at] > 'Z') return 0;
-    if (at + 1 < answer.size && is_word_character(python_char_at(answer, at + 1, &length))) return 0;
-    return answer.data[at];
+// ---- mentions ----
+
+// Whether white space and a small letter follow, as behind the words I and A.
+static bool concludes_goes_on(struct string sentence, size_t at) {
+    size_t length, from = at;
+    while (at < sentence.size && python_isspace(python_char_at(sentence, at, &length))) at += length;
+    return at > from && utf8proc_category(concludes_char_at(sentence, at)) == UTF8PROC_CATEGORY_LL;
 }
 
-char option_of_answer(struct string answer, const struct string_array *options) {
-    const char letter = option_letter(answer);
-    for (size_t i = 0; !letter && answer.size && i < options->count && i < 26; i++) {
-        const struct string text = options->data[i];
-        if (text.data && text.size == answer.size && !memcmp(text.data, answer.data, text.size)) return (char)('A' + i);
+static bool concludes_is_first_word(struct string sentence, size_t at) {
+    size_t length;
+    for (size_t before = 0; before < at; before += length)
+        if (is_word_character(python_char_at(sentence, before, &length))) return false;
+    return true;
+}
+
+// Whether the word `option` and white space stand before `at`.
+static bool concludes_follows_option(struct string sentence, size_t at) {
+    static const char word[] = "ption";
+    const struct string before = python_strip(string_slice(sentence, 0, at));
+    const size_t end = (size_t)(before.data - sentence.data) + before.size, size = sizeof word;
+    if (end == at || before.size < size || memcmp(sentence.data + end - size + 1, word, size - 1) != 0) return false;
+    const char first = sentence.data[end - size];
+    return (first == 'o' || first == 'O') && !is_word_character(concludes_char_before(sentence, end - size));
+}
+
+// Whether the ASCII letter at `at` names an option.
+static bool concludes_is_letter(struct string sentence, size_t at) {
+    const int32_t before = concludes_char_before(sentence, at), after = concludes_char_at(sentence, at + 1);
+    const char letter = sentence.data[at];
+    if (concludes_joins(before) || concludes_joins(after)) return false;
+    if (letter >= 'a') return (before == '(' && after == ')') || concludes_follows_option(sentence, at);
+    if (letter == 'I') return !concludes_goes_on(sentence, at + 1);
+    return letter != 'A' || !concludes_goes_on(sentence, at + 1) || !concludes_is_first_word(sentence, at);
+}
+
+// Sets *last to the mention unless the one in *last ends later, or ends with it and is longer.
+static void concludes_offer(struct mention *last, size_t begin, size_t end, char letter) {
+    if (last->letter && (end < last->end || (end == last->end && begin >= last->begin))) return;
+    *last = (struct mention){begin, end, letter};
+}
+
+// Whether the mention [begin, end) cuts no word in two.
+static bool concludes_is_whole(struct string sentence, size_t begin, size_t end) {
+    return !is_word_character(concludes_char_before(sentence, begin)) &&
+           !is_word_character(concludes_char_at(sentence, end));
+}
+
+// Returns the letter of the option that the sentence names last, 0 if it names none.
+static char concludes_last_mention(struct string sentence, const struct string_array *options) {
+    const size_t count = options->count < 26 ? options->count : 26;
+    struct mention last = {0};
+    for (size_t at = sentence.size; at-- > 0 && !last.letter;) {
+        const char capital = sentence.data[at] >= 'a' ? (char)(sentence.data[at] - 'a' + 'A') : sentence.data[at];
+        if (capital < 'A' || capital >= 'A' + (int)count || !concludes_is_letter(sentence, at)) continue;
+        concludes_offer(&last, at, at + 1, capital);
     }
-    return letter;
-}
-
-// ---- scores ----
-
-// Every comparison with NaN fails, as that of two infinite numbers does.
-double mean_relative_accuracy(double truth, double number) {
-    const float target = (float)truth, error = fabsf((float)number - target) / (fabsf(target) + 1e-8f);
-    int below = 0;
-    for (int k = 0; k < 10; k++) {
-        const float bound = 1 - (float)(0.5 + 0.05 * k);
-        below += error < bound;
-    }
-    return below / 10.0;
-}
-
-static status score_accuracy(enum problem_type type, bool released, struct string truth, struct string answer,
-                             double *accuracy) {
-    double number = NAN, target = NAN;
-    bool found, target_found;
-    *accuracy = 0;
-    if (released && (type == PROBLEM_OCR || type == PROBLEM_FREE_FORM)) return OK;
-    if (type != PROBLEM_REGRESSION) return accuracy_of_answer(type, truth, answer, accuracy);
-    python_float(truth, &target_found, &target);
-    python_float(answer, &found, &number);
-    if (found && target_found) *accuracy = mean_relative_accuracy(target, number);
-    return OK;
-}
-
-status score_group(struct group *group, bool released) {
-    enum problem_type type;
-    const size_t count = group->completion_count;
-    struct scores *scores = &group->scores;
-    TRY(group_check(group, NEED_COMPLETIONS));
-    TRY(problem_type_of(group, &type));
-    *scores = (struct scores){.present = true, .unknown = scores->unknown};
-    group_doubles(group, &scores->accuracy, count);
-    group_doubles(group, &scores->letter, count);
-    group_doubles(group, &scores->correct, count);
-    group_doubles(group, &scores->parsed, count);
-    group_doubles(group, &scores->formatted, count);
-
-    const struct string truth = answer_extract(group->prompt.solution);
-    const char letter = type == PROBLEM_CHOICE ? option_letter(truth) : 0;
     for (size_t i = 0; i < count; i++) {
-        const struct string text = group->completions[i].text, content = answer_extract(text);
-        const struct string answer = content.size ? content : python_strip(text);
-        TRY(score_accuracy(type, released, truth, answer, &scores->accuracy.data[i]));
-        scores->letter.data[i] = letter ? option_letter(content) == letter : NAN;
-        scores->correct.data[i] = scores->accuracy.data[i] == 1;
-        scores->parsed.data[i] = content.size > 0;
-        scores->formatted.data[i] = format_matches(text);
+        const struct string text = options->data[i].data ? python_strip(options->data[i]) : options->data[i];
+        if (!text.data || !text.size) continue;
+        const char *found = sentence.data, *end = sentence.data + sentence.size;
+        while ((found = memmem(found, (size_t)(end - found), text.data, text.size)) != NULL) {
+            const size_t begin = (size_t)(found - sentence.data);
+            if (concludes_is_whole(sentence, begin, begin + text.size))
+                concludes_offer(&last, begin, begin + text.size, (char)('A' + i));
+            found++;
+        }
+    }
+    return last.letter;
+}
+
+// The last sentences are looked at first, so all are found before. Those before the ones that are kept are found again.
+char concludes_option(struct string thinking, const struct string_array *options) {
+    enum { KEPT = 256 };
+    size_t begins[KEPT]; // of the last sentences, a ring
+    char option = 0;
+    while (thinking.size && !option) {
+        size_t count = 0, end = thinking.size;
+        for (size_t at = 0; at < thinking.size; at = concludes_sentence_end(thinking, at)) begins[count++ % KEPT] = at;
+        for (size_t kept = count < KEPT ? count : KEPT; kept > 0 && !option; kept--) {
+            const size_t begin = begins[--count % KEPT];
+            option = concludes_last_mention(string_slice(thinking, begin, end), options);
+            end = begin;
+        }
+        thinking.size = end;
+    }
+    return option;
+}
+
+// ---- the judge ----
+
+status concludes_group(struct group *group) {
+    TRY(verdict_init(group, "concludes"));
+    for (size_t i = 0; i < group->completion_count; i++) {
+        struct string thinking;
+        char answer;
+        const char *obstacle = verdict_obstacle(group, i, &thinking, &answer);
+        const char option = obstacle ? 0 : concludes_option(thinking, &group->prompt.options);
+        if (obstacle)
+            verdict_set(group, i, NAN, "%s", obstacle);
+        else if (!option)
+            verdict_set(group, i, NAN, "the thinking names no option");
+        else
+            verdict_set(group, i, option == answer, "the last option named is %c, the answer is %c", option, answer);
     }
     return OK;
 }

@@ -26,30 +26,15 @@ status verdict_check(const struct group *group);
 // NULL, or why the completion cannot be judged: no multiple choice with options, no thinking, no such option.
 const char *verdict_obstacle(const struct group *group, size_t i, struct string *thinking, char *answer);
 
-// ---- the option that an answer to a multiple choice question chooses, by its letter or by its text ----
+// ---- the judge `concludes` ----
 
-// Returns whether the code point is part of a word: a letter, a digit, an underscore or a combining mark.
-bool is_word_character(int32_t code);
+// The judge `concludes`: whether a completion answers with the option that its thinking names last. It needs no model.
 
-// Returns the letter that the answer begins with, 0 if it begins with none: A to Z, behind at most one ( or [, and not
-// followed by a character of a word.
-char option_letter(struct string answer);
+// Returns the letter of the option that the last sentence of the thinking which names one names last, 0 if none does.
+// An option is named by its letter or by its text; a mention inside a longer one does not count.
+char concludes_option(struct string thinking, const struct string_array *options);
 
-// Returns the letter of the option that the answer chooses: its own letter, else that of the first option whose text
-// is the answer. 0 if it chooses none.
-char option_of_answer(struct string answer, const struct string_array *options);
-
-// ---- what an evaluation counts: the scores of each completion by the rules of the benchmarks ----
-
-// Writes the group's scores. The answer is what answer_extract returns, or the whole completion where that is empty;
-// the ground truth is what answer_extract returns for the solution. `accuracy` is that of accuracy_of_answer, but the
-// mean relative accuracy of a regression; with `released`, it is 0 for OCR and free-form. `letter` is 1 if the answer
-// has the letter of the ground truth, and NaN if that has none. `correct`: accuracy is 1. `parsed`: answer_extract
-// finds something. `formatted`: format_matches. DATAERR when the problem type is unknown or a completion has no text.
-status score_group(struct group *group, bool released);
-
-// Returns the share, in tenths, of the ten bounds from 0.5 down to 0.05 that the relative error of `number` is below,
-// computed in float32.
-double mean_relative_accuracy(double truth, double number);
+// Writes the verdicts of this judge into the group. DATAERR as verdict_init.
+status concludes_group(struct group *group);
 
 #endif

@@ -1,10 +1,10 @@
 // caravan-judge: says of each completion whether its thinking supports its answer. The judge `concludes` is in
-// shared/reward/concludes.h, and `likelihood`, which needs a model, in likelihood.h.
+// shared/reward/verdict.h, and `likelihood`, which needs a model, in likelihood.h.
 #include <assert.h>
 #include <stddef.h>
 
 #include "shared/base/memory.h"
-#include "shared/reward/concludes.h"
+#include "shared/reward/verdict.h"
 #include "shared/stage/stage.h"
 #include "stages/judge/likelihood.h"
 

@@ -1,6 +1,7 @@
-// caravan-score: scores each completion as the evaluation of a benchmark does. The rules are in shared/reward/scores.h.
-// It computes a group's scores faster than it could look them up, so it stores no section, only the groups.
-#include "shared/reward/verdict.h"
+// caravan-score: scores each completion as the evaluation of a benchmark does. The rules are in
+// shared/reward/accuracy.h. It computes a group's scores faster than it could look them up, so it stores no section,
+// only the groups.
+#include "shared/reward/accuracy.h"
 #include "shared/stage/stage.h"
 
 static status score_open(void **state, struct stage_context *context) {

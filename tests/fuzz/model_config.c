@@ -2,7 +2,7 @@
 // The parameter table of a configuration that is accepted must have no overlapping tensors.
 #include "tests/fuzz/fuzz.h"
 
-#include "shared/model/qwen_vl/qwen_parameters.h"
+#include "shared/model/qwen_vl/qwen_weights.h"
 
 static const char valid[] = "{\"vocab_size\":64,\"hidden_size\":16,\"intermediate_size\":8,\"num_hidden_layers\":1,"
                             "\"num_attention_heads\":2,\"num_key_value_heads\":1,\"rope_scaling\":{\"mrope_section\":"

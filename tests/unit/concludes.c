@@ -2,7 +2,7 @@
 #include <math.h>
 #include "tests/unit/unit.h"
 
-#include "shared/reward/concludes.h"
+#include "shared/reward/verdict.h"
 #include "tests/support/groups.h"
 
 static struct string texts[] = {{"rinse the cloth", 15},

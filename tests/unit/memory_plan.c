@@ -11,9 +11,9 @@
 #include "shared/base/file.h"
 #include "shared/model/classifier.h"
 #include "shared/model/model.h"
-#include "shared/model/modernbert/classifier_parameters.h"
+#include "shared/model/modernbert/classifier_weights.h"
 #include "shared/model/qwen_vl/model_config.h"
-#include "shared/model/qwen_vl/qwen_parameters.h"
+#include "shared/model/qwen_vl/qwen_weights.h"
 #include "tests/emulate/emulated_memory.h"
 
 #define MUST(expression)                                                                                               \

@@ -6,7 +6,7 @@
 #include "shared/base/file.h"
 #include "shared/base/memory.h"
 #include "shared/model/qwen_vl/model_config.h"
-#include "shared/model/qwen_vl/qwen_parameters.h"
+#include "shared/model/qwen_vl/qwen_weights.h"
 #include "shared/model/safetensors.h"
 #include "shared/model/qwen_vl/sequence.h"
 

@@ -6,7 +6,6 @@
 #include "shared/base/file.h"
 #include "shared/resources/machine_resources.h"
 #include "shared/resources/resource_plan.h"
-#include "shared/resources/resource_spread.h"
 
 static char dir[64];
 

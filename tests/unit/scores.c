@@ -3,7 +3,7 @@
 #include "tests/unit/unit.h"
 
 #include "shared/base/json.h"
-#include "shared/reward/verdict.h"
+#include "shared/reward/accuracy.h"
 #include "tests/support/groups.h"
 
 // Makes a group of one completion; the strings must need no escapes in JSON.

@@ -5,7 +5,6 @@
 
 #include "shared/config/option_value.h"
 #include "shared/resources/resource_plan.h"
-#include "shared/resources/resource_spread.h"
 #include "tools/check/plan.h"
 #include "tools/tools.h"
 

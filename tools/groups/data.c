@@ -15,7 +15,6 @@
 #include "shared/data/format.h"
 #include "shared/media/media.h"
 #include "shared/reward/accuracy.h"
-#include "shared/reward/verdict.h"
 #include "tools/tools.h"
 
 struct data_options {

@@ -7,7 +7,7 @@
 
 #include "shared/base/file.h"
 #include "shared/base/memory.h"
-#include "shared/model/config_scope.h"
+#include "shared/model/model_shapes.h"
 
 enum { MAX_SIZE = 1 << 20, MAX_HEADS = 10000, PAD_TOKEN_ID = 50283 };
 

@@ -3,9 +3,8 @@
 #define SHARED_MODEL_CLASSIFIER_INTERNAL_H
 
 #include "shared/model/classifier.h"
-#include "shared/model/model_optimizer.h"
+#include "shared/model/training_state.h"
 #include "shared/model/modernbert/classifier_weights.h"
-#include "shared/model/rope_angles.h"
 #include "shared/model/workspace.h"
 
 enum { CLASSIFIER_PASS_ROWS = 8192 }; // most of a scoring pass with several texts; they bound the working memory
@@ -26,6 +25,11 @@ struct classifier {
     struct kv_scratch kv;
     struct optimizer optimizer; // training
 };
+
+// Draws what a checkpoint lacks as transformers does: classifier.weight from N(0, C^-1/2), with PART_HEAD also
+// head.dense.weight from N(0, 0.02 / sqrt(2 L)), both cut at two standard deviations; head.norm.weight is 1, biases
+// stay 0. Each number is a function of the seed, the tensor's name and the index.
+status classifier_fill_fresh(struct classifier *classifier, enum classifier_part fresh, uint64_t seed);
 
 // Texts in one pass, packed one behind the other: T rows, S texts.
 struct classifier_pass {

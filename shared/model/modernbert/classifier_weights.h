@@ -1,10 +1,38 @@
-// The matrices and vectors of a classifier on a backend.
+// The parameters of a ModernBERT classifier. Order of the array: the matrices, then the vectors. Tensors are read with
+// or without "model." in front of the encoder's names, and a masked-LM head's decoder is ignored.
 #ifndef SHARED_MODEL_CLASSIFIER_WEIGHTS_H
 #define SHARED_MODEL_CLASSIFIER_WEIGHTS_H
 
-#include "shared/model/modernbert/classifier_parameters.h"
+#include "shared/model/modernbert/classifier_config.h"
+#include "shared/model/transformer.h"
 #include "shared/model/weights.h"
 
+struct classifier_parameters {
+    struct parameter_table table;
+    struct fused_param embedding, dense, classifier;
+    struct fused_param embedding_norm, final_norm, dense_bias, head_norm, classifier_bias;
+    struct fused_param embedding_norm_bias, final_norm_bias, head_norm_bias;
+    struct block_params *blocks; // [num_hidden_layers]
+};
+
+// What a checkpoint lacks and training begins with fresh values.
+enum classifier_part {
+    PART_NONE,
+    PART_CLASSIFIER, // of a masked-LM checkpoint, or one with other labels, whose classifier is ignored
+    PART_HEAD,       // the head too: of an encoder alone
+};
+
+// Makes the table for a configuration with so many labels; a file may lack the fresh part. DATAERR when the model is
+// too large for 64 bits; UNAVAILABLE when memory is short.
+status classifier_parameters_new(struct classifier_parameters **out, const struct classifier_config *config,
+                                 int64_t labels, enum classifier_part fresh);
+
+// NULL is fine; sets *params to NULL.
+void classifier_parameters_free(struct classifier_parameters **params);
+
+// ---- on a backend ----
+
+// The matrices and vectors.
 struct classifier_weights {
     struct weights base;
     struct tensor embedding; // [V,C]

@@ -1,9 +1,95 @@
-// The generator's scheduling: which request waits, which completion has a slot, what is finished.
-#include "shared/model/qwen_vl/generator.h"
-
+// Generation: which request waits, which completion has a slot, what is finished; the prefill of a prompt, and one
+// token for each slot at a time.
+//
+// One cache with all layers holds first the cache rows of every slot, for generated tokens, and then the prompt area,
+// where each running request has a region for its prompt. Every region starts at a multiple of BRANCH_ALIGNMENT. A
+// generator that continues completions has no cache rows for slots: its request's region is the packed sequence of the
+// prompt and the completions, with room behind each branch.
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "shared/model/qwen_vl/text_model.h"
+
+// A completion that is continued.
+struct branch {
+    int64_t cache_begin;
+    size_t prefix_count;   // tokens of its prefix
+    const int64_t *inputs; // the last tokens of the prefix, whose keys and values are not in the cache yet
+    size_t input_count;    // 0: the completion is not continued
+    size_t computed;       // of these
+};
+
+struct request {
+    struct request *next;
+    struct arena arena; // results, and the prompt's copy while the request waits
+    void *tag;
+    struct model_prompt prompt; // while the request waits
+    int count;                  // completions
+    int max_new_tokens;
+    struct sampling sampling;
+    uint64_t key;
+    status (*stop)(void *tag, int completion, int64_t token, bool *stop);
+    struct branch *branches;         // [count]; NULL: the completions begin behind the prompt
+    int64_t cache_begin, cache_rows; // the prompt's region
+    int64_t prompt_rows;
+    int32_t next_position; // of the first token of a completion
+    struct generated *results;
+    int scheduled, finished; // completions that have or had a slot; completions that are complete
+};
+
+struct generator_slot {
+    struct request *request; // NULL: free
+    int completion;
+    bool set;           // the decode batch has the completion
+    int64_t first_step; // of the batch that counts for the slot
+};
+
+// A step as a graph, on a backend that records. It refers to the weights, the cache and the angles by their place.
+struct step_graph {
+    struct graph *graph;      // NULL: not recorded yet
+    bool computed;            // a step has been computed with these:
+    int64_t weights_replaced; // of the model, then
+    int64_t positions;        // of the table of angles, which grows, then
+};
+
+struct generator {
+    struct model *model;
+    struct generator_options options;
+    struct kv_cache *cache;
+    int64_t cache_rows_per_slot; // for its generated tokens
+    int64_t prompt_area_rows;
+    int32_t *eos_ids; // [model->info.eos_count]
+    struct decode_batch *batch;
+    int64_t asked, read;          // steps of the batch that were asked for, and of these those that were read
+    int64_t versions[2];          // the weights of the last two steps; of step i: versions[i % 2]
+    struct generator_slot *slots; // [options.rows]
+    int32_t *tokens;              // [options.rows]: what a step drew
+    float *logprobs;              // [options.rows]
+    struct workspace workspace;   // of a step
+    struct step_graph graph;
+    struct request *running;  // prefilled and not finished, the oldest first
+    struct request *waiting;  // not prefilled; one at most
+    struct request *finished; // not returned yet
+    struct request *returned; // by the last generator_pop
+};
+
+// Frees the graph of a step, if there is one. The next step is computed.
+static void generator_drop_graph(struct generator *generator) {
+    struct backend *backend = generator->model->backend;
+    if (generator->graph.graph) backend->ops->graph_free(backend, &generator->graph.graph);
+    generator->graph = (struct step_graph){0};
+}
+
+// Frees a list of requests and sets it to NULL.
+static void generator_free_requests(struct request **list) {
+    while (*list) {
+        struct request *next = (*list)->next;
+        arena_release(&(*list)->arena);
+        free(*list);
+        *list = next;
+    }
+}
 
 status generator_new(struct generator **out, struct model *model, const struct generator_options *options) {
     *out = NULL;
@@ -31,15 +117,6 @@ status generator_new(struct generator **out, struct model *model, const struct g
 failed:
     generator_free(&generator);
     return result;
-}
-
-void generator_free_requests(struct request **list) {
-    while (*list) {
-        struct request *next = (*list)->next;
-        arena_release(&(*list)->arena);
-        free(*list);
-        *list = next;
-    }
 }
 
 void generator_free(struct generator **generator) {
@@ -73,6 +150,15 @@ bool generator_busy(const struct generator *generator) {
     return generator->running || generator->waiting;
 }
 
+// ---- requests ----
+
+// Whether a completion needs no more tokens.
+static bool request_is_complete(const struct request *request, int completion) {
+    const struct generated *result = &request->results[completion];
+    bool continued = !request->branches || request->branches[completion].input_count;
+    return !continued || result->ended || result->stopped || result->count == (size_t)request->max_new_tokens;
+}
+
 // The first gap of the prompt area that holds `rows` rows; -1 if there is none now.
 static int64_t generator_find_gap(const struct generator *generator, int64_t rows) {
     int64_t begin = generator->options.rows * generator->cache_rows_per_slot, at = begin;
@@ -93,7 +179,11 @@ int64_t generator_cache_rows(int64_t slots, int64_t rows_per_slot, int64_t count
     return slots * rows_per_slot + cache_round_up(*prompt_area_rows);
 }
 
-status generator_find_cache_rows(struct generator *generator, const struct request *request, int64_t *cache_begin) {
+// *cache_begin = the first of the cache rows in which a request's prompt can be computed now; -1: there are none. If
+// nothing is running, a new cache is made if the request does not fit: with room for as many requests like this one as
+// can be decoded side by side, or for the one that is continued.
+static status generator_find_cache_rows(struct generator *generator, const struct request *request,
+                                        int64_t *cache_begin) {
     struct model *model = generator->model;
     const struct operations *ops = model->backend->ops;
     *cache_begin = generator->cache ? generator_find_gap(generator, request->cache_rows) : -1;
@@ -149,10 +239,132 @@ static void generator_schedule(struct generator *generator) {
     }
 }
 
-void generator_run(struct generator *generator, struct request *request) {
+// Lets a computed request run: gives its completions slots.
+static void generator_run(struct generator *generator, struct request *request) {
     generator_append(&generator->running, request);
     generator_schedule(generator);
     generator_collect(generator);
+}
+
+// *out = a request without a region. USAGE: a setting is out of range. The caller frees it.
+static status generator_request_new(struct generator *generator, const struct generate_request *from,
+                                    struct request **out) {
+    int max_new_tokens = generator->options.max_new_tokens;
+    if (from->count < 1) return fail(USAGE, "%d completions were requested", from->count);
+    if (from->max_new_tokens < 1 || from->max_new_tokens > max_new_tokens)
+        return fail(USAGE, "max_new_tokens is %d, not in 1..%d", from->max_new_tokens, max_new_tokens);
+    if (!(from->temperature >= 0) || !(from->top_p > 0 && from->top_p <= 1) || from->top_k < 0)
+        return fail(USAGE, "temperature %g, top_p %g, top_k %d", (double)from->temperature, (double)from->top_p,
+                    from->top_k);
+    struct request *request = NULL;
+    NEW(&request, 1);
+    *request = (struct request){.tag = from->tag,
+                                .count = from->count,
+                                .max_new_tokens = from->max_new_tokens,
+                                .sampling = {from->temperature, from->top_p, from->top_k},
+                                .key = from->key,
+                                .stop = from->stop,
+                                .cache_rows = cache_round_up((int64_t)from->prompt.count),
+                                .prompt_rows = (int64_t)from->prompt.count};
+    request->results = arena_alloc(&request->arena, (size_t)request->count * sizeof *request->results);
+    for (int i = 0; i < request->count; i++) {
+        struct generated *generated = &request->results[i];
+        size_t tokens = (size_t)request->max_new_tokens;
+        generated->tokens = arena_alloc(&request->arena, tokens * sizeof *generated->tokens);
+        generated->logprobs = arena_alloc(&request->arena, tokens * sizeof *generated->logprobs);
+        generated->versions = arena_alloc(&request->arena, tokens * sizeof *generated->versions);
+    }
+    *out = request;
+    return OK;
+}
+
+// ---- prefill ----
+
+// Appends a token that was drawn with the weights of `version` to a completion.
+static status generator_append_token(struct generator *generator, struct request *request, int completion,
+                                     int32_t token, float logprob, int64_t version) {
+    struct generated *result = &request->results[completion];
+    assert(token >= 0 && !request_is_complete(request, completion));
+    result->tokens[result->count] = token;
+    result->logprobs[result->count] = logprob;
+    result->versions[result->count++] = version;
+    for (size_t i = 0; i < generator->model->info.eos_count; i++)
+        if (generator->eos_ids[i] == token) result->ended = true;
+    if (request->stop && !result->ended) TRY(request->stop(request->tag, completion, token, &result->stopped));
+    if (request_is_complete(request, completion)) request->finished++;
+    return OK;
+}
+
+// Samples the first token of each completion from the prompt's last row, last_normed [1,C].
+static status generator_sample_first(struct generator *generator, struct arena *arena, struct request *request,
+                                     struct tensor last_normed) {
+    struct model *model = generator->model;
+    struct backend *backend = model->backend;
+    const struct operations *ops = backend->ops;
+    size_t count = (size_t)request->count;
+    struct decode_batch *batch = NULL;
+    struct tensor index, normed;
+    status result = OK;
+    int32_t *zeros = arena_alloc(arena, count * sizeof *zeros); // the only row of last_normed
+    int32_t *tokens = arena_alloc(arena, count * sizeof *tokens);
+    float *logprobs = arena_alloc(arena, count * sizeof *logprobs);
+    TRY_TO(result, done,
+           ops->decode_batch_new(backend, &batch, request->count, model->weights->text.heads, generator->eos_ids,
+                                 model->info.eos_count));
+    for (int i = 0; i < request->count; i++) {
+        const struct decode_row row = {
+            .max_len = 1, .sampling = request->sampling, .key = request->key, .completion = (uint64_t)i};
+        TRY_TO(result, done, ops->decode_batch_set(backend, batch, i, &row));
+    }
+    assert(batch->rows == request->count);
+    TRY_TO(result, done, workspace_upload(&model->workspace, ELEMENT_I32, request->count, 1, zeros, &index));
+    TRY_TO(result, done,
+           workspace_alloc(&model->workspace, last_normed.type, request->count, last_normed.columns, &normed));
+    TRY_TO(result, done, ops->gather(backend, normed, last_normed, index));
+    TRY_TO(result, done, ops->sample(backend, batch, normed, model->weights->lm_head));
+    TRY_TO(result, done, ops->decode_batch_read(backend, batch, 0, tokens, logprobs));
+    for (int i = 0; i < request->count; i++)
+        TRY_TO(result, done, generator_append_token(generator, request, i, tokens[i], logprobs[i], model->version));
+done:
+    ops->decode_batch_free(backend, &batch);
+    return result;
+}
+
+// Prefills a request's prompt into its region and samples the first token of each completion. BAD_SAMPLE as in
+// model_check.
+static status generator_prefill(struct generator *generator, struct request *request,
+                                const struct model_prompt *prompt) {
+    struct model *model = generator->model;
+    struct workspace *workspace = &model->workspace;
+    struct arena arena = {0};
+    struct sequence sequence;
+    struct text_state text = {0};
+    status result = OK;
+    TRY_TO(result, done, sequence_make(&sequence, &arena, &model->config, prompt, NULL, 0));
+    assert(sequence.span_count == 1 && sequence.cache_rows == request->cache_rows);
+    for (int64_t i = 0; i < sequence.rows; i++) sequence.cache_slots[i] += (int32_t)request->cache_begin;
+    sequence.spans[0].kv_begin = request->cache_begin;
+    request->next_position = sequence.next_position;
+    // Also for the steps, whose position ids the backend counts.
+    TRY_TO(result, done,
+           rope_angles_reserve(&model->text_rope, model->backend,
+                               (int64_t)sequence.next_position + request->max_new_tokens));
+    TRY_TO(result, done, text_forward(&text, model, &arena, prompt, &sequence, generator->cache, false));
+
+    struct tensor last_normed;
+    TRY_TO(result, done,
+           workspace_alloc(workspace, model->weights->base.type, 1, model->config.text.hidden_size, &last_normed));
+    struct forward_state last = text.fwd;
+    last.x = tensor_rows(text.fwd.x, text.fwd.rows - 1, 1);
+    last.delta = tensor_rows(text.fwd.delta, text.fwd.rows - 1, 1);
+    TRY_TO(result, done,
+           forward_norm(&last, last_normed, model->weights->norm, (struct tensor){0}, (struct tensor){0}));
+    TRY_TO(result, done, generator_sample_first(generator, &arena, request, last_normed));
+done:
+    text_release(&text, model);
+    workspace_restore(workspace, (struct workspace_mark){0});
+    arena_release(&arena);
+    return result;
 }
 
 // Frees the request if it cannot be computed.
@@ -206,42 +418,6 @@ static status generator_check(const struct generator *generator, const struct ge
     return result;
 }
 
-bool request_is_complete(const struct request *request, int completion) {
-    const struct generated *result = &request->results[completion];
-    bool continued = !request->branches || request->branches[completion].input_count;
-    return !continued || result->ended || result->stopped || result->count == (size_t)request->max_new_tokens;
-}
-
-status generator_request_new(struct generator *generator, const struct generate_request *from, struct request **out) {
-    int max_new_tokens = generator->options.max_new_tokens;
-    if (from->count < 1) return fail(USAGE, "%d completions were requested", from->count);
-    if (from->max_new_tokens < 1 || from->max_new_tokens > max_new_tokens)
-        return fail(USAGE, "max_new_tokens is %d, not in 1..%d", from->max_new_tokens, max_new_tokens);
-    if (!(from->temperature >= 0) || !(from->top_p > 0 && from->top_p <= 1) || from->top_k < 0)
-        return fail(USAGE, "temperature %g, top_p %g, top_k %d", (double)from->temperature, (double)from->top_p,
-                    from->top_k);
-    struct request *request = NULL;
-    NEW(&request, 1);
-    *request = (struct request){.tag = from->tag,
-                                .count = from->count,
-                                .max_new_tokens = from->max_new_tokens,
-                                .sampling = {from->temperature, from->top_p, from->top_k},
-                                .key = from->key,
-                                .stop = from->stop,
-                                .cache_rows = cache_round_up((int64_t)from->prompt.count),
-                                .prompt_rows = (int64_t)from->prompt.count};
-    request->results = arena_alloc(&request->arena, (size_t)request->count * sizeof *request->results);
-    for (int i = 0; i < request->count; i++) {
-        struct generated *generated = &request->results[i];
-        size_t tokens = (size_t)request->max_new_tokens;
-        generated->tokens = arena_alloc(&request->arena, tokens * sizeof *generated->tokens);
-        generated->logprobs = arena_alloc(&request->arena, tokens * sizeof *generated->logprobs);
-        generated->versions = arena_alloc(&request->arena, tokens * sizeof *generated->versions);
-    }
-    *out = request;
-    return OK;
-}
-
 status generator_add(struct generator *generator, const struct generate_request *from) {
     struct request *request = NULL;
     status result = OK;
@@ -259,6 +435,169 @@ status generator_add(struct generator *generator, const struct generate_request 
 failed:
     generator_free_requests(&request);
     return result;
+}
+
+// ---- decode ----
+
+// The state of a slot's completion before its next step.
+static struct decode_row generator_row(const struct generator *generator, int slot) {
+    const struct request *request = generator->slots[slot].request;
+    int completion = generator->slots[slot].completion;
+    const struct generated *result = &request->results[completion];
+    const struct branch *branch = request->branches ? &request->branches[completion] : NULL;
+    size_t last = result->count - 1, prefix = branch ? branch->prefix_count : 0, len = prefix + result->count;
+    const int64_t *tokens = result->tokens;
+    int64_t kv_begin = slot * generator->cache_rows_per_slot;
+    if (branch) kv_begin = branch->cache_begin;
+    if (branch && !result->count) { // a token of the prefix
+        last = branch->computed;
+        len = branch->prefix_count - (branch->input_count - 1 - last);
+        tokens = branch->inputs;
+    }
+    assert(len > 0 && !request_is_complete(request, completion));
+    return (struct decode_row){.token = (int32_t)tokens[last],
+                               .position = request->next_position + (int32_t)len - 1,
+                               .prefix_begin = (int32_t)request->cache_begin,
+                               .prefix_len = (int32_t)request->prompt_rows,
+                               .kv_begin = (int32_t)kv_begin,
+                               .len = (int32_t)len,
+                               .max_len = (int32_t)prefix + request->max_new_tokens,
+                               .sampling = request->sampling,
+                               .key = request->key,
+                               .completion = (uint64_t)completion};
+}
+
+// Gives the decode batch the completions that have got a slot. *busy = the slots with a completion.
+static status generator_set_slots(struct generator *generator, int *busy) {
+    struct backend *backend = generator->model->backend;
+    *busy = 0;
+    for (int i = 0; i < generator->options.rows; i++) {
+        struct generator_slot *slot = &generator->slots[i];
+        if (!slot->request) continue;
+        ++*busy;
+        if (slot->set) continue;
+        const struct decode_row row = generator_row(generator, i);
+        TRY(backend->ops->decode_batch_set(backend, generator->batch, i, &row));
+        slot->set = true;
+        slot->first_step = generator->asked;
+    }
+    return OK;
+}
+
+// Computes the rows of the batch and samples.
+static status generator_compute_step(struct generator *generator) {
+    struct model *model = generator->model;
+    struct backend *backend = model->backend;
+    const struct operations *ops = backend->ops;
+    struct workspace *workspace = &generator->workspace;
+    const struct decode_batch *batch = generator->batch;
+    enum element type = model->weights->base.type;
+    int64_t hidden_size = model->config.text.hidden_size;
+    struct forward_state fwd = {.backend = model->backend,
+                                .type = type,
+                                .transformer = &model->weights->text,
+                                .workspace = workspace,
+                                .rows = batch->rows,
+                                .chunk_rows = model->backend_info.chunk_rows[type],
+                                .rope = &model->text_rope.table,
+                                .position_ids = batch->position_ids,
+                                .cache_slots = batch->cache_slots,
+                                .plan = batch->plan,
+                                .cache = generator->cache,
+                                .layered = true};
+    struct tensor normed;
+    status result = OK;
+    TRY_TO(result, done, workspace_alloc(workspace, type, fwd.rows, hidden_size, &fwd.x));
+    TRY_TO(result, done, workspace_alloc(workspace, type, fwd.rows, hidden_size, &fwd.delta));
+    TRY_TO(result, done, workspace_alloc(workspace, type, fwd.rows, hidden_size, &normed));
+    TRY_TO(result, done, ops->gather(backend, fwd.x, model->weights->embedding, batch->tokens));
+    for (int i = 0; i < fwd.transformer->block_count; i++) TRY_TO(result, done, block_forward(&fwd, i));
+    TRY_TO(result, done, forward_norm(&fwd, normed, model->weights->norm, (struct tensor){0}, (struct tensor){0}));
+    TRY_TO(result, done, ops->sample(backend, generator->batch, normed, model->weights->lm_head));
+done:
+    workspace_restore(workspace, (struct workspace_mark){0});
+    return result;
+}
+
+static status generator_record_step(struct generator *generator) {
+    struct backend *backend = generator->model->backend;
+    TRY(workspace_reserve(&generator->workspace));
+    TRY(backend->ops->graph_begin(backend));
+    status result = generator_compute_step(generator);
+    status ended = backend->ops->graph_end(backend, &generator->graph.graph);
+    if (result == OK) result = ended;
+    if (result != OK) generator_drop_graph(generator);
+    return result;
+}
+
+// One step of the batch. Where steps are recorded, the first one with a cache and weights is computed, the second is
+// recorded, and from then on the graph is launched.
+static status generator_run_step(struct generator *generator) {
+    struct model *model = generator->model;
+    struct backend *backend = model->backend;
+    struct step_graph *graph = &generator->graph;
+    if (!backend->ops->graph_begin) return generator_compute_step(generator);
+    if (graph->weights_replaced != model->weights_replaced || graph->positions != model->text_rope.table.cos.rows)
+        generator_drop_graph(generator);
+    if (!graph->computed) {
+        TRY(generator_compute_step(generator));
+        graph->computed = true;
+        graph->weights_replaced = model->weights_replaced;
+        graph->positions = model->text_rope.table.cos.rows;
+        return OK;
+    }
+    if (!graph->graph) TRY(generator_record_step(generator));
+    return backend->ops->graph_launch(backend, graph->graph);
+}
+
+// Appends what a step drew for a slot to its completion. Frees the slot if the completion is complete; if it was
+// stopped, the batch does not know, and draws on in a step that was asked for already.
+static status generator_read_slot(struct generator *generator, int64_t step, int i) {
+    struct backend *backend = generator->model->backend;
+    struct generator_slot *slot = &generator->slots[i];
+    assert(slot->request && slot->set);
+    struct request *request = slot->request;
+    struct branch *branch = request->branches ? &request->branches[slot->completion] : NULL;
+    if (branch && branch->computed + 1 < branch->input_count) { // the next token is known
+        branch->computed++;
+        slot->set = false;
+        slot->first_step = generator->asked;
+        return OK;
+    }
+    TRY(generator_append_token(generator, request, slot->completion, generator->tokens[i], generator->logprobs[i],
+                               generator->versions[step % 2]));
+    if (!request_is_complete(request, slot->completion)) return OK;
+    if (request->results[slot->completion].stopped)
+        TRY(backend->ops->decode_batch_set(backend, generator->batch, i, NULL));
+    *slot = (struct generator_slot){.first_step = generator->asked};
+    return OK;
+}
+
+// Reads the oldest step that has not been read. A slot that was given to another completion since then was idle in that
+// step, and drew nothing, or what it drew does not count.
+static status generator_read_step(struct generator *generator) {
+    struct backend *backend = generator->model->backend;
+    int64_t step = generator->read;
+    TRY(backend->ops->decode_batch_read(backend, generator->batch, step, generator->tokens, generator->logprobs));
+    generator->read++;
+    for (int i = 0; i < generator->options.rows; i++)
+        if (generator->tokens[i] >= 0 && step >= generator->slots[i].first_step)
+            TRY(generator_read_slot(generator, step, i));
+    return OK;
+}
+
+// Asks the backend for one token for each slot with a request, and reads the step before, or this one if the backend is
+// not asynchronous.
+static status generator_decode(struct generator *generator) {
+    int busy, unread = 0;
+    TRY(generator_set_slots(generator, &busy));
+    if (busy && generator->batch->rows) {
+        TRY(generator_run_step(generator));
+        generator->versions[generator->asked++ % 2] = generator->model->version;
+        unread = generator->model->backend_info.asynchronous; // the backend computes on while this is read
+    }
+    while (generator->asked - generator->read > unread) TRY(generator_read_step(generator));
+    return OK;
 }
 
 status generator_step(struct generator *generator) {
@@ -280,4 +619,79 @@ const struct generated *generator_pop(struct generator *generator, void **tag, i
     *tag = request->tag;
     *count = request->count;
     return request->results;
+}
+
+// ---- continue ----
+
+// The pass that scores completions leaves the keys and values of the prompt and of every branch in the generator's
+// cache. What a branch has behind its prefix is overwritten by the tokens that are decoded. The last token of a prefix
+// is computed again, as the input of the first step.
+
+// Fills in the request's branches but their cache rows. *longest = the tokens of the longest prefix, *room = the cache
+// rows that a branch needs at most beside those of its completion.
+static status generator_make_branches(struct request *request, const struct model *model,
+                                      const struct model_completion *completions,
+                                      const struct completion_prefix *prefixes, int64_t *longest, int64_t *room) {
+    size_t most = 0;
+    request->branches = arena_alloc(&request->arena, (size_t)request->count * sizeof *request->branches);
+    for (int i = 0; i < request->count; i++) {
+        const struct completion_prefix *prefix = &prefixes[i];
+        struct branch *branch = &request->branches[i];
+        assert(prefix->kept <= completions[i].count);
+        *branch = (struct branch){.prefix_count = prefix->kept + prefix->count};
+        for (size_t k = 0; k < prefix->count; k++)
+            if (prefix->tokens[k] < 0 || prefix->tokens[k] >= model->info.vocab_size)
+                return fail(BAD_SAMPLE, "token %lld is outside the vocabulary of %lld", (long long)prefix->tokens[k],
+                            (long long)model->info.vocab_size);
+        const int64_t *inputs = prefix->tokens;
+        branch->input_count = prefix->count;
+        if (!prefix->count && prefix->kept) {
+            inputs = completions[i].tokens + prefix->kept - 1;
+            branch->input_count = 1;
+        }
+        int64_t *copy = arena_alloc(&request->arena, branch->input_count * sizeof *copy);
+        if (branch->input_count) memcpy(copy, inputs, branch->input_count * sizeof *copy);
+        branch->inputs = copy;
+        if ((int64_t)branch->prefix_count > *longest) *longest = (int64_t)branch->prefix_count;
+        if (prefix->count > most) most = prefix->count;
+        if (!branch->input_count) request->finished++;
+    }
+    *room = (int64_t)most + request->max_new_tokens;
+    return OK;
+}
+
+status generator_continue(struct generator *generator, const struct generate_request *from,
+                          const struct model_completion *completions, const struct completion_prefix *prefixes,
+                          const struct token_range *wanted, float *const *logprobs) {
+    struct model *model = generator->model;
+    struct arena arena = {0};
+    struct sequence sequence;
+    struct request *request = NULL;
+    size_t count = (size_t)from->count;
+    int64_t longest = 0, room = 0, cache_begin = 0;
+    status result = OK;
+    if (!generator->options.continues || generator->running)
+        return fail(BUG, "the generator cannot continue completions now");
+    TRY(generator_request_new(generator, from, &request));
+    TRY_TO(result, done, generator_make_branches(request, model, completions, prefixes, &longest, &room));
+    TRY_TO(result, done, sequence_make(&sequence, &arena, &model->config, &from->prompt, completions, count));
+    int64_t *begins = arena_alloc(&arena, count * sizeof *begins);
+    sequence_place_branches(&sequence, completions, count, room, begins);
+    for (size_t i = 0; i < count; i++) request->branches[i].cache_begin = begins[i];
+    request->cache_rows = sequence.cache_rows;
+    request->next_position = sequence.next_position;
+    int64_t end = (int64_t)sequence.next_position + longest + request->max_new_tokens;
+    if (longest) TRY_TO(result, done, sequence_check_position(end - 2)); // the last token is not computed
+    TRY_TO(result, done, rope_angles_reserve(&model->text_rope, model->backend, end));
+    if (longest) TRY_TO(result, done, generator_find_cache_rows(generator, request, &cache_begin));
+    struct kv_cache *cache = longest ? generator->cache : NULL;
+    assert(!longest || cache_begin == 0);
+    TRY_TO(result, done,
+           group_score(model, &arena, &from->prompt, &sequence, completions, count, wanted, cache, logprobs));
+    generator_run(generator, request);
+    request = NULL;
+done:
+    generator_free_requests(&request);
+    arena_release(&arena);
+    return result;
 }

@@ -2,9 +2,7 @@
 // that stand beside what allocates them.
 #include <assert.h>
 
-#include "shared/model/memory_list.h"
-#include "shared/model/named_shapes.h"
-#include "shared/model/qwen_vl/generator.h"
+#include "shared/model/model_shapes.h"
 #include "shared/model/qwen_vl/text_model.h"
 
 static int64_t memory_least(int64_t a, int64_t b) {

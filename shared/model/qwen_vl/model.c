@@ -8,8 +8,7 @@
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/model/qwen_vl/text_model.h"
-#include "shared/model/qwen_vl/trainer.h"
-#include "shared/model/weights_hash.h"
+#include "shared/model/weights.h"
 
 status model_open(struct model **out, const char *dir, const struct model_options *options) {
     *out = NULL;

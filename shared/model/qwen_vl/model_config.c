@@ -9,7 +9,7 @@
 #include "shared/base/file.h"
 #include "shared/base/json.h"
 #include "shared/base/memory.h"
-#include "shared/model/config_scope.h"
+#include "shared/model/model_shapes.h"
 
 enum { MAX_SIZE = 1 << 20, MAX_COUNT = 10000 };
 static_assert(MAX_VISION_BLOCKS > 31, "the published blocks with full attention fit");

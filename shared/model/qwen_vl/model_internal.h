@@ -3,14 +3,21 @@
 #define SHARED_MODEL_MODEL_INTERNAL_H
 
 #include "shared/model/model.h"
-#include "shared/model/rope_angles.h"
+#include "shared/model/workspace.h"
 #include "shared/model/qwen_vl/sequence.h"
 #include "shared/model/shared_weights.h"
+#include "shared/model/training_state.h"
 #include "shared/model/transformer.h"
 #include "shared/model/qwen_vl/qwen_weights.h"
-#include "shared/model/workspace.h"
 
-struct trainer;
+// All training state: the optimizer's, and the reference, an exponential moving average (EMA) of the weights.
+struct trainer {
+    struct optimizer optimizer;
+    struct param_array reference; // in the form of the weights; no array: there is no reference
+    struct param_array reference_remainders;
+    struct shared_weights lent[2]; // the weights and the reference, for other processes; zeroed: not lent
+    bool vision_has_grad;          // a group with media was accumulated since the last step
+};
 
 struct model {
     struct arena arena; // the strings below
@@ -34,5 +41,15 @@ struct model {
     struct kv_scratch text_kv, vision_kv; // for scoring and training
     struct trainer *trainer;              // NULL unless training
 };
+
+// Allocates the state of a model that is opened for training, with gradients and moments of matrices in these types.
+// UNAVAILABLE when memory is short.
+status trainer_new(struct trainer **out, struct model *model, enum element grads, enum element moments);
+
+// NULL is fine; sets *trainer to NULL.
+void trainer_free(struct trainer **trainer, struct backend *backend);
+
+// Makes the reference, equal to the present weights. UNAVAILABLE when memory is short.
+status ema_new(struct model *model);
 
 #endif

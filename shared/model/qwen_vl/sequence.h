@@ -72,4 +72,9 @@ status sequence_check_position(int64_t position);
 // Rounds a number of cache rows up to a multiple of BRANCH_ALIGNMENT.
 int64_t cache_round_up(int64_t rows);
 
+// Returns the cache rows of a generator whose requests have `count` completions and prompts of prompt_rows cache rows.
+// *prompt_area_rows = those of the prompt area (generator.c).
+int64_t generator_cache_rows(int64_t slots, int64_t rows_per_slot, int64_t count, int64_t prompt_rows,
+                             int64_t *prompt_area_rows);
+
 #endif

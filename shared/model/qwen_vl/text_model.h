@@ -3,6 +3,7 @@
 #ifndef SHARED_MODEL_TEXT_MODEL_H
 #define SHARED_MODEL_TEXT_MODEL_H
 
+#include "shared/model/qwen_vl/model_internal.h"
 #include "shared/model/qwen_vl/vision_model.h"
 
 // Some frame pairs of a medium. Frame pairs do not attend to each other in the tower, so a clip is computed in chunks,
@@ -54,5 +55,16 @@ status text_embed(struct model *model, struct tensor x, const int32_t *tokens, i
 
 // Uploads the host's position ids, one for each of fwd->rows, and sets fwd->rope.
 status text_set_positions(struct model *model, struct forward_state *fwd, const struct position_id *position_ids);
+
+// ---- group ----
+
+// The forward pass over a group: the log-probabilities of its completions.
+
+// Computes the sequence of a prompt and its completions, and the logprobs of model_score. `cache` has a layer for each
+// block, and keeps the keys and values of all rows; NULL: a scratch cache of one layer, and nothing is computed if no
+// token is wanted. The arena holds the host's part. BAD_SAMPLE as in model_check; UNAVAILABLE when memory is short.
+status group_score(struct model *model, struct arena *arena, const struct model_prompt *prompt,
+                   struct sequence *sequence, const struct model_completion *completions, size_t count,
+                   const struct token_range *wanted, struct kv_cache *cache, float *const *logprobs);
 
 #endif
