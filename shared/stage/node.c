@@ -15,7 +15,6 @@
 #include "shared/stage/issuer.h"
 #include "shared/stage/node_counters.h"
 #include "shared/stage/node_weights.h"
-#include "shared/stage/outcomes.h"
 #include "shared/stage/requests.h"
 #include "shared/base/signals.h"
 #include "shared/stage/weights_client.h"

@@ -1,8 +1,8 @@
 // A run in one thread: the I/O threads of all its processes over a simulated network and clock, with a real issuer and
 // collector, and stages that only pass groups on. Processes are killed, paused and cut off at moments that follow from
 // a seed; then every group must have been trained once, in order. A failure prints its seed: SEED=N repeats it.
-// SCHEDULES=N tries N seeds, from SEED or 100 on, and prints a hash of all that became of them: two versions of the code
-// with the same hash have sent as many messages at the same times.
+// SCHEDULES=N tries N seeds, from SEED or 100 on, and prints a hash of all that became of them: two versions of the
+// code with the same hash have sent as many messages at the same times.
 #include "tests/unit/unit.h"
 
 #include <errno.h>
@@ -14,7 +14,6 @@
 #include "shared/base/rng.h"
 #include "shared/stage/collector.h"
 #include "shared/stage/issuer.h"
-#include "shared/stage/outcomes.h"
 #include "shared/store/lmdb_env.h"
 #include "tests/support/fake_network.h"
 
@@ -535,7 +534,7 @@ static void print_state(const struct simulation *simulation, uint64_t seed) {
 
 static uint64_t schedule_seed;
 static uint64_t outcomes_hash; // of all schedules so far
-static int log_before = -1; // where the log went before it was silenced; -1: it is not silenced
+static int log_before = -1;    // where the log went before it was silenced; -1: it is not silenced
 
 // Sends the log to /dev/null, or back to where it went: it has a line for each lost connection.
 static void silence_log(bool silent) {
