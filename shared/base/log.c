@@ -9,10 +9,18 @@
 #include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "shared/base/clock.h"
 
-enum { log_line_size = 4096, log_suffix_size = 64, log_time_size = 32, ns_per_s = 1000000000, ns_per_ms = 1000000 };
+enum {
+    log_line_size = 4096,
+    log_suffix_size = 64,
+    log_time_size = 32,
+    ns_per_s = 1000000000,
+    ns_per_ms = 1000000,
+    log_minute_ms = 60000
+};
 
 static const char *log_program = "caravan";
 static char log_program_suffix[log_suffix_size];
@@ -76,6 +84,26 @@ void log_debug(const char *format, ...) {
     va_start(arguments, format);
     log_write(format, arguments);
     va_end(arguments);
+}
+
+bool log_limited(struct log_limit *limit, int64_t now_ms, const char *format, ...) {
+    char line[log_line_size];
+    int free_at = -1;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    const uint64_t hash = XXH3_64bits(line, strlen(line));
+    for (int i = 0; i < LOG_LIMIT_LINES; i++) {
+        const bool old = limit->lines[i].until <= now_ms;
+        if (!old && limit->lines[i].hash == hash) return false;
+        if (old) free_at = i;
+    }
+    if (free_at < 0) return false;
+    limit->lines[free_at].hash = hash;
+    limit->lines[free_at].until = now_ms + log_minute_ms;
+    log_info("%s", line);
+    return true;
 }
 
 // ---- terminal ----

@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "shared/base/memory.h"
 
@@ -30,6 +31,22 @@ void log_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 // The same, only if CARAVAN_DEBUG is set.
 void log_debug(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+enum { LOG_LIMIT_LINES = 16 };
+
+// Lines that a peer can cause again and again: each text once a minute, and at most 16 different ones. These are the
+// lines of the last minute, by their hashes; a zeroed struct has none.
+struct log_limit {
+    struct {
+        uint64_t hash;
+        int64_t until; // milliseconds; 0: free
+    } lines[LOG_LIMIT_LINES];
+};
+
+// Writes a formatted line to the log unless that was done less than a minute ago or too many others were written since.
+// Returns whether it was written. `now_ms` is on a monotonic clock.
+bool log_limited(struct log_limit *limit, int64_t now_ms, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 // ---- terminal ----
 

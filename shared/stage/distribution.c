@@ -54,7 +54,7 @@ static int distribution_load(const struct distribution *distribution, const stru
         if (!giver || !reader->giver)
             load += !giver && !reader->giver;
         else
-            load += !strcmp(wire_peer_machine(reader->giver), wire_peer_machine(giver));
+            load += !strcmp(reader->giver->machine, giver->machine);
     }
     return load;
 }

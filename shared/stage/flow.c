@@ -236,7 +236,7 @@ void flow_put(struct flow *flow, int64_t seq, struct buf *data) {
 // ---- to the stage before ----
 
 static struct upstream *flow_upstream(struct wire_peer *peer) {
-    return *wire_peer_tag(peer);
+    return peer->tag;
 }
 
 // Tells the replicas from which the group came, or if none of them is there all others, that this process has it, and
@@ -245,7 +245,7 @@ static status flow_tell_origins(struct flow *flow, const struct wire_message *me
     bool told = false;
     for (int everyone = 0; everyone < 2 && !told; everyone++)
         for (struct wire_peer *peer = wire_first_peer(flow->wire, "flow", false); peer; peer = wire_next_peer(peer)) {
-            if (!everyone && !origins_include(origins, wire_peer_replica(peer))) continue;
+            if (!everyone && !origins_include(origins, peer->replica)) continue;
             TRY(wire_send(flow->wire, peer, message, NULL));
             told = true;
         }
@@ -260,14 +260,14 @@ static struct wire_message flow_have(const struct flow *flow, int64_t seq, bool 
 static bool flow_concerns(const struct flow *flow, const struct origins *origins, int replica) {
     if (origins_include(origins, replica)) return true;
     for (struct wire_peer *peer = wire_first_peer(flow->wire, "flow", false); peer; peer = wire_next_peer(peer))
-        if (origins_include(origins, wire_peer_replica(peer))) return false;
+        if (origins_include(origins, peer->replica)) return false;
     return true;
 }
 
 // Tells a replica of the stage before this one which of its groups this process has.
 static status flow_tell_all(struct flow *flow, struct wire_peer *peer) {
     const struct wire_message synced = {.kind = MESSAGE_SYNCED};
-    const int replica = wire_peer_replica(peer);
+    const int replica = peer->replica;
     struct wire_message have;
     for (size_t i = 0; i < flow->held_count; i++) {
         have = flow_have(flow, flow->held[i].seq, false);
@@ -289,7 +289,7 @@ static status flow_tell_all(struct flow *flow, struct wire_peer *peer) {
 
 static status flow_accept_group(struct flow *flow, struct wire_peer *peer, const struct wire_message *message) {
     const int64_t seq = message->seq;
-    const int replica = wire_peer_replica(peer);
+    const int replica = peer->replica;
     flow_set_issue(flow, message->issue, message->settled);
     struct group_in_hand *held = flow_find_held(flow, seq);
     struct queued_group *queued = flow_find_queued(flow, seq);
@@ -321,7 +321,7 @@ static status flow_on_upstream(struct flow *flow, const struct wire_event *event
         NEW(&upstream, 1);
         upstream->next = flow->upstreams;
         flow->upstreams = upstream;
-        *wire_peer_tag(peer) = upstream;
+        peer->tag = upstream;
     }
     if (event->kind == WIRE_GONE) // the others may have to give its groups
         for (struct upstream *other = flow->upstreams; other; other = other->next) other->told = false;
@@ -436,7 +436,7 @@ static status flow_return_orphans(struct flow *flow) {
 
 // Tells a replica of a reader how many groups wait for it.
 static status flow_announce(struct flow *flow, struct wire_peer *peer) {
-    const int reader = flow_reader(flow, wire_peer_name(peer));
+    const int reader = flow_reader(flow, peer->name);
     if (reader < 0) return OK;
     const struct wire_message available = {.kind = MESSAGE_AVAILABLE,
                                            .count = outbox_available(&flow->outbox, reader),
@@ -482,17 +482,16 @@ static status flow_on_claim(struct flow *flow, const struct taker *taker, const 
 static status flow_on_reader(struct flow *flow, const struct wire_event *event) {
     struct wire_peer *peer = event->peer;
     const struct wire_message *message = &event->message;
-    const int reader = flow_reader(flow, wire_peer_name(peer));
+    const int reader = flow_reader(flow, peer->name);
     // Optim has the groups of a whole step, so its end says nothing about any of them.
-    const bool counts = strcmp(wire_peer_name(peer), "optim") != 0;
+    const bool counts = strcmp(peer->name, "optim") != 0;
     struct taker *taker;
     if (reader < 0) return wire_reject(flow->wire, peer, "it does not read from this stage");
-    flow_find_taker(flow, (size_t)reader, wire_peer_replica(peer), &taker);
+    flow_find_taker(flow, (size_t)reader, peer->replica, &taker);
     if (event->kind == WIRE_GONE) {
         // It may have connected again before the old connection was found dead.
         for (struct wire_peer *other = wire_first_peer(flow->wire, "flow", true); other; other = wire_next_peer(other))
-            if (other != peer && wire_peer_replica(other) == taker->replica &&
-                flow_reader(flow, wire_peer_name(other)) == reader)
+            if (other != peer && other->replica == taker->replica && flow_reader(flow, other->name) == reader)
                 return OK;
         taker->synced = false;
         if (event->orderly) taker->life = 0;
@@ -500,8 +499,8 @@ static status flow_on_reader(struct flow *flow, const struct wire_event *event) 
     }
     if (event->kind == WIRE_JOINED) {
         // The connection of a process that was killed is mostly lost long before the next process is there.
-        const bool restarted = taker->life && taker->life != wire_peer_life(peer);
-        taker->life = wire_peer_life(peer);
+        const bool restarted = taker->life && taker->life != peer->life;
+        taker->life = peer->life;
         taker->synced = taker->refused = false;
         if (restarted) TRY(flow_lose(flow, taker, counts ? LOSS_CRASHED : LOSS_RESTARTED));
         TRY(flow_lose(flow, taker, LOSS_BROKEN));
@@ -528,7 +527,7 @@ static status flow_on_reader(struct flow *flow, const struct wire_event *event) 
 // ---- the I/O thread ----
 
 status flow_on_event(struct flow *flow, const struct wire_event *event) {
-    return wire_peer_is_client(event->peer) ? flow_on_reader(flow, event) : flow_on_upstream(flow, event);
+    return event->peer->client ? flow_on_reader(flow, event) : flow_on_upstream(flow, event);
 }
 
 // Whether every replica of every reader has said what it has.
@@ -583,7 +582,7 @@ status flow_send_pending(struct flow *flow) {
     for (struct wire_peer *peer = wire_first_peer(flow->wire, "flow", false); peer; peer = wire_next_peer(peer)) {
         struct upstream *upstream = flow_upstream(peer);
         if (flow->synced && upstream && !upstream->told) TRY(flow_tell_all(flow, peer));
-        if (!flow->reject || wire_peer_replica(peer) != flow->reject_replica) continue;
+        if (!flow->reject || peer->replica != flow->reject_replica) continue;
         TRY(wire_reject(flow->wire, peer, flow->reject));
     }
     free(flow->reject);

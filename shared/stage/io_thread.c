@@ -312,8 +312,8 @@ static status io_route(struct io_thread *io, const struct wire_event *event, enu
 
 static status io_on_message(struct io_thread *io, const struct wire_event *event) {
     const struct route *route = &routes[event->message.kind];
-    const char *purpose = wire_peer_purpose(event->peer);
-    bool expected = route->to != TO_NOBODY && wire_peer_is_client(event->peer) == route->from_client, right = false;
+    const char *purpose = event->peer->purpose;
+    bool expected = route->to != TO_NOBODY && event->peer->client == route->from_client, right = false;
     for (size_t i = 0; i < 2 && route->purposes[i]; i++) right |= !strcmp(route->purposes[i], purpose);
     status result = expected && right ? io_route(io, event, route->to)
                                       : fail(DATAERR, "%s is not a message for %s from a peer for %s",
@@ -332,12 +332,12 @@ static status io_on_event(struct io_thread *io, const struct wire_event *event) 
     case WIRE_JOINED:
     case WIRE_GONE:
         if (event->kind == WIRE_GONE && !event->orderly)
-            log_info("lost %s-%d", wire_peer_name(event->peer), wire_peer_replica(event->peer));
-        if (!strcmp(wire_peer_purpose(event->peer), "report")) io->reported_at = 0;
+            log_info("lost %s-%d", event->peer->name, event->peer->replica);
+        if (!strcmp(event->peer->purpose, "report")) io->reported_at = 0;
         pthread_mutex_lock(&io->lock);
         requests_forget(&io->requests, event->peer);
         pthread_mutex_unlock(&io->lock);
-        return io_route(io, event, strcmp(wire_peer_purpose(event->peer), "flow") ? TO_HOOK : TO_FLOW);
+        return io_route(io, event, strcmp(event->peer->purpose, "flow") ? TO_HOOK : TO_FLOW);
     case WIRE_REFUSED:
         return fail(UNAVAILABLE, "%s", event->message.reason);
     case WIRE_MESSAGE:
@@ -434,7 +434,7 @@ status io_thread_open(struct io_thread **out, const struct node_config *config, 
     io->wakeup = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     TRY_TO(result, failed, io->wakeup >= 0 ? OK : fail(UNAVAILABLE, "eventfd: %s", strerror(errno)));
     TRY_TO(result, failed, flow_new(&io->flow, config, io->wire, greedy));
-    TRY_TO(result, failed, wire_add_fd(io->wire, io->wakeup));
+    wire_add_fd(io->wire, io->wakeup);
     for (size_t i = 0; i < config->listen_count; i++) TRY_TO(result, failed, wire_bind(io->wire, config->listen[i]));
     if (*config->from) TRY_TO(result, failed, io_connect(io, config->from, NULL, "flow"));
     if (config->last) TRY_TO(result, failed, io_connect(io, "source", NULL, "ledger"));

@@ -186,12 +186,12 @@ status issuer_tick(struct issuer *issuer, struct io_thread *io) {
 // ---- messages ----
 
 status issuer_joined(struct issuer *issuer, struct io_thread *io, struct wire_peer *peer) {
-    const char *purpose = wire_peer_purpose(peer);
+    const char *purpose = peer->purpose;
     if (!strcmp(purpose, "report")) {
         issuer->supervised = true;
         issuer->finished = false;
     }
-    if (!issuer->trains || strcmp(purpose, "ledger") != 0 || !strcmp(wire_peer_name(peer), SUPERVISOR_NAME)) return OK;
+    if (!issuer->trains || strcmp(purpose, "ledger") != 0 || !strcmp(peer->name, SUPERVISOR_NAME)) return OK;
     const struct wire_message run_info = {.kind = MESSAGE_RUN_INFO,
                                           .count = issuer->total,
                                           .per_step = issuer->per_step,

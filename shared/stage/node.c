@@ -118,19 +118,18 @@ static status node_handle(struct node *node, struct io_thread *io, const struct 
         if (node->collector) TRY(weights_server_event(node->weights_server, io, event));
         return node->issuer ? issuer_tick(node->issuer, io) : OK;
     }
-    const bool weights = !strcmp(wire_peer_purpose(peer), "weights");
-    if (weights && wire_peer_is_client(peer)) return node_on_weights_client(node, io, event);
+    const bool weights = !strcmp(peer->purpose, "weights");
+    if (weights && peer->client) return node_on_weights_client(node, io, event);
     if (event->kind == WIRE_GONE) {
-        if (weights && !strcmp(wire_peer_name(peer), "optim")) node_weights_lost(&node->weights, io);
+        if (weights && !strcmp(peer->name, "optim")) node_weights_lost(&node->weights, io);
         return OK;
     }
     if (event->kind == WIRE_JOINED) {
-        if (!strcmp(wire_peer_purpose(peer), "report")) {
+        if (!strcmp(peer->purpose, "report")) {
             node->supervised = true;
             TRY(node_send_notices(node, io));
         }
-        if (!wire_peer_is_client(peer) && !strcmp(wire_peer_purpose(peer), "ledger"))
-            return outcomes_tell_again(node->outcomes, io, peer);
+        if (!peer->client && !strcmp(peer->purpose, "ledger")) return outcomes_tell_again(node->outcomes, io, peer);
         return node->issuer ? issuer_joined(node->issuer, io, peer) : OK;
     }
     if (message->kind == MESSAGE_WEIGHTS) return node_weights_published(&node->weights, io, peer, message);

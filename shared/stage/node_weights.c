@@ -43,7 +43,7 @@ static void node_weights_set_latest(struct node_weights *weights, struct remote_
 status node_weights_published(struct node_weights *weights, struct io_thread *io, const struct wire_peer *peer,
                               const struct wire_message *message) {
     struct remote_weights latest;
-    if (strcmp(wire_peer_name(peer), "optim") != 0) return fail(DATAERR, "WEIGHTS from another stage than optim");
+    if (strcmp(peer->name, "optim") != 0) return fail(DATAERR, "WEIGHTS from another stage than optim");
     if ((message->reference == 1) != (weights->context->stage->follows == FOLLOWS_REFERENCE)) return OK;
     remote_weights_set(&latest, message);
     node_weights_set_latest(weights, &latest);

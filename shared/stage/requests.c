@@ -75,12 +75,12 @@ status requests_connect(struct requests *requests, struct wire *wire, const stru
 
 // A replica's place in the order in which replicas are asked for this file or record; above 0.
 static uint64_t transfer_rank(const struct transfer *transfer, const struct wire_peer *peer) {
-    return rng_bits(rng_key((uint64_t)transfer->hash, transfer->id), (uint64_t)wire_peer_replica(peer), 0) | 1;
+    return rng_bits(rng_key((uint64_t)transfer->hash, transfer->id), (uint64_t)peer->replica, 0) | 1;
 }
 
 static bool requests_is_holder(const struct wire_peer *peer, const struct node_endpoint *holder) {
-    return !strcmp(wire_peer_name(peer), holder->stage) && wire_peer_replica(peer) == holder->replica &&
-           !strcmp(wire_peer_machine(peer), holder->machine);
+    return !strcmp(peer->name, holder->stage) && peer->replica == holder->replica &&
+           !strcmp(peer->machine, holder->machine);
 }
 
 // Chooses whom to ask, if somebody is there.
@@ -99,7 +99,7 @@ static status transfer_choose_peer(struct transfer *transfer, struct requests *r
     TRY(requests_connect(requests, wire, config, transfer->stage, transfer->purpose, &exists));
     struct wire_peer *peer = wire_first_peer(wire, transfer->purpose, false);
     for (; peer; peer = wire_next_peer(peer)) {
-        if (strcmp(wire_peer_name(peer), transfer->stage) != 0) continue;
+        if (strcmp(peer->name, transfer->stage) != 0) continue;
         there = true;
         const uint64_t rank = transfer_rank(transfer, peer);
         if (rank <= transfer->absent_rank || rank > best) continue;

@@ -59,9 +59,9 @@ static status weights_server_reply(struct weights_server *server, struct io_thre
     if (verdict == DISTRIBUTION_ELSEWHERE) {
         reply = (struct wire_message){.kind = MESSAGE_ELSEWHERE,
                                       .hash = fetch->hash,
-                                      .name = wire_peer_name(giver),
-                                      .replica = wire_peer_replica(giver),
-                                      .machine = wire_peer_machine(giver)};
+                                      .name = giver->name,
+                                      .replica = giver->replica,
+                                      .machine = giver->machine};
         return io_thread_reply(io, peer, &reply);
     }
     TRY(weights_versions_chunk(server->versions, fetch, &reply, &server->bulk));
@@ -126,8 +126,8 @@ static status weights_server_tick(struct weights_server *server, struct io_threa
 static void weights_server_cannot_borrow(struct weights_server *server, struct io_thread *io,
                                          const struct wire_peer *peer, const struct wire_message *message) {
     struct buf reason = {0};
-    buf_printf(&reason, "%s-%d cannot use the weights in optim's memory: %s", wire_peer_name(peer),
-               wire_peer_replica(peer), message->reason);
+    buf_printf(&reason, "%s-%d cannot use the weights in optim's memory: %s", peer->name, peer->replica,
+               message->reason);
     if (weights_versions_refuse(server->versions, message->path, reason.data)) io_thread_nudge(io);
     buf_release(&reason);
 }

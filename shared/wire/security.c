@@ -14,7 +14,7 @@
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/memory.h"
-#include "shared/wire/log_limit.h"
+#include "shared/base/log.h"
 
 static_assert(WIRE_KEY == 41, "Z85 writes 32 bytes as 40 characters");
 

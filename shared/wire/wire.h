@@ -14,7 +14,8 @@
 #include "shared/wire/transport.h"
 
 struct wire;
-struct wire_peer;
+
+enum { WIRE_REASON_MAX = 1024 }; // bytes of the reason for a refusal
 
 // Who this process is; the strings must outlive the wire.
 struct wire_self {
@@ -26,6 +27,19 @@ struct wire_self {
     const char *machine;
     // Who runs where: only these processes are admitted as clients. NULL: any of the run.
     const struct node_config *config;
+};
+
+// The other end of a conversation. Only the wire changes it, except for `tag`.
+struct wire_peer {
+    bool open;           // there is a conversation
+    bool client;         // it connected to us; false: we connected to it
+    const char *name;    // the stage that it is a replica of, "" before the first opening
+    const char *machine; // on which it runs, "" before the first opening and if there is only one machine
+    const char *purpose; // what the conversation is for
+    int replica;         // from 1; 0 before the first opening
+    int64_t life;        // a random number that is another one for each process, also for one that was restarted; 0
+                         // before the first opening
+    void *tag;           // the caller's; NULL at first
 };
 
 enum wire_event_kind {
@@ -72,7 +86,7 @@ status wire_connect(struct wire *wire, const char *endpoint, const char *key, co
                     struct wire_peer **out);
 
 // Makes wire_poll report READABLE when the descriptor is.
-status wire_add_fd(struct wire *wire, int fd);
+void wire_add_fd(struct wire *wire, int fd);
 
 // Waits up to timeout_ms for the next event; TIMEOUT may also come earlier. UNAVAILABLE when the sockets fail.
 status wire_poll(struct wire *wire, int timeout_ms, struct wire_event *event);
@@ -92,29 +106,10 @@ struct wire_peer *wire_first_peer(struct wire *wire, const char *purpose, bool c
 // Returns the next open peer of the same purpose and role. NULL: no more. Peers are valid until the next wire_poll.
 struct wire_peer *wire_next_peer(struct wire_peer *peer);
 
-// Returns whether a conversation with the peer is open.
-bool wire_peer_open(const struct wire_peer *peer);
-
-// Returns the stage that the peer is a replica of, "" before the first opening. Valid as long as the peer.
-const char *wire_peer_name(const struct wire_peer *peer);
-
-// Returns the machine on which the peer runs, "" before the first opening and if there is only one machine.
-const char *wire_peer_machine(const struct wire_peer *peer);
-
-// Returns which replica it is, from 1; 0 before the first opening.
-int wire_peer_replica(const struct wire_peer *peer);
-
-// Returns a random number that is another one for each process, also for one that was restarted; 0 before the first
-// opening.
-int64_t wire_peer_life(const struct wire_peer *peer);
-
-// Returns what the conversation is for.
-const char *wire_peer_purpose(const struct wire_peer *peer);
-
-// Returns true if the peer connected to us, false if we connected to it.
-bool wire_peer_is_client(const struct wire_peer *peer);
-
-// Returns a pointer that the caller may set and that stays with the peer, NULL at first.
-void **wire_peer_tag(struct wire_peer *peer);
+// Checks a HELLO: a server admits clients of the same protocol and the same run that run where the run's configuration
+// says, with the key of that machine. `key` is the client's public key, NULL without security. Returns false if the
+// client is to be refused; *reason then says why.
+bool wire_admits(const struct wire_self *self, const struct wire_message *hello, const char *key,
+                 char (*reason)[WIRE_REASON_MAX]);
 
 #endif

@@ -31,7 +31,7 @@ struct bench {
 
 static status bench_event(void *self, struct io_thread *io, const struct wire_event *event) {
     struct bench *bench = self;
-    const bool client = event->kind != WIRE_TIMEOUT && wire_peer_is_client(event->peer);
+    const bool client = event->kind != WIRE_TIMEOUT && event->peer->client;
     if (event->kind == WIRE_GONE && client) bench->gone = true;
     return bench->server && (event->kind == WIRE_TIMEOUT || client) ? weights_server_event(bench->server, io, event)
                                                                     : OK;

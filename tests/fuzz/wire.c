@@ -2,13 +2,12 @@
 // refused with a reason.
 #include "tests/fuzz/fuzz.h"
 
-#include "shared/wire/admission.h"
 #include "shared/wire/message.h"
 
 static void try_admission(const struct wire_message *hello) {
     const struct wire_self self = {.run = "0123456789abcdef source=1", .name = "frames", .replica = 1, .machine = "m"};
-    char reason[ADMISSION_REASON_MAX];
-    fuzz_must(admission_check(&self, hello, NULL, &reason) == !*reason);
+    char reason[WIRE_REASON_MAX];
+    fuzz_must(wire_admits(&self, hello, NULL, &reason) == !*reason);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

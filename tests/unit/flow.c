@@ -8,16 +8,13 @@
 
 enum { FRAMES_1, FRAMES_2, REWARD_1, PEERS };
 
-struct wire_peer {
-    const char *name;
-    int replica, index;
-    bool client, open;
-    int64_t life;
-    void *tag;
-    struct wire_message last; // that was sent to it; `kind` is 0: nothing
+// A peer, and the last message that was sent to it: `kind` is 0: nothing.
+struct recorder {
+    struct wire_peer peer;
+    struct wire_message last;
 };
 
-static struct wire_peer peers[PEERS];
+static struct recorder peers[PEERS];
 static int64_t now_ms;
 
 int64_t wire_now_ms(const struct wire *wire) {
@@ -26,8 +23,8 @@ int64_t wire_now_ms(const struct wire *wire) {
 }
 
 static struct wire_peer *first_peer_from(int index, bool clients) {
-    while (index < PEERS && (peers[index].client != clients || !peers[index].open)) index++;
-    return index < PEERS ? &peers[index] : NULL;
+    while (index < PEERS && (peers[index].peer.client != clients || !peers[index].peer.open)) index++;
+    return index < PEERS ? &peers[index].peer : NULL;
 }
 
 struct wire_peer *wire_first_peer(struct wire *wire, const char *purpose, bool clients) {
@@ -36,13 +33,13 @@ struct wire_peer *wire_first_peer(struct wire *wire, const char *purpose, bool c
 }
 
 struct wire_peer *wire_next_peer(struct wire_peer *peer) {
-    return first_peer_from(peer->index + 1, peer->client);
+    return first_peer_from((int)((struct recorder *)peer - peers) + 1, peer->client);
 }
 
 status wire_send(struct wire *wire, struct wire_peer *peer, const struct wire_message *message, bool *gone) {
     (void)wire;
     if (gone) *gone = false;
-    peer->last = *message;
+    ((struct recorder *)peer)->last = *message;
     return OK;
 }
 
@@ -52,33 +49,13 @@ status wire_reject(struct wire *wire, struct wire_peer *peer, const char *reason
     return fail(DATAERR, "%s", reason);
 }
 
-const char *wire_peer_name(const struct wire_peer *peer) {
-    return peer->name;
-}
-
-int wire_peer_replica(const struct wire_peer *peer) {
-    return peer->replica;
-}
-
-int64_t wire_peer_life(const struct wire_peer *peer) {
-    return peer->life;
-}
-
-bool wire_peer_is_client(const struct wire_peer *peer) {
-    return peer->client;
-}
-
-void **wire_peer_tag(struct wire_peer *peer) {
-    return &peer->tag;
-}
-
 // ---- helpers
 
 static const char *readers[] = {"reward"};
 static const struct node_config config = {.stage = "rollout", .from = "frames", .readers = readers, .reader_count = 1};
 
 static void happen(struct flow *flow, int peer, enum wire_event_kind kind, struct wire_message message) {
-    const struct wire_event event = {.kind = kind, .peer = &peers[peer], .message = message};
+    const struct wire_event event = {.kind = kind, .peer = &peers[peer].peer, .message = message};
     assert_int_equal(flow_on_event(flow, &event), OK);
 }
 
@@ -89,14 +66,14 @@ static void send_to(struct flow *flow, int peer, struct wire_message message) {
 // Makes a flow whose peers are all there, and which has capacity for many groups.
 static struct flow *make_flow(void) {
     struct flow *flow;
-    peers[FRAMES_1] = (struct wire_peer){.name = "frames", .replica = 1, .index = FRAMES_1, .life = 1};
-    peers[FRAMES_2] = (struct wire_peer){.name = "frames", .replica = 2, .index = FRAMES_2, .life = 2};
-    peers[REWARD_1] = (struct wire_peer){.name = "reward", .replica = 1, .index = REWARD_1, .client = true, .life = 3};
+    peers[FRAMES_1].peer = (struct wire_peer){.name = "frames", .replica = 1, .life = 1};
+    peers[FRAMES_2].peer = (struct wire_peer){.name = "frames", .replica = 2, .life = 2};
+    peers[REWARD_1].peer = (struct wire_peer){.name = "reward", .replica = 1, .client = true, .life = 3};
     now_ms = 1000000;
     assert_int_equal(flow_new(&flow, &config, NULL, false), OK);
     flow_set_capacity(flow, 8);
     for (int i = 0; i < PEERS; i++) {
-        peers[i].open = true;
+        peers[i].peer.open = true;
         happen(flow, i, WIRE_JOINED, (struct wire_message){0});
     }
     send_to(flow, REWARD_1, (struct wire_message){.kind = MESSAGE_SYNCED});
@@ -157,7 +134,7 @@ static void a_ghost_is_returned_to_all_that_were_told(void **state) {
     assert_false(flow_has(flow));
     assert_sent(FRAMES_2, MESSAGE_HAVE, 10);
     forget_what_was_sent();
-    peers[REWARD_1].open = false;
+    peers[REWARD_1].peer.open = false;
     happen(flow, REWARD_1, WIRE_GONE, (struct wire_message){0});
     now_ms += 60000;
     assert_int_equal(flow_send_pending(flow), OK);

@@ -50,20 +50,6 @@ status io_thread_reply(struct io_thread *io, struct wire_peer *peer, const struc
     return OK;
 }
 
-// ---- peers: a peer's purpose and name
-
-struct wire_peer {
-    const char *purpose, *name;
-};
-
-const char *wire_peer_purpose(const struct wire_peer *peer) {
-    return peer->purpose;
-}
-
-const char *wire_peer_name(const struct wire_peer *peer) {
-    return peer->name;
-}
-
 // ---- the source
 
 enum { TOTAL = 10, PER_STEP = 2 };
@@ -136,7 +122,7 @@ static void tick(struct fixture *fixture) {
 // Opens the issuer with a supervisor and with an optim that begins to train.
 static void open_supervised_issuer(struct fixture *fixture) {
     const struct wire_message position = {.kind = MESSAGE_POSITION, .step = 0, .seq = 0};
-    struct wire_peer supervisor = {"report", "caravan"};
+    struct wire_peer supervisor = {.purpose = "report", .name = "caravan"};
     open_issuer(fixture, 0);
     assert_int_equal(issuer_joined(fixture->issuer, &fixture->io, &supervisor), OK);
     tell(fixture, position);
@@ -236,7 +222,7 @@ static struct ledger *open_copy(const struct fixture *fixture) {
 static void nobody_is_told_what_the_ledger_on_the_disk_lacks(void **state) {
     (void)state;
     struct fixture fixture;
-    struct wire_peer optim = {"ledger", "optim"};
+    struct wire_peer optim = {.purpose = "ledger", .name = "optim"};
     open_issuer(&fixture, 0);
     tell(&fixture, (struct wire_message){.kind = MESSAGE_POSITION, .step = 0, .seq = 0});
     for (int64_t seq = 0; seq < TOTAL; seq++) {
@@ -303,7 +289,7 @@ static void an_older_checkpoint_is_trained_again_with_a_notice(void **state) {
 static void the_end_is_told_once_everything_is_settled(void **state) {
     (void)state;
     struct fixture fixture;
-    struct wire_peer optim = {"ledger", "optim"};
+    struct wire_peer optim = {.purpose = "ledger", .name = "optim"};
     open_issuer(&fixture, 0);
     assert_int_equal(issuer_joined(fixture.issuer, &fixture.io, &optim), OK);
     assert_int_equal(fixture.io.last.kind, MESSAGE_RUN_INFO);
@@ -347,7 +333,7 @@ static void quarantine(struct fixture *fixture, int64_t seq) {
 static void a_training_ends_when_many_samples_fail_in_a_row(void **state) {
     (void)state;
     struct fixture fixture;
-    struct wire_peer supervisor = {"report", "caravan"};
+    struct wire_peer supervisor = {.purpose = "report", .name = "caravan"};
     total = 80;
     open_supervised_issuer(&fixture);
     for (int64_t seq = 0; seq < 31; seq++) quarantine(&fixture, seq);
@@ -388,7 +374,8 @@ static void without_optim_all_are_in_flight_at_once(void **state) {
     (void)state;
     struct fixture fixture;
     struct message_status counters = {0};
-    struct wire_peer score = {"ledger", "score"}, supervisor = {"report", "caravan"};
+    struct wire_peer score = {.purpose = "ledger", .name = "score"},
+                     supervisor = {.purpose = "report", .name = "caravan"};
     open_issuer_of(&fixture, false, 0, 0);
     assert_int_equal(issuer_joined(fixture.issuer, &fixture.io, &supervisor), OK);
     assert_int_equal(issuer_joined(fixture.issuer, &fixture.io, &score), OK);
@@ -468,7 +455,7 @@ static void without_optim_a_new_source_goes_on_from_the_ledger(void **state) {
 static void max_steps_ends_the_run(void **state) {
     (void)state;
     struct fixture fixture;
-    struct wire_peer supervisor = {"report", "caravan"};
+    struct wire_peer supervisor = {.purpose = "report", .name = "caravan"};
     struct message_status counters = {0};
     open_issuer_of(&fixture, true, 4, 2);
     assert_int_equal(issuer_joined(fixture.issuer, &fixture.io, &supervisor), OK);

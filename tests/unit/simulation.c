@@ -281,7 +281,7 @@ static void work_of_stage(struct process *process) {
 
 static status on_event(void *self, struct io_thread *io, const struct wire_event *event) {
     struct process *process = self;
-    if (process->outcomes && event->kind == WIRE_JOINED && !strcmp(wire_peer_purpose(event->peer), "ledger"))
+    if (process->outcomes && event->kind == WIRE_JOINED && !strcmp(event->peer->purpose, "ledger"))
         return outcomes_tell_again(process->outcomes, io, event->peer);
     if (process->issuer && event->kind == WIRE_JOINED) return issuer_joined(process->issuer, io, event->peer);
     if (process->issuer && event->kind == WIRE_TIMEOUT) return issuer_tick(process->issuer, io);

@@ -79,11 +79,11 @@ static status answer_get(struct process *process, struct io_thread *io, const st
 static status on_event(void *self, struct io_thread *io, const struct wire_event *event) {
     struct process *process = self;
     struct wire_message reply;
-    if (event->kind == WIRE_GONE && wire_peer_is_client(event->peer) && wire_peer_replica(event->peer) < 3)
-        process->lost[wire_peer_replica(event->peer)]++;
+    if (event->kind == WIRE_GONE && event->peer->client && event->peer->replica < 3)
+        process->lost[event->peer->replica]++;
     const bool fetch = event->kind == WIRE_MESSAGE && event->message.kind == MESSAGE_FETCH;
     process->answered += fetch;
-    if (process->weights_server && (event->kind == WIRE_TIMEOUT || wire_peer_is_client(event->peer)))
+    if (process->weights_server && (event->kind == WIRE_TIMEOUT || event->peer->client))
         return weights_server_event(process->weights_server, io, event);
     if (event->kind == WIRE_MESSAGE && event->message.kind == MESSAGE_GET) return answer_get(process, io, event);
     if (!fetch) return OK;

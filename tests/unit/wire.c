@@ -13,7 +13,6 @@
 
 #include "shared/base/file.h"
 #include "shared/group/group.h"
-#include "shared/wire/admission.h"
 #include "shared/wire/node_config.h"
 #include "shared/wire/wire.h"
 #include "shared/wire/zmq_transport.h"
@@ -164,7 +163,7 @@ static void peers_talk(void **state) {
     open_client(&pair, "r", NULL, NULL); // before there is a server
     open_server(&pair, "r", NULL);
     assert_true(until(&pair, pair.client, WIRE_JOINED, &event));
-    assert_string_equal(wire_peer_name(pair.peer), "frames");
+    assert_string_equal(pair.peer->name, "frames");
     struct wire_message credit = {.kind = MESSAGE_CREDIT},
                         group = {.kind = MESSAGE_GROUP, .bulk = "\0\1\2", .bulk_size = 3};
     bool gone = true;
@@ -172,8 +171,8 @@ static void peers_talk(void **state) {
     assert_false(gone);
     assert_true(until(&pair, pair.server, WIRE_MESSAGE, &event));
     assert_int_equal(event.message.kind, MESSAGE_CREDIT);
-    assert_string_equal(wire_peer_name(event.peer), "rollout");
-    assert_string_equal(wire_peer_purpose(event.peer), "flow");
+    assert_string_equal(event.peer->name, "rollout");
+    assert_string_equal(event.peer->purpose, "flow");
     assert_int_equal(wire_send(pair.server, event.peer, &group, &gone), OK);
     assert_true(until(&pair, pair.client, WIRE_MESSAGE, &event));
     assert_int_equal(event.message.kind, MESSAGE_GROUP);
@@ -214,7 +213,7 @@ static void a_server_that_comes_back_is_joined_again(void **state) {
         // A socket that is closed with unread input resets its connection, and its last messages may be lost.
         bool orderly = false;
         for (int tries = 0; tries < 10 && !orderly; tries++) {
-            const int64_t life = wire_peer_life(pair.peer);
+            const int64_t life = pair.peer->life;
             assert_true(until(&pair, pair.server, WIRE_JOINED, &event));
             wire_close(&pair.server);
             assert_true(until(&pair, pair.client, WIRE_GONE, &event));
@@ -222,7 +221,7 @@ static void a_server_that_comes_back_is_joined_again(void **state) {
             open_server(&pair, "r", security);
             assert_true(until(&pair, pair.client, WIRE_JOINED, &event));
             assert_true(event.restarted);
-            assert_int_not_equal(wire_peer_life(pair.peer), life);
+            assert_int_not_equal(pair.peer->life, life);
         }
         assert_true(orderly);
         close_pair(&pair);
@@ -287,7 +286,7 @@ static void a_descriptor_wakes(void **state) {
     struct wire_event event;
     int ends[2];
     assert_int_equal(pipe(ends), 0);
-    assert_int_equal(wire_add_fd(wire, ends[0]), OK);
+    wire_add_fd(wire, ends[0]);
     assert_int_equal(wire_poll(wire, 0, &event), OK);
     assert_int_equal(event.kind, WIRE_TIMEOUT);
     assert_int_equal(write(ends[1], "x", 1), 1);
@@ -355,7 +354,7 @@ static void only_the_run_s_processes_are_admitted(void **state) {
     const struct wire_self self = {.run = "r", .name = "source", .replica = 1, .machine = "one", .config = &config};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char reason[ADMISSION_REASON_MAX];
+        char reason[WIRE_REASON_MAX];
         const struct wire_message hello = {.kind = MESSAGE_HELLO,
                                            .protocol = WIRE_PROTOCOL,
                                            .schema = WIRE_SCHEMA,
@@ -364,7 +363,7 @@ static void only_the_run_s_processes_are_admitted(void **state) {
                                            .replica = cases[i].replica,
                                            .machine = cases[i].machine,
                                            .purpose = cases[i].purpose};
-        assert_int_equal(admission_check(&self, &hello, cases[i].key, &reason), !cases[i].mistake);
+        assert_int_equal(wire_admits(&self, &hello, cases[i].key, &reason), !cases[i].mistake);
         if (cases[i].mistake) assert_non_null(strstr(reason, cases[i].mistake));
     }
 }

@@ -101,14 +101,14 @@ static void a_restarted_server_is_found_at_once(void **state) {
         open_world(&world, seed, 2);
         assert_in_range(until(&world, CLIENT, WIRE_JOINED), 0, 200);
         assert_false(world.nodes[CLIENT].event.restarted);
-        const int64_t life = wire_peer_life(world.nodes[CLIENT].event.peer);
+        const int64_t life = world.nodes[CLIENT].event.peer->life;
         end(&world, SERVER, true);
         assert_in_range(until(&world, CLIENT, WIRE_GONE), 0, 200);
         assert_quiet(&world, 20000);
         start(&world, SERVER, "r");
         assert_in_range(until(&world, CLIENT, WIRE_JOINED), 0, 200);
         assert_true(world.nodes[CLIENT].event.restarted);
-        assert_int_not_equal(wire_peer_life(world.nodes[CLIENT].event.peer), life);
+        assert_int_not_equal(world.nodes[CLIENT].event.peer->life, life);
         close_world(&world);
     }
 }
@@ -119,16 +119,16 @@ static void a_restarted_client_is_told_apart(void **state) {
         struct world world;
         open_world(&world, seed, 2);
         assert_true(until(&world, SERVER, WIRE_JOINED) >= 0);
-        const int64_t life = wire_peer_life(world.nodes[SERVER].event.peer);
+        const int64_t life = world.nodes[SERVER].event.peer->life;
         end(&world, CLIENT, seed % 2);
         start(&world, CLIENT, "r");
         assert_in_range(until(&world, SERVER, WIRE_GONE), 0, 200);
         assert_true(world.nodes[SERVER].event.restarted);
         assert_false(world.nodes[SERVER].event.orderly);
-        assert_int_equal(wire_peer_life(world.nodes[SERVER].event.peer), life);
+        assert_int_equal(world.nodes[SERVER].event.peer->life, life);
         assert_int_equal(next_event(&world, 0), SERVER);
         assert_int_equal(world.nodes[SERVER].event.kind, WIRE_JOINED);
-        assert_int_not_equal(wire_peer_life(world.nodes[SERVER].event.peer), life);
+        assert_int_not_equal(world.nodes[SERVER].event.peer->life, life);
         close_world(&world);
     }
 }
@@ -303,10 +303,10 @@ static void a_rejected_peer_alone_is_gone(void **state) {
         open_world(&world, 3, PROCESSES);
         settle(&world);
         struct wire_peer *peer = wire_first_peer(world.nodes[who].wire, "flow", who == SERVER);
-        while (peer && who == SERVER && wire_peer_replica(peer) != 1) peer = wire_next_peer(peer);
+        while (peer && who == SERVER && peer->replica != 1) peer = wire_next_peer(peer);
         assert_non_null(peer);
         assert_int_equal(wire_reject(world.nodes[who].wire, peer, "no such group"), OK);
-        assert_false(wire_peer_open(peer));
+        assert_false(peer->open);
         bool gone[PROCESSES] = {false};
         const int64_t began = fake_network_now(world.network);
         for (int i; (i = next_event(&world, 2000)) >= 0;) {
@@ -348,7 +348,7 @@ static enum message_kind receive_raw(struct world *world, struct transport *tran
         }
         if (next_event(world, 10) < 0) continue;
         assert_true(world->nodes[SERVER].event.kind == WIRE_JOINED || world->nodes[SERVER].event.kind == WIRE_GONE);
-        assert_string_equal(wire_peer_name(world->nodes[SERVER].event.peer), "evil");
+        assert_string_equal(world->nodes[SERVER].event.peer->name, "evil");
     }
     return 0;
 }
@@ -397,7 +397,7 @@ static void a_malformed_message_costs_its_sender_the_conversation(void **state) 
         assert_int_equal(receive_raw(&world, raw, &message, &arena), MESSAGE_REFUSED);
         assert_string_equal(message.reason, mistakes[i].reason);
         struct wire_peer *client = wire_first_peer(world.nodes[SERVER].wire, "flow", true);
-        assert_string_equal(wire_peer_name(client), "rollout");
+        assert_string_equal(client->name, "rollout");
         assert_null(wire_next_peer(client));
         assert_non_null(wire_first_peer(world.nodes[CLIENT].wire, "flow", false));
         raw->calls->free(raw);
@@ -431,13 +431,13 @@ static void schedule_start(struct schedule *schedule, int who) {
 
 static void schedule_on_event(struct schedule *schedule, int who) {
     const struct wire_event *event = &schedule->world.nodes[who].event;
-    const int client = who == SERVER ? wire_peer_replica(event->peer) == 1 ? CLIENT : OTHER : who;
+    const int client = who == SERVER ? event->peer->replica == 1 ? CLIENT : OTHER : who;
     struct side *side = who == SERVER ? &schedule->at_server[client] : &schedule->at_client[client];
     switch (event->kind) {
     case WIRE_JOINED:
         assert_null(side->peer);
-        if (who != SERVER) assert_int_equal(event->restarted, side->life && side->life != wire_peer_life(event->peer));
-        *side = (struct side){.peer = event->peer, .life = wire_peer_life(event->peer)};
+        if (who != SERVER) assert_int_equal(event->restarted, side->life && side->life != event->peer->life);
+        *side = (struct side){.peer = event->peer, .life = event->peer->life};
         break;
     case WIRE_GONE:
         assert_ptr_equal(side->peer, event->peer);
@@ -528,8 +528,8 @@ static void schedule_check(uint64_t seed) {
     schedule_run(&schedule, 2000);
     for (int i = CLIENT; i < PROCESSES; i++) {
         sent -= schedule.at_server[i].received;
-        assert_true(wire_peer_open(schedule.at_server[i].peer));
-        assert_true(wire_peer_open(schedule.at_client[i].peer));
+        assert_true(schedule.at_server[i].peer->open);
+        assert_true(schedule.at_client[i].peer->open);
     }
     assert_true(sent <= 0);
     close_world(world);

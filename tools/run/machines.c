@@ -34,7 +34,7 @@ struct machine *machines_find(struct machines *machines, const char *name) {
 void machines_update(struct machines *machines, double now) {
     for (size_t i = 0; i < machines->count; i++) {
         struct machine *machine = &machines->list[i];
-        const bool there = wire_peer_open(machine->peer);
+        const bool there = machine->peer->open;
         if (there) machine->joined = true;
         if (there) machine->away_since = 0;
         if (!there && machine->away_since == 0) machine->away_since = now;

@@ -116,7 +116,7 @@ static void supervisor_publish(struct supervisor *supervisor, const struct wire_
     struct wire *wire = supervisor->wire;
     struct wire_peer *peer = from_here ? wire_first_peer(wire, "report", false) : NULL;
     for (; peer; peer = wire_next_peer(peer))
-        if (!strcmp(wire_peer_name(peer), SUPERVISOR_NAME)) (void)wire_send(wire, peer, message, NULL);
+        if (!strcmp(peer->name, SUPERVISOR_NAME)) (void)wire_send(wire, peer, message, NULL);
     for (peer = wire_first_peer(wire, "watch", true); peer; peer = wire_next_peer(peer))
         (void)wire_send(wire, peer, message, NULL);
 }
@@ -266,7 +266,7 @@ static status supervisor_on_status(struct supervisor *supervisor, struct wire_pe
     const double now = clock_monotonic();
     struct wire_message report = *message;
     struct run_summary summary;
-    const bool own = !strcmp(message->name, wire_peer_name(peer)) && message->replica == wire_peer_replica(peer);
+    const bool own = !strcmp(message->name, peer->name) && message->replica == peer->replica;
     if (!replica || (from_here && !own))
         return wire_reject(supervisor->wire, peer, "STATUS: it is about another process than its sender");
     if (from_here) report.counters.restarts = run_status_restarts(supervisor->run_status, replica);
@@ -280,8 +280,8 @@ static status supervisor_on_status(struct supervisor *supervisor, struct wire_pe
 // The source, another machine's supervisor or `caravan stop` ends the run; nobody else may.
 static status supervisor_on_end(struct supervisor *supervisor, struct wire_peer *peer,
                                 const struct wire_message *message) {
-    const char *name = wire_peer_name(peer), *machine = wire_peer_machine(peer);
-    const bool of_supervisor = !strcmp(name, SUPERVISOR_NAME), asked = !strcmp(wire_peer_purpose(peer), "watch");
+    const char *name = peer->name, *machine = peer->machine;
+    const bool of_supervisor = !strcmp(name, SUPERVISOR_NAME), asked = !strcmp(peer->purpose, "watch");
     struct machine *other = of_supervisor ? machines_find(&supervisor->machines, machine) : NULL;
     const int64_t code = message->code;
     char text[MESSAGE_SIZE];
@@ -299,7 +299,7 @@ static status supervisor_on_end(struct supervisor *supervisor, struct wire_peer 
     if (!supervisor->stopping && code == END)
         supervisor_log(supervisor, "%s; the same command resumes the run", message->reason);
     supervisor_stop(supervisor, (status)code, true, message->reason);
-    if (!other || !supervisor->everywhere || !wire_peer_is_client(peer)) return OK;
+    if (!other || !supervisor->everywhere || !peer->client) return OK;
     // This machine's own connection to the other one may be cut, and this machine ends as soon as it has nothing to do.
     const struct wire_message end = supervisor_end(supervisor);
     return wire_send(supervisor->wire, peer, &end, NULL);
@@ -307,8 +307,8 @@ static status supervisor_on_end(struct supervisor *supervisor, struct wire_peer 
 
 static status supervisor_on_event(struct supervisor *supervisor, const struct wire_event *event) {
     const struct wire_message *message = &event->message;
-    const bool from_here = !event->peer || strcmp(wire_peer_name(event->peer), SUPERVISOR_NAME) != 0;
-    struct machine *machine = from_here ? NULL : machines_find(&supervisor->machines, wire_peer_machine(event->peer));
+    const bool from_here = !event->peer || strcmp(event->peer->name, SUPERVISOR_NAME) != 0;
+    struct machine *machine = from_here ? NULL : machines_find(&supervisor->machines, event->peer->machine);
     switch (event->kind) {
     case WIRE_REFUSED:
         return fail(UNAVAILABLE, "%s", message->reason);
@@ -316,13 +316,13 @@ static status supervisor_on_event(struct supervisor *supervisor, const struct wi
         supervisor_on_signals(supervisor);
         return OK;
     case WIRE_JOINED:
-        if (!strcmp(wire_peer_purpose(event->peer), "watch")) supervisor_greet(supervisor, event->peer);
-        if (!machine || !wire_peer_is_client(event->peer)) return OK;
+        if (!strcmp(event->peer->purpose, "watch")) supervisor_greet(supervisor, event->peer);
+        if (!machine || !event->peer->client) return OK;
         machine->stopped = machine->ended = false;
         supervisor_log(supervisor, "%s is connected", machine->name);
         return OK;
     case WIRE_GONE:
-        if (!machine || !wire_peer_is_client(event->peer)) return OK;
+        if (!machine || !event->peer->client) return OK;
         if (event->orderly) machine->stopped = true; // an old connection may be found dead later than that
         if (!supervisor->stopping)
             supervisor_log(supervisor, "%s %s; waiting for it", machine->name,
@@ -517,7 +517,7 @@ static status supervisor_open(struct supervisor *supervisor) {
     struct transport *transport;
     TRY(zmq_transport_open(&transport, node_config_security(&supervisor->config)));
     wire_open(&supervisor->wire, &self, transport);
-    TRY(wire_add_fd(supervisor->wire, supervisor->signal_fd));
+    wire_add_fd(supervisor->wire, supervisor->signal_fd);
     for (size_t i = 0; i < supervisor->config.listen_count; i++)
         TRY(wire_bind(supervisor->wire, supervisor->config.listen[i]));
     TRY(machines_connect(&supervisor->machines, supervisor->wire, deployment, clock_monotonic()));

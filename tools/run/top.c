@@ -275,7 +275,7 @@ int top_main(int argc, char **argv) {
     run_status_new(&top.run_status, &top.watcher.deployment);
     TRY_TO(result, done, watcher_connect(&top.watcher, top.watcher.deployment.here, NULL));
     top.redraws = top.terminal && !top.once;
-    if (top.redraws && keyboard_open()) TRY_TO(result, done, wire_add_fd(top.watcher.wire, STDIN_FILENO));
+    if (top.redraws && keyboard_open()) wire_add_fd(top.watcher.wire, STDIN_FILENO);
     result = top_watch(&top);
 done:
     top_leave(&top);
