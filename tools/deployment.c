@@ -9,7 +9,7 @@
 #include <xxhash.h>
 
 #include "shared/base/file.h"
-#include "shared/wire/local_sockets.h"
+#include "shared/wire/transport.h"
 
 const char *deployment_machine(const struct deployment *deployment, int machine) {
     return deployment->machines > 1 ? deployment->pipeline->machines[machine].name : "";
@@ -164,7 +164,7 @@ static status deployment_make_replicas(struct deployment *deployment) {
         size_t length = strlen(pipeline->stages[i].name) + max_number;
         if (length > longest) longest = length;
     }
-    if (longest > LOCAL_SOCKET_NAME_MAX) return fail(USAGE, "a stage's name is too long for a socket");
+    if (longest > LOCAL_NAME_MAX) return fail(USAGE, "a stage's name is too long for a socket");
     deployment->sockets = arena_printf(arena, "%s/sockets", pipeline->run);
     NEW(&deployment->replicas, count);
     for (size_t i = 0; i < deployment->machines; i++)

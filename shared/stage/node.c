@@ -19,7 +19,6 @@
 #include "shared/base/signals.h"
 #include "shared/stage/weights_client.h"
 #include "shared/stage/weights_server.h"
-#include "shared/wire/zmq_transport.h"
 
 // A group whose weights are not there or not loaded, or that the runner has given back.
 struct waiting_group {

@@ -1,4 +1,4 @@
-// What carries the messages of a wire (wire.h): ZeroMQ's sockets in the programs (zmq_transport.h), a simulated network
+// What carries the messages of a wire (wire.h): ZeroMQ's sockets in the programs, a simulated network
 // in the tests. The session layer calls nothing else, not even a clock.
 //
 // A transport has one server socket, which may be bound to several endpoints, and any number of links. A link is a
@@ -19,6 +19,7 @@
 #include "shared/base/status.h"
 
 struct transport_link; // a connection to a server
+struct wire_security;  // security.h
 
 enum { TRANSPORT_CLIENT_MAX = 32 };
 
@@ -80,7 +81,7 @@ struct transport_calls {
     bool (*connected)(struct transport *transport, struct transport_link *link);
 
     // Makes `receive` report READABLE when the descriptor is.
-    status (*add_fd)(struct transport *transport, int fd);
+    void (*add_fd)(struct transport *transport, int fd);
 
     // Sends one or two frames over a link or, if that is NULL, to a client. *gone: there is no connection, and nothing
     // was sent.
@@ -94,5 +95,15 @@ struct transport_calls {
     // messages are on their way.
     void (*free)(struct transport *transport);
 };
+
+enum {
+    LOCAL_PATH_MAX = 107,                 // bytes of a path that fits the address of a Unix socket
+    LOCAL_NAME_MAX = LOCAL_PATH_MAX - 25, // bytes of a file name in an endpoint "ipc://DIRECTORY/NAME"
+};
+
+// Opens a transport over ZeroMQ, without sockets yet: the server socket is a ROUTER, each link a DEALER, over
+// "ipc://..." or "tcp://..." with CURVE if there is security. `security` must outlive it; NULL: none. UNAVAILABLE when
+// libzmq fails. Give it to wire_open.
+status zmq_transport_open(struct transport **out, const struct wire_security *security);
 
 #endif

@@ -1,17 +1,29 @@
 // Sockets are polled together; what a poll found ready is received before the next one. A client is known by the
 // routing id that libzmq gave its connection, so one that connects anew is a new client.
-#include "shared/wire/zmq_transport.h"
+//
+// The address of a Unix socket holds 107 bytes only; here a path may be as long as a path may be: its directory is
+// opened, and the socket is named through /proc/self/fd. A socket whose file was removed, as cleaners of temporary
+// files do, is made again.
+#include "shared/wire/transport.h"
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/un.h>
+#include <unistd.h>
 #include <zmq.h>
 
 #include "shared/base/clock.h"
+#include "shared/base/log.h"
 #include "shared/base/memory.h"
-#include "shared/wire/local_sockets.h"
+#include "shared/wire/security.h"
+
+#define LOCAL_PREFIX "ipc://"
+enum { LOCAL_PREFIX_SIZE = sizeof LOCAL_PREFIX - 1 };
 
 enum {
     LINGER_MS = 500,        // for the last messages
@@ -23,9 +35,24 @@ enum {
     RECEIVED_MAX = 32,      // messages between two polls, so that no socket or descriptor waits for long
 };
 
+static_assert(LOCAL_PATH_MAX == sizeof((struct sockaddr_un *)0)->sun_path - 1, "the address of a Unix socket");
+static_assert(sizeof "/proc/self/fd/2147483647/" - 1 <= LOCAL_PATH_MAX - LOCAL_NAME_MAX, "any directory");
+
 struct transport_link {
     struct transport_link *next;
     void *socket, *owner;
+};
+
+// A directory that is open, because the paths of its sockets are too long.
+struct local_directory {
+    const char *path;
+    int fd;
+};
+
+// An endpoint for libzmq. `text` is valid as long as this struct, the transport and the endpoint that it was made of.
+struct local_endpoint {
+    const char *text;
+    char shortened[LOCAL_PATH_MAX + 8];
 };
 
 struct zmq_transport {
@@ -33,8 +60,13 @@ struct zmq_transport {
     const struct wire_security *security;
     void *context, *server;
     struct zap *zap;
-    struct local_sockets local;
-    int64_t looked_at; // milliseconds: when the Unix sockets were last looked at
+    struct arena arena; // of the paths below
+    struct local_directory *directories;
+    size_t directory_count;
+    const char **bound; // Unix sockets of the server, as libzmq knows them
+    size_t bound_count;
+    bool lost;         // one was removed and could not be made again, which was logged
+    int64_t looked_at; // milliseconds: when they were last looked at
     struct transport_link *links;
     int *fds;
     size_t fd_count;
@@ -67,6 +99,52 @@ static uint64_t zmq_transport_random(struct transport *base) {
         size = getrandom(&bits, sizeof bits, 0);
     } while (size != sizeof bits); // a signal came before the kernel had its entropy
     return bits;
+}
+
+// ---- local ----
+
+// *fd = the directory [path, end), which stays open.
+static status local_open_directory(struct zmq_transport *transport, const char *path, const char *end, int *fd) {
+    const size_t size = (size_t)(end - path);
+    for (size_t i = 0; i < transport->directory_count; i++) {
+        const struct local_directory *known = &transport->directories[i];
+        *fd = known->fd;
+        if (!strncmp(known->path, path, size) && !known->path[size]) return OK;
+    }
+    const char *copy = arena_strndup(&transport->arena, path, size);
+    *fd = open(copy, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (*fd < 0) return fail(UNAVAILABLE, "%s: %s", copy, strerror(errno));
+    RESIZE(&transport->directories, transport->directory_count + 1);
+    transport->directories[transport->directory_count++] = (struct local_directory){copy, *fd};
+    return OK;
+}
+
+// *out = an endpoint that means the same as `endpoint`. Only "ipc://PATH" with a long path is changed. UNAVAILABLE when
+// the directory cannot be opened, USAGE when the file's name is too long.
+static status local_endpoint(struct zmq_transport *transport, const char *endpoint, struct local_endpoint *out) {
+    const char *path = endpoint + LOCAL_PREFIX_SIZE, *slash = strrchr(endpoint, '/');
+    int fd = -1;
+    out->text = endpoint;
+    if (strncmp(endpoint, LOCAL_PREFIX, LOCAL_PREFIX_SIZE) != 0 || strlen(path) <= LOCAL_PATH_MAX) return OK;
+    if (strlen(slash + 1) > LOCAL_NAME_MAX) return fail(USAGE, "%s: the name is too long for a socket", path);
+    TRY(local_open_directory(transport, path, slash, &fd));
+    snprintf(out->shortened, sizeof out->shortened, LOCAL_PREFIX "/proc/self/fd/%d/%s", fd, slash + 1);
+    out->text = out->shortened;
+    return OK;
+}
+
+// Binds the Unix sockets again whose files are gone.
+static void local_bind_again(struct zmq_transport *transport) {
+    for (size_t i = 0; i < transport->bound_count; i++) {
+        const char *path = transport->bound[i] + LOCAL_PREFIX_SIZE;
+        if (!access(path, F_OK)) continue;
+        const bool made = zmq_bind(transport->server, transport->bound[i]) == 0;
+        if (made)
+            log_info("%s was removed and is made again", path);
+        else if (!transport->lost)
+            log_info("%s was removed and cannot be made again: %s", path, strerror(errno));
+        transport->lost = !made;
+    }
 }
 
 // ---- sockets ----
@@ -105,14 +183,12 @@ static status zmq_transport_bind(struct transport *base, const char *endpoint) {
             return zmq_transport_failure("ZAP");
     }
     struct local_endpoint address;
-    TRY(local_sockets_endpoint(&transport->local, endpoint, &address));
+    TRY(local_endpoint(transport, endpoint, &address));
     if (zmq_bind(transport->server, address.text)) return zmq_transport_failure(endpoint);
-    local_sockets_watch(&transport->local, address.text);
+    if (strncmp(address.text, LOCAL_PREFIX, LOCAL_PREFIX_SIZE) != 0) return OK;
+    RESIZE(&transport->bound, transport->bound_count + 1);
+    transport->bound[transport->bound_count++] = arena_strndup(&transport->arena, address.text, strlen(address.text));
     return OK;
-}
-
-static bool zmq_transport_bind_again(void *server, const char *endpoint) {
-    return zmq_bind(server, endpoint) == 0;
 }
 
 static status zmq_transport_connect(struct transport *base, const char *endpoint, const char *key, void *owner,
@@ -125,7 +201,7 @@ static status zmq_transport_connect(struct transport *base, const char *endpoint
     *out = NULL;
     NEW(&link, 1);
     link->owner = owner;
-    TRY_TO(result, failed, local_sockets_endpoint(&transport->local, endpoint, &address));
+    TRY_TO(result, failed, local_endpoint(transport, endpoint, &address));
     link->socket = zmq_socket(transport->context, ZMQ_DEALER);
     TRY_TO(result, failed, link->socket ? OK : zmq_transport_failure(endpoint));
     TRY_TO(result, failed, zmq_transport_set_common(link->socket));
@@ -171,12 +247,11 @@ static bool zmq_transport_connected(struct transport *base, struct transport_lin
     return !zmq_getsockopt(link->socket, ZMQ_EVENTS, &events, &size) && (events & (ZMQ_POLLIN | ZMQ_POLLOUT));
 }
 
-static status zmq_transport_add_fd(struct transport *base, int fd) {
+static void zmq_transport_add_fd(struct transport *base, int fd) {
     struct zmq_transport *transport = zmq_transport_of(base);
     RESIZE(&transport->fds, transport->fd_count + 1);
     transport->fds[transport->fd_count++] = fd;
     transport->changed = true;
-    return OK;
 }
 
 static void zmq_transport_free(struct transport *base) {
@@ -187,7 +262,10 @@ static void zmq_transport_free(struct transport *base) {
     zmq_msg_close(&transport->head);
     zmq_msg_close(&transport->bulk);
     while (zmq_ctx_term(transport->context) && errno == EINTR) continue; // a signal came
-    local_sockets_release(&transport->local);
+    for (size_t i = 0; i < transport->directory_count; i++) close(transport->directories[i].fd);
+    arena_release(&transport->arena);
+    free(transport->directories);
+    free(transport->bound);
     free(transport->items);
     free(transport->from);
     free(transport->fds);
@@ -321,7 +399,7 @@ static status zmq_transport_receive(struct transport *base, int timeout_ms, stru
     const int64_t now = clock_monotonic_ms();
     if (now - transport->looked_at > LOOK_MS) {
         transport->looked_at = now;
-        local_sockets_bind_again(&transport->local, zmq_transport_bind_again, transport->server);
+        local_bind_again(transport);
     }
     if (zmq_poll(transport->items, (int)transport->item_count, timeout_ms) < 0) {
         if (zmq_errno() != EINTR) return zmq_transport_failure("waiting");
@@ -345,17 +423,15 @@ status zmq_transport_open(struct transport **out, const struct wire_security *se
         .receive = zmq_transport_receive,
         .free = zmq_transport_free,
     };
+    void *context = zmq_ctx_new();
     struct zmq_transport *transport;
     *out = NULL;
+    if (!context) return zmq_transport_failure("sockets");
     NEW(&transport, 1);
     transport->base.calls = &calls;
     transport->security = security;
+    transport->context = context;
     transport->changed = true;
-    transport->context = zmq_ctx_new();
-    if (!transport->context) {
-        free(transport);
-        return zmq_transport_failure("sockets");
-    }
     zmq_msg_init(&transport->head);
     zmq_msg_init(&transport->bulk);
     *out = &transport->base;

@@ -17,7 +17,6 @@
 #include "shared/stage/weights_client.h"
 #include "shared/stage/weights_difference.h"
 #include "shared/stage/weights_server.h"
-#include "shared/wire/zmq_transport.h"
 
 enum { HASH = 0x77 };
 

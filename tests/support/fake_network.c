@@ -278,11 +278,10 @@ static bool fake_connected(struct transport *base, struct transport_link *link) 
     return link->connection;
 }
 
-static status fake_add_fd(struct transport *base, int fd) {
+static void fake_add_fd(struct transport *base, int fd) {
     struct fake_process *process = fake_process_of(base);
     assert(process->fd_count < FDS_MAX);
     process->fds[process->fd_count++] = (struct pollfd){.fd = fd, .events = POLLIN};
-    return OK;
 }
 
 static struct fake_connection *fake_find_client(const struct fake_process *process,

@@ -2,12 +2,12 @@
 // they are in use.
 #include "tests/unit/unit.h"
 
+#include <dirent.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "shared/base/file.h"
-#include "shared/wire/local_sockets.h"
-#include "shared/wire/zmq_transport.h"
+#include "shared/wire/transport.h"
 
 static char top[] = "/tmp/caravan-local-XXXXXX", deep[400], endpoint[500];
 
@@ -72,26 +72,42 @@ static void test_removed_socket_is_made_again(void **state) {
     server->calls->free(server);
 }
 
+// Returns how many descriptors of this process are of the directory `deep`.
+static int count_open_directories(void) {
+    DIR *fds = opendir("/proc/self/fd");
+    char target[600];
+    int count = 0;
+    for (struct dirent *entry; fds && (entry = readdir(fds));) {
+        const ssize_t length = readlinkat(dirfd(fds), entry->d_name, target, sizeof target - 1);
+        if (length > 0) target[length] = 0;
+        count += length > 0 && !strcmp(target, deep);
+    }
+    if (fds) closedir(fds);
+    return count;
+}
+
 static void test_what_cannot_be_an_endpoint(void **state) {
-    (void)state;
-    struct local_sockets sockets = {0};
-    struct local_endpoint made;
+    struct transport *server = open_transport(), *client = open_transport();
+    struct transport_link *link;
     char text[600];
-    assert_int_equal(local_sockets_endpoint(&sockets, "tcp://10.0.0.1:5600", &made), OK);
-    assert_string_equal(made.text, "tcp://10.0.0.1:5600");
-    assert_int_equal(local_sockets_endpoint(&sockets, "ipc:///tmp/x", &made), OK);
-    assert_string_equal(made.text, "ipc:///tmp/x");
+    (void)state;
+    assert_int_equal(client->calls->connect(client, "tcp://10.0.0.1:5600", NULL, client, &link), OK);
+    snprintf(text, sizeof text, "ipc://%s/x", top);
+    assert_int_equal(server->calls->bind(server, text), OK);
+    assert_true(path_exists(text + strlen("ipc://")));
     snprintf(text, sizeof text, "ipc://%s/%083d", deep, 1);
-    assert_int_equal(local_sockets_endpoint(&sockets, text, &made), USAGE);
+    assert_int_equal(server->calls->bind(server, text), USAGE);
     assert_non_null(strstr(fail_text(), "the name is too long for a socket"));
     snprintf(text, sizeof text, "ipc://%s/none/x", deep);
-    assert_int_equal(local_sockets_endpoint(&sockets, text, &made), UNAVAILABLE);
+    assert_int_equal(server->calls->bind(server, text), UNAVAILABLE);
     assert_non_null(strstr(fail_text(), "/none: No such file or directory"));
     snprintf(text, sizeof text, "ipc://%s/%082d", deep, 1);
-    assert_int_equal(local_sockets_endpoint(&sockets, text, &made), OK);
-    assert_int_equal(local_sockets_endpoint(&sockets, endpoint, &made), OK);
-    assert_int_equal(sockets.directory_count, 1);
-    local_sockets_release(&sockets);
+    assert_int_equal(server->calls->bind(server, text), OK);
+    assert_int_equal(server->calls->bind(server, endpoint), OK);
+    assert_int_equal(count_open_directories(), 1);
+    client->calls->free(client);
+    server->calls->free(server);
+    assert_int_equal(count_open_directories(), 0);
 }
 
 int main(void) {

@@ -15,7 +15,6 @@
 #include "shared/group/group.h"
 #include "shared/wire/node_config.h"
 #include "shared/wire/wire.h"
-#include "shared/wire/zmq_transport.h"
 
 static const enum message_kind kinds[] = {
     MESSAGE_HELLO,     MESSAGE_WELCOME,     MESSAGE_REFUSED,  MESSAGE_UNKNOWN_PEER, MESSAGE_HEARTBEAT,

@@ -21,7 +21,6 @@
 #include "shared/base/log.h"
 #include "tools/run/service.h"
 #include "shared/wire/wire.h"
-#include "shared/wire/zmq_transport.h"
 #include "tools/run/machines.h"
 #include "tools/run/notice_limit.h"
 #include "tools/run/processes.h"

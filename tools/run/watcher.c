@@ -6,7 +6,6 @@
 
 #include "shared/base/file.h"
 #include "shared/base/log.h"
-#include "shared/wire/zmq_transport.h"
 #include "tools/run/active_runs.h"
 
 // UNAVAILABLE when this user may not use what a run has at `path`. A missing file is OK.
