@@ -15,9 +15,13 @@ static_assert(sizeof(double) == 8 && sizeof(int64_t) == 8, "numbers are 64 bits 
 static_assert(MESSAGE_HEARTBEAT == 5 && MESSAGE_GROUP == 9 && MESSAGE_TRAINED == 16, "kinds keep their numbers");
 static_assert(MESSAGE_WEIGHTS == 19 && MESSAGE_RECORD == 24 && MESSAGE_END == 29, "kinds keep their numbers");
 
+// Which side of a conversation sends a kind.
+enum message_sender { FROM_CLIENT = 1, FROM_SERVER = 2, FROM_BOTH = FROM_CLIENT | FROM_SERVER };
+
 struct message_row {
     const char *name;
-    bool bulk;
+    enum message_sender sender;
+    bool bulk; // a second frame
     struct message_field fields[FIELDS_MAX];
 };
 
@@ -31,38 +35,44 @@ struct message_row {
 
 static const struct message_row message_table[MESSAGE_KINDS] = {
     [MESSAGE_HELLO] = {"HELLO",
+                       FROM_CLIENT,
                        false,
                        {INT(protocol), INT(schema), STRING(run), STRING(name), INT(replica), STRING(machine),
                         STRING(purpose), INT(life)}},
-    [MESSAGE_WELCOME] = {"WELCOME", false, {STRING(name), INT(replica), STRING(machine), INT(life)}},
-    [MESSAGE_REFUSED] = {"REFUSED", false, {STRING(reason)}},
-    [MESSAGE_UNKNOWN_PEER] = {"UNKNOWN_PEER", false, {{0}}},
-    [MESSAGE_HEARTBEAT] = {"HEARTBEAT", false, {{0}}},
-    [MESSAGE_BYE] = {"BYE", false, {{0}}},
-    [MESSAGE_AVAILABLE] = {"AVAILABLE", false, {INT(count), INT(issue), INT(settled)}},
-    [MESSAGE_CREDIT] = {"CREDIT", false, {{0}}},
-    [MESSAGE_GROUP] = {"GROUP", true, {INT(seq), INT(issue), INT(settled)}},
-    [MESSAGE_EMPTY] = {"EMPTY", false, {{0}}},
-    [MESSAGE_HAVE] = {"HAVE", false, {INT(seq), INT(issue), INT(passed)}},
-    [MESSAGE_SYNCED] = {"SYNCED", false, {{0}}},
-    [MESSAGE_RETURNED] = {"RETURNED", false, {INT(seq), INT(issue)}},
-    [MESSAGE_RUN_INFO] = {"RUN_INFO", false, {INT(count), INT(per_step), INT(max_steps), INT(epoch), INT(seq)}},
-    [MESSAGE_POSITION] = {"POSITION", false, {INT(step), INT(seq), INT(count)}},
-    [MESSAGE_TRAINED] = {"TRAINED", false, {INT(seq), STRING(id), INT(step)}},
-    [MESSAGE_QUARANTINED] = {"QUARANTINED", false, {INT(seq), STRING(id), STRING(name), STRING(reason)}},
-    [MESSAGE_UNUSED] = {"UNUSED", false, {INT(seq), STRING(id)}},
+    [MESSAGE_WELCOME] = {"WELCOME", FROM_SERVER, false, {STRING(name), INT(replica), STRING(machine), INT(life)}},
+    [MESSAGE_REFUSED] = {"REFUSED", FROM_BOTH, false, {STRING(reason)}},
+    [MESSAGE_UNKNOWN_PEER] = {"UNKNOWN_PEER", FROM_SERVER, false, {{0}}},
+    [MESSAGE_HEARTBEAT] = {"HEARTBEAT", FROM_BOTH, false, {{0}}},
+    [MESSAGE_BYE] = {"BYE", FROM_BOTH, false, {{0}}},
+    [MESSAGE_AVAILABLE] = {"AVAILABLE", FROM_SERVER, false, {INT(count), INT(issue), INT(settled)}},
+    [MESSAGE_CREDIT] = {"CREDIT", FROM_CLIENT, false, {{0}}},
+    [MESSAGE_GROUP] = {"GROUP", FROM_SERVER, true, {INT(seq), INT(issue), INT(settled)}},
+    [MESSAGE_EMPTY] = {"EMPTY", FROM_SERVER, false, {{0}}},
+    [MESSAGE_HAVE] = {"HAVE", FROM_CLIENT, false, {INT(seq), INT(issue), INT(passed)}},
+    [MESSAGE_SYNCED] = {"SYNCED", FROM_CLIENT, false, {{0}}},
+    [MESSAGE_RETURNED] = {"RETURNED", FROM_CLIENT, false, {INT(seq), INT(issue)}},
+    [MESSAGE_RUN_INFO] = {"RUN_INFO",
+                          FROM_SERVER,
+                          false,
+                          {INT(count), INT(per_step), INT(max_steps), INT(epoch), INT(seq)}},
+    [MESSAGE_POSITION] = {"POSITION", FROM_CLIENT, false, {INT(step), INT(seq), INT(count)}},
+    [MESSAGE_TRAINED] = {"TRAINED", FROM_CLIENT, false, {INT(seq), STRING(id), INT(step)}},
+    [MESSAGE_QUARANTINED] = {"QUARANTINED", FROM_CLIENT, false, {INT(seq), STRING(id), STRING(name), STRING(reason)}},
+    [MESSAGE_UNUSED] = {"UNUSED", FROM_CLIENT, false, {INT(seq), STRING(id)}},
     [MESSAGE_WEIGHTS] = {"WEIGHTS",
+                         FROM_SERVER,
                          false,
                          {INT(reference), INT(policy), INT(version), INT(hash), INT(size), INT(base), INT(difference),
                           STRING(path)}},
-    [MESSAGE_FETCH] = {"FETCH", false, {INT(hash), INT(offset), INT(size)}},
-    [MESSAGE_CHUNK] = {"CHUNK", true, {INT(hash), INT(offset), INT(total)}},
-    [MESSAGE_ABSENT] = {"ABSENT", false, {STRING(id), INT(hash)}},
-    [MESSAGE_GET] = {"GET", false, {STRING(id), INT(offset), INT(size)}},
-    [MESSAGE_RECORD] = {"RECORD", true, {STRING(id), INT(offset), INT(total)}},
-    [MESSAGE_HAS_WEIGHTS] = {"HAS_WEIGHTS", false, {INT(hash)}},
-    [MESSAGE_ELSEWHERE] = {"ELSEWHERE", false, {INT(hash), STRING(name), INT(replica), STRING(machine)}},
+    [MESSAGE_FETCH] = {"FETCH", FROM_CLIENT, false, {INT(hash), INT(offset), INT(size)}},
+    [MESSAGE_CHUNK] = {"CHUNK", FROM_SERVER, true, {INT(hash), INT(offset), INT(total)}},
+    [MESSAGE_ABSENT] = {"ABSENT", FROM_SERVER, false, {STRING(id), INT(hash)}},
+    [MESSAGE_GET] = {"GET", FROM_CLIENT, false, {STRING(id), INT(offset), INT(size)}},
+    [MESSAGE_RECORD] = {"RECORD", FROM_SERVER, true, {STRING(id), INT(offset), INT(total)}},
+    [MESSAGE_HAS_WEIGHTS] = {"HAS_WEIGHTS", FROM_CLIENT, false, {INT(hash)}},
+    [MESSAGE_ELSEWHERE] = {"ELSEWHERE", FROM_SERVER, false, {INT(hash), STRING(name), INT(replica), STRING(machine)}},
     [MESSAGE_STATUS] = {"STATUS",
+                        FROM_BOTH,
                         false,
                         {STRING(name),
                          INT(replica),
@@ -97,25 +107,9 @@ static const struct message_row message_table[MESSAGE_KINDS] = {
                          STATUS_REAL(accuracy),
                          STATUS_INT(failed_saves),
                          STATUS_INT(pid)}},
-    [MESSAGE_NOTICE] = {"NOTICE", false, {STRING(name), INT(replica), STRING(machine), STRING(reason)}},
-    [MESSAGE_END] = {"END", false, {INT(code), STRING(reason)}},
-    [MESSAGE_CANNOT_BORROW] = {"CANNOT_BORROW", false, {STRING(path), STRING(reason)}},
-};
-
-// Which side of a conversation sends a kind.
-enum message_sender { FROM_CLIENT = 1, FROM_SERVER = 2, FROM_BOTH = FROM_CLIENT | FROM_SERVER };
-
-static const uint8_t message_senders[MESSAGE_KINDS] = {
-    [MESSAGE_HELLO] = FROM_CLIENT,        [MESSAGE_WELCOME] = FROM_SERVER,     [MESSAGE_REFUSED] = FROM_BOTH,
-    [MESSAGE_UNKNOWN_PEER] = FROM_SERVER, [MESSAGE_HEARTBEAT] = FROM_BOTH,     [MESSAGE_BYE] = FROM_BOTH,
-    [MESSAGE_AVAILABLE] = FROM_SERVER,    [MESSAGE_CREDIT] = FROM_CLIENT,      [MESSAGE_GROUP] = FROM_SERVER,
-    [MESSAGE_EMPTY] = FROM_SERVER,        [MESSAGE_HAVE] = FROM_CLIENT,        [MESSAGE_SYNCED] = FROM_CLIENT,
-    [MESSAGE_RETURNED] = FROM_CLIENT,     [MESSAGE_RUN_INFO] = FROM_SERVER,    [MESSAGE_POSITION] = FROM_CLIENT,
-    [MESSAGE_TRAINED] = FROM_CLIENT,      [MESSAGE_QUARANTINED] = FROM_CLIENT, [MESSAGE_UNUSED] = FROM_CLIENT,
-    [MESSAGE_WEIGHTS] = FROM_SERVER,      [MESSAGE_FETCH] = FROM_CLIENT,       [MESSAGE_CHUNK] = FROM_SERVER,
-    [MESSAGE_ABSENT] = FROM_SERVER,       [MESSAGE_GET] = FROM_CLIENT,         [MESSAGE_RECORD] = FROM_SERVER,
-    [MESSAGE_HAS_WEIGHTS] = FROM_CLIENT,  [MESSAGE_ELSEWHERE] = FROM_SERVER,   [MESSAGE_STATUS] = FROM_BOTH,
-    [MESSAGE_NOTICE] = FROM_BOTH,         [MESSAGE_END] = FROM_BOTH,           [MESSAGE_CANNOT_BORROW] = FROM_CLIENT,
+    [MESSAGE_NOTICE] = {"NOTICE", FROM_BOTH, false, {STRING(name), INT(replica), STRING(machine), STRING(reason)}},
+    [MESSAGE_END] = {"END", FROM_BOTH, false, {INT(code), STRING(reason)}},
+    [MESSAGE_CANNOT_BORROW] = {"CANNOT_BORROW", FROM_CLIENT, false, {STRING(path), STRING(reason)}},
 };
 
 static bool message_known(enum message_kind kind) {
@@ -131,7 +125,7 @@ bool message_has_bulk(enum message_kind kind) {
 }
 
 bool message_comes_from(enum message_kind kind, bool client) {
-    return message_known(kind) && (message_senders[kind] & (client ? FROM_CLIENT : FROM_SERVER));
+    return message_known(kind) && (message_table[kind].sender & (client ? FROM_CLIENT : FROM_SERVER));
 }
 
 const struct message_field *message_fields(enum message_kind kind) {
@@ -150,20 +144,20 @@ status message_encode(const struct wire_message *message, struct buf *out) {
     const struct message_row *row = &message_table[message->kind];
     msgpack_packer packer;
     msgpack_packer_init(&packer, out, buf_write);
-    int failed = msgpack_pack_array(&packer, message_field_count(row) + 1);
-    if (!failed) failed = msgpack_pack_int(&packer, (int)message->kind);
-    for (const struct message_field *field = row->fields; field->type != FIELD_END && !failed; field++) {
+    msgpack_pack_array(&packer, message_field_count(row) + 1); // the buffer takes everything
+    msgpack_pack_int(&packer, (int)message->kind);
+    for (const struct message_field *field = row->fields; field->type != FIELD_END; field++) {
         const void *value = (const char *)message + field->offset;
-        if (field->type == FIELD_INT) failed = msgpack_pack_int64(&packer, *(const int64_t *)value);
-        if (field->type == FIELD_REAL) failed = msgpack_pack_double(&packer, *(const double *)value);
+        if (field->type == FIELD_INT) msgpack_pack_int64(&packer, *(const int64_t *)value);
+        if (field->type == FIELD_REAL) msgpack_pack_double(&packer, *(const double *)value);
         if (field->type != FIELD_STRING) continue;
         const char *text = *(const char *const *)value;
         if (!text) return fail(BUG, "%s: %s is not set", row->name, field->name);
         size_t size = strnlen(text, STRING_MAX + 1);
         if (size > STRING_MAX) return fail(BUG, "%s: %s is too long", row->name, field->name);
-        failed = msgpack_pack_str(&packer, size) || msgpack_pack_str_body(&packer, text, size);
+        msgpack_pack_str_with_body(&packer, text, size);
     }
-    return failed ? fail_oom() : OK;
+    return OK;
 }
 
 // A first frame that is being read. Arrays and maps are refused by their first byte, before msgpack would allocate as
