@@ -1,7 +1,10 @@
-// Reading a group from the msgpack map that group_pack.c writes. Integers may stand in it one by one, too.
+// A group as one msgpack map, both ways, by the table of fields. Arrays of floats and doubles are flat: one bin of
+// little-endian numbers. So are arrays of integers, as 32 bits each, if all of them fit. Equal neighbours among the
+// weight versions of a completion's tokens are one run [count, value]. A key that the table does not know carries an
+// ext of type 1 with its JSON text.
 //
-// The input is not trusted: lengths are checked against the bytes present before msgpack-c allocates for them,
-// strings must be UTF-8, unknown keys JSON.
+// What is read is not trusted: lengths are checked against the bytes present before msgpack-c allocates for them,
+// strings must be UTF-8, unknown keys JSON. Integers may stand in it one by one, too.
 #include <assert.h>
 #include <math.h>
 #include <msgpack.h>
@@ -10,6 +13,169 @@
 #include "shared/base/json.h"
 #include "shared/base/memory.h"
 #include "shared/group/fields.h"
+
+enum { GROUP_ALL_SECTIONS = -1 }; // in place of an enum group_section: the whole group
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "flat arrays are written as they lie in memory");
+
+// ---- writing ----
+
+static void group_pack_object(msgpack_packer *out, const struct field_table *table, const void *object, int section);
+
+static void group_pack_string(msgpack_packer *out, const struct string *string) {
+    if (string->data)
+        msgpack_pack_str_with_body(out, string->data, string->size);
+    else
+        msgpack_pack_nil(out);
+}
+
+static void group_pack_flat(msgpack_packer *out, struct field_array array, size_t element_size) {
+    if (array.data)
+        msgpack_pack_bin_with_body(out, array.data, array.count * element_size);
+    else
+        msgpack_pack_nil(out);
+}
+
+// Packs integers as 32 bits each, and returns true, if there are any and all of them fit.
+static bool group_pack_flat_ints(msgpack_packer *out, const int64_t *integers, size_t count) {
+    int32_t part[256];
+    bool flat = count > 0;
+    for (size_t i = 0; i < count; i++) flat &= integers[i] == (int32_t)integers[i];
+    if (!flat) return false;
+    msgpack_pack_bin(out, count * sizeof *part);
+    for (size_t i = 0, size; i < count; i += size) {
+        size = count - i < sizeof part / sizeof *part ? count - i : sizeof part / sizeof *part;
+        for (size_t k = 0; k < size; k++) part[k] = (int32_t)integers[i + k];
+        msgpack_pack_bin_body(out, part, size * sizeof *part);
+    }
+    return true;
+}
+
+static void group_pack_array(msgpack_packer *out, const struct field *field, const void *array) {
+    const struct field_array loaded = field_array_load(array);
+    const size_t size = field_element_size(field);
+    if (field->type == FIELD_FLOATS || field->type == FIELD_DOUBLES) {
+        group_pack_flat(out, loaded, size);
+        return;
+    }
+    if (field->type == FIELD_INTS && group_pack_flat_ints(out, loaded.data, loaded.count)) return;
+    msgpack_pack_array(out, loaded.count);
+    for (size_t i = 0; i < loaded.count; i++) {
+        const void *at = (const char *)loaded.data + i * size;
+        const struct span *span = at;
+        switch (field->type) {
+        case FIELD_INTS:
+        case FIELD_RUNS:
+            msgpack_pack_int64(out, *(const int64_t *)at);
+            break;
+        case FIELD_STRINGS:
+            group_pack_string(out, at);
+            break;
+        case FIELD_SPANS:
+            if (span->first < 0) {
+                msgpack_pack_nil(out);
+                break;
+            }
+            msgpack_pack_array(out, 2);
+            msgpack_pack_int64(out, span->first);
+            msgpack_pack_int64(out, span->end);
+            break;
+        case FIELD_ROWS:
+            group_pack_flat(out, field_array_load(at), sizeof(float));
+            break;
+        default:
+            assert(field->table);
+            group_pack_object(out, field->table, at, GROUP_ALL_SECTIONS);
+        }
+    }
+}
+
+static void group_pack_runs(msgpack_packer *out, const struct int_array *versions) {
+    size_t items = 0, length;
+    for (size_t i = 0; i < versions->count; i++) items += !i || versions->data[i] != versions->data[i - 1];
+    msgpack_pack_array(out, items);
+    for (size_t i = 0; i < versions->count; i += length) {
+        length = 1;
+        while (i + length < versions->count && versions->data[i + length] == versions->data[i]) length++;
+        msgpack_pack_array(out, 2);
+        msgpack_pack_int64(out, (int64_t)length);
+        msgpack_pack_int64(out, versions->data[i]);
+    }
+}
+
+static void group_pack_field(msgpack_packer *out, const struct field *field, const void *object) {
+    const void *at = (const char *)object + field->offset;
+    const struct completion *completion = object; // of FIELD_RUNS
+    const struct message *message = object;       // of FIELD_CONTENT
+    switch (field->type) {
+    case FIELD_INT:
+        msgpack_pack_int64(out, *(const int64_t *)at);
+        return;
+    case FIELD_DOUBLE:
+        msgpack_pack_double(out, *(const double *)at);
+        return;
+    case FIELD_STRING:
+    case FIELD_JSON:
+        group_pack_string(out, at);
+        return;
+    case FIELD_OBJECT:
+        group_pack_object(out, field->table, at, GROUP_ALL_SECTIONS);
+        return;
+    case FIELD_RUNS:
+        if (completion->versions.count <= completion->tokens.count)
+            group_pack_runs(out, &completion->versions);
+        else
+            group_pack_array(out, field, at);
+        return;
+    case FIELD_CONTENT:
+        if (message->plain)
+            group_pack_string(out, &message->parts[0].text);
+        else
+            group_pack_array(out, field, at);
+        return;
+    default:
+        group_pack_array(out, field, at);
+    }
+}
+
+static bool group_pack_wants(const struct field *field, const void *object, int section) {
+    return (section == GROUP_ALL_SECTIONS || field->section == section) && field_present(field, object);
+}
+
+static void group_pack_object(msgpack_packer *out, const struct field_table *table, const void *object, int section) {
+    const struct unknown_field *unknown =
+        section == GROUP_ALL_SECTIONS ? ((const struct unknown_fields *)object)->first : NULL;
+    size_t count = 0;
+    for (size_t i = 0; i < table->count; i++) count += group_pack_wants(&table->fields[i], object, section);
+    for (const struct unknown_field *u = unknown; u; u = u->next) count++;
+    msgpack_pack_map(out, count);
+    for (size_t i = 0; i < table->count; i++) {
+        const struct field *field = &table->fields[i];
+        if (!group_pack_wants(field, object, section)) continue;
+        msgpack_pack_str_with_body(out, field->name, strlen(field->name));
+        group_pack_field(out, field, object);
+    }
+    for (const struct unknown_field *u = unknown; u; u = u->next) {
+        msgpack_pack_str_with_body(out, u->key.data, u->key.size);
+        msgpack_pack_ext_with_body(out, u->json.data, u->json.size, GROUP_EXT_JSON);
+    }
+}
+
+static void group_pack(const struct group *group, int section, struct buf *out) {
+    msgpack_packer packer;
+    msgpack_packer_init(&packer, out, buf_write); // takes everything, so packing cannot fail
+    group_pack_object(&packer, &group_table, group, section);
+}
+
+void group_to_msgpack(const struct group *group, struct buf *out) {
+    group_pack(group, GROUP_ALL_SECTIONS, out);
+}
+
+void group_section_to_msgpack(const struct group *group, enum group_section section, struct buf *out) {
+    group_pack(group, (int)section, out);
+}
+
+// ---- reading ----
 
 static status group_unpack_object(struct arena *arena, const struct field_table *table, void *object,
                                   const msgpack_object *from, const struct field_path *path);
