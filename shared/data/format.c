@@ -2,11 +2,8 @@
 #include "shared/data/format.h"
 
 #include <assert.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-#include "shared/data/format_internal.h"
 
 status format_string(struct json *record, const char *key, bool allow_empty, struct string *out) {
     struct json *value = json_at(record, key);
@@ -57,8 +54,9 @@ status format_sample_id(struct group *group, struct json *record, const char *ke
     return OK;
 }
 
-void format_media_path(const struct format_options *options, struct group *group, struct string path,
-                       struct string *out) {
+// Sets *out to the path, below media_root if the path is relative; file:// in front of it stays.
+static void format_media_path(const struct format_options *options, struct group *group, struct string path,
+                              struct string *out) {
     static const char scheme[] = "file://";
     bool has_scheme = path.size >= sizeof scheme - 1 && !memcmp(path.data, scheme, sizeof scheme - 1);
     struct string bare = has_scheme ? string_slice(path, sizeof scheme - 1, path.size) : path;
@@ -80,10 +78,6 @@ void format_media_paths(const struct format_options *options, struct group *grou
             struct string *path = part->kind == PART_IMAGE ? &part->image : &part->video;
             if (part->kind != PART_TEXT) format_media_path(options, group, *path, path);
         }
-}
-
-struct format_media format_no_media(void) {
-    return (struct format_media){.start = NAN, .end = NAN, .frame_rate = NAN};
 }
 
 void format_set_options(struct group *group, const struct string *options, size_t count) {
@@ -133,6 +127,46 @@ status format_prompt(const struct format_options *options, struct group *group, 
     group_string(group, &prompt->problem_type, type_name, strlen(type_name));
     group_string(group, &prompt->solution, solution.data, solution.size);
     return OK;
+}
+
+// ---- the formats ----
+
+// The layout caravan: a record is a group.
+static status format_read_caravan(const struct format_options *options, struct json *record, struct record_place place,
+                                  struct group **out) {
+    const char *key = json_at(record, "sample_id") ? "sample_id" : "id";
+    enum problem_type type;
+    struct buf printed = {0};
+    struct arena arena = {0};
+    *out = NULL;
+
+    // group_from_json requires an id, which a record may lack, so a copy with another id is parsed.
+    struct json *copy = json_new(&arena, JSON_OBJECT);
+    json_merge(copy, &arena, record);
+    json_set_string(copy, &arena, "id", "-");
+    json_print(&printed, copy);
+    status result = group_from_json(out, printed.data, printed.size);
+    buf_release(&printed);
+    arena_release(&arena);
+    TRY(result);
+    struct group *group = *out;
+    const struct prompt *prompt = &group->prompt;
+    group->requires = (struct requirement){0};
+    group->trained = (struct trained){0};
+    group->times = (struct string){0};
+    group->quarantine = (struct quarantine){0};
+    TRY_TO(result, failed, format_sample_id(group, record, key, place.line));
+    format_media_paths(options, group);
+    if (!problem_type_parse(prompt->problem_type, &type))
+        TRY_TO(result, failed,
+               fail(DATAERR, "prompt.problem_type: '%s' of sample %s is not one of " PROBLEM_TYPE_NAMES,
+                    prompt->problem_type.data ? prompt->problem_type.data : "", group->sample_id.data));
+    result = solution_check(type, prompt->solution);
+    if (result != OK) TRY_TO(result, failed, fail_prefix(result, "prompt.solution"));
+    return OK;
+failed:
+    group_free(out);
+    return result;
 }
 
 static const char format_example_caravan[] =

@@ -5,7 +5,7 @@
 #include <assert.h>
 
 #include "shared/base/rng.h"
-#include "shared/data/format_internal.h"
+#include "shared/data/format.h"
 
 enum { CHOICES = 4, NEGATIVES = CHOICES - 1 };
 
@@ -59,7 +59,7 @@ status format_read_seed_bench_r1(const struct format_options *options, struct js
     static_assert(sizeof keys / sizeof *keys == CHOICES, "one key per choice");
     struct string choices[CHOICES] = {0}, problem;
     struct buf question = {0};
-    struct format_media media = format_no_media();
+    struct format_media media = FORMAT_NO_MEDIA;
     char solution[] = "<answer>A</answer>";
     size_t right = 0;
     status result;

@@ -1,7 +1,7 @@
 // The layout sft: prompts with the response that is to be learned, as SEED-Bench-R1 and Video-R1 publish them.
 #include <string.h>
 
-#include "shared/data/format_internal.h"
+#include "shared/data/format.h"
 
 // Gives the group its completion. In the chat template the response's message ends with <|im_end|> and a newline; both
 // are learned.

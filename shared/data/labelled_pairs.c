@@ -36,8 +36,9 @@ void pair_record_release(struct pair_record *record) {
     *record = (struct pair_record){.label = -1};
 }
 
-static status labelled_pairs_parse(const struct labelled_pairs *pairs, size_t index, struct pair_record *out) {
-    const struct record *record = &pairs->records.items[index];
+status labelled_pairs_read(const struct labelled_pairs *pairs, const struct labelled_pair *pair,
+                           struct pair_record *out) {
+    const struct record *record = &pairs->records.items[pair->record];
     status result = pair_record_parse(out, record->data, record->size);
     return result == DATAERR ? fail_prefix(DATAERR, "%s:%zu", pairs->path, record->place.line) : result;
 }
@@ -47,23 +48,20 @@ status labelled_pairs_open(struct labelled_pairs *pairs, const char *path) {
     TRY(records_open(&pairs->records, path));
     NEW(&pairs->list, pairs->records.count);
     for (size_t i = 0; i < pairs->records.count; i++) {
+        struct labelled_pair pair = {.record = i};
         struct pair_record record;
-        status result = labelled_pairs_parse(pairs, i, &record);
+        status result = labelled_pairs_read(pairs, &pair, &record);
         if (result == OK && record.label < 0) {
             pairs->unlabelled++;
         } else if (result == OK) {
-            const uint64_t question = XXH3_64bits(record.question.data, record.question.size);
-            pairs->list[pairs->count++] = (struct labelled_pair){i, question, record.label, false};
+            pair.label = record.label;
+            pair.question = XXH3_64bits(record.question.data, record.question.size);
+            pairs->list[pairs->count++] = pair;
         }
         pair_record_release(&record);
         TRY(result);
     }
     return pairs->count ? OK : fail(DATAERR, "%s: no pair has a label", path);
-}
-
-status labelled_pairs_read(const struct labelled_pairs *pairs, const struct labelled_pair *pair,
-                           struct pair_record *out) {
-    return labelled_pairs_parse(pairs, pair->record, out);
 }
 
 // The place of a question in the order in which questions are held out.
