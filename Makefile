@@ -126,6 +126,8 @@ $(BUILD)/tests/unit/service: $(BUILD)/tools/run/service.o
 
 $(BUILD)/tests/unit/event_file: $(BUILD)/stages/optim/event_file.o
 
+$(BUILD)/tests/unit/answer_span: $(BUILD)/stages/refscore/answer_span.o
+
 # It counts how often groups are encoded.
 $(BUILD)/tests/unit/simulation: LDFLAGS += -Wl,--wrap=group_to_msgpack,--wrap=lmdb_txn_begin_write
 $(BUILD)/tests/unit/simulation: LDFLAGS += -Wl,--wrap=clock_monotonic,--wrap=clock_realtime,--wrap=clock_realtime_ns

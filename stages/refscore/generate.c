@@ -5,7 +5,7 @@
 #include "shared/base/memory.h"
 #include "shared/base/rng.h"
 #include "shared/reward/python_text.h"
-#include "shared/text/answer_span.h"
+#include "stages/refscore/answer_span.h"
 
 struct answer_generator {
     const struct refscore_options *options;

@@ -8,7 +8,7 @@
 #include "shared/base/memory.h"
 #include "shared/stage/stage.h"
 #include "shared/stage/stage_model.h"
-#include "shared/text/answer_span.h"
+#include "stages/refscore/answer_span.h"
 #include "stages/refscore/generate.h"
 
 struct refscore {

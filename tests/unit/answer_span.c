@@ -1,5 +1,5 @@
 // Finds the tokens of a completion's answer by both rules.
-#include "shared/text/answer_span.h"
+#include "stages/refscore/answer_span.h"
 #include "tests/unit/unit.h"
 
 static struct tokenizer *tokenizer;

@@ -1,6 +1,6 @@
 // Works on bytes: tokens may split characters, and BPE may merge the last letter of the tag with the first of the
 // answer.
-#include "shared/text/answer_span.h"
+#include "stages/refscore/answer_span.h"
 
 #include <assert.h>
 #include <stdlib.h>

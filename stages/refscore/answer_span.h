@@ -1,7 +1,7 @@
 // Finds which tokens of a completion are its answer, whose likelihood the consistency bonus rewards, and where another
 // answer can be written in its place.
-#ifndef SHARED_TEXT_ANSWER_SPAN_H
-#define SHARED_TEXT_ANSWER_SPAN_H
+#ifndef STAGES_REFSCORE_ANSWER_SPAN_H
+#define STAGES_REFSCORE_ANSWER_SPAN_H
 
 #include <stdbool.h>
 #include <stddef.h>
