@@ -54,17 +54,18 @@ done:
     buf_release(&text);
 }
 
-// Sets *found to whether the text of tokens[first..end) contains `part`.
-static void answer_span_contains(const struct tokenizer *tokenizer, const int64_t *tokens, size_t first, size_t end,
-                                 const char *part, bool *found) {
+// Whether the text of tokens[first..end) contains `part`.
+static bool answer_span_contains(const struct tokenizer *tokenizer, const int64_t *tokens, size_t first, size_t end,
+                                 const char *part) {
     struct buf text = {0};
     for (size_t i = first; i < end; i++) {
         size_t size;
         const char *piece = tokenizer_piece(tokenizer, tokens[i], &size);
         buf_append(&text, piece, size);
     }
-    *found = text.data && memmem(text.data, text.size, part, strlen(part));
+    const bool found = text.data && memmem(text.data, text.size, part, strlen(part));
     buf_release(&text);
+    return found;
 }
 
 void answer_span_find(const struct tokenizer *tokenizer, enum answer_span_rule rule, const int64_t *tokens,
@@ -78,12 +79,9 @@ void answer_span_find(const struct tokenizer *tokenizer, enum answer_span_rule r
     }
     assert(rule == ANSWER_SPAN_RELEASED);
     for (size_t a = count; a-- > 0;) {
-        bool word, tag;
         size_t before = a ? a - 1 : 0, after = a + 2 < count ? a + 2 : count;
-        answer_span_contains(tokenizer, tokens, a, a + 1, "answer", &word);
-        if (!word) continue;
-        answer_span_contains(tokenizer, tokens, before, after, answer_open, &tag);
-        if (!tag) continue;
+        if (!answer_span_contains(tokenizer, tokens, a, a + 1, "answer")) continue;
+        if (!answer_span_contains(tokenizer, tokens, before, after, answer_open)) continue;
         // a < j < max(a + 1, finish - 3)
         size_t end = finish >= a + 4 ? finish - 3 : a + 1;
         *out = (struct answer_span){.found = true, .first = a + 1, .end = end > a + 1 ? end : a + 1};
