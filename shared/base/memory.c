@@ -62,6 +62,12 @@ void mem_resize(void *pointer, size_t count, size_t size) {
     if (mem_resize_large(pointer, count, size) != OK) memory_end();
 }
 
+void mem_grow(void *pointer, size_t count, size_t size) {
+    enum { LEAST = 8 };
+    const bool full = count >= LEAST ? (count & (count - 1)) == 0 : count == 0; // every power of two was once the end
+    if (full) mem_resize(pointer, count ? 2 * count : LEAST, size);
+}
+
 char *mem_strndup(const char *text, size_t size) {
     char *copy;
     mem_new(&copy, size + 1, 1);

@@ -56,9 +56,14 @@ status mem_new_large(void *pointer, size_t count, size_t size);
 // mem_resize, but UNAVAILABLE with the size when memory is short; the pointer and its block then stay.
 status mem_resize_large(void *pointer, size_t count, size_t size);
 
-// These for elements of the pointer's own type: NEW(&rows, n); TRY(NEW_LARGE(&pixels, n)).
+// Makes room for one more element at `pointer` (a T **) behind the present `count`, in a block for which only this
+// function has made room. The block doubles.
+void mem_grow(void *pointer, size_t count, size_t size);
+
+// These for elements of the pointer's own type: NEW(&rows, n); GROW(&rows, count); TRY(NEW_LARGE(&pixels, n)).
 #define NEW(pointer, count)          mem_new((pointer), (count), sizeof **(pointer))
 #define RESIZE(pointer, count)       mem_resize((pointer), (count), sizeof **(pointer))
+#define GROW(pointer, count)         mem_grow((pointer), (count), sizeof **(pointer))
 #define NEW_LARGE(pointer, count)    mem_new_large((pointer), (count), sizeof **(pointer))
 #define RESIZE_LARGE(pointer, count) mem_resize_large((pointer), (count), sizeof **(pointer))
 

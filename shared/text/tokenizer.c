@@ -6,89 +6,105 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/base/file.h"
-#include "shared/base/memory.h"
 #include "shared/text/tokenizer_internal.h"
 
-void tokenizer_free(struct tokenizer **t) {
-    if (!*t) return;
-    struct tokenizer_encoder *encoder = (*t)->encoder;
-    if (encoder) {
-        bpe_release(&encoder->bpe);
-        pre_tokenizer_release(&encoder->pre_tokenizer);
-        buf_release(&encoder->normalized);
-        pthread_mutex_destroy(&encoder->lock);
-        free(encoder);
+// ---- token list ----
+
+void token_list_append(struct token_list *list, int64_t id) {
+    assert(list->count <= list->capacity);
+    if (list->count == list->capacity) {
+        list->capacity = list->capacity ? list->capacity * 2 : 256;
+        RESIZE(&list->data, list->capacity);
     }
-    vocab_release(&(*t)->vocab);
-    added_tokens_release(&(*t)->added);
-    post_processor_release(&(*t)->post_processor);
-    free(*t);
-    *t = NULL;
+    list->data[list->count++] = id;
 }
 
-static status tokenizer_new(struct tokenizer **out) {
-    struct tokenizer_encoder *encoder;
-    NEW(out, 1);
-    NEW(&encoder, 1);
-    if (pthread_mutex_init(&encoder->lock, NULL)) {
-        free(encoder);
-        return fail(UNAVAILABLE, "cannot initialize a mutex");
+void token_list_release(struct token_list *list) {
+    free(list->data);
+    *list = (struct token_list){0};
+}
+
+// ---- added_tokens ----
+
+// Returns the first index in [low, high) of the sorted tokens whose byte `depth` is at least `byte`.
+static size_t added_tokens_lower_bound(const struct added_token_set *set, size_t low, size_t high, size_t depth,
+                                       unsigned byte) {
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if ((unsigned char)set->tokens[middle]->content[depth] < byte)
+            low = middle + 1;
+        else
+            high = middle;
     }
-    (*out)->encoder = encoder;
+    return low;
+}
+
+// Sets *yes to whether the character before text[at..), or the one behind text[..at), is of the regex's kind, and *next
+// to its other end.
+static status added_tokens_look(struct regex *kind, const char *text, size_t size, size_t at, bool before, bool *yes,
+                                size_t *next) {
+    size_t start = at, end = at, first, last;
+    assert(before ? at > 0 : at < size);
+    if (!before) end += (size_t)utf8_step(text + at, size - at);
+    while (before && start && (start == at || ((unsigned char)text[start] & 0xC0) == 0x80)) start--;
+    *next = before ? start : end;
+    regex_prepare(kind, text + start, end - start);
+    return regex_find(kind, text + start, end - start, 0, yes, &first, &last);
+}
+
+struct added_token_match {
+    size_t start, end; // of the match with the white space that it takes
+    size_t resume;     // where the search continues
+    int32_t id;
+};
+
+// Finds the next token of the set in text[from..size): sets *found, and *match if it is true. `taken` is the end of the
+// last match, which a match that takes white space does not overlap. DATAERR as in regex_find.
+static status added_tokens_next(const struct added_tokens *a, const struct added_token_set *set, const char *text,
+                                size_t size, size_t from, size_t taken, bool *found, struct added_token_match *match) {
+    *found = false;
+    for (size_t at = from; set->count && at < size; at++) {
+        // The longest token at text[at..size). The range of the tokens that start like the text narrows byte by byte.
+        unsigned char lead = (unsigned char)text[at];
+        size_t low = set->first[lead], high = set->first[lead + 1];
+        const struct added_token *token = NULL;
+        for (size_t depth = 1; low < high; depth++) {
+            if (set->tokens[low]->size == depth) token = set->tokens[low++]; // sorts before those it is a prefix of
+            if (at + depth >= size) break;
+            unsigned byte = (unsigned char)text[at + depth];
+            low = added_tokens_lower_bound(set, low, high, depth, byte);
+            high = added_tokens_lower_bound(set, low, high, depth, byte + 1);
+        }
+        if (!token) continue;
+        *match = (struct added_token_match){at, at + token->size, at + token->size, token->id};
+        bool in_word = false;
+        size_t next;
+        if (token->flags.single_word && match->start)
+            TRY(added_tokens_look(a->word, text, size, match->start, true, &in_word, &next));
+        if (token->flags.single_word && match->end < size && !in_word)
+            TRY(added_tokens_look(a->word, text, size, match->end, false, &in_word, &next));
+        if (in_word) {
+            at = match->resume - 1;
+            continue;
+        }
+        bool space = true;
+        while (token->flags.lstrip && match->start > taken) {
+            TRY(added_tokens_look(a->space, text, size, match->start, true, &space, &next));
+            if (!space) break;
+            match->start = next;
+        }
+        while (token->flags.rstrip && match->end < size) {
+            TRY(added_tokens_look(a->space, text, size, match->end, false, &space, &next));
+            if (!space) break;
+            match->end = next;
+        }
+        *found = true;
+        return OK;
+    }
     return OK;
 }
 
-// Completes a tokenizer after all its files have been read.
-static status tokenizer_finish(struct tokenizer *t) {
-    for (size_t i = 0; i < t->added.count; i++) {
-        const struct added_token *token = &t->added.tokens[i];
-        assert(token->id >= 0 && (size_t)token->id < t->vocab.size);
-        if (token->flags.special) t->vocab.entries[token->id].special = true;
-    }
-    return added_tokens_build(&t->added, t->form);
-}
-
-status tokenizer_open(struct tokenizer **out, const char *dir) {
-    *out = NULL;
-    struct arena memory = {0};
-    struct tokenizer *t = NULL;
-    struct json *json = NULL;
-    status result;
-    char *json_path = path_join(&memory, dir, "tokenizer.json"), *vocab_path = path_join(&memory, dir, "vocab.json");
-    TRY_TO(result, done, tokenizer_new(&t));
-    if (path_exists(json_path)) {
-        TRY_TO(result, done, json_parse_file(&json, &memory, json_path));
-        result = tokenizer_read_json(t, json);
-        if (result != OK) TRY_TO(result, done, fail_prefix(result, "%s", json_path));
-    } else if (path_exists(vocab_path)) {
-        TRY_TO(result, done, tokenizer_read_vocab_files(t, dir));
-    } else {
-        TRY_TO(result, done, fail(DATAERR, "%s: no tokenizer.json, and no vocab.json with merges.txt", dir));
-    }
-    TRY_TO(result, done, tokenizer_read_config(t, dir));
-    TRY_TO(result, done, tokenizer_finish(t));
-    *out = t;
-    t = NULL;
-done:
-    tokenizer_free(&t);
-    arena_release(&memory);
-    return result;
-}
-
-status tokenizer_from_json(struct tokenizer **out, struct json *json) {
-    *out = NULL;
-    struct tokenizer *t = NULL;
-    status result;
-    TRY_TO(result, done, tokenizer_new(&t));
-    TRY_TO(result, done, tokenizer_read_json(t, json));
-    TRY_TO(result, done, tokenizer_finish(t));
-    *out = t;
-    t = NULL;
-done:
-    tokenizer_free(&t);
-    return result;
-}
+// ---- encoding ----
 
 struct tokenizer_output {
     struct bpe *bpe;
@@ -150,7 +166,17 @@ done:
 
 void tokenizer_add_special_tokens(const struct tokenizer *t, const struct token_list *text,
                                   const struct token_list *pair, struct token_list *out) {
-    post_processor_run(&t->post_processor, text, pair, out);
+    const struct post_processor *p = &t->post_processor;
+    int64_t texts[] = {POST_PROCESSOR_FIRST, POST_PROCESSOR_SECOND};
+    const struct token_list bare = {.data = texts, .count = pair ? 2 : 1};
+    const struct token_list *template = !p->is_template ? &bare : pair ? &p->pair : &p->single;
+    for (size_t i = 0; i < template->count; i++) {
+        const int64_t id = template->data[i];
+        const struct token_list *tokens = id == POST_PROCESSOR_SECOND ? pair : text;
+        assert(tokens); // only a template of pairs has the second one
+        if (id >= 0) token_list_append(out, id);
+        for (size_t k = 0; id < 0 && k < tokens->count; k++) token_list_append(out, tokens->data[k]);
+    }
 }
 
 void tokenizer_decode(const struct tokenizer *t, const int64_t *ids, size_t count, bool skip_special, struct buf *out) {

@@ -10,7 +10,19 @@
 
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
-#include "shared/text/token_list.h"
+
+// A growing array of token ids. A zeroed struct is an empty list.
+struct token_list {
+    int64_t *data;
+    size_t count;
+    size_t capacity;
+};
+
+// Appends one id.
+void token_list_append(struct token_list *list, int64_t id);
+
+// Frees the memory and leaves an empty list.
+void token_list_release(struct token_list *list);
 
 struct tokenizer;
 

@@ -1,17 +1,67 @@
-// Internal to shared/text: the tokenizer's fields, for the files that read them from a model directory.
+// Internal to shared/text: the tokenizer's fields, which tokenizer_open.c reads from a model directory.
 #ifndef SHARED_TEXT_TOKENIZER_INTERNAL_H
 #define SHARED_TEXT_TOKENIZER_INTERNAL_H
 
 #include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 #include "shared/base/json.h"
-#include "shared/text/added_tokens.h"
 #include "shared/text/bpe.h"
-#include "shared/text/normalize.h"
-#include "shared/text/post_processor.h"
 #include "shared/text/pre_tokenizer.h"
 #include "shared/text/tokenizer.h"
-#include "shared/text/vocab.h"
+
+// ---- added tokens ----
+
+// Added tokens are found in the text as a whole, before it is split into words. Special tokens are among them.
+//
+// There are two sets, as in Hugging Face: tokens that match the text as it is, and tokens that match it normalized.
+// Within a set the leftmost match counts, and of several at the same position the longest.
+
+struct added_token_flags {
+    bool single_word; // does not match inside a word
+    bool lstrip;      // takes the white space before it
+    bool rstrip;      // takes the white space after it
+    bool normalized;  // matches the normalized text
+    bool special;
+};
+
+struct added_token {
+    const char *content;
+    size_t size;
+    int32_t id;
+    struct added_token_flags flags;
+};
+
+struct added_token_set {
+    const struct added_token **tokens; // sorted by content
+    size_t count;
+    uint32_t first[257]; // tokens whose first byte is b are first[b] to first[b + 1] - 1
+};
+
+struct added_tokens {
+    struct arena memory;
+    struct added_token *tokens; // in the order in which they were read
+    size_t count;
+    struct added_token_set raw, normalized;
+    struct regex *word, *space; // one character of a word, one of white space
+};
+
+// Returns the token with this content, NULL if there is none.
+struct added_token *added_tokens_find(const struct added_tokens *a, const char *content, size_t size);
+
+// ---- the tokenizer ----
+
+// The post_processor of tokenizer.json: which special tokens stand around a text, or around two texts. A template is a
+// list of ids, in which these stand for the tokens of the texts.
+enum { POST_PROCESSOR_FIRST = -1, POST_PROCESSOR_SECOND = -2 };
+
+// A zeroed struct adds no tokens: a second text follows the first one.
+struct post_processor {
+    bool is_template; // TemplateProcessing
+    struct token_list single, pair;
+};
 
 // What encoding changes, so that the tokenizer itself is constant once it has been read.
 struct tokenizer_encoder {
@@ -34,19 +84,5 @@ struct tokenizer {
 
 // Builds a tokenizer from a parsed tokenizer.json alone. DATAERR with the key and the error. Free with tokenizer_free.
 status tokenizer_from_json(struct tokenizer **out, struct json *json);
-
-// Reads a parsed tokenizer.json: model, added_tokens, normalizer, pre_tokenizer, post_processor. DATAERR with the key
-// and the error.
-status tokenizer_read_json(struct tokenizer *t, struct json *json);
-
-// Reads vocab.json and merges.txt of a directory; normalizer and pattern are Qwen2's. DATAERR with the file.
-status tokenizer_read_vocab_files(struct tokenizer *t, const char *dir);
-
-// Reads tokenizer_config.json if the directory has one: added tokens and which of them are special. DATAERR with the
-// file.
-status tokenizer_read_config(struct tokenizer *t, const char *dir);
-
-// Reads added_tokens of tokenizer.json. DATAERR with the index and the error.
-status tokenizer_read_added_tokens(struct tokenizer *t, struct json *list);
 
 #endif

@@ -8,7 +8,7 @@
 #include "shared/base/file.h"
 #include "shared/base/json.h"
 #include "shared/text/chat_template.h"
-#include "shared/text/normalize.h"
+#include "shared/text/pre_tokenizer.h"
 #include "shared/text/tokenizer.h"
 
 #define DIRECTORY "tests/data/tokenizer/"

@@ -10,7 +10,6 @@
 #include <xxhash.h>
 
 #include "shared/base/memory.h"
-#include "shared/text/normalize.h"
 #include "shared/text/pre_tokenizer.h"
 
 struct bpe_train_word {
@@ -223,7 +222,7 @@ status bpe_train(struct vocab *v, struct buf *merges, const char *pattern, const
             TRY_TO(result, done, vocab_add(v, token, length, (int64_t)v->size));
         }
     assert(v->size == BPE_BYTE_TOKENS);
-    TRY_TO(result, done, pre_tokenizer_add_split(&words, pattern, strlen(pattern), SPLIT_ISOLATED));
+    TRY_TO(result, done, pre_tokenizer_add(&words, pattern, strlen(pattern), SPLIT_ISOLATED, false));
     TRY_TO(result, done, normalize_text(NORMALIZE_NFC, text, size, &normalized, &text, &size));
     TRY_TO(result, done, pre_tokenizer_run(&words, text, size, bpe_train_count_word, &t));
     for (size_t i = 0; i < t.word_count; i++) bpe_train_count_pairs(&t, (uint32_t)i, 1);

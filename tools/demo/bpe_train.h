@@ -6,7 +6,7 @@
 
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
-#include "shared/text/vocab.h"
+#include "shared/text/bpe.h"
 
 enum { BPE_BYTE_TOKENS = 256 }; // a vocabulary starts with one token for each byte
 
