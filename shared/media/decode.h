@@ -12,10 +12,6 @@ status video_decode(struct frames_view *view, const char *path, const struct sam
 // media_decode for an image.
 status image_decode(struct frames_view *view, const char *path, const struct sampling_config *sampling);
 
-// Decodes an image and calls `use` with its rows, which are valid during the call. Returns what `use` returns.
-// BAD_SAMPLE when the file is missing or damaged.
-status image_read(const char *path, status (*use)(void *context, const struct image_rows *rows), void *context);
-
 // media_decode for a video that is a directory of pictures.
 status picture_clip_decode(struct frames_view *view, const char *path, const struct sampling_config *sampling);
 

@@ -1,13 +1,23 @@
 #include "shared/media/ffmpeg.h"
 
+#include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <libavutil/avstring.h>
+#include <libavutil/pixdesc.h>
+
+#include "shared/base/file.h"
 #include "shared/base/log.h"
+
+// ---- errors ----
 
 static _Thread_local char ffmpeg_last_error[240];
 
@@ -34,10 +44,6 @@ void ffmpeg_clear_error(void) {
     ffmpeg_last_error[0] = 0;
 }
 
-bool ffmpeg_has_error(void) {
-    return ffmpeg_last_error[0];
-}
-
 // FFmpeg also reports ENOMEM when a file asks for a block above its limit, which is INT_MAX bytes. Returns whether
 // the machine cannot give so much.
 static bool ffmpeg_memory_is_short(void) {
@@ -56,21 +62,182 @@ status ffmpeg_fail(int code, const char *what) {
                 ffmpeg_last_error);
 }
 
-const int32_t *ffmpeg_display_matrix(const AVStream *stream) {
-    const uint8_t *data = NULL;
-    size_t size = 0;
-#if LIBAVFORMAT_VERSION_INT >= AV_VERSION_INT(60, 15, 100)
-    const AVPacketSideData *entry = av_packet_side_data_get(
-        stream->codecpar->coded_side_data, stream->codecpar->nb_coded_side_data, AV_PKT_DATA_DISPLAYMATRIX);
-    if (entry) data = entry->data, size = entry->size;
-#else
-    data = av_stream_get_side_data(stream, AV_PKT_DATA_DISPLAYMATRIX, &size);
-#endif
-    // FFmpeg allocates side data with an alignment that suits every type.
-    return data && size >= 9 * sizeof(int32_t) ? (const int32_t *)(const void *)data : NULL;
+// ---- demux ----
+
+enum { demux_io_buffer_size = 256 << 10, demux_max_pixels = 100 * 1000 * 1000 };
+
+// Decoders count their padding, too.
+enum { demux_max_padded_pixels = demux_max_pixels + demux_max_pixels / 16 };
+static_assert(demux_max_padded_pixels <= INT32_MAX / 8, "eight bytes per pixel fit an int");
+
+static int demux_read_bytes(void *context, uint8_t *out, int size) {
+    struct demuxer *demuxer = context;
+    ssize_t count = fd_pread(demuxer->fd, out, (size_t)size, demuxer->position);
+    if (count < 0) return AVERROR(errno);
+    demuxer->position += count;
+    return count ? (int)count : AVERROR_EOF;
 }
 
-void ffmpeg_measure_frame_rate(AVFormatContext *format) {
-    if (strcmp(format->iformat->name, "gif") != 0) return;
-    for (unsigned i = 0; i < format->nb_streams; i++) format->streams[i]->avg_frame_rate = (AVRational){0, 0};
+static int64_t demux_seek(void *context, int64_t offset, int whence) {
+    struct demuxer *demuxer = context;
+    if (whence & AVSEEK_SIZE) return demuxer->size;
+    whence &= ~AVSEEK_FORCE;
+    int64_t base = whence == SEEK_SET ? 0 : whence == SEEK_CUR ? demuxer->position : demuxer->size;
+    if (base + offset < 0) return AVERROR(EINVAL);
+    return demuxer->position = base + offset;
+}
+
+// Finds the file's container, and refuses one that consists of references to other files or to the network: FFmpeg
+// opens them past io_open, and the key of the frames is a hash of this file alone.
+static status demux_find_format(const struct demuxer *demuxer, const AVInputFormat **format) {
+    static const char *const lists[] = {"concat", "dash", "hls", "imf", "rtsp", "sdp", "webm_dash_manifest"};
+    *format = NULL;
+    int code = av_probe_input_buffer2(demuxer->io, format, NULL, demuxer->format, 0, 0);
+    if (code < 0) return ffmpeg_fail(code, "cannot be opened");
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        if (av_match_name(lists[i], (*format)->name))
+            return fail(BAD_SAMPLE, "it is a list of other files (%s), not a clip or an image", lists[i]);
+    return OK;
+}
+
+static int demux_refuse_io_open(AVFormatContext *format, AVIOContext **io, const char *url, int flags,
+                                AVDictionary **options) {
+    (void)io, (void)flags, (void)options;
+    av_log(format, AV_LOG_ERROR, "it refers to another file, '%.100s', which is not allowed\n", url);
+    return AVERROR(EACCES);
+}
+
+// Chooses the video stream that is decoded.
+static status demux_find_stream(struct demuxer *demuxer, enum demux_kind kind, const AVCodec **codec) {
+    AVFormatContext *format = demuxer->format;
+    bool codec_known = false;
+    for (unsigned i = 0; i < format->nb_streams; i++) {
+        const AVCodecParameters *stream = format->streams[i]->codecpar;
+        codec_known |= stream->codec_type == AVMEDIA_TYPE_VIDEO && stream->codec_id != AV_CODEC_ID_NONE;
+    }
+    if (kind == DEMUX_VIDEO || !codec_known) { // reads packets to find out what the headers do not say
+        enum { max_streams = 64 };
+        AVDictionary *options[max_streams] = {0}; // for the decoders that FFmpeg may run: they get our limits, too
+        unsigned count = format->nb_streams;
+        for (unsigned i = 0; i < count && i < max_streams; i++) {
+            av_dict_set_int(&options[i], "max_pixels", demux_max_pixels, 0);
+            av_dict_set(&options[i], "threads", "1", 0);
+        }
+        int code = avformat_find_stream_info(format, count <= max_streams ? options : NULL);
+        for (unsigned i = 0; i < max_streams; i++) av_dict_free(&options[i]);
+        if (code < 0) return ffmpeg_fail(code, "has no readable stream");
+    }
+    for (unsigned i = 0; i < format->nb_streams; i++) {
+        const AVCodecParameters *stream = format->streams[i]->codecpar;
+        if (stream->codec_type != AVMEDIA_TYPE_VIDEO) continue;
+        if ((int64_t)stream->width * stream->height <= demux_max_pixels) break;
+        return fail(BAD_SAMPLE, "has %d x %d pixels, at most %d million are allowed", stream->width, stream->height,
+                    demux_max_pixels / 1000000);
+    }
+    int index = av_find_best_stream(format, AVMEDIA_TYPE_VIDEO, -1, -1, codec, 0);
+    if (index == AVERROR_DECODER_NOT_FOUND) return fail(BAD_SAMPLE, "FFmpeg has no decoder for its video");
+    // The cover of an audio file is not a video.
+    if (index < 0 || format->streams[index]->disposition & AV_DISPOSITION_ATTACHED_PIC)
+        return fail(BAD_SAMPLE, "has no video stream");
+    demuxer->stream = format->streams[index];
+    for (unsigned i = 0; i < format->nb_streams; i++)
+        if ((int)i != index) format->streams[i]->discard = AVDISCARD_ALL;
+    return OK;
+}
+
+status demuxer_open(struct demuxer *demuxer, const char *path, int threads, enum demux_kind kind) {
+    *demuxer = (struct demuxer){.fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+    ffmpeg_clear_error();
+    struct stat file;
+    if (demuxer->fd < 0 || fstat(demuxer->fd, &file)) return fail(BAD_SAMPLE, "%s", strerror(errno));
+    if (!S_ISREG(file.st_mode)) return fail(BAD_SAMPLE, "not a file");
+    if (file.st_size == 0) return fail(BAD_SAMPLE, "the file is empty");
+    demuxer->size = file.st_size;
+    unsigned char *buffer = mem_checked(av_malloc(demux_io_buffer_size));
+    demuxer->io =
+        mem_checked(avio_alloc_context(buffer, demux_io_buffer_size, 0, demuxer, demux_read_bytes, NULL, demux_seek));
+    demuxer->format = mem_checked(avformat_alloc_context());
+    demuxer->format->pb = demuxer->io;
+    demuxer->format->io_open = demux_refuse_io_open;
+    demuxer->format->flags |= AVFMT_FLAG_CUSTOM_IO;
+    const AVInputFormat *format;
+    TRY(demux_find_format(demuxer, &format));
+    AVDictionary *limits = NULL; // nothing that the file names is opened, whatever opens it
+    av_dict_set(&limits, "protocol_whitelist", "none", 0);
+    int code = avformat_open_input(&demuxer->format, NULL, format, &limits);
+    av_dict_free(&limits);
+    if (code) return ffmpeg_fail(code, "cannot be opened");
+    // The frame rate of a GIF is measured. FFmpeg 7 takes that of its shortest frame from the header instead.
+    const bool gif = !strcmp(demuxer->format->iformat->name, "gif");
+    for (unsigned i = 0; gif && i < demuxer->format->nb_streams; i++)
+        demuxer->format->streams[i]->avg_frame_rate = (AVRational){0, 0};
+    const AVCodec *codec = NULL;
+    TRY(demux_find_stream(demuxer, kind, &codec));
+    return demuxer_new_decoder(&demuxer->decoder, demuxer, codec, threads, kind);
+}
+
+status demuxer_new_decoder(AVCodecContext **out, const struct demuxer *demuxer, const AVCodec *codec, int threads,
+                           enum demux_kind kind) {
+    AVCodecContext *decoder = *out = mem_checked(avcodec_alloc_context3(codec));
+    int code = avcodec_parameters_to_context(decoder, demuxer->stream->codecpar);
+    if (code < 0) return ffmpeg_fail(code, "cannot set up its decoder");
+    decoder->thread_count = threads;
+    decoder->pkt_timebase = demuxer->stream->time_base;
+    decoder->max_pixels = demux_max_padded_pixels;
+    if (kind == DEMUX_IMAGE) decoder->idct_algo = FF_IDCT_INT; // the nearest to libjpeg's
+    code = avcodec_open2(decoder, codec, NULL);
+    return code < 0 ? ffmpeg_fail(code, "cannot open its decoder") : OK;
+}
+
+void demuxer_close(struct demuxer *demuxer) {
+    avcodec_free_context(&demuxer->decoder);
+    if (demuxer->format) avformat_close_input(&demuxer->format);
+    if (demuxer->io) {
+        av_freep(&demuxer->io->buffer);
+        avio_context_free(&demuxer->io);
+    }
+    if (demuxer->fd >= 0) close(demuxer->fd);
+    *demuxer = (struct demuxer){.fd = -1};
+}
+
+status demuxer_read(struct demuxer *demuxer, AVPacket *packet) {
+    for (;;) {
+        ffmpeg_clear_error();
+        int code = av_read_frame(demuxer->format, packet);
+        // For a truncated file FFmpeg logs an error and then reports an ordinary end.
+        if (code == AVERROR_EOF && !ffmpeg_last_error[0]) return END;
+        if (code < 0) return ffmpeg_fail(code == AVERROR_EOF ? 0 : code, "the file is truncated");
+        assert(packet->stream_index >= 0);
+        if (packet->stream_index == demuxer->stream->index) break;
+        av_packet_unref(packet);
+    }
+    if (!(packet->flags & AV_PKT_FLAG_CORRUPT)) return OK;
+    av_packet_unref(packet);
+    return ffmpeg_fail(0, "the file is truncated or damaged");
+}
+
+// ---- color ----
+
+status color_new_scaler(struct SwsContext **out, const AVFrame *frame, enum AVPixelFormat format, int flags) {
+    struct SwsContext *scaler = *out = sws_getContext(frame->width, frame->height, frame->format, frame->width,
+                                                      frame->height, format, flags, NULL, NULL, NULL);
+    if (!scaler) {
+        const char *name = av_get_pix_fmt_name(frame->format);
+        return fail(BAD_SAMPLE, "its pixels (%s) cannot be converted", name ? name : "of an unknown format");
+    }
+    // Formats without a matrix (RGB, gray) have no details to set.
+    int *table, *out_table, full_range, out_full_range, brightness, contrast, saturation;
+    if (sws_getColorspaceDetails(scaler, &table, &full_range, &out_table, &out_full_range, &brightness, &contrast,
+                                 &saturation) >= 0) {
+        if (frame->color_range != AVCOL_RANGE_UNSPECIFIED) full_range = frame->color_range == AVCOL_RANGE_JPEG;
+        (void)sws_setColorspaceDetails(scaler, sws_getCoefficients((int)frame->colorspace), full_range, out_table,
+                                       out_full_range, brightness, contrast, saturation);
+    }
+    return OK;
+}
+
+status color_scale(struct SwsContext *scaler, const AVFrame *frame, uint8_t *const *planes, const int *strides) {
+    int rows =
+        sws_scale(scaler, (const uint8_t *const *)frame->data, frame->linesize, 0, frame->height, planes, strides);
+    return rows == frame->height ? OK : fail(BAD_SAMPLE, "its pixels cannot be converted");
 }

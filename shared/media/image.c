@@ -3,18 +3,126 @@
 // The surprise: only a PNG's or WebP's real alpha channel counts; such an image is laid over white. Transparency of a
 // palette, of 8-bit gray or of a single color (PNG's tRNS) is ignored, and so is an orientation tag.
 #include <assert.h>
+#include <dirent.h>
+#include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <libavutil/intreadwrite.h>
 #include <libavutil/pixdesc.h>
 
-#include "shared/base/memory.h"
-#include "shared/media/color.h"
+#include "shared/base/file.h"
 #include "shared/media/decode.h"
-#include "shared/media/demux.h"
-#include "shared/media/resize.h"
+#include "shared/media/ffmpeg.h"
+
+// ---- color ----
+
+// JPEG and lossy WebP as libjpeg and libwebp convert them, to the bit.
+
+static int color_clamp(int level) {
+    return level < 0 ? 0 : level > 255 ? 255 : level;
+}
+
+static const uint8_t *color_plane_row(const AVFrame *frame, int plane, int y) {
+    return frame->data[plane] + (ptrdiff_t)y * frame->linesize[plane];
+}
+
+// The two chroma rows from which row y is interpolated, where chroma has half as many rows.
+struct chroma_rows {
+    const uint8_t *near, *far;
+};
+
+// `rows`: of chroma. At the picture's edges the far row is the near one.
+static struct chroma_rows color_chroma_rows(const AVFrame *frame, int plane, int y, int shift, int rows) {
+    assert(y >> shift < rows && plane > 0);
+    int near = y >> shift, far = near + (y & 1 ? 1 : -1);
+    far = far < 0 ? 0 : far >= rows ? rows - 1 : far;
+    return (struct chroma_rows){color_plane_row(frame, plane, near), color_plane_row(frame, plane, far)};
+}
+
+// Doubles a row of `count` samples: each output is 3/4 of the nearer sample and 1/4 of its other neighbour. The input
+// is scaled by 2^bits; `round_even` and `round_odd` (of even and odd outputs) are added before the division.
+static void color_double_row(int *out, const int *in, int count, int bits, int round_even, int round_odd) {
+    for (int i = 0; i < count; i++) {
+        int before = i ? in[i - 1] : in[i], after = i + 1 < count ? in[i + 1] : in[i];
+        out[2 * i] = (3 * in[i] + before + round_even) >> (2 + bits);
+        out[2 * i + 1] = (3 * in[i] + after + round_odd) >> (2 + bits);
+    }
+}
+
+// out[width] = the chroma samples of row y, upsampled as libjpeg does it.
+static void color_jpeg_chroma(const AVFrame *frame, int plane, int y, int *work, int *out) {
+    const AVPixFmtDescriptor *format = av_pix_fmt_desc_get(frame->format);
+    int x_shift = format->log2_chroma_w, y_shift = format->log2_chroma_h;
+    assert(x_shift <= 1 && y_shift <= 1);
+    int count = (frame->width + (1 << x_shift) - 1) >> x_shift, rows = (frame->height + (1 << y_shift) - 1) >> y_shift;
+    struct chroma_rows chroma = color_chroma_rows(frame, plane, y, y_shift, rows);
+    bool nearest = x_shift && count <= 2; // libjpeg does not interpolate so narrow a picture
+    bool blend = y_shift && !nearest;
+    int *sums = x_shift ? work : out;
+    for (int i = 0; i < count; i++) sums[i] = blend ? 3 * chroma.near[i] + chroma.far[i] : chroma.near[i];
+    if (nearest) {
+        for (int x = 0; x < frame->width; x++) out[x] = chroma.near[x >> 1];
+    } else if (x_shift && blend) {
+        color_double_row(out, sums, count, 2, 8, 7);
+    } else if (x_shift) {
+        color_double_row(out, sums, count, 0, 1, 2);
+    } else if (blend) {
+        for (int i = 0; i < count; i++) out[i] = (out[i] + (y & 1 ? 2 : 1)) >> 2;
+    }
+}
+
+// out[width, RGB] = row y of a JPEG's frame, as libjpeg's fancy upsampling and integer arithmetic give it. `scratch`
+// has room for 4 * (width + 2) samples.
+static void color_jpeg_row(const AVFrame *frame, int y, int *scratch, uint8_t *out) {
+    enum { bits = 16, half = 1 << (bits - 1) };
+    const int r_cr = 91881, b_cb = 116130, g_cr = 46802, g_cb = 22554; // the BT.601 coefficients x 2^16, rounded
+    int stride = frame->width + 2;
+    int *cb = scratch, *cr = scratch + stride, *work = scratch + 2 * (ptrdiff_t)stride;
+    color_jpeg_chroma(frame, 1, y, work, cb);
+    color_jpeg_chroma(frame, 2, y, work, cr);
+    const uint8_t *luma = color_plane_row(frame, 0, y);
+    for (int x = 0; x < frame->width; x++, out += 3) {
+        int b = cb[x] - 128, r = cr[x] - 128;
+        out[0] = (uint8_t)color_clamp(luma[x] + ((r_cr * r + half) >> bits));
+        out[1] = (uint8_t)color_clamp(luma[x] + ((-g_cb * b + half - g_cr * r) >> bits));
+        out[2] = (uint8_t)color_clamp(luma[x] + ((b_cb * b + half) >> bits));
+    }
+}
+
+// out[width] = the chroma samples of row y: 9, 3, 3 and 1 sixteenths of the four samples around the pixel, rounded in
+// two steps as libwebp does it; in the first and last column 3 and 1 quarters of the two samples there.
+static void color_webp_chroma(const AVFrame *frame, int plane, int y, int *out) {
+    int count = (frame->width + 1) / 2;
+    struct chroma_rows chroma = color_chroma_rows(frame, plane, y, 1, (frame->height + 1) / 2);
+    const uint8_t *near = chroma.near, *far = chroma.far;
+    for (int x = 0; x < frame->width; x++) {
+        int i = x / 2, next = i + (x & 1 ? 1 : -1);
+        if (x == 0 || next >= count) {
+            out[x] = (3 * near[i] + far[i] + 2) >> 2;
+            continue;
+        }
+        int sum = near[i] + near[next] + far[i] + far[next] + 8;
+        int diagonal = (sum + 2 * (far[i] + near[next])) >> 3;
+        out[x] = (diagonal + near[i]) >> 1;
+    }
+}
+
+// The same for a lossy WebP's frame, as libwebp's fancy upsampler gives it.
+static void color_webp_row(const AVFrame *frame, int y, int *scratch, uint8_t *out) {
+    int *u = scratch, *v = scratch + frame->width + 2;
+    color_webp_chroma(frame, 1, y, u);
+    color_webp_chroma(frame, 2, y, v);
+    const uint8_t *luma = color_plane_row(frame, 0, y);
+    for (int x = 0; x < frame->width; x++, out += 3) {
+        int l = luma[x] * 19077 >> 8; // the coefficients are libwebp's, x 2^14; 6 bits are left for rounding
+        out[0] = (uint8_t)color_clamp((l + (v[x] * 26149 >> 8) - 14234) >> 6);
+        out[1] = (uint8_t)color_clamp((l - (u[x] * 6419 >> 8) - (v[x] * 13320 >> 8) + 8708) >> 6);
+        out[2] = (uint8_t)color_clamp((l + (u[x] * 33050 >> 8) - 17685) >> 6);
+    }
+}
 
 // ---- rows ----
 
@@ -67,8 +175,11 @@ static void image_reader_set_layout(struct image_reader *reader, enum AVCodecID 
     if (format == AV_PIX_FMT_GRAY16BE || format == AV_PIX_FMT_GRAY16LE) reader->layout = LAYOUT_GRAY16;
     if (format == AV_PIX_FMT_PAL8) reader->layout = LAYOUT_PALETTE;
     if (format == AV_PIX_FMT_MONOBLACK || format == AV_PIX_FMT_MONOWHITE) reader->layout = LAYOUT_BITS;
-    if (codec == AV_CODEC_ID_MJPEG && color_jpeg_supported(reader->frame)) reader->layout = LAYOUT_JPEG;
-    if (codec == AV_CODEC_ID_WEBP && color_webp_supported(reader->frame)) reader->layout = LAYOUT_WEBP;
+    const bool jpeg = format == AV_PIX_FMT_YUVJ420P || format == AV_PIX_FMT_YUVJ422P || format == AV_PIX_FMT_YUVJ440P ||
+                      format == AV_PIX_FMT_YUVJ444P;
+    const bool webp = format == AV_PIX_FMT_YUV420P || format == AV_PIX_FMT_YUVA420P;
+    if (codec == AV_CODEC_ID_MJPEG && jpeg) reader->layout = LAYOUT_JPEG;
+    if (codec == AV_CODEC_ID_WEBP && webp) reader->layout = LAYOUT_WEBP;
 }
 
 // level * alpha / 255 + 255 - alpha, rounded.
@@ -175,7 +286,25 @@ static status image_decode_first(struct demuxer *demuxer, AVPacket *packet, AVFr
     return damaged ? ffmpeg_fail(0, "is damaged") : OK;
 }
 
-status image_read(const char *path, status (*use)(void *context, const struct image_rows *rows), void *context) {
+// Converts a frame of another layout into the empty frame `out` of the format RGB24 or, with_alpha, RGBA. BAD_SAMPLE
+// when swscale cannot convert it.
+static status image_convert(AVFrame *out, const AVFrame *image, bool with_alpha) {
+    out->format = with_alpha ? AV_PIX_FMT_RGBA : AV_PIX_FMT_RGB24;
+    out->width = image->width;
+    out->height = image->height;
+    if (av_frame_get_buffer(out, 0) < 0) return fail_oom();
+    // The flags that come nearest to what image libraries do.
+    int flags = SWS_BICUBIC | SWS_ACCURATE_RND | SWS_FULL_CHR_H_INT | SWS_FULL_CHR_H_INP;
+    struct SwsContext *scaler = NULL;
+    status result = color_new_scaler(&scaler, image, out->format, flags);
+    if (result == OK) result = color_scale(scaler, image, out->data, out->linesize);
+    sws_freeContext(scaler);
+    return result;
+}
+
+// Decodes an image and calls `use` with its rows, which are valid during the call. Returns what `use` returns.
+// BAD_SAMPLE when the file is missing or damaged.
+static status image_read(const char *path, status (*use)(void *context, const struct image_rows *rows), void *context) {
     enum { png_gray_alpha = 4, png_rgb_alpha = 6 };
     struct image_reader reader = {0};
     struct demuxer demuxer;
@@ -199,7 +328,7 @@ status image_read(const char *path, status (*use)(void *context, const struct im
     image_reader_set_layout(&reader, codec);
     if (reader.layout == LAYOUT_NONE) {
         converted = mem_checked(av_frame_alloc());
-        TRY_TO(result, done, color_convert_image(converted, frame, alpha));
+        TRY_TO(result, done, image_convert(converted, frame, alpha));
         reader.frame = converted;
         image_reader_set_layout(&reader, AV_CODEC_ID_NONE);
         assert(reader.layout != LAYOUT_NONE);
@@ -239,5 +368,152 @@ status image_decode(struct frames_view *view, const char *path, const struct sam
     *view = (struct frames_view){.frames = {.count = 1, .seconds_per_grid = NAN}};
     status result = image_read(path, image_resize_to_view, &(struct image_target){view, sampling});
     if (result != OK) frames_view_release(view);
+    return result;
+}
+
+// ---- pictures ----
+
+static bool picture_is_named(const char *name) {
+    static const char *const endings[] = {".jpg", ".jpeg", ".png", ".webp", ".bmp"};
+    const char *dot = strrchr(name, '.');
+    bool named = false;
+    for (size_t i = 0; dot && dot != name && i < sizeof endings / sizeof *endings; i++)
+        named |= strcasecmp(dot, endings[i]) == 0;
+    return named && *name != '.';
+}
+
+static int picture_compare_paths(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+status picture_list_read(struct picture_list *list, const char *path) {
+    *list = (struct picture_list){0};
+    DIR *dir = opendir(path);
+    if (!dir) return fail(BAD_SAMPLE, "%s", strerror(errno));
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        if (!picture_is_named(entry->d_name)) continue;
+        GROW(&list->paths, list->count);
+        list->paths[list->count++] = arena_printf(&list->memory, "%s/%s", path, entry->d_name);
+    }
+    closedir(dir);
+    if (!list->count) return fail(BAD_SAMPLE, "the directory has no picture");
+    qsort(list->paths, list->count, sizeof *list->paths, picture_compare_paths);
+    return OK;
+}
+
+void picture_list_release(struct picture_list *list) {
+    arena_release(&list->memory);
+    free(list->paths);
+    *list = (struct picture_list){0};
+}
+
+// A clip that is a directory of pictures: each one is decoded as an image and resized as a video's frame.
+
+struct picture_clip {
+    const struct sampling_config *sampling;
+    struct frames frames;
+    uint8_t *pixels;    // NULL until the first picture is decoded
+    double *timestamps; // behind them in one block
+    int index;          // of the sample that is being decoded
+};
+
+static double picture_time(const void *context, int64_t index) {
+    return (double)index / ((const struct picture_clip *)context)->sampling->frame_rate;
+}
+
+// The `use` of image_read: resizes the picture into its place. The first one decides the size of all.
+static status picture_resize(void *context, const struct image_rows *rows) {
+    struct picture_clip *clip = context;
+    struct frames *frames = &clip->frames;
+    if (!clip->pixels)
+        TRY(sampling_new_frames(clip->sampling, rows->height, rows->width, frames, &clip->pixels, &clip->timestamps));
+    struct resizer *resizer = NULL;
+    uint8_t *rgb;
+    const size_t stride = (size_t)rows->width * 3;
+    TRY(NEW_LARGE(&rgb, (size_t)rows->height * stride));
+    status result = OK;
+    for (int y = 0; result == OK && y < rows->height; y++) {
+        const uint8_t *row = NULL;
+        result = rows->row(rows->context, y, &row);
+        if (result == OK) memcpy(rgb + (size_t)y * stride, row, stride);
+    }
+    if (result == OK) result = resizer_new(&resizer, rows->height, rows->width, frames->height, frames->width);
+    const size_t bytes = (size_t)frames->height * (size_t)frames->width * 3;
+    if (result == OK) resizer_run(resizer, rgb, (ptrdiff_t)stride, clip->pixels + (size_t)clip->index * bytes);
+    resizer_free(&resizer);
+    free(rgb);
+    return result;
+}
+
+status picture_clip_decode(struct frames_view *view, const char *path, const struct sampling_config *sampling) {
+    struct picture_clip clip = {.sampling = sampling, .frames = {.video = true}};
+    struct picture_list list;
+    int64_t first, range;
+    *view = (struct frames_view){0};
+    status result;
+    TRY_TO(result, done, picture_list_read(&list, path));
+    TRY_TO(result, done, sampling_range(sampling, (int64_t)list.count, picture_time, &clip, &first, &range));
+    TRY_TO(result, done, sampling_frame_count(sampling, range, sampling->frame_rate, &clip.frames.count));
+    clip.frames.seconds_per_grid = 2 / ((double)clip.frames.count / (double)range * sampling->frame_rate);
+    for (; clip.index < clip.frames.count; clip.index++) {
+        const char *picture = list.paths[first + sampling_frame_index(range, clip.frames.count, clip.index)];
+        result = image_read(picture, picture_resize, &clip);
+        if (result == BAD_SAMPLE) result = fail_prefix(result, "%s", strrchr(picture, '/') + 1);
+        if (result != OK) goto done;
+    }
+    for (int i = 0; i < clip.frames.count; i++)
+        clip.timestamps[i] = picture_time(&clip, first + sampling_frame_index(range, clip.frames.count, i));
+    *view = (struct frames_view){.frames = clip.frames, .owned = clip.pixels};
+    clip.pixels = NULL;
+done:
+    free(clip.pixels);
+    picture_list_release(&list);
+    return result;
+}
+
+// ---- contact_sheet ----
+
+status contact_sheet_write(const struct frames *frames, const char *path) {
+    enum { gap = 4, white = 255 };
+    ffmpeg_clear_error();
+    const AVCodec *codec = avcodec_find_encoder(AV_CODEC_ID_PNG);
+    if (!codec) return fail(UNAVAILABLE, "FFmpeg has no PNG encoder");
+    AVCodecContext *encoder = mem_checked(avcodec_alloc_context3(codec));
+    AVFrame *sheet = mem_checked(av_frame_alloc());
+    AVPacket *packet = mem_checked(av_packet_alloc());
+    status result;
+    int columns = (int)ceil(sqrt((double)frames->count)), rows = (frames->count + columns - 1) / columns;
+    sheet->format = AV_PIX_FMT_RGB24;
+    sheet->width = columns * (frames->width + gap) - gap;
+    sheet->height = rows * (frames->height + gap) - gap;
+    TRY_TO(result, done, av_frame_get_buffer(sheet, 0) < 0 ? fail_oom() : OK);
+    for (int y = 0; y < sheet->height; y++)
+        memset(sheet->data[0] + (ptrdiff_t)y * sheet->linesize[0], white, (size_t)sheet->width * 3);
+    size_t row = (size_t)frames->width * 3;
+    for (int i = 0; i < frames->count; i++) {
+        int top = i / columns * (frames->height + gap), left = i % columns * (frames->width + gap);
+        for (int y = 0; y < frames->height; y++) {
+            memcpy(sheet->data[0] + (ptrdiff_t)(top + y) * sheet->linesize[0] + (ptrdiff_t)left * 3,
+                   frames->pixels + ((size_t)i * (size_t)frames->height + (size_t)y) * row, row);
+        }
+    }
+    encoder->width = sheet->width;
+    encoder->height = sheet->height;
+    encoder->pix_fmt = AV_PIX_FMT_RGB24;
+    encoder->time_base = (AVRational){1, 1};
+    int code = avcodec_open2(encoder, NULL, NULL);
+    if (code == 0) code = avcodec_send_frame(encoder, sheet);
+    if (code == 0) code = avcodec_send_frame(encoder, NULL);
+    if (code == 0) code = avcodec_receive_packet(encoder, packet);
+    if (code) {
+        ffmpeg_fail(code, "cannot encode a PNG");
+        result = UNAVAILABLE;
+        goto done;
+    }
+    result = file_write_atomic(path, packet->data, (size_t)packet->size);
+done:
+    av_packet_free(&packet);
+    av_frame_free(&sheet);
+    avcodec_free_context(&encoder);
     return result;
 }

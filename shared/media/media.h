@@ -33,6 +33,9 @@ status media_decode(struct frames_view *view, const char *path, bool video, cons
 status media_key(char key[frame_key_size], const char *path, bool video, const struct sampling_config *sampling,
                  struct frame_store *store);
 
+// Writes the frames as one PNG, side by side in rows, for a person. UNAVAILABLE when the file cannot be written.
+status contact_sheet_write(const struct frames *frames, const char *path);
+
 // ---- prompts ----
 
 // Returns the index-th image or video of the group's messages, owned by the group; NULL when there are fewer.

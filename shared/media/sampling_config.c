@@ -2,7 +2,8 @@
 
 #include <assert.h>
 #include <math.h>
-#include <stdbool.h>
+
+#include "shared/base/memory.h"
 
 struct sampling_config sampling_config_default(void) {
     return (struct sampling_config){
@@ -104,5 +105,19 @@ status smart_resize(int height, int width, double min_pixels, double max_pixels,
     assert(h >= smart_resize_factor && w >= smart_resize_factor);
     *out_height = (int)h;
     *out_width = (int)w;
+    return OK;
+}
+
+status sampling_new_frames(const struct sampling_config *config, int height, int width, struct frames *frames,
+                           uint8_t **pixels, double **timestamps) {
+    enum { ALIGNMENT = 64 };
+    static_assert(ALIGNMENT % sizeof(double) == 0, "timestamps follow the pixels in one block");
+    const double max_pixels = sampling_frame_max_pixels(config, frames->count);
+    TRY(smart_resize(height, width, config->min_pixels, max_pixels, &frames->height, &frames->width));
+    const size_t bytes = (frames_bytes(frames) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    TRY(NEW_LARGE(pixels, bytes + (size_t)frames->count * sizeof(double)));
+    *timestamps = (double *)(void *)(*pixels + bytes);
+    frames->pixels = *pixels;
+    frames->timestamps = *timestamps;
     return OK;
 }

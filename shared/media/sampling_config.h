@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "shared/base/status.h"
+#include "shared/store/frames_record.h"
 
 // Both sides of a resized frame are multiples of the factor: two patches of 14 pixels.
 enum { smart_resize_factor = 28, smart_resize_max_ratio = 200 };
@@ -47,5 +48,10 @@ double sampling_frame_max_pixels(const struct sampling_config *config, int count
 // max_pixels, the aspect ratio is kept as far as that allows (smart_resize of Qwen). BAD_SAMPLE when the longer side is
 // more than 200 times the shorter one.
 status smart_resize(int height, int width, double min_pixels, double max_pixels, int *out_height, int *out_width);
+
+// Sets the size of a clip's frames by that of its first picture and allocates frames->count of them: *pixels, which the
+// caller frees, and *timestamps behind them in the same block. BAD_SAMPLE as smart_resize; UNAVAILABLE.
+status sampling_new_frames(const struct sampling_config *config, int height, int width, struct frames *frames,
+                           uint8_t **pixels, double **timestamps);
 
 #endif

@@ -12,17 +12,274 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/base/memory.h"
-#include "shared/media/color.h"
+#include <libavutil/display.h>
+#include <libavutil/mem.h>
+
 #include "shared/media/decode.h"
-#include "shared/media/demux.h"
-#include "shared/media/packet_index.h"
+#include "shared/media/ffmpeg.h"
+
+// ---- packets ----
+
+// A packet, in the order of the file.
+struct packet_info {
+    int64_t pts;    // in the stream's time base
+    bool displayed; // a player displays its frame
+    bool keyframe;  // decoding from here on gives exactly the frames of this pts and later ones
+};
+
+struct displayed_packet {
+    int64_t pts;
+    size_t index; // into packets
+};
+
+// The packets of a video, known before anything is decoded: when each one is displayed and where decoding may start.
+//
+// The surprise: a container's key frame flags are not enough. They include open groups of pictures and gradual refresh,
+// after which some frames differ. For H.264 and HEVC the NAL units themselves decide.
+struct packet_index {
+    struct packet_info *packets;
+    size_t count;
+    struct displayed_packet *displayed; // sorted by pts
+    size_t displayed_count;
+    bool unique_pts;   // every displayed packet has a pts of its own; if not, `displayed` is in the order of the file
+    AVPacket **cached; // [count], the packets themselves while they need little memory; NULL: read the file again
+};
+
+enum { packet_index_max_cached_bytes = 64 << 20, vp8_show_frame = 0x10 };
+enum { h264_slice = 1, h264_idr = 5, h264_sps = 7, h264_pps = 8 };
+enum { hevc_bla = 16, hevc_cra = 21, hevc_last_slice = 31, hevc_vps = 32, hevc_sps = 33, hevc_pps = 34 };
+
+// Whether the packet refers to none before it and to none that is displayed after it. In H.264 and HEVC those are IDR
+// and CRA pictures and the like; *parameter_sets collects whether any packet so far carried SPS or PPS: then a jump is
+// only possible to packets that carry both.
+static bool packet_index_is_keyframe(const AVPacket *packet, const AVCodecParameters *codec, bool *parameter_sets) {
+    enum AVCodecID id = codec->codec_id;
+    if (id == AV_CODEC_ID_VP8 || id == AV_CODEC_ID_VP9 || id == AV_CODEC_ID_AV1) return packet->flags & AV_PKT_FLAG_KEY;
+    if (id != AV_CODEC_ID_H264 && id != AV_CODEC_ID_HEVC) {
+        const AVCodecDescriptor *descriptor = avcodec_descriptor_get(id);
+        return descriptor && descriptor->props & AV_CODEC_PROP_INTRA_ONLY && id != AV_CODEC_ID_APNG;
+    }
+    bool hevc = id == AV_CODEC_ID_HEVC, sps = false, pps = false, vps = false;
+    const uint8_t *at = packet->data, *end = at + packet->size;
+    int box_size = hevc ? 23 : 7, length_offset = hevc ? 21 : 4; // of hvcC or avcC, which begins with its version, 1
+    bool box = codec->extradata_size >= box_size && codec->extradata[0] == 1;
+    int length_size = box ? (codec->extradata[length_offset] & 3) + 1 : 0; // bytes in front of each NAL unit
+    for (;;) {
+        const uint8_t *unit;
+        if (length_size == 0) { // a start code is in front of each unit
+            while (end - at > 3 && (at[0] || at[1] || at[2] != 1)) at++;
+            if (end - at <= 3) break;
+            unit = at += 3;
+        } else {
+            if (end - at <= length_size) break;
+            size_t length = 0;
+            for (int i = 0; i < length_size; i++) length = length << 8 | *at++;
+            unit = at;
+            if (length == 0 || length > (size_t)(end - at)) break;
+            at += length;
+        }
+        int type = hevc ? *unit >> 1 & 63 : *unit & 31;
+        sps |= type == (hevc ? hevc_sps : h264_sps);
+        pps |= type == (hevc ? hevc_pps : h264_pps);
+        vps |= hevc && type == hevc_vps;
+        bool slice = hevc ? type <= hevc_last_slice : type >= h264_slice && type <= h264_idr;
+        if (!slice) continue;
+        bool complete = !*parameter_sets || (sps && pps);
+        *parameter_sets |= sps || pps || vps;
+        return complete && (hevc ? type >= hevc_bla && type <= hevc_cra : type == h264_idr);
+    }
+    *parameter_sets |= sps || pps || vps;
+    return false;
+}
+
+static void packet_index_drop_cache(struct packet_index *index) {
+    for (size_t i = 0; index->cached && i < index->count; i++) av_packet_free(&index->cached[i]);
+    free(index->cached);
+    index->cached = NULL;
+}
+
+static int packet_index_compare(const void *a, const void *b) {
+    const struct displayed_packet *x = a, *y = b;
+    if (x->pts != y->pts) return x->pts < y->pts ? -1 : 1;
+    return x->index < y->index ? -1 : x->index > y->index;
+}
+
+// Reads the whole file through `demuxer`. BAD_SAMPLE when it is truncated. The index is released with
+// packet_index_release, also after a failure.
+static status packet_index_build(struct packet_index *index, struct demuxer *demuxer) {
+    *index = (struct packet_index){0};
+    // The header of an MP4 file lists its samples; those of a truncated file lie beyond its end.
+    bool mp4 = strstr(demuxer->format->iformat->name, "mp4") != NULL;
+    int count = mp4 ? avformat_index_get_entries_count(demuxer->stream) : 0, missing = 0;
+    for (int i = 0; i < count; i++) {
+        const AVIndexEntry *entry = avformat_index_get_entry(demuxer->stream, i);
+        missing += entry->pos + entry->size > demuxer->size;
+    }
+    if (missing) return fail(BAD_SAMPLE, "the file is truncated: %d of its %d frames are missing", missing, count);
+    const AVCodecParameters *codec = demuxer->stream->codecpar;
+    size_t cached_bytes = 0;
+    bool started = false;            // a key frame was read; packets before the first one cannot be decoded
+    bool parameter_sets = false;     // see packet_index_is_keyframe
+    bool parameters_changed = false; // in the middle of the stream, so no packet may be jumped over
+    AVPacket *packet = mem_checked(av_packet_alloc());
+    status result;
+    for (; (result = demuxer_read(demuxer, packet)) == OK; index->count++, av_packet_unref(packet)) {
+        GROW(&index->packets, index->count);
+        if (cached_bytes <= packet_index_max_cached_bytes) GROW(&index->cached, index->count);
+        started |= packet->flags & AV_PKT_FLAG_KEY;
+        parameters_changed |= index->count && (av_packet_get_side_data(packet, AV_PKT_DATA_NEW_EXTRADATA, NULL) ||
+                                               av_packet_get_side_data(packet, AV_PKT_DATA_PARAM_CHANGE, NULL));
+        bool hidden = codec->codec_id == AV_CODEC_ID_VP8 && packet->size > 0 && !(packet->data[0] & vp8_show_frame);
+        index->packets[index->count] = (struct packet_info){
+            .pts = packet->pts,
+            .displayed = started && !(packet->flags & AV_PKT_FLAG_DISCARD) && !hidden,
+            .keyframe = packet_index_is_keyframe(packet, codec, &parameter_sets),
+        };
+        cached_bytes += (size_t)packet->size + sizeof *packet;
+        if (cached_bytes > packet_index_max_cached_bytes) packet_index_drop_cache(index);
+        if (!index->cached) continue;
+        index->cached[index->count] = mem_checked(av_packet_clone(packet));
+    }
+    av_packet_free(&packet);
+    if (result != END) return result;
+
+    NEW(&index->displayed, index->count);
+    index->unique_pts = true;
+    for (size_t i = 0; i < index->count; i++) {
+        if (parameters_changed) index->packets[i].keyframe = false;
+        if (!index->packets[i].displayed) continue;
+        index->displayed[index->displayed_count++] = (struct displayed_packet){index->packets[i].pts, i};
+        index->unique_pts &= index->packets[i].pts != AV_NOPTS_VALUE;
+    }
+    assert(index->displayed_count <= index->count);
+    if (!index->unique_pts) return OK;
+    qsort(index->displayed, index->displayed_count, sizeof *index->displayed, packet_index_compare);
+    for (size_t i = 1; i < index->displayed_count; i++) {
+        index->unique_pts &= index->displayed[i].pts != index->displayed[i - 1].pts;
+    }
+    return OK;
+}
+
+static void packet_index_release(struct packet_index *index) {
+    packet_index_drop_cache(index);
+    free(index->packets);
+    free(index->displayed);
+    *index = (struct packet_index){0};
+}
+
+// ---- frames ----
+
+// What a player does to a decoded frame, and then the resampler: from its pixels to the final ones. A zeroed struct is
+// ready. Not to be used by two threads at once.
+struct frame_converter {
+    int format, width, height, space, range; // of the frames that the rest was made for
+    struct SwsContext *scaler;
+    uint8_t *rgb, *rotated;
+    int stride; // of `rgb`
+    struct resizer *resizer;
+};
+
+struct frame_size {
+    int height, width;
+};
+
+// Returns by how many degrees a player rotates the stream's frames clockwise: 0, 90, 180 or 270.
+static int frame_rotation(const AVStream *stream) {
+    const uint8_t *data = NULL;
+    size_t size = 0;
+#if LIBAVFORMAT_VERSION_INT >= AV_VERSION_INT(60, 15, 100)
+    const AVPacketSideData *entry = av_packet_side_data_get(
+        stream->codecpar->coded_side_data, stream->codecpar->nb_coded_side_data, AV_PKT_DATA_DISPLAYMATRIX);
+    if (entry) data = entry->data, size = entry->size;
+#else
+    data = av_stream_get_side_data(stream, AV_PKT_DATA_DISPLAYMATRIX, &size);
+#endif
+    // FFmpeg allocates side data with an alignment that suits every type.
+    const int32_t *matrix = size >= 9 * sizeof *matrix ? (const int32_t *)(const void *)data : NULL;
+    double angle = matrix ? -av_display_rotation_get(matrix) : 0;
+    if (isnan(angle)) return 0;
+    angle -= 360 * floor(angle / 360 + 0.9 / 360);
+    for (int rotation = 90; rotation < 360; rotation += 90) {
+        if (fabs(angle - rotation) < 1) return rotation;
+    }
+    return 0;
+}
+
+// Returns the frame's size after the rotation.
+static struct frame_size frame_rotated_size(const AVFrame *frame, int rotation) {
+    const bool upright = rotation == 0 || rotation == 180;
+    return upright ? (struct frame_size){frame->height, frame->width}
+                   : (struct frame_size){frame->width, frame->height};
+}
+
+static void frame_converter_release(struct frame_converter *converter) {
+    sws_freeContext(converter->scaler);
+    av_free(converter->rgb);
+    free(converter->rotated);
+    resizer_free(&converter->resizer);
+    *converter = (struct frame_converter){0};
+}
+
+// Makes the converter anew unless it was made for frames like this one.
+static status frame_converter_prepare(struct frame_converter *converter, const AVFrame *frame, int rotation,
+                                      struct frame_size size) {
+    const struct frame_size in = frame_rotated_size(frame, rotation);
+    if (converter->resizer && converter->format == frame->format && converter->width == frame->width &&
+        converter->height == frame->height && converter->space == (int)frame->colorspace &&
+        converter->range == (int)frame->color_range)
+        return OK;
+    frame_converter_release(converter);
+    TRY(color_new_scaler(&converter->scaler, frame, AV_PIX_FMT_RGB24, SWS_BILINEAR));
+    // swscale may write up to a vector's length past the end of a row.
+    converter->stride = (frame->width * 3 + 127) / 64 * 64;
+    converter->rgb = av_malloc((size_t)converter->stride * (size_t)frame->height + 64);
+    if (!converter->rgb) return fail_oom();
+    if (rotation) TRY(NEW_LARGE(&converter->rotated, (size_t)in.height * (size_t)in.width * 3));
+    converter->format = frame->format;
+    converter->width = frame->width;
+    converter->height = frame->height;
+    converter->space = (int)frame->colorspace;
+    converter->range = (int)frame->color_range;
+    return resizer_new(&converter->resizer, in.height, in.width, size.height, size.width);
+}
+
+// out[size.height, size.width, RGB] = the frame. BAD_SAMPLE when it is damaged or cannot be converted, UNAVAILABLE when
+// memory is short.
+static status frame_convert(struct frame_converter *converter, const AVFrame *frame, int rotation,
+                            struct frame_size size, uint8_t *out) {
+    if (frame->flags & AV_FRAME_FLAG_CORRUPT || frame->decode_error_flags)
+        return ffmpeg_fail(0, "a sampled frame is damaged");
+    assert(size.height > 0 && size.width > 0);
+    TRY(frame_converter_prepare(converter, frame, rotation, size));
+    const uint8_t *rgb = converter->rgb;
+    ptrdiff_t stride = converter->stride;
+    TRY(color_scale(converter->scaler, frame, (uint8_t *[4]){converter->rgb}, (int[4]){converter->stride}));
+    if (rotation) { // clockwise, into rows without gaps
+        assert(rotation == 90 || rotation == 180 || rotation == 270);
+        int height = frame->height, width = frame->width, out_width = frame_rotated_size(frame, rotation).width;
+        for (int y = 0; y < height; y++) {
+            for (int x = 0; x < width; x++) {
+                int out_y = rotation == 90 ? x : rotation == 180 ? height - 1 - y : width - 1 - x;
+                int out_x = rotation == 90 ? height - 1 - y : rotation == 180 ? width - 1 - x : y;
+                size_t pixel = (size_t)out_y * (size_t)out_width + (size_t)out_x;
+                memcpy(converter->rotated + pixel * 3, rgb + y * stride + x * 3, 3);
+            }
+        }
+        rgb = converter->rotated;
+        stride = (ptrdiff_t)out_width * 3;
+    }
+    resizer_run(converter->resizer, rgb, stride, out);
+    return OK;
+}
+
+// ---- the video ----
 
 enum { video_max_threads = 8, video_error_size = 240 }; // more threads only need more memory
 
 struct video_sample {
     int64_t pts;   // in the stream's time base; by_index: the frame's index
     size_t packet; // its packet's index
+    double time;   // in seconds from the first frame
     bool done;
 };
 
@@ -47,13 +304,12 @@ struct video {
     int rotation;
     struct video_sample *samples; // [frames.count], sorted by pts
     struct frames frames;
-    uint8_t *pixels;       // [frames.count, height, width, RGB]; NULL until the first sample is decoded
-    double *timestamps;    // [frames.count]
-    bool by_index;         // samples are known by their index among the decoded frames
-    int64_t decoded_count; // frames decoded so far (by_index)
-    double *decoded_times; // [decoded_count] in seconds, NaN: unknown (by_index, first pass)
-    bool times_rise;       // the decoded times are known and rise (by_index)
-    size_t times_capacity;
+    uint8_t *pixels;              // [frames.count, height, width, RGB]; NULL until the first sample is decoded
+    double *timestamps;           // [frames.count], behind the pixels in one block
+    bool by_index;                // samples are known by their index among the decoded frames
+    int64_t decoded_count;        // frames decoded so far (by_index)
+    double *decoded_times;        // [decoded_count] in seconds, NaN: unknown (by_index, first pass)
+    bool times_rise;              // the decoded times are known and rise (by_index)
     struct video_decoder decoder; // of the calling thread
 };
 
@@ -84,10 +340,7 @@ static status video_decoder_take_frame(struct video_decoder *decoder) {
     const AVFrame *frame = decoder->frame;
     int64_t pts = frame->pts;
     if (video->by_index && !video->samples) {
-        if ((size_t)video->decoded_count == video->times_capacity) {
-            video->times_capacity = video->times_capacity ? video->times_capacity * 2 : 256;
-            RESIZE(&video->decoded_times, video->times_capacity);
-        }
+        GROW(&video->decoded_times, (size_t)video->decoded_count);
         int64_t time = frame->best_effort_timestamp;
         double time_base = av_q2d(video->demuxer.stream->time_base);
         video->decoded_times[video->decoded_count] = time == AV_NOPTS_VALUE ? NAN : (double)time * time_base;
@@ -96,11 +349,9 @@ static status video_decoder_take_frame(struct video_decoder *decoder) {
     int i = video->samples ? video_find_sample(video, pts) : -1;
     if (i < 0) return OK;
     if (!video->pixels) {
-        struct frame_size size = rotated_size(frame, video->rotation);
-        double max_pixels = sampling_frame_max_pixels(video->sampling, video->frames.count);
-        TRY(smart_resize(size.height, size.width, video->sampling->min_pixels, max_pixels, &video->frames.height,
-                         &video->frames.width));
-        TRY(NEW_LARGE(&video->pixels, frames_bytes(&video->frames)));
+        struct frame_size size = frame_rotated_size(frame, video->rotation);
+        TRY(sampling_new_frames(video->sampling, size.height, size.width, &video->frames, &video->pixels,
+                                &video->timestamps));
     }
     struct frame_size size = {video->frames.height, video->frames.width};
     size_t bytes = (size_t)size.height * (size_t)size.width * 3;
@@ -224,15 +475,6 @@ static void *decode_range_thread(void *argument) {
 
 // ---- samples ----
 
-static void video_free_samples(struct video *video) {
-    free(video->samples);
-    free(video->timestamps);
-    free(video->pixels);
-    video->samples = NULL;
-    video->timestamps = NULL;
-    video->pixels = NULL;
-}
-
 // Returns the time of a frame in seconds from the first one.
 static double video_frame_time(const void *context, int64_t index) {
     const struct video *video = context;
@@ -248,7 +490,6 @@ static status video_new_samples(struct video *video, int64_t count, int64_t *fir
     TRY(sampling_range(video->sampling, count, video_frame_time, video, first, range));
     TRY(sampling_frame_count(video->sampling, *range, video->fps, &frames->count));
     frames->seconds_per_grid = 2 / ((double)frames->count / (double)*range * video->fps);
-    NEW(&video->timestamps, (size_t)frames->count);
     NEW(&video->samples, (size_t)frames->count);
     return OK;
 }
@@ -266,8 +507,8 @@ static status video_decode_by_pts(struct video *video) {
     TRY(video_new_samples(video, (int64_t)video->index.displayed_count, &start, &range));
     for (int i = 0; i < video->frames.count; i++) {
         int64_t at = start + sampling_frame_index(range, video->frames.count, i);
-        video->samples[i] = (struct video_sample){.pts = displayed[at].pts, .packet = displayed[at].index};
-        video->timestamps[i] = video_frame_time(video, at);
+        video->samples[i] = (struct video_sample){
+            .pts = displayed[at].pts, .packet = displayed[at].index, .time = video_frame_time(video, at)};
     }
     struct decode_range_queue queue = {.video = video, .next = 1};
     struct decode_range *ranges;
@@ -327,7 +568,7 @@ static status video_decode_samples(struct video *video) {
             video->fps = (double)(index->displayed_count - 1) / ((double)span * av_q2d(stream->time_base));
         }
     }
-    video->rotation = stream_rotation(stream);
+    video->rotation = frame_rotation(stream);
     bool complete = false;
     const char *error = video->decoder.error;
     if (video->index.unique_pts) {
@@ -338,7 +579,10 @@ static status video_decode_samples(struct video *video) {
     if (complete) return OK;
 
     // The timestamps do not identify the frames: decodes the video once to count them and once more for the samples.
-    video_free_samples(video);
+    free(video->samples);
+    free(video->pixels);
+    video->samples = NULL;
+    video->pixels = NULL;
     video->by_index = true;
     video->decoded_count = 0;
     TRY(video_decode_packets(&video->decoder, 0, index->count - 1));
@@ -351,8 +595,7 @@ static status video_decode_samples(struct video *video) {
     TRY(video_new_samples(video, count, &first, &range));
     for (int i = 0; i < video->frames.count; i++) {
         int64_t at = first + sampling_frame_index(range, video->frames.count, i);
-        video->samples[i] = (struct video_sample){.pts = at};
-        video->timestamps[i] = video_frame_time(video, at);
+        video->samples[i] = (struct video_sample){.pts = at, .time = video_frame_time(video, at)};
     }
     video->decoded_count = 0;
     TRY(video_decode_packets(&video->decoder, 0, index->count - 1));
@@ -370,21 +613,13 @@ status video_decode(struct frames_view *view, const char *path, const struct sam
     video->demuxer.fd = video->second_demuxer.fd = -1;
     if (options) video->options = *options;
     status result = video_decode_samples(video);
-    if (result == OK) { // the view gets one block: pixels, then timestamps
-        enum { alignment = 64 };
-        static_assert(alignment % sizeof(double) == 0, "timestamps follow the pixels in one block");
-        size_t bytes = (frames_bytes(&video->frames) + alignment - 1) / alignment * alignment;
-        size_t times = (size_t)video->frames.count * sizeof(double);
-        result = RESIZE_LARGE(&video->pixels, bytes + times);
-        if (result == OK) {
-            memcpy(video->pixels + bytes, video->timestamps, times);
-            video->frames.pixels = video->pixels;
-            video->frames.timestamps = (const double *)(const void *)(video->pixels + bytes);
-            *view = (struct frames_view){.frames = video->frames, .owned = video->pixels};
-            video->pixels = NULL;
-        }
+    if (result == OK) {
+        for (int i = 0; i < video->frames.count; i++) video->timestamps[i] = video->samples[i].time;
+        *view = (struct frames_view){.frames = video->frames, .owned = video->pixels};
+        video->pixels = NULL;
     }
-    video_free_samples(video);
+    free(video->samples);
+    free(video->pixels);
     free(video->decoded_times);
     frame_converter_release(&video->decoder.converter);
     av_frame_free(&video->decoder.frame);

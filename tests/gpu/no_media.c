@@ -1,7 +1,6 @@
 // Takes the place of shared/media's decoders and encoders in the programs that make gpu-pack links, so that these need
 // no FFmpeg. The frames of the archive's clips are in its store.
 #include "shared/media/decode.h"
-#include "shared/media/contact_sheet.h"
 #include "tools/demo/clip_writer.h"
 
 static status no_media(void) {

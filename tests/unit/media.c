@@ -7,7 +7,6 @@
 
 #include "shared/base/file.h"
 #include "shared/media/media.h"
-#include "shared/media/contact_sheet.h"
 #include "tools/demo/clip_writer.h"
 #include "shared/media/resize.h"
 

@@ -8,7 +8,6 @@
 
 #include "shared/base/file.h"
 #include "shared/media/media.h"
-#include "shared/media/contact_sheet.h"
 #include "shared/store/frame_store.h"
 #include "shared/store/group_store.h"
 #include "tools/tools.h"
