@@ -124,22 +124,16 @@ bool named_shape_exists(const char *name) {
     return false;
 }
 
-status named_shape_read(const char *model, struct buf *text, struct arena *arena, const char **name) {
-    struct json *shape = NULL;
+status named_shape_read(struct json **out, struct arena *arena, const char *model, const char **name) {
     struct stat info;
     bool fixed;
-    if (named_shape_exists(model)) {
-        *name = model;
-        TRY(named_shape_find(&shape, arena, model, &fixed));
-        json_print(text, shape);
-        return OK;
-    }
+    *name = model;
+    if (named_shape_exists(model)) return named_shape_find(out, arena, model, &fixed);
     if (stat(model, &info))
         return fail(DATAERR, "%s: %s; for the sizes alone a shape will do: %s", model, strerror(errno),
                     named_shape_list().text);
-    const bool file = S_ISREG(info.st_mode);
-    *name = file ? model : path_join(arena, model, "config.json");
-    return file_read(*name, text);
+    if (!S_ISREG(info.st_mode)) *name = path_join(arena, model, "config.json");
+    return json_parse_file(out, arena, *name);
 }
 
 // ---- config ----

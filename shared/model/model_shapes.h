@@ -17,9 +17,9 @@ status named_shape_find(struct json **out, struct arena *arena, const char *shap
 // Whether a shape has that name.
 bool named_shape_exists(const char *name);
 
-// Reads the config.json that `model` stands for: a directory's, that file itself, or a known shape's. *name = what
-// messages call it, in the arena. DATAERR when it cannot be read; UNAVAILABLE when memory is short.
-status named_shape_read(const char *model, struct buf *text, struct arena *arena, const char **name);
+// Reads the config.json that `model` stands for: a directory's, that file itself, or a known shape's. It lies in the
+// arena. *name = what messages call it, likewise. DATAERR when it cannot be read.
+status named_shape_read(struct json **out, struct arena *arena, const char *model, const char **name);
 
 // ---- config ----
 

@@ -29,33 +29,31 @@ void parameter_table_start(struct parameter_table *table, struct fused_param *fu
     table->fused[table->fused_count++] = fused;
 }
 
-status parameter_table_append(struct parameter_table *table, struct fused_param *fused, enum parameter_kind kind,
-                              int64_t rows, int64_t columns, const char *name) {
-    struct parameter *entry = &table->list[table->count];
-    assert(rows > 0 && columns > 0);
-    *entry = (struct parameter){.name = name, .kind = kind, .offset = table->elements};
-    if (kind == PARAMETER_MATRIX) {
-        entry->rank = 2;
-        entry->shape[0] = rows;
-        entry->shape[1] = columns;
-    } else {
-        assert(rows == 1);
-        entry->rank = 1;
-        entry->shape[0] = columns;
-    }
-    if (__builtin_mul_overflow(rows, columns, &entry->count) ||
-        __builtin_add_overflow(table->elements, entry->count, &table->elements) || table->elements > INT64_MAX / 16)
-        return fail(DATAERR, "the model that the configuration describes is too large");
-    table->parameter_count += (uint64_t)entry->count;
-    table->count++;
+void parameter_table_append(struct parameter_table *table, struct fused_param *fused, enum parameter_kind kind,
+                            int64_t rows, int64_t columns, const char *name) {
+    struct parameter *entry = &table->list[table->count++];
+    const bool matrix = kind == PARAMETER_MATRIX;
+    int64_t end;
+    assert(rows > 0 && columns > 0 && (matrix || rows == 1));
+    *entry = (struct parameter){.name = name,
+                                .kind = kind,
+                                .offset = table->elements,
+                                .rank = matrix ? 2 : 1,
+                                .shape = {matrix ? rows : columns, matrix ? columns : 0}};
     fused->count++;
-    return OK;
+    if (__builtin_mul_overflow(rows, columns, &entry->count) ||
+        __builtin_add_overflow(table->elements, entry->count, &end) || end > INT64_MAX / 16) {
+        table->too_large = true;
+        return;
+    }
+    table->elements = end;
+    table->parameter_count += (uint64_t)entry->count;
 }
 
-status parameter_table_single(struct parameter_table *table, struct fused_param *fused, enum parameter_kind kind,
-                              int64_t rows, int64_t columns, const char *name) {
+void parameter_table_single(struct parameter_table *table, struct fused_param *fused, enum parameter_kind kind,
+                            int64_t rows, int64_t columns, const char *name) {
     parameter_table_start(table, fused, rows, columns);
-    return parameter_table_append(table, fused, kind, rows, columns, name);
+    parameter_table_append(table, fused, kind, rows, columns, name);
 }
 
 void parameter_table_close_range(struct parameter_table *table, bool decay, int group) {
@@ -68,6 +66,17 @@ void parameter_table_close_range(struct parameter_table *table, bool decay, int 
         assert((table->list[i - 1].kind == PARAMETER_MATRIX) == decay);
         table->list[i - 1].group = group;
     }
+}
+
+status parameter_table_finish(struct parameter_table *table, const double *numbers, size_t count, const bool *layers,
+                              int layer_count) {
+    if (table->too_large) return fail(DATAERR, "the model that the configuration describes is too large");
+    table->setting_count = count + (size_t)layer_count;
+    double *settings = arena_alloc(&table->arena, table->setting_count * sizeof *settings);
+    memcpy(settings, numbers, count * sizeof *settings);
+    for (int i = 0; i < layer_count; i++) settings[count + (size_t)i] = layers[i];
+    table->settings = settings;
+    return OK;
 }
 
 struct stored_tensor parameter_stored(const struct parameter *parameter, const char *name, enum element type) {
@@ -85,38 +94,35 @@ static bool parameter_ignored(const struct parameter_table *table, const char *n
 
 status parameter_table_match(const struct parameter_table *table, const struct safetensors *store,
                              const struct stored_tensor **found) {
-    bool *used = NULL;
-    status result = OK;
     const char *file = safetensors_count(store) ? safetensors_at(store, 0)->file : "model.safetensors";
-    NEW(&used, safetensors_count(store));
     for (size_t i = 0; i < table->count; i++) {
         const struct parameter *parameter = &table->list[i];
         found[i] = NULL;
         if (parameter_ignored(table, parameter->name)) continue;
         found[i] = safetensors_find(store, parameter->name);
         if (!found[i] && parameter->alias) found[i] = safetensors_find(store, parameter->alias);
-        if (!found[i] && parameter->optional) continue;
-        if (!found[i]) TRY_TO(result, done, fail(DATAERR, "%s: tensor %s is missing", file, parameter->name));
+        if (!found[i]) return fail(DATAERR, "%s: tensor %s is missing", file, parameter->name);
         struct stored_tensor expected = parameter_stored(parameter, parameter->name, found[i]->type);
+        char has[200], wants[200];
         if (found[i]->rank != expected.rank ||
-            memcmp(found[i]->shape, expected.shape, (size_t)expected.rank * sizeof *expected.shape) != 0) {
-            char has[200], wants[200];
-            TRY_TO(result, done,
-                   fail(DATAERR, "%s: tensor %s has shape %s, the configuration asks for %s", found[i]->file,
+            memcmp(found[i]->shape, expected.shape, (size_t)expected.rank * sizeof *expected.shape) != 0)
+            return fail(DATAERR, "%s: tensor %s has shape %s, the configuration asks for %s", found[i]->file,
                         found[i]->name, stored_tensor_shape(found[i], has, sizeof has),
-                        stored_tensor_shape(&expected, wants, sizeof wants)));
-        }
-        used[found[i] - safetensors_at(store, 0)] = true;
+                        stored_tensor_shape(&expected, wants, sizeof wants));
     }
     for (size_t i = 0; i < safetensors_count(store); i++) {
         const struct stored_tensor *stored = safetensors_at(store, i);
-        if (used[i] || parameter_ignored(table, stored->name)) continue;
-        TRY_TO(result, done,
-               fail(DATAERR, "%s: tensor %s is not a parameter of the model", stored->file, stored->name));
+        if (!parameter_ignored(table, stored->name) && parameter_of_stored(table, found, stored) == NULL)
+            return fail(DATAERR, "%s: tensor %s is not a parameter of the model", stored->file, stored->name);
     }
-done:
-    free(used);
-    return result;
+    return OK;
+}
+
+const struct parameter *parameter_of_stored(const struct parameter_table *table, const struct stored_tensor **found,
+                                            const struct stored_tensor *stored) {
+    for (size_t i = 0; i < table->count; i++)
+        if (found[i] == stored) return &table->list[i];
+    return NULL;
 }
 
 status parameter_table_check(const struct parameter_table *table, const struct safetensors *store) {
@@ -157,8 +163,15 @@ size_t param_array_bytes(const struct parameter_table *table, int ranges, enum e
     return bytes;
 }
 
+status param_array_add_remainders(struct param_array *array, struct backend *backend) {
+    assert(array->types[0] == ELEMENT_BF16 && array->types[array->ranges - 1] == ELEMENT_BF16);
+    const size_t bytes = param_array_bytes(array->table, array->ranges, ELEMENT_U16, ELEMENT_U16);
+    return backend->ops->buffer_new(backend, bytes, &array->remainders);
+}
+
 void param_array_release(struct param_array *array, struct backend *backend) {
     backend->ops->buffer_free(backend, &array->buffer);
+    backend->ops->buffer_free(backend, &array->remainders);
     *array = (struct param_array){0};
 }
 
@@ -169,7 +182,8 @@ static int param_array_range_of(const struct param_array *array, int64_t offset)
     return range;
 }
 
-struct tensor param_slice(const struct param_array *array, int64_t offset, int64_t count) {
+// The values [offset, offset + count), all of one range, as one row; none if there is no array.
+static struct tensor param_array_slice(const struct param_array *array, int64_t offset, int64_t count) {
     if (!array->buffer) return (struct tensor){0};
     int index = param_array_range_of(array, offset);
     const struct parameter_range *range = &array->table->ranges[index];
@@ -180,12 +194,20 @@ struct tensor param_slice(const struct param_array *array, int64_t offset, int64
 
 struct tensor param_tensor(const struct param_array *array, const struct fused_param *param) {
     assert(param->count > 0);
-    return tensor_reshape(param_slice(array, param->offset, param->rows * param->columns), param->rows, param->columns);
+    struct tensor values = param_array_slice(array, param->offset, param->rows * param->columns);
+    return tensor_reshape(values, param->rows, param->columns);
 }
 
 struct tensor param_range(const struct param_array *array, int range) {
     if (!array->buffer) return (struct tensor){0};
-    return param_slice(array, array->table->ranges[range].offset, array->table->ranges[range].count);
+    return param_array_slice(array, array->table->ranges[range].offset, array->table->ranges[range].count);
+}
+
+struct tensor param_remainders(const struct param_array *array, struct tensor values) {
+    if (!array->remainders) return (struct tensor){0};
+    values.buffer = array->remainders;
+    values.type = ELEMENT_U16; // as long as the values in BF16
+    return values;
 }
 
 bool param_array_has(const struct param_array *array, const struct parameter *parameter) {
@@ -195,68 +217,52 @@ bool param_array_has(const struct param_array *array, const struct parameter *pa
 }
 
 enum element param_type(const struct param_array *array, const struct parameter *parameter) {
-    return array->types[param_array_range_of(array, parameter->offset)];
+    return array->remainders ? ELEMENT_F32 : array->types[param_array_range_of(array, parameter->offset)];
 }
 
-status parameter_download(struct backend *backend, const struct param_array *values,
-                          const struct param_array *remainders, const struct parameter *parameter, enum element type,
-                          element_sink *sink, void *context) {
+status parameter_download(struct backend *backend, const struct param_array *array, const struct parameter *parameter,
+                          enum element type, struct safetensors_writer *writer) {
     const struct operations *ops = backend->ops;
     struct buffer *joined = NULL;
     char *host = NULL;
     size_t size = element_size(type);
-    bool join = remainders->buffer && type != ELEMENT_BF16; // a pair's first half is the number in BF16
+    bool join = array->remainders && type != ELEMENT_BF16; // a pair's first half is the number in BF16
     int64_t chunk = parameter->count < CHUNK_ELEMENTS ? parameter->count : CHUNK_ELEMENTS;
-    status result = OK;
-    TRY_TO(result, done, mem_new_large(&host, (size_t)chunk, size));
-    if (join) TRY_TO(result, done, ops->buffer_new(backend, (size_t)chunk * sizeof(float), &joined));
-    for (int64_t first = 0; first < parameter->count; first += chunk) {
+    status result = mem_new_large(&host, (size_t)chunk, size);
+    if (result == OK && join) result = ops->buffer_new(backend, (size_t)chunk * sizeof(float), &joined);
+    for (int64_t first = 0; result == OK && first < parameter->count; first += chunk) {
         int64_t count = parameter->count - first < chunk ? parameter->count - first : chunk;
-        struct tensor row = param_slice(values, parameter->offset + first, count);
-        if (join) {
-            struct tensor remainder = param_slice(remainders, parameter->offset + first, count), halves = row;
-            row = (struct tensor){joined, 0, ELEMENT_F32, 1, count, count};
-            TRY_TO(result, done, ops->join_f32(backend, row, halves, remainder));
-        }
-        TRY_TO(result, done, ops->download(backend, host, type, row));
-        TRY_TO(result, done, sink(context, host, (size_t)count * size));
+        struct tensor values = param_array_slice(array, parameter->offset + first, count);
+        struct tensor row = join ? (struct tensor){joined, 0, ELEMENT_F32, 1, count, count} : values;
+        if (join) result = ops->join_f32(backend, row, values, param_remainders(array, values));
+        if (result == OK) result = ops->download(backend, host, type, row);
+        if (result == OK) result = safetensors_write(writer, host, (size_t)count * size);
     }
-done:
     ops->buffer_free(backend, &joined);
     free(host);
     return result;
 }
 
-// One chunk, aligned. `wide`: an F32 tensor of its length where the values are pairs.
-static status param_array_upload(struct backend *backend, struct tensor values, struct tensor remainders,
-                                 struct tensor wide, const void *host, enum element type) {
+status parameter_upload(struct backend *backend, const struct param_array *array, const struct parameter *parameter,
+                        const void *host, enum element type) {
     const struct operations *ops = backend->ops;
-    if (!remainders.buffer) return ops->upload(backend, values, host, type);
-    TRY(ops->upload(backend, wide, host, type));
-    return ops->split_f32(backend, values, remainders, wide);
-}
-
-status parameter_upload(struct backend *backend, const struct param_array *values, const struct param_array *remainders,
-                        const struct parameter *parameter, const void *host, enum element type) {
-    struct buffer *wide = NULL;
-    char *copy = NULL; // of unaligned data
+    struct buffer *wide = NULL; // F32, to be split into pairs
+    char *copy = NULL;          // of unaligned data
     size_t size = element_size(type);
     int64_t chunk = parameter->count < CHUNK_ELEMENTS ? parameter->count : CHUNK_ELEMENTS;
     status result = OK;
-    if ((uintptr_t)host % size) TRY_TO(result, done, mem_new_large(&copy, (size_t)chunk, size));
-    if (remainders->buffer)
-        TRY_TO(result, done, backend->ops->buffer_new(backend, (size_t)chunk * sizeof(float), &wide));
-    for (int64_t first = 0; first < parameter->count; first += chunk) {
+    if ((uintptr_t)host % size) result = mem_new_large(&copy, (size_t)chunk, size);
+    if (result == OK && array->remainders) result = ops->buffer_new(backend, (size_t)chunk * sizeof(float), &wide);
+    for (int64_t first = 0; result == OK && first < parameter->count; first += chunk) {
         int64_t count = parameter->count - first < chunk ? parameter->count - first : chunk;
         const char *data = (const char *)host + (size_t)first * size;
         if (copy) data = memcpy(copy, data, (size_t)count * size);
-        TRY_TO(result, done,
-               param_array_upload(backend, param_slice(values, parameter->offset + first, count),
-                                  param_slice(remainders, parameter->offset + first, count),
-                                  (struct tensor){wide, 0, ELEMENT_F32, 1, count, count}, data, type));
+        struct tensor values = param_array_slice(array, parameter->offset + first, count);
+        struct tensor row = wide ? (struct tensor){wide, 0, ELEMENT_F32, 1, count, count} : values;
+        result = ops->upload(backend, row, data, type);
+        if (result == OK && wide) result = ops->split_f32(backend, values, param_remainders(array, values), row);
     }
-done:
-    backend->ops->buffer_free(backend, &wide);
+    ops->buffer_free(backend, &wide);
     free(copy);
     return result;
 }

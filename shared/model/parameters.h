@@ -5,7 +5,8 @@
 // have a gradient in the same steps.
 //
 // An architecture adds its parameters, one after another, to an empty table: parameter_table_single, or
-// parameter_table_start and parameter_table_append, then parameter_table_close_range.
+// parameter_table_start and parameter_table_append, then parameter_table_close_range; at the end
+// parameter_table_finish.
 #ifndef SHARED_MODEL_PARAMETERS_H
 #define SHARED_MODEL_PARAMETERS_H
 
@@ -21,7 +22,6 @@ struct parameter {
     const char *name;  // "model.layers.0.self_attn.q_proj.weight"
     const char *alias; // another name that a file may have for it; NULL: none
     enum parameter_kind kind;
-    bool optional; // a file may lack it
     int group;
     int rank;
     int64_t shape[5];
@@ -57,6 +57,7 @@ struct parameter_table {
     const char *const *ignored;
     const double *settings; // what changes a result besides the parameters: a part of the weights' hash
     size_t setting_count;
+    bool too_large; // for 64 bits
 };
 
 // Makes an empty table with room for `capacity` parameters; parameter_table_release frees what it has, also after a
@@ -69,23 +70,32 @@ void parameter_table_release(struct parameter_table *table);
 // Starts a fused parameter at the next aligned offset. *fused must stay where it is as long as the table.
 void parameter_table_start(struct parameter_table *table, struct fused_param *fused, int64_t rows, int64_t columns);
 
-// Appends a parameter to the fused one that was started last. A vector of `columns` elements has rank 1. DATAERR when
-// the model is too large for 64 bits; UNAVAILABLE when `name` is NULL (memory was short when it was composed).
-status parameter_table_append(struct parameter_table *table, struct fused_param *fused, enum parameter_kind kind,
-                              int64_t rows, int64_t columns, const char *name);
+// Appends a parameter to the fused one that was started last. A vector of `columns` elements has rank 1. The name must
+// outlive the table.
+void parameter_table_append(struct parameter_table *table, struct fused_param *fused, enum parameter_kind kind,
+                            int64_t rows, int64_t columns, const char *name);
 
-// Adds a fused parameter that is a single one. Errors as above.
-status parameter_table_single(struct parameter_table *table, struct fused_param *fused, enum parameter_kind kind,
-                              int64_t rows, int64_t columns, const char *name);
+// Adds a fused parameter that is a single one.
+void parameter_table_single(struct parameter_table *table, struct fused_param *fused, enum parameter_kind kind,
+                            int64_t rows, int64_t columns, const char *name);
 
 // Ends a range: what was added since the range before it ended. All of it decays or does not, and is of one group.
 void parameter_table_close_range(struct parameter_table *table, bool decay, int group);
 
+// Sets the numbers, besides sizes, that change a result: `count` of `numbers`, then a flag for each of `layer_count`
+// layers. Stores on disk are keyed by the hash of these numbers in this order. DATAERR when the model is too large for
+// 64 bits: then the table can only be released.
+status parameter_table_finish(struct parameter_table *table, const double *numbers, size_t count, const bool *layers,
+                              int layer_count);
+
 // Finds every parameter of the table in a store, under its name or its alias: found[i] for list[i], NULL for an
-// ignored one and for an optional one that is not there. DATAERR names a tensor that is missing, has another shape, or
-// is neither a parameter nor ignored.
+// ignored one. DATAERR names a tensor that is missing, has another shape, or is neither a parameter nor ignored.
 status parameter_table_match(const struct parameter_table *table, const struct safetensors *store,
                              const struct stored_tensor **found);
+
+// Returns the parameter whose tensor that is, as parameter_table_match has found them; NULL if it is none's.
+const struct parameter *parameter_of_stored(const struct parameter_table *table, const struct stored_tensor **found,
+                                            const struct stored_tensor *stored);
 
 // Checks that a store has every parameter of the table, and nothing else. DATAERR as parameter_table_match.
 status parameter_table_check(const struct parameter_table *table, const struct safetensors *store);
@@ -98,12 +108,12 @@ struct stored_tensor parameter_stored(const struct parameter *parameter, const c
 // Arrays with one number for each parameter, in the order of the parameter table: the weights, their gradients, the
 // optimizer's moments, the reference. And the exchange of a parameter's values with the host.
 //
-// Float32 numbers are an array of F32, or two arrays of pairs (kernels/ops.h): BF16 values and U16 remainders.
-
+// Float32 numbers are an array of F32, or one of pairs (kernels/ops.h): BF16 values and U16 remainders.
 struct param_array {
     const struct parameter_table *table;
-    struct buffer *buffer;
-    int ranges; // of the table: the first ones
+    struct buffer *buffer;     // of the values
+    struct buffer *remainders; // of pairs; NULL: the numbers are the values
+    int ranges;                // of the table: the first ones
     enum element types[MAX_PARAM_RANGES];
     size_t starts[MAX_PARAM_RANGES]; // bytes: where a range begins
 };
@@ -112,6 +122,9 @@ struct param_array {
 // caller frees it with param_array_release; a zeroed struct is no array. UNAVAILABLE when memory is short.
 status param_array_init(struct param_array *array, struct backend *backend, const struct parameter_table *table,
                         int ranges, enum element matrices, enum element vectors);
+
+// Makes the zeros of an array in BF16 pairs. UNAVAILABLE when memory is short.
+status param_array_add_remainders(struct param_array *array, struct backend *backend);
 
 // An array like that of param_array_init in memory that exists: `buffer`, which must outlive it.
 void param_array_view(struct param_array *array, struct buffer *buffer, const struct parameter_table *table, int ranges,
@@ -123,33 +136,29 @@ size_t param_array_bytes(const struct parameter_table *table, int ranges, enum e
 // Frees the array and zeroes the struct. A zeroed struct is fine.
 void param_array_release(struct param_array *array, struct backend *backend);
 
-// A fused parameter as rows x columns.
+// The values of a fused parameter as rows x columns.
 struct tensor param_tensor(const struct param_array *array, const struct fused_param *param);
 
-// The elements [offset, offset + count), all of one range, as one row; none if there is no array.
-struct tensor param_slice(const struct param_array *array, int64_t offset, int64_t count);
-
-// A range of the table as one row; none if there is no array.
+// The values of a range of the table as one row; none if there is no array.
 struct tensor param_range(const struct param_array *array, int range);
+
+// The remainders of values of the array; none if its numbers are no pairs.
+struct tensor param_remainders(const struct param_array *array, struct tensor values);
 
 // Whether there is an array, and it keeps the parameter.
 bool param_array_has(const struct param_array *array, const struct parameter *parameter);
 
-// The type in which the array keeps a parameter.
+// The type of a parameter's numbers: F32 of pairs, else that of its values.
 enum element param_type(const struct param_array *array, const struct parameter *parameter);
 
-// Receives elements of parameters, in the order of the table, some at a time. A failure ends the download.
-typedef status element_sink(void *context, const void *elements, size_t bytes);
-
-// Passes a parameter's values, converted to `type`, to the sink. `remainders`: a zeroed struct unless the values are
-// pairs. Returns the sink's failure; UNAVAILABLE when memory is short.
-status parameter_download(struct backend *backend, const struct param_array *values,
-                          const struct param_array *remainders, const struct parameter *parameter, enum element type,
-                          element_sink *sink, void *context);
-
-// Sets a parameter's values from the host's elements of type `type`, at any alignment. UNAVAILABLE when memory is
+// Writes a parameter's numbers, converted to `type`, to a file. Errors as safetensors_write; UNAVAILABLE when memory is
 // short.
-status parameter_upload(struct backend *backend, const struct param_array *values, const struct param_array *remainders,
-                        const struct parameter *parameter, const void *host, enum element type);
+status parameter_download(struct backend *backend, const struct param_array *array, const struct parameter *parameter,
+                          enum element type, struct safetensors_writer *writer);
+
+// Sets a parameter's numbers from the host's elements of type `type`, at any alignment. UNAVAILABLE when memory is
+// short.
+status parameter_upload(struct backend *backend, const struct param_array *array, const struct parameter *parameter,
+                        const void *host, enum element type);
 
 #endif

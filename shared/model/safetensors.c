@@ -424,10 +424,6 @@ status safetensors_write(struct safetensors_writer *writer, const void *data, si
     return OK;
 }
 
-status safetensors_sink(void *writer, const void *data, size_t size) {
-    return safetensors_write(writer, data, size);
-}
-
 status safetensors_finish(struct safetensors_writer **writer) {
     struct safetensors_writer *it = *writer;
     status result = OK;

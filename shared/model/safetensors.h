@@ -72,9 +72,6 @@ status safetensors_create(struct safetensors_writer **out, const char *path, con
 // disk is full; BUG if there are more bytes than the tensors have.
 status safetensors_write(struct safetensors_writer *writer, const void *data, size_t size);
 
-// safetensors_write with the signature of an element_sink; `writer` is a struct safetensors_writer.
-status safetensors_sink(void *writer, const void *data, size_t size);
-
 // Renames PATH.tmp to PATH; a durable file is on the disk before. BUG if bytes are missing. After any failure
 // before the renaming PATH is as it was and PATH.tmp is removed. Frees the writer and sets it to NULL.
 status safetensors_finish(struct safetensors_writer **writer);

@@ -4,144 +4,13 @@
 #include <dirent.h>
 #include <errno.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "shared/base/file.h"
 #include "shared/base/json.h"
 
-// The type in which a parameter's tensor is stored.
-static enum element training_state_type(const struct state_array *array, const struct parameter *parameter) {
-    return array->remainders->buffer ? ELEMENT_F32 : param_type(array->values, parameter);
-}
-
-static const char *training_state_name(struct arena *arena, const struct state_array *array,
-                                       const struct parameter *parameter) {
-    return arena_printf(arena, "%s.%s", array->prefix, parameter->name);
-}
-
-// All arrays, one after the other.
-static status training_state_write(const struct training_state *state, struct arena *arena, const char *path) {
-    const struct parameter_table *table = state->table;
-    struct safetensors_writer *writer = NULL;
-    size_t count = 0;
-    struct stored_tensor *tensors = arena_alloc(arena, state->array_count * table->count * sizeof *tensors);
-    for (const struct state_array *array = state->arrays; array < state->arrays + state->array_count; array++) {
-        for (size_t i = 0; i < table->count; i++) {
-            const struct parameter *parameter = &table->list[i];
-            if (!param_array_has(array->values, parameter)) continue;
-            const char *name = training_state_name(arena, array, parameter);
-            tensors[count++] = parameter_stored(parameter, name, training_state_type(array, parameter));
-        }
-    }
-    status result = OK;
-    TRY_TO(result, failed, safetensors_create(&writer, path, tensors, count, true));
-    for (const struct state_array *array = state->arrays; array < state->arrays + state->array_count; array++) {
-        for (size_t i = 0; i < table->count; i++) {
-            const struct parameter *parameter = &table->list[i];
-            if (!param_array_has(array->values, parameter)) continue;
-            TRY_TO(result, failed,
-                   parameter_download(state->backend, array->values, array->remainders, parameter,
-                                      training_state_type(array, parameter), safetensors_sink, writer));
-        }
-    }
-    return safetensors_finish(&writer);
-failed:
-    safetensors_abort(&writer);
-    return result;
-}
-
-status training_state_save(const struct training_state *state, const char *dir) {
-    struct arena arena = {0};
-    struct buf counters = {0};
-    status result = OK;
-    char *tensors_path = path_join(&arena, dir, TRAINING_TENSORS);
-    char *counters_path = path_join(&arena, dir, TRAINING_COUNTERS);
-    TRY_TO(result, done, training_state_write(state, &arena, tensors_path));
-    for (size_t i = 0; i < state->counter_count; i++)
-        buf_printf(&counters, "%s\"%s\": %lld", i ? ", " : "{", state->counters[i].name,
-                   (long long)*state->counters[i].value);
-    buf_puts(&counters, "}\n");
-    TRY_TO(result, done, file_write_atomic(counters_path, counters.data, counters.size));
-done:
-    buf_release(&counters);
-    arena_release(&arena);
-    return result;
-}
-
-uint64_t training_state_bytes(const struct training_state *state) {
-    uint64_t bytes = 0;
-    for (const struct state_array *array = state->arrays; array < state->arrays + state->array_count; array++) {
-        for (size_t i = 0; i < state->table->count; i++) {
-            const struct parameter *parameter = &state->table->list[i];
-            if (param_array_has(array->values, parameter))
-                bytes += (uint64_t)parameter->count * element_size(training_state_type(array, parameter));
-        }
-    }
-    return bytes;
-}
-
-static status training_state_read_counters(const struct training_state *state, const char *path, int64_t *values) {
-    struct arena arena = {0};
-    struct json *counters;
-    status result = json_parse_file(&counters, &arena, path);
-    for (size_t i = 0; i < state->counter_count && result == OK; i++) {
-        const char *name = state->counters[i].name;
-        if (!json_int(json_at(counters, name), &values[i]) || values[i] < 0)
-            result = fail(DATAERR, "%s: %s is not a non-negative integer", path, name);
-    }
-    arena_release(&arena);
-    return result;
-}
-
-// Finds a parameter's tensor; with `upload`, sets the parameter's values to it.
-static status training_state_read(const struct training_state *state, const struct state_array *array,
-                                  const struct parameter *parameter, const struct safetensors *store, const char *path,
-                                  bool upload) {
-    struct arena arena = {0};
-    status result = OK;
-    const char *name = training_state_name(&arena, array, parameter);
-    const struct stored_tensor *stored = safetensors_find(store, name);
-    if (!stored) TRY_TO(result, done, fail(DATAERR, "%s: tensor %s is missing", path, name));
-    enum element type = training_state_type(array, parameter);
-    if (stored->type != type || stored_tensor_count(stored) != parameter->count)
-        TRY_TO(result, done,
-               fail(DATAERR, "%s: tensor %s is not %lld %s numbers", path, name, (long long)parameter->count,
-                    type == ELEMENT_F32 ? "float32" : "bfloat16"));
-    if (!upload) goto done;
-    TRY_TO(result, done,
-           parameter_upload(state->backend, array->values, array->remainders, parameter, stored->data, type));
-    safetensors_release_pages(stored);
-done:
-    arena_release(&arena);
-    return result;
-}
-
-status training_state_load(const struct training_state *state, const char *dir) {
-    struct arena arena = {0};
-    struct safetensors *store = NULL;
-    int64_t values[MAX_STATE_COUNTERS];
-    status result = OK;
-    assert(state->counter_count <= MAX_STATE_COUNTERS);
-    char *path = path_join(&arena, dir, TRAINING_TENSORS);
-    char *counters_path = path_join(&arena, dir, TRAINING_COUNTERS);
-    TRY_TO(result, done, training_state_read_counters(state, counters_path, values));
-    TRY_TO(result, done, safetensors_open(&store, path));
-    for (int pass = 0; pass < 2; pass++) { // twice, so that nothing is changed before every tensor was found
-        for (size_t k = 0; k < state->array_count; k++)
-            for (size_t i = 0; i < state->table->count; i++)
-                if (param_array_has(state->arrays[k].values, &state->table->list[i]))
-                    TRY_TO(
-                        result, done,
-                        training_state_read(state, &state->arrays[k], &state->table->list[i], store, path, pass == 1));
-    }
-    for (size_t i = 0; i < state->counter_count; i++) *state->counters[i].value = values[i];
-done:
-    safetensors_close(&store);
-    arena_release(&arena);
-    return result;
-}
+static const char state_tensors[] = "training.safetensors", state_counters[] = "training.json";
 
 // ---- optimizer ----
 
@@ -171,8 +40,7 @@ status optimizer_norm(struct optimizer *optimizer, double *norm) {
 }
 
 // The ranges of one group.
-static status optimizer_step_group(const struct optimizer *optimizer, const struct param_array *values,
-                                   const struct param_array *remainders, int group,
+static status optimizer_step_group(const struct optimizer *optimizer, const struct param_array *weights, int group,
                                    const struct adamw_options *options) {
     struct adamw_range ranges[MAX_PARAM_RANGES];
     size_t count = 0;
@@ -180,8 +48,8 @@ static status optimizer_step_group(const struct optimizer *optimizer, const stru
         const struct parameter_range *range = &optimizer->table->ranges[i];
         if (range->group != group) continue;
         ranges[count++] = (struct adamw_range){
-            .param = param_range(values, i),
-            .remainder = param_range(remainders, i),
+            .param = param_range(weights, i),
+            .remainder = param_remainders(weights, param_range(weights, i)),
             .grad = param_range(&optimizer->grads, i),
             .exp_avg = param_range(&optimizer->exp_avg, i),
             .exp_avg_sq = param_range(&optimizer->exp_avg_sq, i),
@@ -193,9 +61,8 @@ static status optimizer_step_group(const struct optimizer *optimizer, const stru
     return optimizer->backend->ops->adamw(optimizer->backend, ranges, count, options);
 }
 
-status optimizer_step(struct optimizer *optimizer, const struct param_array *values,
-                      const struct param_array *remainders, int groups, const struct optimizer_options *options,
-                      double norm) {
+status optimizer_step(struct optimizer *optimizer, const struct param_array *weights, int groups,
+                      const struct optimizer_options *options, double norm) {
     const struct operations *ops = optimizer->backend->ops;
     double scale = options->max_grad_norm > 0 ? options->max_grad_norm / (norm + 1e-6) : 1;
     assert(groups > 0 && groups <= MAX_PARAM_GROUPS);
@@ -207,7 +74,7 @@ status optimizer_step(struct optimizer *optimizer, const struct param_array *val
                                             .weight_decay = options->weight_decay,
                                             .grad_scale = scale < 1 ? scale : 1,
                                             .step = ++optimizer->steps[group]};
-        TRY(optimizer_step_group(optimizer, values, remainders, group, &adamw));
+        TRY(optimizer_step_group(optimizer, weights, group, &adamw));
     }
     for (int i = 0; i < optimizer->grads.ranges; i++)
         TRY(ops->zero(optimizer->backend, param_range(&optimizer->grads, i)));
@@ -216,24 +83,30 @@ status optimizer_step(struct optimizer *optimizer, const struct param_array *val
 
 // ---- checkpoint ----
 
-status checkpoint_write_tensors(struct backend *backend, const struct param_array *values,
-                                const struct param_array *remainders, const char *path,
-                                const struct stored_tensor *tensors, const struct parameter *const *params,
-                                size_t count, bool durable) {
+struct tensor_list tensor_list_make(struct arena *arena, size_t capacity) {
+    return (struct tensor_list){.tensors = arena_alloc(arena, capacity * sizeof(struct stored_tensor)),
+                                .sources = arena_alloc(arena, capacity * sizeof(struct tensor_source))};
+}
+
+void tensor_list_add(struct tensor_list *list, const struct param_array *array, const struct parameter *parameter,
+                     const char *name, enum element type) {
+    list->tensors[list->count] = parameter_stored(parameter, name, type);
+    list->sources[list->count++] = (struct tensor_source){array, parameter};
+}
+
+status tensor_list_write(const struct tensor_list *list, struct backend *backend, const char *path, bool durable) {
     struct safetensors_writer *writer = NULL;
-    status result = OK;
-    TRY_TO(result, failed, safetensors_create(&writer, path, tensors, count, durable));
-    for (size_t i = 0; i < count; i++)
-        TRY_TO(result, failed,
-               parameter_download(backend, values, remainders, params[i], tensors[i].type, safetensors_sink, writer));
-    return safetensors_finish(&writer);
-failed:
+    status result = safetensors_create(&writer, path, list->tensors, list->count, durable);
+    for (size_t i = 0; result == OK && i < list->count; i++)
+        result = parameter_download(backend, list->sources[i].array, list->sources[i].parameter, list->tensors[i].type,
+                                    writer);
+    if (result == OK) return safetensors_finish(&writer);
     safetensors_abort(&writer);
     return result;
 }
 
 static bool checkpoint_skips(const char *name, const struct safetensors *store, const char *const *except) {
-    if (name[0] == '.' || strcmp(name, TRAINING_TENSORS) == 0 || strcmp(name, TRAINING_COUNTERS) == 0) return true;
+    if (name[0] == '.' || strcmp(name, state_tensors) == 0 || strcmp(name, state_counters) == 0) return true;
     for (; except && *except; except++)
         if (strcmp(*except, name) == 0) return true;
     for (size_t i = 0; i < safetensors_count(store); i++)
@@ -265,6 +138,94 @@ status checkpoint_copy_files(const char *from, const char *to, const struct safe
     }
 done:
     if (entries) closedir(entries);
+    arena_release(&arena);
+    return result;
+}
+
+// ---- training state ----
+
+// All arrays, one after the other.
+static struct tensor_list training_state_list(const struct training_state *state, struct arena *arena) {
+    const struct parameter_table *table = state->table;
+    struct tensor_list list = tensor_list_make(arena, MAX_STATE_ARRAYS * table->count);
+    for (const struct state_array *array = state->arrays; array->prefix; array++) {
+        for (size_t i = 0; i < table->count; i++) {
+            const struct parameter *parameter = &table->list[i];
+            if (param_array_has(array->array, parameter))
+                tensor_list_add(&list, array->array, parameter,
+                                arena_printf(arena, "%s.%s", array->prefix, parameter->name),
+                                param_type(array->array, parameter));
+        }
+    }
+    return list;
+}
+
+status training_state_save(const struct training_state *state, const char *dir) {
+    struct arena arena = {0};
+    struct buf counters = {0};
+    const struct tensor_list list = training_state_list(state, &arena);
+    status result = tensor_list_write(&list, state->backend, path_join(&arena, dir, state_tensors), true);
+    for (const struct state_counter *counter = state->counters; counter->name; counter++)
+        buf_printf(&counters, "%s\"%s\": %lld", counters.size ? ", " : "{", counter->name, (long long)*counter->value);
+    buf_puts(&counters, "}\n");
+    if (result == OK) result = file_write_atomic(path_join(&arena, dir, state_counters), counters.data, counters.size);
+    buf_release(&counters);
+    arena_release(&arena);
+    return result;
+}
+
+uint64_t training_state_bytes(const struct training_state *state) {
+    struct arena arena = {0};
+    const struct tensor_list list = training_state_list(state, &arena);
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < list.count; i++)
+        bytes += (uint64_t)list.sources[i].parameter->count * element_size(list.tensors[i].type);
+    arena_release(&arena);
+    return bytes;
+}
+
+static status training_state_read_counters(const struct training_state *state, const char *path, struct arena *arena,
+                                           int64_t *values) {
+    struct json *counters;
+    TRY(json_parse_file(&counters, arena, path));
+    for (size_t i = 0; state->counters[i].name; i++) {
+        const char *name = state->counters[i].name;
+        if (!json_int(json_at(counters, name), &values[i]) || values[i] < 0)
+            return fail(DATAERR, "%s: %s is not a non-negative integer", path, name);
+    }
+    return OK;
+}
+
+// Checks that a file has every tensor of the list.
+static status training_state_check(const struct tensor_list *list, const struct safetensors *store, const char *path) {
+    for (size_t i = 0; i < list->count; i++) {
+        const struct stored_tensor *wanted = &list->tensors[i], *stored = safetensors_find(store, wanted->name);
+        const int64_t count = list->sources[i].parameter->count;
+        if (!stored) return fail(DATAERR, "%s: tensor %s is missing", path, wanted->name);
+        if (stored->type != wanted->type || stored_tensor_count(stored) != count)
+            return fail(DATAERR, "%s: tensor %s is not %lld %s numbers", path, wanted->name, (long long)count,
+                        wanted->type == ELEMENT_F32 ? "float32" : "bfloat16");
+    }
+    return OK;
+}
+
+status training_state_load(const struct training_state *state, const char *dir) {
+    struct arena arena = {0};
+    struct safetensors *store = NULL;
+    int64_t values[MAX_STATE_COUNTERS];
+    const char *path = path_join(&arena, dir, state_tensors);
+    const struct tensor_list list = training_state_list(state, &arena);
+    status result = training_state_read_counters(state, path_join(&arena, dir, state_counters), &arena, values);
+    if (result == OK) result = safetensors_open(&store, path);
+    if (result == OK) result = training_state_check(&list, store, path);
+    for (size_t i = 0; result == OK && i < list.count; i++) {
+        const struct stored_tensor *stored = safetensors_find(store, list.tensors[i].name);
+        result = parameter_upload(state->backend, list.sources[i].array, list.sources[i].parameter, stored->data,
+                                  stored->type);
+        safetensors_release_pages(stored);
+    }
+    for (size_t i = 0; result == OK && state->counters[i].name; i++) *state->counters[i].value = values[i];
+    safetensors_close(&store);
     arena_release(&arena);
     return result;
 }

@@ -1,48 +1,9 @@
-// The files of a training state beside a checkpoint: tensors, each under its parameter's name with a prefix
-// ("master.model.norm.weight"), and the counters in JSON. Weights are stored in float32, moments in the type in which
-// they are kept, so that nothing is lost.
+// What training has beside the weights: the optimizer, and the files of a checkpoint.
 #ifndef SHARED_MODEL_TRAINING_STATE_H
 #define SHARED_MODEL_TRAINING_STATE_H
 
 #include "shared/model/model.h"
 #include "shared/model/parameters.h"
-
-#define TRAINING_TENSORS  "training.safetensors"
-#define TRAINING_COUNTERS "training.json"
-
-enum { MAX_STATE_COUNTERS = 4 };
-
-struct state_array {
-    const char *prefix;
-    const struct param_array *values;     // stored for each parameter that it has
-    const struct param_array *remainders; // a zeroed struct unless the values are pairs, which are stored in float32
-};
-
-struct state_counter {
-    const char *name;
-    int64_t *value; // 0 at least
-};
-
-struct training_state {
-    struct backend *backend;
-    const struct parameter_table *table;
-    const struct state_array *arrays;
-    size_t array_count;
-    const struct state_counter *counters;
-    size_t counter_count;
-};
-
-// Writes the files into `dir`, which must exist. UNAVAILABLE when memory is short or the file system refuses.
-status training_state_save(const struct training_state *state, const char *dir);
-
-// Reads them into the arrays and counters, after every tensor was found. DATAERR names what is missing or does not fit;
-// UNAVAILABLE when memory is short.
-status training_state_load(const struct training_state *state, const char *dir);
-
-// Returns the bytes of the tensors.
-uint64_t training_state_bytes(const struct training_state *state);
-
-// ---- optimizer ----
 
 // AdamW over the parameters of a table: gradients, both moments, step counts. A failure is the backend's.
 struct optimizer {
@@ -65,24 +26,66 @@ status optimizer_norm(struct optimizer *optimizer, double *norm);
 
 // One step of the first `groups` groups, with the gradients scaled by max_grad_norm / norm if that is below 1; then
 // zeroes all gradients. A group without gradient keeps its weights, moments and step count, as in PyTorch.
-// `remainders`: a zeroed struct unless the weights are pairs.
-status optimizer_step(struct optimizer *optimizer, const struct param_array *values,
-                      const struct param_array *remainders, int groups, const struct optimizer_options *options,
-                      double norm);
+status optimizer_step(struct optimizer *optimizer, const struct param_array *weights, int groups,
+                      const struct optimizer_options *options, double norm);
 
-// ---- checkpoint ----
+// ---- the files of a checkpoint ----
 
-// Writes a safetensors file: tensors[i] (name, type, rank and shape are used) with the values of *params[i].
-// `remainders`: a zeroed struct unless the values are pairs. `durable` is as in safetensors_create. UNAVAILABLE when
-// memory is short or the file system refuses.
-status checkpoint_write_tensors(struct backend *backend, const struct param_array *values,
-                                const struct param_array *remainders, const char *path,
-                                const struct stored_tensor *tensors, const struct parameter *const *params,
-                                size_t count, bool durable);
+// Tensors that become a file, each with a parameter's numbers in an array.
+struct tensor_list {
+    struct stored_tensor *tensors;
+    struct tensor_source {
+        const struct param_array *array;
+        const struct parameter *parameter;
+    } * sources;
+    size_t count;
+};
+
+// Returns an empty list with room for `capacity` tensors, in the arena.
+struct tensor_list tensor_list_make(struct arena *arena, size_t capacity);
+
+// Appends a parameter's numbers, to be stored under that name, which must outlive the list, in that type.
+void tensor_list_add(struct tensor_list *list, const struct param_array *array, const struct parameter *parameter,
+                     const char *name, enum element type);
+
+// Writes the tensors to a safetensors file; `durable` is as in safetensors_create. UNAVAILABLE when memory is short or
+// the file system refuses.
+status tensor_list_write(const struct tensor_list *list, struct backend *backend, const char *path, bool durable);
 
 // Copies the regular files of the directory `from` to `to`, except the store's, a training state's, hidden ones, and
 // those that `except` names, a list up to NULL, or NULL. DATAERR when a file cannot be read; UNAVAILABLE as above.
 status checkpoint_copy_files(const char *from, const char *to, const struct safetensors *store,
                              const char *const *except);
+
+// ---- the training state ----
+
+// It has two files beside a checkpoint: tensors, each under its parameter's name with a prefix
+// ("master.model.norm.weight"), and the counters in JSON. Weights are stored in float32, moments in the type in which
+// they are kept, so that nothing is lost.
+
+enum { MAX_STATE_ARRAYS = 4, MAX_STATE_COUNTERS = 3 };
+
+struct training_state {
+    struct backend *backend;
+    const struct parameter_table *table;
+    struct state_array {
+        const char *prefix;              // NULL behind the last one
+        const struct param_array *array; // stored for each parameter that it has
+    } arrays[MAX_STATE_ARRAYS + 1];
+    struct state_counter {
+        const char *name; // NULL behind the last one
+        int64_t *value;   // 0 at least
+    } counters[MAX_STATE_COUNTERS + 1];
+};
+
+// Writes the files into `dir`, which must exist. UNAVAILABLE when memory is short or the file system refuses.
+status training_state_save(const struct training_state *state, const char *dir);
+
+// Reads them into the arrays and counters, after every tensor was found. DATAERR names what is missing or does not fit;
+// UNAVAILABLE when memory is short.
+status training_state_load(const struct training_state *state, const char *dir);
+
+// Returns the bytes of the tensors.
+uint64_t training_state_bytes(const struct training_state *state);
 
 #endif

@@ -9,11 +9,55 @@
 
 enum { UNPACKED_ALIGNMENT = 64 }; // bytes
 
+// ---- stack ----
+
+static void stack_add_layer(struct parameter_table *table, struct fused_param *weight, struct fused_param *bias,
+                            const struct stack_shape *shape, const struct layer_shape *layer, int block,
+                            bool matrices) {
+    int64_t rows = 0;
+    if (!matrices && !layer->bias) return;
+    for (int i = 0; i < 3; i++) rows += layer->rows[i];
+    struct fused_param *fused = matrices ? weight : bias;
+    parameter_table_start(table, fused, matrices ? rows : 1, matrices ? layer->columns : rows);
+    for (int i = 0; i < 3 && layer->names[i]; i++)
+        parameter_table_append(table, fused, matrices ? PARAMETER_MATRIX : PARAMETER_BIAS,
+                               matrices ? layer->rows[i] : 1, matrices ? layer->columns : layer->rows[i],
+                               arena_printf(&table->arena, "%s.%d.%s.%s", shape->prefix, block, layer->names[i],
+                                            matrices ? "weight" : "bias"));
+}
+
+void stack_add_block(struct parameter_table *table, struct block_params *params, const struct stack_shape *shape,
+                     int block, bool matrices) {
+    struct fused_param *const norms[2][2] = {{&params->norm1, &params->norm1_bias},
+                                             {&params->norm2, &params->norm2_bias}};
+    for (int k = 0; k < 4 && !matrices; k++) {
+        const int norm = shape->norm_biases_last ? k % 2 : k / 2, bias = shape->norm_biases_last ? k / 2 : k % 2;
+        if ((bias && !shape->norm_bias) || (norm == 0 && block == 0 && shape->first_unnormed)) continue;
+        parameter_table_single(table, norms[norm][bias], bias ? PARAMETER_BIAS : PARAMETER_NORM, 1, shape->hidden_size,
+                               arena_printf(&table->arena, "%s.%d.%s.%s", shape->prefix, block, shape->norms[norm],
+                                            bias ? "bias" : "weight"));
+    }
+    stack_add_layer(table, &params->qkv, &params->qkv_bias, shape, &shape->qkv, block, matrices);
+    stack_add_layer(table, &params->out, &params->out_bias, shape, &shape->out, block, matrices);
+    stack_add_layer(table, &params->gate_up, &params->gate_up_bias, shape, &shape->gate_up, block, matrices);
+    stack_add_layer(table, &params->down, &params->down_bias, shape, &shape->down, block, matrices);
+}
+
+// ---- loading ----
+
 status weights_parse_type(const struct backend *backend, const char *option, const char *name, enum element *type) {
     if (!name) name = strcmp(backend->ops->name, "cpu") == 0 ? "float32" : "bfloat16";
     *type = strcmp(name, "bfloat16") == 0 ? ELEMENT_BF16 : ELEMENT_F32;
     if (*type == ELEMENT_BF16 || strcmp(name, "float32") == 0) return OK;
     return fail(USAGE, "%s %s is not float32 or bfloat16", option, name);
+}
+
+status weights_open_backend(const struct backend_options *options, const char *precision, struct backend **backend,
+                            struct backend_info *info, enum element *type) {
+    TRY(backend_open(backend, options));
+    TRY(backend_get_info(*backend, info));
+    TRY(weights_parse_type(*backend, "precision", precision, type));
+    return backend_supports(*backend, *type);
 }
 
 // Fills a parameter of the array. One that the file may lack, and does, stays zero.
@@ -22,8 +66,7 @@ static status weights_fill_values(struct weights_loader *loader, const struct fu
     for (size_t i = param->first; loader->found && i < param->first + param->count; i++) {
         const struct stored_tensor *stored = loader->found[i];
         if (!stored) continue;
-        TRY(parameter_upload(weights->backend, &weights->values, &weights->remainders, &weights->table->list[i],
-                             stored->data, stored->type));
+        TRY(parameter_upload(weights->backend, &weights->values, &weights->table->list[i], stored->data, stored->type));
         safetensors_release_pages(stored);
     }
     return OK;
@@ -136,8 +179,7 @@ static status weights_allocate(struct weights *weights, bool training) {
     TRY(backend_get_info(backend, &info));
     if (training || !info.packs) {
         TRY(param_array_init(&weights->values, backend, table, table->range_count, weights->type, weights->type));
-        if (!training || weights->type == ELEMENT_F32) return OK;
-        return param_array_init(&weights->remainders, backend, table, table->range_count, ELEMENT_U16, ELEMENT_U16);
+        return training && weights->type == ELEMENT_BF16 ? param_array_add_remainders(&weights->values, backend) : OK;
     }
     size_t bytes = 0;
     for (size_t i = 0; i < table->fused_count; i++) {
@@ -147,32 +189,27 @@ static status weights_allocate(struct weights *weights, bool training) {
     return backend->ops->buffer_new(backend, bytes, &weights->unpacked);
 }
 
-status weights_loader_open(struct weights_loader *loader, struct weights *weights, const struct safetensors *store,
-                           bool training, const uint64_t *hash) {
-    *loader = (struct weights_loader){.weights = weights, .digested = !hash};
+status weights_loader_open(struct weights_loader *loader, struct weights *weights,
+                           const struct weights_source *source) {
+    *loader = (struct weights_loader){.weights = weights, .digested = !source->hash};
+    weights->hash_known = source->hash;
+    if (source->hash) weights->hash = *source->hash;
+    weights->borrowed = !source->store;
+    if (weights->borrowed) {
+        param_array_view(&weights->values, source->values, weights->table, weights->table->range_count, weights->type,
+                         weights->type);
+        return OK;
+    }
     NEW(&loader->found, weights->table->count);
-    TRY(parameter_table_match(weights->table, store, loader->found));
-    TRY(weights_allocate(weights, training));
-    weights->hash_known = hash;
-    if (hash) weights->hash = *hash;
-    return OK;
-}
-
-void weights_loader_borrow(struct weights_loader *loader, struct weights *weights, struct buffer *values,
-                           uint64_t hash) {
-    *loader = (struct weights_loader){.weights = weights};
-    param_array_view(&weights->values, values, weights->table, weights->table->range_count, weights->type,
-                     weights->type);
-    weights->borrowed = true;
-    weights->hash = hash;
-    weights->hash_known = true;
+    TRY(parameter_table_match(weights->table, source->store, loader->found));
+    return weights_allocate(weights, source->training);
 }
 
 void weights_loader_finish(struct weights_loader *loader) {
     struct weights *weights = loader->weights;
     if (weights->hash_known || !weights_packed(weights)) return; // an array is hashed when it is asked for
     weights->hash_known = true;
-    weights_hash_finish(weights->table, weights->type, loader->digest, &weights->hash);
+    weights->hash = weights_hash_finish(weights->table, weights->type, loader->digest);
 }
 
 void weights_loader_release(struct weights_loader *loader) {
@@ -194,7 +231,6 @@ void weights_free_blocks(struct backend *backend, struct transformer *transforme
 
 void weights_release(struct weights *weights) {
     if (!weights->borrowed) param_array_release(&weights->values, weights->backend);
-    param_array_release(&weights->remainders, weights->backend);
     weights->backend->ops->buffer_free(weights->backend, &weights->unpacked);
 }
 
@@ -222,7 +258,7 @@ status weights_digest(struct backend *backend, const struct fused_param *param, 
     return backend->ops->digest(backend, values, first / 8, digest);
 }
 
-void weights_hash_finish(const struct parameter_table *table, enum element type, uint64_t digest, uint64_t *hash) {
+uint64_t weights_hash_finish(const struct parameter_table *table, enum element type, uint64_t digest) {
     const double number = type;
     XXH3_state_t *state = mem_checked(XXH3_createState());
     XXH3_64bits_reset(state);
@@ -234,8 +270,9 @@ void weights_hash_finish(const struct parameter_table *table, enum element type,
         XXH3_64bits_update(state, parameter->shape, (size_t)parameter->rank * sizeof *parameter->shape);
     }
     XXH3_64bits_update(state, &digest, sizeof digest);
-    *hash = XXH3_64bits_digest(state);
+    const uint64_t hash = XXH3_64bits_digest(state);
     XXH3_freeState(state);
+    return hash;
 }
 
 status weights_hash_array(struct backend *backend, const struct param_array *values, uint64_t *hash) {
@@ -244,7 +281,7 @@ status weights_hash_array(struct backend *backend, const struct param_array *val
         const struct fused_param *param = values->table->fused[i];
         TRY(weights_digest(backend, param, param_tensor(values, param), &digest));
     }
-    weights_hash_finish(values->table, values->types[0], digest, hash);
+    *hash = weights_hash_finish(values->table, values->types[0], digest);
     return OK;
 }
 
@@ -289,7 +326,7 @@ status weights_hash_stored(struct backend *backend, const struct parameter_table
     TRY_TO(result, done, backend->ops->buffer_new(backend, STAGING_BYTES, &staging));
     for (size_t i = 0; i < table->fused_count; i++)
         TRY_TO(result, done, weights_digest_stored(backend, staging, table->fused[i], found, type, &digest));
-    weights_hash_finish(table, type, digest, hash);
+    *hash = weights_hash_finish(table, type, digest);
 done:
     backend->ops->buffer_free(backend, &staging);
     free(found);
@@ -311,7 +348,7 @@ status weights_hash_files(const struct parameter_table *table, const struct safe
         XXH3_64bits_update(state, found[i]->data, found[i]->size);
         safetensors_release_pages(found[i]);
     }
-    weights_hash_finish(table, ELEMENT_F32, XXH3_64bits_digest(state), hash);
+    *hash = weights_hash_finish(table, ELEMENT_F32, XXH3_64bits_digest(state));
 done:
     XXH3_freeState(state);
     free(found);

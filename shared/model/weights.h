@@ -14,17 +14,50 @@
 #include "shared/model/safetensors.h"
 #include "shared/model/transformer.h"
 
+// ---- the parameters of blocks ----
+
+// A linear layer of a block: up to three tensors NAME.weight, one below the other, and NAME.bias.
+struct layer_shape {
+    const char *names[3];
+    int64_t rows[3], columns;
+    bool bias;
+};
+
+// What an architecture has in its blocks. The tensors of block i are called PREFIX.i.NAME.
+struct stack_shape {
+    const char *prefix;
+    int64_t hidden_size;
+    const char *norms[2];  // NAME.weight
+    bool norm_bias;        // NAME.bias
+    bool norm_biases_last; // in the order of the parameters: behind both weights
+    bool first_unnormed;   // the first block has no norm1
+    struct layer_shape qkv, out, gate_up, down;
+};
+
+// Adds the matrices of a block to the table, or its vectors.
+void stack_add_block(struct parameter_table *table, struct block_params *params, const struct stack_shape *shape,
+                     int block, bool matrices);
+
+// ---- loading ----
+
 struct weights {
     struct backend *backend;
     const struct parameter_table *table;
     const struct fused_param *embedding; // of the table: the one matrix that is read as rows
     enum element type;                   // of products and activations
-    struct param_array values;           // in `type`; no array: the matrices are packed
+    struct param_array values;           // in `type`, of training in BF16 pairs; no array: the matrices are packed
     bool borrowed;                       // the array is in memory that is not freed with the weights
-    struct param_array remainders;       // training in BF16: U16
     struct buffer *unpacked;             // beside packed matrices: the embedding and the vectors, in `type`
     uint64_t hash;
     bool hash_known; // since the last change
+};
+
+// Where weights come from.
+struct weights_source {
+    const struct safetensors *store;
+    struct buffer *values; // without a store: the array with its values, which outlives the weights; nothing is packed
+    bool training;
+    const uint64_t *hash; // theirs if it is known already, else NULL
 };
 
 // What is passed along while weights are loaded.
@@ -42,16 +75,14 @@ struct weights_loader {
 // the option.
 status weights_parse_type(const struct backend *backend, const char *option, const char *name, enum element *type);
 
-// Begins to load the weights of a store; of `weights` the first four fields are set. `hash`: their hash if it is known
-// already, else NULL. The caller calls weights_loader_release, also after a failure. DATAERR names the tensor that does
-// not fit the table; UNAVAILABLE when memory is short.
-status weights_loader_open(struct weights_loader *loader, struct weights *weights, const struct safetensors *store,
-                           bool training, const uint64_t *hash);
+// Opens a backend that computes products in the type that `precision` names. The caller closes it with backend_close,
+// also after a failure. USAGE: an unknown precision or device; UNAVAILABLE: no such device, or it lacks the type.
+status weights_open_backend(const struct backend_options *options, const char *precision, struct backend **backend,
+                            struct backend_info *info, enum element *type);
 
-// Begins to prepare an array of values in the weights' type that is in `values` already, on a backend that does not
-// pack; `hash` is theirs. `values` must outlive the weights.
-void weights_loader_borrow(struct weights_loader *loader, struct weights *weights, struct buffer *values,
-                           uint64_t hash);
+// Begins to load weights, of which the first four fields are set. The caller calls weights_loader_release, also after a
+// failure. DATAERR names the tensor that does not fit the table; UNAVAILABLE when memory is short.
+status weights_loader_open(struct weights_loader *loader, struct weights *weights, const struct weights_source *source);
 
 // Everything is loaded in the order of the table.
 //
@@ -94,8 +125,8 @@ status weights_hash(struct weights *weights, uint64_t *hash);
 // *digest += the digest of a fused parameter's values, dense in the type of the weights. A failure is the backend's.
 status weights_digest(struct backend *backend, const struct fused_param *param, struct tensor values, uint64_t *digest);
 
-// *hash = the hash of weights in `type` with this digest.
-void weights_hash_finish(const struct parameter_table *table, enum element type, uint64_t digest, uint64_t *hash);
+// Returns the hash of weights in `type` with this digest.
+uint64_t weights_hash_finish(const struct parameter_table *table, enum element type, uint64_t digest);
 
 // *hash = the hash of an array of weights, all in one type. UNAVAILABLE when memory is short.
 status weights_hash_array(struct backend *backend, const struct param_array *values, uint64_t *hash);

@@ -15,14 +15,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size == 0) return 0;
     const char *text = (const char *)data + 1;
     if (data[0] == 'g' || data[0] == 'p') {
-        if (model_config_parse(&config, valid, strlen(valid), "valid") != OK) abort();
+        if (model_config_parse(&config, CONFIG_MODEL, valid, strlen(valid), "valid") != OK) abort();
         if (data[0] == 'g')
-            (void)model_config_parse_generation(&config, text, size - 1, "fuzz");
+            (void)model_config_parse(&config, CONFIG_GENERATION, text, size - 1, "fuzz");
         else
-            (void)model_config_parse_preprocessor(&config, text, size - 1, "fuzz");
+            (void)model_config_parse(&config, CONFIG_PREPROCESSOR, text, size - 1, "fuzz");
         return 0;
     }
-    if (model_config_parse(&config, text, size - 1, "fuzz") != OK) return 0;
+    if (model_config_parse(&config, CONFIG_MODEL, text, size - 1, "fuzz") != OK) return 0;
     struct qwen_parameters *params = NULL;
     if (qwen_parameters_new(&params, &config) != OK) return 0;
     const struct parameter_table *table = &params->table;

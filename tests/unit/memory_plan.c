@@ -112,7 +112,7 @@ static void write_classifier(void) {
     struct classifier_parameters *params;
     write_config();
     MUST(classifier_config_read(&config, it.dir));
-    MUST(classifier_parameters_new(&params, &config, config.labels, PART_NONE));
+    MUST(classifier_parameters_new(&params, &config, PART_NONE));
     write_weights(&params->table);
     classifier_parameters_free(&params);
 }

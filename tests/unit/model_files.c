@@ -23,7 +23,7 @@ __attribute__((format(printf, 2, 3))) static status parse(struct model_config *c
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    return model_config_parse(config, text, strlen(text), "config.json");
+    return model_config_parse(config, CONFIG_MODEL, text, strlen(text), "config.json");
 }
 
 static void expect_message(const char *part) {
@@ -181,11 +181,11 @@ static void test_config_layouts_agree(void **state) {
     assert_int_equal(newest.dtype, ELEMENT_BF16);
     assert_true(flat.vision.tokens_per_second == 4);
     assert_true(flat.vision.fullatt_blocks[0]);
-    assert_int_equal(model_config_parse_generation(&flat, "{\"eos_token_id\":7}", 18, "g"), OK);
+    assert_int_equal(model_config_parse(&flat, CONFIG_GENERATION, "{\"eos_token_id\":7}", 18, "g"), OK);
     assert_int_equal(flat.eos_count, 1);
-    assert_int_equal(model_config_parse_generation(&flat, "{\"eos_token_id\":[7,9]}", 22, "g"), OK);
+    assert_int_equal(model_config_parse(&flat, CONFIG_GENERATION, "{\"eos_token_id\":[7,9]}", 22, "g"), OK);
     assert_int_equal(flat.eos_ids[1], 9);
-    assert_int_equal(model_config_parse_generation(&flat, "{\"eos_token_id\":64}", 19, "g"), DATAERR);
+    assert_int_equal(model_config_parse(&flat, CONFIG_GENERATION, "{\"eos_token_id\":64}", 19, "g"), DATAERR);
 }
 
 static void test_insane_values_are_refused_by_key(void **state) {

@@ -138,7 +138,7 @@ static status init_write_language_model(struct json *shape, const char *text, si
     status result;
     TRY_TO(result, done, chat_template_check(tokenizer, weights->dir));
     NEW(&config, 1);
-    TRY_TO(result, done, model_config_parse(config, text, size, name));
+    TRY_TO(result, done, model_config_parse(config, CONFIG_MODEL, text, size, name));
     TRY_TO(result, done, qwen_parameters_new(&params, config));
     NEW(&ranges, params->table.count);
     for (size_t i = 0; i < params->table.count; i++) ranges[i] = by_group[params->table.list[i].group];
@@ -162,7 +162,7 @@ static status init_write_classifier(struct json *shape, const char *text, size_t
     status result;
     NEW(&config, 1);
     TRY_TO(result, done, classifier_config_parse(config, text, size, name));
-    TRY_TO(result, done, classifier_parameters_new(&params, config, config->labels, PART_NONE));
+    TRY_TO(result, done, classifier_parameters_new(&params, config, PART_NONE));
     NEW(&ranges, params->table.count);
     for (size_t i = 0; i < params->table.count; i++) {
         const char *tensor = params->table.list[i].name;

@@ -17,9 +17,9 @@ static struct rope_angles classifier_rope(const struct classifier_config *config
 }
 
 // Decides what training begins fresh, and checks the configuration.
-static status classifier_plan(struct classifier *classifier, const struct safetensors *store,
-                              enum classifier_part *fresh) {
+static status classifier_plan(struct classifier *classifier, enum classifier_part *fresh) {
     struct classifier_config *config = &classifier->config;
+    const struct safetensors *store = classifier->store;
     *fresh = PART_NONE;
     if (!classifier->training) return classifier_config_check_labels(config, classifier->dir);
     if (config->dropout)
@@ -33,28 +33,18 @@ static status classifier_plan(struct classifier *classifier, const struct safete
     return OK;
 }
 
-status classifier_open(struct classifier **out, const char *dir, const struct classifier_options *options) {
-    *out = NULL;
-    struct classifier *classifier = NULL;
-    struct safetensors *store = NULL;
-    status result = OK;
-    enum element type;
-    enum classifier_part fresh;
-    NEW(&classifier, 1);
-    classifier->training = options->training;
-    classifier->dir = arena_strndup(&classifier->arena, dir, strlen(dir));
+// Opens everything; after a failure the caller frees what there is.
+static status classifier_load(struct classifier *classifier, const struct classifier_options *options) {
     const struct classifier_config *config = &classifier->config;
     const struct backend_options backend = {
         .device = options->device, .threads = options->threads, .f32_parts = options->training ? 3 : 2};
-    TRY_TO(result, failed, classifier_config_read(&classifier->config, dir));
-    TRY_TO(result, failed, safetensors_open_dir(&store, dir));
-    TRY_TO(result, failed, classifier_plan(classifier, store, &fresh));
-    TRY_TO(result, failed, backend_open(&classifier->backend, &backend));
-    TRY_TO(result, failed, backend_get_info(classifier->backend, &classifier->backend_info));
+    const struct weights_source source = {.store = classifier->store, .training = options->training};
+    enum element type;
+    enum classifier_part fresh;
+    TRY(classifier_plan(classifier, &fresh));
+    TRY(weights_open_backend(&backend, options->precision, &classifier->backend, &classifier->backend_info, &type));
     classifier->workspace.backend = classifier->backend;
-    TRY_TO(result, failed, weights_parse_type(classifier->backend, "precision", options->precision, &type));
-    TRY_TO(result, failed, backend_supports(classifier->backend, type));
-    TRY_TO(result, failed, classifier_parameters_new(&classifier->params, config, config->labels, fresh));
+    TRY(classifier_parameters_new(&classifier->params, config, fresh));
     classifier->global_rope = classifier_rope(config, config->global_rope_theta, type);
     classifier->local_rope = classifier_rope(config, config->local_rope_theta, type);
     classifier->info = (struct classifier_info){.vocab_size = config->vocab_size,
@@ -62,24 +52,20 @@ status classifier_open(struct classifier **out, const char *dir, const struct cl
                                                 .consistent = config->consistent,
                                                 .precision = type == ELEMENT_BF16 ? "bfloat16" : "float32",
                                                 .parameter_count = classifier->params->table.parameter_count};
-    TRY_TO(result, failed,
-           classifier_weights_load(&classifier->weights, classifier->backend, config, classifier->params, store, type,
-                                   options->training));
-    if (options->training) {
-        const struct parameter_table *table = &classifier->params->table;
-        TRY_TO(result, failed, classifier_fill_fresh(classifier, fresh, options->seed));
-        TRY_TO(result, failed,
-               optimizer_init(&classifier->optimizer, classifier->backend, table, table->range_count, ELEMENT_F32,
-                              ELEMENT_F32));
-        classifier->store = store;
-        store = NULL;
-    }
-    safetensors_close(&store);
-    *out = classifier;
+    TRY(classifier_weights_load(&classifier->weights, classifier->backend, classifier->params, type, &source));
+    if (options->training) return classifier_start_training(classifier, fresh, options->seed);
+    safetensors_close(&classifier->store);
     return OK;
-failed:
-    safetensors_close(&store);
-    classifier_free(&classifier);
+}
+
+status classifier_open(struct classifier **out, const char *dir, const struct classifier_options *options) {
+    NEW(out, 1);
+    (*out)->training = options->training;
+    (*out)->dir = arena_strndup(&(*out)->arena, dir, strlen(dir));
+    status result = classifier_config_read(&(*out)->config, dir);
+    if (result == OK) result = safetensors_open_dir(&(*out)->store, dir);
+    if (result == OK) result = classifier_load(*out, options);
+    if (result != OK) classifier_free(out);
     return result;
 }
 
@@ -87,36 +73,34 @@ status classifier_check_files(const char *dir, int64_t *vocab_size) {
     struct classifier_config config;
     struct classifier_parameters *params = NULL;
     struct safetensors *store = NULL;
-    status result;
     TRY(classifier_config_read(&config, dir));
     *vocab_size = config.vocab_size;
     TRY(classifier_config_check_labels(&config, dir));
-    TRY_TO(result, done, classifier_parameters_new(&params, &config, config.labels, PART_NONE));
-    TRY_TO(result, done, safetensors_open_dir(&store, dir));
-    result = parameter_table_check(&params->table, store);
-done:
+    TRY(classifier_parameters_new(&params, &config, PART_NONE));
+    status result = safetensors_open_dir(&store, dir);
+    if (result == OK) result = parameter_table_check(&params->table, store);
     safetensors_close(&store);
     classifier_parameters_free(&params);
     return result;
 }
 
-void classifier_free(struct classifier **classifier) {
-    struct classifier *it = *classifier;
-    if (!it) return;
-    if (it->backend) {
-        if (it->optimizer.backend) optimizer_release(&it->optimizer);
-        classifier_weights_free(&it->weights);
-        workspace_release(&it->workspace);
-        rope_angles_release(&it->global_rope, it->backend);
-        rope_angles_release(&it->local_rope, it->backend);
-        kv_scratch_release(&it->kv, it->backend);
+void classifier_free(struct classifier **freed) {
+    struct classifier *classifier = *freed;
+    if (!classifier) return;
+    if (classifier->backend) {
+        optimizer_release(&classifier->optimizer);
+        classifier_weights_free(&classifier->weights);
+        workspace_release(&classifier->workspace);
+        rope_angles_release(&classifier->global_rope, classifier->backend);
+        rope_angles_release(&classifier->local_rope, classifier->backend);
+        kv_scratch_release(&classifier->kv, classifier->backend);
     }
-    safetensors_close(&it->store);
-    classifier_parameters_free(&it->params);
-    backend_close(&it->backend);
-    arena_release(&it->arena);
-    free(it);
-    *classifier = NULL;
+    safetensors_close(&classifier->store);
+    classifier_parameters_free(&classifier->params);
+    backend_close(&classifier->backend);
+    arena_release(&classifier->arena);
+    free(classifier);
+    *freed = NULL;
 }
 
 const struct classifier_info *classifier_get_info(const struct classifier *classifier) {
@@ -164,17 +148,6 @@ status classifier_score(struct classifier *classifier, const struct classifier_t
 // What a classifier that scores needs of its device's memory. The sizes come from the functions that stand beside what
 // allocates them.
 
-static status classifier_memory_read(struct classifier_config *config, const char *model) {
-    struct arena arena = {0};
-    struct buf text = {0};
-    const char *name;
-    status result = named_shape_read(model, &text, &arena, &name);
-    if (result == OK) result = classifier_config_parse(config, text.data ? text.data : "", text.size, name);
-    buf_release(&text);
-    arena_release(&arena);
-    return result;
-}
-
 status classifier_memory_needs(const char *model, const char *precision, bool on_cpu, int64_t text_tokens,
                                int64_t tokens, struct memory_item *out, size_t *count) {
     struct classifier_config config;
@@ -184,10 +157,10 @@ status classifier_memory_needs(const char *model, const char *precision, bool on
     const enum element type = memory_list_type(precision);
     *count = 0;
     assert(text_tokens > 0 && tokens >= text_tokens);
-    TRY(classifier_memory_read(&config, model));
+    TRY(classifier_config_read_shape(&config, model));
     if (!named_shape_exists(model)) TRY(classifier_config_check_labels(&config, model)); // a shape names no labels
-    TRY(classifier_parameters_new(&params, &config, config.labels, PART_NONE));
-    const struct transformer encoder = classifier_encoder(&config, params);
+    TRY(classifier_parameters_new(&params, &config, PART_NONE));
+    const struct transformer encoder = classifier_encoder(params);
     int64_t rows = tokens < CLASSIFIER_PASS_ROWS ? tokens : CLASSIFIER_PASS_ROWS;
     if (rows < text_tokens) rows = text_tokens;
     const int64_t chunk = !on_cpu || rows < CPU_ROWS ? rows : CPU_ROWS;

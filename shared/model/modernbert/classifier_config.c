@@ -140,28 +140,37 @@ static status classifier_config_root(struct classifier_config *config, struct co
     return classifier_config_labels(config, root);
 }
 
+static status classifier_config_fill(struct classifier_config *config, struct json *root, const char *name) {
+    *config = (struct classifier_config){0};
+    const status result = classifier_config_root(config, (struct config_scope){root, NULL, ""});
+    return result == OK ? OK : fail_prefix(result, "%s", name);
+}
+
 status classifier_config_parse(struct classifier_config *config, const char *text, size_t size, const char *name) {
     struct arena arena = {0};
     struct json *root;
-    *config = (struct classifier_config){0};
     status result = json_parse_object(&root, &arena, text, size, name);
-    if (result == OK) {
-        result = classifier_config_root(config, (struct config_scope){root, NULL, ""});
-        if (result != OK) fail_prefix(result, "%s", name);
-    }
+    if (result == OK) result = classifier_config_fill(config, root, name);
+    arena_release(&arena);
+    return result;
+}
+
+status classifier_config_read_shape(struct classifier_config *config, const char *model) {
+    struct arena arena = {0};
+    struct json *root;
+    const char *name;
+    status result = named_shape_read(&root, &arena, model, &name);
+    if (result == OK) result = classifier_config_fill(config, root, name);
     arena_release(&arena);
     return result;
 }
 
 status classifier_config_read(struct classifier_config *config, const char *dir) {
     struct arena arena = {0};
-    struct buf text = {0};
-    status result = OK;
-    char *path = path_join(&arena, dir, "config.json");
-    TRY_TO(result, done, file_read(path, &text));
-    result = classifier_config_parse(config, text.data ? text.data : "", text.size, path);
-done:
-    buf_release(&text);
+    struct json *root;
+    const char *path = path_join(&arena, dir, "config.json");
+    status result = json_parse_file(&root, &arena, path);
+    if (result == OK) result = classifier_config_fill(config, root, path);
     arena_release(&arena);
     return result;
 }

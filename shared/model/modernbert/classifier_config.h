@@ -32,6 +32,9 @@ struct classifier_config {
 // Reads DIR/config.json. DATAERR names the file and the key.
 status classifier_config_read(struct classifier_config *config, const char *dir);
 
+// Reads the config.json that `model` stands for (named_shape_read). DATAERR names the key.
+status classifier_config_read_shape(struct classifier_config *config, const char *model);
+
 // Parses the text of a config.json; `name` is used in messages. DATAERR names the key.
 status classifier_config_parse(struct classifier_config *config, const char *text, size_t size, const char *name);
 

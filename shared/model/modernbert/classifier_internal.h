@@ -26,10 +26,10 @@ struct classifier {
     struct optimizer optimizer; // training
 };
 
-// Draws what a checkpoint lacks as transformers does: classifier.weight from N(0, C^-1/2), with PART_HEAD also
-// head.dense.weight from N(0, 0.02 / sqrt(2 L)), both cut at two standard deviations; head.norm.weight is 1, biases
-// stay 0. Each number is a function of the seed, the tensor's name and the index.
-status classifier_fill_fresh(struct classifier *classifier, enum classifier_part fresh, uint64_t seed);
+// Makes the optimizer, and draws what the checkpoint lacks as transformers does: classifier.weight from N(0, C^-1/2),
+// with PART_HEAD also head.dense.weight from N(0, 0.02 / sqrt(2 L)), both cut at two standard deviations;
+// head.norm.weight is 1, biases stay 0. Each number is a function of the seed, the tensor's name and the index.
+status classifier_start_training(struct classifier *classifier, enum classifier_part fresh, uint64_t seed);
 
 // Texts in one pass, packed one behind the other: T rows, S texts.
 struct classifier_pass {

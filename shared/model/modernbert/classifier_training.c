@@ -13,6 +13,50 @@
 // every device.
 enum { TRAINING_ROWS = 4096 };
 
+// ---- what training begins with ----
+
+static status classifier_set(struct classifier *classifier, const struct fused_param *param, const float *values) {
+    const struct param_array *weights = &classifier->weights->base.values;
+    return parameter_upload(classifier->backend, weights, &weights->table->list[param->first], values, ELEMENT_F32);
+}
+
+// A matrix of normal numbers; one that is beyond two deviations is drawn again.
+static status classifier_draw(struct classifier *classifier, const struct fused_param *param, double deviation,
+                              uint64_t seed) {
+    uint64_t key = rng_key(seed, classifier->params->table.list[param->first].name);
+    size_t count = (size_t)(param->rows * param->columns);
+    float *values = NULL;
+    TRY(NEW_LARGE(&values, count));
+    for (size_t i = 0; i < count; i++) {
+        double number = rng_normal(key, i, 0);
+        for (uint64_t again = 1; fabs(number) > 2; again++) number = rng_normal(key, i, again);
+        values[i] = (float)(deviation * number);
+    }
+    status result = classifier_set(classifier, param, values);
+    free(values);
+    return result;
+}
+
+status classifier_start_training(struct classifier *classifier, enum classifier_part fresh, uint64_t seed) {
+    const struct classifier_config *config = &classifier->config;
+    const struct classifier_parameters *params = classifier->params;
+    if (fresh != PART_NONE)
+        TRY(classifier_draw(classifier, &params->classifier, 1 / sqrt((double)config->hidden_size), seed));
+    if (fresh == PART_HEAD) {
+        TRY(classifier_draw(classifier, &params->dense, 0.02 / sqrt(2.0 * config->num_hidden_layers), seed));
+        float *ones = NULL;
+        NEW(&ones, (size_t)config->hidden_size);
+        for (int64_t i = 0; i < config->hidden_size; i++) ones[i] = 1;
+        status result = classifier_set(classifier, &params->head_norm, ones);
+        free(ones);
+        TRY(result);
+    }
+    return optimizer_init(&classifier->optimizer, classifier->backend, &params->table, params->table.range_count,
+                          ELEMENT_F32, ELEMENT_F32);
+}
+
+// ---- steps ----
+
 static status classifier_check_training(const struct classifier *classifier) {
     return classifier->training ? OK : fail(BUG, "the classifier was not opened for training");
 }
@@ -66,35 +110,31 @@ status classifier_step(struct classifier *classifier, const struct optimizer_opt
     struct weights *weights = &classifier->weights->base;
     TRY(optimizer_norm(&classifier->optimizer, norm));
     weights->hash_known = false;
-    return optimizer_step(&classifier->optimizer, &weights->values, &weights->remainders, 1, options, *norm);
+    return optimizer_step(&classifier->optimizer, &weights->values, 1, options, *norm);
 }
 
-// Writes every parameter's values under its name: in the type of the opened store, or in float32 if that is `exact`.
-static status classifier_write(struct classifier *classifier, const struct param_array *values,
-                               const struct param_array *remainders, bool exact, const char *path) {
+// ---- files ----
+
+// Writes every parameter's numbers under its name: in the type of the opened store, or in float32 if that is `exact`.
+static status classifier_write(struct classifier *classifier, const struct param_array *array, bool exact,
+                               const char *path) {
     const struct parameter_table *table = &classifier->params->table;
     struct arena arena = {0};
-    status result = OK;
     const struct stored_tensor **found = arena_alloc(&arena, table->count * sizeof *found);
-    const struct parameter **list = arena_alloc(&arena, table->count * sizeof *list);
-    struct stored_tensor *tensors = arena_alloc(&arena, table->count * sizeof *tensors);
-    TRY_TO(result, done, parameter_table_match(table, classifier->store, found));
-    const enum element most = found[classifier->params->embedding.first]->type; // of what the store lacks
-    for (size_t i = 0; i < table->count; i++) {
-        enum element type = found[i] ? found[i]->type : most;
-        list[i] = &table->list[i];
-        tensors[i] = parameter_stored(list[i], list[i]->name, exact ? ELEMENT_F32 : type);
+    struct tensor_list list = tensor_list_make(&arena, table->count);
+    status result = parameter_table_match(table, classifier->store, found);
+    for (size_t i = 0; result == OK && i < table->count; i++) {
+        const size_t like = found[i] ? i : classifier->params->embedding.first; // of what the store lacks
+        tensor_list_add(&list, array, &table->list[i], table->list[i].name, exact ? ELEMENT_F32 : found[like]->type);
     }
-    result = checkpoint_write_tensors(classifier->backend, values, remainders, path, tensors, list, table->count, true);
-done:
+    if (result == OK) result = tensor_list_write(&list, classifier->backend, path, true);
     arena_release(&arena);
     return result;
 }
 
 status classifier_save_grads(struct classifier *classifier, const char *path) {
-    const struct param_array none = {0};
     TRY(classifier_check_training(classifier));
-    return classifier_write(classifier, &classifier->optimizer.grads, &none, true, path);
+    return classifier_write(classifier, &classifier->optimizer.grads, true, path);
 }
 
 // Writes the opened config.json with the labels that were trained.
@@ -126,89 +166,37 @@ done:
 status classifier_save(struct classifier *classifier, const char *dir) {
     static const char *const others[] = {"config.json", "model.safetensors.index.json", NULL};
     struct arena arena = {0};
-    status result = OK;
     TRY(classifier_check_training(classifier));
-    char *path = path_join(&arena, dir, "model.safetensors");
-    TRY_TO(result, done, dir_make(dir));
-    TRY_TO(result, done,
-           classifier_write(classifier, &classifier->weights->base.values, &classifier->weights->base.remainders, false,
-                            path));
-    TRY_TO(result, done, checkpoint_copy_files(classifier->dir, dir, classifier->store, others));
-    TRY_TO(result, done, classifier_save_config(classifier, dir));
-    result = dir_sync(dir);
-done:
+    status result = dir_make(dir);
+    if (result == OK)
+        result = classifier_write(classifier, &classifier->weights->base.values, false,
+                                  path_join(&arena, dir, "model.safetensors"));
+    if (result == OK) result = checkpoint_copy_files(classifier->dir, dir, classifier->store, others);
+    if (result == OK) result = classifier_save_config(classifier, dir);
+    if (result == OK) result = dir_sync(dir);
     arena_release(&arena);
     return result;
 }
 
-enum { STATE_ARRAYS = 3, STATE_COUNTERS = 1 };
-
-// What a training state has, in arrays of the caller.
-static struct training_state classifier_state(struct classifier *classifier, struct state_array arrays[STATE_ARRAYS],
-                                              struct state_counter counters[STATE_COUNTERS]) {
-    static const struct param_array none;
-    const struct weights *weights = &classifier->weights->base;
+static struct training_state classifier_state(struct classifier *classifier) {
     struct optimizer *optimizer = &classifier->optimizer;
-    arrays[0] = (struct state_array){"master", &weights->values, &weights->remainders};
-    arrays[1] = (struct state_array){"first", &optimizer->exp_avg, &none};
-    arrays[2] = (struct state_array){"second", &optimizer->exp_avg_sq, &none};
-    counters[0] = (struct state_counter){"step", &optimizer->steps[0]};
-    return (struct training_state){classifier->backend, weights->table, arrays, STATE_ARRAYS, counters, STATE_COUNTERS};
+    return (struct training_state){.backend = classifier->backend,
+                                   .table = &classifier->params->table,
+                                   .arrays = {{"master", &classifier->weights->base.values},
+                                              {"first", &optimizer->exp_avg},
+                                              {"second", &optimizer->exp_avg_sq}},
+                                   .counters = {{"step", &optimizer->steps[0]}}};
 }
 
 status classifier_save_state(struct classifier *classifier, const char *dir) {
-    struct state_array arrays[STATE_ARRAYS];
-    struct state_counter counters[STATE_COUNTERS];
     TRY(classifier_check_training(classifier));
-    const struct training_state state = classifier_state(classifier, arrays, counters);
+    const struct training_state state = classifier_state(classifier);
     return training_state_save(&state, dir);
 }
 
 status classifier_load_state(struct classifier *classifier, const char *dir) {
-    struct state_array arrays[STATE_ARRAYS];
-    struct state_counter counters[STATE_COUNTERS];
     TRY(classifier_check_training(classifier));
-    const struct training_state state = classifier_state(classifier, arrays, counters);
+    const struct training_state state = classifier_state(classifier);
     classifier->weights->base.hash_known = false;
     return training_state_load(&state, dir);
-}
-
-// ---- fresh ----
-
-static status classifier_set(struct classifier *classifier, const struct fused_param *param, const float *values) {
-    struct weights *weights = &classifier->weights->base;
-    return parameter_upload(classifier->backend, &weights->values, &weights->remainders,
-                            &weights->table->list[param->first], values, ELEMENT_F32);
-}
-
-// A matrix of normal numbers; one that is beyond two deviations is drawn again.
-static status classifier_draw(struct classifier *classifier, const struct fused_param *param, double deviation,
-                              uint64_t seed) {
-    uint64_t key = rng_key(seed, classifier->params->table.list[param->first].name);
-    size_t count = (size_t)(param->rows * param->columns);
-    float *values = NULL;
-    TRY(NEW_LARGE(&values, count));
-    for (size_t i = 0; i < count; i++) {
-        double number = rng_normal(key, i, 0);
-        for (uint64_t again = 1; fabs(number) > 2; again++) number = rng_normal(key, i, again);
-        values[i] = (float)(deviation * number);
-    }
-    status result = classifier_set(classifier, param, values);
-    free(values);
-    return result;
-}
-
-status classifier_fill_fresh(struct classifier *classifier, enum classifier_part fresh, uint64_t seed) {
-    const struct classifier_config *config = &classifier->config;
-    const struct classifier_parameters *params = classifier->params;
-    if (fresh == PART_NONE) return OK;
-    TRY(classifier_draw(classifier, &params->classifier, 1 / sqrt((double)config->hidden_size), seed));
-    if (fresh == PART_CLASSIFIER) return OK;
-    TRY(classifier_draw(classifier, &params->dense, 0.02 / sqrt(2.0 * config->num_hidden_layers), seed));
-    float *ones = NULL;
-    NEW(&ones, (size_t)config->hidden_size);
-    for (int64_t i = 0; i < config->hidden_size; i++) ones[i] = 1;
-    status result = classifier_set(classifier, &params->head_norm, ones);
-    free(ones);
-    return result;
 }

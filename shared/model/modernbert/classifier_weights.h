@@ -8,6 +8,7 @@
 #include "shared/model/weights.h"
 
 struct classifier_parameters {
+    const struct classifier_config *config;
     struct parameter_table table;
     struct fused_param embedding, dense, classifier;
     struct fused_param embedding_norm, final_norm, dense_bias, head_norm, classifier_bias;
@@ -22,10 +23,10 @@ enum classifier_part {
     PART_HEAD,       // the head too: of an encoder alone
 };
 
-// Makes the table for a configuration with so many labels; a file may lack the fresh part. DATAERR when the model is
-// too large for 64 bits; UNAVAILABLE when memory is short.
+// Makes the table for a configuration with its labels, which must outlive it; a file may lack the fresh part. DATAERR
+// when the model is too large for 64 bits.
 status classifier_parameters_new(struct classifier_parameters **out, const struct classifier_config *config,
-                                 int64_t labels, enum classifier_part fresh);
+                                 enum classifier_part fresh);
 
 // NULL is fine; sets *params to NULL.
 void classifier_parameters_free(struct classifier_parameters **params);
@@ -43,14 +44,13 @@ struct classifier_weights {
 };
 
 // Returns the encoder without its blocks. The parameters must outlive it.
-struct transformer classifier_encoder(const struct classifier_config *config,
-                                      const struct classifier_parameters *params);
+struct transformer classifier_encoder(const struct classifier_parameters *params);
 
-// Loads the weights of a store for computing in `type`. In training, parameters that the store lacks are zero. DATAERR
-// names the tensor that does not fit the table; UNAVAILABLE when memory is short.
+// Loads weights for computing in `type`. In training, parameters that the store lacks are zero. The caller frees *out,
+// also after a failure. DATAERR names the tensor that does not fit the table; UNAVAILABLE when memory is short.
 status classifier_weights_load(struct classifier_weights **out, struct backend *backend,
-                               const struct classifier_config *config, const struct classifier_parameters *params,
-                               const struct safetensors *store, enum element type, bool training);
+                               const struct classifier_parameters *params, enum element type,
+                               const struct weights_source *source);
 
 // NULL is fine; sets *weights to NULL.
 void classifier_weights_free(struct classifier_weights **weights);

@@ -173,17 +173,6 @@ static void memory_add_passes(struct memory_list *list, const struct model_confi
                         memory_list_cache_bytes(vision.heads, cached, part));
 }
 
-static status memory_read_config(struct model_config *config, const char *model) {
-    struct arena arena = {0};
-    struct buf text = {0};
-    const char *name;
-    status result = named_shape_read(model, &text, &arena, &name);
-    if (result == OK) result = model_config_parse(config, text.data ? text.data : "", text.size, name);
-    buf_release(&text);
-    arena_release(&arena);
-    return result;
-}
-
 status model_memory_needs(const char *model, const struct memory_request *request, struct memory_item *out,
                           size_t *count) {
     struct model_config config;
@@ -191,7 +180,7 @@ status model_memory_needs(const char *model, const struct memory_request *reques
     *count = 0;
     assert(request->prompt_tokens > 0 && request->group_size > 0 && request->new_tokens > 0);
     assert(!request->on_cpu || (request->threads > 0 && !request->borrows));
-    TRY(memory_read_config(&config, model));
+    TRY(model_config_read_shape(&config, model));
     TRY(qwen_parameters_new(&params, &config));
     struct memory_list list = {out, count};
     memory_add_weights(&list, params, request);
@@ -215,7 +204,7 @@ static uint64_t memory_tensor_bytes(const struct parameter_table *table, int ran
 status model_disk_needs(const char *model, const struct memory_request *request, struct model_file_bytes *out) {
     struct model_config config;
     struct qwen_parameters *params;
-    TRY(memory_read_config(&config, model));
+    TRY(model_config_read_shape(&config, model));
     TRY(qwen_parameters_new(&params, &config));
     const struct parameter_table *table = &params->table;
     const enum element type = memory_list_type(request->precision), stored = config.has_dtype ? config.dtype : type;

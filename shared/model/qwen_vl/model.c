@@ -10,28 +10,20 @@
 #include "shared/model/qwen_vl/text_model.h"
 #include "shared/model/weights.h"
 
-status model_open(struct model **out, const char *dir, const struct model_options *options) {
-    *out = NULL;
-    struct model *model = NULL;
-    status result = OK;
-    NEW(&model, 1);
-    model->options = *options;
-    model->dir = arena_strndup(&model->arena, dir, strlen(dir));
+// Opens everything; after a failure the caller frees what there is.
+static status model_load(struct model *model) {
+    const struct model_options *options = &model->options;
     const struct model_config *config = &model->config;
     const struct backend_options backend = {.device = options->device, .threads = options->threads};
-    TRY_TO(result, failed, model_config_read(&model->config, dir));
-    TRY_TO(result, failed, backend_open(&model->backend, &backend));
-    TRY_TO(result, failed, backend_get_info(model->backend, &model->backend_info));
-    model->workspace.backend = model->backend;
-    if (options->kept_activations < -1 || options->kept_activations >= KEPT_LEVELS)
-        TRY_TO(result, failed, fail(USAGE, "there is no level %d of kept activations", options->kept_activations));
     enum element type, grads, moments;
-    TRY_TO(result, failed, weights_parse_type(model->backend, "precision", options->precision, &type));
-    TRY_TO(result, failed,
-           weights_parse_type(model->backend, "gradient_precision", options->gradient_precision, &grads));
-    TRY_TO(result, failed, weights_parse_type(model->backend, "moment_precision", options->moment_precision, &moments));
-    TRY_TO(result, failed, backend_supports(model->backend, type));
-    TRY_TO(result, failed, qwen_parameters_new(&model->params, config));
+    TRY(model_config_read(&model->config, model->dir));
+    TRY(weights_open_backend(&backend, options->precision, &model->backend, &model->backend_info, &type));
+    model->workspace.backend = model->backend;
+    TRY(weights_parse_type(model->backend, "gradient_precision", options->gradient_precision, &grads));
+    TRY(weights_parse_type(model->backend, "moment_precision", options->moment_precision, &moments));
+    if (options->kept_activations < -1 || options->kept_activations >= KEPT_LEVELS)
+        return fail(USAGE, "there is no level %d of kept activations", options->kept_activations);
+    TRY(qwen_parameters_new(&model->params, config));
     model->table = &model->params->table;
     text_rope_init(&model->text_rope, &config->text, type);
     vision_rope_init(&model->vision_rope, &config->vision);
@@ -50,53 +42,64 @@ status model_open(struct model **out, const char *dir, const struct model_option
         .device_kind = model->backend_info.kind,
         .parameter_count = model->table->parameter_count,
     };
-    TRY_TO(result, failed, safetensors_open_dir(&model->store, dir));
-    if (options->no_weights) {
-        TRY_TO(result, failed, parameter_table_check(model->table, model->store));
-        qwen_weights_new(&model->weights, model->backend, config, model->params, type);
-    } else {
-        TRY_TO(result, failed,
-               qwen_weights_load(&model->weights, model->backend, config, model->params, model->store, type,
-                                 options->training, NULL));
-    }
-    if (options->training) {
-        TRY_TO(result, failed, trainer_new(&model->trainer, model, grads, moments));
-        if (options->ema) TRY_TO(result, failed, ema_new(model));
-    } else {
-        safetensors_close(&model->store);
-    }
-    *out = model;
+    TRY(safetensors_open_dir(&model->store, model->dir));
+    model->weights = qwen_weights_new(model->backend, model->params, type);
+    const struct weights_source source = {.store = model->store, .training = options->training};
+    if (options->no_weights)
+        TRY(parameter_table_check(model->table, model->store));
+    else
+        TRY(qwen_weights_load(model->weights, &source));
+    if (options->training) return trainer_new(model, grads, moments);
+    safetensors_close(&model->store);
     return OK;
-failed:
-    model_free(&model);
+}
+
+status model_open(struct model **out, const char *dir, const struct model_options *options) {
+    NEW(out, 1);
+    (*out)->options = *options;
+    (*out)->dir = arena_strndup(&(*out)->arena, dir, strlen(dir));
+    const status result = model_load(*out);
+    if (result != OK) model_free(out);
     return result;
 }
 
-// Gives back what the weights were borrowed from; they are not used any more.
-static void model_return_borrowed(struct model *model) {
-    shared_weights_release(&model->borrowed, model->backend);
-    model->backend->ops->buffer_free(model->backend, &model->copied);
+// The bytes of an array of all weights.
+static size_t model_weights_bytes(const struct model *model) {
+    const enum element type = model->weights->base.type;
+    return param_array_bytes(model->table, model->table->range_count, type, type);
 }
 
-void model_free(struct model **model) {
-    struct model *it = *model;
-    if (!it) return;
-    if (it->backend) {
-        trainer_free(&it->trainer, it->backend);
-        qwen_weights_free(&it->weights);
-        model_return_borrowed(it);
-        workspace_release(&it->workspace);
-        rope_angles_release(&it->text_rope, it->backend);
-        rope_angles_release(&it->vision_rope, it->backend);
-        kv_scratch_release(&it->text_kv, it->backend);
-        kv_scratch_release(&it->vision_kv, it->backend);
+// Gives the model new weights without values. The old ones go first, and what they were borrowed from, so that the new
+// ones can use the memory.
+static void model_renew_weights(struct model *model) {
+    const enum element type = model->weights->base.type;
+    qwen_weights_free(&model->weights);
+    shared_weights_release(&model->borrowed, model->backend);
+    model->backend->ops->buffer_free(model->backend, &model->copied);
+    model->weights = qwen_weights_new(model->backend, model->params, type);
+    model->weights_replaced++;
+}
+
+void model_free(struct model **freed) {
+    struct model *model = *freed;
+    if (!model) return;
+    if (model->backend) {
+        trainer_free(&model->trainer, model->backend);
+        qwen_weights_free(&model->weights);
+        shared_weights_release(&model->borrowed, model->backend);
+        model->backend->ops->buffer_free(model->backend, &model->copied);
+        workspace_release(&model->workspace);
+        rope_angles_release(&model->text_rope, model->backend);
+        rope_angles_release(&model->vision_rope, model->backend);
+        kv_scratch_release(&model->text_kv, model->backend);
+        kv_scratch_release(&model->vision_kv, model->backend);
     }
-    safetensors_close(&it->store);
-    qwen_parameters_free(&it->params);
-    backend_close(&it->backend);
-    arena_release(&it->arena);
-    free(it);
-    *model = NULL;
+    safetensors_close(&model->store);
+    qwen_parameters_free(&model->params);
+    backend_close(&model->backend);
+    arena_release(&model->arena);
+    free(model);
+    *freed = NULL;
 }
 
 const struct model_info *model_get_info(const struct model *model) {
@@ -122,78 +125,66 @@ static status model_wrong_hash(const char *path, uint64_t found, uint64_t hash) 
 }
 
 static status model_swap_file(struct model *model, const char *path, int64_t version, uint64_t hash) {
-    enum element type = model->weights->base.type;
     struct safetensors *store = NULL;
     uint64_t found = 0;
     int lock;
     TRY(file_lock_shared(path, &lock));
-    status result = OK;
-    TRY_TO(result, done, safetensors_open(&store, path));
-    result = weights_hash_stored(model->backend, model->table, store, type, &found);
-    if (result != OK) TRY_TO(result, done, fail_prefix(result, "%s", path));
-    if (found != hash) TRY_TO(result, done, model_wrong_hash(path, found, hash));
-    qwen_weights_free(&model->weights); // first, so that the new ones can use the memory
-    model_return_borrowed(model);
-    model->weights_replaced++;
-    TRY_TO(
-        result, done,
-        qwen_weights_load(&model->weights, model->backend, &model->config, model->params, store, type, false, &hash));
-    model->version = version;
-done:
+    status result = safetensors_open(&store, path);
+    if (result == OK) {
+        result = weights_hash_stored(model->backend, model->table, store, model->weights->base.type, &found);
+        if (result != OK) fail_prefix(result, "%s", path);
+    }
+    if (result == OK && found != hash) result = model_wrong_hash(path, found, hash);
+    if (result == OK) {
+        model_renew_weights(model);
+        const struct weights_source source = {.store = store, .hash = &hash};
+        result = qwen_weights_load(model->weights, &source);
+    }
+    if (result == OK) model->version = version;
     safetensors_close(&store);
     close(lock);
     return result;
 }
 
 // Lets the weights be those of another process, or room for a copy of them.
-static status model_borrow(struct model *model, struct shared_weights *lent, enum element type, uint64_t hash) {
-    struct backend *backend = model->backend;
+static status model_borrow(struct model *model, struct shared_weights *lent, uint64_t hash) {
+    struct weights_source source = {.values = lent->imported, .hash = &hash};
     const bool copied = shared_weights_copied(lent);
-    struct buffer *copy = NULL;
-    qwen_weights_free(&model->weights); // first, so that a copy can use the memory
-    model->weights_replaced++;
-    model_return_borrowed(model);
+    model_renew_weights(model);
     model->borrowed = *lent;
     *lent = (struct shared_weights){0};
-    if (copied)
-        TRY(backend->ops->buffer_new(backend, param_array_bytes(model->table, model->table->range_count, type, type),
-                                     &copy));
-    model->copied = copy;
+    if (copied) {
+        TRY(model->backend->ops->buffer_new(model->backend, model_weights_bytes(model), &model->copied));
+        source.values = model->copied;
+    }
     log_info("%s: weights in the memory of another process, %s", model->borrowed.path,
              copied ? "which are copied on the device" : "which are used in place");
-    return qwen_weights_borrow(&model->weights, backend, &model->config, model->params, type,
-                               copied ? copy : model->borrowed.imported, hash);
-}
-
-// Copies the borrowed weights to the model's own memory. BAD_SAMPLE when they changed meanwhile.
-static status model_copy_borrowed(struct model *model) {
-    struct backend *backend = model->backend;
-    enum element type = model->weights->base.type;
-    struct param_array from;
-    param_array_view(&from, model->borrowed.imported, model->table, model->table->range_count, type, type);
-    for (int i = 0; i < model->table->range_count; i++)
-        TRY(backend->ops->copy(backend, param_range(&model->weights->base.values, i), param_range(&from, i)));
-    TRY(backend->ops->wait(backend));
-    if (shared_weights_intact(&model->borrowed)) return OK;
-    return fail(BAD_SAMPLE, "%s: the weights changed while they were copied", model->borrowed.path);
+    return qwen_weights_load(model->weights, &source);
 }
 
 static status model_swap_lent(struct model *model, const char *path, int64_t version, uint64_t hash) {
-    enum element type = model->weights->base.type;
-    uint64_t layout;
+    struct backend *backend = model->backend;
+    const enum element type = model->weights->base.type;
     if (model->borrowed.page && strcmp(model->borrowed.path, path) == 0) {
         TRY(shared_weights_take(&model->borrowed, hash));
     } else {
         struct shared_weights lent = {0};
-        weights_hash_finish(model->table, type, 0, &layout);
-        TRY(shared_weights_borrow(&lent, model->backend, layout,
-                                  param_array_bytes(model->table, model->table->range_count, type, type), path));
+        const uint64_t layout = weights_hash_finish(model->table, type, 0);
+        TRY(shared_weights_borrow(&lent, backend, layout, model_weights_bytes(model), path));
         status result = shared_weights_take(&lent, hash);
-        if (result == OK) result = model_borrow(model, &lent, type, hash);
-        shared_weights_release(&lent, model->backend);
+        if (result == OK) result = model_borrow(model, &lent, hash);
+        shared_weights_release(&lent, backend);
         TRY(result);
     }
-    if (model->copied) TRY(model_copy_borrowed(model));
+    if (model->copied) { // copy again, or for the first time
+        struct param_array from;
+        param_array_view(&from, model->borrowed.imported, model->table, model->table->range_count, type, type);
+        for (int i = 0; i < model->table->range_count; i++)
+            TRY(backend->ops->copy(backend, param_range(&model->weights->base.values, i), param_range(&from, i)));
+        TRY(backend->ops->wait(backend));
+        if (!shared_weights_intact(&model->borrowed))
+            return fail(BAD_SAMPLE, "%s: the weights changed while they were copied", model->borrowed.path);
+    }
     model->weights->base.hash = hash;
     model->version = version;
     return OK;
@@ -211,13 +202,7 @@ bool model_weights_intact(const struct model *model) {
 }
 
 void model_return_weights(struct model *model) {
-    struct qwen_weights *none;
-    if (!model->borrowed.page) return;
-    qwen_weights_new(&none, model->backend, &model->config, model->params, model->weights->base.type);
-    qwen_weights_free(&model->weights);
-    model_return_borrowed(model);
-    model->weights_replaced++;
-    model->weights = none;
+    if (model->borrowed.page) model_renew_weights(model);
 }
 
 status model_reset(struct model *model, uint64_t hash) {
@@ -228,21 +213,19 @@ status model_reset(struct model *model, uint64_t hash) {
         return found == hash ? OK : model_wrong_hash(model->dir, found, hash);
     }
     struct safetensors *store = NULL;
-    struct qwen_weights *weights = NULL;
-    status result = OK;
-    TRY_TO(result, done, safetensors_open_dir(&store, model->dir));
-    TRY_TO(result, done,
-           qwen_weights_load(&weights, model->backend, &model->config, model->params, store, model->weights->base.type,
-                             false, NULL));
-    TRY_TO(result, done, weights_hash(&weights->base, &found));
-    if (found != hash) TRY_TO(result, done, model_wrong_hash(model->dir, found, hash));
-    qwen_weights_free(&model->weights);
-    model_return_borrowed(model);
-    model->weights_replaced++;
-    model->weights = weights;
-    model->version = 0;
-    weights = NULL;
-done:
+    struct qwen_weights *weights = qwen_weights_new(model->backend, model->params, model->weights->base.type);
+    status result = safetensors_open_dir(&store, model->dir);
+    const struct weights_source source = {.store = store};
+    if (result == OK) result = qwen_weights_load(weights, &source);
+    if (result == OK) result = weights_hash(&weights->base, &found);
+    if (result == OK && found != hash) result = model_wrong_hash(model->dir, found, hash);
+    if (result == OK) {
+        model_renew_weights(model);
+        struct qwen_weights *none = model->weights;
+        model->weights = weights;
+        weights = none;
+        model->version = 0;
+    }
     qwen_weights_free(&weights);
     safetensors_close(&store);
     return result;

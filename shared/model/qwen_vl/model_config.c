@@ -14,13 +14,6 @@
 enum { MAX_SIZE = 1 << 20, MAX_COUNT = 10000 };
 static_assert(MAX_VISION_BLOCKS > 31, "the published blocks with full attention fit");
 
-// The object of a key, or NULL if it is missing or null.
-static status model_config_object(struct json *from, const char *key, struct json **out) {
-    *out = from ? json_at(from, key) : NULL;
-    if (*out && !json_is(*out, JSON_OBJECT)) return fail(DATAERR, "%s is not an object", key);
-    return OK;
-}
-
 static status text_config_read(struct text_config *text, struct config_scope scope) {
     TRY(config_int64(scope, "vocab_size", 1, 1 << 24, 152064, &text->vocab_size));
     TRY(config_int64(scope, "hidden_size", 1, MAX_SIZE, 8192, &text->hidden_size));
@@ -184,9 +177,9 @@ static status model_config_root(struct model_config *config, struct json *root) 
     *config = (struct model_config){.image_mean = {0.48145466f, 0.4578275f, 0.40821073f},
                                     .image_std = {0.26862954f, 0.26130258f, 0.27577711f},
                                     .rescale_factor = (float)(1 / 255.0)};
-    struct json *text = NULL, *vision = NULL;
-    TRY(model_config_object(root, "text_config", &text));
-    TRY(model_config_object(root, "vision_config", &vision));
+    struct json *text = json_at(root, "text_config"), *vision = json_at(root, "vision_config");
+    if (text && !json_is(text, JSON_OBJECT)) return fail(DATAERR, "text_config is not an object");
+    if (vision && !json_is(vision, JSON_OBJECT)) return fail(DATAERR, "vision_config is not an object");
     struct config_scope text_first = {text, root, ""}, root_first = {root, text, ""};
     TRY(model_config_kind(root_first, &config->vision.kind));
     if (config_find(text_first, "quantization_config"))
@@ -255,54 +248,51 @@ static status model_config_preprocessor(struct model_config *config, struct json
     return OK;
 }
 
-typedef status config_reader(struct model_config *config, struct json *root);
+static const struct {
+    const char *name;
+    status (*read)(struct model_config *config, struct json *root);
+} config_files[CONFIG_FILES] = {
+    [CONFIG_MODEL] = {"config.json", model_config_root},
+    [CONFIG_GENERATION] = {"generation_config.json", model_config_generation},
+    [CONFIG_PREPROCESSOR] = {"preprocessor_config.json", model_config_preprocessor},
+};
 
-static status model_config_parse_object(struct model_config *config, const char *text, size_t size, const char *name,
-                                        config_reader *read) {
+static status model_config_fill(struct model_config *config, enum config_file file, struct json *root,
+                                const char *name) {
+    const status result = config_files[file].read(config, root);
+    return result == OK ? OK : fail_prefix(result, "%s", name);
+}
+
+status model_config_parse(struct model_config *config, enum config_file file, const char *text, size_t size,
+                          const char *name) {
     struct arena arena = {0};
     struct json *root;
     status result = json_parse_object(&root, &arena, text, size, name);
-    if (result == OK) {
-        result = read(config, root);
-        if (result != OK) fail_prefix(result, "%s", name);
-    }
+    if (result == OK) result = model_config_fill(config, file, root, name);
     arena_release(&arena);
     return result;
 }
 
-status model_config_parse(struct model_config *config, const char *text, size_t size, const char *name) {
-    return model_config_parse_object(config, text, size, name, model_config_root);
-}
-
-status model_config_parse_generation(struct model_config *config, const char *text, size_t size, const char *name) {
-    return model_config_parse_object(config, text, size, name, model_config_generation);
-}
-
-status model_config_parse_preprocessor(struct model_config *config, const char *text, size_t size, const char *name) {
-    return model_config_parse_object(config, text, size, name, model_config_preprocessor);
+status model_config_read_shape(struct model_config *config, const char *model) {
+    struct arena arena = {0};
+    struct json *root;
+    const char *name;
+    status result = named_shape_read(&root, &arena, model, &name);
+    if (result == OK) result = model_config_fill(config, CONFIG_MODEL, root, name);
+    arena_release(&arena);
+    return result;
 }
 
 status model_config_read(struct model_config *config, const char *dir) {
-    static const struct {
-        const char *name;
-        bool optional;
-        config_reader *read;
-    } files[] = {{"config.json", false, model_config_root},
-                 {"generation_config.json", true, model_config_generation},
-                 {"preprocessor_config.json", true, model_config_preprocessor}};
     struct arena arena = {0};
-    struct buf text = {0};
     status result = OK;
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        char *path = path_join(&arena, dir, files[i].name);
-        if (files[i].optional && !path_exists(path)) continue;
-        text.size = 0;
-        TRY_TO(result, done, file_read(path, &text));
-        TRY_TO(result, done,
-               model_config_parse_object(config, text.data ? text.data : "", text.size, path, files[i].read));
+    for (enum config_file file = CONFIG_MODEL; result == OK && file < CONFIG_FILES; file++) {
+        char *path = path_join(&arena, dir, config_files[file].name);
+        struct json *root;
+        if (file != CONFIG_MODEL && !path_exists(path)) continue;
+        result = json_parse_file(&root, &arena, path);
+        if (result == OK) result = model_config_fill(config, file, root, path);
     }
-done:
-    buf_release(&text);
     arena_release(&arena);
     return result;
 }

@@ -54,14 +54,16 @@ struct model_config {
 // names the file and the key.
 status model_config_read(struct model_config *config, const char *dir);
 
-// Parses the text of a config.json; `name` is used in messages. What the other two files may say gets its default.
+// Reads the config.json that `model` stands for (named_shape_read). What the other two files may say gets its default.
 // DATAERR names the key.
-status model_config_parse(struct model_config *config, const char *text, size_t size, const char *name);
+status model_config_read_shape(struct model_config *config, const char *model);
 
-// Parses the text of a generation_config.json into a config that model_config_parse filled.
-status model_config_parse_generation(struct model_config *config, const char *text, size_t size, const char *name);
+// The files, in the order in which a config is filled.
+enum config_file { CONFIG_MODEL, CONFIG_GENERATION, CONFIG_PREPROCESSOR, CONFIG_FILES };
 
-// Parses the text of a preprocessor_config.json into a config that model_config_parse filled.
-status model_config_parse_preprocessor(struct model_config *config, const char *text, size_t size, const char *name);
+// Parses the text of one of the files; `name` is used in messages. That of CONFIG_MODEL makes the config, with the
+// defaults of what the others may say. DATAERR names the key.
+status model_config_parse(struct model_config *config, enum config_file file, const char *text, size_t size,
+                          const char *name);
 
 #endif

@@ -14,6 +14,7 @@ enum qwen_group { GROUP_TEXT, GROUP_VISION };
 enum { TEXT_RANGES = 2 }; // of the table; those of the vision tower follow
 
 struct qwen_parameters {
+    const struct model_config *config;
     struct parameter_table table;
     struct fused_param embedding, lm_head, norm; // a tied model has no lm_head; a file may have it all the same
     struct block_params *text;                   // [num_hidden_layers]
@@ -22,8 +23,7 @@ struct qwen_parameters {
     struct block_params *vision; // [depth]
 };
 
-// Makes the table for a configuration. UNAVAILABLE when memory is short; DATAERR when the model is too large for 64
-// bits.
+// Makes the table for a configuration, which must outlive it. DATAERR when the model is too large for 64 bits.
 status qwen_parameters_new(struct qwen_parameters **out, const struct model_config *config);
 
 // NULL is fine; sets *params to NULL.
@@ -41,27 +41,19 @@ struct qwen_weights {
     struct transformer text, vision;
 };
 
-// The blocks of the language model and of the tower, without their parameters.
+// Returns the blocks of the language model, without their parameters.
 struct transformer text_transformer(const struct text_config *text);
 
-// The same for the vision tower.
+// The same of the vision tower.
 struct transformer vision_transformer(const struct vision_config *vision);
 
-// Loads the weights of a store for computing in `type`. `hash`: their hash if it is known already, else NULL. DATAERR
-// names the tensor that does not fit the table; UNAVAILABLE when memory is short.
-status qwen_weights_load(struct qwen_weights **out, struct backend *backend, const struct model_config *config,
-                         const struct qwen_parameters *params, const struct safetensors *store, enum element type,
-                         bool training, const uint64_t *hash);
+// Returns weights without values for computing in `type`: they can only be asked for their type and shape, be loaded
+// and be freed.
+struct qwen_weights *qwen_weights_new(struct backend *backend, const struct qwen_parameters *params, enum element type);
 
-// Makes weights without values, which can only be asked for their type and shape and be freed.
-void qwen_weights_new(struct qwen_weights **out, struct backend *backend, const struct model_config *config,
-                      const struct qwen_parameters *params, enum element type);
-
-// Makes weights of an array of values in `type` that is in `values` already, on a backend that does not pack; `hash` is
-// theirs. `values` must outlive them. UNAVAILABLE when memory is short.
-status qwen_weights_borrow(struct qwen_weights **out, struct backend *backend, const struct model_config *config,
-                           const struct qwen_parameters *params, enum element type, struct buffer *values,
-                           uint64_t hash);
+// Loads new weights; after a failure they can only be freed. DATAERR names the tensor that does not fit the table;
+// UNAVAILABLE when memory is short.
+status qwen_weights_load(struct qwen_weights *weights, const struct weights_source *source);
 
 // NULL is fine; sets *weights to NULL.
 void qwen_weights_free(struct qwen_weights **weights);

@@ -10,15 +10,24 @@
 #include "shared/model/training_state.h"
 #include "shared/model/weights.h"
 
-status trainer_new(struct trainer **out, struct model *model, enum element grads, enum element moments) {
-    *out = NULL;
-    struct trainer *trainer = NULL;
-    NEW(&trainer, 1);
-    int ranges = model->options.train_vision ? model->table->range_count : TEXT_RANGES;
-    status result = optimizer_init(&trainer->optimizer, model->backend, model->table, ranges, grads, moments);
-    if (result != OK) trainer_free(&trainer, model->backend);
-    *out = trainer;
-    return result;
+status trainer_new(struct model *model, enum element grads, enum element moments) {
+    const struct parameter_table *table = model->table;
+    const struct param_array *weights = &model->weights->base.values;
+    struct backend *backend = model->backend;
+    NEW(&model->trainer, 1);
+    struct param_array *reference = &model->trainer->reference;
+    int ranges = model->options.train_vision ? table->range_count : TEXT_RANGES;
+    TRY(optimizer_init(&model->trainer->optimizer, backend, table, ranges, grads, moments));
+    if (!model->options.ema) return OK;
+    TRY(param_array_init(reference, backend, table, table->range_count, weights->types[0], weights->types[0]));
+    if (weights->remainders) TRY(param_array_add_remainders(reference, backend));
+    for (int i = 0; i < table->range_count; i++) {
+        struct tensor to = param_range(reference, i), from = param_range(weights, i);
+        TRY(backend->ops->copy(backend, to, from));
+        if (weights->remainders)
+            TRY(backend->ops->copy(backend, param_remainders(reference, to), param_remainders(weights, from)));
+    }
+    return OK;
 }
 
 void trainer_free(struct trainer **trainer, struct backend *backend) {
@@ -26,7 +35,6 @@ void trainer_free(struct trainer **trainer, struct backend *backend) {
     for (int i = 0; i < 2; i++) shared_weights_release(&(*trainer)->lent[i], backend);
     optimizer_release(&(*trainer)->optimizer);
     param_array_release(&(*trainer)->reference, backend);
-    param_array_release(&(*trainer)->reference_remainders, backend);
     free(*trainer);
     *trainer = NULL;
 }
@@ -39,116 +47,85 @@ status model_step(struct model *model, const struct optimizer_options *options, 
     TRY(optimizer_norm(optimizer, norm));
     bool vision = trainer->vision_has_grad && optimizer->grads.ranges > TEXT_RANGES;
     shared_weights_begin_change(&trainer->lent[0]);
-    TRY(optimizer_step(optimizer, &model->weights->base.values, &model->weights->base.remainders,
-                       vision ? GROUP_VISION + 1 : GROUP_TEXT + 1, options, *norm));
+    TRY(optimizer_step(optimizer, &model->weights->base.values, vision ? GROUP_VISION + 1 : GROUP_TEXT + 1, options,
+                       *norm));
     trainer->vision_has_grad = false;
     model->version++;
     model->weights->base.hash_known = false;
     return OK;
 }
 
-status ema_new(struct model *model) {
-    struct trainer *trainer = model->trainer;
-    const struct qwen_weights *weights = model->weights;
-    struct backend *backend = model->backend;
-    TRY(param_array_init(&trainer->reference, backend, model->table, model->table->range_count, weights->base.type,
-                         weights->base.type));
-    if (weights->base.remainders.buffer)
-        TRY(param_array_init(&trainer->reference_remainders, backend, model->table, model->table->range_count,
-                             ELEMENT_U16, ELEMENT_U16));
-    for (int i = 0; i < model->table->range_count; i++) {
-        TRY(backend->ops->copy(backend, param_range(&trainer->reference, i), param_range(&weights->base.values, i)));
-        if (weights->base.remainders.buffer)
-            TRY(backend->ops->copy(backend, param_range(&trainer->reference_remainders, i),
-                                   param_range(&weights->base.remainders, i)));
-    }
-    return OK;
-}
-
 status model_update_ema(struct model *model, double decay) {
     struct trainer *trainer = model->trainer;
-    const struct qwen_weights *weights = model->weights;
+    const struct param_array *weights = &model->weights->base.values;
     if (!trainer || !trainer->reference.buffer) return fail(BUG, "the model was opened without a reference");
     shared_weights_begin_change(&trainer->lent[1]);
-    for (int i = 0; i < trainer->optimizer.grads.ranges; i++)
-        TRY(model->backend->ops->ema(
-            model->backend, param_range(&trainer->reference, i), param_range(&trainer->reference_remainders, i),
-            param_range(&weights->base.values, i), param_range(&weights->base.remainders, i), decay));
+    for (int i = 0; i < trainer->optimizer.grads.ranges; i++) {
+        struct tensor to = param_range(&trainer->reference, i), from = param_range(weights, i);
+        TRY(model->backend->ops->ema(model->backend, to, param_remainders(&trainer->reference, to), from,
+                                     param_remainders(weights, from), decay));
+    }
     return OK;
 }
 
 // ---- model ----
 
-// The parameter whose values a tensor of the opened store gets. A stored head of a tied model is the embedding.
-static const struct parameter *model_stored_parameter(const struct model *model, const struct stored_tensor **found,
-                                                      const struct stored_tensor *stored) {
-    const struct parameter_table *table = model->table;
-    size_t index = 0;
-    while (index < table->count && found[index] != stored) index++;
-    return &table->list[index < table->count ? index : model->params->embedding.first];
+// Returns one file's tensors, from number `first` of the opened store on, with the weights. A stored head of a tied
+// model is the embedding.
+static struct tensor_list model_file_tensors(const struct model *model, struct arena *arena,
+                                             const struct stored_tensor **found, size_t first) {
+    const size_t count = safetensors_count(model->store);
+    const char *file = safetensors_at(model->store, first)->file;
+    struct tensor_list list = tensor_list_make(arena, count - first);
+    for (size_t i = first; i < count && strcmp(safetensors_at(model->store, i)->file, file) == 0; i++) {
+        const struct stored_tensor *stored = safetensors_at(model->store, i);
+        const struct parameter *parameter = parameter_of_stored(model->table, found, stored);
+        if (!parameter) parameter = &model->table->list[model->params->embedding.first];
+        tensor_list_add(&list, &model->weights->base.values, parameter, stored->name, stored->type);
+    }
+    return list;
 }
 
 status model_save(struct model *model, const char *dir) {
     if (!model->trainer) return fail(BUG, "the model was not opened for training");
     struct arena arena = {0};
-    size_t count = safetensors_count(model->store);
-    status result = OK;
     const struct stored_tensor **found = arena_alloc(&arena, model->table->count * sizeof *found);
-    const struct parameter **params = arena_alloc(&arena, count * sizeof *params);
-    TRY_TO(result, done, dir_make(dir));
-    TRY_TO(result, done, parameter_table_match(model->table, model->store, found));
-    for (size_t i = 0; i < count; i++)
-        params[i] = model_stored_parameter(model, found, safetensors_at(model->store, i));
-    for (size_t first = 0, end; first < count; first = end) { // one file after another
-        const struct stored_tensor *tensors = safetensors_at(model->store, first);
-        for (end = first + 1; end < count && strcmp(safetensors_at(model->store, end)->file, tensors->file) == 0;)
-            end++;
-        char *path = path_join(&arena, dir, path_base_name(tensors->file));
-        TRY_TO(result, done,
-               checkpoint_write_tensors(model->backend, &model->weights->base.values, &model->weights->base.remainders,
-                                        path, tensors, params + first, end - first, true));
+    status result = dir_make(dir);
+    if (result == OK) result = parameter_table_match(model->table, model->store, found);
+    for (size_t first = 0; result == OK && first < safetensors_count(model->store);) { // one file after another
+        const struct tensor_list list = model_file_tensors(model, &arena, found, first);
+        const char *path = path_join(&arena, dir, path_base_name(safetensors_at(model->store, first)->file));
+        result = tensor_list_write(&list, model->backend, path, true);
+        first += list.count;
     }
-    TRY_TO(result, done, checkpoint_copy_files(model->dir, dir, model->store, NULL));
-    TRY_TO(result, done, dir_sync(dir));
-done:
+    if (result == OK) result = checkpoint_copy_files(model->dir, dir, model->store, NULL);
+    if (result == OK) result = dir_sync(dir);
     arena_release(&arena);
     return result;
 }
 
-// Everything that a training state consists of.
-struct model_state {
-    struct state_array arrays[4];
-    struct state_counter counters[3];
-};
-
-static struct training_state model_get_state(struct model *model, struct model_state *it) {
-    static const struct param_array none;
+static struct training_state model_state(struct model *model) {
     struct trainer *trainer = model->trainer;
-    *it = (struct model_state){
-        .arrays = {{"master", &model->weights->base.values, &model->weights->base.remainders},
-                   {"first", &trainer->optimizer.exp_avg, &none},
-                   {"second", &trainer->optimizer.exp_avg_sq, &none},
-                   {"reference", &trainer->reference, &trainer->reference_remainders}},
-        .counters = {{"step", &trainer->optimizer.steps[GROUP_TEXT]},
-                     {"tower_step", &trainer->optimizer.steps[GROUP_VISION]},
-                     {"version", &model->version}},
-    };
-    return (struct training_state){model->backend, model->table,
-                                   it->arrays,     sizeof it->arrays / sizeof *it->arrays,
-                                   it->counters,   sizeof it->counters / sizeof *it->counters};
+    return (struct training_state){.backend = model->backend,
+                                   .table = model->table,
+                                   .arrays = {{"master", &model->weights->base.values},
+                                              {"first", &trainer->optimizer.exp_avg},
+                                              {"second", &trainer->optimizer.exp_avg_sq},
+                                              {"reference", &trainer->reference}},
+                                   .counters = {{"step", &trainer->optimizer.steps[GROUP_TEXT]},
+                                                {"tower_step", &trainer->optimizer.steps[GROUP_VISION]},
+                                                {"version", &model->version}}};
 }
 
 status model_save_state(struct model *model, const char *dir) {
     if (!model->trainer) return fail(BUG, "the model was not opened for training");
-    struct model_state it;
-    const struct training_state state = model_get_state(model, &it);
+    const struct training_state state = model_state(model);
     return training_state_save(&state, dir);
 }
 
 status model_load_state(struct model *model, const char *dir) {
     if (!model->trainer) return fail(BUG, "the model was not opened for training");
-    struct model_state it;
-    const struct training_state state = model_get_state(model, &it);
+    const struct training_state state = model_state(model);
     for (int i = 0; i < 2; i++) shared_weights_begin_change(&model->trainer->lent[i]);
     TRY(training_state_load(&state, dir));
     model->weights->base.hash_known = false;
@@ -156,34 +133,27 @@ status model_load_state(struct model *model, const char *dir) {
 }
 
 uint64_t model_saved_bytes(struct model *model, bool whole) {
-    uint64_t bytes = 0;
+    const struct training_state state = model_state(model);
+    uint64_t bytes = training_state_bytes(&state);
     for (size_t i = 0; whole && i < safetensors_count(model->store); i++) {
         const struct stored_tensor *tensor = safetensors_at(model->store, i);
         bytes += (uint64_t)stored_tensor_count(tensor) * element_size(tensor->type);
     }
-    struct model_state it;
-    const struct training_state state = model_get_state(model, &it);
-    return bytes + training_state_bytes(&state);
+    return bytes;
 }
 
 status model_save_grads(struct model *model, const char *path) {
     if (!model->trainer) return fail(BUG, "the model was not opened for training");
     const struct parameter_table *table = model->table;
-    const struct param_array none = {0}, *grads = &model->trainer->optimizer.grads;
+    const struct param_array *grads = &model->trainer->optimizer.grads;
     struct arena arena = {0};
-    status result = OK;
     const struct stored_tensor **found = arena_alloc(&arena, table->count * sizeof *found);
-    struct stored_tensor *tensors = arena_alloc(&arena, table->count * sizeof *tensors);
-    const struct parameter **params = arena_alloc(&arena, table->count * sizeof *params);
-    TRY_TO(result, done, parameter_table_match(table, model->store, found));
-    size_t count = 0;
-    for (size_t i = 0; i < table->count; i++) {
-        if (!param_array_has(grads, &table->list[i])) continue;
-        params[count] = &table->list[i];
-        tensors[count++] = parameter_stored(&table->list[i], found[i]->name, ELEMENT_F32);
-    }
-    result = checkpoint_write_tensors(model->backend, grads, &none, path, tensors, params, count, true);
-done:
+    struct tensor_list list = tensor_list_make(&arena, table->count);
+    status result = parameter_table_match(table, model->store, found);
+    for (size_t i = 0; result == OK && i < table->count; i++)
+        if (param_array_has(grads, &table->list[i]))
+            tensor_list_add(&list, grads, &table->list[i], found[i]->name, ELEMENT_F32);
+    if (result == OK) result = tensor_list_write(&list, model->backend, path, true);
     arena_release(&arena);
     return result;
 }
@@ -197,19 +167,14 @@ static status model_published(struct model *model, bool reference, const struct 
 }
 
 status model_publish(struct model *model, bool reference, const char *path, uint64_t *hash) {
-    const struct param_array none = {0}, *values;
-    TRY(model_published(model, reference, &values, hash));
     const struct parameter_table *table = model->table;
-    enum element type = model->weights->base.type;
+    const struct param_array *values;
     struct arena arena = {0};
-    status result = OK;
-    struct stored_tensor *tensors = arena_alloc(&arena, table->count * sizeof *tensors);
-    const struct parameter **params = arena_alloc(&arena, table->count * sizeof *params);
-    for (size_t i = 0; i < table->count; i++) {
-        params[i] = &table->list[i];
-        tensors[i] = parameter_stored(&table->list[i], table->list[i].name, type);
-    }
-    result = checkpoint_write_tensors(model->backend, values, &none, path, tensors, params, table->count, false);
+    TRY(model_published(model, reference, &values, hash));
+    struct tensor_list list = tensor_list_make(&arena, table->count);
+    for (size_t i = 0; i < table->count; i++)
+        tensor_list_add(&list, values, &table->list[i], table->list[i].name, model->weights->base.type);
+    status result = tensor_list_write(&list, model->backend, path, false);
     arena_release(&arena);
     return result;
 }
@@ -228,8 +193,7 @@ status model_lend(struct model *model, bool reference, bool copied, const char *
     struct shared_weights *lent = &model->trainer->lent[reference];
     enum element type = model->weights->base.type;
     if (!lent->page) {
-        uint64_t layout;
-        weights_hash_finish(model->table, type, 0, &layout);
+        const uint64_t layout = weights_hash_finish(model->table, type, 0);
         TRY(shared_weights_lend(lent, model->backend, values->buffer,
                                 param_array_bytes(model->table, model->table->range_count, type, type), layout, copied,
                                 path));
