@@ -60,36 +60,20 @@ const char *deployment_shared_key_file(struct arena *arena, const struct pipelin
 
 // ---- replicas and their endpoints ----
 
-// Computes a hash of the settings that change what a stage computes. Paths and devices may differ from machine to
+// Returns a hash of the settings that change what a stage computes. Paths and devices may differ from machine to
 // machine and are left out. The types of a program's keys are unknown: a value that begins with '/' counts as a path.
-static status deployment_hash_settings(const struct pipeline_stage *stage, uint64_t *hash) {
-    const struct option_table *table = stage->kind ? &stage->kind->options : NULL;
-    struct options options = {0};
+static uint64_t deployment_hash_settings(const struct pipeline_stage *stage) {
     struct buf text = {0};
-    void *values = NULL;
-    status result = OK;
-    if (table) mem_new(&values, table->size, 1);
-    if (table) TRY_TO(result, done, options_init(&options, table, values));
-    for (const struct pipeline_key *key = stage->keys.first; key; key = key->next) {
-        if (!table) {
-            if (*key->value != '/') buf_printf(&text, "%s=%s\n", key->name, key->value);
-            continue;
-        }
-        const struct option *option = option_find(table, key->name);
-        const bool path = option->type == OPTION_FILE || option->type == OPTION_PATH;
-        if (option->not_hashed || option->type == OPTION_DEVICE) continue;
-        if (!path || choice_index(option->choices, key->value) >= 0)
-            TRY_TO(result, done, options_set(&options, key->name, key->value));
+    uint64_t hash;
+    if (stage->kind) {
+        options_hash_portable(&stage->options, &hash);
+        return hash;
     }
-    if (table)
-        options_hash(&options, hash);
-    else
-        *hash = XXH3_64bits(text.data, text.size);
-done:
-    options_release(&options);
-    free(values);
+    for (const struct key *key = stage->options.given.first; key; key = key->next)
+        if (*key->value != '/') buf_printf(&text, "%s=%s\n", key->name, key->value);
+    hash = XXH3_64bits(text.data, text.size);
     buf_release(&text);
-    return result;
+    return hash;
 }
 
 // Sets `settings`: a hash of all that the stages compute with, the model's directory included. An evaluation is only
@@ -100,7 +84,7 @@ static void deployment_hash_all(struct deployment *deployment) {
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         const struct pipeline_stage *stage = &pipeline->stages[i];
         buf_printf(&text, "%s %s\n", stage->name, stage->program ? stage->program : "");
-        for (const struct pipeline_key *key = stage->keys.first; key; key = key->next) {
+        for (const struct key *key = stage->options.given.first; key; key = key->next) {
             const struct option *option = stage->kind ? option_find(&stage->kind->options, key->name) : NULL;
             if (!option || !option->not_hashed) buf_printf(&text, "%s=%s\n", key->name, key->value);
         }
@@ -112,12 +96,10 @@ static void deployment_hash_all(struct deployment *deployment) {
 
 // Sets `run`: a hash of the pipeline's form, then NAME=HASH of the settings of each stage, so that a peer can tell
 // which of them differ.
-static status deployment_fingerprint(struct deployment *deployment) {
+static void deployment_fingerprint(struct deployment *deployment) {
     enum { RUN_MAX = 3500 }; // bytes: it is one string of HELLO
     const struct pipeline *pipeline = deployment->pipeline;
     struct buf text = {0}, settings = {0};
-    uint64_t hash;
-    status result = OK;
     buf_printf(&text, "%s\n", pipeline->name);
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         const struct pipeline_stage *stage = &pipeline->stages[i];
@@ -125,8 +107,7 @@ static status deployment_fingerprint(struct deployment *deployment) {
         for (size_t k = 0; k < pipeline_stage_machine_count(stage); k++)
             buf_printf(&text, " %d", pipeline_stage_machine(stage, k));
         buf_puts(&text, "\n");
-        TRY_TO(result, done, deployment_hash_settings(stage, &hash));
-        buf_printf(&settings, " %s=%016llx", stage->name, (unsigned long long)hash);
+        buf_printf(&settings, " %s=%016llx", stage->name, (unsigned long long)deployment_hash_settings(stage));
     }
     for (size_t i = 0; i < pipeline->machine_count; i++) {
         const struct pipeline_machine *machine = &pipeline->machines[i];
@@ -140,10 +121,8 @@ static status deployment_fingerprint(struct deployment *deployment) {
     if (!listed) buf_append(&text, settings.data, settings.size);
     deployment->run = arena_printf(&deployment->arena, "%016llx%s",
                                    (unsigned long long)XXH3_64bits(text.data, text.size), listed ? settings.data : "");
-done:
     buf_release(&text);
     buf_release(&settings);
-    return result;
 }
 
 // Returns a TCP endpoint.
@@ -267,7 +246,7 @@ status deployment_init(struct deployment *deployment, struct pipeline *pipeline,
                    fail(USAGE, "%s does not match the key of machine %s in the pipeline file", deployment->secret,
                         here->name));
     }
-    TRY_TO(result, done, deployment_fingerprint(deployment));
+    deployment_fingerprint(deployment);
     deployment_hash_all(deployment);
     result = deployment_make_replicas(deployment);
 done:
@@ -309,9 +288,9 @@ status deployment_write_config(const struct deployment *deployment, const struct
             config.readers[config.reader_count++] = stages[i].name;
     if (stage && stage->program) {
         config.program_dir = pipeline->dir;
-        NEW(&config.command, key_list_count(&stage->keys) * 2 + 1);
+        NEW(&config.command, key_list_count(&stage->options.given) * 2 + 1);
         config.command[config.command_count++] = stage->program;
-        for (const struct pipeline_key *key = stage->keys.first; key; key = key->next) {
+        for (const struct key *key = stage->options.given.first; key; key = key->next) {
             const char *option = arena_printf(&config.arena, "--%s", key->name);
             config.command[config.command_count++] = option;
             config.command[config.command_count++] = key->value;

@@ -242,14 +242,12 @@ static bool subcommand_same_value(const char *a, const char *b) {
     return a && b ? strcmp(a, b) == 0 : !a && !b;
 }
 
-status subcommand_set_publish(struct pipeline *pipeline) {
+void subcommand_set_publish(struct pipeline *pipeline) {
     struct pipeline_stage *optim = pipeline_optim(pipeline);
     const char *device = optim ? subcommand_device(optim) : NULL;
-    struct source_options source;
-    struct options parsed = {0};
-    if (!optim || pipeline->stages[0].kind != &stage_kinds[STAGE_SOURCE]) return OK;
-    if (pipeline_value(optim, "publish") || (device && strcmp(device, "cpu") == 0)) return OK;
-    if (device && device_is_list(device)) return OK; // other replicas have other GPUs
+    if (!optim || pipeline->stages[0].kind != &stage_kinds[STAGE_SOURCE]) return;
+    if (pipeline_value(optim, "publish") || (device && strcmp(device, "cpu") == 0)) return;
+    if (device && device_is_list(device)) return; // other replicas have other GPUs
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         const struct pipeline_stage *stage = &pipeline->stages[i];
         if (!stage->kind || !stage->kind->follows_weights) continue;
@@ -257,10 +255,8 @@ status subcommand_set_publish(struct pipeline *pipeline) {
             !subcommand_same_value(pipeline_value(stage, "precision"), pipeline_value(optim, "precision")) ||
             pipeline_stage_machine_count(stage) > 1 ||
             pipeline_stage_machine(stage, 0) != pipeline_stage_machine(optim, 0))
-            return OK;
+            return;
     }
-    status result = pipeline_options(&pipeline->stages[0], &parsed, &source);
-    if (result == OK) pipeline_set(pipeline, optim, "publish", source.max_staleness ? "copy" : "lend");
-    options_release(&parsed);
-    return result;
+    const struct source_options *source = pipeline_options(&pipeline->stages[0]);
+    pipeline_set(optim, "publish", source->max_staleness ? "copy" : "lend");
 }

@@ -87,7 +87,7 @@ status subcommand_open_pipeline_alone(struct pipeline **pipeline, struct options
 // If the file does not set optim's `publish`, chooses it: the stages with weights use optim's memory where all of them,
 // on its machine, name its device and its precision. A group may be under way while optim takes a step unless
 // max_staleness is 0; then they copy.
-status subcommand_set_publish(struct pipeline *pipeline);
+void subcommand_set_publish(struct pipeline *pipeline);
 
 // A subcommand: argv[0] is its name; it returns the exit code.
 typedef int subcommand_main(int argc, char **argv);

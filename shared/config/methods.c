@@ -1,4 +1,12 @@
+// The training methods, and what the reward's `method` means for the other stages of a pipeline: the keys that it sets
+// where they are not given, the given ones that contradict it, and the stages that must come before.
 #include "shared/config/methods.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "shared/config/pipeline_parse.h"
+#include "shared/config/stage_options.h"
 
 const struct method methods[METHOD_COUNT] = {
     [METHOD_CARE] = {"care", BONUS_LIKELY, METHOD_KL_NONE, METHOD_REFERENCE_EMA},
@@ -11,3 +19,120 @@ const struct method methods[METHOD_COUNT] = {
     [METHOD_REFGEN] = {"refgen", BONUS_GENERATED, METHOD_KL_NONE, METHOD_REFERENCE_EMA},
     [METHOD_CORA] = {"cora", BONUS_CONSISTENCY, METHOD_KL_OPTIONAL, METHOD_REFERENCE_NONE},
 };
+
+// The weight of the KL term where it is not given: the papers do not say theirs; this is the usual one.
+#define DEFAULT_KL "0.04"
+
+static const char needs_logprobs[] = "the KL term, which needs every token's log-probability";
+
+// A pipeline's reward with its method.
+struct method_use {
+    const struct method *method;
+    const struct pipeline_stage *reward;
+    struct location at; // of the method, or of the stage if it is not given
+};
+
+static struct pipeline_stage *method_find_stage(const struct parsed_file *file, enum stage_id id) {
+    struct pipeline_stage *stage = pipeline_find_stage(file->pipeline, stage_kinds[id].name);
+    return stage && stage->kind == &stage_kinds[id] ? stage : NULL;
+}
+
+// Gives the stage `value` for a key that it lacks. A value that contradicts it is diagnosed for the reason `why`; NULL:
+// any value may be given.
+static void method_set_key(struct parsed_file *file, enum stage_id id, const char *name, const char *value,
+                           struct location at, const char *why) {
+    struct pipeline_stage *stage = method_find_stage(file, id);
+    if (!stage) return;
+    const struct option *option = option_find(&stage_kinds[id].options, name);
+    const struct key *key = key_list_find(&stage->options.given, name);
+    if (!key) {
+        if (strcmp(value, option->default_value) != 0) pipeline_set_at(stage, name, value, at, at);
+        return;
+    }
+    if (!why || !key->value) return;
+    // The same word, or for a number that both are above 0 or not.
+    const bool agree = option->type == OPTION_CHOICE
+                           ? !strcmp(key->value, value)
+                           : !key->stored || (options_number(&stage->options, option) > 0) == (strcmp(value, "0") != 0);
+    if (!agree)
+        diagnostic_add(&file->diagnostics, key->value_at, "%s: %s: %s contradicts %s; leave it out or set %s",
+                       stage->name, name, key->value, why, value);
+}
+
+// Whether a stage before `end` writes scores under the reference; a program may write them as well.
+static bool method_is_scored(const struct pipeline *pipeline, const struct pipeline_stage *end) {
+    for (const struct pipeline_stage *stage = pipeline->stages; stage < end; stage++)
+        if (key_list_find(&stage->options.given, "program") || (stage->kind && stage->kind->scores)) return true;
+    return false;
+}
+
+// Diagnoses a method whose input no stage writes.
+static void method_check_stages(struct parsed_file *file, const struct method_use *use) {
+    const struct pipeline_stage *reward = use->reward, *judge = file->pipeline->stages;
+    const bool used = use->method->bonus != BONUS_NONE || method_find_stage(file, STAGE_OPTIM); // the reference
+    if (used && use->method->reference != METHOD_REFERENCE_NONE && !method_is_scored(file->pipeline, reward))
+        diagnostic_add(&file->diagnostics, use->at, "%s: method %s needs %s before it", reward->name, use->method->name,
+                       stage_kinds[STAGE_REFSCORE].name);
+    while (judge < reward && !key_list_find(&judge->options.given, "program") &&
+           judge->kind != &stage_kinds[STAGE_CONSISTENCY])
+        judge++;
+    if (use->method->bonus == BONUS_CONSISTENCY && judge == reward)
+        diagnostic_add(&file->diagnostics, use->at,
+                       "%s: method %s needs %s before it, or a program that writes consistency.probability",
+                       reward->name, use->method->name, stage_kinds[STAGE_CONSISTENCY].name);
+}
+
+// Sets and checks what the method says of other stages.
+static void method_set_keys(struct parsed_file *file, const struct method_use *use) {
+    const struct method *method = use->method;
+    const bool frozen = method->reference == METHOD_REFERENCE_FROZEN, ema = method->reference == METHOD_REFERENCE_EMA;
+    const bool term = method->kl > METHOD_KL_OPTIONAL, accurate = method->kl > METHOD_KL_ALL;
+    const bool parts = method->kl == METHOD_KL_ACCURATE_PARTS;
+    const struct option *ema_every = option_find(&stage_kinds[STAGE_OPTIM].options, "ema_every");
+    char why[128];
+    snprintf(why, sizeof why, "method %s, which needs an answer of the reference's own", method->name);
+    if (method->bonus == BONUS_GENERATED) method_set_key(file, STAGE_REFSCORE, "generate", "answer", use->at, why);
+    snprintf(why, sizeof why, "method %s, which has %s KL term", method->name, term ? "a" : "no");
+    if (method->kl != METHOD_KL_OPTIONAL)
+        method_set_key(file, STAGE_OPTIM, "kl", term ? DEFAULT_KL : "0", use->at, why);
+    if (term) {
+        method_set_key(file, STAGE_REFSCORE, "logprobs", "all", use->at, needs_logprobs);
+        snprintf(why, sizeof why, "method %s, whose KL term counts %s completions", method->name,
+                 accurate ? "the accurate" : "all");
+        method_set_key(file, STAGE_OPTIM, "kl_on", accurate ? "accurate" : "all", use->at, why);
+        snprintf(why, sizeof why, "method %s, whose KL term has %s", method->name,
+                 parts ? "a mean for the thinking and one for the answer" : "one mean over all tokens");
+        method_set_key(file, STAGE_OPTIM, "kl_parts", parts ? "separate" : "whole", use->at, why);
+    }
+    snprintf(why, sizeof why, "method %s, whose reference %s", method->name,
+             frozen ? "is frozen" : "follows the policy");
+    method_set_key(file, STAGE_OPTIM, "ema_every", ema ? ema_every->default_value : "0", use->at,
+                   frozen || ema ? why : NULL);
+}
+
+// Checks what a `kl` that no method asks for needs.
+static void method_check_kl(struct parsed_file *file) {
+    const struct pipeline_stage *optim = method_find_stage(file, STAGE_OPTIM);
+    const struct key *kl = optim ? key_list_find(&optim->options.given, "kl") : NULL;
+    const struct optim_options *options = optim ? pipeline_options(optim) : NULL;
+    if (!kl || !kl->stored || options->kl <= 0) return;
+    if (!method_is_scored(file->pipeline, optim))
+        diagnostic_add(&file->diagnostics, kl->value_at, "%s: kl above 0 needs %s before it", optim->name,
+                       stage_kinds[STAGE_REFSCORE].name);
+    method_set_key(file, STAGE_REFSCORE, "logprobs", "all", kl->value_at, needs_logprobs);
+}
+
+void validate_method(struct parsed_file *file) {
+    struct method_use use = {.reward = method_find_stage(file, STAGE_REWARD)};
+    if (use.reward) {
+        const struct reward_options *options = pipeline_options(use.reward);
+        const struct key *key = key_list_find(&use.reward->options.given, "method");
+        if (key && key->value && !key->stored) return; // diagnosed already
+        use.method = &methods[options->method];
+        use.at = key ? key->value_at : use.reward->at;
+        method_check_stages(file, &use);
+        method_set_keys(file, &use);
+        if (use.method->kl != METHOD_KL_OPTIONAL) return;
+    }
+    method_check_kl(file);
+}

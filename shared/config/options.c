@@ -3,14 +3,16 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <locale.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include <xxhash.h>
 
 #include "shared/base/file.h"
-#include "shared/config/option_value.h"
+#include "shared/config/name_list.h"
 
 const struct option *options_next(const struct option_table *table, const struct option *option) {
     const struct option *next = option ? option + 1 : table->options ? table->options : table->common;
@@ -22,31 +24,31 @@ const struct option *options_next(const struct option_table *table, const struct
     return next && next->name ? next : NULL;
 }
 
-// The option's bit in `given` of struct options.
-static uint64_t options_bit(const struct option_table *table, const struct option *option) {
-    unsigned index = 0;
-    for (const struct option *other = NULL; (other = options_next(table, other)) != option;) index++;
-    assert(index < 64);
-    return UINT64_C(1) << index;
-}
-
 // ---- names ----
 
 static bool options_same_char(char a, char b) {
     return a == b || (a == '-' && b == '_') || (a == '_' && b == '-');
 }
 
+static bool options_same_name(const char *a, const char *b) {
+    while (*a && options_same_char(*a, *b)) a++, b++;
+    return !*a && !*b;
+}
+
 const struct option *option_find(const struct option_table *table, const char *name) {
-    for (const struct option *option = NULL; (option = options_next(table, option));) {
-        size_t i = 0;
-        while (option->name[i] && options_same_char(option->name[i], name[i])) i++;
-        if (!option->name[i] && !name[i]) return option;
-    }
+    for (const struct option *option = NULL; (option = options_next(table, option));)
+        if (options_same_name(option->name, name)) return option;
     return NULL;
 }
 
+const struct option *option_find_any(const struct option_table *table, const char *name) {
+    for (const struct option *option = table->internal; option && option->name; option++)
+        if (options_same_name(option->name, name)) return option;
+    return option_find(table, name);
+}
+
 static_assert(sizeof(struct option_range) == 2 * sizeof(double), "options_number reads the first of two");
-static_assert(OPTION_CHOICE < OPTION_INT && OPTION_BOOL > OPTION_RANGE, "options_hash counts on this order");
+static_assert(OPTION_CHOICE < OPTION_INT && OPTION_BOOL > OPTION_RANGE, "options_hash_all counts on this order");
 
 enum { NEAREST_LENGTH = 48 };
 
@@ -89,76 +91,255 @@ const char *nearest_question(struct nearest *nearest) {
 const char *option_suggest(const struct option_table *table, const char *name) {
     struct nearest nearest = nearest_to(name);
     for (const struct option *option = NULL; (option = options_next(table, option));)
-        if (!option->hidden) nearest_offer(&nearest, option->name);
+        nearest_offer(&nearest, option->name);
     return nearest.name;
 }
 
 // ---- values ----
 
+// Parses a finite decimal number. Returns false if the string is not one.
+static bool option_value_double(const char *text, double *number) {
+    if (!*text || text[strspn(text, "0123456789+-.eE")]) return false;
+    locale_t locale = newlocale(LC_ALL_MASK, "C", (locale_t)0); // the decimal point is a point in every locale
+    if (!locale) return false;
+    char *end;
+    *number = strtod_l(text, &end, locale);
+    bool parsed = *end == 0 && isfinite(*number);
+    freelocale(locale);
+    return parsed;
+}
+
+int choice_index(const char *choices, const char *word) {
+    size_t length = strlen(word);
+    for (int index = 0; choices && *choices; index++) {
+        size_t size = strcspn(choices, "|");
+        if (size == length && !memcmp(choices, word, size)) return index;
+        choices += size + (choices[size] == '|');
+    }
+    return -1;
+}
+
+// Returns the failure of a number below or above the option's range. A bound that stands for none is not printed.
+static status option_value_out_of_range(const struct option *option, const char *text) {
+    double number;
+    const bool below = option_value_double(text, &number) && number < option->low;
+    if (option->high >= 0x1p53 && below)
+        return fail(USAGE, "%s: %s is out of range: at least %.15g", option->name, text, option->low);
+    if (option->low <= -1e300)
+        return fail(USAGE, "%s: %s is out of range: at most %.15g", option->name, text, option->high);
+    return fail(USAGE, "%s: %s is out of range: %.15g to %.16g", option->name, text, option->low, option->high);
+}
+
+// `wanted` is what the option takes besides its choices.
+static status option_value_mismatch(const struct option *option, const char *wanted, const char *text) {
+    if (option->choices)
+        return fail(USAGE, "%s: '%s' is neither %s nor one of %s", option->name, text, wanted, option->choices);
+    return fail(USAGE, "%s: '%s' is not %s", option->name, text, wanted);
+}
+
+// Parses one end of a range from text[0..size); an empty one is `open`.
+static bool option_value_range_end(const char *text, size_t size, double open, double *end) {
+    char copy[64];
+    *end = open;
+    if (size == 0) return true;
+    if (size >= sizeof copy) return false;
+    memcpy(copy, text, size);
+    copy[size] = 0;
+    return option_value_double(copy, end) && *end >= 0;
+}
+
+bool parse_bytes(const char *text, int64_t *bytes) {
+    static const struct {
+        const char *name;
+        int64_t bytes;
+    } units[] = {{"", 1},
+                 {"B", 1},
+                 {"KB", 1000},
+                 {"MB", 1000000},
+                 {"GB", 1000000000},
+                 {"TB", 1000000000000},
+                 {"KiB", INT64_C(1) << 10},
+                 {"MiB", INT64_C(1) << 20},
+                 {"GiB", INT64_C(1) << 30},
+                 {"TiB", INT64_C(1) << 40}};
+    const size_t digits = strspn(text, "0123456789");
+    int64_t number = 0;
+    if (!digits || digits > 18) return false;
+    for (size_t i = 0; i < digits; i++) number = number * 10 + (text[i] - '0');
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+        if (!strcmp(text + digits, units[i].name)) return !__builtin_mul_overflow(number, units[i].bytes, bytes);
+    return false;
+}
+
+// Parses "N steps" or a size in bytes, which needs a unit. Returns false if the text is neither.
+static bool option_value_keep(const char *text, struct option_keep *keep) {
+    const size_t digits = strspn(text, "0123456789");
+    const bool steps = !strcmp(text + digits, " steps") || !strcmp(text + digits, " step");
+    *keep = (struct option_keep){0};
+    if (!digits || digits > 15 || !text[digits]) return false;
+    if (!steps) return parse_bytes(text, &keep->bytes) && keep->bytes > 0;
+    for (size_t i = 0; i < digits; i++) keep->steps = keep->steps * 10 + (text[i] - '0');
+    return keep->steps > 0;
+}
+
+status option_value_parse(struct option_value *value, const struct option *option, const char *text) {
+    *value = (struct option_value){.text = text, .range = {NAN, NAN}, .choice = choice_index(option->choices, text)};
+    struct option_range *range = &value->range;
+    if (value->choice >= 0) return OK;
+    switch (option->type) {
+    case OPTION_STRING:
+        return OK;
+    case OPTION_FILE:
+    case OPTION_PATH:
+        return *text ? OK : fail(USAGE, "%s: an empty path", option->name);
+    case OPTION_NAME:
+    case OPTION_CHOICE:
+        return fail(USAGE, "%s: '%s' is not one of %s", option->name, text, option->choices);
+    case OPTION_DEVICE:
+        return device_is_valid(text) ? OK : option_value_mismatch(option, "cpu, cuda or cuda:N", text);
+    case OPTION_INT: {
+        char *end = NULL;
+        errno = 0;
+        if (*text && !text[strspn(text, "0123456789+-")]) value->integer = strtoll(text, &end, 10);
+        if (!end || *end || errno) {
+            double number;
+            if (option_value_double(text, &number) && fabs(number) >= 0x1p63)
+                return option_value_out_of_range(option, text);
+            return option_value_mismatch(option, "an integer", text);
+        }
+        range->from = (double)value->integer;
+        return OK;
+    }
+    case OPTION_NUMBER:
+    case OPTION_NUMBER_OR:
+        return option_value_double(text, &range->from) ? OK : option_value_mismatch(option, "a number", text);
+    case OPTION_RANGE: {
+        const char *dots = strstr(text, "..");
+        if (!dots || !option_value_range_end(text, (size_t)(dots - text), -INFINITY, &range->from) ||
+            !option_value_range_end(dots + 2, strlen(dots + 2), INFINITY, &range->to))
+            return option_value_mismatch(option, "a range FROM..TO", text);
+        return range->from > range->to ? fail(USAGE, "%s: %s ends before it begins", option->name, text) : OK;
+    }
+    case OPTION_BOOL:
+        value->boolean = choice_index("true|yes|on|1", text) >= 0;
+        if (value->boolean || choice_index("false|no|off|0", text) >= 0) return OK;
+        return option_value_mismatch(option, "true or false", text);
+    case OPTION_SIZE:
+        if (parse_bytes(text, &value->integer) && value->integer > 0) return OK;
+        return option_value_mismatch(option, "a size in bytes such as 20GiB", text);
+    case OPTION_KEEP:
+        if (option_value_keep(text, &value->keep)) return OK;
+        return fail(USAGE, "%s: '%s' is none of %s, a number of steps such as '100 steps' and a size such as 20GiB",
+                    option->name, text, option->choices);
+    }
+    return fail(BUG, "%s: an option without a type", option->name);
+}
+
+// Checks a parsed value against the bounds of a number.
+static status option_value_check_bounds(const struct option_value *value, const struct option *option,
+                                        const char *text) {
+    const bool number = option->type == OPTION_INT || option->type == OPTION_NUMBER || option->type == OPTION_NUMBER_OR;
+    const double from = value->range.from;
+    if (!number || value->choice >= 0 || (from >= option->low && from <= option->high)) return OK;
+    return option_value_out_of_range(option, text);
+}
+
+status option_check(const struct option *option, const char *value) {
+    struct option_value parsed;
+    TRY(option_value_parse(&parsed, option, value));
+    return option_value_check_bounds(&parsed, option, value);
+}
+
+static bool option_is_path(const struct option *option, const char *value) {
+    return option->type == OPTION_PATH || (option->type == OPTION_FILE && choice_index(option->choices, value) < 0);
+}
+
 char *option_absolute(const struct option *option, const char *dir, const char *value, struct arena *arena) {
-    bool path =
-        option->type == OPTION_PATH || (option->type == OPTION_FILE && choice_index(option->choices, value) < 0);
-    if (!path || !*value) return arena_strndup(arena, value, strlen(value));
+    if (!option_is_path(option, value) || !*value) return arena_strndup(arena, value, strlen(value));
     if (!dir || !*dir) dir = ".";
     while (value[0] == '.' && value[1] == '/') value += 2 + strspn(value + 2, "/");
     if (!*value || !strcmp(value, ".")) return arena_strndup(arena, dir, strlen(dir));
     return strcmp(dir, ".") ? path_join(arena, dir, value) : arena_strndup(arena, value, strlen(value));
 }
 
-// Parses a string and stores it in the option's field.
-static status options_store(struct options *options, const struct option *option, const char *text) {
-    struct option_value value;
-    TRY(option_value_parse(&value, option, text));
+// ---- keys ----
+
+struct key *key_list_find(const struct key_list *keys, const char *name) {
+    for (struct key *key = keys->first; key; key = key->next)
+        if (!strcmp(key->name, name)) return key;
+    return NULL;
+}
+
+size_t key_list_count(const struct key_list *keys) {
+    size_t count = 0;
+    for (const struct key *key = keys->first; key; key = key->next) count++;
+    return count;
+}
+
+struct key *key_list_set(struct key_list *keys, struct arena *arena, const char *name, const char *value,
+                         struct location name_at, struct location value_at) {
+    struct key **link = &keys->first;
+    while (*link && strcmp((*link)->name, name) != 0) link = &(*link)->next;
+    struct key *key = *link;
+    if (!key) {
+        key = *link = arena_alloc(arena, sizeof *key);
+        *key = (struct key){.name = arena_strndup(arena, name, strlen(name))};
+    }
+    key->value = arena_strndup(arena, value, strlen(value));
+    key->name_at = name_at;
+    key->value_at = value_at;
+    key->items = NULL;
+    key->stored = false;
+    return key;
+}
+
+// ---- options ----
+
+// The part of a parsed value that the field of an option is a copy of.
+#define PART(member)                                                                                                   \
+    { offsetof(struct option_value, member), sizeof((struct option_value){0}).member }
+static const struct option_part {
+    size_t offset, size;
+} option_parts[] = {
+    [OPTION_STRING] = PART(text), [OPTION_FILE] = PART(text),         [OPTION_PATH] = PART(text),
+    [OPTION_NAME] = PART(text),   [OPTION_DEVICE] = PART(text),       [OPTION_CHOICE] = PART(choice),
+    [OPTION_INT] = PART(integer), [OPTION_NUMBER] = PART(range.from), [OPTION_NUMBER_OR] = PART(range.from),
+    [OPTION_RANGE] = PART(range), [OPTION_BOOL] = PART(boolean),      [OPTION_SIZE] = PART(integer),
+    [OPTION_KEEP] = PART(keep),
+};
+
+// Stores a parsed value in the option's field. A string is not copied.
+static void options_store(struct options *options, const struct option *option, const struct option_value *value) {
     char *field = (char *)options->values + option->offset;
     assert(option->offset < options->table->size);
-    switch (option->type) {
-    case OPTION_STRING:
-    case OPTION_FILE:
-    case OPTION_PATH:
-    case OPTION_NAME:
-    case OPTION_DEVICE: {
-        const char *copy = arena_strndup(&options->arena, text, strlen(text));
-        if (option->repeatable) {
-            struct string_list *list = (struct string_list *)(void *)field;
-            const char **longer = arena_alloc(&options->arena, (list->count + 1) * sizeof *longer);
-            if (list->count) memcpy(longer, list->data, list->count * sizeof *longer);
-            longer[list->count++] = copy;
-            list->data = longer;
-        } else {
-            memcpy(field, &copy, sizeof copy);
-        }
-        return OK;
+    if (option->repeatable) {
+        struct string_list *list = (struct string_list *)(void *)field;
+        const char **longer = arena_alloc(&options->arena, (list->count + 1) * sizeof *longer);
+        if (list->count) memcpy(longer, list->data, list->count * sizeof *longer);
+        longer[list->count++] = value->text;
+        list->data = longer;
+        return;
     }
-    case OPTION_CHOICE:
-        memcpy(field, &value.choice, sizeof value.choice);
-        return OK;
-    case OPTION_INT:
-    case OPTION_SIZE:
-        memcpy(field, &value.integer, sizeof value.integer);
-        return OK;
-    case OPTION_NUMBER:
-    case OPTION_NUMBER_OR:
-        memcpy(field, &value.range.from, sizeof value.range.from);
-        return OK;
-    case OPTION_RANGE:
-        memcpy(field, &value.range, sizeof value.range);
-        return OK;
-    case OPTION_BOOL:
-        memcpy(field, &value.boolean, sizeof value.boolean);
-        return OK;
-    case OPTION_KEEP:
-        memcpy(field, &value.keep, sizeof value.keep);
-        return OK;
+    const struct option_part *part = &option_parts[option->type];
+    memcpy(field, (const char *)value + part->offset, part->size);
+}
+
+static status options_store_defaults(struct options *options, const struct option *option) {
+    struct option_value value;
+    for (; option && option->name; option++) {
+        if (!option->default_value) continue;
+        TRY(option_value_parse(&value, option, option->default_value));
+        options_store(options, option, &value);
     }
-    return fail(BUG, "%s: an option without a type", option->name);
+    return OK;
 }
 
 status options_init(struct options *options, const struct option_table *table, void *values) {
     *options = (struct options){.table = table, .values = values};
     if (table->size) memset(values, 0, table->size);
-    for (const struct option *option = NULL; (option = options_next(table, option));)
-        if (option->default_value) TRY(options_store(options, option, option->default_value));
-    return OK;
+    TRY(options_store_defaults(options, table->options));
+    TRY(options_store_defaults(options, table->common));
+    return options_store_defaults(options, table->internal);
 }
 
 void options_release(struct options *options) {
@@ -167,14 +348,21 @@ void options_release(struct options *options) {
 }
 
 status options_set(struct options *options, const char *name, const char *value) {
-    const struct option *option = option_find(options->table, name);
+    const struct option *option = option_find_any(options->table, name);
+    struct option_value parsed;
     if (!option) {
         const char *near = option_suggest(options->table, name);
         if (near) return fail(USAGE, "%s: no such key; did you mean %s?", name, near);
         return fail(USAGE, "%s: no such key", name);
     }
-    TRY(options_store(options, option, value));
-    options->given |= options_bit(options->table, option);
+    const struct key *before = key_list_find(&options->given, option->name);
+    const struct location nowhere = {0, 0};
+    struct key *key = key_list_set(&options->given, &options->arena, option->name, value,
+                                   before ? before->name_at : nowhere, before ? before->value_at : nowhere);
+    TRY(option_value_parse(&parsed, option, key->value));
+    options_store(options, option, &parsed);
+    key->stored = true;
+    TRY(option_value_check_bounds(&parsed, option, value));
     if (option->type == OPTION_FILE && !options->any_files && choice_index(option->choices, value) < 0 &&
         access(value, F_OK))
         return fail(file_read_status(errno), "%s: %s: %s", option->name, value, strerror(errno));
@@ -183,14 +371,7 @@ status options_set(struct options *options, const char *name, const char *value)
 
 // ---- reading the struct back ----
 
-static const char *options_string(const struct options *options, const struct option *option) {
-    const char *string;
-    memcpy(&string, (const char *)options->values + option->offset, sizeof string);
-    return string;
-}
-
-// A number's value or a range's lower end; NaN for one of the choices.
-static double options_number(const struct options *options, const struct option *option) {
+double options_number(const struct options *options, const struct option *option) {
     const char *field = (const char *)options->values + option->offset;
     int64_t integer;
     double number;
@@ -203,51 +384,62 @@ static double options_number(const struct options *options, const struct option 
     return number;
 }
 
-static bool options_has_choice(const struct options *options, const struct option *option, const char *word) {
-    assert(option && (option->type == OPTION_CHOICE || option->type == OPTION_NAME));
-    if (option->type == OPTION_NAME) {
-        const char *value = options_string(options, option);
-        return value && !strcmp(value, word);
-    }
-    const void *field = (const char *)options->values + option->offset;
-    return *(const int *)field == choice_index(option->choices, word);
+// ---- rules ----
+
+// An option with what was given for it.
+struct rule_side {
+    const struct option *option;
+    const struct key *key; // NULL: not given
+    const char *value;     // the default if it is not given; NULL: none, or of the wrong form
+};
+
+static struct rule_side rule_side(const struct options *options, const struct option *option) {
+    const struct key *key = key_list_find(&options->given, option->name);
+    return (struct rule_side){option, key, key ? key->value : option->default_value};
 }
 
-status options_check(const struct options *options) {
-    struct buf names = {0};
-    status result = OK;
-    for (const struct option *option = NULL; (option = options_next(options->table, option)) && result == OK;)
-        if (option->required && !options_string(options, option))
-            buf_printf(&names, "%s%s", names.size ? ", " : "", option->name);
-    if (result == OK && names.size) result = fail(USAGE, "missing: %s", names.data);
-    buf_release(&names);
-    for (const struct option *option = NULL; (option = options_next(options->table, option)) && result == OK;) {
-        const struct option_exclusion *excluded = &option->excludes;
-        if (excluded->value && options_has_choice(options, option, excluded->value)) {
-            const struct option *other = option_find(options->table, excluded->name);
-            if (!excluded->other && !options_string(options, other))
-                result = fail(USAGE, "missing: %s, for %s: %s", other->name, option->name, excluded->value);
-            if (excluded->other && options_has_choice(options, other, excluded->other))
-                result = fail(USAGE, "%s: %s does not go with %s: %s", option->name, excluded->value, excluded->name,
-                              excluded->other);
-        }
-        if (option->instead_of) {
-            const struct option *other = option_find(options->table, option->instead_of);
-            uint64_t both = options_bit(options->table, option) | options_bit(options->table, other);
-            if ((options->given & both) == both)
-                result = fail(USAGE, "%s: cannot be given together with %s", option->name, other->name);
-        }
-        if (!option->not_above || result != OK) continue;
-        const struct option *bound = option_find(options->table, option->not_above);
-        assert(bound);
-        double low = options_number(options, option), high = options_number(options, bound);
-        if (low > high)
-            result = fail(USAGE, "%s: %.15g is above %s, which is %.15g", option->name, low, bound->name, high);
-    }
-    return result;
+// Whether the option has that value; NULL: one of a rule that it does not have.
+static bool rule_side_is(const struct rule_side *side, const char *value) {
+    return value && side->value && !strcmp(side->value, value);
 }
 
-void options_hash(const struct options *options, uint64_t *hash) {
+bool options_next_broken_rule(const struct options *options, struct broken_rule *rule) {
+    while ((rule->option = options_next(options->table, rule->option))) {
+        const struct option *option = rule->option;
+        const struct rule_side here = rule_side(options, option);
+        const char *value = here.value;
+        const char *other = option->needs.value       ? option->needs.other
+                            : option->conflicts.value ? option->conflicts.other
+                            : option->instead_of      ? option->instead_of
+                                                      : option->not_above;
+        if (!other) continue;
+        const struct rule_side there = rule_side(options, option_find(options->table, other));
+        const struct key *either = here.key ? here.key : there.key;
+        const size_t size = sizeof rule->text;
+        if (either) rule->at = either->value_at;
+        if (rule_side_is(&here, option->needs.value) && !there.key) {
+            snprintf(rule->text, size, "missing: %s, for %s: %s", other, option->name, value);
+        } else if (rule_side_is(&here, option->conflicts.value) &&
+                   rule_side_is(&there, option->conflicts.other_value)) {
+            snprintf(rule->text, size, "%s: %s does not go with %s: %s", option->name, value, other, there.value);
+        } else if (option->instead_of && here.key && there.key) {
+            rule->at = here.key->name_at;
+            snprintf(rule->text, size, "%s: cannot be given together with %s", option->name, other);
+        } else if (option->not_above && either && (!here.key || here.key->stored) &&
+                   (!there.key || there.key->stored) &&
+                   options_number(options, option) > options_number(options, there.option)) {
+            snprintf(rule->text, size, "%s: %s is above %s, which is %s", option->name, value, other, there.value);
+        } else {
+            continue;
+        }
+        return true;
+    }
+    return false;
+}
+
+// ---- hashes ----
+
+static void options_hash_all(const struct options *options, bool portable, uint64_t *hash) {
     XXH3_state_t *state = mem_checked(XXH3_createState());
     XXH3_64bits_reset(state);
     for (const struct option *option = NULL; (option = options_next(options->table, option));) {
@@ -269,8 +461,8 @@ void options_hash(const struct options *options, uint64_t *hash) {
             if (ends[0] == 0 && !option->default_value) continue; // unset
             if (isnan(ends[0])) word = option->choices, length = strlen(word);
         } else {
-            word = options_string(options, option);
-            if (!word) continue;
+            memcpy(&word, field, sizeof word);
+            if (!word || (portable && (option->type == OPTION_DEVICE || option_is_path(option, word)))) continue;
             length = strlen(word);
         }
         XXH3_64bits_update(state, option->name, strlen(option->name) + 1);
@@ -283,4 +475,12 @@ void options_hash(const struct options *options, uint64_t *hash) {
     }
     *hash = XXH3_64bits_digest(state);
     XXH3_freeState(state);
+}
+
+void options_hash(const struct options *options, uint64_t *hash) {
+    options_hash_all(options, false, hash);
+}
+
+void options_hash_portable(const struct options *options, uint64_t *hash) {
+    options_hash_all(options, true, hash);
 }

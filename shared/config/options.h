@@ -1,6 +1,6 @@
 // Options: one table describes those of a stage or of a subcommand of `caravan`; the command line, pipeline files,
-// --config files, `caravan check`, --help and the reference page all come from it. Values are parsed once and stored
-// by offset into a plain struct, which the table names.
+// --config files, `caravan check`, --help and the reference page all come from it. A value is parsed once and stored
+// by offset into a plain struct, which the table names; its text and its place are kept beside the struct.
 #ifndef SHARED_CONFIG_OPTIONS_H
 #define SHARED_CONFIG_OPTIONS_H
 
@@ -43,49 +43,57 @@ struct string_list {
     size_t count;
 };
 
-// With `value`, the option NAME of the same table may not have `other`, where both are OPTION_CHOICE; or, if `other` is
-// NULL, may not be left out. Then a pipeline's stage takes it over from the file only with `value`.
-struct option_exclusion {
-    const char *value, *name, *other;
+// With `value`, the option `other` of the same table must be given. A pipeline's stage inherits that option only then.
+struct option_need {
+    const char *value, *other;
+};
+
+// With `value`, the option `other` of the same table may not have `other_value`.
+struct option_conflict {
+    const char *value, *other, *other_value;
 };
 
 struct option {
     const char *name; // with underscores
     enum option_type type;
-    struct option_exclusion excludes;
-    size_t offset;             // of the field in the table's struct
-    const char *default_value; // as it would be typed; NULL: unset
-    double low, high;          // OPTION_INT, OPTION_NUMBER, OPTION_NUMBER_OR
-    const char *choices;       // words separated by '|'
-    const char *not_above;     // the name of a numeric option whose value may not be below this one's
-    const char *instead_of;    // the name of an option that may not be given together with this one
-    const char *below_run;     // in a pipeline, where unset: this directory below the run's
-    bool from_source;          // in a pipeline, where unset: as the source has it
-    bool own;                  // in a pipeline, where unset: not as the file has it
-    bool same_as_source;       // in a pipeline: it must have the source's value
-    bool command_line_only;    // not to be written in a pipeline file
-    bool required;             // its field is a string
-    bool repeatable;           // may be given many times
-    bool not_hashed;           // changes how, not what, a stage computes: not part of options_hash
-    bool hidden;               // set by the supervisor: not in --help, not to be written in a pipeline file
-    const char *help;          // one line
+    size_t offset;                    // of the field in the table's struct
+    const char *default_value;        // as it would be typed; NULL: unset
+    double low, high;                 // OPTION_INT, OPTION_NUMBER, OPTION_NUMBER_OR
+    const char *choices;              // words separated by '|'
+    struct option_need needs;         // OPTION_NAME, OPTION_CHOICE
+    struct option_conflict conflicts; // the same
+    const char *not_above;            // the name of a numeric option whose value may not be below this one's
+    const char *instead_of;           // the name of an option that may not be given together with this one
+    const char *below_run;            // in a pipeline, where unset: this directory below the run's
+    bool from_source;                 // in a pipeline, where unset: as the source has it
+    bool own;                         // in a pipeline, where unset: not as the file has it
+    bool same_as_source;              // in a pipeline: it must have the source's value
+    bool command_line_only;           // not to be written in a pipeline file
+    bool required;                    // its field is a string
+    bool repeatable;                  // may be given many times
+    bool not_hashed;                  // changes how, not what, a stage computes: not part of options_hash
+    const char *help;                 // one line
 };
 
 struct option_table {
-    const char *program;          // as typed: "caravan-frames", "caravan tokenize"
-    const char *operands;         // what follows the options: "FILE"; NULL: nothing may
-    const char *help;             // what the program does, one line
-    const char *details;          // more lines of --help, behind the options; NULL: none
-    const struct option *options; // ends with a NULL name; NULL: none
-    const struct option *common;  // more of them, those of every stage; NULL: none
-    size_t size;                  // of the struct
+    const char *program;           // as typed: "caravan-frames", "caravan tokenize"
+    const char *operands;          // what follows the options: "FILE"; NULL: nothing may
+    const char *help;              // what the program does, one line
+    const char *details;           // more lines of --help, behind the options; NULL: none
+    const struct option *options;  // ends with a NULL name; NULL: none
+    const struct option *common;   // more of them, those of every stage; NULL: none
+    const struct option *internal; // those that only the supervisor sets, no file and no help has; NULL: none
+    size_t size;                   // of the struct
 };
 
 // Returns the option after `option`, NULL after the last: those of the table first, then the common ones. NULL starts.
 const struct option *options_next(const struct option_table *table, const struct option *option);
 
-// Returns the option of that name, NULL if there is none. '-' and '_' are the same.
+// Returns the option of that name, NULL if there is none or it is internal. '-' and '_' are the same.
 const struct option *option_find(const struct option_table *table, const char *name);
+
+// The same for the command line, where options may be internal.
+const struct option *option_find_any(const struct option_table *table, const char *name);
 
 // "Did you mean": the known name that is nearest to a mistyped one.
 struct nearest {
@@ -112,18 +120,72 @@ int choice_index(const char *choices, const char *word);
 // Returns what an option takes, as --help shows it: "N", "FILE", "a|b".
 const char *option_argument(const struct option *option, struct arena *arena);
 
+// ---- values ----
+
+// What a string says; the fields that the option's type does not use are NaN or zero.
+struct option_value {
+    const char *text;          // the string itself
+    struct option_range range; // `from` is also the value of the other number types; NaN for one of the choices
+    int64_t integer;
+    int choice; // the index of the string among the choices, -1: not one of them
+    bool boolean;
+    struct option_keep keep;
+};
+
+// Parses a string as a value of the option, without looking for files or at the option's bounds. Numbers are read to
+// the end of the string, and the same in every locale. USAGE with "NAME: what is wrong".
+status option_value_parse(struct option_value *value, const struct option *option, const char *text);
+
 // Checks a value against an option, not whether files exist. USAGE with "NAME: what is wrong".
 status option_check(const struct option *option, const char *value);
+
+// Parses a size: digits and B, KB, MB, GB, TB (powers of 1000), KiB, MiB, GiB, TiB (of 1024), or digits alone for
+// bytes. Returns false if the text is no size.
+bool parse_bytes(const char *text, int64_t *bytes);
 
 // Returns a value with `dir` before a relative path of OPTION_FILE or OPTION_PATH; other values are copied.
 char *option_absolute(const struct option *option, const char *dir, const char *value, struct arena *arena);
 
+// ---- keys: what was given, with its places ----
+
+// A position in a file. Both count from 1; line 0 stands for the command line.
+struct location {
+    size_t line, column;
+};
+
+// One key with its value as it was written, or as it was inherited: then with the locations of where it stands.
+struct key {
+    struct key *next;
+    const char *name;  // with underscores
+    const char *value; // as it would be typed; while a file is read, NULL for a value of the wrong form
+    struct location name_at, value_at;
+    struct key *items; // of an array of strings: each with its value and where that stands; else NULL
+    bool stored;       // the value is in the struct of the options; after a mistake it need not be
+};
+
+// The keys of one mapping in the order of the file, or of one command line.
+struct key_list {
+    struct key *first;
+};
+
+// Returns the key of that name, NULL if the list has none.
+struct key *key_list_find(const struct key_list *keys, const char *name);
+
+// Returns the number of keys in the list.
+size_t key_list_count(const struct key_list *keys);
+
+// Sets or replaces a key and returns it; `name` and `value` are copied into the arena.
+struct key *key_list_set(struct key_list *keys, struct arena *arena, const char *name, const char *value,
+                         struct location name_at, struct location value_at);
+
+// ---- a table's struct ----
+
 // A table's struct while it is filled. The strings in it live as long as this.
 struct options {
     const struct option_table *table;
-    void *values;   // the struct, owned by the caller
-    bool any_files; // files may be missing
-    uint64_t given; // bit i: the i-th option of the table, counted with the common ones, was set after options_init
+    void *values;          // the struct, owned by the caller
+    bool any_files;        // files may be missing
+    struct key_list given; // what was set after options_init, in this order
     struct arena arena;
 };
 
@@ -133,7 +195,8 @@ status options_init(struct options *options, const struct option_table *table, v
 // Frees the strings; a zeroed struct is fine.
 void options_release(struct options *options);
 
-// Sets one option. USAGE naming it: unknown, out of range, not a number; DATAERR: missing file.
+// Sets one option; one that was given before keeps its place. USAGE naming it: unknown, out of range, not a number;
+// DATAERR: missing file.
 status options_set(struct options *options, const char *name, const char *value);
 
 // Reads a YAML mapping of options; relative paths are relative to that file. DATAERR for a file that is not such a
@@ -142,15 +205,31 @@ status options_read_file(struct options *options, const char *path);
 
 // Reads --name value, --name=value, --flag, --no-flag; '-' and '_' are the same; `--` ends the options. Operands are
 // moved behind the options; *rest is the index of the first one, or argc. --help and --version print to standard output
-// and return END. Reads the file of --config first, so the command line wins. USAGE for what is wrong or missing.
+// and return END. Reads the file of --config first, so the command line wins. USAGE for what is wrong, for required
+// options that are missing, and for options that break a rule.
 status options_parse(struct options *options, int argc, char **argv, int *rest);
 
-// USAGE, naming them, when required options are unset or two contradict each other (not_above, excludes, instead_of).
-status options_check(const struct options *options);
+// A rule of a table (needs, conflicts, instead_of, not_above) that the options break.
+struct broken_rule {
+    const struct option *option; // whose rule it is
+    struct location at;          // of what was given
+    char text[1024];             // "NAME: what is wrong"
+};
+
+// Finds the next broken rule, in the order of the table; a zeroed one starts. Returns false when there is no other.
+bool options_next_broken_rule(const struct options *options, struct broken_rule *rule);
+
+// Returns the value of a number's option, or the lower end of a range; NaN for one of the choices.
+double options_number(const struct options *options, const struct option *option);
 
 // *hash = a hash of every option that changes what a stage computes (not threads, store ...). The store's keys use it:
 // the same values always have the same hash.
 void options_hash(const struct options *options, uint64_t *hash);
+
+// The same without paths and devices, which may differ from machine to machine.
+void options_hash_portable(const struct options *options, uint64_t *hash);
+
+// ---- texts ----
 
 // Appends a list of options, which ends with a NULL name, as a Markdown table under a title and a line of help.
 void options_markdown(const char *title, const char *help, const struct option *option, struct buf *out);

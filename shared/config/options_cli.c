@@ -9,8 +9,8 @@
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/config/options.h"
+#include "shared/config/pipeline_parse.h"
 #include "shared/config/stage_kinds.h"
-#include "shared/config/yaml_tree.h"
 
 // ---- help ----
 
@@ -46,7 +46,6 @@ static void options_help_rows(const struct option *option, int columns, struct b
     enum { COLUMN = 28, TEXT = COLUMN + 3 }; // widths of the option's column and of what stands before its text
     struct arena arena = {0};
     for (; option && option->name; option++) {
-        if (option->hidden) continue;
         bool flag = option->type == OPTION_BOOL;
         const char *argument = flag ? "" : option_argument(option, &arena);
         char *left = arena_printf(&arena, "--%s%s%s", option->name, flag ? "" : " ", argument);
@@ -105,7 +104,6 @@ void options_markdown(const char *title, const char *help, const struct option *
     buf_printf(out, "### %s\n\n%c%s.\n\n| key | value | default | meaning |\n|---|---|---|---|\n", title,
                toupper((unsigned char)*help), help + 1);
     for (; option->name; option++) {
-        if (option->hidden) continue;
         const char *argument = option_argument(option, &arena);
         const char *value = option->required ? "required" : option->default_value ? option->default_value : "";
         bool number = option->type == OPTION_INT || option->type == OPTION_NUMBER || option->type == OPTION_NUMBER_OR;
@@ -189,7 +187,7 @@ static status options_parse_all(struct options *options, int argc, char **argv, 
         size_t length = strcspn(argument, "=");
         const char *value = argument[length] ? argument + length + 1 : NULL;
         snprintf(name, sizeof name, "%.*s", (int)length, argument);
-        const struct option *option = length < sizeof name ? option_find(options->table, name) : NULL;
+        const struct option *option = length < sizeof name ? option_find_any(options->table, name) : NULL;
         if (!option && !value && (!strncmp(name, "no-", 3) || !strncmp(name, "no_", 3))) {
             option = option_find(options->table, name + 3);
             if (option && option->type != OPTION_BOOL) option = NULL;
@@ -210,6 +208,22 @@ static status options_parse_all(struct options *options, int argc, char **argv, 
         if (config) TRY(options_read_file(options, value));
     }
     return OK;
+}
+
+// USAGE, naming them, when required options are unset or when a rule is broken.
+static status options_check(const struct options *options) {
+    struct broken_rule rule = {0};
+    struct buf names = {0};
+    status result = OK;
+    for (const struct option *option = NULL; (option = options_next(options->table, option));)
+        if (option->required && !key_list_find(&options->given, option->name))
+            buf_printf(&names, "%s%s", names.size ? ", " : "", option->name);
+    if (names.size)
+        result = fail(USAGE, "missing: %s", names.data);
+    else if (options_next_broken_rule(options, &rule))
+        result = fail(USAGE, "%s", rule.text);
+    buf_release(&names);
+    return result;
 }
 
 status options_parse(struct options *options, int argc, char **argv, int *rest) {

@@ -3,45 +3,92 @@
 #include "shared/config/pipeline.h"
 
 #include <assert.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <yaml.h>
 
-struct pipeline_key *key_list_find(const struct key_list *keys, const char *name) {
-    for (struct pipeline_key *key = keys->first; key; key = key->next)
-        if (!strcmp(key->name, name)) return key;
-    return NULL;
+// ---- diagnostics ----
+
+__attribute__((format(printf, 4, 0))) static void diagnostics_append(struct diagnostics *diagnostics,
+                                                                     struct location at, bool warning,
+                                                                     const char *format, va_list arguments) {
+    char text[1024];
+    vsnprintf(text, sizeof text, format, arguments);
+    if (diagnostics->count == diagnostics->capacity) {
+        size_t capacity = diagnostics->capacity * 2 + 16;
+        RESIZE(&diagnostics->list, capacity);
+        diagnostics->capacity = capacity;
+    }
+    const char *copy = arena_strndup(&diagnostics->arena, text, strlen(text));
+    diagnostics->list[diagnostics->count++] = (struct diagnostic){at, copy, warning};
 }
 
-size_t key_list_count(const struct key_list *keys) {
+void diagnostic_add(struct diagnostics *diagnostics, struct location at, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    diagnostics_append(diagnostics, at, false, format, arguments);
+    va_end(arguments);
+}
+
+void diagnostic_warn(struct diagnostics *diagnostics, struct location at, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    diagnostics_append(diagnostics, at, true, format, arguments);
+    va_end(arguments);
+}
+
+size_t diagnostics_warnings(const struct diagnostics *diagnostics) {
     size_t count = 0;
-    for (const struct pipeline_key *key = keys->first; key; key = key->next) count++;
+    for (size_t i = 0; i < diagnostics->count; i++) count += diagnostics->list[i].warning;
     return count;
 }
 
-struct pipeline_key *key_list_set(struct key_list *keys, struct arena *arena, const char *name, const char *value,
-                                  struct location name_at, struct location value_at) {
-    assert(name && value);
-    const char *value_copy = arena_strndup(arena, value, strlen(value));
-    struct pipeline_key **end = &keys->first;
-    while (*end && strcmp((*end)->name, name) != 0) end = &(*end)->next;
-    if (!*end) {
-        struct pipeline_key *fresh = arena_alloc(arena, sizeof *fresh);
-        if (fresh) fresh->name = arena_strndup(arena, name, strlen(name));
-        if (!fresh || !fresh->name) return NULL;
-        *end = fresh;
+status diagnostics_report(struct diagnostics *diagnostics, const char *path, struct buf *out) {
+    struct diagnostic *list = diagnostics->list;
+    if (diagnostics->count == 0) return OK;
+    for (size_t i = 1; i < diagnostics->count; i++) { // an insertion sort: those of one location keep their order
+        struct diagnostic moved = list[i];
+        size_t j = i;
+        for (; j > 0; j--) {
+            struct location before = list[j - 1].at;
+            if (before.line < moved.at.line) break;
+            if (before.line == moved.at.line && before.column <= moved.at.column) break;
+            list[j] = list[j - 1];
+        }
+        list[j] = moved;
     }
-    (*end)->value = value_copy;
-    (*end)->name_at = name_at;
-    (*end)->value_at = value_at;
-    (*end)->items = NULL;
-    return value_copy ? *end : NULL;
+    for (size_t i = 0; i < diagnostics->count; i++) {
+        struct location at = list[i].at;
+        if (at.line)
+            buf_printf(out, "%s:%zu:%zu: ", path, at.line, at.column);
+        else
+            buf_puts(out, "--set: ");
+        buf_printf(out, "%s%s\n", list[i].warning ? "warning: " : "", list[i].text);
+    }
+    const size_t warnings = diagnostics_warnings(diagnostics), mistakes = diagnostics->count - warnings;
+    status code = USAGE;
+    for (size_t i = 0; i < diagnostics->count; i++)
+        if (!list[i].warning && list[i].at.line) code = DATAERR;
+    if (!mistakes) return OK;
+    if (!warnings) return fail(code, "%s: %zu mistake%s", path, mistakes, mistakes == 1 ? "" : "s");
+    return fail(code, "%s: %zu mistake%s, %zu warning%s", path, mistakes, mistakes == 1 ? "" : "s", warnings,
+                warnings == 1 ? "" : "s");
 }
+
+void diagnostics_release(struct diagnostics *diagnostics) {
+    free(diagnostics->list);
+    arena_release(&diagnostics->arena);
+    *diagnostics = (struct diagnostics){0};
+}
+
+// ---- the pipeline ----
 
 void pipeline_free(struct pipeline **pipeline) {
     if (!*pipeline) return;
     struct arena arena = (*pipeline)->arena;
+    for (size_t i = 0; i < (*pipeline)->stage_count; i++) options_release(&(*pipeline)->stages[i].options);
     free(*pipeline);
     arena_release(&arena);
     *pipeline = NULL;
@@ -59,7 +106,7 @@ struct pipeline_stage *pipeline_optim(const struct pipeline *pipeline) {
 }
 
 const char *pipeline_value(const struct pipeline_stage *stage, const char *key) {
-    const struct pipeline_key *found = key_list_find(&stage->keys, key);
+    const struct key *found = key_list_find(&stage->options.given, key);
     return found ? found->value : NULL;
 }
 
@@ -78,19 +125,23 @@ bool pipeline_stage_runs_on(const struct pipeline_stage *stage, int machine) {
     return false;
 }
 
-void pipeline_set(struct pipeline *pipeline, struct pipeline_stage *stage, const char *key, const char *value) {
+void pipeline_set(struct pipeline_stage *stage, const char *key, const char *value) {
     const struct location nowhere = {0, 0};
-    key_list_set(&stage->keys, &pipeline->arena, key, value, nowhere, nowhere);
+    const bool taken = pipeline_set_at(stage, key, value, nowhere, nowhere);
+    assert(taken);
+    (void)taken;
 }
 
-status pipeline_options(const struct pipeline_stage *stage, struct options *options, void *values) {
+bool pipeline_set_at(struct pipeline_stage *stage, const char *name, const char *value, struct location name_at,
+                     struct location value_at) {
+    struct options *options = &stage->options;
+    key_list_set(&options->given, &options->arena, name, value, name_at, value_at);
+    return !stage->kind || options_set(options, name, value) == OK;
+}
+
+const void *pipeline_options(const struct pipeline_stage *stage) {
     assert(stage->kind);
-    status result = options_init(options, &stage->kind->options, values);
-    options->any_files = true;
-    for (const struct pipeline_key *key = stage->keys.first; key && result == OK; key = key->next)
-        result = options_set(options, key->name, key->value);
-    if (result == OK) result = options_check(options);
-    return result == OK ? OK : fail_prefix(result, "%s", stage->name);
+    return stage->options.values;
 }
 
 // ---- YAML ----
@@ -160,7 +211,7 @@ status pipeline_write(const struct pipeline *pipeline, struct buf *out) {
             keys = pipeline_yaml_pair(&yaml, keys, "replicas", pipeline_yaml_int(&yaml, stage->replicas));
         if (stage->machine_count)
             keys = pipeline_yaml_pair(&yaml, keys, "on", pipeline_yaml_machines(&yaml, pipeline, stage));
-        for (const struct pipeline_key *key = stage->keys.first; key; key = key->next)
+        for (const struct key *key = stage->options.given.first; key; key = key->next)
             keys = pipeline_yaml_pair(&yaml, keys, key->name, pipeline_yaml_string(&yaml, key->value));
         int item = yaml_document_add_mapping(&yaml, NULL, YAML_BLOCK_MAPPING_STYLE);
         item = pipeline_yaml_pair(&yaml, item, stage->name, keys);
@@ -192,7 +243,7 @@ done:
 // ---- dot and text ----
 
 // Whether a graph shows the key: not those of every stage, and no paths.
-static bool pipeline_shows_key(const struct pipeline_stage *stage, const struct pipeline_key *key) {
+static bool pipeline_shows_key(const struct pipeline_stage *stage, const struct key *key) {
     if (!stage->kind) return true;
     for (const struct option *option = common_options; option->name; option++)
         if (!strcmp(option->name, key->name)) return false;
@@ -244,7 +295,7 @@ void pipeline_dot(const struct pipeline *pipeline, struct buf *out) {
         pipeline_dot_escape(title.data, out);
         if (stage->program) buf_puts(out, "\\n");
         if (stage->program) pipeline_dot_escape(stage->program, out);
-        for (const struct pipeline_key *key = stage->keys.first; key; key = key->next) {
+        for (const struct key *key = stage->options.given.first; key; key = key->next) {
             if (!pipeline_shows_key(stage, key)) continue;
             buf_printf(out, "\\n%s: ", key->name);
             pipeline_dot_escape(key->value, out);
@@ -278,7 +329,7 @@ void pipeline_text(const struct pipeline *pipeline, struct buf *out) {
         pipeline_stage_title(pipeline, stage, &title);
         buf_printf(out, "  %-*s ", (int)width, title.data);
         if (stage->program) buf_printf(out, " program: %s", stage->program);
-        for (const struct pipeline_key *key = stage->keys.first; key; key = key->next)
+        for (const struct key *key = stage->options.given.first; key; key = key->next)
             if (pipeline_shows_key(stage, key)) buf_printf(out, " %s: %s", key->name, key->value);
         if (optim && stage->kind && stage->kind->follows_weights) buf_puts(out, "  <- weights of optim");
         buf_puts(out, i + 1 < pipeline->stage_count ? "\n    |\n    v\n" : "\n");

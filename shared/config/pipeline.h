@@ -11,22 +11,45 @@
 
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
-#include "shared/config/diagnostics.h"
 #include "shared/config/stage_kinds.h"
 
-// One key with its value as it was written, or as it was inherited: then with the locations of where it stands.
-struct pipeline_key {
-    struct pipeline_key *next;
-    const char *name;  // with underscores
-    const char *value; // as it would be typed; while the file is read, NULL for a value of the wrong form
-    struct location name_at, value_at;
-    struct pipeline_key *items; // of an array of strings: each with its value and where that stands; else NULL
+// ---- mistakes and warnings ----
+
+// What is wrong in a pipeline file, and warnings of what is allowed but makes no sense, each with its location. All
+// those of a file are collected, sorted and shown at once.
+struct diagnostic {
+    struct location at;
+    const char *text;
+    bool warning; // not a mistake
 };
 
-// The keys of one mapping in the order of the file.
-struct key_list {
-    struct pipeline_key *first;
+// A zeroed struct is an empty list.
+struct diagnostics {
+    struct arena arena; // of the texts
+    struct diagnostic *list;
+    size_t count, capacity;
 };
+
+// Adds a mistake.
+void diagnostic_add(struct diagnostics *diagnostics, struct location at, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+// Adds a warning.
+void diagnostic_warn(struct diagnostics *diagnostics, struct location at, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+// Returns the number of warnings.
+size_t diagnostics_warnings(const struct diagnostics *diagnostics);
+
+// Sorts them by line and column, those of the command line first, and appends "PATH:LINE:COLUMN: TEXT" lines to `out`,
+// with "warning: " before the text of a warning. OK without mistakes; USAGE when all mistakes are about the command
+// line; DATAERR otherwise. UNAVAILABLE when memory was short at any time before.
+status diagnostics_report(struct diagnostics *diagnostics, const char *path, struct buf *out);
+
+// Frees the list and its texts and leaves an empty list.
+void diagnostics_release(struct diagnostics *diagnostics);
+
+// ---- the pipeline ----
 
 struct pipeline_stage {
     const char *name;
@@ -38,7 +61,7 @@ struct pipeline_stage {
     int *machines;                 // indices of those that were named, in this order
     size_t machine_count;          // 0: none was named
     double timeout;                // of a user's program: seconds that it has for a group, 0: any time
-    struct key_list keys;          // given or inherited; not from, replicas, on, program and timeout
+    struct options options;        // given: or inherited; not from, replicas, on, program and timeout
 };
 
 struct pipeline_machine {
@@ -114,25 +137,20 @@ int pipeline_port(const struct pipeline *pipeline, const struct pipeline_machine
 // Appends a table with the address of each machine and the TCP ports that the others must reach there.
 void pipeline_ports_text(const struct pipeline *pipeline, struct buf *out);
 
-// Returns the key of that name, NULL if the list has none.
-struct pipeline_key *key_list_find(const struct key_list *keys, const char *name);
-
-// Returns the number of keys in the list.
-size_t key_list_count(const struct key_list *keys);
-
-// Sets or replaces a key and returns it; `name` and `value` are copied into the arena.
-struct pipeline_key *key_list_set(struct key_list *keys, struct arena *arena, const char *name, const char *value,
-                                  struct location name_at, struct location value_at);
-
 // Returns the value of a stage's key as given or inherited, NULL if it is at its default.
 const char *pipeline_value(const struct pipeline_stage *stage, const char *key);
 
-// Sets or replaces a key of a stage, for what the supervisor adds. The strings are copied.
-void pipeline_set(struct pipeline *pipeline, struct pipeline_stage *stage, const char *key, const char *value);
+// Sets or replaces a key of a stage, for what the supervisor adds. The strings are copied. The value must be one that
+// the option takes.
+void pipeline_set(struct pipeline_stage *stage, const char *key, const char *value);
 
-// Fills the options of a stage that is not a user's program; `values` is the struct of its kind. Whether files exist
-// was checked when the pipeline was read. USAGE as options_set. Release with options_release, also after a failure.
-status pipeline_options(const struct pipeline_stage *stage, struct options *options, void *values);
+// Gives a stage a key with the places of where its value comes from. Returns whether its option takes the value; what
+// another key was diagnosed for need not be said again.
+bool pipeline_set_at(struct pipeline_stage *stage, const char *name, const char *value, struct location name_at,
+                     struct location value_at);
+
+// Returns the options of a stage that is not a user's program: the struct of its kind.
+const void *pipeline_options(const struct pipeline_stage *stage);
 
 // Appends the pipeline as YAML that reads back as the same one: all paths absolute, inherited values written out.
 // UNAVAILABLE.

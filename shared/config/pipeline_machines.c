@@ -4,8 +4,7 @@
 #include <string.h>
 
 #include "shared/config/name_list.h"
-#include "shared/config/option_value.h"
-#include "shared/config/parsed_file.h"
+#include "shared/config/pipeline_parse.h"
 
 // ---- machines ----
 
@@ -21,16 +20,16 @@ static void pipeline_add_machine(struct parsed_file *file, const char *name, str
     }
     struct pipeline_machine *machine = &pipeline->machines[pipeline->machine_count++];
     *machine = (struct pipeline_machine){.name = name, .at = at};
-    for (const struct pipeline_key *key = keys->first; key; key = key->next) {
-        struct pipeline_key *copy = key_list_set(&machine->keys, &pipeline->arena, key->name,
-                                                 key->value ? key->value : "", key->name_at, key->value_at);
+    for (const struct key *key = keys->first; key; key = key->next) {
+        struct key *copy = key_list_set(&machine->keys, &pipeline->arena, key->name, key->value ? key->value : "",
+                                        key->name_at, key->value_at);
         if (!key->value) copy->value = NULL;
     }
 }
 
 void parse_machines(struct parsed_file *file, const char *name, struct location at, struct key_list *keys) {
     struct arena *arena = &file->pipeline->arena;
-    struct pipeline_key *address = key_list_find(keys, "address");
+    struct key *address = key_list_find(keys, "address");
     struct string_list names, addresses = {0};
     if (name_list_expand(name, arena, &names) != OK) {
         diagnostic_add(&file->diagnostics, at, "machines: %s", fail_text());
@@ -76,14 +75,14 @@ void parse_slurm_machines(struct parsed_file *file) {
 }
 
 static const char *pipeline_machine_value(const struct pipeline_machine *machine, const char *name) {
-    const struct pipeline_key *key = key_list_find(&machine->keys, name);
+    const struct key *key = key_list_find(&machine->keys, name);
     return key ? key->value : NULL;
 }
 
-// The value of an option, or `otherwise` if it is not given or out of any range, which is diagnosed already.
+// The value of an integer option, or `otherwise` if it is not given or out of any range, which is diagnosed already.
 static int pipeline_number(const char *value, int otherwise) {
-    double number;
-    return value && parse_double(value, &number) && number >= 1 && number <= UINT16_MAX ? (int)number : otherwise;
+    const long number = value && !value[strspn(value, "+0123456789")] ? strtol(value, NULL, 10) : 0;
+    return number >= 1 && number <= UINT16_MAX ? (int)number : otherwise;
 }
 
 // A group of machines, or those of a stage while they are collected.
@@ -162,9 +161,9 @@ static void pipeline_resolve_name(struct parsed_file *file, struct machine_set *
 
 // Adds the machines of a key's value, or of each item of its array.
 static void pipeline_resolve(struct parsed_file *file, struct machine_set *set, const char *owner,
-                             const struct pipeline_key *key, const struct machine_set *groups, size_t count) {
+                             const struct key *key, const struct machine_set *groups, size_t count) {
     if (!key->value) return; // diagnosed already
-    for (const struct pipeline_key *item = key->items ? key->items : key; item; item = key->items ? item->next : NULL) {
+    for (const struct key *item = key->items ? key->items : key; item; item = key->items ? item->next : NULL) {
         struct string_list names;
         if (name_list_expand(item->value, &file->pipeline->arena, &names) != OK)
             diagnostic_add(&file->diagnostics, item->value_at, "%s: %s", owner, fail_text());
@@ -177,8 +176,8 @@ static void pipeline_resolve(struct parsed_file *file, struct machine_set *set, 
 static void pipeline_place_stage(struct parsed_file *file, struct pipeline_stage *stage,
                                  const struct machine_set *groups, size_t count) {
     struct arena *arena = &file->pipeline->arena;
-    const struct pipeline_key *on = key_list_find(&stage->keys, "on"),
-                              *replicas = key_list_find(&stage->keys, "replicas");
+    const struct key *on = key_list_find(&stage->options.given, "on"),
+                     *replicas = key_list_find(&stage->options.given, "replicas");
     const char *owner = arena_printf(arena, "%s: on", stage->name);
     struct machine_set set = {0};
     stage->replicas = pipeline_number(replicas ? replicas->value : NULL, 1);
@@ -212,7 +211,7 @@ void validate_machines(struct parsed_file *file) {
             diagnostic_add(&file->diagnostics, machine->at, "%s: a second machine with this name", machine->name);
     }
     NEW(&groups, group_count);
-    const struct pipeline_key *key = pipeline->machine_groups.first;
+    const struct key *key = pipeline->machine_groups.first;
     for (; key; key = key->next) {
         const char *owner = arena_printf(&pipeline->arena, "machine_groups: %s", key->name);
         groups[known].name = key->name;
@@ -259,7 +258,7 @@ static int pipeline_shared_port(const struct pipeline *pipeline, int a, int b) {
 
 // Returns where a machine's key stands, or the machine itself if it is not given.
 static struct location pipeline_machine_key_at(const struct pipeline_machine *machine, const char *name) {
-    const struct pipeline_key *key = key_list_find(&machine->keys, name);
+    const struct key *key = key_list_find(&machine->keys, name);
     return key ? key->value_at : machine->at;
 }
 
@@ -268,8 +267,8 @@ void validate_placement(struct parsed_file *file) {
     const int machines = (int)pipeline->machine_count;
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         const struct pipeline_stage *stage = &pipeline->stages[i];
-        const struct pipeline_key *replicas = key_list_find(&stage->keys, "replicas"),
-                                  *on = key_list_find(&stage->keys, "on");
+        const struct key *replicas = key_list_find(&stage->options.given, "replicas"),
+                         *on = key_list_find(&stage->options.given, "on");
         if (machines > 1 && stage->replicas > PIPELINE_STAGE_PORTS && replicas)
             diagnostic_add(&file->diagnostics, replicas->value_at,
                            "%s: replicas: %d is out of range: 1 to %d where the file has several machines", stage->name,

@@ -1,8 +1,151 @@
-// The syntax of a pipeline file: which YAML node may stand where. pipeline_validate.c checks what the names and values
-// mean.
-#include <string.h>
+// Reading a pipeline file from the first byte to the finished pipeline: YAML, which node may stand where, and the order
+// of the stages; pipeline_validate.c checks what the names and values mean. The stages are a line that begins with the
+// source: a group goes one way, so no stage has two readers. Where groups are trained, the line ends with optim.
+#include "shared/config/pipeline_parse.h"
 
-#include "shared/config/parsed_file.h"
+#include <assert.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shared/base/file.h"
+
+// ---- yaml ----
+
+enum { YAML_TREE_DEPTH = 100 }; // libyaml's time grows with the square of the depth
+
+// Returns the location of the byte at `offset` of a UTF-8 text.
+static struct location yaml_tree_offset_location(const char *data, size_t offset) {
+    struct location at = {1, 1};
+    for (size_t i = 0; i < offset; i++) {
+        if (data[i] == '\n')
+            at = (struct location){at.line + 1, 1};
+        else
+            at.column += ((unsigned char)data[i] & 0xC0) != 0x80; // a character counts once
+    }
+    return at;
+}
+
+// Whether the character at a location of a UTF-8 text is a tab.
+static bool yaml_tree_is_tab(const char *data, size_t size, struct location at) {
+    size_t i = 0;
+    while (i < size && at.line > 1) at.line -= data[i++] == '\n';
+    for (; i < size && at.column > 1; at.column--) do
+            i++;
+        while (i < size && ((unsigned char)data[i] & 0xC0) == 0x80);
+    return i < size && data[i] == '\t';
+}
+
+static status yaml_tree_error(const yaml_parser_t *parser, const char *data, size_t size, struct location *at) {
+    if (parser->error == YAML_MEMORY_ERROR) return fail_oom();
+    const char *problem = parser->problem ? parser->problem : "it cannot be read";
+    const bool utf8 = parser->encoding == YAML_UTF8_ENCODING;
+    yaml_mark_t mark = parser->error == YAML_READER_ERROR ? parser->mark : parser->problem_mark;
+    *at = (struct location){mark.line + 1, mark.column + 1};
+    if (parser->error == YAML_READER_ERROR && utf8 && parser->problem_offset < size) {
+        *at = yaml_tree_offset_location(data, parser->problem_offset); // the reader is ahead of its mark
+        if (strstr(problem, "UTF-8"))
+            return fail(DATAERR, "%zu:%zu: not YAML: the byte 0x%02X is not UTF-8: save the file as UTF-8", at->line,
+                        at->column, (unsigned char)data[parser->problem_offset]);
+    } else if (utf8 && yaml_tree_is_tab(data, size, *at)) {
+        return fail(DATAERR, "%zu:%zu: not YAML: a tab; YAML is indented with spaces", at->line, at->column);
+    }
+    return fail(DATAERR, "%zu:%zu: not YAML: %s", at->line, at->column, problem);
+}
+
+// Reads all of the text without keeping it. DATAERR where it is not YAML or nested too deeply.
+static status yaml_tree_check(const char *data, size_t size, struct location *at) {
+    yaml_parser_t parser;
+    yaml_event_t event;
+    status result = OK;
+    int depth = 0;
+    if (!yaml_parser_initialize(&parser)) return fail_oom();
+    yaml_parser_set_input_string(&parser, (const unsigned char *)data, size);
+    for (bool ended = false; !ended && result == OK;) {
+        if (!yaml_parser_parse(&parser, &event)) {
+            result = yaml_tree_error(&parser, data, size, at);
+            break;
+        }
+        depth += event.type == YAML_SEQUENCE_START_EVENT || event.type == YAML_MAPPING_START_EVENT;
+        depth -= event.type == YAML_SEQUENCE_END_EVENT || event.type == YAML_MAPPING_END_EVENT;
+        ended = event.type == YAML_STREAM_END_EVENT;
+        if (depth > YAML_TREE_DEPTH) {
+            *at = (struct location){event.start_mark.line + 1, event.start_mark.column + 1};
+            result = fail(DATAERR, "%zu:%zu: nested more than %d deep", at->line, at->column, YAML_TREE_DEPTH);
+        }
+        yaml_event_delete(&event);
+    }
+    yaml_parser_delete(&parser);
+    return result;
+}
+
+status yaml_tree_read(struct yaml_tree *tree, const char *data, size_t size, struct location *at) {
+    *tree = (struct yaml_tree){0};
+    yaml_parser_t parser;
+    status result = OK;
+    yaml_document_t more;
+    TRY(yaml_tree_check(data, size, at));
+    if (!yaml_parser_initialize(&parser)) return fail_oom();
+    yaml_parser_set_input_string(&parser, (const unsigned char *)data, size);
+    if (!yaml_parser_load(&parser, &tree->yaml)) {
+        result = yaml_tree_error(&parser, data, size, at);
+        goto done;
+    }
+    tree->root = yaml_document_get_root_node(&tree->yaml);
+    if (!tree->root) {
+        yaml_document_delete(&tree->yaml);
+    } else if (!yaml_parser_load(&parser, &more)) {
+        result = yaml_tree_error(&parser, data, size, at);
+    } else {
+        const yaml_node_t *second = yaml_document_get_root_node(&more);
+        if (second) {
+            *at = yaml_node_location(second);
+            result = fail(DATAERR, "%zu:%zu: a second YAML document", at->line, at->column);
+        }
+        yaml_document_delete(&more);
+    }
+    if (result != OK) yaml_tree_release(tree);
+done:
+    yaml_parser_delete(&parser);
+    return result;
+}
+
+void yaml_tree_release(struct yaml_tree *tree) {
+    if (tree->root) yaml_document_delete(&tree->yaml);
+    tree->root = NULL;
+}
+
+yaml_node_t *yaml_tree_node(struct yaml_tree *tree, int index) {
+    return yaml_document_get_node(&tree->yaml, index);
+}
+
+struct location yaml_node_location(const yaml_node_t *node) {
+    return (struct location){node->start_mark.line + 1, node->start_mark.column + 1};
+}
+
+const char *yaml_node_string(const yaml_node_t *node) {
+    if (!node || node->type != YAML_SCALAR_NODE) return NULL;
+    const char *text = (const char *)node->data.scalar.value;
+    return strlen(text) == node->data.scalar.length ? text : NULL;
+}
+
+const char *yaml_node_kind(const yaml_node_t *node) {
+    switch (node ? node->type : YAML_NO_NODE) {
+    case YAML_SCALAR_NODE:
+        return strlen((const char *)node->data.scalar.value) == node->data.scalar.length ? "a string"
+                                                                                         : "a string with a NUL";
+    case YAML_SEQUENCE_NODE:
+        return "an array";
+    case YAML_MAPPING_NODE:
+        return "a mapping";
+    default:
+        return "nothing";
+    }
+}
+
+// ---- which node stands where ----
 
 // A copy of a name with '_' for '-', so that max-frames is max_frames, as on the command line.
 static const char *pipeline_parse_name(struct parsed_file *file, const char *name, size_t length) {
@@ -14,15 +157,15 @@ static const char *pipeline_parse_name(struct parsed_file *file, const char *nam
 
 // Reads an array of strings. Returns the first one, NULL when it is not such an array, which is diagnosed.
 static const char *pipeline_parse_array(struct parsed_file *file, struct yaml_tree *tree, const char *name,
-                                        const yaml_node_t *node, struct pipeline_key **items) {
+                                        const yaml_node_t *node, struct key **items) {
     const yaml_node_item_t *item = node->data.sequence.items.start, *end = node->data.sequence.items.top;
-    struct pipeline_key **link = items;
+    struct key **link = items;
     if (item == end) diagnostic_add(&file->diagnostics, yaml_node_location(node), "%s: the array is empty", name);
     for (; item < end; item++) {
         const yaml_node_t *value_node = yaml_tree_node(tree, *item);
         const char *value = yaml_node_string(value_node);
-        struct pipeline_key *key = arena_alloc(&file->pipeline->arena, sizeof *key);
-        *key = (struct pipeline_key){.name = name, .value_at = yaml_node_location(value_node)};
+        struct key *key = arena_alloc(&file->pipeline->arena, sizeof *key);
+        *key = (struct key){.name = name, .value_at = yaml_node_location(value_node)};
         if (!value) {
             diagnostic_add(&file->diagnostics, yaml_node_location(value_node), "%s: expected a name, not %s", name,
                            yaml_node_kind(value_node));
@@ -39,7 +182,7 @@ static void pipeline_parse_key(struct parsed_file *file, struct yaml_tree *tree,
                                const yaml_node_t *name_node, const yaml_node_t *value_node) {
     const char *name = yaml_node_string(name_node), *value = yaml_node_string(value_node);
     struct location name_at = yaml_node_location(name_node), value_at = yaml_node_location(value_node);
-    struct pipeline_key *items = NULL;
+    struct key *items = NULL;
     if (!name || !*name) {
         diagnostic_add(&file->diagnostics, name_at, "a key must be a name, not %s",
                        name ? "empty" : yaml_node_kind(name_node));
@@ -56,7 +199,7 @@ static void pipeline_parse_key(struct parsed_file *file, struct yaml_tree *tree,
         diagnostic_add(&file->diagnostics, name_at, "%s is given twice", name);
         return;
     }
-    struct pipeline_key *key = key_list_set(keys, &file->pipeline->arena, name, value ? value : "", name_at, value_at);
+    struct key *key = key_list_set(keys, &file->pipeline->arena, name, value ? value : "", name_at, value_at);
     if (!value) key->value = NULL; // given, although wrong: it is not reported as missing
     key->items = items;
 }
@@ -105,7 +248,7 @@ static void pipeline_parse_stages(struct parsed_file *file, struct yaml_tree *tr
         }
         struct pipeline_stage *stage = &pipeline->stages[pipeline->stage_count++];
         *stage = (struct pipeline_stage){.name = arena_strndup(&pipeline->arena, name, strlen(name)), .at = at};
-        if (keys) pipeline_parse_keys(file, tree, &stage->keys, keys, stage->name);
+        if (keys) pipeline_parse_keys(file, tree, &stage->options.given, keys, stage->name);
     }
 }
 
@@ -185,8 +328,212 @@ void parse_override(struct parsed_file *file, const char *set) {
             diagnostic_add(&file->diagnostics, typed, "%s: the file has no stage %.*s", set, (int)length, set);
             return;
         }
-        keys = &pipeline->stages[i].keys;
+        keys = &pipeline->stages[i].options.given;
     }
     const char *name = pipeline_parse_name(file, start, (size_t)(equals - start));
     key_list_set(keys, &pipeline->arena, name, equals + 1, typed, typed);
+}
+
+// ---- the order of the stages ----
+
+// Moves the stages into the order of the flow. Those that the source does not reach go to the end and are diagnosed.
+static void pipeline_move_stages(struct parsed_file *file, size_t source) {
+    struct pipeline *pipeline = file->pipeline;
+    struct pipeline_stage *sorted = NULL;
+    bool *moved = NULL;
+    size_t count = 0;
+    NEW(&sorted, pipeline->stage_count);
+    NEW(&moved, pipeline->stage_count);
+    for (int at = (int)source; at >= 0;) {
+        sorted[count++] = pipeline->stages[at];
+        moved[at] = true;
+        int next = -1;
+        for (int i = (int)pipeline->stage_count - 1; i >= 0; i--)
+            if (pipeline->stages[i].from == at && !moved[i]) next = i;
+        at = next;
+    }
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        if (moved[i]) continue;
+        const struct pipeline_stage *stage = &pipeline->stages[i];
+        const struct key *from = key_list_find(&stage->options.given, "from");
+        sorted[count++] = *stage;
+        if (!from || from->value) // otherwise it is diagnosed already
+            diagnostic_add(&file->diagnostics, stage->at, "%s: no group of source reaches this stage", stage->name);
+    }
+    assert(count == pipeline->stage_count);
+    memcpy(pipeline->stages, sorted, pipeline->stage_count * sizeof *sorted);
+    free(sorted);
+    free(moved);
+}
+
+// Known stages stand in the order of stage_kinds[].
+static void pipeline_check_order(struct parsed_file *file) {
+    const struct pipeline *pipeline = file->pipeline;
+    const struct pipeline_stage *latest = NULL; // of the stages so far, the last in stage_kinds[]
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        const struct pipeline_stage *stage = &pipeline->stages[i];
+        if (latest && latest->kind == &stage_kinds[STAGE_OPTIM])
+            diagnostic_add(&file->diagnostics, stage->at, "%s: no stage may come after %s", stage->name, latest->name);
+        else if (latest && stage->kind && stage->kind < latest->kind)
+            diagnostic_add(&file->diagnostics, stage->at, "%s: comes after %s, but must come before it", stage->name,
+                           latest->name);
+        if (stage->kind && (!latest || stage->kind > latest->kind)) latest = stage;
+    }
+}
+
+// Sorts the stages along the flow, from the source, each stage once. A stage that does not fit is diagnosed.
+static void pipeline_sort(struct parsed_file *file) {
+    struct pipeline *pipeline = file->pipeline;
+    size_t before = file->diagnostics.count;
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        struct pipeline_stage *stage = &pipeline->stages[i];
+        const struct key *from = key_list_find(&stage->options.given, "from");
+        bool is_source = !strcmp(stage->name, stage_kinds[STAGE_SOURCE].name);
+        // An index into the file's order, until the stages are sorted; -1 also where `from` names no stage.
+        stage->from = is_source || (from && from->value) ? -1 : (int)i - 1;
+        if (!from || !from->value) continue;
+        const struct pipeline_stage *parent = pipeline_find_stage(pipeline, from->value);
+        if (is_source) {
+            diagnostic_add(&file->diagnostics, from->name_at, "%s: from: no stage comes before source", stage->name);
+        } else if (!parent) {
+            struct nearest nearest = nearest_to(from->value);
+            for (size_t k = 0; k < pipeline->stage_count; k++) nearest_offer(&nearest, pipeline->stages[k].name);
+            diagnostic_add(&file->diagnostics, from->value_at, "%s: from: no stage is named %s%s", stage->name,
+                           from->value, nearest_question(&nearest));
+        } else {
+            stage->from = (int)(parent - pipeline->stages);
+            if (parent == stage) diagnostic_add(&file->diagnostics, from->value_at, "%s: from: itself", stage->name);
+        }
+    }
+    const struct pipeline_stage *source = pipeline_find_stage(pipeline, stage_kinds[STAGE_SOURCE].name);
+    if (pipeline->stage_count && !source)
+        diagnostic_add(&file->diagnostics, pipeline->stages_at, "stages: missing: source, where groups come from");
+    if (pipeline->stage_count == 1 && source)
+        diagnostic_add(&file->diagnostics, pipeline->stages_at, "stages: no stage comes after source");
+    if (!pipeline->stage_count && pipeline->stages_at.line)
+        diagnostic_add(&file->diagnostics, pipeline->stages_at, "stages: empty");
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        const struct pipeline_stage *stage = &pipeline->stages[i];
+        const struct key *from = key_list_find(&stage->options.given, "from");
+        size_t j = 0; // another reader of the same stage
+        while (j < i && (stage->from < 0 || stage->from != pipeline->stages[j].from || stage->from == (int)i ||
+                         stage->from == (int)j))
+            j++;
+        if (j < i)
+            diagnostic_add(&file->diagnostics, from ? from->value_at : stage->at,
+                           "%s: reads from %s, but %s reads from it already", stage->name,
+                           pipeline->stages[stage->from].name, pipeline->stages[j].name);
+    }
+    if (source && file->diagnostics.count == before) pipeline_move_stages(file, (size_t)(source - pipeline->stages));
+    pipeline_check_order(file);
+}
+
+// ---- reading ----
+
+// Takes a key out of the list and returns its value, NULL if it is not there.
+static const char *pipeline_take_key(struct key_list *keys, const char *name) {
+    struct key **link = &keys->first;
+    while (*link && strcmp((*link)->name, name) != 0) link = &(*link)->next;
+    if (!*link) return NULL;
+    const char *value = (*link)->value;
+    *link = (*link)->next;
+    return value;
+}
+
+// Fills the fields that have a type of their own from the keys of a file without mistakes.
+static void pipeline_finish(struct parsed_file *file) {
+    struct pipeline *pipeline = file->pipeline;
+    const char *slash = strrchr(file->path, '/'), *base = slash ? slash + 1 : file->path;
+    size_t stem = strcspn(base, ".");
+    const struct key *run = key_list_find(&pipeline->keys, "run");
+    assert(run && pipeline->stage_count > 0);
+    pipeline->run_at = run->value_at;
+    pipeline->run = pipeline_take_key(&pipeline->keys, "run");
+    pipeline->name = pipeline_take_key(&pipeline->keys, "name");
+    const char *give_up_after = pipeline_take_key(&pipeline->keys, "give_up_after");
+    pipeline->give_up_after = give_up_after ? atof(give_up_after) : 0; // NOLINT: validated
+    if (!pipeline->name) pipeline->name = arena_strndup(&pipeline->arena, base, stem ? stem : strlen(base));
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        struct pipeline_stage *stage = &pipeline->stages[i];
+        pipeline_take_key(&stage->options.given, "replicas");
+        pipeline_take_key(&stage->options.given, "on");
+        pipeline_take_key(&stage->options.given, "from");
+        stage->from = (int)i - 1;
+        stage->program = pipeline_take_key(&stage->options.given, "program");
+        const char *timeout = pipeline_take_key(&stage->options.given, "timeout");
+        stage->timeout = timeout ? atof(timeout) : 0; // NOLINT: validated
+    }
+}
+
+static status pipeline_parse_content(struct pipeline **out, const char *path, bool files_may_be_missing,
+                                     const char *text, size_t size, const char *const *sets, size_t count,
+                                     struct buf *diagnostics) {
+    struct parsed_file file = {.path = path, .files_may_be_missing = files_may_be_missing};
+    struct yaml_tree tree = {0};
+    struct location at = {1, 1};
+    char resolved[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    status result;
+    *out = NULL;
+    NEW(&file.pipeline, 1);
+    struct arena *arena = &file.pipeline->arena;
+    const char *dir = slash ? arena_strndup(arena, path, (size_t)(slash - path) + 1) : arena_strndup(arena, ".", 1);
+    if (!realpath(dir, resolved)) TRY_TO(result, done, fail(DATAERR, "%s: %s", path, strerror(errno)));
+    file.pipeline->dir = arena_strndup(arena, resolved, strlen(resolved));
+    if (!getcwd(resolved, sizeof resolved))
+        TRY_TO(result, done, fail(UNAVAILABLE, "the current directory: %s", strerror(errno)));
+    file.current_dir = arena_strndup(arena, resolved, strlen(resolved));
+    result = yaml_tree_read(&tree, text, size, &at);
+    if (result == OK) {
+        parse_tree(&file, &tree);
+    } else if (result == DATAERR) {                    // a file that is not YAML gets one diagnostic
+        const char *reason = strchr(fail_text(), ' '); // behind "LINE:COLUMN:"
+        diagnostic_add(&file.diagnostics, at, "%s", reason ? reason + 1 : fail_text());
+    } else {
+        goto done;
+    }
+    if (file.diagnostics.count == 0 || file.pipeline->stages_at.line) {
+        for (size_t i = 0; i < count; i++) parse_override(&file, sets[i]);
+        validate_pipeline(&file);
+        validate_machines(&file);
+        pipeline_sort(&file);
+        validate_placement(&file);
+        validate_method(&file);
+        validate_combinations(&file);
+    }
+    TRY_TO(result, done, diagnostics_report(&file.diagnostics, path, diagnostics));
+    pipeline_finish(&file);
+    *out = file.pipeline;
+done:
+    yaml_tree_release(&tree);
+    diagnostics_release(&file.diagnostics);
+    if (result != OK) pipeline_free(&file.pipeline);
+    return result;
+}
+
+status pipeline_parse(struct pipeline **out, const char *path, const char *text, size_t size, const char *const *sets,
+                      size_t count, struct buf *diagnostics) {
+    return pipeline_parse_content(out, path, false, text, size, sets, count, diagnostics);
+}
+
+static status pipeline_read_content(struct pipeline **out, const char *path, bool files_may_be_missing,
+                                    const char *const *sets, size_t count, struct buf *diagnostics) {
+    struct buf content = {0};
+    *out = NULL;
+    status result = file_read(path, &content);
+    if (result == OK)
+        result = pipeline_parse_content(out, path, files_may_be_missing, content.data, content.size, sets, count,
+                                        diagnostics);
+    buf_release(&content);
+    return result;
+}
+
+status pipeline_read(struct pipeline **out, const char *path, const char *const *sets, size_t count,
+                     struct buf *diagnostics) {
+    return pipeline_read_content(out, path, false, sets, count, diagnostics);
+}
+
+status pipeline_read_alone(struct pipeline **out, const char *path, const char *const *sets, size_t count,
+                           struct buf *diagnostics) {
+    return pipeline_read_content(out, path, true, sets, count, diagnostics);
 }

@@ -1,13 +1,13 @@
 // The meaning of a pipeline file: every key against its option, every name against what it names. Then each stage
 // inherits what it lacks: its own value goes before the file's, and that before the source's.
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "shared/base/file.h"
-#include "shared/config/option_value.h"
-#include "shared/config/parsed_file.h"
+#include "shared/config/pipeline_parse.h"
 
 // Keys of the file that no stage has.
 static const struct option file_options[] = {
@@ -70,14 +70,14 @@ static const struct option *pipeline_validate_find_shared(const char *name) {
     int stages = 0;
     for (int i = 0; i < STAGE_COUNT; i++) {
         const struct option *option = option_find(&stage_kinds[i].options, name);
-        if (!option || option->hidden || option->command_line_only) continue;
+        if (!option || option->command_line_only) continue;
         found = option;
         stages++;
     }
     return stages > 1 ? found : NULL;
 }
 
-static void pipeline_validate_unknown_key(struct parsed_file *file, const char *owner, const struct pipeline_key *key,
+static void pipeline_validate_unknown_key(struct parsed_file *file, const char *owner, const struct key *key,
                                           const struct option_table *table, const struct option_table *more) {
     for (int i = 0; i < STAGE_COUNT; i++) {
         if (!option_find(&stage_kinds[i].options, key->name)) continue;
@@ -96,13 +96,13 @@ static void pipeline_validate_unknown_key(struct parsed_file *file, const char *
 }
 
 // The directory that a relative path of the key starts from.
-static const char *pipeline_validate_base_dir(const struct parsed_file *file, const struct pipeline_key *key) {
+static const char *pipeline_validate_base_dir(const struct parsed_file *file, const struct key *key) {
     return key->value_at.line ? file->pipeline->dir : file->current_dir;
 }
 
 // Diagnoses a path that does not exist, and says what was meant where it looks like a name of Hugging Face's hub or of
 // a shell.
-static void pipeline_validate_missing(struct parsed_file *file, const char *owner, const struct pipeline_key *key,
+static void pipeline_validate_missing(struct parsed_file *file, const char *owner, const struct key *key,
                                       const char *path) {
     const char *value = key->value, *slash = strchr(value, '/'), *name = path_base_name(value),
                *reason = strerror(errno);
@@ -127,26 +127,23 @@ static void pipeline_validate_missing(struct parsed_file *file, const char *owne
         diagnostic_add(&file->diagnostics, key->value_at, "%s: %s: %s: %s", owner, key->name, path, reason);
 }
 
-// Checks a value and makes its path absolute.
-static void pipeline_validate_value(struct parsed_file *file, const char *owner, struct pipeline_key *key,
-                                    const struct option *option) {
+// Checks a key's value. With `options` it goes into their struct. A relative path becomes absolute.
+static void pipeline_validate_value(struct parsed_file *file, const char *owner, struct options *options,
+                                    struct key *key, const struct option *option) {
     if (!key->value) return; // an array or a mapping, diagnosed already
-    if (option_check(option, key->value) != OK) {
-        diagnostic_add(&file->diagnostics, key->value_at, "%s: %s", owner, fail_text());
-        return;
-    }
-    const char *path =
+    const char *value =
         option_absolute(option, pipeline_validate_base_dir(file, key), key->value, &file->pipeline->arena);
-    if (option->type == OPTION_FILE && choice_index(option->choices, path) < 0 && !file->files_may_be_missing &&
-        access(path, F_OK))
-        pipeline_validate_missing(file, owner, key, path);
+    if ((options ? options_set(options, key->name, value) : option_check(option, value)) != OK)
+        diagnostic_add(&file->diagnostics, key->value_at, "%s: %s", owner, fail_text());
+    else if (option->type == OPTION_FILE && choice_index(option->choices, value) < 0 && !file->files_may_be_missing &&
+             access(value, F_OK))
+        pipeline_validate_missing(file, owner, key, value);
     else
-        key->value = path;
+        key->value = value;
 }
 
 // A program is a path from the file's directory; a bare name is looked for in PATH.
-static void pipeline_validate_program(struct parsed_file *file, const struct pipeline_stage *stage,
-                                      struct pipeline_key *key) {
+static void pipeline_validate_program(struct parsed_file *file, const struct pipeline_stage *stage, struct key *key) {
     if (!key->value) return;
     struct arena *arena = &file->pipeline->arena;
     const struct option *option = option_find(&placement_table, "program");
@@ -173,10 +170,22 @@ static void pipeline_validate_program(struct parsed_file *file, const struct pip
     }
 }
 
+// Makes the struct of the stage's options, with their defaults; what was given stays to be checked.
+static void pipeline_validate_open_options(struct parsed_file *file, struct pipeline_stage *stage) {
+    const struct option_table *table = &stage->kind->options;
+    const struct key_list given = stage->options.given;
+    const status result = options_init(&stage->options, table, arena_alloc(&file->pipeline->arena, table->size));
+    assert(result == OK);
+    (void)result;
+    stage->options.given = given;
+    stage->options.any_files = true;
+}
+
 static void pipeline_validate_stage(struct parsed_file *file, struct pipeline_stage *stage) {
     const struct stage_kind *kind = stage_kind_find(stage->name);
-    bool program = key_list_find(&stage->keys, "program") != NULL;
+    bool program = key_list_find(&stage->options.given, "program") != NULL;
     stage->kind = program ? NULL : kind;
+    if (stage->kind) pipeline_validate_open_options(file, stage);
     if (!kind && !program) {
         struct nearest nearest = nearest_to(stage->name);
         for (int i = 0; i < STAGE_COUNT; i++) nearest_offer(&nearest, stage_kinds[i].name);
@@ -185,28 +194,29 @@ static void pipeline_validate_stage(struct parsed_file *file, struct pipeline_st
                                     : "%s: no such stage%s; a stage of your own needs `program`",
                        stage->name, nearest_question(&nearest));
     }
-    for (struct pipeline_key *key = stage->keys.first; key; key = key->next) {
+    for (struct key *key = stage->options.given.first; key; key = key->next) {
         const struct option *option = option_find(&placement_table, key->name);
         if (option && !strcmp(key->name, "program")) {
             pipeline_validate_program(file, stage, key);
             continue;
         }
         if (!option && program) continue; // the program's own
+        struct options *options = option ? NULL : &stage->options;
         if (!option && kind) option = option_find(&kind->options, key->name);
-        if (kind && (!option || option->hidden))
+        if (kind && !option)
             pipeline_validate_unknown_key(file, stage->name, key, &kind->options, &placement_table);
         else if (option && option->command_line_only)
             diagnostic_add(&file->diagnostics, key->name_at, "%s: %s: allowed on the command line only", stage->name,
                            key->name);
         else if (option)
-            pipeline_validate_value(file, stage->name, key, option);
+            pipeline_validate_value(file, stage->name, options, key, option);
     }
     for (struct pipeline_stage *other = file->pipeline->stages; other < stage; other++)
         if (!strcmp(other->name, stage->name))
             diagnostic_add(&file->diagnostics, stage->at, "%s: a second stage with this name; the first is in line %zu",
                            stage->name, other->at.line);
-    const struct pipeline_key *replicas = key_list_find(&stage->keys, "replicas");
-    const struct pipeline_key *timeout = key_list_find(&stage->keys, "timeout");
+    const struct key *replicas = key_list_find(&stage->options.given, "replicas");
+    const struct key *timeout = key_list_find(&stage->options.given, "timeout");
     if (timeout && !program)
         diagnostic_add(&file->diagnostics, timeout->name_at, "%s: timeout: only for a stage with `program`",
                        stage->name);
@@ -214,37 +224,24 @@ static void pipeline_validate_stage(struct parsed_file *file, struct pipeline_st
         diagnostic_add(&file->diagnostics, replicas->value_at, "%s: replicas: must be 1", stage->name);
 }
 
-static void pipeline_validate_inherit(struct parsed_file *file, struct pipeline_stage *stage, const char *name,
-                                      const char *value, const struct pipeline_key *from) {
-    key_list_set(&stage->keys, &file->pipeline->arena, name, value, from->name_at, from->value_at);
-}
-
 // Gives the stage its directories below the run's.
 static void pipeline_validate_inherit_dirs(struct parsed_file *file, struct pipeline_stage *stage,
                                            const struct option *options) {
-    const struct pipeline_key *run = key_list_find(&file->pipeline->keys, "run");
+    const struct key *run = key_list_find(&file->pipeline->keys, "run");
     for (const struct option *option = options; run && run->value && option->name; option++)
-        if (option->below_run && !key_list_find(&stage->keys, option->name))
-            pipeline_validate_inherit(file, stage, option->name,
-                                      path_join(&file->pipeline->arena, run->value, option->below_run), run);
-}
-
-// The option's value as written, its default if it was not, NULL if it has none; *key is set if it was written.
-static const char *pipeline_validate_effective(const struct pipeline_stage *stage, const char *name,
-                                               const struct pipeline_key **key) {
-    *key = key_list_find(&stage->keys, name);
-    return *key ? (*key)->value : option_find(&stage->kind->options, name)->default_value;
+        if (option->below_run && !key_list_find(&stage->options.given, option->name))
+            pipeline_set_at(stage, option->name, path_join(&file->pipeline->arena, run->value, option->below_run),
+                            run->name_at, run->value_at);
 }
 
 // Whether the option can be inherited: one that another option needs only with some value counts only with that value.
 static bool pipeline_validate_useful(const struct pipeline_stage *stage, const struct option *options,
                                      const struct option *option) {
     for (const struct option *other = options; other->name; other++) {
-        const struct option_exclusion *needs = &other->excludes;
-        if (!needs->value || needs->other || strcmp(needs->name, option->name) != 0) continue;
-        const struct pipeline_key *key;
-        const char *value = pipeline_validate_effective(stage, other->name, &key);
-        return value && !strcmp(value, needs->value);
+        if (!other->needs.value || strcmp(other->needs.other, option->name) != 0) continue;
+        const struct key *key = key_list_find(&stage->options.given, other->name);
+        const char *value = key ? key->value : other->default_value;
+        return value && !strcmp(value, other->needs.value);
     }
     return true;
 }
@@ -254,69 +251,27 @@ static void pipeline_validate_inherit_values(struct parsed_file *file, struct pi
                                              const struct option *options) {
     const struct pipeline_stage *source = pipeline_find_stage(file->pipeline, stage_kinds[STAGE_SOURCE].name);
     for (const struct option *option = options; option->name; option++) {
-        if (key_list_find(&stage->keys, option->name) || !pipeline_validate_useful(stage, options, option)) continue;
-        const struct pipeline_key *top = key_list_find(&file->pipeline->keys, option->name), *key = NULL;
+        if (key_list_find(&stage->options.given, option->name) || !pipeline_validate_useful(stage, options, option))
+            continue;
+        const struct key *top = key_list_find(&file->pipeline->keys, option->name), *key = NULL;
         if (top && !option->own && pipeline_validate_find_shared(option->name))
             key = top;
         else if (option->from_source && source && source != stage)
-            key = key_list_find(&source->keys, option->name);
+            key = key_list_find(&source->options.given, option->name);
         if (key && key->value)
-            pipeline_validate_inherit(file, stage, option->name, key->value, key);
+            pipeline_set_at(stage, option->name, key->value, key->name_at, key->value_at);
         else if (!key && option->required && !option->below_run) // a key that is wrong where it stands is not missing
             diagnostic_add(&file->diagnostics, stage->at, "%s: missing: %s", stage->name, option->name);
     }
 }
 
-// Checks the values that do not go together, or need another key.
-static void pipeline_validate_excluded(struct parsed_file *file, const struct pipeline_stage *stage) {
-    for (const struct option *option = stage->kind->options.options; option->name; option++) {
-        const struct option_exclusion *excluded = &option->excludes;
-        if (!excluded->value) continue;
-        const struct pipeline_key *here, *there;
-        const char *value = pipeline_validate_effective(stage, option->name, &here);
-        const char *other = pipeline_validate_effective(stage, excluded->name, &there);
-        if (!value || strcmp(value, excluded->value) != 0) continue;
-        if (!excluded->other && !there)
-            diagnostic_add(&file->diagnostics, here->value_at, "%s: missing: %s, for %s: %s", stage->name,
-                           excluded->name, option->name, value);
-        if (excluded->other && other && !strcmp(other, excluded->other))
-            diagnostic_add(&file->diagnostics, (here ? here : there)->value_at, "%s: %s: %s does not go with %s: %s",
-                           stage->name, option->name, value, excluded->name, other);
-    }
-}
-
-// Checks the options that may not be given together.
-static void pipeline_validate_instead_of(struct parsed_file *file, const struct pipeline_stage *stage) {
-    for (const struct option *option = stage->kind->options.options; option->name; option++) {
-        const struct pipeline_key *key = key_list_find(&stage->keys, option->name);
-        if (option->instead_of && key && key_list_find(&stage->keys, option->instead_of))
-            diagnostic_add(&file->diagnostics, key->name_at, "%s: %s: cannot be given together with %s", stage->name,
-                           option->name, option->instead_of);
-    }
-}
-
-// Checks the options whose value may not be above another's, with all inherited values in place.
-static void pipeline_validate_bounds(struct parsed_file *file, const struct pipeline_stage *stage) {
-    for (const struct option *option = stage->kind->options.options; option->name; option++) {
-        if (!option->not_above) continue;
-        const struct pipeline_key *low, *high;
-        const char *low_value = pipeline_validate_effective(stage, option->name, &low),
-                   *high_value = pipeline_validate_effective(stage, option->not_above, &high);
-        double bottom, top;
-        if ((!low && !high) || !low_value || !high_value) continue;
-        if (parse_double(low_value, &bottom) && parse_double(high_value, &top) && bottom > top)
-            diagnostic_add(&file->diagnostics, (low ? low : high)->value_at, "%s: %s: %s is above %s, which is %s",
-                           stage->name, option->name, low_value, option->not_above, high_value);
-    }
-}
-
 void validate_pipeline(struct parsed_file *file) {
     struct pipeline *pipeline = file->pipeline;
-    for (struct pipeline_key *key = pipeline->keys.first; key; key = key->next) {
+    for (struct key *key = pipeline->keys.first; key; key = key->next) {
         const struct option *option = option_find(&file_table, key->name);
         if (!option) option = pipeline_validate_find_shared(key->name);
         if (option)
-            pipeline_validate_value(file, "pipeline", key, option);
+            pipeline_validate_value(file, "pipeline", NULL, key, option);
         else
             pipeline_validate_unknown_key(file, "pipeline", key, &file_table, &stage_kinds[STAGE_SOURCE].options);
     }
@@ -326,10 +281,10 @@ void validate_pipeline(struct parsed_file *file) {
         const struct pipeline_machine *machine = &pipeline->machines[i];
         if (i && machine->at.line == machine[-1].at.line && machine->at.column == machine[-1].at.column)
             continue; // machines of one range have the same keys
-        for (struct pipeline_key *key = machine->keys.first; key; key = key->next) {
+        for (struct key *key = machine->keys.first; key; key = key->next) {
             const struct option *option = option_find(&machine_table, key->name);
             if (option)
-                pipeline_validate_value(file, machine->name, key, option);
+                pipeline_validate_value(file, machine->name, NULL, key, option);
             else
                 pipeline_validate_unknown_key(file, machine->name, key, &machine_table, NULL);
         }
@@ -351,10 +306,10 @@ void validate_pipeline(struct parsed_file *file) {
 void validate_combinations(struct parsed_file *file) {
     const struct pipeline *pipeline = file->pipeline;
     for (size_t i = 0; i < pipeline->stage_count; i++) {
-        if (!pipeline->stages[i].kind) continue;
-        pipeline_validate_excluded(file, &pipeline->stages[i]);
-        pipeline_validate_instead_of(file, &pipeline->stages[i]);
-        pipeline_validate_bounds(file, &pipeline->stages[i]);
+        const struct pipeline_stage *stage = &pipeline->stages[i];
+        struct broken_rule rule = {0};
+        while (stage->kind && options_next_broken_rule(&stage->options, &rule))
+            diagnostic_add(&file->diagnostics, rule.at, "%s: %s", stage->name, rule.text);
     }
     // The options that must have the source's value.
     const struct pipeline_stage *source = pipeline_find_stage(pipeline, stage_kinds[STAGE_SOURCE].name);
@@ -363,15 +318,13 @@ void validate_combinations(struct parsed_file *file) {
         if (!stage->kind || stage == source || stage != pipeline_find_stage(pipeline, stage->name)) continue;
         for (const struct option *option = stage->kind->options.options; option->name; option++) {
             if (!option->same_as_source) continue;
-            const struct pipeline_key *there = key_list_find(&source->keys, option->name),
-                                      *here = key_list_find(&stage->keys, option->name);
-            const char *wanted =
-                there ? there->value : option_find(&source->kind->options, option->name)->default_value;
-            double a, b;
-            if (!here || !here->value || !wanted) continue;
-            if (parse_double(wanted, &a) && parse_double(here->value, &b) && a != b)
+            const struct option *wanted = option_find(&source->kind->options, option->name);
+            const struct key *there = key_list_find(&source->options.given, option->name),
+                             *here = key_list_find(&stage->options.given, option->name);
+            if (!here || !here->stored || (there && !there->stored)) continue;
+            if (options_number(&source->options, wanted) != options_number(&stage->options, option))
                 diagnostic_add(&file->diagnostics, here->value_at, "%s: %s: %s here, but %s at source", stage->name,
-                               option->name, here->value, wanted);
+                               option->name, here->value, there ? there->value : wanted->default_value);
         }
     }
 }

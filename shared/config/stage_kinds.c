@@ -7,39 +7,62 @@
 
 #include "shared/config/stage_options.h"
 
-// A row of the table of OWNER's options. `member` is where the field lies, `field` its name; then come what the type
-// takes, the help, and what else the option says.
-#define ROW(kind, member, field, ...)                                                                                  \
-    {.name = field, .offset = offsetof(struct OWNER, member), .type = kind, __VA_ARGS__},
-#define OPT_TEXT(field, text, ...)   ROW(OPTION_STRING, field, #field, .help = (text), ##__VA_ARGS__)
-#define OPT_FILE(field, text, ...)   ROW(OPTION_FILE, field, #field, .help = (text), ##__VA_ARGS__)
-#define OPT_PATH(field, text, ...)   ROW(OPTION_PATH, field, #field, .help = (text), ##__VA_ARGS__)
-#define OPT_DEVICE(field, text, ...) ROW(OPTION_DEVICE, field, #field, .help = (text), ##__VA_ARGS__)
-#define OPT_SIZE(field, text, ...)   ROW(OPTION_SIZE, field, #field, .help = (text), ##__VA_ARGS__)
-#define WORDS(kind, field, first, words, text, ...)                                                                    \
-    ROW(kind, field, #field, .default_value = (first), .choices = (words), .help = (text), ##__VA_ARGS__)
+// A row of the table of OWNER's options. MEMBER says where the field lies, NAME what the option is called; then come
+// what the type takes, the help, and what else the option says.
+#define MEMBER(field) field
+#define NAME(field)   #field
+#define ROW(kind, field, ...)                                                                                          \
+    {.name = NAME(field), .offset = offsetof(struct OWNER, MEMBER(field)), .type = kind, __VA_ARGS__},
+#define HELPED(kind, field, text, ...) ROW(kind, field, .help = (text), ##__VA_ARGS__)
+#define OPT_FILE(...)                  HELPED(OPTION_FILE, __VA_ARGS__)
+#define OPT_PATH(...)                  HELPED(OPTION_PATH, __VA_ARGS__)
+#define OPT_DEVICE(...)                HELPED(OPTION_DEVICE, __VA_ARGS__)
+#define OPT_SIZE(...)                  HELPED(OPTION_SIZE, __VA_ARGS__)
+#define OPT_BOOL(field, first, ...)    HELPED(OPTION_BOOL, field, __VA_ARGS__, .default_value = (first))
+#define WORDS(kind, field, first, words, ...)                                                                          \
+    HELPED(kind, field, __VA_ARGS__, .default_value = (first), .choices = (words))
 #define OPT_NAME(...)   WORDS(OPTION_NAME, __VA_ARGS__)
 #define OPT_CHOICE(...) WORDS(OPTION_CHOICE, __VA_ARGS__)
 #define OPT_RANGE(...)  WORDS(OPTION_RANGE, __VA_ARGS__)
 #define OPT_KEEP(...)   WORDS(OPTION_KEEP, __VA_ARGS__)
-#define OPT_BOOL(field, first, text, ...)                                                                              \
-    ROW(OPTION_BOOL, field, #field, .default_value = (first), .help = (text), ##__VA_ARGS__)
-#define BOUNDED(kind, field, first, least, most, text, ...)                                                            \
-    ROW(kind, field, #field, .default_value = (first), .low = (least), .high = (most), .help = (text), ##__VA_ARGS__)
+#define BOUNDED(kind, field, first, least, most, ...)                                                                  \
+    HELPED(kind, field, __VA_ARGS__, .default_value = (first), .low = (least), .high = (most))
 #define OPT_INT(...)    BOUNDED(OPTION_INT, __VA_ARGS__)
 #define OPT_NUMBER(...) BOUNDED(OPTION_NUMBER, __VA_ARGS__)
 #define OPT_NUMBER_OR(field, first, least, most, words, ...)                                                           \
     BOUNDED(OPTION_NUMBER_OR, field, first, least, most, __VA_ARGS__, .choices = (words))
-// OPT_MEDIA's rows where the fields lie in `model`.
-#define OPT_MODEL_MEDIA                                                                                                \
-    ROW(OPTION_FILE, model.media_root, "media_root", .help = MEDIA_ROOT_HELP, FROM_SOURCE, NOT_HASHED)                 \
-    ROW(OPTION_CHOICE, model.media_outside, "media_outside", .default_value = "allow", .choices = "allow|refuse",      \
-        .help = MEDIA_OUTSIDE_HELP, FROM_SOURCE, NOT_HASHED)
-#define OPT_MODEL(text, ...) ROW(OPTION_FILE, model.dir, "model", .help = (text), ##__VA_ARGS__)
 
 #define OWNER common_options
 const struct option common_options[] = {COMMON_OPTIONS{0}};
+const struct option internal_options[] = {INTERNAL_OPTIONS{0}};
 #undef OWNER
+
+// In the struct of a stage with a model, `model` is the first member, and frames' options lie in a member of that.
+#define OWNER stage_model_options
+#undef MEMBER
+#undef NAME
+#define MEMBER(field) frames.field
+#define NAME(field)   "frames." #field
+static const struct option model_internal_options[] = {
+    {.name = "node",
+     .offset = offsetof(struct stage_model_options, common.node),
+     .type = OPTION_FILE,
+     .help = "its node configuration in a run"},
+    FRAMES_OPTIONS{0},
+};
+#undef OWNER
+#undef MEMBER
+#undef NAME
+#define MEMBER(field) field
+#define NAME(field)   #field
+// Rows of options that lie in `model` under another name.
+#define MODEL_ROW(kind, member, field, ...)                                                                            \
+    {.name = (field), .offset = offsetof(struct OWNER, model.member), .type = kind, __VA_ARGS__},
+#define OPT_MODEL(text, ...) MODEL_ROW(OPTION_FILE, dir, "model", .help = (text), ##__VA_ARGS__)
+#define OPT_MODEL_MEDIA                                                                                                \
+    MODEL_ROW(OPTION_FILE, media_root, "media_root", .help = MEDIA_ROOT_HELP, FROM_SOURCE, NOT_HASHED)                 \
+    MODEL_ROW(OPTION_CHOICE, media_outside, "media_outside", .default_value = "allow", .choices = "allow|refuse",      \
+              .help = MEDIA_OUTSIDE_HELP, FROM_SOURCE, NOT_HASHED)
 
 #define OWNER source_options
 static const struct option source_options[] = {SOURCE_OPTIONS{0}};
@@ -77,7 +100,7 @@ static const struct option judge_options[] = {JUDGE_OPTIONS{0}};
 static const struct option optim_options[] = {OPTIM_OPTIONS{0}};
 #undef OWNER
 
-// common_options[] relies on these offsets.
+// common_options[], internal_options[] and model_internal_options[] rely on these offsets.
 #define FIRST(stage, member) static_assert(offsetof(struct stage, member) == 0, "the first member")
 FIRST(stage_model_options, common);
 FIRST(source_options, common);
@@ -90,26 +113,30 @@ FIRST(score_options, common);
 FIRST(judge_options, model);
 FIRST(optim_options, model);
 
-#define STAGE(stage, owner, text)                                                                                      \
+#define STAGE(stage, rest, text)                                                                                       \
     .name = #stage, .options = {.program = "caravan-" #stage,                                                          \
                                 .help = (text),                                                                        \
                                 .options = stage##_options,                                                            \
                                 .common = common_options,                                                              \
-                                .size = sizeof(struct owner)}
+                                .internal = (rest),                                                                    \
+                                .size = sizeof(struct stage##_options)}
 
 const struct stage_kind stage_kinds[STAGE_COUNT] = {
-    [STAGE_SOURCE] = {STAGE(source, source_options, "reads a data set and writes its samples as groups"),
+    [STAGE_SOURCE] = {STAGE(source, internal_options, "reads a data set and writes its samples as groups"),
                       .single = true},
-    [STAGE_FRAMES] = {STAGE(frames, frames_options, "decodes and resizes clips and images into the store")},
-    [STAGE_ROLLOUT] = {STAGE(rollout, rollout_options, "samples completions from the policy"), .follows_weights = true},
-    [STAGE_REFSCORE] = {STAGE(refscore, refscore_options, "scores answers under the reference model"),
-                        .follows_weights = true, .scores = true},
-    [STAGE_CONSISTENCY] = {STAGE(consistency, consistency_options,
+    [STAGE_FRAMES] = {STAGE(frames, internal_options, "decodes and resizes clips and images into the store")},
+    [STAGE_ROLLOUT] = {STAGE(rollout, model_internal_options, "samples completions from the policy"),
+                       .follows_weights = true, .needs_frames = true},
+    [STAGE_REFSCORE] = {STAGE(refscore, model_internal_options, "scores answers under the reference model"),
+                        .follows_weights = true, .needs_frames = true, .scores = true},
+    [STAGE_CONSISTENCY] = {STAGE(consistency, internal_options,
                                  "gives each completion the probability that its thinking supports its answer")},
-    [STAGE_REWARD] = {STAGE(reward, reward_options, "computes rewards and advantages")},
-    [STAGE_SCORE] = {STAGE(score, score_options, "scores the completions as a benchmark's evaluation does")},
-    [STAGE_JUDGE] = {STAGE(judge, judge_options, "says whether the thinking of each completion supports its answer")},
-    [STAGE_OPTIM] = {STAGE(optim, optim_options, "trains the policy on finished groups"), .single = true},
+    [STAGE_REWARD] = {STAGE(reward, internal_options, "computes rewards and advantages")},
+    [STAGE_SCORE] = {STAGE(score, internal_options, "scores the completions as a benchmark's evaluation does")},
+    [STAGE_JUDGE] = {STAGE(judge, internal_options,
+                           "says whether the thinking of each completion supports its answer")},
+    [STAGE_OPTIM] = {STAGE(optim, model_internal_options, "trains the policy on finished groups"), .single = true,
+                     .needs_frames = true},
 };
 
 const struct stage_kind *stage_kind_find(const char *name) {

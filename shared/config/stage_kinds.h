@@ -25,6 +25,7 @@ struct stage_kind {
     struct option_table options; // its program and options
     bool single;                 // has one replica at most
     bool follows_weights;        // computes with the weights that optim publishes
+    bool needs_frames;           // computes with the frames of a group's media: has the options `frames.NAME`
     bool scores;                 // writes scores under the reference into the group
 };
 
@@ -33,6 +34,9 @@ extern const struct stage_kind stage_kinds[STAGE_COUNT];
 // The options of every stage (stdio, config, device, threads, precision, store). Ends with a NULL name. Their offsets
 // are in struct common_options, the first member of every stage's struct.
 extern const struct option common_options[];
+
+// What the supervisor sets in every stage, in the same struct. Ends with a NULL name.
+extern const struct option internal_options[];
 
 // Returns the kind of that name, NULL if there is none.
 const struct stage_kind *stage_kind_find(const char *name);

@@ -1,6 +1,6 @@
-// The options of each stage: a line an option, with its name, default, range or choices, and one line of help. The
-// lists make the plain structs below and, in stage_kinds.c, the tables from which they are filled. Nothing else lists
-// them.
+// The options of each stage: a line an option, with its name, default, range or choices, one line of help, and what it
+// needs or conflicts with. The lists make the plain structs below and, in stage_kinds.c, the tables from which they are
+// filled. Nothing else lists them.
 #ifndef SHARED_CONFIG_STAGE_OPTIONS_H
 #define SHARED_CONFIG_STAGE_OPTIONS_H
 
@@ -13,14 +13,18 @@
 #define NONE         NULL // no default: the field is then zero
 
 // What else an option may say.
-#define REQUIRED      .required = true
-#define NOT_HASHED    .not_hashed = true
-#define HIDDEN        .hidden = true
-#define COMMAND_LINE  .command_line_only = true
-#define OWN           .own = true
-#define FROM_SOURCE   .from_source = true
-#define AS_SOURCE     .from_source = true, .same_as_source = true
-#define EXCLUDES(...) .excludes = {__VA_ARGS__}
+#define REQUIRED     .required = true
+#define NOT_HASHED   .not_hashed = true
+#define COMMAND_LINE .command_line_only = true
+#define OWN          .own = true
+#define FROM_SOURCE  .from_source = true
+#define AS_SOURCE    .from_source = true, .same_as_source = true
+// With this value, the other option must be given; with this value, the other option may not have that value.
+#define NEEDS(this_value, other)                  .needs = {this_value, other}
+#define CONFLICTS(this_value, other, other_value) .conflicts = {this_value, other, other_value}
+// The other option's value may not be below this one's; not both may be given.
+#define NOT_ABOVE(other)  .not_above = (other)
+#define INSTEAD_OF(other) .instead_of = (other)
 
 // clang-format off
 // Of several stages.
@@ -48,17 +52,19 @@
     OPT_INT(threads, NONE, 1, 4096, "threads (default: all)", NOT_HASHED) \
     OPT_NAME(precision, NONE, "float32|bfloat16", \
             "type of the computation (default: float32 on the CPU, bfloat16 on CUDA)") \
-    OPT_FILE(node, "its node configuration in a run", NOT_HASHED, HIDDEN) \
-    OPT_TEXT(frames_options, "options of the run's frames stage", NOT_HASHED, HIDDEN) \
     OPT_PATH(store, "directory of the caches frames.lmdb and groups.lmdb", .below_run = "store", NOT_HASHED) \
     OPT_KEEP(store_keep, "all", "all", \
             "whole groups that stay in the store: all, those of the newest N steps, or the newest ones up to a " \
             "size such as 20GiB. In a run, a key of the last stage", NOT_HASHED)
 
+// What only the supervisor sets.
+#define INTERNAL_OPTIONS \
+    OPT_FILE(node, "its node configuration in a run")
+
 #define SOURCE_OPTIONS \
     OPT_FILE(data, "annotations: JSON lines or one JSON array", REQUIRED) \
     OPT_NAME(format, "caravan", "caravan|seed-bench-r1|video-r1|sft", \
-            "layout of the annotations", EXCLUDES("sft", "model", NULL)) \
+            "layout of the annotations", NEEDS("sft", "model")) \
     OPT_FILE(model, "of format sft: model directory whose tokenizer makes the tokens that are learned") \
     OPT_MEDIA \
     OPT_FILE(template, "prompt template (default: the built-in wording)", .choices = "none") \
@@ -82,11 +88,11 @@
     OPT_NUMBER(fps, "2", 1e-6, 1000, "sampled frames per second") \
     OPT_INT(min_frames, "4", 1, 65536, \
             "minimum frames sampled from a clip; one with fewer gives an even number of those it has", \
-            .not_above = "max_frames") \
+            NOT_ABOVE("max_frames")) \
     OPT_INT(max_frames, "16", 2, 65536, "maximum frames sampled from a clip") \
-    OPT_INT(min_pixels, "100352", 784, 1e9, "minimum pixels of a video frame", .not_above = "max_pixels") \
+    OPT_INT(min_pixels, "100352", 784, 1e9, "minimum pixels of a video frame", NOT_ABOVE("max_pixels")) \
     OPT_INT(max_pixels, "105369", 784, 1e9, "maximum pixels of a video frame") \
-    OPT_INT(image_min_pixels, "3136", 784, 1e9, "minimum pixels of an image", .not_above = "image_max_pixels") \
+    OPT_INT(image_min_pixels, "3136", 784, 1e9, "minimum pixels of an image", NOT_ABOVE("image_max_pixels")) \
     OPT_INT(image_max_pixels, "200704", 784, 1e9, "maximum pixels of an image") \
     OPT_INT(total_pixels, NONE, 784, 1e12, \
             "maximum pixels of a whole clip; lowers max_pixels for long clips (default: no limit)") \
@@ -167,7 +173,7 @@
 #define JUDGE_OPTIONS \
     OPT_CHOICE(judge, "concludes", "concludes|likelihood", \
             "which option must be the answer's: the last one that the thinking names, or the one that a model " \
-            "finds most likely after it", EXCLUDES("likelihood", "model", NULL)) \
+            "finds most likely after it", NEEDS("likelihood", "model")) \
     OPT_MODEL("model directory in Hugging Face's layout, for likelihood")
 
 #define OPTIM_OPTIONS \
@@ -182,7 +188,7 @@
     OPT_CHOICE(schedule, "cosine", "cosine|constant", "learning rate schedule; cosine falls to 0 at `steps`") \
     OPT_INT(warmup, "0", 0, MAX_INTEGER, "steps of linear warm-up") \
     OPT_NUMBER(warmup_ratio, "0", 0, 1, \
-            "the same as a share of `steps`, rounded up to whole steps; instead of warmup", .instead_of = "warmup") \
+            "the same as a share of `steps`, rounded up to whole steps; instead of warmup", INSTEAD_OF("warmup")) \
     OPT_NUMBER(weight_decay, "0.01", 0, 1e6, "AdamW's weight decay; not on biases and norms") \
     OPT_NUMBER(beta1, "0.9", 0, 1 - MIN_POSITIVE, "AdamW's decay of the first moment") \
     OPT_NUMBER(beta2, "0.999", 0, 1 - MIN_POSITIVE, "AdamW's decay of the second moment") \
@@ -193,7 +199,7 @@
             "completions that have a KL term; accurate: not below the group's mean accuracy, and above 0.1") \
     OPT_CHOICE(kl_parts, "whole", "whole|separate", \
             "a completion's KL term: its mean over all tokens, or its mean over the tokens before the answer and " \
-            "its mean over the answer's", EXCLUDES("separate", "loss", "tokens")) \
+            "its mean over the answer's", CONFLICTS("separate", "loss", "tokens")) \
     OPT_CHOICE(loss, "completions", "completions|tokens", \
             "mean over completions of the mean over their tokens, or mean over all tokens of the step") \
     OPT_NUMBER(clip_low, "0.2", 0, 1, "lower clip of the ratio, on stale data only") \
@@ -240,15 +246,22 @@
 // Of every stage: the first member of its struct.
 struct common_options {
     COMMON_OPTIONS
+    INTERNAL_OPTIONS
 };
 
 enum media_outside { MEDIA_OUTSIDE_ALLOW, MEDIA_OUTSIDE_REFUSE };
+
+struct frames_options {
+    struct common_options common;
+    FRAMES_OPTIONS
+};
 
 // Of the stages that compute with a model: the first member of their structs.
 struct stage_model_options {
     struct common_options common;
     const char *dir; // `model`
     OPT_MEDIA
+    struct frames_options frames; // of the run's frames stage, without those of every stage: options `frames.NAME`
 };
 
 enum source_clip { SOURCE_CLIP_WHOLE, SOURCE_CLIP_CUT };
@@ -257,11 +270,6 @@ enum source_frame_records { SOURCE_FRAME_RECORDS_FOLDER, SOURCE_FRAME_RECORDS_RE
 struct source_options {
     struct common_options common;
     SOURCE_OPTIONS
-};
-
-struct frames_options {
-    struct common_options common;
-    FRAMES_OPTIONS
 };
 
 struct rollout_options {

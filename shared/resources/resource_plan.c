@@ -43,7 +43,7 @@ static bool resource_has_model(const struct pipeline_stage *stage) {
            (stage->kind && stage->kind->follows_weights) || (judge && !strcmp(judge, "likelihood"));
 }
 
-// "float32", or NULL for bfloat16: names that outlive the options.
+// "float32", or NULL for bfloat16.
 static const char *resource_precision(const char *given, bool on_cpu) {
     const bool wide = given ? !strcmp(given, "float32") : on_cpu;
     return wide ? "float32" : NULL;
@@ -100,56 +100,47 @@ static void resource_set_request(struct planned_stage *planned, const union plan
 static status resource_add_stage(struct resource_plan *plan, const struct pipeline_stage *stage,
                                  const struct memory_request *group) {
     struct planned_stage *planned = &plan->stages[plan->count++];
-    union planned_options values = {0};
-    struct options options = {0};
-    status result = OK;
+    static const union planned_options unknown = {0};
+    const union planned_options *values = stage->kind ? pipeline_options(stage) : &unknown;
     *planned = (struct planned_stage){.stage = stage, .on_cpu = true, .request = *group};
     planned->devices = arena_alloc(&plan->arena, (size_t)stage->replicas * sizeof(char *));
     for (int slot = 0; slot < stage->replicas; slot++) planned->devices[slot] = "cpu";
-    if (stage->kind) result = pipeline_options(stage, &options, &values);
     const char *device = plan->options.gpu ? "cuda" : "cpu";
-    if (stage->kind && values.common.device) device = values.common.device;
-    if (result == OK && resource_has_model(stage)) {
-        const char *shape = path_base_name(values.model.dir);
-        const bool named = !path_exists(values.model.dir) && named_shape_exists(shape);
-        planned->model = arena_printf(&plan->arena, "%s", named ? shape : values.model.dir);
+    if (values->common.device) device = values->common.device;
+    if (resource_has_model(stage)) {
+        const char *shape = path_base_name(values->model.dir);
+        const bool named = !path_exists(values->model.dir) && named_shape_exists(shape);
+        planned->model = named ? shape : values->model.dir;
         planned->on_cpu = !strcmp(device, "cpu");
         for (int slot = 0; slot < stage->replicas; slot++) {
             const char **own = &planned->devices[slot];
-            TRY_TO(result, done, device_of_slot(device, slot, &plan->arena, own));
+            TRY(device_of_slot(device, slot, &plan->arena, own));
             if (!strcmp(*own, "cuda:0")) *own = "cuda";
         }
-        resource_set_request(planned, &values, group->borrows);
+        resource_set_request(planned, values, group->borrows);
     }
     plan->on_gpu += !planned->on_cpu;
     planned->program_bytes =
-        planned->on_cpu ? resource_process_bytes(stage, &values, plan->medium) : resource_driver_bytes;
-    if (stage->kind && values.common.store_keep.bytes > (int64_t)plan->groups)
-        plan->groups = (uint64_t)values.common.store_keep.bytes;
-done:
-    options_release(&options);
-    return result;
+        planned->on_cpu ? resource_process_bytes(stage, values, plan->medium) : resource_driver_bytes;
+    if (values->common.store_keep.bytes > (int64_t)plan->groups)
+        plan->groups = (uint64_t)values->common.store_keep.bytes;
+    return OK;
 }
 
 // ---- the largest group ----
 
 // Sets what a clip or an image takes: its tokens, the patches of its largest image or pair of frames, and its bytes.
-static status resource_find_media(struct resource_plan *plan, const struct pipeline_stage *stage, int64_t *tokens,
-                                  int64_t *patches) {
-    struct frames_options values;
-    struct options options = {0};
-    const status result = pipeline_options(stage, &options, &values);
-    options_release(&options); // the numbers stay
-    TRY(result);
-    int64_t clip = values.max_frames * values.max_pixels;
-    if (values.total_pixels && values.total_pixels < clip) clip = values.total_pixels;
-    const int64_t frame = values.max_pixels > values.image_max_pixels ? values.max_pixels : values.image_max_pixels;
-    const int64_t of_clip = clip / TOKEN_PIXELS / TOKEN_FRAMES, of_image = values.image_max_pixels / TOKEN_PIXELS;
+static void resource_find_media(struct resource_plan *plan, const struct pipeline_stage *stage, int64_t *tokens,
+                                int64_t *patches) {
+    const struct frames_options *frames = pipeline_options(stage);
+    const int64_t image = frames->image_max_pixels, frame = frames->max_pixels > image ? frames->max_pixels : image;
+    int64_t clip = frames->max_frames * frames->max_pixels;
+    if (frames->total_pixels && frames->total_pixels < clip) clip = frames->total_pixels;
+    const int64_t of_clip = clip / TOKEN_PIXELS / TOKEN_FRAMES, of_image = image / TOKEN_PIXELS;
     *tokens = of_clip > of_image ? of_clip : of_image;
     *patches = frame / TOKEN_PIXELS * TOKEN_PATCHES;
-    plan->medium = (uint64_t)(clip > values.image_max_pixels ? clip : values.image_max_pixels) * PIXEL_BYTES;
-    plan->frames = (uint64_t)values.store_limit;
-    return OK;
+    plan->medium = (uint64_t)(clip > image ? clip : image) * PIXEL_BYTES;
+    plan->frames = (uint64_t)frames->store_limit;
 }
 
 // Sets the sizes of the largest group. Without a rollout they are those of the options.
@@ -157,22 +148,18 @@ static status resource_find_group(struct resource_plan *plan, struct memory_requ
     const struct pipeline_stage *rollout = pipeline_find_stage(plan->pipeline, "rollout"),
                                 *frames = pipeline_find_stage(plan->pipeline, "frames");
     struct resource_options *given = &plan->options;
-    struct rollout_options values;
-    struct options options = {0};
     int64_t tokens = 0;
     if (frames && frames->kind == &stage_kinds[STAGE_FRAMES])
-        TRY(resource_find_media(plan, frames, &tokens, &group->medium_patches));
+        resource_find_media(plan, frames, &tokens, &group->medium_patches);
     if (rollout && rollout->kind == &stage_kinds[STAGE_ROLLOUT]) {
         if (given->prompt_tokens || given->group_size || given->completion_tokens)
             return fail(USAGE, "rollout says how long a group may be: max_prompt_tokens, group_size, max_new_tokens");
-        const status result = pipeline_options(rollout, &options, &values);
-        options_release(&options);
-        TRY(result);
-        given->prompt_tokens = values.max_prompt_tokens;
-        if (given->expected && tokens + GIVEN_TEXT_TOKENS < values.max_prompt_tokens)
+        const struct rollout_options *values = pipeline_options(rollout);
+        given->prompt_tokens = values->max_prompt_tokens;
+        if (given->expected && tokens + GIVEN_TEXT_TOKENS < values->max_prompt_tokens)
             given->prompt_tokens = tokens + GIVEN_TEXT_TOKENS;
-        given->group_size = values.group_size;
-        given->completion_tokens = values.max_new_tokens;
+        given->group_size = values->group_size;
+        given->completion_tokens = values->max_new_tokens;
     }
     if (!given->prompt_tokens) given->prompt_tokens = tokens + GIVEN_TEXT_TOKENS;
     if (!given->group_size) given->group_size = 1;
@@ -263,31 +250,25 @@ static status resource_find_files(const struct resource_plan *plan, const struct
                                   struct disk_needs *needs) {
     enum { VERSIONS = 3 }; // of the policy, and of the reference
     const struct pipeline_stage *first = plan->pipeline->stages;
-    struct source_options source = {.groups_per_step = 1};
-    struct optim_options optim;
-    struct options options = {0};
+    static const struct source_options no_source = {.groups_per_step = 1};
+    const struct source_options *source =
+        first->kind == &stage_kinds[STAGE_SOURCE] ? pipeline_options(first) : &no_source;
+    const struct optim_options *optim = pipeline_options(planned->stage);
     struct model_file_bytes files;
     TRY(model_disk_needs(planned->model, &planned->request, &files));
-    status result = pipeline_options(planned->stage, &options, &optim);
-    options_release(&options);
-    if (result == OK && first->kind == &stage_kinds[STAGE_SOURCE]) {
-        result = pipeline_options(first, &options, &source);
-        options_release(&options);
-    }
-    TRY(result);
     const bool here = pipeline_stage_runs_on(planned->stage, machine);
     bool read = here;
     for (size_t i = 0; i < plan->count; i++) {
         const struct pipeline_stage *stage = plan->stages[i].stage;
         read |= stage->kind && stage->kind->follows_weights && pipeline_stage_runs_on(stage, machine);
     }
-    const bool lent = optim.publish != OPTIM_PUBLISH_FILES && !planned->on_cpu;
+    const bool lent = optim->publish != OPTIM_PUBLISH_FILES && !planned->on_cpu;
     needs->published = files.published;
-    needs->copies = lent || !read ? 0 : optim.ema_every ? 2 * VERSIONS : VERSIONS;
+    needs->copies = lent || !read ? 0 : optim->ema_every ? 2 * VERSIONS : VERSIONS;
     if (!here) return OK;
     needs->checkpoint = files.model + files.state;
     needs->state = files.state;
-    needs->checkpoints = resource_checkpoints(&optim, resource_steps(&source));
+    needs->checkpoints = resource_checkpoints(optim, resource_steps(source));
     return OK;
 }
 
@@ -383,7 +364,7 @@ static void resource_spread_set(struct resource_spread *spread, struct pipeline 
         if (!spread->placed[i]) continue;
         stage->replicas = spread->placed[i];
         buf_printf(&text, stage->replicas > 1 ? "cuda:[%s]" : "cuda:%s", spread->devices[i].data);
-        pipeline_set(pipeline, stage, "device", text.data);
+        pipeline_set(stage, "device", text.data);
         buf_release(&text);
     }
 }

@@ -7,7 +7,6 @@
 
 #include "shared/base/clock.h"
 #include "shared/base/log.h"
-#include "shared/config/stage_kinds.h"
 #include "shared/base/signals.h"
 
 enum { RETRY_MS = 100 };
@@ -38,21 +37,6 @@ status stage_media_sampling(struct sampling_config *sampling, const struct frame
     return sampling_config_check(sampling);
 }
 
-// Fills the options of the frames stage from pairs; NULL: none.
-static status stage_media_read_options(struct frames_options *values, struct options *options, const char *pairs) {
-    struct arena arena = {0};
-    status result = options_init(options, &stage_kinds[STAGE_FRAMES].options, values);
-    char *copy = arena_strndup(&arena, pairs ? pairs : "", strlen(pairs ? pairs : "")), *rest = NULL;
-    for (char *pair = copy ? strtok_r(copy, "\n", &rest) : NULL; pair && result == OK;
-         pair = strtok_r(NULL, "\n", &rest)) {
-        char *value = strchr(pair, '=');
-        if (value) *value++ = 0;
-        result = value ? options_set(options, pair, value) : fail(USAGE, "frames_options: no value for %s", pair);
-    }
-    arena_release(&arena);
-    return result;
-}
-
 static status stage_media_request(void *self, const char *key, struct buf *record, bool *found) {
     return stage_fetch(((struct stage_media *)self)->context, key, record, found);
 }
@@ -73,17 +57,15 @@ static status stage_media_wait(void *self, const char *key) {
 status stage_media_open(struct stage_media **out, struct stage_context *context) {
     const struct stage_model_options *given = stage_options(context);
     struct stage_media *media;
-    struct frames_options frames;
-    struct options options = {0};
     status result;
     *out = NULL;
     NEW(&media, 1);
     media->context = context;
     media->logged_at = -log_seconds;
-    TRY_TO(result, done, stage_media_read_options(&frames, &options, given->common.frames_options));
-    TRY_TO(result, done, stage_media_sampling(&media->sampling, &frames));
+    TRY_TO(result, done, stage_media_sampling(&media->sampling, &given->frames));
     if (given->common.store)
-        TRY_TO(result, done, frame_store_open(&media->store, given->common.store, (uint64_t)frames.store_limit, false));
+        TRY_TO(result, done,
+               frame_store_open(&media->store, given->common.store, (uint64_t)given->frames.store_limit, false));
     media->source = (struct media_source){.store = media->store,
                                           .request = stage_media_request,
                                           .wait = stage_in_pipeline(context) ? stage_media_wait : NULL,
@@ -92,7 +74,6 @@ status stage_media_open(struct stage_media **out, struct stage_context *context)
                                           .inside = given->media_outside == MEDIA_OUTSIDE_REFUSE,
                                           .sampling = &media->sampling};
 done:
-    options_release(&options);
     *out = media;
     if (result != OK) stage_media_close(out);
     return result;

@@ -12,9 +12,9 @@ status stage_media_sampling(struct sampling_config *sampling, const struct frame
 
 struct stage_media;
 
-// Opens the store of the option `store`, if it is given. The options of the run's frames stage are in the option
-// `frames_options`, KEY=VALUE pairs with a newline behind each; without it they are the defaults. USAGE, DATAERR or
-// UNAVAILABLE when an option is wrong or the store cannot be opened. Close with stage_media_close.
+// Opens the store of the option `store`, if it is given. Frames are decoded with the options of the run's frames stage,
+// the member `frames` of the stage's options. USAGE, DATAERR or UNAVAILABLE when two of these contradict each other or
+// the store cannot be opened. Close with stage_media_close.
 status stage_media_open(struct stage_media **out, struct stage_context *context);
 
 // NULL is fine; sets *media to NULL.

@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include "tests/unit/unit.h"
 
+#include "shared/config/stage_kinds.h"
 #include "shared/base/file.h"
 #include "shared/media/media.h"
 #include "shared/stage/runner.h"
@@ -421,23 +422,34 @@ static void test_missing_frames_are_waited_for(void **state) {
     group_free(&group);
 }
 
+// Opens the frames of a rollout that is given these options of the frames stage, "frames.NAME=VALUE ...".
 static status open_media(const char *pairs) {
-    struct stage_model_options options = {.common = {.frames_options = pairs, .store = directory}};
-    struct stage_context context = {.options.values = &options};
+    struct rollout_options values;
+    struct stage_context context = {0};
     struct stage_media *media = NULL;
-    status result = stage_media_open(&media, &context);
+    char copy[128];
+    assert_int_equal(options_init(&context.options, &stage_kinds[STAGE_ROLLOUT].options, &values), OK);
+    values.model.common.store = directory;
+    snprintf(copy, sizeof copy, "%s", pairs);
+    status result = OK;
+    for (char *pair = strtok(copy, " "); pair && result == OK; pair = strtok(NULL, " ")) {
+        char *value = strchr(pair, '=');
+        *value = 0;
+        result = options_set(&context.options, pair, value + 1);
+    }
+    if (result == OK) result = stage_media_open(&media, &context);
     stage_media_close(&media);
+    options_release(&context.options);
     return result;
 }
 
 static void test_options_of_the_frames_stage(void **state) {
     (void)state;
-    assert_int_equal(open_media(NULL), OK);
-    assert_int_equal(open_media("fps=4\nstore_limit=10\ntotal_pixels=100000\n"), OK);
-    assert_int_equal(open_media("fps\n"), USAGE);
-    assert_int_equal(open_media("fps=x\n"), USAGE);
-    assert_int_equal(open_media("speed=1\n"), USAGE);
-    assert_int_equal(open_media("min_frames=8\nmax_frames=4\n"), USAGE);
+    assert_int_equal(open_media(""), OK);
+    assert_int_equal(open_media("frames.fps=4 frames.store_limit=10 frames.total_pixels=100000"), OK);
+    assert_int_equal(open_media("frames.fps=x"), USAGE);
+    assert_int_equal(open_media("frames.speed=1"), USAGE);
+    assert_int_equal(open_media("frames.min_frames=8 frames.max_frames=4"), USAGE);
 }
 
 int main(void) {

@@ -40,19 +40,26 @@ static status arguments(struct given *given, const char *words) {
     return options_parse(&given->options, argc, argv, &rest);
 }
 
-// What options_init, options_check and options_hash count on.
+// What options_init, options_next_broken_rule and options_hash count on.
 static void check_option(const struct option_table *table, const struct option *option) {
     assert_non_null(option->help);
     assert_true(option->offset < table->size);
     if (option->default_value) assert_int_equal(option_check(option, option->default_value), OK);
     if (option->not_above) assert_true(option_find(table, option->not_above)->type >= OPTION_INT);
-    if (option->excludes.value) {
-        const struct option *other = option_find(table, option->excludes.name);
+    if (option->needs.value || option->conflicts.value)
         assert_true(option->type == OPTION_CHOICE || option->type == OPTION_NAME);
-        assert_true(choice_index(option->choices, option->excludes.value) >= 0);
-        assert_true(other->type == (option->excludes.other ? OPTION_CHOICE : OPTION_FILE));
-        if (option->excludes.other) assert_true(choice_index(other->choices, option->excludes.other) >= 0);
+    if (option->needs.value) {
+        assert_true(choice_index(option->choices, option->needs.value) >= 0);
+        assert_int_equal(option_find(table, option->needs.other)->type, OPTION_FILE);
     }
+    if (option->conflicts.value) {
+        const struct option *other = option_find(table, option->conflicts.other);
+        assert_true(choice_index(option->choices, option->conflicts.value) >= 0);
+        assert_int_equal(other->type, OPTION_CHOICE);
+        assert_true(choice_index(other->choices, option->conflicts.other_value) >= 0);
+    }
+    // An option has one rule at most.
+    assert_true(!option->needs.value + !option->conflicts.value + !option->not_above + !option->instead_of >= 3);
     if (option->instead_of) assert_non_null(option_find(table, option->instead_of));
     if (option->type == OPTION_INT && !option->default_value) assert_true(option->low >= 1);
     if (option->type == OPTION_CHOICE || (option->type > OPTION_INT && option->type != OPTION_SIZE))
@@ -68,6 +75,8 @@ static void test_every_default_is_in_range(void **state) {
         const struct option_table *table = &stage_kinds[stage].options;
         for (const struct option *option = table->options; option->name; option++) check_option(table, option);
         for (const struct option *option = table->common; option->name; option++) check_option(table, option);
+        for (const struct option *option = table->internal; option->name; option++)
+            if (option->default_value) assert_int_equal(option_check(option, option->default_value), OK);
     }
 }
 
@@ -94,6 +103,7 @@ static void test_fields_do_not_overlap(void **state) {
         assert_true(table->size <= sizeof marks);
         mark_fields(table->options, marks, table->size);
         mark_fields(table->common, marks, table->size);
+        mark_fields(table->internal, marks, table->size);
     }
 }
 
@@ -403,7 +413,7 @@ static void test_help_has_every_key(void **state) {
         buf_clear(&words);
         text_wrap(text.data, 0, 0, INT_MAX, &words); // without the lines' ends
         for (const struct option *key = stage_kinds[stage].options.options; key->name; key++)
-            assert_true(key->hidden || strstr(words.data, key->help));
+            assert_non_null(strstr(words.data, key->help));
         assert_true(stage != STAGE_ROLLOUT || strstr(words.data, "--max-new-tokens N"));
     }
     buf_release(&words);

@@ -78,7 +78,7 @@ static void check_good(const struct pipeline *pipeline) {
     assert_string_equal(pipeline_value(&stages[3], "model"), below("model"));
     assert_string_equal(stages[4].program, below("mine.py"));
     assert_null(stages[4].kind);
-    assert_int_equal(key_list_count(&stages[4].keys), 2);
+    assert_int_equal(key_list_count(&stages[4].options.given), 2);
     assert_true(stages[4].timeout == 2.5 && stages[3].timeout == 0 && pipeline->give_up_after == 30);
     assert_string_equal(pipeline_value(&stages[4], "model"), "crm");
     assert_int_equal(stages[4].from, 3);
@@ -86,11 +86,8 @@ static void check_good(const struct pipeline *pipeline) {
     assert_int_equal(pipeline->machine_count, 1);
     assert_int_equal(pipeline->machines[0].port, 7000);
     assert_string_equal(pipeline->machines[0].key, "abc");
-    struct reward_options reward;
-    struct options options;
-    assert_int_equal(pipeline_options(&stages[5], &options, &reward), OK);
-    assert_true(reward.margin == 0.01);
-    options_release(&options);
+    const struct reward_options *reward = pipeline_options(&stages[5]);
+    assert_true(reward->margin == 0.01);
 }
 
 static void test_inherited_and_written(void **state) {

@@ -40,7 +40,7 @@ const struct option_table check_table = {
 static void check_keys(const struct pipeline *pipeline, struct diagnostics *diagnostics) {
     for (size_t i = 0; i < pipeline->machine_count && pipeline->machine_count > 1 && !pipeline->slurm; i++) {
         const struct pipeline_machine *machine = &pipeline->machines[i];
-        const struct pipeline_key *key = key_list_find(&machine->keys, "key");
+        const struct key *key = key_list_find(&machine->keys, "key");
         if (i && machine->at.line == machine[-1].at.line && machine->at.column == machine[-1].at.column)
             continue; // machines of one range have the same keys
         if (!key)
@@ -90,7 +90,7 @@ static void check_print(const struct inspection *inspection, const char *path) {
 static status check_print_resources(const struct inspection *inspection, struct pipeline *pipeline) {
     struct buf lines = {0};
     if (inspection->here < 0 || !inspection->devices) return OK;
-    TRY(subcommand_set_publish(pipeline));
+    subcommand_set_publish(pipeline);
     const status result = machine_resources_check(pipeline, inspection->here, &lines);
     if (result != OK) log_debug("memory and disk: %s", fail_text());
     if (result == OK && lines.size) fwrite(lines.data, 1, lines.size, stderr);

@@ -23,8 +23,8 @@ bool inspection_covers(const struct inspection *inspection, const struct pipelin
 static void inspection_add(struct inspection *inspection, const struct pipeline_stage *stage, const char *name,
                            bool warning, const char *text) {
     struct diagnostics *diagnostics = inspection->diagnostics;
-    const struct pipeline_key *top = key_list_find(&inspection->pipeline->keys, name),
-                              *key = stage ? key_list_find(&stage->keys, name) : NULL;
+    const struct key *top = key_list_find(&inspection->pipeline->keys, name),
+                     *key = stage ? key_list_find(&stage->options.given, name) : NULL;
     const struct location at = key ? key->value_at : stage ? stage->at : inspection->pipeline->run_at;
     const bool of_file = !stage || (top && key && top->value_at.line == at.line && top->value_at.column == at.column);
     const char *owner = of_file ? "pipeline" : stage->name;
@@ -68,25 +68,18 @@ void inspect_values(struct inspection *inspection) {
     const struct pipeline *pipeline = inspection->pipeline;
     const struct pipeline_stage *source = &pipeline->stages[0], *optim = pipeline_optim(pipeline),
                                 *reward = pipeline_find_stage(pipeline, stage_kinds[STAGE_REWARD].name);
-    struct source_options source_values;
-    struct optim_options optim_values;
-    struct options options = {0};
     if (!optim || source->kind != &stage_kinds[STAGE_SOURCE]) return;
-    if (reward && reward->kind && pipeline_options(source, &options, &source_values) == OK &&
-        source_values.group_size == 1)
+    const struct source_options *source_values = pipeline_options(source);
+    const struct optim_options *optim_values = pipeline_options(optim);
+    if (reward && reward->kind && source_values->group_size == 1)
         inspection_warning(inspection, source, "group_size",
                            "1: the advantage of a group's only completion is 0, so nothing is learned of the rewards");
-    options_release(&options);
-    options = (struct options){0};
-    if (pipeline_options(optim, &options, &optim_values) == OK) {
-        if (optim_values.lr == 0) inspection_warning(inspection, optim, "lr", "0: no weight ever changes");
-        if (optim_values.lr > highest_sensible_lr)
-            inspection_warning(inspection, optim, "lr",
-                               "%g: a step changes each weight by up to that much, and a weight is about 0.02; 1e-6 is "
-                               "usual",
-                               optim_values.lr);
-    }
-    options_release(&options);
+    if (optim_values->lr == 0) inspection_warning(inspection, optim, "lr", "0: no weight ever changes");
+    if (optim_values->lr > highest_sensible_lr)
+        inspection_warning(inspection, optim, "lr",
+                           "%g: a step changes each weight by up to that much, and a weight is about 0.02; 1e-6 is "
+                           "usual",
+                           optim_values->lr);
 }
 
 // ---- directories ----

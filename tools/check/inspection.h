@@ -8,7 +8,6 @@
 
 #include <stdbool.h>
 
-#include "shared/config/diagnostics.h"
 #include "shared/config/pipeline.h"
 
 struct inspection {

@@ -83,21 +83,17 @@ static void inspection_find_frames(struct inspected_data *data) {
     const struct pipeline *pipeline = data->inspection->pipeline;
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         const struct pipeline_stage *stage = &pipeline->stages[i];
-        struct frames_options values;
-        struct options options = {0};
         if (stage->program) return; // it may write what it likes
         if (stage->kind == &stage_kinds[STAGE_FRAMES]) {
-            status result = pipeline_options(stage, &options, &values);
-            if (result == OK) result = stage_media_sampling(&data->sampling, &values);
-            options_release(&options);
-            data->media_root = pipeline_value(stage, "media_root");
-            data->inside = values.media_outside == MEDIA_OUTSIDE_REFUSE;
+            const struct frames_options *frames = pipeline_options(stage);
+            const status result = stage_media_sampling(&data->sampling, frames);
+            data->media_root = frames->media_root;
+            data->inside = frames->media_outside == MEDIA_OUTSIDE_REFUSE;
             data->look = result == OK && inspection_covers(data->inspection, stage);
             if (result != OK) inspection_mistake(data->inspection, stage, "min_frames", "%s", fail_text());
             return;
         }
-        if (stage->kind == &stage_kinds[STAGE_ROLLOUT] || stage->kind == &stage_kinds[STAGE_REFSCORE] ||
-            stage->kind == &stage_kinds[STAGE_OPTIM]) {
+        if (stage->kind->needs_frames) {
             data->needs_frames = stage;
             return;
         }
@@ -107,25 +103,23 @@ static void inspection_find_frames(struct inspected_data *data) {
 void inspect_data(struct inspection *inspection) {
     const struct pipeline *pipeline = inspection->pipeline;
     struct inspected_data data = {.inspection = inspection, .source = &pipeline->stages[0]};
-    struct source_options source = {0};
-    struct options options = {0};
     size_t groups = 0;
     if (data.source->kind != &stage_kinds[STAGE_SOURCE] || !inspection_covers(inspection, data.source)) return;
     inspection_find_frames(&data);
-    status result = pipeline_options(data.source, &options, &source);
-    if (result == OK) result = dataset_count_groups(&source, &groups);
-    if (result == OK) result = dataset_each(&source, inspection_visit_sample, &data);
+    const struct source_options *source = pipeline_options(data.source);
+    status result = dataset_count_groups(source, &groups);
+    if (result == OK) result = dataset_each(source, inspection_visit_sample, &data);
     if (result != OK && result != END) {
-        const char *template = source.template;
+        const char *template = source->template;
         const bool of_template = template && (!strncmp(fail_text(), "template:", strlen("template:")) ||
                                               !strncmp(fail_text(), template, strlen(template)));
         inspection_mistake(inspection, data.source, of_template ? "template" : "data", "%s", fail_text());
-    } else if (pipeline_optim(pipeline) && groups < (size_t)source.groups_per_step) {
-        inspection_mistake(inspection, data.source, source.limit ? "limit" : "data",
+    } else if (pipeline_optim(pipeline) && groups < (size_t)source->groups_per_step) {
+        inspection_mistake(inspection, data.source, source->limit ? "limit" : "data",
                            "%zu groups do not fill a step of %lld: nothing would be trained", groups,
-                           (long long)source.groups_per_step);
+                           (long long)source->groups_per_step);
     }
-    const char *key = source.media_root ? "media_root" : "data";
+    const char *key = source->media_root ? "media_root" : "data";
     if (data.missing && data.missing == data.media)
         inspection_mistake(inspection, data.source, key,
                            "none of the %d images and videos of the first samples can be opened: %s", data.media,
@@ -135,5 +129,4 @@ void inspect_data(struct inspection *inspection) {
                            "%d of the %d images and videos of the first samples cannot be opened, and such samples "
                            "are quarantined: %s",
                            data.missing, data.media, data.first_missing);
-    options_release(&options);
 }

@@ -20,9 +20,9 @@ enum model_use inspection_model_use(const struct pipeline_stage *stage) {
 
 // Whether no stage before this one uses the same model in the same way at the same place of the file.
 static bool inspection_is_first(const struct inspection *inspection, const struct pipeline_stage *stage) {
-    const struct pipeline_key *model = key_list_find(&stage->keys, "model");
+    const struct key *model = key_list_find(&stage->options.given, "model");
     for (const struct pipeline_stage *other = inspection->pipeline->stages; other < stage; other++) {
-        const struct pipeline_key *key = key_list_find(&other->keys, "model");
+        const struct key *key = key_list_find(&other->options.given, "model");
         if (inspection_covers(inspection, other) && inspection_model_use(other) == inspection_model_use(stage) &&
             !strcmp(key->value, model->value) && key->value_at.line == model->value_at.line &&
             key->value_at.column == model->value_at.column)

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "shared/config/option_value.h"
 #include "shared/resources/resource_plan.h"
 #include "tools/check/plan.h"
 #include "tools/tools.h"
@@ -232,7 +231,7 @@ int plan_main(int argc, char **argv) {
                                                .group_size = given.group_size};
     if (result == OK && given.gpus && !given.gpu) result = fail(USAGE, "--gpus needs --gpu, which says what they have");
     if (result == OK && given.gpus) result = plan_spread(pipeline, &resources, (int)given.gpus);
-    if (result == OK) result = subcommand_set_publish(pipeline);
+    if (result == OK) subcommand_set_publish(pipeline);
     if (result == OK) result = resource_plan_make(&plan, pipeline, &resources);
     if (result == OK) result = plan_print(&plan, capacity);
     resource_plan_release(&plan);

@@ -54,7 +54,6 @@ static void completion_table(const struct option_table *table, struct buf *out) 
         completion_words(table->operands, out);
     }
     for (const struct option *option = NULL; (option = options_next(table, option));) {
-        if (option->hidden) continue;
         buf_puts(out, " --");
         completion_name(option, out);
         if (option->type == OPTION_BOOL) buf_puts(out, " --no-");
@@ -62,7 +61,7 @@ static void completion_table(const struct option_table *table, struct buf *out) 
     }
     buf_puts(out, " --help --version'\n");
     for (const struct option *option = NULL; (option = options_next(table, option));) {
-        if (option->hidden || option->type == OPTION_BOOL) continue;
+        if (option->type == OPTION_BOOL) continue;
         buf_printf(out, "['%s --", table->program);
         completion_name(option, out);
         buf_puts(out, completion_takes_file(option) ? "']='FILE" : "']='");
@@ -120,7 +119,6 @@ static void completion_zsh_option(const struct option *option, const char *prefi
 static void completion_zsh_table(const struct option_table *table, struct buf *out) {
     buf_printf(out, "    '%s') _arguments -S", table->program);
     for (const struct option *option = NULL; (option = options_next(table, option));) {
-        if (option->hidden) continue;
         completion_zsh_option(option, "", out);
         if (option->type == OPTION_BOOL) completion_zsh_option(option, "no-", out);
     }
@@ -179,7 +177,7 @@ static void completion_fish_table(const struct option_table *table, const char *
         buf_puts(out, " -f\n");
     }
     for (const struct option *option = NULL; (option = options_next(table, option));) {
-        for (int negated = 0; negated <= (option->type == OPTION_BOOL) && !option->hidden; negated++) {
+        for (int negated = 0; negated <= (option->type == OPTION_BOOL); negated++) {
             completion_fish_begin(table, name, out);
             buf_puts(out, negated ? " -l no-" : " -l ");
             completion_name(option, out);

@@ -54,7 +54,6 @@ static void man_capitalized(const char *text, struct buf *out) {
 static void man_options(const struct option *option, struct buf *out) {
     struct arena arena = {0};
     for (; option && option->name; option++) {
-        if (option->hidden) continue;
         buf_puts(out, ".TP\n\\fB\\-\\-");
         for (const char *at = option->name; *at; at++) man_text((char[]){*at == '_' ? '-' : *at, 0}, out);
         buf_puts(out, "\\fR");

@@ -57,7 +57,7 @@ status processes_init(struct processes *processes, struct deployment *deployment
         if (!replica->stage || replica->machine != deployment->here) continue;
         struct process *process = &processes->list[processes->count++];
         const struct pipeline_stage *stage = replica->stage;
-        size_t count = 0, capacity = key_list_count(&stage->keys) + 6;
+        size_t count = 0, capacity = key_list_count(&stage->options.given) + 6;
         process->replica = replica;
         process->settled = -1;
         process->name = deployment_name(deployment, replica);
@@ -76,7 +76,7 @@ status processes_init(struct processes *processes, struct deployment *deployment
             if (store) process->argv[count++] = arena_printf(arena, "--store=%s", store);
         }
         if (stage->program) process->argv[count++] = arena_printf(arena, "--timeout=%.17g", stage->timeout);
-        for (const struct pipeline_key *key = stage->keys.first; key && !stage->program; key = key->next) {
+        for (const struct key *key = stage->options.given.first; key && !stage->program; key = key->next) {
             const char *value = key->value;
             if (!strcmp(key->name, "device")) TRY(device_of_slot(key->value, replica->slot, arena, &value));
             process->argv[count++] = arena_printf(arena, "--%s=%s", key->name, value);

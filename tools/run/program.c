@@ -142,6 +142,7 @@ int program_main(int argc, char **argv) {
                                        .help = "a user's program",
                                        .options = program_options,
                                        .common = common_options,
+                                       .internal = internal_options,
                                        .size = sizeof(struct program_options)};
     const struct stage stage = {
         .name = config->stage, .table = &table, .section = -1, .open = program_open, .work = program_work};

@@ -43,47 +43,33 @@ const struct option_table run_table = {.program = "caravan run",
                                        .size = sizeof(struct run_options)};
 
 // Whether the stage runs here and computes with a number of steps that the file does not give.
-static status run_needs_steps(const struct deployment *deployment, const struct pipeline_stage *stage, bool *needed) {
-    struct optim_options optim;
-    struct reward_options reward;
-    struct options parsed = {0};
-    status result = OK;
-    *needed = false;
-    if (!pipeline_stage_runs_on(stage, deployment->here)) return OK;
+static bool run_needs_steps(const struct deployment *deployment, const struct pipeline_stage *stage) {
+    if (!pipeline_stage_runs_on(stage, deployment->here)) return false;
     if (stage->kind == &stage_kinds[STAGE_OPTIM]) {
-        result = pipeline_options(stage, &parsed, &optim);
-        *needed = result == OK && !optim.steps && (optim.schedule != OPTIM_SCHEDULE_CONSTANT || optim.warmup_ratio > 0);
-    } else if (stage->kind == &stage_kinds[STAGE_REWARD]) {
-        result = pipeline_options(stage, &parsed, &reward);
-        *needed = result == OK && !reward.steps && reward.beta_schedule != REWARD_BETA_SCHEDULE_CONSTANT;
+        const struct optim_options *optim = pipeline_options(stage);
+        return !optim->steps && (optim->schedule != OPTIM_SCHEDULE_CONSTANT || optim->warmup_ratio > 0);
     }
-    options_release(&parsed);
-    return result;
+    if (stage->kind != &stage_kinds[STAGE_REWARD]) return false;
+    const struct reward_options *reward = pipeline_options(stage);
+    return !reward->steps && reward->beta_schedule != REWARD_BETA_SCHEDULE_CONSTANT;
 }
 
 // Sets *steps to the number of steps of the run: optim's `steps`, or what the data and max_steps make.
 static status run_count_steps(const struct deployment *deployment, int64_t *steps) {
-    const struct pipeline *pipeline = deployment->pipeline;
-    struct optim_options optim;
-    struct source_options source;
-    struct options parsed = {0};
+    const struct optim_options *optim = pipeline_options(pipeline_optim(deployment->pipeline));
+    const struct source_options *source = pipeline_options(&deployment->pipeline->stages[0]);
     size_t groups;
-    status result = pipeline_options(pipeline_optim(pipeline), &parsed, &optim);
-    *steps = result == OK ? optim.steps : 0;
-    options_release(&parsed);
-    if (result != OK || *steps) return result;
-    result = pipeline_options(&pipeline->stages[0], &parsed, &source);
-    if (result == OK) result = dataset_count_groups(&source, &groups);
-    if (result == OK) {
-        int64_t count = (int64_t)groups / source.groups_per_step;
-        if (source.max_steps && source.max_steps < count) count = source.max_steps;
-        *steps = count > 0 ? count : 1;
-    } else if (deployment->machines > 1) {
-        result = fail_prefix(
+    *steps = optim->steps;
+    if (*steps) return OK;
+    const status result = dataset_count_groups(source, &groups);
+    if (result != OK && deployment->machines > 1)
+        return fail_prefix(
             result, "this machine cannot count the steps: set optim's `steps`, or copy the data to this machine");
-    }
-    options_release(&parsed);
-    return result;
+    TRY(result);
+    int64_t count = (int64_t)groups / source->groups_per_step;
+    if (source->max_steps && source->max_steps < count) count = source->max_steps;
+    *steps = count > 0 ? count : 1;
+    return OK;
 }
 
 // Sets `steps` where a stage of this machine needs it: for the learning rate's schedule and for that of cora's beta.
@@ -93,12 +79,10 @@ static status run_set_steps(struct deployment *deployment) {
     if (!pipeline_optim(pipeline) || pipeline->stages[0].kind != &stage_kinds[STAGE_SOURCE]) return OK;
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         char text[32];
-        bool needed;
-        TRY(run_needs_steps(deployment, &pipeline->stages[i], &needed));
-        if (!needed) continue;
+        if (!run_needs_steps(deployment, &pipeline->stages[i])) continue;
         if (!steps) TRY(run_count_steps(deployment, &steps));
         snprintf(text, sizeof text, "%lld", (long long)steps);
-        pipeline_set(pipeline, &pipeline->stages[i], "steps", text);
+        pipeline_set(&pipeline->stages[i], "steps", text);
     }
     return OK;
 }
@@ -113,7 +97,7 @@ static void run_set_stores(struct deployment *deployment) {
     if (deployment->machines < 2) return;
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         const char *store = pipeline_value(&pipeline->stages[i], "store");
-        if (store && !strcmp(store, common)) pipeline_set(pipeline, &pipeline->stages[i], "store", own);
+        if (store && !strcmp(store, common)) pipeline_set(&pipeline->stages[i], "store", own);
     }
 }
 
@@ -152,18 +136,18 @@ static status run_make_sockets(const char *path) {
 // again, and evict from the stores of their machines.
 static void run_set_frames_options(struct pipeline *pipeline) {
     const struct pipeline_stage *frames = pipeline_find_stage(pipeline, stage_kinds[STAGE_FRAMES].name);
-    struct buf text = {0};
     if (!frames || frames->kind != &stage_kinds[STAGE_FRAMES]) return;
-    for (const struct pipeline_key *key = frames->keys.first; key; key = key->next) {
+    for (const struct key *key = frames->options.given.first; key; key = key->next) {
+        char name[64];
         const struct option *option = option_find(&frames->kind->options, key->name);
-        if (option->type != OPTION_DEVICE && (!option->not_hashed || !strcmp(option->name, "store_limit")))
-            buf_printf(&text, "%s=%s\n", key->name, key->value);
+        snprintf(name, sizeof name, "frames.%s", key->name);
+        for (size_t i = 0; i < pipeline->stage_count; i++) {
+            struct pipeline_stage *stage = &pipeline->stages[i];
+            const bool known = stage->kind && option_find_any(&stage->kind->options, name);
+            if (known && (!option->not_hashed || !strcmp(option->name, "store_limit")))
+                pipeline_set(stage, name, key->value);
+        }
     }
-    for (size_t i = 0; i < pipeline->stage_count && text.size; i++) {
-        struct pipeline_stage *stage = &pipeline->stages[i];
-        if (stage->kind) pipeline_set(pipeline, stage, "frames_options", text.data);
-    }
-    buf_release(&text);
 }
 
 // Makes the run's directories and its lock, writes pipeline.yaml and the link to the metrics, and runs the supervisor.
@@ -200,7 +184,7 @@ static status run(struct deployment *deployment) {
     }
     TRY_TO(result, done, run_make_sockets(deployment->sockets));
     TRY_TO(result, done, run_set_steps(deployment));
-    TRY_TO(result, done, subcommand_set_publish(deployment->pipeline));
+    subcommand_set_publish(deployment->pipeline);
     if (last_here) TRY_TO(result, done, run_settings_write(pipeline));
     run_set_stores(deployment);
     run_set_frames_options(deployment->pipeline);

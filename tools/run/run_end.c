@@ -9,16 +9,11 @@
 #include "shared/config/stage_options.h"
 
 // Appends the options with which the same command trains on.
-static status run_end_more(const struct pipeline *pipeline, struct buf *out) {
-    struct source_options source;
-    struct options parsed = {0};
-    status result = pipeline_options(&pipeline->stages[0], &parsed, &source);
-    const bool limited = result == OK && source.max_steps; // by the steps or by the data: twice both is enough
-    if (limited) buf_printf(out, "--set source.max_steps=%lld ", 2LL * source.max_steps);
-    if (result == OK)
-        buf_printf(out, "--set source.epochs=%lld", (long long)source.epochs * (limited ? 2 : 1) + !limited);
-    options_release(&parsed);
-    return result;
+static void run_end_more(const struct pipeline *pipeline, struct buf *out) {
+    const struct source_options *source = pipeline_options(&pipeline->stages[0]);
+    const bool limited = source->max_steps; // by the steps or by the data: twice both is enough
+    if (limited) buf_printf(out, "--set source.max_steps=%lld ", 2LL * source->max_steps);
+    buf_printf(out, "--set source.epochs=%lld", (long long)source->epochs * (limited ? 2 : 1) + !limited);
 }
 
 // Appends where the newest checkpoint is, if this machine has it, and what to do with it.
@@ -32,7 +27,7 @@ static status run_end_training(const struct deployment *deployment, struct buf *
     buf_printf(out, "newest checkpoint: %s\n", path);
     buf_puts(out, "next: evaluate it with a file of pipelines/eval and --set model=CHECKPOINT, or "
                   "train on with ");
-    TRY_TO(result, done, run_end_more(deployment->pipeline, out));
+    run_end_more(deployment->pipeline, out);
     buf_puts(out, "\n");
 done:
     free(path);

@@ -1,13 +1,43 @@
-// A pipeline file while it is being read: the pipeline as far as it is known, and everything wrong with it.
+// YAML files, and a pipeline file while it is being read: the pipeline as far as it is known, and everything wrong with
+// it.
 //
-// The parts of reading call downwards only: pipeline_read.c calls pipeline_parse.c, pipeline_validate.c,
-// pipeline_machines.c and pipeline_method.c in this order, and all of them call pipeline.c and diagnostics.c.
-#ifndef SHARED_CONFIG_PARSED_FILE_H
-#define SHARED_CONFIG_PARSED_FILE_H
+// The parts of reading call downwards only: pipeline_parse.c calls pipeline_validate.c, pipeline_machines.c and
+// methods.c in this order, and all of them call pipeline.c.
+#ifndef SHARED_CONFIG_PIPELINE_PARSE_H
+#define SHARED_CONFIG_PIPELINE_PARSE_H
 
-#include "shared/config/diagnostics.h"
+#include <yaml.h>
+
 #include "shared/config/pipeline.h"
-#include "shared/config/yaml_tree.h"
+
+// ---- a YAML file as libyaml's tree of nodes, each with its line and column ----
+
+// A file holds one document; a second one is an error.
+struct yaml_tree {
+    yaml_document_t yaml;
+    yaml_node_t *root; // NULL: an empty file
+};
+
+// Parses YAML text. DATAERR with "LINE:COLUMN: ..." when it is not YAML; *at is then where. Release with
+// yaml_tree_release.
+status yaml_tree_read(struct yaml_tree *tree, const char *data, size_t size, struct location *at);
+
+// Frees the tree; a zeroed document is fine.
+void yaml_tree_release(struct yaml_tree *tree);
+
+// Returns the node with that index, NULL for 0. The document owns it.
+yaml_node_t *yaml_tree_node(struct yaml_tree *tree, int index);
+
+// Returns where a node begins.
+struct location yaml_node_location(const yaml_node_t *node);
+
+// Returns the string of a scalar, owned by the document; NULL for any other node and for a string with a NUL inside.
+const char *yaml_node_string(const yaml_node_t *node);
+
+// Returns what a node is, for messages: "an array", "a mapping", "a string".
+const char *yaml_node_kind(const yaml_node_t *node);
+
+// ---- a pipeline file ----
 
 struct parsed_file {
     struct pipeline *pipeline;
