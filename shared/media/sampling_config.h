@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "shared/base/status.h"
-#include "shared/store/frames_record.h"
+#include "shared/store/frame_store.h"
 
 // Both sides of a resized frame are multiples of the factor: two patches of 14 pixels.
 enum { smart_resize_factor = 28, smart_resize_max_ratio = 200 };

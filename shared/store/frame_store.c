@@ -1,11 +1,12 @@
-// The store of frames on LMDB. Its databases: the records; their last use (frame_usage.h); the hashes of files; which
-// file each record was decoded from.
+// The store of frames on LMDB. Its databases: the records; their last use, their order by it and their total size; the
+// hashes of files; which file each record was decoded from.
 //
 // The surprise: a read also has to write, namely the time of use. Such small writes are collected in memory and written
 // with the next put, so that readers do not wait for the writer's lock.
 #include "shared/store/frame_store.h"
 
 #include <assert.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,13 +15,42 @@
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
-#include "shared/store/frame_usage.h"
 #include "shared/store/lmdb_env.h"
 
+enum { DBI_FRAMES, DBI_USED, DBI_FILES, DBI_ORDER, DBI_TOTAL, DBI_ORIGINS };
 static const char *const frame_store_dbis[] = {"frames", "used", "files", "order", "total", "origins", NULL};
 static const char *const frame_store_read_dbis[] = {"frames", "used", "files", NULL}; // what every version has
 
 enum { frame_store_max_pending = 256 };
+
+enum {
+    frames_pixel_alignment = 64,
+    frames_min_record_size = 4096, // LMDB aligns only values that are larger than half a page
+};
+static const char frames_magic[8] = "caravanF";
+static const uint32_t frames_version = 1;
+
+// A record is this header, the timestamps of a video, zeros up to pixels_offset, the pixels, zeros up to the minimum.
+struct frames_record_header {
+    char magic[8];
+    uint32_t version;
+    uint32_t video;
+    uint32_t count, height, width;
+    uint32_t pixels_offset;
+    double seconds_per_grid;
+};
+
+// The value of DBI_USED.
+struct frame_usage {
+    int64_t time; // of the last use, nanoseconds since 1970
+    uint64_t bytes;
+};
+
+// The key of DBI_ORDER, whose values are empty: sorted by time.
+struct frame_order_key {
+    uint8_t time[lmdb_number_size];
+    uint8_t key[frame_key_bytes];
+};
 
 // The fixed part of a value of DBI_ORIGINS; the path follows, with its NUL.
 struct frame_origin_record {
@@ -34,7 +64,12 @@ struct remembered_hash {
     uint8_t hash[16];
 };
 
-// These are stored as they are in memory.
+// These are stored, and records are sent, as they are in memory.
+static_assert(sizeof(struct frames_record_header) == 40, "the header of a record is a format on disk");
+static_assert(sizeof(struct frames_record_header) % sizeof(double) == 0, "timestamps follow the header");
+static_assert(sizeof frames_magic == sizeof((struct frames_record_header){0}.magic), "the magic has no NUL");
+static_assert(sizeof(struct frame_usage) == 16, "the usage is a format on disk");
+static_assert(sizeof(struct frame_order_key) == 24, "the key of a record's use is a format on disk");
 static_assert(sizeof(struct frame_origin_record) == 32, "the origin is a format on disk");
 static_assert(sizeof(struct remembered_hash) == 56, "the hash of a file is a format on disk");
 
@@ -57,7 +92,95 @@ struct frame_store {
     int pending_count;
 };
 
-// ---- keys ----
+// ---- keys and records ----
+
+status frame_key_parse(uint8_t out[frame_key_bytes], const char *key) {
+    for (int i = 0; i < 2 * frame_key_bytes; i++) {
+        char c = key[i];
+        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+        if (digit < 0) return fail(DATAERR, "'%.40s' is not a frame key (32 hex digits)", key);
+        out[i / 2] = (uint8_t)(i % 2 ? out[i / 2] | digit : digit << 4);
+    }
+    return key[2 * frame_key_bytes] ? fail(DATAERR, "'%.40s' is not a frame key (32 hex digits)", key) : OK;
+}
+
+void frame_key_print(char key[frame_key_size], const uint8_t hash[frame_key_bytes]) {
+    for (int i = 0; i < frame_key_bytes; i++) {
+        key[2 * i] = "0123456789abcdef"[hash[i] >> 4];
+        key[2 * i + 1] = "0123456789abcdef"[hash[i] & 15];
+    }
+    key[2 * frame_key_bytes] = 0;
+}
+
+size_t frames_bytes(const struct frames *frames) {
+    return (size_t)frames->count * (size_t)frames->height * (size_t)frames->width * 3;
+}
+
+static size_t frames_pixels_offset(const struct frames *frames) {
+    size_t times = frames->video ? (size_t)frames->count * sizeof(double) : 0;
+    size_t end = sizeof(struct frames_record_header) + times;
+    return (end + frames_pixel_alignment - 1) / frames_pixel_alignment * frames_pixel_alignment;
+}
+
+size_t frames_record_size(const struct frames *frames) {
+    size_t size = frames_pixels_offset(frames) + frames_bytes(frames);
+    return size < frames_min_record_size ? frames_min_record_size : size;
+}
+
+void frames_record_write(const struct frames *frames, uint8_t *out) {
+    size_t offset = frames_pixels_offset(frames), end = offset + frames_bytes(frames);
+    struct frames_record_header header = {
+        .version = frames_version,
+        .video = frames->video,
+        .count = (uint32_t)frames->count,
+        .height = (uint32_t)frames->height,
+        .width = (uint32_t)frames->width,
+        .pixels_offset = (uint32_t)offset,
+        .seconds_per_grid = frames->video ? frames->seconds_per_grid : 0,
+    };
+    memcpy(header.magic, frames_magic, sizeof frames_magic);
+    memset(out, 0, offset);
+    memcpy(out, &header, sizeof header);
+    if (frames->video) memcpy(out + sizeof header, frames->timestamps, (size_t)frames->count * sizeof(double));
+    memcpy(out + offset, frames->pixels, end - offset);
+    memset(out + end, 0, frames_record_size(frames) - end);
+}
+
+status frames_to_record(const struct frames *frames, struct buf *out) {
+    size_t size = frames_record_size(frames);
+    TRY(buf_reserve_large(out, size));
+    frames_record_write(frames, (uint8_t *)out->data + out->size);
+    out->size += size;
+    out->data[out->size] = 0;
+    return OK;
+}
+
+status frames_from_record(struct frames *frames, const void *record, size_t size) {
+    enum { max_side = 1 << 16, max_count = 1 << 20 };
+    struct frames_record_header header;
+    if (size < sizeof header) return fail(DATAERR, "the frames record of %zu bytes is too short", size);
+    memcpy(&header, record, sizeof header);
+    if (memcmp(header.magic, frames_magic, sizeof frames_magic) != 0) return fail(DATAERR, "not a frames record");
+    if (header.version != frames_version)
+        return fail(DATAERR, "the frames record has version %u, expected %u", header.version, frames_version);
+    if (header.count < 1 || header.count > max_count || header.height < 1 || header.height > max_side ||
+        header.width < 1 || header.width > max_side || header.video > 1 || (!header.video && header.count != 1)) {
+        return fail(DATAERR, "the shape of the frames record is out of range");
+    }
+    *frames = (struct frames){
+        .video = header.video,
+        .count = (int)header.count,
+        .height = (int)header.height,
+        .width = (int)header.width,
+        .seconds_per_grid = header.video ? header.seconds_per_grid : NAN,
+    };
+    if (header.pixels_offset != frames_pixels_offset(frames) || size != frames_record_size(frames))
+        return fail(DATAERR, "the frames record has %zu bytes, expected %zu", size, frames_record_size(frames));
+    const char *bytes = record;
+    if (header.video) frames->timestamps = (const double *)(const void *)(bytes + sizeof header);
+    frames->pixels = (const uint8_t *)bytes + header.pixels_offset;
+    return OK;
+}
 
 static struct lmdb_val frame_key_val(const uint8_t key[frame_key_bytes]) {
     return (struct lmdb_val){key, frame_key_bytes};
@@ -68,6 +191,65 @@ static void frame_store_path_key(uint8_t out[frame_key_bytes], const char *path)
     static_assert(sizeof canonical.digest == frame_key_bytes, "a path's hash is a key");
     XXH128_canonicalFromHash(&canonical, XXH3_128bits(path, strlen(path)));
     memcpy(out, canonical.digest, frame_key_bytes);
+}
+
+// ---- the last use of records, and the eviction of those that were not used for longest ----
+
+static const struct lmdb_val frame_usage_total_key = {"bytes", 5};
+
+static struct frame_order_key frame_usage_order_key(int64_t time, const uint8_t key[frame_key_bytes]) {
+    struct frame_order_key order;
+    lmdb_number_write(order.time, time);
+    memcpy(order.key, key, frame_key_bytes);
+    return order;
+}
+
+// Sets *total to the size of all records.
+static status frame_usage_total(struct lmdb_txn *txn, uint64_t *total) {
+    *total = 0;
+    return lmdb_txn_get_fixed(txn, DBI_TOTAL, frame_usage_total_key, total, sizeof *total, NULL);
+}
+
+// Sets the usage of a record, its place in the order and the total; bytes 0: there is none any more. only_existing:
+// nothing is done for a record that was evicted. A time before the last one is ignored. DATAERR when the store is
+// damaged, UNAVAILABLE when the disk is full.
+static status frame_usage_set(struct lmdb_txn *txn, const uint8_t key[frame_key_bytes], struct frame_usage usage,
+                              bool only_existing) {
+    const struct lmdb_val id = {key, frame_key_bytes};
+    struct frame_usage before = {0};
+    uint64_t total;
+    TRY(frame_usage_total(txn, &total));
+    TRY(lmdb_txn_get_fixed(txn, DBI_USED, id, &before, sizeof before, NULL));
+    if (only_existing && !before.bytes) return OK;
+    if (only_existing) usage.bytes = before.bytes;
+    if (usage.bytes && usage.time < before.time) usage.time = before.time;
+    const struct frame_order_key old = frame_usage_order_key(before.time, key),
+                                 new = frame_usage_order_key(usage.time, key);
+    if (before.bytes) TRY(lmdb_txn_del(txn, DBI_ORDER, (struct lmdb_val){&old, sizeof old}, NULL));
+    if (usage.bytes) {
+        TRY(lmdb_txn_put(txn, DBI_ORDER, (struct lmdb_val){&new, sizeof new}, (struct lmdb_val){"", 0}));
+        TRY(lmdb_txn_put(txn, DBI_USED, id, (struct lmdb_val){&usage, sizeof usage}));
+    } else {
+        TRY(lmdb_txn_del(txn, DBI_USED, id, NULL));
+    }
+    total = total - before.bytes + usage.bytes;
+    return lmdb_txn_put(txn, DBI_TOTAL, frame_usage_total_key, (struct lmdb_val){&total, sizeof total});
+}
+
+// Evicts the least recently used records until `bytes` more fit `limit`, or none is left. Fails as frame_usage_set.
+static status frame_usage_make_room(struct lmdb_txn *txn, uint64_t limit, uint64_t bytes) {
+    uint64_t total;
+    for (;;) {
+        struct frame_order_key oldest;
+        struct lmdb_val key, value;
+        TRY(frame_usage_total(txn, &total));
+        if (total == 0 || total + bytes <= limit) return OK;
+        TRY(lmdb_txn_first(txn, DBI_ORDER, &key, &value));
+        if (key.size != sizeof oldest) return lmdb_txn_fail_damaged(txn, "the use of the frames");
+        memcpy(&oldest, key.data, sizeof oldest);
+        TRY(lmdb_txn_del(txn, DBI_FRAMES, (struct lmdb_val){oldest.key, sizeof oldest.key}, NULL));
+        TRY(frame_usage_set(txn, oldest.key, (struct frame_usage){0}, false));
+    }
 }
 
 // ---- pending writes ----

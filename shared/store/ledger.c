@@ -12,7 +12,6 @@
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/store/lmdb_env.h"
-#include "shared/store/lmdb_file_system.h"
 
 enum { ledger_format = 2, DBI_META = 0, DBI_ENTRIES = 1 };
 static const char *const ledger_dbis[] = {"meta", "groups", NULL};

@@ -8,18 +8,22 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "shared/base/file.h"
 #include "shared/base/memory.h"
-#include "shared/store/lmdb_file.h"
 
+enum { lmdb_full_disk_bytes = 64 << 10 }; // with fewer free bytes an I/O error means a full disk
 enum { PAGE_BRANCH = 0x01, PAGE_LEAF = 0x02, PAGE_OVERFLOW = 0x04, PAGE_META = 0x08, PAGE_KINDS = 0x6f };
 enum { NODE_BIG = 0x01, NODE_DB = 0x02, KEY_MAX = 511, DEPTH_MAX = 32 };
 enum { PAGE_SIZE_MIN = 512, PAGE_SIZE_MAX = 1 << 16 };
@@ -60,6 +64,37 @@ struct lmdb_checker {
     uint64_t last_page, seen; // seen: pages of trees
     uint8_t *pages;           // one for each level of the trees
 };
+
+// ---- errors ----
+
+status lmdb_fail_damaged(const char *path, const char *format, ...) {
+    char what[400];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(what, sizeof what, format, arguments);
+    va_end(arguments);
+    return fail(DATAERR, "%s: the file is damaged (%s): remove it, and what it had is computed again%s", path, what,
+                strcmp(path_base_name(path), "groups.lmdb") ? "" : "; of a run without optim remove ledger.lmdb, too");
+}
+
+status lmdb_fail(const char *path, int code, const char *what) {
+    struct statvfs disk;
+    bool full = code == ENOSPC || code == EDQUOT;
+    if (code == EIO && statvfs(path, &disk) == 0)
+        full = (unsigned long long)disk.f_bavail * disk.f_frsize < lmdb_full_disk_bytes;
+    if (full) return fail(UNAVAILABLE, "%s: %s: no space left on the disk", path, what);
+    if (code == MDB_INVALID || code == MDB_VERSION_MISMATCH)
+        return lmdb_fail_damaged(path, "it is no LMDB file of version %d", MDB_VERSION_MAJOR);
+    if (code == MDB_CORRUPTED || code == MDB_PAGE_NOTFOUND) return lmdb_fail_damaged(path, "%s", what);
+    if (code == MDB_BAD_VALSIZE) return fail(BUG, "%s: %s: LMDB cannot store a key or value of this size", path, what);
+    struct rlimit limit;
+    if (code == ENOMEM && !getrlimit(RLIMIT_AS, &limit) && limit.rlim_cur != RLIM_INFINITY)
+        return fail(UNAVAILABLE,
+                    "%s: %s: the address space is limited to %llu MB (ulimit -v), but a process maps up to 2 TB of "
+                    "files: type ulimit -v unlimited",
+                    path, what, (unsigned long long)limit.rlim_cur >> 20);
+    return fail(UNAVAILABLE, "%s: %s: %s", path, what, mdb_strerror(code));
+}
 
 static status lmdb_check_fail(const char *path, uint64_t page) {
     return lmdb_fail_damaged(path, "page %llu", (unsigned long long)page);

@@ -1,13 +1,54 @@
-// Handles to LMDB files, transactions, keys and values, iteration.
+// Files, transactions, keys and values, iteration.
+//
+// LMDB forbids opening a file twice in a process, so all handles to a file share one struct lmdb_file.
 #include "shared/store/lmdb_env.h"
 
 #include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <lmdb.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/vfs.h>
+#include <unistd.h>
 
-#include "shared/store/lmdb_file.h"
+#include "shared/base/clock.h"
+#include "shared/base/file.h"
+#include "shared/base/log.h"
+#include "shared/store/lmdb_check.h"
+
+enum {
+    lmdb_max_dbis = 16,
+    lmdb_max_readers = 510,
+    lmdb_lock_file_size = 64 << 10,
+    lmdb_grow_seconds = 20,
+    lmdb_open_tries = 50
+};
+enum { lmdb_remap_txns = 256 }; // after so many transactions the file is mapped again
+static const size_t lmdb_default_mapsize = (size_t)1 << 40, lmdb_min_mapsize = (size_t)1 << 30;
+
+static pthread_mutex_t lmdb_registry_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct lmdb_file *lmdb_registry;
+
+// An LMDB file as this process has it open, and its map, which grows.
+struct lmdb_file {
+    struct lmdb_file *next;
+    MDB_env *mdb;
+    char *path;
+    dev_t device;
+    ino_t inode;
+    int refs; // handles; under the lock of the registry
+    bool read_only;
+    pthread_mutex_t lock; // of what follows, and of the map's size
+    pthread_cond_t txn_ended;
+    int txn_count; // open transactions of this process; the map may only be resized when it is 0
+    int ended;     // transactions since the file was mapped
+    int map_error; // of mapping the file again: the environment is then unusable
+};
 
 struct lmdb_env {
     struct lmdb_file *file;
@@ -22,6 +63,283 @@ struct lmdb_txn {
 };
 
 static pthread_mutex_t lmdb_dbi_lock = PTHREAD_MUTEX_INITIALIZER; // LMDB opens databases in one thread at a time
+
+// ---- file systems ----
+
+// File systems whose files several machines may open, by the numbers of statfs(2). FUSE is among them because most of
+// its file systems are.
+static const struct {
+    uint32_t type;
+    const char *name;
+} lmdb_network_types[] = {
+    {0x00006969, "NFS"},   {0x0BD00BD0, "Lustre"}, {0x19830326, "BeeGFS"}, {0x47504653, "GPFS"},
+    {0xFF534D42, "CIFS"},  {0xFE534D42, "SMB2"},   {0x0000517B, "SMB"},    {0x01021997, "9p"},
+    {0x65735546, "FUSE"},  {0x00C36400, "Ceph"},   {0x5346414F, "AFS"},    {0x6B414653, "AFS"},
+    {0x7461636F, "OCFS2"}, {0x01161970, "GFS2"},   {0xAAD7AAEA, "PanFS"},  {0x73757245, "Coda"},
+};
+static const uint32_t lmdb_overlay_type = 0x794C7630;
+
+static const char *lmdb_network_type(uint32_t type) {
+    for (size_t i = 0; i < sizeof lmdb_network_types / sizeof *lmdb_network_types; i++)
+        if (lmdb_network_types[i].type == type) return lmdb_network_types[i].name;
+    return NULL;
+}
+
+bool lmdb_overlay_upper(const char *line, unsigned device_major, unsigned device_minor, char *upper, size_t size) {
+    unsigned line_major, line_minor;
+    const char *option = strstr(line, "upperdir=");
+    if (sscanf(line, "%*d %*d %u:%u", &line_major, &line_minor) != 2 || !option) return false;
+    if (line_major != device_major || line_minor != device_minor) return false;
+    option += strlen("upperdir=");
+    const size_t length = strcspn(option, ", \n");
+    if (!length || length >= size) return false;
+    memcpy(upper, option, length);
+    upper[length] = 0;
+    return true;
+}
+
+const char *lmdb_network_file_system(const char *directory) {
+    struct statfs system;
+    struct stat info;
+    char line[8192], upper[4096];
+    if (statfs(directory, &system)) return NULL;
+    if ((uint32_t)system.f_type != lmdb_overlay_type) return lmdb_network_type((uint32_t)system.f_type);
+    // What is written goes to the upper directory, which a container may not see.
+    FILE *mounts = stat(directory, &info) ? NULL : fopen("/proc/self/mountinfo", "re");
+    const char *name = NULL;
+    while (mounts && !name && fgets(line, sizeof line, mounts))
+        if (lmdb_overlay_upper(line, major(info.st_dev), minor(info.st_dev), upper, sizeof upper) &&
+            statfs(upper, &system) == 0)
+            name = lmdb_network_type((uint32_t)system.f_type);
+    if (mounts) fclose(mounts);
+    return name;
+}
+
+status lmdb_check_file_system(const char *path) {
+    struct arena arena = {0};
+    const char *directory = path_parent(&arena, path);
+    const char *name = directory ? lmdb_network_file_system(directory) : NULL;
+    status result = OK;
+    if (name)
+        result = fail(USAGE,
+                      "%s: LMDB files do not work on %s, a network file system: set `store:` to a directory on a "
+                      "local disk",
+                      path, name);
+    arena_release(&arena);
+    return result;
+}
+
+// ---- files ----
+
+// Makes the file at least `size` bytes long with all its blocks on the disk, and closes it. LMDB writes to mapped
+// files: a missing block on a full disk would be a fatal signal. File systems without fallocate are accepted as they
+// are.
+static status lmdb_allocate(int fd, off_t size, const char *path) {
+    int code = fallocate(fd, 0, 0, size) ? errno : 0; // never makes a file shorter
+    close(fd);
+    if (code == ENOSPC || code == EDQUOT) return fail(UNAVAILABLE, "%s: no space left on the disk", path);
+    return OK;
+}
+
+// LMDB aborts the program when the structure of a file is broken. This ends it with a message that names the file.
+static void lmdb_exit_damaged(MDB_env *mdb, const char *message) {
+    (void)lmdb_fail_damaged(mdb_env_get_userctx(mdb), "%s", message);
+    log_info("%s", fail_text());
+    _exit(DATAERR);
+}
+
+// LMDB keeps `path` itself, not a copy. `unlocked`: without the lock file. Returns LMDB's code.
+static int lmdb_open(MDB_env **out, char *path, const struct lmdb_options *options, size_t mapsize, bool unlocked) {
+    unsigned flags = MDB_NOSUBDIR | MDB_NOTLS | MDB_NORDAHEAD;
+    if (options->read_only) flags |= MDB_RDONLY;
+    if (unlocked) flags |= MDB_NOLOCK;
+    if (options->lazy) flags |= MDB_NOMETASYNC;
+    int code = mdb_env_create(out);
+    if (code) return code;
+    mdb_env_set_assert(*out, lmdb_exit_damaged);
+    code = mdb_env_set_userctx(*out, path);
+    if (!code) code = mdb_env_set_maxdbs(*out, lmdb_max_dbis);
+    if (!code) code = mdb_env_set_maxreaders(*out, lmdb_max_readers);
+    if (!code) code = mdb_env_set_mapsize(*out, mapsize);
+    if (!code) code = mdb_env_open(*out, path, flags, 0666);
+    if (code) {
+        mdb_env_close(*out);
+        *out = NULL;
+    }
+    return code;
+}
+
+// Whether another process has the file open: LMDB locks the first byte of the lock file meanwhile. Not to be called
+// while this process has it open, because closing any descriptor of a file gives up the process's locks.
+static bool lmdb_is_in_use(const char *lock_path) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1};
+    const int fd = open(lock_path, O_RDONLY | O_CLOEXEC);
+    const bool in_use = fd >= 0 && !fcntl(fd, F_GETLK, &lock) && lock.l_type != F_UNLCK;
+    if (fd >= 0) close(fd);
+    return in_use;
+}
+
+// The lock file takes write access also of readers. A user without it can read the file as long as no process has it
+// open. UNAVAILABLE if one has.
+static status lmdb_check_unused(const char *path, const char *lock_path) {
+    char owner[64];
+    if (access(lock_path, R_OK) && errno != ENOENT) return fail(UNAVAILABLE, "%s: %s", lock_path, strerror(errno));
+    if (!lmdb_is_in_use(lock_path)) return OK;
+    path_owner(path, owner, sizeof owner);
+    return fail(UNAVAILABLE, "%s belongs to user %s, and a process uses it: others can read it when no process does",
+                path, owner);
+}
+
+static void lmdb_file_free(struct lmdb_file *file) {
+    if (file->mdb) mdb_env_close(file->mdb);
+    pthread_cond_destroy(&file->txn_ended);
+    pthread_mutex_destroy(&file->lock);
+    free(file->path);
+    free(file);
+}
+
+// Opens the file, which this process has not opened yet, with one reference. Under lmdb_registry_lock.
+static status lmdb_file_open(struct lmdb_file **out, const char *path, const struct lmdb_options *options) {
+    struct lmdb_file *file;
+    status result = OK;
+    *out = NULL;
+    NEW(&file, 1);
+    pthread_mutex_init(&file->lock, NULL);
+    cond_init_monotonic(&file->txn_ended);
+    char lock_path[4200];
+    if (snprintf(lock_path, sizeof lock_path, "%s-lock", path) >= (int)sizeof lock_path)
+        TRY_TO(result, failure, fail(DATAERR, "%s: the path is too long", path));
+    if (!options->read_only) {
+        TRY_TO(result, failure, lmdb_check_file_system(path));
+        int fd = open(lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        if (fd < 0) TRY_TO(result, failure, fail(UNAVAILABLE, "%s: %s", lock_path, strerror(errno)));
+        TRY_TO(result, failure, lmdb_allocate(fd, lmdb_lock_file_size, path));
+    }
+    const bool in_use = lmdb_is_in_use(lock_path); // then another process has checked it
+    if (!in_use) TRY_TO(result, failure, lmdb_check_head(path));
+    file->path = mem_strdup(path);
+    size_t mapsize = options->mapsize ? options->mapsize : lmdb_default_mapsize;
+    int code = lmdb_open(&file->mdb, file->path, options, mapsize, false);
+    // A process that was killed while it made the lock file leaves it empty, and LMDB makes it only when no other
+    // process has it open: perhaps others try this now, too.
+    for (int tries = 0; code == MDB_INVALID && tries < lmdb_open_tries; tries++)
+        code = lmdb_open(&file->mdb, file->path, options, mapsize, false);
+    const bool unlocked = code == EACCES && options->read_only && !access(path, R_OK);
+    if (unlocked) TRY_TO(result, failure, lmdb_check_unused(path, lock_path));
+    if (unlocked) code = lmdb_open(&file->mdb, file->path, options, mapsize, true);
+    while (code == ENOMEM && mapsize > lmdb_min_mapsize)
+        code = lmdb_open(&file->mdb, file->path, options, mapsize /= 2, unlocked);
+    if (code) TRY_TO(result, failure, lmdb_fail(path, code, "cannot open"));
+    if (!in_use) TRY_TO(result, failure, lmdb_check_trees(file->mdb, path));
+    struct stat info;
+    if (stat(path, &info)) TRY_TO(result, failure, fail(UNAVAILABLE, "%s: %s", path, strerror(errno)));
+    file->device = info.st_dev;
+    file->inode = info.st_ino;
+    file->read_only = options->read_only;
+    // Reading a page that was cut off would be a fatal signal; as zeros LMDB finds it out. LMDB's own files may be
+    // shorter than their last page, too, where the last pages were never used.
+    MDB_envinfo map;
+    MDB_stat pages;
+    mdb_env_info(file->mdb, &map);
+    mdb_env_stat(file->mdb, &pages);
+    off_t size = (off_t)((map.me_last_pgno + 1) * pages.ms_psize);
+    int fd = info.st_size < size ? open(path, O_WRONLY | O_CLOEXEC) : -1;
+    if (fd >= 0) TRY_TO(result, failure, lmdb_allocate(fd, size, path));
+    mdb_reader_check(file->mdb, &(int){0});
+    file->refs = 1;
+    file->next = lmdb_registry;
+    *out = lmdb_registry = file;
+    return OK;
+failure:
+    lmdb_file_free(file);
+    return result;
+}
+
+// Opens the file, or takes one more reference when this process has it open. Errors as lmdb_env_open. The caller gives
+// it back with lmdb_file_release.
+static status lmdb_file_acquire(struct lmdb_file **out, const char *path, const struct lmdb_options *options) {
+    struct stat info;
+    status result = OK;
+    *out = NULL;
+    pthread_mutex_lock(&lmdb_registry_lock);
+    bool exists = stat(path, &info) == 0;
+    struct lmdb_file *file = exists ? lmdb_registry : NULL;
+    while (file && (file->device != info.st_dev || file->inode != info.st_ino)) file = file->next;
+    if (!exists && options->read_only) {
+        result = fail(DATAERR, "%s: %s", path, strerror(errno));
+    } else if (!file) {
+        result = lmdb_file_open(&file, path, options);
+    } else if (file->read_only && !options->read_only) {
+        result = fail(BUG, "%s: already open for reading only", path);
+    } else {
+        file->refs++;
+    }
+    pthread_mutex_unlock(&lmdb_registry_lock);
+    if (result == OK) *out = file;
+    return result;
+}
+
+// Gives back a reference; the last one closes the file. NULL is fine.
+static void lmdb_file_release(struct lmdb_file **out) {
+    struct lmdb_file *file = *out;
+    *out = NULL;
+    if (!file) return;
+    pthread_mutex_lock(&lmdb_registry_lock);
+    assert(file->refs > 0);
+    if (--file->refs == 0) {
+        assert(file->txn_count == 0);
+        struct lmdb_file **link = &lmdb_registry;
+        while (*link != file) link = &(*link)->next;
+        *link = file->next;
+        lmdb_file_free(file);
+    }
+    pthread_mutex_unlock(&lmdb_registry_lock);
+}
+
+// Resizes the map (0: to the size that another process gave it), once this process has no open transaction. UNAVAILABLE
+// when it has one for too long, or when the disk is full.
+static status lmdb_file_set_mapsize(struct lmdb_file *file, size_t size) {
+    double deadline = clock_monotonic() + lmdb_grow_seconds;
+    status result = OK;
+    bool waiting = true;
+    pthread_mutex_lock(&file->lock);
+    while (file->txn_count && waiting) waiting = cond_wait_until(&file->txn_ended, &file->lock, deadline);
+    if (file->txn_count) {
+        result = fail(UNAVAILABLE, "%s: the map must grow, but this program has %d open read transactions", file->path,
+                      file->txn_count);
+    } else {
+        int code = mdb_env_set_mapsize(file->mdb, size);
+        if (code) result = lmdb_fail(file->path, code, "cannot grow");
+    }
+    pthread_mutex_unlock(&file->lock);
+    return result;
+}
+
+static size_t lmdb_file_mapsize(struct lmdb_file *file) {
+    MDB_envinfo info;
+    pthread_mutex_lock(&file->lock); // mdb_env_info reads the map, which another thread may be mapping again
+    mdb_env_info(file->mdb, &info);
+    pthread_mutex_unlock(&file->lock);
+    return info.me_mapsize;
+}
+
+// Counts a transaction that begins (1) or has ended (-1). After 256 transactions the file is mapped again as soon as
+// none is open: the pages that were read would otherwise count as this process's resident memory for as long as it
+// runs.
+static void lmdb_file_count_txn(struct lmdb_file *file, int change) {
+    pthread_mutex_lock(&file->lock);
+    file->txn_count += change;
+    assert(file->txn_count >= 0);
+    if (change < 0) file->ended++;
+    if (file->txn_count == 0 && file->ended >= lmdb_remap_txns) {
+        MDB_envinfo info;
+        mdb_env_info(file->mdb, &info);
+        file->map_error = mdb_env_set_mapsize(file->mdb, info.me_mapsize);
+        file->ended = 0;
+    }
+    if (file->txn_count == 0) pthread_cond_broadcast(&file->txn_ended);
+    pthread_mutex_unlock(&file->lock);
+}
 
 // ---- transactions ----
 

@@ -12,7 +12,6 @@
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/store/lmdb_env.h"
-#include "shared/store/lmdb_file_system.h"
 
 enum { DBI_A, DBI_B };
 static const char *const names[] = {"a", "b", NULL};

@@ -11,7 +11,7 @@
 #include "shared/base/file.h"
 #include "shared/config/name_list.h"
 #include "shared/config/stage_options.h"
-#include "shared/store/lmdb_file_system.h"
+#include "shared/store/lmdb_env.h"
 
 // Weights of a transformer are about 0.02, and AdamW changes each by up to the learning rate in a step.
 static const double highest_sensible_lr = 0.01;
