@@ -153,8 +153,8 @@ status issuer_tick(struct issuer *issuer, struct io_thread *io) {
     if (!issuer->trains && in_flight_max < issuer_in_flight) in_flight_max = issuer_in_flight;
     const int64_t ahead_end = ledger_settled(ledger) + issuer_ahead * in_flight_max;
     const int64_t issue_end = issuer->end < ahead_end ? issuer->end : ahead_end;
-    while (ledger_next_unissued(ledger) < issue_end && ledger_in_flight(ledger) < in_flight_max)
-        TRY(issuer_issue(issuer, io, ledger_next_unissued(ledger), ledger_in_flight(ledger)));
+    while (ledger_next_unissued(ledger) < issue_end && ledger_count(ledger, LEDGER_IN_FLIGHT) < in_flight_max)
+        TRY(issuer_issue(issuer, io, ledger_next_unissued(ledger), ledger_count(ledger, LEDGER_IN_FLIGHT)));
     if (issuer->finished || ledger_settled(ledger) < issuer->end) return OK;
     int64_t unused = ledger_count(ledger, LEDGER_UNUSED), trained = ledger_count(ledger, LEDGER_TRAINED);
     // Every step trains per_step groups. The remainder was quarantined, but optim and the source ended before they
@@ -312,7 +312,7 @@ void issuer_report(struct issuer *issuer, struct message_status *counters) {
     counters->total = issuer->end;
     counters->settled = ledger_settled(ledger);
     counters->step = issuer->step;
-    counters->held = ledger_in_flight(ledger);
+    counters->held = ledger_count(ledger, LEDGER_IN_FLIGHT);
     counters->run_quarantined = ledger_count(ledger, LEDGER_QUARANTINED);
     counters->run_unused = ledger_count(ledger, LEDGER_UNUSED);
     counters->done = ledger_count(ledger, LEDGER_TRAINED);

@@ -94,7 +94,8 @@ struct frame_store {
 
 // ---- keys and records ----
 
-status frame_key_parse(uint8_t out[frame_key_bytes], const char *key) {
+// Sets the hash that the key states. DATAERR when it is not 32 hex digits.
+static status frame_key_parse(uint8_t out[frame_key_bytes], const char *key) {
     for (int i = 0; i < 2 * frame_key_bytes; i++) {
         char c = key[i];
         int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
@@ -144,15 +145,6 @@ void frames_record_write(const struct frames *frames, uint8_t *out) {
     if (frames->video) memcpy(out + sizeof header, frames->timestamps, (size_t)frames->count * sizeof(double));
     memcpy(out + offset, frames->pixels, end - offset);
     memset(out + end, 0, frames_record_size(frames) - end);
-}
-
-status frames_to_record(const struct frames *frames, struct buf *out) {
-    size_t size = frames_record_size(frames);
-    TRY(buf_reserve_large(out, size));
-    frames_record_write(frames, (uint8_t *)out->data + out->size);
-    out->size += size;
-    out->data[out->size] = 0;
-    return OK;
 }
 
 status frames_from_record(struct frames *frames, const void *record, size_t size) {

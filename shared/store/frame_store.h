@@ -20,9 +20,6 @@ enum { frame_key_bytes = 16, frame_key_size = 2 * frame_key_bytes + 1 }; // the 
 // Writes the hash as a key.
 void frame_key_print(char key[frame_key_size], const uint8_t hash[frame_key_bytes]);
 
-// Sets the hash that the key states. DATAERR when it is not 32 hex digits.
-status frame_key_parse(uint8_t out[frame_key_bytes], const char *key);
-
 // The frames of one image (count 1, no timestamps) or video.
 struct frames {
     bool video;
@@ -40,9 +37,6 @@ size_t frames_record_size(const struct frames *frames);
 
 // Writes the record, frames_record_size bytes, as it is stored and sent: header, timestamps, pixels.
 void frames_record_write(const struct frames *frames, uint8_t *out);
-
-// Appends the record.
-status frames_to_record(const struct frames *frames, struct buf *out);
 
 // *frames = the record's, pointing into `record`, which is aligned to 8 bytes. DATAERR when it is not a complete record
 // of this version.

@@ -107,10 +107,6 @@ int64_t ledger_issue_number(const struct ledger *ledger) {
     return ledger->issue_number;
 }
 
-int64_t ledger_in_flight(const struct ledger *ledger) {
-    return ledger->counts[LEDGER_IN_FLIGHT];
-}
-
 int64_t ledger_count(const struct ledger *ledger, enum ledger_state state) {
     return ledger->counts[state];
 }

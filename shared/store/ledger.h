@@ -84,9 +84,6 @@ int64_t ledger_settled_on_disk(const struct ledger *ledger);
 // settled: the last stage tells a new source again what it told the one before, of whose changes the last were lost.
 int64_t ledger_next_unissued(const struct ledger *ledger);
 
-// Returns the number of groups in flight.
-int64_t ledger_in_flight(const struct ledger *ledger);
-
 // Returns the number of groups in `state`; always 0 for NEW.
 int64_t ledger_count(const struct ledger *ledger, enum ledger_state state);
 

@@ -7,6 +7,9 @@
 // A file that cannot be read quarantines its group, but not while the folder that holds the media is gone: then the
 // run waits for the folder.
 #include <assert.h>
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <poll.h>
 #include <pthread.h>
@@ -15,16 +18,43 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "shared/base/clock.h"
-#include "shared/media/media.h"
+#include "shared/base/log.h"
+#include "shared/base/memory.h"
 #include "shared/base/signals.h"
+#include "shared/media/media.h"
 #include "shared/stage/stage.h"
 #include "shared/stage/stage_media.h"
 #include "shared/store/frame_store.h"
-#include "stages/frames/decode_again.h"
-#include "stages/frames/media_folder.h"
 #include "stages/frames/worker_pool.h"
+
+// The folder that holds the media: media_root, and below it (or anywhere, without media_root) the directory that all
+// media have in common that were read so far. A file that is missing while its folder is gone says nothing about the
+// sample: a network file system may be away for a moment.
+struct media_folder {
+    const char *root;      // media_root, NULL: none
+    pthread_mutex_t lock;  // of what follows
+    char common[PATH_MAX]; // of the media that were read; "" before the first one
+    double said;           // clock_monotonic() when the user was last told that it is gone
+    bool gone;             // the user was told so, and not yet that it is back
+};
+
+enum { AGAIN_MAX = 64 }; // a key that finds no place is asked for again later
+
+// Decodes frames that were evicted again, when another machine asks for them: a thread with a queue of keys.
+struct decode_again {
+    pthread_t thread;
+    bool started;
+    pthread_mutex_t lock; // of all below
+    pthread_cond_t changed;
+    bool stopping;
+    char queue[AGAIN_MAX][frame_key_size]; // the first one is being decoded
+    int queue_count;
+    char asked[AGAIN_MAX][frame_key_size]; // the last keys that were asked for once, as a ring
+    int asked_next;
+};
 
 // A key whose frames some thread is decoding.
 struct locked_key {
@@ -34,10 +64,9 @@ struct locked_key {
 
 struct frames_stage {
     struct worker_pool *pool;
-    struct decode_again *again; // NULL without --store
+    struct decode_again again; // runs with --store
     struct stage_context *context;
     struct sampling_config sampling;
-    const char *media_root;
     struct media_folder folder;
     bool inside;               // only files below media_root are opened
     double seconds_per_grid;   // NaN: measured
@@ -49,6 +78,76 @@ struct frames_stage {
     struct locked_key *locked_keys;
 };
 static_assert(offsetof(struct frames_stage, pool) == 0, "as the functions of worker_pool.h need");
+
+// ---- the folder of the media ----
+
+// Says that the file or directory at `path` was read. From any thread.
+static void media_folder_add(struct media_folder *folder, const char *path) {
+    const char *slash = strrchr(path, '/');
+    const size_t length = slash ? (size_t)(slash - path) + 1 : 0; // with the slash
+    size_t same = 0;
+    if (!length || length >= sizeof folder->common) return;
+    pthread_mutex_lock(&folder->lock);
+    if (!*folder->common) {
+        snprintf(folder->common, sizeof folder->common, "%.*s", (int)length, path);
+    } else {
+        for (size_t i = 0; i < length && path[i] == folder->common[i]; i++)
+            if (path[i] == '/') same = i + 1;
+        folder->common[same] = 0;
+    }
+    pthread_mutex_unlock(&folder->lock);
+}
+
+// UNAVAILABLE, naming the folder, when media_root or the common directory cannot be entered, or when the latter has no
+// entry any more, as a mount point without its file system. From any thread.
+static status media_folder_check(struct media_folder *folder) {
+    char common[PATH_MAX];
+    pthread_mutex_lock(&folder->lock);
+    snprintf(common, sizeof common, "%s", folder->common);
+    pthread_mutex_unlock(&folder->lock);
+    if (folder->root && access(folder->root, X_OK))
+        return fail(UNAVAILABLE, "media_root %s: %s", folder->root, strerror(errno));
+    if (!*common) return OK;
+    if (access(common, X_OK)) return fail(UNAVAILABLE, "the media's directory %s: %s", common, strerror(errno));
+    DIR *dir = opendir(common);
+    int count = 0;
+    if (!dir && errno == EACCES) return OK; // it may be entered, not listed
+    if (!dir) return fail(UNAVAILABLE, "the media's directory %s: %s", common, strerror(errno));
+    while (count <= 2 && readdir(dir)) count++; // with . and ..
+    closedir(dir);
+    return count > 2 ? OK : fail(UNAVAILABLE, "the media's directory %s: it is empty now", common);
+}
+
+// Waits while the folder of the media is gone, at most FOLDER_SECONDS; the user is told. OK when it is there again. END
+// when asked to stop; UNAVAILABLE.
+static status frames_wait_for_folder(struct frames_stage *stage) {
+    enum { FOLDER_SECONDS = 600, SAID_EVERY_SECONDS = 60, PAUSE_MS = 500 };
+    struct media_folder *folder = &stage->folder;
+    const double begun = clock_monotonic();
+    status result = UNAVAILABLE;
+    while (result == UNAVAILABLE) {
+        const double now = clock_monotonic(), left = begun + FOLDER_SECONDS - now;
+        struct pollfd stop = {.fd = signals_fd(), .events = POLLIN};
+        if (left <= 0) return UNAVAILABLE;
+        pthread_mutex_lock(&folder->lock); // several threads wait
+        const bool tell = !folder->gone || now - folder->said >= SAID_EVERY_SECONDS;
+        folder->gone = true;
+        if (tell) folder->said = now;
+        pthread_mutex_unlock(&folder->lock);
+        if (tell) stage_notify(stage->context, "%s; waiting for it for %.0f s", fail_text(), left);
+        (void)poll(&stop, 1, PAUSE_MS);
+        if (signals_stopping()) return END;
+        result = media_folder_check(folder);
+    }
+    pthread_mutex_lock(&folder->lock);
+    const bool tell = folder->gone;
+    folder->gone = false;
+    pthread_mutex_unlock(&folder->lock);
+    if (tell) stage_notify(stage->context, "the folder of the media is there again");
+    return OK;
+}
+
+// ---- frames ----
 
 // Waits until no other thread has locked own->key, and locks it.
 static void frames_lock_key(struct frames_stage *stage, struct locked_key *own) {
@@ -99,30 +198,6 @@ static status frames_get(struct frames_stage *stage, const char *path, bool vide
     return result;
 }
 
-// Decodes frames again that were evicted. Called by the thread of decode_again.
-static status frames_decode_again(void *context, const char *key) {
-    struct frames_stage *stage = context;
-    struct sampling_config sampling = stage->sampling;
-    struct frame_origin origin;
-    struct locked_key own;
-    struct frames_view view = {0};
-    struct arena arena = {0};
-    bool known = false;
-    status result = frame_store_recall_origin(stage->store, key, &arena, &origin, &known);
-    if (result == OK && !known) result = fail(BAD_SAMPLE, "it is not known from which file they were");
-    if (result == OK) {
-        sampling.start = origin.start;
-        sampling.end = origin.end;
-        sampling.frame_rate = origin.frame_rate;
-        result = frames_get(stage, origin.path, origin.video, &sampling, &own, &view);
-        if (result == OK && strcmp(own.key, key) != 0)
-            result = fail(BAD_SAMPLE, "%s or the options of the frames stage have changed", origin.path);
-    }
-    frames_view_release(&view);
-    arena_release(&arena);
-    return result;
-}
-
 // Gets the frames of one image or video and describes them in *medium.
 static status frames_work_on_file(struct frames_stage *stage, struct group *group, struct medium *medium,
                                   const struct part *part, const char *path) {
@@ -138,45 +213,15 @@ static status frames_work_on_file(struct frames_stage *stage, struct group *grou
         medium->width = frames->width;
         medium->seconds_per_grid = NAN;
         group_string(group, &medium->kind, kind, strlen(kind));
-        if (result == OK) group_string(group, &medium->key, own.key, strlen(own.key));
+        group_string(group, &medium->key, own.key, strlen(own.key));
     }
     if (result == OK && frames->video) {
         medium->seconds_per_grid = isnan(stage->seconds_per_grid) ? frames->seconds_per_grid : stage->seconds_per_grid;
         group_doubles(group, &medium->timestamps, (size_t)frames->count);
-        size_t bytes = (size_t)frames->count * sizeof *frames->timestamps;
-        if (result == OK) memcpy(medium->timestamps.data, frames->timestamps, bytes);
+        memcpy(medium->timestamps.data, frames->timestamps, (size_t)frames->count * sizeof *frames->timestamps);
     }
     frames_view_release(&view);
     return result;
-}
-
-// Waits while the folder of the media is gone, at most FOLDER_SECONDS; the user is told. OK when it is there again. END
-// when asked to stop; UNAVAILABLE.
-static status frames_wait_for_folder(struct frames_stage *stage) {
-    enum { FOLDER_SECONDS = 600, SAID_EVERY_SECONDS = 60, PAUSE_MS = 500 };
-    struct media_folder *folder = &stage->folder;
-    const double begun = clock_monotonic();
-    status result = UNAVAILABLE;
-    while (result == UNAVAILABLE) {
-        const double now = clock_monotonic(), left = begun + FOLDER_SECONDS - now;
-        struct pollfd stop = {.fd = signals_fd(), .events = POLLIN};
-        if (left <= 0) return UNAVAILABLE;
-        pthread_mutex_lock(&folder->lock); // several threads wait
-        const bool tell = !folder->gone || now - folder->said >= SAID_EVERY_SECONDS;
-        folder->gone = true;
-        if (tell) folder->said = now;
-        pthread_mutex_unlock(&folder->lock);
-        if (tell) stage_notify(stage->context, "%s; waiting for it for %.0f s", fail_text(), left);
-        (void)poll(&stop, 1, PAUSE_MS);
-        if (signals_stopping()) return END;
-        result = media_folder_check(folder);
-    }
-    pthread_mutex_lock(&folder->lock);
-    const bool tell = folder->gone;
-    folder->gone = false;
-    pthread_mutex_unlock(&folder->lock);
-    if (tell) stage_notify(stage->context, "the folder of the media is there again");
-    return OK;
 }
 
 // Works on the media of a group. On failure the group has no section at all.
@@ -187,9 +232,9 @@ static status frames_work_on_group(struct frames_stage *stage, struct group *gro
     for (size_t i = 0; result == OK && i < group->media_count; i++) {
         const struct part *part = media_part(group, i);
         char *path;
-        result = media_path(&path, &arena, stage->media_root, media_uri(part));
+        result = media_path(&path, &arena, stage->folder.root, media_uri(part));
         if (result != OK) break;
-        if (stage->inside) result = media_check_inside(stage->media_root, path);
+        if (stage->inside) result = media_check_inside(stage->folder.root, path);
         if (result == OK) result = frames_work_on_file(stage, group, &group->media[i], part, path);
         if (result == BAD_SAMPLE) result = fail_prefix(result, "%s", path);
     }
@@ -237,8 +282,8 @@ static bool frames_usable(void *state, const struct group *group) {
         struct frames_view view = {0};
         char *path, key[frame_key_size];
         bool found = false;
-        usable = stored_key && media_path(&path, &arena, stage->media_root, media_uri(part)) == OK &&
-                 (!stage->inside || media_check_inside(stage->media_root, path) == OK) &&
+        usable = stored_key && media_path(&path, &arena, stage->folder.root, media_uri(part)) == OK &&
+                 (!stage->inside || media_check_inside(stage->folder.root, path) == OK) &&
                  media_key(key, path, part->kind == PART_VIDEO, &sampling, stage->store) == OK &&
                  strcmp(key, stored_key) == 0 && frame_store_get(stage->store, key, &view, &found) == OK && found;
         frames_view_release(&view);
@@ -246,6 +291,78 @@ static bool frames_usable(void *state, const struct group *group) {
     arena_release(&arena);
     return usable;
 }
+
+// ---- decoding again ----
+
+// Decodes frames again that were evicted.
+static status decode_again(struct frames_stage *stage, const char *key) {
+    struct sampling_config sampling = stage->sampling;
+    struct frame_origin origin;
+    struct locked_key own;
+    struct frames_view view = {0};
+    struct arena arena = {0};
+    bool known = false;
+    status result = frame_store_recall_origin(stage->store, key, &arena, &origin, &known);
+    if (result == OK && !known) result = fail(BAD_SAMPLE, "it is not known from which file they were");
+    if (result == OK) {
+        sampling.start = origin.start;
+        sampling.end = origin.end;
+        sampling.frame_rate = origin.frame_rate;
+        result = frames_get(stage, origin.path, origin.video, &sampling, &own, &view);
+        if (result == OK && strcmp(own.key, key) != 0)
+            result = fail(BAD_SAMPLE, "%s or the options of the frames stage have changed", origin.path);
+    }
+    frames_view_release(&view);
+    arena_release(&arena);
+    return result;
+}
+
+static void *decode_again_run(void *argument) {
+    struct frames_stage *stage = argument;
+    struct decode_again *again = &stage->again;
+    pthread_mutex_lock(&again->lock);
+    for (;;) {
+        while (!again->queue_count && !again->stopping) pthread_cond_wait(&again->changed, &again->lock);
+        if (again->stopping) break;
+        char key[frame_key_size];
+        memcpy(key, again->queue[0], sizeof key);
+        pthread_mutex_unlock(&again->lock);
+        if (decode_again(stage, key) != OK) log_info("frames %s cannot be decoded again: %s", key, fail_text());
+        pthread_mutex_lock(&again->lock);
+        again->queue_count--;
+        memmove(again->queue[0], again->queue[1], (size_t)again->queue_count * sizeof again->queue[0]);
+    }
+    pthread_mutex_unlock(&again->lock);
+    return NULL;
+}
+
+// Returns the place of a key in a list, -1 if it is not there.
+static int decode_again_find(char (*keys)[frame_key_size], int count, const char *key) {
+    for (int i = 0; i < count; i++)
+        if (!strcmp(keys[i], key)) return i;
+    return -1;
+}
+
+// Says that a process asked for a key that the store lacks. The key is decoded when it is asked for a second time,
+// because a process on a machine that has the file decodes it itself and does not ask again. From any thread.
+static void decode_again_asked(struct decode_again *again, const char *key) {
+    if (strlen(key) >= frame_key_size) return;
+    pthread_mutex_lock(&again->lock);
+    if (decode_again_find(again->queue, again->queue_count, key) < 0) {
+        const int asked = decode_again_find(again->asked, AGAIN_MAX, key);
+        if (asked < 0) {
+            strcpy(again->asked[again->asked_next], key);
+            again->asked_next = (again->asked_next + 1) % AGAIN_MAX;
+        } else if (again->queue_count < AGAIN_MAX) {
+            again->asked[asked][0] = 0;
+            strcpy(again->queue[again->queue_count++], key);
+            pthread_cond_signal(&again->changed);
+        }
+    }
+    pthread_mutex_unlock(&again->lock);
+}
+
+// ---- the stage ----
 
 static status frames_open(void **state, struct stage_context *context) {
     const struct frames_options *options = stage_options(context);
@@ -255,9 +372,11 @@ static status frames_open(void **state, struct stage_context *context) {
     stage->context = context;
     pthread_mutex_init(&stage->lock, NULL);
     pthread_cond_init(&stage->key_released, NULL);
-    media_folder_init(&stage->folder, options->media_root);
+    pthread_mutex_init(&stage->folder.lock, NULL);
+    pthread_mutex_init(&stage->again.lock, NULL);
+    pthread_cond_init(&stage->again.changed, NULL);
+    stage->folder.root = options->media_root;
     TRY(stage_media_sampling(&stage->sampling, options));
-    stage->media_root = options->media_root;
     stage->inside = options->media_outside == MEDIA_OUTSIDE_REFUSE;
     stage->seconds_per_grid = options->seconds_per_grid;
     const char *store = options->common.store;
@@ -267,18 +386,21 @@ static status frames_open(void **state, struct stage_context *context) {
         cpu_set_t set;
         stage->thread_count = pthread_getaffinity_np(pthread_self(), sizeof set, &set) ? 1 : CPU_COUNT(&set);
     }
-    if (stage->store) TRY(decode_again_new(&stage->again, frames_decode_again, stage));
+    if (stage->store) {
+        stage->again.started = pthread_create(&stage->again.thread, NULL, decode_again_run, stage) == 0;
+        if (!stage->again.started) return fail(UNAVAILABLE, "cannot start a thread");
+    }
     int workers = options->workers ? (int)options->workers : stage->thread_count;
     return worker_pool_new(&stage->pool, workers, frames_work, stage);
 }
 
 static status frames_serve(void *state, const char *key, int64_t offset, size_t size, struct buf *bytes, int64_t *total,
                            bool *found) {
-    const struct frames_stage *stage = state;
+    struct frames_stage *stage = state;
     *found = false;
     if (!stage->store) return OK;
     TRY(frame_store_read(stage->store, key, offset, size, bytes, total, found));
-    if (!*found) decode_again_asked(stage->again, key);
+    if (!*found) decode_again_asked(&stage->again, key);
     return OK;
 }
 
@@ -286,10 +408,18 @@ static status frames_close(void *state) {
     struct frames_stage *stage = state;
     if (!stage) return OK;
     worker_pool_free(&stage->pool);
-    decode_again_free(&stage->again);
+    if (stage->again.started) { // waits for the key that is being decoded
+        pthread_mutex_lock(&stage->again.lock);
+        stage->again.stopping = true;
+        pthread_cond_signal(&stage->again.changed);
+        pthread_mutex_unlock(&stage->again.lock);
+        pthread_join(stage->again.thread, NULL);
+    }
     assert(!stage->locked_keys);
     frame_store_close(&stage->store);
-    media_folder_release(&stage->folder);
+    pthread_cond_destroy(&stage->again.changed);
+    pthread_mutex_destroy(&stage->again.lock);
+    pthread_mutex_destroy(&stage->folder.lock);
     pthread_cond_destroy(&stage->key_released);
     pthread_mutex_destroy(&stage->lock);
     free(stage);

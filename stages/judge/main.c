@@ -1,12 +1,121 @@
 // caravan-judge: says of each completion whether its thinking supports its answer. The judge `concludes` is in
-// shared/reward/verdict.h, and `likelihood`, which needs a model, in likelihood.h.
+// shared/reward/verdict.h.
+//
+// The judge `likelihood` says whether a completion answers with the option that a model finds most likely given the
+// question without its media, the completion's thinking, and the beginning of an answer. An option's letter is scored
+// by the tokens that it makes at the end of the whole text. A letter may be one token with the '>' before it, so what
+// the texts of all letters have in common is the prompt, and the rest of each is a branch.
 #include <assert.h>
+#include <math.h>
 #include <stddef.h>
 
 #include "shared/base/memory.h"
 #include "shared/reward/verdict.h"
 #include "shared/stage/stage.h"
-#include "stages/judge/likelihood.h"
+#include "shared/stage/stage_model.h"
+#include "shared/text/chat_template.h"
+
+// ---- likelihood ----
+
+enum { LETTERS = 'Z' - 'A' + 1 };
+
+// Appends the tokens of the question and of an assistant's message that ends with an option's letter.
+static status likelihood_encode(const struct tokenizer *tokenizer, struct string question, struct string thinking,
+                                char letter, struct token_list *out) {
+    struct part part = {.kind = PART_TEXT, .text = question};
+    const struct message message = {.role = string_of("user"), .parts = &part, .part_count = 1};
+    struct buf text = {0};
+    status result;
+    chat_template_render(&message, 1, &text);
+    buf_puts(&text, "<think>");
+    buf_append(&text, thinking.data, thinking.size);
+    buf_printf(&text, "</think>\n<answer>%c", letter);
+    result = tokenizer_encode(tokenizer, text.data, text.size, out);
+    buf_release(&text);
+    return result;
+}
+
+// Returns how many tokens all lists begin with; each list has at least one more.
+static size_t likelihood_common(const struct token_list *lists, size_t count) {
+    size_t common = lists[0].count - 1;
+    for (size_t i = 1; i < count; i++) {
+        size_t same = 0;
+        while (same < common && same + 1 < lists[i].count && lists[i].data[same] == lists[0].data[same]) same++;
+        common = same;
+    }
+    return common;
+}
+
+// Sets scores[i] to the log-probability of option i's letter after the thinking. BAD_SAMPLE when a text contains what
+// stands for a medium, DATAERR when one is not UTF-8.
+static status likelihood_score(struct stage_model *model, struct string question, struct string thinking, size_t count,
+                               double *scores) {
+    const struct tokenizer *tokenizer = input_builder_tokenizer(model->input);
+    struct token_list lists[LETTERS] = {0};
+    struct model_completion letters[LETTERS];
+    float *logprobs[LETTERS];
+    struct arena arena = {0};
+    status result = OK;
+    assert(count > 0 && count <= LETTERS);
+    for (size_t i = 0; i < count; i++)
+        TRY_TO(result, done, likelihood_encode(tokenizer, question, thinking, (char)('A' + i), &lists[i]));
+    const size_t common = likelihood_common(lists, count);
+    for (size_t i = 0; i < count; i++) {
+        letters[i] = (struct model_completion){lists[i].data + common, lists[i].count - common};
+        logprobs[i] = arena_alloc(&arena, letters[i].count * sizeof *logprobs[i]);
+    }
+    const struct model_prompt prompt = {.tokens = lists[0].data, .count = common};
+    TRY_TO(result, done, model_score(model->model, &prompt, letters, count, NULL, logprobs));
+    for (size_t i = 0; i < count; i++) {
+        scores[i] = 0;
+        for (size_t t = 0; t < letters[i].count; t++) scores[i] += logprobs[i][t];
+    }
+done:
+    for (size_t i = 0; i < count; i++) token_list_release(&lists[i]);
+    arena_release(&arena);
+    return result;
+}
+
+// Judges completion i, which answers with the option of that letter.
+static status likelihood_judge(struct stage_model *model, struct group *group, size_t i, struct string thinking,
+                               char answer) {
+    const struct prompt *prompt = &group->prompt;
+    const size_t count = prompt->options.count < LETTERS ? prompt->options.count : LETTERS;
+    double scores[LETTERS], sum = 0;
+    size_t best = 0;
+    status result = likelihood_score(model, prompt->question, thinking, count, scores);
+    if (result == BAD_SAMPLE || result == DATAERR) {
+        verdict_set(group, i, NAN, "%s", fail_text());
+        return OK;
+    }
+    TRY(result);
+    for (size_t k = 1; k < count; k++)
+        if (scores[k] > scores[best]) best = k;
+    for (size_t k = 0; k < count; k++) sum += exp(scores[k] - scores[best]);
+    const char letter = (char)('A' + best);
+    verdict_set(group, i, letter == answer, "the thinking makes %c most likely (%.3f), the answer is %c", letter,
+                1 / sum, answer);
+    return OK;
+}
+
+// Writes the verdicts of this judge into the group. A completion whose thinking the model cannot be asked about is not
+// judged. DATAERR as verdict_init.
+static status likelihood_group(struct stage_model *model, struct group *group) {
+    TRY(verdict_init(group, "likelihood"));
+    for (size_t i = 0; i < group->completion_count; i++) {
+        struct string thinking;
+        char answer;
+        const char *obstacle = verdict_obstacle(group, i, &thinking, &answer);
+        if (!obstacle && !group->prompt.question.data) obstacle = "the prompt has no question apart from its messages";
+        if (obstacle)
+            verdict_set(group, i, NAN, "%s", obstacle);
+        else
+            TRY(likelihood_judge(model, group, i, thinking, answer));
+    }
+    return OK;
+}
+
+// ---- judge ----
 
 struct judge {
     struct stage_model model; // open for `likelihood`

@@ -4,18 +4,20 @@
 #include <assert.h>
 #include <math.h>
 #include <stddef.h>
+#include <stdlib.h>
 
 #include "shared/base/memory.h"
+#include "shared/base/rng.h"
+#include "shared/reward/python_text.h"
 #include "shared/stage/stage.h"
 #include "shared/stage/stage_model.h"
 #include "stages/refscore/answer_span.h"
-#include "stages/refscore/generate.h"
 
 struct refscore {
     struct stage_model model;
-    enum answer_span_rule rule;
-    bool keep_logprobs;                 // write the log-probability of every token to the group
-    struct answer_generator *generator; // NULL: the reference writes no answers
+    const struct refscore_options *options;
+    struct generator *generator; // of answers behind what each completion has up to its last <answer>; NULL: none
+    struct buf *texts;           // what each completion of the present group has been given
 };
 static_assert(offsetof(struct refscore, model) == 0, "as the functions of stage_model.h need");
 
@@ -24,16 +26,88 @@ static status refscore_open(void **state, struct stage_context *context) {
     const struct refscore_options *options = stage_options(context);
     NEW(&self, 1);
     *state = self;
-    self->rule = options->span == REFSCORE_SPAN_RELEASED ? ANSWER_SPAN_RELEASED : ANSWER_SPAN_CONTENT;
-    self->keep_logprobs = options->logprobs == REFSCORE_LOGPROBS_ALL;
+    self->options = options;
     TRY(stage_model_open(&self->model, context));
     if (options->generate == REFSCORE_GENERATE_OFF) return OK;
-    return answer_generator_new(&self->generator, &self->model, options);
+    const struct generator_options generator = {.max_new_tokens = (int)options->generate_tokens, .continues = true};
+    return generator_new(&self->generator, self->model.model, &generator);
 }
+
+// ---- the reference's own answers ----
+
+// An answer ends where its text has the closing tag.
+static status refscore_stop(void *tag, int completion, int64_t token, bool *stop) {
+    struct refscore *self = tag;
+    answer_append(input_builder_tokenizer(self->model.input), token, &self->texts[completion], stop);
+    return OK;
+}
+
+// Computes the logprobs of model_score, and sets the group's reference.generated: each answer's text before its closing
+// tag without white space at both ends, null for a completion without <answer>. ended[i]: the last token of completion
+// i is an end-of-sequence token. BAD_SAMPLE as in model_check.
+static status refscore_generate(struct refscore *self, struct group *group, const struct model_prompt *prompt,
+                                const struct model_completion *completions, const bool *ended,
+                                const struct token_range *wanted, float *const *logprobs) {
+    const struct refscore_options *options = self->options;
+    const struct tokenizer *tokenizer = input_builder_tokenizer(self->model.input);
+    const size_t count = group->completion_count;
+    struct string *answers = arena_alloc(&group->arena, count * sizeof *answers);
+    struct answer_prefix *prefixes;
+    struct completion_prefix *behind;
+    void *tag;
+    int popped;
+    status result = OK;
+    NEW(&prefixes, count);
+    NEW(&behind, count);
+    NEW(&self->texts, count);
+    for (size_t i = 0; i < count; i++) {
+        TRY_TO(result, done,
+               answer_prefix_find(tokenizer, completions[i].tokens, completions[i].count, ended[i], &prefixes[i]));
+        behind[i] = (struct completion_prefix){prefixes[i].kept, prefixes[i].cut.data, prefixes[i].cut.count};
+    }
+    const struct generate_request request = {
+        .prompt = *prompt,
+        .count = (int)count,
+        .temperature = (float)options->generate_temperature,
+        .top_p = (float)options->generate_top_p,
+        .max_new_tokens = (int)options->generate_tokens,
+        // Not rollout's key: with that a reference that is equal to the policy would repeat each completion's own
+        // answer.
+        .key = rng_bits(rng_key((uint64_t)options->seed, group->id.data), UINT64_MAX, 0),
+        .tag = self,
+        .stop = refscore_stop,
+    };
+    TRY_TO(result, done, generator_continue(self->generator, &request, completions, behind, wanted, logprobs));
+    while (!generator_pop(self->generator, &tag, &popped)) TRY_TO(result, done, generator_step(self->generator));
+    for (size_t i = 0; i < count; i++) {
+        const struct buf *text = &self->texts[i];
+        struct string answer;
+        if (!prefixes[i].found) continue;
+        group_string(group, &answer, text->data, answer_size(text->data, text->size));
+        answer = python_strip(answer);
+        group_string(group, &answers[i], answer.data, answer.size);
+    }
+    group->reference.generated = (struct string_array){answers, count};
+done:
+    for (size_t i = 0; i < count; i++) {
+        answer_prefix_release(&prefixes[i]);
+        buf_release(&self->texts[i]);
+    }
+    free(prefixes);
+    free(behind);
+    free(self->texts);
+    self->texts = NULL;
+    return result;
+}
+
+// ---- scoring ----
 
 static status refscore_work(void *state, struct group *group) {
     struct refscore *self = state;
     struct reference *reference = &group->reference;
+    const enum answer_span_rule rule =
+        self->options->span == REFSCORE_SPAN_RELEASED ? ANSWER_SPAN_RELEASED : ANSWER_SPAN_CONTENT;
+    const bool keep_logprobs = self->options->logprobs == REFSCORE_LOGPROBS_ALL; // in the group, for every token
     const size_t count = group->completion_count;
     const struct model_info *info = model_get_info(self->model.model);
     const struct tokenizer *tokenizer = input_builder_tokenizer(self->model.input);
@@ -55,16 +129,16 @@ static status refscore_work(void *state, struct group *group) {
         const struct int_array *tokens = &input.completions[i];
         for (size_t k = 0; tokens->count && k < info->eos_count; k++)
             ended[i] |= info->eos_ids[k] == tokens->data[tokens->count - 1];
-        answer_span_find(tokenizer, self->rule, tokens->data, tokens->count, ended[i], &spans[i]);
+        answer_span_find(tokenizer, rule, tokens->data, tokens->count, ended[i], &spans[i]);
         assert(spans[i].first <= spans[i].end && spans[i].end <= tokens->count);
         if (spans[i].found) answers[i] = (struct token_range){spans[i].first, spans[i].end};
         group_floats(group, &reference->logprobs[i], tokens->count);
         completions[i] = (struct model_completion){tokens->data, tokens->count};
         logprobs[i] = reference->logprobs[i].data;
     }
-    const struct token_range *wanted = self->keep_logprobs ? NULL : answers;
+    const struct token_range *wanted = keep_logprobs ? NULL : answers;
     if (self->generator)
-        result = answer_generator_run(self->generator, group, &input.prompt, completions, ended, wanted, logprobs);
+        result = refscore_generate(self, group, &input.prompt, completions, ended, wanted, logprobs);
     else
         result = model_score(self->model.model, &input.prompt, completions, count, wanted, logprobs);
     TRY_TO(result, done, result);
@@ -84,7 +158,7 @@ static status refscore_work(void *state, struct group *group) {
         reference->answer_probability.data[i] = length ? probability_sum / (double)length : 1;
     }
     reference->version = model_version(self->model.model);
-    if (!self->keep_logprobs) {
+    if (!keep_logprobs) {
         reference->logprobs = NULL;
         reference->logprob_count = 0;
     }
@@ -95,7 +169,7 @@ done:
 
 static status refscore_close(void *state) {
     struct refscore *self = state;
-    if (self) answer_generator_free(&self->generator); // before the model, which it refers to
+    if (self) generator_free(&self->generator); // before the model, which it refers to
     return stage_model_close(self);
 }
 

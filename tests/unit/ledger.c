@@ -43,12 +43,12 @@ static void test_issue_and_settle(void **state) {
     struct ledger *ledger = open_ledger();
     for (int i = 0; i < 4; i++) assert_int_equal(ledger_issue(ledger, i, "g"), OK);
     assert_int_equal(ledger_next_unissued(ledger), 4);
-    assert_int_equal(ledger_in_flight(ledger), 4);
+    assert_int_equal(ledger_count(ledger, LEDGER_IN_FLIGHT), 4);
     settle(ledger, 1, LEDGER_QUARANTINED, -1);
     assert_int_equal(ledger_settled(ledger), 0);
     settle(ledger, 0, LEDGER_TRAINED, 1);
     assert_int_equal(ledger_settled(ledger), 2);
-    assert_int_equal(ledger_in_flight(ledger), 2);
+    assert_int_equal(ledger_count(ledger, LEDGER_IN_FLIGHT), 2);
     bool newly_settled = true;
     const struct ledger_entry twice = {.seq = 0, .state = LEDGER_TRAINED, .step = 9, .id = "g"};
     assert_int_equal(ledger_settle(ledger, &twice, &newly_settled), OK);
@@ -84,7 +84,7 @@ static void test_restart(void **state) {
     struct ledger *ledger = open_ledger();
     assert_int_equal(ledger_settled(ledger), 2);
     assert_int_equal(ledger_next_unissued(ledger), 4);
-    assert_int_equal(ledger_in_flight(ledger), 2);
+    assert_int_equal(ledger_count(ledger, LEDGER_IN_FLIGHT), 2);
     struct seen seen = {0};
     assert_int_equal(ledger_issue(ledger, 3, "g3"), OK);
     assert_int_equal(ledger_each(ledger, 0, see, &seen), OK);
@@ -103,7 +103,7 @@ static void test_rewind_to_optim(void **state) {
     assert_int_equal(ledger_issue_number(ledger), number);
     assert_int_equal(ledger_settled(ledger), 3);
     assert_int_equal(ledger_next_unissued(ledger), 3);
-    assert_int_equal(ledger_in_flight(ledger), 0);
+    assert_int_equal(ledger_count(ledger, LEDGER_IN_FLIGHT), 0);
     assert_int_equal(ledger_state_of(ledger, 3), LEDGER_NEW);
     // Its checkpoint is older than its last message.
     assert_int_equal(ledger_rewind_to(ledger, 1), OK);
@@ -274,7 +274,7 @@ static void test_other_settings_begin_anew(void **state) {
     assert_true(changed);
     assert_int_equal(ledger_issue_number(ledger), number + 1);
     assert_int_equal(ledger_next_unissued(ledger), 0);
-    assert_int_equal(ledger_count(ledger, LEDGER_TRAINED) + ledger_in_flight(ledger), 0);
+    assert_int_equal(ledger_count(ledger, LEDGER_TRAINED) + ledger_count(ledger, LEDGER_IN_FLIGHT), 0);
     ledger_close(&ledger);
     ledger = open_ledger();
     assert_int_equal(ledger_set_settings(ledger, 6, &changed), OK);
