@@ -1,6 +1,11 @@
 // The directories that outlive the process: a checkpoint, OUT/step-NNNNNN, is a model directory with the training state
 // and the file `progress`; a state, OUT/state-NNNNNN, has only the latter two. Each is written under another name and
 // renamed when it is complete.
+//
+// Which of them stay is decided only after a newer one is complete and synced, and after a step was trained from it: so
+// at any moment at least one is there whose numbers are finite. A directory gets the name of an incomplete one before
+// its files are removed.
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -18,7 +23,68 @@
 
 static const char progress_name[] = "progress";
 
-int64_t checkpoint_number(const char *name, const char *prefix) {
+// For printf and scanf. The rest of the last line is the model's directory.
+#define PROGRESS_COUNTERS "caravan-progress 3\nstep %lld\ncursor %lld\nema_step %lld\nsteps %lld\n"
+#define PROGRESS_MODEL    "model %llx "
+
+// Where a training stands: what a checkpoint or a state has besides weights and training state.
+struct progress {
+    int64_t step;
+    int64_t cursor;         // the seq below which everything is trained
+    int64_t ema_step;       // the step at which the reference last changed, 0: never
+    int64_t schedule_steps; // of the learning rate's schedule, 0: without an end
+    double lr;              // of the last step
+    uint64_t model_hash;    // model_hash_files of the weights with which the training began
+    const char *model;      // their directory without links; NULL: unknown, and so is model_hash
+};
+
+// ---- progress ----
+
+static status progress_write(const struct progress *progress, const char *path) {
+    struct buf text = {0};
+    buf_printf(&text, PROGRESS_COUNTERS "lr %.16e\n" PROGRESS_MODEL "%s\n", (long long)progress->step,
+               (long long)progress->cursor, (long long)progress->ema_step, (long long)progress->schedule_steps,
+               progress->lr, (unsigned long long)progress->model_hash, progress->model);
+    const status result = file_write_atomic(path, text.data, text.size);
+    buf_release(&text);
+    return result;
+}
+
+// Reads the file; progress->model is in the arena. DATAERR when it is not such a file, UNAVAILABLE.
+static status progress_read(struct progress *progress, struct arena *arena, const char *path) {
+    struct buf text = {0};
+    int model = 0;
+    long long step, cursor, ema_step, steps;
+    unsigned long long hash;
+    double lr;
+    *progress = (struct progress){0};
+    status result = file_read(path, &text);
+    if (result == OK && (!text.data ||
+                         sscanf(text.data, PROGRESS_COUNTERS "lr %lf\n" PROGRESS_MODEL "%n", &step, &cursor, &ema_step,
+                                &steps, &lr, &hash, &model) != 6 ||
+                         step < 0 || cursor < 0 || ema_step < 0))
+        result = fail(DATAERR, "%s: not a caravan-progress file of version 3", path);
+    if (result == OK) {
+        const char *name = text.data + model;
+        const size_t size = strlen(name);
+        *progress = (struct progress){
+            .step = step,
+            .cursor = cursor,
+            .ema_step = ema_step,
+            .schedule_steps = steps,
+            .lr = lr,
+            .model_hash = hash,
+            .model = arena_strndup(arena, name, size && name[size - 1] == '\n' ? size - 1 : size),
+        };
+    }
+    buf_release(&text);
+    return result;
+}
+
+// ---- names ----
+
+// Returns N for the name "PREFIX-N", -1 for any other name.
+static int64_t checkpoint_number(const char *name, const char *prefix) {
     size_t length = strlen(prefix);
     if (strncmp(name, prefix, length) != 0 || name[length] != '-') return -1;
     char *end;
@@ -26,11 +92,14 @@ int64_t checkpoint_number(const char *name, const char *prefix) {
     return end == name + length + 1 || *end ? -1 : number;
 }
 
-bool checkpoint_is_complete(DIR *out, const char *name) {
+// Whether NAME in the directory OUT has everything that checkpoint_write writes.
+static bool checkpoint_is_complete(DIR *out, const char *name) {
     char progress[NAME_MAX + 1 + sizeof progress_name];
     snprintf(progress, sizeof progress, "%s/%s", name, progress_name);
     return faccessat(dirfd(out), progress, F_OK, 0) == 0;
 }
+
+// ---- writing ----
 
 // Fails without writing anything if the disk has too little room, so that the other files on it can still grow: with
 // UNAVAILABLE. A file system that does not say how much it has is tried.
@@ -99,6 +168,94 @@ done:
     arena_release(&arena);
     return result;
 }
+
+// ---- retention ----
+
+static bool retention_is_incomplete(const char *name) {
+    const size_t length = strlen(name);
+    return length > 4 && !strcmp(name + length - 4, ".tmp") && strncmp(name, "metrics", 7) != 0;
+}
+
+// Whether a link in the directory, besides `latest`, refers to the name.
+static bool retention_is_linked(DIR *dir, const char *name) {
+    char target[PATH_MAX];
+    bool linked = false;
+    rewinddir(dir);
+    for (struct dirent *entry; !linked && (entry = readdir(dir));) {
+        ssize_t length = readlinkat(dirfd(dir), entry->d_name, target, sizeof target - 1);
+        if (length <= 0 || !strcmp(entry->d_name, "latest") || retention_is_incomplete(entry->d_name)) continue;
+        while (length > 1 && target[length - 1] == '/') length--;
+        target[length] = 0;
+        const char *slash = strrchr(target, '/');
+        linked = !strcmp(slash ? slash + 1 : target, name);
+    }
+    return linked;
+}
+
+// Removes a checkpoint or a state. After a crash in between, the rest is an incomplete one.
+static status retention_remove(struct arena *arena, const char *out, const char *name) {
+    char *path = path_join(arena, out, name);
+    char *removed = arena_printf(arena, "%s.tmp", path);
+    TRY(dir_remove(removed));
+    if (rename(path, removed)) return fail(UNAVAILABLE, "%s: cannot remove: %s", path, strerror(errno));
+    return dir_remove(removed);
+}
+
+// Returns the step of the newest complete checkpoint that is not one of the newest `keep`, -1 if there is none.
+static int64_t retention_bound(DIR *dir, int64_t keep) {
+    int64_t bound = INT64_MAX, left = keep;
+    while (left-- >= 0) { // finds the newest one below the one that was found before
+        int64_t newest = -1;
+        rewinddir(dir);
+        for (struct dirent *entry; (entry = readdir(dir));) {
+            const int64_t step = checkpoint_number(entry->d_name, "step");
+            if (step > newest && step < bound && checkpoint_is_complete(dir, entry->d_name)) newest = step;
+        }
+        if (newest < 0) return -1;
+        bound = newest;
+    }
+    return bound;
+}
+
+status retention_apply(const struct optim *optim, bool proven) {
+    const struct optim_options *options = optim->options;
+    struct arena arena = {0};
+    char **removed = NULL; // names, found before any is removed
+    size_t count = 0;
+    status result = OK;
+    TRY(dir_sync(options->out)); // the newest one is durable before an older one goes
+    DIR *dir = opendir(options->out);
+    if (!dir) return fail(UNAVAILABLE, "%s: %s", options->out, strerror(errno));
+    const int64_t bound = proven && options->keep ? retention_bound(dir, options->keep) : -1;
+    rewinddir(dir);
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        const char *name = entry->d_name;
+        const int64_t state = checkpoint_number(name, "state"), step = checkpoint_number(name, "step");
+        // A whole checkpoint of a step has all that its state has.
+        const bool old_state = state >= 0 && (state == optim->saved_step ? optim->saved_whole : proven);
+        const bool old_step = step >= 0 && step <= bound && !(options->keep_every && step % options->keep_every == 0) &&
+                              checkpoint_is_complete(dir, name);
+        if (!retention_is_incomplete(name) && !old_state && !old_step) continue;
+        RESIZE(&removed, count + 1);
+        removed[count++] = arena_strndup(&arena, name, strlen(name));
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (checkpoint_number(removed[i], "step") >= 0 && retention_is_linked(dir, removed[i])) continue;
+        if (retention_is_incomplete(removed[i])) {
+            char *path = path_join(&arena, options->out, removed[i]);
+            TRY_TO(result, done, dir_remove(path));
+        } else {
+            TRY_TO(result, done, retention_remove(&arena, options->out, removed[i]));
+        }
+    }
+done:
+    closedir(dir);
+    free(removed);
+    arena_release(&arena);
+    return result;
+}
+
+// ---- resuming ----
 
 // Whether the weights with which a training began are those of options->model.dir. A filter may also be given a
 // checkpoint of that training; in a pipeline the other stages would take its weights for the first ones. DATAERR.

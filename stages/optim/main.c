@@ -159,8 +159,7 @@ static status optim_step(struct optim *optim) {
     char reward[32] = "", accuracy[32] = ""; // supervised groups have none
     status result = OK;
     TRY_TO(result, done, step_train(optim, optim->batch, optim->batch_count, &metrics));
-    TRY_TO(result, done, metrics_append(optim, &metrics));
-    TRY_TO(result, done, events_append(optim, &metrics));
+    TRY_TO(result, done, metrics_write(optim, &metrics));
     if (!isnan(metrics.reward)) snprintf(reward, sizeof reward, "reward %.3f, ", metrics.reward);
     if (!isnan(metrics.accuracy)) snprintf(accuracy, sizeof accuracy, "accuracy %.3f, ", metrics.accuracy);
     log_info("step %lld: loss %.4g, nll %.4g, gradient norm %.4g, %s%s%lld tokens, %.2f s", (long long)metrics.step,

@@ -1,10 +1,27 @@
-// What a step's groups say about the run: means over completions, groups and tokens.
+// What a step's groups say about the run: means over completions, groups and tokens. They are written to
+// OUT/metrics.jsonl, a line for each step, and for TensorBoard to OUT/events.out.tfevents.N.caravan. Each process of
+// optim writes an event file of its own, whose first record says from which step on the steps of earlier files count no
+// more: those that are trained again.
 #include <assert.h>
+#include <dirent.h>
+#include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/base/clock.h"
+#include "shared/base/file.h"
+#include "shared/base/json.h"
+#include "shared/base/log.h"
+#include "stages/optim/event_file.h"
 #include "stages/optim/optim.h"
+
+enum { METRIC_COUNT = 27 }; // without step and time
+static const char metrics_name[] = "metrics.jsonl";
+
+// TensorBoard reads the files in the order of their names.
+#define EVENTS_NAME "events.out.tfevents.%010lld.caravan"
 
 void metrics_begin(struct step_metrics *metrics, struct group *const *groups, size_t count) {
     size_t completions = 0;
@@ -107,7 +124,10 @@ void metrics_finish(struct step_metrics *metrics) {
     if (metrics->tokens) metrics->age_mean /= (double)metrics->tokens;
 }
 
-void metrics_list(const struct step_metrics *metrics, struct event_scalar list[METRIC_COUNT]) {
+// ---- files ----
+
+// Lists every metric but step and time, by its name in metrics.jsonl. What no group has is not finite.
+static void metrics_list(const struct step_metrics *metrics, struct event_scalar list[METRIC_COUNT]) {
     const struct event_scalar all[METRIC_COUNT] = {
         {"loss", metrics->loss},
         {"nll", metrics->nll},
@@ -139,4 +159,123 @@ void metrics_list(const struct step_metrics *metrics, struct event_scalar list[M
     };
     assert(all[METRIC_COUNT - 1].tag);
     memcpy(list, all, sizeof all);
+}
+
+// Appends the record to the queue's file, after those that could not be written earlier. While the file cannot be
+// written they stay in the queue, and the log says so once.
+static void metrics_queue(struct append_queue *queue, const void *data, size_t size) {
+    buf_append(&queue->waiting, data, size);
+    const status result = file_append(queue->path, queue->waiting.data, queue->waiting.size);
+    if (result == OK) {
+        if (queue->failing) log_info("%s: can be written again; nothing is missing", queue->path);
+        buf_clear(&queue->waiting);
+    } else if (!queue->failing) {
+        log_info("%s; training goes on, and the file is completed when there is room", fail_text());
+    }
+    queue->failing = result != OK;
+}
+
+void append_queue_release(struct append_queue *queue) {
+    if (queue->waiting.size && file_append(queue->path, queue->waiting.data, queue->waiting.size) != OK)
+        log_info("%s: the last steps are missing", fail_text());
+    buf_release(&queue->waiting);
+    free(queue->path);
+    *queue = (struct append_queue){0};
+}
+
+// Appends a line to OUT/metrics.jsonl.
+static void metrics_append(struct optim *optim, const struct step_metrics *metrics,
+                           const struct event_scalar list[METRIC_COUNT]) {
+    struct buf line = {0};
+    if (!optim->metrics.path) {
+        struct arena arena = {0};
+        optim->metrics.path = mem_strdup(path_join(&arena, optim->options->out, metrics_name));
+        arena_release(&arena);
+    }
+    buf_printf(&line, "{\"step\": %lld", (long long)metrics->step);
+    for (size_t i = 0; i < METRIC_COUNT; i++) {
+        if (isfinite(list[i].value))
+            buf_printf(&line, ", \"%s\": %.9g", list[i].tag, list[i].value);
+        else
+            buf_printf(&line, ", \"%s\": null", list[i].tag);
+    }
+    buf_printf(&line, ", \"time\": %.3f", metrics->time);
+    const char *device = model_get_info(optim->model)->device_kind; // another kind may give other bits
+    buf_puts(&line, ", \"device\": ");
+    json_print_string(&line, device, strlen(device));
+    buf_puts(&line, "}\n");
+    metrics_queue(&optim->metrics, line.data, line.size);
+    buf_release(&line);
+}
+
+// Sets optim->events.path to the path with the next number.
+static status metrics_choose_path(struct optim *optim) {
+    const char *out = optim->options->out;
+    const size_t size = strlen(out) + sizeof "/" EVENTS_NAME + 20; // a number of 20 digits at most
+    long long last = 0;
+    DIR *dir = opendir(out);
+    if (!dir) return fail(UNAVAILABLE, "%s: %s", out, strerror(errno));
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        long long number;
+        if (sscanf(entry->d_name, EVENTS_NAME, &number) == 1 && number > last) last = number;
+    }
+    closedir(dir);
+    NEW(&optim->events.path, size);
+    snprintf(optim->events.path, size, "%s/" EVENTS_NAME, out, last + 1);
+    return OK;
+}
+
+status metrics_write(struct optim *optim, const struct step_metrics *metrics) {
+    const double now = clock_realtime();
+    const struct event_histogram histograms[] = {
+        {"completion_lengths", metrics->lengths, (size_t)metrics->completions},
+        {"rewards", metrics->rewards, metrics->reward_count},
+    };
+    struct event_scalar list[METRIC_COUNT];
+    struct buf records = {0};
+    metrics_list(metrics, list);
+    metrics_append(optim, metrics, list);
+    if (!optim->events.path) {
+        TRY(metrics_choose_path(optim));
+        event_file_begin(&records, now, metrics->step);
+    }
+    event_file_step(&records, now, metrics->step, list, METRIC_COUNT, histograms,
+                    sizeof histograms / sizeof *histograms);
+    metrics_queue(&optim->events, records.data, records.size);
+    buf_release(&records);
+    return OK;
+}
+
+bool metrics_exist(const char *out) {
+    struct arena arena = {0};
+    const char *path = path_join(&arena, out, metrics_name);
+    const bool exist = path_exists(path);
+    arena_release(&arena);
+    return exist;
+}
+
+status metrics_truncate(const char *out, int64_t step) {
+    struct arena arena = {0};
+    struct buf old = {0}, kept = {0};
+    status result = OK;
+    char *path = path_join(&arena, out, metrics_name);
+    if (!path_exists(path)) goto done;
+    TRY_TO(result, done, file_read(path, &old));
+    for (size_t at = 0; at < old.size;) {
+        const char *line = old.data + at, *newline = memchr(line, '\n', old.size - at);
+        if (!newline) break; // a crash cut this line short
+        size_t size = (size_t)(newline + 1 - line);
+        struct json *object = NULL;
+        int64_t number;
+        const bool keep = json_parse_object(&object, &arena, line, size, metrics_name) == OK &&
+                          json_int(json_at(object, "step"), &number) && number <= step;
+        if (keep) buf_append(&kept, line, size);
+        at += size;
+    }
+    if (kept.size != old.size) result = file_write_atomic(path, kept.data ? kept.data : "", kept.size);
+done:
+    buf_release(&old);
+    buf_release(&kept);
+    arena_release(&arena);
+    return result;
 }

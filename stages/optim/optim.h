@@ -4,12 +4,10 @@
 #ifndef STAGES_OPTIM_OPTIM_H
 #define STAGES_OPTIM_OPTIM_H
 
-#include <dirent.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include "stages/optim/event_file.h"
 #include "shared/base/memory.h"
 #include "shared/config/stage_options.h"
 #include "shared/group/group.h"
@@ -25,17 +23,6 @@ struct append_queue {
     bool failing; // the last attempt failed
 };
 
-// Where a training stands: what a checkpoint or a state has besides weights and training state.
-struct progress {
-    int64_t step;
-    int64_t cursor;         // the seq below which everything is trained
-    int64_t ema_step;       // the step at which the reference last changed, 0: never
-    int64_t schedule_steps; // of the learning rate's schedule, 0: without an end
-    double lr;              // of the last step
-    uint64_t model_hash;    // model_hash_files of the weights with which the training began
-    const char *model;      // their directory without links; NULL: unknown, and so is model_hash
-};
-
 struct optim {
     const struct optim_options *options;
     struct stage_context *context;
@@ -45,8 +32,8 @@ struct optim {
     uint64_t files_hash;   // of the same, as they stand in the files
     char *model_path;      // options->model.dir without links
     int64_t warmup;        // steps of warm-up
-    int64_t ema_step;      // as in struct progress
-    int64_t cursor;        // as in struct progress
+    int64_t ema_step;      // the step at which the reference last changed, 0: never
+    int64_t cursor;        // the seq below which everything is trained
     double lr;             // of the last step
     bool never_trained;    // no process has trained a step in options->out
     int64_t saved_step;    // of the last checkpoint or state
@@ -106,8 +93,6 @@ struct step_metrics {
     size_t reward_count;
 };
 
-enum { METRIC_COUNT = 27 }; // without step and time
-
 // ---- step.c ----
 
 // Checks whether a group can be trained on, so that a step does not fail halfway, and sets *tokens to the number of its
@@ -139,8 +124,19 @@ void metrics_add(struct step_metrics *metrics, const struct group *group, const 
 // Turns sums into means after the last group.
 void metrics_finish(struct step_metrics *metrics);
 
-// Lists every metric but step and time, by its name in metrics.jsonl. What no group has is not finite.
-void metrics_list(const struct step_metrics *metrics, struct event_scalar list[METRIC_COUNT]);
+// Appends the metrics of a step to OUT/metrics.jsonl, and to this process's event file, which the first call makes:
+// OUT/events.out.tfevents.N.caravan, with N above those of earlier processes. What cannot be written, for example on a
+// full disk, waits in memory. UNAVAILABLE.
+status metrics_write(struct optim *optim, const struct step_metrics *metrics);
+
+// Whether there is an OUT/metrics.jsonl: the first step writes it, long before the first checkpoint.
+bool metrics_exist(const char *out);
+
+// Removes the lines of the steps after `step`, which will be trained again. A missing file is fine.
+status metrics_truncate(const char *out, int64_t step);
+
+// Writes what waits, or logs that it is missing; frees everything.
+void append_queue_release(struct append_queue *queue);
 
 // ---- publish.c ----
 
@@ -156,32 +152,6 @@ status publish_files(void *state, const char *reason);
 // Removes the files of weights that an earlier process published. Called after the first publish_weights.
 void publish_remove_old(const struct optim *optim);
 
-// ---- metrics_file.c ----
-
-// Appends a line to OUT/metrics.jsonl.
-status metrics_append(struct optim *optim, const struct step_metrics *metrics);
-
-// Whether there is an OUT/metrics.jsonl: the first step writes it, long before the first checkpoint.
-bool metrics_exist(const char *out);
-
-// Removes the lines of the steps after `step`, which will be trained again. A missing file is fine.
-status metrics_truncate(const char *out, int64_t step);
-
-// ---- append_queue.c ----
-
-// Appends the record to the queue's file, after those that could not be written earlier. While the file cannot be
-// written they stay in the queue, and the log says so once.
-status append_queue_add(struct append_queue *queue, const void *data, size_t size);
-
-// Writes what waits, or logs that it is missing; frees everything.
-void append_queue_release(struct append_queue *queue);
-
-// ---- events.c ----
-
-// Appends a step to this process's event file, which the first call makes: OUT/events.out.tfevents.N.caravan, with N
-// above those of earlier processes. UNAVAILABLE.
-status events_append(struct optim *optim, const struct step_metrics *metrics);
-
 // ---- checkpoint.c ----
 
 // Writes OUT/step-NNNNNN if `whole`: a model directory, the training state and the cursor; and moves the link
@@ -194,22 +164,6 @@ status checkpoint_write(struct optim *optim, bool whole);
 // process has left incomplete. DATAERR when it cannot be read, and when the training began with other weights than
 // those of options->model.dir; UNAVAILABLE.
 status checkpoint_resume(struct optim *optim);
-
-// Returns N for the name "PREFIX-N", -1 for any other name.
-int64_t checkpoint_number(const char *name, const char *prefix);
-
-// Whether NAME in the directory OUT has everything that checkpoint_write writes.
-bool checkpoint_is_complete(DIR *out, const char *name);
-
-// ---- progress.c ----
-
-// Writes the file. UNAVAILABLE.
-status progress_write(const struct progress *progress, const char *path);
-
-// Reads the file; progress->model is in the arena. DATAERR when it is not such a file, UNAVAILABLE.
-status progress_read(struct progress *progress, struct arena *arena, const char *path);
-
-// ---- retention.c ----
 
 // Removes from OUT what is incomplete and, if the newest checkpoint or state is `proven`, the states of other steps
 // than saved_step, and the complete checkpoints that the options `keep` and `keep_every` do not keep and no other link
