@@ -135,8 +135,6 @@ $(BUILD)/tests/unit/simulation: LDFLAGS += -Wl,--wrap=clock_monotonic,--wrap=clo
 $(BUILD)/tests/unit/model_bits: LDFLAGS += -Wl,--wrap=backend_open
 # It says whether there is a GPU.
 $(BUILD)/tests/unit/open_device: LDFLAGS += -Wl,--wrap=access
-# It advances the clock instead of waiting for another replica's download.
-$(BUILD)/tests/unit/transfers: LDFLAGS += -Wl,--wrap=clock_monotonic,--wrap=io_thread_wait
 
 $(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $(TEST_OBJECTS) $(LIBRARY)
 	$(call say,LD)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LIBRARY) $(LDLIBS) -lcmocka

@@ -21,9 +21,10 @@ enum { TICK_MS = 50, REPORT_MS = 500 };
 static const double for_ever = 1e8; // seconds
 static_assert(1000 / TICK_MS >= 20, "as io_thread.h promises");
 
-// A message to be sent to all servers of a purpose.
+// A message to be sent to all servers or to all clients of a purpose.
 struct broadcast {
     struct broadcast *next;
+    bool clients;
     char *purpose;
     struct wire_message message;
     struct arena arena;
@@ -75,8 +76,6 @@ static const struct route {
     [MESSAGE_CHUNK] = {TO_REQUESTS, false, {"weights"}},
     [MESSAGE_RECORD] = {TO_REQUESTS, false, {"frames"}},
     [MESSAGE_ABSENT] = {TO_REQUESTS, false, {"weights", "frames"}},
-    [MESSAGE_HAS_WEIGHTS] = {TO_HOOK, true, {"weights"}},
-    [MESSAGE_ELSEWHERE] = {TO_REQUESTS, false, {"weights"}},
     [MESSAGE_CANNOT_BORROW] = {TO_HOOK, true, {"weights"}},
     [MESSAGE_STATUS] = {TO_IGNORE, false, {"report"}}, // of a supervisor, which sends them to its peers
     [MESSAGE_NOTICE] = {TO_IGNORE, false, {"report"}},
@@ -181,10 +180,11 @@ static void io_free_broadcast(struct broadcast *broadcast) {
     free(broadcast);
 }
 
-status io_thread_broadcast(struct io_thread *io, const char *purpose, const struct wire_message *message) {
+static status io_queue(struct io_thread *io, bool clients, const char *purpose, const struct wire_message *message) {
     struct broadcast *broadcast;
     assert(!message_has_bulk(message->kind));
     NEW(&broadcast, 1);
+    broadcast->clients = clients;
     broadcast->purpose = mem_strdup(purpose);
     status result = message_copy(message, &broadcast->message, &broadcast->arena);
     if (result != OK) {
@@ -198,6 +198,14 @@ status io_thread_broadcast(struct io_thread *io, const char *purpose, const stru
     pthread_mutex_unlock(&io->lock);
     io_wake(io);
     return OK;
+}
+
+status io_thread_broadcast(struct io_thread *io, const char *purpose, const struct wire_message *message) {
+    return io_queue(io, false, purpose, message);
+}
+
+status io_thread_push(struct io_thread *io, const char *purpose, const struct wire_message *message) {
+    return io_queue(io, true, purpose, message);
 }
 
 void io_thread_begin_transfer(struct io_thread *io, struct transfer *transfer) {
@@ -235,15 +243,6 @@ void io_thread_end_transfer(struct io_thread *io, struct transfer *transfer) {
     pthread_mutex_unlock(&io->lock);
 }
 
-status io_thread_wait(struct io_thread *io, int timeout_ms) {
-    pthread_mutex_lock(&io->lock);
-    status result = io_failure(io);
-    if (result == OK && !signals_stopping())
-        (void)cond_wait_until(&io->changed, &io->lock, clock_monotonic() + timeout_ms / 1e3);
-    pthread_mutex_unlock(&io->lock);
-    return result == OK && signals_stopping() ? END : result;
-}
-
 // ---- hooks ----
 
 void io_thread_put(struct io_thread *io, const struct group *group) {
@@ -260,18 +259,8 @@ void io_thread_set_issue(struct io_thread *io, int64_t issue, int64_t settled) {
     pthread_mutex_unlock(&io->lock);
 }
 
-int64_t io_thread_now_ms(const struct io_thread *io) {
-    return wire_now_ms(io->wire);
-}
-
 status io_thread_reply(struct io_thread *io, struct wire_peer *peer, const struct wire_message *message) {
     return wire_send(io->wire, peer, message, NULL);
-}
-
-status io_thread_push(struct io_thread *io, const char *purpose, const struct wire_message *message) {
-    for (struct wire_peer *peer = wire_first_peer(io->wire, purpose, true); peer; peer = wire_next_peer(peer))
-        TRY(wire_send(io->wire, peer, message, NULL));
-    return OK;
 }
 
 // ---- the I/O thread ----
@@ -302,9 +291,8 @@ static status io_route(struct io_thread *io, const struct wire_event *event, enu
     if (to == TO_IGNORE) return OK;
     if (to == TO_HOOK) return io->hooks.event(io->hooks.self, io, event);
     pthread_mutex_lock(&io->lock);
-    result = to == TO_FLOW
-                 ? flow_on_event(io->flow, event)
-                 : requests_on_answer(&io->requests, io->wire, io->config, event->peer, &event->message, &done);
+    result = to == TO_FLOW ? flow_on_event(io->flow, event)
+                           : requests_on_answer(&io->requests, event->peer, &event->message, &done);
     if (done || flow_has(io->flow)) pthread_cond_broadcast(&io->changed);
     pthread_mutex_unlock(&io->lock);
     return result;
@@ -357,8 +345,8 @@ static status io_send_pending(struct io_thread *io) {
     io->last_broadcast = &io->broadcasts;
     for (struct broadcast *next; broadcast; broadcast = next) {
         next = broadcast->next;
-        for (struct wire_peer *peer = wire_first_peer(io->wire, broadcast->purpose, false); peer && result == OK;
-             peer = wire_next_peer(peer))
+        for (struct wire_peer *peer = wire_first_peer(io->wire, broadcast->purpose, broadcast->clients);
+             peer && result == OK; peer = wire_next_peer(peer))
             result = wire_send(io->wire, peer, &broadcast->message, NULL);
         io_free_broadcast(broadcast);
     }

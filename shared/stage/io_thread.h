@@ -1,9 +1,9 @@
 // The I/O thread: all of a replica's conversations with other processes, in a thread of its own, so that groups come
 // and go and requests are answered while the stage works. Stages do not include this.
 //
-// "The worker" is the stage's own thread. io_thread_put, io_thread_set_issue, io_thread_reply, io_thread_push and the
-// hooks belong to the I/O thread; io_thread_broadcast, io_thread_nudge, io_thread_wait and the
-// transfers may be called from any other thread; the rest belongs to the worker.
+// "The worker" is the stage's own thread. io_thread_put, io_thread_set_issue, io_thread_reply and the hooks belong to
+// the I/O thread; io_thread_broadcast, io_thread_push, io_thread_nudge and the transfers may be called from any other
+// thread; the rest belongs to the worker.
 #ifndef SHARED_STAGE_IO_THREAD_H
 #define SHARED_STAGE_IO_THREAD_H
 
@@ -80,17 +80,14 @@ void io_thread_put(struct io_thread *io, const struct group *group);
 // Sets the number of the source's present issue, and the seq below which every group is settled, from a hook.
 void io_thread_set_issue(struct io_thread *io, int64_t issue, int64_t settled);
 
-// Returns the milliseconds of the wire's clock, in a hook.
-int64_t io_thread_now_ms(const struct io_thread *io);
-
 // Sends a message to a peer, from a hook. A peer that is disconnected gets nothing. UNAVAILABLE when the sockets fail.
 status io_thread_reply(struct io_thread *io, struct wire_peer *peer, const struct wire_message *message);
 
-// Sends a message to every client that is there for `purpose`, from a hook. UNAVAILABLE when the sockets fail.
-status io_thread_push(struct io_thread *io, const char *purpose, const struct wire_message *message);
-
 // Sends a message (without bulk) to every server that is there and was connected to for `purpose`. Copies the message.
 status io_thread_broadcast(struct io_thread *io, const char *purpose, const struct wire_message *message);
+
+// The same to every client that is there for `purpose`. What one thread broadcasts and pushes goes out in that order.
+status io_thread_push(struct io_thread *io, const char *purpose, const struct wire_message *message);
 
 // Begins a transfer (requests.h) from the replicas of a stage, purpose "weights" or "frames". Each one that was begun
 // must be ended.
@@ -104,9 +101,5 @@ status io_thread_take_bytes(struct io_thread *io, struct transfer *transfer, int
 
 // Ends a transfer, complete or not.
 void io_thread_end_transfer(struct io_thread *io, struct transfer *transfer);
-
-// Waits for timeout_ms, or until something has come. END when the program is asked to stop; otherwise the failure that
-// ended the I/O thread.
-status io_thread_wait(struct io_thread *io, int timeout_ms);
 
 #endif

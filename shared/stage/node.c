@@ -14,11 +14,9 @@
 #include "shared/stage/collector.h"
 #include "shared/stage/issuer.h"
 #include "shared/stage/node_counters.h"
-#include "shared/stage/node_weights.h"
 #include "shared/stage/requests.h"
+#include "shared/stage/run_weights.h"
 #include "shared/base/signals.h"
-#include "shared/stage/weights_client.h"
-#include "shared/stage/weights_server.h"
 
 // A group whose weights are not there or not loaded, or that the runner has given back.
 struct waiting_group {
@@ -30,17 +28,16 @@ struct node {
     struct stage_context *context;
     struct node_config config;
     struct io_thread *io;
-    struct issuer *issuer;                 // of the source
-    struct collector *collector;           // of optim
-    struct outcomes *outcomes;             // of the last stage
-    struct weights_versions *versions;     // of optim
-    struct weights_server *weights_server; // of optim
+    struct issuer *issuer;               // of the source
+    struct collector *collector;         // of optim
+    struct outcomes *outcomes;           // of the last stage
+    struct weights_publisher *publisher; // of optim
     struct waiting_group *waiting;
     size_t waiting_count;
     int64_t held;    // groups that the stage has
     struct buf bulk; // of answers, in the I/O thread
     struct node_counters counters;
-    struct node_weights weights;
+    struct weights_follower weights;
     bool supervised; // a supervisor was there; the I/O thread's own
     pthread_mutex_t lock;
     // Under the lock:
@@ -67,14 +64,16 @@ static status node_on_get(struct node *node, struct io_thread *io, struct wire_p
     return io_thread_reply(io, peer, &reply);
 }
 
-// What comes from the clients that compute with optim's weights. Optim itself answers by its versions, another stage
-// from the copies on its machine.
+// What comes from the clients that compute with optim's weights.
 static status node_on_weights_client(struct node *node, struct io_thread *io, const struct wire_event *event) {
-    struct wire_message reply;
-    if (node->collector) return weights_server_event(node->weights_server, io, event);
-    if (event->kind != WIRE_MESSAGE || event->message.kind != MESSAGE_FETCH) return OK;
-    TRY(weights_client_serve(node->weights.dir, &event->message, &reply, &node->bulk));
-    return io_thread_reply(io, event->peer, &reply);
+    const struct wire_message *message = &event->message;
+    if (event->kind == WIRE_GONE) weights_publisher_gone(node->publisher, event->peer);
+    if (event->kind == WIRE_JOINED) return weights_publisher_joined(node->publisher, io, event->peer);
+    if (event->kind != WIRE_MESSAGE) return OK;
+    if (message->kind == MESSAGE_FETCH) return weights_publisher_fetch(node->publisher, io, event->peer, message);
+    assert(message->kind == MESSAGE_CANNOT_BORROW);
+    weights_publisher_cannot_borrow(node->publisher, io, event->peer, message);
+    return OK;
 }
 
 // Sends what stage_notify has left to the supervisors.
@@ -114,13 +113,13 @@ static status node_handle(struct node *node, struct io_thread *io, const struct 
     struct wire_peer *peer = event->peer;
     if (event->kind == WIRE_TIMEOUT) {
         if (node->supervised) TRY(node_send_notices(node, io));
-        if (node->collector) TRY(weights_server_event(node->weights_server, io, event));
+        TRY(weights_publisher_tick(node->publisher, io));
         return node->issuer ? issuer_tick(node->issuer, io) : OK;
     }
     const bool weights = !strcmp(peer->purpose, "weights");
     if (weights && peer->client) return node_on_weights_client(node, io, event);
     if (event->kind == WIRE_GONE) {
-        if (weights && !strcmp(peer->name, "optim")) node_weights_lost(&node->weights, io);
+        if (weights && !strcmp(peer->name, "optim")) weights_follower_lost(&node->weights, io);
         return OK;
     }
     if (event->kind == WIRE_JOINED) {
@@ -131,7 +130,7 @@ static status node_handle(struct node *node, struct io_thread *io, const struct 
         if (!peer->client && !strcmp(peer->purpose, "ledger")) return outcomes_tell_again(node->outcomes, io, peer);
         return node->issuer ? issuer_joined(node->issuer, io, peer) : OK;
     }
-    if (message->kind == MESSAGE_WEIGHTS) return node_weights_published(&node->weights, io, peer, message);
+    if (message->kind == MESSAGE_WEIGHTS) return weights_follower_published(&node->weights, io, peer, message);
     if (message->kind == MESSAGE_GET) return node_on_get(node, io, peer, message);
     if (node->issuer) return issuer_message(node->issuer, io, message);
     return node->collector ? collector_message(node->collector, io, peer, message) : OK;
@@ -172,7 +171,12 @@ static status node_take_waiting(struct node *node, struct group **out, bool *bus
         // Otherwise it was issued anew since, or is settled.
         const bool current = node->waiting[i].issue == io_thread_issue(node->io) && seq >= io_thread_settled(node->io);
         enum weights_verdict verdict = WEIGHTS_READY;
-        if (current) TRY(node_weights_prepare(&node->weights, node->io, group, !node->held, &verdict));
+        const bool idle = !node->held;
+        if (idle) node_counters_begin_wait(&node->counters, "waits for weights");
+        status result = OK;
+        if (current) result = weights_follower_prepare(&node->weights, node->io, group, idle, &verdict);
+        if (idle) node_counters_end_wait(&node->counters);
+        TRY(result);
         *busy = verdict == WEIGHTS_BUSY;
         if (verdict != WEIGHTS_READY) {
             i++;
@@ -253,8 +257,8 @@ static status node_deliver(void *self, struct group **group, status outcome) {
 static status node_update_weights(void *self, bool *forgotten) {
     struct node *node = self;
     *forgotten = false;
-    if (!node->collector) return node_weights_return(&node->weights, forgotten);
-    char *refused = weights_versions_refused(node->versions);
+    if (!node->collector) return weights_follower_return(&node->weights, forgotten);
+    char *refused = weights_publisher_refused(node->publisher);
     const status result = refused ? node->context->stage->publish_files(node->context->state, refused) : OK;
     free(refused);
     return result;
@@ -268,7 +272,7 @@ status node_enter(struct stage_context *context, const char *path) {
     node->context = context;
     pthread_mutex_init(&node->lock, NULL);
     node_counters_init(&node->counters);
-    node_weights_init(&node->weights, context, &node->config, &node->counters);
+    weights_follower_init(&node->weights, context, &node->config);
     context->node = node;
     TRY(node_config_read(&node->config, path));
     context->last = node->config.last;
@@ -278,10 +282,9 @@ status node_enter(struct stage_context *context, const char *path) {
     if (node->config.replica > 1) snprintf(number, sizeof number, "-%d", node->config.replica);
     snprintf(suffix, sizeof suffix, "%s%s%s", number, *machine ? "@" : "", machine);
     log_suffix(suffix);
-    weights_versions_new(&node->versions);
-    weights_server_new(&node->weights_server, node->versions);
+    weights_publisher_new(&node->publisher);
     outcomes_new(&node->outcomes);
-    return node_weights_set_dir(&node->weights, node->config.run_dir);
+    return weights_follower_set_dir(&node->weights, node->config.run_dir);
 }
 
 status node_run(struct stage_context *context) {
@@ -326,12 +329,11 @@ void node_leave(struct stage_context *context) {
     io_thread_close(&node->io);
     issuer_close(&node->issuer);
     collector_close(&node->collector);
-    weights_server_free(&node->weights_server);
-    weights_versions_free(&node->versions);
+    weights_publisher_free(&node->publisher);
     outcomes_free(&node->outcomes);
     for (size_t i = 0; i < node->waiting_count; i++) group_free(&node->waiting[i].group);
     free(node->waiting);
-    node_weights_release(&node->weights);
+    weights_follower_release(&node->weights);
     node_counters_release(&node->counters);
     node_config_release(&node->config);
     buf_release(&node->bulk);
@@ -343,15 +345,12 @@ void node_leave(struct stage_context *context) {
 
 // ---- what a stage asks of the run ----
 
-void stage_publish(struct stage_context *context, const struct stage_weights *weights) {
-    struct node *node = context->node;
-    if (!node) return;
-    weights_versions_put(node->versions, weights);
-    if (node->io) io_thread_nudge(node->io); // it tells the other stages
+status stage_publish(struct stage_context *context, const struct stage_weights *weights) {
+    return context->node ? weights_publish(context->node->publisher, context->node->io, weights) : OK;
 }
 
 void stage_recycle(struct stage_context *context, bool reference, const char *path) {
-    if (context->node) weights_versions_recycle(context->node->versions, reference, path);
+    if (context->node) weights_recycle(context->node->publisher, reference, path);
 }
 
 int64_t stage_epoch(const struct stage_context *context) {

@@ -8,10 +8,7 @@
 
 #include "shared/base/rng.h"
 
-enum {
-    IN_FLIGHT_MAX = 8 * WIRE_PIECE_BYTES, // of all transfers from one peer
-    HOLDER_MS = 3000,                     // in which a holder must be connected
-};
+enum { IN_FLIGHT_MAX = 8 * WIRE_PIECE_BYTES }; // of all transfers from one peer
 
 void requests_release(struct requests *requests) {
     assert(!requests->first);
@@ -78,24 +75,11 @@ static uint64_t transfer_rank(const struct transfer *transfer, const struct wire
     return rng_bits(rng_key((uint64_t)transfer->hash, transfer->id), (uint64_t)peer->replica, 0) | 1;
 }
 
-static bool requests_is_holder(const struct wire_peer *peer, const struct node_endpoint *holder) {
-    return !strcmp(peer->name, holder->stage) && peer->replica == holder->replica &&
-           !strcmp(peer->machine, holder->machine);
-}
-
 // Chooses whom to ask, if somebody is there.
 static status transfer_choose_peer(struct transfer *transfer, struct requests *requests, struct wire *wire,
                                    const struct node_config *config) {
     bool exists, there = false;
     uint64_t best = UINT64_MAX;
-    if (transfer->holder) {
-        TRY(requests_connect_to(requests, wire, transfer->holder, transfer->purpose));
-        struct wire_peer *peer = wire_first_peer(wire, transfer->purpose, false);
-        while (peer && !requests_is_holder(peer, transfer->holder)) peer = wire_next_peer(peer);
-        transfer->peer = peer;
-        if (peer || wire_now_ms(wire) < transfer->holder_until) return OK;
-        transfer->holder = NULL;
-    }
     TRY(requests_connect(requests, wire, config, transfer->stage, transfer->purpose, &exists));
     struct wire_peer *peer = wire_first_peer(wire, transfer->purpose, false);
     for (; peer; peer = wire_next_peer(peer)) {
@@ -154,10 +138,7 @@ status requests_send(struct requests *requests, struct wire *wire, const struct 
 
 // The peer lacks what is asked for, or has answered wrongly.
 static void transfer_skip_peer(struct transfer *transfer) {
-    if (transfer->holder)
-        transfer->holder = NULL;
-    else
-        transfer->absent_rank = transfer_rank(transfer, transfer->peer);
+    transfer->absent_rank = transfer_rank(transfer, transfer->peer);
     transfer_leave_peer(transfer);
 }
 
@@ -179,33 +160,12 @@ static status transfer_add_piece(struct transfer *transfer, const struct wire_me
     return OK;
 }
 
-// The file is to be fetched from another replica, which the run must have.
-static status transfer_go_elsewhere(struct transfer *transfer, const struct wire *wire,
-                                    const struct node_config *config, const struct wire_message *message) {
-    const struct node_endpoint *holder = NULL;
-    for (size_t i = 0; i < config->endpoint_count; i++) {
-        const struct node_endpoint *at = &config->endpoints[i];
-        if (!strcmp(at->stage, message->name) && at->replica == message->replica &&
-            !strcmp(at->machine, message->machine))
-            holder = at;
-    }
-    if (!holder || transfer->holder) {
-        transfer_skip_peer(transfer);
-        return fail(DATAERR, "ELSEWHERE: at %.100s-%lld", message->name, (long long)message->replica);
-    }
-    transfer->holder = holder;
-    transfer->holder_until = wire_now_ms(wire) + HOLDER_MS;
-    transfer_leave_peer(transfer);
-    return OK;
-}
-
 static bool transfer_is_answered(const struct transfer *transfer, const struct wire_peer *peer,
                                  const struct wire_message *message) {
     const bool fetch = transfer->kind == MESSAGE_FETCH;
     if (transfer->peer != peer || transfer_ended(transfer)) return false;
     switch (message->kind) {
     case MESSAGE_CHUNK:
-    case MESSAGE_ELSEWHERE:
         return fetch && message->hash == transfer->hash;
     case MESSAGE_RECORD:
         return !fetch && !strcmp(message->id, transfer->id);
@@ -215,8 +175,8 @@ static bool transfer_is_answered(const struct transfer *transfer, const struct w
     }
 }
 
-status requests_on_answer(struct requests *requests, struct wire *wire, const struct node_config *config,
-                          const struct wire_peer *peer, const struct wire_message *message, bool *changed) {
+status requests_on_answer(struct requests *requests, const struct wire_peer *peer, const struct wire_message *message,
+                          bool *changed) {
     const bool piece = message->kind == MESSAGE_CHUNK || message->kind == MESSAGE_RECORD;
     struct transfer *transfer = requests->first;
     while (transfer && !(transfer_is_answered(transfer, peer, message) &&
@@ -224,16 +184,12 @@ status requests_on_answer(struct requests *requests, struct wire *wire, const st
         transfer = transfer->next;
     if (!transfer) return OK;
     if (message->kind == MESSAGE_ABSENT) transfer_skip_peer(transfer);
-    if (message->kind == MESSAGE_ELSEWHERE) TRY(transfer_go_elsewhere(transfer, wire, config, message));
     if (piece) TRY(transfer_add_piece(transfer, message));
     *changed = piece;
     return OK;
 }
 
 void requests_forget(struct requests *requests, const struct wire_peer *peer) {
-    for (struct transfer *transfer = requests->first; transfer; transfer = transfer->next) {
-        if (transfer->peer != peer) continue;
-        transfer->holder = NULL; // the stage names another one if need be
-        transfer_leave_peer(transfer);
-    }
+    for (struct transfer *transfer = requests->first; transfer; transfer = transfer->next)
+        if (transfer->peer == peer) transfer_leave_peer(transfer);
 }

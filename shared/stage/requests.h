@@ -17,15 +17,13 @@ struct transfer {
     int64_t total;          // bytes; -1: not known yet
     // Of requests.c:
     struct transfer *next;
-    struct wire_peer *peer;             // who is asked; NULL: nobody at present
-    bool answered;                      // the peer has sent a piece
-    int64_t asked;                      // every byte below has been asked for
-    int64_t taken;                      // every byte below has been taken by the caller
-    uint64_t absent_rank;               // replicas up to this rank do not have it
-    const struct node_endpoint *holder; // who has it instead of the stage; NULL: nobody known
-    int64_t holder_until;               // ms: when the holder must be there
-    bool absent;                        // no replica has it
-    struct buf data;                    // has come, and was not taken yet
+    struct wire_peer *peer; // who is asked; NULL: nobody at present
+    bool answered;          // the peer has sent a piece
+    int64_t asked;          // every byte below has been asked for
+    int64_t taken;          // every byte below has been taken by the caller
+    uint64_t absent_rank;   // replicas up to this rank do not have it
+    bool absent;            // no replica has it
+    struct buf data;        // has come, and was not taken yet
 };
 
 // The servers that were connected to, of all purposes.
@@ -65,8 +63,8 @@ status requests_send(struct requests *requests, struct wire *wire, const struct 
 
 // Handles an answer. *changed: a transfer has new bytes or has ended. DATAERR for a piece that was not asked for so:
 // that peer is not asked again.
-status requests_on_answer(struct requests *requests, struct wire *wire, const struct node_config *config,
-                          const struct wire_peer *peer, const struct wire_message *message, bool *changed);
+status requests_on_answer(struct requests *requests, const struct wire_peer *peer, const struct wire_message *message,
+                          bool *changed);
 
 // A peer has joined or gone: what it was asked for before will not come, and is asked for again.
 void requests_forget(struct requests *requests, const struct wire_peer *peer);

@@ -151,8 +151,9 @@ bool stage_follows_optim(const struct stage_context *context);
 
 // Optim, in a pipeline: publishes the newest weights of their kind. Called after open has read the checkpoint, and
 // after each step before its groups are handed back; the reference before the policy of the same step. The runner owns
-// the file from then on and removes it when no process can need it any more. Does nothing under --stdio.
-void stage_publish(struct stage_context *context, const struct stage_weights *weights);
+// the file from then on and removes it when no process can need it any more. Does nothing under --stdio. UNAVAILABLE
+// when the file cannot be found.
+status stage_publish(struct stage_context *context, const struct stage_weights *weights);
 
 // Optim, in a pipeline: returns the number of groups of an epoch, which is known when it has a group; 0 under --stdio.
 int64_t stage_epoch(const struct stage_context *context);

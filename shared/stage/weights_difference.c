@@ -1,4 +1,4 @@
-#include "shared/stage/weights_difference.h"
+#include "shared/stage/run_weights.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -13,7 +13,7 @@ static_assert(STRING_MAX < FRAME_MAX, "one string fits a frame");
 static_assert(sizeof(double) == 8 && sizeof(int64_t) == 8, "numbers are 64 bits wide");
 // The numbers of the kinds are part of the protocol.
 static_assert(MESSAGE_HEARTBEAT == 5 && MESSAGE_GROUP == 9 && MESSAGE_TRAINED == 16, "kinds keep their numbers");
-static_assert(MESSAGE_WEIGHTS == 19 && MESSAGE_RECORD == 24 && MESSAGE_END == 29, "kinds keep their numbers");
+static_assert(MESSAGE_WEIGHTS == 19 && MESSAGE_RECORD == 24 && MESSAGE_END == 27, "kinds keep their numbers");
 
 // Which side of a conversation sends a kind.
 enum message_sender { FROM_CLIENT = 1, FROM_SERVER = 2, FROM_BOTH = FROM_CLIENT | FROM_SERVER };
@@ -69,8 +69,6 @@ static const struct message_row message_table[MESSAGE_KINDS] = {
     [MESSAGE_ABSENT] = {"ABSENT", FROM_SERVER, false, {STRING(id), INT(hash)}},
     [MESSAGE_GET] = {"GET", FROM_CLIENT, false, {STRING(id), INT(offset), INT(size)}},
     [MESSAGE_RECORD] = {"RECORD", FROM_SERVER, true, {STRING(id), INT(offset), INT(total)}},
-    [MESSAGE_HAS_WEIGHTS] = {"HAS_WEIGHTS", FROM_CLIENT, false, {INT(hash)}},
-    [MESSAGE_ELSEWHERE] = {"ELSEWHERE", FROM_SERVER, false, {INT(hash), STRING(name), INT(replica), STRING(machine)}},
     [MESSAGE_STATUS] = {"STATUS",
                         FROM_BOTH,
                         false,

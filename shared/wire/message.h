@@ -10,7 +10,7 @@
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
 
-#define WIRE_PROTOCOL 3 // of messages
+#define WIRE_PROTOCOL 4 // of messages
 #define WIRE_SCHEMA   1 // of the group
 
 enum { WIRE_PIECE_BYTES = 256 << 10 }; // the most bytes that one FETCH or GET asks for
@@ -40,8 +40,6 @@ enum message_kind {
     MESSAGE_ABSENT,
     MESSAGE_GET,
     MESSAGE_RECORD,
-    MESSAGE_HAS_WEIGHTS,
-    MESSAGE_ELSEWHERE,
     MESSAGE_STATUS,
     MESSAGE_NOTICE,
     MESSAGE_END,
@@ -81,7 +79,7 @@ struct wire_message {
     enum message_kind kind;
     int64_t protocol, schema; // HELLO
     const char *run;          // HELLO: a fingerprint of the pipeline (struct wire_self)
-    const char *name;         // HELLO, WELCOME, STATUS, NOTICE, ELSEWHERE; QUARANTINED: the stage that did it
+    const char *name;         // HELLO, WELCOME, STATUS, NOTICE; QUARANTINED: the stage that did it
     int64_t replica;
     const char *machine;
     const char *purpose; // HELLO
@@ -102,7 +100,7 @@ struct wire_message {
     int64_t reference; // WEIGHTS: 1 for the reference, 0 for the policy
     int64_t policy;    // WEIGHTS: the step at which optim is
     int64_t version;   // WEIGHTS
-    int64_t hash;      // WEIGHTS, FETCH, CHUNK, ABSENT, HAS_WEIGHTS, ELSEWHERE: of the weights, or but for WEIGHTS
+    int64_t hash;      // WEIGHTS, FETCH, CHUNK, ABSENT: of the weights, or but for WEIGHTS
                        // of a difference, its 64 bits
     int64_t base, difference; // WEIGHTS: hash of the version before, and of the difference from it; 0: none
     const char *path;         // WEIGHTS: the file on the server's machine, "" for the weights of the model's directory;

@@ -78,7 +78,7 @@ static status publish_one(struct optim *optim, bool reference) {
         TRY_TO(result, done, publish_write(optim, reference, path, &weights.hash));
     }
     weights.path = path;
-    stage_publish(optim->context, &weights);
+    result = stage_publish(optim->context, &weights);
 done:
     arena_release(&arena);
     return result;
@@ -93,12 +93,11 @@ status publish_weights(struct optim *optim, bool both) {
         TRY(publish_one(optim, true));
     } else if (both) {
         initial.reference = true; // until its first change; the policy may be further
-        stage_publish(optim->context, &initial);
+        TRY(stage_publish(optim->context, &initial));
     }
     if (model_version(optim->model) || optim->lent_name) return publish_one(optim, false);
     initial.reference = false;
-    stage_publish(optim->context, &initial);
-    return OK;
+    return stage_publish(optim->context, &initial);
 }
 
 status publish_files(void *state, const char *reason) {

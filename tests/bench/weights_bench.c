@@ -14,26 +14,22 @@
 
 #include "shared/base/clock.h"
 #include "shared/base/log.h"
-#include "shared/stage/weights_client.h"
-#include "shared/stage/weights_difference.h"
-#include "shared/stage/weights_server.h"
+#include "shared/stage/run_weights.h"
 
 enum { HASH = 0x77 };
 
 struct bench {
     struct node_config config;
-    struct weights_versions *versions;
-    struct weights_server *server; // NULL: it fetches
+    struct weights_publisher *publisher; // NULL: it fetches
     struct io_thread *io;
     bool gone; // the client
 };
 
 static status bench_event(void *self, struct io_thread *io, const struct wire_event *event) {
     struct bench *bench = self;
-    const bool client = event->kind != WIRE_TIMEOUT && event->peer->client;
-    if (event->kind == WIRE_GONE && client) bench->gone = true;
-    return bench->server && (event->kind == WIRE_TIMEOUT || client) ? weights_server_event(bench->server, io, event)
-                                                                    : OK;
+    bench->gone |= event->kind == WIRE_GONE && event->peer->client;
+    if (!bench->publisher || event->kind != WIRE_MESSAGE) return OK;
+    return weights_publisher_fetch(bench->publisher, io, event->peer, &event->message);
 }
 
 static void bench_report(void *self, struct message_status *counters) {
@@ -49,7 +45,7 @@ static double bench_processor_seconds(void) {
 
 static status bench_serve(struct bench *bench, const char *path) {
     const struct stage_weights weights = {.version = 1, .hash = HASH, .path = path};
-    weights_versions_put(bench->versions, &weights);
+    TRY(weights_publish(bench->publisher, NULL, &weights));
     while (!bench->gone) TRY(io_thread_step(bench->io, 50));
     printf("%.3f\n", bench_processor_seconds());
     return OK;
@@ -64,10 +60,9 @@ static status bench_fetch(struct bench *bench, const char *dir, int64_t size, in
         struct remote_weights remote;
         remote_weights_set(&remote, &message);
         const double begin = clock_monotonic();
-        TRY(weights_client_download(bench->io, dir, true, &remote));
+        TRY(weights_fetch(bench->io, dir, true, &remote));
         if (i) seconds += clock_monotonic() - begin;
         (void)unlink(remote.local);
-        remote_weights_release(&remote);
     }
     printf("%.3f %.3f\n", seconds / count, bench_processor_seconds());
     return OK;
@@ -105,8 +100,7 @@ static status bench_run(struct bench *bench, int argc, char **argv) {
     if (!serve && !fetch)
         return fail(USAGE, "weights_bench CONFIG serve FILE | CONFIG fetch DIR SIZE COUNT | difference BASE FILE");
     TRY(node_config_read(&bench->config, argv[1]));
-    if (serve) weights_versions_new(&bench->versions);
-    if (serve) weights_server_new(&bench->server, bench->versions);
+    if (serve) weights_publisher_new(&bench->publisher);
     TRY(zmq_transport_open(&transport, node_config_security(&bench->config)));
     TRY(io_thread_open(&bench->io, &bench->config, &hooks, false, transport));
     return serve ? bench_serve(bench, argv[3]) : bench_fetch(bench, argv[3], atoll(argv[4]), atoi(argv[5]));
@@ -117,8 +111,7 @@ int main(int argc, char **argv) {
     const status result = bench_run(&bench, argc, argv);
     if (result != OK) log_info("%s", fail_text());
     io_thread_close(&bench.io);
-    weights_server_free(&bench.server);
-    weights_versions_free(&bench.versions);
+    weights_publisher_free(&bench.publisher);
     node_config_release(&bench.config);
     return result == OK ? 0 : 1;
 }

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
-#include "shared/stage/weights_difference.h"
+#include "shared/stage/run_weights.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct stat info;

@@ -1,21 +1,21 @@
-// Transfers in pieces over a simulated network: of clips from replicas of frames, of weights from optim and from
-// machines that have them already. Peers that lie, lack the file or die cost nobody else anything.
+// Transfers in pieces over a simulated network: of clips from replicas of frames, of weights from optim. Peers that
+// lie, lack the file or die cost nobody else anything.
 #include "tests/unit/unit.h"
 
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/file.h>
+#include <signal.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-#include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/rng.h"
 #include "shared/stage/io_thread.h"
 #include "shared/stage/requests.h"
-#include "shared/stage/weights_client.h"
-#include "shared/stage/weights_server.h"
+#include "shared/stage/run_weights.h"
 #include "tests/support/fake_network.h"
 
 enum {
@@ -36,13 +36,12 @@ struct process {
     const char *listen[1];
     char address[32], machine[16], dir[96];
     struct transport *transport;
-    struct io_thread *io;                  // NULL: dead
-    struct weights_versions *versions;     // of optim
-    struct weights_server *weights_server; // the same
-    struct buf bulk;
+    struct io_thread *io;                // NULL: dead
+    struct weights_publisher *publisher; // of optim
     enum manner manner;
-    int answered; // pieces sent
-    int lost[3];  // clients gone, by replica
+    int answered;  // pieces sent
+    int published; // messages WEIGHTS that have come
+    int lost[3];   // clients gone, by replica
     struct transfer transfer;
     struct buf received;
     bool began, ended;
@@ -78,17 +77,17 @@ static status answer_get(struct process *process, struct io_thread *io, const st
 
 static status on_event(void *self, struct io_thread *io, const struct wire_event *event) {
     struct process *process = self;
-    struct wire_message reply;
+    const enum message_kind kind = event->kind == WIRE_MESSAGE ? event->message.kind : 0;
     if (event->kind == WIRE_GONE && event->peer->client && event->peer->replica < 3)
         process->lost[event->peer->replica]++;
-    const bool fetch = event->kind == WIRE_MESSAGE && event->message.kind == MESSAGE_FETCH;
-    process->answered += fetch;
-    if (process->weights_server && (event->kind == WIRE_TIMEOUT || event->peer->client))
-        return weights_server_event(process->weights_server, io, event);
-    if (event->kind == WIRE_MESSAGE && event->message.kind == MESSAGE_GET) return answer_get(process, io, event);
-    if (!fetch) return OK;
-    TRY(weights_client_serve(process->dir, &event->message, &reply, &process->bulk));
-    return io_thread_reply(io, event->peer, &reply);
+    process->answered += kind == MESSAGE_FETCH;
+    process->published += kind == MESSAGE_WEIGHTS;
+    if (kind == MESSAGE_GET) return answer_get(process, io, event);
+    if (!process->publisher) return OK;
+    if (event->kind == WIRE_TIMEOUT) return weights_publisher_tick(process->publisher, io);
+    if (event->kind == WIRE_JOINED) return weights_publisher_joined(process->publisher, io, event->peer);
+    if (event->kind == WIRE_GONE) weights_publisher_gone(process->publisher, event->peer);
+    return kind == MESSAGE_FETCH ? weights_publisher_fetch(process->publisher, io, event->peer, &event->message) : OK;
 }
 
 static void on_report(void *self, struct message_status *counters) {
@@ -140,11 +139,6 @@ static struct process *add_process(struct run *run, const char *stage, int repli
     return process;
 }
 
-static void make_weights_server(struct process *optim) {
-    weights_versions_new(&optim->versions);
-    weights_server_new(&optim->weights_server, optim->versions);
-}
-
 static void start_run(struct run *run) {
     for (size_t i = 0; i < run->count; i++) run->processes[i].config.endpoint_count = run->count;
     for (size_t i = 0; i < run->count; i++) start_process(&run->processes[i]);
@@ -161,9 +155,7 @@ static void close_run(struct run *run) {
     for (size_t i = 0; i < run->count; i++) {
         struct process *process = &run->processes[i];
         if (process->io) kill_process(process);
-        weights_server_free(&process->weights_server);
-        weights_versions_free(&process->versions);
-        buf_release(&process->bulk);
+        weights_publisher_free(&process->publisher);
         buf_release(&process->received);
     }
     fake_network_free(&run->network);
@@ -192,7 +184,7 @@ static void fetch_weights(struct process *process) {
             .stage = "optim", .purpose = "weights", .kind = MESSAGE_FETCH, .hash = HASH, .id = "", .total = SIZE});
 }
 
-// One turn of every process that lives. A replica that has fetched weights keeps them and says so.
+// One turn of every process that lives.
 static void turn(struct run *run) {
     struct buf bytes = {0};
     for (size_t i = 0; i < run->count; i++) {
@@ -203,12 +195,6 @@ static void turn(struct run *run) {
         assert_int_equal(io_thread_take_bytes(process->io, &process->transfer, 0, &bytes, &process->ended), OK);
         assert_true(bytes.size <= 8 * WIRE_PIECE_BYTES);
         buf_append(&process->received, bytes.data, bytes.size);
-        if (!process->ended || process->transfer.absent || process->transfer.kind != MESSAGE_FETCH) continue;
-        char path[160];
-        snprintf(path, sizeof path, "%s/pulled-policy-%016llx", process->dir, (unsigned long long)HASH);
-        assert_int_equal(file_write_atomic(path, process->received.data, process->received.size), OK);
-        const struct wire_message has = {.kind = MESSAGE_HAS_WEIGHTS, .hash = HASH};
-        assert_int_equal(io_thread_broadcast(process->io, "weights", &has), OK);
     }
     buf_release(&bytes);
     fake_network_advance(run->network, 20);
@@ -300,8 +286,8 @@ static void an_impossible_request_costs_its_peer_the_connection(void **state) {
             snprintf(path, sizeof path, "%s/weights", server->dir);
             assert_int_equal(file_write_atomic(path, run->content, SIZE), OK);
             const struct stage_weights weights = {.version = 1, .hash = HASH, .path = path};
-            if (fetch) make_weights_server(server);
-            if (fetch) weights_versions_put(server->versions, &weights);
+            if (fetch) weights_publisher_new(&server->publisher);
+            if (fetch) assert_int_equal(weights_publish(server->publisher, NULL, &weights), OK);
             start_run(run);
             assert_int_equal(io_thread_connect(bad->io, fetch ? "optim" : "frames", fetch ? "weights" : "frames"), OK);
             fetch ? fetch_weights(good) : get_clip(good);
@@ -331,52 +317,41 @@ static struct run *weights_run(uint64_t seed, int replicas) {
     snprintf(path, sizeof path, "%s/policy-1", optim->dir);
     assert_int_equal(file_write_atomic(path, run->content, SIZE), OK);
     const struct stage_weights weights = {.version = 1, .hash = HASH, .path = path};
-    make_weights_server(optim);
-    weights_versions_put(optim->versions, &weights);
+    weights_publisher_new(&optim->publisher);
+    assert_int_equal(weights_publish(optim->publisher, NULL, &weights), OK);
     for (int i = 0; i < replicas; i++) add_process(run, "rollout", i + 1, NULL);
     start_run(run);
     return run;
 }
 
-static void machines_give_weights_to_each_other(void **state) {
+static void every_machine_gets_the_weights_from_optim_once(void **state) {
     (void)state;
     enum { MACHINES = 7 };
     struct run *run = weights_run(1, MACHINES);
-    const struct process *optim = &run->processes[0];
     for (int i = 1; i <= MACHINES; i++) fetch_weights(&run->processes[i]);
     finish(run);
-    int given = 0;
-    for (int i = 1; i <= MACHINES; i++) {
-        check_content(&run->processes[i]);
-        given += run->processes[i].answered;
-    }
-    // Optim serves two at a time; the others are sent to those. The first piece of a file may be asked for twice.
-    assert_true(given >= 2 * (PIECES - 1));
-    assert_true(optim->answered <= 5 * PIECES + MACHINES);
-    assert_true(optim->answered + given <= MACHINES * (PIECES + 1));
+    for (int i = 1; i <= MACHINES; i++) check_content(&run->processes[i]);
+    assert_int_equal(run->processes[0].answered, MACHINES * PIECES);
     close_run(run);
 }
 
-static void who_cannot_get_weights_elsewhere_comes_back(void **state) {
+// Whoever follows the weights hears of a version that the worker publishes before what it broadcasts next, also one
+// that joins later.
+static void a_publication_goes_to_all_that_follow(void **state) {
     (void)state;
-    for (uint64_t seed = 1; seed <= 6; seed++) {
-        struct run *run = weights_run(seed, 4);
-        for (int i = 1; i <= 3; i++) fetch_weights(&run->processes[i]);
-        fetch_weights(&run->processes[4]);
-        struct process *first = NULL;
-        for (int turns = 0; turns < 2000 && !first; turns++) {
-            turn(run);
-            for (int i = 1; i <= 4; i++)
-                if (run->processes[i].answered) first = &run->processes[i];
-        }
-        if (first && seed % 2) kill_process(first); // while it gives
-        if (first && !(seed % 2)) assert_int_equal(dir_remove(first->dir), OK);
-        if (first && !(seed % 2)) assert_int_equal(dir_make(first->dir), OK);
-        finish(run);
-        for (int i = 1; i <= 4; i++)
-            if (run->processes[i].io) check_content(&run->processes[i]);
-        close_run(run);
-    }
+    struct run *run = weights_run(1, 3);
+    struct process *optim = &run->processes[0];
+    char path[160];
+    for (int i = 1; i <= 2; i++) assert_int_equal(io_thread_connect(run->processes[i].io, "optim", "weights"), OK);
+    for (int k = 0; k < 20; k++) turn(run);
+    snprintf(path, sizeof path, "%s/policy-1", optim->dir);
+    const struct stage_weights weights = {.version = 2, .hash = HASH, .path = path};
+    assert_int_equal(weights_publish(optim->publisher, optim->io, &weights), OK);
+    for (int k = 0; k < 20; k++) turn(run);
+    assert_int_equal(io_thread_connect(run->processes[3].io, "optim", "weights"), OK);
+    for (int k = 0; k < 20; k++) turn(run);
+    for (int i = 1; i <= 3; i++) assert_int_equal(run->processes[i].published, i < 3 ? 2 : 1);
+    close_run(run);
 }
 
 static void nobody_waits_for_slow_downloads(void **state) {
@@ -400,27 +375,6 @@ static void nobody_waits_for_slow_downloads(void **state) {
 
 // ---- one download a machine
 
-// Until this file exists, io_thread_wait advances the clock instead of waiting. NULL: it always waits.
-static const char *skip_waits_until;
-static atomic_int skipped_ms;
-
-double __real_clock_monotonic(void);
-double __wrap_clock_monotonic(void);
-status __wrap_io_thread_wait(struct io_thread *io, int timeout_ms);
-
-double __wrap_clock_monotonic(void) {
-    return __real_clock_monotonic() + atomic_load(&skipped_ms) / 1e3;
-}
-
-status __wrap_io_thread_wait(struct io_thread *io, int timeout_ms) {
-    (void)io;
-    if (skip_waits_until && !path_exists(skip_waits_until))
-        atomic_fetch_add(&skipped_ms, timeout_ms);
-    else
-        usleep((useconds_t)timeout_ms * 1000);
-    return OK;
-}
-
 struct download_thread {
     pthread_t thread;
     struct process *process;
@@ -432,7 +386,10 @@ struct download_thread {
 
 static void *download(void *argument) {
     struct download_thread *thread = argument;
-    thread->result = weights_client_download(thread->process->io, thread->process->dir, thread->whole, &thread->remote);
+    do { // again while another replica makes the copy, or as weights_follower_prepare when optim has it no more
+        thread->result = weights_fetch(thread->process->io, thread->process->dir, thread->whole, &thread->remote);
+        if (thread->result == BAD_SAMPLE) usleep(10000);
+    } while (thread->result == BAD_SAMPLE);
     atomic_store(&thread->done, true);
     return NULL;
 }
@@ -461,7 +418,6 @@ static void download_version(struct run *run, struct process **processes, int co
         assert_int_equal(copy.size, SIZE);
         assert_memory_equal(copy.data, run->content, SIZE);
         buf_release(&copy);
-        remote_weights_release(&threads[i].remote);
     }
 }
 
@@ -482,9 +438,9 @@ static struct run *machine_run(struct process *replicas[2]) {
 }
 
 // Names a file of the first machine with rollout.
-static const char *copy_path(const struct run *run, const char *kind, int64_t hash) {
+static const char *copy_path(const struct run *run, int64_t hash, const char *suffix) {
     static char path[160];
-    snprintf(path, sizeof path, "%s/pulled-%s-%016llx", run->processes[1].dir, kind, (unsigned long long)hash);
+    snprintf(path, sizeof path, "%s/pulled-policy-%016llx%s", run->processes[1].dir, (unsigned long long)hash, suffix);
     return path;
 }
 
@@ -508,7 +464,7 @@ static void a_machine_downloads_once_and_goes_on_where_it_stopped(void **state) 
     assert_true(path_exists(path[1])); // the one before this one stays
     assert_false(path_exists(path[2]));
     assert_true(path_exists(path[3])); // of another kind
-    const char *copy = copy_path(run, "policy", HASH);
+    const char *copy = copy_path(run, HASH, "");
     char part[168];
     snprintf(part, sizeof part, "%s.part", copy);
     assert_false(path_exists(part));
@@ -525,54 +481,46 @@ static void a_machine_downloads_once_and_goes_on_where_it_stopped(void **state) 
     close_run(run);
 }
 
-static void another_replica_downloads_when_one_hangs(void **state) {
+static void another_replica_goes_on_when_the_one_that_downloads_dies(void **state) {
     (void)state;
+    enum { CAME = 3 }; // pieces, before it dies
     struct process *replicas[2];
     struct run *run = machine_run(replicas);
-    const char *copy = copy_path(run, "policy", HASH);
-    char part[168], second_part[168];
-    snprintf(part, sizeof part, "%s.part", copy);
-    snprintf(second_part, sizeof second_part, "%s.1.part", copy);
-    const int hangs = open(part, O_RDWR | O_CREAT, 0644); // a third replica
-    assert_int_equal(flock(hangs, LOCK_EX), 0);
-    skip_waits_until = second_part;
-    download_with(run, replicas, 2);
-    skip_waits_until = NULL;
-    atomic_store(&skipped_ms, 0);
-    assert_int_equal(run->processes[0].answered, PIECES); // one of the two
-    assert_false(path_exists(second_part));
-    assert_int_equal(rename(part, copy), 0); // the third goes on
-    close(hangs);
-    close_run(run);
-}
-
-static void a_download_that_waits_does_not_hang(void **state) {
-    (void)state;
-    struct run *run = weights_run(1, 1);
-    struct process *replica = &run->processes[1];
+    struct process *optim = &run->processes[0];
     const struct wire_message weights = {
         .kind = MESSAGE_WEIGHTS, .policy = 1, .version = 1, .hash = HASH, .size = SIZE, .path = "/elsewhere"};
-    struct download_thread thread = {.process = replica};
-    struct stat first = {0}, now = {0};
-    char part[168];
-    snprintf(part, sizeof part, "%s.part", copy_path(run, "policy", HASH));
+    struct download_thread thread = {.process = replicas[0]};
+    char lock[160];
+    snprintf(lock, sizeof lock, "%s/fetching-policy", replicas[0]->dir);
+    int go[2];
+    assert_int_equal(pipe(go), 0);
+    const pid_t dies = fork(); // a third replica
+    if (!dies) {
+        const int fd = open(lock, O_RDWR | O_CREAT, 0644);
+        const bool ready =
+            fd >= 0 && !flock(fd, LOCK_EX) &&
+            file_write_atomic(copy_path(run, HASH, ".part"), run->content, CAME * WIRE_PIECE_BYTES) == OK;
+        _exit(write(go[1], ready ? "y" : "n", 1) == 1 && pause());
+    }
+    char ready = 0;
+    assert_int_equal(read(go[0], &ready, 1), 1);
+    assert_int_equal(ready, 'y');
     remote_weights_set(&thread.remote, &weights);
     assert_int_equal(pthread_create(&thread.thread, NULL, download, &thread), 0);
-    const double began = clock_monotonic();
-    while (stat(part, &first) && clock_monotonic() - began < 10) usleep(1000);
-    do { // nobody sends anything
-        usleep(10000);
-        assert_int_equal(stat(part, &now), 0);
-    } while (!memcmp(&now.st_mtim, &first.st_mtim, sizeof now.st_mtim) && clock_monotonic() - began < 10);
-    assert_memory_not_equal(&now.st_mtim, &first.st_mtim, sizeof now.st_mtim);
-    assert_int_equal(now.st_size, 0);
-    while (!atomic_load(&thread.done)) {
-        for (int i = 0; i < 2; i++) assert_int_equal(io_thread_step(run->processes[i].io, 0), OK);
-        fake_network_advance(run->network, 1);
+    for (int i = 0; i < 100; i++) {
+        turn(run);
+        usleep(1000);
     }
+    assert_int_equal(optim->answered, 0); // it waits
+    assert_int_equal(kill(dies, SIGKILL), 0);
+    assert_int_equal(waitpid(dies, NULL, 0), dies);
+    while (!atomic_load(&thread.done)) turn(run);
     assert_int_equal(pthread_join(thread.thread, NULL), 0);
     assert_int_equal(thread.result, OK);
-    remote_weights_release(&thread.remote);
+    assert_int_equal(optim->answered, PIECES - CAME);
+    close(go[0]), close(go[1]);
+    download_with(run, replicas, 2); // it is there
+    assert_int_equal(optim->answered, PIECES - CAME);
     close_run(run);
 }
 
@@ -584,14 +532,13 @@ static struct wire_message publish_next(struct run *run, int version, size_t eve
     struct arena arena = {0};
     struct wire_message message;
     char path[160];
-    bool known;
     for (size_t i = (size_t)version; i < SIZE; i += every) run->content[i] ^= (char)(rng_bits(3, i, 0) | 1);
     snprintf(path, sizeof path, "%s/policy-%d", optim->dir, version);
     assert_int_equal(file_write_atomic(path, run->content, SIZE), OK);
     const struct stage_weights weights = {.version = version, .hash = HASH + (uint64_t)version, .path = path};
-    weights_versions_put(optim->versions, &weights);
-    assert_int_equal(weights_versions_latest(optim->versions, false, &message, &known, &arena), OK);
-    assert_true(known && message.base && message.difference);
+    assert_int_equal(weights_publish(optim->publisher, NULL, &weights), OK);
+    assert_true(weights_publisher_describe(optim->publisher, false, &message, &arena));
+    assert_true(message.base && message.difference);
     arena_release(&arena);
     message.path = "/elsewhere";
     for (size_t i = 0; i < run->count; i++) run->processes[i].answered = 0;
@@ -603,11 +550,11 @@ static bool offers_difference(struct run *run) {
     struct arena arena = {0};
     struct wire_message message;
     char path[160];
-    bool known;
+    struct weights_publisher *publisher = run->processes[0].publisher;
     snprintf(path, sizeof path, "%s/policy-1", run->processes[0].dir);
     const struct stage_weights weights = {.version = 9, .hash = HASH, .path = path};
-    weights_versions_put(run->processes[0].versions, &weights);
-    assert_int_equal(weights_versions_latest(run->processes[0].versions, false, &message, &known, &arena), OK);
+    assert_int_equal(weights_publish(publisher, NULL, &weights), OK);
+    assert_true(weights_publisher_describe(publisher, false, &message, &arena));
     arena_release(&arena);
     return message.difference != 0;
 }
@@ -621,9 +568,9 @@ static void only_the_difference_travels(void **state) {
     for (int version = 2; version <= 5; version++) {
         const struct wire_message weights = publish_next(run, version, 3000);
         download_version(run, replicas, 2, false, &weights); // both machines wait for one difference
-        assert_int_equal(optim->answered + replicas[0]->answered + replicas[1]->answered, 2);
-        assert_true(path_exists(copy_path(run, "difference", weights.difference)));
-        assert_true(path_exists(copy_path(run, "policy", HASH + version - (version > 2))));
+        assert_int_equal(optim->answered, 2);
+        assert_false(path_exists(copy_path(run, weights.difference, ".difference"))); // needed no more
+        assert_true(path_exists(copy_path(run, HASH + version - (version > 2), "")));
     }
     close_run(run);
 }
@@ -632,25 +579,37 @@ static void who_cannot_use_a_difference_gets_the_whole_file(void **state) {
     (void)state;
     enum reason { NO_BASE, TOO_LARGE, WHOLE_WANTED, BASE_RECYCLED, OTHER_BASE, DAMAGED, UNKNOWN, REASONS };
     for (enum reason reason = 0; reason < REASONS; reason++) {
-        struct run *run = weights_run(reason, 1);
-        struct process *replicas[] = {&run->processes[1]};
+        struct run *run = weights_run(reason, 2);
+        struct process *replicas[] = {&run->processes[1]}, *other = &run->processes[2];
         download_with(run, replicas, 1);
-        if (reason == NO_BASE) assert_int_equal(unlink(copy_path(run, "policy", HASH)), 0);
-        if (reason == OTHER_BASE) assert_int_equal(file_write_atomic(copy_path(run, "policy", HASH), "short", 5), OK);
+        if (reason == NO_BASE) assert_int_equal(unlink(copy_path(run, HASH, "")), 0);
+        if (reason == OTHER_BASE) assert_int_equal(file_write_atomic(copy_path(run, HASH, ""), "short", 5), OK);
         struct wire_message weights = publish_next(run, 2, reason == TOO_LARGE ? 1 : 3000);
         if (reason == UNKNOWN) weights.difference++; // as after a restart of optim
-        if (reason == DAMAGED)
-            assert_int_equal(file_write_atomic(copy_path(run, "difference", weights.difference), "damage", 6), OK);
+        if (reason == DAMAGED) {                     // as another machine has asked for it
+            char path[160];
+            begin_transfer(other, (struct transfer){.stage = "optim",
+                                                    .purpose = "weights",
+                                                    .kind = MESSAGE_FETCH,
+                                                    .hash = weights.difference,
+                                                    .id = "",
+                                                    .total = -1});
+            finish(run);
+            snprintf(path, sizeof path, "%s/policy-2.difference", run->processes[0].dir);
+            assert_true(path_exists(path));
+            assert_int_equal(file_write_atomic(path, "damage", 6), OK);
+            run->processes[0].answered = 0;
+        }
         if (reason == BASE_RECYCLED) {
             char path[160];
             publish_next(run, 3, 3000); // the third, so that the first one's turn to be written over comes
             snprintf(path, sizeof path, "%s/next", run->processes[0].dir);
-            weights_versions_recycle(run->processes[0].versions, false, path);
+            weights_recycle(run->processes[0].publisher, false, path);
             for (size_t i = 3; i < SIZE; i += 3000) run->content[i] ^= (char)(rng_bits(3, i, 0) | 1); // version 2
         }
         download_version(run, replicas, 1, reason == WHOLE_WANTED, &weights);
         assert_true(run->processes[0].answered >= PIECES);
-        assert_false(path_exists(copy_path(run, "difference", weights.difference)));
+        assert_false(path_exists(copy_path(run, weights.difference, ".difference")));
         if (reason == TOO_LARGE) assert_false(offers_difference(run)); // for some versions
         close_run(run);
     }
@@ -682,12 +641,11 @@ int main(void) {
         cmocka_unit_test(a_transfer_goes_on_at_another_replica),
         cmocka_unit_test(who_lacks_the_clip_or_lies_is_passed_over),
         cmocka_unit_test(an_impossible_request_costs_its_peer_the_connection),
-        cmocka_unit_test(machines_give_weights_to_each_other),
-        cmocka_unit_test(who_cannot_get_weights_elsewhere_comes_back),
+        cmocka_unit_test(every_machine_gets_the_weights_from_optim_once),
+        cmocka_unit_test(a_publication_goes_to_all_that_follow),
         cmocka_unit_test(nobody_waits_for_slow_downloads),
         cmocka_unit_test(a_machine_downloads_once_and_goes_on_where_it_stopped),
-        cmocka_unit_test(another_replica_downloads_when_one_hangs),
-        cmocka_unit_test(a_download_that_waits_does_not_hang),
+        cmocka_unit_test(another_replica_goes_on_when_the_one_that_downloads_dies),
         cmocka_unit_test(only_the_difference_travels),
         cmocka_unit_test(who_cannot_use_a_difference_gets_the_whole_file),
         cmocka_unit_test(a_request_behind_a_difference_harms_nobody),

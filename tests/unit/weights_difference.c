@@ -9,7 +9,7 @@
 
 #include "shared/base/file.h"
 #include "shared/base/rng.h"
-#include "shared/stage/weights_difference.h"
+#include "shared/stage/run_weights.h"
 
 enum { BLOCK = 1 << 20 };
 

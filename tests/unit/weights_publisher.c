@@ -4,11 +4,11 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
-#include "shared/stage/weights_versions.h"
+#include "shared/stage/run_weights.h"
 
 struct fixture {
     char dir[64], path[5][96];
-    struct weights_versions *versions;
+    struct weights_publisher *publisher;
     struct wire_message reply;
     struct arena arena;
     struct buf bulk;
@@ -20,11 +20,11 @@ static void open_versions(struct fixture *fixture) {
     snprintf(fixture->dir, sizeof fixture->dir, "/tmp/caravan-unit-weights-%d-%d", (int)getpid(), number++);
     assert_int_equal(dir_make(fixture->dir), OK);
     for (int i = 0; i < 5; i++) snprintf(fixture->path[i], sizeof fixture->path[i], "%s/%d", fixture->dir, i);
-    weights_versions_new(&fixture->versions);
+    weights_publisher_new(&fixture->publisher);
 }
 
 static void close_versions(struct fixture *fixture) {
-    weights_versions_free(&fixture->versions);
+    weights_publisher_free(&fixture->publisher);
     arena_release(&fixture->arena);
     buf_release(&fixture->bulk);
     assert_int_equal(dir_remove(fixture->dir), OK);
@@ -37,22 +37,19 @@ static void publish(struct fixture *fixture, bool reference, int version) {
     assert_int_equal(file_write_atomic(fixture->path[version], text, strlen(text)), OK);
     const struct stage_weights weights = {
         .reference = reference, .version = version, .hash = 100 + (uint64_t)version, .path = fixture->path[version]};
-    weights_versions_put(fixture->versions, &weights);
+    assert_int_equal(weights_publish(fixture->publisher, NULL, &weights), OK);
 }
 
 // Answers FETCH.
 static enum message_kind answer(struct fixture *fixture, int64_t hash, int64_t offset, int64_t size) {
     const struct wire_message fetch = {.kind = MESSAGE_FETCH, .hash = hash, .offset = offset, .size = size};
-    assert_int_equal(weights_versions_chunk(fixture->versions, &fetch, &fixture->reply, &fixture->bulk), OK);
+    assert_int_equal(weights_publisher_read(fixture->publisher, &fetch, &fixture->reply, &fixture->bulk), OK);
     return fixture->reply.kind;
 }
 
 // Whether the newest weights of a kind are known; the reply then describes them.
 static bool describe(struct fixture *fixture, bool reference) {
-    bool known;
-    assert_int_equal(weights_versions_latest(fixture->versions, reference, &fixture->reply, &known, &fixture->arena),
-                     OK);
-    return known;
+    return weights_publisher_describe(fixture->publisher, reference, &fixture->reply, &fixture->arena);
 }
 
 static void nothing_is_absent(void **state) {
@@ -62,7 +59,6 @@ static void nothing_is_absent(void **state) {
     assert_false(describe(&fixture, false));
     publish(&fixture, true, 1); // a reference without a policy: optim has not published both yet
     assert_false(describe(&fixture, true));
-    assert_int_equal(weights_versions_publications(fixture.versions), 1);
     assert_int_equal(answer(&fixture, 7, 0, 9), MESSAGE_ABSENT);
     close_versions(&fixture);
 }
@@ -101,7 +97,7 @@ static void a_file_is_sent_in_chunks(void **state) {
     assert_int_equal(fixture.reply.bulk_size, 5);
     assert_memory_equal(fixture.reply.bulk, "hts 1", 5);
     const struct wire_message before = {.kind = MESSAGE_FETCH, .hash = 101, .offset = -1, .size = 4};
-    assert_int_equal(weights_versions_chunk(fixture.versions, &before, &fixture.reply, &fixture.bulk), DATAERR);
+    assert_int_equal(weights_publisher_read(fixture.publisher, &before, &fixture.reply, &fixture.bulk), DATAERR);
     close_versions(&fixture);
 }
 
@@ -125,11 +121,11 @@ static void an_old_file_is_recycled_unless_it_is_in_use(void **state) {
     open_versions(&fixture);
     publish(&fixture, true, 1); // the reference and the oldest policy have one file
     for (int version = 1; version <= 3; version++) publish(&fixture, false, version);
-    weights_versions_recycle(fixture.versions, false, fixture.path[4]);
+    weights_recycle(fixture.publisher, false, fixture.path[4]);
     assert_true(path_exists(fixture.path[1]));
     assert_false(path_exists(fixture.path[4]));
     for (int version = 2; version <= 4; version++) publish(&fixture, false, version);
-    weights_versions_recycle(fixture.versions, false, fixture.path[0]);
+    weights_recycle(fixture.publisher, false, fixture.path[0]);
     assert_false(path_exists(fixture.path[2]));
     assert_true(path_exists(fixture.path[0]));
     close_versions(&fixture);
@@ -139,18 +135,18 @@ static void only_what_is_published_can_be_refused(void **state) {
     (void)state;
     struct fixture fixture;
     open_versions(&fixture);
-    assert_false(weights_versions_refuse(fixture.versions, fixture.path[1], "too early"));
+    assert_false(weights_publisher_refuse(fixture.publisher, fixture.path[1], "too early"));
     publish(&fixture, false, 1);
-    assert_false(weights_versions_refuse(fixture.versions, fixture.path[2], "of an earlier process"));
-    assert_false(weights_versions_refuse(fixture.versions, "", "the directory's"));
-    assert_null(weights_versions_refused(fixture.versions));
-    assert_true(weights_versions_refuse(fixture.versions, fixture.path[1], "another container"));
-    assert_false(weights_versions_refuse(fixture.versions, fixture.path[1], "another one"));
-    char *reason = weights_versions_refused(fixture.versions);
+    assert_false(weights_publisher_refuse(fixture.publisher, fixture.path[2], "of an earlier process"));
+    assert_false(weights_publisher_refuse(fixture.publisher, "", "the directory's"));
+    assert_null(weights_publisher_refused(fixture.publisher));
+    assert_true(weights_publisher_refuse(fixture.publisher, fixture.path[1], "another container"));
+    assert_false(weights_publisher_refuse(fixture.publisher, fixture.path[1], "another one"));
+    char *reason = weights_publisher_refused(fixture.publisher);
     assert_non_null(reason);
     assert_string_equal(reason, "another container");
     free(reason);
-    assert_null(weights_versions_refused(fixture.versions));
+    assert_null(weights_publisher_refused(fixture.publisher));
     close_versions(&fixture);
 }
 
