@@ -23,7 +23,7 @@ $(BUILD)/libdir: ALWAYS
 	@mkdir -p $(@D)
 	@[ "$$(cat $@ 2>/dev/null)" = "$(LIBDIR)" ] || echo "$(LIBDIR)" > $@
 
-$(BUILD)/kernels/open.o: $(BUILD)/libdir
+$(BUILD)/kernels/ops.o: $(BUILD)/libdir
 
 CUDA_HOST    := $(wildcard kernels/cuda/*.c)
 CUDA_DEVICE  := $(wildcard kernels/cuda/*.cu)

@@ -9,7 +9,6 @@
 
 #include <math.h>
 
-#include "kernels/attention_span.h"
 #include "kernels/cpu/amx.h"
 
 enum {

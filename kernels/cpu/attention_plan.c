@@ -6,7 +6,6 @@
 #include <limits.h>
 #include <stdlib.h>
 
-#include "kernels/attention_span.h"
 #include "kernels/cpu/attention_tiles.h"
 #include "kernels/cpu/cpu.h"
 #include "shared/base/memory.h"

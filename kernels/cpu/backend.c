@@ -36,7 +36,7 @@ static status backend_info_cpu(struct backend *backend, struct backend_info *out
 #define ABOUT_BACKEND                                                                                                  \
     .name = "cpu", .close = backend_close_cpu, .supports = backend_supports_type, .info = backend_info_cpu
 #define ENTRY(name) .name = cpu_##name,
-static const struct operations backend_operations = {ABOUT_BACKEND, CPU_OPERATIONS(ENTRY)};
+static const struct operations backend_operations = {ABOUT_BACKEND, BACKEND_OPERATIONS(ENTRY)};
 
 // ---- opening and closing ----
 

@@ -8,8 +8,8 @@
 
 #include <string.h>
 
+#include "kernels/backend.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/tensor.h"
 #include "shared/base/pool.h"
 
 // Scratch memory, by what it is used for. One operation at a time uses a slot.
@@ -85,12 +85,6 @@ void pages_release_idle(struct cpu_backend *cpu);
 // the threads, and waits for all of them. The ranges depend on count and block alone; a block below 1 means 1.
 void parallel_for(struct cpu_backend *cpu, int64_t count, int64_t block,
                   void (*work)(void *context, int64_t first, int64_t end, int thread), void *context);
-
-// Returns BUG with the condition if it does not hold: the caller broke the contract of ops.h.
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition)) return fail(BUG, "%s: the arguments do not satisfy %s", __func__, #condition);               \
-    } while (0)
 
 static inline struct cpu_backend *cpu_of(struct backend *backend) {
     return (struct cpu_backend *)backend;
@@ -198,69 +192,14 @@ void cpu_convert(const struct cpu_backend *cpu, void *out, enum element to, cons
 // out [1,C] F32 += the rows of `in`, in their order (gather_scatter.c).
 void cpu_add_rows(struct cpu_backend *cpu, struct tensor out, struct tensor in);
 
-// Opens the CPU's backend; the caller closes it with backend_close (kernels/open.c).
+// Opens the CPU's backend; the caller closes it with backend_close (kernels/ops.c).
 status cpu_backend_open(struct backend **out, const struct backend_options *options);
 
 // Returns UNAVAILABLE with the reason if products in `type` cannot be computed on this processor.
 status cpu_supports(struct cpu_backend *cpu, enum element type);
 
-// Every operation of the contract but buffer_export and buffer_import: the CPU's memory is not shared.
-#define CPU_OPERATIONS(X)                                                                                              \
-    X(buffer_new)                                                                                                      \
-    X(buffer_free)                                                                                                     \
-    X(upload)                                                                                                          \
-    X(download)                                                                                                        \
-    X(zero)                                                                                                            \
-    X(copy)                                                                                                            \
-    X(wait)                                                                                                            \
-    X(gather)                                                                                                          \
-    X(scatter)                                                                                                         \
-    X(scatter_add)                                                                                                     \
-    X(add)                                                                                                             \
-    X(segment_mean)                                                                                                    \
-    X(segment_mean_grad)                                                                                               \
-    X(patchify)                                                                                                        \
-    X(weight_new)                                                                                                      \
-    X(weight_free)                                                                                                     \
-    X(linear)                                                                                                          \
-    X(linear_grad_input)                                                                                               \
-    X(linear_grad_weight)                                                                                              \
-    X(rmsnorm)                                                                                                         \
-    X(rmsnorm_grad)                                                                                                    \
-    X(layernorm)                                                                                                       \
-    X(layernorm_grad)                                                                                                  \
-    X(swiglu)                                                                                                          \
-    X(swiglu_grad)                                                                                                     \
-    X(gelu)                                                                                                            \
-    X(gelu_grad)                                                                                                       \
-    X(quick_gelu)                                                                                                      \
-    X(quick_gelu_grad)                                                                                                 \
-    X(geglu)                                                                                                           \
-    X(geglu_grad)                                                                                                      \
-    X(kv_cache_new)                                                                                                    \
-    X(kv_cache_free)                                                                                                   \
-    X(rope)                                                                                                            \
-    X(kv_cache_write)                                                                                                  \
-    X(rope_grad)                                                                                                       \
-    X(attention_plan_new)                                                                                              \
-    X(attention_plan_free)                                                                                             \
-    X(attention)                                                                                                       \
-    X(attention_grad)                                                                                                  \
-    X(logprob)                                                                                                         \
-    X(logprob_grad)                                                                                                    \
-    X(decode_batch_new)                                                                                                \
-    X(decode_batch_free)                                                                                               \
-    X(decode_batch_set)                                                                                                \
-    X(sample)                                                                                                          \
-    X(decode_batch_read)                                                                                               \
-    X(square_sum)                                                                                                      \
-    X(adamw)                                                                                                           \
-    X(ema)                                                                                                             \
-    X(split_f32)                                                                                                       \
-    X(join_f32)                                                                                                        \
-    X(digest)
-
+// Its memory is not shared, and it records no graphs.
 #define CPU_DECLARE(name) extern __typeof__(*((struct operations *)0)->name) cpu_##name;
-CPU_OPERATIONS(CPU_DECLARE)
+BACKEND_OPERATIONS(CPU_DECLARE)
 
 #endif

@@ -3,7 +3,6 @@
 
 #include <assert.h>
 
-#include "kernels/attention_span.h"
 #include "kernels/cpu/attention_tiles.h"
 
 enum {

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/attention_span.h"
 #include "kernels/cuda/attention.h"
 #include "shared/base/memory.h"
 

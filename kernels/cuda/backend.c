@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "kernels/cuda/lt.h"
-#include "kernels/plugin.h"
 #include "shared/base/log.h"
 #include "shared/base/memory.h"
 

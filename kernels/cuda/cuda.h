@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-#include "kernels/tensor.h"
+#include "kernels/backend.h"
 #include "shared/base/memory.h"
 
 // Scratch memory, by what it is used for. One operation at a time uses a slot.
@@ -91,12 +91,6 @@ status cuda_failed(cudaError_t error, const char *expression);
 // last line of a host function that starts kernels: return cuda_launched("rmsnorm").
 status cuda_launched(const char *operation);
 
-// Returns BUG with the condition if it does not hold: the caller broke the contract of ops.h.
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition)) return fail(BUG, "%s: the arguments do not satisfy %s", __func__, #condition);               \
-    } while (0)
-
 // ---- memory ----
 
 // *out = the address of at least `bytes` bytes on the device, aligned to 256, of undefined content, valid until the
@@ -139,87 +133,17 @@ static inline void *tensor_row(struct tensor t, int64_t row) {
 // Whether every row begins at a multiple of 16 bytes.
 bool tensor_aligned16(struct tensor t);
 
-// ---- operations, by file ----
+// ---- operations ----
 
-#define CUDA_MEMORY_OPERATIONS(X)                                                                                      \
-    X(buffer_new)                                                                                                      \
-    X(buffer_free)                                                                                                     \
+// Every operation that this backend has.
+#define CUDA_OPERATIONS(X)                                                                                             \
+    BACKEND_OPERATIONS(X)                                                                                              \
     X(buffer_export)                                                                                                   \
     X(buffer_import)                                                                                                   \
-    X(upload)                                                                                                          \
-    X(download)                                                                                                        \
-    X(zero)                                                                                                            \
-    X(copy)                                                                                                            \
-    X(wait)
-
-#define CUDA_ROW_OPERATIONS(X)                                                                                         \
-    X(gather)                                                                                                          \
-    X(scatter)                                                                                                         \
-    X(scatter_add)                                                                                                     \
-    X(add)                                                                                                             \
-    X(segment_mean)                                                                                                    \
-    X(segment_mean_grad)                                                                                               \
-    X(patchify)                                                                                                        \
-    X(rmsnorm)                                                                                                         \
-    X(rmsnorm_grad)                                                                                                    \
-    X(layernorm)                                                                                                       \
-    X(layernorm_grad)                                                                                                  \
-    X(swiglu)                                                                                                          \
-    X(swiglu_grad)                                                                                                     \
-    X(gelu)                                                                                                            \
-    X(gelu_grad)                                                                                                       \
-    X(quick_gelu)                                                                                                      \
-    X(quick_gelu_grad)                                                                                                 \
-    X(geglu)                                                                                                           \
-    X(geglu_grad)
-
-#define CUDA_OPTIMIZER_OPERATIONS(X)                                                                                   \
-    X(square_sum)                                                                                                      \
-    X(adamw)                                                                                                           \
-    X(ema)                                                                                                             \
-    X(split_f32)                                                                                                       \
-    X(join_f32)                                                                                                        \
-    X(digest)
-
-#define CUDA_ATTENTION_OPERATIONS(X)                                                                                   \
-    X(kv_cache_new)                                                                                                    \
-    X(kv_cache_free)                                                                                                   \
-    X(kv_cache_write)                                                                                                  \
-    X(rope)                                                                                                            \
-    X(rope_grad)                                                                                                       \
-    X(attention_plan_new)                                                                                              \
-    X(attention_plan_free)                                                                                             \
-    X(attention)                                                                                                       \
-    X(attention_grad)
-
-#define CUDA_PRODUCT_OPERATIONS(X)                                                                                     \
-    X(weight_new)                                                                                                      \
-    X(weight_free)                                                                                                     \
-    X(linear)                                                                                                          \
-    X(linear_grad_input)                                                                                               \
-    X(linear_grad_weight)                                                                                              \
-    X(logprob)                                                                                                         \
-    X(logprob_grad)                                                                                                    \
-    X(decode_batch_new)                                                                                                \
-    X(decode_batch_free)                                                                                               \
-    X(decode_batch_set)                                                                                                \
-    X(decode_batch_read)                                                                                               \
-    X(sample)
-
-#define CUDA_GRAPH_OPERATIONS(X)                                                                                       \
     X(graph_begin)                                                                                                     \
     X(graph_end)                                                                                                       \
     X(graph_launch)                                                                                                    \
     X(graph_free)
-
-// Every operation that this backend has.
-#define CUDA_OPERATIONS(X)                                                                                             \
-    CUDA_MEMORY_OPERATIONS(X)                                                                                          \
-    CUDA_ROW_OPERATIONS(X)                                                                                             \
-    CUDA_OPTIMIZER_OPERATIONS(X)                                                                                       \
-    CUDA_PRODUCT_OPERATIONS(X)                                                                                         \
-    CUDA_ATTENTION_OPERATIONS(X)                                                                                       \
-    CUDA_GRAPH_OPERATIONS(X)
 
 #define CUDA_DECLARE(name) extern __typeof__(*((struct operations *)0)->name) cuda_##name;
 CUDA_OPERATIONS(CUDA_DECLARE)

@@ -137,8 +137,8 @@ make -B V=1 BUILD="$work/build" "$work/build/$object" | grep -q -- '-std=c17' ||
 
 # compile LIBDIR: prints what make prints, and fails unless the object file has the directory.
 compile() {
-    make BUILD="$work/build" LIBDIR="$1" "$work/build/kernels/open.o"
-    grep -qF "$1" "$work/build/kernels/open.o" || fail "LIBDIR=$1 is not compiled in"
+    make BUILD="$work/build" LIBDIR="$1" "$work/build/kernels/ops.o"
+    grep -qF "$1" "$work/build/kernels/ops.o" || fail "LIBDIR=$1 is not compiled in"
 }
 compile /opt/first >/dev/null
 compile /opt/first | grep -q '^CC' && fail "the same LIBDIR compiles again"

@@ -167,7 +167,7 @@ status guarded_open(struct backend **out, const struct backend_options *options)
     unguarded = (*out)->ops;
     guarded = *unguarded;
 #define GUARDED_ENTRY(name) guarded.name = guarded_##name;
-    CPU_OPERATIONS(GUARDED_ENTRY)
+    BACKEND_OPERATIONS(GUARDED_ENTRY)
     (*out)->ops = &guarded;
     cpu_of(*out)->heap_bytes = 0;
     return OK;
