@@ -1,15 +1,15 @@
-// Attention of texts on the matrix unit (amx.h): spans that are not causal and have no prefix.
+// Attention of texts on the matrix unit, for the consistency classifier only: no other model asks for f32_parts
+// (ops.h). Its spans are not causal and have no prefix.
 //
 // A task computes one key head of one span. It packs the span's keys and values once, and then takes its query rows in
 // tiles: their scores, the softmax of these, which is packed at once, and the weighted sum of values. Each score is one
 // sum over steps of 32 channels, each output one over steps of 32 cache rows, counted from the first of the span; cache
 // rows that a query row does not see have the weight 0. A number of F32 has cpu->f32_parts parts; of BF16 one, to which
 // the weights are rounded as well.
-#include "kernels/cpu/attention_amx.h"
-
 #include <math.h>
 
 #include "kernels/cpu/amx.h"
+#include "kernels/cpu/attention.h"
 
 enum {
     tile_rows = 2 * amx_group,

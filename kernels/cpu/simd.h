@@ -20,7 +20,12 @@ struct adamw_factors {
     float grad_scale, beta1, one_minus_beta1, beta2, one_minus_beta2, decay, step_size, root_scale, eps;
 };
 
-enum { mass_limits = 8 }; // of row_mass_above
+enum {
+    mass_limits = 8, // of row_mass_above
+    kv_block = 16,   // keys whose scores are computed at once
+    // Query rows are packed into panels [D][q_panel]: element (row, d) of a panel is at d * q_panel + row.
+    q_panel = 12,
+};
 
 // The elements of a row, in float32 or bfloat16.
 struct row_view {

@@ -1,5 +1,49 @@
-// A tile of query rows, the unit of work of attention: its rows use the keys and values of the same key/value head, so
-// that these are loaded once for all of them.
+// What the files of attention share: the KV cache, tiles of query rows, and the plan of a pass.
+#ifndef KERNELS_CPU_ATTENTION_H
+#define KERNELS_CPU_ATTENTION_H
+
+#include "kernels/cpu/cpu.h"
+
+// ---- the KV cache ----
+
+// Keys and values of all layers in float32. Keys are stored in blocks of sixteen rows, [K][rows / 16][D][16], so that
+// the scores of sixteen keys are computed at once. Values are stored row by row, [K][rows][width]; the columns after
+// the first D are 0.
+struct kv_cache {
+    struct heads heads;
+    int layers;
+    int width;    // D rounded up to a multiple of kv_block
+    int64_t rows; // a multiple of kv_block
+    struct buffer *keys, *values;
+};
+
+// n rounded up to a multiple of kv_block.
+static inline int64_t kv_block_align(int64_t n) {
+    return (n + kv_block - 1) / kv_block * kv_block;
+}
+
+// The keys of one key/value head in one layer, [rows / 16][D][16]; valid as long as the cache.
+static inline float *kv_cache_keys(const struct kv_cache *cache, int layer, int kv_head) {
+    float *keys = (void *)cache->keys->data;
+    return keys + (layer * cache->heads.key + kv_head) * cache->rows * cache->heads.size;
+}
+
+// The values of one key/value head in one layer, [rows][width]; valid as long as the cache.
+static inline float *kv_cache_values(const struct kv_cache *cache, int layer, int kv_head) {
+    float *values = (void *)cache->values->data;
+    return values + (layer * cache->heads.key + kv_head) * cache->rows * cache->width;
+}
+
+// Whether `layer` exists and the cache was made for these heads.
+bool kv_cache_fits(const struct kv_cache *cache, int layer, struct heads heads);
+
+// Whether `slots` is I32 [rows,1] and every slot is at least `least` and less than the rows of the cache.
+bool kv_cache_has_slots(const struct kv_cache *cache, struct tensor slots, int64_t rows, int32_t least);
+
+// ---- tiles of query rows ----
+
+// A tile of query rows is the unit of work of attention: its rows use the keys and values of the same key/value head,
+// so that these are loaded once for all of them.
 //
 // A row of a tile is one query head of one token. All rows of a tile attend to the same prefix. Consecutive rows with
 // the same own cache rows form a range; a row attends to the cache rows first to end - 1 of its own range. With a
@@ -8,12 +52,6 @@
 // A row of scores holds the scores of the prefix and then those of the own range. Each of the two begins at a multiple
 // of sixteen columns, behind sixteen unused columns: keys are read in whole blocks, and where a range begins inside a
 // block, the scores of the block's earlier keys are written to these columns.
-#ifndef KERNELS_CPU_Q_TILE_H
-#define KERNELS_CPU_Q_TILE_H
-
-#include "kernels/cpu/cpu.h"
-#include "kernels/cpu/kv_cache.h"
-#include "kernels/ops.h"
 
 enum { q_tile_max = 48 }; // rows
 
@@ -51,14 +89,6 @@ struct score_run {
     int64_t visible; // how many the row sees
     int64_t len;     // how many there are from `column` to the end of the range
 };
-
-// Divides the spans into tiles of at most `max_rows` rows for one key/value head. Returns how many there are; writes
-// them to `starts` unless it is NULL.
-size_t q_tiles_split(const struct attention_span *spans, size_t count, struct heads heads, int max_rows,
-                     struct q_tile_start *starts);
-
-// Columns of a row of scores, enough for every tile of these spans.
-int64_t q_tiles_score_columns(const struct attention_span *spans, size_t count);
 
 // Fills a tile for one key/value head.
 void q_tile_init(struct q_tile *tile, const struct attention_span *spans, struct heads heads, struct q_tile_start start,
@@ -105,5 +135,35 @@ void q_tile_qk(const struct simd *simd, const struct q_tile *tile, float *scores
 // [rows][width] and begins at cache row kv_origin.
 void q_tile_av(const struct simd *simd, const struct q_tile *tile, float *out, int width, const float *a,
                int64_t columns, const float *values, int64_t kv_origin);
+
+// ---- plans ----
+
+// The tiles of one key/value head; the other heads have the same ones.
+struct q_tile_list {
+    struct q_tile_start *starts;
+    int count;
+    int max_rows; // of a tile; any number gives the same bits
+};
+
+// The spans of one pass, divided into tiles: what attention and its gradient know before they see a layer.
+struct attention_plan {
+    struct heads heads;
+    struct attention_span *spans;
+    size_t span_count;
+    bool texts;                 // no span is causal or has a prefix
+    int64_t rows;               // of the query
+    int64_t kv_begin, kv_end;   // the cache rows that the spans name lie in between
+    int64_t columns;            // of a row of scores
+    struct tensor cache_slots;  // none: there is no gradient
+    struct q_tile_list forward; // the tiles of attention
+    struct q_tile_list grad;    // the tiles of attention_grad; empty if there is no gradient
+};
+
+// ---- texts ----
+
+// `attention` of ops.h on the matrix unit (attention_amx.c), for a plan of texts and scale > 0, where cpu->f32_parts.
+// UNAVAILABLE when memory is short.
+status attention_amx(struct cpu_backend *cpu, struct tensor out, struct tensor qkv, float scale,
+                     const struct kv_cache *cache, int layer, const struct attention_plan *plan, struct tensor lse);
 
 #endif
