@@ -1,201 +1,129 @@
-// Matrix products: packing the right-hand matrix, and the tiling, that is, which thread computes which rows and
-// columns, with what scratch memory.
-#include "kernels/cpu/gemm.h"
-
+// Matrix products: which thread computes which rows and columns, with what scratch memory.
 #include <assert.h>
 #include <stdatomic.h>
 
 #include "kernels/cpu/amx.h"
+#include "kernels/cpu/gemm.h"
 
 enum {
-    part_inner = 128, // inner elements that are packed at a time, which fit the first-level cache
-    tasks_per_thread = 6,
+    tasks_per_thread = 6,      // at least, if there are so many tiles
+    chunk_rows = 6144,         // rows that are packed at a time
+    columns_bytes = 768 << 10, // of the columns that stay in the second-level cache
+    columns_most = 256,
+    columns_least = 128,   // that should have the whole inner length there;
+    inner_most = 1344,     // otherwise so much of it is added up at a time
+    strip_rows = 64,       // rows that are computed and written at a time,
+    strip_rows_sums = 768, // or that are added up at a time
+    strip_padding = 16,    // floats between the rows of a strip, which would share cache sets
+    read_rows_most = gemm_tile_rows,
 };
 
-static_assert(part_inner % 2 == 0 && packed_block * part_inner * sizeof(uint16_t) <= 32 << 10,
-              "a part holds whole pairs and fits the first-level cache");
+static_assert(read_rows_most % amx_group == 0 && inner_most % amx_inner == 0, "whole tiles of the unit");
+static_assert((int)gemm_tile_columns >= (int)columns_most, "a strip fits write_tile");
 
-static int64_t gemm_round_up(int64_t value, int64_t unit) {
-    return (value + unit - 1) / unit * unit;
-}
+// ---- tiles by the matrix unit ----
+//
+// bfloat16 where cpu->amx, float32 where cpu->f32_parts. First the rows are packed, then tiles of the result are
+// computed. The columns of a tile stay in the second-level cache while all its rows pass by, a strip at a time.
 
-// ---- packing: a matrix is transposed and stored in the blocks of 64 outputs that the products read ----
-
-struct pack_job {
-    const struct cpu_backend *cpu;
-    const struct packed_matrix *out;
-    const struct packed_layout *layout;
-    struct tensor matrix;
+struct gemm_amx {
+    struct cpu_backend *cpu;
+    const struct gemm *gemm;
+    int parts;
+    int64_t first, rows; // of the chunk
+    int64_t columns;     // of the packed matrix, with its padding
+    int64_t tile_rows, tile_columns, row_tasks;
+    int64_t strip_rows, strip_inner; // of a tile, that are computed at a time
+    uint16_t *packed;                // the chunk's rows
+    char *scratch;                   // scratch_bytes for each thread
+    size_t scratch_bytes;
 };
 
-static bool gemm_has_parts(const struct cpu_backend *cpu, enum element type) {
-    return type == ELEMENT_F32 && cpu->f32_parts > 0;
+static uint16_t *gemm_amx_rows_at(const struct gemm_amx *job, int64_t row) {
+    return job->packed + amx_rows_size(job->parts, row, job->gemm->matrix.inner);
 }
 
-static size_t gemm_block_bytes(const struct cpu_backend *cpu, enum element type, int64_t inner) {
-    if (gemm_has_parts(cpu, type)) return (size_t)amx_columns_size(cpu->f32_parts, inner) * sizeof(uint16_t);
-    const struct packed_layout *layout = onednn_layout(cpu->onednn, type);
-    return (size_t)(packed_block * gemm_round_up(inner, layout->unit)) * element_size(type);
+static void gemm_amx_pack(void *context, int task, int thread) {
+    const struct gemm_amx *job = context;
+    const struct gemm *gemm = job->gemm;
+    int64_t row = (int64_t)task * read_rows_most, rows = gemm_min(job->rows - row, read_rows_most);
+    void *scratch = job->scratch + (size_t)thread * job->scratch_bytes;
+    const void *in = gemm->read_rows(gemm->context, job->first + row, rows, scratch);
+    amx_pack_rows(gemm_amx_rows_at(job, row), in, gemm->matrix.inner, job->parts, rows, gemm->matrix.inner);
 }
 
-size_t packed_bytes(const struct cpu_backend *cpu, enum element type, int64_t outputs, int64_t inner) {
-    int64_t blocks = (outputs + packed_block - 1) / packed_block;
-    return (size_t)blocks * gemm_block_bytes(cpu, type, inner);
-}
-
-void *packed_at(const struct cpu_backend *cpu, const struct packed_matrix *matrix, int64_t column) {
-    assert(column % packed_block == 0);
-    return (char *)matrix->data + (size_t)(column / packed_block) * gemm_block_bytes(cpu, matrix->type, matrix->inner);
-}
-
-// Writes `count` pairs of inner elements of a block of bfloat16, from `pair` on, which are in `words` [count, 64].
-static void gemm_pack_pairs(const struct pack_job *job, uint32_t *block, const uint32_t *words, int64_t pair,
-                            int64_t count) {
-    if (!job->cpu->amx) {
-        memcpy(block + pair * packed_block, words, (size_t)(count * packed_block) * sizeof *words);
-        return;
-    }
-    int64_t size = amx_columns_size(1, job->out->inner);
-    for (int64_t i = 0; i < count; i++)
-        for (int64_t column = 0; column < packed_block; column += 16)
-            memcpy((uint16_t *)block + amx_pair_at(1, size, pair + i, column), words + i * packed_block + column,
-                   16 * sizeof *words);
-}
-
-// Packs part after part of each block of outputs. Pairs of bfloat16 are transposed as words of four bytes, like
-// float32; they are copied to `part` first, with a zero after an odd count. bfloat16 without pairs is transposed
-// element by element.
-static void gemm_pack_rows_task(void *context, int64_t first, int64_t end, int thread) {
-    (void)thread;
-    const struct pack_job *job = context;
-    const struct simd *simd = &job->cpu->simd;
-    enum element type = job->out->type;
-    uint32_t part[packed_block * part_inner / 2] = {0}, pairs[packed_block * part_inner / 2];
-    uint16_t *halves = (uint16_t *)part;
-    int64_t inner = job->out->inner;
-    for (int64_t row = first * packed_block; row < end * packed_block; row += packed_block) {
-        int64_t rows = gemm_min(job->out->outputs - row, packed_block);
-        uint32_t *words = packed_at(job->cpu, job->out, row);
-        if (rows < packed_block || inner % job->layout->unit) memset(words, 0, gemm_block_bytes(job->cpu, type, inner));
-        if (rows < packed_block) memset(pairs, 0, sizeof pairs);
-        for (int64_t at = 0; at < inner; at += part_inner) {
-            int64_t count = gemm_min(inner - at, part_inner);
-            if (type == ELEMENT_F32) {
-                const uint32_t *in = (const uint32_t *)tensor_f32(job->matrix, row) + at;
-                simd->transpose(words + at * packed_block, packed_block, in, job->matrix.stride, rows, count);
-                continue;
-            }
-            for (int64_t i = 0; i < rows; i++) {
-                uint16_t *out = halves + i * part_inner;
-                memcpy(out, tensor_bf16(job->matrix, row + i) + at, (size_t)count * sizeof *out);
-                if (count & 1) out[count] = 0;
-            }
-            if (job->layout->pair == 2) {
-                simd->transpose(pairs, packed_block, part, part_inner / 2, rows, (count + 1) / 2);
-                gemm_pack_pairs(job, words, pairs, at / 2, (count + 1) / 2);
-            } else {
-                uint16_t *out = (uint16_t *)words + at * packed_block;
-                for (int64_t i = 0; i < rows * count; i++)
-                    out[i % count * packed_block + i / count] = halves[i / count * part_inner + i % count];
-            }
+static void gemm_amx_tile(void *context, int task, int thread) {
+    const struct gemm_amx *job = context;
+    const struct gemm *gemm = job->gemm;
+    int64_t first = task % job->row_tasks * job->tile_rows, column = task / job->row_tasks * job->tile_columns;
+    int64_t end = gemm_min(job->rows, first + job->tile_rows);
+    int64_t columns = gemm_min(job->columns - column, job->tile_columns), inner = gemm->matrix.inner;
+    float *strip = (void *)(job->scratch + (size_t)thread * job->scratch_bytes);
+    const uint16_t *packed = packed_at(job->cpu, &gemm->matrix, column);
+    struct amx_product product = {.parts = job->parts,
+                                  .out = strip,
+                                  .out_stride = columns + strip_padding,
+                                  .rows_stride = amx_rows_size(job->parts, amx_group, inner),
+                                  .column_stride = amx_columns_size(job->parts, inner),
+                                  .column_count = columns};
+    for (int64_t row = first; row < end; row += job->strip_rows) {
+        product.row_count = gemm_min(end - row, job->strip_rows);
+        for (int64_t begin = 0; begin < inner; begin += job->strip_inner) {
+            product.rows = gemm_amx_rows_at(job, row) + amx_rows_size(job->parts, amx_group, begin);
+            product.columns = packed + amx_columns_at(job->parts, begin);
+            product.steps = (gemm_min(inner - begin, job->strip_inner) + amx_inner - 1) / amx_inner;
+            amx_multiply(&product, begin > 0);
         }
+        gemm->write_tile(gemm->context, strip, product.out_stride, job->first + row, product.row_count, column,
+                         gemm_min(gemm->matrix.outputs - column, columns));
     }
 }
 
-// Copies the columns [column, column + columns) of one row; zeros past the last row or column.
-static void gemm_pack_read_columns(const struct pack_job *job, void *out, int64_t row, int64_t column,
-                                   int64_t columns) {
-    size_t size = element_size(job->out->type);
-    if (row < job->matrix.rows) {
-        const char *in = (const char *)tensor_row(job->matrix, row) + (size_t)column * size;
-        memcpy(out, in, (size_t)columns * size);
-        memset((char *)out + (size_t)columns * size, 0, (size_t)(packed_block - columns) * size);
-    } else {
-        memset(out, 0, packed_block * size);
+// Divides rows and columns into tiles, so that every thread has work, and the inner length into what is added up.
+static void gemm_amx_divide(struct gemm_amx *job, int64_t rows) {
+    int64_t tasks = (int64_t)pool_threads(job->cpu->pool) * tasks_per_thread, inner = job->gemm->matrix.inner;
+    int64_t column_bytes = amx_columns_size(job->parts, inner) * (int64_t)sizeof(uint16_t) / amx_block;
+    bool whole = column_bytes * columns_least <= columns_bytes;
+    int64_t sums = (inner + inner_most - 1) / inner_most;
+    job->strip_inner = whole ? inner : ((inner - 1) / sums / amx_inner + 1) * amx_inner;
+    job->strip_rows = whole ? strip_rows : strip_rows_sums;
+    int64_t most =
+        columns_bytes / (amx_columns_size(job->parts, job->strip_inner) * (int64_t)sizeof(uint16_t)) * amx_block;
+    most = gemm_min(most, columns_most);
+    int64_t column_tasks = (job->columns + most - 1) / most;
+    job->row_tasks = 1;
+    while (rows / (2 * job->row_tasks) >= read_rows_most && column_tasks * job->row_tasks < tasks) job->row_tasks *= 2;
+    job->tile_rows = ((rows - 1) / job->row_tasks / (2 * amx_group) + 1) * 2 * amx_group;
+    job->strip_rows = gemm_min(job->strip_rows, job->tile_rows);
+    column_tasks = (tasks + job->row_tasks - 1) / job->row_tasks;
+    int64_t columns = job->columns / column_tasks / amx_block * amx_block;
+    job->tile_columns = columns < amx_block ? amx_block : gemm_min(columns, most);
+}
+
+static status gemm_run_amx(struct cpu_backend *cpu, const struct gemm *gemm) {
+    const struct packed_matrix *matrix = &gemm->matrix;
+    int parts = matrix->type == ELEMENT_F32 ? cpu->f32_parts : 1;
+    int64_t threads = pool_threads(cpu->pool), rows = gemm_min(gemm->rows, chunk_rows);
+    struct gemm_amx job = {.cpu = cpu, .gemm = gemm, .parts = parts};
+    job.columns = (matrix->outputs + packed_block - 1) / packed_block * packed_block;
+    gemm_amx_divide(&job, rows);
+    int64_t tile = job.strip_rows * (job.tile_columns + strip_padding) * (int64_t)sizeof(float);
+    int64_t reading = gemm_min(rows, read_rows_most) * matrix->inner * (int64_t)element_size(matrix->type);
+    job.scratch_bytes = (size_t)((tile > reading ? tile : reading) + 4095) / 4096 * 4096;
+    TRY(cpu_scratch(cpu, SCRATCH_GEMM, job.scratch_bytes * (size_t)threads, &job.scratch));
+    size_t packed = (size_t)amx_rows_size(parts, rows, matrix->inner) * sizeof *job.packed;
+    TRY(cpu_scratch(cpu, SCRATCH_GEMM_ROWS, packed, &job.packed));
+    for (; job.first < gemm->rows; job.first += chunk_rows) {
+        job.rows = gemm_min(gemm->rows - job.first, chunk_rows);
+        job.row_tasks = (job.rows + job.tile_rows - 1) / job.tile_rows;
+        pool_run(cpu->pool, (int)((job.rows + read_rows_most - 1) / read_rows_most), gemm_amx_pack, &job);
+        int64_t column_tasks = (job.columns + job.tile_columns - 1) / job.tile_columns;
+        pool_run(cpu->pool, (int)(job.row_tasks * column_tasks), gemm_amx_tile, &job);
     }
+    return OK;
 }
 
-static void gemm_pack_columns_task(void *context, int64_t first, int64_t end, int thread) {
-    (void)thread;
-    const struct pack_job *job = context;
-    size_t row_bytes = packed_block * element_size(job->out->type);
-    for (int64_t column = first * packed_block; column < end * packed_block; column += packed_block) {
-        char *block = packed_at(job->cpu, job->out, column);
-        int64_t columns = gemm_min(job->out->outputs - column, packed_block);
-        int64_t rows = (int64_t)(gemm_block_bytes(job->cpu, job->out->type, job->out->inner) / row_bytes);
-        for (int64_t row = 0; row < rows; row += job->layout->pair) {
-            if (job->layout->pair == 1) {
-                gemm_pack_read_columns(job, block + (size_t)row * row_bytes, row, column, columns);
-            } else {
-                uint16_t even[packed_block], odd[packed_block];
-                uint32_t pairs[packed_block];
-                gemm_pack_read_columns(job, even, row, column, columns);
-                gemm_pack_read_columns(job, odd, row + 1, column, columns);
-                job->cpu->simd.interleave((uint16_t *)pairs, even, odd, packed_block);
-                gemm_pack_pairs(job, (uint32_t *)block, pairs, row / 2, 1);
-            }
-        }
-    }
-}
-
-// Writes `count` inner elements of a block of float32, which are in `part` [count, 64], as parts.
-static void gemm_pack_part(const struct pack_job *job, uint16_t *block, const float *part, int64_t at, int64_t count) {
-    const struct amx_columns columns = {.row_stride = packed_block, .tile_stride = 16, .tiles = packed_block / 16};
-    int parts = job->cpu->f32_parts;
-    amx_pack_columns(block + amx_columns_at(parts, at), part, &columns, parts, count,
-                     amx_columns_size(parts, job->out->inner));
-}
-
-static void gemm_pack_rows_in_parts(void *context, int64_t first, int64_t end, int thread) {
-    (void)thread;
-    const struct pack_job *job = context;
-    float part[part_inner * packed_block] = {0};
-    for (int64_t row = first * packed_block; row < end * packed_block; row += packed_block) {
-        int64_t rows = gemm_min(job->out->outputs - row, packed_block), inner = job->out->inner;
-        if (rows < packed_block) memset(part, 0, sizeof part);
-        for (int64_t at = 0; at < inner; at += part_inner) {
-            int64_t count = gemm_min(inner - at, part_inner);
-            const uint32_t *in = (const uint32_t *)tensor_f32(job->matrix, row) + at;
-            job->cpu->simd.transpose((uint32_t *)part, packed_block, in, job->matrix.stride, rows, count);
-            gemm_pack_part(job, packed_at(job->cpu, job->out, row), part, at, count);
-        }
-    }
-}
-
-static void gemm_pack_columns_in_parts(void *context, int64_t first, int64_t end, int thread) {
-    (void)thread;
-    const struct pack_job *job = context;
-    float part[part_inner * packed_block];
-    for (int64_t column = first * packed_block; column < end * packed_block; column += packed_block) {
-        int64_t columns = gemm_min(job->out->outputs - column, packed_block), inner = job->out->inner;
-        for (int64_t at = 0; at < inner; at += part_inner) {
-            int64_t count = gemm_min(inner - at, part_inner);
-            for (int64_t i = 0; i < count; i++)
-                gemm_pack_read_columns(job, part + i * packed_block, at + i, column, columns);
-            gemm_pack_part(job, packed_at(job->cpu, job->out, column), part, at, count);
-        }
-    }
-}
-
-static void gemm_pack_blocks(struct cpu_backend *cpu, const struct packed_matrix *out, struct tensor matrix,
-                             void (*task)(void *context, int64_t first, int64_t end, int thread)) {
-    struct pack_job job = {cpu, out, onednn_layout(cpu->onednn, out->type), matrix};
-    int64_t blocks = (out->outputs + packed_block - 1) / packed_block;
-    parallel_for(cpu, blocks, 4096 / (out->inner + 1) + 1, task, &job);
-}
-
-void pack_rows(struct cpu_backend *cpu, const struct packed_matrix *out, struct tensor matrix) {
-    assert(matrix.type == out->type && matrix.rows == out->outputs && matrix.columns == out->inner);
-    gemm_pack_blocks(cpu, out, matrix, gemm_has_parts(cpu, out->type) ? gemm_pack_rows_in_parts : gemm_pack_rows_task);
-}
-
-void pack_columns(struct cpu_backend *cpu, const struct packed_matrix *out, struct tensor matrix) {
-    assert(matrix.type == out->type && matrix.columns == out->outputs && matrix.rows <= out->inner);
-    gemm_pack_blocks(cpu, out, matrix,
-                     gemm_has_parts(cpu, out->type) ? gemm_pack_columns_in_parts : gemm_pack_columns_task);
-}
-
-// ---- tiles ----
+// ---- tiles by oneDNN ----
 
 struct gemm_job {
     struct cpu_backend *cpu;

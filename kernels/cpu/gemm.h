@@ -39,11 +39,19 @@ static inline int64_t gemm_min(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
+static inline int64_t gemm_round_up(int64_t value, int64_t unit) {
+    return (value + unit - 1) / unit * unit;
+}
+
 // Computes every tile. UNAVAILABLE when memory is short or oneDNN fails.
 status gemm_run(struct cpu_backend *cpu, const struct gemm *gemm);
 
-// The same on the matrix unit (gemm_amx.c): bfloat16 where cpu->amx, float32 where cpu->f32_parts.
-status gemm_run_amx(struct cpu_backend *cpu, const struct gemm *gemm);
+// ---- packing (gemm_pack.c) ----
+
+// Whether the matrix unit multiplies the type in parts.
+static inline bool gemm_has_parts(const struct cpu_backend *cpu, enum element type) {
+    return type == ELEMENT_F32 && cpu->f32_parts > 0;
+}
 
 // Bytes of the packed form.
 size_t packed_bytes(const struct cpu_backend *cpu, enum element type, int64_t outputs, int64_t inner);
@@ -56,5 +64,26 @@ void pack_rows(struct cpu_backend *cpu, const struct packed_matrix *out, struct 
 
 // Packs a matrix of inner x outputs, of out->type. out->inner may exceed its rows: the rest is zeros.
 void pack_columns(struct cpu_backend *cpu, const struct packed_matrix *out, struct tensor matrix);
+
+// ---- weights (linear.c) ----
+
+struct weight {
+    struct tensor plain;         // none when prepacked
+    struct packed_matrix packed; // [N,L]: its outputs, inner length and type; its data is NULL unless prepacked
+    struct pages pages;          // the memory of `packed`
+};
+
+// *out = the outputs [first, first + count) packed for in W^T; `first` is a multiple of 64. It is part of the weight,
+// or packed now into scratch memory that stays valid until the next call.
+status weight_packed(struct cpu_backend *cpu, const struct weight *weight, int64_t first, int64_t count,
+                     struct packed_matrix *out);
+
+// *out = those outputs packed for grad_out W, in scratch memory of its own. BUG for a prepacked weight.
+status weight_packed_transpose(struct cpu_backend *cpu, const struct weight *weight, int64_t first, int64_t count,
+                               struct packed_matrix *out);
+
+// out = in x matrix + bias (or none); += when `add`.
+status linear_packed(struct cpu_backend *cpu, struct tensor out, struct tensor in, struct packed_matrix matrix,
+                     struct tensor bias, bool add);
 
 #endif

@@ -1,10 +1,9 @@
 // Weights, products of activations with them, and the gradients of these products. A weight is packed when it is
 // created, or packed again into scratch memory at each use.
-#include "kernels/cpu/linear.h"
-
 #include <assert.h>
 #include <stdlib.h>
 
+#include "kernels/cpu/gemm.h"
 #include "shared/base/memory.h"
 
 enum {
@@ -17,28 +16,6 @@ enum {
 static_assert(chunk_rows % (2 * pair_rows) == 0, "only the last pairs of a chunk are fewer than pair_rows");
 
 // ---- weights ----
-
-struct weight {
-    struct tensor plain;         // none when prepacked
-    struct packed_matrix packed; // its data is NULL unless prepacked
-    struct pages pages;          // the memory of `packed`
-};
-
-int64_t weight_outputs(const struct weight *w) {
-    return w->packed.outputs;
-}
-
-int64_t weight_inner(const struct weight *w) {
-    return w->packed.inner;
-}
-
-enum element weight_type(const struct weight *w) {
-    return w->packed.type;
-}
-
-bool weight_prepacked(const struct weight *w) {
-    return w->packed.data != NULL;
-}
 
 status cpu_supports(struct cpu_backend *cpu, enum element type) {
     if (type > ELEMENT_BF16) return fail(UNAVAILABLE, "the CPU computes in float32 and bfloat16 only");
@@ -92,7 +69,7 @@ status weight_packed(struct cpu_backend *cpu, const struct weight *w, int64_t fi
 
 status weight_packed_transpose(struct cpu_backend *cpu, const struct weight *w, int64_t first, int64_t count,
                                struct packed_matrix *out) {
-    CHECK(!weight_prepacked(w));
+    CHECK(!w->packed.data);
     assert(first + count <= w->packed.outputs);
     *out = (struct packed_matrix){.type = w->packed.type, .outputs = w->packed.inner, .inner = count};
     TRY(cpu_scratch(cpu, SCRATCH_TRANSPOSED, packed_bytes(cpu, out->type, out->outputs, out->inner), &out->data));
@@ -164,8 +141,8 @@ status linear_packed(struct cpu_backend *cpu, struct tensor out, struct tensor i
 }
 
 status cpu_linear(struct backend *backend, struct tensor out, struct tensor in, struct weight *w, struct tensor bias) {
-    int64_t outputs = weight_outputs(w);
-    CHECK(tensor_is(out, -1, in.rows, outputs) && tensor_is(in, (int)weight_type(w), in.rows, weight_inner(w)));
+    int64_t outputs = w->packed.outputs;
+    CHECK(tensor_is(out, -1, in.rows, outputs) && tensor_is(in, (int)w->packed.type, in.rows, w->packed.inner));
     CHECK(tensor_none(bias) || tensor_is(bias, -1, 1, outputs));
     struct packed_matrix matrix;
     TRY(weight_packed(cpu_of(backend), w, 0, outputs, &matrix));
@@ -174,10 +151,10 @@ status cpu_linear(struct backend *backend, struct tensor out, struct tensor in, 
 
 status cpu_linear_grad_input(struct backend *backend, struct tensor grad_in, struct tensor grad_out, struct weight *w,
                              bool add) {
-    CHECK(tensor_is(grad_in, -1, grad_out.rows, weight_inner(w)));
-    CHECK(tensor_is(grad_out, (int)weight_type(w), grad_in.rows, weight_outputs(w)));
+    CHECK(tensor_is(grad_in, -1, grad_out.rows, w->packed.inner));
+    CHECK(tensor_is(grad_out, (int)w->packed.type, grad_in.rows, w->packed.outputs));
     struct packed_matrix matrix;
-    TRY(weight_packed_transpose(cpu_of(backend), w, 0, weight_outputs(w), &matrix));
+    TRY(weight_packed_transpose(cpu_of(backend), w, 0, w->packed.outputs, &matrix));
     return linear_packed(cpu_of(backend), grad_in, grad_out, matrix, (struct tensor){0}, add);
 }
 

@@ -3,7 +3,7 @@
 #include <assert.h>
 
 #include "kernels/cpu/decode_batch.h"
-#include "kernels/cpu/linear.h"
+#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/logits.h"
 
 enum {
@@ -35,7 +35,7 @@ static bool lm_head_targets_fit(struct tensor targets, int64_t rows, int64_t voc
 }
 
 static bool lm_head_input_fits(struct tensor in, const struct weight *lm_head) {
-    return tensor_is(in, (int)weight_type(lm_head), in.rows, weight_inner(lm_head));
+    return tensor_is(in, (int)lm_head->packed.type, in.rows, lm_head->packed.inner);
 }
 
 // ---- log-probabilities ----
@@ -59,9 +59,9 @@ static void lm_head_logprob_task(void *context, int64_t first, int64_t end, int 
 status cpu_logprob(struct backend *backend, struct tensor logprob, struct tensor lse, struct tensor in,
                    struct weight *lm_head, struct tensor targets) {
     struct cpu_backend *cpu = cpu_of(backend);
-    int64_t vocabulary = weight_outputs(lm_head), block = lm_head_block(in.rows, vocabulary);
+    int64_t vocabulary = lm_head->packed.outputs, block = lm_head_block(in.rows, vocabulary);
     // A head that is not prepacked is packed in parts.
-    int64_t part = weight_prepacked(lm_head) ? vocabulary : part_vocabulary;
+    int64_t part = lm_head->packed.data ? vocabulary : part_vocabulary;
     CHECK(lm_head_input_fits(in, lm_head) && tensor_is(logprob, ELEMENT_F32, in.rows, 1));
     CHECK(lm_head_targets_fit(targets, in.rows, vocabulary));
     CHECK(tensor_none(lse) || tensor_is(lse, ELEMENT_F32, in.rows, 1));
@@ -111,7 +111,7 @@ static void lm_head_dlogits_task(void *context, int64_t first, int64_t end, int 
 status cpu_logprob_grad(struct backend *backend, struct tensor grad_in, struct tensor grad_lm_head, struct tensor in,
                         struct weight *lm_head, struct tensor targets, struct tensor lse, struct tensor dlogprob) {
     struct cpu_backend *cpu = cpu_of(backend);
-    int64_t vocabulary = weight_outputs(lm_head);
+    int64_t vocabulary = lm_head->packed.outputs;
     CHECK(lm_head_input_fits(in, lm_head) && tensor_is(grad_in, -1, in.rows, in.columns));
     CHECK(lm_head_targets_fit(targets, in.rows, vocabulary));
     CHECK(tensor_is(lse, ELEMENT_F32, in.rows, 1) && tensor_is(dlogprob, ELEMENT_F32, in.rows, 1));
@@ -181,7 +181,7 @@ static void lm_head_sample_task(void *context, int64_t first, int64_t end, int t
 status cpu_sample(struct backend *backend, struct decode_batch *batch, struct tensor in, struct weight *lm_head) {
     struct cpu_backend *cpu = cpu_of(backend);
     struct cpu_decode_batch *it = cpu_decode_batch_of(batch);
-    int64_t vocabulary = weight_outputs(lm_head), block = lm_head_block(in.rows, vocabulary);
+    int64_t vocabulary = lm_head->packed.outputs, block = lm_head_block(in.rows, vocabulary);
     CHECK(lm_head_input_fits(in, lm_head) && in.rows == batch->rows);
     struct packed_matrix matrix;
     TRY(weight_packed(cpu, lm_head, 0, vocabulary, &matrix));

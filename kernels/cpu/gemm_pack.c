@@ -1,0 +1,182 @@
+// Packing the right-hand matrix of products: it is transposed and stored in the blocks of 64 outputs that the products
+// read, in one of three layouts: oneDNN's own, that of the matrix unit for bfloat16, and that of float32 in parts
+// (amx.h).
+#include <assert.h>
+
+#include "kernels/cpu/amx.h"
+#include "kernels/cpu/gemm.h"
+
+enum { part_inner = 128 }; // inner elements that are packed at a time, which fit the first-level cache
+
+static_assert(part_inner % 2 == 0 && packed_block * part_inner * sizeof(uint16_t) <= 32 << 10,
+              "a part holds whole pairs and fits the first-level cache");
+
+struct pack_job {
+    const struct cpu_backend *cpu;
+    const struct packed_matrix *out;
+    const struct packed_layout *layout;
+    struct tensor matrix;
+};
+
+static size_t gemm_block_bytes(const struct cpu_backend *cpu, enum element type, int64_t inner) {
+    if (gemm_has_parts(cpu, type)) return (size_t)amx_columns_size(cpu->f32_parts, inner) * sizeof(uint16_t);
+    const struct packed_layout *layout = onednn_layout(cpu->onednn, type);
+    return (size_t)(packed_block * gemm_round_up(inner, layout->unit)) * element_size(type);
+}
+
+size_t packed_bytes(const struct cpu_backend *cpu, enum element type, int64_t outputs, int64_t inner) {
+    int64_t blocks = (outputs + packed_block - 1) / packed_block;
+    return (size_t)blocks * gemm_block_bytes(cpu, type, inner);
+}
+
+void *packed_at(const struct cpu_backend *cpu, const struct packed_matrix *matrix, int64_t column) {
+    assert(column % packed_block == 0);
+    return (char *)matrix->data + (size_t)(column / packed_block) * gemm_block_bytes(cpu, matrix->type, matrix->inner);
+}
+
+// Writes `count` pairs of inner elements of a block of bfloat16, from `pair` on, which are in `words` [count, 64].
+static void gemm_pack_pairs(const struct pack_job *job, uint32_t *block, const uint32_t *words, int64_t pair,
+                            int64_t count) {
+    if (!job->cpu->amx) {
+        memcpy(block + pair * packed_block, words, (size_t)(count * packed_block) * sizeof *words);
+        return;
+    }
+    int64_t size = amx_columns_size(1, job->out->inner);
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t column = 0; column < packed_block; column += 16)
+            memcpy((uint16_t *)block + amx_pair_at(1, size, pair + i, column), words + i * packed_block + column,
+                   16 * sizeof *words);
+}
+
+// Packs part after part of each block of outputs. Pairs of bfloat16 are transposed as words of four bytes, like
+// float32; they are copied to `part` first, with a zero after an odd count. bfloat16 without pairs is transposed
+// element by element.
+static void gemm_pack_rows_task(void *context, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct pack_job *job = context;
+    const struct simd *simd = &job->cpu->simd;
+    enum element type = job->out->type;
+    uint32_t part[packed_block * part_inner / 2] = {0}, pairs[packed_block * part_inner / 2];
+    uint16_t *halves = (uint16_t *)part;
+    int64_t inner = job->out->inner;
+    for (int64_t row = first * packed_block; row < end * packed_block; row += packed_block) {
+        int64_t rows = gemm_min(job->out->outputs - row, packed_block);
+        uint32_t *words = packed_at(job->cpu, job->out, row);
+        if (rows < packed_block || inner % job->layout->unit) memset(words, 0, gemm_block_bytes(job->cpu, type, inner));
+        if (rows < packed_block) memset(pairs, 0, sizeof pairs);
+        for (int64_t at = 0; at < inner; at += part_inner) {
+            int64_t count = gemm_min(inner - at, part_inner);
+            if (type == ELEMENT_F32) {
+                const uint32_t *in = (const uint32_t *)tensor_f32(job->matrix, row) + at;
+                simd->transpose(words + at * packed_block, packed_block, in, job->matrix.stride, rows, count);
+                continue;
+            }
+            for (int64_t i = 0; i < rows; i++) {
+                uint16_t *out = halves + i * part_inner;
+                memcpy(out, tensor_bf16(job->matrix, row + i) + at, (size_t)count * sizeof *out);
+                if (count & 1) out[count] = 0;
+            }
+            if (job->layout->pair == 2) {
+                simd->transpose(pairs, packed_block, part, part_inner / 2, rows, (count + 1) / 2);
+                gemm_pack_pairs(job, words, pairs, at / 2, (count + 1) / 2);
+            } else {
+                uint16_t *out = (uint16_t *)words + at * packed_block;
+                for (int64_t i = 0; i < rows * count; i++)
+                    out[i % count * packed_block + i / count] = halves[i / count * part_inner + i % count];
+            }
+        }
+    }
+}
+
+// Copies the columns [column, column + columns) of one row; zeros past the last row or column.
+static void gemm_pack_read_columns(const struct pack_job *job, void *out, int64_t row, int64_t column,
+                                   int64_t columns) {
+    size_t size = element_size(job->out->type);
+    if (row < job->matrix.rows) {
+        const char *in = (const char *)tensor_row(job->matrix, row) + (size_t)column * size;
+        memcpy(out, in, (size_t)columns * size);
+        memset((char *)out + (size_t)columns * size, 0, (size_t)(packed_block - columns) * size);
+    } else {
+        memset(out, 0, packed_block * size);
+    }
+}
+
+static void gemm_pack_columns_task(void *context, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct pack_job *job = context;
+    size_t row_bytes = packed_block * element_size(job->out->type);
+    for (int64_t column = first * packed_block; column < end * packed_block; column += packed_block) {
+        char *block = packed_at(job->cpu, job->out, column);
+        int64_t columns = gemm_min(job->out->outputs - column, packed_block);
+        int64_t rows = (int64_t)(gemm_block_bytes(job->cpu, job->out->type, job->out->inner) / row_bytes);
+        for (int64_t row = 0; row < rows; row += job->layout->pair) {
+            if (job->layout->pair == 1) {
+                gemm_pack_read_columns(job, block + (size_t)row * row_bytes, row, column, columns);
+            } else {
+                uint16_t even[packed_block], odd[packed_block];
+                uint32_t pairs[packed_block];
+                gemm_pack_read_columns(job, even, row, column, columns);
+                gemm_pack_read_columns(job, odd, row + 1, column, columns);
+                job->cpu->simd.interleave((uint16_t *)pairs, even, odd, packed_block);
+                gemm_pack_pairs(job, (uint32_t *)block, pairs, row / 2, 1);
+            }
+        }
+    }
+}
+
+// Writes `count` inner elements of a block of float32, which are in `part` [count, 64], as parts.
+static void gemm_pack_part(const struct pack_job *job, uint16_t *block, const float *part, int64_t at, int64_t count) {
+    const struct amx_columns columns = {.row_stride = packed_block, .tile_stride = 16, .tiles = packed_block / 16};
+    int parts = job->cpu->f32_parts;
+    amx_pack_columns(block + amx_columns_at(parts, at), part, &columns, parts, count,
+                     amx_columns_size(parts, job->out->inner));
+}
+
+static void gemm_pack_rows_in_parts(void *context, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct pack_job *job = context;
+    float part[part_inner * packed_block] = {0};
+    for (int64_t row = first * packed_block; row < end * packed_block; row += packed_block) {
+        int64_t rows = gemm_min(job->out->outputs - row, packed_block), inner = job->out->inner;
+        if (rows < packed_block) memset(part, 0, sizeof part);
+        for (int64_t at = 0; at < inner; at += part_inner) {
+            int64_t count = gemm_min(inner - at, part_inner);
+            const uint32_t *in = (const uint32_t *)tensor_f32(job->matrix, row) + at;
+            job->cpu->simd.transpose((uint32_t *)part, packed_block, in, job->matrix.stride, rows, count);
+            gemm_pack_part(job, packed_at(job->cpu, job->out, row), part, at, count);
+        }
+    }
+}
+
+static void gemm_pack_columns_in_parts(void *context, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct pack_job *job = context;
+    float part[part_inner * packed_block];
+    for (int64_t column = first * packed_block; column < end * packed_block; column += packed_block) {
+        int64_t columns = gemm_min(job->out->outputs - column, packed_block), inner = job->out->inner;
+        for (int64_t at = 0; at < inner; at += part_inner) {
+            int64_t count = gemm_min(inner - at, part_inner);
+            for (int64_t i = 0; i < count; i++)
+                gemm_pack_read_columns(job, part + i * packed_block, at + i, column, columns);
+            gemm_pack_part(job, packed_at(job->cpu, job->out, column), part, at, count);
+        }
+    }
+}
+
+static void gemm_pack_blocks(struct cpu_backend *cpu, const struct packed_matrix *out, struct tensor matrix,
+                             void (*task)(void *context, int64_t first, int64_t end, int thread)) {
+    struct pack_job job = {cpu, out, onednn_layout(cpu->onednn, out->type), matrix};
+    int64_t blocks = (out->outputs + packed_block - 1) / packed_block;
+    parallel_for(cpu, blocks, 4096 / (out->inner + 1) + 1, task, &job);
+}
+
+void pack_rows(struct cpu_backend *cpu, const struct packed_matrix *out, struct tensor matrix) {
+    assert(matrix.type == out->type && matrix.rows == out->outputs && matrix.columns == out->inner);
+    gemm_pack_blocks(cpu, out, matrix, gemm_has_parts(cpu, out->type) ? gemm_pack_rows_in_parts : gemm_pack_rows_task);
+}
+
+void pack_columns(struct cpu_backend *cpu, const struct packed_matrix *out, struct tensor matrix) {
+    assert(matrix.type == out->type && matrix.columns == out->outputs && matrix.rows <= out->inner);
+    gemm_pack_blocks(cpu, out, matrix,
+                     gemm_has_parts(cpu, out->type) ? gemm_pack_columns_in_parts : gemm_pack_columns_task);
+}
