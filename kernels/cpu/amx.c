@@ -2,7 +2,6 @@
 // block.
 #include "kernels/cpu/amx.h"
 
-#if defined(__x86_64__) && defined(__AMX_BF16__) && defined(__AVX512BF16__)
 #include <assert.h>
 #include <cpuid.h>
 #include <immintrin.h>
@@ -11,7 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "kernels/cpu/v16_math.h"
+#include "kernels/cpu/v16.h"
 
 enum {
     tile_columns = 16,                 // of float32
@@ -356,55 +355,3 @@ void amx_multiply(const struct amx_product *product, bool add) {
     else
         amx_multiply_parts(product, add, 3);
 }
-
-#else
-#include <stdlib.h>
-
-bool amx_usable(void) {
-    return false;
-}
-
-// The rest is never called.
-
-int64_t amx_rows_size(int parts, int64_t rows, int64_t inner) {
-    (void)parts, (void)rows, (void)inner;
-    abort();
-}
-
-void amx_pack_rows(uint16_t *out, const void *in, int64_t stride, int parts, int64_t rows, int64_t inner) {
-    (void)out, (void)in, (void)stride, (void)parts, (void)rows, (void)inner;
-    abort();
-}
-
-void amx_pack_softmax(uint16_t *out, const float *scores, struct amx_softmax *softmax, int parts, int64_t steps) {
-    (void)out, (void)scores, (void)softmax, (void)parts, (void)steps;
-    abort();
-}
-
-int64_t amx_columns_at(int parts, int64_t inner) {
-    (void)parts, (void)inner;
-    abort();
-}
-
-int64_t amx_pair_at(int parts, int64_t size, int64_t pair, int64_t column) {
-    (void)parts, (void)size, (void)pair, (void)column;
-    abort();
-}
-
-int64_t amx_columns_size(int parts, int64_t inner) {
-    (void)parts, (void)inner;
-    abort();
-}
-
-void amx_pack_columns(uint16_t *out, const float *in, const struct amx_columns *columns, int parts, int64_t inner,
-                      int64_t size) {
-    (void)out, (void)in, (void)columns, (void)parts, (void)inner, (void)size;
-    abort();
-}
-
-void amx_multiply(const struct amx_product *product, bool add) {
-    (void)product, (void)add;
-    abort();
-}
-
-#endif

@@ -24,8 +24,8 @@ enum {
     amx_parts_most = 3, // of a number: 1 for bfloat16, 2 or 3 for float32
 };
 
-// Whether this processor and this build have it and the system permits its use, for which it is asked at the first
-// call. The other functions need it.
+// Whether this processor has it and the system permits its use, for which it is asked at the first call. The other
+// functions need it.
 bool amx_usable(void);
 
 // Elements of packed rows: groups of 16 rows; in them steps of 32 inner elements; in them, for each part, a tile.
