@@ -192,6 +192,12 @@ void cpu_convert(const struct cpu_backend *cpu, void *out, enum element to, cons
 // out [1,C] F32 += the rows of `in`, in their order (gather_scatter.c).
 void cpu_add_rows(struct cpu_backend *cpu, struct tensor out, struct tensor in);
 
+// How many of `rows` rows of logits exist at a time (lm_head.c).
+int64_t logits_block(int64_t rows, int64_t vocabulary);
+
+// Returns log(sum(exp(logits))) of one row, summed in an order that depends on the vocabulary's size alone (lm_head.c).
+float logits_lse(const struct cpu_backend *cpu, const float *logits, int64_t vocabulary);
+
 // Opens the CPU's backend; the caller closes it with backend_close (kernels/ops.c).
 status cpu_backend_open(struct backend **out, const struct backend_options *options);
 

@@ -188,13 +188,6 @@ static void rope_rows(void *context, int64_t first, int64_t end, int thread) {
     }
 }
 
-static bool rope_table_is_valid(const struct rope_table *table, int pairs) {
-    const int *sections = table->sections;
-    return tensor_is(table->cos, ELEMENT_F32, table->cos.rows, pairs) &&
-           tensor_is(table->sin, ELEMENT_F32, table->cos.rows, pairs) && sections[0] >= 0 && sections[1] >= 0 &&
-           sections[0] + sections[1] <= pairs;
-}
-
 static bool rope_table_has_positions(const struct rope_table *table, struct tensor position_ids, int64_t rows) {
     if (!tensor_is(position_ids, ELEMENT_I32, rows, 3)) return false;
     for (int64_t row = 0; row < rows; row++) {
@@ -209,10 +202,14 @@ static bool rope_table_has_positions(const struct rope_table *table, struct tens
 static status rope_run(struct cpu_backend *cpu, struct rope_job *job) {
     struct tensor qkv = job->qkv;
     struct heads heads = job->heads;
+    const struct rope_table *table = job->table;
     CHECK(heads.size > 0 && heads.size % 2 == 0 && heads.key > 0 && heads.query % heads.key == 0);
     CHECK(tensor_is(qkv, -1, qkv.rows, (heads.query + 2 * heads.key) * heads.size));
-    CHECK(rope_table_is_valid(job->table, heads.size / 2));
-    CHECK(rope_table_has_positions(job->table, job->position_ids, qkv.rows));
+    CHECK(tensor_is(table->cos, ELEMENT_F32, table->cos.rows, heads.size / 2));
+    CHECK(tensor_is(table->sin, ELEMENT_F32, table->cos.rows, heads.size / 2));
+    CHECK(table->sections[0] >= 0 && table->sections[1] >= 0);
+    CHECK(table->sections[0] + table->sections[1] <= heads.size / 2);
+    CHECK(rope_table_has_positions(table, job->position_ids, qkv.rows));
     job->scratch_size = kv_block_align(heads.size);
     if (qkv.type != ELEMENT_F32) job->scratch_size += rope_block * qkv.columns;
     size_t floats = (size_t)pool_threads(cpu->pool) * (size_t)job->scratch_size;

@@ -1,10 +1,9 @@
-// The language model head: log-probabilities of given tokens, their gradient, and sampling. Logits are float32 and
-// exist only for one block of rows at a time.
+// The language model head: log-probabilities of given tokens and their gradient. Logits are float32 and exist only for
+// one block of rows at a time.
 #include <assert.h>
+#include <math.h>
 
-#include "kernels/cpu/decode_batch.h"
 #include "kernels/cpu/gemm.h"
-#include "kernels/cpu/logits.h"
 
 enum {
     block_logits = 1 << 22, // logits of a block: 16 MiB,
@@ -19,10 +18,14 @@ static int64_t lm_head_min(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-// Rows whose logits exist at a time.
-static int64_t lm_head_block(int64_t rows, int64_t vocabulary) {
+int64_t logits_block(int64_t rows, int64_t vocabulary) {
     int64_t most = block_logits / vocabulary / block_rows_least * block_rows_least;
     return lm_head_min(rows, most < block_rows_least ? block_rows_least : most);
+}
+
+float logits_lse(const struct cpu_backend *cpu, const float *logits, int64_t vocabulary) {
+    float max = cpu->simd.row_max(logits, vocabulary);
+    return (float)((double)max + log(cpu->simd.row_sum_exp(logits, vocabulary, max)));
 }
 
 static bool lm_head_targets_fit(struct tensor targets, int64_t rows, int64_t vocabulary) {
@@ -59,7 +62,7 @@ static void lm_head_logprob_task(void *context, int64_t first, int64_t end, int 
 status cpu_logprob(struct backend *backend, struct tensor logprob, struct tensor lse, struct tensor in,
                    struct weight *lm_head, struct tensor targets) {
     struct cpu_backend *cpu = cpu_of(backend);
-    int64_t vocabulary = lm_head->packed.outputs, block = lm_head_block(in.rows, vocabulary);
+    int64_t vocabulary = lm_head->packed.outputs, block = logits_block(in.rows, vocabulary);
     // A head that is not prepacked is packed in parts.
     int64_t part = lm_head->packed.data ? vocabulary : part_vocabulary;
     CHECK(lm_head_input_fits(in, lm_head) && tensor_is(logprob, ELEMENT_F32, in.rows, 1));
@@ -102,7 +105,7 @@ static void lm_head_dlogits_task(void *context, int64_t first, int64_t end, int 
     for (int64_t row = first; row < end; row++) {
         float *logits = tensor_f32(job->logits, row), dlogprob = *tensor_f32(job->dlogprob, row);
         int64_t target = *tensor_i32(job->targets, row) - job->token;
-        logits_softmax(job->cpu, logits, columns, *tensor_f32(job->lse, row), -dlogprob);
+        job->cpu->simd.row_scaled_exp(logits, logits, columns, *tensor_f32(job->lse, row), 1, -dlogprob);
         if (target >= 0 && target < columns) logits[target] += dlogprob;
         if (job->dlogits.type != ELEMENT_F32) cpu_row_write(job->cpu, job->dlogits, row, logits);
     }
@@ -160,40 +163,4 @@ status cpu_logprob_grad(struct backend *backend, struct tensor grad_in, struct t
         if (!tensor_none(head_sums)) TRY(cpu_add(backend, part, part_sums));
     }
     return grad_in.type == ELEMENT_F32 ? OK : cpu_copy(backend, grad_in, sums);
-}
-
-// ---- sampling ----
-
-struct sample_job {
-    const struct cpu_backend *cpu;
-    struct tensor logits; // of the rows from `first` on
-    struct cpu_decode_batch *batch;
-    int64_t first;
-};
-
-static void lm_head_sample_task(void *context, int64_t first, int64_t end, int thread) {
-    (void)thread;
-    const struct sample_job *job = context;
-    for (int64_t row = first; row < end; row++)
-        decode_batch_draw(job->cpu, job->batch, job->first + row, tensor_f32(job->logits, row), job->logits.columns);
-}
-
-status cpu_sample(struct backend *backend, struct decode_batch *batch, struct tensor in, struct weight *lm_head) {
-    struct cpu_backend *cpu = cpu_of(backend);
-    struct cpu_decode_batch *it = cpu_decode_batch_of(batch);
-    int64_t vocabulary = lm_head->packed.outputs, block = lm_head_block(in.rows, vocabulary);
-    CHECK(lm_head_input_fits(in, lm_head) && in.rows == batch->rows);
-    struct packed_matrix matrix;
-    TRY(weight_packed(cpu, lm_head, 0, vocabulary, &matrix));
-    struct buffer buffer;
-    struct tensor logits;
-    TRY(cpu_scratch_tensor(cpu, SCRATCH_LOGITS, &buffer, &logits, ELEMENT_F32, block, vocabulary));
-    decode_batch_begin(it);
-    for (int64_t first = 0; first < in.rows; first += block) {
-        int64_t rows = lm_head_min(block, in.rows - first);
-        struct sample_job job = {cpu, tensor_rows(logits, 0, rows), it, first};
-        TRY(linear_packed(cpu, job.logits, tensor_rows(in, first, rows), matrix, (struct tensor){0}, false));
-        parallel_for(cpu, rows, 1, lm_head_sample_task, &job);
-    }
-    return decode_batch_end(backend, it);
 }
