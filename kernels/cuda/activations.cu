@@ -1,6 +1,5 @@
 // The activations SwiGLU, GeGLU, GELU and quick GELU and their gradients. A thread works on one octet of a row; results
 // may lie where the operands lie.
-#include "kernels/cuda/device_math.h"
 #include "kernels/cuda/rows.h"
 
 // The operands of SwiGLU and GeGLU are the two halves of a row: gate and up.

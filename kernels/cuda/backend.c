@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cuda/lt.h"
+#include "kernels/cuda/products.h"
 #include "shared/base/log.h"
 #include "shared/base/memory.h"
 

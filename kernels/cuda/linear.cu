@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "kernels/cuda/gemm_tiles.h"
-#include "kernels/cuda/lt.h"
 
 enum {
     sum_rows = 128, // rows that one thread adds up

@@ -3,7 +3,6 @@
 // A thread works on one octet. The arithmetic is that of the CPU, step by step, so the results have the same bits.
 #include <math.h>
 
-#include "kernels/cuda/device_math.h"
 #include "kernels/cuda/rows.h"
 
 // ---- numbers: float32, bfloat16, or pairs ----

@@ -80,6 +80,23 @@ bool gemm_skinny_fits(const struct product *product);
 // The canonical product for few rows of `a` (gemm_skinny.cu).
 status gemm_skinny(struct cuda_backend *cuda, const struct product *product);
 
+// ---- cuBLASLt (lt.cu) ----
+
+// Sets cuda->lt to the library, or to NULL if there is none. $CARAVAN_CUBLASLT names its file; "none" is no library.
+// UNAVAILABLE if a named one cannot be used.
+status lt_open(struct cuda_backend *cuda);
+
+// The library with its version, "cuBLASLt 130100"; NULL: there is none. Valid as long as cuda->lt.
+const char *lt_name(const struct cuda_backend *cuda);
+
+// Sets cuda->lt to NULL, which is fine before too.
+void lt_close(struct cuda_backend *cuda);
+
+// Computes a product of bfloat16 if an algorithm is admitted for its shape, which is found out the first time; *done =
+// whether it did. Not while a graph is recorded: a trial allocates and waits, and the library may load a kernel. The
+// own product then gives the same bits.
+status lt_product(struct cuda_backend *cuda, const struct product *product, bool *done);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,6 +1,5 @@
 // Sums over dense memory that the host receives: square_sum and digest. Each block adds up a share, whose bounds depend
 // on the length alone, and the host adds the blocks' sums in order.
-#include "kernels/cuda/device_math.h"
 #include "kernels/cuda/rows.h"
 
 enum { sum_most_blocks = 1024, sum_block_threads = 256 };
