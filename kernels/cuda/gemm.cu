@@ -1,11 +1,13 @@
-// The canonical product of bfloat16 (products.h) in tiles of 128 x 128 outputs, of any shape and alignment.
+// Matrix products: the kernels, weights, and the operations on them. Nothing is packed: a weight is a view of the
+// parameters.
 //
-// A block of eight warps walks over the inner length in steps of 32, and has three steps on their way to shared memory.
-// Rows that begin at multiples of 16 or 8 bytes are copied asynchronously, others element by element. The bits are the
-// same.
+// The canonical product of bfloat16 (products.h) has two kernels that give the same bits: tiles of 128 x 128 outputs of
+// any shape and alignment, and one for at most 64 rows of activations.
 #include <assert.h>
+#include <stdlib.h>
 
-#include "kernels/cuda/gemm_tiles.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/products.h"
 
 enum {
     gemm_tile = 128, // rows and columns of outputs of a block
@@ -15,9 +17,138 @@ enum {
     gemm_warp_rows = 64, // outputs of a warp
     gemm_warp_columns = 32,
     gemm_group = 16, // tiles of rows that are computed side by side, so that they find columns in the cache
+
+    skinny_inner = 64,          // inner elements of a step
+    skinny_most_rows = 64,      // of activations
+    skinny_many_columns = 8192, // from here on a block has four warps instead of two
+    skinny_shared = 92160,      // bytes of shared memory at most, which every device has
+    skinny_most_stages = 8,
+
+    gemm_f32_tile = 64,
+    gemm_f32_inner = 16,
+    gemm_f32_threads = 256,
+    gemm_f32_pitch = gemm_f32_tile + 4, // a row of shared memory: the outputs of one inner element
+    gemm_f32_piece = gemm_f32_inner * gemm_f32_pitch,
+
+    chunk_elements = 8, // a copy of 16 bytes
+    piece_pad = 8,      // elements between rows, so that eight rows in a column lie in different banks
+
+    sum_rows = 128, // rows that one thread adds up
+    sum_threads = 128,
 };
 
 static_assert(gemm_threads / 32 * gemm_warp_rows * gemm_warp_columns == gemm_tile * gemm_tile, "the warps fill a tile");
+static_assert(gemm_f32_tile * gemm_f32_tile == 16 * gemm_f32_threads, "sixteen outputs a thread");
+
+// ---- operands ----
+
+int operand_alignment(const struct operand *o) {
+    int64_t rows = o->transposed ? o->inner : o->outer;
+    uintptr_t bits = (uintptr_t)o->data | (rows > 1 ? (uintptr_t)o->stride * sizeof(struct bf16) : 0);
+    return bits % 16 == 0 ? 16 : bits % 8 == 0 ? 8 : 2;
+}
+
+// ---- pieces ----
+
+// What the two kernels of the canonical product share: copying pieces of the operands to shared memory, reading
+// fragments from there, and storing sums.
+//
+// A piece is what one step of the inner length needs of an operand. It keeps the order of the matrix in memory, so its
+// rows are the outer index and its columns the inner one, or the other way round if the operand is transposed; then it
+// is turned when fragments are read. Elements outside the matrix are zeros.
+
+// What one thread copies of an operand: some chunks in each step, `rows_apart` rows apart.
+template <int outer_count, int inner_count, int threads, bool transposed> struct piece_reader {
+    static constexpr int rows = transposed ? inner_count : outer_count; // of a piece
+    static constexpr int columns = transposed ? outer_count : inner_count;
+    static constexpr int pitch = columns + piece_pad;
+    static constexpr int elements = rows * pitch; // of shared memory
+    static constexpr int rows_apart = threads / (columns / chunk_elements);
+    static_assert(rows % rows_apart == 0, "every thread copies as many chunks");
+
+    const struct bf16 *start, *from;
+    int64_t jump, advance;
+    int row, column, outer_left;
+
+    // For the piece whose first outer index is `outer`.
+    __device__ __forceinline__ piece_reader(const struct operand &o, int64_t outer) {
+        row = (int)threadIdx.x / (columns / chunk_elements);
+        column = (int)threadIdx.x % (columns / chunk_elements) * chunk_elements;
+        int64_t left = o.outer - outer;
+        outer_left = (int)(left < outer_count ? left : outer_count);
+        start = (const struct bf16 *)o.data;
+        from = start + (transposed ? row * o.stride + outer + column : (outer + row) * o.stride + column);
+        jump = rows_apart * o.stride;
+        advance = transposed ? inner_count * o.stride : inner_count;
+    }
+
+    // Copies this thread's part of the next step to `piece`; `left` inner elements are left. Asynchronously if the rows
+    // of the operand begin at multiples of `alignment` bytes, 16 or 8.
+    template <int alignment> __device__ __forceinline__ void copy(struct bf16 *piece, int64_t left) {
+        int inner_left = (int)(left < inner_count ? left : inner_count);
+#pragma unroll
+        for (int i = 0; i < rows / rows_apart; i++) {
+            int r = row + i * rows_apart;
+            int count =
+                transposed ? (r < inner_left ? outer_left - column : 0) : (r < outer_left ? inner_left - column : 0);
+            count = count < 0 ? 0 : count > chunk_elements ? chunk_elements : count;
+            struct bf16 *to = piece + r * pitch + column;
+            const struct bf16 *source = count ? from + i * jump : start;
+            if (alignment == 16) {
+                cp_async16(to, source, (uint32_t)count * (uint32_t)sizeof *to);
+            } else if (alignment == 8) {
+                int second = count > 4 ? count - 4 : 0;
+                cp_async8(to, source, (uint32_t)(count - second) * (uint32_t)sizeof *to);
+                cp_async8(to + 4, second ? source + 4 : start, (uint32_t)second * (uint32_t)sizeof *to);
+            } else {
+                for (int e = 0; e < chunk_elements; e++) to[e].bits = e < count ? source[e].bits : (uint16_t)0;
+            }
+        }
+        from += advance;
+    }
+};
+
+// The fragment a of mma_bf16: outer indices [outer, outer + 16), inner ones [k, k + 16) of a piece.
+template <bool transposed, int pitch>
+DEVICE void fragment_a(uint32_t out[4], const struct bf16 *piece, int outer, int k) {
+    int lane = lane_id();
+    if (transposed)
+        ldmatrix_x4<true>(out, piece + (k + lane % 8 + lane / 16 * 8) * pitch + outer + lane / 8 % 2 * 8);
+    else
+        ldmatrix_x4<false>(out, piece + (outer + lane % 16) * pitch + k + lane / 16 * 8);
+}
+
+// Two fragments b: outer indices [outer, outer + 8) in out[0] and out[1], the next eight in out[2] and out[3].
+template <bool transposed, int pitch>
+DEVICE void fragment_b(uint32_t out[4], const struct bf16 *piece, int outer, int k) {
+    int lane = lane_id();
+    if (transposed)
+        ldmatrix_x4<true>(out, piece + (k + lane % 16) * pitch + outer + lane / 16 * 8);
+    else
+        ldmatrix_x4<false>(out, piece + (outer + lane / 16 * 8 + lane % 8) * pitch + k + lane / 8 % 2 * 8);
+}
+
+DEVICE float product_read(const void *data, enum element type, int64_t at) {
+    return type == ELEMENT_F32 ? ((const float *)data)[at] : f32_from_bf16(((const struct bf16 *)data)[at]);
+}
+
+// Stores `sum` as out[row, column], if that is inside.
+DEVICE void product_store(const struct product &p, int64_t row, int64_t column, float sum) {
+    if (row >= p.a.outer || column >= p.b.outer) return;
+    int64_t at = row * p.out_stride + column;
+    if (p.bias) sum = add_rn(sum, product_read(p.bias, p.bias_type, column));
+    if (p.add) sum = add_rn(product_read(p.out, p.out_type, at), sum);
+    if (p.out_type == ELEMENT_F32)
+        ((float *)p.out)[at] = sum;
+    else
+        ((struct bf16 *)p.out)[at] = bf16_from_f32(sum);
+}
+
+// ---- gemm ----
+//
+// Tiles of 128 x 128 outputs. A block of eight warps walks over the inner length in steps of 32, and has three steps on
+// their way to shared memory. Rows that begin at multiples of 16 or 8 bytes are copied asynchronously, others element
+// by element.
 
 template <bool transposed> using gemm_reader = piece_reader<gemm_tile, gemm_inner, gemm_threads, transposed>;
 
@@ -27,7 +158,7 @@ template <bool a_transposed, bool b_transposed> struct gemm_stage {
 
 // The first row and column of this block's tile. Blocks follow each other down a group of tiles of rows, then to the
 // right.
-static __device__ __forceinline__ void gemm_place_block(const struct product &p, int64_t *row, int64_t *column) {
+DEVICE void gemm_place_block(const struct product &p, int64_t *row, int64_t *column) {
     int64_t down = (p.a.outer + gemm_tile - 1) / gemm_tile;
     int64_t right = (p.b.outer + gemm_tile - 1) / gemm_tile;
     int64_t group = blockIdx.x / (gemm_group * right), within = blockIdx.x % (gemm_group * right);
@@ -38,9 +169,8 @@ static __device__ __forceinline__ void gemm_place_block(const struct product &p,
 }
 
 template <bool a_transposed, bool b_transposed>
-static __device__ __forceinline__ void gemm_add_step(float sums[4][4][4],
-                                                     const struct gemm_stage<a_transposed, b_transposed> *stage,
-                                                     int warp_row, int warp_column) {
+DEVICE void gemm_add_step(float sums[4][4][4], const struct gemm_stage<a_transposed, b_transposed> *stage, int warp_row,
+                          int warp_column) {
 #pragma unroll
     for (int k = 0; k < gemm_inner; k += 16) {
         uint32_t a[4][4], b[2][4];
@@ -130,4 +260,241 @@ status gemm_bf16(struct cuda_backend *cuda, const struct product *p) {
     else
         gemm_launch<false, false>(cuda, p, (unsigned)(down * right));
     return cuda_launched("gemm_bf16");
+}
+
+// ---- skinny ----
+//
+// At most 64 rows of activations, which the reading of the weight limits. The weight is the first operand of mma.sync
+// and the activations are the second: the sums are the same, to the bit. Each warp computes sixteen columns of outputs
+// for all rows.
+
+template <int rows, int warps> struct skinny_shape {
+    static constexpr int threads = 32 * warps, columns = 16 * warps;
+    using in_reader = piece_reader<rows, skinny_inner, threads, false>;
+    using weight_reader = piece_reader<columns, skinny_inner, threads, false>;
+    struct skinny_stage {
+        struct bf16 weight[weight_reader::elements], in[in_reader::elements];
+    };
+    static constexpr int fitting = skinny_shared / (int)sizeof(skinny_stage);
+    static constexpr int stages = fitting < skinny_most_stages ? fitting : skinny_most_stages;
+};
+
+template <int rows, int warps> __global__ void __launch_bounds__(32 * warps) gemm_skinny_kernel(struct product p) {
+    using shape = skinny_shape<rows, warps>;
+    auto *stages = (typename shape::skinny_stage *)dynamic_shared();
+    int warp = (int)threadIdx.x / 32, lane = lane_id();
+    int64_t column = (int64_t)blockIdx.x * shape::columns, inner = p.a.inner;
+    typename shape::in_reader in(p.a, 0);
+    typename shape::weight_reader weight(p.b, column);
+    float sums[(size_t)rows / 8][4];
+#pragma unroll
+    for (int i = 0; i < rows / 2; i++) sums[i / 4][i % 4] = 0;
+
+    int64_t read = 0; // inner elements whose copies have begun
+    int to = 0;       // the stage that is copied to next
+    auto copy = [&] {
+        if (read < inner) {
+            weight.template copy<16>(stages[to].weight, inner - read);
+            in.template copy<16>(stages[to].in, inner - read);
+        }
+        cp_async_commit();
+        read += skinny_inner;
+        to = (to + 1) % shape::stages;
+    };
+    for (int i = 0; i < shape::stages - 1; i++) copy();
+    for (int64_t step = 0; step < inner; step += skinny_inner) {
+        cp_async_wait<shape::stages - 2>();
+        __syncthreads(); // this step has arrived, and everybody is done with the stage that is copied to next
+        const typename shape::skinny_stage *current = &stages[(to + 1) % shape::stages];
+        copy();
+#pragma unroll
+        for (int k = 0; k < skinny_inner; k += 16) {
+            uint32_t a[4], b[4];
+            fragment_a<false, shape::weight_reader::pitch>(a, current->weight, 16 * warp, k);
+#pragma unroll
+            for (int j = 0; j < rows / 8; j += 2) {
+                fragment_b<false, shape::in_reader::pitch>(b, current->in, 8 * j, k);
+                mma_bf16(sums[j], a, b);
+                mma_bf16(sums[j + 1], a, b + 2);
+            }
+        }
+    }
+    cp_async_wait<0>();
+#pragma unroll
+    for (int i = 0; i < rows / 2; i++)
+        product_store(p, i / 4 * 8 + lane % 4 * 2 + i % 2, column + warp * 16 + lane / 4 + i % 4 / 2 * 8,
+                      sums[i / 4][i % 4]);
+}
+
+static bool gemm_skinny_fits(const struct product *p) {
+    return p->type == ELEMENT_BF16 && !p->a.transposed && !p->b.transposed && p->a.outer <= skinny_most_rows &&
+           operand_alignment(&p->a) == 16 && operand_alignment(&p->b) == 16;
+}
+
+template <int rows, int warps> static void gemm_skinny_launch(struct cuda_backend *cuda, const struct product *p) {
+    using shape = skinny_shape<rows, warps>;
+    int64_t blocks = (p->b.outer + shape::columns - 1) / shape::columns;
+    LAUNCH((gemm_skinny_kernel<rows, warps>), (unsigned)blocks, shape::threads,
+           (size_t)shape::stages * sizeof(typename shape::skinny_stage), cuda->stream, *p);
+}
+
+template <int rows> static void gemm_skinny_launch_rows(struct cuda_backend *cuda, const struct product *p) {
+    if (p->b.outer < skinny_many_columns)
+        gemm_skinny_launch<rows, 2>(cuda, p);
+    else
+        gemm_skinny_launch<rows, 4>(cuda, p);
+}
+
+static status gemm_skinny(struct cuda_backend *cuda, const struct product *p) {
+    if (p->a.outer <= 16)
+        gemm_skinny_launch_rows<16>(cuda, p);
+    else if (p->a.outer <= 32)
+        gemm_skinny_launch_rows<32>(cuda, p);
+    else
+        gemm_skinny_launch_rows<64>(cuda, p);
+    return cuda_launched("gemm_skinny");
+}
+
+// ---- float32 ----
+//
+// Each output is one chain of fused multiply-adds in the order of k, past the end of which zeros are added up to a
+// multiple of sixteen. A block of 256 threads computes 64 x 64 outputs, 4 x 4 a thread.
+
+// piece[k][outer] = elements of the operand from (outer, inner) on, zeros outside. Neighbouring threads read
+// neighbouring elements.
+DEVICE void gemm_f32_read(float *piece, const struct operand &o, int64_t outer, int64_t inner) {
+    for (int i = (int)threadIdx.x; i < gemm_f32_tile * gemm_f32_inner; i += gemm_f32_threads) {
+        int along = o.transposed ? i % gemm_f32_tile : i / gemm_f32_inner;
+        int k = o.transposed ? i / gemm_f32_tile : i % gemm_f32_inner;
+        int64_t m = outer + along, l = inner + k, at = o.transposed ? l * o.stride + m : m * o.stride + l;
+        piece[k * gemm_f32_pitch + along] = m < o.outer && l < o.inner ? ((const float *)o.data)[at] : 0;
+    }
+}
+
+__global__ void __launch_bounds__(gemm_f32_threads) gemm_f32_kernel(struct product p) {
+    float *a = (float *)dynamic_shared(), *b = a + gemm_f32_piece;
+    int64_t right = (p.b.outer + gemm_f32_tile - 1) / gemm_f32_tile;
+    int64_t row = blockIdx.x / right * gemm_f32_tile, column = blockIdx.x % right * gemm_f32_tile;
+    int own_row = (int)threadIdx.x / 16 * 4, own_column = (int)threadIdx.x % 16 * 4;
+    float sums[4][4] = {};
+    for (int64_t inner = 0; inner < p.a.inner; inner += gemm_f32_inner) {
+        __syncthreads(); // everybody is done with the pieces before
+        gemm_f32_read(a, p.a, row, inner);
+        gemm_f32_read(b, p.b, column, inner);
+        __syncthreads();
+#pragma unroll
+        for (int k = 0; k < gemm_f32_inner; k++) {
+#pragma unroll
+            for (int i = 0; i < 16; i++)
+                sums[i / 4][i % 4] = fma_rn(a[k * gemm_f32_pitch + own_row + i / 4],
+                                            b[k * gemm_f32_pitch + own_column + i % 4], sums[i / 4][i % 4]);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        product_store(p, row + own_row + i / 4, column + own_column + i % 4, sums[i / 4][i % 4]);
+}
+
+static status gemm_f32(struct cuda_backend *cuda, const struct product *p) {
+    int64_t down = (p->a.outer + gemm_f32_tile - 1) / gemm_f32_tile;
+    int64_t right = (p->b.outer + gemm_f32_tile - 1) / gemm_f32_tile;
+    LAUNCH(gemm_f32_kernel, (unsigned)(down * right), gemm_f32_threads, 2 * gemm_f32_piece * sizeof(float),
+           cuda->stream, *p);
+    return cuda_launched("gemm_f32");
+}
+
+// ---- linear ----
+
+status product_run(struct cuda_backend *cuda, const struct product *p) {
+    assert(p->a.inner == p->b.inner);
+    if (p->a.outer == 0 || p->b.outer == 0) return OK;
+    if (p->type == ELEMENT_F32) return gemm_f32(cuda, p);
+    if (gemm_skinny_fits(p)) return gemm_skinny(cuda, p);
+    bool done;
+    TRY(lt_product(cuda, p, &done));
+    return done ? OK : gemm_bf16(cuda, p);
+}
+
+status cuda_weight_new(struct backend *backend, struct weight **out, struct tensor plain, bool prepack) {
+    *out = NULL;
+    CHECK(tensor_fits(plain) && plain.rows > 0 && plain.columns > 0);
+    TRY(backend->ops->supports(backend, plain.type));
+    NEW(out, 1);
+    (*out)->plain = plain;
+    (*out)->prepacked = prepack;
+    return OK;
+}
+
+void cuda_weight_free(struct backend *backend, struct weight **weight) {
+    (void)backend;
+    free(*weight);
+    *weight = NULL;
+}
+
+status cuda_linear(struct backend *backend, struct tensor out, struct tensor in, struct weight *w, struct tensor bias) {
+    struct tensor plain = w->plain;
+    CHECK(tensor_is(out, -1, in.rows, plain.rows) && tensor_is(in, (int)plain.type, in.rows, plain.columns));
+    CHECK(tensor_none(bias) || tensor_is(bias, -1, 1, plain.rows));
+    struct product p = product_of(out, operand_of(in, false), operand_of(plain, false), in.type);
+    p.bias = tensor_row(bias, 0);
+    p.bias_type = bias.type;
+    return product_run(cuda_of(backend), &p);
+}
+
+status cuda_linear_grad_input(struct backend *backend, struct tensor grad_in, struct tensor grad_out, struct weight *w,
+                              bool add) {
+    struct tensor plain = w->plain;
+    CHECK(!w->prepacked && tensor_is(grad_in, -1, grad_out.rows, plain.columns));
+    CHECK(tensor_is(grad_out, (int)plain.type, grad_in.rows, plain.rows));
+    struct product p = product_of(grad_in, operand_of(grad_out, false), operand_of(plain, true), plain.type);
+    p.add = add;
+    return product_run(cuda_of(backend), &p);
+}
+
+// sums[block][column] = the sum of column `column` over rows [block * sum_rows, (block + 1) * sum_rows), in order.
+__global__ void __launch_bounds__(sum_threads)
+    linear_sum_rows_kernel(float *sums, struct operand in, enum element type) {
+    int64_t column = (int64_t)blockIdx.x * sum_threads + threadIdx.x, first = (int64_t)blockIdx.y * sum_rows;
+    if (column >= in.inner) return;
+    int64_t end = first + sum_rows < in.outer ? first + sum_rows : in.outer;
+    float sum = 0;
+    for (int64_t row = first; row < end; row++)
+        sum = add_rn(sum, product_read(in.data, type, row * in.stride + column));
+    sums[blockIdx.y * in.inner + column] = sum;
+}
+
+// grad_bias[column] += the sum over the blocks, in order.
+__global__ void __launch_bounds__(sum_threads)
+    linear_add_sums_kernel(float *grad_bias, const float *sums, int64_t columns, int64_t blocks) {
+    int64_t column = (int64_t)blockIdx.x * sum_threads + threadIdx.x;
+    if (column >= columns) return;
+    float sum = 0;
+    for (int64_t block = 0; block < blocks; block++) sum = add_rn(sum, sums[block * columns + column]);
+    grad_bias[column] = add_rn(grad_bias[column], sum);
+}
+
+static status linear_add_bias_gradient(struct cuda_backend *cuda, struct tensor grad_bias, struct tensor grad_out) {
+    int64_t blocks = (grad_out.rows + sum_rows - 1) / sum_rows;
+    unsigned across = (unsigned)((grad_out.columns + sum_threads - 1) / sum_threads);
+    float *sums;
+    TRY(cuda_scratch(cuda, CUDA_SCRATCH_SUMS, (size_t)(blocks * grad_out.columns) * sizeof *sums, &sums));
+    LAUNCH(linear_sum_rows_kernel, dim3(across, (unsigned)blocks), sum_threads, 0, cuda->stream, sums,
+           operand_of(grad_out, false), grad_out.type);
+    LAUNCH(linear_add_sums_kernel, across, sum_threads, 0, cuda->stream, (float *)tensor_row(grad_bias, 0), sums,
+           grad_out.columns, blocks);
+    return cuda_launched("linear_grad_weight");
+}
+
+status cuda_linear_grad_weight(struct backend *backend, struct tensor grad_weight, struct tensor grad_bias,
+                               struct tensor grad_out, struct tensor in) {
+    struct cuda_backend *cuda = cuda_of(backend);
+    CHECK(tensor_is(grad_weight, -1, grad_out.columns, in.columns));
+    CHECK(tensor_is(in, -1, grad_out.rows, in.columns));
+    CHECK(tensor_is(grad_out, (int)in.type, in.rows, grad_out.columns));
+    CHECK(tensor_none(grad_bias) || tensor_is(grad_bias, ELEMENT_F32, 1, grad_out.columns));
+    if (in.rows == 0 || grad_out.columns == 0) return OK;
+    if (!tensor_none(grad_bias)) TRY(linear_add_bias_gradient(cuda, grad_bias, grad_out));
+    struct product p = product_of(grad_weight, operand_of(grad_out, true), operand_of(in, true), in.type);
+    p.add = true;
+    return product_run(cuda, &p);
 }

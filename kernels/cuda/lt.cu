@@ -657,8 +657,8 @@ void lt_close(struct cuda_backend *cuda) {
 // Whether cuBLASLt may be asked for this product: many tokens, aligned throughout, with a bias of the output's type.
 static bool lt_fits(const struct product *p) {
     size_t row = (size_t)p->out_stride * element_size(p->out_type);
-    return (p->a.transposed ? p->a.inner : p->a.outer) >= LT_MIN_TOKENS && operand_aligned(&p->a) &&
-           operand_aligned(&p->b) && (uintptr_t)p->out % 16 == 0 && row % 16 == 0 &&
+    return (p->a.transposed ? p->a.inner : p->a.outer) >= LT_MIN_TOKENS && operand_alignment(&p->a) == 16 &&
+           operand_alignment(&p->b) == 16 && (uintptr_t)p->out % 16 == 0 && row % 16 == 0 &&
            (!p->bias || (p->bias_type == p->out_type && (uintptr_t)p->bias % 16 == 0));
 }
 

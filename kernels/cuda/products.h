@@ -1,4 +1,4 @@
-// Matrix products on the device, for linear.cu and lm_head.cu, and weights.
+// Matrix products on the device, and weights.
 //
 // The canonical product of bfloat16: each output is one float32 accumulator, to which the inner elements are added in
 // steps of sixteen, k = 0, 16, 32 ..., by mma.sync m16n8k16; past the end they are zeros. Neither the tiles nor the
@@ -56,29 +56,15 @@ extern "C" {
 // Every row of a bfloat16 operand begins at a multiple of so many bytes: 16, 8 or 2.
 int operand_alignment(const struct operand *operand);
 
-// Whether that is 16.
-static inline bool operand_aligned(const struct operand *operand) {
-    return operand_alignment(operand) == 16;
-}
-
 // Computes a product with the kernel that its type and shape ask for, or with an algorithm of cuBLASLt that gives the
-// same bits (lt.h). Nothing happens if it has no outputs.
+// same bits (lt.cu). Nothing happens if it has no outputs.
 status product_run(struct cuda_backend *cuda, const struct product *product);
 
-// The canonical product of bfloat16, of any shape (gemm.cu); if `a` is transposed, `b` is too.
+// The canonical product of bfloat16, of any shape, by the own kernel; if `a` is transposed, `b` is too.
 status gemm_bf16(struct cuda_backend *cuda, const struct product *product);
 
 // Loads the kernels of gemm_bf16 before products are recorded: cuBLASLt may have computed all of them so far.
 void gemm_bf16_load(void);
-
-// The product of float32, of any shape (gemm_f32.cu).
-status gemm_f32(struct cuda_backend *cuda, const struct product *product);
-
-// Whether gemm_skinny takes this product: bfloat16, at most 64 rows of `a`, aligned, nothing transposed.
-bool gemm_skinny_fits(const struct product *product);
-
-// The canonical product for few rows of `a` (gemm_skinny.cu).
-status gemm_skinny(struct cuda_backend *cuda, const struct product *product);
 
 // ---- cuBLASLt (lt.cu) ----
 
