@@ -1,19 +1,124 @@
-// Rows that are copied or added: gather, scatter, scatter_add, add, and patchify, which copies pixels to rows of
-// patches.
-#include "kernels/cuda/convert.h"
+// Rows that are copied, converted or added: conversions, gather, scatter, scatter_add, add, the mean of each segment,
+// and patchify, which copies pixels to rows of patches.
+#include "kernels/cuda/rows.h"
 
-enum { scatter_most_threads = 512 };
+enum {
+    scatter_most_threads = 512,
+    segment_groups = 8, // warps of a block, each of which takes every segment_groups-th row of the segment
+    segment_threads = 32 * segment_groups,
+};
+
+// ---- convert ----
+
+// out row i = in row i; with an index, one of the two rows is index[i]. Columns are elements, or units of a copy.
+struct convert_args {
+    struct device_rows out, in;
+    const int32_t *index; // or NULL
+    int64_t index_stride;
+    bool scatter; // the index is of rows of `out`, not of `in`
+    int64_t rows, columns, indexed_rows;
+    uint32_t *reports;
+};
+
+// Returns the indexed row of row i, or i without an index; -1 if it is out of range, which is reported once.
+DEVICE int64_t convert_row(const struct convert_args &a, int64_t i) {
+    if (!a.index) return i;
+    int64_t row = a.index[i * a.index_stride];
+    if (row >= 0 && row < a.indexed_rows) return row;
+    if (blockIdx.x == 0 && threadIdx.x == 0) report_error(a.reports, CUDA_REPORT_INDEX);
+    return -1;
+}
+
+template <typename unit> __global__ void __launch_bounds__(row_threads) copy_kernel(struct convert_args a) {
+    int64_t column = grid_unit();
+    for (int64_t i = blockIdx.y; i < a.rows && column < a.columns; i += gridDim.y) {
+        int64_t row = convert_row(a, i), out = a.scatter ? row : i, in = a.scatter ? i : row;
+        if (row < 0) continue;
+        ((unit *)(a.out.data + out * a.out.stride))[column] = ((const unit *)(a.in.data + in * a.in.stride))[column];
+    }
+}
+
+__global__ void __launch_bounds__(row_threads) convert_kernel(struct convert_args a) {
+    int64_t column = grid_unit() * octet;
+    for (int64_t i = blockIdx.y; i < a.rows && column < a.columns; i += gridDim.y) {
+        int64_t row = convert_row(a, i), out = a.scatter ? row : i, in = a.scatter ? i : row;
+        if (row < 0) continue;
+        float values[octet];
+        octet_load<LAYOUT_ANY>(values, a.in, in, column, a.columns);
+        octet_store<LAYOUT_ANY>(a.out, out, column, a.columns, values);
+    }
+}
+
+// Copies units of 16 bytes where rows consist of them, otherwise elements.
+static void convert_copy(struct cuda_backend *cuda, struct convert_args a) {
+    int64_t size = (int64_t)element_size(a.in.type), bytes = a.columns * size;
+    if (a.out.aligned && a.in.aligned && bytes % 16 == 0) size = 16;
+    a.columns = bytes / size;
+    dim3 grid = grid_of(a.columns, a.rows);
+    if (size == 16)
+        LAUNCH(copy_kernel<struct words16>, grid, row_threads, 0, cuda->stream, a);
+    else if (size == 4)
+        LAUNCH(copy_kernel<uint32_t>, grid, row_threads, 0, cuda->stream, a);
+    else if (size == 2)
+        LAUNCH(copy_kernel<uint16_t>, grid, row_threads, 0, cuda->stream, a);
+    else
+        LAUNCH(copy_kernel<uint8_t>, grid, row_threads, 0, cuda->stream, a);
+}
+
+static bool convert_is_float(enum element type) {
+    return type == ELEMENT_F32 || type == ELEMENT_BF16 || type == ELEMENT_F16;
+}
+
+static status convert_run(struct cuda_backend *cuda, const struct convert_args *a) {
+    CHECK(a->in.type == a->out.type || (convert_is_float(a->in.type) && convert_is_float(a->out.type)));
+    if (a->rows == 0 || a->columns == 0) return OK;
+    if (a->in.type == a->out.type)
+        convert_copy(cuda, *a);
+    else
+        LAUNCH(convert_kernel, grid_of(octets_of(a->columns), a->rows), row_threads, 0, cuda->stream, *a);
+    return cuda_launched("convert");
+}
+
+// out[i] = in[index[i]], or out[index[i]] = in[i] with `scatter`, converted between float types or copied; index I32
+// [T,1]. out and in have the same number of columns.
+static status convert_indexed(struct cuda_backend *cuda, struct tensor out, struct tensor in, struct tensor index,
+                              bool scatter) {
+    struct convert_args args = {
+        device_rows_of(out), device_rows_of(in), (const int32_t *)tensor_row(index, 0), index.stride, scatter,
+        index.rows,          out.columns,        scatter ? out.rows : in.rows,          cuda->reports};
+    return convert_run(cuda, &args);
+}
+
+static struct device_rows convert_rows_of(const void *data, enum element type, int64_t stride, int64_t rows) {
+    int64_t bytes = stride * (int64_t)element_size(type);
+    bool aligned = (uintptr_t)data % 16 == 0 && (rows <= 1 || bytes % 16 == 0);
+    return {(char *)(uintptr_t)data, bytes, type, aligned};
+}
+
+status cuda_convert(struct cuda_backend *cuda, void *out, enum element to, int64_t out_stride, const void *in,
+                    enum element from, int64_t in_stride, int64_t rows, int64_t columns) {
+    if (rows > 1 && out_stride == columns && in_stride == columns) { // one long row
+        columns *= rows;
+        rows = 1;
+    }
+    struct convert_args args = {};
+    args.out = convert_rows_of(out, to, out_stride, rows);
+    args.in = convert_rows_of(in, from, in_stride, rows);
+    args.rows = rows;
+    args.columns = columns;
+    return convert_run(cuda, &args);
+}
 
 status cuda_gather(struct backend *backend, struct tensor out, struct tensor table, struct tensor index) {
     CHECK(tensor_fits(out) && tensor_fits(table) && out.columns == table.columns);
     CHECK(tensor_is(index, ELEMENT_I32, out.rows, 1));
-    return cuda_convert_indexed(cuda_of(backend), out, table, index, false);
+    return convert_indexed(cuda_of(backend), out, table, index, false);
 }
 
 status cuda_scatter(struct backend *backend, struct tensor out, struct tensor in, struct tensor index) {
     CHECK(tensor_fits(out) && tensor_fits(in) && out.columns == in.columns);
     CHECK(tensor_is(index, ELEMENT_I32, in.rows, 1));
-    return cuda_convert_indexed(cuda_of(backend), out, in, index, true);
+    return convert_indexed(cuda_of(backend), out, in, index, true);
 }
 
 // ---- scatter_add ----
@@ -125,6 +230,106 @@ status cuda_add(struct backend *backend, struct tensor out, struct tensor in) {
     LAUNCH_LAYOUT(layout_of(out.columns, operands, 2), add_kernel, grid_of(octets_of(out.columns), out.rows),
                   row_threads, 0, cuda_of(backend)->stream, args);
     return cuda_launched("add");
+}
+
+// ---- segment_mean ----
+//
+// A block works on one segment (x) and on the columns of 32 octets (y). A warp takes every segment_groups-th row of the
+// segment; the warps' sums are then added in order.
+
+struct segment_mean_args {
+    struct device_rows means, rows; // of segments, and of their rows
+    const int32_t *begins;
+    int64_t begins_stride;
+    int64_t segments, row_count, columns;
+    uint32_t *reports;
+};
+
+// *first, *end = the rows of the block's segment. False, which is reported, if they are no part of the rows in order.
+DEVICE bool segment_mean_rows(const struct segment_mean_args &a, int64_t *first, int64_t *end) {
+    int64_t s = blockIdx.x;
+    *first = a.begins[s * a.begins_stride];
+    *end = a.begins[(s + 1) * a.begins_stride];
+    bool outer = (s > 0 || *first == 0) && (s + 1 < a.segments || *end == a.row_count);
+    if (outer && *first >= 0 && *first < *end && *end <= a.row_count) return true;
+    if (threadIdx.x == 0) report_error(a.reports, CUDA_REPORT_INDEX);
+    return false;
+}
+
+DEVICE int64_t segment_mean_column() {
+    return ((int64_t)blockIdx.y * 32 + threadIdx.x % 32) * octet;
+}
+
+template <int layout>
+__global__ void __launch_bounds__(segment_threads, 4) segment_mean_kernel(struct segment_mean_args a) {
+    float *shared = (float *)dynamic_shared(); // [segment_threads][octet]
+    int64_t first, end, i = segment_mean_column();
+    if (!segment_mean_rows(a, &first, &end)) return;
+    float sums[octet] = {};
+    for (int64_t row = first + threadIdx.x / 32; row < end && i < a.columns; row += segment_groups) {
+        float values[octet];
+        octet_load<layout>(values, a.rows, row, i, a.columns);
+#pragma unroll
+        for (int e = 0; e < octet; e++) sums[e] = add_rn(sums[e], values[e]);
+    }
+#pragma unroll
+    for (int e = 0; e < octet; e++) shared[e * segment_threads + (int)threadIdx.x] = sums[e];
+    __syncthreads();
+    if (threadIdx.x >= 32 || i >= a.columns) return;
+#pragma unroll
+    for (int e = 0; e < octet; e++) {
+        for (int group = 1; group < segment_groups; group++)
+            sums[e] = add_rn(sums[e], shared[e * segment_threads + group * 32 + (int)threadIdx.x]);
+        sums[e] = div_rn(sums[e], (float)(end - first));
+    }
+    octet_store<LAYOUT_ANY>(a.means, blockIdx.x, i, a.columns, sums);
+}
+
+template <int layout>
+__global__ void __launch_bounds__(segment_threads, 4) segment_mean_grad_kernel(struct segment_mean_args a) {
+    int64_t first, end, i = segment_mean_column();
+    if (!segment_mean_rows(a, &first, &end) || i >= a.columns) return;
+    float share[octet];
+    octet_load<LAYOUT_ANY>(share, a.means, blockIdx.x, i, a.columns);
+#pragma unroll
+    for (int e = 0; e < octet; e++) share[e] = div_rn(share[e], (float)(end - first));
+    for (int64_t row = first + threadIdx.x / 32; row < end; row += segment_groups)
+        octet_store<layout>(a.rows, row, i, a.columns, share);
+}
+
+static status segment_mean_operands(struct cuda_backend *cuda, struct segment_mean_args *args, struct tensor means,
+                                    struct tensor rows, struct tensor begins) {
+    CHECK(tensor_is(means, -1, means.rows, rows.columns) && tensor_is(rows, -1, rows.rows, rows.columns));
+    CHECK(tensor_is(begins, ELEMENT_I32, means.rows + 1, 1) && (means.rows > 0) == (rows.rows > 0));
+    *args = {device_rows_of(means), device_rows_of(rows), (const int32_t *)tensor_row(begins, 0),
+             begins.stride,         means.rows,           rows.rows,
+             rows.columns,          cuda->reports};
+    return OK;
+}
+
+static dim3 segment_mean_grid(const struct segment_mean_args *args) {
+    return dim3((unsigned)args->segments, (unsigned)((octets_of(args->columns) + 31) / 32));
+}
+
+status cuda_segment_mean(struct backend *backend, struct tensor out, struct tensor in, struct tensor begins) {
+    struct cuda_backend *cuda = cuda_of(backend);
+    struct segment_mean_args args;
+    TRY(segment_mean_operands(cuda, &args, out, in, begins));
+    if (args.segments == 0 || args.columns == 0) return OK;
+    LAUNCH_LAYOUT(layout_of(args.columns, &args.rows, 1), segment_mean_kernel, segment_mean_grid(&args),
+                  segment_threads, octet * segment_threads * sizeof(float), cuda->stream, args);
+    return cuda_launched("segment_mean");
+}
+
+status cuda_segment_mean_grad(struct backend *backend, struct tensor grad_in, struct tensor grad_out,
+                              struct tensor begins) {
+    struct cuda_backend *cuda = cuda_of(backend);
+    struct segment_mean_args args;
+    TRY(segment_mean_operands(cuda, &args, grad_out, grad_in, begins));
+    if (args.segments == 0 || args.columns == 0) return OK;
+    LAUNCH_LAYOUT(layout_of(args.columns, &args.rows, 1), segment_mean_grad_kernel, segment_mean_grid(&args),
+                  segment_threads, 0, cuda->stream, args);
+    return cuda_launched("segment_mean_grad");
 }
 
 // ---- patchify ----

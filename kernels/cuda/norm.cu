@@ -1,10 +1,35 @@
-// Adds the sums of the blocks of a norm's gradient.
-#include "kernels/cuda/norm.h"
+// RMSNorm and LayerNorm with the residual sum before them, and their gradients.
+//
+// A block works on one row at a time. A thread keeps its octets of the row in registers, so that memory is read once.
+// The gradients of scale and bias are summed by blocks of rows, whose number depends on the shape alone; the blocks'
+// sums are then added in order.
+#include "kernels/cuda/rows.h"
 
 enum {
-    sum_groups = 8, // of the blocks' sums of a column, each added by one warp
+    norm_octets = 2, // of a row, in one thread
+    norm_most_threads = 512,
+    norm_most_columns = norm_octets * norm_most_threads * octet,
+    norm_grad_most_threads = 84 << 10, // of all blocks of a gradient together
+    sum_groups = 8,                    // of the blocks' sums of a column, each added by one warp
     sum_threads = 32 * sum_groups,
 };
+
+// The column of the thread's k-th octet.
+DEVICE int64_t norm_column(int k) {
+    return ((int64_t)k * blockDim.x + threadIdx.x) * octet;
+}
+
+// The threads of a block: enough for norm_octets octets each, in whole warps.
+static unsigned norm_threads(int64_t columns) {
+    int64_t threads = (octets_of(columns) + norm_octets - 1) / norm_octets;
+    return (unsigned)((threads + 31) / 32 * 32);
+}
+
+// The rows that a block of a gradient works on.
+static int64_t norm_block_rows(int64_t rows, unsigned threads) {
+    int64_t most_blocks = norm_grad_most_threads / threads;
+    return (rows + most_blocks - 1) / most_blocks;
+}
 
 // A warp adds every sum_groups-th row of 32 columns.
 __global__ void __launch_bounds__(sum_threads)
@@ -21,7 +46,372 @@ __global__ void __launch_bounds__(sum_threads)
     out[column] = add_rn(out[column], sum);
 }
 
-void norm_add_sums(struct cuda_backend *cuda, struct tensor out, const float *sums, int64_t blocks) {
+// out F32 [1,C] += the rows of sums [blocks,C], in an order that their number determines.
+static void norm_add_sums(struct cuda_backend *cuda, struct tensor out, const float *sums, int64_t blocks) {
     LAUNCH(norm_sum_kernel, (unsigned)((out.columns + 31) / 32), sum_threads, sum_threads * sizeof(float), cuda->stream,
            (float *)tensor_row(out, 0), sums, blocks, out.columns);
+}
+
+// ---- rmsnorm ----
+
+struct rmsnorm_args {
+    struct device_rows out, x, delta, scale;
+    float *rstd; // or NULL
+    int64_t rstd_stride;
+    int64_t columns;
+    float epsilon;
+};
+
+// values = scale, rounded to the type of x.
+template <int layout>
+DEVICE void rmsnorm_scale(float values[octet], const struct device_rows &scale, const struct device_rows &x, int64_t i,
+                          int64_t columns) {
+    octet_load<LAYOUT_ANY>(values, scale, 0, i, columns);
+    octet_round<layout>(values, x);
+}
+
+template <int layout> __global__ void __launch_bounds__(norm_most_threads) rmsnorm_kernel(struct rmsnorm_args a) {
+    int64_t row = blockIdx.x;
+    float x[norm_octets][octet], delta[norm_octets][octet], squares = 0;
+#pragma unroll
+    for (int k = 0; k < norm_octets; k++) {
+        int64_t i = norm_column(k);
+        if (i >= a.columns) continue;
+        octet_load<layout>(x[k], a.x, row, i, a.columns);
+        if (a.delta.data) octet_load<layout>(delta[k], a.delta, row, i, a.columns);
+    }
+#pragma unroll
+    for (int k = 0; k < norm_octets; k++) {
+        int64_t i = norm_column(k);
+        if (i >= a.columns) continue;
+        if (a.delta.data) {
+#pragma unroll
+            for (int e = 0; e < octet; e++) x[k][e] = add_rn(x[k][e], delta[k][e]);
+            octet_round<layout>(x[k], a.x);
+            octet_store<layout>(a.x, row, i, a.columns, x[k]);
+        }
+#pragma unroll
+        for (int e = 0; e < octet; e++) squares = fma_rn(x[k][e], x[k][e], squares);
+    }
+    squares = block_sum(squares, (float *)dynamic_shared());
+    float rstd = rsqrt_rn(add_rn(div_rn(squares, (float)a.columns), a.epsilon));
+    if (a.rstd && threadIdx.x == 0) a.rstd[row * a.rstd_stride] = rstd;
+#pragma unroll
+    for (int k = 0; k < norm_octets; k++) {
+        int64_t i = norm_column(k);
+        if (i >= a.columns) continue;
+        float scale[octet];
+        rmsnorm_scale<layout>(scale, a.scale, a.x, i, a.columns);
+#pragma unroll
+        for (int e = 0; e < octet; e++) x[k][e] = mul_rn(x[k][e], rstd);
+        octet_round<layout>(x[k], a.x);
+#pragma unroll
+        for (int e = 0; e < octet; e++) x[k][e] = mul_rn(scale[e], x[k][e]);
+        octet_store<layout>(a.out, row, i, a.columns, x[k]);
+    }
+}
+
+status cuda_rmsnorm(struct backend *backend, struct tensor out, struct tensor x, struct tensor delta,
+                    struct tensor scale, float epsilon, struct tensor rstd) {
+    struct cuda_backend *cuda = cuda_of(backend);
+    CHECK(tensor_is(x, -1, x.rows, x.columns) && tensor_is(out, -1, x.rows, x.columns));
+    CHECK(tensor_none(delta) || tensor_is(delta, -1, x.rows, x.columns));
+    CHECK(tensor_is(scale, -1, 1, x.columns) && x.columns <= norm_most_columns);
+    CHECK(tensor_none(rstd) || tensor_is(rstd, ELEMENT_F32, x.rows, 1));
+    if (x.rows == 0 || x.columns == 0) return OK;
+    struct device_rows operands[] = {device_rows_of(out), device_rows_of(x), device_rows_of(delta)};
+    struct rmsnorm_args args = {
+        operands[0], operands[1], operands[2], device_rows_of(scale), (float *)tensor_row(rstd, 0),
+        rstd.stride, x.columns,   epsilon};
+    unsigned threads = norm_threads(x.columns);
+    LAUNCH_LAYOUT(layout_of(x.columns, operands, 3), rmsnorm_kernel, (unsigned)x.rows, threads,
+                  threads / 32 * sizeof(float), cuda->stream, args);
+    return cuda_launched("rmsnorm");
+}
+
+struct rmsnorm_grad_args {
+    struct device_rows grad_x, grad_out, x, scale;
+    const float *rstd;
+    int64_t rstd_stride;
+    float *sums; // [blocks,C], the gradient of scale from each block of rows; or NULL
+    int64_t rows, columns, block_rows;
+};
+
+// With n = x rstd and g = grad_out scale: grad_x += rstd (g - n mean(g n)), sums += grad_out round(n).
+template <int layout>
+__global__ void __launch_bounds__(norm_most_threads) rmsnorm_grad_kernel(struct rmsnorm_grad_args a) {
+    float *shared = (float *)dynamic_shared();
+    int64_t first = (int64_t)blockIdx.x * a.block_rows;
+    int64_t end = first + a.block_rows < a.rows ? first + a.block_rows : a.rows;
+    float sums[norm_octets][octet];
+#pragma unroll
+    for (int j = 0; j < norm_octets * octet; j++) sums[j / octet][j % octet] = 0;
+    for (int64_t row = first; row < end; row++) {
+        float rstd = a.rstd[row * a.rstd_stride], products = 0;
+        float g[norm_octets][octet], normal[norm_octets][octet];
+#pragma unroll
+        for (int k = 0; k < norm_octets; k++) {
+            int64_t i = norm_column(k);
+            if (i >= a.columns) continue;
+            octet_load<layout>(g[k], a.grad_out, row, i, a.columns);
+            octet_load<layout>(normal[k], a.x, row, i, a.columns);
+        }
+#pragma unroll
+        for (int k = 0; k < norm_octets; k++) {
+            int64_t i = norm_column(k);
+            if (i >= a.columns) continue;
+            float scale[octet], rounded[octet];
+            rmsnorm_scale<layout>(scale, a.scale, a.x, i, a.columns);
+#pragma unroll
+            for (int e = 0; e < octet; e++) rounded[e] = normal[k][e] = mul_rn(normal[k][e], rstd);
+            octet_round<layout>(rounded, a.x);
+#pragma unroll
+            for (int e = 0; e < octet; e++) {
+                sums[k][e] = fma_rn(g[k][e], rounded[e], sums[k][e]);
+                g[k][e] = mul_rn(g[k][e], scale[e]);
+                products = fma_rn(g[k][e], normal[k][e], products);
+            }
+        }
+        products = block_sum(products, shared);
+        float negative_mean = div_rn(-products, (float)a.columns);
+#pragma unroll
+        for (int k = 0; k < norm_octets; k++) {
+            int64_t i = norm_column(k);
+            if (i >= a.columns) continue;
+            float grad[octet];
+            octet_load<LAYOUT_ANY>(grad, a.grad_x, row, i, a.columns);
+#pragma unroll
+            for (int e = 0; e < octet; e++)
+                grad[e] = add_rn(grad[e], mul_rn(rstd, fma_rn(normal[k][e], negative_mean, g[k][e])));
+            octet_store<LAYOUT_ANY>(a.grad_x, row, i, a.columns, grad);
+        }
+        __syncthreads(); // before `shared` is used again
+    }
+    struct device_rows partial = {(char *)a.sums, a.columns * (int64_t)sizeof(float), ELEMENT_F32, false};
+#pragma unroll
+    for (int k = 0; k < norm_octets; k++) {
+        int64_t i = norm_column(k);
+        if (a.sums && i < a.columns) octet_store<LAYOUT_ANY>(partial, blockIdx.x, i, a.columns, sums[k]);
+    }
+}
+
+status cuda_rmsnorm_grad(struct backend *backend, struct tensor grad_x, struct tensor grad_scale,
+                         struct tensor grad_out, struct tensor x, struct tensor scale, struct tensor rstd) {
+    struct cuda_backend *cuda = cuda_of(backend);
+    CHECK(tensor_is(x, -1, x.rows, x.columns) && tensor_is(grad_x, -1, x.rows, x.columns));
+    CHECK(tensor_is(grad_out, -1, x.rows, x.columns) && tensor_is(scale, -1, 1, x.columns));
+    CHECK(tensor_is(rstd, ELEMENT_F32, x.rows, 1) && x.columns <= norm_most_columns);
+    CHECK(tensor_none(grad_scale) || tensor_is(grad_scale, ELEMENT_F32, 1, x.columns));
+    if (x.rows == 0 || x.columns == 0) return OK;
+    struct device_rows operands[] = {device_rows_of(grad_out), device_rows_of(x)};
+    unsigned threads = norm_threads(x.columns);
+    int64_t block_rows = norm_block_rows(x.rows, threads), blocks = (x.rows + block_rows - 1) / block_rows;
+    struct rmsnorm_grad_args args = {device_rows_of(grad_x),
+                                     operands[0],
+                                     operands[1],
+                                     device_rows_of(scale),
+                                     (const float *)tensor_row(rstd, 0),
+                                     rstd.stride,
+                                     NULL,
+                                     x.rows,
+                                     x.columns,
+                                     block_rows};
+    if (!tensor_none(grad_scale))
+        TRY(cuda_scratch(cuda, CUDA_SCRATCH_SUMS, (size_t)(blocks * x.columns) * sizeof(float), &args.sums));
+    LAUNCH_LAYOUT(layout_of(x.columns, operands, 2), rmsnorm_grad_kernel, (unsigned)blocks, threads,
+                  threads / 32 * sizeof(float), cuda->stream, args);
+    if (!tensor_none(grad_scale)) norm_add_sums(cuda, grad_scale, args.sums, blocks);
+    return cuda_launched("rmsnorm_grad");
+}
+
+// ---- layernorm ----
+
+struct layernorm_args {
+    struct device_rows out, x, delta, scale, bias;
+    float *statistics; // or NULL
+    int64_t statistics_stride;
+    int64_t columns;
+    float epsilon;
+};
+
+// values -= mean, for the octet that begins at column i; 0 after the row's end.
+DEVICE void layernorm_centre(float values[octet], float mean, int64_t i, int64_t columns) {
+#pragma unroll
+    for (int e = 0; e < octet; e++) values[e] = i + e < columns ? add_rn(values[e], -mean) : 0;
+}
+
+template <int layout> __global__ void __launch_bounds__(norm_most_threads) layernorm_kernel(struct layernorm_args a) {
+    float *shared = (float *)dynamic_shared(), *more_shared = shared + blockDim.x / 32;
+    int64_t row = blockIdx.x;
+    float x[norm_octets][octet], sum = 0, squares = 0;
+#pragma unroll
+    for (int k = 0; k < norm_octets; k++) {
+        int64_t i = norm_column(k);
+        if (i >= a.columns) continue;
+        octet_load<layout>(x[k], a.x, row, i, a.columns);
+        if (a.delta.data) {
+            float delta[octet];
+            octet_load<layout>(delta, a.delta, row, i, a.columns);
+#pragma unroll
+            for (int e = 0; e < octet; e++) x[k][e] = add_rn(x[k][e], delta[e]);
+            octet_round<layout>(x[k], a.x);
+            octet_store<layout>(a.x, row, i, a.columns, x[k]);
+        }
+#pragma unroll
+        for (int e = 0; e < octet; e++) sum = add_rn(sum, x[k][e]);
+    }
+    float mean = div_rn(block_sum(sum, shared), (float)a.columns);
+#pragma unroll
+    for (int k = 0; k < norm_octets; k++) {
+        int64_t i = norm_column(k);
+        if (i >= a.columns) continue;
+        layernorm_centre(x[k], mean, i, a.columns);
+#pragma unroll
+        for (int e = 0; e < octet; e++) squares = fma_rn(x[k][e], x[k][e], squares);
+    }
+    float rstd = rsqrt_rn(add_rn(div_rn(block_sum(squares, more_shared), (float)a.columns), a.epsilon));
+    if (a.statistics && threadIdx.x == 0) {
+        a.statistics[row * a.statistics_stride] = mean;
+        a.statistics[row * a.statistics_stride + 1] = rstd;
+    }
+#pragma unroll
+    for (int k = 0; k < norm_octets; k++) {
+        int64_t i = norm_column(k);
+        if (i >= a.columns) continue;
+        float scale[octet], bias[octet] = {};
+        octet_load<LAYOUT_ANY>(scale, a.scale, 0, i, a.columns);
+        if (a.bias.data) octet_load<LAYOUT_ANY>(bias, a.bias, 0, i, a.columns);
+#pragma unroll
+        for (int e = 0; e < octet; e++) x[k][e] = add_rn(mul_rn(mul_rn(x[k][e], rstd), scale[e]), bias[e]);
+        octet_store<layout>(a.out, row, i, a.columns, x[k]);
+    }
+}
+
+status cuda_layernorm(struct backend *backend, struct tensor out, struct tensor x, struct tensor delta,
+                      struct tensor scale, struct tensor bias, float epsilon, struct tensor statistics) {
+    struct cuda_backend *cuda = cuda_of(backend);
+    CHECK(tensor_is(x, -1, x.rows, x.columns) && tensor_is(out, -1, x.rows, x.columns));
+    CHECK(tensor_none(delta) || tensor_is(delta, -1, x.rows, x.columns));
+    CHECK(tensor_is(scale, -1, 1, x.columns) && x.columns <= norm_most_columns);
+    CHECK(tensor_none(bias) || tensor_is(bias, -1, 1, x.columns));
+    CHECK(tensor_none(statistics) || tensor_is(statistics, ELEMENT_F32, x.rows, 2));
+    if (x.rows == 0 || x.columns == 0) return OK;
+    struct device_rows operands[] = {device_rows_of(out), device_rows_of(x), device_rows_of(delta)};
+    struct layernorm_args args = {operands[0],
+                                  operands[1],
+                                  operands[2],
+                                  device_rows_of(scale),
+                                  device_rows_of(bias),
+                                  (float *)tensor_row(statistics, 0),
+                                  statistics.stride,
+                                  x.columns,
+                                  epsilon};
+    unsigned threads = norm_threads(x.columns);
+    LAUNCH_LAYOUT(layout_of(x.columns, operands, 3), layernorm_kernel, (unsigned)x.rows, threads,
+                  2 * (threads / 32) * sizeof(float), cuda->stream, args);
+    return cuda_launched("layernorm");
+}
+
+struct layernorm_grad_args {
+    struct device_rows grad_x, grad_out, x, scale;
+    const float *statistics;
+    int64_t statistics_stride;
+    struct device_rows scale_sums, bias_sums; // F32 [blocks,C], the gradients from each block of rows; or none
+    int64_t rows, columns, block_rows;
+};
+
+// With n = (x - mean) rstd and g = grad_out scale: grad_x += rstd (g - mean(g) - n mean(g n)),
+// scale_sums += grad_out n, bias_sums += grad_out.
+template <int layout>
+__global__ void __launch_bounds__(norm_most_threads) layernorm_grad_kernel(struct layernorm_grad_args a) {
+    float *shared = (float *)dynamic_shared(), *more_shared = shared + blockDim.x / 32;
+    int64_t first = (int64_t)blockIdx.x * a.block_rows;
+    int64_t end = first + a.block_rows < a.rows ? first + a.block_rows : a.rows;
+    float scale_sums[norm_octets][octet], bias_sums[norm_octets][octet];
+#pragma unroll
+    for (int j = 0; j < norm_octets * octet; j++)
+        scale_sums[j / octet][j % octet] = bias_sums[j / octet][j % octet] = 0;
+    for (int64_t row = first; row < end; row++) {
+        float mean = a.statistics[row * a.statistics_stride], rstd = a.statistics[row * a.statistics_stride + 1];
+        float g[norm_octets][octet], normal[norm_octets][octet], sum = 0, products = 0;
+#pragma unroll
+        for (int k = 0; k < norm_octets; k++) {
+            int64_t i = norm_column(k);
+            if (i >= a.columns) continue;
+            float scale[octet];
+            octet_load<layout>(g[k], a.grad_out, row, i, a.columns);
+            octet_load<layout>(normal[k], a.x, row, i, a.columns);
+            octet_load<LAYOUT_ANY>(scale, a.scale, 0, i, a.columns);
+            layernorm_centre(normal[k], mean, i, a.columns);
+#pragma unroll
+            for (int e = 0; e < octet; e++) {
+                normal[k][e] = mul_rn(normal[k][e], rstd);
+                scale_sums[k][e] = fma_rn(g[k][e], normal[k][e], scale_sums[k][e]);
+                bias_sums[k][e] = add_rn(bias_sums[k][e], g[k][e]);
+                g[k][e] = mul_rn(g[k][e], scale[e]);
+                sum = add_rn(sum, g[k][e]);
+                products = fma_rn(g[k][e], normal[k][e], products);
+            }
+        }
+        float negative_mean = div_rn(-block_sum(sum, shared), (float)a.columns);
+        float negative_product = div_rn(-block_sum(products, more_shared), (float)a.columns);
+#pragma unroll
+        for (int k = 0; k < norm_octets; k++) {
+            int64_t i = norm_column(k);
+            if (i >= a.columns) continue;
+            float grad[octet];
+            octet_load<LAYOUT_ANY>(grad, a.grad_x, row, i, a.columns);
+#pragma unroll
+            for (int e = 0; e < octet; e++) {
+                float centred = fma_rn(normal[k][e], negative_product, add_rn(g[k][e], negative_mean));
+                grad[e] = add_rn(grad[e], mul_rn(rstd, centred));
+            }
+            octet_store<LAYOUT_ANY>(a.grad_x, row, i, a.columns, grad);
+        }
+        __syncthreads(); // before the shared memory is used again
+    }
+#pragma unroll
+    for (int k = 0; k < norm_octets; k++) {
+        int64_t i = norm_column(k);
+        if (i >= a.columns) continue;
+        if (a.scale_sums.data) octet_store<LAYOUT_ANY>(a.scale_sums, blockIdx.x, i, a.columns, scale_sums[k]);
+        if (a.bias_sums.data) octet_store<LAYOUT_ANY>(a.bias_sums, blockIdx.x, i, a.columns, bias_sums[k]);
+    }
+}
+
+status cuda_layernorm_grad(struct backend *backend, struct tensor grad_x, struct tensor grad_scale,
+                           struct tensor grad_bias, struct tensor grad_out, struct tensor x, struct tensor scale,
+                           struct tensor statistics) {
+    struct cuda_backend *cuda = cuda_of(backend);
+    int64_t rows = x.rows, columns = x.columns;
+    CHECK(tensor_is(x, -1, rows, columns) && tensor_is(grad_x, -1, rows, columns));
+    CHECK(tensor_is(grad_out, -1, rows, columns) && tensor_is(scale, -1, 1, columns));
+    CHECK(tensor_is(statistics, ELEMENT_F32, rows, 2) && columns <= norm_most_columns);
+    CHECK(tensor_none(grad_scale) || tensor_is(grad_scale, ELEMENT_F32, 1, columns));
+    CHECK(tensor_none(grad_bias) || tensor_is(grad_bias, ELEMENT_F32, 1, columns));
+    if (rows == 0 || columns == 0) return OK;
+    struct device_rows operands[] = {device_rows_of(grad_out), device_rows_of(x)};
+    unsigned threads = norm_threads(columns);
+    int64_t block_rows = norm_block_rows(rows, threads), blocks = (rows + block_rows - 1) / block_rows;
+    float *sums;
+    TRY(cuda_scratch(cuda, CUDA_SCRATCH_SUMS, (size_t)(2 * blocks * columns) * sizeof *sums, &sums));
+    struct layernorm_grad_args args = {};
+    args.grad_x = device_rows_of(grad_x);
+    args.grad_out = operands[0];
+    args.x = operands[1];
+    args.scale = device_rows_of(scale);
+    args.statistics = (const float *)tensor_row(statistics, 0);
+    args.statistics_stride = statistics.stride;
+    args.rows = rows;
+    args.columns = columns;
+    args.block_rows = block_rows;
+    struct device_rows partial = {(char *)sums, columns * (int64_t)sizeof *sums, ELEMENT_F32, false};
+    if (!tensor_none(grad_scale)) args.scale_sums = partial;
+    partial.data = (char *)(sums + blocks * columns);
+    if (!tensor_none(grad_bias)) args.bias_sums = partial;
+    LAUNCH_LAYOUT(layout_of(columns, operands, 2), layernorm_grad_kernel, (unsigned)blocks, threads,
+                  2 * (threads / 32) * sizeof(float), cuda->stream, args);
+    if (!tensor_none(grad_scale)) norm_add_sums(cuda, grad_scale, sums, blocks);
+    if (!tensor_none(grad_bias)) norm_add_sums(cuda, grad_bias, sums + blocks * columns, blocks);
+    return cuda_launched("layernorm_grad");
 }
