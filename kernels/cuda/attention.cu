@@ -1,10 +1,23 @@
-// Attention of packed sequences on tensor cores; and the operation, which chooses a version.
+// Attention on tensor cores, of packed sequences and of one token for each sequence; and the operation, which chooses a
+// version.
 //
-// A block computes a tile of 64 query rows of one key head. It goes through the keys of the prefix and then of the own
-// rows in blocks of 64; each chunk of 512 keys has its own softmax, and chunks are merged in order. So the bits of a
-// row depend on its own keys and values alone: attention_decode.cu computes the same chunks apart and merges them with
-// the same instructions.
+// In a packed pass a block computes a tile of 64 query rows of one key head. It goes through the keys of the prefix and
+// then of the own rows in blocks of 64; each chunk of 512 keys has its own softmax, and chunks are merged in order. So
+// the bits of a row depend on its own keys and values alone: decoding computes the same chunks apart and merges them
+// with the same instructions.
 #include "kernels/cuda/attention_device.h"
+
+enum {
+    divide_threads = decode_max_rows,
+    merge_threads = 64,
+    blocks_per_processor = 4,
+};
+
+// The shared memory of a block: the query rows of a tile, and two blocks of keys and of values.
+template <int D>
+constexpr size_t attention_shared = (size_t)(tile_rows + 4 * key_block) * (D + 8) * sizeof(struct bf16);
+
+// ---- packed ----
 
 // The block-th step of a tile: `count` keys from the cache row `begin` on. The steps of own rows that no row of the
 // tile sees are left out.
@@ -125,14 +138,268 @@ __global__ void __launch_bounds__(tensor_threads, 2) attention_kernel(struct att
 template <int D>
 static status attention_packed(struct cuda_backend *cuda, const struct attention_plan *plan,
                                const struct attention_args *args) {
-    size_t shared = (size_t)(tile_rows + 4 * key_block) * (D + 8) * sizeof(struct bf16);
     dim3 grid((unsigned)plan->tile_count, (unsigned)args->key_heads);
     if (plan->has_window)
-        LAUNCH((attention_kernel<D, true>), grid, tensor_threads, shared, cuda->stream, *args);
+        LAUNCH((attention_kernel<D, true>), grid, tensor_threads, attention_shared<D>, cuda->stream, *args);
     else
-        LAUNCH((attention_kernel<D, false>), grid, tensor_threads, shared, cuda->stream, *args);
+        LAUNCH((attention_kernel<D, false>), grid, tensor_threads, attention_shared<D>, cuda->stream, *args);
     return cuda_launched("attention");
 }
+
+// ---- decode ----
+//
+// A block computes one chunk of 512 keys for all tokens that see it whole: the rows of all branches after a prefix, or
+// the own rows of one token. The largest scores, sums and outputs of chunks are written in float32, and a second kernel
+// merges the chunks of each row in order.
+//
+// What the blocks do is divided on the device, because a decode batch's spans change there.
+
+// The sums of one chunk for one query row: D outputs, then these two.
+enum { partial_max, partial_sum, partial_extra };
+
+DEVICE int decode_chunks_of(int keys) {
+    return (keys + chunk_keys - 1) / chunk_keys;
+}
+
+// For each tile, in shared memory.
+struct decode_sharing {
+    int first; // the first tile with the same prefix
+    int rank;  // how many of the tiles before it have the same prefix
+    int begin; // of the tiles with its prefix, in decode_work's order; set for their first tile
+};
+
+DEVICE bool decode_same_prefix(const struct attention_tile *a, const struct attention_tile *b) {
+    return a->prefix_begin == b->prefix_begin && a->prefix_len == b->prefix_len;
+}
+
+DEVICE void decode_add_region(struct decode_work *work, int begin, int len, int first_token, int tokens,
+                              int is_prefix) {
+    if (len == 0) return;
+    struct decode_region region = {begin, len, first_token, tokens, is_prefix, work->chunks};
+    work->region[work->regions++] = region;
+    work->chunks += decode_chunks_of(len);
+}
+
+// Lists the prefixes, each for up to `tokens` tokens at a time, and then the own rows.
+DEVICE void decode_list_regions(struct decode_work *work, struct decode_sharing *sharing,
+                                const struct attention_tile *tiles, int count, int tokens) {
+    work->regions = work->chunks = 0;
+    for (int i = 0, begin = 0; i < count; i++) {
+        if (sharing[i].rank > 0) continue;
+        int same = 0;
+        for (int j = i; j < count; j++) same += sharing[j].first == i;
+        sharing[i].begin = begin;
+        for (int first = 0; first < same; first += tokens)
+            decode_add_region(work, tiles[i].prefix_begin, tiles[i].prefix_len, begin + first,
+                              same - first < tokens ? same - first : tokens, 1);
+        begin += same;
+    }
+    for (int i = 0; i < count; i++)
+        decode_add_region(work, tiles[i].kv_begin, tiles[i].visible, decode_max_rows + i, 1, 0);
+}
+
+// Makes a tile idle that sees more chunks than there is room for.
+DEVICE void decode_check_room(const struct decode_work *work, struct attention_tile *tile, uint32_t *reports) {
+    int chunks = decode_chunks_of(tile->prefix_len) + decode_chunks_of(tile->visible);
+    if (chunks <= work->sums.max_chunks) return;
+    report_error(reports, CUDA_REPORT_SLOT);
+    tile->prefix_len = tile->visible = 0;
+}
+
+// One block. `tokens` is how many tokens a region of a prefix may have.
+__global__ void attention_decode_divide_kernel(struct decode_work *work, struct attention_tile *tiles, int count,
+                                               int tokens, uint32_t *reports) {
+    struct decode_sharing *sharing = (struct decode_sharing *)dynamic_shared();
+    int self = (int)threadIdx.x;
+    if (self < count) decode_check_room(work, &tiles[self], reports);
+    __syncthreads();
+    if (self < count) {
+        int first = 0, rank = 0;
+        while (!decode_same_prefix(&tiles[first], &tiles[self])) first++;
+        for (int j = first; j < self; j++) rank += decode_same_prefix(&tiles[j], &tiles[self]);
+        sharing[self].first = first;
+        sharing[self].rank = rank;
+    }
+    __syncthreads();
+    if (self == 0) decode_list_regions(work, sharing, tiles, count, tokens);
+    __syncthreads();
+    if (self < count) {
+        work->order[sharing[sharing[self].first].begin + sharing[self].rank] = self;
+        work->order[decode_max_rows + self] = self;
+    }
+}
+
+status attention_plan_divide(struct cuda_backend *cuda, const struct attention_plan *plan) {
+    CHECK(plan->decode && plan->tile_count <= decode_max_rows);
+    int group = plan->heads.query / plan->heads.key, tokens = group < tile_rows ? tile_rows / group : 1;
+    LAUNCH(attention_decode_divide_kernel, 1, divide_threads, decode_max_rows * sizeof(struct decode_sharing),
+           cuda->stream, plan->decode, plan->tiles, plan->tile_count, tokens, cuda->reports);
+    return cuda_launched("attention_plan_divide");
+}
+
+struct decode_args {
+    struct attention_args layer;
+    const struct decode_work *work;
+};
+
+// The sums of a query row in its chunk-th chunk; own chunks come after those of the prefix.
+DEVICE float *decode_partial(const struct decode_args *g, int64_t tile, int head, int chunk) {
+    const struct attention_args *a = &g->layer;
+    const struct decode_sums *sums = &g->work->sums;
+    return sums->data + ((tile * a->heads + head) * sums->max_chunks + chunk) * (a->size + partial_extra);
+}
+
+// The region of a chunk: the last one that begins at it or before.
+DEVICE struct decode_region decode_region_of(const struct decode_work *work, int chunk) {
+    int low = 0, high = work->regions - 1;
+    while (low < high) {
+        int middle = (low + high + 1) / 2;
+        if (work->region[middle].first_chunk <= chunk)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return work->region[low];
+}
+
+// to[row] = the query rows of the region's tokens, H / K for each; zeros after the last.
+template <int D>
+DEVICE void decode_load_queries(struct bf16 *to, const struct decode_args *g, const struct decode_region *region,
+                                int key_head) {
+    const struct attention_args *a = &g->layer;
+    int group = a->heads / a->key_heads;
+    for (int i = (int)threadIdx.x; i < tile_rows * (D / 8); i += tensor_threads) {
+        int row = i / (D / 8), column = i % (D / 8) * 8;
+        const struct bf16 *head = NULL;
+        if (row < region->tokens * group) {
+            int64_t token = a->tiles[g->work->order[region->first_token + row / group]].q_begin;
+            head = (const struct bf16 *)a->qkv + token * a->qkv_stride + (key_head * group + row % group) * D + column;
+        }
+        load_eight(to + row * (D + 8) + column, head, a->qkv_aligned);
+    }
+}
+
+// Writes the sums of a thread's two rows.
+template <int D>
+DEVICE void decode_store(const struct decode_args *g, const struct decode_region *region, int key_head, int index,
+                         const struct chunk_sums<D> *chunk) {
+    int lane = lane_id(), group = g->layer.heads / g->layer.key_heads;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        int row = (int)threadIdx.x / 32 * 16 + lane / 4 + 8 * i;
+        if (row >= region->tokens * group) continue;
+        int tile = g->work->order[region->first_token + row / group];
+        int before = region->is_prefix ? 0 : decode_chunks_of(g->layer.tiles[tile].prefix_len);
+        float *to = decode_partial(g, tile, key_head * group + row % group, before + index);
+#pragma unroll
+        for (int n = 0; n < D / 8; n++) {
+            to[n * 8 + 2 * (lane % 4)] = chunk->out[n][2 * i];
+            to[n * 8 + 2 * (lane % 4) + 1] = chunk->out[n][2 * i + 1];
+        }
+        if (lane % 4 == 0) {
+            to[D + partial_max] = chunk->max[i];
+            to[D + partial_sum] = chunk->sum[i];
+        }
+    }
+}
+
+// Starts the copy of the block-th keys and values of a chunk to to[0..64) and to[64..128).
+template <int D>
+DEVICE void decode_load_keys(struct bf16 *to, const struct bf16 *keys, const struct bf16 *values, int64_t begin,
+                             int count, int block) {
+    int left = count - block * key_block;
+    load_rows<D, key_block>(to, keys + (begin + block * key_block) * D, left);
+    load_rows<D, key_block>(to + key_block * (D + 8), values + (begin + block * key_block) * D, left);
+    cp_async_commit();
+}
+
+// The blocks of a key head share the chunks.
+template <int D> __global__ void __launch_bounds__(tensor_threads, 2) attention_decode_kernel(struct decode_args g) {
+    const struct attention_args a = g.layer;
+    int key_head = (int)blockIdx.y, warp = (int)threadIdx.x / 32;
+    const struct bf16 *keys = (const struct bf16 *)a.keys + key_head * a.cache_rows * D;
+    const struct bf16 *values = (const struct bf16 *)a.values + key_head * a.cache_rows * D;
+    struct bf16 *q = (struct bf16 *)dynamic_shared(), *stages = q + tile_rows * (D + 8);
+    float scale_log2 = mul_rn(a.scale, log2_e);
+    for (int at = (int)blockIdx.x; at < g.work->chunks; at += (int)gridDim.x) {
+        struct decode_region region = decode_region_of(g.work, at);
+        int index = at - region.first_chunk, left = region.kv_len - index * chunk_keys;
+        int count = left < chunk_keys ? left : chunk_keys, blocks = (count + key_block - 1) / key_block;
+        int64_t begin = region.kv_begin + index * chunk_keys;
+        bool has_rows = warp * 16 < region.tokens * (a.heads / a.key_heads);
+        decode_load_queries<D>(q, &g, &region, key_head);
+        decode_load_keys<D>(stages, keys, values, begin, count, 0);
+        struct chunk_sums<D> chunk;
+        chunk_clear(&chunk);
+        for (int block = 0; block < blocks; block++) {
+            cp_async_wait<0>();
+            __syncthreads(); // the keys are there, and nobody reads the other stage any more
+            const struct bf16 *stage = stages + block % 2 * 2 * key_block * (D + 8);
+            if (block + 1 < blocks)
+                decode_load_keys<D>(stages + (block + 1) % 2 * 2 * key_block * (D + 8), keys, values, begin, count,
+                                    block + 1);
+            int seen = count - block * key_block, both[2] = {seen, seen};
+            if (has_rows)
+                chunk_add<D, false>(&chunk, q + warp * 16 * (D + 8), stage, stage + key_block * (D + 8), NULL, both,
+                                    scale_log2);
+        }
+        if (has_rows) {
+            chunk_finish<D>(&chunk);
+            decode_store<D>(&g, &region, key_head, index, &chunk);
+        }
+        __syncthreads(); // nobody reads the queries any more
+    }
+}
+
+// A block for each tile and query head. The row of an idle tile becomes 0.
+__global__ void attention_decode_merge_kernel(struct decode_args g) {
+    const struct attention_args a = g.layer;
+    struct attention_tile tile = a.tiles[blockIdx.x];
+    int head = (int)blockIdx.y;
+    int chunks = decode_chunks_of(tile.prefix_len) + decode_chunks_of(tile.visible);
+    struct bf16 *out = (struct bf16 *)a.out + tile.q_begin * a.out_stride + head * a.size;
+    for (int d = (int)threadIdx.x; d < a.size; d += merge_threads) {
+        float max = -INFINITY, sum = 0, total = 0;
+        for (int chunk = 0; chunk < chunks; chunk++) {
+            const float *from = decode_partial(&g, blockIdx.x, head, chunk);
+            float keep, take;
+            chunk_merge_sums(&max, &sum, from[a.size + partial_max], from[a.size + partial_sum], &keep, &take);
+            total = chunk_merge(total, from[d], keep, take);
+        }
+        out[d] = bf16_from_f32(chunks > 0 ? mul_rn(total, div_rn(1.0f, sum)) : 0.0f);
+        if (a.lse && d == 0) a.lse[tile.q_begin * a.lse_stride + head] = lse_of(max, sum);
+    }
+}
+
+template <int D>
+static void attention_decode_launch(struct cuda_backend *cuda, const struct attention_plan *plan,
+                                    const struct decode_args *args) {
+    // How many chunks there are is known on the host only if the spans came from there.
+    int key_heads = args->layer.key_heads, blocks = cuda->processors * blocks_per_processor / key_heads;
+    int most = plan->kv_end > 0 ? 2 * plan->tile_count * plan->sums.max_chunks : blocks;
+    if (blocks > most) blocks = most;
+    if (blocks < 1) blocks = 1;
+    LAUNCH(attention_decode_kernel<D>, dim3((unsigned)blocks, (unsigned)key_heads), tensor_threads, attention_shared<D>,
+           cuda->stream, *args);
+}
+
+static status attention_decode(struct cuda_backend *cuda, const struct attention_plan *plan,
+                               const struct attention_args *layer) {
+    struct decode_args args = {};
+    args.layer = *layer;
+    args.work = plan->decode;
+    if (layer->size == 64)
+        attention_decode_launch<64>(cuda, plan, &args);
+    else if (layer->size == 80)
+        attention_decode_launch<80>(cuda, plan, &args);
+    else
+        attention_decode_launch<128>(cuda, plan, &args);
+    dim3 rows((unsigned)plan->tile_count, (unsigned)layer->heads);
+    LAUNCH(attention_decode_merge_kernel, rows, merge_threads, 0, cuda->stream, args);
+    return cuda_launched("attention");
+}
+
+// ---- the operation ----
 
 void attention_args_init(struct attention_args *args, struct tensor out, struct tensor qkv, float scale,
                          const struct kv_cache *cache, int layer, const struct attention_plan *plan,

@@ -293,10 +293,6 @@ static inline bool attention_on_tensor_cores(struct heads heads, enum element ty
 void attention_args_init(struct attention_args *args, struct tensor out, struct tensor qkv, float scale,
                          const struct kv_cache *cache, int layer, const struct attention_plan *plan, struct tensor lse);
 
-// Starts the kernels for tokens of which each has a tile, on tensor cores (attention_decode.cu).
-status attention_decode(struct cuda_backend *cuda, const struct attention_plan *plan,
-                        const struct attention_args *args);
-
 // Starts the kernels for any head size (attention_plain.cu).
 status attention_plain(struct cuda_backend *cuda, const struct attention_plan *plan, const struct attention_args *args,
                        enum element type);

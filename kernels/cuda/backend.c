@@ -1,23 +1,12 @@
-// Opening and closing a GPU, errors of the runtime and of kernels, views of tensors, scratch memory, and the table of
-// operations.
-#include "kernels/cuda/cuda.h"
-
-#include <assert.h>
+// Opening and closing a GPU, and the table of operations.
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "kernels/cuda/products.h"
 #include "shared/base/log.h"
 #include "shared/base/memory.h"
 
 enum { least_compute_capability = 80 }; // bfloat16 products and asynchronous copies
-
-#ifdef CARAVAN_EMULATED
-#define DEVICE_NAME "emulated"
-#else
-#define DEVICE_NAME "cuda"
-#endif
 
 static void backend_close_cuda(struct backend *backend);
 static status backend_supports_type(struct backend *backend, enum element type);
@@ -29,47 +18,6 @@ static const struct operations backend_operations = {.name = DEVICE_NAME,
                                                      .supports = backend_supports_type,
                                                      .info = backend_info_cuda,
                                                      CUDA_OPERATIONS(ENTRY)};
-
-// The runtime's current device belongs to a thread.
-struct cuda_backend *cuda_of(struct backend *backend) {
-    static _Thread_local int current = -1;
-    struct cuda_backend *cuda = (struct cuda_backend *)backend;
-    if (current != cuda->device && cudaSetDevice(cuda->device) == cudaSuccess) current = cuda->device;
-    return cuda;
-}
-
-// ---- errors ----
-
-static bool backend_is_bug(cudaError_t error) {
-    static const cudaError_t bugs[] = {cudaErrorInvalidValue,
-                                       cudaErrorInvalidConfiguration,
-                                       cudaErrorInvalidDeviceFunction,
-                                       cudaErrorInvalidResourceHandle,
-                                       cudaErrorIllegalAddress,
-                                       cudaErrorHardwareStackError,
-                                       cudaErrorIllegalInstruction,
-                                       cudaErrorMisalignedAddress,
-                                       cudaErrorInvalidAddressSpace,
-                                       cudaErrorInvalidPc,
-                                       cudaErrorLaunchFailure,
-                                       cudaErrorStreamCaptureUnsupported,
-                                       cudaErrorStreamCaptureInvalidated};
-    for (size_t i = 0; i < sizeof bugs / sizeof *bugs; i++)
-        if (error == bugs[i]) return true;
-    return false;
-}
-
-#undef cuda_failed // cuda.h defines it for the static analyzer
-status cuda_failed(cudaError_t error, const char *expression) {
-    (void)cudaGetLastError(); // it is reported here, and not by the next launch too
-    if (backend_is_bug(error)) return fail(BUG, "%s: %s", expression, cudaGetErrorString(error));
-    return fail(UNAVAILABLE, DEVICE_NAME ": %s", cudaGetErrorString(error));
-}
-
-status cuda_launched(const char *operation) {
-    cudaError_t error = cudaGetLastError();
-    return error == cudaSuccess ? OK : cuda_failed(error, operation);
-}
 
 // ---- opening and closing ----
 
@@ -167,41 +115,3 @@ static status backend_info_cuda(struct backend *backend, struct backend_info *ou
 extern const struct plugin caravan_plugin;
 __attribute__((visibility("default"))) const struct plugin caravan_plugin = {
     .version = CARAVAN_VERSION, .operations_bytes = sizeof(struct operations), .open = backend_open_cuda};
-
-// ---- views ----
-
-bool tensor_aligned16(struct tensor t) {
-    return t.offset % 16 == 0 && (t.rows <= 1 || (size_t)t.stride * element_size(t.type) % 16 == 0);
-}
-
-// ---- scratch memory ----
-
-void cuda_scratch_free_outgrown(struct cuda_backend *cuda) {
-    for (size_t i = 0; i < cuda->outgrown_count; i++) (void)cudaFree(cuda->outgrown[i]);
-    free(cuda->outgrown);
-    cuda->outgrown = NULL;
-    cuda->outgrown_count = 0;
-}
-
-static status backend_drop_scratch(struct cuda_backend *cuda, struct buffer *scratch) {
-    if (cuda->graphs && scratch->data) {
-        RESIZE(&cuda->outgrown, cuda->outgrown_count + 1);
-        cuda->outgrown[cuda->outgrown_count++] = scratch->data;
-    } else {
-        CUDA_TRY(cudaFree(scratch->data));
-    }
-    *scratch = (struct buffer){0};
-    return OK;
-}
-
-status cuda_scratch(struct cuda_backend *cuda, enum cuda_scratch_slot slot, size_t bytes, void *out) {
-    struct buffer *scratch = &cuda->scratch[slot];
-    if (scratch->bytes < bytes) {
-        if (cuda->recording) return fail(BUG, "scratch memory %d grows while a graph is recorded", (int)slot);
-        TRY(backend_drop_scratch(cuda, scratch));
-        CUDA_TRY(cudaMalloc((void **)&scratch->data, bytes));
-        scratch->bytes = bytes;
-    }
-    memcpy(out, &scratch->data, sizeof scratch->data);
-    return OK;
-}

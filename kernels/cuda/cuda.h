@@ -64,6 +64,12 @@ struct cuda_backend {
     size_t outgrown_count;
 };
 
+#ifdef CARAVAN_EMULATED
+#define DEVICE_NAME "emulated"
+#else
+#define DEVICE_NAME "cuda"
+#endif
+
 // Returns the backend, and makes its GPU the one of the calling thread. Every operation begins with it.
 struct cuda_backend *cuda_of(struct backend *backend);
 
@@ -131,7 +137,9 @@ static inline void *tensor_row(struct tensor t, int64_t row) {
 }
 
 // Whether every row begins at a multiple of 16 bytes.
-bool tensor_aligned16(struct tensor t);
+static inline bool tensor_aligned16(struct tensor t) {
+    return t.offset % 16 == 0 && (t.rows <= 1 || (size_t)t.stride * element_size(t.type) % 16 == 0);
+}
 
 // ---- operations ----
 

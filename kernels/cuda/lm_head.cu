@@ -2,8 +2,8 @@
 // one block of rows, or for one part of the vocabulary, at a time.
 #include <assert.h>
 
-#include "kernels/cuda/logits_row.h"
 #include "kernels/cuda/products.h"
+#include "kernels/cuda/rows.h"
 
 enum {
     block_logits = 1 << 27, // logits of a block of rows: 512 MiB,

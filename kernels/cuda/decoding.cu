@@ -1,0 +1,604 @@
+// Decoding: sampling one token for each row of logits, decode batches, and recorded sequences of operations (CUDA
+// graphs, captured from the backend's stream), of which a decoding step is one.
+//
+// A decode batch's slots are in device memory, where `sample` moves them on, so that the host need not wait between
+// steps. Every slot has a row in each step; what idle rows compute is not read.
+//
+// The sums over tokens are sums of integers: the weight of a token, exp((logit - max) / temperature), is a multiple of
+// 2^-40. So a sum is exact and has no order, and a token is kept or not by comparing integers. The tokens are not
+// sorted: a cutoff, which is found bit by bit, says which ranks are kept. The row is first narrowed to the few
+// candidates among which the cutoff lies, in shared memory; if there are too many, the search reads the whole row. The
+// tests' reference, which sorts the tokens, is tests/ops/logits.c.
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/products.h"
+#include "kernels/cuda/rows.h"
+
+enum {
+    max_candidates = 4096,
+    few_tokens = 512, // for which one warp finds the cutoff
+    depth_count = 7,
+    weight_bits = 40,
+    sample_segments = 256,       // of a row, for the search of the sampled token
+    sample_vocabulary = 1 << 23, // the largest: a sum of weights has 64 bits
+    sample_rows = 256,           // whose logits exist at a time
+    decode_threads = 32,
+    decode_alignment = 256, // of the arrays in the buffer
+};
+
+// ---- sample ----
+
+// Keeps the tokens whose rank is above `rank`, and the first `ties` of those whose rank equals it.
+struct sample_cutoff {
+    uint32_t rank;
+    uint64_t ties;
+};
+
+struct sample_shared {
+    uint64_t sums[sample_segments]; // of the weights above the cutoff, of a segment of the row
+    uint64_t ties[sample_segments]; // the tokens at the cutoff
+    double reduced[logits_warps];   // of logits_reduce
+    struct sample_cutoff cutoff;    // of sample_keep_highest
+    float candidates[max_candidates];
+    uint32_t candidate_count;
+    int32_t token;
+};
+
+// A row, and what is known of it. All threads of the block hold the same.
+struct sample_row {
+    const float *logits; // of the whole row, or the candidates
+    int count;
+    float max, inverse_temperature;
+    struct sample_cutoff cutoff;
+    struct sample_shared *shared;
+};
+
+// An integer that orders as the logits do.
+DEVICE uint32_t sample_rank(float logit) {
+    uint32_t bits = bits_from_f32(logit);
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+DEVICE float sample_logit_of(uint32_t rank) {
+    return f32_from_bits(rank & 0x80000000u ? rank & 0x7fffffffu : ~rank);
+}
+
+// 0 for a logit that is not a number.
+DEVICE uint64_t sample_weight(const struct sample_row *row, float logit) {
+    float weight = logits_weight(logit, row->max, row->inverse_temperature);
+    return weight > 0 ? (uint64_t)mul_rn(weight, (float)(1ull << weight_bits)) : 0;
+}
+
+DEVICE uint64_t sample_add(uint64_t a, uint64_t b) {
+    return a + b;
+}
+
+// The number, or the weight, of the kept tokens whose rank is at least `least`. `threads` threads call, one warp or
+// all.
+template <int threads> DEVICE uint64_t sample_measure(const struct sample_row *row, bool by_count, uint32_t least) {
+    uint64_t sum = 0;
+    for (int i = (int)threadIdx.x; i < row->count; i += threads) {
+        uint32_t rank = sample_rank(row->logits[i]);
+        if (rank >= least && rank > row->cutoff.rank) sum += by_count ? 1 : sample_weight(row, row->logits[i]);
+    }
+    sum = threads == 32 ? logits_reduce_warp(sum, sample_add)
+                        : logits_reduce(sum, (uint64_t *)row->shared->reduced, sample_add);
+    if (row->cutoff.ties == 0 || row->cutoff.rank < least) return sum;
+    return sum + row->cutoff.ties * (by_count ? 1 : sample_weight(row, sample_logit_of(row->cutoff.rank)));
+}
+
+// Sets the cutoff so that it keeps the highest tokens up to the one with which their weights (or their number) reach
+// `bound` >= 1. Without effect if all tokens together do not reach it.
+template <int threads> DEVICE void sample_set_cutoff(struct sample_row *row, bool by_count, uint64_t bound) {
+    uint32_t least = 0; // the largest rank from which on the tokens reach the bound
+    if (sample_measure<threads>(row, by_count, 0) < bound) return;
+    for (uint32_t bit = 0x80000000u; bit; bit >>= 1)
+        if (sample_measure<threads>(row, by_count, least | bit) >= bound) least |= bit;
+    uint64_t above = least == 0xffffffffu ? 0 : sample_measure<threads>(row, by_count, least + 1);
+    uint64_t each = by_count ? 1 : sample_weight(row, sample_logit_of(least));
+    row->cutoff.rank = least;
+    row->cutoff.ties = (bound - above + each - 1) / each;
+}
+
+// sample_set_cutoff, by one warp if there are few tokens, so that the others need not meet it at every bit.
+DEVICE void sample_keep_highest(struct sample_row *row, bool by_count, uint64_t bound) {
+    if (row->count > few_tokens) {
+        sample_set_cutoff<logits_threads>(row, by_count, bound);
+        return;
+    }
+    if (threadIdx.x < 32) sample_set_cutoff<32>(row, by_count, bound);
+    if (threadIdx.x == 0) row->shared->cutoff = row->cutoff;
+    __syncthreads();
+    row->cutoff = row->shared->cutoff;
+}
+
+// ---- candidates ----
+
+// Narrows the row to the tokens above the highest of some limits with which they reach the bound, if these are at most
+// max_candidates.
+DEVICE void sample_narrow(struct sample_row *row, bool by_count, uint64_t bound) {
+    if (row->count <= few_tokens) return;
+    const float depths[depth_count] = {0.5f, 1, 2, 4, 6, 9, 13}; // below the maximum, in units of temperature
+    uint64_t sums[depth_count] = {};
+    for (int i = (int)threadIdx.x; i < row->count; i += logits_threads) {
+        float depth = mul_rn(add_rn(row->max, -row->logits[i]), row->inverse_temperature);
+        uint64_t value = by_count ? 1 : sample_weight(row, row->logits[i]);
+#pragma unroll
+        for (int d = 0; d < depth_count; d++) sums[d] += depth <= depths[d] ? value : 0;
+    }
+    float chosen = -1;
+#pragma unroll
+    for (int d = 0; d < depth_count; d++) {
+        uint64_t sum = logits_reduce(sums[d], (uint64_t *)row->shared->reduced, sample_add);
+        if (chosen < 0 && sum >= bound) chosen = depths[d];
+    }
+    if (threadIdx.x == 0) row->shared->candidate_count = 0;
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < row->count; i += logits_threads) {
+        if (!(mul_rn(add_rn(row->max, -row->logits[i]), row->inverse_temperature) <= chosen)) continue;
+        uint32_t at = atomicAdd(&row->shared->candidate_count, 1u);
+        if (at < max_candidates) row->shared->candidates[at] = row->logits[i]; // their order does not matter
+    }
+    __syncthreads();
+    if (row->shared->candidate_count == 0 || row->shared->candidate_count > max_candidates) return;
+    row->logits = row->shared->candidates;
+    row->count = (int)row->shared->candidate_count;
+}
+
+// ---- the token ----
+
+// The smallest token id among the largest logits.
+DEVICE int32_t sample_greedy(const float *logits, int vocabulary, float max, struct sample_shared *shared) {
+    uint32_t first = (uint32_t)vocabulary;
+    for (int i = (int)threadIdx.x; i < vocabulary; i += logits_threads)
+        if (logits[i] == max && (uint32_t)i < first) first = (uint32_t)i;
+    first = logits_reduce(first, (uint32_t *)shared->reduced, [](uint32_t a, uint32_t b) { return a < b ? a : b; });
+    return first < (uint32_t)vocabulary ? (int32_t)first : 0; // all logits are NaN
+}
+
+// The sum of v over the lanes up to this one.
+template <typename T> DEVICE T sample_prefix(T v) {
+    for (int lanes = 1; lanes < 32; lanes *= 2) {
+        T other = shuffle(v, lane_id() >= lanes ? lane_id() - lanes : lane_id());
+        if (lane_id() >= lanes) v += other;
+    }
+    return v;
+}
+
+// Fills in the sums and ties of the segments, each by one warp.
+DEVICE void sample_sum_segments(const struct sample_row *row, int segment_len) {
+    for (int segment = (int)threadIdx.x / 32; segment < sample_segments; segment += logits_warps) {
+        uint64_t sum = 0, ties = 0;
+        for (int i = lane_id(); i < segment_len; i += 32) {
+            int token = segment * segment_len + i;
+            if (token >= row->count) break;
+            uint32_t rank = sample_rank(row->logits[token]);
+            if (rank > row->cutoff.rank) sum += sample_weight(row, row->logits[token]);
+            if (rank == row->cutoff.rank) ties++;
+        }
+        if (segment * segment_len < row->count) {
+            sum = logits_reduce_warp(sum, sample_add);
+            ties = logits_reduce_warp(ties, sample_add);
+        }
+        if (lane_id() == 0) row->shared->sums[segment] = sum;
+        if (lane_id() == 0) row->shared->ties[segment] = ties;
+    }
+    __syncthreads();
+}
+
+// The first token at which the sum of kept weights exceeds `bound`, which is below the sum of all. Only the first warp
+// calls.
+DEVICE void sample_find(const struct sample_row *row, int segment_len, uint64_t bound) {
+    uint64_t ties_left = row->cutoff.ties, tie_weight = sample_weight(row, sample_logit_of(row->cutoff.rank));
+    int segment = 0;
+    for (;; segment++) {
+        uint64_t ties = row->shared->ties[segment] < ties_left ? row->shared->ties[segment] : ties_left;
+        uint64_t sum = row->shared->sums[segment] + ties * tie_weight;
+        if (bound < sum) break;
+        bound -= sum;
+        ties_left -= ties;
+    }
+    for (int first = segment * segment_len;; first += 32) {
+        int token = first + lane_id();
+        uint32_t rank = token < row->count ? sample_rank(row->logits[token]) : 0;
+        bool tie = token < row->count && rank == row->cutoff.rank;
+        uint64_t ties = sample_prefix((uint64_t)tie);
+        bool kept = token < row->count && (rank > row->cutoff.rank || (tie && ties <= ties_left));
+        uint64_t weight = kept ? sample_weight(row, row->logits[token]) : 0, sum = sample_prefix(weight);
+        if (bound < sum && bound >= sum - weight) row->shared->token = token;
+        uint64_t all = shuffle(sum, 31), all_ties = shuffle(ties, 31);
+        if (bound < all) return;
+        bound -= all;
+        ties_left -= all_ties < ties_left ? all_ties : ties_left;
+    }
+}
+
+// The high half of a product of 64 bits each.
+DEVICE uint64_t sample_product_high(uint64_t a, uint64_t b) {
+    uint64_t low = (a & 0xffffffffu) * (b & 0xffffffffu);
+    uint64_t first = (a >> 32) * (b & 0xffffffffu) + (low >> 32), second = (a & 0xffffffffu) * (b >> 32);
+    uint64_t middle = (first & 0xffffffffu) + second;
+    return (a >> 32) * (b >> 32) + (first >> 32) + (middle >> 32);
+}
+
+// Philox4x32-10, the same as rng_bits of shared/base/rng.h.
+DEVICE uint64_t sample_random_bits(uint64_t key, uint64_t a, uint64_t b) {
+    uint32_t counter[4] = {(uint32_t)a, (uint32_t)(a >> 32), (uint32_t)b, (uint32_t)(b >> 32)};
+    uint32_t words[2] = {(uint32_t)key, (uint32_t)(key >> 32)};
+    for (int round = 0; round < 10; round++) {
+        uint64_t first = (uint64_t)0xD2511F53u * counter[0], second = (uint64_t)0xCD9E8D57u * counter[2];
+        counter[0] = (uint32_t)(second >> 32) ^ counter[1] ^ words[0];
+        counter[1] = (uint32_t)second;
+        counter[2] = (uint32_t)(first >> 32) ^ counter[3] ^ words[1];
+        counter[3] = (uint32_t)first;
+        words[0] += 0x9E3779B9u;
+        words[1] += 0xBB67AE85u;
+    }
+    return (uint64_t)counter[1] << 32 | counter[0];
+}
+
+// Returns a token by temperature, then top-k, then top-p. The uniform random number is random / 2^64, of which the
+// highest 53 bits count, like those of rng_uniform.
+DEVICE int32_t sample_token(const float *logits, int vocabulary, float max, struct sampling settings, uint64_t random,
+                            struct sample_shared *shared) {
+    if (settings.temperature <= 0) return sample_greedy(logits, vocabulary, max, shared);
+    struct sample_row whole = {logits, vocabulary, max, div_rn(1, settings.temperature), {0, 0}, shared}, row = whole;
+    if (settings.top_k > 0 && settings.top_k < vocabulary) {
+        sample_narrow(&row, true, (uint64_t)settings.top_k);
+        sample_keep_highest(&row, true, (uint64_t)settings.top_k);
+    }
+    if (settings.top_p < 1) {
+        double bound = (double)settings.top_p * (double)sample_measure<logits_threads>(&row, false, 0);
+        uint64_t least = bound > 1 ? (uint64_t)ceil(bound) : 1;
+        if (row.logits == logits) sample_narrow(&row, false, least);
+        sample_keep_highest(&row, false, least);
+    }
+    whole.cutoff = row.cutoff;
+    int segment_len = (vocabulary + sample_segments - 1) / sample_segments;
+    if (segment_len < 32) segment_len = 32;
+    uint64_t total = sample_measure<logits_threads>(&row, false, 0);
+    if (total == 0) return sample_greedy(logits, vocabulary, max, shared); // a maximum that is not finite
+    sample_sum_segments(&whole, segment_len);
+    if (threadIdx.x < 32) sample_find(&whole, segment_len, sample_product_high(random & ~(uint64_t)0x7ff, total));
+    __syncthreads();
+    return shared->token;
+}
+
+// ---- decode_batch ----
+
+struct cuda_decode_slot {
+    struct decode_row row;
+    int32_t at_work;
+};
+
+struct decode_draw {
+    int32_t token; // -1: idle
+    float logprob;
+};
+
+// What kernels see of a batch: pointers into one buffer.
+struct decode_state {
+    int capacity, eos_count;
+    struct cuda_decode_slot *slots;               // [capacity]
+    struct decode_draw *drawn;                    // [capacity], by the step that is computed
+    struct decode_draw *history;                  // [2][capacity], of step i: history[i % 2]
+    int64_t *steps;                               // sampled so far
+    const int32_t *eos_ids;                       // [eos_count]
+    int32_t *tokens, *position_ids, *cache_slots; // inputs of the next step
+    struct attention_tile *tiles;                 // of the plan
+};
+
+struct cuda_decode_batch {
+    struct decode_batch base;
+    struct decode_state state;
+    struct buffer *memory;       // of `state`
+    struct decode_draw *history; // pinned: a copy for the host
+    int64_t steps;               // asked for so far
+    cudaEvent_t done[2];         // after the copy of step i: done[i % 2]
+};
+
+static struct cuda_decode_batch *decode_batch_of(struct decode_batch *base) {
+    return (struct cuda_decode_batch *)base;
+}
+
+static_assert(offsetof(struct cuda_decode_batch, base) == 0, "a decode batch is found by its public part");
+
+// Returns the offset of an array of `bytes` bytes, and moves *end behind it.
+static size_t decode_batch_place(size_t *end, size_t bytes) {
+    size_t at = *end;
+    *end = (at + bytes + decode_alignment - 1) / decode_alignment * decode_alignment;
+    return at;
+}
+
+static struct tensor decode_batch_tensor(struct buffer *memory, size_t offset, int rows, int columns) {
+    struct tensor out = {memory, offset, ELEMENT_I32, rows, columns, columns};
+    return out;
+}
+
+// Allocates the arrays, and sets the pointers to them.
+static status decode_batch_allocate(struct backend *backend, struct cuda_decode_batch *batch, int capacity,
+                                    const int32_t *eos_ids, size_t eos_count) {
+    struct decode_state *state = &batch->state;
+    size_t end = 0, rows = (size_t)capacity;
+    size_t slots = decode_batch_place(&end, rows * sizeof *state->slots);
+    size_t drawn = decode_batch_place(&end, rows * sizeof *state->drawn);
+    size_t history = decode_batch_place(&end, 2 * rows * sizeof *state->history);
+    size_t steps = decode_batch_place(&end, sizeof *state->steps);
+    size_t ids = decode_batch_place(&end, eos_count * sizeof *state->eos_ids);
+    size_t tokens = decode_batch_place(&end, rows * sizeof *state->tokens);
+    size_t position_ids = decode_batch_place(&end, 3 * rows * sizeof *state->position_ids);
+    size_t cache_slots = decode_batch_place(&end, rows * sizeof *state->cache_slots);
+    TRY(cuda_buffer_new(backend, end, &batch->memory));
+    unsigned char *data = batch->memory->data;
+    state->capacity = capacity;
+    state->eos_count = (int)eos_count;
+    state->slots = (struct cuda_decode_slot *)(data + slots);
+    state->drawn = (struct decode_draw *)(data + drawn);
+    state->history = (struct decode_draw *)(data + history);
+    state->steps = (int64_t *)(data + steps);
+    state->eos_ids = (const int32_t *)(data + ids);
+    state->tokens = (int32_t *)(data + tokens);
+    state->position_ids = (int32_t *)(data + position_ids);
+    state->cache_slots = (int32_t *)(data + cache_slots);
+    batch->base.rows = capacity;
+    batch->base.tokens = decode_batch_tensor(batch->memory, tokens, capacity, 1);
+    batch->base.position_ids = decode_batch_tensor(batch->memory, position_ids, capacity, 3);
+    batch->base.cache_slots = decode_batch_tensor(batch->memory, cache_slots, capacity, 1);
+    if (eos_count == 0) return OK;
+    return cuda_upload(backend, decode_batch_tensor(batch->memory, ids, 1, (int)eos_count), eos_ids, ELEMENT_I32);
+}
+
+// The inputs of a slot's next step. An idle row, and one that only samples its first token, attends to nothing and
+// writes nothing into the KV cache.
+DEVICE void decode_batch_write_inputs(const struct decode_state *state, int slot) {
+    const struct decode_row *row = &state->slots[slot].row;
+    bool at_work = state->slots[slot].at_work != 0, computes = at_work && row->len > 0;
+    struct attention_tile *tile = &state->tiles[slot];
+    state->tokens[slot] = computes ? row->token : 0;
+    for (int axis = 0; axis < 3; axis++) state->position_ids[3 * slot + axis] = at_work ? row->position : 0;
+    state->cache_slots[slot] = computes ? row->kv_begin + row->len - 1 : -1;
+    tile->prefix_begin = computes ? row->prefix_begin : 0;
+    tile->prefix_len = computes ? row->prefix_len : 0;
+    tile->kv_begin = computes ? row->kv_begin : 0;
+    tile->visible = computes ? row->len : 0;
+}
+
+// From slot `first` on.
+__global__ void __launch_bounds__(decode_threads)
+    decode_inputs_kernel(struct decode_state state, int first, int count) {
+    for (int i = (int)threadIdx.x; i < count; i += decode_threads) decode_batch_write_inputs(&state, first + i);
+}
+
+__global__ void __launch_bounds__(decode_threads) decode_advance_kernel(struct decode_state state) {
+    int64_t step = *state.steps;
+    for (int slot = (int)threadIdx.x; slot < state.capacity; slot += decode_threads) {
+        struct decode_draw drawn = {-1, 0};
+        struct cuda_decode_slot *own = &state.slots[slot];
+        if (own->at_work) {
+            drawn = state.drawn[slot];
+            own->row.token = drawn.token;
+            own->row.position++;
+            own->row.len++;
+            if (own->row.len == own->row.max_len) own->at_work = false;
+            for (int i = 0; i < state.eos_count; i++)
+                if (state.eos_ids[i] == drawn.token) own->at_work = false;
+        }
+        state.history[step % 2 * state.capacity + slot] = drawn;
+        decode_batch_write_inputs(&state, slot);
+    }
+    __syncthreads(); // everybody has read the number of the step
+    if (threadIdx.x == 0) *state.steps = step + 1;
+}
+
+static status decode_batch_write_all_inputs(struct cuda_backend *cuda, const struct cuda_decode_batch *batch) {
+    LAUNCH(decode_inputs_kernel, 1, decode_threads, 0, cuda->stream, batch->state, 0, batch->state.capacity);
+    TRY(cuda_launched("decode_batch"));
+    return attention_plan_divide(cuda, batch->base.plan);
+}
+
+static status decode_batch_make_done(struct cuda_decode_batch *batch) {
+    CUDA_TRY(cudaMallocHost((void **)&batch->history, 2 * (size_t)batch->state.capacity * sizeof *batch->history));
+    for (int i = 0; i < 2; i++) CUDA_TRY(cudaEventCreateWithFlags(&batch->done[i], cudaEventDisableTiming));
+    return OK;
+}
+
+status cuda_decode_batch_new(struct backend *backend, struct decode_batch **out, int capacity, struct heads heads,
+                             const int32_t *eos_ids, size_t eos_count) {
+    struct cuda_backend *cuda = cuda_of(backend);
+    struct cuda_decode_batch *batch = NULL;
+    status result = OK;
+    *out = NULL;
+    CHECK(capacity > 0);
+    NEW(&batch, 1);
+    *out = &batch->base;
+    TRY_TO(result, failed, decode_batch_allocate(backend, batch, capacity, eos_ids, eos_count));
+    TRY_TO(result, failed, attention_plan_for_decoding(cuda, &batch->base.plan, heads, capacity));
+    batch->state.tiles = batch->base.plan->tiles;
+    TRY_TO(result, failed, decode_batch_write_all_inputs(cuda, batch));
+    TRY_TO(result, failed, decode_batch_make_done(batch));
+    return OK;
+failed:
+    cuda_decode_batch_free(backend, out);
+    return result;
+}
+
+void cuda_decode_batch_free(struct backend *backend, struct decode_batch **out) {
+    if (!*out) return;
+    struct cuda_decode_batch *batch = decode_batch_of(*out);
+    cuda_buffer_free(backend, &batch->memory);
+    cuda_attention_plan_free(backend, &batch->base.plan);
+    for (int i = 0; i < 2; i++)
+        if (batch->done[i]) (void)cudaEventDestroy(batch->done[i]);
+    (void)cudaFreeHost(batch->history);
+    free(batch);
+    *out = NULL;
+}
+
+status cuda_decode_batch_set(struct backend *backend, struct decode_batch *base, int slot,
+                             const struct decode_row *row) {
+    struct cuda_backend *cuda = cuda_of(backend);
+    struct cuda_decode_batch *batch = decode_batch_of(base);
+    CHECK(slot >= 0 && slot < batch->state.capacity && !cuda->recording);
+    CHECK(!row || (row->len >= 0 && row->len < row->max_len && row->prefix_len >= 0));
+    struct cuda_decode_slot value;
+    memset(&value, 0, sizeof value);
+    // With all its tokens but the last it attends to the most.
+    if (row && row->max_len > 1) TRY(attention_plan_reserve(cuda, batch->base.plan, row->prefix_len, row->max_len - 1));
+    if (row) value.row = *row;
+    value.at_work = row != NULL;
+    struct tensor bytes = {batch->memory, (size_t)slot * sizeof value, ELEMENT_U8, 1, sizeof value, sizeof value};
+    TRY(cuda_upload(backend, bytes, &value, ELEMENT_U8));
+    LAUNCH(decode_inputs_kernel, 1, decode_threads, 0, cuda->stream, batch->state, slot, 1);
+    TRY(cuda_launched("decode_batch_set"));
+    return attention_plan_divide(cuda, batch->base.plan);
+}
+
+// Ends a step: notes what was drawn, moves the slots on, and prepares the inputs of the next step. May be recorded.
+static status decode_batch_advance(struct cuda_backend *cuda, struct cuda_decode_batch *batch) {
+    size_t bytes = 2 * (size_t)batch->state.capacity * sizeof *batch->history;
+    LAUNCH(decode_advance_kernel, 1, decode_threads, 0, cuda->stream, batch->state);
+    TRY(cuda_launched("sample"));
+    TRY(attention_plan_divide(cuda, batch->base.plan));
+    CUDA_TRY(cudaMemcpyAsync(batch->history, batch->state.history, bytes, cudaMemcpyDeviceToHost, cuda->stream));
+    return OK;
+}
+
+// Notes that the stream has got one more step, which decode_batch_read can then wait for. Not while a graph is
+// recorded: a recorded step is noted when the graph is launched.
+static status decode_batch_asked(struct cuda_backend *cuda, struct cuda_decode_batch *batch) {
+    CUDA_TRY(cudaEventRecord(batch->done[batch->steps % 2], cuda->stream));
+    batch->steps++;
+    return OK;
+}
+
+status cuda_decode_batch_read(struct backend *backend, struct decode_batch *base, int64_t step, int32_t *tokens,
+                              float *logprobs) {
+    struct cuda_decode_batch *batch = decode_batch_of(base);
+    CHECK(!cuda_of(backend)->recording);
+    CHECK(step >= 0 && step < batch->steps && step >= batch->steps - 2);
+    CUDA_TRY(cudaEventSynchronize(batch->done[step % 2]));
+    const struct decode_draw *drawn = batch->history + step % 2 * batch->state.capacity;
+    for (int slot = 0; slot < batch->state.capacity; slot++) {
+        tokens[slot] = drawn[slot].token;
+        logprobs[slot] = drawn[slot].logprob;
+    }
+    return OK;
+}
+
+// ---- graph ----
+//
+// A graph keeps the addresses of the scratch memory that was there when it was recorded. So while there is a graph,
+// scratch memory that is outgrown is not freed (cuda_scratch).
+
+struct graph {
+    cudaGraphExec_t exec;
+    struct decode_batch **steps; // of these batches, in order, that a launch computes
+    size_t step_count;
+};
+
+static void graph_release(struct graph *graph) {
+    if (graph->exec) (void)cudaGraphExecDestroy(graph->exec);
+    free(graph->steps);
+    free(graph);
+}
+
+status cuda_graph_begin(struct backend *backend) {
+    struct cuda_backend *cuda = cuda_of(backend);
+    CHECK(!cuda->recording);
+    struct graph *graph;
+    if (cuda->lt) gemm_bf16_load();
+    NEW(&graph, 1);
+    cudaError_t error = cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal);
+    if (error != cudaSuccess) {
+        graph_release(graph);
+        return cuda_failed(error, "graph_begin");
+    }
+    cuda->recording = graph;
+    return OK;
+}
+
+status cuda_graph_end(struct backend *backend, struct graph **out) {
+    struct cuda_backend *cuda = cuda_of(backend);
+    *out = NULL;
+    CHECK(cuda->recording);
+    struct graph *graph = cuda->recording;
+    cuda->recording = NULL;
+    cudaGraph_t captured = NULL;
+    cudaError_t error = cudaStreamEndCapture(cuda->stream, &captured);
+    if (error == cudaSuccess) error = cudaGraphInstantiateWithFlags(&graph->exec, captured, 0);
+    if (captured) (void)cudaGraphDestroy(captured);
+    if (error != cudaSuccess) {
+        graph_release(graph);
+        return cuda_failed(error, "graph_end");
+    }
+    cuda->graphs++;
+    *out = graph;
+    return OK;
+}
+
+status cuda_graph_launch(struct backend *backend, const struct graph *graph) {
+    struct cuda_backend *cuda = cuda_of(backend);
+    CHECK(!cuda->recording);
+    CUDA_TRY(cudaGraphLaunch(graph->exec, cuda->stream));
+    for (size_t i = 0; i < graph->step_count; i++) TRY(decode_batch_asked(cuda, decode_batch_of(graph->steps[i])));
+    return OK;
+}
+
+void cuda_graph_free(struct backend *backend, struct graph **pointer) {
+    if (!*pointer) return;
+    struct cuda_backend *cuda = cuda_of(backend);
+    (void)cudaStreamSynchronize(cuda->stream); // a launch may be under way
+    graph_release(*pointer);
+    *pointer = NULL;
+    if (--cuda->graphs == 0) cuda_scratch_free_outgrown(cuda);
+}
+
+// ---- the operation sample ----
+
+// What the rows at work draw, for decode_batch_advance.
+__global__ void __launch_bounds__(logits_threads)
+    sample_kernel(const float *all_logits, int vocabulary, struct decode_state state, int first) {
+    struct sample_shared *shared = (struct sample_shared *)dynamic_shared();
+    int slot = first + (int)blockIdx.x;
+    const struct decode_row *row = &state.slots[slot].row;
+    if (!state.slots[slot].at_work) return;
+    const float *logits = all_logits + (int64_t)blockIdx.x * vocabulary;
+    float max = logits_max(logits, vocabulary, (char *)shared->reduced);
+    float lse = logits_lse(logits, vocabulary, max, (char *)shared->reduced);
+    uint64_t random = sample_random_bits(row->key, row->completion, (uint64_t)row->len);
+    int32_t token = sample_token(logits, vocabulary, max, row->sampling, random, shared);
+    if (threadIdx.x > 0) return;
+    state.drawn[slot].token = token;
+    state.drawn[slot].logprob = add_rn(logits[token], -lse);
+}
+
+status cuda_sample(struct backend *backend, struct decode_batch *base, struct tensor in, struct weight *lm_head) {
+    struct cuda_backend *cuda = cuda_of(backend);
+    struct tensor plain = lm_head->plain;
+    int64_t vocabulary = plain.rows, block = in.rows < sample_rows ? in.rows : (int64_t)sample_rows;
+    CHECK(tensor_is(in, (int)plain.type, base->rows, plain.columns) && vocabulary <= sample_vocabulary);
+    float *logits;
+    TRY(cuda_scratch(cuda, CUDA_SCRATCH_LOGITS, (size_t)(block * vocabulary) * sizeof *logits, &logits));
+    for (int64_t first = 0; first < in.rows; first += block) {
+        int64_t rows = in.rows - first < block ? in.rows - first : block;
+        struct product p = {};
+        p.a = operand_of(tensor_rows(in, first, rows), false);
+        p.b = operand_of(plain, false);
+        p.type = in.type;
+        p.out = logits;
+        p.out_stride = vocabulary;
+        TRY(product_run(cuda, &p));
+        LAUNCH(sample_kernel, (unsigned)rows, logits_threads, sizeof(struct sample_shared), cuda->stream, logits,
+               (int)vocabulary, decode_batch_of(base)->state, (int)first);
+    }
+    TRY(cuda_launched("sample"));
+    TRY(decode_batch_advance(cuda, decode_batch_of(base)));
+    struct graph *graph = cuda->recording;
+    if (!graph) return decode_batch_asked(cuda, decode_batch_of(base));
+    RESIZE(&graph->steps, graph->step_count + 1);
+    graph->steps[graph->step_count++] = base;
+    return OK;
+}
