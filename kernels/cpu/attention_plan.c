@@ -201,8 +201,8 @@ static void attention_plan_find_extent(struct attention_plan *plan, size_t count
 
 // Divides the spans into tiles whose rows are few enough that `arrays` arrays of their scores stay in the second-level
 // cache, and that there are at least `wanted` tiles.
-static status attention_plan_split(const struct attention_plan *plan, size_t count, int arrays, size_t wanted,
-                                   struct q_tile_list *out) {
+static void attention_plan_split(const struct attention_plan *plan, size_t count, int arrays, size_t wanted,
+                                 struct q_tile_list *out) {
     static_assert(q_tile_max / q_panel == 4, "halving q_tile_max ends at one panel");
     out->max_rows = q_tile_max;
     while (out->max_rows > q_panel &&
@@ -213,7 +213,6 @@ static status attention_plan_split(const struct attention_plan *plan, size_t cou
     assert(tiles <= INT_MAX);
     NEW(&out->starts, tiles);
     out->count = (int)attention_plan_cut(plan->spans, count, plan->heads, out->max_rows, out->starts);
-    return OK;
 }
 
 status cpu_attention_plan_new(struct backend *backend, struct attention_plan **out, struct heads heads,
@@ -229,7 +228,6 @@ status cpu_attention_plan_new(struct backend *backend, struct attention_plan **o
     plan->heads = heads;
     plan->rows = rows;
     plan->cache_slots = cache_slots;
-    status result;
     NEW(&plan->spans, count);
     if (count) memcpy(plan->spans, spans, count * sizeof *spans);
     plan->span_count = count;
@@ -238,14 +236,11 @@ status cpu_attention_plan_new(struct backend *backend, struct attention_plan **o
     plan->columns = attention_plan_score_columns(plan->spans, count);
     attention_plan_find_extent(plan, count);
     size_t wanted = (size_t)pool_threads(cpu_of(backend)->pool) * tasks_per_thread / (size_t)heads.key;
-    TRY_TO(result, release, attention_plan_split(plan, count, 1, wanted, &plan->forward));
+    attention_plan_split(plan, count, 1, wanted, &plan->forward);
     if (!tensor_none(cache_slots)) // the gradient needs two arrays: p and the gradients of scores
-        TRY_TO(result, release, attention_plan_split(plan, count, 2, 0, &plan->grad));
+        attention_plan_split(plan, count, 2, 0, &plan->grad);
     *out = plan;
     return OK;
-release:
-    cpu_attention_plan_free(backend, &plan);
-    return result;
 }
 
 void cpu_attention_plan_free(struct backend *backend, struct attention_plan **plan) {

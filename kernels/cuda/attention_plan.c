@@ -21,30 +21,7 @@ struct plan_arrays {
     struct grad_part *parts;
 };
 
-static void plan_arrays_release(struct plan_arrays *arrays) {
-    free(arrays->tiles);
-    free(arrays->intervals);
-    free(arrays->blocks);
-    free(arrays->parts);
-}
-
-// ---- spans ----
-
-// Where the cache rows that a span names end.
-static int64_t attention_plan_span_kv_end(const struct attention_span *span) {
-    int64_t own_end = span->kv_begin + attention_span_kv_len(span);
-    int64_t prefix_end = span->prefix_len > 0 ? span->prefix_begin + span->prefix_len : 0;
-    return own_end > prefix_end ? own_end : prefix_end;
-}
-
 // ---- tiles ----
-
-// Whether each span is one token, so that decoding's kernels apply.
-static bool attention_plan_is_decoding(const struct attention_span *spans, size_t count) {
-    for (size_t i = 0; i < count; i++)
-        if (spans[i].q_len != 1) return false;
-    return count > 0 && count <= decode_max_rows;
-}
 
 // Cuts the spans into tiles of at most max_rows rows. Returns how many there are; writes them to `tiles` unless it is
 // NULL.
@@ -79,8 +56,8 @@ static int attention_plan_compare_intervals(const void *a, const void *b) {
 
 // The cache rows that the spans name, without repetition. Ranges that only touch stay apart: blocks then begin where
 // the prompt and the branches begin.
-static status attention_plan_find_intervals(struct plan_arrays *arrays, const struct attention_span *spans,
-                                            size_t count) {
+static void attention_plan_find_intervals(struct plan_arrays *arrays, const struct attention_span *spans,
+                                          size_t count) {
     NEW(&arrays->intervals, 2 * count);
     size_t found = 0;
     for (const struct attention_span *span = spans; span < spans + count; span++) {
@@ -97,7 +74,6 @@ static status attention_plan_find_intervals(struct plan_arrays *arrays, const st
         else if (next.end > last->end)
             last->end = next.end;
     }
-    return OK;
 }
 
 // Cuts the intervals into blocks. Returns how many there are; writes them to `blocks` unless it is NULL.
@@ -151,27 +127,19 @@ static int attention_plan_list_parts(struct plan_arrays *arrays, int block_count
     return found;
 }
 
-static status attention_plan_make_parts(struct plan_arrays *arrays, struct attention_plan *plan,
-                                        const struct attention_span *spans, size_t count) {
+static void attention_plan_make_parts(struct plan_arrays *arrays, struct attention_plan *plan,
+                                      const struct attention_span *spans, size_t count) {
     int group = plan->heads.query / plan->heads.key;
-    TRY(attention_plan_find_intervals(arrays, spans, count));
+    attention_plan_find_intervals(arrays, spans, count);
     plan->block_count = attention_plan_cut_blocks(arrays, NULL);
     NEW(&arrays->blocks, (size_t)plan->block_count);
     attention_plan_cut_blocks(arrays, arrays->blocks);
     plan->part_count = attention_plan_list_parts(arrays, plan->block_count, plan->tile_count, group, NULL);
     NEW(&arrays->parts, (size_t)plan->part_count);
     attention_plan_list_parts(arrays, plan->block_count, plan->tile_count, group, arrays->parts);
-    return OK;
 }
 
 // ---- on the device ----
-
-// The next `bytes` bytes of the plan's memory, aligned to 64; *offset moves behind them.
-static size_t attention_plan_place(size_t *offset, size_t bytes) {
-    size_t place = *offset;
-    *offset += (bytes + 63) / 64 * 64;
-    return place;
-}
 
 // Allocates the plan's memory and copies the arrays to it.
 static status attention_plan_store(struct cuda_backend *cuda, struct attention_plan *plan,
@@ -180,9 +148,9 @@ static status attention_plan_store(struct cuda_backend *cuda, struct attention_p
     size_t bytes = 0, tile_bytes = (size_t)plan->tile_count * sizeof *plan->tiles;
     size_t block_bytes = (size_t)plan->block_count * sizeof *plan->blocks;
     size_t part_bytes = (size_t)plan->part_count * sizeof *plan->parts;
-    size_t tiles = attention_plan_place(&bytes, tile_bytes), blocks = attention_plan_place(&bytes, block_bytes);
-    size_t parts = attention_plan_place(&bytes, part_bytes), uploaded = bytes;
-    size_t decode = attention_plan_place(&bytes, decoding ? sizeof *plan->decode : 0);
+    size_t tiles = cuda_place(&bytes, tile_bytes), blocks = cuda_place(&bytes, block_bytes);
+    size_t parts = cuda_place(&bytes, part_bytes), uploaded = bytes;
+    size_t decode = cuda_place(&bytes, decoding ? sizeof *plan->decode : 0);
     if (bytes == 0) return OK;
     TRY(cuda_buffer_new(backend, bytes, &plan->memory));
     plan->tiles = (struct attention_tile *)(void *)(plan->memory->data + tiles);
@@ -204,13 +172,17 @@ static status attention_plan_store(struct cuda_backend *cuda, struct attention_p
 static status attention_plan_fill(struct cuda_backend *cuda, struct attention_plan *plan, struct plan_arrays *arrays,
                                   const struct attention_span *spans, size_t count) {
     int group = plan->heads.query / plan->heads.key;
-    bool decoding = tensor_none(plan->cache_slots) && attention_plan_is_decoding(spans, count);
+    // Decoding's kernels apply where each span is one token.
+    bool decoding = tensor_none(plan->cache_slots) && count > 0 && count <= decode_max_rows;
+    for (size_t i = 0; i < count; i++) {
+        decoding = decoding && spans[i].q_len == 1;
+        plan->has_window = plan->has_window || spans[i].window > 0;
+    }
     plan->max_rows = decoding ? group : tile_rows;
-    for (size_t i = 0; i < count; i++) plan->has_window = plan->has_window || spans[i].window > 0;
     plan->tile_count = (int)attention_plan_cut_tiles(spans, count, group, plan->max_rows, NULL);
     NEW(&arrays->tiles, (size_t)plan->tile_count);
     attention_plan_cut_tiles(spans, count, group, plan->max_rows, arrays->tiles);
-    if (!tensor_none(plan->cache_slots)) TRY(attention_plan_make_parts(arrays, plan, spans, count));
+    if (!tensor_none(plan->cache_slots)) attention_plan_make_parts(arrays, plan, spans, count);
     TRY(attention_plan_store(cuda, plan, arrays, decoding));
     if (!decoding) return OK;
     for (size_t i = 0; i < count; i++)
@@ -227,8 +199,10 @@ status cuda_attention_plan_new(struct backend *backend, struct attention_plan **
     for (size_t i = 0; i < count; i++) rows += spans[i].q_len;
     for (size_t i = 0; i < count; i++) {
         CHECK(attention_span_valid(&spans[i], rows));
-        int64_t end = attention_plan_span_kv_end(&spans[i]);
-        if (end > kv_end) kv_end = end;
+        int64_t own_end = spans[i].kv_begin + attention_span_kv_len(&spans[i]);
+        int64_t prefix_end = spans[i].prefix_len > 0 ? spans[i].prefix_begin + spans[i].prefix_len : 0;
+        if (own_end > kv_end) kv_end = own_end;
+        if (prefix_end > kv_end) kv_end = prefix_end;
     }
     CHECK(kv_end <= INT32_MAX && rows <= INT32_MAX / (heads.query / heads.key));
     CHECK(tensor_none(cache_slots) || tensor_is(cache_slots, ELEMENT_I32, rows, 1));
@@ -240,7 +214,10 @@ status cuda_attention_plan_new(struct backend *backend, struct attention_plan **
     plan->cache_slots = cache_slots;
     struct plan_arrays arrays = {0};
     status result = attention_plan_fill(cuda, plan, &arrays, spans, count);
-    plan_arrays_release(&arrays);
+    free(arrays.tiles);
+    free(arrays.intervals);
+    free(arrays.blocks);
+    free(arrays.parts);
     if (result != OK) cuda_attention_plan_free(backend, &plan);
     *out = plan;
     return result;

@@ -8,19 +8,6 @@
 
 enum { least_compute_capability = 80 }; // bfloat16 products and asynchronous copies
 
-static void backend_close_cuda(struct backend *backend);
-static status backend_supports_type(struct backend *backend, enum element type);
-static status backend_info_cuda(struct backend *backend, struct backend_info *out);
-
-#define ENTRY(name) .name = cuda_##name,
-static const struct operations backend_operations = {.name = DEVICE_NAME,
-                                                     .close = backend_close_cuda,
-                                                     .supports = backend_supports_type,
-                                                     .info = backend_info_cuda,
-                                                     CUDA_OPERATIONS(ENTRY)};
-
-// ---- opening and closing ----
-
 static void backend_close_cuda(struct backend *backend) {
     struct cuda_backend *cuda = cuda_of(backend);
     if (cuda->stream) (void)cudaStreamSynchronize(cuda->stream);
@@ -32,6 +19,35 @@ static void backend_close_cuda(struct backend *backend) {
     if (cuda->stream) (void)cudaStreamDestroy(cuda->stream);
     free(cuda);
 }
+
+static status backend_supports_type(struct backend *backend, enum element type) {
+    (void)backend;
+    if (type == ELEMENT_F32 || type == ELEMENT_BF16) return OK;
+    return fail(UNAVAILABLE, DEVICE_NAME ": products are computed in float32 or bfloat16 only");
+}
+
+// Passes are not divided: short kernels would leave a GPU idle.
+static status backend_info_cuda(struct backend *backend, struct backend_info *out) {
+    const struct cuda_backend *cuda = cuda_of(backend);
+    size_t available, total;
+    CUDA_TRY(cudaMemGetInfo(&available, &total));
+    *out = (struct backend_info){.device = cuda->name,
+                                 .kind = cuda->kind,
+                                 .product_library = lt_name(cuda),
+                                 .asynchronous = true,
+                                 .chunk_rows = {INT64_MAX, INT64_MAX},
+                                 .chunk_patches = INT64_MAX,
+                                 .memory = total,
+                                 .memory_free = available};
+    return OK;
+}
+
+#define ENTRY(name) .name = cuda_##name,
+static const struct operations backend_operations = {.name = DEVICE_NAME,
+                                                     .close = backend_close_cuda,
+                                                     .supports = backend_supports_type,
+                                                     .info = backend_info_cuda,
+                                                     CUDA_OPERATIONS(ENTRY)};
 
 static status backend_start(struct cuda_backend *cuda, const struct cudaDeviceProp *properties) {
     cuda->compute_capability = properties->major * 10 + properties->minor;
@@ -87,28 +103,6 @@ static status backend_open_cuda(struct backend **out, const struct backend_optio
 close:
     backend_close_cuda(&cuda->base);
     return result;
-}
-
-static status backend_supports_type(struct backend *backend, enum element type) {
-    (void)backend;
-    if (type == ELEMENT_F32 || type == ELEMENT_BF16) return OK;
-    return fail(UNAVAILABLE, DEVICE_NAME ": products are computed in float32 or bfloat16 only");
-}
-
-// Passes are not divided: short kernels would leave a GPU idle.
-static status backend_info_cuda(struct backend *backend, struct backend_info *out) {
-    const struct cuda_backend *cuda = cuda_of(backend);
-    size_t available, total;
-    CUDA_TRY(cudaMemGetInfo(&available, &total));
-    *out = (struct backend_info){.device = cuda->name,
-                                 .kind = cuda->kind,
-                                 .product_library = lt_name(cuda),
-                                 .asynchronous = true,
-                                 .chunk_rows = {INT64_MAX, INT64_MAX},
-                                 .chunk_patches = INT64_MAX,
-                                 .memory = total,
-                                 .memory_free = available};
-    return OK;
 }
 
 // The one symbol that is seen from outside.

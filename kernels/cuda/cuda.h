@@ -105,6 +105,13 @@ status cuda_launched(const char *operation);
 // while a graph is recorded. `out` is the address of a pointer.
 status cuda_scratch(struct cuda_backend *cuda, enum cuda_scratch_slot slot, size_t bytes, void *out);
 
+// Returns the offset of `bytes` bytes of a buffer that is divided among arrays, aligned to 256; *end moves behind them.
+static inline size_t cuda_place(size_t *end, size_t bytes) {
+    size_t at = *end;
+    *end = (at + bytes + 255) / 256 * 256;
+    return at;
+}
+
 // Frees scratch memory that was outgrown while there were graphs.
 void cuda_scratch_free_outgrown(struct cuda_backend *cuda);
 

@@ -26,7 +26,6 @@ enum {
     sample_vocabulary = 1 << 23, // the largest: a sum of weights has 64 bits
     sample_rows = 256,           // whose logits exist at a time
     decode_threads = 32,
-    decode_alignment = 256, // of the arrays in the buffer
 };
 
 // ---- sample ----
@@ -306,49 +305,9 @@ static struct cuda_decode_batch *decode_batch_of(struct decode_batch *base) {
 
 static_assert(offsetof(struct cuda_decode_batch, base) == 0, "a decode batch is found by its public part");
 
-// Returns the offset of an array of `bytes` bytes, and moves *end behind it.
-static size_t decode_batch_place(size_t *end, size_t bytes) {
-    size_t at = *end;
-    *end = (at + bytes + decode_alignment - 1) / decode_alignment * decode_alignment;
-    return at;
-}
-
 static struct tensor decode_batch_tensor(struct buffer *memory, size_t offset, int rows, int columns) {
     struct tensor out = {memory, offset, ELEMENT_I32, rows, columns, columns};
     return out;
-}
-
-// Allocates the arrays, and sets the pointers to them.
-static status decode_batch_allocate(struct backend *backend, struct cuda_decode_batch *batch, int capacity,
-                                    const int32_t *eos_ids, size_t eos_count) {
-    struct decode_state *state = &batch->state;
-    size_t end = 0, rows = (size_t)capacity;
-    size_t slots = decode_batch_place(&end, rows * sizeof *state->slots);
-    size_t drawn = decode_batch_place(&end, rows * sizeof *state->drawn);
-    size_t history = decode_batch_place(&end, 2 * rows * sizeof *state->history);
-    size_t steps = decode_batch_place(&end, sizeof *state->steps);
-    size_t ids = decode_batch_place(&end, eos_count * sizeof *state->eos_ids);
-    size_t tokens = decode_batch_place(&end, rows * sizeof *state->tokens);
-    size_t position_ids = decode_batch_place(&end, 3 * rows * sizeof *state->position_ids);
-    size_t cache_slots = decode_batch_place(&end, rows * sizeof *state->cache_slots);
-    TRY(cuda_buffer_new(backend, end, &batch->memory));
-    unsigned char *data = batch->memory->data;
-    state->capacity = capacity;
-    state->eos_count = (int)eos_count;
-    state->slots = (struct cuda_decode_slot *)(data + slots);
-    state->drawn = (struct decode_draw *)(data + drawn);
-    state->history = (struct decode_draw *)(data + history);
-    state->steps = (int64_t *)(data + steps);
-    state->eos_ids = (const int32_t *)(data + ids);
-    state->tokens = (int32_t *)(data + tokens);
-    state->position_ids = (int32_t *)(data + position_ids);
-    state->cache_slots = (int32_t *)(data + cache_slots);
-    batch->base.rows = capacity;
-    batch->base.tokens = decode_batch_tensor(batch->memory, tokens, capacity, 1);
-    batch->base.position_ids = decode_batch_tensor(batch->memory, position_ids, capacity, 3);
-    batch->base.cache_slots = decode_batch_tensor(batch->memory, cache_slots, capacity, 1);
-    if (eos_count == 0) return OK;
-    return cuda_upload(backend, decode_batch_tensor(batch->memory, ids, 1, (int)eos_count), eos_ids, ELEMENT_I32);
 }
 
 // The inputs of a slot's next step. An idle row, and one that only samples its first token, attends to nothing and
@@ -393,35 +352,57 @@ __global__ void __launch_bounds__(decode_threads) decode_advance_kernel(struct d
     if (threadIdx.x == 0) *state.steps = step + 1;
 }
 
-static status decode_batch_write_all_inputs(struct cuda_backend *cuda, const struct cuda_decode_batch *batch) {
-    LAUNCH(decode_inputs_kernel, 1, decode_threads, 0, cuda->stream, batch->state, 0, batch->state.capacity);
+// Allocates the arrays, sets the pointers to them, and makes every slot idle.
+static status decode_batch_fill(struct backend *backend, struct cuda_decode_batch *batch, int capacity,
+                                struct heads heads, const int32_t *eos_ids, size_t eos_count) {
+    struct cuda_backend *cuda = cuda_of(backend);
+    struct decode_state *state = &batch->state;
+    size_t end = 0, rows = (size_t)capacity;
+    size_t slots = cuda_place(&end, rows * sizeof *state->slots);
+    size_t drawn = cuda_place(&end, rows * sizeof *state->drawn);
+    size_t history = cuda_place(&end, 2 * rows * sizeof *state->history);
+    size_t steps = cuda_place(&end, sizeof *state->steps);
+    size_t ids = cuda_place(&end, eos_count * sizeof *state->eos_ids);
+    size_t tokens = cuda_place(&end, rows * sizeof *state->tokens);
+    size_t position_ids = cuda_place(&end, 3 * rows * sizeof *state->position_ids);
+    size_t cache_slots = cuda_place(&end, rows * sizeof *state->cache_slots);
+    TRY(cuda_buffer_new(backend, end, &batch->memory));
+    unsigned char *data = batch->memory->data;
+    state->capacity = capacity;
+    state->eos_count = (int)eos_count;
+    state->slots = (struct cuda_decode_slot *)(data + slots);
+    state->drawn = (struct decode_draw *)(data + drawn);
+    state->history = (struct decode_draw *)(data + history);
+    state->steps = (int64_t *)(data + steps);
+    state->eos_ids = (const int32_t *)(data + ids);
+    state->tokens = (int32_t *)(data + tokens);
+    state->position_ids = (int32_t *)(data + position_ids);
+    state->cache_slots = (int32_t *)(data + cache_slots);
+    batch->base.rows = capacity;
+    batch->base.tokens = decode_batch_tensor(batch->memory, tokens, capacity, 1);
+    batch->base.position_ids = decode_batch_tensor(batch->memory, position_ids, capacity, 3);
+    batch->base.cache_slots = decode_batch_tensor(batch->memory, cache_slots, capacity, 1);
+    if (eos_count > 0)
+        TRY(cuda_upload(backend, decode_batch_tensor(batch->memory, ids, 1, (int)eos_count), eos_ids, ELEMENT_I32));
+    TRY(attention_plan_for_decoding(cuda, &batch->base.plan, heads, capacity));
+    state->tiles = batch->base.plan->tiles;
+    LAUNCH(decode_inputs_kernel, 1, decode_threads, 0, cuda->stream, *state, 0, capacity);
     TRY(cuda_launched("decode_batch"));
-    return attention_plan_divide(cuda, batch->base.plan);
-}
-
-static status decode_batch_make_done(struct cuda_decode_batch *batch) {
-    CUDA_TRY(cudaMallocHost((void **)&batch->history, 2 * (size_t)batch->state.capacity * sizeof *batch->history));
+    TRY(attention_plan_divide(cuda, batch->base.plan));
+    CUDA_TRY(cudaMallocHost((void **)&batch->history, 2 * rows * sizeof *batch->history));
     for (int i = 0; i < 2; i++) CUDA_TRY(cudaEventCreateWithFlags(&batch->done[i], cudaEventDisableTiming));
     return OK;
 }
 
 status cuda_decode_batch_new(struct backend *backend, struct decode_batch **out, int capacity, struct heads heads,
                              const int32_t *eos_ids, size_t eos_count) {
-    struct cuda_backend *cuda = cuda_of(backend);
-    struct cuda_decode_batch *batch = NULL;
-    status result = OK;
+    struct cuda_decode_batch *batch;
     *out = NULL;
     CHECK(capacity > 0);
     NEW(&batch, 1);
     *out = &batch->base;
-    TRY_TO(result, failed, decode_batch_allocate(backend, batch, capacity, eos_ids, eos_count));
-    TRY_TO(result, failed, attention_plan_for_decoding(cuda, &batch->base.plan, heads, capacity));
-    batch->state.tiles = batch->base.plan->tiles;
-    TRY_TO(result, failed, decode_batch_write_all_inputs(cuda, batch));
-    TRY_TO(result, failed, decode_batch_make_done(batch));
-    return OK;
-failed:
-    cuda_decode_batch_free(backend, out);
+    status result = decode_batch_fill(backend, batch, capacity, heads, eos_ids, eos_count);
+    if (result != OK) cuda_decode_batch_free(backend, out);
     return result;
 }
 
@@ -584,13 +565,7 @@ status cuda_sample(struct backend *backend, struct decode_batch *base, struct te
     TRY(cuda_scratch(cuda, CUDA_SCRATCH_LOGITS, (size_t)(block * vocabulary) * sizeof *logits, &logits));
     for (int64_t first = 0; first < in.rows; first += block) {
         int64_t rows = in.rows - first < block ? in.rows - first : block;
-        struct product p = {};
-        p.a = operand_of(tensor_rows(in, first, rows), false);
-        p.b = operand_of(plain, false);
-        p.type = in.type;
-        p.out = logits;
-        p.out_stride = vocabulary;
-        TRY(product_run(cuda, &p));
+        TRY(product_logits(cuda, logits, tensor_rows(in, first, rows), plain));
         LAUNCH(sample_kernel, (unsigned)rows, logits_threads, sizeof(struct sample_shared), cuda->stream, logits,
                (int)vocabulary, decode_batch_of(base)->state, (int)first);
     }

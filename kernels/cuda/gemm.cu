@@ -415,6 +415,19 @@ status product_run(struct cuda_backend *cuda, const struct product *p) {
     return done ? OK : gemm_bf16(cuda, p);
 }
 
+status product_logits(struct cuda_backend *cuda, float *logits, struct tensor in, struct tensor plain) {
+    struct product p = {operand_of(in, false),
+                        operand_of(plain, false),
+                        in.type,
+                        logits,
+                        ELEMENT_F32,
+                        plain.rows,
+                        NULL,
+                        ELEMENT_F32,
+                        false};
+    return product_run(cuda, &p);
+}
+
 status cuda_weight_new(struct backend *backend, struct weight **out, struct tensor plain, bool prepack) {
     *out = NULL;
     CHECK(tensor_fits(plain) && plain.rows > 0 && plain.columns > 0);

@@ -68,13 +68,7 @@ status cuda_logprob(struct backend *backend, struct tensor logprob, struct tenso
     TRY(cuda_scratch(cuda, CUDA_SCRATCH_LOGITS, (size_t)(block * vocabulary) * sizeof *logits, &logits));
     for (int64_t first = 0; first < in.rows; first += block) {
         int64_t rows = in.rows - first < block ? in.rows - first : block;
-        struct product p = {};
-        p.a = operand_of(tensor_rows(in, first, rows), false);
-        p.b = operand_of(lm_head->plain, false);
-        p.type = in.type;
-        p.out = logits;
-        p.out_stride = vocabulary;
-        TRY(product_run(cuda, &p));
+        TRY(product_logits(cuda, logits, tensor_rows(in, first, rows), lm_head->plain));
         LAUNCH(logprob_kernel, (unsigned)rows, logits_threads, logits_warps * sizeof(double), cuda->stream, logits,
                (int)vocabulary, lm_head_column_of<const int32_t>(tensor_rows(targets, first, rows)),
                lm_head_column_of<float>(tensor_rows(logprob, first, rows)),
@@ -128,22 +122,20 @@ static status lm_head_grad_part(struct cuda_backend *cuda, const struct logprob_
                                 int64_t columns) {
     int64_t rows = g->in.rows;
     struct tensor plain = tensor_rows(g->plain, token, columns);
-    struct product p = {};
-    p.a = operand_of(g->in, false);
-    p.b = operand_of(plain, false);
-    p.type = g->in.type;
-    p.out = g->logits;
-    p.out_stride = columns;
-    TRY(product_run(cuda, &p));
+    TRY(product_logits(cuda, g->logits, g->in, plain));
     struct dlogits part = {g->logits, g->dlogits, g->in.type, (int)columns, token, g->plain.rows};
     LAUNCH(dlogits_kernel, dim3((unsigned)rows, (unsigned)((columns + dlogits_threads - 1) / dlogits_threads)),
            dlogits_threads, 0, cuda->stream, part, lm_head_column_of<const int32_t>(g->targets),
            lm_head_column_of<const float>(g->lse), lm_head_column_of<const float>(g->dlogprob), cuda->reports);
-    p.a = lm_head_operand(g->dlogits, rows, columns, false);
-    p.b = operand_of(plain, true);
-    p.out = g->grad_in;
-    p.out_stride = g->grad_in_stride;
-    p.add = token > 0;
+    struct product p = {lm_head_operand(g->dlogits, rows, columns, false),
+                        operand_of(plain, true),
+                        g->in.type,
+                        g->grad_in,
+                        ELEMENT_F32,
+                        g->grad_in_stride,
+                        NULL,
+                        ELEMENT_F32,
+                        token > 0};
     TRY(product_run(cuda, &p));
     if (tensor_none(g->grad_lm_head)) return cuda_launched("logprob_grad");
     p = product_of(tensor_rows(g->grad_lm_head, token, columns), lm_head_operand(g->dlogits, rows, columns, true),

@@ -330,14 +330,8 @@ static int64_t lt_cut(int64_t outer, int64_t inner) {
     return outer <= most + LT_TILE ? outer : most + outer % LT_TILE;
 }
 
-static size_t lt_place(size_t *end, int64_t count, enum element type) {
-    size_t at = *end;
-    *end = (at + (size_t)count * element_size(type) + 255) / 256 * 256;
-    return at;
-}
-
-static int64_t lt_operand_size(const struct operand *o) {
-    return (o->transposed ? o->inner : o->outer) * o->stride;
+static size_t lt_bytes(const struct operand *o) {
+    return (size_t)((o->transposed ? o->inner : o->outer) * o->stride) * sizeof(struct bf16);
 }
 
 // Allocates and fills a trial, and computes its canonical output. *fits = false if memory is too short. The caller
@@ -347,11 +341,11 @@ static status lt_trial_new(struct cuda_backend *cuda, const struct lt_shape *sha
     cut.a_outer = lt_cut(shape->a_outer, shape->inner);
     cut.b_outer = lt_cut(shape->b_outer, shape->inner);
     struct product p = lt_product_of(&cut);
-    int64_t count = cut.a_outer * p.out_stride;
-    size_t end = 0, a = lt_place(&end, lt_operand_size(&p.a), ELEMENT_BF16),
-           b = lt_place(&end, lt_operand_size(&p.b), ELEMENT_BF16), bias = lt_place(&end, cut.b_outer, p.out_type),
-           canonical = lt_place(&end, count, p.out_type), given = lt_place(&end, count, p.out_type),
-           differ = lt_place(&end, 1, ELEMENT_F32);
+    size_t outputs = (size_t)(cut.a_outer * p.out_stride) * element_size(p.out_type), end = 0;
+    size_t a = cuda_place(&end, lt_bytes(&p.a)), b = cuda_place(&end, lt_bytes(&p.b));
+    size_t bias = cuda_place(&end, (size_t)cut.b_outer * element_size(p.out_type));
+    size_t canonical = cuda_place(&end, outputs), given = cuda_place(&end, outputs);
+    size_t differ = cuda_place(&end, sizeof *out->differ);
     *fits = cut.a_outer > 0 && cut.b_outer > 0 && cudaMalloc(&out->memory, end) == cudaSuccess;
     if (!*fits) {
         (void)cudaGetLastError();
