@@ -43,6 +43,8 @@
 
 enum element { ELEMENT_F32, ELEMENT_BF16, ELEMENT_F16, ELEMENT_I32, ELEMENT_U8, ELEMENT_U16 };
 
+// Each backend defines these types for itself, under the same names, with what it needs of them. One is linked into a
+// program and others are plug-ins, which export one symbol: so the definitions never meet.
 struct backend;
 struct buffer;         // memory of a backend
 struct weight;         // a matrix prepared for products

@@ -54,7 +54,6 @@ static status backend_start(struct cuda_backend *cuda, const struct cudaDevicePr
     cuda->processors = properties->multiProcessorCount;
     cuda->uuid = properties->uuid;
     snprintf(cuda->kind, sizeof cuda->kind, "%s", properties->name);
-    cuda->shared_bytes = properties->sharedMemPerBlockOptin;
     if (cuda->compute_capability < least_compute_capability)
         return fail(UNAVAILABLE, "%s has compute capability %d.%d: 8.0 or more is needed", properties->name,
                     properties->major, properties->minor);

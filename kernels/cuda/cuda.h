@@ -52,7 +52,6 @@ struct cuda_backend {
     cudaUUID_t uuid;        // of the GPU
     int compute_capability; // 80, 90, ...
     int processors;         // streaming multiprocessors
-    size_t shared_bytes;    // dynamic shared memory that one block may have
     cudaStream_t stream;
     uint32_t *reports; // on the device: the bits of enum cuda_report that kernels have set since the last wait
     struct cuda_staging *staging;

@@ -8,6 +8,8 @@
 #include "kernels/cpu/attention.h"
 #include "shared/base/memory.h"
 
+// ---- kv_cache ----
+
 bool kv_cache_fits(const struct kv_cache *cache, int layer, struct heads heads) {
     return layer >= 0 && layer < cache->layers && heads.query == cache->heads.query && heads.key == cache->heads.key &&
            heads.size == cache->heads.size;

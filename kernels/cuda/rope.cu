@@ -8,6 +8,8 @@
 
 #include "kernels/cuda/attention_device.h"
 
+// ---- kv_cache ----
+
 status cuda_kv_cache_new(struct backend *backend, struct kv_cache **out, enum element type, int layers, int64_t rows,
                          struct heads heads) {
     *out = NULL;
