@@ -55,7 +55,7 @@ struct cuda_backend {
     cudaStream_t stream;
     uint32_t *reports; // on the device: the bits of enum cuda_report that kernels have set since the last wait
     struct cuda_staging *staging;
-    struct lt *lt; // cuBLASLt, NULL if it is not there (lt.cu)
+    struct lt *lt; // cuBLASLt, NULL if it is not there (cublaslt.cu)
     struct buffer scratch[CUDA_SCRATCH_SLOTS];
     struct graph *recording; // operations are recorded into it, and may not allocate or wait; NULL: they are computed
     int graphs;              // that exist

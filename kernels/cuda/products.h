@@ -57,7 +57,7 @@ extern "C" {
 int operand_alignment(const struct operand *operand);
 
 // Computes a product with the kernel that its type and shape ask for, or with an algorithm of cuBLASLt that gives the
-// same bits (lt.cu). Nothing happens if it has no outputs.
+// same bits (cublaslt.cu). Nothing happens if it has no outputs.
 status product_run(struct cuda_backend *cuda, const struct product *product);
 
 // logits F32 [T,V], dense = in[T,C] plain[V,C]^T.
@@ -69,7 +69,7 @@ status gemm_bf16(struct cuda_backend *cuda, const struct product *product);
 // Loads the kernels of gemm_bf16 before products are recorded: cuBLASLt may have computed all of them so far.
 void gemm_bf16_load(void);
 
-// ---- cuBLASLt (lt.cu) ----
+// ---- cuBLASLt (cublaslt.cu) ----
 
 // Sets cuda->lt to the library, or to NULL if there is none. $CARAVAN_CUBLASLT names its file; "none" is no library.
 // UNAVAILABLE if a named one cannot be used.
