@@ -16,10 +16,6 @@ static void backend_close_cpu(struct backend *backend) {
     free(cpu);
 }
 
-static status backend_supports_type(struct backend *backend, enum element type) {
-    return cpu_supports(cpu_of(backend), type);
-}
-
 // The weights are packed again for each chunk in training. That costs relatively more where products are faster, in
 // bfloat16, whose rows are half as large besides, and in parts.
 static status backend_info_cpu(struct backend *backend, struct backend_info *out) {
@@ -33,9 +29,8 @@ static status backend_info_cpu(struct backend *backend, struct backend_info *out
     return OK;
 }
 
-#define ABOUT_BACKEND                                                                                                  \
-    .name = "cpu", .close = backend_close_cpu, .supports = backend_supports_type, .info = backend_info_cpu
-#define ENTRY(name) .name = cpu_##name,
+#define ABOUT_BACKEND .name = "cpu", .close = backend_close_cpu, .supports = cpu_supports, .info = backend_info_cpu
+#define ENTRY(name)   .name = cpu_##name,
 static const struct operations backend_operations = {ABOUT_BACKEND, BACKEND_OPERATIONS(ENTRY)};
 
 // ---- opening and closing ----

@@ -202,7 +202,7 @@ float logits_lse(const struct cpu_backend *cpu, const float *logits, int64_t voc
 status cpu_backend_open(struct backend **out, const struct backend_options *options);
 
 // Returns UNAVAILABLE with the reason if products in `type` cannot be computed on this processor.
-status cpu_supports(struct cpu_backend *cpu, enum element type);
+status cpu_supports(struct backend *backend, enum element type);
 
 // Its memory is not shared, and it records no graphs.
 #define CPU_DECLARE(name) extern __typeof__(*((struct operations *)0)->name) cpu_##name;

@@ -392,7 +392,7 @@ status cpu_sample(struct backend *backend, struct decode_batch *base, struct ten
         draws->logprobs[slot] = 0;
     }
     for (int64_t first = 0; first < in.rows; first += block) {
-        int64_t rows = in.rows - first < block ? in.rows - first : block;
+        int64_t rows = gemm_min(in.rows - first, block);
         struct sample_job job = {cpu, tensor_rows(logits, 0, rows), batch, first};
         TRY(linear_packed(cpu, job.logits, tensor_rows(in, first, rows), matrix, (struct tensor){0}, false));
         parallel_for(cpu, rows, 1, decode_batch_sample_task, &job);

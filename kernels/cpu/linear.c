@@ -17,9 +17,9 @@ static_assert(chunk_rows % (2 * pair_rows) == 0, "only the last pairs of a chunk
 
 // ---- weights ----
 
-status cpu_supports(struct cpu_backend *cpu, enum element type) {
+status cpu_supports(struct backend *backend, enum element type) {
     if (type > ELEMENT_BF16) return fail(UNAVAILABLE, "the CPU computes in float32 and bfloat16 only");
-    if (onednn_layout(cpu->onednn, type)->usable) return OK;
+    if (onednn_layout(cpu_of(backend)->onednn, type)->usable) return OK;
     return fail(UNAVAILABLE, "oneDNN cannot compute in %s on this processor",
                 type == ELEMENT_BF16 ? "bfloat16" : "float32");
 }
@@ -28,7 +28,7 @@ status cpu_weight_new(struct backend *backend, struct weight **out, struct tenso
     struct cpu_backend *cpu = cpu_of(backend);
     *out = NULL;
     CHECK(tensor_fits(plain) && plain.type <= ELEMENT_F16 && plain.rows > 0 && plain.columns > 0);
-    TRY(cpu_supports(cpu, plain.type));
+    TRY(cpu_supports(backend, plain.type));
     struct weight *w;
     NEW(&w, 1);
     w->packed = (struct packed_matrix){.type = plain.type, .outputs = plain.rows, .inner = plain.columns};

@@ -14,13 +14,9 @@ enum {
 
 static_assert(part_vocabulary % packed_block == 0, "a part begins at a packed block");
 
-static int64_t lm_head_min(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
 int64_t logits_block(int64_t rows, int64_t vocabulary) {
     int64_t most = block_logits / vocabulary / block_rows_least * block_rows_least;
-    return lm_head_min(rows, most < block_rows_least ? block_rows_least : most);
+    return gemm_min(rows, most < block_rows_least ? block_rows_least : most);
 }
 
 float logits_lse(const struct cpu_backend *cpu, const float *logits, int64_t vocabulary) {
@@ -72,12 +68,12 @@ status cpu_logprob(struct backend *backend, struct tensor logprob, struct tensor
     struct tensor logits;
     TRY(cpu_scratch_tensor(cpu, SCRATCH_LOGITS, &buffer, &logits, ELEMENT_F32, block, vocabulary));
     for (int64_t first = 0; first < in.rows; first += block) {
-        int64_t rows = lm_head_min(block, in.rows - first);
+        int64_t rows = gemm_min(block, in.rows - first);
         struct logprob_job job = {cpu, tensor_rows(logits, 0, rows), tensor_rows(logprob, first, rows), lse,
                                   tensor_rows(targets, first, rows)};
         if (!tensor_none(lse)) job.lse = tensor_rows(lse, first, rows);
         for (int64_t token = 0; token < vocabulary; token += part) {
-            int64_t count = lm_head_min(part, vocabulary - token);
+            int64_t count = gemm_min(part, vocabulary - token);
             struct packed_matrix matrix;
             TRY(weight_packed(cpu, lm_head, token, count, &matrix));
             TRY(linear_packed(cpu, tensor_columns(job.logits, token, count), tensor_rows(in, first, rows), matrix,
@@ -122,7 +118,7 @@ status cpu_logprob_grad(struct backend *backend, struct tensor grad_in, struct t
     struct buffer logits_buffer, dlogits_buffer, sums_buffer, head_buffer;
     struct tensor logits, dlogits, sums = grad_in; // F32: added up over the parts
     struct tensor head_sums = {0};                 // F32: of a part of a BF16 grad_lm_head, added up over the blocks
-    int64_t block = lm_head_min(in.rows, grad_rows), most = lm_head_min(part_vocabulary, vocabulary);
+    int64_t block = gemm_min(in.rows, grad_rows), most = gemm_min(part_vocabulary, vocabulary);
     TRY(cpu_scratch_tensor(cpu, SCRATCH_LOGITS, &logits_buffer, &logits, ELEMENT_F32, block, most));
     dlogits = logits; // in place, unless the products are of another type
     if (in.type != ELEMENT_F32)
@@ -133,7 +129,7 @@ status cpu_logprob_grad(struct backend *backend, struct tensor grad_in, struct t
         TRY(cpu_scratch_tensor(cpu, SCRATCH_GRAD_HEAD, &head_buffer, &head_sums, ELEMENT_F32, most, in.columns));
     for (int64_t token = 0; token < vocabulary; token += part_vocabulary) {
         // The two packed forms of a part of the vocabulary serve all rows.
-        int64_t columns = lm_head_min(part_vocabulary, vocabulary - token);
+        int64_t columns = gemm_min(part_vocabulary, vocabulary - token);
         struct packed_matrix matrix, transpose;
         TRY(weight_packed(cpu, lm_head, token, columns, &matrix));
         TRY(weight_packed_transpose(cpu, lm_head, token, columns, &transpose));
@@ -144,7 +140,7 @@ status cpu_logprob_grad(struct backend *backend, struct tensor grad_in, struct t
             TRY(cpu_zero(backend, part_sums));
         }
         for (int64_t first = 0; first < in.rows; first += block) {
-            int64_t rows = lm_head_min(block, in.rows - first);
+            int64_t rows = gemm_min(block, in.rows - first);
             struct tensor block_in = tensor_rows(in, first, rows);
             struct dlogits_job job = {cpu,
                                       tensor_reshape(logits, rows, columns),

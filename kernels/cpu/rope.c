@@ -55,21 +55,14 @@ void cpu_kv_cache_free(struct backend *backend, struct kv_cache **cache) {
     *cache = NULL;
 }
 
-// Whether the rows fill a block, in its order.
-static bool kv_cache_fills_block(const int32_t *slots, int64_t count) {
-    if (count != kv_block || slots[0] < 0 || slots[0] % kv_block) return false;
-    for (int i = 1; i < kv_block; i++)
-        if (slots[i] != slots[0] + i) return false;
-    return true;
-}
-
 // Stores `count` tokens in the rows slots[0..count) of all key/value heads of a layer. Token i is at kv[i * stride]: K
 // heads of keys, then K heads of values, D floats each. A token with the slot -1 is not stored. The loop over heads is
 // outside, so that a block of keys stays in the first-level cache while its rows are filled.
 static void kv_cache_store(const struct cpu_backend *cpu, const struct kv_cache *cache, int layer, const int32_t *slots,
                            const float *kv, int64_t stride, int64_t count) {
     const int size = cache->heads.size, width = cache->width;
-    const bool block = kv_cache_fills_block(slots, count);
+    bool block = count == kv_block && slots[0] >= 0 && slots[0] % kv_block == 0; // the rows fill one, in its order
+    for (int i = 1; i < kv_block && block; i++) block = slots[i] == slots[0] + i;
     for (int64_t i = 0; i < count; i++) assert(slots[i] >= -1 && slots[i] < cache->rows);
     for (int head = 0; head < cache->heads.key; head++) {
         float *head_keys = kv_cache_keys(cache, layer, head), *head_values = kv_cache_values(cache, layer, head);

@@ -277,17 +277,6 @@ static status attention_grad_tensor(struct cuda_backend *cuda, const struct atte
     return cuda_launched("attention_grad");
 }
 
-// Allocates delta and, on tensor cores, the sums of parts.
-static status attention_grad_reserve(struct cuda_backend *cuda, const struct attention_plan *plan, bool tensor_cores,
-                                     struct attention_grad_args *args) {
-    size_t deltas = ((size_t)plan->rows * (size_t)plan->heads.query + 63) / 64 * 64;
-    size_t part = 2 * key_block * (size_t)plan->heads.size * (size_t)plan->heads.key;
-    size_t partials = tensor_cores ? (size_t)plan->part_count * part : 0;
-    TRY(cuda_scratch(cuda, CUDA_SCRATCH_ATTENTION, (deltas + partials) * sizeof(float), &args->delta));
-    args->partial = args->delta + deltas;
-    return OK;
-}
-
 status cuda_attention_grad(struct backend *backend, struct tensor grad_qkv, struct tensor grad_out, struct tensor out,
                            struct tensor qkv, float scale, struct kv_cache *cache, int layer,
                            const struct attention_plan *plan, struct tensor lse) {
@@ -317,7 +306,11 @@ status cuda_attention_grad(struct backend *backend, struct tensor grad_qkv, stru
     args.parts = plan->parts;
     args.block_count = plan->block_count;
     args.part_count = plan->part_count;
-    TRY(attention_grad_reserve(cuda, plan, tensor_cores, &args));
+    // Delta and, on tensor cores, the sums of parts.
+    size_t deltas = ((size_t)rows * (size_t)heads.query + 63) / 64 * 64, partials = 0;
+    if (tensor_cores) partials = (size_t)plan->part_count * 2 * key_block * (size_t)(heads.size * heads.key);
+    TRY(cuda_scratch(cuda, CUDA_SCRATCH_ATTENTION, (deltas + partials) * sizeof(float), &args.delta));
+    args.partial = args.delta + deltas;
     if (qkv.type == ELEMENT_F32)
         LAUNCH(attention_delta_kernel<float>, (unsigned)rows, delta_threads, 0, cuda->stream, args);
     else

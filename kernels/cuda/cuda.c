@@ -55,22 +55,17 @@ void cuda_scratch_free_outgrown(struct cuda_backend *cuda) {
     cuda->outgrown_count = 0;
 }
 
-static status cuda_drop_scratch(struct cuda_backend *cuda, struct buffer *scratch) {
-    if (cuda->graphs && scratch->data) {
-        RESIZE(&cuda->outgrown, cuda->outgrown_count + 1);
-        cuda->outgrown[cuda->outgrown_count++] = scratch->data;
-    } else {
-        CUDA_TRY(cudaFree(scratch->data));
-    }
-    *scratch = (struct buffer){0};
-    return OK;
-}
-
 status cuda_scratch(struct cuda_backend *cuda, enum cuda_scratch_slot slot, size_t bytes, void *out) {
     struct buffer *scratch = &cuda->scratch[slot];
     if (scratch->bytes < bytes) {
         if (cuda->recording) return fail(BUG, "scratch memory %d grows while a graph is recorded", (int)slot);
-        TRY(cuda_drop_scratch(cuda, scratch));
+        if (cuda->graphs && scratch->data) { // which may use it
+            RESIZE(&cuda->outgrown, cuda->outgrown_count + 1);
+            cuda->outgrown[cuda->outgrown_count++] = scratch->data;
+        } else {
+            CUDA_TRY(cudaFree(scratch->data));
+        }
+        *scratch = (struct buffer){0};
         CUDA_TRY(cudaMalloc((void **)&scratch->data, bytes));
         scratch->bytes = bytes;
     }

@@ -437,16 +437,6 @@ status cuda_decode_batch_set(struct backend *backend, struct decode_batch *base,
     return attention_plan_divide(cuda, batch->base.plan);
 }
 
-// Ends a step: notes what was drawn, moves the slots on, and prepares the inputs of the next step. May be recorded.
-static status decode_batch_advance(struct cuda_backend *cuda, struct cuda_decode_batch *batch) {
-    size_t bytes = 2 * (size_t)batch->state.capacity * sizeof *batch->history;
-    LAUNCH(decode_advance_kernel, 1, decode_threads, 0, cuda->stream, batch->state);
-    TRY(cuda_launched("sample"));
-    TRY(attention_plan_divide(cuda, batch->base.plan));
-    CUDA_TRY(cudaMemcpyAsync(batch->history, batch->state.history, bytes, cudaMemcpyDeviceToHost, cuda->stream));
-    return OK;
-}
-
 // Notes that the stream has got one more step, which decode_batch_read can then wait for. Not while a graph is
 // recorded: a recorded step is noted when the graph is launched.
 static status decode_batch_asked(struct cuda_backend *cuda, struct cuda_decode_batch *batch) {
@@ -539,7 +529,7 @@ void cuda_graph_free(struct backend *backend, struct graph **pointer) {
 
 // ---- the operation sample ----
 
-// What the rows at work draw, for decode_batch_advance.
+// What the rows at work draw, for decode_advance_kernel.
 __global__ void __launch_bounds__(logits_threads)
     sample_kernel(const float *all_logits, int vocabulary, struct decode_state state, int first) {
     struct sample_shared *shared = (struct sample_shared *)dynamic_shared();
@@ -558,6 +548,7 @@ __global__ void __launch_bounds__(logits_threads)
 
 status cuda_sample(struct backend *backend, struct decode_batch *base, struct tensor in, struct weight *lm_head) {
     struct cuda_backend *cuda = cuda_of(backend);
+    struct cuda_decode_batch *batch = decode_batch_of(base);
     struct tensor plain = lm_head->plain;
     int64_t vocabulary = plain.rows, block = in.rows < sample_rows ? in.rows : (int64_t)sample_rows;
     CHECK(tensor_is(in, (int)plain.type, base->rows, plain.columns) && vocabulary <= sample_vocabulary);
@@ -567,12 +558,16 @@ status cuda_sample(struct backend *backend, struct decode_batch *base, struct te
         int64_t rows = in.rows - first < block ? in.rows - first : block;
         TRY(product_logits(cuda, logits, tensor_rows(in, first, rows), plain));
         LAUNCH(sample_kernel, (unsigned)rows, logits_threads, sizeof(struct sample_shared), cuda->stream, logits,
-               (int)vocabulary, decode_batch_of(base)->state, (int)first);
+               (int)vocabulary, batch->state, (int)first);
     }
+    // The step ends: what was drawn is noted, the slots move on, and the inputs of the next step are prepared.
+    LAUNCH(decode_advance_kernel, 1, decode_threads, 0, cuda->stream, batch->state);
     TRY(cuda_launched("sample"));
-    TRY(decode_batch_advance(cuda, decode_batch_of(base)));
+    TRY(attention_plan_divide(cuda, batch->base.plan));
+    size_t bytes = 2 * (size_t)batch->state.capacity * sizeof *batch->history;
+    CUDA_TRY(cudaMemcpyAsync(batch->history, batch->state.history, bytes, cudaMemcpyDeviceToHost, cuda->stream));
     struct graph *graph = cuda->recording;
-    if (!graph) return decode_batch_asked(cuda, decode_batch_of(base));
+    if (!graph) return decode_batch_asked(cuda, batch);
     RESIZE(&graph->steps, graph->step_count + 1);
     graph->steps[graph->step_count++] = base;
     return OK;

@@ -326,11 +326,6 @@ template <int rows, int warps> __global__ void __launch_bounds__(32 * warps) gem
                       sums[i / 4][i % 4]);
 }
 
-static bool gemm_skinny_fits(const struct product *p) {
-    return p->type == ELEMENT_BF16 && !p->a.transposed && !p->b.transposed && p->a.outer <= skinny_most_rows &&
-           operand_alignment(&p->a) == 16 && operand_alignment(&p->b) == 16;
-}
-
 template <int rows, int warps> static void gemm_skinny_launch(struct cuda_backend *cuda, const struct product *p) {
     using shape = skinny_shape<rows, warps>;
     int64_t blocks = (p->b.outer + shape::columns - 1) / shape::columns;
@@ -409,7 +404,8 @@ status product_run(struct cuda_backend *cuda, const struct product *p) {
     assert(p->a.inner == p->b.inner);
     if (p->a.outer == 0 || p->b.outer == 0) return OK;
     if (p->type == ELEMENT_F32) return gemm_f32(cuda, p);
-    if (gemm_skinny_fits(p)) return gemm_skinny(cuda, p);
+    bool aligned = operand_alignment(&p->a) == 16 && operand_alignment(&p->b) == 16;
+    if (!p->a.transposed && !p->b.transposed && aligned && p->a.outer <= skinny_most_rows) return gemm_skinny(cuda, p);
     bool done;
     TRY(lt_product(cuda, p, &done));
     return done ? OK : gemm_bf16(cuda, p);
