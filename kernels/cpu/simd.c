@@ -1,16 +1,13 @@
 // The inner loops in plain C, and which versions run on this processor.
 #include "kernels/cpu/simd.h"
 
+#include <cpuid.h>
+
 #include "kernels/cpu/attention_tiles.inc"
 #include "kernels/cpu/elements.inc"
 #include "kernels/cpu/row_kernels.inc"
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
-
 enum simd_level simd_best(void) {
-#if defined(__x86_64__)
     // Older versions of clang do not know __builtin_cpu_supports("f16c").
     unsigned a, b, c, d;
     bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
@@ -19,9 +16,6 @@ enum simd_level simd_best(void) {
     bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     return avx2 && avx512 ? SIMD_AVX512 : avx2 ? SIMD_AVX2 : SIMD_PLAIN;
-#else
-    return SIMD_PLAIN;
-#endif
 }
 
 void simd_choose(struct simd *simd, enum simd_level level) {
@@ -29,8 +23,6 @@ void simd_choose(struct simd *simd, enum simd_level level) {
     elements_enter(simd);
     attention_tiles_enter(simd);
     row_kernels_enter(simd);
-#if defined(__x86_64__)
     if (level >= SIMD_AVX2) simd_avx2(simd);
     if (level >= SIMD_AVX512) simd_avx512(simd);
-#endif
 }

@@ -1,5 +1,4 @@
 // The inner loops for AVX-512.
-#if defined(__x86_64__)
 #include "kernels/cpu/attention_tiles.inc"
 #include "kernels/cpu/elements.inc"
 #include "kernels/cpu/row_kernels.inc"
@@ -9,4 +8,3 @@ void simd_avx512(struct simd *simd) {
     attention_tiles_enter(simd);
     row_kernels_enter(simd);
 }
-#endif
