@@ -5,10 +5,11 @@
 #include <string.h>
 
 #include "shared/base/file.h"
+#include "shared/data/format.h"
 #include "shared/reward/accuracy.h"
 #include "shared/reward/python_text.h"
 
-static const char consistency_answer[] = "{answer}", consistency_option[] = "{option}";
+static const char *const consistency_names[2] = {"{answer}", "{option}"};
 
 status consistency_template_read(struct arena *memory, const char *path, struct string *template) {
     struct buf text = {0};
@@ -21,39 +22,13 @@ status consistency_template_read(struct arena *memory, const char *path, struct 
     if (!utf8_valid(text.data, text.size)) TRY_TO(result, done, fail(DATAERR, "%s: not UTF-8", path));
     if (text.size && text.data[text.size - 1] == '\n') text.size--;
     const struct string content = {text.data, text.size};
-    if (string_find(content, consistency_answer, 0) == SIZE_MAX &&
-        string_find(content, consistency_option, 0) == SIZE_MAX)
+    if (string_find(content, consistency_names[0], 0) == SIZE_MAX &&
+        string_find(content, consistency_names[1], 0) == SIZE_MAX)
         TRY_TO(result, done, fail(DATAERR, "%s: neither {answer} nor {option}", path));
     arena_string(memory, template, content.data, content.size);
 done:
     buf_release(&text);
     return result;
-}
-
-// Returns the option whose letter the answer is, or else the answer.
-static struct string consistency_option_of(struct string answer, const struct string_array *options) {
-    if (answer.size != 1 || answer.data[0] < 'A' || answer.data[0] > 'Z') return answer;
-    const size_t index = (size_t)(answer.data[0] - 'A');
-    return index < options->count && options->data[index].data ? options->data[index] : answer;
-}
-
-// Appends the template with every {answer} and {option} replaced. What was put in is not looked at again.
-static void consistency_fill(struct buf *out, struct string template, struct string answer, struct string option) {
-    size_t from = 0;
-    for (;;) {
-        const size_t at_answer = string_find(template, consistency_answer, from);
-        const size_t at_option = string_find(template, consistency_option, from);
-        const bool is_answer = at_answer < at_option;
-        const size_t at = is_answer ? at_answer : at_option;
-        if (at == SIZE_MAX) {
-            buf_append(out, template.data + from, template.size - from);
-            return;
-        }
-        const struct string value = is_answer ? answer : option;
-        buf_append(out, template.data + from, at - from);
-        buf_append(out, value.data, value.size);
-        from = at + strlen(is_answer ? consistency_answer : consistency_option);
-    }
 }
 
 status consistency_pair_make(struct consistency_pair *pair, struct arena *memory, const struct group *group, size_t i,
@@ -67,6 +42,11 @@ status consistency_pair_make(struct consistency_pair *pair, struct arena *memory
     struct string thinking = thinking_extract(completion);
     if (thinking.data) thinking = python_strip(thinking);
     if (!thinking.size || !answer.size) return OK;
+    // The option whose letter the answer is, or else the answer.
+    struct string option = answer;
+    const size_t index = answer.size == 1 && answer.data[0] >= 'A' ? (size_t)(answer.data[0] - 'A') : SIZE_MAX;
+    if (index < 26 && index < prompt->options.count && prompt->options.data[index].data)
+        option = prompt->options.data[index];
 
     buf_append(&text, prompt->question.data, prompt->question.size);
     buf_puts(&text, "\n");
@@ -74,7 +54,7 @@ status consistency_pair_make(struct consistency_pair *pair, struct arena *memory
     buf_append(&text, thinking.data, thinking.size);
     arena_string(memory, &pair->premise, text.data, text.size);
     buf_clear(&text);
-    consistency_fill(&text, template, answer, consistency_option_of(answer, &prompt->options));
+    template_fill(&text, template, consistency_names, (const struct string[2]){answer, option});
     arena_string(memory, &pair->hypothesis, text.data, text.size);
     buf_release(&text);
     return OK;

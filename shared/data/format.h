@@ -9,12 +9,50 @@
 #include <stdint.h>
 
 #include "shared/base/json.h"
+#include "shared/base/memory.h"
 #include "shared/base/status.h"
-#include "shared/data/prompt_template.h"
 #include "shared/data/records.h"
 #include "shared/group/group.h"
 #include "shared/reward/accuracy.h"
 #include "shared/text/tokenizer.h"
+
+// ---- templates ----
+
+// The wording of a prompt: the question, and how to answer it. It is text of this form:
+//
+//     {question}
+//     Think first, inside <think> and </think>, then answer inside <answer> and </answer>.{how}
+//
+//     [multiple choice]
+//      Answer with the letter of the right option.
+//
+//     [numerical]
+//      ...
+//
+// The text before the first line that is a problem type in brackets is the body, which must contain {question}. The
+// text of a problem's section replaces {how}, or follows the body if there is no {how}. Empty lines at the end of the
+// body and of a section do not belong to it. A template without sections has one wording for all types; a template with
+// sections must have one for each type that occurs in the data.
+struct prompt_template {
+    struct string body;
+    struct string sections[PROBLEM_TYPES]; // data == NULL: no such section
+};
+
+// The default template, in the form above.
+extern const char prompt_template_default[];
+
+// Parses a template; the strings are slices of `text`. DATAERR with "NAME:LINE: what is wrong".
+status prompt_template_parse(struct prompt_template *out, const char *name, struct string text);
+
+// Appends the text of a prompt. DATAERR when there are sections but none for this type.
+status prompt_template_render(const struct prompt_template *template, enum problem_type type, struct string question,
+                              struct buf *out);
+
+// Appends the template with the two names replaced by their values wherever they stand. What was put in is not looked
+// at again.
+void template_fill(struct buf *out, struct string template, const char *const names[2], const struct string values[2]);
+
+// ---- formats ----
 
 struct format_options {
     uint64_t seed;

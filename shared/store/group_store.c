@@ -103,20 +103,6 @@ static status group_retention_put_totals(struct lmdb_txn *txn, const struct grou
     return lmdb_txn_put(txn, DBI_TOTALS, group_retention_totals_key, (struct lmdb_val){totals, sizeof *totals});
 }
 
-// Gives a whole group the next place in the order.
-static status group_retention_add_place(struct lmdb_txn *txn, struct group_totals *totals, struct lmdb_val id,
-                                        const struct group_place *place) {
-    uint8_t number[lmdb_number_size], value[sizeof *place + group_max_key];
-    assert(id.size <= group_max_key);
-    memcpy(value, place, sizeof *place);
-    memcpy(value + sizeof *place, id.data, id.size);
-    lmdb_number_write(number, totals->next++);
-    totals->bytes += place->bytes;
-    TRY(lmdb_txn_put(txn, DBI_ORDER, (struct lmdb_val){number, sizeof number},
-                     (struct lmdb_val){value, sizeof *place + id.size}));
-    return lmdb_txn_put(txn, DBI_NUMBERS, id, (struct lmdb_val){number, sizeof number});
-}
-
 // Reads the totals, which a new store lacks.
 static status group_retention_read_totals(struct lmdb_txn *txn, struct group_totals *totals) {
     struct lmdb_val key, value;
@@ -187,7 +173,15 @@ static status group_retention_add_group(struct lmdb_txn *txn, const struct group
     }
     if (step) totals.step = *step;
     const struct group_place place = {.bytes = bytes, .step = totals.step};
-    TRY(group_retention_add_place(txn, &totals, id, &place));
+    uint8_t value[sizeof place + group_max_key];
+    assert(id.size <= group_max_key);
+    memcpy(value, &place, sizeof place);
+    memcpy(value + sizeof place, id.data, id.size);
+    lmdb_number_write(number, totals.next++);
+    totals.bytes += bytes;
+    const struct lmdb_val order = {number, sizeof number};
+    TRY(lmdb_txn_put(txn, DBI_ORDER, order, (struct lmdb_val){value, sizeof place + id.size}));
+    TRY(lmdb_txn_put(txn, DBI_NUMBERS, id, order));
     TRY(group_retention_remove_oldest(txn, &totals, keep, group_removed_per_save, &removed, &freed));
     return group_retention_put_totals(txn, &totals);
 }

@@ -144,10 +144,6 @@ status lmdb_check_head(const char *path) {
 
 // ---- the trees ----
 
-static uint64_t lmdb_check_overflow_pages(const struct lmdb_checker *checker, uint64_t bytes) {
-    return (sizeof(struct lmdb_page_header) - 1 + bytes) / checker->page_size + 1;
-}
-
 static bool lmdb_check_read(const struct lmdb_checker *checker, void *out, size_t size, uint64_t page) {
     return fd_pread_all(checker->fd, out, size, (off_t)(page * checker->page_size));
 }
@@ -178,7 +174,7 @@ static status lmdb_check_overflow(const struct lmdb_checker *checker, uint64_t f
     static_assert(sizeof header == sizeof(struct lmdb_page_header), "LMDB's format");
     if (first < 2 || first >= end || !lmdb_check_read(checker, &header, sizeof header, first) ||
         header.number != first || (header.flags & PAGE_KINDS) != PAGE_OVERFLOW ||
-        header.pages < lmdb_check_overflow_pages(checker, bytes) || header.pages > end - first ||
+        header.pages < (sizeof header - 1 + bytes) / checker->page_size + 1 || header.pages > end - first ||
         !fd_pread_all(checker->fd, &last, 1, (off_t)((first + header.pages) * checker->page_size - 1)))
         return lmdb_check_fail(checker->path, first);
     if (!free_list) return OK;

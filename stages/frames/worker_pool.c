@@ -8,15 +8,14 @@
 #include "shared/base/clock.h"
 #include "shared/base/memory.h"
 
+enum job_state { JOB_WAITING, JOB_IN_WORK, JOB_DONE, JOB_STATES };
+
 struct job {
     struct job *next;
+    enum job_state state;
     struct group *group;
     status result;
     char reason[512];
-};
-
-struct job_queue {
-    struct job *first, **last;
 };
 
 struct worker_pool {
@@ -26,37 +25,33 @@ struct worker_pool {
     void *context;
     pthread_mutex_t lock; // of all below
     pthread_cond_t job_waiting, job_done;
-    struct job_queue waiting, done;
-    int job_count; // waiting, in work or done
+    struct job *jobs; // in the order in which they were submitted
+    int job_count;
     bool stopping;
 };
 
-static void job_queue_push(struct job_queue *queue, struct job *job) {
-    job->next = NULL;
-    *queue->last = job;
-    queue->last = &job->next;
-}
-
-static struct job *job_queue_pop(struct job_queue *queue) {
-    struct job *job = queue->first;
-    if (!job) return NULL;
-    queue->first = job->next;
-    if (!queue->first) queue->last = &queue->first;
-    return job;
+// Returns the link to the first job in that state, or to the end of the list. The caller holds the lock.
+static struct job **worker_pool_find(struct worker_pool *pool, enum job_state state) {
+    struct job **link = &pool->jobs;
+    while (*link && (*link)->state != state) link = &(*link)->next;
+    return link;
 }
 
 static void *worker_main(void *argument) {
     struct worker_pool *pool = argument;
     pthread_mutex_lock(&pool->lock);
-    for (;;) {
-        while (!pool->waiting.first && !pool->stopping) pthread_cond_wait(&pool->job_waiting, &pool->lock);
-        struct job *job = pool->stopping ? NULL : job_queue_pop(&pool->waiting);
-        if (!job) break;
+    while (!pool->stopping) {
+        struct job *job = *worker_pool_find(pool, JOB_WAITING);
+        if (!job) {
+            pthread_cond_wait(&pool->job_waiting, &pool->lock);
+            continue;
+        }
+        job->state = JOB_IN_WORK;
         pthread_mutex_unlock(&pool->lock);
         job->result = pool->work(pool->context, job->group);
         if (job->result != OK) snprintf(job->reason, sizeof job->reason, "%s", fail_text());
         pthread_mutex_lock(&pool->lock);
-        job_queue_push(&pool->done, job);
+        job->state = JOB_DONE;
         pthread_cond_signal(&pool->job_done);
     }
     pthread_mutex_unlock(&pool->lock);
@@ -72,8 +67,6 @@ status worker_pool_new(struct worker_pool **out, int count, status (*work)(void 
     pool->thread_count = count;
     pool->work = work;
     pool->context = context;
-    pool->waiting.last = &pool->waiting.first;
-    pool->done.last = &pool->done.first;
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->job_waiting, NULL);
     cond_init_monotonic(&pool->job_done);
@@ -98,8 +91,10 @@ void worker_pool_free(struct worker_pool **out) {
     pthread_cond_broadcast(&pool->job_waiting);
     pthread_mutex_unlock(&pool->lock);
     for (int i = 0; i < pool->started; i++) pthread_join(pool->threads[i], NULL);
-    for (struct job *job; (job = job_queue_pop(&pool->waiting));) free(job);
-    for (struct job *job; (job = job_queue_pop(&pool->done));) free(job);
+    for (struct job *job = pool->jobs, *next; job; job = next) {
+        next = job->next;
+        free(job);
+    }
     pthread_cond_destroy(&pool->job_waiting);
     pthread_cond_destroy(&pool->job_done);
     pthread_mutex_destroy(&pool->lock);
@@ -122,7 +117,7 @@ status worker_pool_submit(void *state, struct group *group) {
     NEW(&job, 1);
     job->group = group;
     pthread_mutex_lock(&pool->lock);
-    job_queue_push(&pool->waiting, job);
+    *worker_pool_find(pool, JOB_STATES) = job; // at the end
     pool->job_count++;
     pthread_cond_signal(&pool->job_waiting);
     pthread_mutex_unlock(&pool->lock);
@@ -135,12 +130,18 @@ status worker_pool_poll(void *state, bool draining, struct group **done) {
     (void)draining; // the groups in the pool are finished either way
     *done = NULL;
     pthread_mutex_lock(&pool->lock);
-    bool empty = pool->job_count == 0;
+    const bool empty = !pool->jobs;
     bool waiting = !empty;
-    while (waiting && !pool->done.first) waiting = cond_wait_until(&pool->job_done, &pool->lock, deadline);
-    struct job *job = job_queue_pop(&pool->done);
-    if (job) pool->job_count--;
-    assert(pool->job_count >= 0);
+    struct job **link = worker_pool_find(pool, JOB_DONE), *job;
+    while (!*link && waiting) {
+        waiting = cond_wait_until(&pool->job_done, &pool->lock, deadline);
+        link = worker_pool_find(pool, JOB_DONE);
+    }
+    job = *link;
+    if (job) {
+        *link = job->next;
+        pool->job_count--;
+    }
     pthread_mutex_unlock(&pool->lock);
     if (!job) return empty ? END : OK;
     *done = job->group;

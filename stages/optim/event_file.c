@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-// ---- checksums and records
+// ---- checksums
 
 uint32_t crc32c(const void *data, size_t size) {
     const uint32_t polynomial = 0x82f63b78; // with its bits reversed
@@ -23,15 +23,6 @@ static uint32_t event_masked_crc(const void *data, size_t size) {
     return htole32((crc >> 15 | crc << 17) + 0xa282ead8);
 }
 
-static void event_record(struct buf *out, const struct buf *event) {
-    const uint64_t size = htole64(event->size);
-    const uint32_t size_crc = event_masked_crc(&size, sizeof size), crc = event_masked_crc(event->data, event->size);
-    buf_append(out, &size, sizeof size);
-    buf_append(out, &size_crc, sizeof size_crc);
-    buf_append(out, event->data, event->size);
-    buf_append(out, &crc, sizeof crc);
-}
-
 // ---- protobuf: a field is its number and wire type, then its value
 
 enum wire_type { WIRE_VARINT = 0, WIRE_DOUBLE = 1, WIRE_BYTES = 2, WIRE_FLOAT = 5 };
@@ -48,11 +39,6 @@ static void event_key(struct buf *out, unsigned field, enum wire_type type) {
     event_varint(out, field << 3 | type);
 }
 
-static void event_integer(struct buf *out, unsigned field, int64_t value) {
-    event_key(out, field, WIRE_VARINT);
-    event_varint(out, (uint64_t)value);
-}
-
 static void event_fixed64(struct buf *out, double value) {
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
@@ -63,14 +49,6 @@ static void event_fixed64(struct buf *out, double value) {
 static void event_double(struct buf *out, unsigned field, double value) {
     event_key(out, field, WIRE_DOUBLE);
     event_fixed64(out, value);
-}
-
-static void event_float(struct buf *out, unsigned field, float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    bits = htole32(bits);
-    event_key(out, field, WIRE_FLOAT);
-    buf_append(out, &bits, sizeof bits);
 }
 
 static void event_bytes(struct buf *out, unsigned field, const void *data, size_t size) {
@@ -105,9 +83,16 @@ enum {
 static void event_write(struct buf *out, double time, int64_t step, unsigned field, const void *data, size_t size) {
     struct buf event = {0};
     event_double(&event, EVENT_WALL_TIME, time);
-    event_integer(&event, EVENT_STEP, step);
+    event_key(&event, EVENT_STEP, WIRE_VARINT);
+    event_varint(&event, (uint64_t)step);
     event_bytes(&event, field, data, size);
-    event_record(out, &event);
+    const uint64_t length = htole64(event.size);
+    const uint32_t length_crc = event_masked_crc(&length, sizeof length),
+                   crc = event_masked_crc(event.data, event.size);
+    buf_append(out, &length, sizeof length);
+    buf_append(out, &length_crc, sizeof length_crc);
+    buf_append(out, event.data, event.size);
+    buf_append(out, &crc, sizeof crc);
     buf_release(&event);
 }
 
@@ -159,7 +144,11 @@ void event_file_step(struct buf *out, double time, int64_t step, const struct ev
         if (!isfinite(number)) continue;
         buf_clear(&value);
         event_bytes(&value, VALUE_TAG, scalars[i].tag, strlen(scalars[i].tag));
-        event_float(&value, VALUE_SIMPLE, number);
+        uint32_t bits;
+        memcpy(&bits, &number, sizeof bits);
+        bits = htole32(bits);
+        event_key(&value, VALUE_SIMPLE, WIRE_FLOAT);
+        buf_append(&value, &bits, sizeof bits);
         event_bytes(&summary, SUMMARY_VALUE, value.data, value.size);
     }
     for (size_t i = 0; i < histogram_count; i++) {

@@ -6,7 +6,7 @@
 #include "shared/base/file.h"
 #include "shared/config/stage_kinds.h"
 #include "shared/data/dataset.h"
-#include "shared/data/prompt_template.h"
+#include "shared/data/format.h"
 
 static char dir[] = "/tmp/caravan-data-XXXXXX";
 
