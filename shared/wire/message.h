@@ -47,31 +47,41 @@ enum message_kind {
     MESSAGE_KINDS,
 };
 
-// What a replica reports about itself, twice a second. Counts are of groups since the process started, times are
-// seconds.
+// What a replica reports about itself, twice a second: a line for each group of members, in the order in which they are
+// encoded. Counts are of groups since the process started, times are seconds.
+// clang-format off
+#define MESSAGE_STATUS_FIELDS(INT, REAL, STRING) \
+    INT(taken) INT(done) \
+    INT(quarantined) INT(found) /* quarantined by this stage; found in the store */ \
+    INT(dropped)                /* second copies, and groups of trained steps */ \
+    INT(held) INT(waiting)      /* in the stage; done and not yet taken by the next one */ \
+    INT(tokens)                 /* of completions that passed */ \
+    REAL(busy) REAL(up)         /* time at work; time since the start */ \
+    INT(worked)                 /* of done: neither found in the store nor quarantined */ \
+    REAL(work_seconds)          /* sum over these of the time that the stage had each */ \
+    INT(oldest_seq)             /* of the groups that the stage has, the one that came first; -1: none */ \
+    REAL(oldest_age)            /* how long it has had it; -1: none */ \
+    REAL(done_age)              /* how long ago it finished a group; -1: none since the start */ \
+    INT(given_seq)              /* the lowest group that a stage after it has not given on; -1: none */ \
+    STRING(given_stage)         /* that stage; "": none */ \
+    INT(given_replica)          /* the one that has the group; 0: none has taken it */ \
+    STRING(state)               /* "working", "finished", or what it waits for: "waits for weights" */ \
+    INT(total) INT(settled)     /* source: groups in all; every seq below is settled */ \
+    INT(step)                   /* optim: steps trained */ \
+    INT(run_quarantined) INT(run_unused) /* source: groups of the whole run */ \
+    INT(reissued)               /* source: groups in flight that were issued again */ \
+    INT(restarts)               /* of the process; only the supervisor of its machine knows and sets it */ \
+    REAL(reward) REAL(accuracy) /* optim: means over the last step, NaN: none */ \
+    INT(failed_saves)           /* optim: attempts to write a checkpoint since one was last written */ \
+    INT(pid)
+// clang-format on
+
+#define MESSAGE_MEMBER_INT(name)    int64_t name;
+#define MESSAGE_MEMBER_REAL(name)   double name;
+#define MESSAGE_MEMBER_STRING(name) const char *name;
+
 struct message_status {
-    int64_t taken, done;
-    int64_t quarantined, found;          // quarantined by this stage; found in the store
-    int64_t dropped;                     // second copies, and groups of trained steps
-    int64_t held, waiting;               // in the stage; done and not yet taken by the next one
-    int64_t tokens;                      // of completions that passed
-    double busy, up;                     // time at work; time since the start
-    int64_t worked;                      // of done: neither found in the store nor quarantined
-    double work_seconds;                 // sum over these of the time that the stage had each
-    int64_t oldest_seq;                  // of the groups that the stage has, the one that came first; -1: none
-    double oldest_age;                   // how long it has had it; -1: none
-    double done_age;                     // how long ago it finished a group; -1: none since the start
-    int64_t given_seq;                   // the lowest group that a stage after it has not given on; -1: none
-    const char *given_stage;             // that stage; "": none
-    int64_t given_replica;               // the one that has the group; 0: none has taken it
-    const char *state;                   // "working", "finished", or what it waits for: "waits for weights"
-    int64_t total, settled, step;        // source: groups in all, every seq below is settled; optim: steps trained
-    int64_t run_quarantined, run_unused; // source: groups of the whole run
-    int64_t reissued;                    // source: groups in flight that were issued again
-    int64_t restarts;                    // of the process; only the supervisor of its machine knows and sets it
-    double reward, accuracy;             // optim: means over the last step, NaN: none
-    int64_t failed_saves;                // optim: attempts to write a checkpoint since one was last written
-    int64_t pid;
+    MESSAGE_STATUS_FIELDS(MESSAGE_MEMBER_INT, MESSAGE_MEMBER_REAL, MESSAGE_MEMBER_STRING)
 };
 
 // One message. Fields that its kind does not have are zero.
