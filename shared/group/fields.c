@@ -9,6 +9,12 @@
 
 #define AT(type, member) offsetof(struct type, member)
 #define COUNT(array)     (sizeof(array) / sizeof *(array))
+#define OPTIONAL(kind, type, member, doc)                                                                              \
+    { #member, FIELD_##kind, AT(type, member), false, 0, NULL, doc }
+#define REQUIRED(kind, type, member, doc)                                                                              \
+    { #member, FIELD_##kind, AT(type, member), true, 0, NULL, doc }
+#define SECTION(section, kind, member, required, table, doc)                                                           \
+    { #member, FIELD_##kind, AT(group, member), required, SECTION_##section, table, doc }
 #define TABLE(type, present, fields)                                                                                   \
     { #type, sizeof(struct type), present, fields, COUNT(fields) }
 #define ASSERT_OBJECT(type)                                                                                            \
@@ -44,20 +50,19 @@ ASSERT_ARRAY(group, completions, completion_count);
 ASSERT_ARRAY(reference, logprobs, logprob_count);
 
 static const struct field part_fields[] = {
-    {"type", FIELD_STRING, AT(part, type), true, 0, NULL, "`text`, `image` or `video`"},
-    {"text", FIELD_STRING, AT(part, text), false, 0, NULL, "the text of a part of type `text`"},
-    {"image", FIELD_STRING, AT(part, image), false, 0, NULL,
-     "the path of an image; `file://` is allowed, a relative one is under `media_root`"},
-    {"video", FIELD_STRING, AT(part, video), false, 0, NULL, "the path of a clip, as for an image"},
-    {"start", FIELD_DOUBLE, AT(part, start), false, 0, NULL, "seconds of the clip from which frames are taken"},
-    {"end", FIELD_DOUBLE, AT(part, end), false, 0, NULL, "seconds of the clip up to which frames are taken"},
-    {"frame_rate", FIELD_DOUBLE, AT(part, frame_rate), false, 0, NULL,
-     "pictures a second: the path of the clip is a directory of pictures, in the order of their names"},
+    REQUIRED(STRING, part, type, "`text`, `image` or `video`"),
+    OPTIONAL(STRING, part, text, "the text of a part of type `text`"),
+    OPTIONAL(STRING, part, image, "the path of an image; `file://` is allowed, a relative one is under `media_root`"),
+    OPTIONAL(STRING, part, video, "the path of a clip, as for an image"),
+    OPTIONAL(DOUBLE, part, start, "seconds of the clip from which frames are taken"),
+    OPTIONAL(DOUBLE, part, end, "seconds of the clip up to which frames are taken"),
+    OPTIONAL(DOUBLE, part, frame_rate,
+             "pictures a second: the path of the clip is a directory of pictures, in the order of their names"),
 };
 static const struct field_table part_table = TABLE(part, 0, part_fields);
 
 static const struct field message_fields[] = {
-    {"role", FIELD_STRING, AT(message, role), true, 0, NULL, "`system`, `user` or `assistant`"},
+    REQUIRED(STRING, message, role, "`system`, `user` or `assistant`"),
     {"content", FIELD_CONTENT, AT(message, parts), true, 0, &part_table,
      "an array of parts, or a plain string for one part of text"},
 };
@@ -66,145 +71,144 @@ static const struct field_table message_table = TABLE(message, 0, message_fields
 static const struct field prompt_fields[] = {
     {"messages", FIELD_OBJECTS, AT(prompt, messages), true, 0, &message_table,
      "the messages of the conversation, in order"},
-    {"problem_type", FIELD_STRING, AT(prompt, problem_type), false, 0, NULL,
-     "`multiple choice`, `numerical`, `OCR`, `free-form` or `regression`"},
-    {"solution", FIELD_STRING, AT(prompt, solution), true, 0, NULL, "`<answer>…</answer>`"},
-    {"question", FIELD_STRING, AT(prompt, question), false, 0, NULL,
-     "the question with its options, without a template's wording"},
-    {"options", FIELD_STRINGS, AT(prompt, options), false, 0, NULL,
-     "the texts of the options, without a letter of their own"},
-    {"category", FIELD_STRING, AT(prompt, category), false, 0, NULL, "the category that an evaluation counts it in"},
-    {"level", FIELD_STRING, AT(prompt, level), false, 0, NULL, "the level of the benchmark"},
+    OPTIONAL(STRING, prompt, problem_type, "`multiple choice`, `numerical`, `OCR`, `free-form` or `regression`"),
+    REQUIRED(STRING, prompt, solution, "`<answer>…</answer>`"),
+    OPTIONAL(STRING, prompt, question, "the question with its options, without a template's wording"),
+    OPTIONAL(STRINGS, prompt, options, "the texts of the options, without a letter of their own"),
+    OPTIONAL(STRING, prompt, category, "the category that an evaluation counts it in"),
+    OPTIONAL(STRING, prompt, level, "the level of the benchmark"),
 };
 static const struct field_table prompt_table = TABLE(prompt, AT(prompt, present), prompt_fields);
 
 static const struct field requirement_fields[] = {
-    {"policy", FIELD_INT, AT(requirement, policy), true, 0, NULL, "lowest version of the policy to sample with"},
-    {"reference", FIELD_INT, AT(requirement, reference), true, 0, NULL,
-     "lowest version of the reference to score with"},
-    {"exact", FIELD_INT, AT(requirement, exact), true, 0, NULL, "1: exactly these versions; 0: these or later ones"},
-    {"order", FIELD_INT, AT(requirement, order), true, 0, NULL, "sequence number in the order of issue, from 0"},
+    REQUIRED(INT, requirement, policy, "lowest version of the policy to sample with"),
+    REQUIRED(INT, requirement, reference, "lowest version of the reference to score with"),
+    REQUIRED(INT, requirement, exact, "1: exactly these versions; 0: these or later ones"),
+    REQUIRED(INT, requirement, order, "sequence number in the order of issue, from 0"),
 };
 static const struct field_table requirement_table = TABLE(requirement, AT(requirement, present), requirement_fields);
 
 static const struct field medium_fields[] = {
-    {"kind", FIELD_STRING, AT(medium, kind), true, 0, NULL, "`video` or `image`"},
-    {"key", FIELD_STRING, AT(medium, key), true, 0, NULL, "key of the frames in frames.lmdb, 32 hex digits"},
-    {"frames", FIELD_INT, AT(medium, frames), true, 0, NULL, "number of frames, 1 for an image"},
-    {"height", FIELD_INT, AT(medium, height), true, 0, NULL, "height of a frame in pixels"},
-    {"width", FIELD_INT, AT(medium, width), true, 0, NULL, "width of a frame in pixels"},
-    {"seconds_per_grid", FIELD_DOUBLE, AT(medium, seconds_per_grid), false, 0, NULL,
-     "seconds of the clip that a pair of frames represents"},
-    {"timestamps", FIELD_DOUBLES, AT(medium, timestamps), false, 0, NULL,
-     "for each frame: seconds from the clip's first frame"},
+    REQUIRED(STRING, medium, kind, "`video` or `image`"),
+    REQUIRED(STRING, medium, key, "key of the frames in frames.lmdb, 32 hex digits"),
+    REQUIRED(INT, medium, frames, "number of frames, 1 for an image"),
+    REQUIRED(INT, medium, height, "height of a frame in pixels"),
+    REQUIRED(INT, medium, width, "width of a frame in pixels"),
+    OPTIONAL(DOUBLE, medium, seconds_per_grid, "seconds of the clip that a pair of frames represents"),
+    OPTIONAL(DOUBLES, medium, timestamps, "for each frame: seconds from the clip's first frame"),
 };
 static const struct field_table medium_table = TABLE(medium, 0, medium_fields);
 
 static const struct field completion_fields[] = {
-    {"tokens", FIELD_INTS, AT(completion, tokens), false, 0, NULL,
-     "token ids, with the end-of-sequence token if there was one"},
-    {"logprobs", FIELD_FLOATS, AT(completion, logprobs), false, 0, NULL,
-     "for each token: its log-probability under the policy that sampled it, at temperature 1"},
-    {"versions", FIELD_RUNS, AT(completion, versions), false, 0, NULL,
-     "for each token: version of the policy that sampled it"},
-    {"text", FIELD_STRING, AT(completion, text), false, 0, NULL, "the text without special tokens"},
-    {"finish", FIELD_STRING, AT(completion, finish), false, 0, NULL, "`eos` or `length`"},
+    OPTIONAL(INTS, completion, tokens, "token ids, with the end-of-sequence token if there was one"),
+    OPTIONAL(FLOATS, completion, logprobs,
+             "for each token: its log-probability under the policy that sampled it, at temperature 1"),
+    OPTIONAL(RUNS, completion, versions, "for each token: version of the policy that sampled it"),
+    OPTIONAL(STRING, completion, text, "the text without special tokens"),
+    OPTIONAL(STRING, completion, finish, "`eos` or `length`"),
 };
 static const struct field_table completion_table = TABLE(completion, 0, completion_fields);
 
 static const struct field reference_fields[] = {
-    {"version", FIELD_INT, AT(reference, version), false, 0, NULL, "version of the reference"},
-    {"answer_span", FIELD_SPANS, AT(reference, answer_span), false, 0, NULL,
-     "for each completion: [first, one past last] answer token; null without an answer"},
-    {"answer_logprob", FIELD_DOUBLES, AT(reference, answer_logprob), false, 0, NULL,
-     "for each completion: mean log-probability of the answer tokens; null without an answer"},
-    {"answer_probability", FIELD_DOUBLES, AT(reference, answer_probability), false, 0, NULL,
-     "for each completion: mean probability of the answer tokens; null without an answer"},
-    {"logprobs", FIELD_ROWS, AT(reference, logprobs), false, 0, NULL,
-     "for each completion: the log-probability of each token (`logprobs: all`)"},
-    {"generated", FIELD_STRINGS, AT(reference, generated), false, 0, NULL,
-     "for each completion: the answer that the reference wrote after its reasoning (method refgen)"},
+    OPTIONAL(INT, reference, version, "version of the reference"),
+    OPTIONAL(SPANS, reference, answer_span,
+             "for each completion: [first, one past last] answer token; null without an answer"),
+    OPTIONAL(DOUBLES, reference, answer_logprob,
+             "for each completion: mean log-probability of the answer tokens; null without an answer"),
+    OPTIONAL(DOUBLES, reference, answer_probability,
+             "for each completion: mean probability of the answer tokens; null without an answer"),
+    OPTIONAL(ROWS, reference, logprobs, "for each completion: the log-probability of each token (`logprobs: all`)"),
+    OPTIONAL(STRINGS, reference, generated,
+             "for each completion: the answer that the reference wrote after its reasoning (method refgen)"),
 };
 static const struct field_table reference_table = TABLE(reference, AT(reference, present), reference_fields);
 
 static const struct field consistency_fields[] = {
-    {"probability", FIELD_DOUBLES, AT(consistency, probability), false, 0, NULL,
-     "for each completion: its probability by the consistency model (method cora)"},
-    {"model", FIELD_STRING, AT(consistency, model), false, 0, NULL, "the hash of the consistency model's weights"},
-    {"verdict", FIELD_DOUBLES, AT(consistency, verdict), false, 0, NULL,
-     "for each completion: 1 if the judge finds that the reasoning supports the answer, else 0; null: not judged"},
-    {"reason", FIELD_STRINGS, AT(consistency, reason), false, 0, NULL, "for each completion: the judge's reason"},
-    {"judge", FIELD_STRING, AT(consistency, judge), false, 0, NULL, "the name of the judge"},
+    OPTIONAL(DOUBLES, consistency, probability,
+             "for each completion: its probability by the consistency model (method cora)"),
+    OPTIONAL(STRING, consistency, model, "the hash of the consistency model's weights"),
+    OPTIONAL(
+        DOUBLES, consistency, verdict,
+        "for each completion: 1 if the judge finds that the reasoning supports the answer, else 0; null: not judged"),
+    OPTIONAL(STRINGS, consistency, reason, "for each completion: the judge's reason"),
+    OPTIONAL(STRING, consistency, judge, "the name of the judge"),
 };
 static const struct field_table consistency_table = TABLE(consistency, AT(consistency, present), consistency_fields);
 
 static const struct field rewards_fields[] = {
-    {"accuracy", FIELD_DOUBLES, AT(rewards, accuracy), false, 0, NULL, "the accuracy reward of each completion"},
-    {"format", FIELD_DOUBLES, AT(rewards, format), false, 0, NULL, "the format reward of each completion"},
-    {"length", FIELD_DOUBLES, AT(rewards, length), false, 0, NULL,
-     "the length reward of each completion; absent when it is off"},
-    {"bonus", FIELD_DOUBLES, AT(rewards, bonus), false, 0, NULL,
-     "the bonus of each completion; absent if the method has none"},
-    {"consistency", FIELD_DOUBLES, AT(rewards, consistency), false, 0, NULL,
-     "the consistency reward of each completion (method cora)"},
-    {"total", FIELD_DOUBLES, AT(rewards, total), false, 0, NULL, "the sum of the rewards of each completion"},
+    OPTIONAL(DOUBLES, rewards, accuracy, "the accuracy reward of each completion"),
+    OPTIONAL(DOUBLES, rewards, format, "the format reward of each completion"),
+    OPTIONAL(DOUBLES, rewards, length, "the length reward of each completion; absent when it is off"),
+    OPTIONAL(DOUBLES, rewards, bonus, "the bonus of each completion; absent if the method has none"),
+    OPTIONAL(DOUBLES, rewards, consistency, "the consistency reward of each completion (method cora)"),
+    OPTIONAL(DOUBLES, rewards, total, "the sum of the rewards of each completion"),
 };
 static const struct field_table rewards_table = TABLE(rewards, AT(rewards, present), rewards_fields);
 
 static const struct field scores_fields[] = {
-    {"accuracy", FIELD_DOUBLES, AT(scores, accuracy), false, 0, NULL,
-     "the score of each completion by the benchmark's rule"},
-    {"letter", FIELD_DOUBLES, AT(scores, letter), false, 0, NULL,
-     "for each completion: 1 if its answer has the right letter, else 0; null if the question has no letters"},
-    {"correct", FIELD_DOUBLES, AT(scores, correct), false, 0, NULL, "for each completion: 1 if its accuracy is 1"},
-    {"parsed", FIELD_DOUBLES, AT(scores, parsed), false, 0, NULL,
-     "for each completion: 1 if its first `<answer>…</answer>` has content"},
-    {"formatted", FIELD_DOUBLES, AT(scores, formatted), false, 0, NULL,
-     "for each completion: 1 if all of it has the required form"},
+    OPTIONAL(DOUBLES, scores, accuracy, "the score of each completion by the benchmark's rule"),
+    OPTIONAL(DOUBLES, scores, letter,
+             "for each completion: 1 if its answer has the right letter, else 0; null if the question has no letters"),
+    OPTIONAL(DOUBLES, scores, correct, "for each completion: 1 if its accuracy is 1"),
+    OPTIONAL(DOUBLES, scores, parsed, "for each completion: 1 if its first `<answer>…</answer>` has content"),
+    OPTIONAL(DOUBLES, scores, formatted, "for each completion: 1 if all of it has the required form"),
 };
 static const struct field_table scores_table = TABLE(scores, AT(scores, present), scores_fields);
 
 static const struct field trained_fields[] = {
-    {"step", FIELD_INT, AT(trained, step), true, 0, NULL, "the optimizer step that trained it"},
+    REQUIRED(INT, trained, step, "the optimizer step that trained it"),
 };
 static const struct field_table trained_table = TABLE(trained, AT(trained, present), trained_fields);
 
 static const struct field quarantine_fields[] = {
-    {"stage", FIELD_STRING, AT(quarantine, stage), false, 0, NULL, "the stage that quarantined the group"},
-    {"reason", FIELD_STRING, AT(quarantine, reason), false, 0, NULL, "the reason"},
+    OPTIONAL(STRING, quarantine, stage, "the stage that quarantined the group"),
+    OPTIONAL(STRING, quarantine, reason, "the reason"),
 };
 static const struct field_table quarantine_table = TABLE(quarantine, AT(quarantine, present), quarantine_fields);
 
 static const struct field group_fields[] = {
-    {"v", FIELD_INT, AT(group, v), false, SECTION_PROMPT, NULL, "version of this format: 1"},
-    {"id", FIELD_STRING, AT(group, id), true, SECTION_PROMPT, NULL, "epoch and number, such as e0-000017"},
-    {"sample_id", FIELD_STRING, AT(group, sample_id), false, SECTION_PROMPT, NULL, "the id in the data set"},
-    {"prompt", FIELD_OBJECT, AT(group, prompt), true, SECTION_PROMPT, &prompt_table, "the question"},
-    {"requires", FIELD_OBJECT, AT(group, requires), false, SECTION_PROMPT, &requirement_table,
-     "the weight versions that it may be sampled and scored with"},
-    {"media", FIELD_OBJECTS, AT(group, media), false, SECTION_MEDIA, &medium_table,
-     "each image and clip, in the order of the messages"},
-    {"prompt_tokens", FIELD_INTS, AT(group, prompt_tokens), false, SECTION_ROLLOUT, NULL,
-     "token ids, with one placeholder for each vision token"},
-    {"completions", FIELD_OBJECTS, AT(group, completions), false, SECTION_ROLLOUT, &completion_table,
-     "the answers of the policy"},
-    {"reference", FIELD_OBJECT, AT(group, reference), false, SECTION_REFERENCE, &reference_table,
-     "the likelihood of the answers under the reference"},
-    {"consistency", FIELD_OBJECT, AT(group, consistency), false, SECTION_CONSISTENCY, &consistency_table,
-     "whether the reasoning supports the answers"},
-    {"rewards", FIELD_OBJECT, AT(group, rewards), false, SECTION_REWARD, &rewards_table, "the rewards by kind"},
-    {"advantages", FIELD_DOUBLES, AT(group, advantages), false, SECTION_REWARD, NULL,
-     "the advantage of each completion"},
-    {"scores", FIELD_OBJECT, AT(group, scores), false, SECTION_SCORES, &scores_table,
-     "the scores of the completions in an evaluation"},
-    {"trained", FIELD_OBJECT, AT(group, trained), false, SECTION_TRAINED, &trained_table,
-     "present when the group has been trained"},
-    {"times", FIELD_JSON, AT(group, times), false, SECTION_TIMES, NULL,
-     "for each stage: [in, out] in seconds since 1970"},
-    {"quarantine", FIELD_OBJECT, AT(group, quarantine), false, SECTION_QUARANTINE, &quarantine_table,
-     "why the group is quarantined"},
+    SECTION(PROMPT, INT, v, false, NULL, "version of this format: 1"),
+    SECTION(PROMPT, STRING, id, true, NULL, "epoch and number, such as e0-000017"),
+    SECTION(PROMPT, STRING, sample_id, false, NULL, "the id in the data set"),
+    SECTION(PROMPT, OBJECT, prompt, true, &prompt_table, "the question"),
+    SECTION(PROMPT, OBJECT, requires, false, &requirement_table,
+            "the weight versions that it may be sampled and scored with"),
+    SECTION(MEDIA, OBJECTS, media, false, &medium_table, "each image and clip, in the order of the messages"),
+    SECTION(ROLLOUT, INTS, prompt_tokens, false, NULL, "token ids, with one placeholder for each vision token"),
+    SECTION(ROLLOUT, OBJECTS, completions, false, &completion_table, "the answers of the policy"),
+    SECTION(REFERENCE, OBJECT, reference, false, &reference_table, "the likelihood of the answers under the reference"),
+    SECTION(CONSISTENCY, OBJECT, consistency, false, &consistency_table, "whether the reasoning supports the answers"),
+    SECTION(REWARD, OBJECT, rewards, false, &rewards_table, "the rewards by kind"),
+    SECTION(REWARD, DOUBLES, advantages, false, NULL, "the advantage of each completion"),
+    SECTION(SCORES, OBJECT, scores, false, &scores_table, "the scores of the completions in an evaluation"),
+    SECTION(TRAINED, OBJECT, trained, false, &trained_table, "present when the group has been trained"),
+    SECTION(TIMES, JSON, times, false, NULL, "for each stage: [in, out] in seconds since 1970"),
+    SECTION(QUARANTINE, OBJECT, quarantine, false, &quarantine_table, "why the group is quarantined"),
 };
 const struct field_table group_table = TABLE(group, 0, group_fields);
+
+// The name of each type in the reference page, the size of a field, and of an element of an array. 0: as its table
+// says.
+static const struct {
+    const char *name;
+    size_t size, element_size;
+} field_types[] = {
+    [FIELD_INT] = {"integer", sizeof(int64_t), 0},
+    [FIELD_DOUBLE] = {"number", sizeof(double), 0},
+    [FIELD_STRING] = {"string", sizeof(struct string), 0},
+    [FIELD_INTS] = {"integers", sizeof(struct field_array), sizeof(int64_t)},
+    [FIELD_RUNS] = {"integers", sizeof(struct field_array), sizeof(int64_t)},
+    [FIELD_FLOATS] = {"float32s", sizeof(struct field_array), sizeof(float)},
+    [FIELD_DOUBLES] = {"numbers", sizeof(struct field_array), sizeof(double)},
+    [FIELD_STRINGS] = {"strings", sizeof(struct field_array), sizeof(struct string)},
+    [FIELD_SPANS] = {"spans", sizeof(struct field_array), sizeof(struct span)},
+    [FIELD_ROWS] = {"arrays of float32s", sizeof(struct field_array), sizeof(struct float_array)},
+    [FIELD_OBJECT] = {"object", 0, 0},
+    [FIELD_OBJECTS] = {"objects", sizeof(struct field_array), 0},
+    [FIELD_CONTENT] = {"objects or string", sizeof(struct field_array), 0},
+    [FIELD_JSON] = {"object", sizeof(struct string), 0},
+};
+static_assert(COUNT(field_types) == FIELD_JSON + 1, "a row for each type");
 
 const struct field *field_find(const struct field_table *table, const char *name, size_t size) {
     for (size_t i = 0; i < table->count; i++)
@@ -228,16 +232,7 @@ bool field_present(const struct field *field, const void *object) {
 }
 
 size_t field_size(const struct field *field) {
-    switch (field->type) {
-    case FIELD_INT:
-        return sizeof(int64_t);
-    case FIELD_DOUBLE:
-        return sizeof(double);
-    case FIELD_OBJECT:
-        return field->table->size;
-    default:
-        return sizeof(struct field_array);
-    }
+    return field->type == FIELD_OBJECT ? field->table->size : field_types[field->type].size;
 }
 
 bool field_is_ints(const struct field *field) {
@@ -245,24 +240,9 @@ bool field_is_ints(const struct field *field) {
 }
 
 size_t field_element_size(const struct field *field) {
-    switch (field->type) {
-    case FIELD_INTS:
-    case FIELD_RUNS:
-        return sizeof(int64_t);
-    case FIELD_FLOATS:
-        return sizeof(float);
-    case FIELD_DOUBLES:
-        return sizeof(double);
-    case FIELD_STRINGS:
-        return sizeof(struct string);
-    case FIELD_SPANS:
-        return sizeof(struct span);
-    case FIELD_ROWS:
-        return sizeof(struct float_array);
-    default:
-        assert(field->type == FIELD_OBJECTS || field->type == FIELD_CONTENT);
-        return field->table->size;
-    }
+    const size_t size = field_types[field->type].element_size;
+    assert(size || field->type == FIELD_OBJECTS || field->type == FIELD_CONTENT);
+    return size ? size : field->table->size;
 }
 
 struct field_array field_array_load(const void *array) {
@@ -345,30 +325,12 @@ void fields_add_unknown(struct arena *arena, struct unknown_fields *unknown, str
 
 // ---- the reference page ----
 
-static const char *const field_type_names[] = {
-    [FIELD_INT] = "integer",
-    [FIELD_DOUBLE] = "number",
-    [FIELD_STRING] = "string",
-    [FIELD_INTS] = "integers",
-    [FIELD_RUNS] = "integers",
-    [FIELD_FLOATS] = "float32s",
-    [FIELD_DOUBLES] = "numbers",
-    [FIELD_STRINGS] = "strings",
-    [FIELD_SPANS] = "spans",
-    [FIELD_ROWS] = "arrays of float32s",
-    [FIELD_OBJECT] = "object",
-    [FIELD_OBJECTS] = "objects",
-    [FIELD_CONTENT] = "objects or string",
-    [FIELD_JSON] = "object",
-};
-static_assert(COUNT(field_type_names) == FIELD_JSON + 1, "one name for each type");
-
 static void fields_print(struct buf *out, const struct field_table *table, const char *prefix) {
     for (size_t i = 0; i < table->count; i++) {
         const struct field *field = &table->fields[i];
         bool array = field->type == FIELD_OBJECTS || field->type == FIELD_CONTENT;
         buf_printf(out, "| `%s%s%s` | %s | %s | %s |\n", prefix, field->name, array ? "[]" : "",
-                   field_type_names[field->type], field->required ? "yes" : "", field->doc);
+                   field_types[field->type].name, field->required ? "yes" : "", field->doc);
         if (!field->table) continue;
         struct buf inner = {0};
         buf_printf(&inner, "%s%s%s.", prefix, field->name, array ? "[]" : "");
