@@ -1,4 +1,4 @@
-// CURVE between machines: key files, the keys that are admitted, and the thread that libzmq asks about each client.
+// CURVE between machines: key files, and the keys that are admitted.
 //
 // A key file has two lines, `public KEY` and `secret KEY`, each 40 characters of Z85, and only its owner may read it.
 #ifndef SHARED_WIRE_SECURITY_H
@@ -37,15 +37,5 @@ void wire_admit(struct wire_security *security, const char *key);
 
 // Frees what it holds, wipes the secret, and leaves no security.
 void wire_security_release(struct wire_security *security);
-
-// Answers libzmq's requests whether a client may connect (ZAP, RFC 27), in a thread of its own.
-struct zap;
-
-// Starts the handler of a libzmq context, which admits the keys in `security`; that must outlive it. A client's user id
-// is its key. UNAVAILABLE when there is no thread or socket for it. Free with zap_close, before the context ends.
-status zap_open(struct zap **out, void *zmq_context, const struct wire_security *security);
-
-// Ends the thread. NULL is fine; sets *zap to NULL.
-void zap_close(struct zap **zap);
 
 #endif

@@ -9,6 +9,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,7 +60,8 @@ struct zmq_transport {
     struct transport base;
     const struct wire_security *security;
     void *context, *server;
-    struct zap *zap;
+    pthread_t zap_thread;
+    void *zap_socket;   // of that thread; NULL: there is none
     struct arena arena; // of the paths below
     struct local_directory *directories;
     size_t directory_count;
@@ -147,6 +149,107 @@ static void local_bind_again(struct zmq_transport *transport) {
     }
 }
 
+// ---- zap ----
+
+// libzmq asks a thread (ZAP, RFC 27) about each client that connects with CURVE.
+//
+// A request has the frames version, request id, domain, address, identity, mechanism, credentials; the reply version,
+// request id, status code, status text, user id, metadata.
+#define ZAP_ENDPOINT "inproc://zeromq.zap.01"
+
+enum { ZAP_VERSION, ZAP_REQUEST_ID, ZAP_DOMAIN, ZAP_ADDRESS, ZAP_IDENTITY, ZAP_MECHANISM, ZAP_CREDENTIALS, ZAP_FRAMES };
+enum { ZAP_FRAME_MAX = 256, ZAP_KEY_BYTES = 32 };
+static_assert(ZAP_KEY_BYTES / 4 * 5 + 1 == WIRE_KEY, "Z85 writes 4 bytes as 5 characters");
+
+struct zap_request {
+    char data[ZAP_FRAMES][ZAP_FRAME_MAX];
+    int size[ZAP_FRAMES];
+    int count;
+};
+
+// Receives all frames of a request, each terminated with NUL; a longer one is cut to fit. False when the context ends.
+// A request that is too long has more than ZAP_FRAMES frames. A signal does not end the handler: nobody could connect
+// any more.
+static bool zap_receive(void *socket, struct zap_request *request) {
+    int more = 1;
+    request->count = 0;
+    while (more) {
+        char spare[ZAP_FRAME_MAX];
+        const int at = request->count++;
+        const bool fits = at < ZAP_FRAMES;
+        char *data = fits ? request->data[at] : spare;
+        int size;
+        do {
+            size = zmq_recv(socket, data, ZAP_FRAME_MAX - 1, 0);
+        } while (size < 0 && zmq_errno() == EINTR);
+        if (size < 0) return false;
+        if (size >= ZAP_FRAME_MAX) size = ZAP_FRAME_MAX - 1;
+        data[size] = 0;
+        if (fits) request->size[at] = size;
+        size_t length = sizeof more;
+        if (zmq_getsockopt(socket, ZMQ_RCVMORE, &more, &length)) return false;
+    }
+    return true;
+}
+
+static void *zap_run(void *argument) {
+    const struct zmq_transport *transport = argument;
+    const struct wire_security *security = transport->security;
+    void *socket = transport->zap_socket;
+    struct zap_request request;
+    struct log_limit limit = {0};
+    while (zap_receive(socket, &request)) {
+        if (request.size[0] == 4 && !memcmp(request.data[0], "stop", 4)) break;
+        char key[WIRE_KEY] = "";
+        bool valid = request.count == ZAP_FRAMES && !strcmp(request.data[ZAP_MECHANISM], "CURVE") &&
+                     request.size[ZAP_CREDENTIALS] == ZAP_KEY_BYTES &&
+                     zmq_z85_encode(key, (const uint8_t *)request.data[ZAP_CREDENTIALS], ZAP_KEY_BYTES);
+        bool admitted = false;
+        for (size_t i = 0; valid && !admitted && i < security->count; i++)
+            admitted = !strcmp(security->admitted[i], key);
+        if (valid && !admitted)
+            log_limited(&limit, clock_monotonic_ms(),
+                        "refused a peer at %s: its key %s belongs to no machine of this run", request.data[ZAP_ADDRESS],
+                        key);
+        const char *text = admitted ? "welcome" : "not of this run";
+        size_t id_size = request.count > ZAP_REQUEST_ID ? (size_t)request.size[ZAP_REQUEST_ID] : 0;
+        // A reply that cannot be sent leaves the client unconnected; it tries again.
+        zmq_send(socket, "1.0", 3, ZMQ_SNDMORE);
+        zmq_send(socket, request.data[ZAP_REQUEST_ID], id_size, ZMQ_SNDMORE);
+        zmq_send(socket, admitted ? "200" : "400", 3, ZMQ_SNDMORE);
+        zmq_send(socket, text, strlen(text), ZMQ_SNDMORE);
+        zmq_send(socket, key, admitted ? WIRE_KEY - 1 : 0, ZMQ_SNDMORE);
+        zmq_send(socket, "", 0, 0);
+    }
+    return NULL;
+}
+
+// Starts the thread, which admits the keys of the transport's security. A client's user id is its key. UNAVAILABLE when
+// there is no thread or socket for it.
+static status zap_open(struct zmq_transport *transport) {
+    const int linger = 0;
+    void *socket = transport->zap_socket = zmq_socket(transport->context, ZMQ_REP);
+    if (socket && !zmq_setsockopt(socket, ZMQ_LINGER, &linger, sizeof linger) && !zmq_bind(socket, ZAP_ENDPOINT) &&
+        !pthread_create(&transport->zap_thread, NULL, zap_run, transport))
+        return OK;
+    status result = fail(UNAVAILABLE, "cannot authenticate clients: %s", zmq_strerror(zmq_errno()));
+    if (socket) zmq_close(socket);
+    transport->zap_socket = NULL;
+    return result;
+}
+
+// Ends the thread, if there is one.
+static void zap_close(struct zmq_transport *transport) {
+    const int linger = 0;
+    if (!transport->zap_socket) return;
+    void *stop = zmq_socket(transport->context, ZMQ_REQ);
+    if (stop && !zmq_setsockopt(stop, ZMQ_LINGER, &linger, sizeof linger) && !zmq_connect(stop, ZAP_ENDPOINT))
+        zmq_send(stop, "stop", 4, 0);
+    pthread_join(transport->zap_thread, NULL);
+    if (stop) zmq_close(stop);
+    zmq_close(transport->zap_socket);
+}
+
 // ---- sockets ----
 
 static status zmq_transport_set_int(void *socket, int option, int value) {
@@ -170,7 +273,7 @@ static status zmq_transport_bind(struct transport *base, const char *endpoint) {
     struct zmq_transport *transport = zmq_transport_of(base);
     const struct wire_security *security = transport->security;
     if (!transport->server) {
-        if (security) TRY(zap_open(&transport->zap, transport->context, security));
+        if (security) TRY(zap_open(transport));
         void *server = transport->server = zmq_socket(transport->context, ZMQ_ROUTER);
         if (!server) return zmq_transport_failure("server socket");
         transport->changed = true;
@@ -258,7 +361,7 @@ static void zmq_transport_free(struct transport *base) {
     struct zmq_transport *transport = zmq_transport_of(base);
     while (transport->links) zmq_transport_disconnect(base, transport->links);
     if (transport->server) zmq_close(transport->server);
-    zap_close(&transport->zap);
+    zap_close(transport);
     zmq_msg_close(&transport->head);
     zmq_msg_close(&transport->bulk);
     while (zmq_ctx_term(transport->context) && errno == EINTR) continue; // a signal came
@@ -334,7 +437,7 @@ static status zmq_transport_receive_message(struct zmq_transport *transport, str
     if (client->size > sizeof client->id) return OK;
     event->kind = !link && frames.count == 1 && !frames.head_size ? TRANSPORT_CONNECTED : TRANSPORT_MESSAGE;
     event->owner = link ? link->owner : NULL;
-    // The user that the ZAP handler has admitted (security.c): its key.
+    // The user that the ZAP handler has admitted: its key.
     if (!link && transport->security) event->key = zmq_msg_gets(&transport->head, "User-Id");
     event->frames = frames;
     return OK;
