@@ -436,19 +436,6 @@ status frame_store_each(struct frame_store *store,
     return result == END ? OK : result;
 }
 
-status frame_store_evict(struct frame_store *store, const char *key, bool *found) {
-    uint8_t bytes[frame_key_bytes];
-    struct lmdb_txn *txn;
-    status result;
-    TRY(frame_key_parse(bytes, key));
-    do {
-        result = lmdb_txn_begin_write(store->env, &txn);
-        if (result == OK) result = lmdb_txn_del(txn, DBI_FRAMES, frame_key_val(bytes), found);
-        if (result == OK) result = frame_usage_set(txn, bytes, (struct frame_usage){0}, false);
-    } while (lmdb_txn_commit(&txn, &result));
-    return result;
-}
-
 // ---- hashes of files ----
 
 status frame_store_recall_hash(struct frame_store *store, const char *path, const struct file_stamp *stamp,

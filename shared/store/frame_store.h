@@ -87,10 +87,6 @@ status frame_store_each(struct frame_store *store,
                                         double used),
                         void *context);
 
-// Deletes one record; *found says whether it existed. DATAERR when the key is not 32 hex digits, UNAVAILABLE when the
-// disk fails.
-status frame_store_evict(struct frame_store *store, const char *key, bool *found);
-
 // Fields of stat's result. While they are the same, the hash of the file's content need not be computed again.
 struct file_stamp {
     uint64_t device, inode, size;

@@ -47,8 +47,7 @@ status group_store_open(struct group_store **out, const char *directory, bool re
     struct arena arena = {0};
     NEW(out, 1);
     char *path = path_join(&arena, directory, "groups.lmdb");
-    status result = OK;
-    if (result == OK && !read_only) result = dir_make(directory);
+    status result = read_only ? OK : dir_make(directory);
     const char *const *dbis = read_only ? group_store_read_dbis : group_store_dbis;
     if (result == OK) result = lmdb_env_open(&(*out)->env, path, dbis, &options);
     arena_release(&arena);
@@ -82,13 +81,6 @@ status group_store_find(struct group_store *store, const struct section_key *key
     if (result == DATAERR) result = lmdb_env_fail_damaged(store->env, fail_text());
     buf_release(&packed);
     return result;
-}
-
-status group_store_save(struct group_store *store, const struct section_key *key, enum group_section section,
-                        struct group *group) {
-    struct group_record record = {.group = group, .section = key ? (int)section : -1};
-    if (key) record.key = *key;
-    return group_store_save_all(store, &record, 1);
 }
 
 // ---- what stays ----

@@ -49,12 +49,6 @@ status group_store_prune(struct group_store *store, const struct group_keep *kee
 status group_store_find(struct group_store *store, const struct section_key *key, enum group_section section,
                         struct group *group, bool *found);
 
-// Stores the complete group and, unless `key` is NULL, its section under `key`: both or neither. If there is a section
-// under `key` already, another process was quicker: nothing is stored, because later stages may have added theirs to
-// the group since. UNAVAILABLE when the disk is full.
-status group_store_save(struct group_store *store, const struct section_key *key, enum group_section section,
-                        struct group *group);
-
 // A group to be stored, with one of its sections under `key`; section -1: without.
 struct group_record {
     struct group *group;
@@ -63,8 +57,9 @@ struct group_record {
     bool section_only; // the whole group is not stored: a later stage does it
 };
 
-// Stores several groups, each as group_store_save does, in one transaction: all or none. UNAVAILABLE when the disk is
-// full.
+// Stores several groups in one transaction: all or none. If there is a section under a record's key already, another
+// process was quicker: nothing is stored of that record, because later stages may have added theirs to the group since.
+// UNAVAILABLE when the disk is full.
 status group_store_save_all(struct group_store *store, const struct group_record *records, size_t count);
 
 // *out = the group with this id, owned by the caller, who frees it with group_free; NULL when there is none. DATAERR

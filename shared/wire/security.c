@@ -31,9 +31,8 @@ status wire_key_write(const struct wire_security *keys, const char *path) {
     if (fd < 0) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     struct buf text = {0};
     buf_printf(&text, "public %s\nsecret %s\n", keys->public, keys->secret);
-    status result = OK;
-    if (result == OK && (!fd_write_all(fd, text.data, text.size) || fsync(fd)))
-        result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
+    status result =
+        fd_write_all(fd, text.data, text.size) && !fsync(fd) ? OK : fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     close(fd);
     if (result != OK) unlink(path);
     explicit_bzero(text.data, text.size);

@@ -141,15 +141,13 @@ static status step_explain(const struct optim *optim, int64_t step) {
                 optim->saved_whole ? "step" : "state", (long long)saved);
 }
 
-// The ids of a step's groups, as many as fit a line.
+// Puts the ids of a step's groups, as many as fit a line, in front of the failure message.
 static status step_add_groups(struct group *const *groups, size_t count) {
     enum { LISTED = 8 };
     struct buf ids = {0};
-    status result = OK;
-    for (size_t i = 0; i < count && i < LISTED && result == OK; i++)
-        buf_printf(&ids, "%s%s", i ? ", " : "", groups[i]->id.data);
-    if (count > LISTED && result == OK) buf_printf(&ids, " and %zu more", count - LISTED);
-    if (result == OK) result = fail_prefix(DATAERR, "groups %s", ids.data);
+    for (size_t i = 0; i < count && i < LISTED; i++) buf_printf(&ids, "%s%s", i ? ", " : "", groups[i]->id.data);
+    if (count > LISTED) buf_printf(&ids, " and %zu more", count - LISTED);
+    status result = fail_prefix(DATAERR, "groups %s", ids.data);
     buf_release(&ids);
     return result;
 }

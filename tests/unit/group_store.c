@@ -12,6 +12,14 @@ static struct group *make(const char *id, const char *more) {
     return group_of_format("{\"id\":\"%s\",\"prompt\":{\"messages\":[],\"solution\":\"\"}%s}", id, more);
 }
 
+// Stores the group and, unless `key` is NULL, its section.
+static status save(struct group_store *store, const struct section_key *key, enum group_section section,
+                   struct group *group) {
+    struct group_record record = {.group = group, .section = key ? (int)section : -1};
+    if (key) record.key = *key;
+    return group_store_save_all(store, &record, 1);
+}
+
 static void test_sections_and_groups(void **state) {
     (void)state;
     struct group_store *store = NULL;
@@ -22,7 +30,7 @@ static void test_sections_and_groups(void **state) {
     bool found = true;
     assert_int_equal(group_store_find(store, &first, SECTION_REWARD, bare, &found), OK);
     assert_false(found);
-    assert_int_equal(group_store_save(store, &first, SECTION_REWARD, given), OK);
+    assert_int_equal(save(store, &first, SECTION_REWARD, given), OK);
     assert_int_equal(group_store_find(store, &second, SECTION_REWARD, bare, &found), OK);
     assert_false(found);
     assert_int_equal(group_store_find(store, &first, SECTION_REWARD, bare, &found), OK);
@@ -33,7 +41,7 @@ static void test_sections_and_groups(void **state) {
     group_free(&back);
     // A slower process has the same section, but less of the group than has come since.
     struct group *less = make("e0-000001", ",\"advantages\":[1,-1]");
-    assert_int_equal(group_store_save(store, &first, SECTION_REWARD, less), OK);
+    assert_int_equal(save(store, &first, SECTION_REWARD, less), OK);
     group_free(&less);
     assert_int_equal(group_store_get(store, "e0-000001", &back), OK);
     assert_string_equal(back->unknown.first->json.data, "1.50");
@@ -87,8 +95,8 @@ static void test_iteration_and_long_ids(void **state) {
     const char *const ids[] = {id, "", "stop"};
     for (int i = 0; i < 3; i++) {
         struct group *group = make(ids[i], ""), *back = NULL;
-        assert_int_equal(group_store_save(store, NULL, SECTION_PROMPT, group), OK);
-        assert_int_equal(group_store_save(store, NULL, SECTION_PROMPT, group), OK);
+        assert_int_equal(save(store, NULL, SECTION_PROMPT, group), OK);
+        assert_int_equal(save(store, NULL, SECTION_PROMPT, group), OK);
         assert_int_equal(group_store_get(store, ids[i], &back), OK);
         assert_string_equal(back->id.data, ids[i]);
         group_free(&group);
@@ -121,7 +129,7 @@ static void save_trained(struct group_store *store, int number, int step, unsign
     if (step) buf_printf(&json, ",\"trained\":{\"step\":%d}", step);
     struct group *group = make(id, json.data);
     const struct section_key section = {{key, (unsigned char)number}};
-    assert_int_equal(group_store_save(store, key ? &section : NULL, SECTION_REWARD, group), OK);
+    assert_int_equal(save(store, key ? &section : NULL, SECTION_REWARD, group), OK);
     group_free(&group);
     buf_release(&json);
 }
