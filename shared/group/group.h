@@ -276,7 +276,7 @@ void group_completions(struct group *group, size_t count);
 // Replaces the media by `count` empty ones.
 void group_media(struct group *group, size_t count);
 
-// Makes a zeroed array in the group's arena. UNAVAILABLE; data is then NULL.
+// Makes a zeroed array in the group's arena.
 void group_ints(struct group *group, struct int_array *array, size_t count);
 
 // The same for floats.
