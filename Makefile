@@ -110,13 +110,13 @@ $(BUILD)/bin/caravan: $(TOOL_SOURCES:%.c=$(BUILD)/%.o) $(LIBRARY)
 	$(call say,LD)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 # Unit tests of the tool's files.
-$(BUILD)/tests/unit/run_status: $(BUILD)/tools/deployment.o $(addprefix $(BUILD)/tools/run/,rate_window.o run_metrics.o run_status.o run_status_text.o)
+$(BUILD)/tests/unit/run_status: $(BUILD)/tools/deployment.o $(addprefix $(BUILD)/tools/run/,run_status.o run_status_text.o)
 
 $(BUILD)/tests/unit/processes: $(BUILD)/tools/deployment.o $(addprefix $(BUILD)/tools/run/,processes.o)
 
 $(BUILD)/tests/unit/consistency_training: $(BUILD)/tools/consistency/consistency_training.o
 
-$(BUILD)/tests/unit/bpe_train: $(BUILD)/tools/demo/bpe_train.o $(BUILD)/tools/demo/tokenizer_train.o
+$(BUILD)/tests/unit/bpe_train: $(BUILD)/tools/demo/tokenizer_train.o
 
 $(BUILD)/tests/unit/media: $(BUILD)/tools/demo/clip_writer.o
 

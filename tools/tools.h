@@ -42,6 +42,11 @@ status subcommand_each_group(const char *path, status (*visit)(void *context, co
 // output could not be written. An empty fail_text() is not logged: it was said before.
 int subcommand_exit(status result);
 
+// A row of the table of a subcommand's options: the field of struct `owner` that it fills, its type and its help; then
+// what else it says (.default_value = "1").
+#define TOOL_OPTION(owner, field, kind, text, ...)                                                                     \
+    { .name = #field, .offset = offsetof(struct owner, field), .type = kind, .help = (text), ##__VA_ARGS__ }
+
 // The first member of the options of a subcommand that reads a pipeline file.
 struct pipeline_file_options {
     struct string_list set;
@@ -49,10 +54,8 @@ struct pipeline_file_options {
 
 // The option --set.
 #define PIPELINE_SET                                                                                                   \
-    {                                                                                                                  \
-        .name = "set", .offset = offsetof(struct pipeline_file_options, set), .type = OPTION_STRING,                   \
-        .repeatable = true, .help = "replace a value of the file: stage.key=value; may be repeated"                    \
-    }
+    TOOL_OPTION(pipeline_file_options, set, OPTION_STRING,                                                             \
+                "replace a value of the file: stage.key=value; may be repeated", .repeatable = true)
 
 // The first members of the options of a subcommand that belongs to a run on this machine.
 struct run_member_options {
@@ -63,14 +66,10 @@ struct run_member_options {
 // The options --set, --machine and --key.
 #define RUN_MEMBER                                                                                                     \
     PIPELINE_SET,                                                                                                      \
-        {.name = "machine",                                                                                            \
-         .offset = offsetof(struct run_member_options, machine),                                                       \
-         .type = OPTION_STRING,                                                                                        \
-         .help = "name of this machine in the file (default: the host's)"},                                            \
-    {                                                                                                                  \
-        .name = "key", .offset = offsetof(struct run_member_options, key), .type = OPTION_FILE,                        \
-        .help = "key file of this machine (default: the file that caravan keygen writes)"                              \
-    }
+        TOOL_OPTION(run_member_options, machine, OPTION_STRING,                                                        \
+                    "name of this machine in the file (default: the host's)"),                                         \
+        TOOL_OPTION(run_member_options, key, OPTION_FILE,                                                              \
+                    "key file of this machine (default: the file that caravan keygen writes)")
 
 // Parses a subcommand's options into `values`, the table's struct, which begins with pipeline_file_options; then reads
 // its FILE with every --set; for the directory of a run that is its pipeline.yaml, which `caravan run` does not take.

@@ -3,10 +3,9 @@
 #include "tests/unit/unit.h"
 
 #include "shared/base/file.h"
-#include "tools/demo/bpe_train.h"
+#include "tools/demo/tokenizer_train.h"
 #include "shared/text/pre_tokenizer.h"
 #include "shared/text/tokenizer.h"
-#include "tools/demo/tokenizer_train.h"
 
 static void test_known_merges(void **state) {
     (void)state;

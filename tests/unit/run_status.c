@@ -7,8 +7,7 @@
 #include <math.h>
 
 #include "shared/base/file.h"
-#include "tools/run/run_metrics.h"
-#include "tools/run/run_status_text.h"
+#include "tools/run/run_status.h"
 
 enum { SOURCE, ROLLOUT, ROLLOUT_2, OPTIM, REPLICAS, SUPERVISORS = 2 };
 

@@ -16,15 +16,10 @@ struct pairs_options {
 };
 
 static const struct option pairs_options[] = {
-    {.name = "all",
-     .offset = offsetof(struct pairs_options, all),
-     .type = OPTION_BOOL,
-     .default_value = "false",
-     .help = "also write completions that are not judged, with label null"},
-    {.name = "hypothesis",
-     .offset = offsetof(struct pairs_options, hypothesis),
-     .type = OPTION_FILE,
-     .help = "text with {answer} and {option} (default: The final answer is {answer})"},
+    TOOL_OPTION(pairs_options, all, OPTION_BOOL, "also write completions that are not judged, with label null",
+                .default_value = "false"),
+    TOOL_OPTION(pairs_options, hypothesis, OPTION_FILE,
+                "text with {answer} and {option} (default: The final answer is {answer})"),
     {0},
 };
 

@@ -2,20 +2,359 @@
 // config.json is written last: a directory that has one is complete.
 #include <assert.h>
 #include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/ops.h"
 #include "shared/base/file.h"
 #include "shared/base/json.h"
+#include "shared/base/log.h"
+#include "shared/base/memory.h"
+#include "shared/base/pool.h"
+#include "shared/base/rng.h"
+#include "shared/base/status.h"
 #include "shared/model/modernbert/classifier_config.h"
 #include "shared/model/modernbert/classifier_weights.h"
 #include "shared/model/model_shapes.h"
+#include "shared/model/parameters.h"
+#include "shared/model/qwen_vl/model_config.h"
 #include "shared/model/qwen_vl/qwen_weights.h"
-#include "tools/demo/bpe_train.h"
+#include "shared/model/safetensors.h"
 #include "shared/text/chat_template.h"
+#include "shared/text/tokenizer.h"
 #include "tools/demo/tokenizer_train.h"
-#include "tools/demo/init.h"
 #include "tools/tools.h"
+
+struct init_weights {
+    const char *dir;
+    const float *ranges; // standard deviations, of each parameter of the table
+    bool cut;            // the normal distribution is cut at two deviations
+    uint64_t seed;
+    enum element type;
+    int threads;
+};
+
+// ---- init_config ----
+
+// The JSON files of a new model directory, except those of the tokenizer.
+
+// Whether the config is that of ModernBERT: of a classifier.
+static bool init_is_classifier(struct json *config) {
+    struct json *type;
+    return json_find(config, "model_type", &type) && string_equals(json_string(type), "modernbert");
+}
+
+// Returns the object that has a key of the language model: the config's text_config if that has it, else the config.
+static struct json *init_text_config(struct json *config, const char *key) {
+    struct json *text;
+    bool nested = json_find(config, "text_config", &text) && json_is(text, JSON_OBJECT);
+    return nested && json_find(text, key, NULL) ? text : config;
+}
+
+// Returns the vocab_size of a config; without one a classifier has the default, and a language model 0.
+static int64_t init_vocabulary(struct json *config) {
+    struct json *value;
+    int64_t size;
+    bool found = json_find(init_text_config(config, "vocab_size"), "vocab_size", &value);
+    if (!found && init_is_classifier(config)) return DEFAULT_CLASSIFIER_VOCAB_SIZE;
+    return found && json_int(value, &size) ? size : 0;
+}
+
+struct named_token {
+    const char *key, *token;
+};
+
+// Sets the ids of the language model's tokens, also where text_config has them.
+static void init_fit_text_ids(struct json *config, struct arena *arena, const struct tokenizer *t) {
+    static const struct named_token ids[] = {
+        {"bos_token_id", "<|endoftext|>"},        {"eos_token_id", "<|im_end|>"},
+        {"image_token_id", "<|image_pad|>"},      {"video_token_id", "<|video_pad|>"},
+        {"vision_token_id", "<|vision_pad|>"},    {"vision_start_token_id", "<|vision_start|>"},
+        {"vision_end_token_id", "<|vision_end|>"}};
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
+        const char *name = ids[i].key;
+        int64_t id = tokenizer_token_to_id(t, ids[i].token);
+        if (id < 0)
+            json_remove(config, name);
+        else
+            json_set_int(config, arena, name, id);
+        struct json *text = json_at(config, "text_config");
+        if (!json_find(text, name, NULL)) continue;
+        if (id < 0)
+            json_set(text, arena, name); // null
+        else
+            json_set_int(text, arena, name, id);
+    }
+}
+
+// Sets the ids of a classifier's tokens, and what makes it one of consistency where the config does not say.
+static status init_fit_classifier(struct json *config, struct arena *arena, const struct tokenizer *t) {
+    static const struct named_token ids[] = {{"bos_token_id", "[CLS]"},
+                                             {"cls_token_id", "[CLS]"},
+                                             {"eos_token_id", "[SEP]"},
+                                             {"sep_token_id", "[SEP]"},
+                                             {"pad_token_id", "[PAD]"}};
+    static const char defaults[] = "{\"classifier_pooling\": \"mean\"}";
+    static const char labels[] = "{\"id2label\": {\"0\": \"inconsistent\", \"1\": \"consistent\"},"
+                                 " \"label2id\": {\"inconsistent\": 0, \"consistent\": 1}}";
+    static const char always[] = "{\"architectures\": [\"ModernBertForSequenceClassification\"]}";
+    const bool labelled = json_find(config, "id2label", NULL) || json_find(config, "num_labels", NULL);
+    const bool pooled = json_find(config, "classifier_pooling", NULL);
+    const char *changes[] = {always, labelled ? NULL : labels, pooled ? NULL : defaults};
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
+        const int64_t id = tokenizer_token_to_id(t, ids[i].token);
+        if (id < 0) return fail(DATAERR, "the tokenizer has no token %s", ids[i].token);
+        json_set_int(config, arena, ids[i].key, id);
+    }
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        struct json *changed;
+        if (!changes[i]) continue;
+        TRY(json_parse(&changed, arena, changes[i], strlen(changes[i])));
+        json_merge(config, arena, changed);
+    }
+    return OK;
+}
+
+// Sets the token ids and the dtype of a config, and of a classifier the labels and the pooling that it lacks. A
+// vocabulary that is not `fixed` gets the tokenizer's size, rounded up to a multiple of 64. DATAERR when a fixed one is
+// too small for the tokenizer, or the tokenizer lacks a token that a classifier needs.
+static status init_fit(struct json *config, struct arena *arena, const struct tokenizer *t, bool fixed,
+                       const char *dtype) {
+    if (init_is_classifier(config))
+        TRY(init_fit_classifier(config, arena, t));
+    else
+        init_fit_text_ids(config, arena, t);
+    int64_t size = tokenizer_vocab_size(t), given = init_vocabulary(config);
+    if (fixed && given < size)
+        return fail(DATAERR, "--shape: vocab_size %lld is less than the tokenizer's %lld", (long long)given,
+                    (long long)size);
+    if (!fixed) json_set_int(config, arena, "vocab_size", (size + 63) / 64 * 64);
+    const char *key = json_find(config, "dtype", NULL) ? "dtype" : "torch_dtype";
+    json_set_string(config, arena, key, dtype);
+    struct json *text = init_text_config(config, key);
+    if (text != config) json_set_string(text, arena, key, dtype);
+    return OK;
+}
+
+// Appends the object's JSON, one line for each key.
+static void init_print(struct json *object, struct buf *out) {
+    const char *before = "{\n  ";
+    JSON_EACH(value, object) {
+        buf_puts(out, before);
+        json_print_string(out, value->key.data, value->key.size);
+        buf_puts(out, ": ");
+        json_print(out, value);
+        before = ",\n  ";
+    }
+    buf_puts(out, "\n}\n");
+}
+
+// Writes generation_config.json and preprocessor_config.json.
+static status init_write_settings(const char *dir, const struct tokenizer *t, const struct model_config *config) {
+    struct buf out = {0};
+    long long end = tokenizer_token_to_id(t, "<|im_end|>"), pad = tokenizer_token_to_id(t, "<|endoftext|>");
+    const struct vision_config *vision = &config->vision;
+    status result = OK;
+    if (pad >= 0) {
+        buf_printf(&out,
+                   "{\n  \"bos_token_id\": %lld,\n  \"pad_token_id\": %lld,\n  \"do_sample\": true,\n"
+                   "  \"eos_token_id\": [%lld, %lld]\n}\n",
+                   pad, pad, end, pad);
+    } else {
+        buf_printf(&out, "{\n  \"do_sample\": true,\n  \"eos_token_id\": [%lld]\n}\n", end);
+    }
+    if (result == OK) result = subcommand_write_file(dir, "generation_config.json", &out);
+    buf_clear(&out);
+    if (result == OK)
+        buf_printf(&out,
+                   "{\n  \"min_pixels\": 3136,\n  \"max_pixels\": 12845056,\n  \"patch_size\": %d,\n"
+                   "  \"temporal_patch_size\": %d,\n  \"merge_size\": %d,\n"
+                   "  \"image_mean\": [0.48145466, 0.4578275, 0.40821073],\n"
+                   "  \"image_std\": [0.26862954, 0.26130258, 0.27577711],\n"
+                   "  \"image_processor_type\": \"Qwen2VLImageProcessor\",\n"
+                   "  \"processor_class\": \"%s\"\n}\n",
+                   vision->patch_size, vision->temporal_patch_size, vision->spatial_merge_size,
+                   vision->kind == VISION_QWEN2 ? "Qwen2VLProcessor" : "Qwen2_5_VLProcessor");
+    if (result == OK) result = subcommand_write_file(dir, "preprocessor_config.json", &out);
+    buf_release(&out);
+    return result;
+}
+
+// ---- init_weights ----
+
+// Random weights. Each block is written as soon as it is drawn, so a model of any size needs a few megabytes of memory.
+
+enum { BLOCK = 1 << 20, TASK = 1 << 14, DRAW = 4 }; // elements; one draw of 64 bits gives DRAW of them
+enum { LEVELS = 1 << 16 };
+static_assert(BLOCK % TASK == 0 && TASK % DRAW == 0, "no draw is shared by two tasks or blocks");
+static_assert(LEVELS == 1 << 64 / DRAW, "each level has the bits of its share of a draw");
+static const int64_t SHARD = 5000000000; // bytes
+
+struct weight_block {
+    uint64_t key;
+    int64_t first; // element of the tensor, a multiple of BLOCK
+    size_t count;
+    const float *levels;
+    enum element type;
+    void *out;
+};
+
+// Threads and buffers that are shared by all tensors.
+struct init_scratch {
+    struct pool *pool;
+    float *block;      // BLOCK elements
+    double *quantiles; // LEVELS, of the standard distribution
+    float *levels;     // LEVELS, of a tensor's
+};
+
+static void init_store(const struct weight_block *weight_block, size_t index, float value) {
+    if (weight_block->type == ELEMENT_F32) {
+        ((float *)weight_block->out)[index] = value;
+        return;
+    }
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    bits += 0x7FFF + (bits >> 16 & 1); // to the nearest, ties to even
+    ((uint16_t *)weight_block->out)[index] = (uint16_t)(bits >> 16);
+}
+
+// quantiles[i] = the standard normal distribution's quantile at (i + 1/2) / LEVELS: sixteen random bits choose one. If
+// `cut`, the distribution's within two deviations. Newton's method from the middle outwards, each quantile starting
+// from its neighbour.
+static void init_fill_quantiles(double *quantiles, bool cut) {
+    const double tail = cut ? 0.5 * erfc(2 * M_SQRT1_2) : 0; // left out at each end
+    double z = 0;
+    for (int i = LEVELS / 2; i < LEVELS; i++) {
+        const double above = tail + (1 - 2 * tail) * ((LEVELS - i - 0.5) / LEVELS);
+        for (int step = 0; step < 4; step++)
+            z += (0.5 * erfc(z * M_SQRT1_2) - above) / (exp(-z * z / 2) * 0.5 * M_SQRT1_2 * M_2_SQRTPI);
+        quantiles[i] = z;
+        quantiles[LEVELS - 1 - i] = -z;
+    }
+}
+
+static void init_draw_task(void *context, int task, int thread) {
+    const struct weight_block *weight_block = context;
+    (void)thread;
+    size_t end = ((size_t)task + 1) * TASK < weight_block->count ? ((size_t)task + 1) * TASK : weight_block->count;
+    for (size_t index = (size_t)task * TASK; index < end; index += DRAW) {
+        uint64_t bits = rng_bits(weight_block->key, ((uint64_t)weight_block->first + index) / DRAW, 0);
+        for (size_t i = 0; i < DRAW && index + i < end; i++, bits >>= 16)
+            init_store(weight_block, index + i, weight_block->levels[bits & 0xFFFF]);
+    }
+}
+
+struct shard {
+    const struct parameter_table *table;
+    size_t first, end; // parameters
+    char name[64];
+};
+
+// Draws and writes the tensors of a shard, in blocks.
+static status init_write_shard(const struct init_weights *weights, const struct shard *shard,
+                               const struct init_scratch *scratch) {
+    struct arena memory = {0};
+    struct safetensors_writer *writer = NULL;
+    status result;
+    size_t count = shard->end - shard->first;
+    char *path = path_join(&memory, weights->dir, shard->name);
+    struct stored_tensor *tensors = arena_alloc(&memory, count * sizeof *tensors);
+    for (size_t i = 0; i < count; i++) {
+        const struct parameter *parameter = &shard->table->list[shard->first + i];
+        tensors[i] = parameter_stored(parameter, parameter->name, weights->type);
+    }
+    TRY_TO(result, done, safetensors_create(&writer, path, tensors, count, true));
+    for (size_t i = shard->first; i < shard->end; i++) {
+        const struct parameter *parameter = &shard->table->list[i];
+        struct weight_block block = {.key = rng_key(weights->seed, parameter->name),
+                                     .levels = scratch->levels,
+                                     .type = weights->type,
+                                     .out = scratch->block};
+        if (parameter->kind == PARAMETER_MATRIX)
+            for (size_t k = 0; k < LEVELS; k++)
+                scratch->levels[k] = (float)(scratch->quantiles[k] * weights->ranges[i]);
+        for (; block.first < parameter->count; block.first += BLOCK) {
+            int64_t left = parameter->count - block.first;
+            block.count = left < BLOCK ? (size_t)left : BLOCK;
+            if (parameter->kind == PARAMETER_MATRIX) {
+                pool_run(scratch->pool, (int)((block.count + TASK - 1) / TASK), init_draw_task, &block);
+            } else {
+                for (size_t k = 0; k < block.count; k++)
+                    init_store(&block, k, parameter->kind == PARAMETER_NORM ? 1 : 0);
+            }
+            TRY_TO(result, done,
+                   safetensors_write(writer, scratch->block, block.count * (weights->type == ELEMENT_F32 ? 4 : 2)));
+        }
+    }
+    result = safetensors_finish(&writer);
+done:
+    safetensors_abort(&writer);
+    arena_release(&memory);
+    return result;
+}
+
+static int64_t init_parameter_bytes(const struct init_weights *weights, const struct parameter *parameter) {
+    return parameter->count * (weights->type == ELEMENT_F32 ? 4 : 2);
+}
+
+// Returns where the shard that begins at parameter `first` ends: it has as many parameters as fit into SHARD bytes, at
+// least one.
+static size_t shard_end(const struct init_weights *weights, const struct parameter_table *table, size_t first) {
+    int64_t bytes = init_parameter_bytes(weights, &table->list[first]);
+    size_t end = first + 1;
+    while (end < table->count && bytes + init_parameter_bytes(weights, &table->list[end]) <= SHARD)
+        bytes += init_parameter_bytes(weights, &table->list[end++]);
+    return end;
+}
+
+// Writes model.safetensors, or shards of 5 GB with their index: matrices normal, biases 0, normalisation weights 1. A
+// weight depends only on the seed, its tensor's name and its index. UNAVAILABLE when a file cannot be written.
+static status init_write_weights(const struct init_weights *weights, const struct parameter_table *table) {
+    struct init_scratch scratch = {0};
+    struct shard *shards = NULL;
+    struct buf index = {0};
+    size_t count = 0;
+    long long total = 0;
+    status result;
+    for (size_t first = 0; first < table->count; first = shard_end(weights, table, first)) count++;
+    assert(count > 0);
+    NEW(&shards, count);
+    for (size_t i = 0, first = 0; i < count; first = shards[i++].end) {
+        shards[i] = (struct shard){.table = table, .first = first, .end = shard_end(weights, table, first)};
+        snprintf(shards[i].name, sizeof shards[i].name,
+                 count == 1 ? "model.safetensors" : "model-%05zu-of-%05zu.safetensors", i + 1, count);
+    }
+    assert(shards[count - 1].end == table->count);
+    TRY_TO(result, done, pool_new(&scratch.pool, weights->threads));
+    NEW(&scratch.block, BLOCK);
+    NEW(&scratch.quantiles, LEVELS);
+    NEW(&scratch.levels, LEVELS);
+    init_fill_quantiles(scratch.quantiles, weights->cut);
+    for (size_t i = 0; i < count; i++) {
+        if (count > 1) log_info("writing %s/%s", weights->dir, shards[i].name);
+        TRY_TO(result, done, init_write_shard(weights, &shards[i], &scratch));
+    }
+    if (count == 1) goto done;
+    for (size_t i = 0; i < table->count; i++) total += init_parameter_bytes(weights, &table->list[i]);
+    buf_printf(&index, "{\n  \"metadata\": {\"total_size\": %lld},\n  \"weight_map\": {", total);
+    for (size_t s = 0; s < count; s++)
+        for (size_t i = shards[s].first; i < shards[s].end; i++)
+            buf_printf(&index, "%s\n    \"%s\": \"%s\"", i ? "," : "", table->list[i].name, shards[s].name);
+    buf_puts(&index, "\n  }\n}\n");
+    result = subcommand_write_file(weights->dir, "model.safetensors.index.json", &index);
+done:
+    buf_release(&index);
+    free(scratch.quantiles);
+    free(scratch.levels);
+    free(scratch.block);
+    free(shards);
+    pool_free(&scratch.pool);
+    return result;
+}
 
 enum init_dtype { INIT_DTYPE_FLOAT32, INIT_DTYPE_BFLOAT16 };
 static const char *const dtype_names[] = {[INIT_DTYPE_FLOAT32] = "float32", [INIT_DTYPE_BFLOAT16] = "bfloat16"};
@@ -27,44 +366,20 @@ struct init_options {
 };
 
 static const struct option init_options[] = {
-    {.name = "shape",
-     .offset = offsetof(struct init_options, shape),
-     .type = OPTION_STRING,
-     .help = "(required) tiny, 3b or 7b (as Qwen2.5-VL), qwen2-vl-2b, qwen2-vl-7b, modernbert-tiny, modernbert-base or "
-             "modernbert-large (a classifier of consistency), or the path of a config.json"},
-    {.name = "tokenizer",
-     .offset = offsetof(struct init_options, tokenizer),
-     .type = OPTION_FILE,
-     .help = "copy the tokenizer from this directory"},
-    {.name = "train_tokenizer",
-     .offset = offsetof(struct init_options, train_tokenizer),
-     .type = OPTION_FILE,
-     .help = "train a byte-level tokenizer on this UTF-8 text file"},
-    {.name = "vocab_size",
-     .offset = offsetof(struct init_options, vocab_size),
-     .type = OPTION_INT,
-     .default_value = "2048",
-     .low = BPE_BYTE_TOKENS,
-     .high = 1 << 20,
-     .help = "maximum number of tokens of the trained tokenizer, including the 256 bytes"},
-    {.name = "dtype",
-     .offset = offsetof(struct init_options, dtype),
-     .type = OPTION_CHOICE,
-     .default_value = "float32",
-     .choices = "float32|bfloat16",
-     .help = "data type of the weights"},
-    {.name = "seed",
-     .offset = offsetof(struct init_options, seed),
-     .type = OPTION_INT,
-     .default_value = "0",
-     .high = 9007199254740992.0,
-     .help = "seed of the random weights"},
-    {.name = "threads",
-     .offset = offsetof(struct init_options, threads),
-     .type = OPTION_INT,
-     .default_value = "0",
-     .high = 1024,
-     .help = "number of threads; 0: all"},
+    TOOL_OPTION(
+        init_options, shape, OPTION_STRING,
+        "(required) tiny, 3b or 7b (as Qwen2.5-VL), qwen2-vl-2b, qwen2-vl-7b, modernbert-tiny, modernbert-base or "
+        "modernbert-large (a classifier of consistency), or the path of a config.json"),
+    TOOL_OPTION(init_options, tokenizer, OPTION_FILE, "copy the tokenizer from this directory"),
+    TOOL_OPTION(init_options, train_tokenizer, OPTION_FILE, "train a byte-level tokenizer on this UTF-8 text file"),
+    TOOL_OPTION(init_options, vocab_size, OPTION_INT,
+                "maximum number of tokens of the trained tokenizer, including the 256 bytes", .default_value = "2048",
+                .low = BPE_BYTE_TOKENS, .high = 1 << 20),
+    TOOL_OPTION(init_options, dtype, OPTION_CHOICE, "data type of the weights", .default_value = "float32",
+                .choices = "float32|bfloat16"),
+    TOOL_OPTION(init_options, seed, OPTION_INT, "seed of the random weights", .default_value = "0",
+                .high = 9007199254740992.0),
+    TOOL_OPTION(init_options, threads, OPTION_INT, "number of threads; 0: all", .default_value = "0", .high = 1024),
     {0},
 };
 const struct option_table init_table = {

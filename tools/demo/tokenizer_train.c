@@ -1,13 +1,252 @@
+// The vocabulary that bpe_train learns, in the files of a tokenizer.
 #include "tools/demo/tokenizer_train.h"
 
 #include <assert.h>
+#include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #include "shared/base/file.h"
 #include "shared/base/json.h"
-#include "tools/demo/bpe_train.h"
+#include "shared/base/memory.h"
 #include "shared/text/chat_template.h"
 #include "shared/text/pre_tokenizer.h"
+
+// ---- bpe_train ----
+
+// Equal words are counted once. A pair knows the words that contain it, so that a merge costs only what it changes. The
+// heap holds a pair under the count that it had when it was pushed; an entry that has become too high is pushed again.
+
+struct bpe_train_word {
+    int32_t *ids;
+    uint32_t length;
+    uint32_t size; // the key in the hash table is text[0..size)
+    const char *text;
+    int64_t count;
+};
+
+struct bpe_train_pair {
+    int32_t left, right; // left < 0: an empty slot
+    int64_t count;
+    uint32_t *words; // indices of words that contain or contained it; some are listed twice
+    size_t word_count, word_capacity;
+};
+
+struct bpe_train_candidate {
+    int64_t count;
+    int32_t left, right;
+};
+
+struct bpe_trainer {
+    struct vocab *vocab;
+    struct arena memory;
+    struct bpe_train_word *words;
+    size_t word_count, word_capacity;
+    uint32_t *word_slots; // index + 1; 0: empty
+    size_t word_mask;
+    struct bpe_train_pair *pairs;
+    size_t pair_count, pair_mask;
+    struct bpe_train_candidate *heap;
+    size_t heap_count, heap_capacity;
+};
+
+// Returns the slot of a word, or the empty slot where it belongs.
+static uint32_t *bpe_train_word_slot(const struct bpe_trainer *t, const char *text, size_t size) {
+    for (size_t at = XXH3_64bits(text, size);; at++) {
+        uint32_t *slot = &t->word_slots[at & t->word_mask];
+        if (!*slot) return slot;
+        const struct bpe_train_word *word = &t->words[*slot - 1];
+        if (word->size == size && !memcmp(word->text, text, size)) return slot;
+    }
+}
+
+// Counts one word of the text. The tokens of a new word are those of its bytes.
+static status bpe_train_count_word(void *context, const char *text, size_t size) {
+    struct bpe_trainer *t = context;
+    if (t->word_count == t->word_capacity) {
+        size_t capacity = t->word_capacity ? t->word_capacity * 2 : 1024;
+        RESIZE(&t->words, capacity);
+        t->word_capacity = capacity;
+        free(t->word_slots);
+        t->word_slots = NULL;
+        NEW(&t->word_slots, capacity * 2);
+        t->word_mask = capacity * 2 - 1;
+        for (size_t i = 0; i < t->word_count; i++)
+            *bpe_train_word_slot(t, t->words[i].text, t->words[i].size) = (uint32_t)i + 1;
+    }
+    uint32_t *slot = bpe_train_word_slot(t, text, size);
+    if (*slot) {
+        t->words[*slot - 1].count++;
+        return OK;
+    }
+    if (size > INT32_MAX) return fail(DATAERR, "a word of %zu bytes is too long", size);
+    struct bpe_train_word word = {.length = (uint32_t)size, .size = (uint32_t)size, .count = 1};
+    word.text = arena_strndup(&t->memory, text, size);
+    word.ids = arena_alloc(&t->memory, size * sizeof *word.ids);
+    for (size_t i = 0; i < size; i++) {
+        char token[2];
+        word.ids[i] = vocab_token_to_id(t->vocab, token, byte_to_unicode((unsigned char)text[i], token));
+        assert(word.ids[i] >= 0 && word.ids[i] < BPE_BYTE_TOKENS);
+    }
+    t->words[t->word_count++] = word;
+    *slot = (uint32_t)t->word_count;
+    return OK;
+}
+
+// Returns the slot of a pair, or the empty slot where it belongs.
+static struct bpe_train_pair *bpe_train_pair_slot(const struct bpe_trainer *t, int32_t left, int32_t right) {
+    const int32_t key[2] = {left, right};
+    for (size_t at = XXH3_64bits(key, sizeof key);; at++) {
+        struct bpe_train_pair *slot = &t->pairs[at & t->pair_mask];
+        if (slot->left < 0 || (slot->left == left && slot->right == right)) return slot;
+    }
+}
+
+// The heap's order: the higher count first, then the lower ids.
+static bool bpe_train_is_before(const struct bpe_train_candidate *a, const struct bpe_train_candidate *b) {
+    if (a->count != b->count) return a->count > b->count;
+    return a->left != b->left ? a->left < b->left : a->right < b->right;
+}
+
+static void bpe_train_heap_push(struct bpe_trainer *t, struct bpe_train_candidate candidate) {
+    struct bpe_train_candidate *heap = t->heap;
+    if (t->heap_count == t->heap_capacity) {
+        size_t capacity = t->heap_capacity ? t->heap_capacity * 2 : 4096;
+        RESIZE(&t->heap, capacity);
+        t->heap_capacity = capacity;
+        heap = t->heap;
+    }
+    size_t at = t->heap_count++;
+    for (; at && bpe_train_is_before(&candidate, &heap[(at - 1) / 2]); at = (at - 1) / 2) heap[at] = heap[(at - 1) / 2];
+    heap[at] = candidate;
+}
+
+// Adds the counts of a word's pairs (sign 1) or subtracts them (sign -1). Pushes a pair whose count rises.
+static void bpe_train_count_pairs(struct bpe_trainer *t, uint32_t index, int sign) {
+    const struct bpe_train_word *word = &t->words[index];
+    assert(index < t->word_count && (sign == 1 || sign == -1));
+    for (uint32_t i = 0; i + 1 < word->length; i++) {
+        if (!t->pairs || t->pair_count * 2 > t->pair_mask) {
+            size_t old_slots = t->pairs ? t->pair_mask + 1 : 0, slots = old_slots ? old_slots * 2 : 4096;
+            struct bpe_train_pair *old = t->pairs, *pairs;
+            NEW(&pairs, slots);
+            for (size_t k = 0; k < slots; k++) pairs[k].left = -1;
+            t->pairs = pairs;
+            t->pair_mask = slots - 1;
+            for (size_t k = 0; k < old_slots; k++)
+                if (old[k].left >= 0) *bpe_train_pair_slot(t, old[k].left, old[k].right) = old[k];
+            free(old);
+        }
+        struct bpe_train_pair *pair = bpe_train_pair_slot(t, word->ids[i], word->ids[i + 1]);
+        if (pair->left < 0) {
+            *pair = (struct bpe_train_pair){.left = word->ids[i], .right = word->ids[i + 1]};
+            t->pair_count++;
+        }
+        pair->count += sign * word->count;
+        if (sign < 0) continue;
+        bpe_train_heap_push(t, (struct bpe_train_candidate){pair->count, pair->left, pair->right});
+        if (pair->word_count && pair->words[pair->word_count - 1] == index) continue;
+        if (pair->word_count == pair->word_capacity) {
+            size_t capacity = pair->word_capacity ? pair->word_capacity * 2 : 4;
+            RESIZE(&pair->words, capacity);
+            pair->word_capacity = capacity;
+        }
+        pair->words[pair->word_count++] = index;
+    }
+}
+
+// Merges pairs until there are `vocab_size` tokens or no pair occurs twice.
+static status bpe_train_merge_pairs(struct bpe_trainer *t, struct buf *merges, size_t vocab_size) {
+    struct vocab *v = t->vocab;
+    while (v->size < vocab_size && t->heap_count) {
+        struct bpe_train_candidate *heap = t->heap, top = heap[0], last = heap[--t->heap_count];
+        size_t at = 0;
+        for (size_t child; (child = at * 2 + 1) < t->heap_count; at = child) {
+            if (child + 1 < t->heap_count && bpe_train_is_before(&heap[child + 1], &heap[child])) child++;
+            if (!bpe_train_is_before(&heap[child], &last)) break;
+            heap[at] = heap[child];
+        }
+        heap[at] = last;
+        int64_t count = bpe_train_pair_slot(t, top.left, top.right)->count;
+        if (count != top.count) { // it has changed since; if it rose, it was pushed again under the new count
+            top.count = count < top.count ? count : 0;
+            if (top.count > 1) bpe_train_heap_push(t, top);
+            continue;
+        }
+        if (count < 2) break;
+        const char *left = v->entries[top.left].token, *right = v->entries[top.right].token;
+        buf_printf(merges, "%s %s\n", left, right);
+        char *token = arena_printf(&t->memory, "%s%s", left, right);
+        int32_t new_id = vocab_token_to_id(v, token, strlen(token)); // another pair may have made the same token
+        if (new_id < 0) {
+            new_id = (int32_t)v->size;
+            TRY(vocab_add(v, token, strlen(token), new_id));
+        }
+        // The words are owned here, because counting may move or extend the table's entry.
+        struct bpe_train_pair *pair = bpe_train_pair_slot(t, top.left, top.right);
+        uint32_t *words = pair->words;
+        size_t word_count = pair->word_count;
+        pair->words = NULL;
+        pair->word_count = pair->word_capacity = 0;
+        for (size_t i = 0; i < word_count; i++) { // replaces the pair by its token
+            struct bpe_train_word *word = &t->words[words[i]];
+            uint32_t first = 0, length = 0;
+            while (first + 1 < word->length && (word->ids[first] != top.left || word->ids[first + 1] != top.right))
+                first++;
+            if (first + 1 >= word->length) continue; // listed twice, or the word has changed
+            bpe_train_count_pairs(t, words[i], -1);
+            for (uint32_t k = 0; k < word->length; k++) {
+                bool here = k + 1 < word->length && word->ids[k] == top.left && word->ids[k + 1] == top.right;
+                word->ids[length++] = here ? new_id : word->ids[k];
+                k += here;
+            }
+            word->length = length;
+            bpe_train_count_pairs(t, words[i], 1);
+        }
+        free(words);
+    }
+    return OK;
+}
+
+status bpe_train(struct vocab *v, struct buf *merges, const char *pattern, const char *text, size_t size,
+                 size_t vocab_size) {
+    static const struct {
+        int first, last;
+    } ranges[] = {{0x21, 0x7E}, {0xA1, 0xAC}, {0xAE, 0xFF}, {0, 0x20}, {0x7F, 0xA0}, {0xAD, 0xAD}};
+    struct bpe_trainer t = {.vocab = v};
+    struct pre_tokenizer words = {0};
+    struct buf normalized = {0};
+    status result;
+    if (!utf8_valid(text, size)) return fail(DATAERR, "the text is not UTF-8");
+    assert(!v->size);
+    // The bytes' tokens get their ids in the order of their characters.
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
+        for (int byte = ranges[i].first; byte <= ranges[i].last; byte++) {
+            char token[2];
+            size_t length = byte_to_unicode((unsigned char)byte, token);
+            TRY_TO(result, done, vocab_add(v, token, length, (int64_t)v->size));
+        }
+    assert(v->size == BPE_BYTE_TOKENS);
+    TRY_TO(result, done, pre_tokenizer_add(&words, pattern, strlen(pattern), SPLIT_ISOLATED, false));
+    TRY_TO(result, done, normalize_text(NORMALIZE_NFC, text, size, &normalized, &text, &size));
+    TRY_TO(result, done, pre_tokenizer_run(&words, text, size, bpe_train_count_word, &t));
+    for (size_t i = 0; i < t.word_count; i++) bpe_train_count_pairs(&t, (uint32_t)i, 1);
+    if (t.pairs) TRY_TO(result, done, bpe_train_merge_pairs(&t, merges, vocab_size));
+done:
+    for (size_t i = 0; t.pairs && i <= t.pair_mask; i++) free(t.pairs[i].words);
+    free(t.pairs);
+    free(t.words);
+    free(t.word_slots);
+    free(t.heap);
+    arena_release(&t.memory);
+    buf_release(&normalized);
+    pre_tokenizer_release(&words);
+    return result;
+}
+
+// ---- tokenizer_train ----
 
 // The added tokens in the order of their ids. The first ones are special.
 static const char *const qwen_tokens[] = {

@@ -5,7 +5,9 @@
 
 #include <stddef.h>
 
+#include "shared/base/memory.h"
 #include "shared/base/status.h"
+#include "shared/text/bpe.h"
 
 enum tokenizer_kind { TOKENIZER_QWEN, TOKENIZER_MODERNBERT };
 
@@ -19,5 +21,14 @@ status tokenizer_train(const char *dir, enum tokenizer_kind kind, const char *te
 
 // Writes chat_template.json, the chat template of Qwen2.5-VL in the form that transformers reads, to a directory.
 status tokenizer_save_chat_template(const char *dir);
+
+enum { BPE_BYTE_TOKENS = 256 }; // a vocabulary starts with one token for each byte
+
+// Learns up to `vocab_size` tokens (256 for the bytes, then merges) from UTF-8 text. Again and again merges the pair of
+// adjacent tokens that is most frequent in the words of the text, which are the matches of `pattern` (of equally
+// frequent ones that of the lower ids), as long as it occurs twice or more. Appends the merges to `merges` as lines
+// "left right\n" in the order of their ranks. `v` must be empty. DATAERR when the text is not UTF-8.
+status bpe_train(struct vocab *v, struct buf *merges, const char *pattern, const char *text, size_t size,
+                 size_t vocab_size);
 
 #endif

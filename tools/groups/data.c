@@ -23,33 +23,23 @@ struct data_options {
     bool media, json;
 };
 
-// The options that the stage `source` has, too; it says which values they may have.
-#define SOURCE_OPTION(field, type_, help_)                                                                             \
-    { .name = #field, .offset = offsetof(struct data_options, field), .type = type_, .help = help_ }
-
 static const struct option data_options[] = {
-    SOURCE_OPTION(format, OPTION_STRING, "layout of the annotations, as of the stage source (default: caravan)"),
-    SOURCE_OPTION(media_root, OPTION_FILE, "directory that relative media paths start from"),
-    SOURCE_OPTION(template, OPTION_STRING, "prompt template, or none; it needs a section for each problem type"),
-    SOURCE_OPTION(clip, OPTION_STRING, "whole or cut, as of the stage source"),
-    SOURCE_OPTION(frame_records, OPTION_STRING, "folder or released, as of the stage source"),
-    {.name = "media",
-     .offset = offsetof(struct data_options, media),
-     .type = OPTION_BOOL,
-     .default_value = "true",
-     .help = "look for the images and videos; --no-media does not"},
-    {.name = "open",
-     .offset = offsetof(struct data_options, open),
-     .type = OPTION_INT,
-     .default_value = "8",
-     .low = 0,
-     .high = 1e9,
-     .help = "samples, spread over the file, whose images and videos are decoded; 0 is none"},
-    {.name = "example",
-     .offset = offsetof(struct data_options, example),
-     .type = OPTION_STRING,
-     .help = "print records of a layout, such as video-r1, instead of reading FILE"},
-    {.name = "json", .offset = offsetof(struct data_options, json), .type = OPTION_BOOL, .help = "print JSON"},
+    // The stage `source` has these, too; it says which values they may have.
+    TOOL_OPTION(data_options, format, OPTION_STRING,
+                "layout of the annotations, as of the stage source (default: caravan)"),
+    TOOL_OPTION(data_options, media_root, OPTION_FILE, "directory that relative media paths start from"),
+    TOOL_OPTION(data_options, template, OPTION_STRING,
+                "prompt template, or none; it needs a section for each problem type"),
+    TOOL_OPTION(data_options, clip, OPTION_STRING, "whole or cut, as of the stage source"),
+    TOOL_OPTION(data_options, frame_records, OPTION_STRING, "folder or released, as of the stage source"),
+    TOOL_OPTION(data_options, media, OPTION_BOOL, "look for the images and videos; --no-media does not",
+                .default_value = "true"),
+    TOOL_OPTION(data_options, open, OPTION_INT,
+                "samples, spread over the file, whose images and videos are decoded; 0 is none", .default_value = "8",
+                .low = 0, .high = 1e9),
+    TOOL_OPTION(data_options, example, OPTION_STRING,
+                "print records of a layout, such as video-r1, instead of reading FILE"),
+    TOOL_OPTION(data_options, json, OPTION_BOOL, "print JSON"),
     {0},
 };
 const struct option_table data_table = {

@@ -18,18 +18,11 @@ struct frames_tool_options {
 };
 
 static const struct option frames_tool_options[] = {
-    {.name = "store",
-     .offset = offsetof(struct frames_tool_options, store),
-     .type = OPTION_FILE,
-     .help = "instead of RUN: the same, a run or a directory that holds frames.lmdb"},
-    {.name = "raw",
-     .offset = offsetof(struct frames_tool_options, raw),
-     .type = OPTION_BOOL,
-     .help = "export: write uint8 [frames, height, width, RGB] to standard output"},
-    {.name = "png",
-     .offset = offsetof(struct frames_tool_options, png),
-     .type = OPTION_PATH,
-     .help = "export: write a contact sheet to this file"},
+    TOOL_OPTION(frames_tool_options, store, OPTION_FILE,
+                "instead of RUN: the same, a run or a directory that holds frames.lmdb"),
+    TOOL_OPTION(frames_tool_options, raw, OPTION_BOOL,
+                "export: write uint8 [frames, height, width, RGB] to standard output"),
+    TOOL_OPTION(frames_tool_options, png, OPTION_PATH, "export: write a contact sheet to this file"),
     {0},
 };
 const struct option_table frames_tool_table = {

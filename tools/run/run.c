@@ -11,36 +11,21 @@
 
 #include "shared/base/file.h"
 #include "shared/base/log.h"
+#include "shared/config/pipeline.h"
 #include "shared/data/dataset.h"
 #include "tools/check/inspection.h"
 #include "tools/run/run_settings.h"
 #include "tools/run/supervisor.h"
 #include "tools/tools.h"
 
-struct run_options {
-    struct pipeline_file_options file;
-    const char *machine, *key;
-};
-
-static const struct option run_options[] = {
-    PIPELINE_SET,
-    {.name = "machine",
-     .offset = offsetof(struct run_options, machine),
-     .type = OPTION_STRING,
-     .help = "name of this machine in the file (default: the host's)"},
-    {.name = "key",
-     .offset = offsetof(struct run_options, key),
-     .type = OPTION_FILE,
-     .help = "key file of this machine (default: the file that caravan keygen writes)"},
-    {0},
-};
+static const struct option run_options[] = {RUN_MEMBER, {0}};
 const struct option_table run_table = {.program = "caravan run",
                                        .operands = "FILE",
                                        .help =
                                            "starts a pipeline; Ctrl-C stops it with exit code 75, and the same command "
                                            "resumes it",
                                        .options = run_options,
-                                       .size = sizeof(struct run_options)};
+                                       .size = sizeof(struct run_member_options)};
 
 // Whether the stage runs here and computes with a number of steps that the file does not give.
 static bool run_needs_steps(const struct deployment *deployment, const struct pipeline_stage *stage) {
@@ -224,7 +209,7 @@ static status run_warn(const struct deployment *deployment, const char *path) {
 }
 
 int run_main(int argc, char **argv) {
-    struct run_options given;
+    struct run_member_options given;
     struct options options = {0};
     struct pipeline *pipeline = NULL;
     const char *path;

@@ -7,23 +7,62 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/run/rate_window.h"
-
 enum { SILENT_SECONDS = 5 }; // age of a report from which on its replica is shown as silent
-
-enum { MINUTE = 60, SAMPLE_SECONDS = 2, PROGRESS_SAMPLE_SECONDS = 10, LEFT_SECONDS = 300, PROGRESS_CHANGES = 3 };
-static_assert(RATE_SAMPLES > MINUTE / SAMPLE_SECONDS, "the samples cover the last minute");
-static_assert(RATE_SAMPLES > LEFT_SECONDS / PROGRESS_SAMPLE_SECONDS, "the samples cover what the time left is from");
 
 // A stage has had a group for too long when it is so many times the typical time and more than so many seconds; if
 // no time is typical yet, after more seconds.
 enum { SLOW_TIMES = 5, SLOW_SECONDS = 30, SLOW_UNKNOWN_SECONDS = 300 };
 
 enum { STILL_SECONDS = 30 }; // without a finished group, after which a run in which nobody is at work stands still
+
+// ---- rate_window ----
+
+// The counters of a process in the last minutes, from which rates follow that are those of now and not of the whole
+// run: a short array, to which a sample is added every few seconds.
+
+enum { RATE_SAMPLES = 32, MINUTE = 60, SAMPLE_SECONDS = 2 };
+enum { PROGRESS_SAMPLE_SECONDS = 10, LEFT_SECONDS = 300, PROGRESS_CHANGES = 3 };
+static_assert(RATE_SAMPLES > MINUTE / SAMPLE_SECONDS, "the samples cover the last minute");
+static_assert(RATE_SAMPLES > LEFT_SECONDS / PROGRESS_SAMPLE_SECONDS, "the samples cover what the time left is from");
+
+struct rate_sample {
+    double time; // seconds, of the process's own clock
+    int64_t done, tokens, worked;
+    double busy, work_seconds;
+};
+
+// A zeroed struct is an empty window.
+struct rate_window {
+    struct rate_sample samples[RATE_SAMPLES]; // the oldest first
+    size_t count;
+};
+
+// Adds a sample unless the newest one is less than `spacing` seconds older. A full window loses its oldest one.
+static void rate_window_add(struct rate_window *window, const struct rate_sample *sample, double spacing) {
+    struct rate_sample *samples = window->samples;
+    assert(window->count <= RATE_SAMPLES);
+    if (window->count && sample->time - samples[window->count - 1].time < spacing) return;
+    if (window->count == RATE_SAMPLES) memmove(samples, samples + 1, --window->count * sizeof *samples);
+    samples[window->count++] = *sample;
+}
+
+// Returns the sample from which on to count at `time`: the newest one that is at least `seconds` old and has at least
+// `later` samples after it, else the oldest one. The window is not empty. Valid until the next rate_window_add.
+static const struct rate_sample *rate_window_start(const struct rate_window *window, double time, double seconds,
+                                                   size_t later) {
+    size_t start = window->count > later ? window->count - 1 - later : 0;
+    assert(window->count > 0);
+    while (start > 0 && time - window->samples[start].time < seconds) start--;
+    return &window->samples[start];
+}
+
+// ---- run_status ----
 
 struct row {
     const struct replica *replica;

@@ -94,4 +94,31 @@ bool run_status_find_slow(struct run_status *run_status, double now, struct repl
 // the time has doubled.
 bool run_status_find_standstill(struct run_status *run_status, double now, struct standstill *out);
 
+// ---- texts (run_status_text.c) ----
+
+// Appends the progress as one line: step, rate, time left, reward, bottleneck, then groups and what each stage waits
+// for.
+void run_status_line(const struct run_status *run_status, double now, struct buf *out);
+
+// Appends the same as a table. Its lines are not wider than `columns`, of which 50 are needed at least: what matters
+// less is left out. It has a row for each replica, or for each stage if those are more than so many rows.
+void run_status_table(const struct run_status *run_status, double now, int columns, int rows, struct buf *out);
+
+// Appends "rollout-2 has had group 17 for 10:02 (typical 0:40)" for a replica that run_status_find_slow has found.
+void run_status_slow_line(const struct replica_status *replica, struct buf *out);
+
+// Appends "nothing has been done for 0:45: source gave group 17 to frames-2, which waits for groups" for what
+// run_status_find_standstill has found.
+void run_status_standstill_line(const struct run_status *run_status, const struct standstill *standstill, double now,
+                                struct buf *out);
+
+// Appends what the user of a run that is over wants to know: how it ended, where its result is, what to type next. At
+// most three lines, each with its end. `seconds` is the time since `caravan run` was started.
+void run_end_lines(const struct deployment *deployment, const struct run_status *run_status, double seconds,
+                   struct buf *out);
+
+// Appends the counters of the run and of each replica as OpenMetrics text for Prometheus, which node_exporter's
+// textfile collector reads as well. What is not known yet is left out.
+void run_metrics(const struct run_status *run_status, double now, struct buf *out);
+
 #endif

@@ -1,11 +1,15 @@
-// Texts only: what they say is concluded in run_status.c.
-#include "tools/run/run_status_text.h"
+// The state of a run as text: for people a line of progress, a table, and lines about what is slow and how it ended;
+// for Prometheus metrics. What the texts say is concluded in run_status.c.
+#include "tools/run/run_status.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "shared/base/file.h"
 #include "shared/base/log.h"
+#include "shared/config/stage_options.h"
 
 enum { DURATION_SIZE = 32 };
 
@@ -291,11 +295,6 @@ void run_status_slow_line(const struct replica_status *replica, struct buf *out)
     buf_printf(out, " (typical %s)", run_text_duration(replica->typical, typical));
 }
 
-// Appends the state of a replica as what it does: "waits for groups", "is silent".
-static void run_text_state(const struct replica_status *replica, struct buf *out) {
-    buf_printf(out, "%s%s", strncmp(replica->state, "waits", 5) ? "is " : "", replica->state);
-}
-
 void run_status_standstill_line(const struct run_status *run_status, const struct standstill *standstill, double now,
                                 struct buf *out) {
     const long long seq = (long long)standstill->seq;
@@ -318,7 +317,189 @@ void run_status_standstill_line(const struct run_status *run_status, const struc
         if (strcmp(replica.stage, standstill->stage) != 0) continue;
         if (standstill->taker && strcmp(replica.name, standstill->taker) != 0) continue;
         if (!standstill->taker) buf_printf(out, "%s%s ", listed ? ", " : "", replica.name);
-        run_text_state(&replica, out);
+        buf_printf(out, "%s%s", strncmp(replica.state, "waits", 5) ? "is " : "", replica.state);
         listed = true;
     }
+}
+
+// ---- run end ----
+
+// Appends where the newest checkpoint is, if this machine has it, and what to do with it: also the options with which
+// the same command trains on.
+static void run_end_training(const struct deployment *deployment, struct buf *out) {
+    const struct pipeline_stage *optim = pipeline_optim(deployment->pipeline);
+    const struct source_options *source = pipeline_options(&deployment->pipeline->stages[0]);
+    struct arena arena = {0};
+    const bool limited = source->max_steps != 0; // by the steps or by the data: twice both is enough
+    char *latest = path_join(&arena, pipeline_value(optim, "out"), "latest"),
+         *path = pipeline_stage_runs_on(optim, deployment->here) ? realpath(latest, NULL) : NULL;
+    if (path) {
+        buf_printf(out, "newest checkpoint: %s\n", path);
+        buf_puts(out, "next: evaluate it with a file of pipelines/eval and --set model=CHECKPOINT, or "
+                      "train on with ");
+        if (limited) buf_printf(out, "--set source.max_steps=%lld ", 2LL * source->max_steps);
+        buf_printf(out, "--set source.epochs=%lld\n", (long long)source->epochs * (limited ? 2 : 1) + !limited);
+    }
+    free(path);
+    arena_release(&arena);
+}
+
+void run_end_lines(const struct deployment *deployment, const struct run_status *run_status, double seconds,
+                   struct buf *out) {
+    const struct pipeline *pipeline = deployment->pipeline;
+    const long long whole = (long long)seconds;
+    struct run_summary run;
+    bool scores = false;
+    run_status_summary(run_status, 0, &run);
+    buf_printf(out, "this start took %lld:%02lld:%02lld", whole / 3600, whole / 60 % 60, whole % 60);
+    if (!isnan(run.reward)) buf_printf(out, "; last step: reward %.3f", run.reward);
+    if (!isnan(run.accuracy)) buf_printf(out, ", accuracy %.3f", run.accuracy);
+    buf_puts(out, "\n");
+    if (pipeline_optim(pipeline)) {
+        run_end_training(deployment, out);
+        return;
+    }
+    for (size_t i = 0; i < pipeline->stage_count; i++) scores |= pipeline->stages[i].kind == &stage_kinds[STAGE_SCORE];
+    buf_printf(out, "next: caravan %s %s\n", scores ? "eval" : "groups ls", pipeline->run);
+}
+
+// ---- run metrics ----
+
+// A family of samples for each quantity: HELP, TYPE and UNIT, then a sample for the run or for each replica. A
+// counter's samples end in _total. Times are the reader's, so no sample has one.
+
+struct metric_family {
+    const char *name, *unit; // without "caravan_"; the name ends with the unit, "" for none
+    const char *help;
+    bool counter;
+};
+
+static void run_metrics_family(const struct metric_family *family, struct buf *out) {
+    buf_printf(out, "# HELP caravan_%s %s\n", family->name, family->help);
+    buf_printf(out, "# TYPE caravan_%s %s\n", family->name, family->counter ? "counter" : "gauge");
+    if (*family->unit) buf_printf(out, "# UNIT caravan_%s %s\n", family->name, family->unit);
+}
+
+// Appends NAME="VALUE" with what OpenMetrics wants escaped.
+static void run_metrics_label(const char *name, const char *value, struct buf *out) {
+    buf_printf(out, "%s=\"", name);
+    for (; *value; value++) {
+        if (*value == '\n')
+            buf_puts(out, "\\n");
+        else
+            buf_printf(out, "%s%c", *value == '"' || *value == '\\' ? "\\" : "", *value);
+    }
+    buf_puts(out, "\"");
+}
+
+// Appends a sample. NULL for a replica: it is the run's, and `state` is its label unless it is NULL.
+static void run_metrics_sample(const struct metric_family *family, const char *run,
+                               const struct replica_status *replica, const char *state, double value, struct buf *out) {
+    buf_printf(out, "caravan_%s%s{", family->name, family->counter ? "_total" : "");
+    run_metrics_label("run", run, out);
+    if (state) run_metrics_label(",state", state, out);
+    if (replica) run_metrics_label(",stage", replica->stage, out);
+    if (replica) buf_printf(out, ",replica=\"%d\"", replica->number);
+    if (replica && *replica->machine) run_metrics_label(",machine", replica->machine, out);
+    buf_printf(out, "} %.15g\n", value);
+}
+
+// ---- the run ----
+
+static void run_metrics_groups(const struct run_summary *run, struct buf *out) {
+    static const struct metric_family family = {"groups", "groups", "Groups of the run by what became of them.", false};
+    const struct message_status *source = run->source;
+    const struct {
+        const char *state;
+        int64_t count;
+    } groups[] = {{run->trains ? "trained" : "done", source->done},
+                  {"quarantined", source->run_quarantined},
+                  {"unused", source->run_unused},
+                  {"in_flight", source->held},
+                  {"unissued", source->total - run->settled - source->held}};
+    run_metrics_family(&family, out);
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
+        run_metrics_sample(&family, run->name, NULL, groups[i].state, (double)groups[i].count, out);
+}
+
+// Appends a family with one sample; none if the value is not a number.
+static void run_metrics_value(const struct metric_family *family, const char *run, double value, struct buf *out) {
+    if (isnan(value)) return;
+    run_metrics_family(family, out);
+    run_metrics_sample(family, run, NULL, NULL, value, out);
+}
+
+static void run_metrics_run(const struct run_summary *run, struct buf *out) {
+    static const struct metric_family steps = {"trained_steps", "steps", "Steps trained.", false},
+                                      reissued = {"reissued_groups", "groups",
+                                                  "Groups in flight that the source issued again.", true},
+                                      failed = {"failed_checkpoints", "checkpoints",
+                                                "Checkpoints that could not be written since one was written.", false},
+                                      reward = {"step_reward", "", "Mean reward of the last step.", false},
+                                      accuracy = {"step_accuracy", "", "Mean accuracy of the last step.", false};
+    if (run->source) {
+        if (run->trains) run_metrics_value(&steps, run->name, (double)run->source->step, out);
+        if (run->trains) run_metrics_value(&failed, run->name, (double)run->failed_saves, out);
+        run_metrics_groups(run, out);
+        run_metrics_value(&reissued, run->name, (double)run->source->reissued, out);
+    }
+    run_metrics_value(&reward, run->name, run->reward, out);
+    run_metrics_value(&accuracy, run->name, run->accuracy, out);
+}
+
+// ---- the replicas ----
+
+// A value that each replica has; a negative one is unknown.
+struct replica_metric {
+    struct metric_family family;
+    enum message_field_type type;
+    bool reported; // in struct message_status, else in struct replica_status
+    size_t offset;
+};
+
+#define REPORTED(type, member) type, true, offsetof(struct message_status, member)
+#define KNOWN(type, member)    type, false, offsetof(struct replica_status, member)
+static const struct replica_metric replica_metrics[] = {
+    {{"replica_up", "", "Whether the replica was heard of in the last seconds.", false}, KNOWN(FIELD_INT, alive)},
+    {{"replica_uptime_seconds", "seconds", "Time since the process started.", false}, REPORTED(FIELD_REAL, up)},
+    {{"replica_restarts", "", "Times that the process was started again.", true}, KNOWN(FIELD_INT, restarts)},
+    {{"replica_taken_groups", "groups", "Groups received.", true}, REPORTED(FIELD_INT, taken)},
+    {{"replica_done_groups", "groups", "Groups finished; of source: by the run.", true}, REPORTED(FIELD_INT, done)},
+    {{"replica_quarantined_groups", "groups", "Groups quarantined.", true}, REPORTED(FIELD_INT, quarantined)},
+    {{"replica_stored_groups", "groups", "Groups whose section was in the store.", true}, REPORTED(FIELD_INT, found)},
+    {{"replica_dropped_groups", "groups", "Groups that came twice or too late.", true}, REPORTED(FIELD_INT, dropped)},
+    {{"replica_worked_groups", "groups", "Groups that it worked on and finished.", true}, REPORTED(FIELD_INT, worked)},
+    {{"replica_work_seconds", "seconds", "Time for which it had these groups, summed.", true},
+     REPORTED(FIELD_REAL, work_seconds)},
+    {{"replica_tokens", "tokens", "Tokens of the completions that passed.", true}, REPORTED(FIELD_INT, tokens)},
+    {{"replica_busy_seconds", "seconds", "Time at work.", true}, REPORTED(FIELD_REAL, busy)},
+    {{"replica_held_groups", "groups", "Groups here; of source: in flight.", false}, REPORTED(FIELD_INT, held)},
+    {{"replica_waiting_groups", "groups", "Groups finished but not yet taken.", false}, REPORTED(FIELD_INT, waiting)},
+    {{"replica_oldest_group_seconds", "seconds", "Time for which it has had its oldest group.", false},
+     KNOWN(FIELD_REAL, oldest_age)},
+};
+#undef REPORTED
+#undef KNOWN
+
+static void run_metrics_replicas(const struct run_status *run_status, const char *run, double now,
+                                 const struct replica_metric *metric, struct buf *out) {
+    run_metrics_family(&metric->family, out);
+    for (size_t i = 0; i < run_status_count(run_status); i++) {
+        struct replica_status replica;
+        run_status_replica(run_status, i, now, &replica);
+        if (metric->reported && !replica.report) continue;
+        const char *base = metric->reported ? (const char *)replica.report : (const char *)&replica;
+        const void *at = base + metric->offset;
+        const double value = metric->type == FIELD_INT ? (double)*(const int64_t *)at : *(const double *)at;
+        if (value >= 0) run_metrics_sample(&metric->family, run, &replica, NULL, value, out);
+    }
+}
+
+void run_metrics(const struct run_status *run_status, double now, struct buf *out) {
+    struct run_summary run;
+    run_status_summary(run_status, now, &run);
+    run_metrics_run(&run, out);
+    for (size_t i = 0; i < sizeof replica_metrics / sizeof *replica_metrics; i++)
+        run_metrics_replicas(run_status, run.name, now, &replica_metrics[i], out);
+    buf_puts(out, "# EOF\n");
 }

@@ -9,6 +9,8 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,26 +21,187 @@
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
-#include "tools/run/service.h"
 #include "shared/wire/wire.h"
-#include "tools/run/machines.h"
-#include "tools/run/notice_limit.h"
+#include "shared/wire/transport.h"
+#include "tools/deployment.h"
 #include "tools/run/processes.h"
-#include "tools/run/run_end.h"
-#include "tools/run/run_metrics.h"
 #include "tools/run/run_status.h"
-#include "tools/run/run_status_text.h"
+#include "tools/run/service.h"
+
+// ---- machines ----
+
+// The other machines of a run, as a supervisor sees them: which of them are there, for how long one has been away, and
+// which of them know that the run has ended.
+
+struct machine {
+    const char *name, *address;
+    struct wire_peer *peer; // connection to its supervisor
+    double away_since;      // clock_monotonic() since when it is not there; 0: it is there
+    bool joined;            // it has been there
+    bool stopped;           // its supervisor has said goodbye
+    bool ended;             // its supervisor has said that the run has ended
+};
+
+struct machines {
+    struct machine *list;
+    size_t count;
+};
+
+// Connects to the supervisors of all machines but deployment->here. UNAVAILABLE. The caller frees the list, after a
+// failure too; the connections are the wire's.
+static status machines_connect(struct machines *machines, struct wire *wire, const struct deployment *deployment,
+                               double now) {
+    const struct pipeline *pipeline = deployment->pipeline;
+    NEW(&machines->list, deployment->machines);
+    for (int i = 0; i < (int)deployment->machines; i++) {
+        if (i == deployment->here) continue;
+        struct machine *machine = &machines->list[machines->count++];
+        machine->name = pipeline->machines[i].name;
+        machine->address = pipeline->machines[i].address;
+        machine->away_since = now;
+        TRY(wire_connect(wire, deployment_endpoint(deployment, deployment_supervisor(deployment, i)),
+                         pipeline->machines[i].key, "report", &machine->peer));
+    }
+    assert(machines->count == deployment->machines - 1);
+    return OK;
+}
+
+// Returns the machine of that name, NULL if there is none.
+static struct machine *machines_find(struct machines *machines, const char *name) {
+    for (size_t i = 0; i < machines->count; i++)
+        if (!strcmp(machines->list[i].name, name)) return &machines->list[i];
+    return NULL;
+}
+
+// Notes which machines are there at `now`; appends those that are not, as "gpu1 (10.0.0.2), gpu2 (10.0.0.3)". Returns
+// that which has been away for longest, NULL if all are there.
+static const struct machine *machines_update(struct machines *machines, double now, struct buf *missing) {
+    const struct machine *away = NULL;
+    for (size_t i = 0; i < machines->count; i++) {
+        struct machine *machine = &machines->list[i];
+        const bool there = machine->peer->open;
+        if (there) machine->joined = true;
+        if (there) machine->away_since = 0;
+        if (!there && machine->away_since == 0) machine->away_since = now;
+        if (there) continue;
+        buf_printf(missing, "%s%s (%s)", missing->size ? ", " : "", machine->name, machine->address);
+        if (!away || machine->away_since < away->away_since) away = machine;
+    }
+    return away;
+}
+
+// ---- end_note ----
+
+// The note that the run is over, which each of several machines has until it has told the others: one that is killed
+// between would wait for ever for machines that have ended. The machines may share the run's directory.
+
+static char *end_note_path(struct arena *arena, const struct deployment *deployment) {
+    return arena_printf(arena, "%s/ended-%s", deployment->pipeline->run,
+                        deployment_machine(deployment, deployment->here));
+}
+
+// Notes in the run's directory that the run is over and what it has come to, before anybody is told. UNAVAILABLE.
+static status end_note_write(const struct deployment *deployment, const char *reason) {
+    struct arena arena = {0};
+    struct buf text = {0};
+    buf_printf(&text, "%s\n%s\n", deployment->settings, reason);
+    const status result = file_write_atomic(end_note_path(&arena, deployment), text.data, text.size);
+    buf_release(&text);
+    arena_release(&arena);
+    return result;
+}
+
+// Appends what a run with these settings has come to if this machine was killed after it had noted it; otherwise
+// nothing. UNAVAILABLE or DATAERR when the note cannot be read.
+static status end_note_find(const struct deployment *deployment, struct buf *reason) {
+    struct arena arena = {0};
+    struct buf text = {0};
+    const char *path = end_note_path(&arena, deployment);
+    const status result = path_exists(path) ? file_read(path, &text) : OK;
+    const size_t size = strlen(deployment->settings);
+    // A run that was given other settings, for example more epochs, goes on.
+    if (text.size > size + 1 && !strncmp(text.data, deployment->settings, size) && text.data[size] == '\n')
+        buf_printf(reason, "%.*s", (int)strcspn(text.data + size + 1, "\n"), text.data + size + 1);
+    buf_release(&text);
+    arena_release(&arena);
+    return result;
+}
+
+// ---- notices ----
+
+// Lines for the terminal that come in floods, as one for each of 3,000 missing clips: the first few of a sender are
+// written, then one line a second says how many more there were.
+
+enum { NOTICE_SENDERS = 32, NOTICE_BURST = 4 };
+
+struct notice_sender {
+    char name[64];     // a stage; "": free
+    int64_t replica;   // 0: the whole stage
+    double spare, now; // lines that may be written; clock_monotonic() as of then
+    int64_t left_out;  // lines since the last one
+};
+
+static void notice_sender_refill(struct notice_sender *sender, double now) {
+    sender->spare += now - sender->now;
+    if (sender->spare > NOTICE_BURST) sender->spare = NOTICE_BURST;
+    sender->now = now;
+}
+
+// Whether a line about this replica (0: about the whole stage) may be written at `now`, in seconds; otherwise counts
+// it. More senders than there is room for are not limited.
+static bool notice_passes(struct notice_sender senders[NOTICE_SENDERS], const char *name, int64_t replica, double now) {
+    struct notice_sender *sender = NULL;
+    for (int i = 0; i < NOTICE_SENDERS && !sender; i++) {
+        struct notice_sender *at = &senders[i];
+        if (!*at->name) {
+            *at = (struct notice_sender){.replica = replica, .spare = NOTICE_BURST, .now = now};
+            snprintf(at->name, sizeof at->name, "%s", name);
+        }
+        if (at->replica == replica && !strncmp(at->name, name, sizeof at->name - 1)) sender = at;
+    }
+    if (!sender) return true;
+    notice_sender_refill(sender, now);
+    if (sender->left_out || sender->spare < 1) {
+        sender->left_out++;
+        return false;
+    }
+    sender->spare--;
+    return true;
+}
+
+// ---- supervisor ----
 
 enum {
     TICK_MS = 200,
     STOP_SECONDS = 60,     // given to the processes to end by themselves
     PLAIN_SECONDS = 10,    // between two lines of progress that do not go to a terminal
+    STEP_SECONDS = 2,      // the same after a new step
     END_SECONDS = 2,       // between two announcements of the end
     LINGER_SECONDS = 180,  // given to a machine that is away to come back and hear of the end
     FOUND_SECONDS = 10,    // given to the machines to connect when this one was killed after the end
     METRICS_SECONDS = 5,   // between two metrics.prom, and looks at the sizes of the logs
     LAST_REPORTS_MS = 200, // at most, for the reports that processes send as they end
     MESSAGE_SIZE = 1024,
+};
+
+// In this order, of which some may be left out.
+enum supervisor_state {
+    SUPERVISOR_WAITING,   // for the other machines: no process has been started
+    SUPERVISOR_RUNNING,   // processes are started, and started again
+    SUPERVISOR_STOPPING,  // they have been asked to stop
+    SUPERVISOR_KILLING,   // those that did not end in time, or all, have been killed
+    SUPERVISOR_LINGERING, // none is left: the other machines are told of the end
+};
+
+// When something is due, of which the time is kept.
+enum supervisor_deadline {
+    DUE_WAITING,      // a line about the machines that are waited for
+    DUE_PROGRESS,     // a line of progress
+    DUE_METRICS,      // metrics.prom, and a look at the sizes of the logs
+    DUE_ANNOUNCEMENT, // of the end
+    DUE_KILL,         // of the processes that have not ended by themselves
+    DUE_END,          // of this program, whoever does not know yet that the run has ended
+    DEADLINES
 };
 
 struct supervisor {
@@ -48,26 +211,21 @@ struct supervisor {
     struct run_status *run_status;
     struct wire *wire;
     struct machines machines; // the other ones
-    struct notice_limit notices;
+    struct notice_sender notices[NOTICE_SENDERS];
     char optim_notice[MESSAGE_SIZE]; // the last thing that optim told the user
     struct node_config config;       // our own
-    int signal_fd;
-    int run_fd;          // the run's directory
-    bool gone;           // it was moved or removed
-    bool machines_ready; // all other machines have been there
-    bool stopping;       // the processes have been asked to stop
-    bool everywhere;     // the run stops on all machines
-    bool end_found;      // the run had ended before this program was started
-    bool interrupted;    // by a signal
-    bool killed;         // the processes that did not end in time have been killed
-    status result;       // of the run, once it is stopping
+    int signal_fd, run_fd;           // run_fd: the run's directory
+    enum supervisor_state state;
+    double due[DEADLINES];            // clock_monotonic()
+    double began;                     // clock_monotonic() of the start
+    bool everywhere;                  // once it is stopping: the run stops on all machines
+    bool end_found;                   // the run had ended before this program was started
+    bool interrupted;                 // by a signal
+    bool gone;                        // the run's directory was moved or removed
+    bool metrics_failed, logs_failed; // metrics.prom could not be written, or a log not be moved, the last time
+    status result;                    // of the run, once it is stopping
     char reason[MESSAGE_SIZE];
-    double began;                                // seconds: the start
-    double stop_time, announce_time, ended_time; // seconds: the stop, the last END, the end of the last process
-    double progress_time, waiting_time;          // the last lines about progress and waiting
-    double metrics_time;                         // when metrics.prom was last written
-    bool metrics_failed, logs_failed;            // it could not be written, or a log not be moved then
-    int64_t settled;                             // groups that the run is done with, as far as it was reported
+    int64_t settled; // groups that the run is done with, as far as it was reported
     int64_t progress_step;
     bool terminal;
     struct buf line;
@@ -95,15 +253,26 @@ static void supervisor_log(const struct supervisor *supervisor, const char *form
     buf_release(&lines);
 }
 
+// Logs a failure of something that is tried again and again, when it begins.
+static void supervisor_log_failure(const struct supervisor *supervisor, status result, bool *failed) {
+    if (result != OK && !*failed) supervisor_log(supervisor, "%s", fail_text());
+    *failed = result != OK;
+}
+
 // Logs how many notices were left out since the last one of the same stage, where it is time (`all`: everywhere). A
 // quarantined sample stands in the source's log, whichever stage found it.
 static void supervisor_sum_up(struct supervisor *supervisor, bool all) {
-    const struct notice_sender *sender;
-    while ((sender = notice_limit_due(&supervisor->notices, clock_monotonic(), all))) {
+    for (int i = 0; i < NOTICE_SENDERS && *supervisor->notices[i].name; i++) {
+        struct notice_sender *sender = &supervisor->notices[i];
         char number[24] = "";
+        if (!sender->left_out) continue;
+        notice_sender_refill(sender, clock_monotonic());
+        if (sender->spare < 1 && !all) continue;
         if (sender->replica > 1) snprintf(number, sizeof number, "-%lld", (long long)sender->replica);
         supervisor_log(supervisor, "%s: and %lld more: see %s/logs/%s%s.log", sender->name, (long long)sender->left_out,
                        supervisor->deployment->pipeline->run, sender->replica ? sender->name : "source", number);
+        sender->spare = sender->spare < 1 ? 0 : sender->spare - 1;
+        sender->left_out = 0;
     }
 }
 
@@ -135,24 +304,24 @@ static struct wire_message supervisor_end(const struct supervisor *supervisor) {
 // Says that the run has ended, to all machines and to the clients that watch it.
 static void supervisor_announce(struct supervisor *supervisor) {
     const struct wire_message end = supervisor_end(supervisor);
-    supervisor->announce_time = clock_monotonic();
+    supervisor->due[DUE_ANNOUNCEMENT] = clock_monotonic() + END_SECONDS;
     supervisor_publish(supervisor, &end, true);
 }
 
 // Asks every process to stop; the first call decides the result of the run, and says a failure. `everywhere`: the run
 // ends on all machines; otherwise the others wait for this one.
 static void supervisor_stop(struct supervisor *supervisor, status result, bool everywhere, const char *reason) {
-    if (supervisor->stopping) return;
-    supervisor->stopping = true;
+    if (supervisor->state >= SUPERVISOR_STOPPING) return;
+    supervisor->state = SUPERVISOR_STOPPING;
     supervisor->everywhere = everywhere;
-    supervisor->stop_time = clock_monotonic();
+    supervisor->due[DUE_KILL] = clock_monotonic() + STOP_SECONDS;
     supervisor->result = result;
     snprintf(supervisor->reason, sizeof supervisor->reason, "%s", reason);
     supervisor_sum_up(supervisor, true);
     if (result != OK && result != END) supervisor_log(supervisor, "%s", supervisor->reason);
     service_notify(&supervisor->service, "STOPPING=1");
     const char *here = deployment_machine(supervisor->deployment, supervisor->deployment->here);
-    if (result == OK && everywhere && *here && run_end_note(supervisor->deployment, reason) != OK)
+    if (result == OK && everywhere && *here && end_note_write(supervisor->deployment, reason) != OK)
         supervisor_log(supervisor, "%s", fail_text());
     const struct wire_message notice = {
         .kind = MESSAGE_NOTICE, .name = *here ? here : SUPERVISOR_NAME, .machine = here, .reason = supervisor->reason};
@@ -166,17 +335,33 @@ static void supervisor_stop(struct supervisor *supervisor, status result, bool e
 // Whether the run is over here: no process is left, and the other machines know it or had the time to hear of it.
 static bool supervisor_finished(struct supervisor *supervisor) {
     const double now = clock_monotonic();
-    if (!supervisor->stopping || processes_running(&supervisor->processes)) return false;
-    const bool all = supervisor->end_found && now - supervisor->began < FOUND_SECONDS;
-    const struct machine *unaware = supervisor->everywhere ? machines_unaware(&supervisor->machines, all) : NULL;
+    const bool all = supervisor->end_found && now - supervisor->began < FOUND_SECONDS; // also those not heard of yet
+    const struct machine *unaware = NULL;
+    if (supervisor->state < SUPERVISOR_STOPPING || processes_running(&supervisor->processes)) return false;
+    for (size_t i = 0; i < supervisor->machines.count && supervisor->everywhere && !unaware; i++) {
+        const struct machine *machine = &supervisor->machines.list[i];
+        if ((all || machine->joined) && !machine->ended && !machine->stopped) unaware = machine;
+    }
     if (!unaware || supervisor->interrupted) return true;
-    if (supervisor->ended_time == 0) supervisor->ended_time = now;
-    if (now - supervisor->ended_time > END_SECONDS && now - supervisor->waiting_time > PLAIN_SECONDS) {
-        supervisor->waiting_time = now;
+    double *due = supervisor->due;
+    if (supervisor->state != SUPERVISOR_LINGERING) {
+        supervisor->state = SUPERVISOR_LINGERING;
+        due[DUE_END] = now + LINGER_SECONDS;
+        if (due[DUE_WAITING] < now + END_SECONDS) due[DUE_WAITING] = now + END_SECONDS;
+    }
+    if (now > due[DUE_WAITING]) {
+        due[DUE_WAITING] = now + PLAIN_SECONDS;
         supervisor_log(supervisor, "%s; %s does not know it yet: waiting for it (Ctrl-C ends this)", supervisor->reason,
                        unaware->name);
     }
-    return now - supervisor->ended_time > LINGER_SECONDS;
+    return now > due[DUE_END];
+}
+
+// Kills all processes at once.
+static void supervisor_kill(struct supervisor *supervisor) {
+    supervisor->state = SUPERVISOR_KILLING;
+    for (size_t i = 0; i < supervisor->processes.count; i++)
+        if (supervisor->processes.list[i].pid) process_kill(&supervisor->processes.list[i]);
 }
 
 // Kills the processes that have not ended STOP_SECONDS after they were asked to. Optim is spared: it may be writing a
@@ -184,9 +369,8 @@ static bool supervisor_finished(struct supervisor *supervisor) {
 static void supervisor_kill_late(struct supervisor *supervisor) {
     const struct pipeline_stage *optim = pipeline_optim(supervisor->deployment->pipeline);
     struct run_summary run;
-    assert(supervisor->stopping);
-    if (supervisor->killed || clock_monotonic() - supervisor->stop_time < STOP_SECONDS) return;
-    supervisor->killed = true;
+    if (supervisor->state != SUPERVISOR_STOPPING || clock_monotonic() < supervisor->due[DUE_KILL]) return;
+    supervisor->state = SUPERVISOR_KILLING;
     for (size_t i = 0; i < supervisor->processes.count; i++) {
         const struct process *process = &supervisor->processes.list[i];
         if (!process->pid) continue;
@@ -212,21 +396,19 @@ static void supervisor_check_run(struct supervisor *supervisor) {
     if (stat(path, &found) ? errno != ENOENT && errno != ENOTDIR
                            : found.st_dev == own.st_dev && found.st_ino == own.st_ino)
         return;
-    supervisor->gone = supervisor->killed = true;
+    supervisor->gone = true;
     snprintf(text, sizeof text,
              "%.700s is gone: it was moved or removed. The run stops; it goes on with `run:` set to where it is", path);
     supervisor->result = UNAVAILABLE; // also where it was being stopped
-    if (supervisor->stopping) supervisor_log(supervisor, "%s", text);
+    if (supervisor->state >= SUPERVISOR_STOPPING) supervisor_log(supervisor, "%s", text);
     supervisor_stop(supervisor, UNAVAILABLE, true, text);
-    for (size_t i = 0; i < supervisor->processes.count; i++)
-        if (supervisor->processes.list[i].pid) process_kill(&supervisor->processes.list[i]);
+    supervisor_kill(supervisor);
 }
 
 // ---- events ----
 
 // Reads the pending signals and reaps the processes that have ended.
 static void supervisor_on_signals(struct supervisor *supervisor) {
-    struct processes *processes = &supervisor->processes;
     struct signalfd_siginfo info;
     while (read(supervisor->signal_fd, &info, sizeof info) == sizeof info) {
         if (info.ssi_signo == SIGCHLD) continue;
@@ -237,17 +419,14 @@ static void supervisor_on_signals(struct supervisor *supervisor) {
             continue;
         }
         // Only a second Ctrl-C stops at once: service managers and batch systems repeat SIGTERM.
-        if (info.ssi_signo != SIGINT) continue;
-        supervisor->killed = true;
-        for (size_t i = 0; i < processes->count; i++)
-            if (processes->list[i].pid) process_kill(&processes->list[i]);
+        if (info.ssi_signo == SIGINT) supervisor_kill(supervisor);
     }
     for (;;) {
         struct process *ended;
         const char *how;
-        status result = processes_reap(processes, clock_monotonic(), supervisor->settled, &ended, &how);
+        status result = processes_reap(&supervisor->processes, clock_monotonic(), supervisor->settled, &ended, &how);
         if (!ended) return;
-        if (supervisor->stopping) continue; // its last report may still come
+        if (supervisor->state >= SUPERVISOR_STOPPING) continue; // its last report may still come
         run_status_forget(supervisor->run_status, ended->replica);
         if (result == OK) {
             run_status_restarted(supervisor->run_status, ended->replica);
@@ -286,7 +465,8 @@ static status supervisor_on_end(struct supervisor *supervisor, struct wire_peer 
     char text[MESSAGE_SIZE];
     if (asked) {
         snprintf(text, sizeof text, "stopped by `caravan stop`%s%.100s", *machine ? " on " : "", machine);
-        if (!supervisor->stopping) supervisor_log(supervisor, "%s; the same command resumes the run", text);
+        if (supervisor->state < SUPERVISOR_STOPPING)
+            supervisor_log(supervisor, "%s; the same command resumes the run", text);
         supervisor_stop(supervisor, END, true, text);
         return OK;
     }
@@ -295,7 +475,7 @@ static status supervisor_on_end(struct supervisor *supervisor, struct wire_peer 
     if (!other && strcmp(name, "source") != 0)
         return wire_reject(supervisor->wire, peer, "END: only the source and the supervisors may end the run");
     if (other) other->ended = true;
-    if (!supervisor->stopping && code == END)
+    if (supervisor->state < SUPERVISOR_STOPPING && code == END)
         supervisor_log(supervisor, "%s; the same command resumes the run", message->reason);
     supervisor_stop(supervisor, (status)code, true, message->reason);
     if (!other || !supervisor->everywhere || !peer->client) return OK;
@@ -323,7 +503,7 @@ static status supervisor_on_event(struct supervisor *supervisor, const struct wi
     case WIRE_GONE:
         if (!machine || !event->peer->client) return OK;
         if (event->orderly) machine->stopped = true; // an old connection may be found dead later than that
-        if (!supervisor->stopping)
+        if (supervisor->state < SUPERVISOR_STOPPING)
             supervisor_log(supervisor, "%s %s; waiting for it", machine->name,
                            event->orderly ? "has stopped" : "is disconnected");
         return OK;
@@ -339,7 +519,7 @@ static status supervisor_on_event(struct supervisor *supervisor, const struct wi
         supervisor_publish(supervisor, message, from_here);
         if (message->replica && !strcmp(message->name, stage_kinds[STAGE_OPTIM].name))
             snprintf(supervisor->optim_notice, sizeof supervisor->optim_notice, "%s", message->reason);
-        if (notice_limit_pass(&supervisor->notices, message->name, message->replica, clock_monotonic()))
+        if (notice_passes(supervisor->notices, message->name, message->replica, clock_monotonic()))
             supervisor_log(supervisor, "%s: %s", message->name, message->reason);
         return OK;
     case MESSAGE_END:
@@ -355,14 +535,9 @@ static status supervisor_on_event(struct supervisor *supervisor, const struct wi
 static void supervisor_write_metrics(struct supervisor *supervisor, double now) {
     const char *machine = deployment_machine(supervisor->deployment, supervisor->deployment->here);
     struct buf path = {0}, text = {0};
-    supervisor->metrics_time = now;
+    buf_printf(&path, "%s/metrics%s%s.prom", supervisor->deployment->pipeline->run, *machine ? "-" : "", machine);
     run_metrics(supervisor->run_status, now, &text);
-    status result = OK;
-    if (result == OK)
-        buf_printf(&path, "%s/metrics%s%s.prom", supervisor->deployment->pipeline->run, *machine ? "-" : "", machine);
-    if (result == OK) result = file_write_atomic(path.data, text.data, text.size);
-    if (result != OK && !supervisor->metrics_failed) supervisor_log(supervisor, "%s", fail_text());
-    supervisor->metrics_failed = result != OK;
+    supervisor_log_failure(supervisor, file_write_atomic(path.data, text.data, text.size), &supervisor->metrics_failed);
     buf_release(&path);
     buf_release(&text);
 }
@@ -371,10 +546,10 @@ static void supervisor_write_metrics(struct supervisor *supervisor, double now) 
 static void supervisor_show_progress(struct supervisor *supervisor, double now) {
     static const char status_is[] = "STATUS="; // for the service manager
     struct buf *line = &supervisor->line;
-    int64_t step = run_status_step(supervisor->run_status);
-    double pause = supervisor->terminal ? 0.5 : step != supervisor->progress_step ? 2 : PLAIN_SECONDS;
-    if (now - supervisor->progress_time < pause) return;
-    supervisor->progress_time = now;
+    const int64_t step = run_status_step(supervisor->run_status);
+    const bool earlier = !supervisor->terminal && step != supervisor->progress_step;
+    if (now < supervisor->due[DUE_PROGRESS] - (earlier ? PLAIN_SECONDS - STEP_SECONDS : 0)) return;
+    supervisor->due[DUE_PROGRESS] = now + (supervisor->terminal ? 0.5 : PLAIN_SECONDS);
     supervisor->progress_step = step;
     buf_clear(line);
     buf_puts(line, status_is);
@@ -392,42 +567,41 @@ static void supervisor_show_progress(struct supervisor *supervisor, double now) 
 }
 
 // Does what is due: announces the end, waits for the other machines, starts processes, shows the progress.
-static status supervisor_on_tick(struct supervisor *supervisor) {
+static void supervisor_on_tick(struct supervisor *supervisor) {
     const struct deployment *deployment = supervisor->deployment;
     const double now = clock_monotonic();
     struct replica_status slow;
     struct standstill standstill;
     struct buf *line = &supervisor->line;
-    machines_update(&supervisor->machines, now);
+    double *due = supervisor->due;
+    buf_clear(line);
+    const struct machine *away = machines_update(&supervisor->machines, now, line);
     supervisor_sum_up(supervisor, false);
-    if (!supervisor->stopping || processes_running(&supervisor->processes)) supervisor_check_run(supervisor);
-    if (supervisor->stopping) {
+    if (supervisor->state < SUPERVISOR_STOPPING || processes_running(&supervisor->processes))
+        supervisor_check_run(supervisor);
+    if (supervisor->state >= SUPERVISOR_STOPPING) {
         supervisor_kill_late(supervisor);
-        if (supervisor->everywhere && now - supervisor->announce_time > END_SECONDS) supervisor_announce(supervisor);
-        return OK;
+        if (supervisor->everywhere && now > due[DUE_ANNOUNCEMENT]) supervisor_announce(supervisor);
+        return;
     }
-    const double patience = deployment->pipeline->give_up_after;
-    const struct machine *away = patience > 0 ? machines_away(&supervisor->machines, now, patience * 60) : NULL;
-    if (away) {
+    const double minutes = deployment->pipeline->give_up_after;
+    if (minutes > 0 && away && now - away->away_since >= minutes * 60) {
         char text[MESSAGE_SIZE];
         snprintf(text, sizeof text,
                  "%.200s has been away for %g minutes (give_up_after): this machine gives up; the same command resumes "
                  "the run",
-                 away->name, patience);
+                 away->name, minutes);
         supervisor_stop(supervisor, UNAVAILABLE, false, text);
-        return OK;
+        return;
     }
-    buf_clear(line);
     // The sockets of the processes would find each other anyway, but a user wants to know which machine is missing.
-    if (!supervisor->machines_ready) machines_missing(&supervisor->machines, line);
-    if (line->size) {
-        if (now - supervisor->waiting_time > PLAIN_SECONDS) {
-            supervisor->waiting_time = now;
-            supervisor_log(supervisor, "waiting for %s", line->data);
-        }
-        return OK;
+    if (supervisor->state == SUPERVISOR_WAITING && away) {
+        if (now <= due[DUE_WAITING]) return;
+        due[DUE_WAITING] = now + PLAIN_SECONDS;
+        supervisor_log(supervisor, "waiting for %s", line->data);
+        return;
     }
-    supervisor->machines_ready = true;
+    supervisor->state = SUPERVISOR_RUNNING;
     if (processes_start(&supervisor->processes, now) != OK) supervisor_log(supervisor, "%s", fail_text());
     while (run_status_find_slow(supervisor->run_status, now, &slow)) {
         buf_clear(line);
@@ -439,14 +613,12 @@ static status supervisor_on_tick(struct supervisor *supervisor) {
         run_status_standstill_line(supervisor->run_status, &standstill, now, line);
         supervisor_log(supervisor, "%s", line->data);
     }
-    if (now - supervisor->metrics_time >= METRICS_SECONDS) {
+    if (now >= due[DUE_METRICS]) {
+        due[DUE_METRICS] = now + METRICS_SECONDS;
         supervisor_write_metrics(supervisor, now);
-        const bool failed = processes_rotate_logs(&supervisor->processes) != OK;
-        if (failed && !supervisor->logs_failed) supervisor_log(supervisor, "%s", fail_text());
-        supervisor->logs_failed = failed;
+        supervisor_log_failure(supervisor, processes_rotate_logs(&supervisor->processes), &supervisor->logs_failed);
     }
     supervisor_show_progress(supervisor, now);
-    return OK;
 }
 
 // Takes the last reports of the processes, which have all ended, and writes the run's final counters.
@@ -468,9 +640,7 @@ static void supervisor_finish(struct supervisor *supervisor) {
 static void supervisor_say_end(struct supervisor *supervisor) {
     struct buf *lines = &supervisor->line;
     buf_clear(lines);
-    if (run_end_lines(supervisor->deployment, supervisor->run_status, clock_monotonic() - supervisor->began, lines) !=
-        OK)
-        supervisor_log(supervisor, "%s", fail_text());
+    run_end_lines(supervisor->deployment, supervisor->run_status, clock_monotonic() - supervisor->began, lines);
     for (char *line = lines->data, *end; line && (end = strchr(line, '\n')); line = end + 1) {
         *end = 0;
         supervisor_log(supervisor, "%s", line);
@@ -523,7 +693,7 @@ static status supervisor_open(struct supervisor *supervisor) {
     if (deployment->machines < 2) return OK;
     // The others may have ended when this machine was killed: it must not wait for them.
     struct buf reason = {0};
-    const status result = run_end_find(deployment, &reason);
+    const status result = end_note_find(deployment, &reason);
     supervisor->end_found = reason.size;
     if (reason.size) {
         supervisor_log(supervisor, "the run had ended when this machine was killed; the other ones are told");
@@ -540,8 +710,7 @@ status supervisor_run(struct deployment *deployment) {
                                     .run_fd = -1,
                                     .settled = -1,
                                     .progress_step = -1,
-                                    .terminal = isatty(STDERR_FILENO),
-                                    .waiting_time = -PLAIN_SECONDS};
+                                    .terminal = isatty(STDERR_FILENO)};
     status result;
     TRY_TO(result, done, service_open(&supervisor.service));
     // No stage speaks for the run.
@@ -553,7 +722,7 @@ status supervisor_run(struct deployment *deployment) {
         struct wire_event event;
         result = wire_poll(supervisor.wire, TICK_MS, &event);
         if (result == OK) result = supervisor_on_event(&supervisor, &event);
-        if (result == OK) result = supervisor_on_tick(&supervisor);
+        if (result == OK) supervisor_on_tick(&supervisor);
         service_alive(&supervisor.service);
     }
     if (result != OK) {
@@ -569,7 +738,7 @@ status supervisor_run(struct deployment *deployment) {
     supervisor_finish(&supervisor);
     result = supervisor.result;
     if (result == OK) supervisor_say_end(&supervisor);
-    if (deployment->machines > 1) run_end_forget(deployment);
+    if (deployment->machines > 1) unlink(end_note_path(&deployment->arena, deployment));
     if (result == END) result = STOPPED;
     if (result != OK) result = fail(result, "%s", ""); // it was said
 done:
@@ -581,6 +750,6 @@ done:
     if (supervisor.signal_fd >= 0) close(supervisor.signal_fd);
     if (supervisor.run_fd >= 0) close(supervisor.run_fd);
     buf_release(&supervisor.line);
-    machines_release(&supervisor.machines);
+    free(supervisor.machines.list);
     return result;
 }

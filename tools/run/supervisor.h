@@ -1,5 +1,5 @@
-// The life of a run on one machine: starts the processes, shows how it goes, restarts what dies, has lost groups issued
-// again, and stops everything at the end.
+// The life of a run on one machine: starts the processes, shows how it goes, restarts what dies, and stops everything
+// at the end.
 #ifndef TOOLS_RUN_SUPERVISOR_H
 #define TOOLS_RUN_SUPERVISOR_H
 

@@ -2,9 +2,13 @@
 // it as plain lines elsewhere. It connects to the supervisor of this machine, which forwards the reports of all
 // replicas.
 #include <limits.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include "shared/base/clock.h"
@@ -13,11 +17,79 @@
 #include "shared/base/log.h"
 #include "shared/base/signals.h"
 #include "shared/wire/wire.h"
-#include "tools/run/keyboard.h"
 #include "tools/run/run_status.h"
-#include "tools/run/run_status_text.h"
-#include "tools/tools.h"
 #include "tools/run/watcher.h"
+#include "tools/tools.h"
+
+// ---- keyboard ----
+
+// The keys that somebody types while the terminal is redrawn: they come one by one, and are not echoed. The settings
+// belong to the terminal and outlive the process, so everything that ends or stops it restores them first.
+
+static struct termios keyboard_before, keyboard_ours;
+static volatile sig_atomic_t keyboard_is_open;
+
+// Besides SIGINT and SIGTERM, which signals_open handles.
+static const int keyboard_signals[] = {SIGTSTP, SIGHUP, SIGQUIT, SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+
+// Whether tcsetattr would be allowed: a process in the background would be stopped by it.
+static bool keyboard_in_foreground(void) {
+    return tcgetpgrp(STDIN_FILENO) == getpgrp();
+}
+
+static void keyboard_on_signal(int number);
+
+static void keyboard_handle(int number) {
+    struct sigaction action = {.sa_handler = keyboard_on_signal, .sa_flags = (int)SA_RESETHAND};
+    sigaction(number, &action, NULL);
+}
+
+// Restores the terminal and lets the signal do what it does without a handler. After SIGTSTP the program comes back
+// here when it goes on.
+static void keyboard_on_signal(int number) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, number);
+    if (keyboard_in_foreground()) tcsetattr(STDIN_FILENO, TCSANOW, &keyboard_before);
+    raise(number);
+    pthread_sigmask(SIG_UNBLOCK, &set, NULL); // it takes effect here
+    if (number != SIGTSTP) return;
+    keyboard_handle(number);
+    if (keyboard_is_open && keyboard_in_foreground()) tcsetattr(STDIN_FILENO, TCSANOW, &keyboard_ours);
+}
+
+// Restores the terminal. Nothing if it was not set up.
+static void keyboard_close(void) {
+    if (!keyboard_is_open) return;
+    keyboard_is_open = 0;
+    if (keyboard_in_foreground()) tcsetattr(STDIN_FILENO, TCSANOW, &keyboard_before);
+}
+
+// Sets standard input up if it is a terminal and this process is in its foreground; returns false otherwise. However
+// the program ends, by a signal too, the terminal is then as it was before; also while it is stopped (Ctrl-Z). Called
+// once, after signals_open.
+static bool keyboard_open(void) {
+    if (!isatty(STDIN_FILENO) || !keyboard_in_foreground() || tcgetattr(STDIN_FILENO, &keyboard_before)) return false;
+    keyboard_ours = keyboard_before;
+    keyboard_ours.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
+    keyboard_ours.c_cc[VMIN] = keyboard_ours.c_cc[VTIME] = 0; // a read does not wait
+    keyboard_is_open = 1;
+    atexit(keyboard_close);
+    for (size_t i = 0; i < sizeof keyboard_signals / sizeof *keyboard_signals; i++) {
+        struct sigaction before;
+        if (!sigaction(keyboard_signals[i], NULL, &before) && before.sa_handler != SIG_IGN)
+            keyboard_handle(keyboard_signals[i]);
+    }
+    return !tcsetattr(STDIN_FILENO, TCSANOW, &keyboard_ours);
+}
+
+// Returns the next key of standard input, 0 if there is none.
+static char keyboard_read(void) {
+    char key;
+    return keyboard_is_open && keyboard_in_foreground() && read(STDIN_FILENO, &key, 1) == 1 ? key : 0;
+}
+
+// ---- top ----
 
 enum { NOTICES = 8, NOTICE = 200 };
 
@@ -29,18 +101,9 @@ struct top_options {
 
 static const struct option top_options[] = {
     RUN_MEMBER,
-    {.name = "seconds",
-     .offset = offsetof(struct top_options, seconds),
-     .type = OPTION_NUMBER,
-     .default_value = "1",
-     .low = 0.1,
-     .high = 3600,
-     .help = "seconds between two updates"},
-    {.name = "once",
-     .offset = offsetof(struct top_options, once),
-     .type = OPTION_BOOL,
-     .default_value = "false",
-     .help = "print the run's state once and exit"},
+    TOOL_OPTION(top_options, seconds, OPTION_NUMBER, "seconds between two updates", .default_value = "1", .low = 0.1,
+                .high = 3600),
+    TOOL_OPTION(top_options, once, OPTION_BOOL, "print the run's state once and exit", .default_value = "false"),
     {0},
 };
 const struct option_table top_table = {.program = "caravan top",

@@ -15,8 +15,7 @@ struct watcher {
 
 // Prepares to connect as `name`; `machine` and `key` are those of deployment_init. The pipeline must outlive it. USAGE
 // or UNAVAILABLE, which also says that no run was started in the pipeline's directory, or that it is another user's.
-// Release with watcher_close,
-// after a failure too.
+// Release with watcher_close, after a failure too.
 status watcher_open(struct watcher *watcher, struct pipeline *pipeline, const char *machine, const char *key,
                     const char *name);
 
