@@ -6,9 +6,18 @@
 #include <string.h>
 
 #include "shared/base/file.h"
+#include "shared/base/json.h"
 #include "shared/base/log.h"
-#include "tools/eval/eval.h"
+#include "shared/base/memory.h"
+#include "shared/group/group.h"
+#include "shared/reward/accuracy.h"
+#include "shared/reward/python_text.h"
+#include "shared/reward/verdict.h"
+#include "tools/eval/figures.h"
 #include "tools/tools.h"
+
+// What `categories` is counted by; the field of the prompt.
+enum eval_by { EVAL_BY_CATEGORY, EVAL_BY_LEVEL, EVAL_BY_PROBLEM_TYPE };
 
 struct eval_options {
     bool json, csv, any;
@@ -51,7 +60,34 @@ const struct option_table eval_table = {
     .size = sizeof(struct eval_options),
 };
 
-// ---- reading ----
+enum eval_section { EVAL_TOTALS, EVAL_CATEGORIES, EVAL_CONSISTENCY, EVAL_SECTIONS };
+static const struct figure_section eval_sections[EVAL_SECTIONS] = {
+    [EVAL_CATEGORIES] = {"categories", "mean by category", false},
+    [EVAL_CONSISTENCY] = {"consistency", "consistency by ", true},
+};
+static const struct string eval_no_name = {"", 0};
+
+// What is counted of a file, of a category or of a judge of consistency. A quarantined group counts as one wrong
+// completion.
+struct eval_counts {
+    enum eval_section section;
+    struct string name;                   // of the category or the judge; empty in EVAL_TOTALS
+    size_t records, regressions, letters; // letters: records whose question has a letter
+    long double accuracy, mra, letter;    // sums over the records, of accuracy without regressions, of mra with them
+    struct judged judged;
+};
+
+struct eval_column {
+    const char *path;
+    struct arena memory;
+    struct eval_counts *counts; // sorted by section and name
+    size_t count, capacity;
+    size_t quarantined, truncated, parsed, formatted, token_counts; // token_counts: completions with tokens
+    long double tokens;
+    struct string *samples; // the id of each group's sample
+    size_t sample_count, sample_capacity;
+    struct buf failures; // a line for each quarantined group
+};
 
 // What each group of a file or store is added to.
 struct eval_reader {
@@ -60,26 +96,213 @@ struct eval_reader {
     enum eval_by by;
 };
 
-static status eval_visit(void *context, const struct group *group) {
-    const struct eval_reader *reader = context;
-    status result = eval_add(reader->column, group, reader->by);
-    if (result == OK && reader->released) eval_released_add(reader->released, group);
-    return result == OK ? OK : fail_prefix(result, "group %s", group->id.data);
+// ---- counting ----
+
+// Returns the counts of that name, which are made if there are none. Valid until the next call.
+static struct eval_counts *eval_find(struct eval_column *column, enum eval_section section, struct string name) {
+    size_t low = 0, high = column->count;
+    while (low < high) {
+        const size_t middle = (low + high) / 2;
+        const struct eval_counts *at = &column->counts[middle];
+        if (at->section < section || (at->section == section && figure_compare_names(at->name, name) < 0))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    const struct eval_counts *at = &column->counts[low];
+    if (low < column->count && at->section == section && !figure_compare_names(at->name, name))
+        return &column->counts[low];
+    if (column->count == column->capacity) {
+        column->capacity = column->capacity ? 2 * column->capacity : 32;
+        RESIZE(&column->counts, column->capacity);
+    }
+    struct eval_counts *made = &column->counts[low];
+    memmove(made + 1, made, (column->count++ - low) * sizeof *made);
+    *made = (struct eval_counts){.section = section};
+    arena_string(&column->memory, &made->name, name.data, name.size);
+    return made;
 }
 
-// Returns the name of a file's column: the last part of its path, without .jsonl.
-static struct string eval_name(const char *path) {
-    static const char suffix[] = ".jsonl";
-    size_t end = strlen(path), begin;
-    while (end > 1 && path[end - 1] == '/') end--;
-    for (begin = end; begin > 0 && path[begin - 1] != '/';) begin--;
-    struct string name = {path + begin, end - begin};
-    const size_t size = sizeof suffix - 1;
-    if (name.size > size && !memcmp(name.data + name.size - size, suffix, size)) name.size -= size;
-    return name;
+// Counts a completion for the file and for its category, if it has one.
+static void eval_count(struct eval_column *column, struct string category, bool regression, double accuracy,
+                       double letter) {
+    for (int section = EVAL_TOTALS; section <= (category.data ? EVAL_CATEGORIES : EVAL_TOTALS); section++) {
+        struct eval_counts *counts = eval_find(column, (enum eval_section)section, section ? category : eval_no_name);
+        counts->records++;
+        counts->regressions += regression;
+        *(regression ? &counts->mra : &counts->accuracy) += accuracy;
+        if (isnan(letter)) continue;
+        counts->letters++;
+        counts->letter += letter;
+    }
 }
 
-// ---- comparing ----
+static status eval_check(const struct group *group, const char *name, const struct double_array *values, bool nulls) {
+    if (!values->data) return fail(DATAERR, "not scored: %s: missing", name);
+    return group_check_fractions(group, name, values, nulls);
+}
+
+// Adds the completions of a group that is not quarantined. DATAERR when it is not scored.
+static status eval_add_completions(struct eval_column *column, struct string category, const struct group *group) {
+    const struct scores *scores = &group->scores;
+    const struct consistency *consistency = &group->consistency;
+    enum problem_type type;
+    TRY(group_check(group, NEED_COMPLETIONS));
+    TRY(problem_type_of(group, &type));
+    TRY(eval_check(group, "scores.accuracy", &scores->accuracy, false));
+    TRY(eval_check(group, "scores.letter", &scores->letter, true));
+    TRY(eval_check(group, "scores.correct", &scores->correct, false));
+    TRY(eval_check(group, "scores.parsed", &scores->parsed, false));
+    TRY(eval_check(group, "scores.formatted", &scores->formatted, false));
+    for (size_t i = 0; i < group->completion_count; i++) {
+        const struct completion *completion = &group->completions[i];
+        eval_count(column, category, type == PROBLEM_REGRESSION, scores->accuracy.data[i], scores->letter.data[i]);
+        column->truncated += string_equals(completion->finish, "length");
+        column->parsed += scores->parsed.data[i] >= 1;
+        column->formatted += scores->formatted.data[i] >= 1;
+        column->token_counts += completion->tokens.data != NULL;
+        column->tokens += (long double)completion->tokens.count;
+    }
+    if (!consistency->verdict.data) return OK;
+    if (!consistency->judge.data) return fail(DATAERR, "not a group: consistency.judge: missing");
+    TRY(verdict_check(group));
+    struct judged *judged = &eval_find(column, EVAL_CONSISTENCY, consistency->judge)->judged;
+    for (size_t i = 0; i < group->completion_count; i++)
+        judged_add(judged, consistency->verdict.data[i], scores->correct.data[i] >= 1);
+    return OK;
+}
+
+// Adds a group to the counts of a column. DATAERR when it is not quarantined and not scored.
+static status eval_add(struct eval_column *column, const struct group *group, enum eval_by by) {
+    const struct prompt *prompt = &group->prompt;
+    const struct string categories[] = {[EVAL_BY_CATEGORY] = prompt->category,
+                                        [EVAL_BY_LEVEL] = prompt->level,
+                                        [EVAL_BY_PROBLEM_TYPE] = prompt->problem_type};
+    const struct string sample = group->sample_id.data ? group->sample_id : group->id;
+    if (column->sample_count == column->sample_capacity) {
+        column->sample_capacity = column->sample_capacity ? 2 * column->sample_capacity : 1024;
+        RESIZE(&column->samples, column->sample_capacity);
+    }
+    arena_string(&column->memory, &column->samples[column->sample_count++], sample.data, sample.size);
+    if (!group->quarantine.present) return eval_add_completions(column, categories[by], group);
+
+    const struct quarantine *quarantine = &group->quarantine;
+    struct buf *failures = &column->failures;
+    const size_t begin = failures->size;
+    eval_count(column, categories[by], string_equals(prompt->problem_type, problem_type_name(PROBLEM_REGRESSION)), 0,
+               string_equals(prompt->problem_type, problem_type_name(PROBLEM_CHOICE)) ? 0 : NAN);
+    column->quarantined++;
+    buf_printf(failures, "%s: %s: %s", sample.data, quarantine->stage.data ? quarantine->stage.data : "?",
+               quarantine->reason.data ? quarantine->reason.data : "no reason given");
+    for (size_t i = begin; i < failures->size; i++) { // without control characters
+        const unsigned char c = (unsigned char)failures->data[i];
+        if (c < 0x20 || c == 0x7f) failures->data[i] = '?';
+    }
+    buf_puts(failures, "\n");
+    return OK;
+}
+
+// ---- figures ----
+
+static double eval_accuracy(const struct eval_counts *counts) {
+    return figure_ratio(counts->accuracy, counts->records - counts->regressions);
+}
+
+static double eval_mean(const struct eval_counts *counts) {
+    return figure_ratio(counts->accuracy + counts->mra, counts->records);
+}
+
+// The bounds of Wilson's interval of 95 % around the share `p` of `n` records; NaN for none.
+static double eval_wilson(double p, size_t n, int side) {
+    const double z = 1.959963984540054, count = (double)n, z2 = z * z / count;
+    const double half = z * sqrt(p * (1 - p) / count + z2 / (4 * count));
+    return n ? fmin(1, fmax(0, (p + z2 / 2 + side * half) / (1 + z2))) : NAN;
+}
+
+// The mean over the categories of their means. The three levels of VSI-Bench's object_rel_direction count as one.
+static double eval_macro_mean(const struct eval_column *column) {
+    static const char merged[] = "object_rel_direction_";
+    static const char *const levels[] = {"easy", "medium", "hard"};
+    long double sum = 0, merged_sum = 0;
+    size_t count = 0, merged_count = 0;
+    for (size_t i = 0; i < column->count; i++) {
+        const struct string name = column->counts[i].name;
+        bool is_level = false;
+        if (column->counts[i].section != EVAL_CATEGORIES) continue;
+        for (int k = 0; k < 3 && string_find(name, merged, 0) == 0; k++)
+            is_level |= string_equals(string_slice(name, sizeof merged - 1, name.size), levels[k]);
+        *(is_level ? &merged_sum : &sum) += eval_mean(&column->counts[i]);
+        *(is_level ? &merged_count : &count) += 1;
+    }
+    if (merged_count) sum += merged_sum / (long double)merged_count;
+    return figure_ratio(sum, count + (merged_count > 0));
+}
+
+// Adds the figures of a file, of a category or of a judge to the table.
+static void eval_put(const struct eval_column *column, const struct eval_counts *counts, struct figure_table *table,
+                     size_t index) {
+    const double accuracy = eval_accuracy(counts), letter = figure_ratio(counts->letter, counts->letters),
+                 mra = figure_ratio(counts->mra, counts->regressions), mean = eval_mean(counts);
+    const size_t judged = counts->records - counts->regressions;
+    if (counts->section == EVAL_TOTALS) {
+        const struct figure figures[] = {
+            {"records", FIGURE_COUNT, (double)counts->records},
+            {"answered", FIGURE_COUNT, (double)(counts->records - column->quarantined)},
+            {"quarantined", FIGURE_COUNT, (double)column->quarantined},
+            {"truncated", FIGURE_COUNT, (double)column->truncated},
+            {"parsed", FIGURE_COUNT, (double)column->parsed},
+            {"formatted", FIGURE_COUNT, (double)column->formatted},
+            {"accuracy", FIGURE_INTERVAL, accuracy},
+            {"accuracy_low", FIGURE_HIDDEN, eval_wilson(accuracy, judged, -1)},
+            {"accuracy_high", FIGURE_HIDDEN, eval_wilson(accuracy, judged, 1)},
+            {"letter", FIGURE_INTERVAL, letter},
+            {"letter_low", FIGURE_HIDDEN, eval_wilson(letter, counts->letters, -1)},
+            {"letter_high", FIGURE_HIDDEN, eval_wilson(letter, counts->letters, 1)},
+            {"mra", FIGURE_SHARE, mra},
+            {"mean", FIGURE_SHARE, mean},
+            {"macro_mean", FIGURE_SHARE, eval_macro_mean(column)},
+            {"tokens_mean", FIGURE_TENTHS, figure_ratio(column->tokens, column->token_counts)},
+        };
+        figure_table_add(table, index, EVAL_TOTALS, counts->name, figures, sizeof figures / sizeof *figures);
+    } else if (counts->section == EVAL_CATEGORIES) {
+        const struct figure figures[] = {
+            {"records", FIGURE_HIDDEN, (double)counts->records},
+            {"accuracy", FIGURE_HIDDEN, accuracy},
+            {"letter", FIGURE_HIDDEN, letter},
+            {"mra", FIGURE_HIDDEN, mra},
+            {"mean", FIGURE_OF_RECORDS, mean},
+        };
+        figure_table_add(table, index, EVAL_CATEGORIES, counts->name, figures, sizeof figures / sizeof *figures);
+        if (table->label_width < counts->name.size + 2) table->label_width = counts->name.size + 2;
+    } else {
+        struct figure figures[JUDGED_FIGURES];
+        judged_list(&counts->judged, figures);
+        figure_table_add(table, index, EVAL_CONSISTENCY, counts->name, figures, JUDGED_FIGURES);
+    }
+}
+
+// Checks KEY=NUMBER for every column; *below is set if a figure is below the number. USAGE for what is no requirement.
+static status eval_require(const struct eval_column *columns, const struct figure_table *table, const char *text,
+                           bool *below) {
+    const char *equals = strrchr(text, '=');
+    char *end = NULL;
+    const double bound = equals ? strtod(equals + 1, &end) : NAN;
+    if (!equals || end == equals + 1 || *end || !isfinite(bound))
+        return fail(USAGE, "require: '%s' is not KEY=NUMBER", text);
+    const int size = (int)(equals - text);
+    for (size_t i = 0; i < table->columns; i++) {
+        double value = NAN;
+        if (!figure_table_find(table, i, (struct string){text, (size_t)size}, &value))
+            return fail(USAGE, "require: %s has no figure '%.*s'", columns[i].path, size, text);
+        if (isnan(value)) return fail(USAGE, "require: %s has no number for '%.*s'", columns[i].path, size, text);
+        if (value >= bound) continue;
+        *below = true;
+        log_info("%s: %.*s is %g, below %s", columns[i].path, size, text, value, equals + 1);
+    }
+    return OK;
+}
+
+// ---- samples ----
 
 static int eval_compare_samples(const void *a, const void *b) {
     return strcmp(((const struct string *)a)->data, ((const struct string *)b)->data);
@@ -110,37 +333,83 @@ static status eval_check_samples(const struct eval_column *first, const struct e
                 lacks ? other->path : first->path);
 }
 
-// Sets *value to the figure of that path, NaN if it is no number. USAGE if the column has no such figure.
-static status eval_look_up(const struct eval_column *column, struct string path, double *value) {
-    struct buf own = {0};
-    bool found = false;
-    for (size_t i = 0; i < column->figure_count && !found; i++) {
-        buf_clear(&own);
-        eval_path(&column->figures[i], &own);
-        found = own.size == path.size && !memcmp(own.data, path.data, path.size);
-        *value = column->figures[i].value;
-    }
-    buf_release(&own);
-    return found ? OK : fail(USAGE, "require: %s has no figure '%.*s'", column->path, (int)path.size, path.data);
+// ---- released ----
+
+// The result file of the released evaluation, with the fields that its readers use.
+
+static void released_string(struct buf *results, const char *before, struct string value) {
+    buf_puts(results, before);
+    if (value.data)
+        json_print_string(results, value.data, value.size);
+    else
+        buf_puts(results, "null");
 }
 
-// Checks KEY=NUMBER for every column; *below is set if a figure is below the number. USAGE for what is no requirement.
-static status eval_require(const struct eval_column *columns, int count, const char *text, bool *below) {
-    const char *equals = strrchr(text, '=');
-    char *end = NULL;
-    const double bound = equals ? strtod(equals + 1, &end) : NAN;
-    if (!equals || end == equals + 1 || *end || !isfinite(bound))
-        return fail(USAGE, "require: '%s' is not KEY=NUMBER", text);
-    for (int i = 0; i < count; i++) {
-        double value = NAN;
-        TRY(eval_look_up(&columns[i], (struct string){text, (size_t)(equals - text)}, &value));
-        if (isnan(value))
-            return fail(USAGE, "require: %s has no number for '%.*s'", columns[i].path, (int)(equals - text), text);
-        if (value >= bound) continue;
-        *below = true;
-        log_info("%s: %.*s is %g, below %s", columns[i].path, (int)(equals - text), text, value, equals + 1);
+// Appends the result of one output of the group; `results` begins empty.
+static void released_result(struct buf *results, const struct group *group, struct string output, double accuracy) {
+    const struct string answer = answer_extract(output), thinking = thinking_extract(output);
+    const struct string process = thinking.data ? python_strip(thinking) : thinking;
+    buf_puts(results, results->size ? ",\n" : "{\"results\":[\n");
+    released_string(results, "{\"problem_type\":", group->prompt.problem_type);
+    released_string(results, ",\"solution\":", group->prompt.solution);
+    released_string(results, ",\"output\":", output);
+    released_string(results, ",\"prediction\":", answer.size ? answer : output);
+    buf_puts(results, ",\"reward\":");
+    json_print_double(results, accuracy);
+    buf_puts(results, accuracy >= 1 ? ",\"correct\":true" : ",\"correct\":false");
+    if (process.size) {
+        struct buf tagged = {0};
+        buf_puts(&tagged, "<think>");
+        buf_append(&tagged, process.data, process.size);
+        buf_puts(&tagged, "</think>");
+        released_string(results, ",\"process\":", (struct string){tagged.data, tagged.size});
+        buf_release(&tagged);
     }
-    return OK;
+    buf_puts(results, "}");
+}
+
+// Appends the results of a group.
+static void released_add(struct buf *results, const struct group *group) {
+    if (group->quarantine.present) {
+        released_result(results, group, eval_no_name, 0);
+        return;
+    }
+    for (size_t i = 0; i < group->completion_count; i++)
+        released_result(results, group, group->completions[i].text, group->scores.accuracy.data[i]);
+}
+
+// Appends the end of the file. The released code leaves the mean of no regressions at 0; other means of nothing are NaN
+// there, null here.
+static void released_finish(struct buf *results, const struct eval_counts *all) {
+    buf_puts(results, results->size ? "\n],\"final_acc\":[" : "{\"results\":[],\"final_acc\":[");
+    buf_puts(results, "{\"mean_acc\":");
+    json_print_double(results, eval_accuracy(all));
+    buf_puts(results, ",\"mean_mra\":");
+    json_print_double(results, all->regressions ? figure_ratio(all->mra, all->regressions) : 0);
+    buf_puts(results, ",\"mean_rewards\":");
+    json_print_double(results, eval_mean(all));
+    buf_puts(results, "}]}\n");
+}
+
+// ---- eval ----
+
+static status eval_visit(void *context, const struct group *group) {
+    const struct eval_reader *reader = context;
+    status result = eval_add(reader->column, group, reader->by);
+    if (result == OK && reader->released) released_add(reader->released, group);
+    return result == OK ? OK : fail_prefix(result, "group %s", group->id.data);
+}
+
+// Returns the name of a file's column: the last part of its path, without .jsonl.
+static struct string eval_name(const char *path) {
+    static const char suffix[] = ".jsonl";
+    size_t end = strlen(path), begin;
+    while (end > 1 && path[end - 1] == '/') end--;
+    for (begin = end; begin > 0 && path[begin - 1] != '/';) begin--;
+    struct string name = {path + begin, end - begin};
+    const size_t size = sizeof suffix - 1;
+    if (name.size > size && !memcmp(name.data + name.size - size, suffix, size)) name.size -= size;
+    return name;
 }
 
 int eval_main(int argc, char **argv) {
@@ -148,36 +417,55 @@ int eval_main(int argc, char **argv) {
     struct options options = {0};
     struct operands files = {.least = 1, .most = INT_MAX};
     struct eval_column *columns = NULL;
+    struct string *names = NULL;
+    struct figure_table table = {
+        .sections = eval_sections, .section_count = EVAL_SECTIONS, .label_width = 22, .column_width = 24};
     struct buf output = {0}, released = {0};
     bool below = false;
     status result;
     TRY_TO(result, done, subcommand_parse(&options, &eval_table, &given, argc, argv, &files));
     if (given.json && given.csv) TRY_TO(result, done, fail(USAGE, "json and csv cannot both be printed"));
     if (given.released && files.count > 1) TRY_TO(result, done, fail(USAGE, "released: takes one FILE or STORE"));
-    NEW(&columns, (size_t)files.count);
-    for (int i = 0; i < files.count; i++) {
+    table.columns = (size_t)files.count;
+    NEW(&columns, table.columns);
+    NEW(&names, table.columns);
+    table.names = names;
+    for (size_t i = 0; i < table.columns; i++) {
         struct eval_reader reader = {&columns[i], given.released ? &released : NULL, (enum eval_by)given.by};
         columns[i].path = files.list[i];
-        columns[i].name = eval_name(files.list[i]);
+        names[i] = eval_name(files.list[i]);
+        if (table.column_width < names[i].size + 2) table.column_width = names[i].size + 2;
         TRY_TO(result, done, subcommand_each_group(files.list[i], eval_visit, &reader));
-        eval_finish(&columns[i]);
+        (void)eval_find(&columns[i], EVAL_TOTALS, eval_no_name); // an empty file has them, too
+        for (size_t k = 0; k < columns[i].count; k++) eval_put(&columns[i], &columns[i].counts[k], &table, i);
         eval_sort_samples(&columns[i]);
         if (i && !given.any) TRY_TO(result, done, eval_check_samples(&columns[0], &columns[i]));
     }
     for (size_t i = 0; i < given.require.count; i++)
-        TRY_TO(result, done, eval_require(columns, files.count, given.require.data[i], &below));
+        TRY_TO(result, done, eval_require(columns, &table, given.require.data[i], &below));
     if (given.released) {
-        eval_released_finish(&released, &columns[0]);
+        released_finish(&released, eval_find(&columns[0], EVAL_TOTALS, eval_no_name));
         TRY_TO(result, done, file_write_atomic(given.released, released.data, released.size));
     }
-    status (*const print)(const struct eval_column *, size_t, struct buf *) = given.json  ? eval_print_json
-                                                                              : given.csv ? eval_print_csv
-                                                                                          : eval_print_text;
-    TRY_TO(result, done, print(columns, (size_t)files.count, &output));
+    figure_table_print(&table, given.json ? FIGURE_JSON : given.csv ? FIGURE_CSV : FIGURE_TEXT, &output);
+    for (size_t i = 0; i < table.columns && !given.json && !given.csv; i++) {
+        if (!columns[i].failures.size) continue;
+        buf_puts(&output, "\nquarantined in ");
+        figure_print_cell(&output, names[i], 0, false);
+        buf_puts(&output, "\n");
+        buf_append(&output, columns[i].failures.data, columns[i].failures.size);
+    }
     fwrite(output.data, 1, output.size, stdout);
 done:
-    for (int i = 0; columns && i < files.count; i++) eval_release(&columns[i]);
+    figure_table_release(&table);
+    for (size_t i = 0; columns && i < table.columns; i++) {
+        free(columns[i].counts);
+        free(columns[i].samples);
+        buf_release(&columns[i].failures);
+        arena_release(&columns[i].memory);
+    }
     free(columns);
+    free(names);
     buf_release(&output);
     buf_release(&released);
     options_release(&options);

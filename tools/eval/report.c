@@ -1,6 +1,5 @@
-// caravan report: prints a table that compares files of groups (JSON lines): accuracy, format, consistency, speed. What
-// it prints by step is in report_steps.h.
-#include <assert.h>
+// caravan report: a table that compares files of groups (JSON lines): accuracy, format, consistency bonus, speed; with
+// --by step how consistent and how correct the completions were while a run trained.
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -12,30 +11,49 @@
 #include "shared/base/log.h"
 #include "shared/base/memory.h"
 #include "shared/group/group.h"
-#include "tools/eval/report_steps.h"
+#include "shared/reward/verdict.h"
+#include "tools/eval/figures.h"
 #include "tools/tools.h"
 
-enum { stage_refscore = 2, stage_count = 5, most_files = 16 };
-static const char *const stage_names[stage_count] = {"frames", "rollout", "refscore", "reward", "optim"};
+enum { MAX_FILES = 16 };
 
-struct interval {
-    double from, to;
-};
+// The stages whose rates are shown.
+enum report_stage { REPORT_FRAMES, REPORT_ROLLOUT, REPORT_REFSCORE, REPORT_OPTIM, REPORT_STAGES };
+static const char *const report_stages[REPORT_STAGES] = {"frames", "rollout", "refscore", "optim"};
 
 struct intervals {
-    struct interval *data;
+    struct interval {
+        double from, to;
+    } * data;
     size_t count, capacity;
 };
 
+// The completions of consecutive steps that one judge judged.
+struct report_row {
+    struct string judge;
+    struct judged judged;
+    int64_t first, last; // steps
+};
+
 // What is known of one file.
-struct column {
+struct report_column {
     const char *name, *path;
+    // By file.
     size_t groups, quarantined, completions, truncated;
     size_t rewarded, accuracies, formats, likelihood_count; // completions that have rewards, each of these
     double accuracy, format, total, bonus, likelihood, tokens, prompt_tokens; // sums
     double scored_tokens;                                                     // that refscore has worked on
-    struct intervals work[stage_count];
+    struct intervals work[REPORT_STAGES];
+    // By step.
+    double threshold; // a completion without a verdict is consistent from this probability on
+    struct arena memory;
+    struct report_row *rows; // one for each group, then for each judge and bin
+    size_t count, capacity;
+    size_t untrained,
+        unjudged; // groups left out: that no step trained; of the others, without a verdict or probability
 };
+
+// ---- by file ----
 
 static double report_sum(const struct double_array *values) {
     double sum = 0;
@@ -43,19 +61,37 @@ static double report_sum(const struct double_array *values) {
     return sum;
 }
 
-// Adds a group to the sums of `context`, a column, and the times of its stages to the column's intervals.
+// Adds the times at which the stages had the group to the column's intervals, without refscore unless it worked.
+static status report_add_times(struct report_column *column, const struct group *group, bool scored) {
+    struct arena arena = {0};
+    struct json *times = NULL;
+    if (group->times.data) TRY(json_parse(&times, &arena, group->times.data, group->times.size));
+    for (int i = 0; times && i < REPORT_STAGES; i++) {
+        struct intervals *work = &column->work[i];
+        struct json *pair;
+        if (i == REPORT_REFSCORE && !scored) continue;
+        if (!json_find(times, report_stages[i], &pair)) continue;
+        if (!json_is(pair, JSON_ARRAY) || json_count(pair) != 2) continue;
+        if (work->count == work->capacity) {
+            work->capacity = work->capacity ? 2 * work->capacity : 64;
+            RESIZE(&work->data, work->capacity);
+        }
+        work->data[work->count++] =
+            (struct interval){json_double_or(json_item(pair, 0), 0), json_double_or(json_item(pair, 1), 0)};
+    }
+    arena_release(&arena);
+    return OK;
+}
+
+// Adds a group to the sums of `context`, a column.
 static status report_add_group(void *context, const struct group *group) {
-    struct column *column = context;
+    struct report_column *column = context;
     column->groups++;
     if (group->quarantine.present) {
         column->quarantined++;
         return OK;
     }
     column->prompt_tokens += (double)group->prompt_tokens.count;
-    for (size_t i = 0; i < group->completion_count; i++) {
-        column->tokens += (double)group->completions[i].tokens.count;
-        column->truncated += string_equals(group->completions[i].finish, "length");
-    }
     column->completions += group->completion_count;
     if (group->rewards.present) {
         column->rewarded += group->completion_count;
@@ -70,35 +106,18 @@ static status report_add_group(void *context, const struct group *group) {
     const struct double_array *answers = &group->reference.answer_logprob;
     bool scored = group->reference.logprob_count > 0;
     for (size_t i = 0; i < group->completion_count; i++) {
+        const double tokens = (double)group->completions[i].tokens.count;
         const bool answered = i < answers->count && !isnan(answers->data[i]);
-        if (answered || group->reference.logprob_count)
-            column->scored_tokens += (double)group->completions[i].tokens.count;
+        column->tokens += tokens;
+        column->truncated += string_equals(group->completions[i].finish, "length");
+        if (answered || group->reference.logprob_count) column->scored_tokens += tokens;
         scored |= answered;
         if (!answered) continue;
         column->likelihood_count++;
         column->likelihood += exp(answers->data[i]);
     }
     if (scored) column->scored_tokens += (double)group->prompt_tokens.count;
-    struct arena arena = {0};
-    struct json *times = NULL;
-    if (group->times.data) TRY(json_parse(&times, &arena, group->times.data, group->times.size));
-    for (int i = 0; times && i < stage_count; i++) {
-        struct intervals *work = &column->work[i];
-        struct json *pair;
-        if (i == stage_refscore && !scored) continue;
-        if (!json_find(times, stage_names[i], &pair)) continue;
-        if (!json_is(pair, JSON_ARRAY) || json_count(pair) != 2) continue;
-        if (work->count == work->capacity) {
-            size_t capacity = work->capacity ? 2 * work->capacity : 64;
-            RESIZE(&work->data, capacity);
-            work->capacity = capacity;
-        }
-        assert(work->count < work->capacity);
-        work->data[work->count++] =
-            (struct interval){json_double_or(json_item(pair, 0), 0), json_double_or(json_item(pair, 1), 0)};
-    }
-    arena_release(&arena);
-    return OK;
+    return report_add_times(column, group, scored);
 }
 
 static int report_by_start(const void *a, const void *b) {
@@ -106,8 +125,9 @@ static int report_by_start(const void *a, const void *b) {
     return (first > second) - (first < second);
 }
 
-// Returns the seconds during which the stage had at least one group in progress. Sorts the intervals.
-static double report_busy(struct intervals *list) {
+// Returns `work` by the seconds during which the stage had at least one group in progress. Sorts the intervals.
+static double report_rate(struct report_column *column, enum report_stage stage, double work) {
+    struct intervals *list = &column->work[stage];
     double seconds = 0, until = -INFINITY;
     if (list->count) qsort(list->data, list->count, sizeof *list->data, report_by_start);
     for (size_t i = 0; i < list->count; i++) {
@@ -115,60 +135,196 @@ static double report_busy(struct intervals *list) {
         if (list->data[i].to > from) seconds += list->data[i].to - from;
         if (list->data[i].to > until) until = list->data[i].to;
     }
-    return seconds;
+    return work / seconds;
 }
 
 static double report_per(double sum, size_t count) {
     return sum / (double)count;
 }
 
-static void report_print_table(struct column *columns, int count) {
-    enum { row_count = 13 };
-    static const struct {
-        const char *name;
-        int digits;
-    } rows[row_count] = {
-        {"groups", 0},         {"quarantined", 0},       {"accuracy", 3},          {"format", 3},
-        {"reward", 3},         {"consistency bonus", 3}, {"answer likelihood", 3}, {"tokens a completion", 1},
-        {"truncated", 3},      {"frames, groups/s", 1},  {"rollout, tokens/s", 0}, {"refscore, tokens/s", 0},
-        {"optim, tokens/s", 0}};
-    double values[most_files][row_count];
-    printf("%-22s", "");
-    for (int c = 0; c < count; c++) {
-        struct column *column = &columns[c];
-        double all_tokens = column->tokens + column->prompt_tokens;
-        const double measured[row_count] = {(double)column->groups,
-                                            (double)column->quarantined,
-                                            report_per(column->accuracy, column->accuracies),
-                                            report_per(column->format, column->formats),
-                                            report_per(column->total, column->rewarded),
-                                            report_per(column->bonus, column->rewarded),
-                                            report_per(column->likelihood, column->likelihood_count),
-                                            report_per(column->tokens, column->completions),
-                                            report_per((double)column->truncated, column->completions),
-                                            (double)column->work[0].count / report_busy(&column->work[0]),
-                                            column->tokens / report_busy(&column->work[1]),
-                                            column->scored_tokens / report_busy(&column->work[stage_refscore]),
-                                            all_tokens / report_busy(&column->work[4])};
-        static_assert(sizeof measured == sizeof values[c], "one value per row");
-        memcpy(values[c], measured, sizeof measured);
-        printf(" %16s", column->name);
+// Appends the figures of the files.
+static void report_by_file(struct report_column *columns, size_t count, struct buf *out) {
+    static const struct figure_section section = {NULL, NULL, false};
+    struct string names[MAX_FILES];
+    struct figure_table table = {.sections = &section,
+                                 .section_count = 1,
+                                 .names = names,
+                                 .columns = count,
+                                 .label_width = 22,
+                                 .column_width = 17,
+                                 .sparse = true};
+    for (size_t c = 0; c < count; c++) {
+        struct report_column *column = &columns[c];
+        const double all_tokens = column->tokens + column->prompt_tokens;
+        struct figure figures[] = {
+            {"groups", FIGURE_COUNT, (double)column->groups},
+            {"quarantined", FIGURE_COUNT, (double)column->quarantined},
+            {"accuracy", FIGURE_THOUSANDTHS, report_per(column->accuracy, column->accuracies)},
+            {"format", FIGURE_THOUSANDTHS, report_per(column->format, column->formats)},
+            {"reward", FIGURE_THOUSANDTHS, report_per(column->total, column->rewarded)},
+            {"consistency bonus", FIGURE_THOUSANDTHS, report_per(column->bonus, column->rewarded)},
+            {"answer likelihood", FIGURE_THOUSANDTHS, report_per(column->likelihood, column->likelihood_count)},
+            {"tokens a completion", FIGURE_TENTHS, report_per(column->tokens, column->completions)},
+            {"truncated", FIGURE_THOUSANDTHS, report_per((double)column->truncated, column->completions)},
+            {"frames, groups/s", FIGURE_TENTHS, report_rate(column, REPORT_FRAMES, (double)column->work[0].count)},
+            {"rollout, tokens/s", FIGURE_COUNT, report_rate(column, REPORT_ROLLOUT, column->tokens)},
+            {"refscore, tokens/s", FIGURE_COUNT, report_rate(column, REPORT_REFSCORE, column->scored_tokens)},
+            {"optim, tokens/s", FIGURE_COUNT, report_rate(column, REPORT_OPTIM, all_tokens)},
+        };
+        enum { FIGURES = sizeof figures / sizeof *figures };
+        for (size_t i = 0; i < FIGURES; i++)
+            if (!isfinite(figures[i].value)) figures[i].value = NAN;
+        figure_table_add(&table, c, 0, (struct string){"", 0}, figures, FIGURES);
+        names[c] = string_of(column->name);
     }
-    putchar('\n');
-    for (int r = 0; r < row_count; r++) {
-        bool any = false;
-        for (int c = 0; c < count; c++) any |= isfinite(values[c][r]) != 0;
-        if (!any) continue;
-        printf("%-22s", rows[r].name);
-        for (int c = 0; c < count; c++) {
-            if (isfinite(values[c][r]))
-                printf(" %16.*f", rows[r].digits, values[c][r]);
-            else
-                printf(" %16s", "-");
+    figure_table_print(&table, FIGURE_TEXT, out);
+    figure_table_release(&table);
+}
+
+// ---- by step ----
+
+// Adds a group to `context`, a column. The answer is correct if scores.correct says so or, without scores, if
+// rewards.accuracy is 1. DATAERR when the group has neither, or arrays of the wrong length.
+static status report_add_step(void *context, const struct group *group) {
+    struct report_column *column = context;
+    const struct consistency *consistency = &group->consistency;
+    const bool judged = consistency->verdict.data != NULL;
+    const bool scored = group->scores.correct.data != NULL;
+    const struct double_array *correct = scored ? &group->scores.correct : &group->rewards.accuracy;
+    const bool trained = !group->quarantine.present && group->trained.present;
+    if (!trained || (!judged && !consistency->probability.data)) {
+        column->untrained += !trained;
+        column->unjudged += trained;
+        return OK;
+    }
+    if (group->trained.step < 0) return fail(DATAERR, "not a group: trained.step: negative");
+    TRY(verdict_check(group));
+    if (judged && !consistency->judge.data) return fail(DATAERR, "not a group: consistency.judge: missing");
+    if (!judged) TRY(group_check_fractions(group, "consistency.probability", &consistency->probability, true));
+    TRY(group_check_fractions(group, scored ? "scores.correct" : "rewards.accuracy", correct, false));
+    if (column->count == column->capacity) {
+        column->capacity = column->capacity ? 2 * column->capacity : 256;
+        RESIZE(&column->rows, column->capacity);
+    }
+    struct report_row *row = &column->rows[column->count];
+    const struct string judge = judged ? consistency->judge : string_of("probability"); // of the consistency model
+    *row = (struct report_row){.first = group->trained.step, .last = group->trained.step};
+    if (column->count && string_equals(judge, row[-1].judge.data))
+        row->judge = row[-1].judge;
+    else
+        arena_string(&column->memory, &row->judge, judge.data, judge.size);
+    column->count++;
+    for (size_t i = 0; i < group->completion_count; i++) {
+        const double given = judged ? consistency->verdict.data[i] : consistency->probability.data[i];
+        judged_add(&row->judged, judged || isnan(given) ? given : given >= column->threshold, correct->data[i] >= 1);
+    }
+    return OK;
+}
+
+static int report_compare(const void *a, const void *b) {
+    const struct report_row *one = a, *other = b;
+    const int order = strcmp(one->judge.data, other->judge.data);
+    return order ? order : (one->first > other->first) - (one->first < other->first);
+}
+
+// Divides the steps of all columns into at most `bins` bins of equal width, and gives each column one row for each
+// judge and bin, sorted by them.
+static void report_bin(struct report_column *columns, size_t count, int64_t bins) {
+    int64_t first = INT64_MAX, last = INT64_MIN;
+    for (size_t c = 0; c < count; c++)
+        for (size_t i = 0; i < columns[c].count; i++) {
+            const int64_t step = columns[c].rows[i].first;
+            if (step < first) first = step;
+            if (step > last) last = step;
         }
-        putchar('\n');
+    if (first > last) return; // no rows
+    const int64_t width = (last - first) / bins + 1;
+    for (size_t c = 0; c < count; c++) {
+        struct report_row *rows = columns[c].rows;
+        size_t kept = 0;
+        if (columns[c].count) qsort(rows, columns[c].count, sizeof *rows, report_compare);
+        for (size_t i = 0; i < columns[c].count; i++) {
+            struct report_row row = rows[i];
+            row.first -= (row.first - first) % width;
+            row.last = last - row.first < width ? last : row.first + width - 1;
+            struct report_row *before = kept ? &rows[kept - 1] : NULL;
+            if (!before || report_compare(before, &row)) {
+                rows[kept++] = row;
+                continue;
+            }
+            for (int k = 0; k < 4; k++) before->judged.counts[k / 2][k % 2] += row.judged.counts[k / 2][k % 2];
+            before->judged.not_judged += row.judged.not_judged;
+        }
+        columns[c].count = kept;
     }
 }
+
+// Appends a row as text, below its judge's heading if it is the first.
+static void report_print_text(const struct report_row *row, bool first, struct buf *out) {
+    const size_t(*counts)[2] = row->judged.counts;
+    const double rate = judged_rate(&row->judged);
+    char steps[64], inconsistent[32];
+    if (first) {
+        buf_puts(out, "consistency by ");
+        figure_print_cell(out, row->judge, 0, false);
+        buf_puts(out, "\n                                         -- consistent --   - inconsistent -\n"
+                      "  steps            judged  inconsistent  correct    wrong   correct    wrong\n");
+    }
+    snprintf(steps, sizeof steps, row->first < row->last ? "%lld..%lld" : "%lld", (long long)row->first,
+             (long long)row->last);
+    snprintf(inconsistent, sizeof inconsistent, isnan(rate) ? "-" : "%.1f %%", 100 * (1 - rate));
+    buf_printf(out, "  %-14s %8zu %13s %8zu %8zu  %8zu %8zu\n", steps,
+               counts[0][0] + counts[0][1] + counts[1][0] + counts[1][1], inconsistent, counts[1][1], counts[1][0],
+               counts[0][1], counts[0][0]);
+}
+
+// Appends a row as a JSON object or as a line of comma-separated values.
+static void report_print_row(const char *name, const struct report_row *row, enum figure_output output,
+                             struct buf *out) {
+    struct figure figures[1 + JUDGED_FIGURES] = {{"inconsistency_rate", FIGURE_SHARE, 1 - judged_rate(&row->judged)}};
+    judged_list(&row->judged, figures + 1);
+    if (output == FIGURE_JSON) {
+        buf_printf(out, "\n{\"first_step\":%lld,\"last_step\":%lld,\"judge\":", (long long)row->first,
+                   (long long)row->last);
+        json_print_string(out, row->judge.data, row->judge.size);
+    } else {
+        figure_print_field(out, string_of(name));
+        buf_printf(out, ",%lld,%lld,", (long long)row->first, (long long)row->last);
+        figure_print_field(out, row->judge);
+    }
+    figure_print_list(out, output, figures, 1 + JUDGED_FIGURES);
+    buf_puts(out, output == FIGURE_JSON ? "}" : "\n");
+}
+
+// Appends the rows of all columns.
+static void report_by_step(const struct report_column *columns, size_t count, enum figure_output output,
+                           struct buf *out) {
+    if (output == FIGURE_JSON) buf_puts(out, "{\"files\":[");
+    if (output == FIGURE_CSV)
+        buf_puts(out, "name,first_step,last_step,judge,inconsistency_rate,judged,consistent,rate,rate_correct,"
+                      "consistent_correct,inconsistent_correct,consistent_wrong,inconsistent_wrong\n");
+    for (size_t c = 0; c < count; c++) {
+        const struct report_column *column = &columns[c];
+        if (output == FIGURE_TEXT) buf_printf(out, "%s%s\n", c ? "\n" : "", column->name);
+        if (output == FIGURE_JSON) {
+            buf_puts(out, c ? ",\n{\"name\":" : "{\"name\":");
+            json_print_string(out, column->name, strlen(column->name));
+            buf_puts(out, ",\"steps\":[");
+        }
+        for (size_t i = 0; i < column->count; i++) {
+            const struct report_row *row = &column->rows[i];
+            if (output == FIGURE_JSON && i) buf_puts(out, ",");
+            if (output == FIGURE_TEXT)
+                report_print_text(row, !i || strcmp(row[-1].judge.data, row->judge.data) != 0, out);
+            else
+                report_print_row(column->name, row, output, out);
+        }
+        if (output == FIGURE_JSON) buf_puts(out, "]}");
+    }
+    if (output == FIGURE_JSON) buf_puts(out, "]}\n");
+}
+
+// ---- report ----
 
 struct report_options {
     int by; // enum report_by
@@ -209,68 +365,56 @@ const struct option_table report_table = {
     .size = sizeof(struct report_options),
 };
 
-// Says how to judge the groups, which no step of a training does by itself.
-static void report_say_unjudged(const char *path, size_t count) {
+// Says which groups of a column are left out, and how to judge them, which no step of a training does by itself.
+static void report_say_left_out(const struct report_column *column) {
+    const char *path = column->path;
     struct stat info;
+    if (column->untrained) log_info("%s: %zu groups left out: not trained", path, column->untrained);
+    if (!column->unjudged) return;
     const bool lines = !stat(path, &info) && S_ISREG(info.st_mode) && !subcommand_is_pipeline(path);
     log_info(
         "%s: %zu groups left out: not judged; judge them with: %s%s%s > judged.jsonl, then: caravan report --by step "
         "judged.jsonl",
-        path, count, lines ? "caravan-judge --stdio < " : "caravan groups export ", path,
+        path, column->unjudged, lines ? "caravan-judge --stdio < " : "caravan groups export ", path,
         lines ? "" : " | caravan-judge --stdio");
-}
-
-// Prints the figures of the files by step.
-static status report_by_step(const struct report_options *given, const struct column *columns, int count) {
-    struct report_series series[most_files] = {0};
-    struct buf out = {0};
-    status result = OK;
-    for (int i = 0; i < count; i++) {
-        series[i].name = columns[i].name;
-        series[i].threshold = given->threshold;
-        TRY_TO(result, done, subcommand_each_group(columns[i].path, report_steps_add, &series[i]));
-        if (series[i].untrained) log_info("%s: %zu groups left out: not trained", columns[i].path, series[i].untrained);
-        if (series[i].unjudged) report_say_unjudged(columns[i].path, series[i].unjudged);
-    }
-    report_steps_bin(series, (size_t)count, given->bins);
-    status (*const print)(const struct report_series *, size_t, struct buf *) = given->json  ? report_steps_json
-                                                                                : given->csv ? report_steps_csv
-                                                                                             : report_steps_text;
-    TRY_TO(result, done, print(series, (size_t)count, &out));
-    fwrite(out.data, 1, out.size, stdout);
-done:
-    for (int i = 0; i < count; i++) report_steps_release(&series[i]);
-    buf_release(&out);
-    return result;
 }
 
 int report_main(int argc, char **argv) {
     struct report_options given;
-    struct column columns[most_files] = {0};
+    struct report_column columns[MAX_FILES] = {0};
     struct options options = {0};
-    struct operands files = {.least = 1, .most = most_files};
+    struct operands files = {.least = 1, .most = MAX_FILES};
+    struct buf out = {0};
     status result;
     TRY_TO(result, done, subcommand_parse(&options, &report_table, &given, argc, argv, &files));
-    assert(files.count <= most_files);
+    const bool by_step = given.by == REPORT_BY_STEP;
+    const size_t count = (size_t)files.count;
     if (given.json && given.csv) TRY_TO(result, done, fail(USAGE, "json and csv cannot both be printed"));
-    if ((given.json || given.csv) && given.by != REPORT_BY_STEP)
-        TRY_TO(result, done, fail(USAGE, "json and csv need --by step"));
-    for (int i = 0; i < files.count; i++) {
+    if ((given.json || given.csv) && !by_step) TRY_TO(result, done, fail(USAGE, "json and csv need --by step"));
+    for (size_t i = 0; i < count; i++) {
         char *equals = strchr(files.list[i], '=');
         columns[i].name = files.list[i];
         columns[i].path = equals ? equals + 1 : files.list[i];
+        columns[i].threshold = given.threshold;
         if (equals) *equals = 0;
+        TRY_TO(result, done,
+               subcommand_each_group(columns[i].path, by_step ? report_add_step : report_add_group, &columns[i]));
+        report_say_left_out(&columns[i]);
     }
-    if (given.by == REPORT_BY_STEP) {
-        result = report_by_step(&given, columns, files.count);
-        goto done;
+    if (by_step) {
+        report_bin(columns, count, given.bins);
+        report_by_step(columns, count, given.json ? FIGURE_JSON : given.csv ? FIGURE_CSV : FIGURE_TEXT, &out);
+    } else {
+        report_by_file(columns, count, &out);
     }
-    for (int i = 0; i < files.count; i++)
-        TRY_TO(result, done, subcommand_each_group(columns[i].path, report_add_group, &columns[i]));
-    report_print_table(columns, files.count);
+    fwrite(out.data, 1, out.size, stdout);
 done:
-    for (int i = 0; i < most_files; i++)
-        for (int k = 0; k < stage_count; k++) free(columns[i].work[k].data);
+    for (size_t i = 0; i < MAX_FILES; i++) {
+        for (int k = 0; k < REPORT_STAGES; k++) free(columns[i].work[k].data);
+        free(columns[i].rows);
+        arena_release(&columns[i].memory);
+    }
+    buf_release(&out);
     options_release(&options);
     return subcommand_exit(result);
 }
