@@ -1,4 +1,4 @@
-// What the inspections share, and those of values, directories and devices.
+// What a pipeline file names, as far as this machine can look at it: values, directories, devices, models and data.
 #include "tools/check/inspection.h"
 
 #include <errno.h>
@@ -11,12 +11,20 @@
 #include "shared/base/file.h"
 #include "shared/config/name_list.h"
 #include "shared/config/stage_options.h"
+#include "shared/data/consistency_pair.h"
+#include "shared/data/dataset.h"
+#include "shared/media/media.h"
+#include "shared/model/classifier.h"
+#include "shared/model/model.h"
+#include "shared/stage/stage_media.h"
 #include "shared/store/lmdb_env.h"
+#include "shared/text/chat_template.h"
 
 // Weights of a transformer are about 0.02, and AdamW changes each by up to the learning rate in a step.
 static const double highest_sensible_lr = 0.01;
 
-bool inspection_covers(const struct inspection *inspection, const struct pipeline_stage *stage) {
+// Whether the inspection looks at a stage: it is none of a user's, and it runs on this machine.
+static bool inspection_covers(const struct inspection *inspection, const struct pipeline_stage *stage) {
     return stage->kind && inspection->here >= 0 && pipeline_stage_runs_on(stage, inspection->here);
 }
 
@@ -42,8 +50,11 @@ static void inspection_add(struct inspection *inspection, const struct pipeline_
         diagnostic_add(diagnostics, at, "%s", whole);
 }
 
-void inspection_mistake(struct inspection *inspection, const struct pipeline_stage *stage, const char *key,
-                        const char *format, ...) {
+// Adds a mistake with a stage's key, where the key stands, or at the stage if it is not given; stage NULL: with the
+// file's key `run`. What was said of that place already is left out.
+__attribute__((format(printf, 4, 5))) static void inspection_mistake(struct inspection *inspection,
+                                                                     const struct pipeline_stage *stage,
+                                                                     const char *key, const char *format, ...) {
     char text[800];
     va_list arguments;
     va_start(arguments, format);
@@ -52,8 +63,10 @@ void inspection_mistake(struct inspection *inspection, const struct pipeline_sta
     inspection_add(inspection, stage, key, false, text);
 }
 
-void inspection_warning(struct inspection *inspection, const struct pipeline_stage *stage, const char *key,
-                        const char *format, ...) {
+// The same for a warning.
+__attribute__((format(printf, 4, 5))) static void inspection_warning(struct inspection *inspection,
+                                                                     const struct pipeline_stage *stage,
+                                                                     const char *key, const char *format, ...) {
     char text[800];
     va_list arguments;
     va_start(arguments, format);
@@ -121,6 +134,98 @@ void inspect_outputs(struct inspection *inspection) {
     }
 }
 
+// ---- models ----
+
+// What a stage needs of its `model`.
+enum model_use { MODEL_USE_NONE, MODEL_USE_TOKENIZER, MODEL_USE_ALL, MODEL_USE_CLASSIFIER };
+
+static enum model_use inspection_model_use(const struct pipeline_stage *stage) {
+    const char *judge = pipeline_value(stage, "judge"), *format = pipeline_value(stage, "format");
+    if (!stage->kind || !pipeline_value(stage, "model")) return MODEL_USE_NONE;
+    if (stage->kind == &stage_kinds[STAGE_SOURCE])
+        return format && !strcmp(format, "sft") ? MODEL_USE_TOKENIZER : MODEL_USE_NONE;
+    if (stage->kind == &stage_kinds[STAGE_JUDGE])
+        return judge && !strcmp(judge, "likelihood") ? MODEL_USE_ALL : MODEL_USE_NONE;
+    return stage->kind == &stage_kinds[STAGE_CONSISTENCY] ? MODEL_USE_CLASSIFIER : MODEL_USE_ALL;
+}
+
+// Whether no stage before this one uses the same model in the same way at the same place of the file.
+static bool inspection_is_first(const struct inspection *inspection, const struct pipeline_stage *stage) {
+    const struct key *model = key_list_find(&stage->options.given, "model");
+    for (const struct pipeline_stage *other = inspection->pipeline->stages; other < stage; other++) {
+        const struct key *key = key_list_find(&other->options.given, "model");
+        if (inspection_covers(inspection, other) && inspection_model_use(other) == inspection_model_use(stage) &&
+            !strcmp(key->value, model->value) && key->value_at.line == model->value_at.line &&
+            key->value_at.column == model->value_at.column)
+            return false;
+    }
+    return true;
+}
+
+void inspect_chat_templates(struct inspection *inspection) {
+    const struct pipeline *pipeline = inspection->pipeline;
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        const struct pipeline_stage *stage = &pipeline->stages[i];
+        const enum model_use use = inspection_model_use(stage);
+        struct buf difference = {0};
+        if (!inspection_covers(inspection, stage) || use == MODEL_USE_NONE || use == MODEL_USE_CLASSIFIER) continue;
+        if (chat_template_compare(pipeline_value(stage, "model"), &difference) != OK)
+            inspection_warning(inspection, stage, "model", "%s", fail_text());
+        else if (difference.size)
+            inspection_warning(inspection, stage, "model",
+                               "%s; prompts are always written with the template of Qwen2.5-VL", difference.data);
+        buf_release(&difference);
+    }
+}
+
+// Looks at the files of a Qwen2.5-VL as a stage that computes with it does, without its weights.
+static status inspection_open_model(struct inspection *inspection, const struct pipeline_stage *stage, const char *dir,
+                                    const struct tokenizer *tokenizer) {
+    const struct model_options options = {.device = "cpu", .threads = 1, .no_weights = true};
+    struct model *model;
+    TRY(model_open(&model, dir, &options));
+    const long long tokens = tokenizer ? (long long)tokenizer_vocab_size(tokenizer) : 0,
+                    rows = (long long)model_get_info(model)->vocab_size;
+    if (tokens > rows)
+        inspection_warning(inspection, stage, "model",
+                           "%s: the tokenizer has %lld tokens, but vocab_size is %lld; a text with one of the others "
+                           "ends the run",
+                           dir, tokens, rows);
+    model_free(&model);
+    return OK;
+}
+
+static void inspection_look_at_model(struct inspection *inspection, const struct pipeline_stage *stage) {
+    const enum model_use use = inspection_model_use(stage);
+    const char *dir = pipeline_value(stage, "model");
+    struct tokenizer *tokenizer = NULL;
+    int64_t vocab_size = 0;
+    status result = tokenizer_open(&tokenizer, dir);
+    if (result == OK && use != MODEL_USE_CLASSIFIER) result = chat_template_check(tokenizer, dir);
+    if (result != OK) inspection_mistake(inspection, stage, "model", "%s", fail_text());
+    if (use == MODEL_USE_ALL) result = inspection_open_model(inspection, stage, dir, tokenizer);
+    if (use == MODEL_USE_CLASSIFIER) result = classifier_check_files(dir, &vocab_size);
+    if (use == MODEL_USE_CLASSIFIER && result == OK && tokenizer)
+        result = consistency_tokenizer_check(tokenizer, dir, vocab_size);
+    if (result != OK) inspection_mistake(inspection, stage, "model", "%s", fail_text());
+    tokenizer_free(&tokenizer);
+}
+
+void inspect_models(struct inspection *inspection) {
+    const struct pipeline *pipeline = inspection->pipeline;
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        const struct pipeline_stage *stage = &pipeline->stages[i];
+        if (!inspection_covers(inspection, stage) || inspection_model_use(stage) == MODEL_USE_NONE) continue;
+        if (inspection_is_first(inspection, stage)) inspection_look_at_model(inspection, stage);
+        if (inspection_model_use(stage) != MODEL_USE_CLASSIFIER) continue;
+        struct arena arena = {0};
+        struct string hypothesis;
+        if (consistency_template_read(&arena, pipeline_value(stage, "hypothesis"), &hypothesis) != OK)
+            inspection_mistake(inspection, stage, "hypothesis", "%s", fail_text());
+        arena_release(&arena);
+    }
+}
+
 // ---- devices ----
 
 // Opens the device of a replica and asks it for the precision. Returns whether it has both.
@@ -163,4 +268,127 @@ void inspect_devices(struct inspection *inspection) {
         }
     }
     arena_release(&arena);
+}
+
+// ---- data: the first samples are read, their media are looked for, and one of them is opened ----
+
+enum { INSPECTED_SAMPLES = 8 };
+
+// What is looked at while the samples are visited.
+struct inspected_data {
+    struct inspection *inspection;
+    const struct pipeline_stage *source;
+    const struct pipeline_stage *needs_frames; // the first stage that needs them and has no stage before it; or NULL
+    const char *media_root;                    // of frames; NULL: the current directory
+    bool inside;                               // only files below media_root are opened
+    bool look;                                 // at media: they are decoded on this machine
+    struct sampling_config sampling;
+    int samples, media, missing;
+    bool opened;
+    char first_missing[512]; // which medium and why
+};
+
+// Decodes the first and the last frame of a clip, or an image.
+static status inspection_open_medium(const struct inspected_data *data, const struct part *part, const char *path) {
+    struct sampling_config sampling = media_sampling(&data->sampling, part);
+    struct frames_view view = {0};
+    sampling.min_frames = sampling.max_frames = 2;
+    const status result = media_decode(&view, path, part->kind == PART_VIDEO, &sampling, NULL);
+    frames_view_release(&view);
+    return result;
+}
+
+static status inspection_visit_part(struct inspected_data *data, const struct part *part) {
+    struct arena arena = {0};
+    char *path = NULL;
+    status result = media_path(&path, &arena, data->media_root, media_uri(part));
+    if (result == OK && data->inside) result = media_check_inside(data->media_root, path);
+    if (result == OK && access(path, R_OK)) result = fail(BAD_SAMPLE, "%s", strerror(errno));
+    data->media++;
+    if (result == BAD_SAMPLE) {
+        if (!data->missing++)
+            snprintf(data->first_missing, sizeof data->first_missing, "%s: %s", path ? path : media_uri(part).data,
+                     fail_text());
+        result = OK;
+    } else if (result == OK && !data->opened) {
+        data->opened = true;
+        result = inspection_open_medium(data, part, path);
+        if (result == BAD_SAMPLE) {
+            inspection_warning(data->inspection, data->source, "data",
+                               "%s: %s; the samples of such media are quarantined", path, fail_text());
+            result = OK;
+        }
+    }
+    arena_release(&arena);
+    return result;
+}
+
+static status inspection_visit_sample(void *context, const struct dataset_sample *sample) {
+    struct inspected_data *data = context;
+    if (data->samples == INSPECTED_SAMPLES) return END;
+    data->samples++;
+    if (!sample->group) return DATAERR; // fail_text() is dataset_each's
+    const struct group *group = sample->group;
+    if (data->needs_frames && media_part_count(group) && !group->media_count) {
+        diagnostic_add(data->inspection->diagnostics, data->needs_frames->at,
+                       "%s: the samples have images or videos, and no stage frames comes before it",
+                       data->needs_frames->name);
+        data->needs_frames = NULL;
+    }
+    const struct part *part;
+    for (size_t i = 0; data->look && (part = media_part(group, i)); i++) TRY(inspection_visit_part(data, part));
+    return OK;
+}
+
+// Finds the stage that would wait in vain for frames, or the frames stage with what it would open.
+static void inspection_find_frames(struct inspected_data *data) {
+    const struct pipeline *pipeline = data->inspection->pipeline;
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        const struct pipeline_stage *stage = &pipeline->stages[i];
+        if (stage->program) return; // it may write what it likes
+        if (stage->kind == &stage_kinds[STAGE_FRAMES]) {
+            const struct frames_options *frames = pipeline_options(stage);
+            const status result = stage_media_sampling(&data->sampling, frames);
+            data->media_root = frames->media_root;
+            data->inside = frames->media_outside == MEDIA_OUTSIDE_REFUSE;
+            data->look = result == OK && inspection_covers(data->inspection, stage);
+            if (result != OK) inspection_mistake(data->inspection, stage, "min_frames", "%s", fail_text());
+            return;
+        }
+        if (stage->kind->needs_frames) {
+            data->needs_frames = stage;
+            return;
+        }
+    }
+}
+
+void inspect_data(struct inspection *inspection) {
+    const struct pipeline *pipeline = inspection->pipeline;
+    struct inspected_data data = {.inspection = inspection, .source = &pipeline->stages[0]};
+    size_t groups = 0;
+    if (data.source->kind != &stage_kinds[STAGE_SOURCE] || !inspection_covers(inspection, data.source)) return;
+    inspection_find_frames(&data);
+    const struct source_options *source = pipeline_options(data.source);
+    status result = dataset_count_groups(source, &groups);
+    if (result == OK) result = dataset_each(source, inspection_visit_sample, &data);
+    if (result != OK && result != END) {
+        const char *template = source->template;
+        const bool of_template = template && (!strncmp(fail_text(), "template:", strlen("template:")) ||
+                                              !strncmp(fail_text(), template, strlen(template)));
+        inspection_mistake(inspection, data.source, of_template ? "template" : "data", "%s", fail_text());
+    } else if (pipeline_optim(pipeline) && groups < (size_t)source->groups_per_step) {
+        inspection_mistake(inspection, data.source, source->limit ? "limit" : "data",
+                           "%zu groups do not fill a step of %lld: nothing would be trained", groups,
+                           (long long)source->groups_per_step);
+    }
+    const char *key = source->media_root ? "media_root" : "data";
+    if (data.missing && data.missing == data.media)
+        inspection_mistake(inspection, data.source, key,
+                           "none of the %d images and videos of the first samples can be opened: %s", data.media,
+                           data.first_missing);
+    else if (data.missing)
+        inspection_warning(inspection, data.source, key,
+                           "%d of the %d images and videos of the first samples cannot be opened, and such samples "
+                           "are quarantined: %s",
+                           data.missing, data.media, data.first_missing);
 }

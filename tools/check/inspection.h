@@ -17,24 +17,6 @@ struct inspection {
     struct diagnostics *diagnostics;
 };
 
-// Whether the inspection looks at a stage: it is none of a user's, and it runs on this machine.
-bool inspection_covers(const struct inspection *inspection, const struct pipeline_stage *stage);
-
-// Adds a mistake with a stage's key, where the key stands, or at the stage if it is not given; stage NULL: with the
-// file's key `run`. What was said of that place already is left out.
-void inspection_mistake(struct inspection *inspection, const struct pipeline_stage *stage, const char *key,
-                        const char *format, ...) __attribute__((format(printf, 4, 5)));
-
-// The same for a warning.
-void inspection_warning(struct inspection *inspection, const struct pipeline_stage *stage, const char *key,
-                        const char *format, ...) __attribute__((format(printf, 4, 5)));
-
-// What a stage needs of its `model`.
-enum model_use { MODEL_USE_NONE, MODEL_USE_TOKENIZER, MODEL_USE_ALL, MODEL_USE_CLASSIFIER };
-
-// Returns what a stage needs of its `model`.
-enum model_use inspection_model_use(const struct pipeline_stage *stage);
-
 // Warns of values that make no sense. Reads no file.
 void inspect_values(struct inspection *inspection);
 

@@ -1,10 +1,10 @@
 // caravan plan FILE --gpu GPU: what each stage of a pipeline will take of a GPU's memory, of the machine's and of the
 // disk, item by item, computed from the model's configuration before anything runs (shared/resources).
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "shared/resources/resource_plan.h"
-#include "tools/check/plan.h"
 #include "tools/tools.h"
 
 enum { MEBIBYTE = 1 << 20 };
@@ -76,6 +76,112 @@ static status plan_capacity(const char *gpu, uint64_t *bytes) {
 
 static double plan_gb(uint64_t bytes) {
     return (double)bytes * 1e-9;
+}
+
+// ---- what to change in a pipeline that does not fit ----
+
+// A number is changed to the largest round value that fits, which is found by computing the sum for one value after
+// another.
+
+// A switch, which becomes 0 (a precision that is NULL is bfloat16), or a number with a key of the pipeline.
+static const struct plan_change {
+    const char *what;
+    const char *given; // of a number: what it is where there is no rollout
+    size_t offset;     // in struct planned_stage, of the switch or of the number, which is an int64_t
+    size_t size;       // of a switch; 0: a number
+    int64_t round, least;
+} plan_changes[] = {
+#define SWITCH(text, member)                                                                                           \
+    {                                                                                                                  \
+        .what = (text), .offset = offsetof(struct planned_stage, member),                                              \
+        .size = sizeof((struct planned_stage){0}.member)                                                               \
+    }
+#define NUMBER(text, name, member, step, lowest)                                                                       \
+    {                                                                                                                  \
+        .what = (text), .given = (name), .offset = offsetof(struct planned_stage, member), .round = (step),            \
+        .least = (lowest)                                                                                              \
+    }
+    SWITCH("precision: bfloat16", request.precision),
+    SWITCH("optim.gradient_precision: bfloat16", request.gradient_precision),
+    SWITCH("optim.moment_precision: bfloat16", request.moment_precision),
+    NUMBER("rollout.max_prompt_tokens", "tokens of a prompt (frames.max_frames, frames.max_pixels)",
+           request.prompt_tokens, 256, 512),
+    NUMBER("rollout.max_new_tokens", "tokens of a completion", request.new_tokens, 64, 64),
+    NUMBER("source.group_size", "completions of a group", request.group_size, 1, 2),
+    NUMBER("consistency.max_tokens", NULL, text_tokens, 256, 512),
+    SWITCH("optim.train_vision: false", request.train_vision),
+};
+
+// The number of a stage that a change is about.
+static int64_t *plan_number(const struct plan_change *change, struct planned_stage *stage) {
+    return (int64_t *)(void *)((char *)stage + change->offset);
+}
+
+// *bytes = the sum on a GPU of a machine after a change, with `value` for a number. The plan is as before afterwards.
+static status plan_change_sum(struct resource_plan *plan, const struct plan_change *change, int64_t value,
+                              const char *device, int machine, uint64_t *bytes) {
+    struct planned_stage *const before = plan->stages;
+    NEW(&plan->stages, plan->count);
+    for (size_t i = 0; i < plan->count; i++) {
+        struct planned_stage *stage = &plan->stages[i];
+        *stage = before[i];
+        if (change->size) memset((char *)stage + change->offset, 0, change->size);
+        // A stage without that number has 0.
+        if (!change->size && *plan_number(change, stage)) *plan_number(change, stage) = value;
+    }
+    const status result = resource_plan_memory(plan, device, machine, bytes);
+    free(plan->stages);
+    plan->stages = before;
+    return result;
+}
+
+// *value = the largest round number below the present one with which the stages fit, 0 if there is none. The sum grows
+// with the number.
+static status plan_find_number(struct resource_plan *plan, const struct plan_change *change, const char *device,
+                               int machine, uint64_t capacity, int64_t *value) {
+    uint64_t bytes;
+    int64_t now = 0, low = change->least / change->round - 1, high; // low fits, or is below the least
+    *value = 0;
+    for (size_t i = 0; i < plan->count; i++)
+        if (*plan_number(change, &plan->stages[i]) > now) now = *plan_number(change, &plan->stages[i]);
+    high = (now + change->round - 1) / change->round;
+    while (high - low > 1) {
+        const int64_t middle = low + (high - low) / 2;
+        TRY(plan_change_sum(plan, change, middle * change->round, device, machine, &bytes));
+        if (bytes <= capacity)
+            low = middle;
+        else
+            high = middle;
+    }
+    if (low * change->round >= change->least) *value = low * change->round;
+    return OK;
+}
+
+// Prints what each change alone would save on a GPU of a machine, which has `capacity` bytes and needs `total`. If
+// `fitting` is empty, it gets the first change after which the stages fit. DATAERR as in planned_stage_needs.
+static status plan_print_advice(const struct resource_plan *plan, const char *device, int machine, uint64_t capacity,
+                                uint64_t total, struct buf *fitting) {
+    const bool sampled = pipeline_find_stage(plan->pipeline, "rollout") != NULL;
+    struct resource_plan changed = *plan;
+    printf("each of these changes alone would save (GB):\n");
+    for (size_t i = 0; i < sizeof plan_changes / sizeof *plan_changes; i++) {
+        const struct plan_change *change = &plan_changes[i];
+        char text[160];
+        uint64_t bytes;
+        int64_t value = 0;
+        if (!change->size) {
+            TRY(plan_find_number(&changed, change, device, machine, capacity, &value));
+            if (!value) value = change->least;
+        }
+        TRY(plan_change_sum(&changed, change, value, device, machine, &bytes));
+        if (bytes >= total) continue;
+        snprintf(text, sizeof text, "%s", !sampled && change->given ? change->given : change->what);
+        if (!change->size) snprintf(text + strlen(text), sizeof text - strlen(text), ": %lld", (long long)value);
+        printf("  %8.2f  %s%s\n", (double)(total - bytes) * 1e-9, text, bytes <= capacity ? ", and then it fits" : "");
+        if (bytes <= capacity && !fitting->size) buf_puts(fitting, text);
+    }
+    printf("or give a stage another GPU, with `device` (--gpus 2 shows how) or `on`\n");
+    return OK;
 }
 
 // ---- a machine ----
