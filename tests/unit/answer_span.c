@@ -45,7 +45,7 @@ static void expect_answer(enum answer_span_rule rule, const char *completion, bo
     free(text);
 }
 
-static void test_content_of_the_last_answer(void **state) {
+static void the_content_of_the_last_answer_counts(void **state) {
     (void)state;
     expect_answer(ANSWER_SPAN_CONTENT, "<think>so</think><answer>C</answer>", true, "C");
     expect_answer(ANSWER_SPAN_CONTENT, "<answer>A</answer> no <answer>12.5</answer>", true, "12.5");
@@ -53,7 +53,7 @@ static void test_content_of_the_last_answer(void **state) {
     expect_answer(ANSWER_SPAN_CONTENT, "<answer>one <answer>two</answer></answer>", true, "two");
 }
 
-static void test_no_answer(void **state) {
+static void without_a_whole_tag_there_is_no_answer(void **state) {
     (void)state;
     const char *without[] = {"", "no tag at all", "<answer></answer>", "<answer>", "</answer>C<answer"};
     for (size_t i = 0; i < sizeof without / sizeof without[0]; i++) {
@@ -63,7 +63,7 @@ static void test_no_answer(void **state) {
     expect_answer(ANSWER_SPAN_RELEASED, "no tag at all", true, NULL);
 }
 
-static void test_eos_is_not_part_of_the_answer(void **state) {
+static void eos_is_not_part_of_the_answer(void **state) {
     (void)state;
     size_t after = 0;
     char *text = answer_text(ANSWER_SPAN_CONTENT, "<answer>not closed", true, &after);
@@ -72,7 +72,7 @@ static void test_eos_is_not_part_of_the_answer(void **state) {
     free(text);
 }
 
-static void test_rules_agree_on_well_formed_completions(void **state) {
+static void rules_agree_on_well_formed_completions(void **state) {
     (void)state;
     const char *completion = "<think>we see it.</think><answer>C</answer>";
     char *content = answer_text(ANSWER_SPAN_CONTENT, completion, true, NULL);
@@ -108,7 +108,7 @@ static void expect_text_prefix(const char *completion, bool ended, const char *w
     token_list_release(&tokens);
 }
 
-static void test_prefix_up_to_the_last_tag(void **state) {
+static void a_prefix_ends_with_the_last_tag(void **state) {
     (void)state;
     for (int ended = 0; ended < 2; ended++) {
         expect_text_prefix("<think>so</think><answer> C</answer>", ended, "<think>so</think><answer>");
@@ -120,7 +120,7 @@ static void test_prefix_up_to_the_last_tag(void **state) {
 }
 
 // Tokens of any bytes: those of `parts`, and between them special ones, which are no text.
-static void test_prefix_of_odd_tokens(void **state) {
+static void special_tokens_are_no_text_of_a_prefix(void **state) {
     (void)state;
     const int64_t special = tokenizer_token_to_id(tokenizer, "<|im_start|>");
     struct token_list tokens = {0};
@@ -148,7 +148,7 @@ static void test_prefix_of_odd_tokens(void **state) {
 }
 
 // An answer is closed by a tag that is spread over several tokens; special tokens between them are no text.
-static void test_answer_is_read_token_by_token(void **state) {
+static void an_answer_ends_where_a_tag_of_several_tokens_closes_it(void **state) {
     (void)state;
     const char *answer = " 12.5 </answer>";
     struct token_list tokens = {0};
@@ -173,13 +173,13 @@ static void test_answer_is_read_token_by_token(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_content_of_the_last_answer),
-        cmocka_unit_test(test_no_answer),
-        cmocka_unit_test(test_eos_is_not_part_of_the_answer),
-        cmocka_unit_test(test_rules_agree_on_well_formed_completions),
-        cmocka_unit_test(test_prefix_up_to_the_last_tag),
-        cmocka_unit_test(test_prefix_of_odd_tokens),
-        cmocka_unit_test(test_answer_is_read_token_by_token),
+        cmocka_unit_test(the_content_of_the_last_answer_counts),
+        cmocka_unit_test(without_a_whole_tag_there_is_no_answer),
+        cmocka_unit_test(eos_is_not_part_of_the_answer),
+        cmocka_unit_test(rules_agree_on_well_formed_completions),
+        cmocka_unit_test(a_prefix_ends_with_the_last_tag),
+        cmocka_unit_test(special_tokens_are_no_text_of_a_prefix),
+        cmocka_unit_test(an_answer_ends_where_a_tag_of_several_tokens_closes_it),
     };
     return cmocka_run_group_tests(tests, open_tokenizer, close_tokenizer);
 }

@@ -16,7 +16,7 @@
 #include "shared/base/pool.h"
 #include "shared/base/rng.h"
 
-static void test_failure_text_nests(void **state) {
+static void failure_text_nests(void **state) {
     (void)state;
     assert_int_equal(fail(DATAERR, "line %d: broken", 3), DATAERR);
     assert_int_equal(fail_prefix(DATAERR, "data.jsonl"), DATAERR);
@@ -25,7 +25,7 @@ static void test_failure_text_nests(void **state) {
     assert_string_equal(fail_text(), "out of memory");
 }
 
-static void test_buffers_grow(void **state) {
+static void buffers_grow(void **state) {
     (void)state;
     struct buf buf = {0};
     for (int i = 0; i < 1000; i++) buf_printf(&buf, "%d,", i);
@@ -34,7 +34,7 @@ static void test_buffers_grow(void **state) {
     buf_release(&buf);
 }
 
-static void test_arena_is_zeroed_and_aligned(void **state) {
+static void arena_is_zeroed_and_aligned(void **state) {
     (void)state;
     struct arena arena = {0};
     for (size_t size = 1; size < 200000; size = size * 3 + 1) {
@@ -47,13 +47,13 @@ static void test_arena_is_zeroed_and_aligned(void **state) {
     arena_release(&arena);
 }
 
-static void test_philox_known_answer(void **state) {
+static void philox_gives_the_authors_known_answer(void **state) {
     (void)state;
     // The all-zero vector of the authors' known-answer file: 6627e8d5 e169c58d bc57ac4c 9b00dbd8.
     assert_true(rng_bits(0, 0, 0) == 0xe169c58d6627e8d5u);
 }
 
-static void test_numbers_below_a_bound_are_even(void **state) {
+static void numbers_below_a_bound_are_even(void **state) {
     (void)state;
     int seen[5] = {0};
     for (uint64_t i = 0; i < 50000; i++) seen[rng_below(7, 1, i, 5)]++;
@@ -73,7 +73,7 @@ static void *read_slowly(void *argument) {
     return sum;
 }
 
-static void test_writes_to_a_full_pipe_wait(void **state) {
+static void writes_to_a_full_pipe_wait(void **state) {
     (void)state;
     enum { size = 1 << 20 };
     int ends[2];
@@ -92,7 +92,7 @@ static void test_writes_to_a_full_pipe_wait(void **state) {
     free(data);
 }
 
-static void test_reads_and_writes_at_an_offset(void **state) {
+static void reads_and_writes_at_an_offset(void **state) {
     (void)state;
     char path[] = "/tmp/caravan-fd-XXXXXX", back[8];
     int fd = mkstemp(path);
@@ -110,7 +110,7 @@ static void test_reads_and_writes_at_an_offset(void **state) {
     assert_int_equal(errno, EBADF);
 }
 
-static void test_a_shared_file_is_not_written_over(void **state) {
+static void a_shared_file_is_not_written_over(void **state) {
     (void)state;
     char path[] = "/tmp/caravan-file-XXXXXX";
     int made = mkstemp(path), held, fd, none;
@@ -134,7 +134,7 @@ static void test_a_shared_file_is_not_written_over(void **state) {
     assert_int_equal(file_lock_shared(path, &none), DATAERR);
 }
 
-static void test_files_are_written_atomically(void **state) {
+static void files_are_written_atomically(void **state) {
     (void)state;
     char dir[] = "/tmp/caravan-base-XXXXXX";
     assert_non_null(mkdtemp(dir));
@@ -174,7 +174,7 @@ static void test_files_are_written_atomically(void **state) {
 }
 
 // A disk or a network that fails may work again in a moment; what the user has named wrongly stays so.
-static void test_a_failing_disk_is_not_bad_input(void **state) {
+static void a_failing_disk_is_not_bad_input(void **state) {
     (void)state;
     struct buf content = {0};
     struct file_map map;
@@ -212,7 +212,7 @@ static void read_logged_line(char line[256]) {
 }
 
 // What does not fit is not begun: a later line must not follow half a line.
-static void test_appending_is_all_or_nothing(void **state) {
+static void appending_is_all_or_nothing(void **state) {
     (void)state;
     char path[] = "/tmp/caravan-append-XXXXXX";
     struct buf content = {0};
@@ -238,7 +238,7 @@ static void test_appending_is_all_or_nothing(void **state) {
     unlink(path);
 }
 
-static void test_log_lines(void **state) {
+static void a_log_line_has_its_program_and_suffix(void **state) {
     (void)state;
     char line[256];
     log_open("caravan-test");
@@ -269,7 +269,7 @@ static void test_log_lines(void **state) {
     assert_string_equal(line, "caravan-test: text 7\n");
 }
 
-static void test_clocks_run_forward(void **state) {
+static void clocks_run_forward(void **state) {
     (void)state;
     double before = clock_monotonic(), wall = clock_realtime();
     int64_t before_ms = clock_monotonic_ms();
@@ -296,7 +296,7 @@ static void *signal_waiting(void *argument) {
     return NULL;
 }
 
-static void test_timed_waits_use_the_monotonic_clock(void **state) {
+static void timed_waits_use_the_monotonic_clock(void **state) {
     (void)state;
     struct waiting waiting = {.lock = PTHREAD_MUTEX_INITIALIZER};
     cond_init_monotonic(&waiting.cond);
@@ -316,7 +316,7 @@ static void test_timed_waits_use_the_monotonic_clock(void **state) {
     pthread_mutex_destroy(&waiting.lock);
 }
 
-static void test_blocks_are_zeroed_and_grow(void **state) {
+static void blocks_are_zeroed_and_grow(void **state) {
     (void)state;
     int64_t *numbers = NULL;
     NEW(&numbers, 3);
@@ -367,7 +367,7 @@ static void small_memory_that_is_short_ends_the_process(void **state) {
     expect_end(check_a_librarys_memory, "caravan: out of memory\n");
 }
 
-static void test_strings_and_utf8(void **state) {
+static void strings_are_compared_found_and_checked_as_utf8(void **state) {
     (void)state;
     struct string text = string_of("a,b,");
     assert_true(string_equals(text, "a,b,"));
@@ -402,7 +402,7 @@ static void text_breaks_between_words(void **state) {
     assert_int_equal(text_cut("grün und", strlen("grün und"), 4), strlen("grün"));
 }
 
-static void test_paths(void **state) {
+static void paths_are_joined_at_one_slash(void **state) {
     (void)state;
     struct arena arena = {0};
     assert_string_equal(path_join(&arena, "a", "b"), "a/b");
@@ -426,7 +426,7 @@ static void count_task(void *context, int task, int thread) {
     if (thread >= tally->threads) abort();
 }
 
-static void test_pool_runs_each_task_once(void **state) {
+static void pool_runs_each_task_once(void **state) {
     (void)state;
     for (int threads = 1; threads <= 4; threads++) {
         struct pool *pool;
@@ -445,26 +445,26 @@ static void test_pool_runs_each_task_once(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_failure_text_nests),
-        cmocka_unit_test(test_buffers_grow),
-        cmocka_unit_test(test_arena_is_zeroed_and_aligned),
-        cmocka_unit_test(test_philox_known_answer),
-        cmocka_unit_test(test_numbers_below_a_bound_are_even),
-        cmocka_unit_test(test_writes_to_a_full_pipe_wait),
-        cmocka_unit_test(test_reads_and_writes_at_an_offset),
-        cmocka_unit_test(test_files_are_written_atomically),
-        cmocka_unit_test(test_a_shared_file_is_not_written_over),
-        cmocka_unit_test(test_blocks_are_zeroed_and_grow),
+        cmocka_unit_test(failure_text_nests),
+        cmocka_unit_test(buffers_grow),
+        cmocka_unit_test(arena_is_zeroed_and_aligned),
+        cmocka_unit_test(philox_gives_the_authors_known_answer),
+        cmocka_unit_test(numbers_below_a_bound_are_even),
+        cmocka_unit_test(writes_to_a_full_pipe_wait),
+        cmocka_unit_test(reads_and_writes_at_an_offset),
+        cmocka_unit_test(files_are_written_atomically),
+        cmocka_unit_test(a_shared_file_is_not_written_over),
+        cmocka_unit_test(blocks_are_zeroed_and_grow),
         cmocka_unit_test(small_memory_that_is_short_ends_the_process),
-        cmocka_unit_test(test_strings_and_utf8),
+        cmocka_unit_test(strings_are_compared_found_and_checked_as_utf8),
         cmocka_unit_test(text_breaks_between_words),
-        cmocka_unit_test(test_paths),
-        cmocka_unit_test(test_appending_is_all_or_nothing),
-        cmocka_unit_test(test_a_failing_disk_is_not_bad_input),
-        cmocka_unit_test(test_log_lines),
-        cmocka_unit_test(test_clocks_run_forward),
-        cmocka_unit_test(test_timed_waits_use_the_monotonic_clock),
-        cmocka_unit_test(test_pool_runs_each_task_once),
+        cmocka_unit_test(paths_are_joined_at_one_slash),
+        cmocka_unit_test(appending_is_all_or_nothing),
+        cmocka_unit_test(a_failing_disk_is_not_bad_input),
+        cmocka_unit_test(a_log_line_has_its_program_and_suffix),
+        cmocka_unit_test(clocks_run_forward),
+        cmocka_unit_test(timed_waits_use_the_monotonic_clock),
+        cmocka_unit_test(pool_runs_each_task_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

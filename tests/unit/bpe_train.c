@@ -7,7 +7,7 @@
 #include "shared/text/pre_tokenizer.h"
 #include "shared/text/tokenizer.h"
 
-static void test_known_merges(void **state) {
+static void the_most_frequent_pair_merges_first(void **state) {
     (void)state;
     // Words: "ab" twice, " ab" three times, "abc" once. a+b occurs 6 times, then space+ab 3 times, and every other pair
     // once.
@@ -23,7 +23,7 @@ static void test_known_merges(void **state) {
     buf_release(&merges);
 }
 
-static void test_equal_counts_prefer_lower_ids(void **state) {
+static void equal_counts_prefer_lower_ids(void **state) {
     (void)state;
     static const char text[] = "xy xy dc dc";
     struct vocab v = {0};
@@ -34,7 +34,7 @@ static void test_equal_counts_prefer_lower_ids(void **state) {
     buf_release(&merges);
 }
 
-static void test_overlaps_and_long_words(void **state) {
+static void overlapping_pairs_count_once(void **state) {
     (void)state;
     char text[4096];
     memset(text, 'a', sizeof text);
@@ -46,7 +46,7 @@ static void test_overlaps_and_long_words(void **state) {
     buf_release(&merges);
 }
 
-static void test_edges(void **state) {
+static void empty_text_trains_bytes_and_bad_utf8_is_refused(void **state) {
     (void)state;
     struct vocab v = {0};
     struct buf merges = {0};
@@ -59,7 +59,7 @@ static void test_edges(void **state) {
     buf_release(&merges);
 }
 
-static void test_trained_tokenizer_loads(void **state) {
+static void a_trained_tokenizer_loads_and_decodes_its_text(void **state) {
     (void)state;
     char dir[] = "/tmp/caravan-train-XXXXXX";
     assert_non_null(mkdtemp(dir));
@@ -85,7 +85,7 @@ static void test_trained_tokenizer_loads(void **state) {
     assert_int_equal(dir_remove(dir), OK);
 }
 
-static void test_trained_modernbert_tokenizer(void **state) {
+static void a_trained_modernbert_tokenizer_encodes_pairs(void **state) {
     (void)state;
     static const char text[] = "the cat and the dog, the cat and the dog";
     char dir[] = "/tmp/caravan-train-XXXXXX";
@@ -112,12 +112,12 @@ static void test_trained_modernbert_tokenizer(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_known_merges),
-        cmocka_unit_test(test_equal_counts_prefer_lower_ids),
-        cmocka_unit_test(test_overlaps_and_long_words),
-        cmocka_unit_test(test_edges),
-        cmocka_unit_test(test_trained_tokenizer_loads),
-        cmocka_unit_test(test_trained_modernbert_tokenizer),
+        cmocka_unit_test(the_most_frequent_pair_merges_first),
+        cmocka_unit_test(equal_counts_prefer_lower_ids),
+        cmocka_unit_test(overlapping_pairs_count_once),
+        cmocka_unit_test(empty_text_trains_bytes_and_bad_utf8_is_refused),
+        cmocka_unit_test(a_trained_tokenizer_loads_and_decodes_its_text),
+        cmocka_unit_test(a_trained_modernbert_tokenizer_encodes_pairs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

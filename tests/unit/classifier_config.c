@@ -21,7 +21,7 @@ static int full_layers(void) {
     return bits;
 }
 
-static void test_missing_keys_have_defaults(void **state) {
+static void missing_keys_have_defaults(void **state) {
     (void)state;
     assert_int_equal(classifier_config_parse(&config, "{}", 2, "config.json"), OK);
     assert_int_equal(config.vocab_size, 50368);
@@ -43,7 +43,7 @@ static void test_missing_keys_have_defaults(void **state) {
     assert_string_equal(fail_text(), "m/config.json: id2label is missing");
 }
 
-static void test_old_and_new_keys(void **state) {
+static void keys_of_old_and_new_configs_mean_the_same(void **state) {
     (void)state;
     assert_int_equal(parse("\"global_attn_every_n_layers\":2,\"local_attention\":7,\"global_rope_theta\":5e5,"
                            "\"local_rope_theta\":null,\"norm_bias\":true,\"mlp_dropout\":0.1,"
@@ -67,7 +67,7 @@ static void test_old_and_new_keys(void **state) {
     assert_int_equal(config.pad_token_id, -1);
 }
 
-static void test_labels(void **state) {
+static void labels_are_found_by_name_in_any_order(void **state) {
     (void)state;
     const struct {
         const char *keys;
@@ -95,7 +95,7 @@ static void test_labels(void **state) {
     assert_string_equal(fail_text(), "m/config.json: id2label has neither a label consistent nor a label entailment");
 }
 
-static void test_wrong_values_are_refused_by_name(void **state) {
+static void wrong_values_are_refused_by_name(void **state) {
     (void)state;
     const struct {
         const char *keys, *says;
@@ -144,10 +144,10 @@ static void test_wrong_values_are_refused_by_name(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_missing_keys_have_defaults),
-        cmocka_unit_test(test_old_and_new_keys),
-        cmocka_unit_test(test_labels),
-        cmocka_unit_test(test_wrong_values_are_refused_by_name),
+        cmocka_unit_test(missing_keys_have_defaults),
+        cmocka_unit_test(keys_of_old_and_new_configs_mean_the_same),
+        cmocka_unit_test(labels_are_found_by_name_in_any_order),
+        cmocka_unit_test(wrong_values_are_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

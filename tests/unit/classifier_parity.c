@@ -87,14 +87,14 @@ static bool computes_bfloat16(void) {
     return result == OK;
 }
 
-static void test_probabilities(void **state) {
+static void probabilities_agree_with_transformers(void **state) {
     (void)state;
     expect_probabilities(0, GOLDEN_CASES, "float32");
     if (computes_bfloat16()) expect_probabilities(0, GOLDEN_CASES, "bfloat16");
 }
 
 // Alone or among others, in any order, with any number of threads.
-static void test_bits_do_not_depend_on_neighbours(void **state) {
+static void bits_do_not_depend_on_neighbours(void **state) {
     (void)state;
     for (int c = 0; c < GOLDEN_CASES; c++) {
         struct golden_case *it = &cases_of[c];
@@ -188,7 +188,7 @@ static void expect_training(int first, int end, const char *precision) {
     }
 }
 
-static void test_gradients_and_three_steps(void **state) {
+static void gradients_and_three_steps_agree_with_torch(void **state) {
     (void)state;
     expect_training(0, CASES_TRAINED, "float32");
     if (computes_bfloat16()) expect_training(CASES_TRAINED - 1, CASES_TRAINED, "bfloat16");
@@ -196,7 +196,7 @@ static void test_gradients_and_three_steps(void **state) {
 
 // Training that goes on from a state has the bits of one that was not interrupted, with any number of threads. What it
 // saves is opened for scoring, with the hash that training says.
-static void test_state_and_checkpoint(void **state) {
+static void training_goes_on_from_a_state_to_the_same_bits(void **state) {
     (void)state;
     for (int c = 0; c < CASES_TRAINED; c++) {
         struct golden_case *it = &cases_of[c];
@@ -262,7 +262,7 @@ static char *derived_dir(struct golden_case *it, const char *from, const char *t
 }
 
 // Fresh parts are the same for one seed, within two deviations, and saved with the labels that training has.
-static void test_fresh_parts(void **state) {
+static void fresh_parts_depend_on_the_seed_alone(void **state) {
     (void)state;
     struct golden_case *it = &cases_of[4];
     struct arena *arena = &it->base.arena;
@@ -318,7 +318,7 @@ static void expect_refused(const char *dir, bool training, const char *says) {
     assert_non_null(strstr(fail_text(), dir));
 }
 
-static void test_wrong_directories_and_texts(void **state) {
+static void wrong_directories_and_texts_are_refused(void **state) {
     (void)state;
     struct golden_case *it = &cases_of[4];
     char *nameless = derived_dir(it, "\"1\": \"Entailment\"", "\"1\": \"yes\"", ""),
@@ -340,7 +340,7 @@ static void test_wrong_directories_and_texts(void **state) {
     MUST(dir_remove(larger));
 }
 
-static void test_emulated(void **state) {
+static void the_emulator_agrees_with_transformers(void **state) {
     (void)state;
     expect_probabilities(1, 2, "float32");
     expect_training(2, 3, "float32");
@@ -349,14 +349,14 @@ static void test_emulated(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_probabilities),
-        cmocka_unit_test(test_bits_do_not_depend_on_neighbours),
-        cmocka_unit_test(test_gradients_and_three_steps),
-        cmocka_unit_test(test_state_and_checkpoint),
-        cmocka_unit_test(test_fresh_parts),
-        cmocka_unit_test(test_wrong_directories_and_texts),
+        cmocka_unit_test(probabilities_agree_with_transformers),
+        cmocka_unit_test(bits_do_not_depend_on_neighbours),
+        cmocka_unit_test(gradients_and_three_steps_agree_with_torch),
+        cmocka_unit_test(training_goes_on_from_a_state_to_the_same_bits),
+        cmocka_unit_test(fresh_parts_depend_on_the_seed_alone),
+        cmocka_unit_test(wrong_directories_and_texts_are_refused),
     };
-    const struct CMUnitTest emulated[] = {cmocka_unit_test(test_emulated)};
+    const struct CMUnitTest emulated[] = {cmocka_unit_test(the_emulator_agrees_with_transformers)};
     tested_device = "cpu";
     int failed = cmocka_run_group_tests_name("cpu", tests, open_all, close_all);
     tested_device = "emulated";

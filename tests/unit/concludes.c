@@ -22,7 +22,7 @@ static void assert_option(const char *thinking, char wanted) {
     assert_int_equal(got, wanted);
 }
 
-static void test_letters(void **state) {
+static void the_last_option_letter_of_a_sentence_counts(void **state) {
     (void)state;
     assert_option("", 0);
     assert_option("nothing", 0);
@@ -56,7 +56,7 @@ static void test_letters(void **state) {
 }
 
 // The option may stand in any sentence of a long thinking, and the last one counts.
-static void test_long_thinkings(void **state) {
+static void an_option_is_found_anywhere_in_a_long_thinking(void **state) {
     (void)state;
     static const char filler[] = "They wait. ";
     for (int total = 250; total <= 1030; total += 130)
@@ -71,7 +71,7 @@ static void test_long_thinkings(void **state) {
         }
 }
 
-static void test_texts(void **state) {
+static void an_option_is_found_by_its_text(void **state) {
     (void)state;
     assert_option("They rinse the cloth", 'A');
     assert_option("they close the tap", 'B'); // C, "tap", is in it
@@ -88,7 +88,7 @@ static void test_texts(void **state) {
     assert_option("dry: C", 'C');
 }
 
-static void test_sentences(void **state) {
+static void the_last_sentence_that_names_an_option_counts(void **state) {
     (void)state;
     assert_option("It is C. The pan is hot. Nothing more!", 'C');
     assert_option("It is C\nA knife", 'C');
@@ -130,7 +130,7 @@ static void assert_verdict(const char *type, const char *given, const char *text
     group_free(&group);
 }
 
-static void test_verdicts(void **state) {
+static void a_verdict_compares_what_is_concluded_with_the_answer(void **state) {
     (void)state;
     const char *type = "multiple choice", *given = ",\"options\":[\"cup\",\"pan\",\"lid\"]";
     assert_verdict(type, given, "<think>It is C</think><answer>C</answer>", 1,
@@ -152,7 +152,7 @@ static void test_verdicts(void **state) {
     assert_verdict("OCR", given, "<think>C</think><answer>C</answer>", NAN, "the question is no multiple choice");
 }
 
-static void test_invalid_groups(void **state) {
+static void an_invalid_group_is_refused_with_its_sample(void **state) {
     (void)state;
     struct group *group = make_group("puzzle", "", "", "");
     assert_int_equal(concludes_group(group), DATAERR);
@@ -165,8 +165,12 @@ static void test_invalid_groups(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_letters),        cmocka_unit_test(test_texts),    cmocka_unit_test(test_sentences),
-        cmocka_unit_test(test_long_thinkings), cmocka_unit_test(test_verdicts), cmocka_unit_test(test_invalid_groups),
+        cmocka_unit_test(the_last_option_letter_of_a_sentence_counts),
+        cmocka_unit_test(an_option_is_found_by_its_text),
+        cmocka_unit_test(the_last_sentence_that_names_an_option_counts),
+        cmocka_unit_test(an_option_is_found_anywhere_in_a_long_thinking),
+        cmocka_unit_test(a_verdict_compares_what_is_concluded_with_the_answer),
+        cmocka_unit_test(an_invalid_group_is_refused_with_its_sample),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -34,7 +34,7 @@ static void check_pair(const char *template, const char *completion, const char 
     arena_release(&memory);
 }
 
-static void test_premise_and_hypothesis(void **state) {
+static void a_pair_is_the_question_with_the_thinking_and_the_answer(void **state) {
     (void)state;
     static const char plain[] = "The final answer is {answer}";
     check_pair(plain, "<think> It cuts.\\n</think><answer> B </answer>", QUESTION "\nIt cuts.",
@@ -50,7 +50,7 @@ static void test_premise_and_hypothesis(void **state) {
     check_pair(plain, "a</think><answer>B</answer>", NULL, NULL);
 }
 
-static void test_placeholders(void **state) {
+static void every_placeholder_is_filled_in_one_pass(void **state) {
     (void)state;
     static const char both[] = "{option} ({answer}), {option} {answer}";
     check_pair(both, "<think>a</think><answer>A</answer>", QUESTION "\na", "cup (A), cup A");
@@ -86,7 +86,7 @@ static void check_template(const char *content, size_t size, const char *expecte
     arena_release(&memory);
 }
 
-static void test_template_files(void **state) {
+static void a_template_file_needs_a_placeholder(void **state) {
     (void)state;
     check_template("It is {answer}.\n", 16, "It is {answer}.", true);
     check_template("{option}\n\n", 10, "{option}\n", true);
@@ -100,7 +100,7 @@ static void test_template_files(void **state) {
     assert_int_equal(consistency_template_read(NULL, "/no/such/file", &template), DATAERR);
 }
 
-static void test_thinking_begin(void **state) {
+static void the_thinking_begins_behind_the_question(void **state) {
     (void)state;
     assert_int_equal(consistency_thinking_begin(string_of("q\nt"), string_of("q")), 2);
     assert_int_equal(consistency_thinking_begin(string_of("\nt"), string_of("")), 1);
@@ -110,7 +110,7 @@ static void test_thinking_begin(void **state) {
     assert_int_equal(consistency_thinking_begin(string_of("\nt"), (struct string){0}), 0);
 }
 
-static void test_first_tokens_of_the_thinking_go(void **state) {
+static void the_first_tokens_of_a_long_thinking_go(void **state) {
     (void)state;
     // The whole premise has two tokens for the two newlines before the thinking, which alone would be one word.
     static const char head[] = QUESTION "\n", thinking[] = "At first I see [SEP] a cup, then e\xCC\x81 knife.";
@@ -152,11 +152,11 @@ static void test_first_tokens_of_the_thinking_go(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_premise_and_hypothesis),
-        cmocka_unit_test(test_placeholders),
-        cmocka_unit_test(test_template_files),
-        cmocka_unit_test(test_thinking_begin),
-        cmocka_unit_test(test_first_tokens_of_the_thinking_go),
+        cmocka_unit_test(a_pair_is_the_question_with_the_thinking_and_the_answer),
+        cmocka_unit_test(every_placeholder_is_filled_in_one_pass),
+        cmocka_unit_test(a_template_file_needs_a_placeholder),
+        cmocka_unit_test(the_thinking_begins_behind_the_question),
+        cmocka_unit_test(the_first_tokens_of_a_long_thinking_go),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -129,7 +129,7 @@ static const struct product_case wide = {.tokens = 90, .in = 72, .out = 40, .bia
 static const char *const devices[] = {"emulated:0", "emulated:1"};
 
 // Outputs of both types, with and without bias; sizes that end within a step or a tile; more rows than a trial has.
-static void test_same_bits(void **state) {
+static void what_is_admitted_gives_the_own_products_bits(void **state) {
     (void)state;
     static const struct product_case cases[] = {{.tokens = 90, .in = 72, .out = 136, .bias = true},
                                                 {.tokens = 65, .in = 40, .out = 24, .f32 = true, .bias = true},
@@ -174,7 +174,7 @@ static bool is_admitted(enum emulated_algorithm algorithm, bool *tried) {
 
 // What says that it splits, or wants memory to exchange parts of sums, is not even tried: here all of them would give
 // the right bits.
-static void test_declared_split(void **state) {
+static void an_algorithm_that_declares_a_split_is_not_tried(void **state) {
     (void)state;
     bool tried;
     for (enum emulated_algorithm a = ALGORITHM_SPLIT; a <= ALGORITHM_WORKSPACE; a++) {
@@ -184,7 +184,7 @@ static void test_declared_split(void **state) {
 }
 
 // What splits without saying so, or from some number of tokens on, gives other bits in a trial.
-static void test_undeclared_split(void **state) {
+static void an_algorithm_that_splits_unsaid_is_found_by_a_trial(void **state) {
     (void)state;
     bool tried;
     for (enum emulated_algorithm a = ALGORITHM_HALVES; a <= ALGORITHM_FEW; a++) {
@@ -193,7 +193,7 @@ static void test_undeclared_split(void **state) {
     }
 }
 
-static void test_refused(void **state) {
+static void an_algorithm_that_the_library_refuses_is_left_out(void **state) {
     (void)state;
     bool tried;
     assert_false(is_admitted(ALGORITHM_REFUSED, &tried));
@@ -202,7 +202,7 @@ static void test_refused(void **state) {
 }
 
 // The first of equal bits serves, in the order of the library.
-static void test_choice(void **state) {
+static void the_first_algorithm_of_equal_bits_serves(void **state) {
     (void)state;
     uint64_t hashes[3];
     begin(ALL);
@@ -236,7 +236,7 @@ static void compute_apart(struct backend *b, int64_t in_columns, int64_t weight_
 }
 
 // Few tokens, and rows that are not aligned, are the own product's; so is everything while a graph is recorded.
-static void test_left_alone(void **state) {
+static void small_and_unaligned_products_are_the_own_ones(void **state) {
     (void)state;
     uint64_t hashes[3];
     begin(ALL);
@@ -253,7 +253,7 @@ static void test_left_alone(void **state) {
 }
 
 // The own product's kernels are loaded before a graph is recorded, though cuBLASLt has computed every product so far.
-static void test_recorded_after_cublaslt(void **state) {
+static void a_graph_is_recorded_after_cublaslt_has_computed(void **state) {
     (void)state;
     const struct product_case many = {.tokens = 96, .in = 32, .out = 24, .forward_only = true};
     uint64_t hashes[3];
@@ -273,7 +273,7 @@ static void test_recorded_after_cublaslt(void **state) {
 }
 
 // All memory of the trials is freed.
-static void test_memory(void **state) {
+static void all_memory_of_the_trials_is_freed(void **state) {
     (void)state;
     uint64_t hashes[3], free_bytes[2];
     begin(WHOLE);
@@ -318,7 +318,7 @@ static void kept_path(char path[512]) {
     assert_int_not_equal(*path, 0);
 }
 
-static void test_kept(void **state) {
+static void verdicts_are_kept_between_processes(void **state) {
     (void)state;
     begin(WHOLE);
     assert_int_equal(asked_anew(&wide), 3);
@@ -339,7 +339,7 @@ static void test_kept(void **state) {
 }
 
 // Another version of the library: everything is tried anew, once, and the old entries are gone.
-static void test_other_version(void **state) {
+static void another_version_of_the_library_is_tried_anew(void **state) {
     (void)state;
     begin(WHOLE);
     assert_int_equal(asked_anew(&wide), 3);
@@ -351,7 +351,7 @@ static void test_other_version(void **state) {
 }
 
 // A line that names another algorithm, half a line, and a file of something else.
-static void test_damaged_file(void **state) {
+static void a_damaged_file_of_verdicts_is_made_anew(void **state) {
     (void)state;
     char path[512];
     struct buf content = {0};
@@ -376,7 +376,7 @@ static void test_damaged_file(void **state) {
     buf_release(&content);
 }
 
-static void test_no_place(void **state) {
+static void without_a_place_to_keep_them_trials_are_repeated(void **state) {
     (void)state;
     begin(WHOLE);
     setenv("XDG_CACHE_HOME", "/dev/null", 1);
@@ -385,7 +385,7 @@ static void test_no_place(void **state) {
 }
 
 // A library that somebody names must be there.
-static void test_named_library(void **state) {
+static void a_library_that_is_named_must_be_there(void **state) {
     (void)state;
     begin(WHOLE);
     struct backend *backend;
@@ -400,19 +400,19 @@ static void test_named_library(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_declared_split),
-        cmocka_unit_test(test_undeclared_split),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_choice),
-        cmocka_unit_test(test_left_alone),
-        cmocka_unit_test(test_recorded_after_cublaslt),
-        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_kept),
-        cmocka_unit_test(test_other_version),
-        cmocka_unit_test(test_damaged_file),
-        cmocka_unit_test(test_no_place),
-        cmocka_unit_test(test_named_library),
+        cmocka_unit_test(what_is_admitted_gives_the_own_products_bits),
+        cmocka_unit_test(an_algorithm_that_declares_a_split_is_not_tried),
+        cmocka_unit_test(an_algorithm_that_splits_unsaid_is_found_by_a_trial),
+        cmocka_unit_test(an_algorithm_that_the_library_refuses_is_left_out),
+        cmocka_unit_test(the_first_algorithm_of_equal_bits_serves),
+        cmocka_unit_test(small_and_unaligned_products_are_the_own_ones),
+        cmocka_unit_test(a_graph_is_recorded_after_cublaslt_has_computed),
+        cmocka_unit_test(all_memory_of_the_trials_is_freed),
+        cmocka_unit_test(verdicts_are_kept_between_processes),
+        cmocka_unit_test(another_version_of_the_library_is_tried_anew),
+        cmocka_unit_test(a_damaged_file_of_verdicts_is_made_anew),
+        cmocka_unit_test(without_a_place_to_keep_them_trials_are_repeated),
+        cmocka_unit_test(a_library_that_is_named_must_be_there),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

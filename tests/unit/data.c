@@ -74,7 +74,7 @@ static struct group *group_at(struct dataset *dataset, size_t index) {
 
 static const char *const plain[] = {"template", "none", "shuffle", "false", NULL};
 
-static void test_video_r1(void **state) {
+static void records_of_video_r1_become_groups(void **state) {
     (void)state;
     struct dataset *dataset = opened("video-r1", CHOICE VIDEO_R1("free-form", "[]", "<answer>z</answer>"), plain);
     assert_int_equal(dataset_count(dataset), 2);
@@ -103,7 +103,7 @@ static void assert_options(const struct group *group, const char *const *wanted)
     assert_int_equal(options->count, count);
 }
 
-static void test_question_and_bare_options(void **state) {
+static void options_are_told_from_the_letters_before_them(void **state) {
     (void)state;
     static const struct {
         const char *given, *bare[5];
@@ -145,7 +145,7 @@ static void test_question_and_bare_options(void **state) {
     "{\"problem_id\":1,\"problem\":\"?\",\"data_type\":\"video\",\"problem_type\":\"free-form\","                      \
     "\"options\":[],\"process\":\"\",\"solution\":\"<answer>x</answer>\",\"path\":\"" path "\"" more "}\n"
 
-static void test_categories_of_benchmarks(void **state) {
+static void a_record_of_a_benchmark_has_its_category(void **state) {
     (void)state;
     static const struct {
         const char *record, *category;
@@ -178,7 +178,7 @@ static void test_categories_of_benchmarks(void **state) {
     }
 }
 
-static void test_tasks_of_mvbench(void **state) {
+static void the_place_in_mvbench_tells_the_task(void **state) {
     (void)state;
     struct buf data = {0};
     buf_puts(&data, "[");
@@ -204,7 +204,7 @@ static void test_tasks_of_mvbench(void **state) {
     buf_release(&data);
 }
 
-static void test_an_unknown_kind_is_one_quarantined_sample(void **state) {
+static void an_unknown_kind_is_one_quarantined_sample(void **state) {
     (void)state;
     struct dataset *dataset = opened("video-r1",
                                      CHOICE "{\"problem_id\":8,\"problem\":\"?\",\"data_type\":\"audio\","
@@ -232,7 +232,7 @@ static void test_an_unknown_kind_is_one_quarantined_sample(void **state) {
     "{\"problem\":\"?\",\"data_type\":\"frame\",\"problem_type\":\"free-form\",\"path\":\"./MVBench/tvqa/a.mp4\","     \
     "\"solution\":\"<answer>x</answer>\"" more "}\n"
 
-static void test_frame_records_and_cut_clips(void **state) {
+static void records_of_frames_and_of_cut_clips_keep_their_times(void **state) {
     (void)state;
     struct dataset *dataset =
         opened("video-r1",
@@ -276,7 +276,7 @@ static void test_frame_records_and_cut_clips(void **state) {
     dataset_free(&dataset);
 }
 
-static void test_seed_bench_given_choices(void **state) {
+static void given_choices_of_seed_bench_stay(void **state) {
     (void)state;
     struct dataset *dataset = opened("seed-bench-r1", GIVEN, plain);
     struct group *group = group_at(dataset, 0);
@@ -315,7 +315,7 @@ static void assert_drawn(const char *seed, char *text) {
     dataset_free(&dataset);
 }
 
-static void test_seed_bench_draws_by_seed(void **state) {
+static void choices_of_seed_bench_are_drawn_by_the_seed(void **state) {
     (void)state;
     char first[256], same[256], other[256];
     int different = 0;
@@ -331,7 +331,7 @@ static void test_seed_bench_draws_by_seed(void **state) {
     assert_in_range(different, 7, 10);
 }
 
-static void test_caravan_keeps_given_sections(void **state) {
+static void groups_keep_the_sections_that_they_are_given(void **state) {
     (void)state;
     struct dataset *dataset = opened("caravan", GROUP, (const char *[]){"media_root", dir, NULL});
     struct group *group = group_at(dataset, 0);
@@ -350,7 +350,7 @@ static void test_caravan_keeps_given_sections(void **state) {
     dataset_free(&dataset);
 }
 
-static void test_order_of_epochs(void **state) {
+static void each_epoch_has_an_order_of_its_own(void **state) {
     (void)state;
     enum { SAMPLES = 50, EPOCHS = 3 };
     struct buf data = {0};
@@ -379,7 +379,7 @@ static void test_order_of_epochs(void **state) {
     buf_release(&data);
 }
 
-static void test_arrays_and_limits(void **state) {
+static void arrays_lines_and_limits_are_read(void **state) {
     (void)state;
     struct dataset *dataset = opened("video-r1", "\xef\xbb\xbf [" CHOICE ",\n\n" CHOICE "\n]\n", plain);
     assert_int_equal(dataset_count(dataset), 2);
@@ -389,7 +389,7 @@ static void test_arrays_and_limits(void **state) {
     dataset_free(&dataset);
 }
 
-static void test_default_template(void **state) {
+static void the_shipped_template_is_the_default(void **state) {
     (void)state;
     struct buf shipped = {0};
     assert_int_equal(file_read("pipelines/templates/default.txt", &shipped), OK);
@@ -413,7 +413,7 @@ static void assert_rendered(const char *whole, enum problem_type type, const cha
     buf_release(&out);
 }
 
-static void test_templates(void **state) {
+static void a_template_has_a_part_for_each_kind_of_problem(void **state) {
     (void)state;
     assert_rendered("a {question} b\n", PROBLEM_OCR, "a Q b");
     assert_rendered("{how}|{question}{question}\n\n[OCR]\n one\ntwo\n\n", PROBLEM_OCR, " one\ntwo|QQ");
@@ -433,7 +433,7 @@ struct mistake {
     const char *says;
 };
 
-static void test_mistakes(void **state) {
+static void a_mistake_is_refused_with_its_line(void **state) {
     (void)state;
     static const struct mistake mistakes[] = {
         {"video-r1", "", "data.jsonl: no samples"},
@@ -486,20 +486,20 @@ static int remove_dir(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_video_r1),
-        cmocka_unit_test(test_question_and_bare_options),
-        cmocka_unit_test(test_categories_of_benchmarks),
-        cmocka_unit_test(test_tasks_of_mvbench),
-        cmocka_unit_test(test_an_unknown_kind_is_one_quarantined_sample),
-        cmocka_unit_test(test_frame_records_and_cut_clips),
-        cmocka_unit_test(test_seed_bench_given_choices),
-        cmocka_unit_test(test_seed_bench_draws_by_seed),
-        cmocka_unit_test(test_caravan_keeps_given_sections),
-        cmocka_unit_test(test_order_of_epochs),
-        cmocka_unit_test(test_arrays_and_limits),
-        cmocka_unit_test(test_default_template),
-        cmocka_unit_test(test_templates),
-        cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(records_of_video_r1_become_groups),
+        cmocka_unit_test(options_are_told_from_the_letters_before_them),
+        cmocka_unit_test(a_record_of_a_benchmark_has_its_category),
+        cmocka_unit_test(the_place_in_mvbench_tells_the_task),
+        cmocka_unit_test(an_unknown_kind_is_one_quarantined_sample),
+        cmocka_unit_test(records_of_frames_and_of_cut_clips_keep_their_times),
+        cmocka_unit_test(given_choices_of_seed_bench_stay),
+        cmocka_unit_test(choices_of_seed_bench_are_drawn_by_the_seed),
+        cmocka_unit_test(groups_keep_the_sections_that_they_are_given),
+        cmocka_unit_test(each_epoch_has_an_order_of_its_own),
+        cmocka_unit_test(arrays_lines_and_limits_are_read),
+        cmocka_unit_test(the_shipped_template_is_the_default),
+        cmocka_unit_test(a_template_has_a_part_for_each_kind_of_problem),
+        cmocka_unit_test(a_mistake_is_refused_with_its_line),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }

@@ -107,7 +107,7 @@ template <bool with_barrier> static bool exchange_works(int device) {
     return is_permuted(m.results, 33);
 }
 
-static void test_barrier(void **state) {
+static void values_pass_a_barrier_and_only_a_barrier(void **state) {
     (void)state;
     for (int device = 0; device < devices; device++) {
         assert_true(exchange_works<true>(device));
@@ -137,7 +137,7 @@ template <bool with_barrier> static bool overwrite_works(int device) {
     return works;
 }
 
-static void test_overwrite(void **state) {
+static void a_missing_barrier_before_an_overwrite_is_found(void **state) {
     (void)state;
     for (int device = 0; device < devices; device++) assert_true(overwrite_works<true>(device));
     assert_false(overwrite_works<false>(late));
@@ -173,7 +173,7 @@ static void returning_kernel(float *out) {
     out[threadIdx.x] = 1;
 }
 
-static void test_divergence(void **state) {
+static void threads_that_diverge_at_a_barrier_are_found(void **state) {
     (void)state;
     assert_misuse<divergent_kernel>("barrier", 0);
     assert_misuse<two_barriers_kernel>("a barrier that is not the one where others wait", 0);
@@ -190,7 +190,7 @@ static void shuffle_kernel(float *out) {
     out[threadIdx.x] = sum + (odd == 0xaaaaaaaa ? 0.5f : 0);
 }
 
-static void test_shuffle(void **state) {
+static void a_shuffle_reads_the_lane_that_it_names(void **state) {
     (void)state;
     for (int device = 0; device < devices; device++) {
         struct machine m(device);
@@ -219,7 +219,7 @@ static void two_shuffles_kernel(float *out) {
         out[threadIdx.x] = shuffle_xor(2.0f, 1);
 }
 
-static void test_wrong_collectives(void **state) {
+static void a_wrong_collective_is_found(void **state) {
     (void)state;
     assert_misuse<wrong_lane_kernel>("a shuffle from lane 32", 0);
     assert_misuse<wrong_xor_kernel>("a shuffle_xor by 32", 0);
@@ -269,7 +269,7 @@ static void small_copies_kernel(float *out) {
     out[threadIdx.x] = sum;
 }
 
-static void test_small_copies(void **state) {
+static void small_asynchronous_copies_arrive(void **state) {
     (void)state;
     for (int device = 0; device < devices; device++) {
         struct machine m(device);
@@ -284,7 +284,7 @@ static void test_small_copies(void **state) {
     }
 }
 
-static void test_copies(void **state) {
+static void an_asynchronous_copy_that_is_not_waited_for_is_found(void **state) {
     (void)state;
     for (int device = 0; device < devices; device++) assert_true(copying_works<0>(device));
     assert_false(copying_works<1>(natural));
@@ -315,7 +315,7 @@ static void unaligned_small_copy_kernel(float *out) {
     cp_async_wait<0>();
 }
 
-static void test_wrong_copies(void **state) {
+static void a_wrong_asynchronous_copy_is_found(void **state) {
     (void)state;
     assert_misuse<forgotten_copy_kernel>("before its asynchronous copies are waited for", row * threads);
     assert_misuse<unaligned_copy_kernel>("no multiple of 16", row * threads);
@@ -343,7 +343,7 @@ static void unaligned_matrix_kernel(float *out) {
     out[threadIdx.x] = (float)words[0];
 }
 
-static void test_shared_memory(void **state) {
+static void shared_memory_begins_with_what_a_block_before_left(void **state) {
     (void)state;
     for (int device = 0; device < devices; device++) {
         struct machine m(device);
@@ -389,7 +389,7 @@ struct products {
     }
 };
 
-static void test_fused_sums(void **state) {
+static void tensor_cores_sum_as_hardware_does(void **state) {
     (void)state;
     // Plain sums.
     assert_true(products().add(3, 2, 0.5f).add(1, -4, 4).sum(natural, 10) == -3);
@@ -436,7 +436,7 @@ static void matrix_kernel(float *out, const uint16_t *a, const uint16_t *b) {
     for (int i = 0; i < 4; i++) out[(lane / 4 + i / 2 * 8) * 8 + 2 * (lane % 4) + i % 2] = c[i];
 }
 
-static void test_matrices(void **state) {
+static void matrices_of_tensor_cores_have_their_layout(void **state) {
     (void)state;
     uint16_t operands[384];
     for (int i = 0; i < 384; i++) operands[i] = bf16_from_f32((float)((i * 37 + i / 16) % 23 - 11)).bits;
@@ -467,7 +467,7 @@ static void add_kernel(float *out, float value) {
 }
 
 // Pinned memory that is changed before the copy is waited for: on a device with late streams the change arrives.
-static void test_streams(void **state) {
+static void a_stream_may_run_late(void **state) {
     (void)state;
     for (int device = 0; device < devices; device++) {
         struct machine m(device);
@@ -482,7 +482,7 @@ static void test_streams(void **state) {
     }
 }
 
-static void test_events(void **state) {
+static void an_event_is_reached_with_what_was_before_it(void **state) {
     (void)state;
     for (int device = 0; device < devices; device++) {
         struct machine m(device);
@@ -503,7 +503,7 @@ static void test_events(void **state) {
 }
 
 // Kernels, copies and memsets of a stream are recorded, and run whenever the graph is launched.
-static void test_graph(void **state) {
+static void a_graph_runs_what_was_recorded(void **state) {
     (void)state;
     for (int device = 0; device < devices; device++) {
         struct machine m(device);
@@ -539,7 +539,7 @@ static void test_graph(void **state) {
 }
 
 // Each of them is refused while a stream is recorded, and what was recorded is lost.
-static void test_refused_in_graph(void **state) {
+static void what_no_graph_can_have_is_refused(void **state) {
     (void)state;
     struct machine m(late);
     float *memory, *refused;
@@ -570,7 +570,7 @@ static void test_refused_in_graph(void **state) {
 }
 
 // Memory of another process may be used to its end, and is closed, not freed.
-static void test_imports(void **state) {
+static void imported_memory_is_used_to_its_end_and_closed(void **state) {
     (void)state;
     int ends[2];
     cudaIpcMemHandle_t handle;
@@ -613,7 +613,7 @@ static void test_imports(void **state) {
     assert_int_equal(waitpid(exporter, nullptr, 0), exporter);
 }
 
-static void test_refused_launches(void **state) {
+static void an_impossible_launch_is_refused(void **state) {
     (void)state;
     struct machine m(sm_80);
     LAUNCH(add_kernel, 1, 2048, 0, m.stream, m.data, 1.0f);
@@ -630,23 +630,23 @@ static void test_refused_launches(void **state) {
 
 int main() {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_barrier),
-        cmocka_unit_test(test_overwrite),
-        cmocka_unit_test(test_divergence),
-        cmocka_unit_test(test_shuffle),
-        cmocka_unit_test(test_wrong_collectives),
-        cmocka_unit_test(test_copies),
-        cmocka_unit_test(test_small_copies),
-        cmocka_unit_test(test_wrong_copies),
-        cmocka_unit_test(test_shared_memory),
-        cmocka_unit_test(test_fused_sums),
-        cmocka_unit_test(test_matrices),
-        cmocka_unit_test(test_streams),
-        cmocka_unit_test(test_events),
-        cmocka_unit_test(test_graph),
-        cmocka_unit_test(test_refused_in_graph),
-        cmocka_unit_test(test_imports),
-        cmocka_unit_test(test_refused_launches),
+        cmocka_unit_test(values_pass_a_barrier_and_only_a_barrier),
+        cmocka_unit_test(a_missing_barrier_before_an_overwrite_is_found),
+        cmocka_unit_test(threads_that_diverge_at_a_barrier_are_found),
+        cmocka_unit_test(a_shuffle_reads_the_lane_that_it_names),
+        cmocka_unit_test(a_wrong_collective_is_found),
+        cmocka_unit_test(an_asynchronous_copy_that_is_not_waited_for_is_found),
+        cmocka_unit_test(small_asynchronous_copies_arrive),
+        cmocka_unit_test(a_wrong_asynchronous_copy_is_found),
+        cmocka_unit_test(shared_memory_begins_with_what_a_block_before_left),
+        cmocka_unit_test(tensor_cores_sum_as_hardware_does),
+        cmocka_unit_test(matrices_of_tensor_cores_have_their_layout),
+        cmocka_unit_test(a_stream_may_run_late),
+        cmocka_unit_test(an_event_is_reached_with_what_was_before_it),
+        cmocka_unit_test(a_graph_runs_what_was_recorded),
+        cmocka_unit_test(what_no_graph_can_have_is_refused),
+        cmocka_unit_test(imported_memory_is_used_to_its_end_and_closed),
+        cmocka_unit_test(an_impossible_launch_is_refused),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -9,7 +9,7 @@
 
 static const double lengths[] = {3, 4, 5, 8}, rewards[] = {2, 2, NAN, 2};
 
-static void test_crc32c(void **state) {
+static void crc32c_gives_the_known_answers(void **state) {
     (void)state;
     // From RFC 3720, B.4, and the usual check value.
     unsigned char bytes[32] = {0};
@@ -43,7 +43,7 @@ static void compare_file(const char *name, const struct buf *got) {
 }
 
 // The first process has trained step 3 and part of step 4 has been written when it dies; the second goes on at step 3.
-static void test_two_processes(void **state) {
+static void a_second_process_goes_on_where_the_first_died(void **state) {
     (void)state;
     struct buf first = {0}, second = {0};
     size_t whole = 0;
@@ -62,7 +62,7 @@ static void test_two_processes(void **state) {
 }
 
 // Without a value there is no scalar and no histogram, but the step.
-static void test_nothing_finite(void **state) {
+static void without_a_finite_value_there_is_only_the_step(void **state) {
     (void)state;
     struct buf empty = {0}, missing = {0};
     const struct event_scalar scalar = {"loss", INFINITY};
@@ -78,7 +78,8 @@ static void test_nothing_finite(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_crc32c), cmocka_unit_test(test_two_processes),
-                                       cmocka_unit_test(test_nothing_finite)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(crc32c_gives_the_known_answers),
+                                       cmocka_unit_test(a_second_process_goes_on_where_the_first_died),
+                                       cmocka_unit_test(without_a_finite_value_there_is_only_the_step)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

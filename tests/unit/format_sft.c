@@ -38,7 +38,7 @@ static void assert_learned(const struct group *group, const char *text, const in
     assert_true(group->advantages.data[0] == 1);
 }
 
-static void test_seed_bench_r1(void **state) {
+static void records_of_seed_bench_r1_become_tokens(void **state) {
     (void)state;
     static const int tokens[] = {27, 297, 29,  40, 83,  299, 220, 127, 102, 158, 222, 99, 198, 198, 82,
                                  78, 272, 297, 29, 198, 27,  296, 29,  33,  272, 296, 29, 422, 198};
@@ -64,7 +64,7 @@ static void test_seed_bench_r1(void **state) {
     group_free(&group);
 }
 
-static void test_video_r1(void **state) {
+static void records_of_video_r1_become_tokens(void **state) {
     (void)state;
     static const int tokens[] = {27, 297, 29, 64, 272, 297, 29, 198, 27, 296, 29, 19, 17, 272, 296, 29, 422, 198};
     struct group *group;
@@ -90,7 +90,7 @@ static void test_video_r1(void **state) {
     group_free(&group);
 }
 
-static void test_odd_records(void **state) {
+static void records_without_id_or_answer_are_read(void **state) {
     (void)state;
     static const int tokens[] = {33, 198, 422, 198};
     struct group *group;
@@ -114,7 +114,7 @@ static void test_odd_records(void **state) {
     group_free(&group);
 }
 
-static void test_mistakes_are_named(void **state) {
+static void mistakes_are_named(void **state) {
     (void)state;
     static const struct {
         const char *record, *said;
@@ -145,10 +145,10 @@ static void test_mistakes_are_named(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_seed_bench_r1),
-        cmocka_unit_test(test_video_r1),
-        cmocka_unit_test(test_odd_records),
-        cmocka_unit_test(test_mistakes_are_named),
+        cmocka_unit_test(records_of_seed_bench_r1_become_tokens),
+        cmocka_unit_test(records_of_video_r1_become_tokens),
+        cmocka_unit_test(records_without_id_or_answer_are_read),
+        cmocka_unit_test(mistakes_are_named),
     };
     return cmocka_run_group_tests(tests, open_tokenizer, close_tokenizer);
 }

@@ -87,7 +87,7 @@ static void remove_record(const char *key, bool *found) {
     arena_release(&arena);
 }
 
-static void test_put_and_get(void **state) {
+static void what_is_put_is_got(void **state) {
     (void)state;
     struct frame_store *store;
     assert_int_equal(frame_store_open(&store, directory, 0, true), DATAERR);
@@ -115,7 +115,7 @@ static void pack(const struct frames *frames, struct buf *out) {
     out->size += size;
 }
 
-static void test_records_are_checked(void **state) {
+static void records_are_checked(void **state) {
     (void)state;
     struct stored_video sample;
     struct buf record = {0};
@@ -145,7 +145,7 @@ static void test_records_are_checked(void **state) {
     buf_release(&record);
 }
 
-static void test_least_recently_used_is_evicted(void **state) {
+static void the_least_recently_used_is_evicted(void **state) {
     (void)state;
     struct frame_store *store;
     assert_int_equal(frame_store_open(&store, directory, (uint64_t)(3.5 * pixel_bytes), false), OK);
@@ -175,7 +175,7 @@ static void test_least_recently_used_is_evicted(void **state) {
     assert_true(file.st_size < 12 * pixel_bytes); // freed space is reused
 }
 
-static void test_origins_are_remembered(void **state) {
+static void origins_are_remembered(void **state) {
     (void)state;
     struct frame_store *store;
     struct frame_origin origin = {.path = "/a/b.mp4", .video = true, .start = 1.5, .end = NAN, .frame_rate = NAN};
@@ -208,7 +208,7 @@ static status count_record(void *context, const char *key, const struct frames *
     return OK;
 }
 
-static void test_list_and_evict(void **state) {
+static void records_are_listed_and_evicted_by_key(void **state) {
     (void)state;
     struct frame_store *store;
     assert_int_equal(frame_store_open(&store, directory, 0, false), OK);
@@ -226,7 +226,7 @@ static void test_list_and_evict(void **state) {
     frame_store_close(&store);
 }
 
-static void test_many_processes(void **state) {
+static void many_processes_write_at_once(void **state) {
     (void)state;
     enum { processes = 4, each = 12 };
     pid_t children[processes];
@@ -255,7 +255,7 @@ static void test_many_processes(void **state) {
 }
 
 // A limit on the file's size stands in for a full disk.
-static void test_full_disk_loses_nothing(void **state) {
+static void a_full_disk_loses_nothing(void **state) {
     (void)state;
     fflush(stdout);
     pid_t child = fork();
@@ -285,7 +285,7 @@ static void test_full_disk_loses_nothing(void **state) {
     frame_store_close(&store);
 }
 
-static void test_hashes_are_remembered(void **state) {
+static void hashes_are_remembered(void **state) {
     (void)state;
     struct frame_store *store;
     struct file_stamp stamp = {1, 2, 3, 4, 5}, other = {1, 2, 3, 4, 6};
@@ -318,7 +318,7 @@ static void check_path(const char *root, const char *uri, const char *want) {
     arena_release(&arena);
 }
 
-static void test_paths(void **state) {
+static void relative_paths_and_urls_are_resolved(void **state) {
     (void)state;
     check_path(NULL, "a/b.mp4", "a/b.mp4");
     check_path("/root", "a/b.mp4", "/root/a/b.mp4");
@@ -357,7 +357,7 @@ static status send_record(void *context, const char *key, struct buf *record, bo
     return OK;
 }
 
-static void test_sources(void **state) {
+static void frames_come_from_the_store_or_are_decoded_again(void **state) {
     (void)state;
     struct sampling_config sampling = sampling_config_default();
     char key[frame_key_size];
@@ -418,7 +418,7 @@ static status wait_for_frames(void *context, const char *key) {
     return OK;
 }
 
-static void test_missing_frames_are_waited_for(void **state) {
+static void missing_frames_are_waited_for(void **state) {
     (void)state;
     struct frames_view view, decoded;
     struct sampling_config sampling = sampling_config_default();
@@ -470,7 +470,7 @@ static status open_media(const char *pairs) {
     return result;
 }
 
-static void test_options_of_the_frames_stage(void **state) {
+static void the_options_of_the_frames_stage_are_checked(void **state) {
     (void)state;
     assert_int_equal(open_media(""), OK);
     assert_int_equal(open_media("frames.fps=4 frames.store_limit=10 frames.total_pixels=100000"), OK);
@@ -481,18 +481,18 @@ static void test_options_of_the_frames_stage(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_put_and_get, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_records_are_checked, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_least_recently_used_is_evicted, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_origins_are_remembered, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_list_and_evict, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_many_processes, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_full_disk_loses_nothing, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_hashes_are_remembered, set_up, tear_down),
-        cmocka_unit_test(test_paths),
-        cmocka_unit_test_setup_teardown(test_sources, set_up, tear_down),
-        cmocka_unit_test(test_missing_frames_are_waited_for),
-        cmocka_unit_test_setup_teardown(test_options_of_the_frames_stage, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(what_is_put_is_got, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(records_are_checked, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(the_least_recently_used_is_evicted, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(origins_are_remembered, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(records_are_listed_and_evicted_by_key, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(many_processes_write_at_once, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_full_disk_loses_nothing, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(hashes_are_remembered, set_up, tear_down),
+        cmocka_unit_test(relative_paths_and_urls_are_resolved),
+        cmocka_unit_test_setup_teardown(frames_come_from_the_store_or_are_decoded_again, set_up, tear_down),
+        cmocka_unit_test(missing_frames_are_waited_for),
+        cmocka_unit_test_setup_teardown(the_options_of_the_frames_stage_are_checked, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

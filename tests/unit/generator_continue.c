@@ -138,7 +138,7 @@ static void expect_stops(const struct model_case *it, struct model *model, const
     }
 }
 
-static void test_continued_completions_on_the_cpu(void **state) {
+static void continued_completions_keep_their_bits_on_the_cpu(void **state) {
     (void)state;
     size_t ended = 0;
     for (int c = 0; c < CASES; c++) {
@@ -162,7 +162,7 @@ static void test_continued_completions_on_the_cpu(void **state) {
 }
 
 // A backend that is asynchronous and records steps draws for a stopped row once more, which must not count.
-static void test_continued_completions_when_steps_are_recorded(void **state) {
+static void continued_completions_keep_their_bits_when_steps_are_recorded(void **state) {
     (void)state;
     static struct continued want, got;
     struct model_case it;
@@ -187,7 +187,7 @@ static void test_continued_completions_when_steps_are_recorded(void **state) {
     case_close(&it);
 }
 
-static void test_continued_completions_on_the_emulator(void **state) {
+static void continued_completions_keep_their_bits_on_the_emulator(void **state) {
     (void)state;
     static struct continued want, got;
     struct model_case it;
@@ -203,7 +203,7 @@ static void test_continued_completions_on_the_emulator(void **state) {
 }
 
 // Behind some of Hugging Face's greedy tokens come the others.
-static void test_greedy_tokens_of_transformers(void **state) {
+static void greedy_tokens_are_those_of_transformers(void **state) {
     (void)state;
     for (int c = 0; c < CASES; c++) {
         struct model_case it;
@@ -235,7 +235,7 @@ static void test_greedy_tokens_of_transformers(void **state) {
     }
 }
 
-static void test_faults_are_told_apart(void **state) {
+static void faults_are_told_apart(void **state) {
     (void)state;
     struct model_case it;
     struct generator *generator = NULL;
@@ -272,11 +272,11 @@ static void test_faults_are_told_apart(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_continued_completions_on_the_cpu),
-        cmocka_unit_test(test_continued_completions_when_steps_are_recorded),
-        cmocka_unit_test(test_continued_completions_on_the_emulator),
-        cmocka_unit_test(test_greedy_tokens_of_transformers),
-        cmocka_unit_test(test_faults_are_told_apart),
+        cmocka_unit_test(continued_completions_keep_their_bits_on_the_cpu),
+        cmocka_unit_test(continued_completions_keep_their_bits_when_steps_are_recorded),
+        cmocka_unit_test(continued_completions_keep_their_bits_on_the_emulator),
+        cmocka_unit_test(greedy_tokens_are_those_of_transformers),
+        cmocka_unit_test(faults_are_told_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

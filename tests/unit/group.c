@@ -41,7 +41,7 @@ static void assert_json(const struct group *group, const char *wanted) {
     buf_release(&json);
 }
 
-static void test_everything_comes_back(void **state) {
+static void everything_comes_back(void **state) {
     (void)state;
     struct group *first = group_of_json(whole), *second = NULL;
     assert_json(first, whole);
@@ -55,7 +55,7 @@ static void test_everything_comes_back(void **state) {
     assert_null(first);
 }
 
-static void test_fields_are_read(void **state) {
+static void fields_are_read(void **state) {
     (void)state;
     struct group *group = group_of_json(whole);
     assert_int_equal(group->requires.order, 17);
@@ -73,7 +73,7 @@ static void test_fields_are_read(void **state) {
     group_free(&group);
 }
 
-static void test_null_and_integral_floats(void **state) {
+static void null_and_integral_floats_are_read(void **state) {
     (void)state;
     struct group *group =
         group_of_json("{\"id\":\"a\"," PROMPT ",\"quarantine\":null,\"media\":null,\"prompt_tokens\":[1.0,2e2]}");
@@ -109,7 +109,7 @@ static void assert_tokens(size_t count, const char *element, const char *written
     buf_release(&wanted);
 }
 
-static void test_long_arrays_of_integers(void **state) {
+static void long_arrays_of_integers_come_back(void **state) {
     (void)state;
     static const char *const same[] = {"9223372036854775807", "-9223372036854775808", "-7", "151643", "12345678"};
     for (size_t i = 0; i < sizeof same / sizeof *same; i++) assert_tokens(100, same[i], same[i]);
@@ -133,7 +133,7 @@ static void test_long_arrays_of_integers(void **state) {
 }
 
 // The text of an array is written only while the array is the one that was read.
-static void test_other_integers_are_written(void **state) {
+static void integers_that_were_changed_are_written(void **state) {
     (void)state;
     struct buf json = {0}, wanted = {0};
     buf_puts(&json, "{" HEAD PROMPT ",\"prompt_tokens\":[0");
@@ -161,7 +161,7 @@ static void test_other_integers_are_written(void **state) {
 }
 
 // What is read in other forms than it is written in.
-static void test_other_forms(void **state) {
+static void other_forms_of_the_same_json_are_read(void **state) {
     (void)state;
     struct group *group =
         group_of_json(" { \"v\" : null , "
@@ -182,7 +182,7 @@ static void test_other_forms(void **state) {
     group_free(&group);
 }
 
-static void test_what_is_not_a_group(void **state) {
+static void what_is_not_a_group_is_refused_with_its_key(void **state) {
     (void)state;
     static const struct bad_line lines[] = {
         {"", "not JSON"},
@@ -250,7 +250,7 @@ static void test_what_is_not_a_group(void **state) {
     }
 }
 
-static void test_deep_nesting_is_refused(void **state) {
+static void deep_nesting_is_refused(void **state) {
     (void)state;
     struct buf json = {0};
     buf_puts(&json, "{" HEAD PROMPT ",\"x\":");
@@ -260,7 +260,7 @@ static void test_deep_nesting_is_refused(void **state) {
     buf_release(&json);
 }
 
-static void test_sections(void **state) {
+static void a_section_comes_back_and_replaces_only_its_own(void **state) {
     (void)state;
     struct group *from = group_of_json(whole), *to = group_of_json("{" HEAD PROMPT ",\"advantages\":[3]}");
     struct buf packed = {0};
@@ -273,7 +273,7 @@ static void test_sections(void **state) {
     group_free(&to);
 }
 
-static void test_broken_msgpack(void **state) {
+static void broken_msgpack_is_refused(void **state) {
     (void)state;
     struct group *from = group_of_json(whole);
     struct buf packed = {0};
@@ -308,7 +308,7 @@ static status read_versions(struct group **group, const char *versions, size_t s
 }
 
 // Versions are written as runs. Each number for itself, and mixtures, are read as well.
-static void test_versions_are_runs(void **state) {
+static void versions_are_runs(void **state) {
     (void)state;
     static const char *const good[] = {"\x93\x02\x02\x04", "\x92\x92\x02\x02\x04", "\x92\x92\x02\x02\x92\x01\x04"};
     static const char *const bad[] = {"\x91\x92\x04\x02",
@@ -346,7 +346,7 @@ static status read_prompt_tokens(struct group **group, const char *tokens, size_
 }
 
 // Integers of 32 bits are written flat, others as an array; an array of any integers is read.
-static void test_integers_are_flat(void **state) {
+static void integers_are_flat(void **state) {
     (void)state;
     static const char flat[] = "\xc4\x08\x05\x00\x00\x00\xff\xff\xff\x7f", wide[] = "\x92\x05\xce\x80\x00\x00\x00";
     static const struct {
@@ -373,7 +373,7 @@ static void test_integers_are_flat(void **state) {
     assert_int_equal(read_prompt_tokens(&group, "\xc4\x08zzzz", 6), DATAERR);
 }
 
-static void test_needs(void **state) {
+static void a_group_is_checked_for_what_a_stage_needs(void **state) {
     (void)state;
     struct group *group = group_of_json("{" HEAD PROMPT "}");
     assert_int_equal(group_check(group, NEED_MEDIA), OK);
@@ -391,7 +391,7 @@ static void test_needs(void **state) {
     group_free(&group);
 }
 
-static void test_quarantine(void **state) {
+static void a_quarantine_has_stage_and_valid_text(void **state) {
     (void)state;
     struct group *group = group_of_json("{" HEAD PROMPT "}");
     group_quarantine(group, "frames", "no \xff %d", 3);
@@ -408,7 +408,7 @@ static status restore(const char *dropped, struct group **out) {
     return result;
 }
 
-static void test_dropped_fields_come_back(void **state) {
+static void dropped_fields_come_back(void **state) {
     (void)state;
     struct group *group;
     // Everything of the table comes back; keys that the table does not know are the filter's to keep.
@@ -444,7 +444,7 @@ static void test_dropped_fields_come_back(void **state) {
     group_free(&group);
 }
 
-static void test_reference_page(void **state) {
+static void the_reference_page_has_the_fields(void **state) {
     (void)state;
     struct buf page = {0};
     group_reference_page(&page);
@@ -455,22 +455,22 @@ static void test_reference_page(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_everything_comes_back),
-        cmocka_unit_test(test_fields_are_read),
-        cmocka_unit_test(test_null_and_integral_floats),
-        cmocka_unit_test(test_long_arrays_of_integers),
-        cmocka_unit_test(test_other_integers_are_written),
-        cmocka_unit_test(test_other_forms),
-        cmocka_unit_test(test_what_is_not_a_group),
-        cmocka_unit_test(test_deep_nesting_is_refused),
-        cmocka_unit_test(test_sections),
-        cmocka_unit_test(test_broken_msgpack),
-        cmocka_unit_test(test_integers_are_flat),
-        cmocka_unit_test(test_versions_are_runs),
-        cmocka_unit_test(test_needs),
-        cmocka_unit_test(test_quarantine),
-        cmocka_unit_test(test_dropped_fields_come_back),
-        cmocka_unit_test(test_reference_page),
+        cmocka_unit_test(everything_comes_back),
+        cmocka_unit_test(fields_are_read),
+        cmocka_unit_test(null_and_integral_floats_are_read),
+        cmocka_unit_test(long_arrays_of_integers_come_back),
+        cmocka_unit_test(integers_that_were_changed_are_written),
+        cmocka_unit_test(other_forms_of_the_same_json_are_read),
+        cmocka_unit_test(what_is_not_a_group_is_refused_with_its_key),
+        cmocka_unit_test(deep_nesting_is_refused),
+        cmocka_unit_test(a_section_comes_back_and_replaces_only_its_own),
+        cmocka_unit_test(broken_msgpack_is_refused),
+        cmocka_unit_test(integers_are_flat),
+        cmocka_unit_test(versions_are_runs),
+        cmocka_unit_test(a_group_is_checked_for_what_a_stage_needs),
+        cmocka_unit_test(a_quarantine_has_stage_and_valid_text),
+        cmocka_unit_test(dropped_fields_come_back),
+        cmocka_unit_test(the_reference_page_has_the_fields),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,7 +20,7 @@ static status save(struct group_store *store, const struct section_key *key, enu
     return group_store_save_all(store, &record, 1);
 }
 
-static void test_sections_and_groups(void **state) {
+static void sections_and_groups_are_saved_and_found(void **state) {
     (void)state;
     struct group_store *store = NULL;
     struct section_key first = {{1}}, second = {{2}};
@@ -53,7 +53,7 @@ static void test_sections_and_groups(void **state) {
     group_store_close(&store);
 }
 
-static void test_several_at_once(void **state) {
+static void several_records_are_saved_at_once(void **state) {
     (void)state;
     struct group_store *store = NULL;
     struct group_record records[3];
@@ -84,7 +84,7 @@ static status count_groups(void *context, const struct group *group) {
     return string_equals(group->id, "stop") ? fail(END, "enough") : OK;
 }
 
-static void test_iteration_and_long_ids(void **state) {
+static void groups_with_long_ids_are_listed(void **state) {
     (void)state;
     struct group_store *store = NULL;
     char id[2001];
@@ -107,7 +107,7 @@ static void test_iteration_and_long_ids(void **state) {
     group_store_close(&store);
 }
 
-static void test_read_only_creates_nothing(void **state) {
+static void read_only_creates_nothing(void **state) {
     (void)state;
     struct group_store *store = NULL;
     assert_int_equal(group_store_open(&store, "/tmp/caravan-no-such-store", true), DATAERR);
@@ -161,7 +161,7 @@ static struct group_store *open_own(const char *name) {
     return store;
 }
 
-static void test_the_newest_steps_stay(void **state) {
+static void the_newest_steps_stay(void **state) {
     (void)state;
     struct group_store *store = open_own("steps");
     group_store_set_keep(store, &(struct group_keep){.steps = 3}, 0);
@@ -176,7 +176,7 @@ static void test_the_newest_steps_stay(void **state) {
     group_store_close(&store);
 }
 
-static void test_the_newest_bytes_stay(void **state) {
+static void the_newest_bytes_stay(void **state) {
     (void)state;
     struct group_store *store = open_own("bytes");
     int64_t removed, freed;
@@ -199,7 +199,7 @@ static void test_the_newest_bytes_stay(void **state) {
     group_store_close(&store);
 }
 
-static void test_old_sections_go(void **state) {
+static void old_sections_go(void **state) {
     (void)state;
     struct group_store *store = open_own("sections");
     int64_t removed, freed;
@@ -235,10 +235,13 @@ static int remove_directory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sections_and_groups),       cmocka_unit_test(test_iteration_and_long_ids),
-        cmocka_unit_test(test_read_only_creates_nothing), cmocka_unit_test(test_several_at_once),
-        cmocka_unit_test(test_the_newest_steps_stay),     cmocka_unit_test(test_the_newest_bytes_stay),
-        cmocka_unit_test(test_old_sections_go),
+        cmocka_unit_test(sections_and_groups_are_saved_and_found),
+        cmocka_unit_test(groups_with_long_ids_are_listed),
+        cmocka_unit_test(read_only_creates_nothing),
+        cmocka_unit_test(several_records_are_saved_at_once),
+        cmocka_unit_test(the_newest_steps_stay),
+        cmocka_unit_test(the_newest_bytes_stay),
+        cmocka_unit_test(old_sections_go),
     };
     return cmocka_run_group_tests(tests, make_directory, remove_directory);
 }

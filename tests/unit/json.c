@@ -15,7 +15,7 @@ static void assert_printed(const char *text, const char *wanted) {
     buf_release(&printed);
 }
 
-static void test_numbers_keep_their_text(void **state) {
+static void numbers_keep_their_text(void **state) {
     (void)state;
     static const char *const texts[] = {"0",
                                         "-0",
@@ -52,7 +52,7 @@ static void assert_int(const char *text, bool fits, int64_t wanted) {
     arena_release(&arena);
 }
 
-static void test_integers(void **state) {
+static void integers_are_read_where_they_are_exact(void **state) {
     (void)state;
     assert_int("1", true, 1);
     assert_int("-0", true, 0);
@@ -69,7 +69,7 @@ static void test_integers(void **state) {
     assert_int("null", false, 0);
 }
 
-static void test_strings(void **state) {
+static void strings_are_decoded_and_repaired(void **state) {
     (void)state;
     assert_printed("\"\\ud83d\\ude00\"", "\"\xf0\x9f\x98\x80\"");
     assert_printed("\"\\uD876\\uDC00\"", "\"\xf0\xad\xa0\x80\""); // U+2D800
@@ -78,7 +78,7 @@ static void test_strings(void **state) {
     assert_printed("\"a\\u0000b\"", "\"a\\u0000b\"");
 }
 
-static void test_what_is_not_json(void **state) {
+static void what_is_not_json_is_refused(void **state) {
     (void)state;
     static const char *const texts[] = {"",
                                         " ",
@@ -154,7 +154,7 @@ static void trees_are_made_changed_and_merged(void **state) {
     arena_release(&arena);
 }
 
-static void test_keys_are_typed(void **state) {
+static void keys_are_typed(void **state) {
     (void)state;
     static const char text[] = "{\"a\":[1],\"b\":true,\"n\":null}";
     struct arena arena = {0};
@@ -176,7 +176,7 @@ static void test_keys_are_typed(void **state) {
     arena_release(&arena);
 }
 
-static void test_floats_come_back(void **state) {
+static void floats_come_back(void **state) {
     (void)state;
     uint32_t bits = 1;
     for (int i = 0; i < 200000; i++) {
@@ -205,7 +205,7 @@ static void shortest(char *text, size_t size, double value, bool single) {
     }
 }
 
-static void test_numbers_are_short(void **state) {
+static void numbers_are_short(void **state) {
     (void)state;
     static const double parts[] = {1, 3, 4, 7, 10, 1000, 1e4, 1e6, 1e7, 1e9, 1e11, 1e-6, 1e-14};
     char got[64], wanted[64];
@@ -238,7 +238,7 @@ static void assert_put_int(int64_t value) {
     assert_string_equal(got, wanted);
 }
 
-static void test_integers_of_every_length(void **state) {
+static void integers_of_every_length_are_written(void **state) {
     (void)state;
     char got[4 * JSON_NUMBER_SIZE];
     const int64_t values[] = {0, -1, 151643};
@@ -266,7 +266,7 @@ static void assert_plain_ints(const char *text, size_t taken, int64_t last, char
     if (taken) assert_true(values[taken - 1] == last);
 }
 
-static void test_plain_integers(void **state) {
+static void runs_of_plain_integers_are_read(void **state) {
     (void)state;
     assert_plain_ints("[0,7,42,151643,9999999]........", 5, 9999999, ']');
     assert_plain_ints("[1,2,3,4,5,6,7,8,9,10,11]", 8, 8, ',');
@@ -306,7 +306,7 @@ static void assert_plain_float(const char *number, bool plain) {
     assert_memory_equal(&value, &wanted, sizeof value);
 }
 
-static void test_plain_floats(void **state) {
+static void plain_floats_are_read_to_the_bit(void **state) {
     (void)state;
     static const char *const plain[] = {"0",
                                         "-0",
@@ -361,7 +361,7 @@ static void test_plain_floats(void **state) {
     assert_plain_float("480915.140625", false);
 }
 
-static void test_strings_of_every_length(void **state) {
+static void strings_of_every_length_end_at_their_quote(void **state) {
     (void)state;
     static const char *const special[] = {"\"", "\\", "\n", "\x1f", "\xc3\xa9", "\xff"};
     char text[40], wanted[64];
@@ -407,7 +407,7 @@ static void assert_rounded(const char *text) {
     if (isfinite(whole)) assert_memory_equal(&got, &whole, sizeof whole);
 }
 
-static void test_the_reader_rounds_once(void **state) {
+static void the_reader_rounds_once(void **state) {
     (void)state;
     char text[64];
     uint64_t bits = 88172645463325252u;
@@ -438,20 +438,20 @@ static void test_the_reader_rounds_once(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_numbers_keep_their_text),
-        cmocka_unit_test(test_integers),
-        cmocka_unit_test(test_strings),
-        cmocka_unit_test(test_what_is_not_json),
+        cmocka_unit_test(numbers_keep_their_text),
+        cmocka_unit_test(integers_are_read_where_they_are_exact),
+        cmocka_unit_test(strings_are_decoded_and_repaired),
+        cmocka_unit_test(what_is_not_json_is_refused),
         cmocka_unit_test(of_a_key_given_twice_the_last_value_counts),
         cmocka_unit_test(trees_are_made_changed_and_merged),
-        cmocka_unit_test(test_keys_are_typed),
-        cmocka_unit_test(test_floats_come_back),
-        cmocka_unit_test(test_numbers_are_short),
-        cmocka_unit_test(test_integers_of_every_length),
-        cmocka_unit_test(test_plain_integers),
-        cmocka_unit_test(test_plain_floats),
-        cmocka_unit_test(test_strings_of_every_length),
-        cmocka_unit_test(test_the_reader_rounds_once),
+        cmocka_unit_test(keys_are_typed),
+        cmocka_unit_test(floats_come_back),
+        cmocka_unit_test(numbers_are_short),
+        cmocka_unit_test(integers_of_every_length_are_written),
+        cmocka_unit_test(runs_of_plain_integers_are_read),
+        cmocka_unit_test(plain_floats_are_read_to_the_bit),
+        cmocka_unit_test(strings_of_every_length_end_at_their_quote),
+        cmocka_unit_test(the_reader_rounds_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

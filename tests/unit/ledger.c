@@ -38,7 +38,7 @@ static void settle(struct ledger *ledger, int64_t seq, enum ledger_state state, 
     assert_int_equal(ledger_settle(ledger, &entry, NULL), OK);
 }
 
-static void test_issue_and_settle(void **state) {
+static void issued_groups_are_settled_once(void **state) {
     (void)state;
     struct ledger *ledger = open_ledger();
     for (int i = 0; i < 4; i++) assert_int_equal(ledger_issue(ledger, i, "g"), OK);
@@ -79,7 +79,7 @@ static status see_first(void *context, const struct ledger_entry *entry) {
     return END;
 }
 
-static void test_restart(void **state) {
+static void a_restart_finds_what_was_settled(void **state) {
     (void)state;
     struct ledger *ledger = open_ledger();
     assert_int_equal(ledger_settled(ledger), 2);
@@ -94,7 +94,7 @@ static void test_restart(void **state) {
     ledger_close(&ledger);
 }
 
-static void test_rewind_to_optim(void **state) {
+static void the_ledger_goes_back_to_where_optim_is(void **state) {
     (void)state;
     struct ledger *ledger = open_ledger();
     // Optim has trained 2, and its message was lost.
@@ -120,7 +120,7 @@ static void test_rewind_to_optim(void **state) {
 }
 
 // The number rises only when groups that were settled are issued anew, and it is on the disk.
-static void test_issue_number(void **state) {
+static void the_issue_number_rises_only_with_settled_groups(void **state) {
     (void)state;
     struct ledger *ledger = open_ledger();
     const int64_t first = ledger_issue_number(ledger);
@@ -137,7 +137,7 @@ static void test_issue_number(void **state) {
 }
 
 // Processes on other machines, which outlive the source, drop what is issued with a number that is not above theirs.
-static void test_a_new_ledger_begins_above_an_earlier_one(void **state) {
+static void a_new_ledger_begins_above_an_earlier_one(void **state) {
     (void)state;
     const int64_t begin = clock_realtime_ns();
     struct ledger *ledger = open_ledger();
@@ -172,7 +172,7 @@ static int64_t entries_on_disk(void) {
     return count;
 }
 
-static void test_changes_are_written_together(void **state) {
+static void changes_are_written_together(void **state) {
     (void)state;
     struct ledger *ledger = open_ledger();
     assert_int_equal(ledger_rewind_to(ledger, 0), OK);
@@ -212,7 +212,7 @@ int fdatasync(int fd) {
 }
 
 // Processes on other machines, which are told what is written, outlive a power failure.
-static void test_a_power_failure_undoes_nothing_that_is_written(void **state) {
+static void a_power_failure_undoes_nothing_that_is_written(void **state) {
     (void)state;
     struct ledger *ledger = open_ledger();
     assert_int_equal(ledger_rewind_to(ledger, 0), OK);
@@ -235,7 +235,7 @@ int statfs(const char *file, struct statfs *out) {
     return code;
 }
 
-static void test_the_ledger_is_on_a_local_disk(void **state) {
+static void the_ledger_is_on_a_local_disk(void **state) {
     (void)state;
     struct arena arena = {0};
     const char *shared = arena_printf(&arena, "%s/nfs", dir), *other = arena_printf(&arena, "%s/nfs-2", dir);
@@ -255,7 +255,7 @@ static void test_the_ledger_is_on_a_local_disk(void **state) {
 }
 
 // What is kept is done with the same settings.
-static void test_other_settings_begin_anew(void **state) {
+static void other_settings_begin_anew(void **state) {
     (void)state;
     bool changed = true;
     struct ledger *ledger = open_ledger();
@@ -283,7 +283,7 @@ static void test_other_settings_begin_anew(void **state) {
     ledger_close(&ledger);
 }
 
-static void test_other_data_is_refused(void **state) {
+static void other_data_is_refused(void **state) {
     (void)state;
     struct ledger *ledger = NULL;
     const struct ledger_config other = {.data = 78, .groups_per_step = 2};
@@ -292,7 +292,7 @@ static void test_other_data_is_refused(void **state) {
     assert_null(ledger);
 }
 
-static void test_a_key_of_another_size_is_refused(void **state) {
+static void a_key_of_another_size_is_refused(void **state) {
     (void)state;
     static const char *const dbis[] = {"groups", NULL};
     char damaged[96];
@@ -309,17 +309,17 @@ static void test_a_key_of_another_size_is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_issue_and_settle),
-        cmocka_unit_test(test_restart),
-        cmocka_unit_test(test_rewind_to_optim),
-        cmocka_unit_test(test_issue_number),
-        cmocka_unit_test(test_a_new_ledger_begins_above_an_earlier_one),
-        cmocka_unit_test(test_changes_are_written_together),
-        cmocka_unit_test(test_a_power_failure_undoes_nothing_that_is_written),
-        cmocka_unit_test(test_other_settings_begin_anew),
-        cmocka_unit_test(test_other_data_is_refused),
-        cmocka_unit_test(test_a_key_of_another_size_is_refused),
-        cmocka_unit_test(test_the_ledger_is_on_a_local_disk),
+        cmocka_unit_test(issued_groups_are_settled_once),
+        cmocka_unit_test(a_restart_finds_what_was_settled),
+        cmocka_unit_test(the_ledger_goes_back_to_where_optim_is),
+        cmocka_unit_test(the_issue_number_rises_only_with_settled_groups),
+        cmocka_unit_test(a_new_ledger_begins_above_an_earlier_one),
+        cmocka_unit_test(changes_are_written_together),
+        cmocka_unit_test(a_power_failure_undoes_nothing_that_is_written),
+        cmocka_unit_test(other_settings_begin_anew),
+        cmocka_unit_test(other_data_is_refused),
+        cmocka_unit_test(a_key_of_another_size_is_refused),
+        cmocka_unit_test(the_ledger_is_on_a_local_disk),
     };
     return cmocka_run_group_tests_name("ledger", tests, set_up, tear_down);
 }

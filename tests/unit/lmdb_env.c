@@ -94,7 +94,7 @@ static void check_numbers(struct lmdb_txn *txn, int dbi, struct lmdb_val first, 
     lmdb_cursor_release(&cursor);
 }
 
-static void test_put_get_delete(void **state) {
+static void what_is_put_is_got_and_deleted(void **state) {
     (void)state;
     struct lmdb_env *env, *again;
     assert_int_equal(lmdb_env_open(&env, path, names, NULL), OK);
@@ -117,7 +117,7 @@ static void test_put_get_delete(void **state) {
     buf_release(&value);
 }
 
-static void test_map_grows_by_itself(void **state) {
+static void the_map_grows_by_itself(void **state) {
     (void)state;
     struct lmdb_env *env;
     assert_int_equal(lmdb_env_open(&env, path, names, &(struct lmdb_options){.mapsize = 1 << 20}), OK);
@@ -139,7 +139,7 @@ static void test_map_grows_by_itself(void **state) {
     assert_in_range(file.st_size, 100 * 100000, 2 * 100 * 100000);
 }
 
-static void test_another_process_grows_it(void **state) {
+static void another_process_may_grow_the_map(void **state) {
     (void)state;
     fflush(stdout);
     int go[2], done[2];
@@ -175,7 +175,7 @@ static void test_another_process_grows_it(void **state) {
     close(go[0]), close(go[1]), close(done[0]), close(done[1]);
 }
 
-static void test_a_failed_write_leaves_nothing(void **state) {
+static void a_failed_write_leaves_nothing(void **state) {
     (void)state;
     struct lmdb_env *env;
     assert_int_equal(lmdb_env_open(&env, path, names, NULL), OK);
@@ -192,7 +192,7 @@ static void test_a_failed_write_leaves_nothing(void **state) {
     lmdb_env_close(&env);
 }
 
-static void test_killed_writer_and_reader(void **state) {
+static void a_killed_writer_or_reader_blocks_nobody(void **state) {
     (void)state;
     fflush(stdout);
     for (int round = 0; round < 3; round++) {
@@ -220,7 +220,7 @@ static void test_killed_writer_and_reader(void **state) {
     lmdb_env_close(&env);
 }
 
-static void test_keys_come_in_order(void **state) {
+static void keys_come_in_order(void **state) {
     (void)state;
     struct lmdb_env *env;
     assert_int_equal(lmdb_env_open(&env, path, names, NULL), OK);
@@ -234,7 +234,7 @@ static void test_keys_come_in_order(void **state) {
     lmdb_env_close(&env);
 }
 
-static void test_bad_files_are_named(void **state) {
+static void bad_files_are_named(void **state) {
     (void)state;
     struct lmdb_env *env;
     assert_int_equal(lmdb_env_open(&env, path, names, &(struct lmdb_options){.read_only = true}), DATAERR);
@@ -248,7 +248,7 @@ static void test_bad_files_are_named(void **state) {
     assert_int_equal(lmdb_env_open(&env, "/nowhere/at/all.lmdb", names, NULL), UNAVAILABLE);
 }
 
-static void test_network_file_systems_are_refused(void **state) {
+static void network_file_systems_are_refused(void **state) {
     (void)state;
     static const struct {
         uint32_t type;
@@ -296,7 +296,7 @@ static long resident_file_kb(void) {
     return kb;
 }
 
-static void test_pages_read_do_not_stay_resident(void **state) {
+static void pages_read_do_not_stay_resident(void **state) {
     (void)state;
     enum { count = 4000, size = 4000, bound_kb = 6000 };
     struct lmdb_env *env;
@@ -317,7 +317,7 @@ static void test_pages_read_do_not_stay_resident(void **state) {
 }
 
 // A process that creates the file is killed while it holds LMDB's lock, before the lock file has its contents.
-static void test_killed_creator(void **state) {
+static void a_killed_creator_blocks_nobody(void **state) {
     (void)state;
     struct lmdb_env *env;
     char lock_path[sizeof path + 8];
@@ -400,7 +400,7 @@ static status use_damaged(void) {
 }
 
 // Noise anywhere in the file is found, or touches values alone; it never ends a process by a signal.
-static void test_noise_is_found(void **state) {
+static void noise_is_found(void **state) {
     (void)state;
     enum { rounds = 300, noise_max = 64 };
     struct buf sound = {0}, line = {0};
@@ -449,17 +449,17 @@ static void test_noise_is_found(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_put_get_delete, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_map_grows_by_itself, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_another_process_grows_it, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_a_failed_write_leaves_nothing, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_killed_writer_and_reader, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_killed_creator, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_keys_come_in_order, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_bad_files_are_named, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_noise_is_found, set_up_in_memory, tear_down),
-        cmocka_unit_test_setup_teardown(test_network_file_systems_are_refused, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_pages_read_do_not_stay_resident, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(what_is_put_is_got_and_deleted, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(the_map_grows_by_itself, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(another_process_may_grow_the_map, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_failed_write_leaves_nothing, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_killed_writer_or_reader_blocks_nobody, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_killed_creator_blocks_nobody, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(keys_come_in_order, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(bad_files_are_named, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(noise_is_found, set_up_in_memory, tear_down),
+        cmocka_unit_test_setup_teardown(network_file_systems_are_refused, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(pages_read_do_not_stay_resident, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -46,7 +46,7 @@ static void send_one(struct transport *server, struct transport *client) {
     client->calls->disconnect(client, link);
 }
 
-static void test_long_path(void **state) {
+static void a_socket_may_have_a_long_path(void **state) {
     (void)state;
     struct transport *server = open_transport(), *client = open_transport();
     assert_true(strlen(deep) > 300);
@@ -57,7 +57,7 @@ static void test_long_path(void **state) {
     server->calls->free(server);
 }
 
-static void test_removed_socket_is_made_again(void **state) {
+static void a_removed_socket_is_made_again(void **state) {
     (void)state;
     struct transport *server = open_transport(), *client = open_transport();
     struct transport_event event;
@@ -86,7 +86,7 @@ static int count_open_directories(void) {
     return count;
 }
 
-static void test_what_cannot_be_an_endpoint(void **state) {
+static void what_cannot_be_an_endpoint_is_refused(void **state) {
     struct transport *server = open_transport(), *client = open_transport();
     struct transport_link *link;
     char text[600];
@@ -112,9 +112,9 @@ static void test_what_cannot_be_an_endpoint(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_long_path),
-        cmocka_unit_test(test_removed_socket_is_made_again),
-        cmocka_unit_test(test_what_cannot_be_an_endpoint),
+        cmocka_unit_test(a_socket_may_have_a_long_path),
+        cmocka_unit_test(a_removed_socket_is_made_again),
+        cmocka_unit_test(what_cannot_be_an_endpoint_is_refused),
     };
     return cmocka_run_group_tests(tests, make_directory, remove_directory);
 }

@@ -60,7 +60,7 @@ static uint8_t *noise(int height, int width, uint32_t seed) {
     return out;
 }
 
-static void test_sizes(void **state) {
+static void sizes_are_those_of_qwen_vl_utils(void **state) {
     (void)state;
     const char *at = golden.data;
     int cases = 0;
@@ -76,7 +76,7 @@ static void test_sizes(void **state) {
     assert_int_equal(cases, 64);
 }
 
-static void test_counts_and_indices(void **state) {
+static void counts_and_indices_are_those_of_qwen_vl_utils(void **state) {
     (void)state;
     const char *at = golden.data;
     struct sampling_config sampling = sampling_config_default();
@@ -98,7 +98,7 @@ static void test_counts_and_indices(void **state) {
     assert_int_equal(cases, 11);
 }
 
-static void test_short_clips(void **state) {
+static void short_clips_give_an_even_number_of_frames(void **state) {
     (void)state;
     struct sampling_config sampling = sampling_config_default();
     int count;
@@ -120,7 +120,7 @@ static void test_short_clips(void **state) {
     assert_int_equal(count, 4);
 }
 
-static void test_total_pixels(void **state) {
+static void total_pixels_are_shared_by_the_frames(void **state) {
     (void)state;
     struct sampling_config sampling = sampling_config_default();
     assert_true(sampling_frame_max_pixels(&sampling, 16) == 105369);
@@ -142,7 +142,7 @@ static status raw_image_row(void *context, int y, const uint8_t **row) {
     return OK;
 }
 
-static void test_resizing(void **state) {
+static void resized_pixels_are_those_of_torchvision(void **state) {
     (void)state;
     const char *at = golden.data;
     int cases = 0, versions;
@@ -175,7 +175,7 @@ static void test_resizing(void **state) {
 
 // Every version gives the reference's bits, for odd strides and sizes that leave a remainder, and writes nothing past
 // the end.
-static void test_versions_equal_the_reference(void **state) {
+static void versions_equal_the_reference(void **state) {
     (void)state;
     int versions;
     const struct resize_ops *const *ops = resize_ops_available(&versions);
@@ -230,7 +230,7 @@ static const char *read_golden_path(char path[300], const char *line) {
     return line + strlen(name);
 }
 
-static void test_clips(void **state) {
+static void frames_of_clips_are_those_of_decord(void **state) {
     (void)state;
     const char *at = golden.data;
     struct sampling_config sampling = small_sampling();
@@ -266,7 +266,7 @@ static void test_clips(void **state) {
     assert_int_equal(cases, 14);
 }
 
-static void test_images(void **state) {
+static void images_are_those_of_pillow(void **state) {
     (void)state;
     const char *at = golden.data;
     struct sampling_config sampling = small_sampling();
@@ -289,7 +289,7 @@ static void test_images(void **state) {
     assert_int_equal(cases, 11);
 }
 
-static void test_a_clip_of_three_frames_gives_two(void **state) {
+static void a_clip_of_three_frames_gives_two(void **state) {
     (void)state;
     struct sampling_config sampling = small_sampling();
     struct frames_view view;
@@ -300,7 +300,7 @@ static void test_a_clip_of_three_frames_gives_two(void **state) {
     frames_view_release(&view);
 }
 
-static void test_cut_clips(void **state) {
+static void a_cut_clip_has_the_frames_of_its_range(void **state) {
     (void)state;
     // Numbered timestamps, and a file whose timestamps do not tell its frames.
     static const char *const paths[] = {"tests/data/media/b-frames.mp4", "tests/data/media/packed.avi"};
@@ -353,7 +353,7 @@ static void make_pictures(char *dir) {
     copy_picture(dir, ".hidden.jpg", "tests/data/media/golden.txt");
 }
 
-static void test_directories_of_pictures(void **state) {
+static void a_directory_of_pictures_is_a_clip(void **state) {
     (void)state;
     char dir[] = "/tmp/caravan-pictures-XXXXXX", a[frame_key_size], b[frame_key_size];
     struct sampling_config sampling = small_sampling(), image = sampling;
@@ -406,7 +406,7 @@ static void expect_bad_pictures(const char *dir, struct sampling_config sampling
     assert_null(view.owned);
 }
 
-static void test_bad_directories_and_ranges(void **state) {
+static void bad_directories_and_ranges_are_refused(void **state) {
     (void)state;
     char dir[] = "/tmp/caravan-pictures-XXXXXX", empty[] = "/tmp/caravan-pictures-XXXXXX", key[frame_key_size];
     const double ranges[][3] = {{-1, NAN, 2}, {3, 3, 2}, {9, 12, 2}, {4.2, 4.7, 2}, {NAN, NAN, 0}};
@@ -467,7 +467,7 @@ static void expect_truncated_bad_sample(const char *name, double part, bool vide
     buf_release(&content);
 }
 
-static void test_bad_files(void **state) {
+static void a_bad_file_is_a_bad_sample(void **state) {
     (void)state;
     expect_bad_sample("tests/data/media/missing.mp4", true, "No such file");
     expect_bad_sample("tests/data/media", true, "not a file");
@@ -484,7 +484,7 @@ static void test_bad_files(void **state) {
 }
 
 // Each refers to a clip that could be decoded, or to the network.
-static void test_lists_of_files_are_refused(void **state) {
+static void lists_of_files_are_refused(void **state) {
     (void)state;
     char clip[PATH_MAX], text[2 * PATH_MAX];
     const char *const lists[][2] = {
@@ -510,7 +510,7 @@ static void test_lists_of_files_are_refused(void **state) {
 }
 
 // A table of 2^30 elements is more than FFmpeg allocates. It says then that memory is short, which it is not.
-static void test_a_file_that_asks_for_too_much_is_a_bad_sample(void **state) {
+static void a_file_that_asks_for_too_much_is_a_bad_sample(void **state) {
     (void)state;
     struct buf content = {0};
     assert_int_equal(file_read("tests/data/media/b-frames.mp4", &content), OK);
@@ -527,7 +527,7 @@ static void test_a_file_that_asks_for_too_much_is_a_bad_sample(void **state) {
     buf_release(&content);
 }
 
-static void test_keys(void **state) {
+static void the_key_depends_on_content_and_sampling(void **state) {
     (void)state;
     struct sampling_config sampling = sampling_config_default(), other = sampling;
     char a[frame_key_size], b[frame_key_size];
@@ -547,7 +547,7 @@ static void test_keys(void **state) {
     assert_int_equal(media_key(b, "/nowhere", true, &sampling, NULL), BAD_SAMPLE);
 }
 
-static void test_contact_sheet(void **state) {
+static void a_contact_sheet_shows_the_frames(void **state) {
     (void)state;
     struct sampling_config sampling = small_sampling();
     struct frames_view view, sheet;
@@ -571,23 +571,23 @@ static void test_contact_sheet(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_counts_and_indices),
-        cmocka_unit_test(test_short_clips),
-        cmocka_unit_test(test_total_pixels),
-        cmocka_unit_test(test_resizing),
-        cmocka_unit_test(test_versions_equal_the_reference),
-        cmocka_unit_test(test_clips),
-        cmocka_unit_test(test_images),
-        cmocka_unit_test(test_a_clip_of_three_frames_gives_two),
-        cmocka_unit_test(test_cut_clips),
-        cmocka_unit_test(test_directories_of_pictures),
-        cmocka_unit_test(test_bad_directories_and_ranges),
-        cmocka_unit_test(test_bad_files),
-        cmocka_unit_test(test_lists_of_files_are_refused),
-        cmocka_unit_test(test_a_file_that_asks_for_too_much_is_a_bad_sample),
-        cmocka_unit_test(test_keys),
-        cmocka_unit_test(test_contact_sheet),
+        cmocka_unit_test(sizes_are_those_of_qwen_vl_utils),
+        cmocka_unit_test(counts_and_indices_are_those_of_qwen_vl_utils),
+        cmocka_unit_test(short_clips_give_an_even_number_of_frames),
+        cmocka_unit_test(total_pixels_are_shared_by_the_frames),
+        cmocka_unit_test(resized_pixels_are_those_of_torchvision),
+        cmocka_unit_test(versions_equal_the_reference),
+        cmocka_unit_test(frames_of_clips_are_those_of_decord),
+        cmocka_unit_test(images_are_those_of_pillow),
+        cmocka_unit_test(a_clip_of_three_frames_gives_two),
+        cmocka_unit_test(a_cut_clip_has_the_frames_of_its_range),
+        cmocka_unit_test(a_directory_of_pictures_is_a_clip),
+        cmocka_unit_test(bad_directories_and_ranges_are_refused),
+        cmocka_unit_test(a_bad_file_is_a_bad_sample),
+        cmocka_unit_test(lists_of_files_are_refused),
+        cmocka_unit_test(a_file_that_asks_for_too_much_is_a_bad_sample),
+        cmocka_unit_test(the_key_depends_on_content_and_sampling),
+        cmocka_unit_test(a_contact_sheet_shows_the_frames),
     };
     return cmocka_run_group_tests(tests, read_golden, free_golden);
 }

@@ -205,7 +205,7 @@ static struct model *open_model(struct model_options options) {
     return model;
 }
 
-static void test_refscore(void **state) {
+static void the_plan_holds_for_refscore(void **state) {
     (void)state;
     if (!it.memory) skip();
     static float logprobs[GROUP][NEW_TOKENS];
@@ -218,7 +218,7 @@ static void test_refscore(void **state) {
     assert_int_equal(it.memory->used, 0);
 }
 
-static void test_refscore_that_writes_answers(void **state) {
+static void the_plan_holds_for_refscore_that_writes_answers(void **state) {
     (void)state;
     if (!it.memory) skip();
     static float logprobs[GROUP][NEW_TOKENS];
@@ -245,7 +245,7 @@ static void test_refscore_that_writes_answers(void **state) {
 }
 
 // The first step allocates what all use.
-static void test_rollout(void **state) {
+static void the_plan_holds_for_rollout(void **state) {
     (void)state;
     if (!it.memory) skip();
     struct generator *generator = NULL;
@@ -261,7 +261,7 @@ static void test_rollout(void **state) {
     assert_int_equal(it.memory->used, 0);
 }
 
-static void test_optim(void **state) {
+static void the_plan_holds_for_optim(void **state) {
     (void)state;
     if (!it.memory) skip();
     static float old_logprobs[NEW_TOKENS];
@@ -361,7 +361,7 @@ static int host_measure(const struct host_stage *stage) {
     return fabs(planned - peak) > peak / 5 + chunk;
 }
 
-static void test_on_cpu(void **state) {
+static void the_plan_holds_on_the_cpu(void **state) {
     (void)state;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     skip(); // a sanitizer has memory of its own
@@ -391,7 +391,7 @@ static void test_on_cpu(void **state) {
 }
 
 // What a checkpoint takes of the disk, but for the headers of its files.
-static void test_checkpoint(void **state) {
+static void the_plan_holds_for_a_checkpoint(void **state) {
     (void)state;
     static const struct {
         struct model_options options;
@@ -454,7 +454,7 @@ static void expect_classifier(const char *precision, size_t count, size_t tokens
     assert_int_equal(it.memory->used, 0);
 }
 
-static void test_consistency(void **state) {
+static void the_plan_holds_for_consistency(void **state) {
     (void)state;
     if (!it.memory) skip();
     expect_classifier(NULL, GROUP, 1024, "consistency"); // as many rows as a pass may have
@@ -463,17 +463,19 @@ static void test_consistency(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_refscore),
-                                       cmocka_unit_test(test_refscore_that_writes_answers),
-                                       cmocka_unit_test(test_rollout), cmocka_unit_test(test_optim)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_plan_holds_for_refscore),
+                                       cmocka_unit_test(the_plan_holds_for_refscore_that_writes_answers),
+                                       cmocka_unit_test(the_plan_holds_for_rollout),
+                                       cmocka_unit_test(the_plan_holds_for_optim)};
     int failed = 0;
     for (size_t i = 0; i < sizeof configs / sizeof *configs; i++) {
         it.config_json = configs[i];
         failed += cmocka_run_group_tests(tests, setup, teardown);
     }
-    const struct CMUnitTest classifier_tests[] = {cmocka_unit_test(test_consistency)};
+    const struct CMUnitTest classifier_tests[] = {cmocka_unit_test(the_plan_holds_for_consistency)};
     failed += cmocka_run_group_tests(classifier_tests, setup_classifier, teardown);
-    const struct CMUnitTest host_tests[] = {cmocka_unit_test(test_on_cpu), cmocka_unit_test(test_checkpoint)};
+    const struct CMUnitTest host_tests[] = {cmocka_unit_test(the_plan_holds_on_the_cpu),
+                                            cmocka_unit_test(the_plan_holds_for_a_checkpoint)};
     it.config_json = configs[0];
     return failed + cmocka_run_group_tests(host_tests, setup_host, teardown);
 }

@@ -143,12 +143,12 @@ static void sampler_scorer_trainer(const char *precision) {
     }
 }
 
-static void test_sampler_scorer_trainer_float32(void **state) {
+static void sampler_scorer_and_trainer_agree_in_float32(void **state) {
     (void)state;
     sampler_scorer_trainer("float32");
 }
 
-static void test_sampler_scorer_trainer_bfloat16(void **state) {
+static void sampler_scorer_and_trainer_agree_in_bfloat16(void **state) {
     (void)state;
     sampler_scorer_trainer("bfloat16");
 }
@@ -173,12 +173,12 @@ static void sampler_scorer_trainer_emulated(const char *name, const char *precis
     case_close(&it);
 }
 
-static void test_sampler_scorer_trainer_emulated_float32(void **state) {
+static void sampler_scorer_and_trainer_agree_emulated_in_float32(void **state) {
     (void)state;
     sampler_scorer_trainer_emulated("even", "float32");
 }
 
-static void test_sampler_scorer_trainer_emulated_bfloat16(void **state) {
+static void sampler_scorer_and_trainer_agree_emulated_in_bfloat16(void **state) {
     (void)state;
     if (EMULATOR_IS_FAST) sampler_scorer_trainer_emulated("wide", "bfloat16");
 }
@@ -247,7 +247,7 @@ static void publish_and_swap(const char *precision, const char *name) {
     case_close(&it);
 }
 
-static void test_published_weights_are_swapped(void **state) {
+static void published_weights_are_swapped(void **state) {
     (void)state;
     publish_and_swap("float32", "pairs");
     publish_and_swap("bfloat16", "even");
@@ -255,7 +255,7 @@ static void test_published_weights_are_swapped(void **state) {
 }
 
 // Two steps and an average, with and without a restart in between.
-static void test_a_restart_changes_no_bit(void **state) {
+static void a_restart_changes_no_bit(void **state) {
     (void)state;
     for (int c = 0; c < CASES; c++) {
         struct model_case it;
@@ -294,7 +294,7 @@ static void test_a_restart_changes_no_bit(void **state) {
 }
 
 // A checkpoint is a model directory in the layout and types of the one that was opened.
-static void test_a_checkpoint_keeps_the_layout(void **state) {
+static void a_checkpoint_keeps_the_layout(void **state) {
     (void)state;
     for (int c = 0; c < CASES; c++) {
         struct model_case it;
@@ -334,7 +334,7 @@ static void expect_bad_sample(struct model *model, const struct model_prompt *pr
 }
 
 // A group's own fault is BAD_SAMPLE; a caller's fault is USAGE or BUG.
-static void test_faults_are_told_apart(void **state) {
+static void faults_are_told_apart(void **state) {
     (void)state;
     struct model_case it;
     case_open(&it, "pairs");
@@ -387,7 +387,7 @@ status __wrap_backend_open(struct backend **out, const struct backend_options *o
 }
 
 // No code above the backend reads or writes what a buffer holds.
-static void test_the_whole_model_guarded(void **state) {
+static void the_model_touches_nothing_behind_the_backend(void **state) {
     (void)state;
     struct model_case it;
     case_open(&it, "pairs");
@@ -424,15 +424,15 @@ static void test_the_whole_model_guarded(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sampler_scorer_trainer_float32),
-        cmocka_unit_test(test_sampler_scorer_trainer_bfloat16),
-        cmocka_unit_test(test_sampler_scorer_trainer_emulated_float32),
-        cmocka_unit_test(test_sampler_scorer_trainer_emulated_bfloat16),
-        cmocka_unit_test(test_published_weights_are_swapped),
-        cmocka_unit_test(test_a_restart_changes_no_bit),
-        cmocka_unit_test(test_faults_are_told_apart),
-        cmocka_unit_test(test_a_checkpoint_keeps_the_layout),
-        cmocka_unit_test(test_the_whole_model_guarded),
+        cmocka_unit_test(sampler_scorer_and_trainer_agree_in_float32),
+        cmocka_unit_test(sampler_scorer_and_trainer_agree_in_bfloat16),
+        cmocka_unit_test(sampler_scorer_and_trainer_agree_emulated_in_float32),
+        cmocka_unit_test(sampler_scorer_and_trainer_agree_emulated_in_bfloat16),
+        cmocka_unit_test(published_weights_are_swapped),
+        cmocka_unit_test(a_restart_changes_no_bit),
+        cmocka_unit_test(faults_are_told_apart),
+        cmocka_unit_test(a_checkpoint_keeps_the_layout),
+        cmocka_unit_test(the_model_touches_nothing_behind_the_backend),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -47,7 +47,7 @@ static status open_image(const char *header, size_t data_size) {
     return result;
 }
 
-static void test_lying_headers_are_refused_by_name(void **state) {
+static void lying_headers_are_refused_by_name(void **state) {
     (void)state;
     const struct {
         const char *header;
@@ -78,7 +78,7 @@ static void test_lying_headers_are_refused_by_name(void **state) {
     assert_int_equal(open_image("{\"a\":{\"dtype\":\"BF16\",\"shape\":[2,1],\"data_offsets\":[0,4]}}", 4), OK);
 }
 
-static void test_truncated_images(void **state) {
+static void a_truncated_file_is_refused(void **state) {
     (void)state;
     struct safetensors *store = NULL;
     assert_int_equal(safetensors_open_memory(&store, "\x02\0\0", 3, "x"), DATAERR);
@@ -90,7 +90,7 @@ static void test_truncated_images(void **state) {
     assert_int_equal(safetensors_open_memory(&store, "\xff\xff\xff\xff\xff\xff\xff\xff{}", 10, "x"), DATAERR);
 }
 
-static void test_what_is_written_is_read(void **state) {
+static void what_is_written_is_read(void **state) {
     (void)state;
     char dir[] = "/tmp/caravan-model-XXXXXX";
     assert_non_null(mkdtemp(dir));
@@ -133,7 +133,7 @@ static void test_what_is_written_is_read(void **state) {
 }
 
 // Longer than what is written at once, and no whole number of pages.
-static void test_a_long_file_is_written_whole(void **state) {
+static void a_long_file_is_written_whole(void **state) {
     (void)state;
     enum { count = 5000003 };
     char dir[] = "/tmp/caravan-model-XXXXXX";
@@ -156,7 +156,7 @@ static void test_a_long_file_is_written_whole(void **state) {
     arena_release(&arena);
 }
 
-static void test_config_layouts_agree(void **state) {
+static void config_layouts_agree(void **state) {
     (void)state;
     static struct model_config flat, nested, newest;
     assert_int_equal(parse(&flat,
@@ -188,7 +188,7 @@ static void test_config_layouts_agree(void **state) {
     assert_int_equal(model_config_parse(&flat, CONFIG_GENERATION, "{\"eos_token_id\":64}", 19, "g"), DATAERR);
 }
 
-static void test_insane_values_are_refused_by_key(void **state) {
+static void insane_values_are_refused_by_key(void **state) {
     (void)state;
     static struct model_config config;
     const struct {
@@ -229,7 +229,7 @@ static void test_insane_values_are_refused_by_key(void **state) {
 }
 
 // Qwen2-VL's tower under its own keys, in a flat configuration and beside text_config.
-static void test_config_of_qwen2_vl(void **state) {
+static void a_config_of_qwen2_vl_is_read(void **state) {
     (void)state;
     static struct model_config flat, nested;
     static const char tokens[] = "\"image_token_id\":1,\"video_token_id\":2,\"vision_start_token_id\":3,"
@@ -266,7 +266,7 @@ static void test_config_of_qwen2_vl(void **state) {
     }
 }
 
-static void test_parameters_are_matched_in_both_namings(void **state) {
+static void parameters_are_matched_in_both_namings(void **state) {
     (void)state;
     static struct model_config config;
     assert_int_equal(parse(&config,
@@ -294,7 +294,7 @@ static void test_parameters_are_matched_in_both_namings(void **state) {
 }
 
 // The longest prompt ends at position MAX_POSITION. Whatever goes beyond it is refused with its position.
-static void test_position_ids_stay_in_their_range(void **state) {
+static void position_ids_stay_in_their_range(void **state) {
     (void)state;
     static struct model_config config;
     static const char fast_vision[] = "\"vision_config\":{\"hidden_size\":8,\"num_heads\":2,\"out_hidden_size\":16,"
@@ -332,7 +332,7 @@ static void test_position_ids_stay_in_their_range(void **state) {
     arena_release(&arena);
 }
 
-static void test_a_completion_ends_at_the_last_position(void **state) {
+static void a_completion_ends_at_the_last_position(void **state) {
     (void)state;
     static struct model_config config;
     static int64_t tokens[MAX_POSITION + 2];
@@ -358,16 +358,16 @@ static void test_a_completion_ends_at_the_last_position(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lying_headers_are_refused_by_name),
-        cmocka_unit_test(test_truncated_images),
-        cmocka_unit_test(test_what_is_written_is_read),
-        cmocka_unit_test(test_a_long_file_is_written_whole),
-        cmocka_unit_test(test_config_layouts_agree),
-        cmocka_unit_test(test_insane_values_are_refused_by_key),
-        cmocka_unit_test(test_config_of_qwen2_vl),
-        cmocka_unit_test(test_parameters_are_matched_in_both_namings),
-        cmocka_unit_test(test_position_ids_stay_in_their_range),
-        cmocka_unit_test(test_a_completion_ends_at_the_last_position),
+        cmocka_unit_test(lying_headers_are_refused_by_name),
+        cmocka_unit_test(a_truncated_file_is_refused),
+        cmocka_unit_test(what_is_written_is_read),
+        cmocka_unit_test(a_long_file_is_written_whole),
+        cmocka_unit_test(config_layouts_agree),
+        cmocka_unit_test(insane_values_are_refused_by_key),
+        cmocka_unit_test(a_config_of_qwen2_vl_is_read),
+        cmocka_unit_test(parameters_are_matched_in_both_namings),
+        cmocka_unit_test(position_ids_stay_in_their_range),
+        cmocka_unit_test(a_completion_ends_at_the_last_position),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

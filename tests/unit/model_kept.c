@@ -114,18 +114,18 @@ static void levels_agree(const char *precision) {
     }
 }
 
-static void test_levels_agree_float32(void **state) {
+static void every_level_gives_the_same_bits_in_float32(void **state) {
     (void)state;
     levels_agree("float32");
 }
 
-static void test_levels_agree_bfloat16(void **state) {
+static void every_level_gives_the_same_bits_in_bfloat16(void **state) {
     (void)state;
     levels_agree("bfloat16");
 }
 
 // On a device with memory of its own, -1 keeps what there is room for: more and more layers at the highest level.
-static void test_as_much_as_there_is_memory_for(void **state) {
+static void as_much_is_kept_as_there_is_memory_for(void **state) {
     (void)state;
     struct model_case it;
     case_open(&it, "even");
@@ -164,7 +164,7 @@ static void test_as_much_as_there_is_memory_for(void **state) {
 }
 
 // The bytes by which -1 decides are those that are allocated, but for the padding of each tensor.
-static void test_kept_bytes(void **state) {
+static void kept_bytes_are_those_that_are_allocated(void **state) {
     (void)state;
     struct model_case it;
     case_open(&it, "pairs");
@@ -188,7 +188,7 @@ static void test_kept_bytes(void **state) {
 
 // The tower's forward pass is computed once if there is room for the inputs of its blocks: on the CPU, if an earlier
 // pass has needed as much. Its patches are made again for the gradient of their embedding.
-static void test_the_tower_is_computed_once(void **state) {
+static void the_tower_is_computed_once(void **state) {
     (void)state;
     counter.memory = 0;
     for (int c = 0; c < CASES; c++) {
@@ -240,7 +240,7 @@ static void add_images(struct model_case *it, const struct model_info *info, str
     it->prompt = (struct model_prompt){tokens, count, media, 2};
 }
 
-static void test_a_larger_image_follows(void **state) {
+static void a_larger_image_follows(void **state) {
     (void)state;
     struct model_case it;
     case_open(&it, "even");
@@ -268,7 +268,7 @@ static uint64_t item_bytes(const struct memory_item *items, size_t count, const 
 }
 
 // What `caravan plan` says before anything runs, against what is then allocated.
-static void test_needs_are_those_of_a_pass(void **state) {
+static void needs_are_those_of_a_pass(void **state) {
     (void)state;
     counter.memory = 0;
     for (int c = 0; c < CASES; c++) {
@@ -310,7 +310,7 @@ static void test_needs_are_those_of_a_pass(void **state) {
     }
 }
 
-static void test_an_unknown_level_is_refused(void **state) {
+static void an_unknown_level_is_refused(void **state) {
     (void)state;
     struct model_case it;
     case_open(&it, "even");
@@ -324,10 +324,14 @@ static void test_an_unknown_level_is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_levels_agree_float32),           cmocka_unit_test(test_levels_agree_bfloat16),
-        cmocka_unit_test(test_as_much_as_there_is_memory_for), cmocka_unit_test(test_kept_bytes),
-        cmocka_unit_test(test_the_tower_is_computed_once),     cmocka_unit_test(test_an_unknown_level_is_refused),
-        cmocka_unit_test(test_a_larger_image_follows),         cmocka_unit_test(test_needs_are_those_of_a_pass),
+        cmocka_unit_test(every_level_gives_the_same_bits_in_float32),
+        cmocka_unit_test(every_level_gives_the_same_bits_in_bfloat16),
+        cmocka_unit_test(as_much_is_kept_as_there_is_memory_for),
+        cmocka_unit_test(kept_bytes_are_those_that_are_allocated),
+        cmocka_unit_test(the_tower_is_computed_once),
+        cmocka_unit_test(an_unknown_level_is_refused),
+        cmocka_unit_test(a_larger_image_follows),
+        cmocka_unit_test(needs_are_those_of_a_pass),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

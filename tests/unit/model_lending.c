@@ -191,7 +191,7 @@ static struct scores score_file(const struct lender *lender, uint64_t hash) {
 
 // Borrowed weights give the bits of published ones; a step of the lender is seen at once, and a new version is the same
 // memory.
-static void test_weights_are_borrowed(void **state) {
+static void weights_are_borrowed(void **state) {
     (void)state;
     struct lender lender;
     lender_start(&lender, false, false);
@@ -251,7 +251,7 @@ static void test_weights_are_borrowed(void **state) {
 }
 
 // Copied weights stay as they are while the lender takes a step.
-static void test_weights_are_copied(void **state) {
+static void weights_are_copied(void **state) {
     (void)state;
     struct lender lender;
     lender_start(&lender, true, false);
@@ -279,7 +279,7 @@ static void test_weights_are_copied(void **state) {
 }
 
 // A model in another precision, and a file that is no page, are refused; the old weights stay.
-static void test_other_weights_are_refused(void **state) {
+static void other_weights_are_refused(void **state) {
     (void)state;
     struct lender lender;
     lender_start(&lender, false, false);
@@ -307,7 +307,7 @@ static void test_other_weights_are_refused(void **state) {
 
 // The lender is killed where the device has room for it, for its borrowers, and for one copy of the weights more, as
 // 141 GB have for a model of 7B. The next lender finds room when the borrowers have given back what they had borrowed.
-static void test_a_killed_lenders_memory_is_returned(void **state) {
+static void a_killed_lenders_memory_is_returned(void **state) {
     (void)state;
     struct lender lender, next;
     struct stat taken;
@@ -360,10 +360,10 @@ static void test_a_killed_lenders_memory_is_returned(void **state) {
 
 int main(int count, char **arguments) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_weights_are_borrowed),
-        cmocka_unit_test(test_weights_are_copied),
-        cmocka_unit_test(test_other_weights_are_refused),
-        cmocka_unit_test(test_a_killed_lenders_memory_is_returned),
+        cmocka_unit_test(weights_are_borrowed),
+        cmocka_unit_test(weights_are_copied),
+        cmocka_unit_test(other_weights_are_refused),
+        cmocka_unit_test(a_killed_lenders_memory_is_returned),
     };
     char memory[64];
     if (count > 1) cmocka_set_test_filter(arguments[1]);

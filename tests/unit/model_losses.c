@@ -101,7 +101,7 @@ static void check_loss(struct json *loss) {
     MUST(dir_remove(after));
 }
 
-static void test_losses(void **state) {
+static void losses_are_those_of_transformers(void **state) {
     (void)state;
     struct json *losses = key_of(golden, "losses");
     assert_int_equal(json_count(losses), 6);
@@ -109,7 +109,7 @@ static void test_losses(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_losses)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(losses_are_those_of_transformers)};
     case_open(&even, "even");
     MUST(json_parse_file(&golden, &even.arena, path_join(&even.arena, even.dir, "losses.json")));
     MUST(safetensors_open(&golden_tensors, path_join(&even.arena, even.dir, "losses.safetensors")));

@@ -92,7 +92,7 @@ static void log_probabilities(const char *precision) {
 }
 
 // Every token of the vocabulary as a completion of one token: the whole distribution after the prompt.
-static void test_whole_distribution(void **state) {
+static void the_whole_distribution_is_that_of_transformers(void **state) {
     (void)state;
     for (int c = 0; c < case_count; c++) {
         if (left_out(c, "float32")) continue;
@@ -216,7 +216,7 @@ static void greedy_tokens(const char *precision) {
 }
 
 // The gradient of the packed group against the sum of its completions' own.
-static void test_packed_is_separate(void **state) {
+static void a_packed_groups_gradient_is_the_sum_of_its_completions(void **state) {
     (void)state;
     for (int c = 0; c < case_count; c++) {
         if (left_out(c, "float32")) continue;
@@ -305,7 +305,7 @@ static double size_of(const float *values, size_t count) {
 
 // Compares the gradient of every third tensor with finite differences of the objective along it. Uses no golden
 // results.
-static void test_finite_differences(void **state) {
+static void the_gradient_is_that_of_finite_differences(void **state) {
     (void)state;
     struct model_case *it = &cases[0]; // stored in float32, in one file
     struct train_completion completions[COMPLETIONS];
@@ -343,11 +343,11 @@ static void test_finite_differences(void **state) {
 
 // A test of each precision.
 #define TESTS(name)                                                                                                    \
-    static void test_##name##_float32(void **state) {                                                                  \
+    static void name##_agree_in_float32(void **state) {                                                                \
         (void)state;                                                                                                   \
         name("float32");                                                                                               \
     }                                                                                                                  \
-    static void test_##name##_bfloat16(void **state) {                                                                 \
+    static void name##_agree_in_bfloat16(void **state) {                                                               \
         (void)state;                                                                                                   \
         if (case_computes(&cases[0], device, "bfloat16")) name("bfloat16");                                            \
     }
@@ -370,13 +370,13 @@ static int close_cases(void **state) {
 // The emulator leaves out what follows from the other tests.
 static int run_on_emulator(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_log_probabilities_float32),
-        cmocka_unit_test(test_log_probabilities_bfloat16),
-        cmocka_unit_test(test_gradients_and_three_steps_float32),
-        cmocka_unit_test(test_gradients_and_three_steps_bfloat16),
-        cmocka_unit_test(test_greedy_tokens_float32),
-        cmocka_unit_test(test_greedy_tokens_bfloat16),
-        cmocka_unit_test(test_whole_distribution),
+        cmocka_unit_test(log_probabilities_agree_in_float32),
+        cmocka_unit_test(log_probabilities_agree_in_bfloat16),
+        cmocka_unit_test(gradients_and_three_steps_agree_in_float32),
+        cmocka_unit_test(gradients_and_three_steps_agree_in_bfloat16),
+        cmocka_unit_test(greedy_tokens_agree_in_float32),
+        cmocka_unit_test(greedy_tokens_agree_in_bfloat16),
+        cmocka_unit_test(the_whole_distribution_is_that_of_transformers),
     };
     device = "emulated";
     case_count = EMULATOR_IS_FAST ? sizeof emulated_cases / sizeof *emulated_cases : 1;
@@ -386,15 +386,15 @@ static int run_on_emulator(void) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_log_probabilities_float32),
-        cmocka_unit_test(test_log_probabilities_bfloat16),
-        cmocka_unit_test(test_gradients_and_three_steps_float32),
-        cmocka_unit_test(test_gradients_and_three_steps_bfloat16),
-        cmocka_unit_test(test_greedy_tokens_float32),
-        cmocka_unit_test(test_greedy_tokens_bfloat16),
-        cmocka_unit_test(test_whole_distribution),
-        cmocka_unit_test(test_packed_is_separate),
-        cmocka_unit_test(test_finite_differences),
+        cmocka_unit_test(log_probabilities_agree_in_float32),
+        cmocka_unit_test(log_probabilities_agree_in_bfloat16),
+        cmocka_unit_test(gradients_and_three_steps_agree_in_float32),
+        cmocka_unit_test(gradients_and_three_steps_agree_in_bfloat16),
+        cmocka_unit_test(greedy_tokens_agree_in_float32),
+        cmocka_unit_test(greedy_tokens_agree_in_bfloat16),
+        cmocka_unit_test(the_whole_distribution_is_that_of_transformers),
+        cmocka_unit_test(a_packed_groups_gradient_is_the_sum_of_its_completions),
+        cmocka_unit_test(the_gradient_is_that_of_finite_differences),
     };
     device = case_device();
     for (case_count = 0; case_count < ALL_CASES; case_count++) list[case_count].name = case_names[case_count];

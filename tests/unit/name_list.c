@@ -3,7 +3,7 @@
 
 #include "shared/config/name_list.h"
 
-static void test_lists_are_expanded(void **state) {
+static void lists_are_expanded(void **state) {
     (void)state;
     static const struct {
         const char *text, *names;
@@ -34,7 +34,7 @@ static void test_lists_are_expanded(void **state) {
     }
 }
 
-static void test_mistakes_are_named(void **state) {
+static void mistakes_are_named(void **state) {
     (void)state;
     static const struct {
         const char *text, *says;
@@ -80,8 +80,8 @@ static void test_mistakes_are_named(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lists_are_expanded),
-        cmocka_unit_test(test_mistakes_are_named),
+        cmocka_unit_test(lists_are_expanded),
+        cmocka_unit_test(mistakes_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -31,7 +31,7 @@ static const char *best(void) {
     return name;
 }
 
-static void test_a_gpu_that_does_not_open_is_not_replaced_by_the_cpu(void **state) {
+static void a_gpu_that_does_not_open_is_not_replaced_by_the_cpu(void **state) {
     (void)state;
     char dir[] = "/tmp/caravan-open-XXXXXX", plugin[sizeof dir + 32];
     assert_non_null(mkdtemp(dir));
@@ -54,7 +54,7 @@ static void test_a_gpu_that_does_not_open_is_not_replaced_by_the_cpu(void **stat
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_gpu_that_does_not_open_is_not_replaced_by_the_cpu),
+        cmocka_unit_test(a_gpu_that_does_not_open_is_not_replaced_by_the_cpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

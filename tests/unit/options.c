@@ -69,7 +69,7 @@ static void check_option(const struct option_table *table, const struct option *
     if (option->repeatable) assert_true(option->type == OPTION_STRING && option->not_hashed);
 }
 
-static void test_every_default_is_in_range(void **state) {
+static void every_default_is_in_range(void **state) {
     (void)state;
     for (int stage = 0; stage < STAGE_COUNT; stage++) {
         const struct option_table *table = &stage_kinds[stage].options;
@@ -95,7 +95,7 @@ static void mark_fields(const struct option *option, unsigned char *marks, size_
     }
 }
 
-static void test_fields_do_not_overlap(void **state) {
+static void fields_do_not_overlap(void **state) {
     (void)state;
     for (int stage = 0; stage < STAGE_COUNT; stage++) {
         const struct option_table *table = &stage_kinds[stage].options;
@@ -107,7 +107,7 @@ static void test_fields_do_not_overlap(void **state) {
     }
 }
 
-static void test_choices_have_their_numbers(void **state) {
+static void choices_have_their_numbers(void **state) {
     (void)state;
     static const struct {
         const char *option, *choice;
@@ -145,7 +145,7 @@ static void test_choices_have_their_numbers(void **state) {
     for (int id = 0; id < METHOD_COUNT; id++) assert_int_equal(choice_index(METHOD_NAMES, methods[id].name), id);
 }
 
-static void test_published_defaults(void **state) {
+static void defaults_are_the_published_ones(void **state) {
     (void)state;
     struct given given;
     init_defaults(&given, "optim");
@@ -171,7 +171,7 @@ static void test_published_defaults(void **state) {
     options_release(&given.options);
 }
 
-static void test_both_spellings_and_forms(void **state) {
+static void both_spellings_and_forms_are_read(void **state) {
     (void)state;
     struct given given;
     init_defaults(&given, "source");
@@ -187,7 +187,7 @@ static void test_both_spellings_and_forms(void **state) {
     options_release(&given.options);
 }
 
-static void test_mistakes_are_named(void **state) {
+static void mistakes_are_named(void **state) {
     (void)state;
     static const struct {
         const char *stage, *words, *said;
@@ -273,7 +273,7 @@ static void test_mistakes_are_named(void **state) {
     }
 }
 
-static void test_what_is_kept(void **state) {
+static void amounts_to_keep_are_read(void **state) {
     (void)state;
     static const struct {
         const char *text;
@@ -303,7 +303,7 @@ static void test_what_is_kept(void **state) {
     options_release(&given.options);
 }
 
-static void test_ranges(void **state) {
+static void ranges_and_none_are_read(void **state) {
     (void)state;
     struct given given;
     init_defaults(&given, "reward");
@@ -331,7 +331,7 @@ static status with_config(struct given *given, const char *content, const char *
     return result;
 }
 
-static void test_config_file(void **state) {
+static void arguments_override_a_config_file(void **state) {
     (void)state;
     struct given given;
     init_defaults(&given, "frames");
@@ -365,7 +365,7 @@ static uint64_t hash_of(const char *words) {
 }
 
 // The keys of the store depend on these values: a change here makes every stored section unreachable.
-static void test_hash_values_stay(void **state) {
+static void hash_values_stay(void **state) {
     (void)state;
     static const struct {
         const char *stage, *words;
@@ -387,7 +387,7 @@ static void test_hash_values_stay(void **state) {
         assert_true(hash_of_stage(cases[i].stage, cases[i].words) == cases[i].hash);
 }
 
-static void test_hash_sees_what_counts(void **state) {
+static void hash_sees_what_counts(void **state) {
     (void)state;
     uint64_t plain = hash_of("--model /");
     assert_true(hash_of("--model / --threads 1 --store /tmp/x --stdio") == plain);
@@ -400,7 +400,7 @@ static void test_hash_sees_what_counts(void **state) {
     assert_true(hash_of_stage("reward", "--method cora --beta-schedule decay --steps 10 --groups-per-step 2") != cora);
 }
 
-static void test_help_has_every_key(void **state) {
+static void the_help_has_every_key(void **state) {
     (void)state;
     struct buf text = {0}, words = {0};
     for (int stage = 0; stage < STAGE_COUNT; stage++) {
@@ -427,18 +427,18 @@ static void test_help_has_every_key(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_default_is_in_range),
-        cmocka_unit_test(test_fields_do_not_overlap),
-        cmocka_unit_test(test_choices_have_their_numbers),
-        cmocka_unit_test(test_published_defaults),
-        cmocka_unit_test(test_both_spellings_and_forms),
-        cmocka_unit_test(test_mistakes_are_named),
-        cmocka_unit_test(test_what_is_kept),
-        cmocka_unit_test(test_ranges),
-        cmocka_unit_test(test_config_file),
-        cmocka_unit_test(test_hash_values_stay),
-        cmocka_unit_test(test_hash_sees_what_counts),
-        cmocka_unit_test(test_help_has_every_key),
+        cmocka_unit_test(every_default_is_in_range),
+        cmocka_unit_test(fields_do_not_overlap),
+        cmocka_unit_test(choices_have_their_numbers),
+        cmocka_unit_test(defaults_are_the_published_ones),
+        cmocka_unit_test(both_spellings_and_forms_are_read),
+        cmocka_unit_test(mistakes_are_named),
+        cmocka_unit_test(amounts_to_keep_are_read),
+        cmocka_unit_test(ranges_and_none_are_read),
+        cmocka_unit_test(arguments_override_a_config_file),
+        cmocka_unit_test(hash_values_stay),
+        cmocka_unit_test(hash_sees_what_counts),
+        cmocka_unit_test(the_help_has_every_key),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

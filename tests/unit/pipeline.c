@@ -90,7 +90,7 @@ static void check_good(const struct pipeline *pipeline) {
     assert_true(reward->margin == 0.01);
 }
 
-static void test_inherited_and_written(void **state) {
+static void keys_are_inherited_and_written_back(void **state) {
     (void)state;
     struct pipeline *pipeline;
     struct buf mistakes = {0}, text = {0};
@@ -116,7 +116,7 @@ static void test_inherited_and_written(void **state) {
     buf_release(&mistakes);
 }
 
-static void test_set_goes_on_top(void **state) {
+static void set_goes_on_top(void **state) {
     (void)state;
     static const char *const sets[] = {"frames.fps=0.5", "seed=11", "rollout.group-size=4", "run=/tmp/elsewhere"};
     struct pipeline *pipeline;
@@ -135,7 +135,7 @@ static void test_set_goes_on_top(void **state) {
     buf_release(&mistakes);
 }
 
-static void test_model_is_inherited_where_it_is_needed(void **state) {
+static void model_is_inherited_where_it_is_needed(void **state) {
     (void)state;
     static const char text[] = "run: r\nmodel: model\nstages:\n"
                                "  - source: {data: train.jsonl, format: sft}\n"
@@ -152,7 +152,7 @@ static void test_model_is_inherited_where_it_is_needed(void **state) {
     buf_release(&mistakes);
 }
 
-static void test_from_orders_the_flow(void **state) {
+static void from_orders_the_flow(void **state) {
     (void)state;
     struct pipeline *pipeline;
     struct buf mistakes = {0};
@@ -171,7 +171,7 @@ static void test_from_orders_the_flow(void **state) {
 }
 
 // Any stage may be the last one. Without optim nothing is trained, and no weights go back.
-static void test_optim_may_be_left_out(void **state) {
+static void optim_may_be_left_out(void **state) {
     (void)state;
     static const char *const ends[] = {"  - frames: {}\n", "  - frames: {}\n  - rollout: {}\n",
                                        "  - rollout: {}\n  - refscore: {}\n  - reward: {}\n",
@@ -195,7 +195,7 @@ static void test_optim_may_be_left_out(void **state) {
 }
 
 // Every stage has the file's store, unless it has its own; without any it is in the run's directory.
-static void test_store_of_the_file(void **state) {
+static void every_stage_has_the_files_store_unless_it_has_its_own(void **state) {
     (void)state;
     static const char *const set[] = {"store=/scratch/set"};
     static const char text[] = "%srun: r\nmodel: model\nstages:\n"
@@ -225,7 +225,7 @@ static void test_store_of_the_file(void **state) {
 }
 
 // Each text has one mistake, which the line must name.
-static void test_mistakes_have_their_place(void **state) {
+static void a_mistake_has_its_place(void **state) {
     (void)state;
 #define HEAD "run: r\nmodel: model\nstages:\n  - source: {data: train.jsonl}\n"
 #define TAIL "  - refscore: {}\n  - reward: {}\n  - optim: {}\n"
@@ -325,7 +325,7 @@ static void test_mistakes_have_their_place(void **state) {
 }
 
 // libyaml's time grows with the square of the depth: all of this would take a minute.
-static void test_deep_nesting_is_refused_at_once(void **state) {
+static void deep_nesting_is_refused_at_once(void **state) {
     (void)state;
     enum { DEPTH = 100000 };
     static const char *const parts[] = {"[", "- ", "{a: ", "[\n"};
@@ -342,7 +342,7 @@ static void test_deep_nesting_is_refused_at_once(void **state) {
     }
 }
 
-static void test_all_mistakes_at_once(void **state) {
+static void all_mistakes_are_said_at_once(void **state) {
     (void)state;
     static const char text[] = "run: r\n"
                                "modell: model\n"                               // 1
@@ -368,7 +368,7 @@ static void test_all_mistakes_at_once(void **state) {
          "\n"
 
 // What a method sets in other stages where the file says nothing.
-static void test_method_sets_keys(void **state) {
+static void a_method_sets_keys_of_other_stages(void **state) {
     (void)state;
     static const struct {
         const char *text, *stage, *key, *value;
@@ -423,7 +423,7 @@ static void test_method_sets_keys(void **state) {
     }
 }
 
-static void test_method_contradictions(void **state) {
+static void what_contradicts_a_method_is_refused(void **state) {
     (void)state;
     static const struct {
         const char *text, *says;
@@ -473,17 +473,17 @@ static void test_method_contradictions(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_inherited_and_written),
-        cmocka_unit_test(test_set_goes_on_top),
-        cmocka_unit_test(test_model_is_inherited_where_it_is_needed),
-        cmocka_unit_test(test_from_orders_the_flow),
-        cmocka_unit_test(test_store_of_the_file),
-        cmocka_unit_test(test_mistakes_have_their_place),
-        cmocka_unit_test(test_deep_nesting_is_refused_at_once),
-        cmocka_unit_test(test_all_mistakes_at_once),
-        cmocka_unit_test(test_method_sets_keys),
-        cmocka_unit_test(test_method_contradictions),
-        cmocka_unit_test(test_optim_may_be_left_out),
+        cmocka_unit_test(keys_are_inherited_and_written_back),
+        cmocka_unit_test(set_goes_on_top),
+        cmocka_unit_test(model_is_inherited_where_it_is_needed),
+        cmocka_unit_test(from_orders_the_flow),
+        cmocka_unit_test(every_stage_has_the_files_store_unless_it_has_its_own),
+        cmocka_unit_test(a_mistake_has_its_place),
+        cmocka_unit_test(deep_nesting_is_refused_at_once),
+        cmocka_unit_test(all_mistakes_are_said_at_once),
+        cmocka_unit_test(a_method_sets_keys_of_other_stages),
+        cmocka_unit_test(what_contradicts_a_method_is_refused),
+        cmocka_unit_test(optim_may_be_left_out),
     };
     return cmocka_run_group_tests(tests, make_directory, remove_directory);
 }

@@ -50,7 +50,7 @@ static void check_cluster(const struct pipeline *pipeline) {
     assert_int_equal(pipeline_stage_machine_count(&pipeline->stages[3]), 1);
 }
 
-static void test_a_cluster(void **state) {
+static void a_cluster_is_read_and_written_back(void **state) {
     (void)state;
     struct buf text = {0}, again = {0};
     struct pipeline *pipeline = parse_good(cluster, NULL, 0);
@@ -70,7 +70,7 @@ static void test_a_cluster(void **state) {
 }
 
 // The spellings of `on` mean the same machines in the same order.
-static void test_on(void **state) {
+static void the_spellings_of_on_mean_the_same_machines(void **state) {
     (void)state;
     static const struct {
         const char *on, *machines;
@@ -103,7 +103,7 @@ static void test_on(void **state) {
     pipeline_free(&pipeline);
 }
 
-static void test_ports(void **state) {
+static void ports_depend_on_no_other_stage(void **state) {
     (void)state;
     static const char *const sets[] = {"frames.replicas=64", "rollout.on=gpu01"};
     struct buf text = {0};
@@ -130,7 +130,7 @@ static void test_ports(void **state) {
     pipeline_free(&pipeline);
 }
 
-static void test_mistakes_have_their_place(void **state) {
+static void a_mistake_has_its_place(void **state) {
     (void)state;
 #define MACHINES "machines: {a: {address: a}, b: {address: b}}\n"
     static const struct {
@@ -203,7 +203,7 @@ static void test_mistakes_have_their_place(void **state) {
 #define SLURM_HEAD "run: /r\nmodel: /\nmachines: slurm\nstages:\n  - source: {data: /dev/null}\n"
 
 // `on` of frames, and the indices of its machines among those of `nodes`.
-static void test_slurm(void **state) {
+static void a_slurm_jobs_nodes_are_its_machines(void **state) {
     (void)state;
     static const struct {
         const char *nodes, *on, *machines;
@@ -246,7 +246,7 @@ static void test_slurm(void **state) {
 }
 
 // The ranges of ports of a job's nodes differ, and so do those of the next job.
-static void test_slurm_ports(void **state) {
+static void the_ports_of_slurm_jobs_differ(void **state) {
     (void)state;
     setenv("SLURM_JOB_NODELIST", "n[08-09]", 1);
     setenv("SLURM_JOB_ID", "41", 1);
@@ -264,7 +264,7 @@ static void test_slurm_ports(void **state) {
     unsetenv("SLURM_JOB_NODELIST");
 }
 
-static void test_slurm_mistakes(void **state) {
+static void a_mistake_in_a_slurm_job_has_its_place(void **state) {
     (void)state;
     static const struct {
         const char *nodes, *on, *said;
@@ -296,10 +296,13 @@ static void test_slurm_mistakes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_cluster),      cmocka_unit_test(test_on),
-        cmocka_unit_test(test_ports),          cmocka_unit_test(test_mistakes_have_their_place),
-        cmocka_unit_test(test_slurm),          cmocka_unit_test(test_slurm_ports),
-        cmocka_unit_test(test_slurm_mistakes),
+        cmocka_unit_test(a_cluster_is_read_and_written_back),
+        cmocka_unit_test(the_spellings_of_on_mean_the_same_machines),
+        cmocka_unit_test(ports_depend_on_no_other_stage),
+        cmocka_unit_test(a_mistake_has_its_place),
+        cmocka_unit_test(a_slurm_jobs_nodes_are_its_machines),
+        cmocka_unit_test(the_ports_of_slurm_jobs_differ),
+        cmocka_unit_test(a_mistake_in_a_slurm_job_has_its_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,7 +37,7 @@ static void disk_of(struct disk_needs *needs, const char *const *sets, size_t co
     pipeline_free(&pipeline);
 }
 
-static void test_checkpoints_at_a_time(void **state) {
+static void checkpoints_on_the_disk_are_counted(void **state) {
     (void)state;
     static const struct {
         const char *sets[4];
@@ -65,7 +65,7 @@ static void test_checkpoints_at_a_time(void **state) {
     }
 }
 
-static void test_files_of_weights(void **state) {
+static void files_of_weights_are_counted(void **state) {
     (void)state;
     struct disk_needs needs;
     disk_of(&needs, (const char *[]){"optim.ema_every=0", "reward.method=nokl", "frames.store_limit=1GB"}, 3);
@@ -78,7 +78,7 @@ static void test_files_of_weights(void **state) {
 }
 
 // A process of its own for each stage with a model on the CPU, whatever the others name.
-static void test_memory_of_devices(void **state) {
+static void memory_is_added_up_by_device(void **state) {
     (void)state;
     struct pipeline *pipeline =
         read_pipeline("", training, (const char *[]){"refscore.device=cuda:1", "rollout.replicas=2"}, 2);
@@ -106,7 +106,7 @@ static void expect_device(const struct pipeline *pipeline, const char *stage, co
     assert_int_equal(found->replicas, replicas);
 }
 
-static void test_spread(void **state) {
+static void processes_are_spread_over_the_gpus(void **state) {
     (void)state;
     static const struct {
         int gpus;
@@ -140,7 +140,7 @@ static void test_spread(void **state) {
 }
 
 // On each of several machines, the same GPUs have what runs there.
-static void test_spread_over_machines(void **state) {
+static void each_machine_has_the_processes_that_run_there(void **state) {
     (void)state;
     struct pipeline *pipeline =
         read_pipeline("machines: {a: {address: a}, b: {address: b}}", training,
@@ -159,7 +159,7 @@ static void test_spread_over_machines(void **state) {
     pipeline_free(&pipeline);
 }
 
-static void test_this_machine(void **state) {
+static void what_this_machine_lacks_is_said(void **state) {
     (void)state;
     struct buf lines = {0};
     assert_true(machine_memory_available() > 0);
@@ -195,9 +195,12 @@ static int teardown(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_checkpoints_at_a_time), cmocka_unit_test(test_files_of_weights),
-        cmocka_unit_test(test_memory_of_devices),     cmocka_unit_test(test_spread),
-        cmocka_unit_test(test_spread_over_machines),  cmocka_unit_test(test_this_machine),
+        cmocka_unit_test(checkpoints_on_the_disk_are_counted),
+        cmocka_unit_test(files_of_weights_are_counted),
+        cmocka_unit_test(memory_is_added_up_by_device),
+        cmocka_unit_test(processes_are_spread_over_the_gpus),
+        cmocka_unit_test(each_machine_has_the_processes_that_run_there),
+        cmocka_unit_test(what_this_machine_lacks_is_said),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

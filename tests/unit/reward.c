@@ -23,7 +23,7 @@ static const char *string_at(const struct json *array, size_t i) {
     return json_text(json_item(array, i));
 }
 
-static void test_python_isspace(void **state) {
+static void white_space_is_that_of_python(void **state) {
     (void)state;
     struct json *white = key(golden, "white");
     size_t next = 0, count = json_count(white);
@@ -36,7 +36,7 @@ static void test_python_isspace(void **state) {
     assert_int_equal(next, count);
 }
 
-static void test_porter_stem(void **state) {
+static void stems_are_those_of_nltk(void **state) {
     (void)state;
     struct json *stems = key(golden, "stems");
     for (size_t i = 0; i < json_count(stems); i++) {
@@ -54,7 +54,7 @@ static void assert_number(double value, const char *wanted) {
     assert_true(isnan(number) ? isnan(value) : value == number);
 }
 
-static void test_python_float(void **state) {
+static void floats_are_read_as_by_python(void **state) {
     (void)state;
     struct json *numbers = key(golden, "numbers");
     for (size_t i = 0; i < json_count(numbers); i++) {
@@ -99,7 +99,7 @@ static struct group *group_of(struct json *json) {
     return group;
 }
 
-static void test_groups(void **state) {
+static void rewards_are_those_of_the_released_code(void **state) {
     (void)state;
     struct json *groups = key(golden, "groups");
     for (size_t i = 0; i < json_count(groups); i++) {
@@ -143,7 +143,7 @@ static void assert_refused(const char *type, const char *truth, const char *more
     assert_method_refuses(METHOD_CARE, type, truth, more, shortest, says);
 }
 
-static void test_invalid_groups(void **state) {
+static void an_invalid_group_is_refused_with_its_sample(void **state) {
     (void)state;
     assert_refused("Numerical", "1", "", NAN, "sample s7: problem type 'Numerical'");
     assert_refused("regression", "inf", "", NAN, "sample s7");
@@ -154,7 +154,7 @@ static void test_invalid_groups(void **state) {
     assert_refused("OCR", "1", ",\"reference\":{\"answer_logprob\":[0]}", 3, "completions[0].tokens: missing");
 }
 
-static void test_accurate_completions(void **state) {
+static void accurate_completions_are_above_a_bound_and_the_mean(void **state) {
     (void)state;
     static const struct {
         double accuracy[3];
@@ -179,7 +179,7 @@ static void test_accurate_completions(void **state) {
 }
 
 // What a method needs besides the completions.
-static void test_methods_need(void **state) {
+static void a_method_says_what_it_needs(void **state) {
     (void)state;
     static const struct {
         enum method_id method;
@@ -202,7 +202,7 @@ static void test_methods_need(void **state) {
         assert_method_refuses((int)cases[i].method, "OCR", "1", cases[i].more, NAN, cases[i].says);
 }
 
-static void test_answers_and_format(void **state) {
+static void the_answer_and_its_form_are_found(void **state) {
     (void)state;
     assert_int_equal(answer_extract(string_of("x<answer>")).size, 0);
     assert_int_equal(answer_extract(string_of("")).size, 0);
@@ -226,10 +226,14 @@ int main(int argc, char **argv) {
         return 1;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_python_isspace),       cmocka_unit_test(test_porter_stem),
-        cmocka_unit_test(test_python_float),         cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_invalid_groups),       cmocka_unit_test(test_methods_need),
-        cmocka_unit_test(test_accurate_completions), cmocka_unit_test(test_answers_and_format),
+        cmocka_unit_test(white_space_is_that_of_python),
+        cmocka_unit_test(stems_are_those_of_nltk),
+        cmocka_unit_test(floats_are_read_as_by_python),
+        cmocka_unit_test(rewards_are_those_of_the_released_code),
+        cmocka_unit_test(an_invalid_group_is_refused_with_its_sample),
+        cmocka_unit_test(a_method_says_what_it_needs),
+        cmocka_unit_test(accurate_completions_are_above_a_bound_and_the_mean),
+        cmocka_unit_test(the_answer_and_its_form_are_found),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     arena_release(&arena);

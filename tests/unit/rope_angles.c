@@ -34,7 +34,7 @@ static float upper_half(float value) {
     return value;
 }
 
-static void test_the_language_models_table(void **state) {
+static void the_language_models_table_has_its_angles(void **state) {
     (void)state;
     struct backend *backend = open_backend();
     for (int half = 0; half < 2; half++) {
@@ -56,7 +56,7 @@ static void test_the_language_models_table(void **state) {
 }
 
 // Row and column rotate half of the pairs each, with the same frequencies. Nothing is rounded.
-static void test_the_towers_table(void **state) {
+static void the_towers_table_rotates_rows_and_columns(void **state) {
     (void)state;
     struct backend *backend = open_backend();
     struct rope_angles angles;
@@ -73,7 +73,7 @@ static void test_the_towers_table(void **state) {
     backend_close(&backend);
 }
 
-static void test_growing_keeps_the_bits(void **state) {
+static void growing_keeps_the_bits(void **state) {
     (void)state;
     struct backend *backend = open_backend();
     for (int i = 0; i < 3; i++) {
@@ -113,7 +113,7 @@ static float score_long(struct model *model, const struct model_case *it, int64_
 }
 
 // A model scores the same before and after a prompt that made its table grow, and after one that began with it.
-static void test_a_long_prompt_changes_no_other(void **state) {
+static void a_long_prompt_changes_no_other(void **state) {
     (void)state;
     struct model_case it;
     case_open(&it, "pairs");
@@ -133,7 +133,7 @@ static void test_a_long_prompt_changes_no_other(void **state) {
 }
 
 // The prompt has its positions in the first table, its completions go beyond it. Their scores have the same bits.
-static void test_completions_beyond_the_first_table(void **state) {
+static void completions_beyond_the_first_table_keep_their_bits(void **state) {
     (void)state;
     enum { PROMPT = 1022, NEW_TOKENS = 20, GROUP = 8 };
     struct model_case it;
@@ -170,7 +170,7 @@ static void test_completions_beyond_the_first_table(void **state) {
 }
 
 // A request whose longest completion would go beyond the last position is refused when it is added.
-static void test_a_request_beyond_the_last_position(void **state) {
+static void a_request_beyond_the_last_position_is_refused(void **state) {
     (void)state;
     struct model_case it;
     case_open(&it, "pairs");
@@ -190,12 +190,12 @@ static void test_a_request_beyond_the_last_position(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_language_models_table),
-        cmocka_unit_test(test_the_towers_table),
-        cmocka_unit_test(test_growing_keeps_the_bits),
-        cmocka_unit_test(test_a_long_prompt_changes_no_other),
-        cmocka_unit_test(test_completions_beyond_the_first_table),
-        cmocka_unit_test(test_a_request_beyond_the_last_position),
+        cmocka_unit_test(the_language_models_table_has_its_angles),
+        cmocka_unit_test(the_towers_table_rotates_rows_and_columns),
+        cmocka_unit_test(growing_keeps_the_bits),
+        cmocka_unit_test(a_long_prompt_changes_no_other),
+        cmocka_unit_test(completions_beyond_the_first_table_keep_their_bits),
+        cmocka_unit_test(a_request_beyond_the_last_position_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -213,7 +213,7 @@ static void expect(const struct stage *stage, const char *input, int code, const
     buf_release(&log);
 }
 
-static void test_order_is_kept(void **state) {
+static void the_order_is_kept(void **state) {
     (void)state;
     static const char input[] = GROUP("a", "") GROUP("b", "") "\n  \n" GROUP("c", "") GROUP("d", "") GROUP("e", "");
     expect(&simple, input, 0, "a b c d e ", "5 groups, 0 quarantined");
@@ -223,14 +223,14 @@ static void test_order_is_kept(void **state) {
     expect(&simple, "\n\n", 0, "", NULL);
 }
 
-static void test_last_line_needs_no_newline(void **state) {
+static void the_last_line_needs_no_newline(void **state) {
     (void)state;
     char input[] = GROUP("a", "") GROUP("b", "");
     input[strlen(input) - 1] = 0;
     expect(&simple, input, 0, "a b ", NULL);
 }
 
-static void test_bad_line_ends_after_what_was_before(void **state) {
+static void a_bad_line_ends_the_filter_after_what_was_before(void **state) {
     (void)state;
     static const char input[] = GROUP("a", "") GROUP("b", "") "\n{\"v\":1}\n" GROUP("c", "");
     expect(&simple, input, 65, "a b ", "caravan-test: line 4: ");
@@ -239,7 +239,7 @@ static void test_bad_line_ends_after_what_was_before(void **state) {
     expect(&simple, "[]\n", 65, "", "caravan-test: line 1: ");
 }
 
-static void test_stage_refuses_a_line(void **state) {
+static void a_line_that_the_stage_refuses_ends_the_filter(void **state) {
     (void)state;
     static const char input[] = GROUP("a", "") GROUP("b", "") GROUP("c", "input") GROUP("d", "") GROUP("e", "");
     expect(&simple, input, 65, "a b ", "caravan-test: line 3: not a group for me");
@@ -247,19 +247,19 @@ static void test_stage_refuses_a_line(void **state) {
     expect(&hurrying, input, 65, "a b ", "caravan-test: line 3: not a group for me");
 }
 
-static void test_service_ends_the_run(void **state) {
+static void a_device_that_is_gone_ends_the_filter(void **state) {
     (void)state;
     expect(&simple, GROUP("a", "") GROUP("b", "service") GROUP("c", ""), 69, "a ", "caravan-test: the device is gone");
 }
 
-static void test_needs_are_checked(void **state) {
+static void needs_are_checked(void **state) {
     (void)state;
     struct stage picky = simple;
     picky.needs = NEED_COMPLETIONS;
     expect(&picky, GROUP("a", ""), 65, "", "caravan-test: line 1: not a group");
 }
 
-static void test_defect_quarantines(void **state) {
+static void a_bad_sample_is_quarantined(void **state) {
     (void)state;
     struct buf out = {0}, log = {0};
     assert_int_equal(run(&simple, GROUP("a", "defect") GROUP("b", ""), &out, &log), 0);
@@ -271,7 +271,7 @@ static void test_defect_quarantines(void **state) {
     buf_release(&log);
 }
 
-static void test_quarantined_passes_untouched(void **state) {
+static void a_quarantined_group_passes_untouched(void **state) {
     (void)state;
     static const char line[] =
         "{\"v\":1, \"id\":\"a\",\"zeta\": 1.50,\"sample_id\":\"service\",\"prompt\":{\"messages\":[],"
@@ -285,7 +285,7 @@ static void test_quarantined_passes_untouched(void **state) {
     buf_release(&log);
 }
 
-static void test_each_line_leaves_at_once(void **state) {
+static void each_line_leaves_at_once(void **state) {
     (void)state;
     const struct stage *stages[] = {&simple, &hurrying};
     for (int i = 0; i < 2; i++) {
@@ -301,7 +301,7 @@ static void test_each_line_leaves_at_once(void **state) {
     }
 }
 
-static void test_sigterm_finishes_what_is_held(void **state) {
+static void sigterm_lets_what_is_held_finish(void **state) {
     (void)state;
     const struct stage *stages[] = {&simple, &holding};
     for (int i = 0; i < 2; i++) {
@@ -325,7 +325,7 @@ static void test_sigterm_finishes_what_is_held(void **state) {
     }
 }
 
-static void test_closed_output_ends_cleanly(void **state) {
+static void a_closed_output_ends_the_filter_cleanly(void **state) {
     (void)state;
     struct child child = child_start(&simple, NULL, NULL);
     struct buf log = {0};
@@ -340,12 +340,12 @@ static void test_closed_output_ends_cleanly(void **state) {
     buf_release(&log);
 }
 
-static void test_source_writes_its_groups(void **state) {
+static void a_source_writes_its_groups(void **state) {
     (void)state;
     expect(&source, "", 0, "s s s ", "3 groups");
 }
 
-static void test_usage(void **state) {
+static void wrong_options_are_refused_by_name(void **state) {
     (void)state;
     static const struct {
         const char *option, *value, *logged;
@@ -368,7 +368,7 @@ static void test_usage(void **state) {
 }
 
 // The second run finds its sections; another seed does not.
-static void test_store_is_looked_up(void **state) {
+static void what_the_store_has_is_not_computed_again(void **state) {
     (void)state;
     char dir[] = "/tmp/caravan-runner-XXXXXX", option[64];
     assert_non_null(mkdtemp(dir));
@@ -397,7 +397,7 @@ static status count_group(void *context, const struct group *group) {
 }
 
 // What is found and what was quarantined before is kept, too, as it left: here with an unknown key and a section.
-static void test_store_keeps_whole_groups(void **state) {
+static void the_last_stages_store_has_whole_groups(void **state) {
     (void)state;
     static const char *const inputs[] = {
         GROUP("a", ""),
@@ -430,21 +430,21 @@ static void test_store_keeps_whole_groups(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order_is_kept),
-        cmocka_unit_test(test_last_line_needs_no_newline),
-        cmocka_unit_test(test_bad_line_ends_after_what_was_before),
-        cmocka_unit_test(test_stage_refuses_a_line),
-        cmocka_unit_test(test_service_ends_the_run),
-        cmocka_unit_test(test_needs_are_checked),
-        cmocka_unit_test(test_defect_quarantines),
-        cmocka_unit_test(test_quarantined_passes_untouched),
-        cmocka_unit_test(test_each_line_leaves_at_once),
-        cmocka_unit_test(test_sigterm_finishes_what_is_held),
-        cmocka_unit_test(test_closed_output_ends_cleanly),
-        cmocka_unit_test(test_source_writes_its_groups),
-        cmocka_unit_test(test_usage),
-        cmocka_unit_test(test_store_is_looked_up),
-        cmocka_unit_test(test_store_keeps_whole_groups),
+        cmocka_unit_test(the_order_is_kept),
+        cmocka_unit_test(the_last_line_needs_no_newline),
+        cmocka_unit_test(a_bad_line_ends_the_filter_after_what_was_before),
+        cmocka_unit_test(a_line_that_the_stage_refuses_ends_the_filter),
+        cmocka_unit_test(a_device_that_is_gone_ends_the_filter),
+        cmocka_unit_test(needs_are_checked),
+        cmocka_unit_test(a_bad_sample_is_quarantined),
+        cmocka_unit_test(a_quarantined_group_passes_untouched),
+        cmocka_unit_test(each_line_leaves_at_once),
+        cmocka_unit_test(sigterm_lets_what_is_held_finish),
+        cmocka_unit_test(a_closed_output_ends_the_filter_cleanly),
+        cmocka_unit_test(a_source_writes_its_groups),
+        cmocka_unit_test(wrong_options_are_refused_by_name),
+        cmocka_unit_test(what_the_store_has_is_not_computed_again),
+        cmocka_unit_test(the_last_stages_store_has_whole_groups),
     };
     signal(SIGPIPE, SIG_IGN);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -153,7 +153,7 @@ static struct source run(const struct stage *stage, const char *store, struct sc
     return source;
 }
 
-static void test_generation_is_checked(void **state) {
+static void a_group_is_worked_on_with_one_version_of_the_weights(void **state) {
     (void)state;
     const struct stage *const stages[] = {&one_by_one, &side_by_side};
     for (int i = 0; i < 2; i++) {
@@ -176,7 +176,7 @@ static void test_generation_is_checked(void **state) {
 }
 
 // What the stage had of groups when it gave its weights back counts for nothing; each is done once, with other weights.
-static void test_groups_are_given_back_with_the_weights(void **state) {
+static void groups_are_given_back_with_the_weights(void **state) {
     (void)state;
     char dir[] = "/tmp/caravan-runner-XXXXXX";
     assert_non_null(mkdtemp(dir));
@@ -189,7 +189,7 @@ static void test_groups_are_given_back_with_the_weights(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_generation_is_checked),
-                                       cmocka_unit_test(test_groups_are_given_back_with_the_weights)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_group_is_worked_on_with_one_version_of_the_weights),
+                                       cmocka_unit_test(groups_are_given_back_with_the_weights)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

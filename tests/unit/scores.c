@@ -39,7 +39,7 @@ static void assert_scores(const char *type, const char *truth, const char *text,
     group_free(&group);
 }
 
-static void test_multiple_choice(void **state) {
+static void multiple_choice_is_scored_by_letter(void **state) {
     (void)state;
     const char *type = "multiple choice";
     assert_scores(type, "C", "<answer> C\n</answer>", 1, 1, 1);
@@ -60,7 +60,7 @@ static void test_multiple_choice(void **state) {
     group_free(&group);
 }
 
-static void test_option_letter(void **state) {
+static void the_option_letter_is_found(void **state) {
     (void)state;
     static const struct {
         const char *answer;
@@ -102,7 +102,7 @@ static void test_option_letter(void **state) {
     assert_int_equal(option_of_answer(string_of(""), &options), 0);
 }
 
-static void test_numbers(void **state) {
+static void numbers_are_compared_as_published(void **state) {
     (void)state;
     assert_scores("numerical", "3.14", "<answer>3.141</answer>", 1, NAN, 1);
     assert_scores("numerical", "3", "<answer>3.0</answer>", 0, NAN, 1);
@@ -121,7 +121,7 @@ static void test_numbers(void **state) {
     assert_scores("regression", "0", "<answer>-0.0</answer>", 1, NAN, 1);
 }
 
-static void test_relative_accuracy(void **state) {
+static void regression_is_scored_by_relative_accuracy(void **state) {
     (void)state;
     static const struct {
         double truth, number, tenths;
@@ -133,7 +133,7 @@ static void test_relative_accuracy(void **state) {
     }
 }
 
-static void test_released_scoring(void **state) {
+static void the_released_scoring_is_reproduced(void **state) {
     (void)state;
     static const char *const types[] = {"OCR", "free-form", "multiple choice", "regression"};
     for (int i = 0; i < 4; i++) {
@@ -149,7 +149,7 @@ static void test_released_scoring(void **state) {
     assert_scores("free-form", "no entry", "<answer>No entries</answer>", 1, NAN, 1);
 }
 
-static void test_invalid_groups(void **state) {
+static void an_invalid_group_is_refused_with_its_sample(void **state) {
     (void)state;
     struct group *group = make_group("puzzle", "", "");
     assert_int_equal(score_group(group, false), DATAERR);
@@ -164,9 +164,12 @@ static void test_invalid_groups(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_multiple_choice),  cmocka_unit_test(test_option_letter),
-        cmocka_unit_test(test_numbers),          cmocka_unit_test(test_relative_accuracy),
-        cmocka_unit_test(test_released_scoring), cmocka_unit_test(test_invalid_groups),
+        cmocka_unit_test(multiple_choice_is_scored_by_letter),
+        cmocka_unit_test(the_option_letter_is_found),
+        cmocka_unit_test(numbers_are_compared_as_published),
+        cmocka_unit_test(regression_is_scored_by_relative_accuracy),
+        cmocka_unit_test(the_released_scoring_is_reproduced),
+        cmocka_unit_test(an_invalid_group_is_refused_with_its_sample),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

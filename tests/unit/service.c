@@ -37,7 +37,7 @@ static int clear(void **state) {
     return 0;
 }
 
-static void test_no_manager(void **state) {
+static void without_a_manager_nothing_is_told(void **state) {
     (void)state;
     struct service service;
     assert_int_equal(service_open(&service), OK);
@@ -46,7 +46,7 @@ static void test_no_manager(void **state) {
     service_close(&service);
 }
 
-static void test_manager_is_told(void **state) {
+static void the_manager_is_told(void **state) {
     (void)state;
     char names[2][64];
     snprintf(names[0], sizeof names[0], "/tmp/caravan-service-%d", (int)getpid());
@@ -66,7 +66,7 @@ static void test_manager_is_told(void **state) {
     unlink(names[0]);
 }
 
-static void test_watchdog(void **state) {
+static void the_watchdog_is_told_in_time(void **state) {
     (void)state;
     struct service service;
     char name[64], process[16];
@@ -93,7 +93,7 @@ static void test_watchdog(void **state) {
     close(manager);
 }
 
-static void test_malformed_environment(void **state) {
+static void a_malformed_environment_is_refused(void **state) {
     (void)state;
     static const char *const sockets[] = {"", "relative/path", "/tmp/caravan-no-such-socket"};
     static const char *const times[] = {"", "x", "1x", "0", "-5", "99999999999999999999"};
@@ -122,10 +122,10 @@ static void test_malformed_environment(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_no_manager, clear),
-        cmocka_unit_test_teardown(test_manager_is_told, clear),
-        cmocka_unit_test_teardown(test_watchdog, clear),
-        cmocka_unit_test_teardown(test_malformed_environment, clear),
+        cmocka_unit_test_teardown(without_a_manager_nothing_is_told, clear),
+        cmocka_unit_test_teardown(the_manager_is_told, clear),
+        cmocka_unit_test_teardown(the_watchdog_is_told_in_time, clear),
+        cmocka_unit_test_teardown(a_malformed_environment_is_refused, clear),
     };
     return cmocka_run_group_tests(tests, clear, NULL);
 }

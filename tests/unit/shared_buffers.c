@@ -139,7 +139,7 @@ static bool is_another_size(struct backend *backend, const unsigned char *handle
     return backend->ops->buffer_import(backend, handle, 4, &buffer) == BUG && !buffer;
 }
 
-static void test_what_one_process_writes_the_other_reads(void **state) {
+static void what_one_process_writes_the_other_reads(void **state) {
     (void)state;
     use *const uses[] = {reads_and_writes, imports_twice, is_another_size, still_reads};
     const char *device;
@@ -179,7 +179,7 @@ static void test_what_one_process_writes_the_other_reads(void **state) {
 }
 
 // The exporter is killed: its handle is refused, and what was imported stays as it was.
-static void test_an_exporter_is_killed(void **state) {
+static void memory_of_a_killed_exporter_stays(void **state) {
     (void)state;
     int ends[2];
     struct backend *backend;
@@ -220,8 +220,8 @@ static void test_an_exporter_is_killed(void **state) {
 
 int main(int count, char **arguments) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_one_process_writes_the_other_reads),
-        cmocka_unit_test(test_an_exporter_is_killed),
+        cmocka_unit_test(what_one_process_writes_the_other_reads),
+        cmocka_unit_test(memory_of_a_killed_exporter_stays),
     };
     if (count > 1) cmocka_set_test_filter(arguments[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);

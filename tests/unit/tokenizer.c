@@ -86,27 +86,27 @@ static void check_directory(const char *name) {
     assert_null(t);
 }
 
-static void test_plain_directory(void **state) {
+static void a_plain_directory_is_tokenized_as_by_transformers(void **state) {
     (void)state;
     check_directory("plain");
 }
 
-static void test_vocab_and_merges(void **state) {
+static void vocab_and_merges_are_tokenized_as_by_transformers(void **state) {
     (void)state;
     check_directory("files");
 }
 
-static void test_odd_directory(void **state) {
+static void an_odd_directory_is_tokenized_as_by_transformers(void **state) {
     (void)state;
     check_directory("odd");
 }
 
-static void test_gpt2_pattern(void **state) {
+static void the_pattern_of_gpt2_is_split_as_by_transformers(void **state) {
     (void)state;
     check_directory("gpt2");
 }
 
-static void test_modernbert_pairs(void **state) {
+static void pairs_of_modernbert_are_joined_as_by_transformers(void **state) {
     (void)state;
     check_directory("modernbert");
     struct tokenizer *t;
@@ -140,7 +140,7 @@ static void read_messages(struct arena *memory, struct json *list, struct messag
     }
 }
 
-static void test_template(void **state) {
+static void a_chat_template_gives_the_tokens_of_transformers(void **state) {
     (void)state;
     struct tokenizer *t;
     struct json *cases = at(golden, "template");
@@ -164,7 +164,7 @@ static void test_template(void **state) {
     tokenizer_free(&t);
 }
 
-static void test_prompt_expansion(void **state) {
+static void media_are_expanded_to_their_tokens(void **state) {
     (void)state;
     struct tokenizer *t;
     assert_int_equal(tokenizer_open(&t, DIRECTORY "plain"), OK);
@@ -195,7 +195,7 @@ static void test_prompt_expansion(void **state) {
     tokenizer_free(&t);
 }
 
-static void test_offsets_and_bytes(void **state) {
+static void tokens_know_their_bytes(void **state) {
     (void)state;
     struct tokenizer *t;
     assert_int_equal(tokenizer_open(&t, DIRECTORY "plain"), OK);
@@ -240,7 +240,7 @@ static double seconds_for(const struct tokenizer *t, char letter, size_t count) 
     return seconds;
 }
 
-static void test_long_words_are_near_linear(void **state) {
+static void long_words_take_near_linear_time(void **state) {
     (void)state;
     enum { WORD = 20000 };
     struct tokenizer *t;
@@ -299,7 +299,7 @@ static void check_broken_template(const char *from, const char *to, const char *
     check_broken_in(DIRECTORY "modernbert/tokenizer.json", from, to, what);
 }
 
-static void test_malformed_templates(void **state) {
+static void a_malformed_template_is_refused(void **state) {
     (void)state;
     check_broken_template("\"type\": \"TemplateProcessing\"", "\"type\": \"BertProcessing\"",
                           "post_processor: BertProcessing is not supported");
@@ -324,7 +324,7 @@ static void test_malformed_templates(void **state) {
                  "TemplateProcessing does not suit the chat template");
 }
 
-static void test_malformed_directories(void **state) {
+static void a_malformed_directory_is_refused(void **state) {
     (void)state;
     check_broken("\"type\": \"BPE\"", "\"type\": \"Unigram\"", "Unigram");
     check_broken("\"vocab\"", "\"vocabulary\"", "vocab: missing");
@@ -372,7 +372,7 @@ static void check_merges(const char *merges, const char *what) {
 
 // U+08CF (combining class 220) came with Unicode 14: the published tokenizers leave it after U+0301 (class 230), but
 // they move U+0323 before it.
-static void test_characters_after_unicode9_are_not_reordered(void **state) {
+static void characters_after_unicode9_are_not_reordered(void **state) {
     (void)state;
     static const char *const cases[][2] = {
         {"q\u0301\u08CF", "q\u0301\u08CF"},
@@ -390,7 +390,7 @@ static void test_characters_after_unicode9_are_not_reordered(void **state) {
     }
 }
 
-static void test_merges_txt(void **state) {
+static void merges_txt_is_read_with_its_lines(void **state) {
     (void)state;
     check_merges("# a comment of any kind\nh e\r\n\no n\n", NULL);
     check_merges("h e\n# comment of a kind\n", "line 2");
@@ -401,19 +401,19 @@ static void test_merges_txt(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plain_directory),
-        cmocka_unit_test(test_vocab_and_merges),
-        cmocka_unit_test(test_odd_directory),
-        cmocka_unit_test(test_gpt2_pattern),
-        cmocka_unit_test(test_modernbert_pairs),
-        cmocka_unit_test(test_template),
-        cmocka_unit_test(test_prompt_expansion),
-        cmocka_unit_test(test_offsets_and_bytes),
-        cmocka_unit_test(test_long_words_are_near_linear),
-        cmocka_unit_test(test_malformed_directories),
-        cmocka_unit_test(test_malformed_templates),
-        cmocka_unit_test(test_merges_txt),
-        cmocka_unit_test(test_characters_after_unicode9_are_not_reordered),
+        cmocka_unit_test(a_plain_directory_is_tokenized_as_by_transformers),
+        cmocka_unit_test(vocab_and_merges_are_tokenized_as_by_transformers),
+        cmocka_unit_test(an_odd_directory_is_tokenized_as_by_transformers),
+        cmocka_unit_test(the_pattern_of_gpt2_is_split_as_by_transformers),
+        cmocka_unit_test(pairs_of_modernbert_are_joined_as_by_transformers),
+        cmocka_unit_test(a_chat_template_gives_the_tokens_of_transformers),
+        cmocka_unit_test(media_are_expanded_to_their_tokens),
+        cmocka_unit_test(tokens_know_their_bytes),
+        cmocka_unit_test(long_words_take_near_linear_time),
+        cmocka_unit_test(a_malformed_directory_is_refused),
+        cmocka_unit_test(a_malformed_template_is_refused),
+        cmocka_unit_test(merges_txt_is_read_with_its_lines),
+        cmocka_unit_test(characters_after_unicode9_are_not_reordered),
     };
     return cmocka_run_group_tests(tests, read_golden, free_golden);
 }
