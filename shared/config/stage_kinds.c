@@ -136,7 +136,7 @@ const struct stage_kind stage_kinds[STAGE_COUNT] = {
     [STAGE_JUDGE] = {STAGE(judge, internal_options,
                            "says whether the thinking of each completion supports its answer")},
     [STAGE_OPTIM] = {STAGE(optim, model_internal_options, "trains the policy on finished groups"), .single = true,
-                     .needs_frames = true},
+                     .needs_frames = true, .trains = true},
 };
 
 const struct stage_kind *stage_kind_find(const char *name) {

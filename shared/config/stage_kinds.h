@@ -27,6 +27,7 @@ struct stage_kind {
     bool follows_weights;        // computes with the weights that optim publishes
     bool needs_frames;           // computes with the frames of a group's media: has the options `frames.NAME`
     bool scores;                 // writes scores under the reference into the group
+    bool trains;                 // takes the groups of a whole step at once, and publishes the weights
 };
 
 extern const struct stage_kind stage_kinds[STAGE_COUNT];

@@ -1,7 +1,9 @@
-// The outcome of a group is kept until the source's ledger has it, because a source that is restarted asks for it
-// again. Only a RUN_INFO tells how much the ledger has. A run without restarts therefore keeps an entry for each group,
-// so an entry must be small.
-#include "shared/stage/collector.h"
+// The last stage of a pipeline: tells the source what became of each group.
+//
+// Optim gets the groups in order, each seq once. Other stages get them as they come, and several replicas may share
+// them. In both cases an outcome is kept until the source's ledger has it, because a source that is restarted lacks
+// what it had not written yet.
+#include "shared/stage/node.h"
 
 #include <assert.h>
 #include <math.h>
@@ -12,10 +14,16 @@
 
 #include "shared/base/clock.h"
 
-enum { STRING_MAX = 1000 }; // bytes of a string that is sent
-static_assert(4 * STRING_MAX < 16384, "the strings of a message fit its first frame");
+enum { MAX_STRING = 1000 }; // bytes of a string that is sent
+static_assert(4 * MAX_STRING < 16384, "the strings of a message fit its first frame");
 
-// What became of a group.
+// ---- optim ----
+
+// What became of a group. Only a RUN_INFO tells how much the ledger has, so that a run without restarts keeps an entry
+// for each group, which must be small:
+//
+//     log_begin          settled_below                  next
+//     | settled, in order | settled out of order, or not | not handed out; of these some have come (HELD_EARLY)
 struct settled {
     int64_t step;     // TRAINED
     char *quarantine; // QUARANTINED: stage, reason and id, each with its NUL
@@ -26,10 +34,7 @@ static_assert(sizeof(struct settled) <= 24, "there is one for each group of a ru
 static_assert(MESSAGE_KINDS <= UINT8_MAX, "a kind fits one byte");
 
 struct collector {
-    struct stage_context *context;
-    struct group **early; // groups that came early
-    size_t early_count;
-    int64_t next; // seq to be handed out
+    int64_t next; // seq to be handed out; the worker's own
     pthread_mutex_t lock;
     // Under the lock:
     bool started;      // RUN_INFO has come
@@ -52,33 +57,28 @@ struct collector {
     int64_t rewarded, rewarded_step; // groups in the sums; the step that they belong to
 };
 
-status collector_open(struct collector **out, struct stage_context *context) {
+// Begins at optim's position.
+static status collector_open(struct node *node) {
+    const struct stage_context *context = node->context;
     struct collector *collector;
-    *out = NULL;
     NEW(&collector, 1);
-    collector->context = context;
+    node->part = collector;
     collector->reward = collector->accuracy = NAN;
     pthread_mutex_init(&collector->lock, NULL);
-    assert(context->stage->position);
-    status result = context->stage->position(context->state, &collector->step, &collector->next);
+    TRY(context->stage->position(context->state, &collector->step, &collector->next));
     collector->untrained = collector->next < 0;
     if (collector->untrained) collector->next = 0;
     collector->settled_below = collector->log_begin = collector->next;
-    *out = collector;
-    if (result != OK) collector_close(out);
-    return result;
+    return OK;
 }
 
-void collector_close(struct collector **pointer) {
-    struct collector *collector = *pointer;
-    if (!collector) return;
-    for (size_t i = 0; i < collector->early_count; i++) group_free(&collector->early[i]);
+static void collector_close(struct node *node) {
+    struct collector *collector = node->part;
     for (size_t i = 0; i < collector->log_count; i++) free(collector->log[i].quarantine);
-    free(collector->early);
     free(collector->log);
     pthread_mutex_destroy(&collector->lock);
     free(collector);
-    *pointer = NULL;
+    node->part = NULL;
 }
 
 // ---- the log; the lock is held ----
@@ -151,12 +151,13 @@ static status collector_resend(const struct collector *collector, struct io_thre
     return OK;
 }
 
-// A source forgets everything from the seq of POSITION on. So the outcomes below that seq are sent before POSITION, and
-// those above it afterwards.
-status collector_message(struct collector *collector, struct io_thread *io, struct wire_peer *peer,
-                         const struct wire_message *message) {
+// Answers RUN_INFO with what the source does not know yet. A source forgets everything from the seq of POSITION on. So
+// the outcomes below that seq are sent before POSITION, and those above it afterwards.
+static status collector_on_run_info(void *self, struct wire_peer *peer, const struct wire_message *message) {
+    const struct node *node = self;
+    struct io_thread *io = node->io;
+    struct collector *collector = node->part;
     status result;
-    if (message->kind != MESSAGE_RUN_INFO) return OK;
     pthread_mutex_lock(&collector->lock);
     const int64_t here = collector->settled_below;
     collector->total = message->count;
@@ -196,14 +197,17 @@ done:
     return result;
 }
 
-int64_t collector_epoch(struct collector *collector) {
+int64_t stage_epoch(const struct stage_context *context) {
+    if (!context->node || context->node->role != &optim_role) return 0;
+    struct collector *collector = context->node->part;
     pthread_mutex_lock(&collector->lock);
     const int64_t epoch = collector->epoch;
     pthread_mutex_unlock(&collector->lock);
     return epoch;
 }
 
-void collector_report(struct collector *collector, struct message_status *counters) {
+static void collector_report(void *self, struct message_status *counters) {
+    struct collector *collector = ((const struct node *)self)->part;
     pthread_mutex_lock(&collector->lock);
     counters->total = collector_end(collector, collector->quarantined);
     counters->settled = collector->settled_below;
@@ -214,48 +218,74 @@ void collector_report(struct collector *collector, struct message_status *counte
     pthread_mutex_unlock(&collector->lock);
 }
 
+static status collector_on_follower(void *self, struct wire_peer *peer) {
+    const struct node *node = self;
+    return weights_publisher_joined(node->publisher, node->io, peer);
+}
+
+static status collector_on_follower_gone(void *self, struct wire_peer *peer) {
+    const struct node *node = self;
+    weights_publisher_gone(node->publisher, peer);
+    return OK;
+}
+
+static status collector_on_fetch(void *self, struct wire_peer *peer, const struct wire_message *message) {
+    const struct node *node = self;
+    return weights_publisher_fetch(node->publisher, node->io, peer, message);
+}
+
+static status collector_on_cannot_borrow(void *self, struct wire_peer *peer, const struct wire_message *message) {
+    const struct node *node = self;
+    weights_publisher_cannot_borrow(node->publisher, node->io, peer, message);
+    return OK;
+}
+
+static status collector_tick(void *self) {
+    const struct node *node = self;
+    return weights_publisher_tick(node->publisher, node->io);
+}
+
 // ---- the worker ----
 
-status collector_receive(struct collector *collector, struct io_thread *io, int timeout_ms, struct group **out) {
+// Returns in *out the next group in order if it has come. What was handed out before is dropped.
+static void collector_next(struct collector *collector, struct io_thread *io, struct held_group **out) {
+    struct held_group *held = io_thread_next_held(io, NULL, HELD_EARLY), *next;
     *out = NULL;
-    for (;;) {
+    for (; held && !*out; held = next) {
+        next = io_thread_next_held(io, held, HELD_EARLY);
+        if (held->seq < collector->next)
+            io_thread_drop(io, held);
+        else if (held->seq == collector->next)
+            *out = held;
+    }
+    if (!*out) return;
+    collector->next++;
+    (*out)->since = clock_monotonic();
+    io_thread_set_state(io, *out, HELD_WAITING);
+}
+
+// The next group in order; a quarantined one must be delivered before the next call. END when every group that there
+// will ever be was handed out.
+static status collector_receive(struct node *node, int timeout_ms, struct held_group **out) {
+    struct collector *collector = node->part;
+    for (*out = NULL;;) {
         pthread_mutex_lock(&collector->lock);
         const bool started = collector->started;
+        const int64_t end = collector_end(collector, collector->quarantined);
         pthread_mutex_unlock(&collector->lock);
-        for (size_t i = 0; started && i < collector->early_count;) {
-            struct group *group = collector->early[i];
-            if (group->requires.order > collector->next) {
-                i++;
-                continue;
-            }
-            collector->early[i] = collector->early[--collector->early_count];
-            if (group->requires.order < collector->next) { // handed out before
-                io_thread_drop(io, group->requires.order);
-                group_free(&group);
-                continue;
-            }
-            collector->next++;
-            *out = group;
-            return OK;
-        }
-        pthread_mutex_lock(&collector->lock);
-        const bool over = started && collector->next >= collector_end(collector, collector->quarantined);
-        pthread_mutex_unlock(&collector->lock);
-        if (over) return END;
-        struct group *group;
-        TRY(io_thread_receive(io, 1, timeout_ms, &group));
-        if (!group) return OK;
+        if (started) collector_next(collector, node->io, out);
+        if (*out) return OK;
+        if (started && collector->next >= end) return END;
+        struct held_group *held, *other = NULL;
+        TRY(io_thread_receive(node->io, 1, timeout_ms, &held));
+        if (!held) return OK;
         // Keeps it until the groups before it have come; a second copy of a seq is dropped.
-        bool second = !group->requires.present;
-        for (size_t i = 0; i < collector->early_count; i++)
-            second |= collector->early[i]->requires.order == group->requires.order;
-        if (!second) {
-            RESIZE(&collector->early, collector->early_count + 1);
-            collector->early[collector->early_count++] = group;
-            continue;
+        while ((other = io_thread_next_held(node->io, other, HELD_EARLY)) && other->seq != held->seq) {
         }
-        io_thread_drop(io, group->requires.order);
-        group_free(&group);
+        if (other || !held->group->requires.present)
+            io_thread_drop(node->io, held);
+        else
+            io_thread_set_state(node->io, held, HELD_EARLY);
     }
 }
 
@@ -265,13 +295,13 @@ static double collector_mean(const struct double_array *values) {
     return sum / (double)values->count;
 }
 
-// Copies the strings of a quarantine, each cut to STRING_MAX bytes. *out is NULL for a group that is not quarantined.
+// Copies the strings of a quarantine, each cut to MAX_STRING bytes. *out is NULL for a group that is not quarantined.
 static void collector_copy_quarantine(const struct group *group, char **out) {
     const char *strings[3] = {group->quarantine.stage.data, group->quarantine.reason.data, group->id.data};
     size_t sizes[3], total = 3;
     *out = NULL;
     if (!group->quarantine.present) return;
-    for (int i = 0; i < 3; i++) total += sizes[i] = strings[i] ? strnlen(strings[i], STRING_MAX) : 0;
+    for (int i = 0; i < 3; i++) total += sizes[i] = strings[i] ? strnlen(strings[i], MAX_STRING) : 0;
     NEW(out, total);
     char *at = *out;
     for (int i = 0; i < 3; i++) {
@@ -281,10 +311,14 @@ static void collector_copy_quarantine(const struct group *group, char **out) {
     assert(at == *out + total);
 }
 
-status collector_settle(struct collector *collector, struct io_thread *io, const struct group *group) {
+// The group is quarantined, or the stage has finished it: tells the source, except for the very last group, which waits
+// for collector_finish. BUG when the group was settled before.
+static status collector_deliver(struct node *node, struct held_group *held) {
+    struct collector *collector = node->part;
+    const struct group *group = held->group;
     const int64_t seq = group->requires.order;
     struct settled entry = {.kind = MESSAGE_UNUSED};
-    char id[STRING_MAX + 1] = "";
+    char id[MAX_STRING + 1] = "";
     collector_copy_quarantine(group, &entry.quarantine);
     pthread_mutex_lock(&collector->lock);
     if (entry.quarantine) {
@@ -322,18 +356,24 @@ status collector_settle(struct collector *collector, struct io_thread *io, const
         free(entry.quarantine);
     }
     if (entry.kind != MESSAGE_QUARANTINED) {
-        strncpy(id, group->id.data, STRING_MAX);
+        strncpy(id, group->id.data, MAX_STRING);
         message.id = id;
     }
     // The message's strings are the entry's, so the copy is made under the lock.
-    if (result == OK && !entry.withheld) result = io_thread_broadcast(io, "ledger", &message);
+    if (result == OK && !entry.withheld) result = io_thread_broadcast(node->io, "ledger", &message);
     pthread_mutex_unlock(&collector->lock);
     // As long as the source is not told, the group is in progress: no process may take it for lost.
-    if (result == OK && !entry.withheld) io_thread_send(io, group);
+    if (result != OK || entry.withheld)
+        io_thread_set_state(node->io, held, HELD_DONE);
+    else
+        io_thread_send(node->io, held);
     return result;
 }
 
-status collector_finish(struct collector *collector, struct io_thread *io) {
+// The stage has returned every group and has written what must not be lost: tells the source the outcome of the very
+// last group, so that a run is never over too early.
+static status collector_finish(struct node *node) {
+    struct collector *collector = node->part;
     pthread_mutex_lock(&collector->lock);
     struct wire_message message = {.kind = MESSAGE_POSITION};
     collector->finished = true;
@@ -348,12 +388,30 @@ status collector_finish(struct collector *collector, struct io_thread *io) {
         message.seq = collector->settled_below;
         message.count = collector_end(collector, collector->quarantined);
     }
-    status result = io_thread_broadcast(io, "ledger", &message);
+    status result = io_thread_broadcast(node->io, "ledger", &message);
     pthread_mutex_unlock(&collector->lock);
     return result;
 }
 
-// ---- outcomes ----
+const struct role optim_role = {
+    .hooks = {.greedy = true,
+              .peers = {{.purpose = "weights",
+                         .clients = true,
+                         .joined = collector_on_follower,
+                         .gone = collector_on_follower_gone}},
+              .messages = {[MESSAGE_RUN_INFO] = collector_on_run_info,
+                           [MESSAGE_FETCH] = collector_on_fetch,
+                           [MESSAGE_CANNOT_BORROW] = collector_on_cannot_borrow},
+              .tick = collector_tick,
+              .report = collector_report},
+    .open = collector_open,
+    .close = collector_close,
+    .receive = collector_receive,
+    .deliver = collector_deliver,
+    .finish = collector_finish,
+};
+
+// ---- a run without optim: outcomes ----
 
 struct outcome {
     struct outcome *next;
@@ -366,9 +424,12 @@ struct outcomes {
     struct outcome *first; // under the lock
 };
 
-void outcomes_new(struct outcomes **out) {
-    NEW(out, 1);
-    pthread_mutex_init(&(*out)->lock, NULL);
+static status outcomes_open(struct node *node) {
+    struct outcomes *outcomes;
+    NEW(&outcomes, 1);
+    pthread_mutex_init(&outcomes->lock, NULL);
+    node->part = outcomes;
+    return OK;
 }
 
 // Locked. Removes what the source has recorded: the groups below a seq.
@@ -385,17 +446,20 @@ static void outcomes_remove_below(struct outcomes *outcomes, int64_t seq) {
     }
 }
 
-void outcomes_free(struct outcomes **outcomes) {
-    if (!*outcomes) return;
-    outcomes_remove_below(*outcomes, INT64_MAX);
-    pthread_mutex_destroy(&(*outcomes)->lock);
-    free(*outcomes);
-    *outcomes = NULL;
+static void outcomes_close(struct node *node) {
+    struct outcomes *outcomes = node->part;
+    outcomes_remove_below(outcomes, INT64_MAX);
+    pthread_mutex_destroy(&outcomes->lock);
+    free(outcomes);
+    node->part = NULL;
 }
 
-status outcomes_tell(struct outcomes *outcomes, struct io_thread *io, const struct group *group) {
+// Tells the source that the run is done with a group, quarantined or not.
+static status outcomes_deliver(struct node *node, struct held_group *held) {
+    struct outcomes *outcomes = node->part;
+    const struct group *group = held->group;
     const struct string given[3] = {group->id, group->quarantine.stage, group->quarantine.reason};
-    char strings[3][STRING_MAX + 1];
+    char strings[3][MAX_STRING + 1];
     for (int i = 0; i < 3; i++) snprintf(strings[i], sizeof strings[i], "%s", given[i].data ? given[i].data : "");
     const struct wire_message message = {.kind = group->quarantine.present ? MESSAGE_QUARANTINED : MESSAGE_TRAINED,
                                          .seq = group->requires.order,
@@ -404,26 +468,33 @@ status outcomes_tell(struct outcomes *outcomes, struct io_thread *io, const stru
                                          .reason = strings[2]};
     struct outcome *outcome;
     NEW(&outcome, 1);
-    status result = message_copy(&message, &outcome->message, &outcome->arena);
-    if (result != OK) {
-        arena_release(&outcome->arena);
-        free(outcome);
-        return result;
-    }
     pthread_mutex_lock(&outcomes->lock);
-    outcomes_remove_below(outcomes, io_thread_settled(io));
+    outcomes_remove_below(outcomes, io_thread_settled(node->io));
     outcome->next = outcomes->first;
     outcomes->first = outcome;
+    status result = message_copy(&message, &outcome->message, &outcome->arena);
     pthread_mutex_unlock(&outcomes->lock);
-    return io_thread_broadcast(io, "ledger", &message);
+    if (result == OK) result = io_thread_broadcast(node->io, "ledger", &message);
+    io_thread_send(node->io, held);
+    return result;
 }
 
-status outcomes_tell_again(struct outcomes *outcomes, struct io_thread *io, struct wire_peer *peer) {
+// The source has joined: tells it again.
+static status outcomes_on_source(void *self, struct wire_peer *peer) {
+    const struct node *node = self;
+    struct outcomes *outcomes = node->part;
     status result = OK;
     pthread_mutex_lock(&outcomes->lock);
-    outcomes_remove_below(outcomes, io_thread_settled(io));
+    outcomes_remove_below(outcomes, io_thread_settled(node->io));
     for (const struct outcome *outcome = outcomes->first; outcome && result == OK; outcome = outcome->next)
-        result = io_thread_reply(io, peer, &outcome->message);
+        result = io_thread_reply(node->io, peer, &outcome->message);
     pthread_mutex_unlock(&outcomes->lock);
     return result;
 }
+
+const struct role last_role = {
+    .hooks = {.peers = {{.purpose = "ledger", .joined = outcomes_on_source}}},
+    .open = outcomes_open,
+    .close = outcomes_close,
+    .deliver = outcomes_deliver,
+};

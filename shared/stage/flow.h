@@ -8,11 +8,36 @@
 #ifndef SHARED_STAGE_FLOW_H
 #define SHARED_STAGE_FLOW_H
 
+#include "shared/group/group.h"
 #include "shared/stage/outbox.h"
+#include "shared/store/group_store.h"
 #include "shared/wire/node_config.h"
 #include "shared/wire/wire.h"
 
 struct flow;
+
+enum held_state {
+    HELD_QUEUED,  // it has come, and nobody has looked at it
+    HELD_EARLY,   // optim: the groups before it have not come
+    HELD_WAITING, // for weights
+    HELD_WORKING, // the stage has it
+    HELD_DONE,    // optim has finished it, and the source is not told yet
+    HELD_ENDED    // it goes no further from here; the stage before this one is not told yet
+};
+
+// A group that this process has and has not passed on. Under --stdio only what the worker uses is set.
+struct held_group {
+    struct held_group *next; // that came later
+    int64_t seq, issue;      // `issue` is below the present one: of no use any more
+    enum held_state state;
+    struct origins origins;
+    struct buf data; // QUEUED: msgpack
+    // The worker's, from WAITING on:
+    struct group *group;
+    double since;           // clock_monotonic() when it could be begun
+    double begun;           // seconds since 1970: when the stage got it
+    struct section_key key; // of the section that the stage adds
+};
 
 // Makes the flow of a replica over its wire. `greedy`: ask for every group that is available, whatever the capacity.
 // Both must outlive it. USAGE when too many stages read from this one. Free with flow_free.
@@ -23,9 +48,12 @@ void flow_free(struct flow **flow);
 
 // ---- the worker ----
 
-// Takes the first group that has come: its seq, and its msgpack, which the caller owns. False: there is none. The group
-// is in hand until flow_finish or flow_forget.
-bool flow_take(struct flow *flow, int64_t *seq, struct buf *data);
+// Takes the group with the lowest seq that is QUEUED, which is WAITING from now on. NULL: there is none. It stays the
+// flow's until flow_finish, flow_forget or flow_reject, which free it.
+struct held_group *flow_take(struct flow *flow);
+
+// Returns the next group in a state after one, or the first after NULL, in the order in which they came. NULL: none.
+struct held_group *flow_next(const struct flow *flow, const struct held_group *after, enum held_state state);
 
 // Sets how many more groups the stage could hold, without those that have come and were not taken yet.
 void flow_set_capacity(struct flow *flow, int capacity);
@@ -33,15 +61,15 @@ void flow_set_capacity(struct flow *flow, int capacity);
 // Whether a group has come that was not taken yet.
 bool flow_has(const struct flow *flow);
 
-// The stage has finished a group in hand: keeps its msgpack, which it takes over, for the stages that read from this
-// one. If none does, or if the group is settled, the stage before it is told.
-void flow_finish(struct flow *flow, int64_t seq, struct buf *data);
+// The stage has finished a group: keeps its msgpack, which it takes over, for the stages that read from this one. If
+// none does, or if the group is settled, the stage before it is told.
+void flow_finish(struct flow *flow, struct held_group *held, struct buf *data);
 
-// A group in hand goes no further; nobody needs it any more.
-void flow_forget(struct flow *flow, int64_t seq);
+// A group goes no further; nobody needs it any more.
+void flow_forget(struct flow *flow, struct held_group *held);
 
-// A group in hand is not one: its giver sent nonsense and loses the connection.
-void flow_reject(struct flow *flow, int64_t seq, const char *reason);
+// What was taken is not a group: its giver sent nonsense and loses the connection.
+void flow_reject(struct flow *flow, struct held_group *held, const char *reason);
 
 // Returns the number of the present issue.
 int64_t flow_issue(const struct flow *flow);
@@ -59,13 +87,35 @@ void flow_put(struct flow *flow, int64_t seq, struct buf *data);
 
 // ---- the I/O thread ----
 
-// Handles what happened to a peer of purpose "flow". UNAVAILABLE when the sockets or memory fail.
-status flow_on_event(struct flow *flow, const struct wire_event *event);
+// A peer of purpose "flow" has joined, or is gone. UNAVAILABLE when the sockets fail.
+status flow_on_peer(struct flow *flow, const struct wire_event *event);
+
+// A replica of the stage before this one says how many groups wait for this one.
+status flow_on_available(struct flow *flow, struct wire_peer *peer, const struct wire_message *message);
+
+// A CREDIT was answered with a group. DATAERR when none was sent. UNAVAILABLE when the sockets fail.
+status flow_on_group(struct flow *flow, struct wire_peer *peer, const struct wire_message *message);
+
+// A CREDIT was answered: there is no group. DATAERR when none was sent.
+status flow_on_empty(struct flow *flow, struct wire_peer *peer, const struct wire_message *message);
+
+// A replica of a stage that reads from this one asks for a group. UNAVAILABLE when the sockets fail.
+status flow_on_credit(struct flow *flow, struct wire_peer *peer, const struct wire_message *message);
+
+// It has a group. UNAVAILABLE when the sockets fail.
+status flow_on_have(struct flow *flow, struct wire_peer *peer, const struct wire_message *message);
+
+// It has told which groups it has. UNAVAILABLE when the sockets fail.
+status flow_on_synced(struct flow *flow, struct wire_peer *peer, const struct wire_message *message);
+
+// It cannot give a group again. Always OK.
+status flow_on_returned(struct flow *flow, struct wire_peer *peer, const struct wire_message *message);
 
 // Sends what has become possible. UNAVAILABLE when the sockets or memory fail.
 status flow_send_pending(struct flow *flow);
 
-// Fills in `held`, `waiting`, `dropped` and which group was given to whom. The string is the config's.
-void flow_report(const struct flow *flow, struct message_status *counters);
+// Fills in `held`, `waiting`, `dropped`, the oldest group of the worker and which one was given to whom. `now`:
+// clock_monotonic(). The string is the config's.
+void flow_report(const struct flow *flow, double now, struct message_status *counters);
 
 #endif

@@ -14,12 +14,13 @@
 #include "shared/base/clock.h"
 #include "shared/base/log.h"
 #include "shared/stage/flow.h"
+#include "shared/stage/io_hooks.h"
 #include "shared/stage/requests.h"
 #include "shared/base/signals.h"
 
 enum { TICK_MS = 50, REPORT_MS = 500 };
 static const double for_ever = 1e8; // seconds
-static_assert(1000 / TICK_MS >= 20, "as io_thread.h promises");
+static_assert(1000 / TICK_MS >= 20, "as io_hooks.h promises");
 
 // A message to be sent to all servers or to all clients of a purpose.
 struct broadcast {
@@ -32,13 +33,13 @@ struct broadcast {
 
 struct io_thread {
     const struct node_config *config;
-    struct io_hooks hooks;
+    const struct io_hooks *hooks;
+    void *self; // of the hooks
     struct wire *wire;
     int wakeup; // an eventfd
     bool started;
     pthread_t thread;
     int64_t reported_at; // ms; the I/O thread's own
-    int64_t taken_issue; // the worker's own
     pthread_mutex_t lock;
     pthread_cond_t changed;
     // Under the lock:
@@ -50,36 +51,36 @@ struct io_thread {
     struct broadcast *broadcasts, **last_broadcast;
 };
 
-// Which messages a stage takes, from whom, and what handles them. A message that is not here, or comes from another
-// peer, is a mistake.
-enum route_to { TO_NOBODY, TO_FLOW, TO_REQUESTS, TO_HOOK, TO_IGNORE };
+// Which messages a process takes, from whom, and what handles them: the flow, the transfer that it answers, or else the
+// hook of its kind. A message that is not here, or comes from another peer, is a mistake.
 static const struct route {
-    enum route_to to;
     bool from_client;
-    const char *purposes[2];
+    const char *purposes[2]; // none: nobody may send it
+    status (*flow)(struct flow *flow, struct wire_peer *peer, const struct wire_message *message);
+    bool answer;
 } routes[MESSAGE_KINDS] = {
-    [MESSAGE_AVAILABLE] = {TO_FLOW, false, {"flow"}},
-    [MESSAGE_GROUP] = {TO_FLOW, false, {"flow"}},
-    [MESSAGE_EMPTY] = {TO_FLOW, false, {"flow"}},
-    [MESSAGE_CREDIT] = {TO_FLOW, true, {"flow"}},
-    [MESSAGE_HAVE] = {TO_FLOW, true, {"flow"}},
-    [MESSAGE_SYNCED] = {TO_FLOW, true, {"flow"}},
-    [MESSAGE_RETURNED] = {TO_FLOW, true, {"flow"}},
-    [MESSAGE_RUN_INFO] = {TO_HOOK, false, {"ledger"}},
-    [MESSAGE_POSITION] = {TO_HOOK, true, {"ledger"}},
-    [MESSAGE_TRAINED] = {TO_HOOK, true, {"ledger"}},
-    [MESSAGE_QUARANTINED] = {TO_HOOK, true, {"ledger"}},
-    [MESSAGE_UNUSED] = {TO_HOOK, true, {"ledger"}},
-    [MESSAGE_WEIGHTS] = {TO_HOOK, false, {"weights"}},
-    [MESSAGE_FETCH] = {TO_HOOK, true, {"weights"}},
-    [MESSAGE_GET] = {TO_HOOK, true, {"frames"}},
-    [MESSAGE_CHUNK] = {TO_REQUESTS, false, {"weights"}},
-    [MESSAGE_RECORD] = {TO_REQUESTS, false, {"frames"}},
-    [MESSAGE_ABSENT] = {TO_REQUESTS, false, {"weights", "frames"}},
-    [MESSAGE_CANNOT_BORROW] = {TO_HOOK, true, {"weights"}},
-    [MESSAGE_STATUS] = {TO_IGNORE, false, {"report"}}, // of a supervisor, which sends them to its peers
-    [MESSAGE_NOTICE] = {TO_IGNORE, false, {"report"}},
-    [MESSAGE_END] = {TO_IGNORE, false, {"report"}},
+    [MESSAGE_AVAILABLE] = {false, {"flow"}, flow_on_available},
+    [MESSAGE_GROUP] = {false, {"flow"}, flow_on_group},
+    [MESSAGE_EMPTY] = {false, {"flow"}, flow_on_empty},
+    [MESSAGE_CREDIT] = {true, {"flow"}, flow_on_credit},
+    [MESSAGE_HAVE] = {true, {"flow"}, flow_on_have},
+    [MESSAGE_SYNCED] = {true, {"flow"}, flow_on_synced},
+    [MESSAGE_RETURNED] = {true, {"flow"}, flow_on_returned},
+    [MESSAGE_RUN_INFO] = {false, {"ledger"}},
+    [MESSAGE_POSITION] = {true, {"ledger"}},
+    [MESSAGE_TRAINED] = {true, {"ledger"}},
+    [MESSAGE_QUARANTINED] = {true, {"ledger"}},
+    [MESSAGE_UNUSED] = {true, {"ledger"}},
+    [MESSAGE_WEIGHTS] = {false, {"weights"}},
+    [MESSAGE_FETCH] = {true, {"weights"}},
+    [MESSAGE_GET] = {true, {"frames"}},
+    [MESSAGE_CHUNK] = {false, {"weights"}, .answer = true},
+    [MESSAGE_RECORD] = {false, {"frames"}, .answer = true},
+    [MESSAGE_ABSENT] = {false, {"weights", "frames"}, .answer = true},
+    [MESSAGE_CANNOT_BORROW] = {true, {"weights"}},
+    [MESSAGE_STATUS] = {false, {"report"}}, // of a supervisor, which sends them to its peers
+    [MESSAGE_NOTICE] = {false, {"report"}},
+    [MESSAGE_END] = {false, {"report"}},
 };
 
 static void io_wake(struct io_thread *io) {
@@ -95,24 +96,22 @@ static status io_failure(const struct io_thread *io) {
 
 // ---- the worker: groups ----
 
-// Locked. Takes a group that has come. One that is malformed costs its giver the connection.
-static status io_take(struct io_thread *io, struct group **out) {
-    int64_t seq;
-    struct buf data;
-    if (!flow_take(io->flow, &seq, &data)) return OK;
-    io->taken_issue = flow_issue(io->flow); // what has come of an earlier one is thrown away when the number rises
-    status result = group_from_msgpack(out, data.data, data.size);
-    buf_release(&data);
-    if (result == OK && (*out)->requires.order == seq) return OK;
-    if (result == OK) result = fail(DATAERR, "group %s has another seq than its message", (*out)->id.data);
-    group_free(out);
-    if (result != DATAERR) return result;
-    flow_reject(io->flow, seq, fail_text());
+// Locked. Takes a group that has come, if there is one. One that is malformed costs its giver the connection.
+static struct held_group *io_take(struct io_thread *io) {
+    struct held_group *held = flow_take(io->flow);
+    if (!held) return NULL;
+    status result = group_from_msgpack(&held->group, held->data.data, held->data.size);
+    buf_release(&held->data);
+    if (result == OK && held->group->requires.order != held->seq)
+        result = fail(DATAERR, "group %s has another seq than its message", held->group->id.data);
+    held->since = clock_monotonic();
+    if (result == OK) return held;
+    flow_reject(io->flow, held, fail_text());
     io_wake(io);
-    return OK;
+    return NULL;
 }
 
-status io_thread_receive(struct io_thread *io, int capacity, int timeout_ms, struct group **out) {
+status io_thread_receive(struct io_thread *io, int capacity, int timeout_ms, struct held_group **out) {
     const double until = clock_monotonic() + (timeout_ms < 0 ? for_ever : timeout_ms / 1e3);
     status result = OK;
     *out = NULL;
@@ -120,8 +119,8 @@ status io_thread_receive(struct io_thread *io, int capacity, int timeout_ms, str
     flow_set_capacity(io->flow, capacity);
     if (!flow_has(io->flow)) io_wake(io);
     for (bool due = timeout_ms == 0; result == OK && !*out;) {
-        result = io_take(io, out);
-        if (result == OK && !*out) result = io_failure(io);
+        *out = io_take(io);
+        if (!*out) result = io_failure(io);
         if (result == OK && !*out && signals_stopping()) result = END;
         if (result != OK || *out || io->nudged || due) break;
         due = !cond_wait_until(&io->changed, &io->lock, until);
@@ -131,8 +130,17 @@ status io_thread_receive(struct io_thread *io, int capacity, int timeout_ms, str
     return result;
 }
 
-int64_t io_thread_taken_issue(const struct io_thread *io) {
-    return io->taken_issue;
+struct held_group *io_thread_next_held(struct io_thread *io, const struct held_group *after, enum held_state state) {
+    pthread_mutex_lock(&io->lock);
+    struct held_group *held = flow_next(io->flow, after, state);
+    pthread_mutex_unlock(&io->lock);
+    return held;
+}
+
+void io_thread_set_state(struct io_thread *io, struct held_group *held, enum held_state state) {
+    pthread_mutex_lock(&io->lock);
+    held->state = state;
+    pthread_mutex_unlock(&io->lock);
 }
 
 int64_t io_thread_issue(struct io_thread *io) {
@@ -149,18 +157,20 @@ int64_t io_thread_settled(struct io_thread *io) {
     return settled;
 }
 
-void io_thread_send(struct io_thread *io, const struct group *group) {
+void io_thread_send(struct io_thread *io, struct held_group *held) {
     struct buf data = {0};
-    if (io->config->reader_count) group_to_msgpack(group, &data);
+    if (io->config->reader_count) group_to_msgpack(held->group, &data);
+    group_free(&held->group);
     pthread_mutex_lock(&io->lock);
-    flow_finish(io->flow, group->requires.order, &data);
+    flow_finish(io->flow, held, &data);
     pthread_mutex_unlock(&io->lock);
     io_wake(io);
 }
 
-void io_thread_drop(struct io_thread *io, int64_t seq) {
+void io_thread_drop(struct io_thread *io, struct held_group *held) {
+    group_free(&held->group);
     pthread_mutex_lock(&io->lock);
-    flow_forget(io->flow, seq);
+    flow_forget(io->flow, held);
     pthread_mutex_unlock(&io->lock);
 }
 
@@ -259,6 +269,10 @@ void io_thread_set_issue(struct io_thread *io, int64_t issue, int64_t settled) {
     pthread_mutex_unlock(&io->lock);
 }
 
+bool io_thread_is_supervised(struct io_thread *io) {
+    return wire_first_peer(io->wire, "report", false) != NULL;
+}
+
 status io_thread_reply(struct io_thread *io, struct wire_peer *peer, const struct wire_message *message) {
     return wire_send(io->wire, peer, message, NULL);
 }
@@ -276,42 +290,57 @@ static status io_report(struct io_thread *io) {
                                    .machine = io->config->machine,
                                    .counters = {.state = "", .pid = getpid()}};
     pthread_mutex_lock(&io->lock);
-    flow_report(io->flow, &message.counters);
+    flow_report(io->flow, clock_monotonic(), &message.counters);
     pthread_mutex_unlock(&io->lock);
-    io->hooks.report(io->hooks.self, &message.counters);
+    if (io->hooks->report) io->hooks->report(io->self, &message.counters);
     for (struct wire_peer *peer = wire_first_peer(io->wire, "report", false); peer; peer = wire_next_peer(peer))
         TRY(wire_send(io->wire, peer, &message, NULL));
     return OK;
 }
 
-// Hands the event to flow, requests or hook.
-static status io_route(struct io_thread *io, const struct wire_event *event, enum route_to to) {
-    status result = OK;
-    bool done = false;
-    if (to == TO_IGNORE) return OK;
-    if (to == TO_HOOK) return io->hooks.event(io->hooks.self, io, event);
+static status io_on_message(struct io_thread *io, struct wire_peer *peer, const struct wire_message *message) {
+    const struct route *route = &routes[message->kind];
+    const char *purpose = peer->purpose;
+    bool right = false, done = false;
+    for (int i = 0; i < 2 && route->purposes[i]; i++) right |= !strcmp(route->purposes[i], purpose);
+    if (!right || peer->client != route->from_client)
+        return fail(DATAERR, "%s is not a message for %s from a peer for %s", message_name(message->kind),
+                    io->config->stage, purpose);
+    if (!route->flow && !route->answer)
+        return io->hooks->messages[message->kind] ? io->hooks->messages[message->kind](io->self, peer, message) : OK;
     pthread_mutex_lock(&io->lock);
-    result = to == TO_FLOW ? flow_on_event(io->flow, event)
-                           : requests_on_answer(&io->requests, event->peer, &event->message, &done);
+    status result =
+        route->flow ? route->flow(io->flow, peer, message) : requests_on_answer(&io->requests, peer, message, &done);
     if (done || flow_has(io->flow)) pthread_cond_broadcast(&io->changed);
     pthread_mutex_unlock(&io->lock);
     return result;
 }
 
-static status io_on_message(struct io_thread *io, const struct wire_event *event) {
-    const struct route *route = &routes[event->message.kind];
-    const char *purpose = event->peer->purpose;
-    bool expected = route->to != TO_NOBODY && event->peer->client == route->from_client, right = false;
-    for (size_t i = 0; i < 2 && route->purposes[i]; i++) right |= !strcmp(route->purposes[i], purpose);
-    status result = expected && right ? io_route(io, event, route->to)
-                                      : fail(DATAERR, "%s is not a message for %s from a peer for %s",
-                                             message_name(event->message.kind), io->config->stage, purpose);
-    return result == DATAERR ? wire_reject(io->wire, event->peer, fail_text()) : result;
+// A peer has connected or is lost.
+static status io_on_peer(struct io_thread *io, const struct wire_event *event) {
+    struct wire_peer *peer = event->peer;
+    const char *purpose = peer->purpose;
+    const bool joined = event->kind == WIRE_JOINED, client = peer->client;
+    status result = OK;
+    if (!joined && !event->orderly) log_info("lost %s-%d", peer->name, peer->replica);
+    if (!strcmp(purpose, "report")) io->reported_at = 0;
+    pthread_mutex_lock(&io->lock);
+    requests_forget(&io->requests, peer);
+    if (!strcmp(purpose, "flow")) result = flow_on_peer(io->flow, event);
+    pthread_mutex_unlock(&io->lock);
+    for (int i = 0; i < 2 && io->hooks->peers[i].purpose && result == OK; i++) {
+        const struct io_peer_hook *hook = &io->hooks->peers[i];
+        if (hook->clients != client || strcmp(hook->purpose, purpose) != 0) continue;
+        if (joined && hook->joined) result = hook->joined(io->self, peer);
+        if (!joined && hook->gone) result = hook->gone(io->self, peer);
+    }
+    return result;
 }
 
 static status io_on_event(struct io_thread *io, const struct wire_event *event) {
     uint64_t wakeups;
     ssize_t size;
+    status result;
     switch (event->kind) {
     case WIRE_READABLE:
         size = read(io->wakeup, &wakeups, sizeof wakeups); // a counter that is zero again was read before
@@ -319,17 +348,12 @@ static status io_on_event(struct io_thread *io, const struct wire_event *event) 
         return OK;
     case WIRE_JOINED:
     case WIRE_GONE:
-        if (event->kind == WIRE_GONE && !event->orderly)
-            log_info("lost %s-%d", event->peer->name, event->peer->replica);
-        if (!strcmp(event->peer->purpose, "report")) io->reported_at = 0;
-        pthread_mutex_lock(&io->lock);
-        requests_forget(&io->requests, event->peer);
-        pthread_mutex_unlock(&io->lock);
-        return io_route(io, event, strcmp(event->peer->purpose, "flow") ? TO_HOOK : TO_FLOW);
+        return io_on_peer(io, event);
     case WIRE_REFUSED:
         return fail(UNAVAILABLE, "%s", event->message.reason);
     case WIRE_MESSAGE:
-        return io_on_message(io, event);
+        result = io_on_message(io, event->peer, &event->message);
+        return result == DATAERR ? wire_reject(io->wire, event->peer, fail_text()) : result;
     default:
         return OK;
     }
@@ -359,11 +383,10 @@ static status io_send_pending(struct io_thread *io) {
 }
 
 status io_thread_step(struct io_thread *io, int timeout_ms) {
-    const struct wire_event tick = {.kind = WIRE_TIMEOUT};
     struct wire_event event;
     TRY(wire_poll(io->wire, timeout_ms, &event));
     TRY(io_on_event(io, &event));
-    TRY(io->hooks.event(io->hooks.self, io, &tick));
+    if (io->hooks->tick) TRY(io->hooks->tick(io->self));
     TRY(io_send_pending(io));
     return io_report(io);
 }
@@ -400,28 +423,27 @@ static status io_connect(struct io_thread *io, const char *stage, const char *ma
 }
 
 status io_thread_open(struct io_thread **out, const struct node_config *config, const struct io_hooks *hooks,
-                      bool greedy, struct transport *transport) {
+                      void *self, struct transport *transport) {
     struct io_thread *io = NULL;
-    const struct wire_self self = {.run = config->run,
-                                   .name = config->stage,
-                                   .replica = config->replica,
-                                   .machine = config->machine,
-                                   .config = config};
-    NEW(&io, 1);
-    status result = OK;
+    const struct wire_self process = {.run = config->run,
+                                      .name = config->stage,
+                                      .replica = config->replica,
+                                      .machine = config->machine,
+                                      .config = config};
+    status result;
     *out = NULL;
-    if (result != OK) transport->calls->free(transport);
-    TRY(result);
+    NEW(&io, 1);
     io->config = config;
-    io->hooks = *hooks;
+    io->hooks = hooks;
+    io->self = self;
     io->last_broadcast = &io->broadcasts;
     io->wakeup = -1;
     pthread_mutex_init(&io->lock, NULL);
     cond_init_monotonic(&io->changed);
-    wire_open(&io->wire, &self, transport);
+    wire_open(&io->wire, &process, transport);
     io->wakeup = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     TRY_TO(result, failed, io->wakeup >= 0 ? OK : fail(UNAVAILABLE, "eventfd: %s", strerror(errno)));
-    TRY_TO(result, failed, flow_new(&io->flow, config, io->wire, greedy));
+    TRY_TO(result, failed, flow_new(&io->flow, config, io->wire, hooks->greedy));
     wire_add_fd(io->wire, io->wakeup);
     for (size_t i = 0; i < config->listen_count; i++) TRY_TO(result, failed, wire_bind(io->wire, config->listen[i]));
     if (*config->from) TRY_TO(result, failed, io_connect(io, config->from, NULL, "flow"));

@@ -1,39 +1,22 @@
 // The I/O thread: all of a replica's conversations with other processes, in a thread of its own, so that groups come
-// and go and requests are answered while the stage works. Stages do not include this.
-//
-// "The worker" is the stage's own thread. io_thread_put, io_thread_set_issue, io_thread_reply and the hooks belong to
-// the I/O thread; io_thread_broadcast, io_thread_push, io_thread_nudge and the transfers may be called from any other
-// thread; the rest belongs to the worker.
+// and go and requests are answered while the stage works. What it calls, and what may be called from there, is in
+// io_hooks.h. Stages do not include this.
 #ifndef SHARED_STAGE_IO_THREAD_H
 #define SHARED_STAGE_IO_THREAD_H
 
 #include <stdbool.h>
 
-#include "shared/group/group.h"
-#include "shared/wire/node_config.h"
-#include "shared/wire/wire.h"
+#include "shared/stage/flow.h"
 
+struct io_hooks;
 struct io_thread;
 struct transfer;
 
-// What a replica does besides passing groups on. Called in the I/O thread. A failure ends the thread, except DATAERR
-// for a message: that costs the peer its connection.
-struct io_hooks {
-    void *self;
-    // WIRE_JOINED, WIRE_GONE: a peer that neither sends nor receives groups has connected, or is lost. WIRE_MESSAGE: a
-    // peer has sent a message that is neither an answer nor about groups. WIRE_TIMEOUT: at least 20 times a second; the
-    // source issues groups here.
-    status (*event)(void *self, struct io_thread *io, const struct wire_event *event);
-    // Fills in the counters; those of flow_report are set already.
-    void (*report)(void *self, struct message_status *counters);
-};
-
-// Binds the server socket and connects to the peers that the node config names; starts no thread. `greedy`: ask for
-// every group that is available, whatever the capacity. Takes the transport over, also when it fails. The config and
-// the hooks' self must outlive it. UNAVAILABLE when an endpoint is taken, USAGE when the config cannot be used. Free
-// with io_thread_close.
+// Binds the server socket and connects to the peers that the node config names; starts no thread. `self` is passed to
+// the hooks. Takes the transport over, also when it fails. The config, the hooks and self must outlive it. UNAVAILABLE
+// when an endpoint is taken, USAGE when the config cannot be used. Free with io_thread_close.
 status io_thread_open(struct io_thread **out, const struct node_config *config, const struct io_hooks *hooks,
-                      bool greedy, struct transport *transport);
+                      void *self, struct transport *transport);
 
 // Connects to the replicas of a stage for a purpose besides groups, before the thread starts. USAGE, UNAVAILABLE.
 status io_thread_connect(struct io_thread *io, const char *stage, const char *purpose);
@@ -48,46 +31,46 @@ status io_thread_step(struct io_thread *io, int timeout_ms);
 // Ends the thread, sends BYE to all peers and frees. NULL is fine; sets *io to NULL.
 void io_thread_close(struct io_thread **io);
 
-// Waits up to timeout_ms (-1: for ever) for a group; `capacity` is how many more the stage could hold. OK with NULL in
-// *out: none came, or io_thread_nudge was called. END when the program is asked to stop; otherwise the failure that
-// ended the I/O thread. The group, which the caller owns, is in hand until io_thread_send or io_thread_drop: copies of
-// it that come meanwhile are dropped.
-status io_thread_receive(struct io_thread *io, int capacity, int timeout_ms, struct group **out);
+// ---- the worker: the stage's own thread ----
 
-// Returns the number of the issue of the group that io_thread_receive returned last.
-int64_t io_thread_taken_issue(const struct io_thread *io);
+// Waits up to timeout_ms (-1: for ever) for a group, which is WAITING then; `capacity` is how many more the stage could
+// hold. OK with NULL in *out: none came, or io_thread_nudge was called. END when the program is asked to stop;
+// otherwise the failure that ended the I/O thread. Until io_thread_send or io_thread_drop, copies of the group that
+// come are dropped.
+status io_thread_receive(struct io_thread *io, int capacity, int timeout_ms, struct held_group **out);
+
+// Returns the next group in a state of the worker (EARLY to DONE) after one, or the first after NULL, in the order in
+// which they came. NULL: none. Valid until it is sent or dropped.
+struct held_group *io_thread_next_held(struct io_thread *io, const struct held_group *after, enum held_state state);
+
+// Sets the state of a group that was received.
+void io_thread_set_state(struct io_thread *io, struct held_group *held, enum held_state state);
 
 // Returns the number of the present issue: groups of an earlier one are of no use any more.
 int64_t io_thread_issue(struct io_thread *io);
 
-// Returns the seq below which every group is settled, as far as this process knows. From any thread.
-int64_t io_thread_settled(struct io_thread *io);
+// Keeps a group for the stages that read from this one. A copy that was kept already stays as it is. Frees the group.
+void io_thread_send(struct io_thread *io, struct held_group *held);
 
-// Keeps a group for the stages that read from this one; it is in hand no more. A copy that was kept already stays as it
-// is. The group stays the caller's.
-void io_thread_send(struct io_thread *io, const struct group *group);
+// A group goes no further. Frees it.
+void io_thread_drop(struct io_thread *io, struct held_group *held);
 
-// The group with that seq is in hand no more and goes no further.
-void io_thread_drop(struct io_thread *io, int64_t seq);
+// ---- any thread, the hooks too ----
 
 // Lets io_thread_receive return, because something else has come that the worker waits for; lets the I/O thread call
-// its hook soon.
+// its tick soon.
 void io_thread_nudge(struct io_thread *io);
 
-// Keeps a group that the source has issued for the stages that read from it, from a hook. The group stays the caller's.
-void io_thread_put(struct io_thread *io, const struct group *group);
-
-// Sets the number of the source's present issue, and the seq below which every group is settled, from a hook.
-void io_thread_set_issue(struct io_thread *io, int64_t issue, int64_t settled);
-
-// Sends a message to a peer, from a hook. A peer that is disconnected gets nothing. UNAVAILABLE when the sockets fail.
-status io_thread_reply(struct io_thread *io, struct wire_peer *peer, const struct wire_message *message);
+// Returns the seq below which every group is settled, as far as this process knows.
+int64_t io_thread_settled(struct io_thread *io);
 
 // Sends a message (without bulk) to every server that is there and was connected to for `purpose`. Copies the message.
 status io_thread_broadcast(struct io_thread *io, const char *purpose, const struct wire_message *message);
 
 // The same to every client that is there for `purpose`. What one thread broadcasts and pushes goes out in that order.
 status io_thread_push(struct io_thread *io, const char *purpose, const struct wire_message *message);
+
+// ---- any thread but the I/O thread ----
 
 // Begins a transfer (requests.h) from the replicas of a stage, purpose "weights" or "frames". Each one that was begun
 // must be ended.

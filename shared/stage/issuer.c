@@ -1,6 +1,9 @@
+// The source in a pipeline: issues groups in order, as many at once as max_staleness allows (without optim, as many as
+// keep rollout busy), and records in the ledger what became of them. What is lost on the way is given again by the
+// stage that still has it.
+//
 // With optim, only optim knows what is trained: nothing is issued before it has sent its POSITION. Without optim, the
 // ledger knows what is done: TRAINED then means that every stage has worked on the group, and there are no steps.
-#include "shared/stage/issuer.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -10,6 +13,7 @@
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
+#include "shared/stage/node.h"
 #include "shared/store/ledger.h"
 
 // Groups in flight without optim: several replicas of rollout can decode full batches while as many clips are decoded.
@@ -25,7 +29,7 @@ static const int64_t issuer_ahead = 8;
 static const int64_t issuer_failed_in_a_row = 32;
 
 struct issuer {
-    struct stage_context *context;
+    const struct node *node;
     struct ledger *ledger;
     int64_t total, per_step, staleness;
     int64_t epoch;      // groups of an epoch
@@ -37,25 +41,25 @@ struct issuer {
     bool ready;         // optim has sent its POSITION, or there is none
     bool reissue;       // what is in flight is to be issued again: the stages drop what they still have
     bool finished;      // the supervisors were told that the run is finished, or that it is refused
-    bool supervised;    // a supervisor was there
     struct buf refusal; // why the run cannot go on; empty: it can
     struct buf notice;  // for the user, not sent yet
-    const char *run_dir;
 };
 
 // ---- opening ----
 
-status issuer_open(struct issuer **out, struct stage_context *context, const struct node_config *config) {
+// Opens RUN/ledger.lmdb. DATAERR when the run was started with other data, UNAVAILABLE when the disk fails.
+static status issuer_open(struct node *node) {
+    struct stage_context *context = node->context;
+    const struct node_config *config = &node->config;
     struct issuer *issuer;
     struct arena memory = {0};
     struct buf described = {0};
     const struct stage *stage = context->stage;
     const struct source_options *options = stage_options(context);
     status result;
-    *out = NULL;
     NEW(&issuer, 1);
-    issuer->context = context;
-    issuer->run_dir = config->run_dir;
+    node->part = issuer;
+    issuer->node = node;
     issuer->per_step = options->groups_per_step;
     issuer->staleness = options->max_staleness;
     issuer->trains = config->trains;
@@ -72,7 +76,6 @@ status issuer_open(struct issuer **out, struct stage_context *context, const str
     if (issuer->max_steps && !issuer->trains && issuer->max_steps <= issuer->total / issuer->per_step)
         issuer->end = issuer->max_steps * issuer->per_step;
     const char *path = ledger_path(&memory, config->run_dir, options->common.store);
-    TRY_TO(result, done, OK);
     TRY_TO(result, done, ledger_open(&issuer->ledger, path, &ledger));
     if (config->settings) {
         bool changed;
@@ -81,29 +84,26 @@ status issuer_open(struct issuer **out, struct stage_context *context, const str
             buf_puts(&issuer->notice, "the settings have changed: going over all groups again; what the store "
                                       "has of them with these settings is not computed again");
     }
-    *out = issuer;
-    issuer = NULL;
 done:
     buf_release(&described);
     arena_release(&memory);
-    issuer_close(&issuer);
     return result;
 }
 
-void issuer_close(struct issuer **issuer) {
-    if (!*issuer) return;
-    ledger_close(&(*issuer)->ledger);
-    buf_release(&(*issuer)->refusal);
-    buf_release(&(*issuer)->notice);
-    free(*issuer);
-    *issuer = NULL;
+static void issuer_close(struct node *node) {
+    struct issuer *issuer = node->part;
+    ledger_close(&issuer->ledger);
+    buf_release(&issuer->refusal);
+    buf_release(&issuer->notice);
+    free(issuer);
+    node->part = NULL;
 }
 
 // ---- issuing ----
 
 // Puts the group at `seq` into the outbox; `ahead` groups are to be trained before it.
-static status issuer_issue(struct issuer *issuer, struct io_thread *io, int64_t seq, int64_t ahead) {
-    struct stage_context *context = issuer->context;
+static status issuer_issue(struct issuer *issuer, int64_t seq, int64_t ahead) {
+    struct stage_context *context = issuer->node->context;
     const double started = clock_realtime();
     assert(issuer->ready && seq >= 0 && seq < issuer->total && ahead >= 0);
     struct group *group = NULL;
@@ -114,28 +114,31 @@ static status issuer_issue(struct issuer *issuer, struct io_thread *io, int64_t 
     group->requires.exact = issuer->trains && issuer->staleness == 0;
     group->requires.order = seq;
     runner_add_times(group, context->stage->name, started);
-    status result = OK;
     issuer->reissued += ledger_state_of(issuer->ledger, seq) == LEDGER_IN_FLIGHT;
-    if (result == OK) result = ledger_issue(issuer->ledger, seq, group->id.data);
-    if (result == OK) io_thread_put(io, group);
+    const status result = ledger_issue(issuer->ledger, seq, group->id.data);
+    if (result == OK) io_thread_put(issuer->node->io, group);
     group_free(&group);
     return result;
 }
 
-status issuer_tick(struct issuer *issuer, struct io_thread *io) {
+// Issues what may be issued, and tells the supervisor when the run is finished.
+static status issuer_tick(void *self) {
+    struct issuer *issuer = ((const struct node *)self)->part;
+    struct io_thread *io = issuer->node->io;
     struct ledger *ledger = issuer->ledger;
     char summary[512];
     TRY(ledger_tick(ledger, clock_monotonic()));
-    if (issuer->supervised && issuer->notice.size) {
+    const bool supervised = io_thread_is_supervised(io);
+    if (supervised && issuer->notice.size) {
         const struct wire_message notice = {.kind = MESSAGE_NOTICE,
-                                            .name = issuer->context->stage->name,
+                                            .name = issuer->node->context->stage->name,
                                             .replica = 0,
                                             .machine = "",
                                             .reason = issuer->notice.data};
         TRY(io_thread_broadcast(io, "report", &notice));
         buf_clear(&issuer->notice);
     }
-    if (issuer->supervised && issuer->refusal.size && !issuer->finished) {
+    if (supervised && issuer->refusal.size && !issuer->finished) {
         const struct wire_message refused = {.kind = MESSAGE_END, .code = DATAERR, .reason = issuer->refusal.data};
         assert(!issuer->ready);
         issuer->finished = true;
@@ -147,14 +150,14 @@ status issuer_tick(struct issuer *issuer, struct io_thread *io) {
         int64_t ahead = 0;
         issuer->reissue = false;
         for (int64_t seq = ledger_settled(ledger); seq < issuer->total; seq++)
-            if (ledger_state_of(ledger, seq) == LEDGER_IN_FLIGHT) TRY(issuer_issue(issuer, io, seq, ahead++));
+            if (ledger_state_of(ledger, seq) == LEDGER_IN_FLIGHT) TRY(issuer_issue(issuer, seq, ahead++));
     }
     int64_t in_flight_max = (issuer->staleness + 1) * issuer->per_step;
     if (!issuer->trains && in_flight_max < issuer_in_flight) in_flight_max = issuer_in_flight;
     const int64_t ahead_end = ledger_settled(ledger) + issuer_ahead * in_flight_max;
     const int64_t issue_end = issuer->end < ahead_end ? issuer->end : ahead_end;
     while (ledger_next_unissued(ledger) < issue_end && ledger_count(ledger, LEDGER_IN_FLIGHT) < in_flight_max)
-        TRY(issuer_issue(issuer, io, ledger_next_unissued(ledger), ledger_count(ledger, LEDGER_IN_FLIGHT)));
+        TRY(issuer_issue(issuer, ledger_next_unissued(ledger), ledger_count(ledger, LEDGER_IN_FLIGHT)));
     if (issuer->finished || ledger_settled(ledger) < issuer->end) return OK;
     int64_t unused = ledger_count(ledger, LEDGER_UNUSED), trained = ledger_count(ledger, LEDGER_TRAINED);
     // Every step trains per_step groups. The remainder was quarantined, but optim and the source ended before they
@@ -178,41 +181,48 @@ status issuer_tick(struct issuer *issuer, struct io_thread *io) {
                                         : "the same command tries them again; ";
     if (quarantined > done)
         snprintf(summary + size, sizeof summary - (size_t)size,
-                 ": more than half of the samples failed (%ssee %s/logs/source.log)", again, issuer->run_dir);
+                 ": more than half of the samples failed (%ssee %s/logs/source.log)", again,
+                 issuer->node->config.run_dir);
     const struct wire_message end = {.kind = MESSAGE_END, .code = failed ? DATAERR : OK, .reason = summary};
     return io_thread_broadcast(io, "report", &end);
 }
 
 // ---- messages ----
 
-status issuer_joined(struct issuer *issuer, struct io_thread *io, struct wire_peer *peer) {
-    const char *purpose = peer->purpose;
-    if (!strcmp(purpose, "report")) {
-        issuer->supervised = true;
-        issuer->finished = false;
-    }
-    if (!issuer->trains || strcmp(purpose, "ledger") != 0 || !strcmp(peer->name, SUPERVISOR_NAME)) return OK;
+// It may be another process of the supervisor, which does not know the end yet.
+static status issuer_on_supervisor(void *self, struct wire_peer *peer) {
+    const struct node *node = self;
+    (void)peer;
+    ((struct issuer *)node->part)->finished = false;
+    return OK;
+}
+
+// Tells optim how many groups there are; without optim the last stage needs no answer.
+static status issuer_on_last_stage(void *self, struct wire_peer *peer) {
+    const struct node *node = self;
+    const struct issuer *issuer = node->part;
+    if (!issuer->trains || !strcmp(peer->name, SUPERVISOR_NAME)) return OK;
     const struct wire_message run_info = {.kind = MESSAGE_RUN_INFO,
                                           .count = issuer->total,
                                           .per_step = issuer->per_step,
                                           .max_steps = issuer->max_steps,
                                           .epoch = issuer->epoch,
                                           .seq = ledger_settled_on_disk(issuer->ledger)};
-    return io_thread_reply(io, peer, &run_info);
+    return io_thread_reply(node->io, peer, &run_info);
 }
 
 // Appends which sample the group at `seq` is: "sample 99, line 7 of train.jsonl".
 static status issuer_name_sample(const struct issuer *issuer, int64_t seq, struct buf *out) {
-    const struct stage *stage = issuer->context->stage;
-    const struct source_options *options = stage_options(issuer->context);
+    const struct stage *stage = issuer->node->context->stage;
+    const struct source_options *options = stage_options(issuer->node->context);
     struct group *group;
-    TRY(stage->group_at(issuer->context->state, seq, &group));
+    TRY(stage->group_at(issuer->node->context->state, seq, &group));
     if (group->sample_id.data)
         buf_printf(out, "sample %.200s", group->sample_id.data);
     else
         buf_printf(out, "group %.200s", group->id.data);
     if (stage->line_at)
-        buf_printf(out, ", line %zu of %.200s", stage->line_at(issuer->context->state, seq),
+        buf_printf(out, ", line %zu of %.200s", stage->line_at(issuer->node->context->state, seq),
                    path_base_name(options->data));
     group_free(&group);
     return OK;
@@ -227,11 +237,17 @@ static void issuer_check_row(struct issuer *issuer, int64_t seq, const char *las
     if (!issuer->trains || end - first < issuer_failed_in_a_row || issuer->refusal.size) return;
     issuer->ready = false;
     buf_printf(&issuer->refusal, "%lld samples in a row failed, the last one: %s (see %s/logs/source.log)",
-               (long long)(end - first), last, issuer->run_dir);
+               (long long)(end - first), last, issuer->node->config.run_dir);
 }
 
-static status issuer_settle(struct issuer *issuer, struct io_thread *io, const struct wire_message *message,
-                            enum ledger_state state) {
+// The last stage says what became of a group. DATAERR when there is no such group.
+static status issuer_on_settled(void *self, struct wire_peer *peer, const struct wire_message *message) {
+    const struct node *node = self;
+    struct issuer *issuer = node->part;
+    const enum ledger_state state = message->kind == MESSAGE_TRAINED       ? LEDGER_TRAINED
+                                    : message->kind == MESSAGE_QUARANTINED ? LEDGER_QUARANTINED
+                                                                           : LEDGER_UNUSED;
+    (void)peer;
     const struct ledger_entry entry = {.seq = message->seq,
                                        .state = state,
                                        .step = state == LEDGER_TRAINED ? message->step : -1,
@@ -253,7 +269,7 @@ static status issuer_settle(struct issuer *issuer, struct io_thread *io, const s
         const struct wire_message notice = {
             .kind = MESSAGE_NOTICE, .name = message->name, .replica = 0, .machine = "", .reason = text.data};
         log_info("quarantined %s: %s: %s", message->id, message->name, text.data);
-        result = io_thread_broadcast(io, "report", &notice);
+        result = io_thread_broadcast(node->io, "report", &notice);
     }
     if (result == OK) issuer_check_row(issuer, message->seq, text.data);
     buf_release(&text);
@@ -264,21 +280,12 @@ static int64_t issuer_trained_steps(const struct issuer *issuer) {
     return (ledger_count(issuer->ledger, LEDGER_TRAINED) + issuer->per_step - 1) / issuer->per_step;
 }
 
-status issuer_message(struct issuer *issuer, struct io_thread *io, const struct wire_message *message) {
+// Optim says where it begins.
+static status issuer_on_position(void *self, struct wire_peer *peer, const struct wire_message *message) {
+    struct issuer *issuer = ((const struct node *)self)->part;
     const int64_t seq = message->seq;
-    switch (message->kind) {
-    case MESSAGE_TRAINED:
-        return issuer_settle(issuer, io, message, LEDGER_TRAINED);
-    case MESSAGE_QUARANTINED:
-        return issuer_settle(issuer, io, message, LEDGER_QUARANTINED);
-    case MESSAGE_UNUSED:
-        return issuer_settle(issuer, io, message, LEDGER_UNUSED);
-    case MESSAGE_POSITION:
-        if (issuer->trains) break;
-        return OK;
-    default:
-        return OK;
-    }
+    (void)peer;
+    if (!issuer->trains) return OK;
     const int64_t trained = issuer_trained_steps(issuer);
     issuer->finished = false;
     buf_clear(&issuer->refusal);
@@ -288,7 +295,7 @@ status issuer_message(struct issuer *issuer, struct io_thread *io, const struct 
         buf_printf(&issuer->refusal,
                    "optim's directory is empty, but the ledger has %lld trained steps: start optim with the "
                    "directory of its checkpoints, or remove %s/ledger.lmdb to train from the beginning",
-                   (long long)trained, issuer->run_dir);
+                   (long long)trained, issuer->node->config.run_dir);
         return OK;
     }
     TRY(ledger_rewind_to(issuer->ledger, seq == -1 ? 0 : seq));
@@ -307,7 +314,9 @@ status issuer_message(struct issuer *issuer, struct io_thread *io, const struct 
 
 // ---- counters ----
 
-void issuer_report(struct issuer *issuer, struct message_status *counters) {
+// Sets the source's counters.
+static void issuer_report(void *self, struct message_status *counters) {
+    const struct issuer *issuer = ((const struct node *)self)->part;
     const struct ledger *ledger = issuer->ledger;
     counters->total = issuer->end;
     counters->settled = ledger_settled(ledger);
@@ -326,3 +335,17 @@ void issuer_report(struct issuer *issuer, struct message_status *counters) {
         counters->state = ledger_next_unissued(ledger) >= issuer->end ? "all issued" : full;
     }
 }
+
+const struct role source_role = {
+    .hooks = {.peers = {{.purpose = "report", .joined = issuer_on_supervisor},
+                        {.purpose = "ledger", .clients = true, .joined = issuer_on_last_stage}},
+              .messages = {[MESSAGE_POSITION] = issuer_on_position,
+                           [MESSAGE_TRAINED] = issuer_on_settled,
+                           [MESSAGE_QUARANTINED] = issuer_on_settled,
+                           [MESSAGE_UNUSED] = issuer_on_settled},
+              .tick = issuer_tick,
+              .report = issuer_report},
+    .no_worker = true,
+    .open = issuer_open,
+    .close = issuer_close,
+};

@@ -1,8 +1,10 @@
-// The worker's channel over the I/O thread, and the I/O thread's hooks.
+// A stage as a program (stage.h): options, set-up, then the filter or a place in a run, the end, the exit code. In a
+// run every process takes a group, makes sure that it computes with the weights that the group needs, works, and passes
+// it on; its role says how.
 #include "shared/stage/node.h"
 
 #include <assert.h>
-#include <pthread.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,45 +12,118 @@
 #include <unistd.h>
 
 #include "shared/base/clock.h"
+#include "shared/base/file.h"
 #include "shared/base/log.h"
-#include "shared/stage/collector.h"
-#include "shared/stage/issuer.h"
-#include "shared/stage/node_counters.h"
-#include "shared/stage/requests.h"
-#include "shared/stage/run_weights.h"
 #include "shared/base/signals.h"
+#include "shared/config/name_list.h"
+#include "shared/config/stage_kinds.h"
+#include "shared/stage/requests.h"
 
-// A group whose weights are not there or not loaded, or that the runner has given back.
-struct waiting_group {
-    struct group *group;
-    int64_t issue;
-};
+// ---- counters of the worker, or of a source's hooks ----
 
-struct node {
-    struct stage_context *context;
-    struct node_config config;
-    struct io_thread *io;
-    struct issuer *issuer;               // of the source
-    struct collector *collector;         // of optim
-    struct outcomes *outcomes;           // of the last stage
-    struct weights_publisher *publisher; // of optim
-    struct waiting_group *waiting;
-    size_t waiting_count;
-    int64_t held;    // groups that the stage has
-    struct buf bulk; // of answers, in the I/O thread
-    struct node_counters counters;
-    struct weights_follower weights;
-    bool supervised; // a supervisor was there; the I/O thread's own
-    pthread_mutex_t lock;
-    // Under the lock:
-    struct buf notices; // for the user, each with its NUL, not sent yet
-};
+// The process waits for `what`, a literal; nothing begins anew if it waits already.
+static void node_begin_wait(struct node *node, const char *what) {
+    pthread_mutex_lock(&node->lock);
+    if (!node->counters.waits_for) node->counters.waiting_since = clock_monotonic();
+    node->counters.waits_for = what;
+    pthread_mutex_unlock(&node->lock);
+}
+
+static void node_end_wait(struct node *node) {
+    struct node_counters *counters = &node->counters;
+    pthread_mutex_lock(&node->lock);
+    if (counters->waits_for) counters->waited += clock_monotonic() - counters->waiting_since;
+    counters->waits_for = NULL;
+    pthread_mutex_unlock(&node->lock);
+}
+
+// The stage has finished a group.
+static void node_count(struct node *node, const struct held_group *held) {
+    const struct stage_context *context = node->context;
+    struct node_counters *counters = &node->counters;
+    pthread_mutex_lock(&node->lock);
+    for (size_t i = 0; i < held->group->completion_count; i++)
+        counters->tokens += (int64_t)held->group->completions[i].tokens.count;
+    counters->done++;
+    counters->done_at = clock_monotonic();
+    if (!held->group->quarantine.present && counters->found == (int64_t)context->found) {
+        counters->worked++;
+        counters->work_seconds += counters->done_at - held->since;
+    }
+    counters->quarantined = (int64_t)context->quarantined;
+    counters->found = (int64_t)context->found;
+    pthread_mutex_unlock(&node->lock);
+}
+
+static void node_on_report(void *self, struct message_status *report) {
+    struct node *node = self;
+    const struct node_counters *counters = &node->counters;
+    const double now = clock_monotonic();
+    pthread_mutex_lock(&node->lock);
+    report->reward = report->accuracy = NAN;
+    report->taken = counters->taken;
+    report->done = counters->done;
+    report->quarantined = counters->quarantined;
+    report->found = counters->found;
+    report->tokens = counters->tokens;
+    report->up = now - node->context->started;
+    report->busy = report->up - counters->waited - (counters->waits_for ? now - counters->waiting_since : 0);
+    report->state = counters->waits_for ? counters->waits_for : "working";
+    report->failed_saves = counters->failed_saves;
+    report->worked = counters->worked;
+    report->work_seconds = counters->work_seconds;
+    report->done_age = counters->done ? now - counters->done_at : -1;
+    pthread_mutex_unlock(&node->lock);
+    if (node->role->hooks.report) node->role->hooks.report(node, report);
+}
 
 // ---- hooks: the I/O thread ----
 
-// Frames: answers GET with a piece of the clip.
-static status node_on_get(struct node *node, struct io_thread *io, struct wire_peer *peer,
-                          const struct wire_message *message) {
+// Sends what stage_notify has left to the supervisors.
+static status node_send_notices(struct node *node) {
+    status result = OK;
+    pthread_mutex_lock(&node->lock);
+    struct buf notices = node->notices;
+    node->notices = (struct buf){0};
+    pthread_mutex_unlock(&node->lock);
+    for (size_t at = 0; at < notices.size && result == OK; at += strlen(notices.data + at) + 1) {
+        const struct wire_message notice = {.kind = MESSAGE_NOTICE,
+                                            .name = node->config.stage,
+                                            .replica = node->config.replica,
+                                            .machine = node->config.machine,
+                                            .reason = notices.data + at};
+        result = io_thread_broadcast(node->io, "report", &notice);
+    }
+    buf_release(&notices);
+    return result;
+}
+
+// Of a process without a worker this is the work: between two events it waits. Its report says for what.
+static status node_on_tick(void *self) {
+    struct node *node = self;
+    const bool works = node->role->no_worker;
+    if (works) node_end_wait(node);
+    status result = io_thread_is_supervised(node->io) ? node_send_notices(node) : OK;
+    if (result == OK && node->role->hooks.tick) result = node->role->hooks.tick(node);
+    if (works) node_begin_wait(node, "waits");
+    return result;
+}
+
+static status node_on_weights(void *self, struct wire_peer *peer, const struct wire_message *message) {
+    struct node *node = self;
+    return weights_follower_published(&node->weights, node->io, peer, message);
+}
+
+static status node_on_optim_gone(void *self, struct wire_peer *peer) {
+    struct node *node = self;
+    const struct stage_kind *kind = stage_kind_find(peer->name);
+    if (kind && kind->trains) weights_follower_lost(&node->weights, node->io);
+    return OK;
+}
+
+// Frames: answers with a piece of the clip.
+static status node_on_get(void *self, struct wire_peer *peer, const struct wire_message *message) {
+    struct node *node = self;
     const struct stage *stage = node->context->stage;
     struct wire_message reply = {.kind = MESSAGE_ABSENT, .id = message->id};
     bool found = false;
@@ -61,45 +136,130 @@ static status node_on_get(struct node *node, struct io_thread *io, struct wire_p
     reply.offset = message->offset;
     reply.bulk = node->bulk.data;
     reply.bulk_size = node->bulk.size;
-    return io_thread_reply(io, peer, &reply);
+    return io_thread_reply(node->io, peer, &reply);
 }
 
-// What comes from the clients that compute with optim's weights.
-static status node_on_weights_client(struct node *node, struct io_thread *io, const struct wire_event *event) {
-    const struct wire_message *message = &event->message;
-    if (event->kind == WIRE_GONE) weights_publisher_gone(node->publisher, event->peer);
-    if (event->kind == WIRE_JOINED) return weights_publisher_joined(node->publisher, io, event->peer);
-    if (event->kind != WIRE_MESSAGE) return OK;
-    if (message->kind == MESSAGE_FETCH) return weights_publisher_fetch(node->publisher, io, event->peer, message);
-    assert(message->kind == MESSAGE_CANNOT_BORROW);
-    weights_publisher_cannot_borrow(node->publisher, io, event->peer, message);
+const struct role middle_role = {
+    .hooks = {.peers = {{.purpose = "weights", .gone = node_on_optim_gone}},
+              .messages = {[MESSAGE_WEIGHTS] = node_on_weights, [MESSAGE_GET] = node_on_get}},
+};
+
+// ---- the channel: the worker ----
+
+// Returns in *out a group that has waited and can be worked on, or NULL. *busy: the stage must finish what it has
+// before it gets another one, because of its weights.
+static status node_take_waiting(struct node *node, struct held_group **out, bool *busy) {
+    struct held_group *held = io_thread_next_held(node->io, NULL, HELD_WAITING), *next;
+    *out = NULL;
+    *busy = false;
+    for (; held && !*out && !*busy; held = next) {
+        enum weights_verdict verdict = WEIGHTS_READY;
+        next = io_thread_next_held(node->io, held, HELD_WAITING);
+        // Otherwise it was issued anew since, or is settled.
+        if (held->issue != io_thread_issue(node->io) || held->seq < io_thread_settled(node->io)) {
+            io_thread_drop(node->io, held);
+            continue;
+        }
+        const bool idle = !io_thread_next_held(node->io, NULL, HELD_WORKING);
+        if (idle) node_begin_wait(node, "waits for weights"); // they may be loaded now
+        const status result = weights_follower_prepare(&node->weights, node->io, held->group, idle, &verdict);
+        if (idle) node_end_wait(node);
+        TRY(result);
+        *busy = verdict == WEIGHTS_BUSY;
+        if (verdict == WEIGHTS_READY) *out = held;
+    }
     return OK;
 }
 
-// Sends what stage_notify has left to the supervisors.
-static status node_send_notices(struct node *node, struct io_thread *io) {
-    status result = OK;
-    pthread_mutex_lock(&node->lock);
-    struct buf notices = node->notices;
-    node->notices = (struct buf){0};
-    pthread_mutex_unlock(&node->lock);
-    for (size_t at = 0; at < notices.size && result == OK; at += strlen(notices.data + at) + 1) {
-        const struct wire_message notice = {.kind = MESSAGE_NOTICE,
-                                            .name = node->config.stage,
-                                            .replica = node->config.replica,
-                                            .machine = node->config.machine,
-                                            .reason = notices.data + at};
-        result = io_thread_broadcast(io, "report", &notice);
+static status node_receive(void *self, int capacity, int timeout_ms, struct held_group **out) {
+    enum { RETRY_MS = 100 }; // weights that could not be loaded are tried again
+    struct node *node = self;
+    struct held_group *received = NULL;
+    bool busy;
+    TRY(node_take_waiting(node, out, &busy));
+    if (!*out) {
+        const bool waiting = io_thread_next_held(node->io, NULL, HELD_WAITING) != NULL;
+        if (waiting && (timeout_ms < 0 || timeout_ms > RETRY_MS)) timeout_ms = RETRY_MS;
+        if (timeout_ms) node_begin_wait(node, waiting ? "waits for weights" : "waits for groups");
+        const status result = node->role->receive
+                                  ? node->role->receive(node, timeout_ms, &received)
+                                  : io_thread_receive(node->io, busy ? 0 : capacity, timeout_ms, &received);
+        node_end_wait(node);
+        TRY(result);
+        if (received) TRY(node_take_waiting(node, out, &busy));
     }
-    buf_release(&notices);
-    return result;
+    if (!*out) return OK;
+    io_thread_set_state(node->io, *out, HELD_WORKING);
+    pthread_mutex_lock(&node->lock);
+    node->counters.taken++;
+    pthread_mutex_unlock(&node->lock);
+    return OK;
+}
+
+static struct held_group *node_next(void *self, const struct held_group *after) {
+    const struct node *node = self;
+    return io_thread_next_held(node->io, after, HELD_WORKING);
+}
+
+static void node_give_back(void *self, struct held_group *held) {
+    struct node *node = self;
+    io_thread_set_state(node->io, held, HELD_WAITING);
+    pthread_mutex_lock(&node->lock);
+    node->counters.taken--;
+    pthread_mutex_unlock(&node->lock);
+}
+
+static status node_deliver(void *self, struct held_group *held, status outcome) {
+    struct node *node = self;
+    if (outcome != OK) return fail_prefix(outcome, "group %s", held->group->id.data);
+    node_count(node, held);
+    if (node->role->deliver) return node->role->deliver(node, held);
+    io_thread_send(node->io, held);
+    return OK;
+}
+
+static status node_update_weights(void *self, bool *forgotten) {
+    struct node *node = self;
+    const struct stage *stage = node->context->stage;
+    char *refused = weights_publisher_refused(node->publisher);
+    const status result = refused ? stage->publish_files(node->context->state, refused) : OK;
+    free(refused);
+    TRY(result);
+    return weights_follower_return(&node->weights, forgotten);
+}
+
+// ---- the life of a node ----
+
+// Reads the node config at `path`; before the stage's open. Sets context->node, also when it fails, and context->last.
+// DATAERR when the file is malformed, UNAVAILABLE when the run's directory cannot be written.
+static status node_enter(struct stage_context *context, const char *path) {
+    struct node *node;
+    NEW(&node, 1);
+    node->context = context;
+    pthread_mutex_init(&node->lock, NULL);
+    weights_follower_init(&node->weights, context, &node->config);
+    weights_publisher_new(&node->publisher);
+    context->node = node;
+    TRY(node_config_read(&node->config, path));
+    context->last = node->config.last;
+    node->role = context->stage->group_at   ? &source_role
+                 : context->stage->position ? &optim_role
+                 : node->config.last        ? &last_role
+                                            : &middle_role;
+    // As the supervisor names the process: "rollout", "rollout-2", "rollout-2@gpu1".
+    char number[16] = "", suffix[64];
+    const char *machine = node->config.machine;
+    if (node->config.replica > 1) snprintf(number, sizeof number, "-%d", node->config.replica);
+    snprintf(suffix, sizeof suffix, "%s%s%s", number, *machine ? "@" : "", machine);
+    log_suffix(suffix);
+    return weights_follower_set_dir(&node->weights, node->config.run_dir);
 }
 
 // Waits until all notices are sent: what a stage says as it opens or ends may come before a supervisor has joined, or
 // when the run is over. Not for ever, since it may be gone.
 static void node_wait_for_notices(struct node *node) {
-    enum { PATIENCE_MS = 2000 };
-    const int64_t until = clock_monotonic_ms() + PATIENCE_MS;
+    enum { LIMIT_MS = 2000 };
+    const int64_t until = clock_monotonic_ms() + LIMIT_MS;
     for (bool sent = false; !sent && clock_monotonic_ms() < until;) {
         pthread_mutex_lock(&node->lock);
         sent = !node->notices.size;
@@ -108,214 +268,35 @@ static void node_wait_for_notices(struct node *node) {
     }
 }
 
-static status node_handle(struct node *node, struct io_thread *io, const struct wire_event *event) {
-    const struct wire_message *message = &event->message;
-    struct wire_peer *peer = event->peer;
-    if (event->kind == WIRE_TIMEOUT) {
-        if (node->supervised) TRY(node_send_notices(node, io));
-        TRY(weights_publisher_tick(node->publisher, io));
-        return node->issuer ? issuer_tick(node->issuer, io) : OK;
-    }
-    const bool weights = !strcmp(peer->purpose, "weights");
-    if (weights && peer->client) return node_on_weights_client(node, io, event);
-    if (event->kind == WIRE_GONE) {
-        if (weights && !strcmp(peer->name, "optim")) weights_follower_lost(&node->weights, io);
-        return OK;
-    }
-    if (event->kind == WIRE_JOINED) {
-        if (!strcmp(peer->purpose, "report")) {
-            node->supervised = true;
-            TRY(node_send_notices(node, io));
-        }
-        if (!peer->client && !strcmp(peer->purpose, "ledger")) return outcomes_tell_again(node->outcomes, io, peer);
-        return node->issuer ? issuer_joined(node->issuer, io, peer) : OK;
-    }
-    if (message->kind == MESSAGE_WEIGHTS) return weights_follower_published(&node->weights, io, peer, message);
-    if (message->kind == MESSAGE_GET) return node_on_get(node, io, peer, message);
-    if (node->issuer) return issuer_message(node->issuer, io, message);
-    return node->collector ? collector_message(node->collector, io, peer, message) : OK;
-}
-
-// Of the source this is the work: between two events it waits. issuer_report says for what.
-static status node_on_event(void *self, struct io_thread *io, const struct wire_event *event) {
-    struct node *node = self;
-    if (node->issuer) node_counters_end_wait(&node->counters);
-    const status result = node_handle(node, io, event);
-    if (node->issuer) node_counters_begin_wait(&node->counters, "waits");
-    return result;
-}
-
-static void node_on_report(void *self, struct message_status *counters) {
-    struct node *node = self;
-    node_counters_report(&node->counters, node->context->started, counters);
-    if (node->issuer) issuer_report(node->issuer, counters);
-    if (node->collector) collector_report(node->collector, counters);
-}
-
-// ---- the channel: the worker ----
-
-// Adds a group to those that wait.
-static void node_set_aside(struct node *node, struct group *group, int64_t issue) {
-    RESIZE(&node->waiting, node->waiting_count + 1);
-    node->waiting[node->waiting_count++] = (struct waiting_group){group, issue};
-}
-
-// Returns in *out a group that has waited and can be worked on, or NULL. *busy: the stage must finish what it has
-// before it gets another one, because of its weights.
-static status node_take_waiting(struct node *node, struct group **out, bool *busy) {
-    *out = NULL;
-    *busy = false;
-    for (size_t i = 0; i < node->waiting_count && !*out && !*busy;) {
-        struct group *group = node->waiting[i].group;
-        const int64_t seq = group->requires.order;
-        // Otherwise it was issued anew since, or is settled.
-        const bool current = node->waiting[i].issue == io_thread_issue(node->io) && seq >= io_thread_settled(node->io);
-        enum weights_verdict verdict = WEIGHTS_READY;
-        const bool idle = !node->held;
-        if (idle) node_counters_begin_wait(&node->counters, "waits for weights");
-        status result = OK;
-        if (current) result = weights_follower_prepare(&node->weights, node->io, group, idle, &verdict);
-        if (idle) node_counters_end_wait(&node->counters);
-        TRY(result);
-        *busy = verdict == WEIGHTS_BUSY;
-        if (verdict != WEIGHTS_READY) {
-            i++;
-            continue;
-        }
-        node->waiting_count--;
-        memmove(&node->waiting[i], &node->waiting[i + 1], (node->waiting_count - i) * sizeof *node->waiting);
-        if (current) {
-            *out = group;
-            continue;
-        }
-        node_counters_drop(&node->counters, seq);
-        io_thread_drop(node->io, seq);
-        group_free(&group);
-    }
-    return OK;
-}
-
-static status node_receive(void *self, int capacity, int timeout_ms, struct group **out) {
-    enum { RETRY_MS = 100 }; // weights that could not be loaded are tried again
-    struct node *node = self;
-    bool busy;
-    TRY(node_take_waiting(node, out, &busy));
-    if (!*out) {
-        struct group *group = NULL;
-        if (node->waiting_count && (timeout_ms < 0 || timeout_ms > RETRY_MS)) timeout_ms = RETRY_MS;
-        if (timeout_ms)
-            node_counters_begin_wait(&node->counters, node->waiting_count ? "waits for weights" : "waits for groups");
-        status result = node->collector ? collector_receive(node->collector, node->io, timeout_ms, &group)
-                                        : io_thread_receive(node->io, busy ? 0 : capacity, timeout_ms, &group);
-        node_counters_end_wait(&node->counters);
-        TRY(result);
-        if (!group) return OK;
-        const int64_t issue = io_thread_taken_issue(node->io);
-        node_counters_receive(&node->counters, group->requires.order, issue);
-        if (result != OK) group_free(&group);
-        TRY(result);
-        node_set_aside(node, group, issue);
-        TRY(node_take_waiting(node, out, &busy));
-    }
-    if (!*out) return OK;
-    node->held++;
-    node_counters_take(&node->counters);
-    return OK;
-}
-
-static status node_give_back(void *self, struct group **group) {
-    struct node *node = self;
-    struct group *given_back = *group;
-    *group = NULL;
-    node->held--;
-    assert(node->held >= 0);
-    node_set_aside(node, given_back, node_counters_give_back(&node->counters, given_back->requires.order));
-    return OK;
-}
-
-static status node_deliver(void *self, struct group **group, status outcome) {
-    struct node *node = self;
-    status result;
-    if (outcome != OK) {
-        result = fail_prefix(outcome, "group %s", (*group)->id.data);
-        group_free(group);
-        return result;
-    }
-    node->held--;
-    assert(node->held >= 0);
-    node_counters_deliver(&node->counters, *group, node->context->found, node->context->quarantined);
-    if (node->collector) {
-        result = collector_settle(node->collector, node->io, *group);
-    } else {
-        result = node->config.last ? outcomes_tell(node->outcomes, node->io, *group) : OK;
-        if (result == OK) io_thread_send(node->io, *group);
-    }
-    group_free(group);
-    return result;
-}
-
-static status node_update_weights(void *self, bool *forgotten) {
-    struct node *node = self;
-    *forgotten = false;
-    if (!node->collector) return weights_follower_return(&node->weights, forgotten);
-    char *refused = weights_publisher_refused(node->publisher);
-    const status result = refused ? node->context->stage->publish_files(node->context->state, refused) : OK;
-    free(refused);
-    return result;
-}
-
-// ---- the life of a node ----
-
-status node_enter(struct stage_context *context, const char *path) {
-    struct node *node;
-    NEW(&node, 1);
-    node->context = context;
-    pthread_mutex_init(&node->lock, NULL);
-    node_counters_init(&node->counters);
-    weights_follower_init(&node->weights, context, &node->config);
-    context->node = node;
-    TRY(node_config_read(&node->config, path));
-    context->last = node->config.last;
-    // As the supervisor names the process: "rollout", "rollout-2", "rollout-2@gpu1".
-    char number[16] = "", suffix[64];
-    const char *machine = node->config.machine;
-    if (node->config.replica > 1) snprintf(number, sizeof number, "-%d", node->config.replica);
-    snprintf(suffix, sizeof suffix, "%s%s%s", number, *machine ? "@" : "", machine);
-    log_suffix(suffix);
-    weights_publisher_new(&node->publisher);
-    outcomes_new(&node->outcomes);
-    return weights_follower_set_dir(&node->weights, node->config.run_dir);
-}
-
-status node_run(struct stage_context *context) {
+// Runs the open stage until the program is asked to stop. OK then; otherwise what failed.
+static status node_run(struct stage_context *context) {
     struct node *node = context->node;
     const struct stage *stage = context->stage;
-    const struct io_hooks hooks = {.self = node, .event = node_on_event, .report = node_on_report};
-    const struct channel channel = {node, node_receive, node_deliver, node_give_back, node_update_weights};
-    bool source = stage->group_at != NULL;
-    if (source) TRY(issuer_open(&node->issuer, context, &node->config));
-    if (stage->position) TRY(collector_open(&node->collector, context));
+    const struct role *role = node->role;
+    const struct channel channel = {node, node_receive, node_next, node_deliver, node_give_back, node_update_weights};
     struct transport *transport;
+    if (role->open) TRY(role->open(node));
+    node->hooks = role->hooks;
+    node->hooks.tick = node_on_tick;
+    node->hooks.report = node_on_report;
     TRY(zmq_transport_open(&transport, node_config_security(&node->config)));
-    TRY(io_thread_open(&node->io, &node->config, &hooks, node->collector != NULL, transport));
-    if (stage_follows_optim(context)) TRY(io_thread_connect(node->io, "optim", "weights"));
+    TRY(io_thread_open(&node->io, &node->config, &node->hooks, node, transport));
+    if (stage_follows_optim(context)) TRY(io_thread_connect(node->io, stage_kinds[STAGE_OPTIM].name, "weights"));
     TRY(io_thread_start(node->io));
     log_debug("ready");
-    // The source's work is done by the hooks. Optim learns from RUN_INFO that it has had the last group; the others
-    // only stop when they are asked to.
-    status result = source ? OK : runner_run(context, &channel);
-    const bool stopped = !source && signals_stopping();
-    if (result == OK && !source && !stopped) {
+    // Optim learns from RUN_INFO that it has had the last group; the others only stop when they are asked to.
+    status result = role->no_worker ? OK : runner_run(context, &channel);
+    const bool stopped = !role->no_worker && signals_stopping();
+    if (result == OK && !role->no_worker && !stopped) {
         if (stage->on_idle) result = stage->on_idle(context->state, true);
-        if (result == OK && node->collector) result = collector_finish(node->collector, node->io);
-        if (result == OK) node_counters_begin_wait(&node->counters, "finished");
+        if (result == OK && role->finish) result = role->finish(node);
+        if (result == OK) node_begin_wait(node, "finished");
     }
     if ((result == OK || result == END) && stopped && stage->on_stop) result = stage->on_stop(context->state);
     while (result == OK && !stopped) {
-        struct group *group = NULL;
-        result = io_thread_receive(node->io, 0, -1, &group);
-        if (group) io_thread_drop(node->io, group->requires.order);
-        group_free(&group);
+        struct held_group *held = NULL;
+        result = io_thread_receive(node->io, 0, -1, &held);
+        if (held) io_thread_drop(node->io, held);
     }
     if (result == END) result = OK;
     node_wait_for_notices(node);
@@ -323,18 +304,14 @@ status node_run(struct stage_context *context) {
     return result;
 }
 
-void node_leave(struct stage_context *context) {
+// Sends BYE to all peers and frees; after the stage's close.
+static void node_leave(struct stage_context *context) {
     struct node *node = context->node;
     if (!node) return;
     io_thread_close(&node->io);
-    issuer_close(&node->issuer);
-    collector_close(&node->collector);
+    if (node->part) node->role->close(node);
     weights_publisher_free(&node->publisher);
-    outcomes_free(&node->outcomes);
-    for (size_t i = 0; i < node->waiting_count; i++) group_free(&node->waiting[i].group);
-    free(node->waiting);
     weights_follower_release(&node->weights);
-    node_counters_release(&node->counters);
     node_config_release(&node->config);
     buf_release(&node->bulk);
     buf_release(&node->notices);
@@ -343,7 +320,78 @@ void node_leave(struct stage_context *context) {
     context->node = NULL;
 }
 
+// ---- the program ----
+
+// Opens the store of the option `store`. In a training run, the sections of old groups are removed: optim goes back to
+// its newest checkpoint at most, and what that needs again is computed again.
+static status node_open_store(struct stage_context *context, const struct common_options *options) {
+    enum { SECTIONS_OF_GROUPS = 4096 };
+    const struct group_keep keep = {.steps = options->store_keep.steps, .bytes = options->store_keep.bytes};
+    if (!options->store) return OK;
+    if (keep.steps && context->last && !context->stage->position)
+        return fail(USAGE, "store_keep: only optim counts steps; give a size such as 20GiB");
+    TRY(group_store_open(&context->store, options->store, false));
+    group_store_set_keep(context->store, &keep, context->node && context->node->config.trains ? SECTIONS_OF_GROUPS : 0);
+    return OK;
+}
+
+int stage_main(const struct stage *stage, int argc, char **argv) {
+    const struct stage_kind *kind = stage_kind_find(stage->name);
+    assert(stage->table || kind);
+    struct stage_context context = {.stage = stage, .table = stage->table ? stage->table : &kind->options};
+    struct common_options *options = NULL; // the first member of every stage's options
+    int rest;
+    log_open(context.table->program);
+    context.started = context.progress_at = clock_monotonic();
+    status result = fd_reserve_standard();
+    (void)fd_raise_limit();
+    if (result == OK) mem_new(&options, 1, context.table->size);
+    assert(options || result != OK);
+    if (result == OK) result = options_init(&context.options, context.table, options);
+    if (result == OK) result = options_parse(&context.options, argc, argv, &rest);
+    if (result == OK && options->device && device_is_list(options->device))
+        result =
+            fail(USAGE, "device: '%s' is for the replicas of a pipeline; a process has one device", options->device);
+    log_timestamps(options && options->node);
+    // `caravan run` has seen the files that the options name: what is gone since then may come back.
+    if (result == DATAERR && options && options->node) result = UNAVAILABLE;
+    if (result == OK) result = signals_open();
+    context.last = options && !options->node;
+    if (result == OK && options->node) result = node_enter(&context, options->node);
+    if (result == OK) result = node_open_store(&context, options);
+    if (result == OK && stage->open) result = stage->open(&context.state, &context);
+    if (result == OK) result = options->node ? node_run(&context) : stdio_run(&context, STDIN_FILENO, STDOUT_FILENO);
+    if (result != OK && result != END) log_info("%s", fail_text());
+    // The first failure counts; one while closing after it is logged.
+    status closed = stage->close ? stage->close(context.state) : OK;
+    if (closed != OK) log_info("%s", fail_text());
+    if (result == OK || result == END) result = closed;
+    for (size_t i = 0; i < context.unfinished_count; i++) group_free(&context.unfinished[i]);
+    free(context.unfinished);
+    group_store_close(&context.store);
+    node_leave(&context);
+    if (result == OK && context.groups)
+        log_info("%zu groups, %zu quarantined, %zu found in the store, %.1f s", context.groups, context.quarantined,
+                 context.found, clock_monotonic() - context.started);
+    options_release(&context.options);
+    free(options);
+    return status_exit_code(result);
+}
+
 // ---- what a stage asks of the run ----
+
+const void *stage_options(const struct stage_context *context) {
+    return context->options.values;
+}
+
+bool stage_stopping(const struct stage_context *context) {
+    (void)context;
+    return signals_stopping();
+}
+
+bool stage_in_pipeline(const struct stage_context *context) {
+    return context->node != NULL;
+}
 
 status stage_publish(struct stage_context *context, const struct stage_weights *weights) {
     return context->node ? weights_publish(context->node->publisher, context->node->io, weights) : OK;
@@ -351,10 +399,6 @@ status stage_publish(struct stage_context *context, const struct stage_weights *
 
 void stage_recycle(struct stage_context *context, bool reference, const char *path) {
     if (context->node) weights_recycle(context->node->publisher, reference, path);
-}
-
-int64_t stage_epoch(const struct stage_context *context) {
-    return context->node && context->node->collector ? collector_epoch(context->node->collector) : 0;
 }
 
 void stage_notify(struct stage_context *context, const char *format, ...) {
@@ -372,15 +416,15 @@ void stage_notify(struct stage_context *context, const char *format, ...) {
 }
 
 void stage_report_saves(struct stage_context *context, int64_t failed) {
-    if (context->node) node_counters_set_failed_saves(&context->node->counters, failed);
-}
-
-bool node_trains(const struct stage_context *context) {
-    return context->node && context->node->config.trains;
+    struct node *node = context->node;
+    if (!node) return;
+    pthread_mutex_lock(&node->lock);
+    node->counters.failed_saves = failed;
+    pthread_mutex_unlock(&node->lock);
 }
 
 bool stage_follows_optim(const struct stage_context *context) {
-    return node_trains(context) && context->stage->follows != FOLLOWS_NOTHING;
+    return context->node && context->node->config.trains && context->stage->follows != FOLLOWS_NOTHING;
 }
 
 const char *stage_weights_dir(const struct stage_context *context) {

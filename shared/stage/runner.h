@@ -3,8 +3,8 @@
 #ifndef SHARED_STAGE_RUNNER_H
 #define SHARED_STAGE_RUNNER_H
 
+#include "shared/stage/flow.h"
 #include "shared/stage/stage.h"
-#include "shared/store/group_store.h"
 
 struct node;
 
@@ -28,13 +28,16 @@ struct channel {
     void *self;
     // Waits up to timeout_ms (-1: until there is one or the program is asked to stop) for a group. `capacity`: how many
     // the stage could hold. OK with NULL in *out: none yet. END: no more will come.
-    status (*receive)(void *self, int capacity, int timeout_ms, struct group **out);
+    status (*receive)(void *self, int capacity, int timeout_ms, struct held_group **out);
+    // Returns the next group after one, or the first after NULL, that was received and neither delivered nor given
+    // back.
+    struct held_group *(*next)(void *self, const struct held_group *after);
     // Sends a finished group on and frees it. END: the reader is gone. `outcome` is OK, or DATAERR for a group that the
     // stage cannot read, for the reason in fail_text(): it is not sent.
-    status (*deliver)(void *self, struct group **group, status outcome);
+    status (*deliver)(void *self, struct held_group *held, status outcome);
     // Takes back a group whose weights changed while the stage had it; `receive` returns it again with present weights,
     // unless nobody needs it any more. NULL where stages have no weights of optim's.
-    status (*give_back)(void *self, struct group **group);
+    void (*give_back)(void *self, struct held_group *held);
     // Called between two groups, and while `receive` waits when something has come: lets the stage give back lent
     // weights, or publish files instead of lending. *forgotten: the stage has forgotten its groups. May be NULL.
     status (*update_weights)(void *self, bool *forgotten);

@@ -11,6 +11,7 @@
 
 #include "shared/base/file.h"
 #include "shared/base/log.h"
+#include "shared/stage/io_hooks.h"
 #include "shared/base/rng.h"
 #include "shared/stage/run_weights.h"
 

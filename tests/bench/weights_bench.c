@@ -14,6 +14,7 @@
 
 #include "shared/base/clock.h"
 #include "shared/base/log.h"
+#include "shared/stage/io_hooks.h"
 #include "shared/stage/run_weights.h"
 
 enum { HASH = 0x77 };
@@ -25,16 +26,22 @@ struct bench {
     bool gone; // the client
 };
 
-static status bench_event(void *self, struct io_thread *io, const struct wire_event *event) {
+static status bench_gone(void *self, struct wire_peer *peer) {
     struct bench *bench = self;
-    bench->gone |= event->kind == WIRE_GONE && event->peer->client;
-    if (!bench->publisher || event->kind != WIRE_MESSAGE) return OK;
-    return weights_publisher_fetch(bench->publisher, io, event->peer, &event->message);
+    (void)peer;
+    bench->gone = true;
+    return OK;
 }
 
-static void bench_report(void *self, struct message_status *counters) {
-    (void)self, (void)counters;
+static status bench_serve_piece(void *self, struct wire_peer *peer, const struct wire_message *message) {
+    struct bench *bench = self;
+    return bench->publisher ? weights_publisher_fetch(bench->publisher, bench->io, peer, message) : OK;
 }
+
+static const struct io_hooks bench_hooks = {
+    .peers = {{.purpose = "weights", .clients = true, .gone = bench_gone}},
+    .messages = {[MESSAGE_FETCH] = bench_serve_piece},
+};
 
 static double bench_processor_seconds(void) {
     struct rusage usage;
@@ -93,7 +100,6 @@ static status bench_difference(const char *base_path, const char *path) {
 }
 
 static status bench_run(struct bench *bench, int argc, char **argv) {
-    const struct io_hooks hooks = {.self = bench, .event = bench_event, .report = bench_report};
     const bool serve = argc == 4 && !strcmp(argv[2], "serve"), fetch = argc == 6 && !strcmp(argv[2], "fetch");
     struct transport *transport;
     if (argc == 4 && !strcmp(argv[1], "difference")) return bench_difference(argv[2], argv[3]);
@@ -102,7 +108,7 @@ static status bench_run(struct bench *bench, int argc, char **argv) {
     TRY(node_config_read(&bench->config, argv[1]));
     if (serve) weights_publisher_new(&bench->publisher);
     TRY(zmq_transport_open(&transport, node_config_security(&bench->config)));
-    TRY(io_thread_open(&bench->io, &bench->config, &hooks, false, transport));
+    TRY(io_thread_open(&bench->io, &bench->config, &bench_hooks, bench, transport));
     return serve ? bench_serve(bench, argv[3]) : bench_fetch(bench, argv[3], atoll(argv[4]), atoi(argv[5]));
 }
 

@@ -3,12 +3,13 @@
 
 #include <malloc.h>
 
-#include "shared/stage/collector.h"
+#include "shared/stage/node.h"
 
 // ---- the I/O thread: gives the groups of `incoming` in order, records what is sent
 
 struct io_thread {
     int64_t incoming, incoming_end;
+    struct held_group *held;  // of what came
     struct wire_message last; // strings are not kept
     char last_strings[3][64];
     int64_t broadcasts, replies, sent, dropped, nudges;
@@ -26,26 +27,54 @@ static struct group *make_group(int64_t seq) {
     return group;
 }
 
-status io_thread_receive(struct io_thread *io, int capacity, int timeout_ms, struct group **out) {
+status io_thread_receive(struct io_thread *io, int capacity, int timeout_ms, struct held_group **out) {
     (void)capacity;
     (void)timeout_ms;
     *out = NULL;
     if (io->incoming == io->incoming_end) return END;
-    *out = make_group(io->incoming);
+    *out = calloc(1, sizeof **out);
+    assert_non_null(*out);
+    **out = (struct held_group){
+        .next = io->held, .seq = io->incoming, .state = HELD_WAITING, .group = make_group(io->incoming)};
+    io->held = *out;
     // Every seventh group is quarantined.
-    if (io->incoming % 7 == 3) group_quarantine(*out, "frames", "the clip is cut off");
+    if (io->incoming % 7 == 3) group_quarantine((*out)->group, "frames", "the clip is cut off");
     io->incoming++;
     return OK;
 }
 
-void io_thread_send(struct io_thread *io, const struct group *group) {
-    (void)group;
+struct held_group *io_thread_next_held(struct io_thread *io, const struct held_group *after, enum held_state state) {
+    struct held_group *held = after ? after->next : io->held;
+    while (held && held->state != state) held = held->next;
+    return held;
+}
+
+void io_thread_set_state(struct io_thread *io, struct held_group *held, enum held_state state) {
+    (void)io;
+    held->state = state;
+}
+
+static void free_held(struct io_thread *io, struct held_group *held) {
+    struct held_group **link = &io->held;
+    while (*link != held) link = &(*link)->next;
+    *link = held->next;
+    group_free(&held->group);
+    free(held);
+}
+
+void io_thread_send(struct io_thread *io, struct held_group *held) {
+    free_held(io, held);
     io->sent++;
 }
 
-void io_thread_drop(struct io_thread *io, int64_t seq) {
-    (void)seq;
+void io_thread_drop(struct io_thread *io, struct held_group *held) {
+    free_held(io, held);
     io->dropped++;
+}
+
+status io_thread_push(struct io_thread *io, const char *purpose, const struct wire_message *message) {
+    (void)io, (void)purpose, (void)message;
+    return OK;
 }
 
 void io_thread_nudge(struct io_thread *io) {
@@ -101,28 +130,40 @@ static struct stage_context context = {.stage = &trainer, .state = &start_at};
 
 static const int64_t no_position = -2;
 
+// Makes the node of optim over an I/O thread.
+static struct node open_optim(struct io_thread *io) {
+    struct node node = {.context = &context, .io = io};
+    assert_int_equal(optim_role.open(&node), OK);
+    return node;
+}
+
+static void close_optim(struct node *node) {
+    optim_role.close(node);
+    while (node->io->held) free_held(node->io, node->io->held);
+}
+
 static int64_t max_steps; // of the run
 
-static void send_run_info(struct collector *collector, struct io_thread *io, int64_t total, int64_t settled) {
+static void send_run_info(struct node *node, int64_t total, int64_t settled) {
+    struct io_thread *io = node->io;
     const struct wire_message run_info = {
         .kind = MESSAGE_RUN_INFO, .count = total, .per_step = 1, .max_steps = max_steps, .seq = settled};
     io->replies = io->position_at = 0;
     io->position_seq = no_position;
     io->first_reply_seq = io->last_reply_seq = -1;
-    assert_int_equal(collector_message(collector, io, NULL, &run_info), OK);
+    assert_int_equal(optim_role.hooks.messages[MESSAGE_RUN_INFO](node, NULL, &run_info), OK);
 }
 
 // Trains every group that comes, one per step.
-static void train(struct collector *collector, struct io_thread *io, int64_t end) {
-    io->incoming_end = end;
+static void train(struct node *node, int64_t end) {
+    node->io->incoming_end = end;
     for (;;) {
-        struct group *group = NULL;
-        if (collector_receive(collector, io, -1, &group) == END) return;
-        assert_non_null(group);
-        group->trained.present = !group->quarantine.present;
-        group->trained.step = group->requires.order + 1;
-        assert_int_equal(collector_settle(collector, io, group), OK);
-        group_free(&group);
+        struct held_group *held = NULL;
+        if (optim_role.receive(node, -1, &held) == END) return;
+        assert_non_null(held);
+        held->group->trained.present = !held->group->quarantine.present;
+        held->group->trained.step = held->group->requires.order + 1;
+        assert_int_equal(optim_role.deliver(node, held), OK);
     }
 }
 
@@ -134,70 +175,67 @@ static size_t used_memory(void) {
 static void memory_stays_small(void **state) {
     (void)state;
     enum { GROUPS = 20000, FIRST = 1000, GROWTH_MAX = 1 << 20 };
-    struct collector *collector;
     struct io_thread io = {0};
-    assert_int_equal(collector_open(&collector, &context), OK);
-    send_run_info(collector, &io, 2 * GROUPS, 0);
+    struct node node = open_optim(&io);
+    send_run_info(&node, 2 * GROUPS, 0);
     assert_int_equal(io.position_seq, 0);
-    train(collector, &io, FIRST);
+    train(&node, FIRST);
     size_t before = used_memory();
-    train(collector, &io, GROUPS);
+    train(&node, GROUPS);
     assert_int_equal(io.broadcasts, GROUPS);
     assert_true(used_memory() < before + GROWTH_MAX);
-    collector_close(&collector);
+    close_optim(&node);
 }
 
 static void a_restarted_source_gets_only_what_it_lacks(void **state) {
     (void)state;
-    struct collector *collector;
     struct io_thread io = {0};
-    assert_int_equal(collector_open(&collector, &context), OK);
-    send_run_info(collector, &io, 1000, 0);
-    train(collector, &io, 100);
-    send_run_info(collector, &io, 1000, 90);
+    struct node node = open_optim(&io);
+    send_run_info(&node, 1000, 0);
+    train(&node, 100);
+    send_run_info(&node, 1000, 90);
     assert_int_equal(io.replies, 10);
     assert_int_equal(io.first_reply_seq, 90);
     assert_int_equal(io.last_reply_seq, 99);
     assert_int_equal(io.position_seq, 100);
     assert_int_equal(io.position_at, 10); // a source forgets what is from POSITION on
-    send_run_info(collector, &io, 1000, 95);
+    send_run_info(&node, 1000, 95);
     assert_int_equal(io.replies, 5);
-    send_run_info(collector, &io, 1000, 50); // what was dropped stays dropped
+    send_run_info(&node, 1000, 50); // what was dropped stays dropped
     assert_int_equal(io.replies, 5);
     assert_int_equal(io.first_reply_seq, 95);
-    train(collector, &io, 200);
-    send_run_info(collector, &io, 1000, 200);
+    train(&node, 200);
+    send_run_info(&node, 1000, 200);
     assert_int_equal(io.replies, 0);
     assert_int_equal(io.position_seq, 200);
-    collector_close(&collector);
+    close_optim(&node);
 }
 
 // The source then refuses to forget steps that it knows to be trained.
 static void position_tells_that_no_step_was_ever_trained(void **state) {
     (void)state;
-    struct collector *collector;
     struct io_thread io = {0};
+    struct node node;
     start_at = -1;
-    assert_int_equal(collector_open(&collector, &context), OK);
+    node = open_optim(&io);
     start_at = 0;
-    send_run_info(collector, &io, 10, 0);
+    send_run_info(&node, 10, 0);
     assert_int_equal(io.position_seq, -1);
-    send_run_info(collector, &io, 10, 6);
+    send_run_info(&node, 10, 6);
     assert_int_equal(io.position_seq, -1);
     assert_int_equal(io.replies, 0);
-    train(collector, &io, 2);
-    send_run_info(collector, &io, 10, 2);
+    train(&node, 2);
+    send_run_info(&node, 10, 2);
     assert_int_equal(io.position_seq, 2);
-    collector_close(&collector);
+    close_optim(&node);
 }
 
 static void a_quarantine_keeps_its_strings(void **state) {
     (void)state;
-    struct collector *collector;
     struct io_thread io = {0};
-    assert_int_equal(collector_open(&collector, &context), OK);
-    send_run_info(collector, &io, 1000, 0);
-    train(collector, &io, 4); // 0 to 2 are trained, 3 is quarantined
+    struct node node = open_optim(&io);
+    send_run_info(&node, 1000, 0);
+    train(&node, 4); // 0 to 2 are trained, 3 is quarantined
     for (int i = 0; i < 2; i++) {
         assert_int_equal(io.last.kind, MESSAGE_QUARANTINED);
         assert_int_equal(io.last.seq, 3);
@@ -205,111 +243,108 @@ static void a_quarantine_keeps_its_strings(void **state) {
         assert_string_equal(io.last_strings[1], "frames");
         assert_string_equal(io.last_strings[2], "the clip is cut off");
         memset(&io.last, 0, sizeof io.last);
-        send_run_info(collector, &io, 1000, 3);
+        send_run_info(&node, 1000, 3);
     }
-    collector_close(&collector);
+    close_optim(&node);
 }
 
 static void what_is_settled_ahead_follows_the_position(void **state) {
     (void)state;
-    struct collector *collector;
     struct io_thread io = {0};
-    struct group *held[4] = {NULL};
-    assert_int_equal(collector_open(&collector, &context), OK);
-    send_run_info(collector, &io, 1000, 0);
+    struct held_group *held[4] = {NULL};
+    struct node node = open_optim(&io);
+    send_run_info(&node, 1000, 0);
     io.incoming_end = 4;
-    for (int i = 0; i < 4; i++) assert_int_equal(collector_receive(collector, &io, -1, &held[i]), OK);
-    assert_int_equal(collector_settle(collector, &io, held[3]), OK); // it is quarantined
-    send_run_info(collector, &io, 1000, 0);
+    for (int i = 0; i < 4; i++) assert_int_equal(optim_role.receive(&node, -1, &held[i]), OK);
+    assert_int_equal(optim_role.deliver(&node, held[3]), OK); // it is quarantined
+    send_run_info(&node, 1000, 0);
     assert_int_equal(io.position_seq, 0);
     assert_int_equal(io.position_at, 0);
     assert_int_equal(io.replies, 1);
     assert_int_equal(io.first_reply_seq, 3);
-    collector_close(&collector);
-    for (int i = 0; i < 4; i++) group_free(&held[i]);
+    close_optim(&node);
 }
 
 static void the_last_group_waits_for_the_end(void **state) {
     (void)state;
-    struct collector *collector;
     struct io_thread io = {0};
-    assert_int_equal(collector_open(&collector, &context), OK);
-    send_run_info(collector, &io, 3, 0);
-    train(collector, &io, 3);
+    struct node node = open_optim(&io);
+    send_run_info(&node, 3, 0);
+    train(&node, 3);
     assert_int_equal(io.broadcasts, 2);
     assert_int_equal(io.sent, 2);
-    send_run_info(collector, &io, 3, 0);
+    send_run_info(&node, 3, 0);
     assert_int_equal(io.replies, 2);
     assert_int_equal(io.position_seq, 2);
-    assert_int_equal(collector_finish(collector, &io), OK);
+    assert_int_equal(optim_role.finish(&node), OK);
     assert_int_equal(io.broadcasts, 3);
     assert_int_equal(io.last.kind, MESSAGE_TRAINED);
     assert_int_equal(io.last.seq, 2);
     assert_int_equal(io.last.step, 3);
-    collector_close(&collector);
+    close_optim(&node);
 }
 
 static void it_begins_at_the_checkpoint_and_takes_each_seq_once(void **state) {
     (void)state;
-    struct collector *collector;
     struct io_thread io = {0};
+    struct node node;
     start_at = 5;
-    assert_int_equal(collector_open(&collector, &context), OK);
+    node = open_optim(&io);
     start_at = 0;
-    send_run_info(collector, &io, 1000, 8); // the source is ahead of the checkpoint
+    send_run_info(&node, 1000, 8); // the source is ahead of the checkpoint
     assert_int_equal(io.position_seq, 5);
-    train(collector, &io, 10);
+    train(&node, 10);
     assert_int_equal(io.dropped, 5);
     assert_int_equal(io.broadcasts, 5);
     io.incoming = 0;
-    train(collector, &io, 12);
+    train(&node, 12);
     assert_int_equal(io.dropped, 15);
     assert_int_equal(io.broadcasts, 7);
-    collector_close(&collector);
+    close_optim(&node);
 }
 
 // Every step trains one group, and groups 3 and 10 are quarantined: two more groups make ten steps.
 static void max_steps_counts_what_is_trained(void **state) {
     (void)state;
-    struct collector *collector;
     struct io_thread io = {0};
+    struct node node;
     struct message_status counters = {0};
     max_steps = 10;
-    assert_int_equal(collector_open(&collector, &context), OK);
-    send_run_info(collector, &io, 1000, 0);
+    node = open_optim(&io);
+    send_run_info(&node, 1000, 0);
     assert_int_equal(io.position_count, 10);
-    train(collector, &io, 5);
-    send_run_info(collector, &io, 1000, 2); // a source that is restarted
+    train(&node, 5);
+    send_run_info(&node, 1000, 2); // a source that is restarted
     assert_int_equal(io.position_seq, 5);
     assert_int_equal(io.position_count, 11);
-    train(collector, &io, 1000);
+    train(&node, 1000);
     assert_int_equal(io.incoming, 12);
-    collector_report(collector, &counters);
+    optim_role.hooks.report(&node, &counters);
     assert_int_equal(counters.total, 12);
     assert_int_equal(io.broadcasts, 11); // all but the last one, which waits for the stage
-    assert_int_equal(collector_finish(collector, &io), OK);
+    assert_int_equal(optim_role.finish(&node), OK);
     assert_int_equal(io.last.seq, 11);
-    collector_close(&collector);
+    close_optim(&node);
 
     // From a checkpoint of five steps.
     io = (struct io_thread){0};
     start_at = 5;
-    assert_int_equal(collector_open(&collector, &context), OK);
-    send_run_info(collector, &io, 1000, 5);
+    node = open_optim(&io);
+    send_run_info(&node, 1000, 5);
     assert_int_equal(io.position_count, 10);
-    train(collector, &io, 1000);
+    train(&node, 1000);
     assert_int_equal(io.incoming, 10);
-    collector_close(&collector);
+    close_optim(&node);
 
     // More steps than the data have; and as many as were trained before.
     for (start_at = 0; start_at <= 10; start_at += 10) {
         io = (struct io_thread){.incoming_end = 1000};
         max_steps = start_at ? 10 : INT64_MAX;
-        assert_int_equal(collector_open(&collector, &context), OK);
-        send_run_info(collector, &io, 20, start_at);
-        train(collector, &io, 1000);
+        node = open_optim(&io);
+        send_run_info(&node, 20, start_at);
+        train(&node, 1000);
         assert_int_equal(io.incoming, start_at ? 0 : 20);
-        collector_close(&collector);
+        close_optim(&node);
     }
     max_steps = start_at = 0;
 }

@@ -54,13 +54,17 @@ status wire_reject(struct wire *wire, struct wire_peer *peer, const char *reason
 static const char *readers[] = {"reward"};
 static const struct node_config config = {.stage = "rollout", .from = "frames", .readers = readers, .reader_count = 1};
 
-static void happen(struct flow *flow, int peer, enum wire_event_kind kind, struct wire_message message) {
-    const struct wire_event event = {.kind = kind, .peer = &peers[peer].peer, .message = message};
-    assert_int_equal(flow_on_event(flow, &event), OK);
+static void happen(struct flow *flow, int peer, enum wire_event_kind kind) {
+    const struct wire_event event = {.kind = kind, .peer = &peers[peer].peer};
+    assert_int_equal(flow_on_peer(flow, &event), OK);
 }
 
 static void send_to(struct flow *flow, int peer, struct wire_message message) {
-    happen(flow, peer, WIRE_MESSAGE, message);
+    static status (*const handlers[MESSAGE_KINDS])(struct flow *, struct wire_peer *, const struct wire_message *) = {
+        [MESSAGE_AVAILABLE] = flow_on_available, [MESSAGE_GROUP] = flow_on_group,   [MESSAGE_CREDIT] = flow_on_credit,
+        [MESSAGE_HAVE] = flow_on_have,           [MESSAGE_SYNCED] = flow_on_synced,
+    };
+    assert_int_equal(handlers[message.kind](flow, &peers[peer].peer, &message), OK);
 }
 
 // Makes a flow whose peers are all there, and which has capacity for many groups.
@@ -74,7 +78,7 @@ static struct flow *make_flow(void) {
     flow_set_capacity(flow, 8);
     for (int i = 0; i < PEERS; i++) {
         peers[i].peer.open = true;
-        happen(flow, i, WIRE_JOINED, (struct wire_message){0});
+        happen(flow, i, WIRE_JOINED);
     }
     send_to(flow, REWARD_1, (struct wire_message){.kind = MESSAGE_SYNCED});
     now_ms += 2000; // it has waited long enough for what its readers have
@@ -103,18 +107,17 @@ static void give(struct flow *flow, int peer, int64_t seq, int64_t settled) {
 }
 
 // The worker takes a group, which must be `seq`.
-static void take(struct flow *flow, int64_t seq) {
-    struct buf data;
-    int64_t taken;
-    assert_true(flow_take(flow, &taken, &data));
-    assert_int_equal(taken, seq);
-    buf_release(&data);
+static struct held_group *take(struct flow *flow, int64_t seq) {
+    struct held_group *held = flow_take(flow);
+    assert_non_null(held);
+    assert_int_equal(held->seq, seq);
+    return held;
 }
 
-static void finish(struct flow *flow, int64_t seq) {
+static void finish(struct flow *flow, struct held_group *held) {
     struct buf data = {0};
     buf_puts(&data, "group");
-    flow_finish(flow, seq, &data);
+    flow_finish(flow, held, &data);
     forget_what_was_sent();
     assert_int_equal(flow_send_pending(flow), OK);
 }
@@ -135,7 +138,7 @@ static void a_ghost_is_returned_to_all_that_were_told(void **state) {
     assert_sent(FRAMES_2, MESSAGE_HAVE, 10);
     forget_what_was_sent();
     peers[REWARD_1].peer.open = false;
-    happen(flow, REWARD_1, WIRE_GONE, (struct wire_message){0});
+    happen(flow, REWARD_1, WIRE_GONE);
     now_ms += 60000;
     assert_int_equal(flow_send_pending(flow), OK);
     assert_sent(FRAMES_1, MESSAGE_RETURNED, 10);
@@ -149,20 +152,21 @@ static void the_giver_of_a_settled_group_is_told(void **state) {
     (void)state;
     struct flow *flow = make_flow();
     for (int64_t seq = 0; seq < 4; seq++) give(flow, FRAMES_1, seq, 0);
-    for (int64_t seq = 0; seq < 3; seq++) take(flow, seq);
-    finish(flow, 0);
+    struct held_group *taken[3];
+    for (int64_t seq = 0; seq < 3; seq++) taken[seq] = take(flow, seq);
+    finish(flow, taken[0]);
     assert_sent(REWARD_1, MESSAGE_AVAILABLE, 0);
     assert_int_equal(peers[REWARD_1].last.count, 1);
     give(flow, FRAMES_2, 9, 4); // below 4 all is settled
     assert_int_equal(flow_send_pending(flow), OK);
     assert_sent(FRAMES_1, MESSAGE_HAVE, 0); // reward had not taken it
     assert_int_equal(peers[FRAMES_1].last.passed, 1);
-    finish(flow, 1);
+    finish(flow, taken[1]);
     assert_sent(FRAMES_1, MESSAGE_HAVE, 1);
     assert_int_equal(peers[FRAMES_1].last.passed, 1);
     assert_int_equal(peers[REWARD_1].last.kind, 0); // it is not offered to reward
     forget_what_was_sent();
-    flow_forget(flow, 2); // the worker does not begin it
+    flow_forget(flow, taken[2]); // the worker does not begin it
     assert_int_equal(flow_send_pending(flow), OK);
     assert_sent(FRAMES_1, MESSAGE_HAVE, 2);
     give(flow, FRAMES_1, 3, 0);
@@ -176,28 +180,27 @@ static void a_report_says_who_was_given_the_lowest_group(void **state) {
     (void)state;
     struct flow *flow = make_flow();
     struct message_status report = {0};
-    flow_report(flow, &report);
+    flow_report(flow, 0, &report);
     assert_int_equal(report.given_seq, -1);
     assert_string_equal(report.given_stage, "");
     for (int64_t seq = 0; seq < 2; seq++) {
         give(flow, FRAMES_1, seq, 0);
-        take(flow, seq);
-        finish(flow, seq);
+        finish(flow, take(flow, seq));
     }
-    flow_report(flow, &report);
+    flow_report(flow, 0, &report);
     assert_int_equal(report.given_seq, 0);
     assert_string_equal(report.given_stage, "reward");
     assert_int_equal(report.given_replica, 0); // nobody has taken it
     for (int i = 0; i < 2; i++) send_to(flow, REWARD_1, (struct wire_message){.kind = MESSAGE_CREDIT});
-    flow_report(flow, &report);
+    flow_report(flow, 0, &report);
     assert_int_equal(report.given_seq, 0);
     assert_int_equal(report.given_replica, 1);
     send_to(flow, REWARD_1, (struct wire_message){.kind = MESSAGE_HAVE, .seq = 0, .issue = 1, .passed = 1});
-    flow_report(flow, &report);
+    flow_report(flow, 0, &report);
     assert_int_equal(report.given_seq, 1);
     assert_int_equal(report.given_replica, 1);
     send_to(flow, REWARD_1, (struct wire_message){.kind = MESSAGE_HAVE, .seq = 1, .issue = 1, .passed = 1});
-    flow_report(flow, &report);
+    flow_report(flow, 0, &report);
     assert_int_equal(report.given_seq, -1);
     flow_free(&flow);
 }

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
-#include "shared/stage/issuer.h"
+#include "shared/stage/node.h"
 #include "shared/store/ledger.h"
 
 // ---- the I/O thread: records what is put into the flow and what is sent
@@ -18,7 +18,12 @@ struct io_thread {
     char reason[256];
     int broadcasts, replies;
     int64_t issue, settled;
+    bool supervised;
 };
+
+bool io_thread_is_supervised(struct io_thread *io) {
+    return io->supervised;
+}
 
 void io_thread_set_issue(struct io_thread *io, int64_t issue, int64_t settled) {
     io->issue = issue;
@@ -81,8 +86,7 @@ struct fixture {
     char dir[64];
     struct source_options options;
     struct stage_context context;
-    struct node_config config;
-    struct issuer *issuer;
+    struct node node;
     struct io_thread io;
 };
 
@@ -94,12 +98,14 @@ static void open_issuer_of(struct fixture *fixture, bool trains, int64_t max_sta
     fixture->options.groups_per_step = PER_STEP;
     fixture->options.max_staleness = max_staleness;
     fixture->options.max_steps = max_steps;
+    fixture->node.context = &fixture->context;
+    fixture->node.io = &fixture->io;
     fixture->context.stage = &source;
     fixture->context.options.values = &fixture->options;
-    fixture->config.run_dir = fixture->dir;
-    fixture->config.trains = trains;
+    fixture->node.config.run_dir = fixture->dir;
+    fixture->node.config.trains = trains;
     assert_int_equal(dir_make(fixture->dir), OK);
-    assert_int_equal(issuer_open(&fixture->issuer, &fixture->context, &fixture->config), OK);
+    assert_int_equal(source_role.open(&fixture->node), OK);
 }
 
 static void open_issuer(struct fixture *fixture, int64_t max_staleness) {
@@ -107,16 +113,26 @@ static void open_issuer(struct fixture *fixture, int64_t max_staleness) {
 }
 
 static void close_issuer(struct fixture *fixture) {
-    issuer_close(&fixture->issuer);
+    source_role.close(&fixture->node);
     assert_int_equal(dir_remove(fixture->dir), OK);
 }
 
+static status message_from(struct node *node, const struct wire_message *message) {
+    return source_role.hooks.messages[message->kind](node, NULL, message);
+}
+
+static status join(struct node *node, struct wire_peer *peer) {
+    const struct io_peer_hook *hooks = source_role.hooks.peers;
+    node->io->supervised |= !strcmp(peer->purpose, "report");
+    return hooks[strcmp(hooks[0].purpose, peer->purpose) != 0].joined(node, peer);
+}
+
 static void tell(struct fixture *fixture, struct wire_message message) {
-    assert_int_equal(issuer_message(fixture->issuer, &fixture->io, &message), OK);
+    assert_int_equal(message_from(&fixture->node, &message), OK);
 }
 
 static void tick(struct fixture *fixture) {
-    assert_int_equal(issuer_tick(fixture->issuer, &fixture->io), OK);
+    assert_int_equal(source_role.hooks.tick(&fixture->node), OK);
 }
 
 // Opens the issuer with a supervisor and with an optim that begins to train.
@@ -124,7 +140,7 @@ static void open_supervised_issuer(struct fixture *fixture) {
     const struct wire_message position = {.kind = MESSAGE_POSITION, .step = 0, .seq = 0};
     struct wire_peer supervisor = {.purpose = "report", .name = "caravan"};
     open_issuer(fixture, 0);
-    assert_int_equal(issuer_joined(fixture->issuer, &fixture->io, &supervisor), OK);
+    assert_int_equal(join(&fixture->node, &supervisor), OK);
     tell(fixture, position);
     tick(fixture);
 }
@@ -141,7 +157,7 @@ static void nothing_is_issued_before_the_position(void **state) {
     open_issuer(&fixture, 0);
     tick(&fixture);
     assert_int_equal(fixture.io.put_count, 0);
-    issuer_report(fixture.issuer, &counters);
+    source_role.hooks.report(&fixture.node, &counters);
     assert_string_equal(counters.state, "waits for optim");
     assert_int_equal(counters.held, 0);
     tell(&fixture, (struct wire_message){.kind = MESSAGE_POSITION, .step = 0, .seq = -1});
@@ -149,7 +165,7 @@ static void nothing_is_issued_before_the_position(void **state) {
     assert_int_equal(fixture.io.put_count, PER_STEP); // a step, since no staleness is allowed
     assert_int_equal(fixture.io.put[0], 0);
     assert_int_equal(fixture.io.put[1], 1);
-    issuer_report(fixture.issuer, &counters);
+    source_role.hooks.report(&fixture.node, &counters);
     assert_int_equal(counters.held, PER_STEP);
     assert_int_equal(counters.total, TOTAL);
     close_issuer(&fixture);
@@ -197,7 +213,7 @@ static void the_number_of_the_issue_rises_when_optim_goes_back(void **state) {
     assert_int_equal(fixture.io.issue, first + 1);
     assert_int_equal(fixture.io.settled, 0);
     assert_int_equal(fixture.io.put[3 * PER_STEP], 0);
-    issuer_report(fixture.issuer, &counters);
+    source_role.hooks.report(&fixture.node, &counters);
     assert_int_equal(counters.held, PER_STEP);
     close_issuer(&fixture);
 }
@@ -234,7 +250,7 @@ static void nobody_is_told_what_the_ledger_on_the_disk_lacks(void **state) {
         else
             tell_trained(&fixture, seq);
         tick(&fixture);
-        assert_int_equal(issuer_joined(fixture.issuer, &fixture.io, &optim), OK);
+        assert_int_equal(join(&fixture.node, &optim), OK);
         assert_int_equal(fixture.io.last.kind, MESSAGE_RUN_INFO);
         struct ledger *ledger = open_copy(&fixture);
         assert_in_range(fixture.io.settled, 0, ledger_settled(ledger));
@@ -291,7 +307,7 @@ static void the_end_is_told_once_everything_is_settled(void **state) {
     struct fixture fixture;
     struct wire_peer optim = {.purpose = "ledger", .name = "optim"};
     open_issuer(&fixture, 0);
-    assert_int_equal(issuer_joined(fixture.issuer, &fixture.io, &optim), OK);
+    assert_int_equal(join(&fixture.node, &optim), OK);
     assert_int_equal(fixture.io.last.kind, MESSAGE_RUN_INFO);
     assert_int_equal(fixture.io.last.count, TOTAL);
     assert_int_equal(fixture.io.last.per_step, PER_STEP);
@@ -351,7 +367,7 @@ static void a_training_ends_when_many_samples_fail_in_a_row(void **state) {
     close_issuer(&fixture);
     // An evaluation goes on.
     open_issuer_of(&fixture, false, 0, 0);
-    assert_int_equal(issuer_joined(fixture.issuer, &fixture.io, &supervisor), OK);
+    assert_int_equal(join(&fixture.node, &supervisor), OK);
     tick(&fixture);
     for (int64_t seq = 0; seq < 60; seq++) quarantine(&fixture, seq);
     assert_int_equal(fixture.io.last.kind, MESSAGE_NOTICE);
@@ -364,7 +380,7 @@ static void a_group_that_does_not_exist_is_an_error(void **state) {
     struct fixture fixture;
     const struct wire_message message = {.kind = MESSAGE_TRAINED, .seq = TOTAL, .id = "", .step = 1};
     open_issuer(&fixture, 0);
-    assert_int_equal(issuer_message(fixture.issuer, &fixture.io, &message), DATAERR);
+    assert_int_equal(message_from(&fixture.node, &message), DATAERR);
     assert_string_equal(fail_text(), "optim reported group 10, but the data set has 10");
     close_issuer(&fixture);
 }
@@ -377,13 +393,13 @@ static void without_optim_all_are_in_flight_at_once(void **state) {
     struct wire_peer score = {.purpose = "ledger", .name = "score"},
                      supervisor = {.purpose = "report", .name = "caravan"};
     open_issuer_of(&fixture, false, 0, 0);
-    assert_int_equal(issuer_joined(fixture.issuer, &fixture.io, &supervisor), OK);
-    assert_int_equal(issuer_joined(fixture.issuer, &fixture.io, &score), OK);
+    assert_int_equal(join(&fixture.node, &supervisor), OK);
+    assert_int_equal(join(&fixture.node, &score), OK);
     assert_int_equal(fixture.io.replies, 0); // no RUN_INFO
     tick(&fixture);
     assert_int_equal(fixture.io.put_count, TOTAL);
     for (int i = 0; i < TOTAL; i++) assert_int_equal(fixture.io.policy[i], 0);
-    issuer_report(fixture.issuer, &counters);
+    source_role.hooks.report(&fixture.node, &counters);
     assert_string_equal(counters.state, "all issued");
     assert_int_equal(counters.held, TOTAL);
     // In any order, and twice.
@@ -392,7 +408,7 @@ static void without_optim_all_are_in_flight_at_once(void **state) {
             tell(&fixture, (struct wire_message){.kind = MESSAGE_TRAINED, .seq = seq, .id = "x"});
     tell(&fixture,
          (struct wire_message){.kind = MESSAGE_POSITION, .step = 0, .seq = -1}); // of nobody: it has no effect
-    issuer_report(fixture.issuer, &counters);
+    source_role.hooks.report(&fixture.node, &counters);
     assert_int_equal(counters.done, TOTAL - 1);
     assert_int_equal(counters.step, 0);
     tick(&fixture);
@@ -423,7 +439,7 @@ static void groups_before_one_that_is_settled_already_are_issued(void **state) {
          (struct wire_message){.kind = MESSAGE_QUARANTINED, .seq = 4, .id = "", .name = "frames", .reason = "cut off"});
     for (int64_t seq = 0; seq < PER_STEP; seq++) tell_trained(&fixture, seq);
     tick(&fixture);
-    issuer_report(fixture.issuer, &counters);
+    source_role.hooks.report(&fixture.node, &counters);
     assert_int_equal(counters.held, PER_STEP);
     for (int64_t seq = PER_STEP; seq < 2 * PER_STEP; seq++) tell_trained(&fixture, seq);
     tick(&fixture);
@@ -440,10 +456,10 @@ static void without_optim_a_new_source_goes_on_from_the_ledger(void **state) {
     tick(&fixture);
     for (int64_t seq = 0; seq < TOTAL; seq += 3)
         tell(&fixture, (struct wire_message){.kind = MESSAGE_TRAINED, .seq = seq, .id = "x"});
-    issuer_close(&fixture.issuer);
+    source_role.close(&fixture.node);
     fixture.io = (struct io_thread){0};
     fixture.options.groups_per_step = 3; // says nothing here
-    assert_int_equal(issuer_open(&fixture.issuer, &fixture.context, &fixture.config), OK);
+    assert_int_equal(source_role.open(&fixture.node), OK);
     tick(&fixture);
     static const int64_t again[] = {1, 2, 4, 5, 7, 8};
     assert_int_equal(fixture.io.put_count, 6);
@@ -458,7 +474,7 @@ static void max_steps_ends_the_run(void **state) {
     struct wire_peer supervisor = {.purpose = "report", .name = "caravan"};
     struct message_status counters = {0};
     open_issuer_of(&fixture, true, 4, 2);
-    assert_int_equal(issuer_joined(fixture.issuer, &fixture.io, &supervisor), OK);
+    assert_int_equal(join(&fixture.node, &supervisor), OK);
     tell(&fixture, (struct wire_message){.kind = MESSAGE_POSITION, .step = 0, .seq = 0, .count = 4});
     tick(&fixture);
     assert_int_equal(fixture.io.put_count, 4);
@@ -468,7 +484,7 @@ static void max_steps_ends_the_run(void **state) {
                            .kind = MESSAGE_QUARANTINED, .seq = 3, .id = "", .name = "frames", .reason = "cut off"});
     tick(&fixture);
     assert_int_equal(fixture.io.put_count, 5);
-    issuer_report(fixture.issuer, &counters);
+    source_role.hooks.report(&fixture.node, &counters);
     assert_int_equal(counters.total, 5);
     tell_trained(&fixture, 4);
     tick(&fixture);

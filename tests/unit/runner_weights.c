@@ -79,44 +79,55 @@ static const struct stage side_by_side = {.name = "reward",
 
 struct source {
     struct scorer *scorer;
-    struct group *waiting[GROUPS];
-    int count, taken;          // waiting; with the stage
+    struct held_group held[GROUPS];
+    int taken;                 // groups that the stage has
     int delivered, returned;   // groups
     bool recalls;              // the stage has to give its weights back when it has all groups, once
     double of_version[GROUPS]; // of what was delivered
 };
 
-static status source_receive(void *self, int capacity, int timeout_ms, struct group **out) {
+static status source_receive(void *self, int capacity, int timeout_ms, struct held_group **out) {
     struct source *source = self;
     (void)capacity;
     *out = NULL;
-    if (source->count == 0) return source->taken && timeout_ms == 0 ? OK : END;
-    if (!source->scorer->intact && source->taken) return OK;
+    for (int i = 0; i < GROUPS; i++)
+        if (source->held[i].state == HELD_WAITING) *out = &source->held[i];
+    if (!*out) return source->taken && timeout_ms == 0 ? OK : END;
+    if (!source->scorer->intact && source->taken) {
+        *out = NULL;
+        return OK;
+    }
     if (!source->scorer->intact) source->scorer->version++;
     source->scorer->intact = true;
-    *out = source->waiting[--source->count];
+    (*out)->state = HELD_WORKING;
     source->taken++;
     return OK;
 }
 
-static status source_deliver(void *self, struct group **group, status outcome) {
+static struct held_group *source_next(void *self, const struct held_group *after) {
+    struct source *source = self;
+    for (struct held_group *held = source->held; held < source->held + GROUPS; held++)
+        if (held->state == HELD_WORKING && (!after || held > after)) return held;
+    return NULL;
+}
+
+static status source_deliver(void *self, struct held_group *held, status outcome) {
     struct source *source = self;
     assert_int_equal(outcome, OK);
-    assert_int_equal((*group)->advantages.count, 1);
-    source->of_version[source->delivered++] = (*group)->advantages.data[0];
+    assert_int_equal(held->group->advantages.count, 1);
+    source->of_version[source->delivered++] = held->group->advantages.data[0];
     source->taken--;
-    group_free(group);
+    held->state = HELD_DONE;
+    group_free(&held->group);
     return OK;
 }
 
-static status source_give_back(void *self, struct group **group) {
+static void source_give_back(void *self, struct held_group *held) {
     struct source *source = self;
-    assert_null((*group)->times.data);
+    assert_null(held->group->times.data);
     source->returned++;
     source->taken--;
-    source->waiting[source->count++] = *group;
-    *group = NULL;
-    return OK;
+    held->state = HELD_WAITING;
 }
 
 // The stage forgets its groups, and gets other weights before the next one.
@@ -136,11 +147,13 @@ static struct source run(const struct stage *stage, const char *store, struct sc
     struct stage_context context = {
         .stage = stage, .table = &no_options, .state = scorer, .progress_at = clock_monotonic()};
     struct source source = {.scorer = scorer, .recalls = recalls};
-    const struct channel channel = {&source, source_receive, source_deliver, source_give_back, source_update_weights};
+    const struct channel channel = {&source,        source_receive,   source_next,
+                                    source_deliver, source_give_back, source_update_weights};
     assert_int_equal(options_init(&context.options, &no_options, &values), OK);
     assert_int_equal(group_store_open(&context.store, store, false), OK);
     for (int i = 0; i < GROUPS; i++) {
-        source.waiting[source.count++] =
+        source.held[i].state = HELD_WAITING;
+        source.held[i].group =
             group_of_format("{\"v\":1,\"id\":\"%d\",\"sample_id\":\"%d\",\"prompt\":{\"messages\":[{\"role\":\"user\","
                             "\"content\":[{\"type\":\"text\",\"text\":\"?\"}]}],\"problem_type\":\"free-form\","
                             "\"solution\":\"x\"}}",

@@ -12,8 +12,7 @@
 
 #include "shared/base/file.h"
 #include "shared/base/rng.h"
-#include "shared/stage/collector.h"
-#include "shared/stage/issuer.h"
+#include "shared/stage/node.h"
 #include "shared/store/lmdb_env.h"
 #include "tests/support/fake_network.h"
 
@@ -72,25 +71,22 @@ struct simulation;
 
 // A group that a process works on.
 struct work {
-    struct group *group;
+    struct held_group *held;
     int64_t until; // ms
 };
 
 struct process {
     struct simulation *simulation;
     int stage, replica;
-    struct node_config config;
+    struct node node; // its `io` is NULL: dead
+    struct io_hooks hooks;
     struct node_endpoint endpoints[PROCESSES_MAX];
     const char *listen[1], *readers[1];
-    struct io_thread *io; // NULL: dead
     struct transport *transport;
-    int64_t restart_at;          // ms
-    int crashes;                 // so often it is killed again, soon after its start
-    int64_t crash_at;            // ms; 0: it is not
-    int64_t resume_at;           // ms; 0: not paused
-    struct issuer *issuer;       // of the source
-    struct collector *collector; // of optim
-    struct outcomes *outcomes;   // of the last stage of a run without optim
+    int64_t restart_at; // ms
+    int crashes;        // so often it is killed again, soon after its start
+    int64_t crash_at;   // ms; 0: it is not
+    int64_t resume_at;  // ms; 0: not paused
     struct stage_context context;
     struct work held[HELD_MAX];
     size_t held_count;
@@ -111,7 +107,7 @@ struct simulation {
     int64_t saved_step, saved_seq; // optim's checkpoint; -1: none
     int64_t step, next;            // optim's state in memory
     uint64_t weights, saved_weights;
-    struct group *batch[PER_STEP];
+    struct held_group *batch[PER_STEP];
     size_t batch_count;
     size_t victim; // of the last fault
     struct transport *cut_a, *cut_b;
@@ -192,12 +188,12 @@ static status optim_position(void *state, int64_t *step, int64_t *seq) {
 
 static const struct stage optim = {.name = "optim", .position = optim_position};
 
-static void train(struct simulation *simulation, struct process *process, struct group *group) {
-    simulation->batch[simulation->batch_count++] = group;
+static void train(struct simulation *simulation, struct process *process, struct held_group *held) {
+    simulation->batch[simulation->batch_count++] = held;
     if (simulation->batch_count < PER_STEP) return;
     simulation->step++;
     for (size_t i = 0; i < PER_STEP; i++) {
-        struct group *trained = simulation->batch[i];
+        struct group *trained = simulation->batch[i]->group;
         simulation->weights = simulation->weights * 0x9e3779b97f4a7c15U + (uint64_t)trained->requires.order + 1;
         trained->trained.present = true;
         trained->trained.step = simulation->step;
@@ -209,92 +205,75 @@ static void train(struct simulation *simulation, struct process *process, struct
         simulation->saved_seq = simulation->next;
         simulation->saved_weights = simulation->weights;
     }
-    for (size_t i = 0; i < PER_STEP; i++) {
-        assert_int_equal(collector_settle(process->collector, process->io, simulation->batch[i]), OK);
-        group_free(&simulation->batch[i]);
-    }
+    for (size_t i = 0; i < PER_STEP; i++)
+        assert_int_equal(optim_role.deliver(&process->node, simulation->batch[i]), OK);
     simulation->batch_count = 0;
 }
 
 static void work_of_optim(struct process *process) {
     struct simulation *simulation = process->simulation;
-    struct group *group = NULL;
-    status result = collector_receive(process->collector, process->io, 0, &group);
-    if (group) simulation->lost[group->requires.order] = false; // optim may have gone back
-    if (group && group->quarantine.present) {
-        if (!simulation->bad[group->requires.order]) {
-            assert_int_equal(strncmp(group->quarantine.reason.data, "lost ", 5), 0);
-            simulation->lost[group->requires.order] = true;
+    struct held_group *held = NULL;
+    status result = optim_role.receive(&process->node, 0, &held);
+    if (held) simulation->lost[held->seq] = false; // optim may have gone back
+    if (held && held->group->quarantine.present) {
+        if (!simulation->bad[held->seq]) {
+            assert_int_equal(strncmp(held->group->quarantine.reason.data, "lost ", 5), 0);
+            simulation->lost[held->seq] = true;
         }
-        assert_int_equal(collector_settle(process->collector, process->io, group), OK);
-        group_free(&group);
-    } else if (group) {
-        train(simulation, process, group);
+        assert_int_equal(optim_role.deliver(&process->node, held), OK);
+    } else if (held) {
+        train(simulation, process, held);
     }
     if (result != END || process->finished) return;
     process->finished = true;
-    for (size_t i = 0; i < simulation->batch_count; i++) { // what does not fill a step
-        assert_int_equal(collector_settle(process->collector, process->io, simulation->batch[i]), OK);
-        group_free(&simulation->batch[i]);
-    }
+    for (size_t i = 0; i < simulation->batch_count; i++) // what does not fill a step
+        assert_int_equal(optim_role.deliver(&process->node, simulation->batch[i]), OK);
     simulation->batch_count = 0;
     simulation->saved_step = simulation->step;
     simulation->saved_seq = simulation->schedule->total;
     simulation->saved_weights = simulation->weights;
-    assert_int_equal(collector_finish(process->collector, process->io), OK);
+    assert_int_equal(optim_role.finish(&process->node), OK);
 }
 
 // ---- a stage in the middle
 
-static void send_group(struct process *process, struct group **group) {
-    if (process->outcomes) assert_int_equal(outcomes_tell(process->outcomes, process->io, *group), OK);
-    io_thread_send(process->io, *group);
-    process->has_given[(*group)->requires.order] = true;
-    group_free(group);
+static void send_group(struct process *process, struct held_group *held) {
+    process->has_given[held->seq] = true;
+    if (process->node.role)
+        assert_int_equal(process->node.role->deliver(&process->node, held), OK);
+    else
+        io_thread_send(process->node.io, held);
 }
 
 static void work_of_stage(struct process *process) {
     struct simulation *simulation = process->simulation;
     const int64_t now = fake_network_now(simulation->network);
-    struct group *group = NULL;
+    struct held_group *held = NULL;
     for (size_t i = 0; i < process->held_count; i++) {
         struct work *work = &process->held[i];
         if (work->until > now) continue;
-        if (process->stage == 1 && simulation->bad[work->group->requires.order])
-            group_quarantine(work->group, "frames", "the clip is cut off");
-        send_group(process, &work->group);
+        if (process->stage == 1 && simulation->bad[work->held->seq])
+            group_quarantine(work->held->group, "frames", "the clip is cut off");
+        send_group(process, work->held);
         simulation->works++;
         *work = process->held[--process->held_count];
         break;
     }
-    assert_int_equal(io_thread_receive(process->io, (int)(HELD_MAX - process->held_count), 0, &group), OK);
-    if (!group) return;
+    assert_int_equal(io_thread_receive(process->node.io, (int)(HELD_MAX - process->held_count), 0, &held), OK);
+    if (!held) return;
     if (process->held_count == HELD_MAX) { // it came before the capacity fell
-        send_group(process, &group);
+        send_group(process, held);
         return;
     }
     process->held[process->held_count++] =
-        (struct work){group, now + (int64_t)fake_network_random(simulation->network, simulation->schedule->work_ms)};
+        (struct work){held, now + (int64_t)fake_network_random(simulation->network, simulation->schedule->work_ms)};
 }
 
 // ---- hooks
 
-static status on_event(void *self, struct io_thread *io, const struct wire_event *event) {
-    struct process *process = self;
-    if (process->outcomes && event->kind == WIRE_JOINED && !strcmp(event->peer->purpose, "ledger"))
-        return outcomes_tell_again(process->outcomes, io, event->peer);
-    if (process->issuer && event->kind == WIRE_JOINED) return issuer_joined(process->issuer, io, event->peer);
-    if (process->issuer && event->kind == WIRE_TIMEOUT) return issuer_tick(process->issuer, io);
-    if (process->issuer && event->kind == WIRE_MESSAGE) return issuer_message(process->issuer, io, &event->message);
-    if (process->collector && event->kind == WIRE_MESSAGE)
-        return collector_message(process->collector, io, event->peer, &event->message);
-    return OK;
-}
-
 static void on_report(void *self, struct message_status *counters) {
-    struct process *process = self;
-    if (process->issuer) issuer_report(process->issuer, counters);
-    if (process->collector) collector_report(process->collector, counters);
+    struct process *process = (struct process *)((char *)self - offsetof(struct process, node));
+    if (process->node.role && process->node.role->hooks.report) process->node.role->hooks.report(self, counters);
     process->counters = *counters;
 }
 
@@ -302,8 +281,13 @@ static void on_report(void *self, struct message_status *counters) {
 
 static void start_process(struct process *process) {
     struct simulation *simulation = process->simulation;
-    const struct io_hooks hooks = {.self = process, .event = on_event, .report = on_report};
+    const struct role *roles[STAGES] = {&source_role, NULL, NULL, NULL, &optim_role};
+    struct node *node = &process->node;
     process->context = (struct stage_context){.state = simulation};
+    node->context = &process->context;
+    node->role = node->config.last && !simulation->schedule->trains ? &last_role : roles[process->stage];
+    process->hooks = node->role ? node->role->hooks : (struct io_hooks){0};
+    process->hooks.report = on_report;
     process->crash_at = 0;
     if (process->crashes && process->crashes--)
         process->crash_at =
@@ -315,31 +299,26 @@ static void start_process(struct process *process) {
     if (process->stage == 0) {
         process->context.stage = &source;
         process->context.options.values = &simulation->options;
-        assert_int_equal(issuer_open(&process->issuer, &process->context, &process->config), OK);
     }
-    if (process->config.last && !simulation->schedule->trains) outcomes_new(&process->outcomes);
     if (process->stage == STAGES - 1) {
         process->context.stage = &optim;
         simulation->step = simulation->saved_step > 0 ? simulation->saved_step : 0;
         simulation->weights = simulation->saved_weights;
         simulation->batch_count = 0;
-        assert_int_equal(collector_open(&process->collector, &process->context), OK);
+        weights_publisher_new(&node->publisher);
     }
+    if (node->role) assert_int_equal(node->role->open(node), OK);
     process->transport = fake_network_add_process(simulation->network);
-    assert_int_equal(
-        io_thread_open(&process->io, &process->config, &hooks, process->collector != NULL, process->transport), OK);
+    assert_int_equal(io_thread_open(&node->io, &node->config, &process->hooks, node, process->transport), OK);
 }
 
 static void end_process(struct process *process) {
     struct simulation *simulation = process->simulation;
-    if (!process->io) return;
-    io_thread_close(&process->io);
-    issuer_close(&process->issuer);
-    collector_close(&process->collector);
-    outcomes_free(&process->outcomes);
-    for (size_t i = 0; i < process->held_count; i++) group_free(&process->held[i].group);
-    if (process->stage == STAGES - 1)
-        for (size_t i = 0; i < simulation->batch_count; i++) group_free(&simulation->batch[i]);
+    struct node *node = &process->node;
+    if (!node->io) return;
+    io_thread_close(&node->io);
+    if (node->part) node->role->close(node);
+    weights_publisher_free(&node->publisher);
     if (process->stage == STAGES - 1) simulation->batch_count = 0;
     process->held_count = 0;
     process->transport = NULL;
@@ -369,21 +348,21 @@ static void make_processes(struct simulation *simulation) {
         const int stage = process->stage;
         process->listen[0] = endpoint_of(stage, process->replica);
         process->readers[0] = stage < STAGES - 1 ? stage_names[stage + 1] : "";
-        process->config = (struct node_config){.run = "simulation",
-                                               .run_dir = simulation->dir,
-                                               .stage = stage_names[stage],
-                                               .replica = process->replica,
-                                               .machine = "",
-                                               .from = stage ? stage_names[stage - 1] : "",
-                                               .last = stage == stages - 1,
-                                               .last_stage = stage_names[stages - 1],
-                                               .trains = simulation->schedule->trains,
-                                               .listen = process->listen,
-                                               .listen_count = 1,
-                                               .readers = process->readers,
-                                               .reader_count = stage < stages - 1,
-                                               .endpoints = process->endpoints,
-                                               .endpoint_count = simulation->count};
+        process->node.config = (struct node_config){.run = "simulation",
+                                                    .run_dir = simulation->dir,
+                                                    .stage = stage_names[stage],
+                                                    .replica = process->replica,
+                                                    .machine = "",
+                                                    .from = stage ? stage_names[stage - 1] : "",
+                                                    .last = stage == stages - 1,
+                                                    .last_stage = stage_names[stages - 1],
+                                                    .trains = simulation->schedule->trains,
+                                                    .listen = process->listen,
+                                                    .listen_count = 1,
+                                                    .readers = process->readers,
+                                                    .reader_count = stage < stages - 1,
+                                                    .endpoints = process->endpoints,
+                                                    .endpoint_count = simulation->count};
         for (size_t k = 0; k < simulation->count; k++) {
             const struct process *other = &simulation->processes[k];
             process->endpoints[k] = (struct node_endpoint){.stage = stage_names[other->stage],
@@ -398,7 +377,7 @@ static void make_processes(struct simulation *simulation) {
 
 static void kill_process(struct process *victim) {
     struct simulation *simulation = victim->simulation;
-    if (!victim->io) return;
+    if (!victim->node.io) return;
     fake_network_kill(victim->transport);
     if (simulation->cut_a == victim->transport || simulation->cut_b == victim->transport) simulation->cut_a = NULL;
     killed = true;
@@ -422,14 +401,14 @@ static void kill_machine(struct simulation *simulation) {
 // dead.
 static bool break_something(struct simulation *simulation, bool settled) {
     struct fake_network *network = simulation->network;
-    const bool same = simulation->processes[simulation->victim].io &&
+    const bool same = simulation->processes[simulation->victim].node.io &&
                       fake_network_random(network, 8) < simulation->schedule->same_victim;
     if (!same) simulation->victim = fake_network_random(network, simulation->count);
     struct process *victim = &simulation->processes[simulation->victim];
     struct process *other = &simulation->processes[fake_network_random(network, simulation->count)];
     const int64_t now = fake_network_now(network);
     char path[128];
-    if (!victim->io) return false;
+    if (!victim->node.io) return false;
     uint64_t kind = fake_network_random(network, simulation->schedule->loses_ledgers ? 9 : 8);
     if (settled && fake_network_random(network, 2)) kind = 5;
     switch (kind) {
@@ -446,7 +425,7 @@ static bool break_something(struct simulation *simulation, bool settled) {
         victim->resume_at = now + (int64_t)fake_network_random(network, 20000);
         break;
     case 4:
-        if (other->io && other != victim) fake_network_break(victim->transport, other->transport);
+        if (other->node.io && other != victim) fake_network_break(victim->transport, other->transport);
         break;
     case 5: // the source and the last process, which together know what is settled
         kill_process(&simulation->processes[0]);
@@ -461,7 +440,7 @@ static bool break_something(struct simulation *simulation, bool settled) {
         assert_true(!unlink(path) || errno == ENOENT); // another such fault was just before
         break;
     default: // two are cut off from each other for a while
-        if (!other->io || other == victim || simulation->cut_a) break;
+        if (!other->node.io || other == victim || simulation->cut_a) break;
         fake_network_cut(victim->transport, other->transport, true);
         simulation->cut_a = victim->transport;
         simulation->cut_b = other->transport;
@@ -478,8 +457,8 @@ static void mend_what_is_due(struct simulation *simulation) {
     }
     for (size_t i = 0; i < simulation->count; i++) {
         struct process *process = &simulation->processes[i];
-        if (!process->io && process->restart_at <= now) start_process(process);
-        if (process->io && process->crash_at && process->crash_at <= now) kill_process(process);
+        if (!process->node.io && process->restart_at <= now) start_process(process);
+        if (process->node.io && process->crash_at && process->crash_at <= now) kill_process(process);
         if (!process->resume_at || process->resume_at > now) continue;
         process->resume_at = 0;
         fake_network_pause(process->transport, false);
@@ -489,14 +468,15 @@ static void mend_what_is_due(struct simulation *simulation) {
 // ---- a run that hangs
 
 // Returns the seq below which every group is settled, as the source knows; 0 while that is dead.
-static int64_t settled_below(const struct simulation *simulation) {
+static int64_t settled_below(struct simulation *simulation) {
     struct message_status counters = {0};
-    if (simulation->processes[0].issuer) issuer_report(simulation->processes[0].issuer, &counters);
+    struct node *node = &simulation->processes[0].node;
+    if (node->part) source_role.hooks.report(node, &counters);
     return counters.settled;
 }
 
 // Prints what each process has and waits for. Its counters are half a second old at most.
-static void print_state(const struct simulation *simulation, uint64_t seed) {
+static void print_state(struct simulation *simulation, uint64_t seed) {
     const int64_t now = fake_network_now(simulation->network), settled = settled_below(simulation);
     print_message("SEED=%llu: after %d minutes %lld of %d groups are settled\n", (unsigned long long)seed,
                   LIMIT_MS / 60000, (long long)settled, (int)simulation->schedule->total);
@@ -505,7 +485,7 @@ static void print_state(const struct simulation *simulation, uint64_t seed) {
         const struct message_status *counters = &process->counters;
         const bool cut = process->transport == simulation->cut_a || process->transport == simulation->cut_b;
         print_message("  %s-%d", stage_names[process->stage], process->replica);
-        if (!process->io) {
+        if (!process->node.io) {
             print_message(": dead for another %lld ms\n", (long long)(process->restart_at - now));
             continue;
         }
@@ -517,11 +497,10 @@ static void print_state(const struct simulation *simulation, uint64_t seed) {
                       *counters->state ? counters->state
                       : idle           ? "waits for a group"
                                        : "has groups",
-                      (long long)io_thread_issue(process->io), (long long)io_thread_settled(process->io));
-        for (size_t k = 0; k < process->held_count; k++)
-            print_message(" %lld", (long long)process->held[k].group->requires.order);
-        for (size_t k = 0; process->collector && k < simulation->batch_count; k++)
-            print_message(" %lld", (long long)simulation->batch[k]->requires.order);
+                      (long long)io_thread_issue(process->node.io), (long long)io_thread_settled(process->node.io));
+        for (size_t k = 0; k < process->held_count; k++) print_message(" %lld", (long long)process->held[k].held->seq);
+        for (size_t k = 0; process->node.role == &optim_role && k < simulation->batch_count; k++)
+            print_message(" %lld", (long long)simulation->batch[k]->seq);
         print_message("; has given on");
         for (int64_t seq = settled; seq < simulation->schedule->total; seq++)
             if (process->has_given[seq]) print_message(" %lld", (long long)seq);
@@ -615,11 +594,11 @@ static struct outcome simulate(const struct schedule *schedule) {
         mend_what_is_due(simulation);
         for (size_t i = 0; i < simulation->count; i++) {
             struct process *process = &simulation->processes[i];
-            if (!process->io || process->resume_at) continue;
+            if (!process->node.io || process->resume_at) continue;
             int64_t received = -1;
             for (int k = 0; k < STEPS && received < fake_network_received(network); k++) {
                 received = fake_network_received(network);
-                assert_int_equal(io_thread_step(process->io, 0), OK);
+                assert_int_equal(io_thread_step(process->node.io, 0), OK);
             }
             if (process->stage == STAGES - 1) work_of_optim(process);
             if (process->stage > 0 && process->stage < STAGES - 1) work_of_stage(process);

@@ -13,6 +13,7 @@
 
 #include "shared/base/file.h"
 #include "shared/base/rng.h"
+#include "shared/stage/io_hooks.h"
 #include "shared/stage/io_thread.h"
 #include "shared/stage/requests.h"
 #include "shared/stage/run_weights.h"
@@ -58,8 +59,8 @@ struct run {
 
 // ---- servers
 
-static status answer_get(struct process *process, struct io_thread *io, const struct wire_event *event) {
-    const struct wire_message *get = &event->message;
+static status answer_get(void *self, struct wire_peer *peer, const struct wire_message *get) {
+    struct process *process = self;
     struct wire_message reply = {
         .kind = MESSAGE_RECORD, .id = get->id, .offset = get->offset, .total = SIZE, .bulk = process->run->content};
     TRY(message_check_range(get));
@@ -72,27 +73,45 @@ static status answer_get(struct process *process, struct io_thread *io, const st
     if (process->manner == OTHER_TOTAL && get->offset) reply.total++;
     if (process->manner == TOO_LATE && get->offset) return OK;
     process->answered++;
-    return io_thread_reply(io, event->peer, &reply);
+    return io_thread_reply(process->io, peer, &reply);
 }
 
-static status on_event(void *self, struct io_thread *io, const struct wire_event *event) {
+static status on_fetch(void *self, struct wire_peer *peer, const struct wire_message *message) {
     struct process *process = self;
-    const enum message_kind kind = event->kind == WIRE_MESSAGE ? event->message.kind : 0;
-    if (event->kind == WIRE_GONE && event->peer->client && event->peer->replica < 3)
-        process->lost[event->peer->replica]++;
-    process->answered += kind == MESSAGE_FETCH;
-    process->published += kind == MESSAGE_WEIGHTS;
-    if (kind == MESSAGE_GET) return answer_get(process, io, event);
-    if (!process->publisher) return OK;
-    if (event->kind == WIRE_TIMEOUT) return weights_publisher_tick(process->publisher, io);
-    if (event->kind == WIRE_JOINED) return weights_publisher_joined(process->publisher, io, event->peer);
-    if (event->kind == WIRE_GONE) weights_publisher_gone(process->publisher, event->peer);
-    return kind == MESSAGE_FETCH ? weights_publisher_fetch(process->publisher, io, event->peer, &event->message) : OK;
+    process->answered++;
+    return process->publisher ? weights_publisher_fetch(process->publisher, process->io, peer, message) : OK;
 }
 
-static void on_report(void *self, struct message_status *counters) {
-    (void)self, (void)counters;
+static status on_weights(void *self, struct wire_peer *peer, const struct wire_message *message) {
+    struct process *process = self;
+    (void)peer, (void)message;
+    process->published++;
+    return OK;
 }
+
+static status on_joined(void *self, struct wire_peer *peer) {
+    struct process *process = self;
+    return process->publisher ? weights_publisher_joined(process->publisher, process->io, peer) : OK;
+}
+
+static status on_gone(void *self, struct wire_peer *peer) {
+    struct process *process = self;
+    if (peer->replica < 3) process->lost[peer->replica]++;
+    if (process->publisher) weights_publisher_gone(process->publisher, peer);
+    return OK;
+}
+
+static status on_tick(void *self) {
+    struct process *process = self;
+    return process->publisher ? weights_publisher_tick(process->publisher, process->io) : OK;
+}
+
+static const struct io_hooks hooks = {
+    .peers = {{.purpose = "weights", .clients = true, .joined = on_joined, .gone = on_gone},
+              {.purpose = "frames", .clients = true, .gone = on_gone}},
+    .messages = {[MESSAGE_GET] = answer_get, [MESSAGE_FETCH] = on_fetch, [MESSAGE_WEIGHTS] = on_weights},
+    .tick = on_tick,
+};
 
 // ---- the run
 
@@ -107,9 +126,8 @@ static struct run *open_run(uint64_t seed) {
 }
 
 static void start_process(struct process *process) {
-    const struct io_hooks hooks = {.self = process, .event = on_event, .report = on_report};
     process->transport = fake_network_add_process(process->run->network);
-    assert_int_equal(io_thread_open(&process->io, &process->config, &hooks, false, process->transport), OK);
+    assert_int_equal(io_thread_open(&process->io, &process->config, &hooks, process, process->transport), OK);
 }
 
 // Adds a process of a stage on a machine of its own, or on that of `beside`; it is started by start_run.
