@@ -37,7 +37,8 @@ void weights_publisher_free(struct weights_publisher **publisher);
 
 // Publishes the newest weights of their kind and tells all that follow them, before whatever the worker broadcasts
 // next; with `io` NULL nobody is there yet. The file of the oldest of three versions is removed, and its difference
-// from the version before. In the worker. UNAVAILABLE when the file cannot be found.
+// from the version before; while somebody downloads it, one more stays. In the worker. UNAVAILABLE when the file cannot
+// be found.
 status weights_publish(struct weights_publisher *publisher, struct io_thread *io, const struct stage_weights *weights);
 
 // Renames the file of the oldest version of that kind to `path`, if the next weights_publish would remove it.

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/stage/io_hooks.h"
@@ -17,7 +18,8 @@
 
 enum {
     MAX_VERSIONS = 3,
-    PAUSE_VERSIONS = 20, // for which no difference is offered after one that was too large or came too late
+    DOWNLOAD_SECONDS = 60, // in which one who downloads a file asks for more of it
+    PAUSE_VERSIONS = 20,   // for which no difference is offered after one that was too large or came too late
 };
 
 enum difference_state {
@@ -34,6 +36,7 @@ struct published_weights {
     uint64_t hash;
     int64_t base, difference; // hashes, as in WEIGHTS
     enum difference_state state;
+    double asked_at; // clock_monotonic() when somebody asked for a piece but the last; 0: nobody has
 };
 
 // Who waits for a difference, and for which piece.
@@ -44,8 +47,10 @@ struct difference_waiter {
 
 struct weights_publisher {
     pthread_mutex_t lock;
-    struct published_weights versions[2][MAX_VERSIONS]; // policy's and reference's, the newest first
-    int pause[2];                                       // PAUSE_VERSIONS and less: of policy and reference
+    // Policy's and reference's, the newest first. The last place is for one that others have left behind, while
+    // somebody downloads it: whoever has a slow link would get no whole file otherwise.
+    struct published_weights versions[2][MAX_VERSIONS + 1];
+    int pause[2];    // PAUSE_VERSIONS and less: of policy and reference
     char *refused;   // why lent weights cannot be used; NULL: nobody has said so since weights_publisher_refused
     pthread_t maker; // makes differences; since the first one was asked for
     bool making;     // there is such a thread
@@ -71,7 +76,8 @@ void weights_publisher_free(struct weights_publisher **pointer) {
     pthread_cond_signal(&publisher->wanted);
     pthread_mutex_unlock(&publisher->lock);
     if (publisher->making) pthread_join(publisher->maker, NULL);
-    for (int i = 0; i < 2 * MAX_VERSIONS; i++) free(publisher->versions[i / MAX_VERSIONS][i % MAX_VERSIONS].path);
+    for (int kind = 0; kind < 2; kind++)
+        for (int i = 0; i <= MAX_VERSIONS; i++) free(publisher->versions[kind][i].path);
     free(publisher->refused);
     free(publisher->waiters);
     buf_release(&publisher->bulk);
@@ -85,10 +91,11 @@ void weights_publisher_free(struct weights_publisher **pointer) {
 
 // The lock is held.
 static bool weights_publisher_uses(const struct weights_publisher *publisher, const char *path) {
-    for (int i = 0; i < 2 * MAX_VERSIONS; i++) {
-        const char *used = publisher->versions[i / MAX_VERSIONS][i % MAX_VERSIONS].path;
-        if (used && !strcmp(used, path)) return true;
-    }
+    for (int kind = 0; kind < 2; kind++)
+        for (int i = 0; i <= MAX_VERSIONS; i++) {
+            const char *used = publisher->versions[kind][i].path;
+            if (used && !strcmp(used, path)) return true;
+        }
     return false;
 }
 
@@ -109,13 +116,22 @@ static void weights_publisher_drop(const struct weights_publisher *publisher, st
     free(old->path);
 }
 
+static bool weights_publisher_downloads(const struct published_weights *entry) {
+    return entry->asked_at > 0 && clock_monotonic() - entry->asked_at < DOWNLOAD_SECONDS;
+}
+
 status weights_publish(struct weights_publisher *publisher, struct io_thread *io, const struct stage_weights *weights) {
     struct published_weights *versions = publisher->versions[weights->reference], *before = &versions[1];
     struct stat info = {0};
     status result = OK;
     if (weights->path && stat(weights->path, &info)) return fail(UNAVAILABLE, "%s: %s", weights->path, strerror(errno));
     pthread_mutex_lock(&publisher->lock);
-    struct published_weights old = versions[MAX_VERSIONS - 1];
+    struct published_weights *kept = &versions[MAX_VERSIONS], old = versions[MAX_VERSIONS - 1];
+    if (weights_publisher_downloads(&old) && !weights_publisher_downloads(kept)) {
+        const struct published_weights swapped = *kept;
+        *kept = old;
+        old = swapped;
+    }
     memmove(&versions[1], &versions[0], (MAX_VERSIONS - 1) * sizeof *versions);
     versions[0] = (struct published_weights){.path = mem_strdup(weights->path ? weights->path : ""),
                                              .reference = weights->reference,
@@ -142,9 +158,13 @@ status weights_publish(struct weights_publisher *publisher, struct io_thread *io
 
 void weights_recycle(struct weights_publisher *publisher, bool reference, const char *path) {
     pthread_mutex_lock(&publisher->lock);
-    struct published_weights old = publisher->versions[reference][MAX_VERSIONS - 1];
-    publisher->versions[reference][MAX_VERSIONS - 1] = (struct published_weights){0};
-    weights_publisher_drop(publisher, &old, path);
+    struct published_weights *oldest = &publisher->versions[reference][MAX_VERSIONS], old;
+    if (!oldest->path) oldest--;
+    if (!weights_publisher_downloads(oldest)) {
+        old = *oldest;
+        *oldest = (struct published_weights){0};
+        weights_publisher_drop(publisher, &old, path);
+    }
     pthread_mutex_unlock(&publisher->lock);
 }
 
@@ -170,11 +190,13 @@ bool weights_publisher_describe(struct weights_publisher *publisher, bool refere
 // The version whose file has that hash, or whose difference if `difference`; NULL: none. The lock is held.
 static struct published_weights *weights_publisher_find(struct weights_publisher *publisher, int64_t hash,
                                                         bool difference) {
-    for (int i = 0; i < 2 * MAX_VERSIONS; i++) {
-        struct published_weights *entry = &publisher->versions[i / MAX_VERSIONS][i % MAX_VERSIONS];
-        if (!entry->path || !*entry->path) continue;
-        if (difference ? entry->difference && entry->difference == hash : (int64_t)entry->hash == hash) return entry;
-    }
+    for (int kind = 0; kind < 2; kind++)
+        for (int i = 0; i <= MAX_VERSIONS; i++) {
+            struct published_weights *entry = &publisher->versions[kind][i];
+            if (!entry->path || !*entry->path) continue;
+            if (difference ? entry->difference && entry->difference == hash : (int64_t)entry->hash == hash)
+                return entry;
+        }
     return NULL;
 }
 
@@ -214,8 +236,9 @@ status weights_publisher_read(struct weights_publisher *publisher, const struct 
     TRY(message_check_range(fetch));
     *reply = (struct wire_message){.kind = MESSAGE_ABSENT, .id = "", .hash = fetch->hash};
     pthread_mutex_lock(&publisher->lock); // or the file might be written over meanwhile
-    const struct published_weights *weights = weights_publisher_find(publisher, fetch->hash, false);
+    struct published_weights *weights = weights_publisher_find(publisher, fetch->hash, false);
     const struct published_weights *changed = weights_publisher_find(publisher, fetch->hash, true);
+    if (weights) weights->asked_at = fetch->size < weights->size - fetch->offset ? clock_monotonic() : 0;
     if (weights)
         result = weights_read_piece(weights->path, fetch, reply, bulk);
     else if (changed && changed->state == DIFFERENCE_MADE)
@@ -354,7 +377,7 @@ static void *weights_publisher_run(void *argument) {
     pthread_mutex_lock(&publisher->lock);
     while (!atomic_load(&publisher->stopping)) {
         const struct published_weights *wanted = NULL;
-        for (int i = MAX_VERSIONS; i-- > 0;)
+        for (int i = MAX_VERSIONS; i >= 0; i--)
             for (int kind = 0; kind < 2; kind++)
                 if (publisher->versions[kind][i].state == DIFFERENCE_WANTED) wanted = &publisher->versions[kind][i];
         if (!wanted) {

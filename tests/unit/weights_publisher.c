@@ -131,6 +131,28 @@ static void an_old_file_is_recycled_unless_it_is_in_use(void **state) {
     close_versions(&fixture);
 }
 
+// A slow machine gets the whole file of a version that all others have left behind.
+static void a_version_stays_while_somebody_downloads_it(void **state) {
+    (void)state;
+    struct fixture fixture;
+    open_versions(&fixture);
+    for (int version = 1; version <= 3; version++) publish(&fixture, false, version);
+    assert_int_equal(answer(&fixture, 101, 0, 4), MESSAGE_CHUNK);
+    assert_int_equal(answer(&fixture, 102, 0, 4), MESSAGE_CHUNK);
+    weights_recycle(fixture.publisher, false, fixture.path[0]);
+    publish(&fixture, false, 4);
+    publish(&fixture, false, 0);
+    assert_int_equal(answer(&fixture, 101, 4, 4), MESSAGE_CHUNK);
+    assert_int_equal(answer(&fixture, 102, 0, 9), MESSAGE_ABSENT); // no more than one
+    assert_int_equal(answer(&fixture, 101, 8, 4), MESSAGE_CHUNK);  // the end
+    weights_recycle(fixture.publisher, false, fixture.path[2]);
+    assert_false(path_exists(fixture.path[1]));
+    assert_true(path_exists(fixture.path[2]));
+    assert_int_equal(answer(&fixture, 101, 0, 9), MESSAGE_ABSENT);
+    assert_int_equal(answer(&fixture, 103, 0, 9), MESSAGE_CHUNK);
+    close_versions(&fixture);
+}
+
 static void only_what_is_published_can_be_refused(void **state) {
     (void)state;
     struct fixture fixture;
@@ -157,6 +179,7 @@ int main(void) {
         cmocka_unit_test(a_file_is_sent_in_chunks),
         cmocka_unit_test(the_fourth_version_removes_the_first_file),
         cmocka_unit_test(an_old_file_is_recycled_unless_it_is_in_use),
+        cmocka_unit_test(a_version_stays_while_somebody_downloads_it),
         cmocka_unit_test(only_what_is_published_can_be_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
