@@ -70,8 +70,6 @@ static struct json *json_index_member(struct key_index *index, struct json *obje
 
 // ---- reading ----
 
-static status json_read(struct json_reader *reader, struct arena *arena, struct json *out);
-
 static status json_read_items(struct json_reader *reader, struct arena *arena, struct json *out, char open) {
     struct key_index index = {0};
     struct string key;
@@ -85,14 +83,14 @@ static status json_read_items(struct json_reader *reader, struct arena *arena, s
         struct json *item = open == '{' ? json_index_member(&index, out, arena, key) : json_append(out, arena);
         const struct string own = item->key;
         *item = (struct json){.key = own};
-        result = json_read(reader, arena, item);
+        result = json_reader_value(reader, arena, item);
     }
 done:
     free(index.slots);
     return result;
 }
 
-static status json_read(struct json_reader *reader, struct arena *arena, struct json *out) {
+status json_reader_value(struct json_reader *reader, struct arena *arena, struct json *out) {
     const char c = json_reader_peek(reader);
     struct json_number number;
     switch (c) {
@@ -126,7 +124,7 @@ status json_parse(struct json **out, struct arena *arena, const char *data, size
     struct json_reader reader = {.text = data, .size = size};
     struct json *root = json_new(arena, JSON_NULL);
     *out = NULL;
-    TRY(json_read(&reader, arena, root));
+    TRY(json_reader_value(&reader, arena, root));
     TRY(json_reader_end(&reader));
     if (root->type != JSON_NULL) *out = root;
     return OK;

@@ -144,9 +144,8 @@ char *json_put_double(char *at, double value);
 struct json_reader {
     const char *text;
     size_t size, at;
-    int depth;      // arrays and objects that were entered
-    bool first;     // nothing was taken of the one entered last
-    bool rewritten; // json_print may print differently what was taken: white space, escapes, a key given twice
+    int depth;  // arrays and objects that were entered
+    bool first; // nothing was taken of the one entered last
     bool failed;
 };
 
@@ -191,9 +190,8 @@ size_t json_reader_plain_floats(struct json_reader *reader, float *out, size_t c
 // Takes `true`, `false` or `null`: the word that is `literal`. DATAERR.
 status json_reader_literal(struct json_reader *reader, const char *literal);
 
-// Takes any value: *out is its text. If *plain, it is what json_print prints of it; otherwise only json_parse says
-// whether its escapes are right. DATAERR.
-status json_reader_skip(struct json_reader *reader, struct string *out, bool *plain);
+// Takes any value: *out, which is zeroed, becomes a tree. DATAERR.
+status json_reader_value(struct json_reader *reader, struct arena *arena, struct json *out);
 
 // Takes the white space at the end of the text. DATAERR when something else follows.
 status json_reader_end(struct json_reader *reader);

@@ -83,7 +83,6 @@ char json_reader_peek(struct json_reader *reader) {
     while (reader->at < reader->size) {
         const char c = reader->text[reader->at];
         if (c != ' ' && c != '\t' && c != '\r' && c != '\n') return c;
-        reader->rewritten = true;
         reader->at++;
     }
     return 0;
@@ -142,7 +141,7 @@ static status json_reader_scan(struct json_reader *reader, struct string *raw, b
     if (json_reader_peek(reader) != '"') return json_reader_unexpected(reader);
     size_t at = json_reader_plain_text(reader, begin, &high);
     while (at < reader->size && reader->text[at] == '\\') {
-        *escaped = reader->rewritten = true;
+        *escaped = true;
         at += 2; // also a quote or a backslash
         if (at < reader->size) at = json_reader_plain_text(reader, at, &high);
     }
@@ -400,68 +399,6 @@ status json_reader_literal(struct json_reader *reader, const char *literal) {
     if (reader->size - reader->at < size || memcmp(reader->text + reader->at, literal, size) != 0)
         return json_reader_unexpected(reader);
     reader->at += size;
-    return OK;
-}
-
-static status json_reader_pass(struct json_reader *reader);
-
-// The first keys of an object are kept, so that one given twice is found.
-static status json_reader_pass_object(struct json_reader *reader) {
-    struct string keys[16] = {{0}}, key = {0};
-    const size_t most = sizeof keys / sizeof *keys;
-    bool more, escaped;
-    TRY(json_reader_enter(reader, '{'));
-    for (size_t count = 0;; count++) {
-        TRY(json_reader_next(reader, '{', &more));
-        if (!more) return OK;
-        TRY(json_reader_scan(reader, &key, &escaped));
-        assert(key.data);
-        if (json_reader_peek(reader) != ':') return json_reader_unexpected(reader);
-        reader->at++;
-        if (count >= most) reader->rewritten = true;
-        for (size_t i = 0; i < count && i < most; i++)
-            if (keys[i].size == key.size && !memcmp(keys[i].data, key.data, key.size)) reader->rewritten = true;
-        if (count < most) keys[count] = key;
-        TRY(json_reader_pass(reader));
-    }
-}
-
-static status json_reader_pass(struct json_reader *reader) {
-    struct json_number number;
-    struct string string;
-    bool more, escaped;
-    const char c = json_reader_peek(reader);
-    switch (c) {
-    case '{':
-        return json_reader_pass_object(reader);
-    case '[':
-        TRY(json_reader_enter(reader, '['));
-        for (;;) {
-            TRY(json_reader_next(reader, '[', &more));
-            if (!more) return OK;
-            TRY(json_reader_pass(reader));
-        }
-    case '"':
-        return json_reader_scan(reader, &string, &escaped);
-    case 't':
-        return json_reader_literal(reader, "true");
-    case 'f':
-        return json_reader_literal(reader, "false");
-    case 'n':
-        return json_reader_literal(reader, "null");
-    default:
-        if (c != '-' && !json_is_digit(c)) return json_reader_unexpected(reader);
-        return json_reader_number(reader, &number);
-    }
-}
-
-status json_reader_skip(struct json_reader *reader, struct string *out, bool *plain) {
-    (void)json_reader_peek(reader);
-    const size_t begin = reader->at;
-    reader->rewritten = false;
-    TRY(json_reader_pass(reader));
-    *out = (struct string){reader->text + begin, reader->at - begin};
-    *plain = !reader->rewritten;
     return OK;
 }
 

@@ -29,19 +29,11 @@ static status group_json_read_string(struct json_reader *in, struct group *group
 
 // Reads any value as compact JSON text.
 static status group_json_read_text(struct json_reader *in, struct group *group, struct string *out) {
-    struct string text;
-    bool plain;
-    TRY(json_reader_skip(in, &text, &plain));
-    if (plain) {
-        arena_string(&group->arena, out, text.data, text.size);
-        return OK;
-    }
     struct buf printed = {0};
     struct arena tree = {0};
-    struct json *value;
-    status result = json_parse(&value, &tree, text.data, text.size);
-    in->failed = result == DATAERR;
-    if (result == OK) json_print(&printed, value);
+    struct json value = {0};
+    const status result = json_reader_value(in, &tree, &value);
+    if (result == OK) json_print(&printed, &value);
     if (result == OK) arena_string(&group->arena, out, printed.data, printed.size);
     arena_release(&tree);
     buf_release(&printed);
@@ -243,11 +235,10 @@ static status group_json_read_object(struct json_reader *in, struct group *group
 
 status group_from_json(struct group **out, const char *json, size_t size) {
     struct json_reader in = {.text = json, .size = size};
-    struct string other;
-    bool plain, object = json_reader_peek(&in) == '{';
+    const bool object = json_reader_peek(&in) == '{';
     group_new(out);
     status result = object ? group_json_read_object(&in, *out, &group_table, *out, &(struct field_path){0})
-                           : json_reader_skip(&in, &other, &plain);
+                           : json_reader_value(&in, &(*out)->arena, &(struct json){0});
     if (result == OK) result = json_reader_end(&in);
     if (result == OK && !object) result = field_fail(NULL, "not an object");
     if (result == OK) return OK;
