@@ -409,16 +409,8 @@ status json_reader_end(struct json_reader *reader) {
 
 // ---- printing strings ----
 
-// Appends what stands for a character that a string must not contain as it is.
-static void json_print_escape(struct buf *out, unsigned char c) {
-    static const char special[] = "\b\f\n\r\t\"\\", letters[] = "bfnrt\"\\";
-    const char *found = c ? strchr(special, c) : NULL;
-    const char escape[2] = {'\\', found ? letters[found - special] : 'u'};
-    buf_append(out, escape, sizeof escape);
-    if (!found) buf_printf(out, "%04x", c);
-}
-
 void json_print_string(struct buf *out, const char *data, size_t size) {
+    static const char special[] = "\b\f\n\r\t\"\\", letters[] = "bfnrt\"\\";
     size_t copied = 0, at = 0;
     buf_append(out, "\"", 1);
     while (at < size) {
@@ -429,8 +421,12 @@ void json_print_string(struct buf *out, const char *data, size_t size) {
         }
         at++;
         if (c >= 0x20 && c != '"' && c != '\\') continue;
+        const char *found = c ? strchr(special, c) : NULL;
         buf_append(out, data + copied, at - 1 - copied);
-        json_print_escape(out, c);
+        if (found)
+            buf_append(out, (char[]){'\\', letters[found - special]}, 2);
+        else
+            buf_printf(out, "\\u%04x", c);
         copied = at;
     }
     buf_append(out, data + copied, size - copied);
@@ -534,9 +530,18 @@ static char *json_put_decimal(char *at, struct json_decimal decimal) {
     return json_put_digits(at, (uint64_t)-decimal.exponent);
 }
 
-// Tries precisions until the text reads back as the same value. %g drops trailing zeros, so a value with a shorter text
-// prints it at the first precision, and the text found is the shortest.
-static char *json_put_slowly(char *at, double value, bool single) {
+static char *json_put_number(char *at, double value, bool single) {
+    struct json_decimal decimal;
+    const char *special = !isfinite(value) ? "null" : value != 0 ? NULL : signbit(value) ? "-0.0" : "0";
+    if (special) return stpcpy(at, special);
+    const bool found =
+        single ? json_shortest_float(fabs(value), &decimal) : json_shortest_double(fabs(value), &decimal);
+    if (found) {
+        if (value < 0) *at++ = '-';
+        return json_put_decimal(at, decimal);
+    }
+    // Tries precisions until the text reads back as the same value. %g drops trailing zeros, so a value with a shorter
+    // text prints it at the first precision, and the text found is the shortest.
     int length = 0;
     for (int digits = single ? 6 : 15; digits <= (single ? 9 : 17); digits++) {
         length = snprintf(at, JSON_NUMBER_SIZE, "%.*g", digits, value);
@@ -545,17 +550,6 @@ static char *json_put_slowly(char *at, double value, bool single) {
         if (single && strtof(at, NULL) == (float)value && (float)strtod(at, NULL) == (float)value) break;
     }
     return at + length;
-}
-
-static char *json_put_number(char *at, double value, bool single) {
-    struct json_decimal decimal;
-    const char *special = !isfinite(value) ? "null" : value != 0 ? NULL : signbit(value) ? "-0.0" : "0";
-    if (special) return stpcpy(at, special);
-    const bool found =
-        single ? json_shortest_float(fabs(value), &decimal) : json_shortest_double(fabs(value), &decimal);
-    if (!found) return json_put_slowly(at, value, single);
-    if (value < 0) *at++ = '-';
-    return json_put_decimal(at, decimal);
 }
 
 char *json_put_int(char *at, int64_t value) {

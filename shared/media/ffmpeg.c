@@ -44,19 +44,15 @@ void ffmpeg_clear_error(void) {
     ffmpeg_last_error[0] = 0;
 }
 
-// FFmpeg also reports ENOMEM when a file asks for a block above its limit, which is INT_MAX bytes. Returns whether
-// the machine cannot give so much.
-static bool ffmpeg_memory_is_short(void) {
-    void *block = mmap(NULL, INT_MAX, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (block == MAP_FAILED) return true;
-    munmap(block, INT_MAX);
-    return false;
-}
-
 status ffmpeg_fail(int code, const char *what) {
-    if (code == AVERROR(ENOMEM) && ffmpeg_memory_is_short()) return fail_oom();
     char reason[AV_ERROR_MAX_STRING_SIZE] = "";
-    if (code == AVERROR(ENOMEM)) code = AVERROR_INVALIDDATA; // no machine has what the file asks for
+    if (code == AVERROR(ENOMEM)) {
+        // FFmpeg also reports it when a file asks for a block above its limit, which is INT_MAX bytes.
+        void *block = mmap(NULL, INT_MAX, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (block == MAP_FAILED) return fail_oom(); // the machine cannot give so much
+        munmap(block, INT_MAX);
+        code = AVERROR_INVALIDDATA; // no machine has what the file asks for
+    }
     if (code) av_strerror(code, reason, sizeof reason);
     return fail(BAD_SAMPLE, "%s%s%s%s%s", what, reason[0] ? ": " : "", reason, ffmpeg_last_error[0] ? ": " : "",
                 ffmpeg_last_error);
@@ -85,19 +81,6 @@ static int64_t demux_seek(void *context, int64_t offset, int whence) {
     int64_t base = whence == SEEK_SET ? 0 : whence == SEEK_CUR ? demuxer->position : demuxer->size;
     if (base + offset < 0) return AVERROR(EINVAL);
     return demuxer->position = base + offset;
-}
-
-// Finds the file's container, and refuses one that consists of references to other files or to the network: FFmpeg
-// opens them past io_open, and the key of the frames is a hash of this file alone.
-static status demux_find_format(const struct demuxer *demuxer, const AVInputFormat **format) {
-    static const char *const lists[] = {"concat", "dash", "hls", "imf", "rtsp", "sdp", "webm_dash_manifest"};
-    *format = NULL;
-    int code = av_probe_input_buffer2(demuxer->io, format, NULL, demuxer->format, 0, 0);
-    if (code < 0) return ffmpeg_fail(code, "cannot be opened");
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
-        if (av_match_name(lists[i], (*format)->name))
-            return fail(BAD_SAMPLE, "it is a list of other files (%s), not a clip or an image", lists[i]);
-    return OK;
 }
 
 static int demux_refuse_io_open(AVFormatContext *format, AVIOContext **io, const char *url, int flags,
@@ -146,6 +129,7 @@ static status demux_find_stream(struct demuxer *demuxer, enum demux_kind kind, c
 }
 
 status demuxer_open(struct demuxer *demuxer, const char *path, int threads, enum demux_kind kind) {
+    static const char *const lists[] = {"concat", "dash", "hls", "imf", "rtsp", "sdp", "webm_dash_manifest"};
     *demuxer = (struct demuxer){.fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
     ffmpeg_clear_error();
     struct stat file;
@@ -160,11 +144,16 @@ status demuxer_open(struct demuxer *demuxer, const char *path, int threads, enum
     demuxer->format->pb = demuxer->io;
     demuxer->format->io_open = demux_refuse_io_open;
     demuxer->format->flags |= AVFMT_FLAG_CUSTOM_IO;
-    const AVInputFormat *format;
-    TRY(demux_find_format(demuxer, &format));
+    const AVInputFormat *format = NULL;
+    int code = av_probe_input_buffer2(demuxer->io, &format, NULL, demuxer->format, 0, 0);
+    if (code < 0) return ffmpeg_fail(code, "cannot be opened");
+    // FFmpeg opens what such a file refers to past io_open, and the key of the frames is a hash of this file alone.
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        if (av_match_name(lists[i], format->name))
+            return fail(BAD_SAMPLE, "it is a list of other files (%s), not a clip or an image", lists[i]);
     AVDictionary *limits = NULL; // nothing that the file names is opened, whatever opens it
     av_dict_set(&limits, "protocol_whitelist", "none", 0);
-    int code = avformat_open_input(&demuxer->format, NULL, format, &limits);
+    code = avformat_open_input(&demuxer->format, NULL, format, &limits);
     av_dict_free(&limits);
     if (code) return ffmpeg_fail(code, "cannot be opened");
     // The frame rate of a GIF is measured. FFmpeg 7 takes that of its shortest frame from the header instead.

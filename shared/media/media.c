@@ -28,52 +28,46 @@ status media_decode(struct frames_view *view, const char *path, bool video, cons
     return fail(BAD_SAMPLE, "a pointer of Git LFS, not the file: type git lfs pull in its directory");
 }
 
-// The hash of the open file's content, from the store's cache while the file's stamp is the same.
-static status media_hash_open_file(int fd, const char *path, struct frame_store *store, uint8_t hash[16]) {
+// The hash of a file's content, from the store's cache while the file's stamp is the same.
+static status media_hash_file(const char *path, struct frame_store *store, uint8_t hash[16]) {
+    enum { BLOCK_SIZE = 1 << 20 };
     const int64_t two_seconds = 2000000000;
+    XXH3_state_t *state = NULL;
+    XXH128_canonical_t canonical;
+    char *block = NULL;
+    bool found = false;
     struct stat file;
-    if (fstat(fd, &file)) return fail(BAD_SAMPLE, "%s", strerror(errno));
-    if (!S_ISREG(file.st_mode)) return fail(BAD_SAMPLE, "not a file");
-    struct file_stamp stamp = {
+    status result = OK;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0 || fstat(fd, &file)) TRY_TO(result, done, fail(BAD_SAMPLE, "%s", strerror(errno)));
+    if (!S_ISREG(file.st_mode)) TRY_TO(result, done, fail(BAD_SAMPLE, "not a file"));
+    const struct file_stamp stamp = {
         .device = file.st_dev,
         .inode = file.st_ino,
         .size = (uint64_t)file.st_size,
         .modified = (int64_t)file.st_mtim.tv_sec * 1000000000 + file.st_mtim.tv_nsec,
         .changed = (int64_t)file.st_ctim.tv_sec * 1000000000 + file.st_ctim.tv_nsec,
     };
-    bool found = false;
-    if (store) TRY(frame_store_recall_hash(store, path, &stamp, hash, &found));
-    if (found) return OK;
-    enum { block_size = 1 << 20 };
-    XXH3_state_t *state = mem_checked(XXH3_createState());
-    char *block;
-    mem_new(&block, block_size, 1);
-    status result = OK;
+    if (store) TRY_TO(result, done, frame_store_recall_hash(store, path, &stamp, hash, &found));
+    if (found) goto done;
+    state = mem_checked(XXH3_createState());
+    mem_new(&block, BLOCK_SIZE, 1);
     XXH3_128bits_reset(state);
-    for (ssize_t count = 1; result == OK && count != 0;) {
-        count = fd_read(fd, block, block_size);
-        if (count < 0) result = fail(BAD_SAMPLE, "%s", strerror(errno));
-        if (count > 0) XXH3_128bits_update(state, block, (size_t)count);
+    for (ssize_t count; (count = fd_read(fd, block, BLOCK_SIZE)) != 0;) {
+        if (count < 0) TRY_TO(result, done, fail(BAD_SAMPLE, "%s", strerror(errno)));
+        XXH3_128bits_update(state, block, (size_t)count);
     }
-    if (result == OK) {
-        XXH128_canonical_t canonical;
-        XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(state));
-        static_assert(sizeof canonical.digest == 16, "the hash of a file has 16 bytes");
-        memcpy(hash, canonical.digest, sizeof canonical.digest);
-    }
+    XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(state));
+    static_assert(sizeof canonical.digest == 16, "the hash of a file has 16 bytes");
+    memcpy(hash, canonical.digest, sizeof canonical.digest);
+    // A file that was written a moment ago may be written again with the same time stamp, so it is not cached.
+    const int64_t now = clock_realtime_ns();
+    const bool is_old = now - stamp.modified > two_seconds && now - stamp.changed > two_seconds;
+    if (store && is_old) result = frame_store_remember_hash(store, path, &stamp, hash);
+done:
     free(block);
     XXH3_freeState(state);
-    // A file that was written a moment ago may be written again with the same time stamp, so it is not cached.
-    int64_t now = clock_realtime_ns();
-    bool is_old = now - stamp.modified > two_seconds && now - stamp.changed > two_seconds;
-    return result == OK && store && is_old ? frame_store_remember_hash(store, path, &stamp, hash) : result;
-}
-
-static status media_hash_file(const char *path, struct frame_store *store, uint8_t hash[16]) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return fail(BAD_SAMPLE, "%s", strerror(errno));
-    status result = media_hash_open_file(fd, path, store, hash);
-    close(fd);
+    if (fd >= 0) close(fd);
     return result;
 }
 
@@ -195,7 +189,7 @@ status media_path(char **path, struct arena *arena, const char *media_root, stru
         return fail(BAD_SAMPLE, "%s: only files can be opened", name);
     }
     *path = path_join(arena, media_root, name);
-    if (*path && is_file_uri && strchr(name, '%') && !path_exists(*path)) {
+    if (is_file_uri && strchr(name, '%') && !path_exists(*path)) {
         // In place: %41 becomes A. %00 and a percent sign without two digits after it stay.
         char *out = name;
         for (const char *in = name; *in; out++) {

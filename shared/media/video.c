@@ -104,8 +104,7 @@ static int packet_index_compare(const void *a, const void *b) {
     return x->index < y->index ? -1 : x->index > y->index;
 }
 
-// Reads the whole file through `demuxer`. BAD_SAMPLE when it is truncated. The index is released with
-// packet_index_release, also after a failure.
+// Reads the whole file through `demuxer`. BAD_SAMPLE when it is truncated.
 static status packet_index_build(struct packet_index *index, struct demuxer *demuxer) {
     *index = (struct packet_index){0};
     // The header of an MP4 file lists its samples; those of a truncated file lie beyond its end.
@@ -158,13 +157,6 @@ static status packet_index_build(struct packet_index *index, struct demuxer *dem
         index->unique_pts &= index->displayed[i].pts != index->displayed[i - 1].pts;
     }
     return OK;
-}
-
-static void packet_index_release(struct packet_index *index) {
-    packet_index_drop_cache(index);
-    free(index->packets);
-    free(index->displayed);
-    *index = (struct packet_index){0};
 }
 
 // ---- frames ----
@@ -623,7 +615,9 @@ status video_decode(struct frames_view *view, const char *path, const struct sam
     free(video->decoded_times);
     frame_converter_release(&video->decoder.converter);
     av_frame_free(&video->decoder.frame);
-    packet_index_release(&video->index);
+    packet_index_drop_cache(&video->index);
+    free(video->index.packets);
+    free(video->index.displayed);
     demuxer_close(&video->second_demuxer);
     demuxer_close(&video->demuxer);
     free(video);

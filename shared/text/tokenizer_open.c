@@ -102,29 +102,11 @@ static void added_tokens_build_set(const struct added_tokens *a, struct added_to
 
 // ---- post_processor ----
 
-// Appends the ids that special_tokens gives a special token.
-static status post_processor_append_special(struct token_list *template, struct json *specials, const char *name,
-                                            const struct vocab *v) {
-    struct json *special, *ids;
-    TRY(json_get(specials, name, JSON_OBJECT, &special));
-    if (!special) return fail(DATAERR, "special_tokens has no %s", name);
-    TRY(json_get(special, "ids", JSON_ARRAY, &ids));
-    if (!ids) return fail(DATAERR, "special_tokens.%s.ids: missing", name);
-    for (size_t i = 0; i < json_count(ids); i++) {
-        int64_t id;
-        if (!json_int(json_item(ids, i), &id))
-            return fail(DATAERR, "special_tokens.%s.ids[%zu]: not an integer", name, i);
-        if (id < 0 || (uint64_t)id >= v->size || !v->entries[id].token)
-            return fail(DATAERR, "special_tokens.%s.ids[%zu]: %lld is not in the vocabulary", name, i, (long long)id);
-        token_list_append(template, id);
-    }
-    return OK;
-}
-
-// Appends a piece of a template: {"SpecialToken": {"id": ...}}, or {"Sequence": {"id": "A"}} for the first text.
+// Appends a piece of a template: {"SpecialToken": {"id": ...}}, whose ids special_tokens has, or
+// {"Sequence": {"id": "A"}} for the first text.
 static status post_processor_read_piece(struct token_list *template, struct json *piece, bool pair,
                                         struct json *specials, const struct vocab *v) {
-    struct json *special, *sequence, *id;
+    struct json *special, *sequence, *id, *ids;
     if (!json_is(piece, JSON_OBJECT)) return fail(DATAERR, "not an object");
     TRY(json_get(piece, "SpecialToken", JSON_OBJECT, &special));
     TRY(json_get(piece, "Sequence", JSON_OBJECT, &sequence));
@@ -132,10 +114,25 @@ static status post_processor_read_piece(struct token_list *template, struct json
     TRY(json_get(special ? special : sequence, "id", JSON_STRING, &id));
     if (!id) return fail(DATAERR, "id: missing");
     const char *name = json_text(id);
-    if (special) return post_processor_append_special(template, specials, name, v);
-    const bool first = !strcmp(name, "A"), second = !strcmp(name, "B") && pair;
-    if (!first && !second) return fail(DATAERR, "Sequence: there is no text %s", name);
-    token_list_append(template, first ? POST_PROCESSOR_FIRST : POST_PROCESSOR_SECOND);
+    if (sequence) {
+        const bool first = !strcmp(name, "A"), second = !strcmp(name, "B") && pair;
+        if (!first && !second) return fail(DATAERR, "Sequence: there is no text %s", name);
+        token_list_append(template, first ? POST_PROCESSOR_FIRST : POST_PROCESSOR_SECOND);
+        return OK;
+    }
+    TRY(json_get(specials, name, JSON_OBJECT, &special));
+    if (!special) return fail(DATAERR, "special_tokens has no %s", name);
+    TRY(json_get(special, "ids", JSON_ARRAY, &ids));
+    if (!ids) return fail(DATAERR, "special_tokens.%s.ids: missing", name);
+    for (size_t i = 0; i < json_count(ids); i++) {
+        int64_t token;
+        if (!json_int(json_item(ids, i), &token))
+            return fail(DATAERR, "special_tokens.%s.ids[%zu]: not an integer", name, i);
+        if (token < 0 || (uint64_t)token >= v->size || !v->entries[token].token)
+            return fail(DATAERR, "special_tokens.%s.ids[%zu]: %lld is not in the vocabulary", name, i,
+                        (long long)token);
+        token_list_append(template, token);
+    }
     return OK;
 }
 
@@ -443,45 +440,37 @@ static status tokenizer_config_add_named(struct tokenizer *t, struct json *value
     return added_tokens_add(t, &token, -1);
 }
 
-struct tokenizer_config_entry {
-    int64_t id;
-    struct json *token;
-};
+// Returns the id that a key of added_tokens_decoder states, -1 if it is none.
+static int64_t tokenizer_config_id(const struct json *token) {
+    char *end;
+    const long long id = strtoll(token->key.data, &end, 10);
+    return end == token->key.data || *end ? -1 : id;
+}
 
 static int tokenizer_config_compare(const void *left, const void *right) {
-    const struct tokenizer_config_entry *a = left, *b = right;
-    return (a->id > b->id) - (a->id < b->id);
+    const int64_t a = tokenizer_config_id(left), b = tokenizer_config_id(right);
+    return (a > b) - (a < b);
 }
 
 // Reads added_tokens_decoder in ascending order of the ids, which are its keys. The id that tokenizer.json gives a
 // token takes precedence, as in Hugging Face.
 static status tokenizer_config_read_decoder(struct tokenizer *t, struct json *decoder) {
-    struct tokenizer_config_entry *entries = NULL;
-    size_t count = 0;
-    status result = OK;
-    NEW(&entries, (size_t)json_count(decoder));
     JSON_EACH(value, decoder) {
-        const char *key = value->key.data;
-        char *end;
-        long long id = strtoll(key, &end, 10);
-        if (end == key || *end || id < 0)
-            TRY_TO(result, done, fail(DATAERR, "added_tokens_decoder: \"%s\" is not an id", key));
-        entries[count++] = (struct tokenizer_config_entry){id, value};
+        if (tokenizer_config_id(value) < 0)
+            return fail(DATAERR, "added_tokens_decoder: \"%s\" is not an id", value->key.data);
     }
-    qsort(entries, count, sizeof *entries, tokenizer_config_compare);
-    for (size_t i = 0; i < count; i++) {
+    if (decoder->count) qsort(decoder->items, decoder->count, sizeof *decoder->items, tokenizer_config_compare);
+    JSON_EACH(value, decoder) {
+        const int64_t id = tokenizer_config_id(value);
         struct added_token token;
-        result = added_token_parse(entries[i].token, &token);
+        status result = added_token_parse(value, &token);
         if (result == OK) {
             bool known = added_tokens_find(&t->added, token.content, token.size) != NULL;
-            result = added_tokens_add(t, &token, known ? -1 : entries[i].id);
+            result = added_tokens_add(t, &token, known ? -1 : id);
         }
-        if (result != OK)
-            TRY_TO(result, done, fail_prefix(result, "added_tokens_decoder.%lld", (long long)entries[i].id));
+        if (result != OK) return fail_prefix(result, "added_tokens_decoder.%lld", (long long)id);
     }
-done:
-    free(entries);
-    return result;
+    return OK;
 }
 
 // Reads tokenizer_config.json if the directory has one: added tokens and which of them are special. DATAERR with the
