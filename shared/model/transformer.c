@@ -10,6 +10,40 @@ static int64_t block_attended_size(const struct transformer *transformer) {
     return (int64_t)transformer->heads.query * transformer->heads.size;
 }
 
+struct forward_state forward_start(const struct transformer *transformer, struct workspace *workspace,
+                                   const struct backend_info *info, enum element type, int64_t rows) {
+    return (struct forward_state){.backend = workspace->backend,
+                                  .type = type,
+                                  .transformer = transformer,
+                                  .workspace = workspace,
+                                  .rows = rows,
+                                  .chunk_rows = info->chunk_rows[type]};
+}
+
+status forward_alloc(struct forward_state *fwd) {
+    const int64_t hidden_size = fwd->transformer->hidden_size;
+    TRY(workspace_alloc(fwd->workspace, fwd->type, fwd->rows, hidden_size, &fwd->x));
+    return workspace_alloc(fwd->workspace, fwd->type, fwd->rows, hidden_size, &fwd->delta);
+}
+
+// hidden [T,I] = activation(gate_up).
+static status block_activate(const struct forward_state *fwd, struct tensor hidden, struct tensor gate_up) {
+    const struct operations *ops = fwd->backend->ops;
+    status (*const activate[])(struct backend *, struct tensor, struct tensor) = {
+        [ACTIVATION_SWIGLU] = ops->swiglu, [ACTIVATION_GEGLU] = ops->geglu, [ACTIVATION_QUICK_GELU] = ops->quick_gelu};
+    return activate[fwd->transformer->activation](fwd->backend, hidden, gate_up);
+}
+
+// gate_up = the gradient of gate_up.
+static status block_activate_grad(const struct forward_state *fwd, struct tensor gate_up, struct tensor grad_out) {
+    const struct operations *ops = fwd->backend->ops;
+    status (*const activate_grad[])(struct backend *, struct tensor, struct tensor,
+                                    struct tensor) = {[ACTIVATION_SWIGLU] = ops->swiglu_grad,
+                                                      [ACTIVATION_GEGLU] = ops->geglu_grad,
+                                                      [ACTIVATION_QUICK_GELU] = ops->quick_gelu_grad};
+    return activate_grad[fwd->transformer->activation](fwd->backend, gate_up, grad_out, gate_up);
+}
+
 // Columns of gate_up.
 static int64_t block_up_size(const struct transformer *transformer) {
     int gates = transformer->activation == ACTIVATION_QUICK_GELU ? 0 : 1;
@@ -129,20 +163,6 @@ static status block_attention_forward(struct forward_state *fwd, int index, stru
     return forward_norm(fwd, act->normed, block->norm2, block->norm2_bias, act->statistics2);
 }
 
-// hidden [T,I] = activation(gate_up).
-static status block_activate(const struct forward_state *fwd, struct tensor hidden, struct tensor gate_up) {
-    const struct operations *ops = fwd->backend->ops;
-    switch (fwd->transformer->activation) {
-    case ACTIVATION_SWIGLU:
-        return ops->swiglu(fwd->backend, hidden, gate_up);
-    case ACTIVATION_GEGLU:
-        return ops->geglu(fwd->backend, hidden, gate_up);
-    case ACTIVATION_QUICK_GELU:
-        return ops->quick_gelu(fwd->backend, hidden, gate_up);
-    }
-    return fail(BUG, "there is no activation %d", (int)fwd->transformer->activation);
-}
-
 status block_forward(struct forward_state *fwd, int index) {
     assert(index >= 0 && index < fwd->transformer->block_count);
     struct backend *backend = fwd->backend;
@@ -176,8 +196,7 @@ status block_forward(struct forward_state *fwd, int index) {
     return OK;
 }
 
-// The gradient of a parameter; none if the block does not have it, or if it is not trained.
-static struct tensor block_param_grad(const struct forward_state *fwd, const struct fused_param *param) {
+struct tensor backward_param(const struct forward_state *fwd, const struct fused_param *param) {
     return param->count && fwd->grads ? param_tensor(fwd->grads, param) : (struct tensor){0};
 }
 
@@ -191,35 +210,18 @@ static status block_round_grad(struct forward_state *fwd, int64_t first, int64_t
     return backend->ops->copy(backend, *out, exact);
 }
 
-// The gradients of a linear layer's weight and bias, then of its input. grad_in may be `in` itself.
-static status block_linear_backward(struct forward_state *fwd, struct tensor grad_in, struct tensor grad_out,
-                                    struct tensor in, struct weight *weight, const struct fused_param *param,
-                                    const struct fused_param *bias) {
+status backward_linear(const struct forward_state *fwd, struct tensor grad_in, struct tensor grad_out, struct tensor in,
+                       struct weight *weight, const struct fused_param *param, const struct fused_param *bias) {
     struct backend *backend = fwd->backend;
-    TRY(backend->ops->linear_grad_weight(backend, block_param_grad(fwd, param), block_param_grad(fwd, bias), grad_out,
-                                         in));
+    TRY(backend->ops->linear_grad_weight(backend, backward_param(fwd, param), backward_param(fwd, bias), grad_out, in));
     return backend->ops->linear_grad_input(backend, grad_in, grad_out, weight, false);
-}
-
-// gate_up = the gradient of gate_up.
-static status block_activate_grad(const struct forward_state *fwd, struct tensor gate_up, struct tensor grad_out) {
-    const struct operations *ops = fwd->backend->ops;
-    switch (fwd->transformer->activation) {
-    case ACTIVATION_SWIGLU:
-        return ops->swiglu_grad(fwd->backend, gate_up, grad_out, gate_up);
-    case ACTIVATION_GEGLU:
-        return ops->geglu_grad(fwd->backend, gate_up, grad_out, gate_up);
-    case ACTIVATION_QUICK_GELU:
-        return ops->quick_gelu_grad(fwd->backend, gate_up, grad_out, gate_up);
-    }
-    return fail(BUG, "there is no activation %d", (int)fwd->transformer->activation);
 }
 
 status backward_norm(const struct forward_state *fwd, const struct fused_param *scale_param,
                      const struct fused_param *bias_param, struct tensor grad_out, struct tensor x, struct tensor scale,
                      struct tensor statistics) {
     const struct operations *ops = fwd->backend->ops;
-    struct tensor grad_scale = block_param_grad(fwd, scale_param), grad_bias = block_param_grad(fwd, bias_param);
+    struct tensor grad_scale = backward_param(fwd, scale_param), grad_bias = backward_param(fwd, bias_param);
     if (fwd->transformer->norm == NORM_LAYERNORM)
         return ops->layernorm_grad(fwd->backend, fwd->grad_x, grad_scale, grad_bias, grad_out, x, scale, statistics);
     return ops->rmsnorm_grad(fwd->backend, fwd->grad_x, grad_scale, grad_out, x, scale, statistics);
@@ -238,12 +240,11 @@ static status block_attention_backward(struct forward_state *fwd, int index, str
     TRY(block_round_grad(fwd, 0, fwd->rows, &grad_out));
     TRY(workspace_alloc(fwd->workspace, fwd->type, fwd->rows, act->attended.columns, &grad_attended));
     TRY(workspace_alloc(fwd->workspace, fwd->type, fwd->rows, act->qkv.columns, &grad_qkv));
-    TRY(block_linear_backward(fwd, grad_attended, grad_out, act->attended, block->out, &params->out,
-                              &params->out_bias));
+    TRY(backward_linear(fwd, grad_attended, grad_out, act->attended, block->out, &params->out, &params->out_bias));
     TRY(ops->attention_grad(backend, grad_qkv, grad_attended, act->attended, act->qkv, transformer->attention_scale,
                             fwd->cache, fwd->layered ? index : 0, fwd->plan, act->lse));
     TRY(ops->rope_grad(backend, grad_qkv, fwd->rope, fwd->position_ids, transformer->heads));
-    TRY(block_linear_backward(fwd, grad_normed, grad_qkv, n, block->qkv, &params->qkv, &params->qkv_bias));
+    TRY(backward_linear(fwd, grad_normed, grad_qkv, n, block->qkv, &params->qkv, &params->qkv_bias));
     workspace_restore(fwd->workspace, mark);
     return OK;
 }
@@ -299,10 +300,10 @@ status block_backward(struct forward_state *fwd, int index) {
         TRY(block_round_grad(fwd, first, rows, &grad_out));
         if (!kept) TRY(ops->linear(backend, gate_up, in, block->gate_up, block->gate_up_bias));
         TRY(block_activate(fwd, hidden, gate_up));
-        TRY(block_linear_backward(fwd, hidden, grad_out, hidden, block->down, &params->down, &params->down_bias));
+        TRY(backward_linear(fwd, hidden, grad_out, hidden, block->down, &params->down, &params->down_bias));
         TRY(block_activate_grad(fwd, gate_up, hidden));
-        TRY(block_linear_backward(fwd, tensor_rows(grad_normed, first, rows), gate_up, in, block->gate_up,
-                                  &params->gate_up, &params->gate_up_bias));
+        TRY(backward_linear(fwd, tensor_rows(grad_normed, first, rows), gate_up, in, block->gate_up, &params->gate_up,
+                            &params->gate_up_bias));
         workspace_restore(fwd->workspace, chunk_mark);
     }
     workspace_restore(fwd->workspace, mlp_mark);

@@ -84,12 +84,26 @@ struct forward_state {
     struct tensor grad_x;            // F32 [T,C]: of the output, then of each block's input
 };
 
+// Returns the state of a pass over `rows` rows, without what the caller sets: rope, positions, cache and plan.
+struct forward_state forward_start(const struct transformer *transformer, struct workspace *workspace,
+                                   const struct backend_info *info, enum element type, int64_t rows);
+
+// Allocates x and delta.
+status forward_alloc(struct forward_state *fwd);
+
 // Returns how many numbers a norm keeps of each row for the backward pass.
 int64_t norm_statistics_size(const struct transformer *transformer);
 
 // out = norm(x + delta; scale, bias), and x = x + delta. statistics (or none) are kept for the backward pass.
 status forward_norm(struct forward_state *fwd, struct tensor out, struct tensor scale, struct tensor bias,
                     struct tensor statistics);
+
+// Returns the gradient of a parameter; none if the model does not have it, or if it is not trained.
+struct tensor backward_param(const struct forward_state *fwd, const struct fused_param *param);
+
+// Adds the gradients of a linear layer's weight and bias; then grad_in = that of its input, which may be `in` itself.
+status backward_linear(const struct forward_state *fwd, struct tensor grad_in, struct tensor grad_out, struct tensor in,
+                       struct weight *weight, const struct fused_param *param, const struct fused_param *bias);
 
 // grad_x += the gradient of x through norm(x), and the gradients of its parameters += theirs. A bias that does not
 // exist has an empty parameter.

@@ -77,8 +77,7 @@ static status classifier_pass_alloc(struct classifier_pass *pass, const struct c
                                     struct arena *arena) {
     struct forward_state *fwd = &pass->fwd;
     int64_t texts = (int64_t)pass->texts, hidden_size = fwd->transformer->hidden_size;
-    TRY(classifier_alloc(pass, fwd->rows, hidden_size, &fwd->x));
-    TRY(classifier_alloc(pass, fwd->rows, hidden_size, &fwd->delta));
+    TRY(forward_alloc(fwd));
     TRY(classifier_alloc(pass, texts, hidden_size, &pass->pooled));
     TRY(classifier_alloc(pass, texts, hidden_size, &pass->dense_out));
     TRY(classifier_alloc(pass, texts, hidden_size, &pass->gelu_out));
@@ -110,14 +109,12 @@ status classifier_forward(struct classifier_pass *pass, struct classifier *class
     const struct operations *ops = backend->ops;
     const struct tensor none = {0};
     enum element type = weights->base.type;
-    *pass = (struct classifier_pass){.texts = count};
+    int64_t rows = 0;
+    for (size_t i = 0; i < count; i++) rows += (int64_t)texts[i].count;
+    *pass = (struct classifier_pass){
+        .texts = count,
+        .fwd = forward_start(&weights->encoder, &classifier->workspace, &classifier->backend_info, type, rows)};
     struct forward_state *fwd = &pass->fwd;
-    *fwd = (struct forward_state){.backend = backend,
-                                  .type = type,
-                                  .transformer = &weights->encoder,
-                                  .workspace = &classifier->workspace,
-                                  .chunk_rows = classifier->backend_info.chunk_rows[type]};
-    for (size_t i = 0; i < count; i++) fwd->rows += (int64_t)texts[i].count;
     if (classifier->backend_info.memory && !classifier->training) // one chunk: the end of each of several stays unused
         workspace_expect(fwd->workspace, classifier_pass_bytes(fwd->transformer, type, fwd->rows, (int64_t)count,
                                                                classifier->info.labels, fwd->chunk_rows));
@@ -149,11 +146,6 @@ status classifier_forward(struct classifier_pass *pass, struct classifier *class
     return ops->linear(backend, pass->logits, pass->head_out, weights->classifier, weights->classifier_bias);
 }
 
-// The gradient of a parameter; none if it does not exist.
-static struct tensor classifier_param_grad(const struct classifier_pass *pass, const struct fused_param *param) {
-    return param->count ? param_tensor(pass->fwd.grads, param) : (struct tensor){0};
-}
-
 // From the gradient of the logits to that of what was pooled, in the type of the products.
 static status classifier_head_backward(struct classifier_pass *pass, struct classifier *classifier,
                                        const float *grad_logits, struct tensor grad_pooled) {
@@ -162,7 +154,8 @@ static status classifier_head_backward(struct classifier_pass *pass, struct clas
     struct backend *backend = classifier->backend;
     const struct operations *ops = backend->ops;
     int64_t texts = (int64_t)pass->texts;
-    struct workspace *workspace = pass->fwd.workspace;
+    const struct forward_state *fwd = &pass->fwd;
+    struct workspace *workspace = fwd->workspace;
     struct workspace_mark mark = workspace_save(workspace);
     struct tensor exact, grad_out, grad_gelu_out, grad_hidden;
     TRY(workspace_upload(workspace, ELEMENT_F32, texts, classifier->info.labels, grad_logits, &exact));
@@ -170,18 +163,16 @@ static status classifier_head_backward(struct classifier_pass *pass, struct clas
     TRY(workspace_alloc(workspace, ELEMENT_F32, texts, pass->pooled.columns, &grad_gelu_out));
     TRY(classifier_alloc(pass, texts, pass->pooled.columns, &grad_hidden));
     TRY(ops->copy(backend, grad_out, exact));
-    TRY(ops->linear_grad_weight(backend, classifier_param_grad(pass, &params->classifier),
-                                classifier_param_grad(pass, &params->classifier_bias), grad_out, pass->head_out));
-    TRY(ops->linear_grad_input(backend, grad_hidden, grad_out, weights->classifier, false));
+    TRY(backward_linear(fwd, grad_hidden, grad_out, pass->head_out, weights->classifier, &params->classifier,
+                        &params->classifier_bias));
     TRY(ops->zero(backend, grad_gelu_out));
-    TRY(ops->layernorm_grad(backend, grad_gelu_out, classifier_param_grad(pass, &params->head_norm),
-                            classifier_param_grad(pass, &params->head_norm_bias), grad_hidden, pass->gelu_out,
+    TRY(ops->layernorm_grad(backend, grad_gelu_out, backward_param(fwd, &params->head_norm),
+                            backward_param(fwd, &params->head_norm_bias), grad_hidden, pass->gelu_out,
                             weights->head_norm, pass->head_norm));
     TRY(ops->copy(backend, grad_pooled, grad_gelu_out));
     TRY(ops->gelu_grad(backend, grad_hidden, grad_pooled, pass->dense_out));
-    TRY(ops->linear_grad_weight(backend, classifier_param_grad(pass, &params->dense),
-                                classifier_param_grad(pass, &params->dense_bias), grad_hidden, pass->pooled));
-    TRY(ops->linear_grad_input(backend, grad_pooled, grad_hidden, weights->dense, false));
+    TRY(backward_linear(fwd, grad_pooled, grad_hidden, pass->pooled, weights->dense, &params->dense,
+                        &params->dense_bias));
     workspace_restore(workspace, mark);
     return OK;
 }
@@ -202,8 +193,8 @@ static status classifier_embedding_backward(struct classifier_pass *pass, struct
     TRY(ops->gather(backend, embedded, weights->embedding, pass->token_ids));
     TRY(ops->copy(backend, grad_normed, fwd->grad_x));
     TRY(ops->zero(backend, grad_embedded));
-    TRY(ops->layernorm_grad(backend, grad_embedded, classifier_param_grad(pass, &params->embedding_norm),
-                            classifier_param_grad(pass, &params->embedding_norm_bias), grad_normed, embedded,
+    TRY(ops->layernorm_grad(backend, grad_embedded, backward_param(fwd, &params->embedding_norm),
+                            backward_param(fwd, &params->embedding_norm_bias), grad_normed, embedded,
                             weights->embedding_norm, pass->embedding_norm));
     TRY(ops->scatter_add(backend, grad_embedding, grad_embedded, pass->token_ids));
     if (classifier->config.pad_token_id >= 0)

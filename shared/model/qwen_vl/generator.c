@@ -54,6 +54,7 @@ struct step_graph {
 };
 
 struct generator {
+    struct arena arena; // the arrays below
     struct model *model;
     struct generator_options options;
     struct kv_cache *cache;
@@ -94,49 +95,41 @@ static void generator_free_requests(struct request **list) {
 status generator_new(struct generator **out, struct model *model, const struct generator_options *options) {
     *out = NULL;
     if (options->max_new_tokens < 1) return fail(USAGE, "max_new_tokens is %d, not 1 or more", options->max_new_tokens);
-    struct generator *generator = NULL;
-    NEW(&generator, 1);
+    NEW(out, 1);
+    struct generator *generator = *out;
+    struct backend *backend = model->backend;
     generator->model = model;
     generator->options = *options;
     if (generator->options.rows < 1) generator->options.rows = GENERATOR_ROWS;
     generator->cache_rows_per_slot = options->continues ? 0 : cache_round_up(options->max_new_tokens);
-    struct backend *backend = model->backend;
     generator->workspace.backend = backend;
     size_t slots = (size_t)generator->options.rows, eos_count = model->info.eos_count;
-    status result = OK;
-    NEW(&generator->slots, slots);
-    NEW(&generator->tokens, slots);
-    NEW(&generator->logprobs, slots);
-    NEW(&generator->eos_ids, eos_count);
+    generator->slots = arena_alloc(&generator->arena, slots * sizeof *generator->slots);
+    generator->tokens = arena_alloc(&generator->arena, slots * sizeof *generator->tokens);
+    generator->logprobs = arena_alloc(&generator->arena, slots * sizeof *generator->logprobs);
+    generator->eos_ids = arena_alloc(&generator->arena, eos_count * sizeof *generator->eos_ids);
     for (size_t i = 0; i < eos_count; i++) generator->eos_ids[i] = (int32_t)model->info.eos_ids[i];
-    TRY_TO(result, failed,
-           backend->ops->decode_batch_new(backend, &generator->batch, generator->options.rows,
-                                          model->weights->text.heads, generator->eos_ids, eos_count));
-    *out = generator;
-    return OK;
-failed:
-    generator_free(&generator);
+    status result = backend->ops->decode_batch_new(backend, &generator->batch, generator->options.rows,
+                                                   model->weights->text.heads, generator->eos_ids, eos_count);
+    if (result != OK) generator_free(out);
     return result;
 }
 
-void generator_free(struct generator **generator) {
-    struct generator *it = *generator;
-    if (!it) return;
-    generator_free_requests(&it->running);
-    generator_free_requests(&it->waiting);
-    generator_free_requests(&it->finished);
-    generator_free_requests(&it->returned);
-    struct backend *backend = it->model->backend;
-    generator_drop_graph(it);
-    backend->ops->decode_batch_free(backend, &it->batch);
-    workspace_release(&it->workspace);
-    backend->ops->kv_cache_free(backend, &it->cache);
-    free(it->slots);
-    free(it->tokens);
-    free(it->logprobs);
-    free(it->eos_ids);
-    free(it);
-    *generator = NULL;
+void generator_free(struct generator **freed) {
+    struct generator *generator = *freed;
+    if (!generator) return;
+    struct backend *backend = generator->model->backend;
+    generator_free_requests(&generator->running);
+    generator_free_requests(&generator->waiting);
+    generator_free_requests(&generator->finished);
+    generator_free_requests(&generator->returned);
+    generator_drop_graph(generator);
+    backend->ops->decode_batch_free(backend, &generator->batch);
+    workspace_release(&generator->workspace);
+    backend->ops->kv_cache_free(backend, &generator->cache);
+    arena_release(&generator->arena);
+    free(generator);
+    *freed = NULL;
 }
 
 bool generator_can_add(const struct generator *generator) {
@@ -295,83 +288,68 @@ static status generator_append_token(struct generator *generator, struct request
     return OK;
 }
 
-// Samples the first token of each completion from the prompt's last row, last_normed [1,C].
-static status generator_sample_first(struct generator *generator, struct arena *arena, struct request *request,
-                                     struct tensor last_normed) {
+// Computes a prompt into the request's region, and samples the first token of each completion from its last row.
+static status generator_compute_prompt(struct generator *generator, struct request *request,
+                                       const struct model_prompt *prompt, struct arena *arena, struct text_state *text,
+                                       struct decode_batch **batch) {
     struct model *model = generator->model;
     struct backend *backend = model->backend;
     const struct operations *ops = backend->ops;
-    size_t count = (size_t)request->count;
-    struct decode_batch *batch = NULL;
-    struct tensor index, normed;
-    status result = OK;
-    int32_t *zeros = arena_alloc(arena, count * sizeof *zeros); // the only row of last_normed
-    int32_t *tokens = arena_alloc(arena, count * sizeof *tokens);
-    float *logprobs = arena_alloc(arena, count * sizeof *logprobs);
-    TRY_TO(result, done,
-           ops->decode_batch_new(backend, &batch, request->count, model->weights->text.heads, generator->eos_ids,
-                                 model->info.eos_count));
-    for (int i = 0; i < request->count; i++) {
-        const struct decode_row row = {
-            .max_len = 1, .sampling = request->sampling, .key = request->key, .completion = (uint64_t)i};
-        TRY_TO(result, done, ops->decode_batch_set(backend, batch, i, &row));
-    }
-    assert(batch->rows == request->count);
-    TRY_TO(result, done, workspace_upload(&model->workspace, ELEMENT_I32, request->count, 1, zeros, &index));
-    TRY_TO(result, done,
-           workspace_alloc(&model->workspace, last_normed.type, request->count, last_normed.columns, &normed));
-    TRY_TO(result, done, ops->gather(backend, normed, last_normed, index));
-    TRY_TO(result, done, ops->sample(backend, batch, normed, model->weights->lm_head));
-    TRY_TO(result, done, ops->decode_batch_read(backend, batch, 0, tokens, logprobs));
-    for (int i = 0; i < request->count; i++)
-        TRY_TO(result, done, generator_append_token(generator, request, i, tokens[i], logprobs[i], model->version));
-done:
-    ops->decode_batch_free(backend, &batch);
-    return result;
-}
-
-// Prefills a request's prompt into its region and samples the first token of each completion. BAD_SAMPLE as in
-// model_check.
-static status generator_prefill(struct generator *generator, struct request *request,
-                                const struct model_prompt *prompt) {
-    struct model *model = generator->model;
-    struct workspace *workspace = &model->workspace;
-    struct arena arena = {0};
+    const enum element type = model->weights->base.type;
+    const int64_t hidden_size = model->config.text.hidden_size;
+    const struct tensor none = {0};
     struct sequence sequence;
-    struct text_state text = {0};
-    status result = OK;
-    TRY_TO(result, done, sequence_make(&sequence, &arena, &model->config, prompt, NULL, 0));
+    struct tensor last_normed, index, normed;
+    TRY(sequence_make(&sequence, arena, &model->config, prompt, NULL, 0));
     assert(sequence.span_count == 1 && sequence.cache_rows == request->cache_rows);
     for (int64_t i = 0; i < sequence.rows; i++) sequence.cache_slots[i] += (int32_t)request->cache_begin;
     sequence.spans[0].kv_begin = request->cache_begin;
     request->next_position = sequence.next_position;
     // Also for the steps, whose position ids the backend counts.
-    TRY_TO(result, done,
-           rope_angles_reserve(&model->text_rope, model->backend,
-                               (int64_t)sequence.next_position + request->max_new_tokens));
-    TRY_TO(result, done, text_forward(&text, model, &arena, prompt, &sequence, generator->cache, false));
+    TRY(rope_angles_reserve(&model->text_rope, backend, (int64_t)sequence.next_position + request->max_new_tokens));
+    TRY(text_forward(text, model, arena, prompt, &sequence, generator->cache, false));
+    TRY(workspace_alloc(&model->workspace, type, 1, hidden_size, &last_normed));
+    struct forward_state last = text->fwd;
+    last.x = tensor_rows(text->fwd.x, text->fwd.rows - 1, 1);
+    last.delta = tensor_rows(text->fwd.delta, text->fwd.rows - 1, 1);
+    TRY(forward_norm(&last, last_normed, model->weights->norm, none, none));
 
-    struct tensor last_normed;
-    TRY_TO(result, done,
-           workspace_alloc(workspace, model->weights->base.type, 1, model->config.text.hidden_size, &last_normed));
-    struct forward_state last = text.fwd;
-    last.x = tensor_rows(text.fwd.x, text.fwd.rows - 1, 1);
-    last.delta = tensor_rows(text.fwd.delta, text.fwd.rows - 1, 1);
-    TRY_TO(result, done,
-           forward_norm(&last, last_normed, model->weights->norm, (struct tensor){0}, (struct tensor){0}));
-    TRY_TO(result, done, generator_sample_first(generator, &arena, request, last_normed));
-done:
-    text_release(&text, model);
-    workspace_restore(workspace, (struct workspace_mark){0});
-    arena_release(&arena);
-    return result;
+    size_t count = (size_t)request->count;
+    int32_t *zeros = arena_alloc(arena, count * sizeof *zeros); // the only row of last_normed
+    int32_t *tokens = arena_alloc(arena, count * sizeof *tokens);
+    float *logprobs = arena_alloc(arena, count * sizeof *logprobs);
+    TRY(ops->decode_batch_new(backend, batch, request->count, model->weights->text.heads, generator->eos_ids,
+                              model->info.eos_count));
+    for (int i = 0; i < request->count; i++) {
+        const struct decode_row row = {
+            .max_len = 1, .sampling = request->sampling, .key = request->key, .completion = (uint64_t)i};
+        TRY(ops->decode_batch_set(backend, *batch, i, &row));
+    }
+    assert((*batch)->rows == request->count);
+    TRY(workspace_upload(&model->workspace, ELEMENT_I32, request->count, 1, zeros, &index));
+    TRY(workspace_alloc(&model->workspace, type, request->count, hidden_size, &normed));
+    TRY(ops->gather(backend, normed, last_normed, index));
+    TRY(ops->sample(backend, *batch, normed, model->weights->lm_head));
+    TRY(ops->decode_batch_read(backend, *batch, 0, tokens, logprobs));
+    for (int i = 0; i < request->count; i++)
+        TRY(generator_append_token(generator, request, i, tokens[i], logprobs[i], model->version));
+    return OK;
 }
 
-// Frees the request if it cannot be computed.
+// Prefills a request's prompt into its region, and lets the request run. Frees it if it cannot be computed. BAD_SAMPLE
+// as in model_check.
 static status generator_start(struct generator *generator, struct request *request, int64_t cache_begin,
                               const struct model_prompt *prompt) {
+    struct model *model = generator->model;
+    struct arena arena = {0};
+    struct text_state text = {0};
+    struct decode_batch *batch = NULL;
     request->cache_begin = cache_begin;
-    status result = generator_prefill(generator, request, prompt);
+    status result = generator_compute_prompt(generator, request, prompt, &arena, &text, &batch);
+    model->backend->ops->decode_batch_free(model->backend, &batch);
+    text_release(&text, model);
+    workspace_restore(&model->workspace, (struct workspace_mark){0});
+    arena_release(&arena);
     if (result == OK)
         generator_run(generator, request);
     else
@@ -407,33 +385,26 @@ static status generator_copy_prompt(struct request *request, const struct model_
     return OK;
 }
 
-// Checks now, and not when it is prefilled, that a request can be computed. BAD_SAMPLE as in model_check.
-static status generator_check(const struct generator *generator, const struct generate_request *request) {
-    struct arena arena = {0};
-    struct sequence sequence;
-    status result = sequence_make(&sequence, &arena, &generator->model->config, &request->prompt, NULL, 0);
-    // The last token of a completion is not computed.
-    if (result == OK) result = sequence_check_position((int64_t)sequence.next_position + request->max_new_tokens - 2);
-    arena_release(&arena);
-    return result;
-}
-
 status generator_add(struct generator *generator, const struct generate_request *from) {
     struct request *request = NULL;
-    status result = OK;
+    struct arena arena = {0};
+    struct sequence sequence;
     int64_t cache_begin = -1;
     if (generator->options.continues) return fail(BUG, "the generator continues completions");
     TRY(generator_request_new(generator, from, &request));
-    TRY_TO(result, failed, generator_check(generator, from));
-    TRY_TO(result, failed, generator_start_waiting(generator));
-    if (!generator->waiting) TRY_TO(result, failed, generator_find_cache_rows(generator, request, &cache_begin));
-    if (cache_begin >= 0) return generator_start(generator, request, cache_begin, &from->prompt);
-    if (generator->waiting) TRY_TO(result, failed, fail(BUG, "another request is waiting already"));
-    TRY_TO(result, failed, generator_copy_prompt(request, &from->prompt));
-    generator->waiting = request;
-    return OK;
-failed:
-    generator_free_requests(&request);
+    // Whether the prompt can be computed is checked now, and not when it is. A completion's last token is not computed.
+    status result = sequence_make(&sequence, &arena, &generator->model->config, &from->prompt, NULL, 0);
+    if (result == OK) result = sequence_check_position((int64_t)sequence.next_position + from->max_new_tokens - 2);
+    arena_release(&arena);
+    if (result == OK) result = generator_start_waiting(generator);
+    if (result == OK && !generator->waiting) result = generator_find_cache_rows(generator, request, &cache_begin);
+    if (result == OK && cache_begin >= 0) return generator_start(generator, request, cache_begin, &from->prompt);
+    if (result == OK && generator->waiting) result = fail(BUG, "another request is waiting already");
+    if (result == OK) result = generator_copy_prompt(request, &from->prompt);
+    if (result == OK)
+        generator->waiting = request;
+    else
+        generator_free_requests(&request);
     return result;
 }
 
@@ -489,44 +460,25 @@ static status generator_compute_step(struct generator *generator) {
     struct model *model = generator->model;
     struct backend *backend = model->backend;
     const struct operations *ops = backend->ops;
-    struct workspace *workspace = &generator->workspace;
     const struct decode_batch *batch = generator->batch;
+    const struct tensor none = {0};
     enum element type = model->weights->base.type;
-    int64_t hidden_size = model->config.text.hidden_size;
-    struct forward_state fwd = {.backend = model->backend,
-                                .type = type,
-                                .transformer = &model->weights->text,
-                                .workspace = workspace,
-                                .rows = batch->rows,
-                                .chunk_rows = model->backend_info.chunk_rows[type],
-                                .rope = &model->text_rope.table,
-                                .position_ids = batch->position_ids,
-                                .cache_slots = batch->cache_slots,
-                                .plan = batch->plan,
-                                .cache = generator->cache,
-                                .layered = true};
     struct tensor normed;
-    status result = OK;
-    TRY_TO(result, done, workspace_alloc(workspace, type, fwd.rows, hidden_size, &fwd.x));
-    TRY_TO(result, done, workspace_alloc(workspace, type, fwd.rows, hidden_size, &fwd.delta));
-    TRY_TO(result, done, workspace_alloc(workspace, type, fwd.rows, hidden_size, &normed));
-    TRY_TO(result, done, ops->gather(backend, fwd.x, model->weights->embedding, batch->tokens));
-    for (int i = 0; i < fwd.transformer->block_count; i++) TRY_TO(result, done, block_forward(&fwd, i));
-    TRY_TO(result, done, forward_norm(&fwd, normed, model->weights->norm, (struct tensor){0}, (struct tensor){0}));
-    TRY_TO(result, done, ops->sample(backend, generator->batch, normed, model->weights->lm_head));
-done:
-    workspace_restore(workspace, (struct workspace_mark){0});
-    return result;
-}
-
-static status generator_record_step(struct generator *generator) {
-    struct backend *backend = generator->model->backend;
-    TRY(workspace_reserve(&generator->workspace));
-    TRY(backend->ops->graph_begin(backend));
-    status result = generator_compute_step(generator);
-    status ended = backend->ops->graph_end(backend, &generator->graph.graph);
-    if (result == OK) result = ended;
-    if (result != OK) generator_drop_graph(generator);
+    struct forward_state fwd =
+        forward_start(&model->weights->text, &generator->workspace, &model->backend_info, type, batch->rows);
+    fwd.rope = &model->text_rope.table;
+    fwd.position_ids = batch->position_ids;
+    fwd.cache_slots = batch->cache_slots;
+    fwd.plan = batch->plan;
+    fwd.cache = generator->cache;
+    fwd.layered = true;
+    status result = forward_alloc(&fwd);
+    if (result == OK) result = workspace_alloc(fwd.workspace, type, fwd.rows, fwd.x.columns, &normed);
+    if (result == OK) result = ops->gather(backend, fwd.x, model->weights->embedding, batch->tokens);
+    for (int i = 0; result == OK && i < fwd.transformer->block_count; i++) result = block_forward(&fwd, i);
+    if (result == OK) result = forward_norm(&fwd, normed, model->weights->norm, none, none);
+    if (result == OK) result = ops->sample(backend, generator->batch, normed, model->weights->lm_head);
+    workspace_restore(fwd.workspace, (struct workspace_mark){0});
     return result;
 }
 
@@ -546,50 +498,53 @@ static status generator_run_step(struct generator *generator) {
         graph->positions = model->text_rope.table.cos.rows;
         return OK;
     }
-    if (!graph->graph) TRY(generator_record_step(generator));
+    if (!graph->graph) {
+        TRY(workspace_reserve(&generator->workspace));
+        TRY(backend->ops->graph_begin(backend));
+        status result = generator_compute_step(generator), ended = backend->ops->graph_end(backend, &graph->graph);
+        if (result == OK) result = ended;
+        if (result != OK) generator_drop_graph(generator);
+        TRY(result);
+    }
     return backend->ops->graph_launch(backend, graph->graph);
 }
 
-// Appends what a step drew for a slot to its completion. Frees the slot if the completion is complete; if it was
-// stopped, the batch does not know, and draws on in a step that was asked for already.
-static status generator_read_slot(struct generator *generator, int64_t step, int i) {
-    struct backend *backend = generator->model->backend;
-    struct generator_slot *slot = &generator->slots[i];
-    assert(slot->request && slot->set);
-    struct request *request = slot->request;
-    struct branch *branch = request->branches ? &request->branches[slot->completion] : NULL;
-    if (branch && branch->computed + 1 < branch->input_count) { // the next token is known
-        branch->computed++;
-        slot->set = false;
-        slot->first_step = generator->asked;
-        return OK;
-    }
-    TRY(generator_append_token(generator, request, slot->completion, generator->tokens[i], generator->logprobs[i],
-                               generator->versions[step % 2]));
-    if (!request_is_complete(request, slot->completion)) return OK;
-    if (request->results[slot->completion].stopped)
-        TRY(backend->ops->decode_batch_set(backend, generator->batch, i, NULL));
-    *slot = (struct generator_slot){.first_step = generator->asked};
-    return OK;
-}
-
-// Reads the oldest step that has not been read. A slot that was given to another completion since then was idle in that
-// step, and drew nothing, or what it drew does not count.
+// Reads the oldest step that has not been read: appends what it drew for a slot to its completion. Frees the slot if
+// the completion is complete; if it was stopped, the batch does not know, and draws on in a step that was asked for
+// already.
 static status generator_read_step(struct generator *generator) {
     struct backend *backend = generator->model->backend;
     int64_t step = generator->read;
     TRY(backend->ops->decode_batch_read(backend, generator->batch, step, generator->tokens, generator->logprobs));
     generator->read++;
-    for (int i = 0; i < generator->options.rows; i++)
-        if (generator->tokens[i] >= 0 && step >= generator->slots[i].first_step)
-            TRY(generator_read_slot(generator, step, i));
+    for (int i = 0; i < generator->options.rows; i++) {
+        struct generator_slot *slot = &generator->slots[i];
+        // A slot that was given to another completion since then was idle in that step, and drew nothing, or what it
+        // drew does not count.
+        if (generator->tokens[i] < 0 || step < slot->first_step) continue;
+        assert(slot->request && slot->set);
+        struct request *request = slot->request;
+        struct branch *branch = request->branches ? &request->branches[slot->completion] : NULL;
+        if (branch && branch->computed + 1 < branch->input_count) { // the next token is known
+            branch->computed++;
+            slot->set = false;
+            slot->first_step = generator->asked;
+            continue;
+        }
+        TRY(generator_append_token(generator, request, slot->completion, generator->tokens[i], generator->logprobs[i],
+                                   generator->versions[step % 2]));
+        if (!request_is_complete(request, slot->completion)) continue;
+        if (request->results[slot->completion].stopped)
+            TRY(backend->ops->decode_batch_set(backend, generator->batch, i, NULL));
+        *slot = (struct generator_slot){.first_step = generator->asked};
+    }
     return OK;
 }
 
-// Asks the backend for one token for each slot with a request, and reads the step before, or this one if the backend is
-// not asynchronous.
-static status generator_decode(struct generator *generator) {
+status generator_step(struct generator *generator) {
     int busy, unread = 0;
+    TRY(generator_start_waiting(generator));
+    generator_schedule(generator);
     TRY(generator_set_slots(generator, &busy));
     if (busy && generator->batch->rows) {
         TRY(generator_run_step(generator));
@@ -597,13 +552,6 @@ static status generator_decode(struct generator *generator) {
         unread = generator->model->backend_info.asynchronous; // the backend computes on while this is read
     }
     while (generator->asked - generator->read > unread) TRY(generator_read_step(generator));
-    return OK;
-}
-
-status generator_step(struct generator *generator) {
-    TRY(generator_start_waiting(generator));
-    generator_schedule(generator);
-    TRY(generator_decode(generator));
     generator_collect(generator);
     generator_schedule(generator);
     return OK;
@@ -639,10 +587,7 @@ static status generator_make_branches(struct request *request, const struct mode
         struct branch *branch = &request->branches[i];
         assert(prefix->kept <= completions[i].count);
         *branch = (struct branch){.prefix_count = prefix->kept + prefix->count};
-        for (size_t k = 0; k < prefix->count; k++)
-            if (prefix->tokens[k] < 0 || prefix->tokens[k] >= model->info.vocab_size)
-                return fail(BAD_SAMPLE, "token %lld is outside the vocabulary of %lld", (long long)prefix->tokens[k],
-                            (long long)model->info.vocab_size);
+        TRY(sequence_check_tokens(&model->config, prefix->tokens, prefix->count));
         const int64_t *inputs = prefix->tokens;
         branch->input_count = prefix->count;
         if (!prefix->count && prefix->kept) {

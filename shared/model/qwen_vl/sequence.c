@@ -10,19 +10,11 @@ static_assert((BRANCH_ALIGNMENT & (BRANCH_ALIGNMENT - 1)) == 0, "an alignment is
 
 enum { MAX_ROWS = INT32_MAX / 4 }; // rows and cache slots are int32
 
-status grid_of(struct grid_thw *grid, const struct model_config *config, const struct model_medium *medium) {
+struct grid_thw grid_of(const struct model_config *config, const struct model_medium *medium) {
     const struct vision_config *vision = &config->vision;
-    int unit = vision->patch_size * vision->spatial_merge_size;
-    if (medium->frames < 1 || medium->height < unit || medium->width < unit || medium->height % unit ||
-        medium->width % unit)
-        return fail(BAD_SAMPLE, "a medium of %d frames of %d x %d does not divide into units of %d", medium->frames,
-                    medium->height, medium->width, unit);
-    if (!medium->video && medium->frames != 1) return fail(BAD_SAMPLE, "an image has %d frames", medium->frames);
-    grid->time = (medium->frames + vision->temporal_patch_size - 1) / vision->temporal_patch_size;
-    grid->height = medium->height / vision->patch_size;
-    grid->width = medium->width / vision->patch_size;
-    assert(grid->height % vision->spatial_merge_size == 0 && grid->width % vision->spatial_merge_size == 0);
-    return OK;
+    return (struct grid_thw){.time = (medium->frames + vision->temporal_patch_size - 1) / vision->temporal_patch_size,
+                             .height = medium->height / vision->patch_size,
+                             .width = medium->width / vision->patch_size};
 }
 
 int64_t grid_patches(struct grid_thw grid) {
@@ -37,13 +29,22 @@ int64_t cache_round_up(int64_t rows) {
     return (rows + BRANCH_ALIGNMENT - 1) / BRANCH_ALIGNMENT * BRANCH_ALIGNMENT;
 }
 
-static status sequence_check_tokens(const struct model_config *config, const int64_t *tokens, size_t count) {
+status sequence_check_tokens(const struct model_config *config, const int64_t *tokens, size_t count) {
     for (size_t i = 0; i < count; i++) {
         if (tokens[i] < 0 || tokens[i] >= config->text.vocab_size)
             return fail(BAD_SAMPLE, "token %lld is outside the vocabulary of %lld", (long long)tokens[i],
                         (long long)config->text.vocab_size);
     }
     return OK;
+}
+
+static status sequence_check_medium(const struct model_config *config, const struct model_medium *medium) {
+    int unit = config->vision.patch_size * config->vision.spatial_merge_size;
+    if (medium->frames < 1 || medium->height < unit || medium->width < unit || medium->height % unit ||
+        medium->width % unit)
+        return fail(BAD_SAMPLE, "a medium of %d frames of %d x %d does not divide into units of %d", medium->frames,
+                    medium->height, medium->width, unit);
+    return medium->video || medium->frames == 1 ? OK : fail(BAD_SAMPLE, "an image has %d frames", medium->frames);
 }
 
 status sequence_check_position(int64_t position) {
@@ -72,8 +73,8 @@ static status sequence_add_prompt(struct sequence *sequence, const struct model_
         // Token i is the first placeholder of the next medium.
         sequence->media_rows[media] = (int64_t)i;
         const struct model_medium *medium = &prompt->media[media++];
-        struct grid_thw grid = {0};
-        TRY(grid_of(&grid, config, medium));
+        const struct grid_thw grid = grid_of(config, medium);
+        TRY(sequence_check_medium(config, medium));
         bool timed = medium->video && config->vision.kind == VISION_QWEN2_5;
         if (timed && !(medium->seconds_per_grid >= 0 && medium->seconds_per_grid < 1e4))
             return fail(BAD_SAMPLE, "seconds_per_grid is %g", medium->seconds_per_grid);

@@ -25,9 +25,8 @@ struct grid_thw {
     int time, height, width; // height and width in patches
 };
 
-// The grid of a medium. BAD_SAMPLE if its height or width is not a multiple of patch_size x spatial_merge_size, or if
-// it has no frames.
-status grid_of(struct grid_thw *grid, const struct model_config *config, const struct model_medium *medium);
+// Returns the grid of a medium that sequence_make has accepted, or of some frame pairs of one.
+struct grid_thw grid_of(const struct model_config *config, const struct model_medium *medium);
 
 // The number of patches.
 int64_t grid_patches(struct grid_thw grid);
@@ -56,8 +55,8 @@ struct sequence {
 };
 
 // Lays out a prompt and its completions (count may be 0). Everything is allocated in the arena. BAD_SAMPLE if tokens
-// and media do not match, a token is outside the vocabulary, a completion is empty or a position is above MAX_POSITION;
-// UNAVAILABLE when memory is short.
+// and media do not match, a medium's height or width is not a multiple of patch_size x spatial_merge_size, it has no
+// frames, a token is outside the vocabulary, a completion is empty or a position is above MAX_POSITION.
 status sequence_make(struct sequence *sequence, struct arena *arena, const struct model_config *config,
                      const struct model_prompt *prompt, const struct model_completion *completions, size_t count);
 
@@ -65,6 +64,9 @@ status sequence_make(struct sequence *sequence, struct arena *arena, const struc
 // branch_begins[i] = the first cache row of branch i.
 void sequence_place_branches(struct sequence *sequence, const struct model_completion *completions, size_t count,
                              int64_t room, int64_t *branch_begins);
+
+// BAD_SAMPLE if a token is outside the vocabulary.
+status sequence_check_tokens(const struct model_config *config, const int64_t *tokens, size_t count);
 
 // BAD_SAMPLE if the position is above MAX_POSITION.
 status sequence_check_position(int64_t position);

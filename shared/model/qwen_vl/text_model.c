@@ -13,29 +13,9 @@ void text_rope_init(struct rope_angles *angles, const struct text_config *text, 
     for (int axis = 0; axis < 3; axis++) angles->table.sections[axis] = text->mrope_section[axis];
 }
 
-status text_embed(struct model *model, struct tensor x, const int32_t *tokens, int64_t count) {
-    struct workspace_mark mark = workspace_save(&model->workspace);
-    struct tensor index;
-    TRY(workspace_upload(&model->workspace, ELEMENT_I32, count, 1, tokens, &index));
-    TRY(model->backend->ops->gather(model->backend, x, model->weights->embedding, index));
-    workspace_restore(&model->workspace, mark);
-    return OK;
-}
-
-status text_set_positions(struct model *model, struct forward_state *fwd, const struct position_id *position_ids) {
-    int32_t largest = 0;
-    for (int64_t i = 0; i < fwd->rows; i++) {
-        for (int axis = 0; axis < 3; axis++)
-            if (position_ids[i].axis[axis] > largest) largest = position_ids[i].axis[axis];
-    }
-    TRY(rope_angles_reserve(&model->text_rope, model->backend, (int64_t)largest + 1));
-    fwd->rope = &model->text_rope.table;
-    return workspace_upload(&model->workspace, ELEMENT_I32, fwd->rows, 3, position_ids, &fwd->position_ids);
-}
-
 // Divides the prompt's media into chunks of at most chunk_patches patches; a chunk of one frame pair may be larger.
-static status text_split_media(struct text_state *state, const struct model *model, struct arena *arena,
-                               const struct model_prompt *prompt) {
+static void text_split_media(struct text_state *state, const struct model *model, struct arena *arena,
+                             const struct model_prompt *prompt) {
     const struct model_config *config = &model->config;
     int64_t chunk_patches = model->backend_info.chunk_patches;
     int frames_per_pair = config->vision.temporal_patch_size;
@@ -44,8 +24,7 @@ static status text_split_media(struct text_state *state, const struct model *mod
     state->chunks = arena_alloc(arena, frames * sizeof *state->chunks);
     for (size_t i = 0; i < prompt->media_count; i++) {
         const struct model_medium *medium = &prompt->media[i];
-        struct grid_thw grid;
-        TRY(grid_of(&grid, config, medium));
+        const struct grid_thw grid = grid_of(config, medium);
         int64_t pair_patches = (int64_t)grid.height * grid.width, pair_tokens = grid_tokens(grid, config) / grid.time;
         int64_t pairs = chunk_patches / pair_patches > 1 ? chunk_patches / pair_patches : 1;
         int chunk_frames = (int)(pairs < grid.time ? pairs : grid.time) * frames_per_pair;
@@ -58,24 +37,9 @@ static status text_split_media(struct text_state *state, const struct model *mod
         }
     }
     assert(state->chunk_count <= frames);
-    return OK;
 }
 
-// Computes a chunk in the tower and puts its embeddings, which are in window order, into x.
-static status text_embed_chunk(struct vision_chunk *chunk, struct model *model, struct arena *arena, struct tensor x,
-                               bool training) {
-    struct tensor rows;
-    TRY(vision_forward(&chunk->vision, model, arena, &chunk->medium, training));
-    const struct vision_layout *layout = &chunk->vision.layout;
-    chunk->rows = arena_alloc(arena, (size_t)layout->unit_count * sizeof *chunk->rows);
-    for (int64_t i = 0; i < layout->unit_count; i++)
-        chunk->rows[i] = (int32_t)chunk->first_row + layout->window_index[i];
-    TRY(workspace_upload(&model->workspace, ELEMENT_I32, layout->unit_count, 1, chunk->rows, &rows));
-    return model->backend->ops->scatter(model->backend, x, chunk->vision.embeds, rows);
-}
-
-// Of each row: x, delta, its gradient and indices; with them the blocks' inputs, and a block or the head
-// (below).
+// Of each row: x, delta, its gradient and indices; with them the blocks' inputs, and a block or the head.
 size_t text_pass_bytes(const struct transformer *transformer, enum element type, int64_t rows, int64_t chunk_rows,
                        bool training) {
     size_t row_bytes = (size_t)rows * (size_t)transformer->hidden_size * element_size(type);
@@ -88,18 +52,16 @@ size_t text_pass_bytes(const struct transformer *transformer, enum element type,
 
 // Has the working memory of a pass ready in one piece where the device's memory is limited: of several pieces, the
 // ends would be lost.
-static status text_expect_memory(struct model *model, const struct sequence *sequence,
-                                 const struct model_prompt *prompt, int64_t chunk_rows, bool training) {
+static void text_expect_memory(struct model *model, const struct sequence *sequence, const struct model_prompt *prompt,
+                               int64_t chunk_rows, bool training) {
     const struct vision_config *config = &model->config.vision;
     const struct transformer *vision = &model->weights->vision, *text = &model->weights->text;
     enum element type = model->weights->base.type;
     bool train_vision = training && model->options.train_vision;
     size_t kept = 0, tower = 0, x = (size_t)(sequence->rows * text->hidden_size) * element_size(type);
-    if (!model->backend_info.memory) return OK;
+    if (!model->backend_info.memory) return;
     for (size_t i = 0; i < prompt->media_count; i++) {
-        struct grid_thw grid;
-        TRY(grid_of(&grid, &model->config, &prompt->media[i]));
-        int64_t patches = grid_patches(grid);
+        int64_t patches = grid_patches(grid_of(&model->config, &prompt->media[i]));
         size_t outlives = vision_kept_bytes(config, vision, type, patches, train_vision);
         size_t bytes = vision_pass_bytes(config, vision, type, patches, train_vision) + (train_vision ? 0 : outlives);
         if (train_vision) kept += outlives;
@@ -107,7 +69,6 @@ static status text_expect_memory(struct model *model, const struct sequence *seq
     }
     size_t pass = text_pass_bytes(text, type, sequence->rows, chunk_rows, training);
     workspace_expect(&model->workspace, kept + (pass > x + tower ? pass : x + tower));
-    return OK;
 }
 
 // *left = the bytes of the workspace that a training pass does not need otherwise. A device with memory of its own
@@ -127,35 +88,33 @@ static status text_memory_left(struct model *model, const struct forward_state *
     return OK;
 }
 
-// Decides whether the tower's block inputs stay in memory until the backward pass.
-static status text_keep_vision(struct text_state *state, struct model *model) {
-    const struct transformer *vision = &model->weights->vision;
-    size_t bytes = 0, left;
-    for (size_t i = 0; i < state->chunk_count; i++) {
-        struct grid_thw grid;
-        TRY(grid_of(&grid, &model->config, &state->chunks[i].medium));
-        bytes += vision_kept_bytes(&model->config.vision, vision, model->weights->base.type, grid_patches(grid), true);
-    }
-    TRY(text_memory_left(model, &state->fwd, &left));
-    state->vision_kept = bytes <= left;
-    return OK;
-}
-
-// Computes all media and puts their embeddings into x.
+// Computes all media and puts their embeddings, which are in window order, into x.
 static status text_embed_media(struct text_state *state, struct model *model, struct arena *arena, bool training) {
     struct workspace *workspace = &model->workspace;
-    bool train_vision = training && model->options.train_vision;
-    if (train_vision) TRY(text_keep_vision(state, model));
+    const struct model_config *config = &model->config;
+    const enum element type = model->weights->base.type;
+    const bool train_vision = training && model->options.train_vision;
+    if (train_vision) { // whether the tower's block inputs stay in memory until the backward pass
+        size_t bytes = 0, left;
+        for (size_t i = 0; i < state->chunk_count; i++)
+            bytes += vision_kept_bytes(&config->vision, &model->weights->vision, type,
+                                       grid_patches(grid_of(config, &state->chunks[i].medium)), true);
+        TRY(text_memory_left(model, &state->fwd, &left));
+        state->vision_kept = bytes <= left;
+    }
     for (size_t i = 0; i < state->chunk_count; i++) {
         struct vision_chunk *chunk = &state->chunks[i];
-        if (train_vision && !state->vision_kept) {
-            struct grid_thw grid;
-            TRY(grid_of(&grid, &model->config, &chunk->medium));
-            TRY(workspace_alloc(workspace, model->weights->base.type, grid_tokens(grid, &model->config),
-                                model->config.text.hidden_size, &chunk->grad_embeds));
-        }
+        const int64_t tokens = grid_tokens(grid_of(config, &chunk->medium), config);
+        struct tensor rows;
+        if (train_vision && !state->vision_kept)
+            TRY(workspace_alloc(workspace, type, tokens, config->text.hidden_size, &chunk->grad_embeds));
         struct workspace_mark mark = workspace_save(workspace);
-        TRY(text_embed_chunk(chunk, model, arena, state->fwd.x, state->vision_kept));
+        TRY(vision_forward(&chunk->vision, model, arena, &chunk->medium, state->vision_kept));
+        chunk->rows = arena_alloc(arena, (size_t)tokens * sizeof *chunk->rows);
+        for (int64_t k = 0; k < tokens; k++)
+            chunk->rows[k] = (int32_t)chunk->first_row + chunk->vision.layout.window_index[k];
+        TRY(workspace_upload(workspace, ELEMENT_I32, tokens, 1, chunk->rows, &rows));
+        TRY(model->backend->ops->scatter(model->backend, state->fwd.x, chunk->vision.embeds, rows));
         if (state->vision_kept) {
             chunk->grad_embeds = chunk->vision.embeds; // which are not needed any more
             continue;
@@ -190,34 +149,38 @@ status text_forward(struct text_state *state, struct model *model, struct arena 
                     bool training) {
     struct workspace *workspace = &model->workspace;
     struct forward_state *fwd = &state->fwd;
+    const struct operations *ops = model->backend->ops;
     enum element type = model->weights->base.type;
     int64_t hidden_size = model->config.text.hidden_size;
     *state = (struct text_state){.sequence = sequence};
-    TRY(text_split_media(state, model, arena, prompt));
-    *fwd = (struct forward_state){.backend = model->backend,
-                                  .type = model->weights->base.type,
-                                  .transformer = &model->weights->text,
-                                  .workspace = workspace,
-                                  .rows = sequence->rows,
-                                  .chunk_rows = model->backend_info.chunk_rows[type],
-                                  .layered = cache != NULL,
-                                  .cache = cache};
+    text_split_media(state, model, arena, prompt);
+    *fwd = forward_start(&model->weights->text, workspace, &model->backend_info, type, sequence->rows);
+    fwd->layered = cache != NULL;
+    fwd->cache = cache;
     if (!cache) {
-        TRY(kv_scratch_reserve(&model->text_kv, model->backend, model->weights->base.type, sequence->cache_rows,
-                               fwd->transformer->heads));
+        TRY(kv_scratch_reserve(&model->text_kv, model->backend, type, sequence->cache_rows, fwd->transformer->heads));
         fwd->cache = model->text_kv.cache;
     }
-    TRY(text_expect_memory(model, sequence, prompt, fwd->chunk_rows, training));
+    text_expect_memory(model, sequence, prompt, fwd->chunk_rows, training);
     TRY(workspace_alloc(workspace, type, fwd->rows, hidden_size, &fwd->x));
-    TRY(text_embed(model, fwd->x, sequence->tokens, sequence->rows));
+    struct workspace_mark mark = workspace_save(workspace);
+    struct tensor tokens;
+    TRY(workspace_upload(workspace, ELEMENT_I32, sequence->rows, 1, sequence->tokens, &tokens));
+    TRY(ops->gather(model->backend, fwd->x, model->weights->embedding, tokens));
+    workspace_restore(workspace, mark);
     TRY(text_embed_media(state, model, arena, training));
     state->mark = workspace_save(workspace);
     TRY(workspace_upload(workspace, ELEMENT_I32, fwd->rows, 1, sequence->cache_slots, &fwd->cache_slots));
     struct tensor grad_slots = training ? fwd->cache_slots : (struct tensor){0};
-    TRY(model->backend->ops->attention_plan_new(model->backend, &state->plan, fwd->transformer->heads, sequence->spans,
-                                                sequence->span_count, grad_slots));
+    TRY(ops->attention_plan_new(model->backend, &state->plan, fwd->transformer->heads, sequence->spans,
+                                sequence->span_count, grad_slots));
     fwd->plan = state->plan;
-    TRY(text_set_positions(model, fwd, sequence->position_ids));
+    int32_t largest = 0;
+    for (int64_t i = 0; i < 3 * fwd->rows; i++)
+        if (sequence->position_ids[i / 3].axis[i % 3] > largest) largest = sequence->position_ids[i / 3].axis[i % 3];
+    TRY(rope_angles_reserve(&model->text_rope, model->backend, (int64_t)largest + 1));
+    fwd->rope = &model->text_rope.table;
+    TRY(workspace_upload(workspace, ELEMENT_I32, fwd->rows, 3, sequence->position_ids, &fwd->position_ids));
     TRY(workspace_alloc(workspace, type, fwd->rows, hidden_size, &fwd->delta));
     if (training) TRY(text_keep(fwd, model, arena));
     for (int i = 0; i < fwd->transformer->block_count; i++) TRY(block_forward(fwd, i));

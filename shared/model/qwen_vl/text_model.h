@@ -32,7 +32,7 @@ void text_rope_init(struct rope_angles *angles, const struct text_config *text, 
 
 // Computes the media and all blocks; the caller norms fwd.x + fwd.delta. `cache` has a layer for each block
 // (generation); NULL: a scratch cache of one layer. With `training`, keeps what text_backward needs in the workspace.
-// The arena holds the host's part. The caller calls text_release, also after a failure. BAD_SAMPLE as in grid_of.
+// The arena holds the host's part. The caller calls text_release, also after a failure.
 status text_forward(struct text_state *state, struct model *model, struct arena *arena,
                     const struct model_prompt *prompt, const struct sequence *sequence, struct kv_cache *cache,
                     bool training);
@@ -49,12 +49,6 @@ void text_release(struct text_state *state, struct model *model);
 // Returns the bytes of working memory that a pass over `rows` rows needs; in training with the layers' inputs.
 size_t text_pass_bytes(const struct transformer *transformer, enum element type, int64_t rows, int64_t chunk_rows,
                        bool training);
-
-// x [T,C] = the embeddings of the host's tokens.
-status text_embed(struct model *model, struct tensor x, const int32_t *tokens, int64_t count);
-
-// Uploads the host's position ids, one for each of fwd->rows, and sets fwd->rope.
-status text_set_positions(struct model *model, struct forward_state *fwd, const struct position_id *position_ids);
 
 // ---- group ----
 

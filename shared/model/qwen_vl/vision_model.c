@@ -38,8 +38,9 @@ static void vision_add_window(struct vision_layout *layout, const struct vision_
         (struct attention_span){.q_begin = first, .q_len = rows, .kv_begin = first, .visible = rows};
 }
 
-void vision_layout_make(struct vision_layout *layout, struct arena *arena, const struct model_config *config,
-                        struct grid_thw grid) {
+// Everything is allocated in the arena.
+static void vision_layout_make(struct vision_layout *layout, struct arena *arena, const struct model_config *config,
+                               struct grid_thw grid) {
     const struct vision_config *vision = &config->vision;
     int merge = vision->spatial_merge_size;
     size_t patches = (size_t)grid_patches(grid), tokens = (size_t)grid_tokens(grid, config);
@@ -130,39 +131,33 @@ static status vision_merge(struct vision_state *state, struct model *model, stru
 static status vision_start(struct vision_state *state, struct model *model, struct arena *arena,
                            const struct model_medium *medium, bool training) {
     struct workspace *workspace = &model->workspace;
+    struct backend *backend = model->backend;
     struct forward_state *fwd = &state->fwd;
     enum element type = model->weights->base.type;
-    *state = (struct vision_state){0};
-    TRY(grid_of(&state->grid, &model->config, medium));
+    *state = (struct vision_state){.grid = grid_of(&model->config, medium)};
+    const struct vision_layout *layout = &state->layout;
     vision_layout_make(&state->layout, arena, &model->config, state->grid);
-    *fwd = (struct forward_state){.backend = model->backend,
-                                  .type = model->weights->base.type,
-                                  .transformer = &model->weights->vision,
-                                  .workspace = workspace,
-                                  .rows = grid_patches(state->grid),
-                                  .chunk_rows = model->backend_info.chunk_rows[type]};
-    TRY(kv_scratch_reserve(&model->vision_kv, model->backend, model->weights->base.type, fwd->rows,
-                           fwd->transformer->heads));
+    *fwd = forward_start(&model->weights->vision, workspace, &model->backend_info, type, grid_patches(state->grid));
+    const struct heads heads = fwd->transformer->heads;
+    TRY(kv_scratch_reserve(&model->vision_kv, backend, type, fwd->rows, heads));
     fwd->cache = model->vision_kv.cache;
 
     int32_t *cache_slots = arena_alloc(arena, (size_t)fwd->rows * sizeof *cache_slots);
     for (int64_t i = 0; i < fwd->rows; i++) cache_slots[i] = (int32_t)i;
     int64_t pixels = (int64_t)medium->height * medium->width * 3;
     int positions = state->grid.height > state->grid.width ? state->grid.height : state->grid.width;
-    TRY(rope_angles_reserve(&model->vision_rope, model->backend, positions));
+    TRY(rope_angles_reserve(&model->vision_rope, backend, positions));
     fwd->rope = &model->vision_rope.table;
     TRY(workspace_upload(workspace, ELEMENT_U8, medium->frames, pixels, medium->pixels, &state->frames));
-    TRY(workspace_upload(workspace, ELEMENT_I32, fwd->rows, 1, state->layout.patch_order, &state->patch_order));
-    TRY(workspace_upload(workspace, ELEMENT_I32, fwd->rows, 1, state->layout.patch_rows, &state->patch_rows));
-    TRY(workspace_upload(workspace, ELEMENT_I32, fwd->rows, 3, state->layout.position_ids, &fwd->position_ids));
+    TRY(workspace_upload(workspace, ELEMENT_I32, fwd->rows, 1, layout->patch_order, &state->patch_order));
+    TRY(workspace_upload(workspace, ELEMENT_I32, fwd->rows, 1, layout->patch_rows, &state->patch_rows));
+    TRY(workspace_upload(workspace, ELEMENT_I32, fwd->rows, 3, layout->position_ids, &fwd->position_ids));
     TRY(workspace_upload(workspace, ELEMENT_I32, fwd->rows, 1, cache_slots, &fwd->cache_slots));
-    const struct vision_layout *layout = &state->layout;
     struct tensor grad_slots = training ? fwd->cache_slots : (struct tensor){0};
-    TRY(model->backend->ops->attention_plan_new(model->backend, &state->window_plan, fwd->transformer->heads,
-                                                layout->window_spans, layout->window_count, grad_slots));
-    TRY(model->backend->ops->attention_plan_new(model->backend, &state->frame_plan, fwd->transformer->heads,
-                                                layout->frame_spans, layout->frame_count, grad_slots));
-
+    TRY(backend->ops->attention_plan_new(backend, &state->window_plan, heads, layout->window_spans,
+                                         layout->window_count, grad_slots));
+    TRY(backend->ops->attention_plan_new(backend, &state->frame_plan, heads, layout->frame_spans, layout->frame_count,
+                                         grad_slots));
     if (training) {
         int depth = fwd->transformer->block_count;
         fwd->kept = arena_alloc(arena, (size_t)depth * sizeof *fwd->kept);
@@ -173,14 +168,6 @@ static status vision_start(struct vision_state *state, struct model *model, stru
                            model->config.vision.out_hidden_size, &state->embeds);
 }
 
-// fwd.x and fwd.delta, for one pass.
-static status vision_alloc_rows(struct vision_state *state, struct model *model) {
-    enum element type = model->weights->base.type;
-    int64_t rows = state->fwd.rows, hidden_size = state->fwd.transformer->hidden_size;
-    TRY(workspace_alloc(&model->workspace, type, rows, hidden_size, &state->fwd.x));
-    return workspace_alloc(&model->workspace, type, rows, hidden_size, &state->fwd.delta);
-}
-
 status vision_forward(struct vision_state *state, struct model *model, struct arena *arena,
                       const struct model_medium *medium, bool training) {
     const struct operations *ops = model->backend->ops;
@@ -188,7 +175,7 @@ status vision_forward(struct vision_state *state, struct model *model, struct ar
     TRY(vision_start(state, model, arena, medium, training));
     struct workspace_mark mark = workspace_save(&model->workspace);
     struct forward_state *fwd = &state->fwd;
-    TRY(vision_alloc_rows(state, model));
+    TRY(forward_alloc(fwd));
 
     // fwd.x = the patch embeddings in window order.
     struct workspace_mark embed_mark = workspace_save(&model->workspace);
@@ -237,15 +224,6 @@ size_t vision_pass_bytes(const struct vision_config *config, const struct transf
     return always + (most > embedding ? most : embedding);
 }
 
-// The gradients of a linear layer's input, weight and bias.
-static status vision_linear_backward(struct model *model, const struct param_array *grads, struct tensor grad_in,
-                                     struct tensor grad_out, struct tensor in, struct weight *weight,
-                                     const struct fused_param *param, const struct fused_param *bias) {
-    const struct operations *ops = model->backend->ops;
-    TRY(ops->linear_grad_input(model->backend, grad_in, grad_out, weight, false));
-    return ops->linear_grad_weight(model->backend, param_tensor(grads, param), param_tensor(grads, bias), grad_out, in);
-}
-
 status vision_backward(struct vision_state *state, struct model *model, struct tensor grad_embeds,
                        const struct param_array *grads) {
     const struct operations *ops = model->backend->ops;
@@ -257,7 +235,7 @@ status vision_backward(struct vision_state *state, struct model *model, struct t
     int64_t hidden_size = fwd->transformer->hidden_size;
     fwd->grads = grads;
     fwd->cache = model->vision_kv.cache; // a later medium may have needed a larger one
-    TRY(vision_alloc_rows(state, model));
+    TRY(forward_alloc(fwd));
     TRY(workspace_alloc(workspace, ELEMENT_F32, fwd->rows, hidden_size, &fwd->grad_x));
 
     // The merger: fwd.grad_x = the gradient of its input.
@@ -269,12 +247,12 @@ status vision_backward(struct vision_state *state, struct model *model, struct t
     TRY(vision_merge(state, model, &merger));
     TRY(workspace_alloc(workspace, weights->base.type, merger.fc1_out.rows, merger.fc1_out.columns, &grad_fc1));
     TRY(workspace_alloc(workspace, weights->base.type, merger.fc1_out.rows, merger.fc1_out.columns, &grad_gelu));
-    TRY(vision_linear_backward(model, grads, grad_gelu, grad_embeds, merger.gelu_out, weights->merger_fc2,
-                               &params->merger_fc2, &params->merger_fc2_bias));
+    TRY(backward_linear(fwd, grad_gelu, grad_embeds, merger.gelu_out, weights->merger_fc2, &params->merger_fc2,
+                        &params->merger_fc2_bias));
     TRY(ops->gelu_grad(model->backend, grad_fc1, grad_gelu, merger.fc1_out));
     struct tensor grad_joined = grad_gelu; // which is free now, and has the same shape
-    TRY(vision_linear_backward(model, grads, grad_joined, grad_fc1, merger.joined, weights->merger_fc1,
-                               &params->merger_fc1, &params->merger_fc1_bias));
+    TRY(backward_linear(fwd, grad_joined, grad_fc1, merger.joined, weights->merger_fc1, &params->merger_fc1,
+                        &params->merger_fc1_bias));
     TRY(ops->zero(model->backend, fwd->grad_x));
     TRY(backward_norm(fwd, &params->merger_norm, &params->merger_norm_bias,
                       tensor_reshape(grad_joined, fwd->rows, hidden_size), fwd->x, weights->merger_norm,

@@ -23,10 +23,6 @@ struct vision_layout {
     struct position_id *position_ids; // [P]: the row and column of each row's patch
 };
 
-// Everything is allocated in the arena.
-void vision_layout_make(struct vision_layout *layout, struct arena *arena, const struct model_config *config,
-                        struct grid_thw grid);
-
 // One medium in the tower. What the backward pass needs is in the workspace.
 struct vision_state {
     struct grid_thw grid;
@@ -42,7 +38,7 @@ struct vision_state {
 void vision_rope_init(struct rope_angles *angles, const struct vision_config *vision);
 
 // Computes state->embeds. With `training`, keeps what vision_backward needs in the workspace. The arena holds the
-// host's part. The caller calls vision_release, also after a failure. BAD_SAMPLE as in grid_of.
+// host's part. The caller calls vision_release, also after a failure.
 status vision_forward(struct vision_state *state, struct model *model, struct arena *arena,
                       const struct model_medium *medium, bool training);
 
