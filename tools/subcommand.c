@@ -19,7 +19,7 @@
 status subcommand_parse(struct options *options, const struct option_table *table, void *values, int argc, char **argv,
                         struct operands *operands) {
     int rest = argc;
-    TRY(options_init(options, table, values));
+    options_init(options, table, values);
     TRY(options_parse(options, argc, argv, &rest));
     operands->list = argv + rest;
     operands->count = argc - rest;

@@ -110,18 +110,6 @@ static void method_set_keys(struct parsed_file *file, const struct method_use *u
                    frozen || ema ? why : NULL);
 }
 
-// Checks what a `kl` that no method asks for needs.
-static void method_check_kl(struct parsed_file *file) {
-    const struct pipeline_stage *optim = method_find_stage(file, STAGE_OPTIM);
-    const struct key *kl = optim ? key_list_find(&optim->options.given, "kl") : NULL;
-    const struct optim_options *options = optim ? pipeline_options(optim) : NULL;
-    if (!kl || !kl->stored || options->kl <= 0) return;
-    if (!method_is_scored(file->pipeline, optim))
-        diagnostic_add(&file->diagnostics, kl->value_at, "%s: kl above 0 needs %s before it", optim->name,
-                       stage_kinds[STAGE_REFSCORE].name);
-    method_set_key(file, STAGE_REFSCORE, "logprobs", "all", kl->value_at, needs_logprobs);
-}
-
 void validate_method(struct parsed_file *file) {
     struct method_use use = {.reward = method_find_stage(file, STAGE_REWARD)};
     if (use.reward) {
@@ -134,5 +122,13 @@ void validate_method(struct parsed_file *file) {
         method_set_keys(file, &use);
         if (use.method->kl != METHOD_KL_OPTIONAL) return;
     }
-    method_check_kl(file);
+    // A `kl` that no method asks for.
+    const struct pipeline_stage *optim = method_find_stage(file, STAGE_OPTIM);
+    const struct key *kl = optim ? key_list_find(&optim->options.given, "kl") : NULL;
+    const struct optim_options *options = optim ? pipeline_options(optim) : NULL;
+    if (!kl || !kl->stored || options->kl <= 0) return;
+    if (!method_is_scored(file->pipeline, optim))
+        diagnostic_add(&file->diagnostics, kl->value_at, "%s: kl above 0 needs %s before it", optim->name,
+                       stage_kinds[STAGE_REFSCORE].name);
+    method_set_key(file, STAGE_REFSCORE, "logprobs", "all", kl->value_at, needs_logprobs);
 }

@@ -21,17 +21,6 @@ static status name_list_append(struct name_list_expansion *expansion, size_t *le
     return OK;
 }
 
-// Keeps the finished name of `length` bytes.
-static status name_list_keep(struct name_list_expansion *expansion, size_t length) {
-    if (!length) return fail(USAGE, "'%s': a name is empty", expansion->text);
-    if (expansion->count == NAME_LIST_MAX)
-        return fail(USAGE, "'%s': more than %d names", expansion->text, NAME_LIST_MAX);
-    RESIZE(&expansion->names, expansion->count + 1);
-    const char *name = arena_strndup(expansion->arena, expansion->name, length);
-    expansion->names[expansion->count++] = name;
-    return OK;
-}
-
 // Reads a number of 1 to NUMBER_MAX_LENGTH digits and moves *at behind it. *digits is their number.
 static status name_list_number(const struct name_list_expansion *expansion, const char **at, int *number, int *digits) {
     const size_t length = strspn(*at, "0123456789");
@@ -50,7 +39,14 @@ static status name_list_expand_name(struct name_list_expansion *expansion, const
     const char *open = at;
     while (open < end && *open != '[' && *open != ']') open++;
     TRY(name_list_append(expansion, &length, at, (size_t)(open - at)));
-    if (open == end) return name_list_keep(expansion, length);
+    if (open == end) {
+        if (!length) return fail(USAGE, "'%s': a name is empty", expansion->text);
+        if (expansion->count == NAME_LIST_MAX)
+            return fail(USAGE, "'%s': more than %d names", expansion->text, NAME_LIST_MAX);
+        RESIZE(&expansion->names, expansion->count + 1);
+        expansion->names[expansion->count++] = arena_strndup(expansion->arena, expansion->name, length);
+        return OK;
+    }
     if (*open == ']') return fail(USAGE, "'%s': a bracket closes that is not open", expansion->text);
     const char *close = memchr(open, ']', (size_t)(end - open));
     if (!close) return fail(USAGE, "'%s': a bracket is not closed", expansion->text);

@@ -324,22 +324,20 @@ static void options_store(struct options *options, const struct option *option, 
     memcpy(field, (const char *)value + part->offset, part->size);
 }
 
-static status options_store_defaults(struct options *options, const struct option *option) {
-    struct option_value value;
-    for (; option && option->name; option++) {
-        if (!option->default_value) continue;
-        TRY(option_value_parse(&value, option, option->default_value));
-        options_store(options, option, &value);
-    }
-    return OK;
-}
-
-status options_init(struct options *options, const struct option_table *table, void *values) {
+void options_init(struct options *options, const struct option_table *table, void *values) {
+    const struct option *const lists[] = {table->options, table->common, table->internal};
     *options = (struct options){.table = table, .values = values};
     if (table->size) memset(values, 0, table->size);
-    TRY(options_store_defaults(options, table->options));
-    TRY(options_store_defaults(options, table->common));
-    return options_store_defaults(options, table->internal);
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        for (const struct option *option = lists[i]; option && option->name; option++) {
+            struct option_value value;
+            if (!option->default_value) continue;
+            const status result = option_value_parse(&value, option, option->default_value);
+            assert(result == OK);
+            (void)result;
+            options_store(options, option, &value);
+        }
+    }
 }
 
 void options_release(struct options *options) {

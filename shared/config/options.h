@@ -189,8 +189,8 @@ struct options {
     struct arena arena;
 };
 
-// Fills the struct with the defaults. UNAVAILABLE. Release with options_release, also after a failure.
-status options_init(struct options *options, const struct option_table *table, void *values);
+// Fills the struct with the defaults. Release with options_release.
+void options_init(struct options *options, const struct option_table *table, void *values);
 
 // Frees the strings; a zeroed struct is fine.
 void options_release(struct options *options);

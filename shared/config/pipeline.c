@@ -11,32 +11,19 @@
 
 // ---- diagnostics ----
 
-__attribute__((format(printf, 4, 0))) static void diagnostics_append(struct diagnostics *diagnostics,
-                                                                     struct location at, bool warning,
-                                                                     const char *format, va_list arguments) {
+struct diagnostic *diagnostic_add(struct diagnostics *diagnostics, struct location at, const char *format, ...) {
     char text[1024];
+    va_list arguments;
+    va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
     if (diagnostics->count == diagnostics->capacity) {
-        size_t capacity = diagnostics->capacity * 2 + 16;
-        RESIZE(&diagnostics->list, capacity);
-        diagnostics->capacity = capacity;
+        diagnostics->capacity = diagnostics->capacity * 2 + 16;
+        RESIZE(&diagnostics->list, diagnostics->capacity);
     }
-    const char *copy = arena_strndup(&diagnostics->arena, text, strlen(text));
-    diagnostics->list[diagnostics->count++] = (struct diagnostic){at, copy, warning};
-}
-
-void diagnostic_add(struct diagnostics *diagnostics, struct location at, const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    diagnostics_append(diagnostics, at, false, format, arguments);
-    va_end(arguments);
-}
-
-void diagnostic_warn(struct diagnostics *diagnostics, struct location at, const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    diagnostics_append(diagnostics, at, true, format, arguments);
-    va_end(arguments);
+    struct diagnostic *added = &diagnostics->list[diagnostics->count++];
+    *added = (struct diagnostic){.at = at, .text = arena_strndup(&diagnostics->arena, text, strlen(text))};
+    return added;
 }
 
 size_t diagnostics_warnings(const struct diagnostics *diagnostics) {

@@ -30,12 +30,8 @@ struct diagnostics {
     size_t count, capacity;
 };
 
-// Adds a mistake.
-void diagnostic_add(struct diagnostics *diagnostics, struct location at, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-
-// Adds a warning.
-void diagnostic_warn(struct diagnostics *diagnostics, struct location at, const char *format, ...)
+// Adds a mistake. Returns it, valid until the next one is added: it may be made a warning.
+struct diagnostic *diagnostic_add(struct diagnostics *diagnostics, struct location at, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 // Returns the number of warnings.

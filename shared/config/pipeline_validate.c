@@ -1,6 +1,5 @@
 // The meaning of a pipeline file: every key against its option, every name against what it names. Then each stage
 // inherits what it lacks: its own value goes before the file's, and that before the source's.
-#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -170,22 +169,16 @@ static void pipeline_validate_program(struct parsed_file *file, const struct pip
     }
 }
 
-// Makes the struct of the stage's options, with their defaults; what was given stays to be checked.
-static void pipeline_validate_open_options(struct parsed_file *file, struct pipeline_stage *stage) {
-    const struct option_table *table = &stage->kind->options;
-    const struct key_list given = stage->options.given;
-    const status result = options_init(&stage->options, table, arena_alloc(&file->pipeline->arena, table->size));
-    assert(result == OK);
-    (void)result;
-    stage->options.given = given;
-    stage->options.any_files = true;
-}
-
 static void pipeline_validate_stage(struct parsed_file *file, struct pipeline_stage *stage) {
     const struct stage_kind *kind = stage_kind_find(stage->name);
     bool program = key_list_find(&stage->options.given, "program") != NULL;
     stage->kind = program ? NULL : kind;
-    if (stage->kind) pipeline_validate_open_options(file, stage);
+    if (stage->kind) { // what was given stays to be checked
+        const struct key_list given = stage->options.given;
+        options_init(&stage->options, &kind->options, arena_alloc(&file->pipeline->arena, kind->options.size));
+        stage->options.given = given;
+        stage->options.any_files = true;
+    }
     if (!kind && !program) {
         struct nearest nearest = nearest_to(stage->name);
         for (int i = 0; i < STAGE_COUNT; i++) nearest_offer(&nearest, stage_kinds[i].name);

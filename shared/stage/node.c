@@ -347,7 +347,7 @@ int stage_main(const struct stage *stage, int argc, char **argv) {
     (void)fd_raise_limit();
     if (result == OK) mem_new(&options, 1, context.table->size);
     assert(options || result != OK);
-    if (result == OK) result = options_init(&context.options, context.table, options);
+    if (result == OK) options_init(&context.options, context.table, options);
     if (result == OK) result = options_parse(&context.options, argc, argv, &rest);
     if (result == OK && options->device && device_is_list(options->device))
         result =

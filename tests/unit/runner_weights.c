@@ -149,7 +149,7 @@ static struct source run(const struct stage *stage, const char *store, struct sc
     struct source source = {.scorer = scorer, .recalls = recalls};
     const struct channel channel = {&source,        source_receive,   source_next,
                                     source_deliver, source_give_back, source_update_weights};
-    assert_int_equal(options_init(&context.options, &no_options, &values), OK);
+    options_init(&context.options, &no_options, &values);
     assert_int_equal(group_store_open(&context.store, store, false), OK);
     for (int i = 0; i < GROUPS; i++) {
         source.held[i].state = HELD_WAITING;

@@ -28,8 +28,14 @@ static bool inspection_covers(const struct inspection *inspection, const struct 
     return stage->kind && inspection->here >= 0 && pipeline_stage_runs_on(stage, inspection->here);
 }
 
-static void inspection_add(struct inspection *inspection, const struct pipeline_stage *stage, const char *name,
-                           bool warning, const char *text) {
+enum inspection_level { MISTAKE, WARNING };
+
+// Adds a mistake or a warning with a stage's key, where the key stands, or at the stage if it is not given; stage NULL:
+// with the file's key `run`. What was said of that place already is left out.
+__attribute__((format(printf, 5, 6))) static void inspection_add(struct inspection *inspection,
+                                                                 enum inspection_level level,
+                                                                 const struct pipeline_stage *stage, const char *name,
+                                                                 const char *format, ...) {
     struct diagnostics *diagnostics = inspection->diagnostics;
     const struct key *top = key_list_find(&inspection->pipeline->keys, name),
                      *key = stage ? key_list_find(&stage->options.given, name) : NULL;
@@ -37,42 +43,18 @@ static void inspection_add(struct inspection *inspection, const struct pipeline_
     const bool of_file = !stage || (top && key && top->value_at.line == at.line && top->value_at.column == at.column);
     const char *owner = of_file ? "pipeline" : stage->name;
     const size_t length = strlen(name);
-    char whole[900];
+    char text[800], whole[900];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
     const bool named = !strncmp(text, name, length) && strchr(": ", text[length]); // the text says of which key it is
     snprintf(whole, sizeof whole, "%s: %s%s%s", owner, named ? "" : name, named ? "" : ": ", text);
     for (size_t i = 0; i < diagnostics->count; i++) {
         const struct diagnostic *other = &diagnostics->list[i];
         if (other->at.line == at.line && other->at.column == at.column && !strcmp(other->text, whole)) return;
     }
-    if (warning)
-        diagnostic_warn(diagnostics, at, "%s", whole);
-    else
-        diagnostic_add(diagnostics, at, "%s", whole);
-}
-
-// Adds a mistake with a stage's key, where the key stands, or at the stage if it is not given; stage NULL: with the
-// file's key `run`. What was said of that place already is left out.
-__attribute__((format(printf, 4, 5))) static void inspection_mistake(struct inspection *inspection,
-                                                                     const struct pipeline_stage *stage,
-                                                                     const char *key, const char *format, ...) {
-    char text[800];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    inspection_add(inspection, stage, key, false, text);
-}
-
-// The same for a warning.
-__attribute__((format(printf, 4, 5))) static void inspection_warning(struct inspection *inspection,
-                                                                     const struct pipeline_stage *stage,
-                                                                     const char *key, const char *format, ...) {
-    char text[800];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    inspection_add(inspection, stage, key, true, text);
+    diagnostic_add(diagnostics, at, "%s", whole)->warning = level == WARNING;
 }
 
 // ---- values ----
@@ -85,14 +67,14 @@ void inspect_values(struct inspection *inspection) {
     const struct source_options *source_values = pipeline_options(source);
     const struct optim_options *optim_values = pipeline_options(optim);
     if (reward && reward->kind && source_values->group_size == 1)
-        inspection_warning(inspection, source, "group_size",
-                           "1: the advantage of a group's only completion is 0, so nothing is learned of the rewards");
-    if (optim_values->lr == 0) inspection_warning(inspection, optim, "lr", "0: no weight ever changes");
+        inspection_add(inspection, WARNING, source, "group_size",
+                       "1: the advantage of a group's only completion is 0, so nothing is learned of the rewards");
+    if (optim_values->lr == 0) inspection_add(inspection, WARNING, optim, "lr", "0: no weight ever changes");
     if (optim_values->lr > highest_sensible_lr)
-        inspection_warning(inspection, optim, "lr",
-                           "%g: a step changes each weight by up to that much, and a weight is about 0.02; 1e-6 is "
-                           "usual",
-                           optim_values->lr);
+        inspection_add(inspection, WARNING, optim, "lr",
+                       "%g: a step changes each weight by up to that much, and a weight is about 0.02; 1e-6 is "
+                       "usual",
+                       optim_values->lr);
 }
 
 // ---- directories ----
@@ -108,13 +90,13 @@ static void inspection_look_at_output(struct inspection *inspection, const struc
         at = path_parent(&arena, at);
     const char *file = path_join(&arena, at, "frames.lmdb");
     if (stat(at, &info))
-        inspection_mistake(inspection, stage, key, "cannot write to %s: %s", path, strerror(errno));
+        inspection_add(inspection, MISTAKE, stage, key, "cannot write to %s: %s", path, strerror(errno));
     else if (!S_ISDIR(info.st_mode))
-        inspection_mistake(inspection, stage, key, "cannot write to %s: %s is not a directory", path, at);
+        inspection_add(inspection, MISTAKE, stage, key, "cannot write to %s: %s is not a directory", path, at);
     else if (access(at, W_OK | X_OK))
-        inspection_mistake(inspection, stage, key, "cannot write to %s: %s: %s", path, at, strerror(errno));
+        inspection_add(inspection, MISTAKE, stage, key, "cannot write to %s: %s: %s", path, at, strerror(errno));
     else if (store && lmdb_check_file_system(file) == USAGE)
-        inspection_mistake(inspection, stage, key, "%s", fail_text());
+        inspection_add(inspection, MISTAKE, stage, key, "%s", fail_text());
     arena_release(&arena);
 }
 
@@ -140,12 +122,12 @@ void inspect_outputs(struct inspection *inspection) {
 enum model_use { MODEL_USE_NONE, MODEL_USE_TOKENIZER, MODEL_USE_ALL, MODEL_USE_CLASSIFIER };
 
 static enum model_use inspection_model_use(const struct pipeline_stage *stage) {
-    const char *judge = pipeline_value(stage, "judge"), *format = pipeline_value(stage, "format");
     if (!stage->kind || !pipeline_value(stage, "model")) return MODEL_USE_NONE;
+    const void *options = pipeline_options(stage);
     if (stage->kind == &stage_kinds[STAGE_SOURCE])
-        return format && !strcmp(format, "sft") ? MODEL_USE_TOKENIZER : MODEL_USE_NONE;
+        return strcmp(((const struct source_options *)options)->format, "sft") ? MODEL_USE_NONE : MODEL_USE_TOKENIZER;
     if (stage->kind == &stage_kinds[STAGE_JUDGE])
-        return judge && !strcmp(judge, "likelihood") ? MODEL_USE_ALL : MODEL_USE_NONE;
+        return ((const struct judge_options *)options)->judge == JUDGE_LIKELIHOOD ? MODEL_USE_ALL : MODEL_USE_NONE;
     return stage->kind == &stage_kinds[STAGE_CONSISTENCY] ? MODEL_USE_CLASSIFIER : MODEL_USE_ALL;
 }
 
@@ -170,10 +152,10 @@ void inspect_chat_templates(struct inspection *inspection) {
         struct buf difference = {0};
         if (!inspection_covers(inspection, stage) || use == MODEL_USE_NONE || use == MODEL_USE_CLASSIFIER) continue;
         if (chat_template_compare(pipeline_value(stage, "model"), &difference) != OK)
-            inspection_warning(inspection, stage, "model", "%s", fail_text());
+            inspection_add(inspection, WARNING, stage, "model", "%s", fail_text());
         else if (difference.size)
-            inspection_warning(inspection, stage, "model",
-                               "%s; prompts are always written with the template of Qwen2.5-VL", difference.data);
+            inspection_add(inspection, WARNING, stage, "model",
+                           "%s; prompts are always written with the template of Qwen2.5-VL", difference.data);
         buf_release(&difference);
     }
 }
@@ -187,10 +169,10 @@ static status inspection_open_model(struct inspection *inspection, const struct 
     const long long tokens = tokenizer ? (long long)tokenizer_vocab_size(tokenizer) : 0,
                     rows = (long long)model_get_info(model)->vocab_size;
     if (tokens > rows)
-        inspection_warning(inspection, stage, "model",
-                           "%s: the tokenizer has %lld tokens, but vocab_size is %lld; a text with one of the others "
-                           "ends the run",
-                           dir, tokens, rows);
+        inspection_add(inspection, WARNING, stage, "model",
+                       "%s: the tokenizer has %lld tokens, but vocab_size is %lld; a text with one of the others "
+                       "ends the run",
+                       dir, tokens, rows);
     model_free(&model);
     return OK;
 }
@@ -202,12 +184,12 @@ static void inspection_look_at_model(struct inspection *inspection, const struct
     int64_t vocab_size = 0;
     status result = tokenizer_open(&tokenizer, dir);
     if (result == OK && use != MODEL_USE_CLASSIFIER) result = chat_template_check(tokenizer, dir);
-    if (result != OK) inspection_mistake(inspection, stage, "model", "%s", fail_text());
+    if (result != OK) inspection_add(inspection, MISTAKE, stage, "model", "%s", fail_text());
     if (use == MODEL_USE_ALL) result = inspection_open_model(inspection, stage, dir, tokenizer);
     if (use == MODEL_USE_CLASSIFIER) result = classifier_check_files(dir, &vocab_size);
     if (use == MODEL_USE_CLASSIFIER && result == OK && tokenizer)
         result = consistency_tokenizer_check(tokenizer, dir, vocab_size);
-    if (result != OK) inspection_mistake(inspection, stage, "model", "%s", fail_text());
+    if (result != OK) inspection_add(inspection, MISTAKE, stage, "model", "%s", fail_text());
     tokenizer_free(&tokenizer);
 }
 
@@ -221,7 +203,7 @@ void inspect_models(struct inspection *inspection) {
         struct arena arena = {0};
         struct string hypothesis;
         if (consistency_template_read(&arena, pipeline_value(stage, "hypothesis"), &hypothesis) != OK)
-            inspection_mistake(inspection, stage, "hypothesis", "%s", fail_text());
+            inspection_add(inspection, MISTAKE, stage, "hypothesis", "%s", fail_text());
         arena_release(&arena);
     }
 }
@@ -236,7 +218,7 @@ static bool inspection_look_at_device(struct inspection *inspection, const struc
     struct backend *backend = NULL;
     const bool opened = backend_open(&backend, &options) == OK;
     const bool computes = opened && (!precision || backend_supports(backend, type) == OK);
-    if (!computes) inspection_mistake(inspection, stage, opened ? "precision" : "device", "%s", fail_text());
+    if (!computes) inspection_add(inspection, MISTAKE, stage, opened ? "precision" : "device", "%s", fail_text());
     backend_close(&backend);
     return computes;
 }
@@ -288,16 +270,6 @@ struct inspected_data {
     char first_missing[512]; // which medium and why
 };
 
-// Decodes the first and the last frame of a clip, or an image.
-static status inspection_open_medium(const struct inspected_data *data, const struct part *part, const char *path) {
-    struct sampling_config sampling = media_sampling(&data->sampling, part);
-    struct frames_view view = {0};
-    sampling.min_frames = sampling.max_frames = 2;
-    const status result = media_decode(&view, path, part->kind == PART_VIDEO, &sampling, NULL);
-    frames_view_release(&view);
-    return result;
-}
-
 static status inspection_visit_part(struct inspected_data *data, const struct part *part) {
     struct arena arena = {0};
     char *path = NULL;
@@ -311,11 +283,15 @@ static status inspection_visit_part(struct inspected_data *data, const struct pa
                      fail_text());
         result = OK;
     } else if (result == OK && !data->opened) {
+        struct sampling_config sampling = media_sampling(&data->sampling, part);
+        struct frames_view view = {0};
         data->opened = true;
-        result = inspection_open_medium(data, part, path);
+        sampling.min_frames = sampling.max_frames = 2; // the first and the last one
+        result = media_decode(&view, path, part->kind == PART_VIDEO, &sampling, NULL);
+        frames_view_release(&view);
         if (result == BAD_SAMPLE) {
-            inspection_warning(data->inspection, data->source, "data",
-                               "%s: %s; the samples of such media are quarantined", path, fail_text());
+            inspection_add(data->inspection, WARNING, data->source, "data",
+                           "%s: %s; the samples of such media are quarantined", path, fail_text());
             result = OK;
         }
     }
@@ -352,7 +328,7 @@ static void inspection_find_frames(struct inspected_data *data) {
             data->media_root = frames->media_root;
             data->inside = frames->media_outside == MEDIA_OUTSIDE_REFUSE;
             data->look = result == OK && inspection_covers(data->inspection, stage);
-            if (result != OK) inspection_mistake(data->inspection, stage, "min_frames", "%s", fail_text());
+            if (result != OK) inspection_add(data->inspection, MISTAKE, stage, "min_frames", "%s", fail_text());
             return;
         }
         if (stage->kind->needs_frames) {
@@ -375,20 +351,20 @@ void inspect_data(struct inspection *inspection) {
         const char *template = source->template;
         const bool of_template = template && (!strncmp(fail_text(), "template:", strlen("template:")) ||
                                               !strncmp(fail_text(), template, strlen(template)));
-        inspection_mistake(inspection, data.source, of_template ? "template" : "data", "%s", fail_text());
+        inspection_add(inspection, MISTAKE, data.source, of_template ? "template" : "data", "%s", fail_text());
     } else if (pipeline_optim(pipeline) && groups < (size_t)source->groups_per_step) {
-        inspection_mistake(inspection, data.source, source->limit ? "limit" : "data",
-                           "%zu groups do not fill a step of %lld: nothing would be trained", groups,
-                           (long long)source->groups_per_step);
+        inspection_add(inspection, MISTAKE, data.source, source->limit ? "limit" : "data",
+                       "%zu groups do not fill a step of %lld: nothing would be trained", groups,
+                       (long long)source->groups_per_step);
     }
     const char *key = source->media_root ? "media_root" : "data";
     if (data.missing && data.missing == data.media)
-        inspection_mistake(inspection, data.source, key,
-                           "none of the %d images and videos of the first samples can be opened: %s", data.media,
-                           data.first_missing);
+        inspection_add(inspection, MISTAKE, data.source, key,
+                       "none of the %d images and videos of the first samples can be opened: %s", data.media,
+                       data.first_missing);
     else if (data.missing)
-        inspection_warning(inspection, data.source, key,
-                           "%d of the %d images and videos of the first samples cannot be opened, and such samples "
-                           "are quarantined: %s",
-                           data.missing, data.media, data.first_missing);
+        inspection_add(inspection, WARNING, data.source, key,
+                       "%d of the %d images and videos of the first samples cannot be opened, and such samples "
+                       "are quarantined: %s",
+                       data.missing, data.media, data.first_missing);
 }

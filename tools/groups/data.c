@@ -267,7 +267,7 @@ int data_main(int argc, char **argv) {
     if (!operands.count)
         TRY_TO(result, done,
                fail(USAGE, "an operand is missing; usage: %s %s", data_table.program, data_table.operands));
-    TRY_TO(result, done, options_init(&source_options, &stage_kinds[STAGE_SOURCE].options, &source));
+    options_init(&source_options, &stage_kinds[STAGE_SOURCE].options, &source);
     const char *const pairs[][2] = {{"data", operands.list[0]},
                                     {"format", given.format},
                                     {"media_root", given.media_root},

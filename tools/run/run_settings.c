@@ -164,7 +164,10 @@ static void run_setting_change(const struct run_settings *before, const struct r
                !old && a ? " (the default)" : "", b ? b : "not given", !fresh && b ? " (the default)" : "");
 }
 
-// In the order of the new pipeline, then what it leaves out.
+// Appends a line for each key of a stage or of the file whose value differs ("optim.lr 1e-4 -> 1e-3", with the default
+// of a key that one of them leaves out), and for each stage that only one of them has, in the order of the new
+// pipeline, then what it leaves out. Two spellings of one number or one path are the same value, and so are two paths
+// at the same place below the two runs. The machines, which may be others at each start, are not compared.
 static void run_settings_compare(const struct run_settings *before, const struct run_settings *after,
                                  struct buf *lines) {
     for (size_t i = 0; i < after->count; i++) {
@@ -179,20 +182,6 @@ static void run_settings_compare(const struct run_settings *before, const struct
         if (!run_settings_find(after, old->stage, old->name) && !of_old_stage)
             run_setting_change(before, old, after, NULL, lines);
     }
-}
-
-// Appends a line for each key of a stage or of the file whose value differs ("optim.lr 1e-4 -> 1e-3", with the default
-// of a key that one of them leaves out), and for each stage that only one of them has. Two spellings of one number or
-// one path are the same value, and so are two paths at the same place below the two runs. The machines, which may be
-// others at each start, are not compared. DATAERR when one of them is not YAML of that form.
-static status run_settings_changes(const struct buf *before, const struct buf *after, struct buf *lines) {
-    struct run_settings old = {0}, fresh = {0};
-    status result = run_settings_read(&old, before);
-    if (result == OK) result = run_settings_read(&fresh, after);
-    if (result == OK) run_settings_compare(&old, &fresh, lines);
-    run_settings_release(&old);
-    run_settings_release(&fresh);
-    return result;
 }
 
 // ---- the file ----
@@ -220,10 +209,15 @@ static void run_settings_say(const struct pipeline *pipeline, const struct buf *
                     state = out ? run_settings_highest(out, "state-", "") : 0;
     char since[64] = "since the last start";
     struct buf lines = {0};
+    struct run_settings old = {0}, fresh = {0};
     if (checkpoint || state) snprintf(since, sizeof since, "since step %lld", checkpoint > state ? checkpoint : state);
-    if (run_settings_changes(before, after, &lines) != OK)
+    if (run_settings_read(&old, before) == OK && run_settings_read(&fresh, after) == OK)
+        run_settings_compare(&old, &fresh, &lines);
+    else
         log_info("%s/pipeline.yaml: %s: it is not known what has changed since the last start", pipeline->run,
                  fail_text());
+    run_settings_release(&old);
+    run_settings_release(&fresh);
     for (char *line = lines.data, *end; line && (end = strchr(line, '\n')); line = end + 1) {
         *end = 0;
         log_info("%s: %s", since, line);
