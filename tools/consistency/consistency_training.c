@@ -35,23 +35,11 @@ static int scored_label_compare(const void *left, const void *right) {
     return (a->probability > b->probability) - (a->probability < b->probability);
 }
 
-// Returns how many pairs of an example of each class, ascending by probability, are in order; a tie counts half.
-static double classification_ordered(const struct scored_label *sorted, size_t count) {
-    double ordered = 0, below = 0; // examples of label 0 with a lower probability
-    for (size_t i = 0, end; i < count; i = end) {
-        double of_label[2] = {0};
-        for (end = i; end < count && sorted[end].probability <= sorted[i].probability; end++)
-            of_label[sorted[end].label]++;
-        ordered += of_label[1] * (below + 0.5 * of_label[0]);
-        below += of_label[0];
-    }
-    return ordered;
-}
-
 void classification_compute(struct classification *out, const double *probabilities, const int *labels, size_t count,
                             double threshold) {
     struct scored_label *sorted;
     double of_label[2] = {0}, right[2] = {0};
+    double ordered = 0, below = 0; // pairs of an example of each class that are in order; label 0 of lower probability
     NEW(&sorted, count);
     for (size_t i = 0; i < count; i++) {
         assert(labels[i] == 0 || labels[i] == 1);
@@ -60,10 +48,16 @@ void classification_compute(struct classification *out, const double *probabilit
         right[labels[i]] += (probabilities[i] >= threshold) == (labels[i] == 1);
     }
     qsort(sorted, count, sizeof *sorted, scored_label_compare);
+    for (size_t i = 0, end; i < count; i = end) { // a tie counts half
+        double tied[2] = {0};
+        for (end = i; end < count && sorted[end].probability <= sorted[i].probability; end++) tied[sorted[end].label]++;
+        ordered += tied[1] * (below + 0.5 * tied[0]);
+        below += tied[0];
+    }
     *out = (struct classification){
         .count = count,
         .accuracy = (right[0] + right[1]) / (double)count,
-        .auc = classification_ordered(sorted, count) / (of_label[0] * of_label[1]),
+        .auc = ordered / (of_label[0] * of_label[1]),
         .rate_consistent = right[1] / of_label[1],
         .rate_inconsistent = right[0] / of_label[0],
     };

@@ -47,53 +47,42 @@ static void pairs_print_text(struct buf *out, const char *before, struct string 
     json_print_string(out, text.data, text.size);
 }
 
-// Appends the line of completion i.
-static void pairs_print(struct buf *out, const struct group *group, size_t i, const struct consistency_pair *pair) {
-    const struct double_array *verdict = &group->consistency.verdict;
-    pairs_print_text(out, "{\"premise\":", pair->premise);
-    pairs_print_text(out, ",\"hypothesis\":", pair->hypothesis);
-    pairs_print_text(out, ",\"question\":", group->prompt.question);
-    buf_puts(out, ",\"label\":");
-    json_print_double(out, verdict->data ? verdict->data[i] : NAN);
-    pairs_print_text(out, ",\"group\":", group->id);
-    buf_printf(out, ",\"completion\":%zu,\"step\":", i);
-    if (!group->trained.present) {
-        buf_puts(out, "null}\n");
-        return;
-    }
-    buf_printf(out, "%lld}\n", (long long)group->trained.step);
-}
-
-// Writes the pairs of a group; `context` is the writer.
-static status pairs_write(void *context, const struct group *group) {
+// Writes the pairs of a group, a line each; `context` is the writer.
+static status pairs_visit(void *context, const struct group *group) {
     struct pairs_writer *writer = context;
-    const struct double_array *verdict = &group->consistency.verdict;
+    const double *verdict = group->consistency.verdict.data;
+    struct buf *out = &writer->line;
     struct arena memory = {0};
     status result;
     writer->groups++;
     if (group->quarantine.present) return OK;
-    TRY(group_check(group, NEED_COMPLETIONS));
-    TRY(verdict_check(group));
-    buf_clear(&writer->line);
+    TRY_TO(result, done, group_check(group, NEED_COMPLETIONS));
+    TRY_TO(result, done, verdict_check(group));
+    buf_clear(out);
     for (size_t i = 0; i < group->completion_count; i++) {
         struct consistency_pair pair;
         writer->completions++;
-        if (!writer->all && (!verdict->data || isnan(verdict->data[i]))) continue;
+        if (!writer->all && (!verdict || isnan(verdict[i]))) continue;
         TRY_TO(result, done, consistency_pair_make(&pair, &memory, group, i, writer->template));
         if (!pair.premise.data) continue;
-        pairs_print(&writer->line, group, i, &pair);
         writer->pairs++;
+        pairs_print_text(out, "{\"premise\":", pair.premise);
+        pairs_print_text(out, ",\"hypothesis\":", pair.hypothesis);
+        pairs_print_text(out, ",\"question\":", group->prompt.question);
+        buf_puts(out, ",\"label\":");
+        json_print_double(out, verdict ? verdict[i] : NAN);
+        pairs_print_text(out, ",\"group\":", group->id);
+        buf_printf(out, ",\"completion\":%zu,\"step\":", i);
+        if (group->trained.present)
+            buf_printf(out, "%lld}\n", (long long)group->trained.step);
+        else
+            buf_puts(out, "null}\n");
     }
     result = OK;
-    if (fwrite(writer->line.data, 1, writer->line.size, stdout) != writer->line.size)
+    if (fwrite(out->data, 1, out->size, stdout) != out->size)
         result = fail(UNAVAILABLE, "cannot write to standard output");
 done:
     arena_release(&memory);
-    return result;
-}
-
-static status pairs_visit(void *context, const struct group *group) {
-    const status result = pairs_write(context, group);
     return result == DATAERR ? fail_prefix(result, "group %s", group->id.data) : result;
 }
 

@@ -390,9 +390,11 @@ done:
 }
 
 // Takes the steps that are left after the newest state in the options' `out`, scores what is held out, and writes the
-// model there; the last state stays. USAGE when `out` has another model or another training's state.
-static status training_run(struct training *training, struct classification *figures) {
+// model there; the last state stays. Appends the line of the result. USAGE when `out` has another model or another
+// training's state.
+static status training_run(struct training *training, struct buf *line) {
     const char *out = training->given->out;
+    struct classification figures;
     struct arena arena = {0};
     const char *config = path_join(&arena, out, "config.json");
     status result = OK;
@@ -402,8 +404,21 @@ static status training_run(struct training *training, struct classification *fig
         TRY_TO(result, done, fail(USAGE, "%s: the directory already contains a model", out));
     if (training->step) log_info("resuming from step %lld in %s", (long long)training->step, out);
     TRY_TO(result, done, training_take_steps(training));
-    TRY_TO(result, done, training_evaluate(training, figures));
-    result = classifier_save(training->classifier, out);
+    TRY_TO(result, done, training_evaluate(training, &figures));
+    TRY_TO(result, done, classifier_save(training->classifier, out));
+    const struct {
+        const char *name;
+        double value;
+    } rates[] = {{"accuracy", figures.accuracy},
+                 {"auc", figures.auc},
+                 {"rate_consistent", figures.rate_consistent},
+                 {"rate_inconsistent", figures.rate_inconsistent}};
+    buf_printf(line, "{\"pairs\": %zu, \"held_out\": %zu", training->trained_count, figures.count);
+    for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
+        buf_printf(line, ", \"%s\": ", rates[i].name);
+        json_print_double(line, rates[i].value);
+    }
+    buf_puts(line, "}\n");
 done:
     arena_release(&arena);
     return result;
@@ -452,23 +467,6 @@ const struct option_table train_consistency_table = {
     .size = sizeof(struct train_options),
 };
 
-// Appends the line of the result.
-static void train_print(size_t trained, const struct classification *figures, struct buf *line) {
-    const struct {
-        const char *name;
-        double value;
-    } rates[] = {{"accuracy", figures->accuracy},
-                 {"auc", figures->auc},
-                 {"rate_consistent", figures->rate_consistent},
-                 {"rate_inconsistent", figures->rate_inconsistent}};
-    buf_printf(line, "{\"pairs\": %zu, \"held_out\": %zu", trained, figures->count);
-    for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
-        buf_printf(line, ", \"%s\": ", rates[i].name);
-        json_print_double(line, rates[i].value);
-    }
-    buf_puts(line, "}\n");
-}
-
 int train_consistency_main(int argc, char **argv) {
     struct train_options given;
     struct options options = {0};
@@ -481,9 +479,7 @@ int train_consistency_main(int argc, char **argv) {
     TRY_TO(result, done, training_open(&training, &given));
     TRY_TO(result, done, state_read_result(given.out, training.settings, &line, &finished));
     if (!finished) {
-        struct classification figures;
-        TRY_TO(result, done, training_run(&training, &figures));
-        train_print(training.trained_count, &figures, &line);
+        TRY_TO(result, done, training_run(&training, &line));
         TRY_TO(result, done, state_write_result(given.out, training.settings, &line));
     }
     fwrite(line.data, 1, line.size, stdout);

@@ -31,7 +31,7 @@ struct bpe_train_pair {
     int32_t left, right; // left < 0: an empty slot
     int64_t count;
     uint32_t *words; // indices of words that contain or contained it; some are listed twice
-    size_t word_count, word_capacity;
+    size_t word_count;
 };
 
 struct bpe_train_candidate {
@@ -49,7 +49,7 @@ struct bpe_trainer {
     struct bpe_train_pair *pairs;
     size_t pair_count, pair_mask;
     struct bpe_train_candidate *heap;
-    size_t heap_count, heap_capacity;
+    size_t heap_count;
 };
 
 // Returns the slot of a word, or the empty slot where it belongs.
@@ -111,13 +111,8 @@ static bool bpe_train_is_before(const struct bpe_train_candidate *a, const struc
 }
 
 static void bpe_train_heap_push(struct bpe_trainer *t, struct bpe_train_candidate candidate) {
+    GROW(&t->heap, t->heap_count);
     struct bpe_train_candidate *heap = t->heap;
-    if (t->heap_count == t->heap_capacity) {
-        size_t capacity = t->heap_capacity ? t->heap_capacity * 2 : 4096;
-        RESIZE(&t->heap, capacity);
-        t->heap_capacity = capacity;
-        heap = t->heap;
-    }
     size_t at = t->heap_count++;
     for (; at && bpe_train_is_before(&candidate, &heap[(at - 1) / 2]); at = (at - 1) / 2) heap[at] = heap[(at - 1) / 2];
     heap[at] = candidate;
@@ -148,11 +143,7 @@ static void bpe_train_count_pairs(struct bpe_trainer *t, uint32_t index, int sig
         if (sign < 0) continue;
         bpe_train_heap_push(t, (struct bpe_train_candidate){pair->count, pair->left, pair->right});
         if (pair->word_count && pair->words[pair->word_count - 1] == index) continue;
-        if (pair->word_count == pair->word_capacity) {
-            size_t capacity = pair->word_capacity ? pair->word_capacity * 2 : 4;
-            RESIZE(&pair->words, capacity);
-            pair->word_capacity = capacity;
-        }
+        GROW(&pair->words, pair->word_count);
         pair->words[pair->word_count++] = index;
     }
 }
@@ -189,7 +180,7 @@ static status bpe_train_merge_pairs(struct bpe_trainer *t, struct buf *merges, s
         uint32_t *words = pair->words;
         size_t word_count = pair->word_count;
         pair->words = NULL;
-        pair->word_count = pair->word_capacity = 0;
+        pair->word_count = 0;
         for (size_t i = 0; i < word_count; i++) { // replaces the pair by its token
             struct bpe_train_word *word = &t->words[words[i]];
             uint32_t first = 0, length = 0;

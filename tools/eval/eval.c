@@ -81,11 +81,11 @@ struct eval_column {
     const char *path;
     struct arena memory;
     struct eval_counts *counts; // sorted by section and name
-    size_t count, capacity;
+    size_t count;
     size_t quarantined, truncated, parsed, formatted, token_counts; // token_counts: completions with tokens
     long double tokens;
     struct string *samples; // the id of each group's sample
-    size_t sample_count, sample_capacity;
+    size_t sample_count;
     struct buf failures; // a line for each quarantined group
 };
 
@@ -112,10 +112,7 @@ static struct eval_counts *eval_find(struct eval_column *column, enum eval_secti
     const struct eval_counts *at = &column->counts[low];
     if (low < column->count && at->section == section && !figure_compare_names(at->name, name))
         return &column->counts[low];
-    if (column->count == column->capacity) {
-        column->capacity = column->capacity ? 2 * column->capacity : 32;
-        RESIZE(&column->counts, column->capacity);
-    }
+    GROW(&column->counts, column->count);
     struct eval_counts *made = &column->counts[low];
     memmove(made + 1, made, (column->count++ - low) * sizeof *made);
     *made = (struct eval_counts){.section = section};
@@ -142,11 +139,41 @@ static status eval_check(const struct group *group, const char *name, const stru
     return group_check_fractions(group, name, values, nulls);
 }
 
-// Adds the completions of a group that is not quarantined. DATAERR when it is not scored.
-static status eval_add_completions(struct eval_column *column, struct string category, const struct group *group) {
+// Adds a quarantined group: one wrong completion, and a line without control characters.
+static void eval_add_failure(struct eval_column *column, struct string category, struct string sample,
+                             const struct group *group) {
+    const struct string type = group->prompt.problem_type;
+    const struct quarantine *quarantine = &group->quarantine;
+    struct buf *failures = &column->failures;
+    const size_t begin = failures->size;
+    eval_count(column, category, string_equals(type, problem_type_name(PROBLEM_REGRESSION)), 0,
+               string_equals(type, problem_type_name(PROBLEM_CHOICE)) ? 0 : NAN);
+    column->quarantined++;
+    buf_printf(failures, "%s: %s: %s", sample.data, quarantine->stage.data ? quarantine->stage.data : "?",
+               quarantine->reason.data ? quarantine->reason.data : "no reason given");
+    for (size_t i = begin; i < failures->size; i++) {
+        const unsigned char c = (unsigned char)failures->data[i];
+        if (c < 0x20 || c == 0x7f) failures->data[i] = '?';
+    }
+    buf_puts(failures, "\n");
+}
+
+// Adds a group to the counts of a column. DATAERR when it is not quarantined and not scored.
+static status eval_add(struct eval_column *column, const struct group *group, enum eval_by by) {
+    const struct prompt *prompt = &group->prompt;
+    const struct string category = by == EVAL_BY_CATEGORY ? prompt->category
+                                   : by == EVAL_BY_LEVEL  ? prompt->level
+                                                          : prompt->problem_type;
+    const struct string sample = group->sample_id.data ? group->sample_id : group->id;
     const struct scores *scores = &group->scores;
     const struct consistency *consistency = &group->consistency;
     enum problem_type type;
+    GROW(&column->samples, column->sample_count);
+    arena_string(&column->memory, &column->samples[column->sample_count++], sample.data, sample.size);
+    if (group->quarantine.present) {
+        eval_add_failure(column, category, sample, group);
+        return OK;
+    }
     TRY(group_check(group, NEED_COMPLETIONS));
     TRY(problem_type_of(group, &type));
     TRY(eval_check(group, "scores.accuracy", &scores->accuracy, false));
@@ -169,36 +196,6 @@ static status eval_add_completions(struct eval_column *column, struct string cat
     struct judged *judged = &eval_find(column, EVAL_CONSISTENCY, consistency->judge)->judged;
     for (size_t i = 0; i < group->completion_count; i++)
         judged_add(judged, consistency->verdict.data[i], scores->correct.data[i] >= 1);
-    return OK;
-}
-
-// Adds a group to the counts of a column. DATAERR when it is not quarantined and not scored.
-static status eval_add(struct eval_column *column, const struct group *group, enum eval_by by) {
-    const struct prompt *prompt = &group->prompt;
-    const struct string categories[] = {[EVAL_BY_CATEGORY] = prompt->category,
-                                        [EVAL_BY_LEVEL] = prompt->level,
-                                        [EVAL_BY_PROBLEM_TYPE] = prompt->problem_type};
-    const struct string sample = group->sample_id.data ? group->sample_id : group->id;
-    if (column->sample_count == column->sample_capacity) {
-        column->sample_capacity = column->sample_capacity ? 2 * column->sample_capacity : 1024;
-        RESIZE(&column->samples, column->sample_capacity);
-    }
-    arena_string(&column->memory, &column->samples[column->sample_count++], sample.data, sample.size);
-    if (!group->quarantine.present) return eval_add_completions(column, categories[by], group);
-
-    const struct quarantine *quarantine = &group->quarantine;
-    struct buf *failures = &column->failures;
-    const size_t begin = failures->size;
-    eval_count(column, categories[by], string_equals(prompt->problem_type, problem_type_name(PROBLEM_REGRESSION)), 0,
-               string_equals(prompt->problem_type, problem_type_name(PROBLEM_CHOICE)) ? 0 : NAN);
-    column->quarantined++;
-    buf_printf(failures, "%s: %s: %s", sample.data, quarantine->stage.data ? quarantine->stage.data : "?",
-               quarantine->reason.data ? quarantine->reason.data : "no reason given");
-    for (size_t i = begin; i < failures->size; i++) { // without control characters
-        const unsigned char c = (unsigned char)failures->data[i];
-        if (c < 0x20 || c == 0x7f) failures->data[i] = '?';
-    }
-    buf_puts(failures, "\n");
     return OK;
 }
 
@@ -368,16 +365,6 @@ static void released_result(struct buf *results, const struct group *group, stru
     buf_puts(results, "}");
 }
 
-// Appends the results of a group.
-static void released_add(struct buf *results, const struct group *group) {
-    if (group->quarantine.present) {
-        released_result(results, group, eval_no_name, 0);
-        return;
-    }
-    for (size_t i = 0; i < group->completion_count; i++)
-        released_result(results, group, group->completions[i].text, group->scores.accuracy.data[i]);
-}
-
 // Appends the end of the file. The released code leaves the mean of no regressions at 0; other means of nothing are NaN
 // there, null here.
 static void released_finish(struct buf *results, const struct eval_counts *all) {
@@ -395,9 +382,13 @@ static void released_finish(struct buf *results, const struct eval_counts *all) 
 
 static status eval_visit(void *context, const struct group *group) {
     const struct eval_reader *reader = context;
-    status result = eval_add(reader->column, group, reader->by);
-    if (result == OK && reader->released) released_add(reader->released, group);
-    return result == OK ? OK : fail_prefix(result, "group %s", group->id.data);
+    const status result = eval_add(reader->column, group, reader->by);
+    if (result != OK) return fail_prefix(result, "group %s", group->id.data);
+    if (!reader->released) return OK;
+    if (group->quarantine.present) released_result(reader->released, group, eval_no_name, 0);
+    for (size_t i = 0; i < group->completion_count && !group->quarantine.present; i++)
+        released_result(reader->released, group, group->completions[i].text, group->scores.accuracy.data[i]);
+    return OK;
 }
 
 // Returns the name of a file's column: the last part of its path, without .jsonl.

@@ -38,13 +38,9 @@ void figure_table_add(struct figure_table *table, size_t column, size_t section,
     size_t at = 0;
     while (at < table->count && figure_compare_blocks(&table->blocks[at], &wanted)) at++;
     if (at == table->count) {
-        if (table->count == table->capacity) {
-            table->capacity = table->capacity ? 2 * table->capacity : 32;
-            RESIZE(&table->blocks, table->capacity);
-        }
+        GROW(&table->blocks, table->count);
         table->blocks[table->count++] = wanted;
         table->blocks[at].columns = arena_alloc(&table->memory, table->columns * sizeof *table->blocks->columns);
-        memset(table->blocks[at].columns, 0, table->columns * sizeof *table->blocks->columns);
     }
     struct figure *copy = arena_alloc(&table->memory, count * sizeof *copy);
     memcpy(copy, figures, count * sizeof *copy);

@@ -42,7 +42,7 @@ struct figure_table {
     size_t label_width, column_width; // of the text, in characters
     bool sparse;                      // the text has no row in which no column has a number
     struct figure_block *blocks;
-    size_t count, capacity;
+    size_t count;
     struct arena memory;
 };
 

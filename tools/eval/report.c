@@ -21,11 +21,13 @@ enum { MAX_FILES = 16 };
 enum report_stage { REPORT_FRAMES, REPORT_ROLLOUT, REPORT_REFSCORE, REPORT_OPTIM, REPORT_STAGES };
 static const char *const report_stages[REPORT_STAGES] = {"frames", "rollout", "refscore", "optim"};
 
+struct interval {
+    double from, to;
+};
+
 struct intervals {
-    struct interval {
-        double from, to;
-    } * data;
-    size_t count, capacity;
+    struct interval *data;
+    size_t count;
 };
 
 // The completions of consecutive steps that one judge judged.
@@ -48,7 +50,7 @@ struct report_column {
     double threshold; // a completion without a verdict is consistent from this probability on
     struct arena memory;
     struct report_row *rows; // one for each group, then for each judge and bin
-    size_t count, capacity;
+    size_t count;
     size_t untrained,
         unjudged; // groups left out: that no step trained; of the others, without a verdict or probability
 };
@@ -61,29 +63,7 @@ static double report_sum(const struct double_array *values) {
     return sum;
 }
 
-// Adds the times at which the stages had the group to the column's intervals, without refscore unless it worked.
-static status report_add_times(struct report_column *column, const struct group *group, bool scored) {
-    struct arena arena = {0};
-    struct json *times = NULL;
-    if (group->times.data) TRY(json_parse(&times, &arena, group->times.data, group->times.size));
-    for (int i = 0; times && i < REPORT_STAGES; i++) {
-        struct intervals *work = &column->work[i];
-        struct json *pair;
-        if (i == REPORT_REFSCORE && !scored) continue;
-        if (!json_find(times, report_stages[i], &pair)) continue;
-        if (!json_is(pair, JSON_ARRAY) || json_count(pair) != 2) continue;
-        if (work->count == work->capacity) {
-            work->capacity = work->capacity ? 2 * work->capacity : 64;
-            RESIZE(&work->data, work->capacity);
-        }
-        work->data[work->count++] =
-            (struct interval){json_double_or(json_item(pair, 0), 0), json_double_or(json_item(pair, 1), 0)};
-    }
-    arena_release(&arena);
-    return OK;
-}
-
-// Adds a group to the sums of `context`, a column.
+// Adds a group to the sums of `context`, a column, and the times of its stages to the column's intervals.
 static status report_add_group(void *context, const struct group *group) {
     struct report_column *column = context;
     column->groups++;
@@ -117,7 +97,20 @@ static status report_add_group(void *context, const struct group *group) {
         column->likelihood += exp(answers->data[i]);
     }
     if (scored) column->scored_tokens += (double)group->prompt_tokens.count;
-    return report_add_times(column, group, scored);
+    struct arena arena = {0};
+    struct json *times = NULL, *pair;
+    if (group->times.data) TRY(json_parse(&times, &arena, group->times.data, group->times.size));
+    for (int i = 0; times && i < REPORT_STAGES; i++) {
+        struct intervals *work = &column->work[i];
+        if (i == REPORT_REFSCORE && !scored) continue;
+        if (!json_find(times, report_stages[i], &pair)) continue;
+        if (!json_is(pair, JSON_ARRAY) || json_count(pair) != 2) continue;
+        GROW(&work->data, work->count);
+        work->data[work->count++] =
+            (struct interval){json_double_or(json_item(pair, 0), 0), json_double_or(json_item(pair, 1), 0)};
+    }
+    arena_release(&arena);
+    return OK;
 }
 
 static int report_by_start(const void *a, const void *b) {
@@ -202,10 +195,7 @@ static status report_add_step(void *context, const struct group *group) {
     if (judged && !consistency->judge.data) return fail(DATAERR, "not a group: consistency.judge: missing");
     if (!judged) TRY(group_check_fractions(group, "consistency.probability", &consistency->probability, true));
     TRY(group_check_fractions(group, scored ? "scores.correct" : "rewards.accuracy", correct, false));
-    if (column->count == column->capacity) {
-        column->capacity = column->capacity ? 2 * column->capacity : 256;
-        RESIZE(&column->rows, column->capacity);
-    }
+    GROW(&column->rows, column->count);
     struct report_row *row = &column->rows[column->count];
     const struct string judge = judged ? consistency->judge : string_of("probability"); // of the consistency model
     *row = (struct report_row){.first = group->trained.step, .last = group->trained.step};

@@ -130,13 +130,6 @@ static status data_open(struct data_report *report, const struct part *part, siz
     return result == BAD_SAMPLE ? OK : result;
 }
 
-// Whether the sample is one of those that are opened, which are spread over the file.
-static bool data_is_opened(const struct data_report *report) {
-    const int64_t index = report->samples - 1;
-    return report->open >= report->count ||
-           (index + 1) * report->open / report->count > index * report->open / report->count;
-}
-
 // Lists a sample whose answer is none of its options: no completion can be right.
 static void data_check_answer(struct data_report *report, const struct prompt *prompt, size_t line) {
     const struct string answer = answer_extract(prompt->solution);
@@ -151,20 +144,18 @@ static void data_check_answer(struct data_report *report, const struct prompt *p
     data_list(report, report->mistakes, line, NULL, what);
 }
 
-// Returns fail_text() without FILE:LINE: in front of it.
-static const char *data_text_after_line(size_t line) {
-    char mark[32];
-    snprintf(mark, sizeof mark, ":%zu: ", line);
-    const char *at = strstr(fail_text(), mark);
-    return at ? at + strlen(mark) : fail_text();
-}
-
 static status data_visit(void *context, const struct dataset_sample *sample) {
     struct data_report *report = context;
     const struct group *group = sample->group;
-    report->samples++;
+    const int64_t index = report->samples++;
+    // Those that are opened are spread over the file.
+    const bool opened = report->open >= report->count ||
+                        (index + 1) * report->open / report->count > index * report->open / report->count;
     if (!group) {
-        data_list(report, report->mistakes, sample->line, NULL, data_text_after_line(sample->line));
+        char mark[32]; // behind FILE:LINE: of the message
+        snprintf(mark, sizeof mark, ":%zu: ", sample->line);
+        const char *what = strstr(fail_text(), mark);
+        data_list(report, report->mistakes, sample->line, NULL, what ? what + strlen(mark) : fail_text());
         return OK;
     }
     const struct prompt *prompt = &group->prompt;
@@ -188,7 +179,7 @@ static status data_visit(void *context, const struct dataset_sample *sample) {
         const char *video = isnan(part->frame_rate) ? "video" : "pictures";
         data_count(report, report->kinds, part->kind == PART_VIDEO ? video : "image");
         if (report->media) TRY(data_look_for(report, part, sample->line));
-        if (report->media && data_is_opened(report)) TRY(data_open(report, part, sample->line));
+        if (report->media && opened) TRY(data_open(report, part, sample->line));
     }
     data_check_answer(report, prompt, sample->line);
     if (!count) data_count(report, report->kinds, "none");
@@ -204,17 +195,6 @@ struct data_part {
 };
 
 enum { DATA_PARTS = 9 };
-
-// Fills in the parts of the report in the order in which they are printed.
-static void data_list_parts(struct data_report *report, struct data_part parts[DATA_PARTS]) {
-    const struct data_part all[DATA_PARTS] = {
-        {"media", &report->kinds, JSON_OBJECT},           {"problem_types", &report->types, JSON_OBJECT},
-        {"categories", &report->categories, JSON_OBJECT}, {"levels", &report->levels, JSON_OBJECT},
-        {"sources", &report->sources, JSON_OBJECT},       {"quarantined", &report->quarantined, JSON_ARRAY},
-        {"mistakes", &report->mistakes, JSON_ARRAY},      {"missing", &report->missing, JSON_ARRAY},
-        {"undecodable", &report->undecodable, JSON_ARRAY}};
-    memcpy(parts, all, sizeof all);
-}
 
 static void data_print(const struct data_report *report, const struct data_part parts[DATA_PARTS]) {
     printf("%-40s %9lld\n", "samples", (long long)report->samples);
@@ -254,7 +234,13 @@ int data_main(int argc, char **argv) {
     struct source_options source;
     struct options options = {0}, source_options = {0};
     struct data_report report = {0};
-    struct data_part parts[DATA_PARTS];
+    const struct data_part parts[DATA_PARTS] = {
+        // in the order in which they are printed
+        {"media", &report.kinds, JSON_OBJECT},           {"problem_types", &report.types, JSON_OBJECT},
+        {"categories", &report.categories, JSON_OBJECT}, {"levels", &report.levels, JSON_OBJECT},
+        {"sources", &report.sources, JSON_OBJECT},       {"quarantined", &report.quarantined, JSON_ARRAY},
+        {"mistakes", &report.mistakes, JSON_ARRAY},      {"missing", &report.missing, JSON_ARRAY},
+        {"undecodable", &report.undecodable, JSON_ARRAY}};
     struct operands operands = {.least = 0, .most = 1};
     status result;
     TRY_TO(result, done, subcommand_parse(&options, &data_table, &given, argc, argv, &operands));
@@ -279,7 +265,6 @@ int data_main(int argc, char **argv) {
     report.media = given.media;
     report.open = given.open;
     report.media_root = given.media_root;
-    data_list_parts(&report, parts);
     for (int k = 0; k < DATA_PARTS; k++) *parts[k].value = json_new(&report.arena, parts[k].type);
     size_t groups;
     TRY_TO(result, done, dataset_count_groups(&source, &groups));

@@ -50,7 +50,7 @@ struct frame_name {
 struct frame_names {
     struct arena arena;
     struct frame_name *list;
-    size_t count, capacity;
+    size_t count;
 };
 
 // Adds the media of a group to `context`, the names.
@@ -65,15 +65,10 @@ static status frames_add_names(void *context, const struct group *group) {
             const struct string path = part->kind == PART_VIDEO ? part->video : part->image;
             const struct string key = group->media[medium++].key;
             if (!path.data || !key.data || key.size >= frame_key_size) continue;
-            if (names->count == names->capacity) {
-                const size_t capacity = names->capacity ? 2 * names->capacity : 256;
-                RESIZE(&names->list, capacity);
-                names->capacity = capacity;
-            }
-            struct frame_name *name = &names->list[names->count];
+            GROW(&names->list, names->count);
+            struct frame_name *name = &names->list[names->count++];
             snprintf(name->key, sizeof name->key, "%s", key.data);
             name->path = arena_strndup(&names->arena, path.data, path.size);
-            names->count++;
         }
     }
     return OK;

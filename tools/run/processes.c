@@ -93,14 +93,6 @@ void processes_release(struct processes *processes) {
     *processes = (struct processes){0};
 }
 
-// Opens the log of a process; makes the directory again if somebody has removed it. Returns -1 with errno set.
-static int process_open_log(const struct processes *processes, const struct process *process) {
-    enum { FLAGS = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, MODE = 0644 };
-    const int log = open(process->log, FLAGS, MODE);
-    if (log >= 0 || errno != ENOENT || dir_make(processes->logs) != OK) return log;
-    return open(process->log, FLAGS, MODE);
-}
-
 // Runs in the new process and does not return. A failure is written to the log.
 _Noreturn static void process_exec(const struct process *process, pid_t supervisor, int log) {
     sigset_t none;
@@ -121,13 +113,16 @@ _Noreturn static void process_exec(const struct process *process, pid_t supervis
 }
 
 status processes_start(struct processes *processes, double now) {
+    enum { FLAGS = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, MODE = 0644 };
     const pid_t supervisor = getpid();
     status result = OK;
     for (size_t i = 0; i < processes->count; i++) {
         struct process *process = &processes->list[i];
         if (process->pid || process->start_after > now) continue;
         struct stat info;
-        int log = process_open_log(processes, process);
+        int log = open(process->log, FLAGS, MODE);
+        if (log < 0 && errno == ENOENT && dir_make(processes->logs) == OK) // somebody has removed the directory
+            log = open(process->log, FLAGS, MODE);
         if (log < 0) {
             result = fail(UNAVAILABLE, "%s: %s; %s runs without a log", process->log, strerror(errno), process->name);
             log = open("/dev/null", O_WRONLY | O_CLOEXEC);

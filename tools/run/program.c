@@ -60,24 +60,8 @@ static off_t filter_log_size(void) {
 
 // ---- stopping ----
 
-// Describes a wait status with the last line that the filter has written to the log.
-static void filter_describe(const struct filter *filter, int state, char how[FILTER_REASON]) {
-    char words[FILTER_REASON / 2] = "";
-    const off_t written = filter_log_size() - filter->log_start;
-    if (written > 0)
-        file_read_tail(filter_log, words, written < (off_t)sizeof words ? (size_t)written + 1 : sizeof words);
-    size_t size = strlen(words);
-    while (size > 0 && words[size - 1] == '\n') words[--size] = 0;
-    const char *newline = strrchr(words, '\n'), *line = newline ? newline + 1 : words;
-    const char *colon = *line ? ": " : "";
-    if (WIFSIGNALED(state))
-        snprintf(how, FILTER_REASON, "was killed by signal %d (%s)%s%s", WTERMSIG(state), strsignal(WTERMSIG(state)),
-                 colon, line);
-    else
-        snprintf(how, FILTER_REASON, "ended with exit code %d%s%s", WEXITSTATUS(state), colon, line);
-}
-
-// Waits a second for the filter's end, kills its process group, and says how it has ended.
+// Waits a second for the filter's end, kills its process group, and says how it has ended, with the last line that it
+// has written to the log.
 static void filter_end(struct filter *filter, char how[FILTER_REASON]) {
     enum { WAIT_MS = 1000 };
     int state = 0, guard_state = 0;
@@ -94,8 +78,20 @@ static void filter_end(struct filter *filter, char how[FILTER_REASON]) {
     kill(-filter->pid, SIGKILL);
     while (waitpid(filter->pid, &state, 0) < 0 && errno == EINTR) continue;
     while (filter->guard && waitpid(filter->guard, &guard_state, 0) < 0 && errno == EINTR) continue;
-    filter_describe(filter, state, how);
     filter->pid = filter->guard = 0;
+    char words[FILTER_REASON / 2] = ""; // the last ones that it has written to the log
+    const off_t written = filter_log_size() - filter->log_start;
+    if (written > 0)
+        file_read_tail(filter_log, words, written < (off_t)sizeof words ? (size_t)written + 1 : sizeof words);
+    size_t size = strlen(words);
+    while (size > 0 && words[size - 1] == '\n') words[--size] = 0;
+    const char *newline = strrchr(words, '\n'), *line = newline ? newline + 1 : words;
+    const char *colon = *line ? ": " : "";
+    if (WIFSIGNALED(state))
+        snprintf(how, FILTER_REASON, "was killed by signal %d (%s)%s%s", WTERMSIG(state), strsignal(WTERMSIG(state)),
+                 colon, line);
+    else
+        snprintf(how, FILTER_REASON, "ended with exit code %d%s%s", WEXITSTATUS(state), colon, line);
 }
 
 // Closes its input, waits a second for its end, and kills what is left of its process group. Does nothing if it does

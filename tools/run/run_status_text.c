@@ -406,22 +406,6 @@ static void run_metrics_sample(const struct metric_family *family, const char *r
 
 // ---- the run ----
 
-static void run_metrics_groups(const struct run_summary *run, struct buf *out) {
-    static const struct metric_family family = {"groups", "groups", "Groups of the run by what became of them.", false};
-    const struct message_status *source = run->source;
-    const struct {
-        const char *state;
-        int64_t count;
-    } groups[] = {{run->trains ? "trained" : "done", source->done},
-                  {"quarantined", source->run_quarantined},
-                  {"unused", source->run_unused},
-                  {"in_flight", source->held},
-                  {"unissued", source->total - run->settled - source->held}};
-    run_metrics_family(&family, out);
-    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
-        run_metrics_sample(&family, run->name, NULL, groups[i].state, (double)groups[i].count, out);
-}
-
 // Appends a family with one sample; none if the value is not a number.
 static void run_metrics_value(const struct metric_family *family, const char *run, double value, struct buf *out) {
     if (isnan(value)) return;
@@ -433,6 +417,7 @@ static void run_metrics_run(const struct run_summary *run, struct buf *out) {
     static const struct metric_family steps = {"trained_steps", "steps", "Steps trained.", false},
                                       reissued = {"reissued_groups", "groups",
                                                   "Groups in flight that the source issued again.", true},
+                                      groups = {"groups", "groups", "Groups of the run by what became of them.", false},
                                       failed = {"failed_checkpoints", "checkpoints",
                                                 "Checkpoints that could not be written since one was written.", false},
                                       reward = {"step_reward", "", "Mean reward of the last step.", false},
@@ -440,7 +425,18 @@ static void run_metrics_run(const struct run_summary *run, struct buf *out) {
     if (run->source) {
         if (run->trains) run_metrics_value(&steps, run->name, (double)run->source->step, out);
         if (run->trains) run_metrics_value(&failed, run->name, (double)run->failed_saves, out);
-        run_metrics_groups(run, out);
+        const struct message_status *source = run->source;
+        const struct {
+            const char *state;
+            int64_t count;
+        } states[] = {{run->trains ? "trained" : "done", source->done},
+                      {"quarantined", source->run_quarantined},
+                      {"unused", source->run_unused},
+                      {"in_flight", source->held},
+                      {"unissued", source->total - run->settled - source->held}};
+        run_metrics_family(&groups, out);
+        for (size_t i = 0; i < sizeof states / sizeof *states; i++)
+            run_metrics_sample(&groups, run->name, NULL, states[i].state, (double)states[i].count, out);
         run_metrics_value(&reissued, run->name, (double)run->source->reissued, out);
     }
     run_metrics_value(&reward, run->name, run->reward, out);
@@ -481,25 +477,22 @@ static const struct replica_metric replica_metrics[] = {
 #undef REPORTED
 #undef KNOWN
 
-static void run_metrics_replicas(const struct run_status *run_status, const char *run, double now,
-                                 const struct replica_metric *metric, struct buf *out) {
-    run_metrics_family(&metric->family, out);
-    for (size_t i = 0; i < run_status_count(run_status); i++) {
-        struct replica_status replica;
-        run_status_replica(run_status, i, now, &replica);
-        if (metric->reported && !replica.report) continue;
-        const char *base = metric->reported ? (const char *)replica.report : (const char *)&replica;
-        const void *at = base + metric->offset;
-        const double value = metric->type == FIELD_INT ? (double)*(const int64_t *)at : *(const double *)at;
-        if (value >= 0) run_metrics_sample(&metric->family, run, &replica, NULL, value, out);
-    }
-}
-
 void run_metrics(const struct run_status *run_status, double now, struct buf *out) {
     struct run_summary run;
     run_status_summary(run_status, now, &run);
     run_metrics_run(&run, out);
-    for (size_t i = 0; i < sizeof replica_metrics / sizeof *replica_metrics; i++)
-        run_metrics_replicas(run_status, run.name, now, &replica_metrics[i], out);
+    for (size_t m = 0; m < sizeof replica_metrics / sizeof *replica_metrics; m++) {
+        const struct replica_metric *metric = &replica_metrics[m];
+        run_metrics_family(&metric->family, out);
+        for (size_t i = 0; i < run_status_count(run_status); i++) {
+            struct replica_status replica;
+            run_status_replica(run_status, i, now, &replica);
+            if (metric->reported && !replica.report) continue;
+            const char *base = metric->reported ? (const char *)replica.report : (const char *)&replica;
+            const void *at = base + metric->offset;
+            const double value = metric->type == FIELD_INT ? (double)*(const int64_t *)at : *(const double *)at;
+            if (value >= 0) run_metrics_sample(&metric->family, run.name, &replica, NULL, value, out);
+        }
+    }
     buf_puts(out, "# EOF\n");
 }

@@ -621,7 +621,8 @@ static void supervisor_on_tick(struct supervisor *supervisor) {
     supervisor_show_progress(supervisor, now);
 }
 
-// Takes the last reports of the processes, which have all ended, and writes the run's final counters.
+// Takes the last reports of the processes, which have all ended, writes the run's final counters, and says what the run
+// has come to.
 static void supervisor_finish(struct supervisor *supervisor) {
     const int64_t until = clock_monotonic_ms() + LAST_REPORTS_MS;
     struct wire_event event = {.kind = WIRE_READABLE};
@@ -634,10 +635,7 @@ static void supervisor_finish(struct supervisor *supervisor) {
         run_status_forget(supervisor->run_status, supervisor->processes.list[i].replica);
     supervisor_sum_up(supervisor, true);
     if (!supervisor->gone) supervisor_write_metrics(supervisor, clock_monotonic());
-}
-
-// Says what the run has come to. Programs look for the last line.
-static void supervisor_say_end(struct supervisor *supervisor) {
+    if (supervisor->result != OK) return;
     struct buf *lines = &supervisor->line;
     buf_clear(lines);
     run_end_lines(supervisor->deployment, supervisor->run_status, clock_monotonic() - supervisor->began, lines);
@@ -645,7 +643,7 @@ static void supervisor_say_end(struct supervisor *supervisor) {
         *end = 0;
         supervisor_log(supervisor, "%s", line);
     }
-    supervisor_log(supervisor, "done: %s", supervisor->reason);
+    supervisor_log(supervisor, "done: %s", supervisor->reason); // programs look for this line
 }
 
 // ---- opening, and the loop ----
@@ -737,7 +735,6 @@ status supervisor_run(struct deployment *deployment) {
     }
     supervisor_finish(&supervisor);
     result = supervisor.result;
-    if (result == OK) supervisor_say_end(&supervisor);
     if (deployment->machines > 1) unlink(end_note_path(&deployment->arena, deployment));
     if (result == END) result = STOPPED;
     if (result != OK) result = fail(result, "%s", ""); // it was said

@@ -281,13 +281,15 @@ const struct option_table stop_table = {.program = "caravan stop",
 
 enum stop_state { STOP_NOT_REACHED, STOP_ASKED, STOP_LOST, STOP_ENDED };
 
+struct stop_machine {
+    struct wire_peer *peer;
+    enum stop_state state;
+    double lost_at; // clock_monotonic() when its supervisor has gone without a goodbye
+};
+
 struct stop {
     struct watcher watcher;
-    struct stop_machine {
-        struct wire_peer *peer;
-        enum stop_state state;
-        double lost_at; // clock_monotonic() when its supervisor has gone without a goodbye
-    } * machines;
+    struct stop_machine *machines;
 };
 
 static status stop_on_event(struct stop *stop, const struct wire_event *event) {
