@@ -3,6 +3,7 @@
 // In files: one of the policy after each step, and one of the reference whenever it has changed. Version 0 has no file:
 // it is the directory that every stage has opened. Lent: every version is in the same memory of the GPU, and one small
 // file for the policy and one for the reference say where. Another process has other memory, and names the files anew.
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,25 +15,22 @@
 
 // Decides how to publish, once.
 static status publish_choose(struct optim *optim) {
-    struct arena arena = {0};
+    char name[64];
     bool has_means;
     if (optim->lent_name || optim->publishes_files) return OK;
-    optim->publishes_files = optim->options->publish == OPTIM_PUBLISH_FILES;
-    if (optim->publishes_files) return OK;
-    const status result = model_can_lend(optim->model, &has_means);
-    if (result == UNAVAILABLE) {
-        optim->publishes_files = true;
-        if (has_means) {
+    status result = UNAVAILABLE;
+    if (optim->options->publish != OPTIM_PUBLISH_FILES) {
+        result = model_can_lend(optim->model, &has_means);
+        if (result == UNAVAILABLE && has_means)
             stage_notify(optim->context, "%s: weights are written to files, not lent", fail_text());
-            return OK;
-        }
-        log_debug("%s: weights are written to files", fail_text());
-        return OK;
+        else if (result == UNAVAILABLE)
+            log_debug("%s: weights are written to files", fail_text());
     }
+    optim->publishes_files = result == UNAVAILABLE;
+    if (optim->publishes_files) return OK;
     TRY(result);
-    const char *name = arena_printf(&arena, "%d-%.0f", (int)getpid(), clock_realtime() * 1e6);
-    if (name) optim->lent_name = mem_strdup(name);
-    arena_release(&arena);
+    snprintf(name, sizeof name, "%d-%.0f", (int)getpid(), clock_realtime() * 1e6);
+    optim->lent_name = mem_strdup(name);
     return OK;
 }
 
@@ -111,13 +109,10 @@ status publish_files(void *state, const char *reason) {
 }
 
 void publish_remove_old(const struct optim *optim) {
-    struct arena arena = {0};
-    const char *policy = publish_name(&arena, optim, false);
-    const char *reference = publish_name(&arena, optim, true);
     const char *dir = stage_weights_dir(optim->context);
-    if (dir && policy && reference) {
-        dir_remove_old(dir, "policy-", policy, 0);
-        dir_remove_old(dir, "reference-", reference, 0);
-    }
+    struct arena arena = {0};
+    if (!dir) return;
+    dir_remove_old(dir, "policy-", publish_name(&arena, optim, false), 0);
+    dir_remove_old(dir, "reference-", publish_name(&arena, optim, true), 0);
     arena_release(&arena);
 }
