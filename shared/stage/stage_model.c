@@ -1,52 +1,108 @@
 #include "shared/stage/stage_model.h"
 
 #include <assert.h>
+#include <math.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/stage/stage_media.h"
+#include "shared/base/clock.h"
+#include "shared/base/log.h"
+#include "shared/base/signals.h"
+#include "shared/stage/stage.h"
 #include "shared/text/chat_template.h"
 
-struct input_builder {
-    struct tokenizer *tokenizer;
+// ---- frames ----
+
+struct stage_media {
+    struct stage_context *context;
+    struct frame_store *store; // NULL without --store
+    struct sampling_config sampling;
+    struct media_source source;
+    double logged_at; // monotonic seconds of the last line about frames that are missing
+};
+
+status stage_media_sampling(struct sampling_config *sampling, const struct frames_options *options) {
+    *sampling = (struct sampling_config){
+        .fps = options->fps,
+        .min_frames = options->min_frames,
+        .max_frames = options->max_frames,
+        .min_pixels = (double)options->min_pixels,
+        .max_pixels = (double)options->max_pixels,
+        .total_pixels = options->total_pixels ? (double)options->total_pixels : NAN,
+        .image_min_pixels = (double)options->image_min_pixels,
+        .image_max_pixels = (double)options->image_max_pixels,
+        .start = NAN,
+        .end = NAN,
+        .frame_rate = NAN,
+    };
+    return sampling_config_check(sampling);
+}
+
+static status stage_media_request(void *self, const char *key, struct buf *record, bool *found) {
+    return stage_fetch(((struct stage_media *)self)->context, key, record, found);
+}
+
+// Asks again a little later. In a run only: there the frames come sooner or later.
+static status stage_media_wait(void *self, const char *key) {
+    enum { RETRY_MS = 100, LOG_SECONDS = 60 };
+    struct stage_media *media = self;
+    const double now = clock_monotonic();
+    struct pollfd stop = {.fd = signals_fd(), .events = POLLIN};
+    (void)key; // the message names it
+    if (now - media->logged_at >= LOG_SECONDS) {
+        log_info("%s; asking again until they can be had", fail_text());
+        media->logged_at = now;
+    }
+    (void)poll(&stop, 1, RETRY_MS);
+    return signals_stopping() ? END : OK;
+}
+
+status stage_media_open(struct stage_media **out, struct stage_context *context) {
+    const struct stage_model_options *given = stage_options(context);
     struct stage_media *media;
-    const struct model_info *info;
-};
-
-struct input_memory {
-    struct arena arena;
-    struct frames_view *views;
-    size_t view_count;
-};
-
-status input_builder_new(struct input_builder **out, struct stage_context *context) {
-    const struct stage_model_options *options = stage_options(context);
-    struct input_builder *builder;
-    NEW(&builder, 1);
-    *out = builder;
-    status result = tokenizer_open(&builder->tokenizer, options->dir);
-    if (result == OK) result = chat_template_check(builder->tokenizer, options->dir);
-    if (result == OK) result = stage_media_open(&builder->media, context);
-    if (result != OK) input_builder_free(out);
+    status result;
+    *out = NULL;
+    NEW(&media, 1);
+    media->context = context;
+    media->logged_at = -INFINITY;
+    TRY_TO(result, done, stage_media_sampling(&media->sampling, &given->frames));
+    if (given->common.store)
+        TRY_TO(result, done,
+               frame_store_open(&media->store, given->common.store, (uint64_t)given->frames.store_limit, false));
+    media->source = (struct media_source){.store = media->store,
+                                          .request = stage_media_request,
+                                          .wait = stage_in_pipeline(context) ? stage_media_wait : NULL,
+                                          .context = media,
+                                          .media_root = given->media_root,
+                                          .inside = given->media_outside == MEDIA_OUTSIDE_REFUSE,
+                                          .sampling = &media->sampling};
+done:
+    *out = media;
+    if (result != OK) stage_media_close(out);
     return result;
 }
 
-void input_builder_free(struct input_builder **pointer) {
-    struct input_builder *builder = *pointer;
-    if (!builder) return;
+void stage_media_close(struct stage_media **media) {
+    if (!*media) return;
+    frame_store_close(&(*media)->store);
+    free(*media);
+    *media = NULL;
+}
+
+// ---- inputs ----
+
+status input_builder_open(struct input_builder *builder, struct stage_context *context) {
+    const struct stage_model_options *options = stage_options(context);
+    TRY(tokenizer_open(&builder->tokenizer, options->dir));
+    TRY(chat_template_check(builder->tokenizer, options->dir));
+    return stage_media_open(&builder->media, context);
+}
+
+void input_builder_close(struct input_builder *builder) {
     stage_media_close(&builder->media);
     tokenizer_free(&builder->tokenizer);
-    free(builder);
-    *pointer = NULL;
-}
-
-const struct tokenizer *input_builder_tokenizer(const struct input_builder *builder) {
-    return builder->tokenizer;
-}
-
-void input_builder_set_model(struct input_builder *builder, const struct model_info *info) {
-    builder->info = info;
 }
 
 static status stage_input_check_tokens(const struct input_builder *builder, const int64_t *tokens, size_t count,
@@ -66,8 +122,7 @@ static void stage_input_set_tokens(struct group *group, struct int_array *out, c
 
 static status stage_input_add_completions(struct input_builder *builder, struct group *group,
                                           struct stage_input *input) {
-    struct input_memory *memory = input->memory;
-    input->completions = arena_alloc(&memory->arena, group->completion_count * sizeof *input->completions);
+    input->completions = arena_alloc(&input->arena, group->completion_count * sizeof *input->completions);
     for (size_t i = 0; i < group->completion_count; i++) {
         struct completion *completion = &group->completions[i];
         char where[64];
@@ -103,7 +158,6 @@ status stage_input_open(struct input_builder *builder, struct group *group, enum
                         struct stage_input *input) {
     *input = (struct stage_input){0};
     assert(builder->info);
-    NEW(&input->memory, 1);
     TRY(group_check(group, NEED_MEDIA));
     if (!group->prompt_tokens.data) {
         const struct model_info *info = builder->info;
@@ -115,13 +169,12 @@ status stage_input_open(struct input_builder *builder, struct group *group, enum
         TRY(result);
     }
     TRY(stage_input_check_tokens(builder, group->prompt_tokens.data, group->prompt_tokens.count, "prompt_tokens"));
-    struct input_memory *memory = input->memory;
-    struct model_medium *media = arena_alloc(&memory->arena, group->media_count * sizeof *media);
-    memory->views = arena_alloc(&memory->arena, group->media_count * sizeof *memory->views);
+    struct model_medium *media = arena_alloc(&input->arena, group->media_count * sizeof *media);
+    input->views = arena_alloc(&input->arena, group->media_count * sizeof *input->views);
     for (size_t i = 0; i < group->media_count; i++) {
         const struct medium *medium = &group->media[i];
-        TRY(stage_media_get(builder->media, &memory->views[memory->view_count++], group, i));
-        const struct frames *frames = &memory->views[i].frames;
+        TRY(media_get(&input->views[input->view_count++], &builder->media->source, group, i));
+        const struct frames *frames = &input->views[i].frames;
         media[i] = (struct model_medium){.video = string_equals(medium->kind, "video"),
                                          .frames = frames->count,
                                          .height = frames->height,
@@ -137,10 +190,8 @@ status stage_input_open(struct input_builder *builder, struct group *group, enum
 }
 
 void stage_input_release(struct stage_input *input) {
-    struct input_memory *memory = input->memory;
-    for (size_t i = 0; memory && i < memory->view_count; i++) frames_view_release(&memory->views[i]);
-    if (memory) arena_release(&memory->arena);
-    free(memory);
+    for (size_t i = 0; i < input->view_count; i++) frames_view_release(&input->views[i]);
+    arena_release(&input->arena);
     *input = (struct stage_input){0};
 }
 
@@ -148,7 +199,7 @@ void stage_input_release(struct stage_input *input) {
 
 status stage_model_open(struct stage_model *model, struct stage_context *context) {
     const struct stage_model_options *given = stage_options(context);
-    TRY(input_builder_new(&model->input, context));
+    TRY(input_builder_open(&model->input, context));
     const struct model_options options = {
         .device = given->common.device,
         .threads = (int)given->common.threads,
@@ -156,7 +207,7 @@ status stage_model_open(struct stage_model *model, struct stage_context *context
         .no_weights = stage_follows_optim(context),
     };
     TRY(model_open(&model->model, given->dir, &options));
-    input_builder_set_model(model->input, model_get_info(model->model));
+    model->input.info = model_get_info(model->model);
     return options.no_weights ? OK : model_hash(model->model, &model->hash);
 }
 
@@ -190,7 +241,7 @@ status stage_model_close(void *state) {
     struct stage_model *model = state;
     if (!model) return OK;
     model_free(&model->model);
-    input_builder_free(&model->input);
+    input_builder_close(&model->input);
     free(model);
     return OK;
 }

@@ -1,32 +1,51 @@
-// What the stages with a model share: the input that they make of a group, and a model with optim's weights. No tensors
-// here.
+// What the stages with a model share: where frames come from (the store, the frames stage, or the file, decoded with
+// the options of the frames stage of the run), the input that they make of a group, and a model with optim's weights.
+// No tensors here.
 #ifndef SHARED_STAGE_STAGE_MODEL_H
 #define SHARED_STAGE_STAGE_MODEL_H
 
 #include <stddef.h>
 #include <stdint.h>
 
+#include "shared/config/stage_options.h"
 #include "shared/group/group.h"
+#include "shared/media/media.h"
 #include "shared/model/model.h"
 #include "shared/stage/stage.h"
 #include "shared/text/tokenizer.h"
 
-// Makes inputs: has the tokenizer and finds frames. One per process.
-struct input_builder;
+// ---- frames ----
 
-// Reads the tokenizer of the option `model`'s directory and opens the store of the option `store`. Free with
-// input_builder_free. DATAERR or UNAVAILABLE when they cannot be opened.
-status input_builder_new(struct input_builder **out, struct stage_context *context);
+// Returns how the frames stage with these options samples, or USAGE when two of them contradict each other.
+status stage_media_sampling(struct sampling_config *sampling, const struct frames_options *options);
 
-// NULL is fine; sets *builder to NULL.
-void input_builder_free(struct input_builder **builder);
+struct stage_media;
 
-// The tokenizer, valid as long as the builder.
-const struct tokenizer *input_builder_tokenizer(const struct input_builder *builder);
+// Opens the store of the option `store`, if it is given. Frames are decoded with the options of the run's frames stage,
+// the member `frames` of the stage's options. USAGE, DATAERR or UNAVAILABLE when two of these contradict each other or
+// the store cannot be opened. Close with stage_media_close.
+status stage_media_open(struct stage_media **out, struct stage_context *context);
 
-// Sets what the model says about itself: its vocabulary, its image sizes, and its first end-of-sequence token, which
-// ends a text with "finish": "eos". Before the first stage_input_open; `info` must outlive the builder.
-void input_builder_set_model(struct input_builder *builder, const struct model_info *info);
+// NULL is fine; sets *media to NULL.
+void stage_media_close(struct stage_media **media);
+
+// ---- inputs ----
+
+// Makes inputs. A zeroed struct is empty.
+struct input_builder {
+    struct tokenizer *tokenizer;
+    struct stage_media *media;
+    // What the model says about itself: its vocabulary, its image sizes, and its first end-of-sequence token, which
+    // ends a text with "finish": "eos". The stage sets it before the first stage_input_open.
+    const struct model_info *info;
+};
+
+// Reads the tokenizer of the option `model`'s directory and opens the frames. DATAERR or UNAVAILABLE when they cannot
+// be opened. Close in any case.
+status input_builder_open(struct input_builder *builder, struct stage_context *context);
+
+// Closes them.
+void input_builder_close(struct input_builder *builder);
 
 enum input_parts {
     INPUT_PROMPT = 0,
@@ -37,7 +56,9 @@ enum input_parts {
 struct stage_input {
     struct model_prompt prompt;
     struct int_array *completions; // the tokens of each completion of the group
-    struct input_memory *memory;
+    struct arena arena;            // of what is not the group's
+    struct frames_view *views;
+    size_t view_count;
 };
 
 // Fills `input` from the group: uses its prompt_tokens, or makes them and puts them into the group; finds its frames.
@@ -49,18 +70,20 @@ status stage_input_open(struct input_builder *builder, struct group *group, enum
 // Releases the frames; a zeroed input is fine.
 void stage_input_release(struct stage_input *input);
 
+// ---- the model ----
+
 // A model with its inputs, whose weights optim may train. The state of a stage that uses one begins with it and is on
 // the heap, so that stage_model_hash, stage_model_load, stage_model_return, stage_model_intact and stage_model_close
 // can be the stage's `fingerprint`, `load_weights`, `return_weights`, `weights_intact` and `close`.
 struct stage_model {
-    struct input_builder *input;
+    struct input_builder input;
     struct model *model;
     uint64_t hash; // of the weights in use; 0: there are none
 };
 
 // Opens the tokenizer, the store and the model that the stage's options name. If the stage follows optim, the model has
 // no weights before the first group: optim says which, and may lend its own. USAGE, DATAERR or UNAVAILABLE as
-// input_builder_new and model_open. Close in any case.
+// input_builder_open and model_open. Close in any case.
 status stage_model_open(struct stage_model *model, struct stage_context *context);
 
 // Returns the hash of the weights in use; `model` is a struct stage_model.

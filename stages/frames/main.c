@@ -26,7 +26,7 @@
 #include "shared/base/signals.h"
 #include "shared/media/media.h"
 #include "shared/stage/stage.h"
-#include "shared/stage/stage_media.h"
+#include "shared/stage/stage_model.h"
 #include "shared/store/frame_store.h"
 #include "stages/frames/worker_pool.h"
 

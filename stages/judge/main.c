@@ -50,7 +50,7 @@ static size_t likelihood_common(const struct token_list *lists, size_t count) {
 // stands for a medium, DATAERR when one is not UTF-8.
 static status likelihood_score(struct stage_model *model, struct string question, struct string thinking, size_t count,
                                double *scores) {
-    const struct tokenizer *tokenizer = input_builder_tokenizer(model->input);
+    const struct tokenizer *tokenizer = model->input.tokenizer;
     struct token_list lists[LETTERS] = {0};
     struct model_completion letters[LETTERS];
     float *logprobs[LETTERS];

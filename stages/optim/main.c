@@ -36,7 +36,7 @@ static status optim_open(void **state, struct stage_context *context) {
     }
     NEW(&optim->batch, (size_t)options->groups_per_step);
     TRY(dir_make(options->out));
-    TRY(input_builder_new(&optim->input, context));
+    TRY(input_builder_open(&optim->input, context));
     const struct model_options model_options = {
         .device = options->model.common.device,
         .threads = (int)options->model.common.threads,
@@ -50,7 +50,7 @@ static status optim_open(void **state, struct stage_context *context) {
     };
     TRY(model_open(&optim->model, options->model.dir, &model_options));
     const struct model_info *info = model_get_info(optim->model);
-    input_builder_set_model(optim->input, info);
+    optim->input.info = info;
     TRY(model_hash(optim->model, &optim->initial_hash));
     TRY(model_hash_files(optim->model, &optim->files_hash));
     optim->model_path = realpath(options->model.dir, NULL);
@@ -205,7 +205,7 @@ static status optim_close(void *state) {
     struct optim *optim = state;
     if (!optim) return OK;
     status result = optim_save_last(optim, false);
-    input_builder_free(&optim->input); // before the model, which it refers to
+    input_builder_close(&optim->input); // before the model, which it refers to
     model_free(&optim->model);
     free(optim->batch);
     free(optim->lent_name);

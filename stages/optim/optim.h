@@ -26,7 +26,7 @@ struct append_queue {
 struct optim {
     const struct optim_options *options;
     struct stage_context *context;
-    struct input_builder *input;
+    struct input_builder input;
     struct model *model;
     uint64_t initial_hash; // of the weights in options->model.dir, as they are used
     uint64_t files_hash;   // of the same, as they stand in the files

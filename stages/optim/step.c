@@ -44,7 +44,7 @@ status step_check(struct optim *optim, struct group *group, int64_t *tokens) {
     const size_t count = group->completion_count;
     status result = OK;
     *tokens = 0;
-    TRY_TO(result, done, stage_input_open(optim->input, group, INPUT_COMPLETIONS, &input));
+    TRY_TO(result, done, stage_input_open(&optim->input, group, INPUT_COMPLETIONS, &input));
     TRY_TO(result, done, step_check_kl(optim->options, group, input.completions));
     NEW(&completions, count);
     for (size_t i = 0; i < count; i++) {
@@ -76,7 +76,7 @@ static status step_accumulate(struct optim *optim, struct group *group, double s
     struct train_result trained = {0};
     status result = OK;
     assert(group->advantages.count == group->completion_count);
-    TRY_TO(result, done, stage_input_open(optim->input, group, INPUT_COMPLETIONS, &input));
+    TRY_TO(result, done, stage_input_open(&optim->input, group, INPUT_COMPLETIONS, &input));
     NEW(&completions, group->completion_count);
     NEW(&accurate, group->completion_count);
     if (options->kl_on == OPTIM_KL_ACCURATE) reward_find_accurate(&group->rewards.accuracy, accurate);

@@ -38,7 +38,7 @@ static status refscore_open(void **state, struct stage_context *context) {
 // An answer ends where its text has the closing tag.
 static status refscore_stop(void *tag, int completion, int64_t token, bool *stop) {
     struct refscore *self = tag;
-    answer_append(input_builder_tokenizer(self->model.input), token, &self->texts[completion], stop);
+    answer_append(self->model.input.tokenizer, token, &self->texts[completion], stop);
     return OK;
 }
 
@@ -49,7 +49,7 @@ static status refscore_generate(struct refscore *self, struct group *group, cons
                                 const struct model_completion *completions, const bool *ended,
                                 const struct token_range *wanted, float *const *logprobs) {
     const struct refscore_options *options = self->options;
-    const struct tokenizer *tokenizer = input_builder_tokenizer(self->model.input);
+    const struct tokenizer *tokenizer = self->model.input.tokenizer;
     const size_t count = group->completion_count;
     struct string *answers = arena_alloc(&group->arena, count * sizeof *answers);
     struct answer_prefix *prefixes;
@@ -110,10 +110,10 @@ static status refscore_work(void *state, struct group *group) {
     const bool keep_logprobs = self->options->logprobs == REFSCORE_LOGPROBS_ALL; // in the group, for every token
     const size_t count = group->completion_count;
     const struct model_info *info = model_get_info(self->model.model);
-    const struct tokenizer *tokenizer = input_builder_tokenizer(self->model.input);
+    const struct tokenizer *tokenizer = self->model.input.tokenizer;
     struct stage_input input = {0};
     status result = OK;
-    TRY_TO(result, done, stage_input_open(self->model.input, group, INPUT_COMPLETIONS, &input));
+    TRY_TO(result, done, stage_input_open(&self->model.input, group, INPUT_COMPLETIONS, &input));
     *reference = (struct reference){.present = true};
     reference->answer_span.data = arena_alloc(&group->arena, count * sizeof *reference->answer_span.data);
     reference->logprobs = arena_alloc(&group->arena, count * sizeof *reference->logprobs);

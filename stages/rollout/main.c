@@ -44,7 +44,7 @@ static status rollout_submit(void *state, struct group *group) {
     const struct rollout_options *options = self->options;
     struct stage_input input = {0};
     status result = OK;
-    TRY_TO(result, done, stage_input_open(self->model.input, group, INPUT_PROMPT, &input));
+    TRY_TO(result, done, stage_input_open(&self->model.input, group, INPUT_PROMPT, &input));
     if ((int64_t)input.prompt.count > options->max_prompt_tokens)
         TRY_TO(result, done,
                fail(BAD_SAMPLE, "prompt too long: %zu tokens, max_prompt_tokens is %lld", input.prompt.count,
@@ -85,7 +85,7 @@ static status rollout_poll(void *state, bool draining, struct group **done) {
             if (!isfinite(generated[i].logprobs[t]))
                 return fail(BAD_SAMPLE, "the log-probability of token %zu of completion %d is not finite", t, i);
     group_completions(group, (size_t)count);
-    const struct tokenizer *tokenizer = input_builder_tokenizer(self->model.input);
+    const struct tokenizer *tokenizer = self->model.input.tokenizer;
     for (int i = 0; i < count; i++, generated++) {
         struct completion *completion = &group->completions[i];
         group_ints(group, &completion->tokens, generated->count);

@@ -12,7 +12,7 @@
 #include "shared/base/file.h"
 #include "shared/media/media.h"
 #include "shared/stage/runner.h"
-#include "shared/stage/stage_media.h"
+#include "shared/stage/stage_model.h"
 #include "shared/store/frame_store.h"
 #include "shared/store/lmdb_env.h"
 #include "tests/support/groups.h"

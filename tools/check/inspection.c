@@ -16,7 +16,7 @@
 #include "shared/media/media.h"
 #include "shared/model/classifier.h"
 #include "shared/model/model.h"
-#include "shared/stage/stage_media.h"
+#include "shared/stage/stage_model.h"
 #include "shared/store/lmdb_env.h"
 #include "shared/text/chat_template.h"
 
