@@ -47,24 +47,21 @@ static void transfer_leave_peer(struct transfer *transfer) {
 
 // ---- replicas ----
 
-static status requests_connect_to(struct requests *requests, struct wire *wire, const struct node_endpoint *endpoint,
-                                  const char *purpose) {
-    for (size_t i = 0; i < requests->connection_count; i++)
-        if (requests->connections[i].endpoint == endpoint && !strcmp(requests->connections[i].purpose, purpose))
-            return OK;
-    RESIZE(&requests->connections, requests->connection_count + 1);
-    TRY(wire_connect(wire, endpoint->address, endpoint->key, purpose, NULL));
-    requests->connections[requests->connection_count++] = (struct request_connection){endpoint, purpose};
-    return OK;
-}
-
 status requests_connect(struct requests *requests, struct wire *wire, const struct node_config *config,
                         const char *stage, const char *purpose, bool *exists) {
     bool found = false;
     for (size_t i = 0; i < config->endpoint_count; i++) {
-        if (strcmp(config->endpoints[i].stage, stage) != 0) continue;
-        TRY(requests_connect_to(requests, wire, &config->endpoints[i], purpose));
+        const struct node_endpoint *endpoint = &config->endpoints[i];
+        if (strcmp(endpoint->stage, stage) != 0) continue;
         found = true;
+        size_t k = 0;
+        while (k < requests->connection_count &&
+               !(requests->connections[k].endpoint == endpoint && !strcmp(requests->connections[k].purpose, purpose)))
+            k++;
+        if (k < requests->connection_count) continue;
+        TRY(wire_connect(wire, endpoint->address, endpoint->key, purpose, NULL));
+        RESIZE(&requests->connections, requests->connection_count + 1);
+        requests->connections[requests->connection_count++] = (struct request_connection){endpoint, purpose};
     }
     if (exists) *exists = found;
     return OK;

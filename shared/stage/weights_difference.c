@@ -156,15 +156,6 @@ static status weights_difference_decompress(struct difference_reader *reader, ZS
     return OK;
 }
 
-// The frame and the file end here.
-static status weights_difference_finish(struct difference_reader *reader) {
-    ZSTD_outBuffer nothing = {.dst = reader->piece};
-    TRY(weights_difference_decompress(reader, &nothing));
-    const ssize_t more = reader->in.pos < reader->in.size ? 1 : fd_read(reader->fd, reader->piece, 1);
-    if (more < 0) return fail(UNAVAILABLE, "a difference of weights: %s", strerror(errno));
-    return more ? fail(DATAERR, "the difference of weights is too long") : OK;
-}
-
 status weights_difference_apply(int difference, int base, int64_t size, int out) {
     struct difference_buffers *buffers = NULL;
     struct difference_reader reader = {.context = mem_checked(ZSTD_createDCtx()), .fd = difference, .left = 1};
@@ -187,7 +178,11 @@ status weights_difference_apply(int difference, int base, int64_t size, int out)
         // The disk begins to write, so that syncing finds little left to do; where it cannot, syncing does all.
         (void)sync_file_range(out, at, (off_t)count, SYNC_FILE_RANGE_WRITE);
     }
-    result = weights_difference_finish(&reader);
+    ZSTD_outBuffer nothing = {.dst = reader.piece};
+    TRY_TO(result, done, weights_difference_decompress(&reader, &nothing)); // the frame ends here, and the file, too
+    const ssize_t more = reader.in.pos < reader.in.size ? 1 : fd_read(reader.fd, reader.piece, 1);
+    if (more < 0) result = fail(UNAVAILABLE, "a difference of weights: %s", strerror(errno));
+    if (more > 0) result = fail(DATAERR, "the difference of weights is too long");
 done:
     ZSTD_freeDCtx(reader.context);
     free(buffers);

@@ -200,144 +200,6 @@ static struct published_weights *weights_publisher_find(struct weights_publisher
     return NULL;
 }
 
-// ---- answers: the I/O thread ----
-
-// As weights_publisher_read, from a file.
-static status weights_read_piece(const char *path, const struct wire_message *fetch, struct wire_message *reply,
-                                 struct buf *bulk) {
-    struct stat info;
-    status result = OK;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 && errno == ENOENT) return OK;
-    if (fd < 0 || fstat(fd, &info)) TRY_TO(result, done, fail(UNAVAILABLE, "%s: %s", path, strerror(errno)));
-    if (fetch->offset >= info.st_size)
-        TRY_TO(result, done,
-               fail(DATAERR, "FETCH: offset %lld of %lld bytes", (long long)fetch->offset, (long long)info.st_size));
-    buf_clear(bulk);
-    buf_reserve(bulk, (size_t)fetch->size);
-    const ssize_t size = fd_pread(fd, bulk->data, (size_t)fetch->size, fetch->offset);
-    if (size < 0) TRY_TO(result, done, fail(UNAVAILABLE, "%s: %s", path, strerror(errno)));
-    bulk->size = (size_t)size;
-    *reply = (struct wire_message){.kind = MESSAGE_CHUNK,
-                                   .hash = fetch->hash,
-                                   .offset = fetch->offset,
-                                   .total = info.st_size,
-                                   .bulk = bulk->data,
-                                   .bulk_size = bulk->size};
-done:
-    if (fd >= 0) close(fd);
-    return result;
-}
-
-status weights_publisher_read(struct weights_publisher *publisher, const struct wire_message *fetch,
-                              struct wire_message *reply, struct buf *bulk) {
-    struct arena arena = {0};
-    status result = OK;
-    TRY(message_check_range(fetch));
-    *reply = (struct wire_message){.kind = MESSAGE_ABSENT, .id = "", .hash = fetch->hash};
-    pthread_mutex_lock(&publisher->lock); // or the file might be written over meanwhile
-    struct published_weights *weights = weights_publisher_find(publisher, fetch->hash, false);
-    const struct published_weights *changed = weights_publisher_find(publisher, fetch->hash, true);
-    if (weights) weights->asked_at = fetch->size < weights->size - fetch->offset ? clock_monotonic() : 0;
-    if (weights)
-        result = weights_read_piece(weights->path, fetch, reply, bulk);
-    else if (changed && changed->state == DIFFERENCE_MADE)
-        result = weights_read_piece(weights_difference_path(&arena, changed), fetch, reply, bulk);
-    pthread_mutex_unlock(&publisher->lock);
-    arena_release(&arena);
-    return result;
-}
-
-status weights_publisher_joined(struct weights_publisher *publisher, struct io_thread *io, struct wire_peer *peer) {
-    weights_publisher_gone(publisher, peer); // it begins anew
-    for (int reference = 0; reference < 2; reference++) {
-        struct wire_message message;
-        struct arena arena = {0};
-        status result = OK;
-        if (weights_publisher_describe(publisher, reference, &message, &arena))
-            result = io_thread_reply(io, peer, &message);
-        arena_release(&arena);
-        TRY(result);
-    }
-    return OK;
-}
-
-void weights_publisher_gone(struct weights_publisher *publisher, const struct wire_peer *peer) {
-    size_t kept = 0;
-    for (size_t i = 0; i < publisher->waiter_count; i++)
-        if (publisher->waiters[i].peer != peer) publisher->waiters[kept++] = publisher->waiters[i];
-    publisher->waiter_count = kept;
-}
-
-static void *weights_publisher_run(void *argument);
-
-// Whether the hash is that of a difference that is still to be made; the first who asks lets it be made. If there can
-// be no thread that makes it, there is none.
-static bool weights_publisher_awaits(struct weights_publisher *publisher, int64_t hash) {
-    pthread_mutex_lock(&publisher->lock);
-    struct published_weights *entry = weights_publisher_find(publisher, hash, true);
-    if (entry && entry->state == DIFFERENCE_UNUSED) {
-        if (!publisher->making)
-            publisher->making = !pthread_create(&publisher->maker, NULL, weights_publisher_run, publisher);
-        entry->state = publisher->making ? DIFFERENCE_WANTED : DIFFERENCE_FAILED;
-        pthread_cond_signal(&publisher->wanted);
-    }
-    const bool awaits = entry && entry->state == DIFFERENCE_WANTED;
-    pthread_mutex_unlock(&publisher->lock);
-    return awaits;
-}
-
-status weights_publisher_fetch(struct weights_publisher *publisher, struct io_thread *io, struct wire_peer *peer,
-                               const struct wire_message *fetch) {
-    struct wire_message reply;
-    TRY(message_check_range(fetch));
-    if (weights_publisher_awaits(publisher, fetch->hash)) {
-        RESIZE(&publisher->waiters, ++publisher->waiter_count);
-        publisher->waiters[publisher->waiter_count - 1] = (struct difference_waiter){peer, *fetch};
-        return OK;
-    }
-    TRY(weights_publisher_read(publisher, fetch, &reply, &publisher->bulk));
-    return io_thread_reply(io, peer, &reply);
-}
-
-status weights_publisher_tick(struct weights_publisher *publisher, struct io_thread *io) {
-    for (size_t left = publisher->waiter_count; left > 0; left--) { // those who wait on are added behind
-        const struct difference_waiter waiter = publisher->waiters[0];
-        memmove(publisher->waiters, publisher->waiters + 1, --publisher->waiter_count * sizeof *publisher->waiters);
-        const status result = weights_publisher_fetch(publisher, io, waiter.peer, &waiter.fetch);
-        const struct wire_message absent = {.kind = MESSAGE_ABSENT, .id = "", .hash = waiter.fetch.hash};
-        TRY(result == DATAERR ? io_thread_reply(io, waiter.peer, &absent) : result); // it asked for what lies behind
-    }
-    return OK;
-}
-
-// ---- lent weights that a stage cannot use ----
-
-bool weights_publisher_refuse(struct weights_publisher *publisher, const char *path, const char *reason) {
-    pthread_mutex_lock(&publisher->lock);
-    const bool first = !publisher->refused && *path && weights_publisher_uses(publisher, path);
-    if (first) publisher->refused = mem_strdup(reason);
-    pthread_mutex_unlock(&publisher->lock);
-    return first;
-}
-
-void weights_publisher_cannot_borrow(struct weights_publisher *publisher, struct io_thread *io,
-                                     const struct wire_peer *peer, const struct wire_message *message) {
-    struct buf reason = {0};
-    buf_printf(&reason, "%s-%d cannot use the weights in optim's memory: %s", peer->name, peer->replica,
-               message->reason);
-    if (weights_publisher_refuse(publisher, message->path, reason.data)) io_thread_nudge(io);
-    buf_release(&reason);
-}
-
-char *weights_publisher_refused(struct weights_publisher *publisher) {
-    pthread_mutex_lock(&publisher->lock);
-    char *refused = publisher->refused;
-    publisher->refused = NULL;
-    pthread_mutex_unlock(&publisher->lock);
-    return refused;
-}
-
 // ---- the thread that makes differences ----
 
 // Makes the difference of a version. The lock is held, but not while it is made: both files are open, and nothing is
@@ -394,4 +256,135 @@ static void *weights_publisher_run(void *argument) {
     }
     pthread_mutex_unlock(&publisher->lock);
     return NULL;
+}
+
+// ---- answers: the I/O thread ----
+
+// As weights_publisher_read, from a file.
+static status weights_read_piece(const char *path, const struct wire_message *fetch, struct wire_message *reply,
+                                 struct buf *bulk) {
+    struct stat info;
+    status result = OK;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT) return OK;
+    if (fd < 0 || fstat(fd, &info)) TRY_TO(result, done, fail(UNAVAILABLE, "%s: %s", path, strerror(errno)));
+    if (fetch->offset >= info.st_size)
+        TRY_TO(result, done,
+               fail(DATAERR, "FETCH: offset %lld of %lld bytes", (long long)fetch->offset, (long long)info.st_size));
+    buf_clear(bulk);
+    buf_reserve(bulk, (size_t)fetch->size);
+    const ssize_t size = fd_pread(fd, bulk->data, (size_t)fetch->size, fetch->offset);
+    if (size < 0) TRY_TO(result, done, fail(UNAVAILABLE, "%s: %s", path, strerror(errno)));
+    bulk->size = (size_t)size;
+    *reply = (struct wire_message){.kind = MESSAGE_CHUNK,
+                                   .hash = fetch->hash,
+                                   .offset = fetch->offset,
+                                   .total = info.st_size,
+                                   .bulk = bulk->data,
+                                   .bulk_size = bulk->size};
+done:
+    if (fd >= 0) close(fd);
+    return result;
+}
+
+status weights_publisher_read(struct weights_publisher *publisher, const struct wire_message *fetch,
+                              struct wire_message *reply, struct buf *bulk) {
+    struct arena arena = {0};
+    status result = OK;
+    TRY(message_check_range(fetch));
+    *reply = (struct wire_message){.kind = MESSAGE_ABSENT, .id = "", .hash = fetch->hash};
+    pthread_mutex_lock(&publisher->lock); // or the file might be written over meanwhile
+    struct published_weights *weights = weights_publisher_find(publisher, fetch->hash, false);
+    const struct published_weights *changed = weights_publisher_find(publisher, fetch->hash, true);
+    if (weights) {
+        weights->asked_at = fetch->size < weights->size - fetch->offset ? clock_monotonic() : 0;
+        result = weights_read_piece(weights->path, fetch, reply, bulk);
+    } else if (changed && changed->state == DIFFERENCE_MADE) {
+        result = weights_read_piece(weights_difference_path(&arena, changed), fetch, reply, bulk);
+    }
+    pthread_mutex_unlock(&publisher->lock);
+    arena_release(&arena);
+    return result;
+}
+
+status weights_publisher_joined(struct weights_publisher *publisher, struct io_thread *io, struct wire_peer *peer) {
+    weights_publisher_gone(publisher, peer); // it begins anew
+    for (int reference = 0; reference < 2; reference++) {
+        struct wire_message message;
+        struct arena arena = {0};
+        status result = OK;
+        if (weights_publisher_describe(publisher, reference, &message, &arena))
+            result = io_thread_reply(io, peer, &message);
+        arena_release(&arena);
+        TRY(result);
+    }
+    return OK;
+}
+
+void weights_publisher_gone(struct weights_publisher *publisher, const struct wire_peer *peer) {
+    size_t kept = 0;
+    for (size_t i = 0; i < publisher->waiter_count; i++)
+        if (publisher->waiters[i].peer != peer) publisher->waiters[kept++] = publisher->waiters[i];
+    publisher->waiter_count = kept;
+}
+
+status weights_publisher_fetch(struct weights_publisher *publisher, struct io_thread *io, struct wire_peer *peer,
+                               const struct wire_message *fetch) {
+    struct wire_message reply;
+    TRY(message_check_range(fetch));
+    pthread_mutex_lock(&publisher->lock);
+    struct published_weights *entry = weights_publisher_find(publisher, fetch->hash, true);
+    if (entry && entry->state == DIFFERENCE_UNUSED) {
+        if (!publisher->making)
+            publisher->making = !pthread_create(&publisher->maker, NULL, weights_publisher_run, publisher);
+        entry->state = publisher->making ? DIFFERENCE_WANTED : DIFFERENCE_FAILED;
+        pthread_cond_signal(&publisher->wanted);
+    }
+    const bool waits = entry && entry->state == DIFFERENCE_WANTED;
+    pthread_mutex_unlock(&publisher->lock);
+    if (waits) {
+        RESIZE(&publisher->waiters, ++publisher->waiter_count);
+        publisher->waiters[publisher->waiter_count - 1] = (struct difference_waiter){peer, *fetch};
+        return OK;
+    }
+    TRY(weights_publisher_read(publisher, fetch, &reply, &publisher->bulk));
+    return io_thread_reply(io, peer, &reply);
+}
+
+status weights_publisher_tick(struct weights_publisher *publisher, struct io_thread *io) {
+    for (size_t left = publisher->waiter_count; left > 0; left--) { // those who wait on are added behind
+        const struct difference_waiter waiter = publisher->waiters[0];
+        memmove(publisher->waiters, publisher->waiters + 1, --publisher->waiter_count * sizeof *publisher->waiters);
+        const status result = weights_publisher_fetch(publisher, io, waiter.peer, &waiter.fetch);
+        const struct wire_message absent = {.kind = MESSAGE_ABSENT, .id = "", .hash = waiter.fetch.hash};
+        TRY(result == DATAERR ? io_thread_reply(io, waiter.peer, &absent) : result); // it asked for what lies behind
+    }
+    return OK;
+}
+
+// ---- lent weights that a stage cannot use ----
+
+bool weights_publisher_refuse(struct weights_publisher *publisher, const char *path, const char *reason) {
+    pthread_mutex_lock(&publisher->lock);
+    const bool first = !publisher->refused && *path && weights_publisher_uses(publisher, path);
+    if (first) publisher->refused = mem_strdup(reason);
+    pthread_mutex_unlock(&publisher->lock);
+    return first;
+}
+
+void weights_publisher_cannot_borrow(struct weights_publisher *publisher, struct io_thread *io,
+                                     const struct wire_peer *peer, const struct wire_message *message) {
+    struct buf reason = {0};
+    buf_printf(&reason, "%s-%d cannot use the weights in optim's memory: %s", peer->name, peer->replica,
+               message->reason);
+    if (weights_publisher_refuse(publisher, message->path, reason.data)) io_thread_nudge(io);
+    buf_release(&reason);
+}
+
+char *weights_publisher_refused(struct weights_publisher *publisher) {
+    pthread_mutex_lock(&publisher->lock);
+    char *refused = publisher->refused;
+    publisher->refused = NULL;
+    pthread_mutex_unlock(&publisher->lock);
+    return refused;
 }
