@@ -42,7 +42,7 @@ static status subcommand_use_run(const char **path, const char **set, struct are
     if (result == OK && access(file, F_OK))
         result = fail(DATAERR, "%s: %s", file,
                       errno == ENOENT ? "there is none: this is not the directory of a run" : strerror(errno));
-    if (result == OK) result = pipeline_read(&pipeline, file, NULL, 0, &diagnostics);
+    if (result == OK) result = pipeline_read(&pipeline, file, false, NULL, 0, &diagnostics);
     if (result == OK && (stat(pipeline->run, &there) || stat(directory, &here) || there.st_dev != here.st_dev ||
                          there.st_ino != here.st_ino)) {
         *set = arena_printf(arena, "run=%s", directory);
@@ -73,8 +73,7 @@ static status subcommand_open(struct pipeline **pipeline, struct options *option
     if (set) all[0] = set;
     if (sets->count) memcpy(all + (set != NULL), sets->data, sets->count * sizeof *all);
     const size_t count = sets->count + (set != NULL);
-    const status result = alone ? pipeline_read_alone(pipeline, *path, all, count, &diagnostics)
-                                : pipeline_read(pipeline, *path, all, count, &diagnostics);
+    const status result = pipeline_read(pipeline, *path, alone, all, count, &diagnostics);
     if (diagnostics.size) fwrite(diagnostics.data, 1, diagnostics.size, stderr);
     buf_release(&diagnostics);
     free(all);
@@ -134,7 +133,7 @@ static status subcommand_add_stores_of_file(const char *path, const char *run, c
                                             struct string_list *stores) {
     struct pipeline *pipeline = NULL;
     struct buf diagnostics = {0};
-    status result = pipeline_read_alone(&pipeline, path, NULL, 0, &diagnostics);
+    status result = pipeline_read(&pipeline, path, true, NULL, 0, &diagnostics);
     if (result != OK && stores->count) {
         result = OK;
         goto done;

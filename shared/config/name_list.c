@@ -43,7 +43,7 @@ static status name_list_expand_name(struct name_list_expansion *expansion, const
         if (!length) return fail(USAGE, "'%s': a name is empty", expansion->text);
         if (expansion->count == NAME_LIST_MAX)
             return fail(USAGE, "'%s': more than %d names", expansion->text, NAME_LIST_MAX);
-        RESIZE(&expansion->names, expansion->count + 1);
+        GROW(&expansion->names, expansion->count);
         expansion->names[expansion->count++] = arena_strndup(expansion->arena, expansion->name, length);
         return OK;
     }

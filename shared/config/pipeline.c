@@ -17,10 +17,7 @@ struct diagnostic *diagnostic_add(struct diagnostics *diagnostics, struct locati
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    if (diagnostics->count == diagnostics->capacity) {
-        diagnostics->capacity = diagnostics->capacity * 2 + 16;
-        RESIZE(&diagnostics->list, diagnostics->capacity);
-    }
+    GROW(&diagnostics->list, diagnostics->count);
     struct diagnostic *added = &diagnostics->list[diagnostics->count++];
     *added = (struct diagnostic){.at = at, .text = arena_strndup(&diagnostics->arena, text, strlen(text))};
     return added;
@@ -138,91 +135,94 @@ static int pipeline_yaml_append(void *out, unsigned char *data, size_t size) {
     return 1;
 }
 
-// Each of these returns the index of a node, 0 when libyaml has no memory or when it was given the node 0.
+// Returns the number of a new node; libyaml's is 0 when memory is short.
+static int pipeline_yaml_made(yaml_document_t *yaml, int node) {
+    mem_checked(node ? yaml : NULL);
+    return node;
+}
+
 static int pipeline_yaml_string(yaml_document_t *yaml, const char *text) {
-    return yaml_document_add_scalar(yaml, NULL, (const yaml_char_t *)text, (int)strlen(text), YAML_ANY_SCALAR_STYLE);
+    const yaml_char_t *value = (const yaml_char_t *)text;
+    return pipeline_yaml_made(yaml,
+                              yaml_document_add_scalar(yaml, NULL, value, (int)strlen(text), YAML_ANY_SCALAR_STYLE));
 }
 
-static int pipeline_yaml_int(yaml_document_t *yaml, int number) {
-    char text[16];
-    snprintf(text, sizeof text, "%d", number);
-    return pipeline_yaml_string(yaml, text);
+static int pipeline_yaml_mapping(yaml_document_t *yaml, yaml_mapping_style_t style) {
+    return pipeline_yaml_made(yaml, yaml_document_add_mapping(yaml, NULL, style));
 }
 
-static int pipeline_yaml_number(yaml_document_t *yaml, double number) {
+static void pipeline_yaml_pair(yaml_document_t *yaml, int mapping, const char *name, int value) {
+    const int key = pipeline_yaml_string(yaml, name);
+    pipeline_yaml_made(yaml, yaml_document_append_mapping_pair(yaml, mapping, key, value));
+}
+
+// Adds a pair of strings; nothing for a value that is NULL.
+static void pipeline_yaml_text(yaml_document_t *yaml, int mapping, const char *name, const char *value) {
+    if (value) pipeline_yaml_pair(yaml, mapping, name, pipeline_yaml_string(yaml, value));
+}
+
+// Adds a pair with a number; nothing for 0.
+static void pipeline_yaml_number(yaml_document_t *yaml, int mapping, const char *name, double value) {
     char text[32];
-    snprintf(text, sizeof text, "%.17g", number);
-    return pipeline_yaml_string(yaml, text);
+    snprintf(text, sizeof text, "%.17g", value);
+    if (value > 0) pipeline_yaml_text(yaml, mapping, name, text);
 }
 
-static int pipeline_yaml_pair(yaml_document_t *yaml, int mapping, const char *name, int value) {
-    int key = pipeline_yaml_string(yaml, name);
-    return mapping && key && value && yaml_document_append_mapping_pair(yaml, mapping, key, value) ? mapping : 0;
-}
-
-// The value of `on`: a name, or an array of several.
-static int pipeline_yaml_machines(yaml_document_t *yaml, const struct pipeline *pipeline,
-                                  const struct pipeline_stage *stage) {
-    if (stage->machine_count == 1) return pipeline_yaml_string(yaml, pipeline->machines[stage->machines[0]].name);
-    int array = yaml_document_add_sequence(yaml, NULL, YAML_FLOW_SEQUENCE_STYLE);
-    for (size_t i = 0; i < stage->machine_count && array; i++) {
-        int name = pipeline_yaml_string(yaml, pipeline->machines[stage->machines[i]].name);
-        if (!name || !yaml_document_append_sequence_item(yaml, array, name)) array = 0;
+// Adds the stage to the array of them.
+static void pipeline_yaml_stage(yaml_document_t *yaml, int stages, const struct pipeline *pipeline,
+                                const struct pipeline_stage *stage) {
+    const int item = pipeline_yaml_mapping(yaml, YAML_BLOCK_MAPPING_STYLE),
+              keys = pipeline_yaml_mapping(yaml, YAML_BLOCK_MAPPING_STYLE);
+    pipeline_yaml_text(yaml, keys, "program", stage->program);
+    pipeline_yaml_number(yaml, keys, "timeout", stage->timeout);
+    if (stage->replicas > 1) pipeline_yaml_number(yaml, keys, "replicas", stage->replicas);
+    if (stage->machine_count == 1) {
+        pipeline_yaml_text(yaml, keys, "on", pipeline->machines[stage->machines[0]].name);
+    } else if (stage->machine_count) {
+        const int array = pipeline_yaml_made(yaml, yaml_document_add_sequence(yaml, NULL, YAML_FLOW_SEQUENCE_STYLE));
+        for (size_t i = 0; i < stage->machine_count; i++) {
+            const int name = pipeline_yaml_string(yaml, pipeline->machines[stage->machines[i]].name);
+            pipeline_yaml_made(yaml, yaml_document_append_sequence_item(yaml, array, name));
+        }
+        pipeline_yaml_pair(yaml, keys, "on", array);
     }
-    return array;
+    for (const struct key *key = stage->options.given.first; key; key = key->next)
+        pipeline_yaml_text(yaml, keys, key->name, key->value);
+    pipeline_yaml_pair(yaml, item, stage->name, keys);
+    pipeline_yaml_made(yaml, yaml_document_append_sequence_item(yaml, stages, item));
 }
 
 status pipeline_write(const struct pipeline *pipeline, struct buf *out) {
     yaml_emitter_t emitter;
-    yaml_document_t yaml;
-    bool written = false;
-    if (!yaml_emitter_initialize(&emitter)) return fail_oom();
+    yaml_document_t document, *yaml = &document;
+    mem_checked(yaml_emitter_initialize(&emitter) ? &emitter : NULL);
     yaml_emitter_set_output(&emitter, pipeline_yaml_append, out);
     yaml_emitter_set_width(&emitter, -1);
     yaml_emitter_set_unicode(&emitter, 1);
-    if (!yaml_document_initialize(&yaml, NULL, NULL, NULL, 1, 1)) goto done;
-    int root = yaml_document_add_mapping(&yaml, NULL, YAML_BLOCK_MAPPING_STYLE);
-    root = pipeline_yaml_pair(&yaml, root, "name", pipeline_yaml_string(&yaml, pipeline->name));
-    root = pipeline_yaml_pair(&yaml, root, "run", pipeline_yaml_string(&yaml, pipeline->run));
-    if (pipeline->give_up_after > 0)
-        root = pipeline_yaml_pair(&yaml, root, "give_up_after", pipeline_yaml_number(&yaml, pipeline->give_up_after));
-    int stages = yaml_document_add_sequence(&yaml, NULL, YAML_BLOCK_SEQUENCE_STYLE);
-    for (size_t i = 0; i < pipeline->stage_count; i++) {
-        const struct pipeline_stage *stage = &pipeline->stages[i];
-        int keys = yaml_document_add_mapping(&yaml, NULL, YAML_BLOCK_MAPPING_STYLE);
-        if (stage->program)
-            keys = pipeline_yaml_pair(&yaml, keys, "program", pipeline_yaml_string(&yaml, stage->program));
-        if (stage->timeout > 0)
-            keys = pipeline_yaml_pair(&yaml, keys, "timeout", pipeline_yaml_number(&yaml, stage->timeout));
-        if (stage->replicas > 1)
-            keys = pipeline_yaml_pair(&yaml, keys, "replicas", pipeline_yaml_int(&yaml, stage->replicas));
-        if (stage->machine_count)
-            keys = pipeline_yaml_pair(&yaml, keys, "on", pipeline_yaml_machines(&yaml, pipeline, stage));
-        for (const struct key *key = stage->options.given.first; key; key = key->next)
-            keys = pipeline_yaml_pair(&yaml, keys, key->name, pipeline_yaml_string(&yaml, key->value));
-        int item = yaml_document_add_mapping(&yaml, NULL, YAML_BLOCK_MAPPING_STYLE);
-        item = pipeline_yaml_pair(&yaml, item, stage->name, keys);
-        if (!stages || !item || !yaml_document_append_sequence_item(&yaml, stages, item)) stages = 0;
-    }
-    root = pipeline_yaml_pair(&yaml, root, "stages", stages);
-    int machines = pipeline->machine_count ? yaml_document_add_mapping(&yaml, NULL, YAML_BLOCK_MAPPING_STYLE) : 0;
+    pipeline_yaml_made(yaml, yaml_document_initialize(yaml, NULL, NULL, NULL, 1, 1));
+    const int root = pipeline_yaml_mapping(yaml, YAML_BLOCK_MAPPING_STYLE);
+    pipeline_yaml_text(yaml, root, "name", pipeline->name);
+    pipeline_yaml_text(yaml, root, "run", pipeline->run);
+    pipeline_yaml_number(yaml, root, "give_up_after", pipeline->give_up_after);
+    const int stages = pipeline_yaml_made(yaml, yaml_document_add_sequence(yaml, NULL, YAML_BLOCK_SEQUENCE_STYLE));
+    for (size_t i = 0; i < pipeline->stage_count; i++)
+        pipeline_yaml_stage(yaml, stages, pipeline, &pipeline->stages[i]);
+    pipeline_yaml_pair(yaml, root, "stages", stages);
+    const int machines = pipeline_yaml_mapping(yaml, YAML_BLOCK_MAPPING_STYLE);
     for (size_t i = 0; i < pipeline->machine_count; i++) {
         const struct pipeline_machine *machine = &pipeline->machines[i];
-        int keys = yaml_document_add_mapping(&yaml, NULL, YAML_FLOW_MAPPING_STYLE);
-        keys = pipeline_yaml_pair(&yaml, keys, "address", pipeline_yaml_string(&yaml, machine->address));
-        if (machine->key) keys = pipeline_yaml_pair(&yaml, keys, "key", pipeline_yaml_string(&yaml, machine->key));
-        if (machine->port) keys = pipeline_yaml_pair(&yaml, keys, "port", pipeline_yaml_int(&yaml, machine->port));
-        if (machine->bind) keys = pipeline_yaml_pair(&yaml, keys, "bind", pipeline_yaml_string(&yaml, machine->bind));
-        machines = pipeline_yaml_pair(&yaml, machines, machine->name, keys);
+        const int keys = pipeline_yaml_mapping(yaml, YAML_FLOW_MAPPING_STYLE);
+        pipeline_yaml_text(yaml, keys, "address", machine->address);
+        pipeline_yaml_text(yaml, keys, "key", machine->key);
+        pipeline_yaml_number(yaml, keys, "port", machine->port);
+        pipeline_yaml_text(yaml, keys, "bind", machine->bind);
+        pipeline_yaml_pair(yaml, machines, machine->name, keys);
     }
-    if (pipeline->machine_count) root = pipeline_yaml_pair(&yaml, root, "machines", machines);
-    if (root && yaml_emitter_open(&emitter)) {
-        written = yaml_emitter_dump(&emitter, &yaml); // the emitter owns the document from here on
-        written = written && yaml_emitter_close(&emitter);
-    } else {
-        yaml_document_delete(&yaml);
-    }
-done:
+    if (pipeline->machine_count) pipeline_yaml_pair(yaml, root, "machines", machines);
+    // yaml_emitter_dump owns the document, also after a failure.
+    const bool opened = yaml_emitter_open(&emitter);
+    const bool written = opened && yaml_emitter_dump(&emitter, yaml) && yaml_emitter_close(&emitter);
+    if (!opened) yaml_document_delete(yaml);
     yaml_emitter_delete(&emitter);
     return written ? OK : fail(UNAVAILABLE, "the pipeline cannot be written as YAML");
 }

@@ -27,7 +27,7 @@ struct diagnostic {
 struct diagnostics {
     struct arena arena; // of the texts
     struct diagnostic *list;
-    size_t count, capacity;
+    size_t count;
 };
 
 // Adds a mistake. Returns it, valid until the next one is added: it may be made a warning.
@@ -94,16 +94,13 @@ struct pipeline {
 };
 
 // Reads the file and then applies each of sets[0..count): "stage.key=value", or "key=value" for a key of the file.
-// DATAERR when the file is wrong: `diagnostics` gets a line for each mistake ("FILE:LINE:COLUMN: what is wrong", by
-// line), fail_text() says how many. USAGE when only `sets` are wrong. Free with pipeline_free.
-status pipeline_read(struct pipeline **out, const char *path, const char *const *sets, size_t count,
+// `alone`: for what needs the file alone; models, data and programs that are missing are then no mistakes. DATAERR when
+// the file is wrong: `diagnostics` gets a line for each mistake ("FILE:LINE:COLUMN: what is wrong", by line),
+// fail_text() says how many. USAGE when only `sets` are wrong. Free with pipeline_free.
+status pipeline_read(struct pipeline **out, const char *path, bool alone, const char *const *sets, size_t count,
                      struct buf *diagnostics);
 
-// The same for what needs the file alone: models, data and programs that are missing are no mistakes.
-status pipeline_read_alone(struct pipeline **out, const char *path, const char *const *sets, size_t count,
-                           struct buf *diagnostics);
-
-// As pipeline_read, from a file's content; `path` gives the directory and stands in the messages.
+// As pipeline_read and not alone, from a file's content; `path` gives the directory and stands in the messages.
 status pipeline_parse(struct pipeline **out, const char *path, const char *text, size_t size, const char *const *sets,
                       size_t count, struct buf *diagnostics);
 

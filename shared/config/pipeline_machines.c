@@ -105,7 +105,7 @@ static void pipeline_add_to_set(struct parsed_file *file, struct machine_set *se
         diagnostic_add(&file->diagnostics, at, "%s: %s is named twice", owner, file->pipeline->machines[machine].name);
         return;
     }
-    RESIZE(&set->list, set->count + 1);
+    GROW(&set->list, set->count);
     set->list[set->count++] = machine;
 }
 

@@ -156,13 +156,13 @@ static const char *pipeline_parse_name(struct parsed_file *file, const char *nam
 }
 
 // Reads an array of strings. Returns the first one, NULL when it is not such an array, which is diagnosed.
-static const char *pipeline_parse_array(struct parsed_file *file, struct yaml_tree *tree, const char *name,
-                                        const yaml_node_t *node, struct key **items) {
+static const char *pipeline_parse_array(struct parsed_file *file, const char *name, const yaml_node_t *node,
+                                        struct key **items) {
     const yaml_node_item_t *item = node->data.sequence.items.start, *end = node->data.sequence.items.top;
     struct key **link = items;
     if (item == end) diagnostic_add(&file->diagnostics, yaml_node_location(node), "%s: the array is empty", name);
     for (; item < end; item++) {
-        const yaml_node_t *value_node = yaml_tree_node(tree, *item);
+        const yaml_node_t *value_node = yaml_tree_node(&file->tree, *item);
         const char *value = yaml_node_string(value_node);
         struct key *key = arena_alloc(&file->pipeline->arena, sizeof *key);
         *key = (struct key){.name = name, .value_at = yaml_node_location(value_node)};
@@ -178,8 +178,8 @@ static const char *pipeline_parse_array(struct parsed_file *file, struct yaml_tr
     return *items ? (*items)->value : NULL;
 }
 
-static void pipeline_parse_key(struct parsed_file *file, struct yaml_tree *tree, struct key_list *keys,
-                               const yaml_node_t *name_node, const yaml_node_t *value_node) {
+static void pipeline_parse_key(struct parsed_file *file, struct key_list *keys, const yaml_node_t *name_node,
+                               const yaml_node_t *value_node) {
     const char *name = yaml_node_string(name_node), *value = yaml_node_string(value_node);
     struct location name_at = yaml_node_location(name_node), value_at = yaml_node_location(value_node);
     struct key *items = NULL;
@@ -192,7 +192,7 @@ static void pipeline_parse_key(struct parsed_file *file, struct yaml_tree *tree,
     if (!group) name = pipeline_parse_name(file, name, strlen(name));
     const bool array = value_node->type == YAML_SEQUENCE_NODE;
     if (array && (group || !strcmp(name, "on")))
-        value = pipeline_parse_array(file, tree, name, value_node, &items);
+        value = pipeline_parse_array(file, name, value_node, &items);
     else if (!value)
         diagnostic_add(&file->diagnostics, value_at, "%s: expected a value, not %s", name, yaml_node_kind(value_node));
     if (key_list_find(keys, name)) {
@@ -205,8 +205,8 @@ static void pipeline_parse_key(struct parsed_file *file, struct yaml_tree *tree,
 }
 
 // Reads a mapping of plain values; `owner` names it.
-static void pipeline_parse_keys(struct parsed_file *file, struct yaml_tree *tree, struct key_list *keys,
-                                const yaml_node_t *node, const char *owner) {
+static void pipeline_parse_keys(struct parsed_file *file, struct key_list *keys, const yaml_node_t *node,
+                                const char *owner) {
     if (node->type == YAML_SCALAR_NODE && node->data.scalar.length == 0) return; // `reward:` alone
     if (node->type != YAML_MAPPING_NODE) {
         diagnostic_add(&file->diagnostics, yaml_node_location(node), "%s: expected a mapping of keys, not %s", owner,
@@ -214,10 +214,11 @@ static void pipeline_parse_keys(struct parsed_file *file, struct yaml_tree *tree
         return;
     }
     for (yaml_node_pair_t *pair = node->data.mapping.pairs.start; pair < node->data.mapping.pairs.top; pair++)
-        pipeline_parse_key(file, tree, keys, yaml_tree_node(tree, pair->key), yaml_tree_node(tree, pair->value));
+        pipeline_parse_key(file, keys, yaml_tree_node(&file->tree, pair->key),
+                           yaml_tree_node(&file->tree, pair->value));
 }
 
-static void pipeline_parse_stages(struct parsed_file *file, struct yaml_tree *tree, const yaml_node_t *node) {
+static void pipeline_parse_stages(struct parsed_file *file, const yaml_node_t *node) {
     struct pipeline *pipeline = file->pipeline;
     pipeline->stages_at = yaml_node_location(node);
     if (node->type != YAML_SEQUENCE_NODE) {
@@ -229,7 +230,7 @@ static void pipeline_parse_stages(struct parsed_file *file, struct yaml_tree *tr
     pipeline->stages = arena_alloc(&pipeline->arena, (size_t)(end - item + 1) * sizeof *pipeline->stages);
     for (; item < end; item++) {
         // `- frames: {fps: 2}`, or `- reward` for a stage at its defaults.
-        const yaml_node_t *stage_node = yaml_tree_node(tree, *item), *keys = NULL;
+        const yaml_node_t *stage_node = yaml_tree_node(&file->tree, *item), *keys = NULL;
         const char *name = yaml_node_string(stage_node);
         struct location at = yaml_node_location(stage_node);
         if (stage_node->type == YAML_MAPPING_NODE) {
@@ -239,8 +240,8 @@ static void pipeline_parse_stages(struct parsed_file *file, struct yaml_tree *tr
                 diagnostic_add(&file->diagnostics, at,
                                "expected one name with its keys, as in `- frames: {fps: 2}`, not %d names", names);
             if (!names) continue;
-            name = yaml_node_string(yaml_tree_node(tree, pair->key));
-            keys = yaml_tree_node(tree, pair->value);
+            name = yaml_node_string(yaml_tree_node(&file->tree, pair->key));
+            keys = yaml_tree_node(&file->tree, pair->value);
         }
         if (!name || !*name) {
             diagnostic_add(&file->diagnostics, at, "a stage must have a name");
@@ -248,21 +249,21 @@ static void pipeline_parse_stages(struct parsed_file *file, struct yaml_tree *tr
         }
         struct pipeline_stage *stage = &pipeline->stages[pipeline->stage_count++];
         *stage = (struct pipeline_stage){.name = arena_strndup(&pipeline->arena, name, strlen(name)), .at = at};
-        if (keys) pipeline_parse_keys(file, tree, &stage->options.given, keys, stage->name);
+        if (keys) pipeline_parse_keys(file, &stage->options.given, keys, stage->name);
     }
 }
 
-void parse_tree(struct parsed_file *file, struct yaml_tree *tree) {
+void parse_tree(struct parsed_file *file) {
     struct pipeline *pipeline = file->pipeline;
-    const yaml_node_t *root = tree->root, *machines_node = NULL, *groups_node = NULL;
+    const yaml_node_t *root = file->tree.root, *machines_node = NULL, *groups_node = NULL;
     if (!root || root->type != YAML_MAPPING_NODE) {
         diagnostic_add(&file->diagnostics, (struct location){1, 1},
                        "a pipeline file is a mapping with `run` and `stages`, not %s", yaml_node_kind(root));
         return;
     }
     for (yaml_node_pair_t *pair = root->data.mapping.pairs.start; pair < root->data.mapping.pairs.top; pair++) {
-        const yaml_node_t *name_node = yaml_tree_node(tree, pair->key);
-        const yaml_node_t *value_node = yaml_tree_node(tree, pair->value);
+        const yaml_node_t *name_node = yaml_tree_node(&file->tree, pair->key);
+        const yaml_node_t *value_node = yaml_tree_node(&file->tree, pair->value);
         const char *name = yaml_node_string(name_node);
         bool stages = name && !strcmp(name, "stages"), machines = name && !strcmp(name, "machines");
         bool machine_groups = name && !strcmp(name, "machine_groups");
@@ -270,18 +271,18 @@ void parse_tree(struct parsed_file *file, struct yaml_tree *tree) {
             (machine_groups && groups_node)) {
             diagnostic_add(&file->diagnostics, yaml_node_location(name_node), "%s is given twice", name);
         } else if (stages) {
-            pipeline_parse_stages(file, tree, value_node);
+            pipeline_parse_stages(file, value_node);
         } else if (machines) {
             machines_node = value_node;
             pipeline->machines_at = yaml_node_location(value_node);
         } else if (machine_groups) {
             groups_node = value_node;
         } else {
-            pipeline_parse_key(file, tree, &pipeline->keys, name_node, value_node);
+            pipeline_parse_key(file, &pipeline->keys, name_node, value_node);
         }
     }
     if (!pipeline->stages_at.line) diagnostic_add(&file->diagnostics, yaml_node_location(root), "missing: stages");
-    if (groups_node) pipeline_parse_keys(file, tree, &pipeline->machine_groups, groups_node, "machine_groups");
+    if (groups_node) pipeline_parse_keys(file, &pipeline->machine_groups, groups_node, "machine_groups");
     if (!machines_node) return;
     const char *machines = yaml_node_string(machines_node);
     if (machines && !strcmp(machines, "slurm")) {
@@ -295,7 +296,7 @@ void parse_tree(struct parsed_file *file, struct yaml_tree *tree) {
     }
     yaml_node_pair_t *pair = machines_node->data.mapping.pairs.start, *end = machines_node->data.mapping.pairs.top;
     for (; pair < end; pair++) {
-        const yaml_node_t *name_node = yaml_tree_node(tree, pair->key);
+        const yaml_node_t *name_node = yaml_tree_node(&file->tree, pair->key);
         const char *name = yaml_node_string(name_node);
         struct location at = yaml_node_location(name_node);
         if (!name || !*name) {
@@ -303,7 +304,7 @@ void parse_tree(struct parsed_file *file, struct yaml_tree *tree) {
             continue;
         }
         struct key_list keys = {0};
-        pipeline_parse_keys(file, tree, &keys, yaml_tree_node(tree, pair->value), name);
+        pipeline_parse_keys(file, &keys, yaml_tree_node(&file->tree, pair->value), name);
         parse_machines(file, name, at, &keys);
     }
 }
@@ -465,11 +466,9 @@ static void pipeline_finish(struct parsed_file *file) {
     }
 }
 
-static status pipeline_parse_content(struct pipeline **out, const char *path, bool files_may_be_missing,
-                                     const char *text, size_t size, const char *const *sets, size_t count,
-                                     struct buf *diagnostics) {
-    struct parsed_file file = {.path = path, .files_may_be_missing = files_may_be_missing};
-    struct yaml_tree tree = {0};
+static status pipeline_parse_content(struct pipeline **out, const char *path, bool alone, const char *text, size_t size,
+                                     const char *const *sets, size_t count, struct buf *diagnostics) {
+    struct parsed_file file = {.path = path, .files_may_be_missing = alone};
     struct location at = {1, 1};
     char resolved[PATH_MAX];
     const char *slash = strrchr(path, '/');
@@ -483,9 +482,9 @@ static status pipeline_parse_content(struct pipeline **out, const char *path, bo
     if (!getcwd(resolved, sizeof resolved))
         TRY_TO(result, done, fail(UNAVAILABLE, "the current directory: %s", strerror(errno)));
     file.current_dir = arena_strndup(arena, resolved, strlen(resolved));
-    result = yaml_tree_read(&tree, text, size, &at);
+    result = yaml_tree_read(&file.tree, text, size, &at);
     if (result == OK) {
-        parse_tree(&file, &tree);
+        parse_tree(&file);
     } else if (result == DATAERR) {                    // a file that is not YAML gets one diagnostic
         const char *reason = strchr(fail_text(), ' '); // behind "LINE:COLUMN:"
         diagnostic_add(&file.diagnostics, at, "%s", reason ? reason + 1 : fail_text());
@@ -505,7 +504,7 @@ static status pipeline_parse_content(struct pipeline **out, const char *path, bo
     pipeline_finish(&file);
     *out = file.pipeline;
 done:
-    yaml_tree_release(&tree);
+    yaml_tree_release(&file.tree);
     diagnostics_release(&file.diagnostics);
     if (result != OK) pipeline_free(&file.pipeline);
     return result;
@@ -516,24 +515,13 @@ status pipeline_parse(struct pipeline **out, const char *path, const char *text,
     return pipeline_parse_content(out, path, false, text, size, sets, count, diagnostics);
 }
 
-static status pipeline_read_content(struct pipeline **out, const char *path, bool files_may_be_missing,
-                                    const char *const *sets, size_t count, struct buf *diagnostics) {
+status pipeline_read(struct pipeline **out, const char *path, bool alone, const char *const *sets, size_t count,
+                     struct buf *diagnostics) {
     struct buf content = {0};
     *out = NULL;
     status result = file_read(path, &content);
     if (result == OK)
-        result = pipeline_parse_content(out, path, files_may_be_missing, content.data, content.size, sets, count,
-                                        diagnostics);
+        result = pipeline_parse_content(out, path, alone, content.data, content.size, sets, count, diagnostics);
     buf_release(&content);
     return result;
-}
-
-status pipeline_read(struct pipeline **out, const char *path, const char *const *sets, size_t count,
-                     struct buf *diagnostics) {
-    return pipeline_read_content(out, path, false, sets, count, diagnostics);
-}
-
-status pipeline_read_alone(struct pipeline **out, const char *path, const char *const *sets, size_t count,
-                           struct buf *diagnostics) {
-    return pipeline_read_content(out, path, true, sets, count, diagnostics);
 }

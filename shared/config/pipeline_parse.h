@@ -41,6 +41,7 @@ const char *yaml_node_kind(const yaml_node_t *node);
 
 struct parsed_file {
     struct pipeline *pipeline;
+    struct yaml_tree tree;
     const char *path;          // as the user wrote it
     const char *current_dir;   // relative paths of --set start here
     bool files_may_be_missing; // a file or program that is missing is no mistake
@@ -48,7 +49,7 @@ struct parsed_file {
 };
 
 // Fills the pipeline from the file's tree: checks which node stands where, not what it means.
-void parse_tree(struct parsed_file *file, struct yaml_tree *tree);
+void parse_tree(struct parsed_file *file);
 
 // Applies one --set: "stage.key=value", "key=value" for a key of the file.
 void parse_override(struct parsed_file *file, const char *set);

@@ -86,12 +86,8 @@ static void pipeline_validate_unknown_key(struct parsed_file *file, const char *
     }
     const char *near = option_suggest(table, key->name);
     if (!near && more) near = option_suggest(more, key->name);
-    if (near) {
-        diagnostic_add(&file->diagnostics, key->name_at, "%s: no such key: %s; did you mean %s?", owner, key->name,
-                       near);
-    } else {
-        diagnostic_add(&file->diagnostics, key->name_at, "%s: no such key: %s", owner, key->name);
-    }
+    diagnostic_add(&file->diagnostics, key->name_at, "%s: no such key: %s%s%s%s", owner, key->name,
+                   near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
 }
 
 // The directory that a relative path of the key starts from.

@@ -36,7 +36,7 @@ static int remove_directory(void **state) {
 static status read_text(struct pipeline **out, const char *text, const char *const *sets, size_t count,
                         struct buf *mistakes) {
     assert_int_equal(file_write_atomic(below("p.yaml"), text, strlen(text)), OK);
-    return pipeline_read(out, below("p.yaml"), sets, count, mistakes);
+    return pipeline_read(out, below("p.yaml"), false, sets, count, mistakes);
 }
 
 static const char good[] = "name: demo\n"

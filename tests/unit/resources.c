@@ -17,7 +17,7 @@ static struct pipeline *read_pipeline(const char *top, const char *stages, const
     snprintf(path, sizeof path, "%s/file.yaml", dir);
     buf_printf(&text, "run: run\nmodel: 3b\n%s\nstages:\n%s", top, stages);
     assert_int_equal(file_write_atomic(path, text.data, text.size), OK);
-    const status result = pipeline_read_alone(&pipeline, path, sets, count, &diagnostics);
+    const status result = pipeline_read(&pipeline, path, true, sets, count, &diagnostics);
     if (result != OK) print_error("%.*s\n", (int)diagnostics.size, diagnostics.data ? diagnostics.data : "");
     assert_int_equal(result, OK);
     buf_release(&diagnostics);
