@@ -15,12 +15,19 @@
 struct resize_filter {
     int in, out, taps;
     int *first;
-    double *weights;
+    float *weights; // of a video
+    int32_t *fixed; // of an image: the weights x 2^fixed_bits, rounded
 };
+
+enum { fixed_bits = 22, fixed_half = 1 << (fixed_bits - 1) };
+
+// The sum of 255 times the weights of a pixel, some of which are negative, stays below 2^31.
+static_assert(255LL << fixed_bits < INT32_MAX / 2, "the sums of an image's resampler fit 32 bits");
 
 static void resize_filter_release(struct resize_filter *filter) {
     free(filter->first);
     free(filter->weights);
+    free(filter->fixed);
     *filter = (struct resize_filter){0};
 }
 
@@ -29,7 +36,6 @@ static void resize_filter_alloc(struct resize_filter *filter, int in, int out) {
     double scale = (double)in / out, support = 2 * (scale < 1 ? 1 : scale), taps = ceil(support) * 2 + 1;
     *filter = (struct resize_filter){.in = in, .out = out, .taps = taps > in ? in : (int)taps};
     NEW(&filter->first, (size_t)out);
-    NEW(&filter->weights, (size_t)out * (size_t)filter->taps);
 }
 
 // Returns and sets first[i]: `begin`, or lower near the end of the input, so that no read passes it. The spare weights,
@@ -45,6 +51,7 @@ static int resize_filter_set_first(struct resize_filter *filter, int i, int begi
 static void resize_filter_init_f32(struct resize_filter *filter, int in, int out) {
     const float a = -0.5F;
     resize_filter_alloc(filter, in, out);
+    NEW(&filter->weights, (size_t)out * (size_t)filter->taps);
     float scale = (float)in / (float)out;
     float support = scale >= 1 ? 2 * scale : 2, inverse = scale >= 1 ? 1 / scale : 1;
     for (int i = 0; i < out; i++) {
@@ -53,7 +60,7 @@ static void resize_filter_init_f32(struct resize_filter *filter, int in, int out
         if (begin < 0) begin = 0;
         if (end > in) end = in;
         int first = resize_filter_set_first(filter, i, begin);
-        double *weights = filter->weights + (size_t)i * (size_t)filter->taps;
+        float *weights = filter->weights + (size_t)i * (size_t)filter->taps;
         float sum = 0;
         for (int x = begin; x < end; x++) {
             float d = fabsf((float)(((float)x - center + 0.5) * inverse)), weight = 0;
@@ -64,8 +71,42 @@ static void resize_filter_init_f32(struct resize_filter *filter, int in, int out
             weights[x - first] = weight;
             sum += weight;
         }
-        for (int x = begin; x < end && sum != 0; x++) weights[x - first] = (float)weights[x - first] / sum;
+        for (int x = begin; x < end && sum != 0; x++) weights[x - first] /= sum;
     }
+}
+
+// The weights from `in` to `out` pixels in float64, as Pillow computes them, then rounded.
+static void resize_filter_init_fixed(struct resize_filter *filter, int in, int out) {
+    const double a = -0.5;
+    double *weights;
+    resize_filter_alloc(filter, in, out);
+    NEW(&filter->fixed, (size_t)out * (size_t)filter->taps);
+    NEW(&weights, (size_t)filter->taps);
+    double scale = (double)in / out, filter_scale = scale < 1 ? 1 : scale;
+    for (int i = 0; i < out; i++) {
+        double center = (i + 0.5) * scale, support = 2 * filter_scale;
+        int begin = (int)(center - support + 0.5), end = (int)(center + support + 0.5);
+        if (begin < 0) begin = 0;
+        if (end > in) end = in;
+        int first = resize_filter_set_first(filter, i, begin);
+        int32_t *fixed = filter->fixed + (size_t)i * (size_t)filter->taps;
+        double inverse = 1 / filter_scale, sum = 0;
+        for (int x = begin; x < end; x++) {
+            double d = fabs((x - center + 0.5) * inverse), weight = 0;
+            if (d < 1)
+                weight = ((a + 2) * d - (a + 3)) * d * d + 1;
+            else if (d < 2)
+                weight = (((d - 5) * d + 8) * d - 4) * a;
+            weights[x - begin] = weight;
+            sum += weight;
+        }
+        double norm = sum != 0 ? 1 / sum : 0;
+        for (int x = begin; x < end; x++) { // halves are rounded away from zero
+            double weight = weights[x - begin] * norm * (1 << fixed_bits);
+            fixed[x - first] = (int32_t)(weight < 0 ? weight - 0.5 : weight + 0.5);
+        }
+    }
+    free(weights);
 }
 
 // ---- videos: float32 ----
@@ -77,7 +118,6 @@ static_assert(resize_padding * sizeof(float) >= 64, "a vector of AVX-512 fits th
 struct resizer {
     const struct resize_ops *ops;
     struct resize_filter vertical, horizontal;
-    float *vertical_weights;   // [out height][taps]
     float *horizontal_weights; // [out width / 4][taps][4]
     float *in_row;             // one input row as floats
     float *ring;               // [vertical taps][out width, RGB, padding]
@@ -149,17 +189,13 @@ status resizer_new(struct resizer **out, int in_height, int in_width, int out_he
     resize_filter_init_f32(&resizer->vertical, in_height, out_height);
     resize_filter_init_f32(&resizer->horizontal, in_width, out_width);
     size_t rows = (size_t)vertical->taps, taps = (size_t)horizontal->taps;
-    NEW(&resizer->vertical_weights, (size_t)out_height * rows);
     NEW(&resizer->horizontal_weights, (size_t)out_width * taps);
     NEW(&resizer->rows, rows);
     TRY_TO(result, failure, NEW_LARGE(&resizer->ring, rows * resizer_ring_stride(resizer)));
     NEW(&resizer->in_row, (size_t)in_width * 3 + resize_padding);
-    for (size_t i = 0; i < (size_t)out_height * rows; i++) {
-        resizer->vertical_weights[i] = (float)vertical->weights[i];
-    }
     for (size_t x = 0; x < (size_t)out_width; x++) {
         for (size_t j = 0; j < taps; j++) {
-            resizer->horizontal_weights[(x / 4 * taps + j) * 4 + x % 4] = (float)horizontal->weights[x * taps + j];
+            resizer->horizontal_weights[(x / 4 * taps + j) * 4 + x % 4] = horizontal->weights[x * taps + j];
         }
     }
     *out = resizer;
@@ -174,7 +210,6 @@ void resizer_free(struct resizer **out) {
     if (!resizer) return;
     resize_filter_release(&resizer->vertical);
     resize_filter_release(&resizer->horizontal);
-    free(resizer->vertical_weights);
     free(resizer->horizontal_weights);
     free(resizer->in_row);
     free(resizer->ring);
@@ -197,78 +232,24 @@ void resizer_run(struct resizer *resizer, const uint8_t *in, ptrdiff_t stride, u
         }
         for (int j = 0; j < vertical->taps; j++) resizer->rows[j] = resizer_ring_row(resizer, first + j);
         ops->vertical(out + (size_t)y * (size_t)horizontal->out * 3, resizer->rows,
-                      resizer->vertical_weights + (size_t)y * (size_t)vertical->taps, vertical->taps,
-                      horizontal->out * 3);
+                      vertical->weights + (size_t)y * (size_t)vertical->taps, vertical->taps, horizontal->out * 3);
     }
 }
 
 // ---- images: fixed point ----
 
-enum { fixed_bits = 22, fixed_half = 1 << (fixed_bits - 1) };
-
-// The sum of 255 times the weights of a pixel, some of which are negative, stays below 2^31.
-static_assert(255LL << fixed_bits < INT32_MAX / 2, "the sums of an image's resampler fit 32 bits");
-
-struct fixed_filter {
-    struct resize_filter filter;
-    int32_t *weights;
-};
-
-static void fixed_filter_release(struct fixed_filter *fixed) {
-    resize_filter_release(&fixed->filter);
-    free(fixed->weights);
-    *fixed = (struct fixed_filter){0};
-}
-
-// The weights from `in` to `out` pixels in float64, as Pillow computes them, then rounded. The caller releases *fixed,
-// also after a failure.
-static void fixed_filter_init(struct fixed_filter *fixed, int in, int out) {
-    const double a = -0.5;
-    struct resize_filter *filter = &fixed->filter;
-    *fixed = (struct fixed_filter){0};
-    resize_filter_alloc(filter, in, out);
-    size_t count = (size_t)out * (size_t)filter->taps;
-    NEW(&fixed->weights, count);
-    double scale = (double)in / out, filter_scale = scale < 1 ? 1 : scale;
-    for (int i = 0; i < out; i++) {
-        double center = (i + 0.5) * scale, support = 2 * filter_scale;
-        int begin = (int)(center - support + 0.5), end = (int)(center + support + 0.5);
-        if (begin < 0) begin = 0;
-        if (end > in) end = in;
-        int first = resize_filter_set_first(filter, i, begin);
-        double *weights = filter->weights + (size_t)i * (size_t)filter->taps;
-        double inverse = 1 / filter_scale, sum = 0;
-        for (int x = begin; x < end; x++) {
-            double d = fabs((x - center + 0.5) * inverse), weight = 0;
-            if (d < 1)
-                weight = ((a + 2) * d - (a + 3)) * d * d + 1;
-            else if (d < 2)
-                weight = (((d - 5) * d + 8) * d - 4) * a;
-            weights[x - first] = weight;
-            sum += weights[x - first];
-        }
-        double norm = sum != 0 ? 1 / sum : 0;
-        for (int x = begin; x < end; x++) weights[x - first] *= norm;
-    }
-    // Halves are rounded away from zero.
-    for (size_t i = 0; i < count; i++) {
-        double weight = filter->weights[i] * (1 << fixed_bits);
-        fixed->weights[i] = (int32_t)(weight < 0 ? weight - 0.5 : weight + 0.5);
-    }
-}
-
-static uint8_t fixed_filter_to_byte(int32_t sum) {
+static uint8_t resize_to_byte(int32_t sum) {
     sum >>= fixed_bits;
     return (uint8_t)(sum < 0 ? 0 : sum > 255 ? 255 : sum);
 }
 
 // out[height, out_width, RGB] = every row filtered horizontally.
 static status resize_image_rows(const struct image_rows *rows, int out_width, uint8_t *out) {
-    struct fixed_filter fixed = {0};
+    struct resize_filter filter = {0};
     size_t bytes = (size_t)out_width * 3;
     status result = OK;
-    fixed_filter_init(&fixed, rows->width, out_width);
-    const int taps = fixed.filter.taps;
+    resize_filter_init_fixed(&filter, rows->width, out_width);
+    const int taps = filter.taps;
     for (int y = 0; result == OK && y < rows->height; y++) {
         const uint8_t *row = NULL;
         result = rows->row(rows->context, y, &row);
@@ -276,43 +257,43 @@ static status resize_image_rows(const struct image_rows *rows, int out_width, ui
         uint8_t *out_row = out + (size_t)y * bytes;
         if (out_width == rows->width) memcpy(out_row, row, bytes);
         for (int x = 0; x < out_width && out_width != rows->width; x++) {
-            const int32_t *weights = fixed.weights + (size_t)x * (size_t)taps;
-            const uint8_t *from = row + (size_t)fixed.filter.first[x] * 3;
+            const int32_t *weights = filter.fixed + (size_t)x * (size_t)taps;
+            const uint8_t *from = row + (size_t)filter.first[x] * 3;
             int32_t sum[3] = {fixed_half, fixed_half, fixed_half};
             for (int j = 0; j < taps; j++) {
                 for (int c = 0; c < 3; c++) sum[c] += weights[j] * from[j * 3 + c];
             }
-            for (int c = 0; c < 3; c++) out_row[x * 3 + c] = fixed_filter_to_byte(sum[c]);
+            for (int c = 0; c < 3; c++) out_row[x * 3 + c] = resize_to_byte(sum[c]);
         }
     }
-    fixed_filter_release(&fixed);
+    resize_filter_release(&filter);
     return result;
 }
 
 status image_resize(const struct image_rows *rows, int out_height, int out_width, uint8_t *out) {
     if (out_height == rows->height) return resize_image_rows(rows, out_width, out);
-    struct fixed_filter fixed = {0};
+    struct resize_filter filter = {0};
     size_t bytes = (size_t)out_width * 3;
     uint8_t *filtered = NULL;
     int32_t *sums = NULL;
     status result;
     TRY_TO(result, done, NEW_LARGE(&filtered, (size_t)rows->height * bytes));
     TRY_TO(result, done, resize_image_rows(rows, out_width, filtered));
-    fixed_filter_init(&fixed, rows->height, out_height);
+    resize_filter_init_fixed(&filter, rows->height, out_height);
     NEW(&sums, bytes);
     for (int y = 0; y < out_height; y++) {
-        const int32_t *weights = fixed.weights + (size_t)y * (size_t)fixed.filter.taps;
+        const int32_t *weights = filter.fixed + (size_t)y * (size_t)filter.taps;
         for (size_t i = 0; i < bytes; i++) sums[i] = fixed_half;
-        for (int j = 0; j < fixed.filter.taps; j++) {
-            const uint8_t *row = filtered + (size_t)(fixed.filter.first[y] + j) * bytes;
+        for (int j = 0; j < filter.taps; j++) {
+            const uint8_t *row = filtered + (size_t)(filter.first[y] + j) * bytes;
             int32_t weight = weights[j];
             for (size_t i = 0; i < bytes; i++) sums[i] += weight * row[i];
         }
-        for (size_t i = 0; i < bytes; i++) out[(size_t)y * bytes + i] = fixed_filter_to_byte(sums[i]);
+        for (size_t i = 0; i < bytes; i++) out[(size_t)y * bytes + i] = resize_to_byte(sums[i]);
     }
 done:
     free(sums);
     free(filtered);
-    fixed_filter_release(&fixed);
+    resize_filter_release(&filter);
     return result;
 }

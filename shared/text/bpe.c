@@ -7,14 +7,13 @@
 #include <xxhash.h>
 
 enum {
-    SHORT_SYMBOLS = 32,    // up to this number of symbols a linear search is faster than the heap
     CACHE_SLOTS = 1 << 15, // the cache is direct-mapped
     CACHE_WORD_SIZE = 22,  // longer words are not cached
     CACHE_TOKENS = 10,     // nor words of more tokens
     MAX_WORD_SIZE = INT32_MAX / 4,
 };
 
-// The word that is being merged is a doubly linked list in an array. Only bpe_merge_long uses the links.
+// The word that is being merged is a doubly linked list in an array.
 struct bpe_symbol {
     int32_t id; // -1: merged into the previous symbol
     int32_t previous, next;
@@ -51,28 +50,6 @@ void bpe_release(struct bpe *b) {
     *b = (struct bpe){0};
 }
 
-// Merges a word of few symbols: searches all pairs for the lowest rank each time. Returns the new number of symbols.
-static size_t bpe_merge_short(const struct bpe *b, size_t count) {
-    const struct vocab_merge *pairs[SHORT_SYMBOLS];
-    struct bpe_symbol *symbols = b->symbols;
-    assert(count <= SHORT_SYMBOLS);
-    for (size_t i = 0; i + 1 < count; i++) pairs[i] = vocab_find_merge(b->vocab, symbols[i].id, symbols[i + 1].id);
-    for (;;) {
-        size_t best = SIZE_MAX;
-        for (size_t i = 0; i + 1 < count; i++)
-            if (pairs[i] && (best == SIZE_MAX || pairs[i]->rank < pairs[best]->rank)) best = i;
-        if (best == SIZE_MAX) return count;
-        symbols[best].id = pairs[best]->new_id;
-        count--;
-        memmove(&symbols[best + 1], &symbols[best + 2], (count - best - 1) * sizeof *symbols);
-        if (best + 1 < count) {
-            memmove(&pairs[best + 1], &pairs[best + 2], (count - best - 2) * sizeof(const struct vocab_merge *));
-            pairs[best] = vocab_find_merge(b->vocab, symbols[best].id, symbols[best + 1].id);
-        }
-        if (best) pairs[best - 1] = vocab_find_merge(b->vocab, symbols[best - 1].id, symbols[best].id);
-    }
-}
-
 // Puts the pair of symbol `index` and the next one into the heap if the pair may merge.
 static void bpe_heap_push(struct bpe *b, int32_t index) {
     int32_t next = b->symbols[index].next;
@@ -88,16 +65,16 @@ static void bpe_heap_push(struct bpe *b, int32_t index) {
     b->heap[at] = candidate;
 }
 
-// Merges a word of many symbols; the candidates wait in a heap. A candidate whose symbols have changed since is
-// skipped.
-static void bpe_merge_long(struct bpe *b, size_t *count) {
+// Merges the word of `count` symbols and returns how many remain. The candidates wait in a heap; one whose symbols have
+// changed since is skipped.
+static size_t bpe_merge(struct bpe *b, size_t count) {
     struct bpe_symbol *symbols = b->symbols;
-    for (size_t i = 0; i < *count; i++) {
+    for (size_t i = 0; i < count; i++) {
         symbols[i].previous = (int32_t)i - 1;
-        symbols[i].next = i + 1 < *count ? (int32_t)i + 1 : -1;
+        symbols[i].next = i + 1 < count ? (int32_t)i + 1 : -1;
     }
     b->heap_count = 0;
-    for (size_t i = 0; i + 1 < *count; i++) bpe_heap_push(b, (int32_t)i);
+    for (size_t i = 0; i + 1 < count; i++) bpe_heap_push(b, (int32_t)i);
     while (b->heap_count) {
         struct bpe_candidate candidate = b->heap[0], last = b->heap[--b->heap_count];
         size_t at = 0;
@@ -121,9 +98,9 @@ static void bpe_merge_long(struct bpe *b, size_t *count) {
         if (symbols[index].previous >= 0) bpe_heap_push(b, symbols[index].previous);
     }
     size_t kept = 0;
-    for (size_t i = 0; i < *count; i++)
+    for (size_t i = 0; i < count; i++)
         if (symbols[i].id >= 0) symbols[kept++] = symbols[i];
-    *count = kept;
+    return kept;
 }
 
 static status bpe_encode_uncached(struct bpe *b, const char *word, size_t size, struct token_list *out) {
@@ -156,11 +133,7 @@ static status bpe_encode_uncached(struct bpe *b, const char *word, size_t size, 
         last_unknown = unknown;
     }
     assert(count <= b->symbol_capacity);
-    if (count <= SHORT_SYMBOLS) {
-        count = bpe_merge_short(b, count);
-    } else {
-        bpe_merge_long(b, &count);
-    }
+    count = bpe_merge(b, count);
     for (size_t i = 0; i < count; i++) token_list_append(out, b->symbols[i].id);
     return OK;
 }

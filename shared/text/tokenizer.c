@@ -221,15 +221,6 @@ void tokenizer_decode_utf8(const struct tokenizer *t, const int64_t *ids, size_t
     buf_release(&raw);
 }
 
-void tokenizer_offsets(const struct tokenizer *t, const int64_t *ids, size_t count, size_t *offsets) {
-    offsets[0] = 0;
-    for (size_t i = 0; i < count; i++) {
-        size_t size;
-        tokenizer_piece(t, ids[i], &size);
-        offsets[i + 1] = offsets[i] + size;
-    }
-}
-
 int64_t tokenizer_token_to_id(const struct tokenizer *t, const char *token) {
     return vocab_token_to_id(&t->vocab, token, strlen(token));
 }

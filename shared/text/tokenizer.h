@@ -55,10 +55,6 @@ void tokenizer_decode(const struct tokenizer *t, const int64_t *ids, size_t coun
 void tokenizer_decode_utf8(const struct tokenizer *t, const int64_t *ids, size_t count, bool skip_special,
                            struct buf *out);
 
-// Sets offsets[i] to the byte at which token i starts in what tokenizer_decode appends without skip_special, and
-// offsets[count] to the whole size.
-void tokenizer_offsets(const struct tokenizer *t, const int64_t *ids, size_t count, size_t *offsets);
-
 // Returns the id of a token by its text ("<|im_end|>"), -1 if there is none.
 int64_t tokenizer_token_to_id(const struct tokenizer *t, const char *token);
 

@@ -28,7 +28,7 @@ struct added_token_flags {
 };
 
 struct added_token {
-    const char *content;
+    const char *content; // in the vocabulary's memory
     size_t size;
     int32_t id;
     struct added_token_flags flags;
@@ -41,7 +41,6 @@ struct added_token_set {
 };
 
 struct added_tokens {
-    struct arena memory;
     struct added_token *tokens; // in the order in which they were read
     size_t count;
     struct added_token_set raw, normalized;

@@ -45,8 +45,7 @@ static status added_tokens_add(struct tokenizer *t, const struct added_token *to
         return OK;
     }
     GROW(&a->tokens, a->count);
-    char *content = arena_strndup(&a->memory, token->content, token->size);
-    a->tokens[a->count++] = (struct added_token){content, token->size, (int32_t)id, token->flags};
+    a->tokens[a->count++] = (struct added_token){t->vocab.entries[id].token, token->size, (int32_t)id, token->flags};
     return OK;
 }
 
@@ -523,7 +522,6 @@ void tokenizer_free(struct tokenizer **pointer) {
     pthread_mutex_destroy(&t->encoder->lock);
     free(t->encoder);
     vocab_release(&t->vocab);
-    arena_release(&t->added.memory);
     free(t->added.tokens);
     free(t->added.raw.tokens);
     free(t->added.normalized.tokens);
@@ -559,7 +557,7 @@ static status tokenizer_finish(struct tokenizer *t) {
         if (!token->flags.normalized) continue;
         TRY_TO(result, done, normalize_text(t->form, token->content, token->size, &buffer, &normalized, &size));
         if (normalized == token->content) continue;
-        token->content = arena_strndup(&a->memory, normalized, size);
+        token->content = arena_strndup(&t->vocab.memory, normalized, size);
         token->size = size;
     }
     added_tokens_build_set(a, &a->raw, false);
