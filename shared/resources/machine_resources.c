@@ -89,14 +89,10 @@ static status machine_check_memory(const struct resource_plan *plan, int machine
     for (size_t i = 0; i < plan->count; i++) {
         const struct planned_stage *stage = &plan->stages[i];
         const int replicas = planned_stage_replicas_on(stage, "cpu", machine, stage->stage->replicas);
-        struct memory_item items[MEMORY_ITEMS];
         uint64_t bytes = 0;
-        size_t count;
-        if (!replicas) continue;
-        TRY(planned_stage_needs(stage, items, &count));
-        for (size_t k = 0; k < count; k++) bytes += items[k].bytes * (uint64_t)replicas;
-        if (bytes <= most) continue;
-        most = bytes;
+        if (replicas) TRY(planned_stage_bytes(stage, &bytes));
+        if (bytes * (uint64_t)replicas <= most) continue;
+        most = bytes * (uint64_t)replicas;
         largest = stage->stage->name;
     }
     buf_printf(lines, "memory: the run needs %.2f GB, %s %.2f of them, and %.2f GB are available here now\n",

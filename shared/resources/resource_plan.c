@@ -1,7 +1,6 @@
 #include "shared/resources/resource_plan.h"
 
 #include <assert.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -214,24 +213,25 @@ status planned_stage_needs(const struct planned_stage *stage, struct memory_item
     return OK;
 }
 
+status planned_stage_bytes(const struct planned_stage *stage, uint64_t *bytes) {
+    struct memory_item items[MEMORY_ITEMS];
+    size_t count;
+    *bytes = 0;
+    TRY(planned_stage_needs(stage, items, &count));
+    for (size_t i = 0; i < count; i++) *bytes += items[i].bytes;
+    return OK;
+}
+
 status resource_plan_memory(const struct resource_plan *plan, const char *device, int machine, uint64_t *bytes) {
     *bytes = 0;
     for (size_t i = 0; i < plan->count; i++) {
         const struct planned_stage *stage = &plan->stages[i];
         const int replicas = planned_stage_replicas_on(stage, device, machine, stage->stage->replicas);
-        struct memory_item items[MEMORY_ITEMS];
-        size_t count;
-        if (!replicas) continue;
-        TRY(planned_stage_needs(stage, items, &count));
-        for (size_t k = 0; k < count; k++) *bytes += items[k].bytes * (uint64_t)replicas;
+        uint64_t own = 0;
+        if (replicas) TRY(planned_stage_bytes(stage, &own));
+        *bytes += own * (uint64_t)replicas;
     }
     return OK;
-}
-
-// Returns how many steps the run has at most; 0: the pipeline does not say it.
-static int64_t resource_steps(const struct source_options *source) {
-    if (source->max_steps) return source->max_steps;
-    return source->limit * source->epochs / source->groups_per_step;
 }
 
 // Returns how many checkpoints there are at a time at most: the newest one is complete before an older one goes. 0: it
@@ -268,7 +268,9 @@ static status resource_find_files(const struct resource_plan *plan, const struct
     if (!here) return OK;
     needs->checkpoint = files.model + files.state;
     needs->state = files.state;
-    needs->checkpoints = resource_checkpoints(optim, resource_steps(source));
+    int64_t steps = source->max_steps; // at most; 0: the pipeline does not say it
+    if (!steps) steps = source->limit * source->epochs / source->groups_per_step;
+    needs->checkpoints = resource_checkpoints(optim, steps);
     return OK;
 }
 
@@ -356,20 +358,8 @@ static status resource_spread_check(const struct resource_plan *plan, int gpus, 
     return OK;
 }
 
-// Writes the places into the pipeline.
-static void resource_spread_set(struct resource_spread *spread, struct pipeline *pipeline) {
-    for (size_t i = 0; i < spread->plan->count; i++) {
-        struct pipeline_stage *stage = &pipeline->stages[i];
-        struct buf text = {0};
-        if (!spread->placed[i]) continue;
-        stage->replicas = spread->placed[i];
-        buf_printf(&text, stage->replicas > 1 ? "cuda:[%s]" : "cuda:%s", spread->devices[i].data);
-        pipeline_set(stage, "device", text.data);
-        buf_release(&text);
-    }
-}
-
 status resource_spread(const struct resource_plan *plan, struct pipeline *pipeline, int gpus, bool *placed) {
+    struct arena arena = {0};
     struct resource_spread spread = {
         .plan = plan, .gpus = gpus, .machines = pipeline->machine_count ? (int)pipeline->machine_count : 1};
     status result = OK;
@@ -377,25 +367,24 @@ status resource_spread(const struct resource_plan *plan, struct pipeline *pipeli
     *placed = false;
     TRY(resource_spread_check(plan, gpus, &named));
     if (named || gpus == 1 || !plan->on_gpu) return OK;
-    NEW(&spread.loads, (size_t)(spread.machines * gpus));
-    NEW(&spread.bytes, plan->count);
-    NEW(&spread.placed, plan->count);
-    NEW(&spread.devices, plan->count);
-    for (size_t i = 0; i < plan->count; i++) {
-        struct memory_item items[MEMORY_ITEMS];
-        size_t count;
-        if (plan->stages[i].on_cpu) continue;
-        TRY_TO(result, done, planned_stage_needs(&plan->stages[i], items, &count));
-        for (size_t k = 0; k < count; k++) spread.bytes[i] += items[k].bytes;
+    spread.loads = arena_alloc(&arena, (size_t)(spread.machines * gpus) * sizeof *spread.loads);
+    spread.bytes = arena_alloc(&arena, plan->count * sizeof *spread.bytes);
+    spread.placed = arena_alloc(&arena, plan->count * sizeof *spread.placed);
+    spread.devices = arena_alloc(&arena, plan->count * sizeof *spread.devices);
+    for (size_t i = 0; result == OK && i < plan->count; i++)
+        if (!plan->stages[i].on_cpu) result = planned_stage_bytes(&plan->stages[i], &spread.bytes[i]);
+    if (result == OK) resource_spread_all(&spread);
+    for (size_t i = 0; result == OK && i < plan->count; i++) {
+        struct pipeline_stage *stage = &pipeline->stages[i];
+        const char *gpus_of_it = spread.devices[i].data;
+        if (!spread.placed[i]) continue;
+        stage->replicas = spread.placed[i];
+        pipeline_set(stage, "device",
+                     stage->replicas > 1 ? arena_printf(&arena, "cuda:[%s]", gpus_of_it)
+                                         : arena_printf(&arena, "cuda:%s", gpus_of_it));
     }
-    resource_spread_all(&spread);
-    resource_spread_set(&spread, pipeline);
-    *placed = true;
-done:
-    for (size_t i = 0; spread.devices && i < plan->count; i++) buf_release(&spread.devices[i]);
-    free(spread.devices);
-    free(spread.placed);
-    free(spread.bytes);
-    free(spread.loads);
+    *placed = result == OK;
+    for (size_t i = 0; i < plan->count; i++) buf_release(&spread.devices[i]);
+    arena_release(&arena);
     return result;
 }

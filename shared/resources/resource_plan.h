@@ -66,6 +66,9 @@ int planned_stage_replicas_on(const struct planned_stage *stage, const char *dev
 // in model_open, classifier_open.
 status planned_stage_needs(const struct planned_stage *stage, struct memory_item *items, size_t *count);
 
+// *bytes = the sum of these. Errors as planned_stage_needs.
+status planned_stage_bytes(const struct planned_stage *stage, uint64_t *bytes);
+
 // *bytes = what all stages on a device of a machine need of its memory; `device` "cpu" is the machine's own. Errors as
 // planned_stage_needs.
 status resource_plan_memory(const struct resource_plan *plan, const char *device, int machine, uint64_t *bytes);

@@ -70,17 +70,10 @@ bool format_matches(struct string text) {
 }
 
 status solution_check(enum problem_type type, struct string solution) {
-    bool found;
     double number;
     struct string truth = answer_extract(solution);
-    if (type != PROBLEM_REGRESSION) return OK;
-    python_float(truth, &found, &number);
-    if (!found || isfinite(number)) return OK;
+    if (type != PROBLEM_REGRESSION || !python_float(truth, &number) || isfinite(number)) return OK;
     return fail(DATAERR, "the solution of a regression is not a finite number: %.*s", (int)truth.size, truth.data);
-}
-
-static bool accuracy_has_decimals(struct string number) {
-    return memchr(number.data, '.', number.size) || memchr(number.data, ',', number.size);
 }
 
 status accuracy_compute(enum problem_type type, struct string solution, struct string completion, double *accuracy) {
@@ -88,35 +81,34 @@ status accuracy_compute(enum problem_type type, struct string solution, struct s
     return accuracy_of_answer(type, answer_extract(solution), answer_extract(completion), accuracy);
 }
 
+static bool accuracy_has_decimals(struct string number) {
+    return memchr(number.data, '.', number.size) || memchr(number.data, ',', number.size);
+}
+
 status accuracy_of_answer(enum problem_type type, struct string truth, struct string answer, double *accuracy) {
-    double rate, score, truth_number = NAN, number = NAN;
-    bool truth_found = false, found = false;
-    if (type == PROBLEM_NUMERICAL || type == PROBLEM_REGRESSION) {
-        python_float(truth, &truth_found, &truth_number);
-        python_float(answer, &found, &number);
-    }
+    double error, truth_number = NAN, number = NAN;
+    const bool numbers = (type == PROBLEM_NUMERICAL || type == PROBLEM_REGRESSION) &&
+                         python_float(truth, &truth_number) && python_float(answer, &number);
     *accuracy = 0;
     switch (type) {
     case PROBLEM_CHOICE:
         *accuracy = truth.size == answer.size && !memcmp(truth.data, answer.data, truth.size);
         return OK;
     case PROBLEM_NUMERICAL:
-        if (!found || !truth_found || !isfinite(number) || !isfinite(truth_number)) return OK;
-        if (accuracy_has_decimals(truth) != accuracy_has_decimals(answer)) return OK;
-        *accuracy = python_round2(number) == python_round2(truth_number);
+        if (numbers && isfinite(number) && isfinite(truth_number) &&
+            accuracy_has_decimals(truth) == accuracy_has_decimals(answer))
+            *accuracy = python_round2(number) == python_round2(truth_number);
         return OK;
     case PROBLEM_OCR:
-        word_error_rate(truth, answer, &rate);
-        *accuracy = fmax(0, fmin(1, 1 - rate));
+        *accuracy = fmax(0, fmin(1, 1 - word_error_rate(truth, answer)));
         return OK;
     case PROBLEM_FREE_FORM:
-        rouge_mean(truth, answer, &score);
-        *accuracy = fmax(0, fmin(1, score));
+        *accuracy = fmax(0, fmin(1, rouge_mean(truth, answer)));
         return OK;
     case PROBLEM_REGRESSION:
-        if (!found || !truth_found || isnan(number)) return OK;
-        rate = (fabs(number - truth_number) + 1e-9) / (fabs(truth_number) + 1e-9); // the relative error
-        *accuracy = 1 - fmin(1, fmax(0, rate));
+        if (!numbers || isnan(number)) return OK;
+        error = (fabs(number - truth_number) + 1e-9) / (fabs(truth_number) + 1e-9); // the relative error
+        *accuracy = 1 - fmin(1, fmax(0, error));
         return OK;
     default:
         return fail(BUG, "unknown problem type %d", (int)type);
@@ -125,23 +117,12 @@ status accuracy_of_answer(enum problem_type type, struct string truth, struct st
 
 // ---- option ----
 
+// The categories of letters, marks and numbers, which lie together.
+static_assert(UTF8PROC_CATEGORY_LU == 1 && UTF8PROC_CATEGORY_NO == 11, "the category before is that of no character");
+
 bool is_word_character(int32_t code) {
-    switch (utf8proc_category(code)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_NO:
-        return true;
-    default:
-        return code == '_';
-    }
+    const utf8proc_category_t category = utf8proc_category(code);
+    return code == '_' || (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_NO);
 }
 
 char option_letter(struct string answer) {
@@ -175,14 +156,12 @@ double mean_relative_accuracy(double truth, double number) {
 
 static status score_accuracy(enum problem_type type, bool released, struct string truth, struct string answer,
                              double *accuracy) {
-    double number = NAN, target = NAN;
-    bool found, target_found;
+    double number, target;
     *accuracy = 0;
     if (released && (type == PROBLEM_OCR || type == PROBLEM_FREE_FORM)) return OK;
     if (type != PROBLEM_REGRESSION) return accuracy_of_answer(type, truth, answer, accuracy);
-    python_float(truth, &target_found, &target);
-    python_float(answer, &found, &number);
-    if (found && target_found) *accuracy = mean_relative_accuracy(target, number);
+    if (python_float(truth, &target) && python_float(answer, &number))
+        *accuracy = mean_relative_accuracy(target, number);
     return OK;
 }
 

@@ -70,34 +70,29 @@ static int python_digit(int32_t code) {
     return before == code ? -1 : (code - before - 1) % 10;
 }
 
-static const char *python_skip_digits(const char *at) {
-    while (isdigit((unsigned char)*at)) at++;
-    return at;
-}
-
 // Returns whether a string without white space and underscores is a number, so that strtod's further forms are refused.
 static bool python_is_number(const char *text) {
+    static const char digits[] = "0123456789";
     const char *unsigned_part = text + (*text == '+' || *text == '-');
     if (!strcasecmp(unsigned_part, "inf") || !strcasecmp(unsigned_part, "infinity") ||
         !strcasecmp(unsigned_part, "nan"))
         return true;
-    const char *at = python_skip_digits(unsigned_part);
-    size_t digits = (size_t)(at - unsigned_part);
+    size_t whole = strspn(unsigned_part, digits), fraction = 0;
+    const char *at = unsigned_part + whole;
     if (*at == '.') {
-        const char *fraction = at + 1;
-        at = python_skip_digits(fraction);
-        digits += (size_t)(at - fraction);
+        fraction = strspn(at + 1, digits);
+        at += 1 + fraction;
     }
-    if (!digits) return false;
+    if (!whole && !fraction) return false;
     if (*at == 'e' || *at == 'E') {
-        const char *exponent = at + 1 + (at[1] == '+' || at[1] == '-');
-        at = python_skip_digits(exponent);
-        if (at == exponent) return false;
+        at += 1 + (at[1] == '+' || at[1] == '-');
+        if (!strspn(at, digits)) return false;
+        at += strspn(at, digits);
     }
     return !*at;
 }
 
-void python_float(struct string string, bool *found, double *value) {
+bool python_float(struct string string, double *value) {
     static const char ascii_space[] = " \t\n\v\f\r"; // float() strips these of ASCII, but not U+001C to U+001F
     char *ascii, *end, *kept;
     size_t length;
@@ -119,18 +114,19 @@ void python_float(struct string string, bool *found, double *value) {
     char *number = ascii + strspn(ascii, ascii_space);
     while (end > number && strchr(ascii_space, end[-1])) end--;
     *end = 0;
-    *found = true;
+    bool found = true;
     kept = number;
     for (const char *at = number; *at; at++) { // an underscore must be between two digits
         if (*at != '_')
             *kept++ = *at;
         else if (at == number || !isdigit((unsigned char)at[-1]) || !isdigit((unsigned char)at[1]))
-            *found = false;
+            found = false;
     }
     *kept = 0;
-    *found = *found && python_is_number(number);
-    if (*found) *value = strtod(number, NULL);
+    found = found && python_is_number(number);
+    if (found) *value = strtod(number, NULL);
     free(ascii);
+    return found;
 }
 
 // The C library prints the exact decimals of a double, as Python does.

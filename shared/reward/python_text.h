@@ -25,10 +25,10 @@ struct string python_strip(struct string string);
 // Sets *words to what str.split() returns: slices, in an array in the arena.
 void python_split(struct arena *arena, struct string string, struct string_array *words);
 
-// Sets *found to whether float() accepts the string without its commas, and *value to the number if it does. float()
+// Returns whether float() accepts the string without its commas, and sets *value to the number if it does. float()
 // accepts white space at both ends, `1_000`, Unicode's decimal digits, `inf` and `nan`, but not hexadecimal digits or
 // `1__0`.
-void python_float(struct string string, bool *found, double *value);
+bool python_float(struct string string, double *value);
 
 // Returns what round(value, 2) returns: the nearest hundredth of the binary value, ties to even. `value` must be
 // finite.

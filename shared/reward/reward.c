@@ -110,16 +110,6 @@ static status bonus_copy_consistency(struct group *group) {
     return OK;
 }
 
-static status bonus_compute(struct group *group, enum problem_type type, const struct reward_options *options) {
-    const enum method_bonus bonus = methods[options->method].bonus;
-    if (bonus == BONUS_NONE) return OK;
-    if (bonus == BONUS_CONSISTENCY) return bonus_copy_consistency(group);
-    TRY(group_check(group, NEED_REFERENCE));
-    group_doubles(group, &group->rewards.bonus, group->completion_count); // zeros
-    if (bonus == BONUS_GENERATED) return bonus_from_generated(group, type, options);
-    return bonus_from_likelihood(group, options);
-}
-
 // ---- advantages ----
 
 static const double deviation_epsilon = 1e-4;
@@ -205,7 +195,14 @@ status reward_group(struct group *group, const struct reward_options *options) {
         rewards->format.data[i] = format_matches(text);
     }
     if (!isnan(options->length_reward.from)) TRY(reward_length(group, &options->length_reward));
-    TRY(bonus_compute(group, type, options));
+    const enum method_bonus bonus = methods[options->method].bonus;
+    if (bonus == BONUS_CONSISTENCY) TRY(bonus_copy_consistency(group));
+    if (bonus != BONUS_CONSISTENCY && bonus != BONUS_NONE) {
+        TRY(group_check(group, NEED_REFERENCE));
+        group_doubles(group, &rewards->bonus, count); // zeros
+        TRY(bonus == BONUS_GENERATED ? bonus_from_generated(group, type, options)
+                                     : bonus_from_likelihood(group, options));
+    }
 
     group_doubles(group, &rewards->total, count);
     for (size_t i = 0; i < count; i++) {

@@ -62,26 +62,24 @@ static double rouge_fmeasure(size_t common, size_t target, size_t prediction) {
     return precision + recall > 0 ? 2 * precision * recall / (precision + recall) : 0;
 }
 
-static void rouge_n(struct arena *arena, const struct rouge_tokens *target, const struct rouge_tokens *prediction,
-                    size_t n, double *score) {
+// The F-measure of n-grams.
+static double rouge_n(struct arena *arena, const struct rouge_tokens *target, const struct rouge_tokens *prediction,
+                      size_t n) {
     uint64_t *a, *b;
     size_t a_count, b_count, common = 0;
     rouge_ngrams(arena, target, n, &a, &a_count);
     rouge_ngrams(arena, prediction, n, &b, &b_count);
     for (size_t i = 0, j = 0; i < a_count && j < b_count;) {
-        if (a[i] == b[j])
-            common++, i++, j++;
-        else if (a[i] < b[j])
-            i++;
-        else
-            j++;
+        common += a[i] == b[j];
+        const bool first = a[i] <= b[j], second = b[j] <= a[i];
+        i += first;
+        j += second;
     }
-    *score = rouge_fmeasure(common, a_count, b_count);
+    return rouge_fmeasure(common, a_count, b_count);
 }
 
-// The longest common subsequence, one row of its table at a time.
-static void rouge_l(struct arena *arena, const struct rouge_tokens *target, const struct rouge_tokens *prediction,
-                    double *score) {
+// That of the longest common subsequence, one row of its table at a time.
+static double rouge_l(struct arena *arena, const struct rouge_tokens *target, const struct rouge_tokens *prediction) {
     size_t rows = target->words.count, columns = prediction->words.count;
     size_t *length = arena_alloc(arena, (columns + 1) * sizeof *length);
     for (size_t i = 0; i < rows; i++) {
@@ -95,13 +93,12 @@ static void rouge_l(struct arena *arena, const struct rouge_tokens *target, cons
             diagonal = above;
         }
     }
-    *score = rouge_fmeasure(length[columns], rows, columns);
+    return rouge_fmeasure(length[columns], rows, columns);
 }
 
-void rouge_mean(struct string target, struct string prediction, double *score) {
+double rouge_mean(struct string target, struct string prediction) {
     struct arena arena = {0};
     struct rouge_tokens a = {0}, b = {0};
-    double rouge1 = 0, rouge2 = 0, rougel = 0;
     rouge_tokenize(&arena, target, &a);
     rouge_tokenize(&arena, prediction, &b);
 
@@ -123,14 +120,13 @@ void rouge_mean(struct string target, struct string prediction, double *score) {
     }
     assert(id <= UINT32_MAX); // two ids are packed into one bigram
 
-    rouge_n(&arena, &a, &b, 1, &rouge1);
-    rouge_n(&arena, &a, &b, 2, &rouge2);
-    rouge_l(&arena, &a, &b, &rougel);
-    *score = (rouge1 + rouge2 + rougel) / 3;
+    const double rouge1 = rouge_n(&arena, &a, &b, 1), rouge2 = rouge_n(&arena, &a, &b, 2);
+    const double mean = (rouge1 + rouge2 + rouge_l(&arena, &a, &b)) / 3;
     arena_release(&arena);
+    return mean;
 }
 
-void word_error_rate(struct string target, struct string prediction, double *rate) {
+double word_error_rate(struct string target, struct string prediction) {
     struct arena arena = {0};
     struct string_array a = {0}, b = {0};
     python_split(&arena, target, &a);
@@ -149,8 +145,9 @@ void word_error_rate(struct string target, struct string prediction, double *rat
             cost[j] = best;
         }
     }
-    *rate = (double)cost[b.count] / (double)(a.count ? a.count : 1);
+    const double rate = (double)cost[b.count] / (double)(a.count ? a.count : 1);
     arena_release(&arena);
+    return rate;
 }
 
 // ---- porter ----
@@ -165,42 +162,23 @@ struct porter_word {
     size_t size;
 };
 
-// In a step the first rule whose suffix matches decides, whether its condition holds or not.
-struct porter_rule {
-    const char *suffix;
-    const char *replacement;
-    bool (*condition)(const char *stem, size_t size); // on the letters before the suffix; NULL: always
-};
+static bool porter_is_vowel(char letter) {
+    return letter == 'a' || letter == 'e' || letter == 'i' || letter == 'o' || letter == 'u';
+}
 
 // A y is a consonant at the start and after a vowel.
 static bool porter_is_consonant(const char *letters, size_t at) {
     size_t run = 0;
     while (at - run > 0 && letters[at - run] == 'y') run++;
-    char last = letters[at - run];
-    bool consonant = last != 'a' && last != 'e' && last != 'i' && last != 'o' && last != 'u';
-    return consonant != (run % 2 == 1);
+    return porter_is_vowel(letters[at - run]) == (run % 2 == 1);
 }
 
 // Returns the measure; sets *vowels, if not NULL, to whether there is a vowel.
 static size_t porter_measure(const char *letters, size_t size, bool *vowels) {
     size_t measure = 0;
-    bool before = true, any = false;
+    bool before = true, any = false; // before: whether the letter before is a consonant
     for (size_t i = 0; i < size; i++) {
-        bool now;
-        switch (letters[i]) {
-        case 'a':
-        case 'e':
-        case 'i':
-        case 'o':
-        case 'u':
-            now = false;
-            break;
-        case 'y':
-            now = i == 0 || !before;
-            break;
-        default:
-            now = true;
-        }
+        const bool now = letters[i] == 'y' ? i == 0 || !before : !porter_is_vowel(letters[i]);
         measure += i > 0 && now && !before;
         any |= !now;
         before = now;
@@ -209,17 +187,15 @@ static size_t porter_measure(const char *letters, size_t size, bool *vowels) {
     return measure;
 }
 
-static bool porter_m_over_0(const char *stem, size_t size) {
+static bool porter_m_over_0(const char *stem, size_t size, const char *suffix) {
+    (void)suffix;
     return porter_measure(stem, size, NULL) > 0;
 }
 
-static bool porter_m_over_1(const char *stem, size_t size) {
-    return porter_measure(stem, size, NULL) > 1;
-}
-
-// The condition for -ion.
-static bool porter_s_or_t(const char *stem, size_t size) {
-    return porter_m_over_1(stem, size) && (stem[size - 1] == 's' || stem[size - 1] == 't');
+// The condition of step 4: -ion goes only behind s and t.
+static bool porter_m_over_1(const char *stem, size_t size, const char *suffix) {
+    if (porter_measure(stem, size, NULL) < 2) return false;
+    return strcmp(suffix, "ion") != 0 || stem[size - 1] == 's' || stem[size - 1] == 't';
 }
 
 static bool porter_has_vowel(const char *stem, size_t size) {
@@ -249,23 +225,26 @@ static void porter_replace(struct porter_word *word, const char *suffix, const c
     word->size += length;
 }
 
-// Applies a step's rules, which end with a zeroed one.
-static void porter_apply(struct porter_word *word, const struct porter_rule *rules) {
-    for (; rules->suffix; rules++) {
-        if (!porter_ends_with(word, rules->suffix)) continue;
-        if (!rules->condition || rules->condition(word->letters, word->size - strlen(rules->suffix)))
-            porter_replace(word, rules->suffix, rules->replacement);
-        return;
-    }
+// A step's rules, up to NULL: suffixes and what takes their places.
+typedef const char *const porter_rules[][2];
+
+// Applies a step's rules. The first one whose suffix matches decides, whether the condition on the letters before it
+// (NULL: always) holds or not.
+static void porter_apply(struct porter_word *word, porter_rules rules,
+                         bool (*condition)(const char *stem, size_t size, const char *suffix)) {
+    size_t i = 0;
+    while (rules[i][0] && !porter_ends_with(word, rules[i][0])) i++;
+    if (!rules[i][0]) return;
+    if (!condition || condition(word->letters, word->size - strlen(rules[i][0]), rules[i][0]))
+        porter_replace(word, rules[i][0], rules[i][1]);
 }
 
 // The second half of step 1b: restores an e or removes a doubled letter after -ed and -ing have been removed.
 static void porter_step_1b_repair(struct porter_word *word) {
-    static const struct porter_rule rules[] = {{"at", "ate", NULL}, {"bl", "ble", NULL}, {"iz", "ize", NULL}, {0}};
     const char *letters = word->letters;
     size_t size = word->size;
     if (porter_ends_with(word, "at") || porter_ends_with(word, "bl") || porter_ends_with(word, "iz")) {
-        porter_apply(word, rules);
+        porter_replace(word, "", "e");
     } else if (size >= 2 && letters[size - 1] == letters[size - 2] && porter_is_consonant(letters, size - 1)) {
         if (!strchr("lsz", letters[size - 1])) word->size--;
     } else if (porter_measure(letters, size, NULL) == 1 && porter_ends_cvc(letters, size)) {
@@ -273,50 +252,29 @@ static void porter_step_1b_repair(struct porter_word *word) {
     }
 }
 
-static const char *const porter_irregular[][2] = {
+static porter_rules porter_irregular = {
     // NLTK; a stem is a prefix of the word but for three in -ying
     {"sky", "sky"},        {"skies", "sky"},       {"dying", "die"},        {"lying", "lie"},
     {"tying", "tie"},      {"news", "news"},       {"innings", "inning"},   {"inning", "inning"},
     {"outings", "outing"}, {"outing", "outing"},   {"cannings", "canning"}, {"canning", "canning"},
-    {"howe", "howe"},      {"proceed", "proceed"}, {"exceed", "exceed"},    {"succeed", "succeed"},
-};
+    {"howe", "howe"},      {"proceed", "proceed"}, {"exceed", "exceed"},    {"succeed", "succeed"}};
 
-static const struct porter_rule porter_step_1a[] = {
-    {"sses", "ss", NULL}, {"ies", "i", NULL}, {"ss", "ss", NULL}, {"s", "", NULL}, {0}};
+static porter_rules porter_step_1a = {{"sses", "ss"}, {"ies", "i"}, {"ss", "ss"}, {"s", ""}, {NULL, NULL}};
 
-static const struct porter_rule porter_step_2[] = {
-    {"ational", "ate", porter_m_over_0}, {"tional", "tion", porter_m_over_0},
-    {"enci", "ence", porter_m_over_0},   {"anci", "ance", porter_m_over_0},
-    {"izer", "ize", porter_m_over_0},    {"bli", "ble", porter_m_over_0},
-    {"alli", "al", porter_m_over_0},     {"entli", "ent", porter_m_over_0},
-    {"eli", "e", porter_m_over_0},       {"ousli", "ous", porter_m_over_0},
-    {"ization", "ize", porter_m_over_0}, {"ation", "ate", porter_m_over_0},
-    {"ator", "ate", porter_m_over_0},    {"alism", "al", porter_m_over_0},
-    {"iveness", "ive", porter_m_over_0}, {"fulness", "ful", porter_m_over_0},
-    {"ousness", "ous", porter_m_over_0}, {"aliti", "al", porter_m_over_0},
-    {"iviti", "ive", porter_m_over_0},   {"biliti", "ble", porter_m_over_0},
-    {"fulli", "ful", porter_m_over_0},   {0},
-};
+static porter_rules porter_step_2 = {{"ational", "ate"}, {"tional", "tion"}, {"enci", "ence"},   {"anci", "ance"},
+                                     {"izer", "ize"},    {"bli", "ble"},     {"alli", "al"},     {"entli", "ent"},
+                                     {"eli", "e"},       {"ousli", "ous"},   {"ization", "ize"}, {"ation", "ate"},
+                                     {"ator", "ate"},    {"alism", "al"},    {"iveness", "ive"}, {"fulness", "ful"},
+                                     {"ousness", "ous"}, {"aliti", "al"},    {"iviti", "ive"},   {"biliti", "ble"},
+                                     {"fulli", "ful"},   {NULL, NULL}};
 
-static const struct porter_rule porter_step_3[] = {
-    {"icate", "ic", porter_m_over_0}, {"ative", "", porter_m_over_0},
-    {"alize", "al", porter_m_over_0}, {"iciti", "ic", porter_m_over_0},
-    {"ical", "ic", porter_m_over_0},  {"ful", "", porter_m_over_0},
-    {"ness", "", porter_m_over_0},    {0},
-};
+static porter_rules porter_step_3 = {{"icate", "ic"}, {"ative", ""}, {"alize", "al"}, {"iciti", "ic"},
+                                     {"ical", "ic"},  {"ful", ""},   {"ness", ""},    {NULL, NULL}};
 
-static const struct porter_rule porter_step_4[] = {
-    {"al", "", porter_m_over_1},    {"ance", "", porter_m_over_1},
-    {"ence", "", porter_m_over_1},  {"er", "", porter_m_over_1},
-    {"ic", "", porter_m_over_1},    {"able", "", porter_m_over_1},
-    {"ible", "", porter_m_over_1},  {"ant", "", porter_m_over_1},
-    {"ement", "", porter_m_over_1}, {"ment", "", porter_m_over_1},
-    {"ent", "", porter_m_over_1},   {"ion", "", porter_s_or_t},
-    {"ou", "", porter_m_over_1},    {"ism", "", porter_m_over_1},
-    {"ate", "", porter_m_over_1},   {"iti", "", porter_m_over_1},
-    {"ous", "", porter_m_over_1},   {"ive", "", porter_m_over_1},
-    {"ize", "", porter_m_over_1},   {0},
-};
+static porter_rules porter_step_4 = {{"al", ""},   {"ance", ""}, {"ence", ""}, {"er", ""},    {"ic", ""},
+                                     {"able", ""}, {"ible", ""}, {"ant", ""},  {"ement", ""}, {"ment", ""},
+                                     {"ent", ""},  {"ion", ""},  {"ou", ""},   {"ism", ""},   {"ate", ""},
+                                     {"iti", ""},  {"ous", ""},  {"ive", ""},  {"ize", ""},   {NULL, NULL}};
 
 size_t porter_stem(char *letters, size_t size) {
     struct porter_word word = {letters, size};
@@ -333,13 +291,13 @@ size_t porter_stem(char *letters, size_t size) {
     if (word.size == 4 && porter_ends_with(&word, "ies")) // NLTK: dies becomes die
         porter_replace(&word, "ies", "ie");
     else
-        porter_apply(&word, porter_step_1a);
+        porter_apply(&word, porter_step_1a, NULL);
 
     // Step 1b
     if (porter_ends_with(&word, "ied")) { // NLTK
         porter_replace(&word, "ied", word.size == 4 ? "ie" : "i");
     } else if (porter_ends_with(&word, "eed")) {
-        if (porter_m_over_0(letters, word.size - 3)) word.size--;
+        if (porter_measure(letters, word.size - 3, NULL) > 0) word.size--;
     } else if (porter_ends_with(&word, "ed") && porter_has_vowel(letters, word.size - 2)) {
         word.size -= 2;
         porter_step_1b_repair(&word);
@@ -353,15 +311,15 @@ size_t porter_stem(char *letters, size_t size) {
         letters[word.size - 1] = 'i';
 
     // Step 2. NLTK: -alli is removed first, and -logi keeps its l.
-    while (porter_ends_with(&word, "alli") && porter_m_over_0(letters, word.size - 4))
+    while (porter_ends_with(&word, "alli") && porter_measure(letters, word.size - 4, NULL) > 0)
         porter_replace(&word, "alli", "al");
     if (!porter_ends_with(&word, "logi"))
-        porter_apply(&word, porter_step_2);
-    else if (porter_m_over_0(letters, word.size - 3))
+        porter_apply(&word, porter_step_2, porter_m_over_0);
+    else if (porter_measure(letters, word.size - 3, NULL) > 0)
         word.size--;
 
-    porter_apply(&word, porter_step_3);
-    porter_apply(&word, porter_step_4);
+    porter_apply(&word, porter_step_3, porter_m_over_0);
+    porter_apply(&word, porter_step_4, porter_m_over_1);
 
     // Step 5a
     if (porter_ends_with(&word, "e")) {
@@ -370,7 +328,7 @@ size_t porter_stem(char *letters, size_t size) {
     }
 
     // Step 5b
-    if (porter_ends_with(&word, "ll") && porter_m_over_1(letters, word.size - 1)) word.size--;
+    if (porter_ends_with(&word, "ll") && porter_measure(letters, word.size - 1, NULL) > 1) word.size--;
     assert(word.size <= size);
     return word.size;
 }

@@ -7,13 +7,13 @@
 #include "shared/base/status.h"
 #include "shared/base/memory.h"
 
-// Sets *score to the mean of the three F-measures, 0 to 1. Tokens are runs of [a-z0-9] of the lower-cased text; those
+// Returns the mean of the three F-measures, 0 to 1. Tokens are runs of [a-z0-9] of the lower-cased text; those
 // longer than 3 are stemmed. F = 2PR / (P + R), where P and R are the shares of the prediction's and of the target's
 // n-grams (for ROUGE-L: of their longest common subsequence) that both have.
-void rouge_mean(struct string target, struct string prediction, double *score);
+double rouge_mean(struct string target, struct string prediction);
 
-// Sets *rate to the edit distance in words / max(1, words of the target).
-void word_error_rate(struct string target, struct string prediction, double *rate);
+// Returns the edit distance in words / max(1, words of the target).
+double word_error_rate(struct string target, struct string prediction);
 
 // The Porter stemmer in the variant that NLTK uses by default and rouge_score with it.
 // Stems word[0..size), ASCII lower-case letters and digits, in place. Returns the new size, which is at most `size`.

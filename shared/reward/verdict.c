@@ -96,16 +96,6 @@ static bool concludes_joins(int32_t code) {
 
 // ---- sentences ----
 
-static bool concludes_is_line_break(int32_t code) {
-    return (code >= '\n' && code <= '\r') || code == 0x85 || code == 0x2028 || code == 0x2029;
-}
-
-// Whether the character ends a sentence when white space follows: . ! ? and their relatives.
-static bool concludes_is_stop(int32_t code) {
-    return code == '.' || code == '!' || code == '?' || code == 0x2026 || code == 0x3002 || code == 0xff01 ||
-           code == 0xff1f;
-}
-
 // Whether the full stop at `at` follows a capital that stands alone, as in "B. wash".
 static bool concludes_is_numbering(struct string text, size_t at) {
     size_t capital = at;
@@ -113,15 +103,17 @@ static bool concludes_is_numbering(struct string text, size_t at) {
     return !concludes_joins(concludes_step_back(text, &capital));
 }
 
-// Returns where the sentence that begins at `from` ends.
+// Returns where the sentence that begins at `from` ends: behind a line break, or a stop that white space follows.
 static size_t concludes_sentence_end(struct string text, size_t from) {
     size_t length;
     for (size_t at = from; at < text.size; at += length) {
         const int32_t code = python_char_at(text, at, &length);
         const size_t next = at + length;
         if (code == ' ' || (code >= 'A' && code <= 'z')) continue; // most characters
-        if (concludes_is_line_break(code)) return next;
-        if (!concludes_is_stop(code) || !python_isspace(concludes_char_at(text, next))) continue;
+        if ((code >= '\n' && code <= '\r') || code == 0x85 || code == 0x2028 || code == 0x2029) return next;
+        const bool stop = code == '.' || code == '!' || code == '?' || code == 0x2026 || code == 0x3002 ||
+                          code == 0xff01 || code == 0xff1f; // . ! ? and their relatives
+        if (!stop || !python_isspace(concludes_char_at(text, next))) continue;
         if (code != '.' || !concludes_is_numbering(string_slice(text, from, next), at - from)) return next;
     }
     return text.size;
@@ -169,12 +161,6 @@ static void concludes_offer(struct mention *last, size_t begin, size_t end, char
     *last = (struct mention){begin, end, letter};
 }
 
-// Whether the mention [begin, end) cuts no word in two.
-static bool concludes_is_whole(struct string sentence, size_t begin, size_t end) {
-    return !is_word_character(concludes_char_before(sentence, begin)) &&
-           !is_word_character(concludes_char_at(sentence, end));
-}
-
 // Returns the letter of the option that the sentence names last, 0 if it names none.
 static char concludes_last_mention(struct string sentence, const struct string_array *options) {
     const size_t count = options->count < 26 ? options->count : 26;
@@ -189,9 +175,10 @@ static char concludes_last_mention(struct string sentence, const struct string_a
         if (!text.data || !text.size) continue;
         const char *found = sentence.data, *end = sentence.data + sentence.size;
         while ((found = memmem(found, (size_t)(end - found), text.data, text.size)) != NULL) {
-            const size_t begin = (size_t)(found - sentence.data);
-            if (concludes_is_whole(sentence, begin, begin + text.size))
-                concludes_offer(&last, begin, begin + text.size, (char)('A' + i));
+            const size_t begin = (size_t)(found - sentence.data), behind = begin + text.size;
+            if (!is_word_character(concludes_char_before(sentence, begin)) && // it cuts no word in two
+                !is_word_character(concludes_char_at(sentence, behind)))
+                concludes_offer(&last, begin, behind, (char)('A' + i));
             found++;
         }
     }

@@ -59,9 +59,8 @@ static void floats_are_read_as_by_python(void **state) {
     struct json *numbers = key(golden, "numbers");
     for (size_t i = 0; i < json_count(numbers); i++) {
         struct json *row = json_item(numbers, i);
-        bool found;
         double value = 0;
-        python_float(json_string(json_item(row, 0)), &found, &value);
+        const bool found = python_float(json_string(json_item(row, 0)), &value);
         if (found != (json_item(row, 1) != NULL)) print_error("%s\n", string_at(row, 0));
         assert_true(found == (json_item(row, 1) != NULL));
         if (found) assert_number(value, string_at(row, 1));
