@@ -97,6 +97,29 @@ const char *option_suggest(const struct option_table *table, const char *name) {
 
 // ---- values ----
 
+// What a string says; the fields that the option's type does not use are NaN or zero.
+struct option_value {
+    const char *text;          // the string itself
+    struct option_range range; // `from` is also the value of the other number types; NaN for one of the choices
+    int64_t integer;
+    int choice; // the index of the string among the choices, -1: not one of them
+    bool boolean;
+    struct option_keep keep;
+};
+
+// The part of a parsed value that the field of an option is a copy of.
+#define PART(member)                                                                                                   \
+    { offsetof(struct option_value, member), sizeof((struct option_value){0}).member }
+static const struct option_part {
+    size_t offset, size;
+} option_parts[] = {
+    [OPTION_STRING] = PART(text), [OPTION_FILE] = PART(text),         [OPTION_PATH] = PART(text),
+    [OPTION_NAME] = PART(text),   [OPTION_DEVICE] = PART(text),       [OPTION_CHOICE] = PART(choice),
+    [OPTION_INT] = PART(integer), [OPTION_NUMBER] = PART(range.from), [OPTION_NUMBER_OR] = PART(range.from),
+    [OPTION_RANGE] = PART(range), [OPTION_BOOL] = PART(boolean),      [OPTION_SIZE] = PART(integer),
+    [OPTION_KEEP] = PART(keep),
+};
+
 // Parses a finite decimal number. Returns false if the string is not one.
 static bool option_value_double(const char *text, double *number) {
     if (!*text || text[strspn(text, "0123456789+-.eE")]) return false;
@@ -182,7 +205,9 @@ static bool option_value_keep(const char *text, struct option_keep *keep) {
     return keep->steps > 0;
 }
 
-status option_value_parse(struct option_value *value, const struct option *option, const char *text) {
+// Parses a string as a value of the option, without looking for files or at the option's bounds. Numbers are read to
+// the end of the string, and the same in every locale. USAGE with "NAME: what is wrong".
+static status option_value_parse(struct option_value *value, const struct option *option, const char *text) {
     *value = (struct option_value){.text = text, .range = {NAN, NAN}, .choice = choice_index(option->choices, text)};
     struct option_range *range = &value->range;
     if (value->choice >= 0) return OK;
@@ -233,6 +258,16 @@ status option_value_parse(struct option_value *value, const struct option *optio
                     option->name, text, option->choices);
     }
     return fail(BUG, "%s: an option without a type", option->name);
+}
+
+bool option_same_value(const struct option *option, const char *a, const char *b) {
+    const struct option_part *part = &option_parts[option->type];
+    struct option_value x, y;
+    if (!strcmp(a, b)) return true;
+    if (option->type < OPTION_CHOICE || option_value_parse(&x, option, a) != OK ||
+        option_value_parse(&y, option, b) != OK)
+        return false;
+    return !memcmp((const char *)&x + part->offset, (const char *)&y + part->offset, part->size);
 }
 
 // Checks a parsed value against the bounds of a number.
@@ -294,19 +329,6 @@ struct key *key_list_set(struct key_list *keys, struct arena *arena, const char 
 }
 
 // ---- options ----
-
-// The part of a parsed value that the field of an option is a copy of.
-#define PART(member)                                                                                                   \
-    { offsetof(struct option_value, member), sizeof((struct option_value){0}).member }
-static const struct option_part {
-    size_t offset, size;
-} option_parts[] = {
-    [OPTION_STRING] = PART(text), [OPTION_FILE] = PART(text),         [OPTION_PATH] = PART(text),
-    [OPTION_NAME] = PART(text),   [OPTION_DEVICE] = PART(text),       [OPTION_CHOICE] = PART(choice),
-    [OPTION_INT] = PART(integer), [OPTION_NUMBER] = PART(range.from), [OPTION_NUMBER_OR] = PART(range.from),
-    [OPTION_RANGE] = PART(range), [OPTION_BOOL] = PART(boolean),      [OPTION_SIZE] = PART(integer),
-    [OPTION_KEEP] = PART(keep),
-};
 
 // Stores a parsed value in the option's field. A string is not copied.
 static void options_store(struct options *options, const struct option *option, const struct option_value *value) {

@@ -122,22 +122,11 @@ const char *option_argument(const struct option *option, struct arena *arena);
 
 // ---- values ----
 
-// What a string says; the fields that the option's type does not use are NaN or zero.
-struct option_value {
-    const char *text;          // the string itself
-    struct option_range range; // `from` is also the value of the other number types; NaN for one of the choices
-    int64_t integer;
-    int choice; // the index of the string among the choices, -1: not one of them
-    bool boolean;
-    struct option_keep keep;
-};
-
-// Parses a string as a value of the option, without looking for files or at the option's bounds. Numbers are read to
-// the end of the string, and the same in every locale. USAGE with "NAME: what is wrong".
-status option_value_parse(struct option_value *value, const struct option *option, const char *text);
-
 // Checks a value against an option, not whether files exist. USAGE with "NAME: what is wrong".
 status option_check(const struct option *option, const char *value);
+
+// Returns whether two values of the option say the same: two spellings of one number do.
+bool option_same_value(const struct option *option, const char *a, const char *b);
 
 // Parses a size: digits and B, KB, MB, GB, TB (powers of 1000), KiB, MiB, GiB, TiB (of 1024), or digits alone for
 // bytes. Returns false if the text is no size.

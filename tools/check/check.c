@@ -87,15 +87,14 @@ static void check_print(const struct inspection *inspection, const char *path) {
 }
 
 // Says what this machine has too little of now. A model that cannot be read was diagnosed before.
-static status check_print_resources(const struct inspection *inspection, struct pipeline *pipeline) {
+static void check_print_resources(const struct inspection *inspection, struct pipeline *pipeline) {
     struct buf lines = {0};
-    if (inspection->here < 0 || !inspection->devices) return OK;
+    if (inspection->here < 0 || !inspection->devices) return;
     subcommand_set_publish(pipeline);
     const status result = machine_resources_check(pipeline, inspection->here, &lines);
     if (result != OK) log_debug("memory and disk: %s", fail_text());
     if (result == OK && lines.size) fwrite(lines.data, 1, lines.size, stderr);
     buf_release(&lines);
-    return OK;
 }
 
 int check_main(int argc, char **argv) {
@@ -125,8 +124,10 @@ int check_main(int argc, char **argv) {
             result = diagnostics_report(&diagnostics, path, &text);
             if (text.size) fwrite(text.data, 1, text.size, stderr);
         }
-        if (result == OK) check_print(&inspection, path);
-        if (result == OK) result = check_print_resources(&inspection, pipeline);
+        if (result == OK) {
+            check_print(&inspection, path);
+            check_print_resources(&inspection, pipeline);
+        }
     }
     buf_release(&text);
     diagnostics_release(&diagnostics);

@@ -210,19 +210,7 @@ void inspect_models(struct inspection *inspection) {
 
 // ---- devices ----
 
-// Opens the device of a replica and asks it for the precision. Returns whether it has both.
-static bool inspection_look_at_device(struct inspection *inspection, const struct pipeline_stage *stage,
-                                      const char *device, const char *precision) {
-    const struct backend_options options = {.device = device, .threads = 1};
-    const enum element type = precision && strcmp(precision, "bfloat16") == 0 ? ELEMENT_BF16 : ELEMENT_F32;
-    struct backend *backend = NULL;
-    const bool opened = backend_open(&backend, &options) == OK;
-    const bool computes = opened && (!precision || backend_supports(backend, type) == OK);
-    if (!computes) inspection_add(inspection, MISTAKE, stage, opened ? "precision" : "device", "%s", fail_text());
-    backend_close(&backend);
-    return computes;
-}
-
+// Opens the device of each replica and asks it for the precision.
 void inspect_devices(struct inspection *inspection) {
     enum { MAX_SEEN = 64 };
     const struct pipeline *pipeline = inspection->pipeline;
@@ -235,6 +223,7 @@ void inspect_devices(struct inspection *inspection) {
         const struct pipeline_stage *stage = &pipeline->stages[i];
         const enum model_use use = inspection_model_use(stage);
         const char *given = pipeline_value(stage, "device"), *precision = pipeline_value(stage, "precision");
+        const enum element type = precision && strcmp(precision, "bfloat16") == 0 ? ELEMENT_BF16 : ELEMENT_F32;
         if (!inspection_covers(inspection, stage) || (use != MODEL_USE_ALL && use != MODEL_USE_CLASSIFIER)) continue;
         for (int slot = 0; slot < stage->replicas; slot++) {
             const char *device = NULL;
@@ -243,8 +232,15 @@ void inspect_devices(struct inspection *inspection) {
             while (k < count && (strcmp(seen[k].device, device ? device : "") != 0 ||
                                  strcmp(seen[k].precision, precision ? precision : "") != 0))
                 k++;
-            if (k < count || !inspection_look_at_device(inspection, stage, device, precision) || count == MAX_SEEN)
-                continue;
+            if (k < count) continue;
+            const struct backend_options options = {.device = device, .threads = 1};
+            struct backend *backend = NULL;
+            const bool opened = backend_open(&backend, &options) == OK;
+            const bool computes = opened && (!precision || backend_supports(backend, type) == OK);
+            if (!computes)
+                inspection_add(inspection, MISTAKE, stage, opened ? "precision" : "device", "%s", fail_text());
+            backend_close(&backend);
+            if (!computes || count == MAX_SEEN) continue;
             seen[count].device = device ? device : "";
             seen[count++].precision = precision ? precision : "";
         }

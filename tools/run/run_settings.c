@@ -3,7 +3,6 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -113,11 +112,6 @@ static const struct run_setting *run_settings_find(const struct run_settings *se
     return NULL;
 }
 
-// Both NaN, or equal.
-static bool run_setting_same_number(double a, double b) {
-    return isnan(a) ? isnan(b) : a == b;
-}
-
 // The place of a path below its run, "" if it is elsewhere.
 static const char *run_setting_below_run(const char *path, const char *run) {
     const size_t length = strlen(run);
@@ -134,18 +128,6 @@ static bool run_setting_same_path(const char *a, const char *run_a, const char *
     return same;
 }
 
-static bool run_setting_same_value(const struct option *option, const char *a, const char *b) {
-    struct option_value x, y;
-    if (!strcmp(a, b)) return true;
-    if (!option || option->type == OPTION_STRING || option->type == OPTION_FILE || option->type == OPTION_PATH ||
-        option->type == OPTION_NAME || option->type == OPTION_DEVICE)
-        return false;
-    if (option_value_parse(&x, option, a) != OK || option_value_parse(&y, option, b) != OK) return false;
-    return run_setting_same_number(x.range.from, y.range.from) && run_setting_same_number(x.range.to, y.range.to) &&
-           x.integer == y.integer && x.choice == y.choice && x.boolean == y.boolean && x.keep.steps == y.keep.steps &&
-           x.keep.bytes == y.keep.bytes;
-}
-
 // Appends a line for a key of which one of the two may be NULL: it is left out there.
 static void run_setting_change(const struct run_settings *before, const struct run_setting *old,
                                const struct run_settings *after, const struct run_setting *fresh, struct buf *lines) {
@@ -158,7 +140,7 @@ static void run_setting_change(const struct run_settings *before, const struct r
         buf_printf(lines, "%s: %s\n", any->stage, old ? "left out" : "added");
         return;
     }
-    if (a && b && run_setting_same_value(option, a, b)) return;
+    if (a && b && (option ? option_same_value(option, a, b) : !strcmp(a, b))) return;
     if (a && b && *a == '/' && *b == '/' && run_setting_same_path(a, before->run, b, after->run)) return;
     buf_printf(lines, "%s%s%s %s%s -> %s%s\n", any->stage, *any->stage ? "." : "", any->name, a ? a : "not given",
                !old && a ? " (the default)" : "", b ? b : "not given", !fresh && b ? " (the default)" : "");
