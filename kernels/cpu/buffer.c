@@ -160,77 +160,56 @@ void cpu_buffer_free(struct backend *backend, struct buffer **pointer) {
 
 struct copy_job {
     const struct cpu_backend *cpu;
-    unsigned char *out;
-    const unsigned char *in;
-    enum element out_type, in_type;
-    int64_t columns;
-    size_t out_stride, in_stride; // bytes
-    bool dense;                   // no gaps between the rows
+    struct tensor out, in;
+    bool dense; // no gaps between the rows
 };
 
 // Of dense operands [first, end) are elements, otherwise rows.
 static void buffer_copy_task(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
     const struct copy_job *job = context;
-    size_t out_stride = job->dense ? element_size(job->out_type) : job->out_stride;
-    size_t in_stride = job->dense ? element_size(job->in_type) : job->in_stride;
-    int64_t step = job->dense ? end - first : 1;
-    for (int64_t i = first; i < end; i += step) {
-        cpu_convert(job->cpu, job->out + (size_t)i * out_stride, job->out_type, job->in + (size_t)i * in_stride,
-                    job->in_type, (size_t)(job->dense ? step : job->columns));
+    struct tensor out = job->out, in = job->in;
+    if (job->dense) {
+        cpu_convert(job->cpu, (char *)tensor_row(out, 0) + (size_t)first * element_size(out.type), out.type,
+                    (const char *)tensor_row(in, 0) + (size_t)first * element_size(in.type), in.type,
+                    (size_t)(end - first));
+        return;
     }
+    for (int64_t i = first; i < end; i++)
+        cpu_convert(job->cpu, tensor_row(out, i), out.type, tensor_row(in, i), in.type, (size_t)out.columns);
 }
 
-static bool buffer_copy_possible(enum element out, enum element in) {
+static status buffer_copy(struct cpu_backend *cpu, struct tensor out, struct tensor in) {
     static_assert(ELEMENT_F32 < ELEMENT_F16 && ELEMENT_BF16 < ELEMENT_F16 && ELEMENT_F16 < ELEMENT_I32,
                   "the float types come first");
-    return out == in || (out <= ELEMENT_F16 && in <= ELEMENT_F16);
-}
-
-static status buffer_copy(struct cpu_backend *cpu, struct copy_job job, int64_t rows) {
-    job.cpu = cpu;
-    job.dense = job.out_stride == (size_t)job.columns * element_size(job.out_type) &&
-                job.in_stride == (size_t)job.columns * element_size(job.in_type);
-    parallel_for(cpu, job.dense ? rows * job.columns : rows,
-                 job.dense ? task_elements : task_elements / (job.columns + 1) + 1, buffer_copy_task, &job);
+    CHECK(out.type == in.type || (out.type <= ELEMENT_F16 && in.type <= ELEMENT_F16));
+    struct copy_job job = {cpu, out, in, tensor_dense(out) && tensor_dense(in)};
+    parallel_for(cpu, job.dense ? out.rows * out.columns : out.rows,
+                 job.dense ? task_elements : task_elements / (out.columns + 1) + 1, buffer_copy_task, &job);
     return OK;
 }
 
+// The host's dense rows as a tensor of the shape of `like`; *memory is the buffer that it refers to.
+static struct tensor buffer_host(struct buffer *memory, const void *host, enum element type, struct tensor like) {
+    *memory = (struct buffer){.data = (unsigned char *)(uintptr_t)host};
+    return (struct tensor){memory, 0, type, like.rows, like.columns, like.columns};
+}
+
 status cpu_upload(struct backend *backend, struct tensor out, const void *host, enum element type) {
-    CHECK(tensor_fits(out) && buffer_copy_possible(out.type, type));
-    struct copy_job job = {.out = tensor_row(out, 0),
-                           .in = host,
-                           .out_type = out.type,
-                           .in_type = type,
-                           .columns = out.columns,
-                           .out_stride = (size_t)out.stride * element_size(out.type),
-                           .in_stride = (size_t)out.columns * element_size(type)};
-    return buffer_copy(cpu_of(backend), job, out.rows);
+    struct buffer memory;
+    CHECK(tensor_fits(out));
+    return buffer_copy(cpu_of(backend), out, buffer_host(&memory, host, type, out));
 }
 
 status cpu_download(struct backend *backend, void *host, enum element type, struct tensor in) {
-    CHECK(tensor_fits(in) && buffer_copy_possible(type, in.type));
-    struct copy_job job = {.out = host,
-                           .in = tensor_row(in, 0),
-                           .out_type = type,
-                           .in_type = in.type,
-                           .columns = in.columns,
-                           .out_stride = (size_t)in.columns * element_size(type),
-                           .in_stride = (size_t)in.stride * element_size(in.type)};
-    return buffer_copy(cpu_of(backend), job, in.rows);
+    struct buffer memory;
+    CHECK(tensor_fits(in));
+    return buffer_copy(cpu_of(backend), buffer_host(&memory, host, type, in), in);
 }
 
 status cpu_copy(struct backend *backend, struct tensor out, struct tensor in) {
     CHECK(tensor_fits(out) && tensor_fits(in) && out.rows == in.rows && out.columns == in.columns);
-    CHECK(buffer_copy_possible(out.type, in.type));
-    struct copy_job job = {.out = tensor_row(out, 0),
-                           .in = tensor_row(in, 0),
-                           .out_type = out.type,
-                           .in_type = in.type,
-                           .columns = out.columns,
-                           .out_stride = (size_t)out.stride * element_size(out.type),
-                           .in_stride = (size_t)in.stride * element_size(in.type)};
-    return buffer_copy(cpu_of(backend), job, out.rows);
+    return buffer_copy(cpu_of(backend), out, in);
 }
 
 static void buffer_zero_task(void *context, int64_t first, int64_t end, int thread) {

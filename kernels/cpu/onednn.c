@@ -29,67 +29,54 @@ struct onednn_desc {
 };
 
 #if DNNL_VERSION_MAJOR < 3
-
-enum { onednn_rows_min = 1 }; // the fewest rows whose sums have the common order
-
 typedef const dnnl_memory_desc_t *const_dnnl_memory_desc_t; // oneDNN 3's name for a borrowed descriptor
+enum { onednn_rows_min = 1 };                               // the fewest rows whose sums have the common order
+#else
+enum { onednn_rows_min = 2 }; // the same
+#endif
 
 // Describes a matrix of rows x columns. The caller releases it with onednn_desc_release.
 static dnnl_status_t onednn_desc_init(struct onednn_desc *out, dnnl_data_type_t type, dnnl_format_tag_t tag,
                                       int64_t rows, int64_t columns) {
     dnnl_dims_t shape = {rows, columns};
+#if DNNL_VERSION_MAJOR < 3
     return dnnl_memory_desc_init_by_tag(&out->desc, 2, shape, type, tag);
+#else
+    return dnnl_memory_desc_create_with_tag(&out->desc, 2, shape, type, tag);
+#endif
 }
 
 // A zeroed descriptor is fine.
 static void onednn_desc_release(struct onednn_desc *desc) {
+#if DNNL_VERSION_MAJOR < 3
     (void)desc;
+#else
+    if (desc->desc) dnnl_memory_desc_destroy(desc->desc);
+    desc->desc = NULL;
+#endif
 }
 
 // The descriptor, valid as long as its owner.
 static const_dnnl_memory_desc_t onednn_desc_get(const struct onednn_desc *desc) {
+#if DNNL_VERSION_MAJOR < 3
     return &desc->desc;
+#else
+    return desc->desc;
+#endif
 }
 
 // *out = the best implementation of out = in x matrix. The caller destroys it with dnnl_primitive_desc_destroy.
 static dnnl_status_t onednn_matmul_desc(dnnl_primitive_desc_t *out, dnnl_engine_t engine, const struct onednn_desc *in,
                                         const struct onednn_desc *matrix, const struct onednn_desc *result,
                                         const_dnnl_primitive_attr_t attr) {
+#if DNNL_VERSION_MAJOR < 3
     dnnl_matmul_desc_t matmul;
     dnnl_status_t code = dnnl_matmul_desc_init(&matmul, &in->desc, &matrix->desc, NULL, &result->desc);
     return code == dnnl_success ? dnnl_primitive_desc_create(out, &matmul, attr, engine, NULL) : code;
-}
-
 #else
-
-enum { onednn_rows_min = 2 }; // the fewest rows whose sums have the common order
-
-// Describes a matrix of rows x columns. The caller releases it with onednn_desc_release.
-static dnnl_status_t onednn_desc_init(struct onednn_desc *out, dnnl_data_type_t type, dnnl_format_tag_t tag,
-                                      int64_t rows, int64_t columns) {
-    dnnl_dims_t shape = {rows, columns};
-    return dnnl_memory_desc_create_with_tag(&out->desc, 2, shape, type, tag);
-}
-
-// A zeroed descriptor is fine.
-static void onednn_desc_release(struct onednn_desc *desc) {
-    if (desc->desc) dnnl_memory_desc_destroy(desc->desc);
-    desc->desc = NULL;
-}
-
-// The descriptor, valid as long as its owner.
-static const_dnnl_memory_desc_t onednn_desc_get(const struct onednn_desc *desc) {
-    return desc->desc;
-}
-
-// *out = the best implementation of out = in x matrix. The caller destroys it with dnnl_primitive_desc_destroy.
-static dnnl_status_t onednn_matmul_desc(dnnl_primitive_desc_t *out, dnnl_engine_t engine, const struct onednn_desc *in,
-                                        const struct onednn_desc *matrix, const struct onednn_desc *result,
-                                        const_dnnl_primitive_attr_t attr) {
     return dnnl_matmul_primitive_desc_create(out, engine, in->desc, matrix->desc, NULL, result->desc, attr);
-}
-
 #endif
+}
 
 // ---- the library ----
 
