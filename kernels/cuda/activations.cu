@@ -151,28 +151,21 @@ __global__ void __launch_bounds__(row_threads, 8) quick_gelu_grad_kernel(struct 
 
 // ---- starting the kernels ----
 
+// Of a gradient `out` is the gradient of the result, which is read, and grad_in is written; otherwise grad_in is NULL.
 // `in` has `halves` times as many columns as out.
-static status activation_operands(struct activation_args *args, int halves, struct tensor out, struct tensor in) {
-    CHECK(tensor_is(out, -1, out.rows, out.columns) && tensor_is(in, -1, out.rows, halves * out.columns));
+static status activation_operands(struct activation_args *args, int halves, struct tensor out, struct tensor in,
+                                  const struct tensor *grad_in) {
+    int64_t rows = out.rows, columns = out.columns;
+    CHECK(tensor_is(out, -1, rows, columns) && tensor_is(in, -1, rows, halves * columns));
+    CHECK(!grad_in || tensor_is(*grad_in, -1, rows, halves * columns));
     *args = {};
-    args->rows = out.rows;
-    args->columns = out.columns;
-    args->out = device_rows_of(out);
-    args->in = device_rows_of(tensor_columns(in, 0, out.columns));
-    if (halves == 2) args->up = device_rows_of(tensor_columns(in, out.columns, out.columns));
-    return OK;
-}
-
-static status activation_grad_operands(struct activation_args *args, int halves, struct tensor grad_in,
-                                       struct tensor grad_out, struct tensor in) {
-    int64_t rows = grad_out.rows, columns = grad_out.columns;
-    CHECK(tensor_is(grad_out, -1, rows, columns) && tensor_is(in, -1, rows, halves * columns));
-    CHECK(tensor_is(grad_in, -1, rows, halves * columns));
-    TRY(activation_operands(args, halves, grad_out, in));
-    args->out = {};
-    args->grad_out = device_rows_of(grad_out);
-    args->grad_in = device_rows_of(tensor_columns(grad_in, 0, columns));
-    if (halves == 2) args->grad_up = device_rows_of(tensor_columns(grad_in, columns, columns));
+    args->rows = rows;
+    args->columns = columns;
+    args->in = device_rows_of(tensor_columns(in, 0, columns));
+    if (halves == 2) args->up = device_rows_of(tensor_columns(in, columns, columns));
+    *(grad_in ? &args->grad_out : &args->out) = device_rows_of(out);
+    if (grad_in) args->grad_in = device_rows_of(tensor_columns(*grad_in, 0, columns));
+    if (grad_in && halves == 2) args->grad_up = device_rows_of(tensor_columns(*grad_in, columns, columns));
     return OK;
 }
 
@@ -190,7 +183,7 @@ static enum layout activation_layout(const struct activation_args *a) {
 
 status cuda_swiglu(struct backend *backend, struct tensor out, struct tensor gate_up) {
     struct activation_args args;
-    TRY(activation_operands(&args, 2, out, gate_up));
+    TRY(activation_operands(&args, 2, out, gate_up, NULL));
     ACTIVATION_LAUNCH(swiglu_kernel, args);
     return cuda_launched("swiglu");
 }
@@ -198,49 +191,49 @@ status cuda_swiglu(struct backend *backend, struct tensor out, struct tensor gat
 status cuda_swiglu_grad(struct backend *backend, struct tensor grad_gate_up, struct tensor grad_out,
                         struct tensor gate_up) {
     struct activation_args args;
-    TRY(activation_grad_operands(&args, 2, grad_gate_up, grad_out, gate_up));
+    TRY(activation_operands(&args, 2, grad_out, gate_up, &grad_gate_up));
     ACTIVATION_LAUNCH(swiglu_grad_kernel, args);
     return cuda_launched("swiglu_grad");
 }
 
 status cuda_geglu(struct backend *backend, struct tensor out, struct tensor in) {
     struct activation_args args;
-    TRY(activation_operands(&args, 2, out, in));
+    TRY(activation_operands(&args, 2, out, in, NULL));
     ACTIVATION_LAUNCH(geglu_kernel, args);
     return cuda_launched("geglu");
 }
 
 status cuda_geglu_grad(struct backend *backend, struct tensor grad_in, struct tensor grad_out, struct tensor in) {
     struct activation_args args;
-    TRY(activation_grad_operands(&args, 2, grad_in, grad_out, in));
+    TRY(activation_operands(&args, 2, grad_out, in, &grad_in));
     ACTIVATION_LAUNCH(geglu_grad_kernel, args);
     return cuda_launched("geglu_grad");
 }
 
 status cuda_gelu(struct backend *backend, struct tensor out, struct tensor in) {
     struct activation_args args;
-    TRY(activation_operands(&args, 1, out, in));
+    TRY(activation_operands(&args, 1, out, in, NULL));
     ACTIVATION_LAUNCH(gelu_kernel, args);
     return cuda_launched("gelu");
 }
 
 status cuda_gelu_grad(struct backend *backend, struct tensor grad_in, struct tensor grad_out, struct tensor in) {
     struct activation_args args;
-    TRY(activation_grad_operands(&args, 1, grad_in, grad_out, in));
+    TRY(activation_operands(&args, 1, grad_out, in, &grad_in));
     ACTIVATION_LAUNCH(gelu_grad_kernel, args);
     return cuda_launched("gelu_grad");
 }
 
 status cuda_quick_gelu(struct backend *backend, struct tensor out, struct tensor in) {
     struct activation_args args;
-    TRY(activation_operands(&args, 1, out, in));
+    TRY(activation_operands(&args, 1, out, in, NULL));
     ACTIVATION_LAUNCH(quick_gelu_kernel, args);
     return cuda_launched("quick_gelu");
 }
 
 status cuda_quick_gelu_grad(struct backend *backend, struct tensor grad_in, struct tensor grad_out, struct tensor in) {
     struct activation_args args;
-    TRY(activation_grad_operands(&args, 1, grad_in, grad_out, in));
+    TRY(activation_operands(&args, 1, grad_out, in, &grad_in));
     ACTIVATION_LAUNCH(quick_gelu_grad_kernel, args);
     return cuda_launched("quick_gelu_grad");
 }

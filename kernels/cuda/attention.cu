@@ -388,12 +388,7 @@ static status attention_decode(struct cuda_backend *cuda, const struct attention
     struct decode_args args = {};
     args.layer = *layer;
     args.work = plan->decode;
-    if (layer->size == 64)
-        attention_decode_launch<64>(cuda, plan, &args);
-    else if (layer->size == 80)
-        attention_decode_launch<80>(cuda, plan, &args);
-    else
-        attention_decode_launch<128>(cuda, plan, &args);
+    ATTENTION_OF_SIZE(layer->size, attention_decode_launch)(cuda, plan, &args);
     dim3 rows((unsigned)plan->tile_count, (unsigned)layer->heads);
     LAUNCH(attention_decode_merge_kernel, rows, merge_threads, 0, cuda->stream, args);
     return cuda_launched("attention");
@@ -437,12 +432,5 @@ status cuda_attention(struct backend *backend, struct tensor out, struct tensor 
     attention_args_init(&args, out, qkv, scale, cache, layer, plan, lse);
     if (!attention_on_tensor_cores(heads, qkv.type)) return attention_plain(cuda, plan, &args, qkv.type);
     if (plan->decode) return attention_decode(cuda, plan, &args);
-    switch (heads.size) {
-    case 64:
-        return attention_packed<64>(cuda, plan, &args);
-    case 80:
-        return attention_packed<80>(cuda, plan, &args);
-    default:
-        return attention_packed<128>(cuda, plan, &args);
-    }
+    return ATTENTION_OF_SIZE(heads.size, attention_packed)(cuda, plan, &args);
 }

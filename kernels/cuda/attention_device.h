@@ -66,6 +66,18 @@ DEVICE void store_f32(struct bf16 *to, float v) {
     *to = bf16_from_f32(v);
 }
 
+// Starts kernel<float>(...) or kernel<struct bf16>(...).
+#define LAUNCH_TYPE(type, kernel, ...)                                                                                 \
+    do {                                                                                                               \
+        if ((type) == ELEMENT_F32)                                                                                     \
+            LAUNCH(kernel<float>, __VA_ARGS__);                                                                        \
+        else                                                                                                           \
+            LAUNCH(kernel<struct bf16>, __VA_ARGS__);                                                                  \
+    } while (0)
+
+// call<D>, for the head sizes of tensor cores.
+#define ATTENTION_OF_SIZE(size, call) ((size) == 64 ? call<64> : (size) == 80 ? call<80> : call<128>)
+
 // ---- query rows ----
 
 // The token of a row of a tile.

@@ -311,17 +311,7 @@ status cuda_attention_grad(struct backend *backend, struct tensor grad_qkv, stru
     if (tensor_cores) partials = (size_t)plan->part_count * 2 * key_block * (size_t)(heads.size * heads.key);
     TRY(cuda_scratch(cuda, CUDA_SCRATCH_ATTENTION, (deltas + partials) * sizeof(float), &args.delta));
     args.partial = args.delta + deltas;
-    if (qkv.type == ELEMENT_F32)
-        LAUNCH(attention_delta_kernel<float>, (unsigned)rows, delta_threads, 0, cuda->stream, args);
-    else
-        LAUNCH(attention_delta_kernel<struct bf16>, (unsigned)rows, delta_threads, 0, cuda->stream, args);
+    LAUNCH_TYPE(qkv.type, attention_delta_kernel, (unsigned)rows, delta_threads, 0, cuda->stream, args);
     if (!tensor_cores) return attention_plain_grad(cuda, plan, &args, qkv.type);
-    switch (heads.size) {
-    case 64:
-        return attention_grad_tensor<64>(cuda, plan, &args);
-    case 80:
-        return attention_grad_tensor<80>(cuda, plan, &args);
-    default:
-        return attention_grad_tensor<128>(cuda, plan, &args);
-    }
+    return ATTENTION_OF_SIZE(heads.size, attention_grad_tensor)(cuda, plan, &args);
 }

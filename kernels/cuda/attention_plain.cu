@@ -82,10 +82,7 @@ status attention_plain(struct cuda_backend *cuda, const struct attention_plan *p
                        enum element type) {
     dim3 grid((unsigned)plan->tile_count, (unsigned)plan->max_rows, (unsigned)args->key_heads);
     size_t shared = (size_t)(2 * args->size + plain_keys) * sizeof(float);
-    if (type == ELEMENT_F32)
-        LAUNCH(attention_plain_kernel<float>, grid, plain_keys, shared, cuda->stream, *args);
-    else
-        LAUNCH(attention_plain_kernel<struct bf16>, grid, plain_keys, shared, cuda->stream, *args);
+    LAUNCH_TYPE(type, attention_plain_kernel, grid, plain_keys, shared, cuda->stream, *args);
     return cuda_launched("attention");
 }
 
@@ -236,12 +233,7 @@ status attention_plain_grad(struct cuda_backend *cuda, const struct attention_pl
     dim3 keys((unsigned)plan->rows, (unsigned)a->key_heads);
     size_t rows_shared = (size_t)(3 * a->size + plain_keys) * sizeof(float);
     size_t keys_shared = (size_t)(4 * a->size + 2 * plain_keys) * sizeof(float);
-    if (type == ELEMENT_F32) {
-        LAUNCH(attention_plain_grad_queries_kernel<float>, rows, plain_keys, rows_shared, cuda->stream, *args);
-        LAUNCH(attention_plain_grad_keys_kernel<float>, keys, plain_keys, keys_shared, cuda->stream, *args);
-    } else {
-        LAUNCH(attention_plain_grad_queries_kernel<struct bf16>, rows, plain_keys, rows_shared, cuda->stream, *args);
-        LAUNCH(attention_plain_grad_keys_kernel<struct bf16>, keys, plain_keys, keys_shared, cuda->stream, *args);
-    }
+    LAUNCH_TYPE(type, attention_plain_grad_queries_kernel, rows, plain_keys, rows_shared, cuda->stream, *args);
+    LAUNCH_TYPE(type, attention_plain_grad_keys_kernel, keys, plain_keys, keys_shared, cuda->stream, *args);
     return cuda_launched("attention_grad");
 }

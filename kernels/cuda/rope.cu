@@ -164,10 +164,7 @@ static status rope_run(struct cuda_backend *cuda, struct rope_args *args, struct
     args->section1 = table->sections[1];
     args->position_ids = (const int32_t *)tensor_row(position_ids, 0);
     args->position_stride = position_ids.stride;
-    if (qkv.type == ELEMENT_F32)
-        LAUNCH(rope_kernel<float>, (unsigned)qkv.rows, rope_threads, 0, cuda->stream, *args);
-    else
-        LAUNCH(rope_kernel<struct bf16>, (unsigned)qkv.rows, rope_threads, 0, cuda->stream, *args);
+    LAUNCH_TYPE(qkv.type, rope_kernel, (unsigned)qkv.rows, rope_threads, 0, cuda->stream, *args);
     return cuda_launched("rope");
 }
 
@@ -200,10 +197,7 @@ status cuda_kv_cache_write(struct backend *backend, struct tensor qkv, struct he
     CHECK(tensor_is(qkv, -1, qkv.rows, (heads.query + 2 * heads.key) * heads.size));
     if (qkv.rows == 0) return OK;
     rope_set_qkv(&args, cuda, qkv, heads);
-    if (qkv.type == ELEMENT_F32)
-        LAUNCH(kv_cache_write_kernel<float>, (unsigned)qkv.rows, rope_threads, 0, cuda->stream, args);
-    else
-        LAUNCH(kv_cache_write_kernel<struct bf16>, (unsigned)qkv.rows, rope_threads, 0, cuda->stream, args);
+    LAUNCH_TYPE(qkv.type, kv_cache_write_kernel, (unsigned)qkv.rows, rope_threads, 0, cuda->stream, args);
     return cuda_launched("kv_cache_write");
 }
 
