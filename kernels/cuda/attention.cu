@@ -19,31 +19,6 @@ constexpr size_t attention_shared = (size_t)(tile_rows + 4 * key_block) * (D + 8
 
 // ---- packed ----
 
-// The block-th step of a tile: `count` keys from the cache row `begin` on. The steps of own rows that no row of the
-// tile sees are left out.
-struct tile_step {
-    int64_t begin;
-    int index, count; // index: among the steps of the prefix or of the own rows
-    bool is_prefix, ends_chunk;
-};
-
-DEVICE int tile_steps_of(int keys) {
-    return (keys + key_block - 1) / key_block;
-}
-
-// The last row of the tile sees its own rows up to `own`, and the first row its own rows from the step `first` on.
-DEVICE struct tile_step tile_step_of(const struct attention_tile *tile, int first, int own, int block) {
-    struct tile_step step;
-    int before = tile_steps_of(tile->prefix_len);
-    step.is_prefix = block < before;
-    step.index = step.is_prefix ? block : block - before + first;
-    int at = step.index * key_block, keys = step.is_prefix ? tile->prefix_len : own;
-    step.begin = (step.is_prefix ? tile->prefix_begin : tile->kv_begin) + at;
-    step.count = keys - at < key_block ? keys - at : key_block;
-    step.ends_chunk = (at + key_block) % chunk_keys == 0 || at + key_block >= keys;
-    return step;
-}
-
 // Starts the copy of a step's keys and values to to[0..64) and to[64..128).
 template <int D>
 DEVICE void tile_step_load(struct bf16 *to, const struct bf16 *keys, const struct bf16 *values,
@@ -112,8 +87,8 @@ __global__ void __launch_bounds__(tensor_threads, 2) attention_kernel(struct att
         int seen[2], hidden[2];
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            seen[i] = (step.is_prefix ? tile.prefix_len : end[i]) - step.index * key_block;
-            hidden[i] = (step.is_prefix ? 0 : first[i]) - step.index * key_block;
+            seen[i] = (step.is_prefix ? tile.prefix_len : end[i]) - step.first;
+            hidden[i] = (step.is_prefix ? 0 : first[i]) - step.first;
         }
         chunk_add<D, window>(&chunk, q + warp * 16 * (D + 8), stage, stage + key_block * (D + 8), hidden, seen,
                              scale_log2);

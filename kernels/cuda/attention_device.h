@@ -102,6 +102,33 @@ DEVICE int tile_end(const struct attention_tile *tile, int row, int group) {
     return tile->window > 0 && end - query > tile->window ? query + tile->window + 1 : end;
 }
 
+// ---- steps ----
+
+// The block-th step of a tile: `count` keys from the cache row `begin` on. The steps of own rows that no row of the
+// tile sees are left out.
+struct tile_step {
+    int64_t begin;
+    int first, count; // first: of the prefix or of the own rows
+    bool is_prefix, ends_chunk;
+};
+
+DEVICE int tile_steps_of(int keys) {
+    return (keys + key_block - 1) / key_block;
+}
+
+// The last row of the tile sees its own rows up to `own`, and the first row its own rows from the step `first` on.
+DEVICE struct tile_step tile_step_of(const struct attention_tile *tile, int first, int own, int block) {
+    struct tile_step step;
+    int before = tile_steps_of(tile->prefix_len);
+    step.is_prefix = block < before;
+    step.first = (step.is_prefix ? block : block - before + first) * key_block;
+    int keys = step.is_prefix ? tile->prefix_len : own;
+    step.begin = (step.is_prefix ? tile->prefix_begin : tile->kv_begin) + step.first;
+    step.count = keys - step.first < key_block ? keys - step.first : key_block;
+    step.ends_chunk = (step.first + key_block) % chunk_keys == 0 || step.first + key_block >= keys;
+    return step;
+}
+
 // ---- shared memory ----
 
 // to[0..8) = from[0..8), or zeros if `from` is NULL; there after cp_async_wait and a barrier.

@@ -58,25 +58,6 @@ DEVICE void grad_of_score(float *score, float *value, const struct grad_row *row
 
 // ---- the gradients of queries ----
 
-// The block-th step of a tile: cache rows [begin, begin + count), and whether they are of the prefix.
-struct grad_step {
-    int64_t begin;
-    int first, count; // first: of the prefix or of the own rows
-    bool is_prefix;
-};
-
-// The last row of the tile sees its own rows up to `own`, and the first row its own rows from the step `first` on.
-DEVICE struct grad_step grad_step_of(const struct attention_tile *tile, int first, int own, int block) {
-    int before = (tile->prefix_len + key_block - 1) / key_block;
-    struct grad_step step;
-    step.is_prefix = block < before;
-    step.first = (step.is_prefix ? block : block - before + first) * key_block;
-    int left = (step.is_prefix ? tile->prefix_len : own) - step.first;
-    step.count = left < key_block ? left : key_block;
-    step.begin = (step.is_prefix ? tile->prefix_begin : tile->kv_begin) + step.first;
-    return step;
-}
-
 // Writes the gradients of a thread's two query rows.
 template <int D>
 DEVICE void grad_store_queries(const struct attention_grad_args *g, const struct attention_tile *tile, int key_head,
@@ -101,7 +82,7 @@ __global__ void __launch_bounds__(tensor_threads, 2) attention_grad_queries_kern
     struct attention_tile tile = a.tiles[a.tile_count - 1 - (int)blockIdx.x];
     int key_head = (int)blockIdx.y, group = a.heads / a.key_heads, own = tile_end(&tile, tile.rows - 1, group);
     int first_step = window ? tile_first(&tile, 0, group) / key_block : 0;
-    int steps = (tile.prefix_len + key_block - 1) / key_block + (own + key_block - 1) / key_block - first_step;
+    int steps = tile_steps_of(tile.prefix_len) + tile_steps_of(own) - first_step;
     int first_row = (int)threadIdx.x / 32 * 16, column = 2 * (lane_id() % 4);
     const struct bf16 *keys = (const struct bf16 *)a.keys + key_head * a.cache_rows * D;
     const struct bf16 *values = (const struct bf16 *)a.values + key_head * a.cache_rows * D;
@@ -118,7 +99,7 @@ __global__ void __launch_bounds__(tensor_threads, 2) attention_grad_queries_kern
     }
     load_queries<D, tile_rows>(q, a.qkv, a.qkv_stride, a.qkv_aligned, &tile, 0, group, key_head);
     load_queries<D, tile_rows>(grad_out, g.grad_out, g.grad_out_stride, g.grad_out_aligned, &tile, 0, group, key_head);
-    struct grad_step step = grad_step_of(&tile, first_step, own, 0);
+    struct tile_step step = tile_step_of(&tile, first_step, own, 0);
     load_rows<D, key_block>(k, keys + step.begin * D, step.count);
     load_rows<D, key_block>(v, values + step.begin * D, step.count);
     cp_async_commit();
@@ -134,7 +115,7 @@ __global__ void __launch_bounds__(tensor_threads, 2) attention_grad_queries_kern
         __syncthreads();
         tile_scores<D, key_block>(ds, grad_out + first_row * (D + 8), v);
         __syncthreads(); // the values may be overwritten, and so may the other keys
-        struct grad_step next = grad_step_of(&tile, first_step, own, block + 1);
+        struct tile_step next = tile_step_of(&tile, first_step, own, block + 1);
         if (block + 1 < steps) {
             load_rows<D, key_block>(k + (block + 1) % 2 * tile_elements, keys + next.begin * D, next.count);
             load_rows<D, key_block>(v, values + next.begin * D, next.count);
