@@ -23,19 +23,17 @@ struct plan_arrays {
 
 // ---- tiles ----
 
-// Cuts the spans into tiles of at most max_rows rows. Returns how many there are; writes them to `tiles` unless it is
-// NULL.
-static int64_t attention_plan_cut_tiles(const struct attention_span *spans, size_t count, int group, int max_rows,
-                                        struct attention_tile *tiles) {
-    int64_t cut = 0;
+// Cuts the spans into tiles.
+static void attention_plan_cut_tiles(struct plan_arrays *arrays, struct attention_plan *plan,
+                                     const struct attention_span *spans, size_t count) {
     for (const struct attention_span *span = spans; span < spans + count; span++) {
-        int64_t rows = span->q_len * group;
-        for (int64_t first = 0; first < rows; first += max_rows, cut++) {
-            if (!tiles) continue;
-            tiles[cut] = (struct attention_tile){
+        int64_t rows = span->q_len * (plan->heads.query / plan->heads.key), most = plan->max_rows;
+        for (int64_t first = 0; first < rows; first += most) {
+            GROW(&arrays->tiles, (size_t)plan->tile_count);
+            arrays->tiles[plan->tile_count++] = (struct attention_tile){
                 .q_begin = (int32_t)span->q_begin,
                 .first = (int32_t)first,
-                .rows = (int32_t)(rows - first < max_rows ? rows - first : max_rows),
+                .rows = (int32_t)(rows - first < most ? rows - first : most),
                 .prefix_begin = (int32_t)span->prefix_begin,
                 .prefix_len = (int32_t)span->prefix_len,
                 .kv_begin = (int32_t)span->kv_begin,
@@ -44,7 +42,6 @@ static int64_t attention_plan_cut_tiles(const struct attention_span *spans, size
                 .window = (int32_t)(span->window < INT32_MAX ? span->window : INT32_MAX)};
         }
     }
-    return cut;
 }
 
 // ---- blocks of cache rows ----
@@ -76,19 +73,6 @@ static void attention_plan_find_intervals(struct plan_arrays *arrays, const stru
     }
 }
 
-// Cuts the intervals into blocks. Returns how many there are; writes them to `blocks` unless it is NULL.
-static int attention_plan_cut_blocks(const struct plan_arrays *arrays, struct grad_block *blocks) {
-    int cut = 0;
-    for (size_t i = 0; i < arrays->interval_count; i++) {
-        struct plan_interval interval = arrays->intervals[i];
-        for (int64_t begin = interval.begin; begin < interval.end; begin += key_block, cut++) {
-            int64_t rows = interval.end - begin < key_block ? interval.end - begin : key_block;
-            if (blocks) blocks[cut] = (struct grad_block){.begin = (int32_t)begin, .rows = (int32_t)rows};
-        }
-    }
-    return cut;
-}
-
 // Whether a row of the tile sees a cache row of the block in its prefix or in its own rows.
 static bool attention_plan_tile_sees(const struct attention_tile *tile, const struct grad_block *block, int group,
                                      bool is_prefix) {
@@ -101,42 +85,40 @@ static bool attention_plan_tile_sees(const struct attention_tile *tile, const st
     return block->begin < begin + end && begin + first < block->begin + block->rows;
 }
 
+// Cuts the intervals into blocks.
+static void attention_plan_cut_blocks(struct plan_arrays *arrays, struct attention_plan *plan) {
+    for (size_t i = 0; i < arrays->interval_count; i++) {
+        struct plan_interval interval = arrays->intervals[i];
+        for (int64_t begin = interval.begin; begin < interval.end; begin += key_block) {
+            int64_t rows = interval.end - begin < key_block ? interval.end - begin : key_block;
+            GROW(&arrays->blocks, (size_t)plan->block_count);
+            arrays->blocks[plan->block_count++] = (struct grad_block){.begin = (int32_t)begin, .rows = (int32_t)rows};
+        }
+    }
+}
+
 // Lists, for each block, the tiles that see it: first in their own rows, then in their prefix. Sets the blocks' parts.
-// Returns how many parts there are; writes them to `parts` unless it is NULL.
-static int attention_plan_list_parts(struct plan_arrays *arrays, int block_count, int tile_count, int group,
-                                     struct grad_part *parts) {
-    int found = 0;
-    for (struct grad_block *block = arrays->blocks; block < arrays->blocks + block_count; block++) {
-        block->first_part = found;
+static void attention_plan_list_parts(struct plan_arrays *arrays, struct attention_plan *plan) {
+    int group = plan->heads.query / plan->heads.key;
+    for (int i = 0; i < plan->block_count; i++) {
+        struct grad_block *block = &arrays->blocks[i];
+        block->first_part = plan->part_count;
         for (int is_prefix = 0; is_prefix < 2; is_prefix++) {
             struct grad_part part = {.begin = block->begin, .rows = block->rows, .is_prefix = is_prefix};
-            for (int tile = 0; tile <= tile_count; tile++) {
+            for (int tile = 0; tile <= plan->tile_count; tile++) {
                 bool sees =
-                    tile < tile_count && attention_plan_tile_sees(&arrays->tiles[tile], block, group, is_prefix);
+                    tile < plan->tile_count && attention_plan_tile_sees(&arrays->tiles[tile], block, group, is_prefix);
                 if (part.tiles > 0 && (!sees || part.tiles == part_tiles)) {
-                    if (parts) parts[found] = part;
-                    found++;
+                    GROW(&arrays->parts, (size_t)plan->part_count);
+                    arrays->parts[plan->part_count++] = part;
                     part.tiles = 0;
                 }
                 if (!sees) continue;
                 if (part.tiles++ == 0) part.first_tile = tile;
             }
         }
-        block->parts = found - block->first_part;
+        block->parts = plan->part_count - block->first_part;
     }
-    return found;
-}
-
-static void attention_plan_make_parts(struct plan_arrays *arrays, struct attention_plan *plan,
-                                      const struct attention_span *spans, size_t count) {
-    int group = plan->heads.query / plan->heads.key;
-    attention_plan_find_intervals(arrays, spans, count);
-    plan->block_count = attention_plan_cut_blocks(arrays, NULL);
-    NEW(&arrays->blocks, (size_t)plan->block_count);
-    attention_plan_cut_blocks(arrays, arrays->blocks);
-    plan->part_count = attention_plan_list_parts(arrays, plan->block_count, plan->tile_count, group, NULL);
-    NEW(&arrays->parts, (size_t)plan->part_count);
-    attention_plan_list_parts(arrays, plan->block_count, plan->tile_count, group, arrays->parts);
 }
 
 // ---- on the device ----
@@ -160,7 +142,7 @@ static status attention_plan_store(struct cuda_backend *cuda, struct attention_p
 
     unsigned char *host;
     NEW(&host, uploaded);
-    memcpy(host + tiles, arrays->tiles, tile_bytes);
+    if (arrays->tiles) memcpy(host + tiles, arrays->tiles, tile_bytes);
     if (arrays->blocks) memcpy(host + blocks, arrays->blocks, block_bytes);
     if (arrays->parts) memcpy(host + parts, arrays->parts, part_bytes);
     struct tensor all = {plan->memory, 0, ELEMENT_U8, 1, (int64_t)uploaded, (int64_t)uploaded};
@@ -171,18 +153,19 @@ static status attention_plan_store(struct cuda_backend *cuda, struct attention_p
 
 static status attention_plan_fill(struct cuda_backend *cuda, struct attention_plan *plan, struct plan_arrays *arrays,
                                   const struct attention_span *spans, size_t count) {
-    int group = plan->heads.query / plan->heads.key;
     // Decoding's kernels apply where each span is one token.
     bool decoding = tensor_none(plan->cache_slots) && count > 0 && count <= decode_max_rows;
     for (size_t i = 0; i < count; i++) {
         decoding = decoding && spans[i].q_len == 1;
         plan->has_window = plan->has_window || spans[i].window > 0;
     }
-    plan->max_rows = decoding ? group : tile_rows;
-    plan->tile_count = (int)attention_plan_cut_tiles(spans, count, group, plan->max_rows, NULL);
-    NEW(&arrays->tiles, (size_t)plan->tile_count);
-    attention_plan_cut_tiles(spans, count, group, plan->max_rows, arrays->tiles);
-    if (!tensor_none(plan->cache_slots)) attention_plan_make_parts(arrays, plan, spans, count);
+    plan->max_rows = decoding ? plan->heads.query / plan->heads.key : tile_rows;
+    attention_plan_cut_tiles(arrays, plan, spans, count);
+    if (!tensor_none(plan->cache_slots)) {
+        attention_plan_find_intervals(arrays, spans, count);
+        attention_plan_cut_blocks(arrays, plan);
+        attention_plan_list_parts(arrays, plan);
+    }
     TRY(attention_plan_store(cuda, plan, arrays, decoding));
     if (!decoding) return OK;
     for (size_t i = 0; i < count; i++)
