@@ -25,8 +25,8 @@ struct optimizer_job {
     struct optimizer_array param, grad, exp_avg, exp_avg_sq; // of adamw
     struct adamw_factors factors;
     uint64_t seed, offset;          // of the random bits
-    struct optimizer_array average; // of ema
-    struct optimizer_array in;      // of ema and square_sum
+    struct optimizer_array average; // of ema and pairs
+    struct optimizer_array in;      // of ema, pairs and square_sum
     float weight;                   // of `in` in the average
     const unsigned char *bytes;     // of digest,
     size_t byte_count;              // how many,
@@ -57,7 +57,7 @@ static struct optimizer_array optimizer_array_of(struct tensor t, struct tensor 
 
 // Returns the elements from `first` on as float32: the array's own memory, or `part` after conversion.
 static float *optimizer_read(const struct simd *simd, const struct optimizer_array *array, int64_t first, size_t count,
-                             float part[part_elements]) {
+                             float *part) {
     if (!array->bf16) return (float *)array->data + first;
     const uint16_t *in = (const uint16_t *)array->data + first;
     if (array->remainder) {
@@ -218,39 +218,33 @@ status cpu_ema(struct backend *backend, struct tensor average, struct tensor ave
     return OK;
 }
 
-struct pairs_job {
-    const struct simd *simd;
-    float *values;
-    uint16_t *high, *remainder;
-};
-
-static void optimizer_split_task(void *context, int64_t first, int64_t end, int thread) {
+// Splits `in` into the pairs `average`, or joins the pairs `in` into `average`.
+static void optimizer_pairs_task(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
-    const struct pairs_job *job = context;
-    job->simd->split_f32(job->high + first, job->remainder + first, job->values + first, (size_t)(end - first));
-}
-
-static void optimizer_join_task(void *context, int64_t first, int64_t end, int thread) {
-    (void)thread;
-    const struct pairs_job *job = context;
-    job->simd->join_f32(job->values + first, job->high + first, job->remainder + first, (size_t)(end - first));
+    const struct optimizer_job *job = context;
+    size_t count = (size_t)(end - first);
+    if (job->average.bf16)
+        optimizer_write(&job->cpu->simd, &job->average, first, count, (const float *)job->in.data + first);
+    else
+        optimizer_read(&job->cpu->simd, &job->in, first, count, (float *)job->average.data + first);
 }
 
 static status optimizer_pairs(struct cpu_backend *cpu, struct tensor high, struct tensor remainder,
-                              struct tensor values,
-                              void (*task)(void *context, int64_t first, int64_t end, int thread)) {
+                              struct tensor values, bool join) {
     int64_t count = values.rows * values.columns;
     CHECK(optimizer_dense(high, ELEMENT_BF16, count) && optimizer_dense(remainder, ELEMENT_U16, count));
     CHECK(optimizer_dense(values, ELEMENT_F32, count));
-    struct pairs_job job = {&cpu->simd, tensor_f32(values, 0), tensor_bf16(high, 0), tensor_row(remainder, 0)};
-    parallel_for(cpu, count, block_elements, task, &job);
+    struct optimizer_array pairs = optimizer_array_of(high, remainder);
+    struct optimizer_array plain = optimizer_array_of(values, (struct tensor){0});
+    struct optimizer_job job = {.cpu = cpu, .in = join ? pairs : plain, .average = join ? plain : pairs};
+    parallel_for(cpu, count, block_elements, optimizer_pairs_task, &job);
     return OK;
 }
 
 status cpu_split_f32(struct backend *backend, struct tensor out, struct tensor remainder, struct tensor in) {
-    return optimizer_pairs(cpu_of(backend), out, remainder, in, optimizer_split_task);
+    return optimizer_pairs(cpu_of(backend), out, remainder, in, false);
 }
 
 status cpu_join_f32(struct backend *backend, struct tensor out, struct tensor in, struct tensor remainder) {
-    return optimizer_pairs(cpu_of(backend), in, remainder, out, optimizer_join_task);
+    return optimizer_pairs(cpu_of(backend), in, remainder, out, true);
 }
