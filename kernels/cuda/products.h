@@ -69,6 +69,15 @@ status gemm_bf16(struct cuda_backend *cuda, const struct product *product);
 // Loads the kernels of gemm_bf16 before products are recorded: cuBLASLt may have computed all of them so far.
 void gemm_bf16_load(void);
 
+// The product of float32, of any shape.
+status gemm_f32(struct cuda_backend *cuda, const struct product *product);
+
+// Whether gemm_skinny takes this product: bfloat16, at most 64 rows of `a`, aligned, nothing transposed.
+bool gemm_skinny_fits(const struct product *product);
+
+// The canonical product for few rows of `a`.
+status gemm_skinny(struct cuda_backend *cuda, const struct product *product);
+
 // ---- cuBLASLt (cublaslt.cu) ----
 
 // Sets cuda->lt to the library, or to NULL if there is none. $CARAVAN_CUBLASLT names its file; "none" is no library.

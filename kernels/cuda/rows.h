@@ -102,6 +102,11 @@ DEVICE uint16_t f16_from_f32(float value) {
     return (uint16_t)(sign | ((bits >> 13) - (112u << 10)));
 }
 
+// Element `at` of an array of F32 or BF16.
+DEVICE float element_read(const void *data, enum element type, int64_t at) {
+    return type == ELEMENT_F32 ? ((const float *)data)[at] : f32_from_bf16(((const struct bf16 *)data)[at]);
+}
+
 DEVICE float element_load(const char *row, enum element type, int64_t i) {
     if (type == ELEMENT_F32) return ((const float *)row)[i];
     if (type == ELEMENT_BF16) return f32_from_bf16(((const struct bf16 *)row)[i]);
