@@ -66,9 +66,7 @@ static status dataset_check(const struct dataset *dataset) {
         if (result == OK) continue;
         if (result != DATAERR) goto done;
         mistakes++;
-        if (mistakes == 1) {
-            first = arena_printf(&arena, "%s", fail_text());
-        }
+        if (mistakes == 1) first = arena_printf(&arena, "%s", fail_text());
         if (mistakes == 2) log_info("%s", first);
         if (mistakes >= 2 && mistakes <= MAX_LOGGED) log_info("%s", fail_text());
     }

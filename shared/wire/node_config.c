@@ -49,12 +49,10 @@ status node_config_write(const struct node_config *config, struct buf *out) {
     if (config->last) buf_puts(out, "last yes\n");
     if (config->trains) buf_puts(out, "trains yes\n");
     for (const struct node_config_row *row = rows; row < rows + row_count; row++) {
-        const char *const base = (const char *)config, *string, **list = &string;
-        size_t count = 1;
-        memcpy(row->list ? (void *)&list : (void *)&string, base + row->offset, sizeof(char *));
-        if (row->list) memcpy(&count, base + row->count_offset, sizeof count);
-        if (!row->list && (!string || !*string)) continue;
-        for (size_t i = 0; i < count; i++) TRY(node_config_add_line(out, row->word, list[i]));
+        const void *at = (const char *)config + row->offset, *count_at = (const char *)config + row->count_offset;
+        const char *const *values = row->list ? *(const char *const *const *)at : at; // a string is an array of one
+        const size_t count = row->list ? *(const size_t *)count_at : *values && **values;
+        for (size_t i = 0; i < count; i++) TRY(node_config_add_line(out, row->word, values[i]));
     }
     for (size_t i = 0; i < config->endpoint_count; i++) {
         const struct node_endpoint *endpoint = &config->endpoints[i];
@@ -94,19 +92,15 @@ static status node_config_read_line(struct node_config *config, char *line) {
     *value++ = 0;
     for (const struct node_config_row *row = rows; row < rows + row_count; row++) {
         if (strcmp(line, row->word) != 0) continue;
-        void *const at = (char *)config + row->offset, *const count_at = (char *)config + row->count_offset;
-        const char *string = node_config_copy(config, value), **list;
+        void *at = (char *)config + row->offset, *count_at = (char *)config + row->count_offset;
+        const char *string = node_config_copy(config, value), ***list = at, **single = at;
+        size_t *count = count_at;
         if (!row->list) {
-            memcpy(at, &string, sizeof string);
+            *single = string;
             return OK;
         }
-        size_t count;
-        memcpy(&list, at, sizeof list);
-        memcpy(&count, count_at, sizeof count);
-        RESIZE(&list, count + 1);
-        list[count++] = string;
-        memcpy(at, &list, sizeof list);
-        memcpy(count_at, &count, sizeof count);
+        RESIZE(list, *count + 1);
+        (*list)[(*count)++] = string;
         return OK;
     }
     if (!strcmp(line, "endpoint")) return node_config_read_endpoint(config, value);

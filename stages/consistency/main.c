@@ -28,10 +28,10 @@ struct consistency_stage {
     uint64_t hash;          // of the weights and of the template
     char model[17];         // the weights' hash, as text
     struct unscored_group *waiting;
-    size_t first, count, capacity; // of waiting: those before `first` are returned
-    size_t tokens;                 // of those that are not scored
-    bool scored;                   // all of them are
-    size_t cut;                    // pairs that were cut to max_tokens
+    size_t first, count; // of waiting: those before `first` are returned
+    size_t tokens;       // of those that are not scored
+    bool scored;         // all of them are
+    size_t cut;          // pairs that were cut to max_tokens
 };
 
 static status consistency_open(void **state, struct stage_context *context) {
@@ -79,11 +79,6 @@ static status consistency_submit(void *state, struct group *group) {
     struct arena arena = {0};
     size_t tokens = 0, shortened = 0;
     status result = OK;
-    if (self->count == self->capacity) {
-        const size_t capacity = self->capacity ? self->capacity * 2 : 16;
-        RESIZE(&self->waiting, capacity);
-        self->capacity = capacity;
-    }
     NEW(&waiting.pairs, group->completion_count);
     for (size_t i = 0; i < group->completion_count; i++) {
         struct consistency_pair pair;
@@ -96,6 +91,7 @@ static status consistency_submit(void *state, struct group *group) {
         tokens += waiting.pairs[i].count;
         shortened += cut > 0;
     }
+    RESIZE(&self->waiting, self->count + 1);
     self->waiting[self->count++] = waiting;
     self->tokens += tokens;
     self->cut += shortened;

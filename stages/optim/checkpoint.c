@@ -192,15 +192,6 @@ static bool retention_is_linked(DIR *dir, const char *name) {
     return linked;
 }
 
-// Removes a checkpoint or a state. After a crash in between, the rest is an incomplete one.
-static status retention_remove(struct arena *arena, const char *out, const char *name) {
-    char *path = path_join(arena, out, name);
-    char *removed = arena_printf(arena, "%s.tmp", path);
-    TRY(dir_remove(removed));
-    if (rename(path, removed)) return fail(UNAVAILABLE, "%s: cannot remove: %s", path, strerror(errno));
-    return dir_remove(removed);
-}
-
 // Returns the step of the newest complete checkpoint that is not one of the newest `keep`, -1 if there is none.
 static int64_t retention_bound(DIR *dir, int64_t keep) {
     int64_t bound = INT64_MAX, left = keep;
@@ -241,12 +232,14 @@ status retention_apply(const struct optim *optim, bool proven) {
     }
     for (size_t i = 0; i < count; i++) {
         if (checkpoint_number(removed[i], "step") >= 0 && retention_is_linked(dir, removed[i])) continue;
-        if (retention_is_incomplete(removed[i])) {
-            char *path = path_join(&arena, options->out, removed[i]);
-            TRY_TO(result, done, dir_remove(path));
-        } else {
-            TRY_TO(result, done, retention_remove(&arena, options->out, removed[i]));
+        char *path = path_join(&arena, options->out, removed[i]), *going = path;
+        if (!retention_is_incomplete(removed[i])) { // after a crash in between, the rest is an incomplete one
+            going = arena_printf(&arena, "%s.tmp", path);
+            TRY_TO(result, done, dir_remove(going));
+            if (rename(path, going))
+                TRY_TO(result, done, fail(UNAVAILABLE, "%s: cannot remove: %s", path, strerror(errno)));
         }
+        TRY_TO(result, done, dir_remove(going));
     }
 done:
     closedir(dir);

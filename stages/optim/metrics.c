@@ -43,14 +43,6 @@ static double metrics_sum(const struct double_array *values) {
     return sum;
 }
 
-// The unbiased standard deviation of two values or more.
-static double metrics_deviation(const struct double_array *values) {
-    const double mean = metrics_sum(values) / (double)values->count;
-    double squares = 0;
-    for (size_t i = 0; i < values->count; i++) squares += (values->data[i] - mean) * (values->data[i] - mean);
-    return sqrt(squares / (double)(values->count - 1));
-}
-
 static void metrics_add_rewards(struct step_metrics *metrics, const struct rewards *rewards, size_t count) {
     const bool accuracies = rewards->accuracy.count > 0;
     bool all_correct = accuracies, all_wrong = accuracies;
@@ -65,8 +57,12 @@ static void metrics_add_rewards(struct step_metrics *metrics, const struct rewar
     metrics->bonus += metrics_sum(&rewards->bonus);
     metrics->format += metrics_sum(&rewards->format);
     for (size_t i = 0; i < rewards->bonus.count; i++) metrics->bonus_rate += rewards->bonus.data[i] > 0;
-    if (rewards->total.count > 1) {
-        metrics->reward_std += metrics_deviation(&rewards->total);
+    if (rewards->total.count > 1) { // the unbiased standard deviation
+        const double others = (double)(rewards->total.count - 1), mean = metrics_sum(&rewards->total) / (others + 1);
+        double squares = 0;
+        for (size_t i = 0; i < rewards->total.count; i++)
+            squares += (rewards->total.data[i] - mean) * (rewards->total.data[i] - mean);
+        metrics->reward_std += sqrt(squares / others);
         metrics->compared_groups++;
     }
     for (size_t i = 0; i < rewards->total.count && i < count; i++)
