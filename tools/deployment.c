@@ -143,7 +143,7 @@ static status deployment_make_replicas(struct deployment *deployment) {
         size_t length = strlen(pipeline->stages[i].name) + max_number;
         if (length > longest) longest = length;
     }
-    if (longest > LOCAL_NAME_MAX) return fail(USAGE, "a stage's name is too long for a socket");
+    if (longest > MAX_LOCAL_NAME) return fail(USAGE, "a stage's name is too long for a socket");
     deployment->sockets = arena_printf(arena, "%s/sockets", pipeline->run);
     NEW(&deployment->replicas, count);
     for (size_t i = 0; i < deployment->machines; i++)

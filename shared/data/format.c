@@ -182,7 +182,7 @@ status format_prompt(const struct format_options *options, struct group *group, 
     const char *type_name = problem_type_name(type);
     status result = solution_check(type, solution);
     if (result != OK) return fail_prefix(result, "solution");
-    assert(media->count <= FORMAT_MAX_MEDIA);
+    assert(media->count <= MAX_FORMAT_MEDIA);
     prompt->present = true;
     prompt->message_count = 1;
     prompt->messages = arena_alloc(&group->arena, sizeof *prompt->messages);

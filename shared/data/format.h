@@ -135,12 +135,12 @@ status format_sample_id(struct group *group, struct json *record, const char *ke
 
 // ---- the prompt ----
 
-enum { FORMAT_MAX_MEDIA = 2 };
+enum { MAX_FORMAT_MEDIA = 2 };
 
 // The media of one record before its message is made, none at first: FORMAT_NO_MEDIA.
 struct format_media {
-    enum part_kind kinds[FORMAT_MAX_MEDIA];
-    struct string paths[FORMAT_MAX_MEDIA];
+    enum part_kind kinds[MAX_FORMAT_MEDIA];
+    struct string paths[MAX_FORMAT_MEDIA];
     double start, end, frame_rate; // of the first one, as in struct part
     size_t count;
 };

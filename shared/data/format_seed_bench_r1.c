@@ -40,7 +40,7 @@ static status format_add_medium(struct group *group, struct format_media *media,
                                 struct json *record, const char *name_key) {
     struct string source, name;
     struct buf path = {0};
-    assert(media->count < FORMAT_MAX_MEDIA);
+    assert(media->count < MAX_FORMAT_MEDIA);
     TRY(format_string(record, "video_source", false, &source));
     TRY(format_string(record, name_key, false, &name));
     buf_printf(&path, "%s/", dir);

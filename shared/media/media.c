@@ -105,7 +105,7 @@ struct media_key_range {
 // The padding is hashed, too.
 static_assert(sizeof(struct media_key_input) == 88, "keys on disk depend on the layout");
 
-status media_key(char key[frame_key_size], const char *path, bool video, const struct sampling_config *sampling,
+status media_key(char key[FRAME_KEY_SIZE], const char *path, bool video, const struct sampling_config *sampling,
                  struct frame_store *store) {
     struct media_key_range key_range;
     struct media_key_input input;
@@ -254,7 +254,7 @@ static status media_decode_again(struct frames_view *view, const struct media_so
     const struct part *part = media_part(group, index);
     const struct sampling_config published = sampling_config_default();
     struct arena arena = {0};
-    char *path = NULL, file_key[frame_key_size] = "";
+    char *path = NULL, file_key[FRAME_KEY_SIZE] = "";
     status result = part ? media_path(&path, &arena, source->media_root, media_uri(part))
                          : fail(BAD_SAMPLE, "the prompt has no such image or video");
     if (result == OK && source->inside) result = media_check_inside(source->media_root, path);

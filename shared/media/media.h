@@ -30,7 +30,7 @@ status media_decode(struct frames_view *view, const char *path, bool video, cons
 // Computes the key of a file's frames: a hash of the file's content, or of the contents of the directory's pictures,
 // and of all values of `sampling` that apply. `store` (NULL: none) caches the content's hash until the file changes.
 // BAD_SAMPLE when the file cannot be read.
-status media_key(char key[frame_key_size], const char *path, bool video, const struct sampling_config *sampling,
+status media_key(char key[FRAME_KEY_SIZE], const char *path, bool video, const struct sampling_config *sampling,
                  struct frame_store *store);
 
 // Writes the frames as one PNG, side by side in rows, for a person. UNAVAILABLE when the file cannot be written.

@@ -21,11 +21,11 @@ enum { DBI_FRAMES, DBI_USED, DBI_FILES, DBI_ORDER, DBI_TOTAL, DBI_ORIGINS };
 static const char *const frame_store_dbis[] = {"frames", "used", "files", "order", "total", "origins", NULL};
 static const char *const frame_store_read_dbis[] = {"frames", "used", "files", NULL}; // what every version has
 
-enum { frame_store_max_pending = 256 };
+enum { MAX_PENDING = 256 };
 
 enum {
-    frames_pixel_alignment = 64,
-    frames_min_record_size = 4096, // LMDB aligns only values that are larger than half a page
+    PIXEL_ALIGNMENT = 64,
+    MIN_RECORD_SIZE = 4096, // LMDB aligns only values that are larger than half a page
 };
 static const char frames_magic[8] = "caravanF";
 static const uint32_t frames_version = 1;
@@ -48,8 +48,8 @@ struct frame_usage {
 
 // The key of DBI_ORDER, whose values are empty: sorted by time.
 struct frame_order_key {
-    uint8_t time[lmdb_number_size];
-    uint8_t key[frame_key_bytes];
+    uint8_t time[LMDB_NUMBER_SIZE];
+    uint8_t key[FRAME_KEY_BYTES];
 };
 
 // The fixed part of a value of DBI_ORIGINS; the path follows, with its NUL.
@@ -76,7 +76,7 @@ static_assert(sizeof(struct remembered_hash) == 56, "the hash of a file is a for
 // A write that waits for the next put.
 struct pending_write {
     int dbi; // DBI_USED or DBI_FILES
-    uint8_t key[frame_key_bytes];
+    uint8_t key[FRAME_KEY_BYTES];
     union {
         int64_t used;
         struct remembered_hash remembered;
@@ -88,29 +88,29 @@ struct frame_store {
     uint64_t limit;
     bool read_only;
     pthread_mutex_t lock; // of the two below
-    struct pending_write pending[frame_store_max_pending];
+    struct pending_write pending[MAX_PENDING];
     int pending_count;
 };
 
 // ---- keys and records ----
 
 // Sets the hash that the key states. DATAERR when it is not 32 hex digits.
-static status frame_key_parse(uint8_t out[frame_key_bytes], const char *key) {
-    for (int i = 0; i < 2 * frame_key_bytes; i++) {
+static status frame_key_parse(uint8_t out[FRAME_KEY_BYTES], const char *key) {
+    for (int i = 0; i < 2 * FRAME_KEY_BYTES; i++) {
         char c = key[i];
         int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
         if (digit < 0) return fail(DATAERR, "'%.40s' is not a frame key (32 hex digits)", key);
         out[i / 2] = (uint8_t)(i % 2 ? out[i / 2] | digit : digit << 4);
     }
-    return key[2 * frame_key_bytes] ? fail(DATAERR, "'%.40s' is not a frame key (32 hex digits)", key) : OK;
+    return key[2 * FRAME_KEY_BYTES] ? fail(DATAERR, "'%.40s' is not a frame key (32 hex digits)", key) : OK;
 }
 
-void frame_key_print(char key[frame_key_size], const uint8_t hash[frame_key_bytes]) {
-    for (int i = 0; i < frame_key_bytes; i++) {
+void frame_key_print(char key[FRAME_KEY_SIZE], const uint8_t hash[FRAME_KEY_BYTES]) {
+    for (int i = 0; i < FRAME_KEY_BYTES; i++) {
         key[2 * i] = "0123456789abcdef"[hash[i] >> 4];
         key[2 * i + 1] = "0123456789abcdef"[hash[i] & 15];
     }
-    key[2 * frame_key_bytes] = 0;
+    key[2 * FRAME_KEY_BYTES] = 0;
 }
 
 size_t frames_bytes(const struct frames *frames) {
@@ -120,12 +120,12 @@ size_t frames_bytes(const struct frames *frames) {
 static size_t frames_pixels_offset(const struct frames *frames) {
     size_t times = frames->video ? (size_t)frames->count * sizeof(double) : 0;
     size_t end = sizeof(struct frames_record_header) + times;
-    return (end + frames_pixel_alignment - 1) / frames_pixel_alignment * frames_pixel_alignment;
+    return (end + PIXEL_ALIGNMENT - 1) / PIXEL_ALIGNMENT * PIXEL_ALIGNMENT;
 }
 
 size_t frames_record_size(const struct frames *frames) {
     size_t size = frames_pixels_offset(frames) + frames_bytes(frames);
-    return size < frames_min_record_size ? frames_min_record_size : size;
+    return size < MIN_RECORD_SIZE ? MIN_RECORD_SIZE : size;
 }
 
 void frames_record_write(const struct frames *frames, uint8_t *out) {
@@ -148,15 +148,15 @@ void frames_record_write(const struct frames *frames, uint8_t *out) {
 }
 
 status frames_from_record(struct frames *frames, const void *record, size_t size) {
-    enum { max_side = 1 << 16, max_count = 1 << 20 };
+    enum { MAX_SIDE = 1 << 16, MAX_COUNT = 1 << 20 };
     struct frames_record_header header;
     if (size < sizeof header) return fail(DATAERR, "the frames record of %zu bytes is too short", size);
     memcpy(&header, record, sizeof header);
     if (memcmp(header.magic, frames_magic, sizeof frames_magic) != 0) return fail(DATAERR, "not a frames record");
     if (header.version != frames_version)
         return fail(DATAERR, "the frames record has version %u, expected %u", header.version, frames_version);
-    if (header.count < 1 || header.count > max_count || header.height < 1 || header.height > max_side ||
-        header.width < 1 || header.width > max_side || header.video > 1 || (!header.video && header.count != 1)) {
+    if (header.count < 1 || header.count > MAX_COUNT || header.height < 1 || header.height > MAX_SIDE ||
+        header.width < 1 || header.width > MAX_SIDE || header.video > 1 || (!header.video && header.count != 1)) {
         return fail(DATAERR, "the shape of the frames record is out of range");
     }
     *frames = (struct frames){
@@ -174,25 +174,25 @@ status frames_from_record(struct frames *frames, const void *record, size_t size
     return OK;
 }
 
-static struct lmdb_val frame_key_val(const uint8_t key[frame_key_bytes]) {
-    return (struct lmdb_val){key, frame_key_bytes};
+static struct lmdb_val frame_key_val(const uint8_t key[FRAME_KEY_BYTES]) {
+    return (struct lmdb_val){key, FRAME_KEY_BYTES};
 }
 
-static void frame_store_path_key(uint8_t out[frame_key_bytes], const char *path) {
+static void frame_store_path_key(uint8_t out[FRAME_KEY_BYTES], const char *path) {
     XXH128_canonical_t canonical;
-    static_assert(sizeof canonical.digest == frame_key_bytes, "a path's hash is a key");
+    static_assert(sizeof canonical.digest == FRAME_KEY_BYTES, "a path's hash is a key");
     XXH128_canonicalFromHash(&canonical, XXH3_128bits(path, strlen(path)));
-    memcpy(out, canonical.digest, frame_key_bytes);
+    memcpy(out, canonical.digest, FRAME_KEY_BYTES);
 }
 
 // ---- the last use of records, and the eviction of those that were not used for longest ----
 
 static const struct lmdb_val frame_usage_total_key = {"bytes", 5};
 
-static struct frame_order_key frame_usage_order_key(int64_t time, const uint8_t key[frame_key_bytes]) {
+static struct frame_order_key frame_usage_order_key(int64_t time, const uint8_t key[FRAME_KEY_BYTES]) {
     struct frame_order_key order;
     lmdb_number_write(order.time, time);
-    memcpy(order.key, key, frame_key_bytes);
+    memcpy(order.key, key, FRAME_KEY_BYTES);
     return order;
 }
 
@@ -205,9 +205,9 @@ static status frame_usage_total(struct lmdb_txn *txn, uint64_t *total) {
 // Sets the usage of a record, its place in the order and the total; bytes 0: there is none any more. only_existing:
 // nothing is done for a record that was evicted. A time before the last one is ignored. DATAERR when the store is
 // damaged, UNAVAILABLE when the disk is full.
-static status frame_usage_set(struct lmdb_txn *txn, const uint8_t key[frame_key_bytes], struct frame_usage usage,
+static status frame_usage_set(struct lmdb_txn *txn, const uint8_t key[FRAME_KEY_BYTES], struct frame_usage usage,
                               bool only_existing) {
-    const struct lmdb_val id = {key, frame_key_bytes};
+    const struct lmdb_val id = {key, FRAME_KEY_BYTES};
     struct frame_usage before = {0};
     uint64_t total;
     TRY(frame_usage_total(txn, &total));
@@ -281,10 +281,10 @@ static status frame_store_defer(struct frame_store *store, const struct pending_
     status result = OK;
     int i = 0;
     while (i < store->pending_count &&
-           (store->pending[i].dbi != write->dbi || memcmp(store->pending[i].key, write->key, frame_key_bytes) != 0)) {
+           (store->pending[i].dbi != write->dbi || memcmp(store->pending[i].key, write->key, FRAME_KEY_BYTES) != 0)) {
         i++;
     }
-    if (i == frame_store_max_pending) {
+    if (i == MAX_PENDING) {
         result = frame_store_flush(store);
         i = 0;
     }
@@ -379,7 +379,7 @@ status frame_store_read(struct frame_store *store, const char *key, int64_t offs
 }
 
 status frame_store_put(struct frame_store *store, const char *key, const struct frames *frames) {
-    uint8_t bytes[frame_key_bytes];
+    uint8_t bytes[FRAME_KEY_BYTES];
     struct frame_usage usage = {.bytes = frames_record_size(frames)};
     struct frames stored_frames;
     struct lmdb_txn *txn;
@@ -423,8 +423,8 @@ status frame_store_each(struct frame_store *store,
     while (result == OK && cursor.key.data) {
         struct frame_usage usage = {0};
         struct frames frames;
-        char key[frame_key_size];
-        bool valid = cursor.key.size == frame_key_bytes &&
+        char key[FRAME_KEY_SIZE];
+        bool valid = cursor.key.size == FRAME_KEY_BYTES &&
                      frames_from_record(&frames, cursor.value.data, cursor.value.size) == OK;
         if (valid) result = lmdb_txn_get_fixed(txn, DBI_USED, cursor.key, &usage, sizeof usage, NULL);
         if (valid) frame_key_print(key, cursor.key.data);
@@ -440,7 +440,7 @@ status frame_store_each(struct frame_store *store,
 
 status frame_store_recall_hash(struct frame_store *store, const char *path, const struct file_stamp *stamp,
                                uint8_t hash[16], bool *found) {
-    uint8_t key[frame_key_bytes];
+    uint8_t key[FRAME_KEY_BYTES];
     struct remembered_hash remembered;
     struct lmdb_txn *txn;
     frame_store_path_key(key, path);
@@ -465,7 +465,7 @@ status frame_store_remember_hash(struct frame_store *store, const char *path, co
 
 status frame_store_recall_origin(struct frame_store *store, const char *key, struct arena *arena,
                                  struct frame_origin *origin, bool *found) {
-    uint8_t bytes[frame_key_bytes];
+    uint8_t bytes[FRAME_KEY_BYTES];
     struct frame_origin_record record;
     struct lmdb_txn *txn;
     struct lmdb_val value;
@@ -490,7 +490,7 @@ status frame_store_recall_origin(struct frame_store *store, const char *key, str
 status frame_store_remember_origin(struct frame_store *store, const char *key, const struct frame_origin *origin) {
     const struct frame_origin_record record = {
         .start = origin->start, .end = origin->end, .frame_rate = origin->frame_rate, .video = origin->video};
-    uint8_t bytes[frame_key_bytes];
+    uint8_t bytes[FRAME_KEY_BYTES];
     struct buf value = {0}, stored = {0};
     bool found;
     status result;

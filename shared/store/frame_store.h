@@ -15,10 +15,10 @@
 
 // ---- frames, their keys, and the record in which they are stored and sent between processes ----
 
-enum { frame_key_bytes = 16, frame_key_size = 2 * frame_key_bytes + 1 }; // the size counts the NUL
+enum { FRAME_KEY_BYTES = 16, FRAME_KEY_SIZE = 2 * FRAME_KEY_BYTES + 1 }; // the size counts the NUL
 
 // Writes the hash as a key.
-void frame_key_print(char key[frame_key_size], const uint8_t hash[frame_key_bytes]);
+void frame_key_print(char key[FRAME_KEY_SIZE], const uint8_t hash[FRAME_KEY_BYTES]);
 
 // The frames of one image (count 1, no timestamps) or video.
 struct frames {

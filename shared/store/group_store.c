@@ -12,12 +12,12 @@ enum { DBI_SECTIONS, DBI_GROUPS, DBI_ORDER, DBI_NUMBERS, DBI_SEQS, DBI_TOTALS };
 static const char *const group_store_dbis[] = {"sections", "groups", "order", "numbers", "seqs", "totals", NULL};
 static const char *const group_store_read_dbis[] = {"sections", "groups", NULL}; // what every version has
 
-enum { group_max_key = 500 }; // bytes of a key in DBI_GROUPS
-static_assert(group_max_key <= 511, "LMDB's keys have at most 511 bytes");
+enum { MAX_KEY = 500 }; // bytes of a key in DBI_GROUPS
+static_assert(MAX_KEY <= 511, "LMDB's keys have at most 511 bytes");
 
 enum {
-    group_removed_per_save = 8, // more than one, so that a store that is too large becomes smaller
-    group_removed_per_txn = 64,
+    REMOVED_PER_SAVE = 8, // more than one, so that a store that is too large becomes smaller
+    REMOVED_PER_TXN = 64,
 };
 
 // The value of the key "totals" in DBI_TOTALS.
@@ -68,7 +68,7 @@ static struct lmdb_val group_store_section_key(const struct section_key *key) {
 
 // The id itself, or its hash in *hash when it is empty or too long for a key.
 static struct lmdb_val group_store_id_key(struct string id, XXH128_canonical_t *hash) {
-    if (id.size > 0 && id.size <= group_max_key) return (struct lmdb_val){id.data, id.size};
+    if (id.size > 0 && id.size <= MAX_KEY) return (struct lmdb_val){id.data, id.size};
     XXH128_canonicalFromHash(hash, XXH3_128bits(id.data, id.size));
     return (struct lmdb_val){hash->digest, sizeof hash->digest};
 }
@@ -107,15 +107,15 @@ static status group_retention_read_totals(struct lmdb_txn *txn, struct group_tot
 }
 
 // Sets the place, the number and the key in DBI_GROUPS of the oldest whole group; *id_size is 0 when there is none.
-static status group_retention_oldest(struct lmdb_txn *txn, struct group_place *place, uint8_t number[lmdb_number_size],
-                                     uint8_t id[group_max_key], size_t *id_size) {
+static status group_retention_oldest(struct lmdb_txn *txn, struct group_place *place, uint8_t number[LMDB_NUMBER_SIZE],
+                                     uint8_t id[MAX_KEY], size_t *id_size) {
     struct lmdb_val key, value;
     *id_size = 0;
     TRY(lmdb_txn_first(txn, DBI_ORDER, &key, &value));
     if (!key.data) return OK;
-    if (key.size != lmdb_number_size || value.size <= sizeof *place || value.size > sizeof *place + group_max_key)
+    if (key.size != LMDB_NUMBER_SIZE || value.size <= sizeof *place || value.size > sizeof *place + MAX_KEY)
         return lmdb_txn_fail_damaged(txn, "the order of the groups");
-    memcpy(number, key.data, lmdb_number_size);
+    memcpy(number, key.data, LMDB_NUMBER_SIZE);
     memcpy(place, value.data, sizeof *place);
     *id_size = value.size - sizeof *place;
     memcpy(id, (const char *)value.data + sizeof *place, *id_size);
@@ -126,7 +126,7 @@ static status group_retention_oldest(struct lmdb_txn *txn, struct group_place *p
 static status group_retention_remove_oldest(struct lmdb_txn *txn, struct group_totals *totals,
                                             const struct group_keep *keep, int most, int64_t *removed, int64_t *freed) {
     for (int count = 0; count < most; count++) {
-        uint8_t number[lmdb_number_size], id[group_max_key];
+        uint8_t number[LMDB_NUMBER_SIZE], id[MAX_KEY];
         struct group_place place;
         size_t id_size;
         TRY(group_retention_oldest(txn, &place, number, id, &id_size));
@@ -150,7 +150,7 @@ static status group_retention_remove_oldest(struct lmdb_txn *txn, struct group_t
 static status group_retention_add_group(struct lmdb_txn *txn, const struct group_keep *keep, struct lmdb_val id,
                                         int64_t bytes, const int64_t *step) {
     struct group_totals totals;
-    uint8_t number[lmdb_number_size];
+    uint8_t number[LMDB_NUMBER_SIZE];
     bool found;
     int64_t removed = 0, freed = 0;
     TRY(group_retention_read_totals(txn, &totals));
@@ -165,8 +165,8 @@ static status group_retention_add_group(struct lmdb_txn *txn, const struct group
     }
     if (step) totals.step = *step;
     const struct group_place place = {.bytes = bytes, .step = totals.step};
-    uint8_t value[sizeof place + group_max_key];
-    assert(id.size <= group_max_key);
+    uint8_t value[sizeof place + MAX_KEY];
+    assert(id.size <= MAX_KEY);
     memcpy(value, &place, sizeof place);
     memcpy(value + sizeof place, id.data, id.size);
     lmdb_number_write(number, totals.next++);
@@ -174,7 +174,7 @@ static status group_retention_add_group(struct lmdb_txn *txn, const struct group
     const struct lmdb_val order = {number, sizeof number};
     TRY(lmdb_txn_put(txn, DBI_ORDER, order, (struct lmdb_val){value, sizeof place + id.size}));
     TRY(lmdb_txn_put(txn, DBI_NUMBERS, id, order));
-    TRY(group_retention_remove_oldest(txn, &totals, keep, group_removed_per_save, &removed, &freed));
+    TRY(group_retention_remove_oldest(txn, &totals, keep, REMOVED_PER_SAVE, &removed, &freed));
     return group_retention_put_totals(txn, &totals);
 }
 
@@ -183,25 +183,25 @@ static status group_retention_remove_groups(struct lmdb_txn *txn, const struct g
                                             int64_t *freed) {
     struct group_totals totals;
     TRY(group_retention_read_totals(txn, &totals));
-    TRY(group_retention_remove_oldest(txn, &totals, keep, group_removed_per_txn, removed, freed));
+    TRY(group_retention_remove_oldest(txn, &totals, keep, REMOVED_PER_TXN, removed, freed));
     return group_retention_put_totals(txn, &totals);
 }
 
 // Remembers at which seq the section was stored, and removes some of those of groups more than `keep` before it.
 static status group_retention_add_section(struct lmdb_txn *txn, int64_t keep, int64_t seq,
                                           const struct section_key *key) {
-    uint8_t own[lmdb_number_size + sizeof key->bytes];
+    uint8_t own[LMDB_NUMBER_SIZE + sizeof key->bytes];
     lmdb_number_write(own, seq);
-    memcpy(own + lmdb_number_size, key->bytes, sizeof key->bytes);
+    memcpy(own + LMDB_NUMBER_SIZE, key->bytes, sizeof key->bytes);
     TRY(lmdb_txn_put(txn, DBI_SEQS, (struct lmdb_val){own, sizeof own}, (struct lmdb_val){"", 0}));
-    for (int count = 0; count < group_removed_per_save; count++) {
+    for (int count = 0; count < REMOVED_PER_SAVE; count++) {
         struct lmdb_val first, value;
         uint8_t oldest[sizeof own];
         TRY(lmdb_txn_first(txn, DBI_SEQS, &first, &value));
         if (first.size != sizeof oldest) return lmdb_txn_fail_damaged(txn, "the order of the sections");
         memcpy(oldest, first.data, sizeof oldest);
         if (lmdb_number_read(oldest) >= seq - keep) return OK;
-        TRY(lmdb_txn_del(txn, DBI_SECTIONS, (struct lmdb_val){oldest + lmdb_number_size, sizeof key->bytes}, NULL));
+        TRY(lmdb_txn_del(txn, DBI_SECTIONS, (struct lmdb_val){oldest + LMDB_NUMBER_SIZE, sizeof key->bytes}, NULL));
         TRY(lmdb_txn_del(txn, DBI_SEQS, (struct lmdb_val){oldest, sizeof oldest}, NULL));
     }
     return OK;
@@ -211,9 +211,9 @@ static status group_retention_add_section(struct lmdb_txn *txn, int64_t keep, in
 static status group_retention_remove_sections(struct lmdb_txn *txn, bool *left) {
     static const int dbis[] = {DBI_SEQS, DBI_SECTIONS};
     *left = true;
-    for (int count = 0, i = 0; count < group_removed_per_txn; count++) {
+    for (int count = 0, i = 0; count < REMOVED_PER_TXN; count++) {
         struct lmdb_val first, value;
-        uint8_t key[group_max_key];
+        uint8_t key[MAX_KEY];
         TRY(lmdb_txn_first(txn, dbis[i], &first, &value));
         if (first.size > sizeof key) return lmdb_txn_fail_damaged(txn, "the order of the sections");
         if (first.data) {

@@ -13,7 +13,7 @@
 #include "shared/base/log.h"
 #include "shared/store/lmdb_env.h"
 
-enum { ledger_format = 2, DBI_META = 0, DBI_ENTRIES = 1 };
+enum { LEDGER_FORMAT = 2, DBI_META = 0, DBI_ENTRIES = 1 };
 static const char *const ledger_dbis[] = {"meta", "groups", NULL};
 static const int64_t ledger_max_seq = ((int64_t)1 << 40) - 1;
 static const double ledger_flush_seconds = 0.05;
@@ -25,7 +25,7 @@ struct ledger {
     size_t size, capacity;
     int64_t settled, next_unissued;
     int64_t settled_on_disk; // `settled` as of the last flush
-    int64_t counts[ledger_state_count];
+    int64_t counts[LEDGER_STATES];
     int64_t issue_number;
     struct buf changes; // not written yet: a ledger_change and its strings each
     double flushed_at;  // as of ledger_tick
@@ -55,7 +55,7 @@ struct ledger_change {
 // Records are stored as they are in memory.
 static_assert(sizeof(struct ledger_meta) == 24, "the meta record is a format on disk");
 static_assert(sizeof(struct ledger_record) == 32, "the entry is a format on disk");
-static_assert(ledger_state_count <= UINT8_MAX, "a state fits one byte");
+static_assert(LEDGER_STATES <= UINT8_MAX, "a state fits one byte");
 
 // ---- states in memory ----
 
@@ -126,7 +126,7 @@ static status ledger_decode(struct lmdb_val value, int64_t seq, struct ledger_en
         strings[i] = at;
         at = nul + 1;
     }
-    if (record.state < LEDGER_NEW || record.state >= ledger_state_count)
+    if (record.state < LEDGER_NEW || record.state >= LEDGER_STATES)
         return fail(DATAERR, "entry %lld has the unknown state %lld", (long long)seq, (long long)record.state);
     *entry = (struct ledger_entry){.seq = seq,
                                    .state = (enum ledger_state)record.state,
@@ -149,7 +149,7 @@ static void ledger_append_strings(struct buf *value, const char *const strings[3
 // Puts one change into the entry on disk.
 static status ledger_write_change(struct lmdb_txn *txn, const struct ledger_change *change, const char *strings,
                                   struct buf *value) {
-    uint8_t bytes[lmdb_number_size];
+    uint8_t bytes[LMDB_NUMBER_SIZE];
     const struct lmdb_val key = {bytes, sizeof bytes};
     struct lmdb_val stored;
     struct ledger_entry before = {.id = ""};
@@ -239,7 +239,7 @@ static status ledger_forget(struct ledger *ledger, int64_t seq, bool raise) {
     do {
         result = lmdb_txn_begin_write(ledger->env, &txn);
         for (int64_t i = seq; result == OK && i < end; i++) {
-            uint8_t key[lmdb_number_size];
+            uint8_t key[LMDB_NUMBER_SIZE];
             lmdb_number_write(key, i);
             result = lmdb_txn_del(txn, DBI_ENTRIES, (struct lmdb_val){key, sizeof key}, NULL);
         }
@@ -270,14 +270,14 @@ status ledger_each(struct ledger *ledger, int64_t first,
                    status (*visit)(void *context, const struct ledger_entry *entry), void *context) {
     struct lmdb_txn *txn;
     struct lmdb_cursor cursor;
-    uint8_t first_key[lmdb_number_size];
+    uint8_t first_key[LMDB_NUMBER_SIZE];
     lmdb_number_write(first_key, first);
     TRY(ledger_flush(ledger));
     TRY(lmdb_txn_begin_read(ledger->env, &txn));
     status result = lmdb_cursor_init(&cursor, txn, DBI_ENTRIES, (struct lmdb_val){first_key, sizeof first_key});
     while (result == OK && cursor.key.data) {
         struct ledger_entry entry;
-        if (cursor.key.size != lmdb_number_size)
+        if (cursor.key.size != LMDB_NUMBER_SIZE)
             result = fail(DATAERR, "a key of %zu bytes", cursor.key.size);
         else
             result = ledger_decode(cursor.value, lmdb_number_read(cursor.key.data), &entry);
@@ -348,7 +348,7 @@ done:
 }
 
 status ledger_open(struct ledger **out, const char *path, const struct ledger_config *config) {
-    const struct ledger_meta expected = {ledger_format, config->data, config->groups_per_step};
+    const struct ledger_meta expected = {LEDGER_FORMAT, config->data, config->groups_per_step};
     const struct lmdb_val key = {"meta", 4}, issue_key = {"issue", 5};
     const int64_t now = clock_realtime_ns();
     struct ledger *ledger;
@@ -368,7 +368,7 @@ status ledger_open(struct ledger **out, const char *path, const struct ledger_co
         stored = expected;
     }
     if (value.size == sizeof stored) memcpy(&stored, value.data, sizeof stored);
-    if (stored.format != ledger_format) TRY_TO(result, done, fail(DATAERR, "%s: not a ledger of this version", path));
+    if (stored.format != LEDGER_FORMAT) TRY_TO(result, done, fail(DATAERR, "%s: not a ledger of this version", path));
     if (stored.data != expected.data || stored.groups_per_step != expected.groups_per_step)
         TRY_TO(result, done, ledger_refuse(ledger, path, &stored, config));
     TRY_TO(result, done, ledger_keep_description(ledger, config));

@@ -36,7 +36,7 @@ enum ledger_state {
     LEDGER_UNUSED,      // left over at the end of the data: it did not fill a step
 };
 
-enum { ledger_state_count = LEDGER_UNUSED + 1 };
+enum { LEDGER_STATES = LEDGER_UNUSED + 1 };
 
 struct ledger_entry {
     int64_t seq;

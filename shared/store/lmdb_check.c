@@ -23,10 +23,10 @@
 #include "shared/base/file.h"
 #include "shared/base/memory.h"
 
-enum { lmdb_full_disk_bytes = 64 << 10 }; // with fewer free bytes an I/O error means a full disk
+enum { FULL_DISK_BYTES = 64 << 10 }; // with fewer free bytes an I/O error means a full disk
 enum { PAGE_BRANCH = 0x01, PAGE_LEAF = 0x02, PAGE_OVERFLOW = 0x04, PAGE_META = 0x08, PAGE_KINDS = 0x6f };
-enum { NODE_BIG = 0x01, NODE_DB = 0x02, KEY_MAX = 511, DEPTH_MAX = 32 };
-enum { PAGE_SIZE_MIN = 512, PAGE_SIZE_MAX = 1 << 16 };
+enum { NODE_BIG = 0x01, NODE_DB = 0x02, MAX_KEY = 511, MAX_DEPTH = 32 };
+enum { MIN_PAGE_SIZE = 512, MAX_PAGE_SIZE = 1 << 16 };
 enum { DB_FREE, DB_NAMES, DB_COUNT };
 enum { FREE_FLAGS = 0x08, FREE_FLAGS_MASK = 0x3fff }; // MDB_INTEGERKEY; the flags above are the environment's
 static const uint32_t lmdb_magic = 0xBEEFC0DE, lmdb_data_version = 1;
@@ -81,7 +81,7 @@ status lmdb_fail(const char *path, int code, const char *what) {
     struct statvfs disk;
     bool full = code == ENOSPC || code == EDQUOT;
     if (code == EIO && statvfs(path, &disk) == 0)
-        full = (unsigned long long)disk.f_bavail * disk.f_frsize < lmdb_full_disk_bytes;
+        full = (unsigned long long)disk.f_bavail * disk.f_frsize < FULL_DISK_BYTES;
     if (full) return fail(UNAVAILABLE, "%s: %s: no space left on the disk", path, what);
     if (code == MDB_INVALID || code == MDB_VERSION_MISMATCH)
         return lmdb_fail_damaged(path, "it is no LMDB file of version %d", MDB_VERSION_MAJOR);
@@ -107,7 +107,7 @@ static bool lmdb_check_head_is_sound(const struct lmdb_head *head, uint64_t inde
     const size_t size = head->dbs[DB_FREE].pad;
     if (!(head->page.flags & PAGE_META) || head->magic != lmdb_magic || head->page.number != index) return false;
     if (head->version != lmdb_data_version) return true; // LMDB says what it thinks of it
-    if (size < PAGE_SIZE_MIN || size > PAGE_SIZE_MAX || (size & (size - 1))) return false;
+    if (size < MIN_PAGE_SIZE || size > MAX_PAGE_SIZE || (size & (size - 1))) return false;
     if (head->last_page < 1 || head->last_page >= (UINT64_C(1) << 47) / size) return false;
     return !head->transaction || (head->transaction & 1) == index;
 }
@@ -119,7 +119,7 @@ static status lmdb_check_read_heads(const char *path, struct lmdb_head heads[2],
     if (fd < 0) return errno == ENOENT ? OK : fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     bool read = fd_pread_all(fd, &heads[0], sizeof heads[0], 0);
     const size_t size = heads[0].dbs[DB_FREE].pad;
-    if (read && size >= PAGE_SIZE_MIN && size <= PAGE_SIZE_MAX) {
+    if (read && size >= MIN_PAGE_SIZE && size <= MAX_PAGE_SIZE) {
         read = fd_pread_all(fd, &heads[1], sizeof heads[1], (off_t)size);
         *whole = read;
     } else {
@@ -192,7 +192,7 @@ static status lmdb_check_db(struct lmdb_checker *checker, const struct lmdb_db_r
 static status lmdb_check_page(struct lmdb_checker *checker, uint64_t number, int kind, int level, int height) {
     struct lmdb_page_header header;
     const size_t size = checker->page_size;
-    if (level >= DEPTH_MAX || number < 2 || number > checker->last_page || ++checker->seen > checker->last_page)
+    if (level >= MAX_DEPTH || number < 2 || number > checker->last_page || ++checker->seen > checker->last_page)
         return lmdb_check_fail(checker->path, number);
     uint8_t *page = checker->pages + (size_t)level * size;
     if (!lmdb_check_read(checker, page, size, number)) return lmdb_check_fail(checker->path, number);
@@ -214,7 +214,7 @@ static status lmdb_check_page(struct lmdb_checker *checker, uint64_t number, int
         const bool big = leaf && node.flags & NODE_BIG, db = leaf && node.flags & NODE_DB;
         const uint64_t inside = !leaf ? 0 : big ? sizeof(uint64_t) : low;
         used += (sizeof node + node.key_size + inside + 1) / 2 * 2;
-        if (node.key_size > KEY_MAX || (leaf && !node.key_size) || start + inside > size || used > size - header.upper)
+        if (node.key_size > MAX_KEY || (leaf && !node.key_size) || start + inside > size || used > size - header.upper)
             return lmdb_check_fail(checker->path, number);
         if (!leaf) {
             TRY(lmdb_check_page(checker, low | (uint64_t)node.flags << 32, kind, level + 1, height - 1));
@@ -244,7 +244,7 @@ static status lmdb_check_db(struct lmdb_checker *checker, const struct lmdb_db_r
                             uint64_t page) {
     const bool empty = db->root == page_none;
     const bool flags_sound = kind == DB_FREE ? (db->flags & FREE_FLAGS_MASK) == FREE_FLAGS : !db->flags;
-    if (!flags_sound || db->depth > DEPTH_MAX || empty != !db->depth || empty != !db->entries)
+    if (!flags_sound || db->depth > MAX_DEPTH || empty != !db->depth || empty != !db->entries)
         return lmdb_check_fail(checker->path, page);
     return empty ? OK : lmdb_check_page(checker, db->root, kind, level, db->depth);
 }
@@ -261,7 +261,7 @@ status lmdb_check_trees(MDB_env *mdb, const char *path) {
     checker.page_size = stat.ms_psize;
     checker.fd = open(path, O_RDONLY | O_CLOEXEC);
     if (checker.fd < 0) TRY_TO(result, done, fail(UNAVAILABLE, "%s: %s", path, strerror(errno)));
-    mem_new(&checker.pages, DEPTH_MAX, checker.page_size);
+    mem_new(&checker.pages, MAX_DEPTH, checker.page_size);
     const uint64_t transaction = mdb_txn_id(txn);
     if (!lmdb_check_read(&checker, &head, sizeof head, transaction & 1))
         TRY_TO(result, done, lmdb_check_fail(path, transaction & 1));

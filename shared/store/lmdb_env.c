@@ -21,14 +21,8 @@
 #include "shared/base/log.h"
 #include "shared/store/lmdb_check.h"
 
-enum {
-    lmdb_max_dbis = 16,
-    lmdb_max_readers = 510,
-    lmdb_lock_file_size = 64 << 10,
-    lmdb_grow_seconds = 20,
-    lmdb_open_tries = 50
-};
-enum { lmdb_remap_txns = 256 }; // after so many transactions the file is mapped again
+enum { MAX_DBIS = 16, MAX_READERS = 510, LOCK_FILE_SIZE = 64 << 10, GROW_SECONDS = 20, OPEN_TRIES = 50 };
+enum { REMAP_TXNS = 256 }; // after so many transactions the file is mapped again
 static const size_t lmdb_default_mapsize = (size_t)1 << 40, lmdb_min_mapsize = (size_t)1 << 30;
 
 static pthread_mutex_t lmdb_registry_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -52,7 +46,7 @@ struct lmdb_file {
 
 struct lmdb_env {
     struct lmdb_file *file;
-    MDB_dbi dbis[lmdb_max_dbis];
+    MDB_dbi dbis[MAX_DBIS];
     int dbi_count;
 };
 
@@ -158,8 +152,8 @@ static int lmdb_open(MDB_env **out, char *path, const struct lmdb_options *optio
     if (code) return code;
     mdb_env_set_assert(*out, lmdb_exit_damaged);
     code = mdb_env_set_userctx(*out, path);
-    if (!code) code = mdb_env_set_maxdbs(*out, lmdb_max_dbis);
-    if (!code) code = mdb_env_set_maxreaders(*out, lmdb_max_readers);
+    if (!code) code = mdb_env_set_maxdbs(*out, MAX_DBIS);
+    if (!code) code = mdb_env_set_maxreaders(*out, MAX_READERS);
     if (!code) code = mdb_env_set_mapsize(*out, mapsize);
     if (!code) code = mdb_env_open(*out, path, flags, 0666);
     if (code) {
@@ -213,7 +207,7 @@ static status lmdb_file_open(struct lmdb_file **out, const char *path, const str
         TRY_TO(result, failure, lmdb_check_file_system(path));
         int fd = open(lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
         if (fd < 0) TRY_TO(result, failure, fail(UNAVAILABLE, "%s: %s", lock_path, strerror(errno)));
-        TRY_TO(result, failure, lmdb_allocate(fd, lmdb_lock_file_size, path));
+        TRY_TO(result, failure, lmdb_allocate(fd, LOCK_FILE_SIZE, path));
     }
     const bool in_use = lmdb_is_in_use(lock_path); // then another process has checked it
     if (!in_use) TRY_TO(result, failure, lmdb_check_head(path));
@@ -222,7 +216,7 @@ static status lmdb_file_open(struct lmdb_file **out, const char *path, const str
     int code = lmdb_open(&file->mdb, file->path, options, mapsize, false);
     // A process that was killed while it made the lock file leaves it empty, and LMDB makes it only when no other
     // process has it open: perhaps others try this now, too.
-    for (int tries = 0; code == MDB_INVALID && tries < lmdb_open_tries; tries++)
+    for (int tries = 0; code == MDB_INVALID && tries < OPEN_TRIES; tries++)
         code = lmdb_open(&file->mdb, file->path, options, mapsize, false);
     const bool unlocked = code == EACCES && options->read_only && !access(path, R_OK);
     if (unlocked) TRY_TO(result, failure, lmdb_check_unused(path, lock_path));
@@ -299,7 +293,7 @@ static void lmdb_file_release(struct lmdb_file **out) {
 // Resizes the map (0: to the size that another process gave it), once this process has no open transaction. UNAVAILABLE
 // when it has one for too long, or when the disk is full.
 static status lmdb_file_set_mapsize(struct lmdb_file *file, size_t size) {
-    double deadline = clock_monotonic() + lmdb_grow_seconds;
+    double deadline = clock_monotonic() + GROW_SECONDS;
     status result = OK;
     bool waiting = true;
     pthread_mutex_lock(&file->lock);
@@ -331,7 +325,7 @@ static void lmdb_file_count_txn(struct lmdb_file *file, int change) {
     file->txn_count += change;
     assert(file->txn_count >= 0);
     if (change < 0) file->ended++;
-    if (file->txn_count == 0 && file->ended >= lmdb_remap_txns) {
+    if (file->txn_count == 0 && file->ended >= REMAP_TXNS) {
         MDB_envinfo info;
         mdb_env_info(file->mdb, &info);
         file->map_error = mdb_env_set_mapsize(file->mdb, info.me_mapsize);
@@ -344,14 +338,14 @@ static void lmdb_file_count_txn(struct lmdb_file *file, int change) {
 // ---- transactions ----
 
 static status lmdb_begin(struct lmdb_env *env, unsigned flags, struct lmdb_txn **out) {
-    enum { max_attempts = 8 };
+    enum { MAX_ATTEMPTS = 8 };
     struct lmdb_file *file = env->file;
     struct lmdb_txn *txn;
     *out = NULL;
     NEW(&txn, 1);
     txn->env = env;
     status result = OK;
-    for (int attempt = 0; attempt < max_attempts && result == OK; attempt++) {
+    for (int attempt = 0; attempt < MAX_ATTEMPTS && result == OK; attempt++) {
         lmdb_file_count_txn(file, 1);
         int code = file->map_error ? file->map_error : mdb_txn_begin(file->mdb, NULL, flags, &txn->mdb);
         if (code == 0) {
@@ -425,7 +419,7 @@ status lmdb_env_open(struct lmdb_env **out, const char *path, const char *const 
         result = lmdb_txn_begin_write(env, &txn);
         for (env->dbi_count = 0; result == OK && names[env->dbi_count]; env->dbi_count++) {
             const char *name = names[env->dbi_count];
-            assert(env->dbi_count < lmdb_max_dbis);
+            assert(env->dbi_count < MAX_DBIS);
             unsigned flags = env->file->read_only ? 0 : MDB_CREATE;
             int code = mdb_dbi_open(txn->mdb, name, flags, &env->dbis[env->dbi_count]);
             txn->map_full |= code == MDB_MAP_FULL;
@@ -474,12 +468,12 @@ static struct lmdb_val lmdb_from_mdb(MDB_val val) {
 }
 
 void lmdb_number_write(uint8_t *out, int64_t number) {
-    for (int i = 0; i < lmdb_number_size; i++) out[i] = (uint8_t)((uint64_t)number >> (56 - 8 * i));
+    for (int i = 0; i < LMDB_NUMBER_SIZE; i++) out[i] = (uint8_t)((uint64_t)number >> (56 - 8 * i));
 }
 
 int64_t lmdb_number_read(const uint8_t *bytes) {
     uint64_t number = 0;
-    for (int i = 0; i < lmdb_number_size; i++) number = number << 8 | bytes[i];
+    for (int i = 0; i < LMDB_NUMBER_SIZE; i++) number = number << 8 | bytes[i];
     return (int64_t)number;
 }
 

@@ -27,9 +27,9 @@ struct lmdb_val {
 };
 
 // A number in a key is big-endian, so that LMDB sorts the keys by it; it is not negative.
-enum { lmdb_number_size = 8 };
+enum { LMDB_NUMBER_SIZE = 8 };
 
-// Writes a number, lmdb_number_size bytes.
+// Writes a number, LMDB_NUMBER_SIZE bytes.
 void lmdb_number_write(uint8_t *out, int64_t number);
 
 // Returns the number that lmdb_number_write wrote.

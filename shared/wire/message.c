@@ -7,9 +7,9 @@
 #include <stdbool.h>
 #include <string.h>
 
-enum { FRAME_MAX = 16384, STRING_MAX = 4000, FIELDS_MAX = 40 };
+enum { MAX_FRAME = 16384, MAX_STRING = 4000, MAX_FIELDS = 40 };
 
-static_assert(STRING_MAX < FRAME_MAX, "one string fits a frame");
+static_assert(MAX_STRING < MAX_FRAME, "one string fits a frame");
 static_assert(sizeof(double) == 8 && sizeof(int64_t) == 8, "numbers are 64 bits wide");
 // The numbers of the kinds are part of the protocol.
 static_assert(MESSAGE_HEARTBEAT == 5 && MESSAGE_GROUP == 9 && MESSAGE_TRAINED == 16, "kinds keep their numbers");
@@ -22,7 +22,7 @@ struct message_row {
     const char *name;
     enum message_sender sender;
     bool bulk; // a second frame
-    struct message_field fields[FIELDS_MAX];
+    struct message_field fields[MAX_FIELDS];
 };
 
 #define FIELD(type, name, member)                                                                                      \
@@ -102,7 +102,7 @@ const struct message_field *message_fields(enum message_kind kind) {
 static size_t message_field_count(const struct message_row *row) {
     size_t count = 0;
     while (row->fields[count].type != FIELD_END) count++;
-    assert(count < FIELDS_MAX);
+    assert(count < MAX_FIELDS);
     return count;
 }
 
@@ -120,8 +120,8 @@ status message_encode(const struct wire_message *message, struct buf *out) {
         if (field->type != FIELD_STRING) continue;
         const char *text = *(const char *const *)value;
         if (!text) return fail(BUG, "%s: %s is not set", row->name, field->name);
-        size_t size = strnlen(text, STRING_MAX + 1);
-        if (size > STRING_MAX) return fail(BUG, "%s: %s is too long", row->name, field->name);
+        size_t size = strnlen(text, MAX_STRING + 1);
+        if (size > MAX_STRING) return fail(BUG, "%s: %s is too long", row->name, field->name);
         msgpack_pack_str_with_body(&packer, text, size);
     }
     return OK;
@@ -163,7 +163,7 @@ static status message_decode_field(struct wire_message *message, struct arena *a
     } else {
         if (value->type != MSGPACK_OBJECT_STR) return fail(DATAERR, "%s: %s is not a string", row->name, field->name);
         const msgpack_object_str *text = &value->via.str;
-        if (text->size > STRING_MAX) return fail(DATAERR, "%s: %s is too long", row->name, field->name);
+        if (text->size > MAX_STRING) return fail(DATAERR, "%s: %s is too long", row->name, field->name);
         if (text->size && memchr(text->ptr, 0, text->size))
             return fail(DATAERR, "%s: %s has a NUL", row->name, field->name);
         const char *copy = arena_strndup(arena, text->size ? text->ptr : "", text->size);
@@ -179,7 +179,7 @@ status message_decode(struct wire_message *message, struct arena *arena, const v
     const uint8_t first = size ? reader.data[0] : 0;
     size_t given = 0;
     *message = (struct wire_message){0};
-    if (size > FRAME_MAX) return fail(DATAERR, "the message has %zu bytes; the maximum is %d", size, FRAME_MAX);
+    if (size > MAX_FRAME) return fail(DATAERR, "the message has %zu bytes; the maximum is %d", size, MAX_FRAME);
     if (first >> 4 == 9) {
         given = first & 15;
         reader.at = 1;

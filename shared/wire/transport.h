@@ -21,11 +21,11 @@
 struct transport_link; // a connection to a server
 struct wire_security;  // security.h
 
-enum { TRANSPORT_CLIENT_MAX = 32 };
+enum { MAX_TRANSPORT_CLIENT = 32 };
 
 // A client's connection to the server socket: the routing id that the server socket gave it.
 struct transport_client {
-    char id[TRANSPORT_CLIENT_MAX];
+    char id[MAX_TRANSPORT_CLIENT];
     size_t size;
 };
 
@@ -97,8 +97,8 @@ struct transport_calls {
 };
 
 enum {
-    LOCAL_PATH_MAX = 107,                 // bytes of a path that fits the address of a Unix socket
-    LOCAL_NAME_MAX = LOCAL_PATH_MAX - 25, // bytes of a file name in an endpoint "ipc://DIRECTORY/NAME"
+    MAX_LOCAL_PATH = 107,                 // bytes of a path that fits the address of a Unix socket
+    MAX_LOCAL_NAME = MAX_LOCAL_PATH - 25, // bytes of a file name in an endpoint "ipc://DIRECTORY/NAME"
 };
 
 // Opens a transport over ZeroMQ, without sockets yet: the server socket is a ROUTER, each link a DEALER, over

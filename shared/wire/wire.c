@@ -166,7 +166,7 @@ static status wire_refuse(struct wire *wire, struct transport_link *link, const 
 
 status wire_reject(struct wire *wire, struct wire_peer *peer, const char *reason) {
     struct session *session = session_of(peer);
-    char text[WIRE_REASON_MAX];
+    char text[MAX_WIRE_REASON];
     if (session->lost || session->refused || session->dead || (!peer->client && !session->link)) return OK;
     session->dead = session->greeted;
     snprintf(text, sizeof text, "%s", reason); // fits a message
@@ -182,7 +182,7 @@ status wire_reject(struct wire *wire, struct wire_peer *peer, const char *reason
 
 // Compares a client's fingerprint with ours.
 static bool admission_check_run(const struct wire_self *self, const struct wire_message *hello,
-                                char (*reason)[WIRE_REASON_MAX]) {
+                                char (*reason)[MAX_WIRE_REASON]) {
     size_t word = 0, same = 0; // where the word in which they differ begins
     for (; self->run[same] && self->run[same] == hello->run[same]; same++)
         if (self->run[same] == ' ') word = same + 1;
@@ -202,7 +202,7 @@ static bool admission_check_run(const struct wire_self *self, const struct wire_
 // Checks that the client runs where it says, has that machine's key, and may have this purpose. Programs that watch a
 // run are no processes of it; they run on one of its machines.
 static bool admission_check_name(const struct node_config *config, const struct wire_message *hello, const char *key,
-                                 char (*reason)[WIRE_REASON_MAX]) {
+                                 char (*reason)[MAX_WIRE_REASON]) {
     const bool watch = !strcmp(hello->purpose, "watch");
     const bool settles = !strcmp(hello->name, SUPERVISOR_NAME) || !strcmp(hello->name, config->last_stage);
     bool runs = false, has_key = false;
@@ -224,7 +224,7 @@ static bool admission_check_name(const struct node_config *config, const struct 
 }
 
 bool wire_admits(const struct wire_self *self, const struct wire_message *hello, const char *key,
-                 char (*reason)[WIRE_REASON_MAX]) {
+                 char (*reason)[MAX_WIRE_REASON]) {
     **reason = 0;
     if (hello->replica < 1 || hello->replica > INT_MAX) {
         snprintf(*reason, sizeof *reason, "%.100s says that it is replica %lld", hello->name,
@@ -257,7 +257,7 @@ static void wire_set_event(struct wire_event *event, enum wire_event_kind kind, 
 // Admits a client, or refuses it.
 static status wire_on_hello(struct wire *wire, struct session *session, const struct transport_event *from,
                             const struct wire_message *hello) {
-    char reason[WIRE_REASON_MAX];
+    char reason[MAX_WIRE_REASON];
     const struct wire_message welcome = {.kind = MESSAGE_WELCOME,
                                          .name = wire->self.name,
                                          .replica = wire->self.replica,

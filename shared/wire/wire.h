@@ -15,7 +15,7 @@
 
 struct wire;
 
-enum { WIRE_REASON_MAX = 1024 }; // bytes of the reason for a refusal
+enum { MAX_WIRE_REASON = 1024 }; // bytes of the reason for a refusal
 
 // Who this process is; the strings must outlive the wire.
 struct wire_self {
@@ -110,6 +110,6 @@ struct wire_peer *wire_next_peer(struct wire_peer *peer);
 // says, with the key of that machine. `key` is the client's public key, NULL without security. Returns false if the
 // client is to be refused; *reason then says why.
 bool wire_admits(const struct wire_self *self, const struct wire_message *hello, const char *key,
-                 char (*reason)[WIRE_REASON_MAX]);
+                 char (*reason)[MAX_WIRE_REASON]);
 
 #endif

@@ -33,11 +33,11 @@ enum {
     HEARTBEAT_MS = 2000,    // of silence, before libzmq asks whether the other side is there
     HEARTBEAT_WAIT = 10000, // for the answer, before the connection is closed
     LOOK_MS = 1000,         // between two looks at the files of the Unix sockets
-    RECEIVED_MAX = 32,      // messages between two polls, so that no socket or descriptor waits for long
+    MAX_RECEIVED = 32,      // messages between two polls, so that no socket or descriptor waits for long
 };
 
-static_assert(LOCAL_PATH_MAX == sizeof((struct sockaddr_un *)0)->sun_path - 1, "the address of a Unix socket");
-static_assert(sizeof "/proc/self/fd/2147483647/" - 1 <= LOCAL_PATH_MAX - LOCAL_NAME_MAX, "any directory");
+static_assert(MAX_LOCAL_PATH == sizeof((struct sockaddr_un *)0)->sun_path - 1, "the address of a Unix socket");
+static_assert(sizeof "/proc/self/fd/2147483647/" - 1 <= MAX_LOCAL_PATH - MAX_LOCAL_NAME, "any directory");
 
 struct transport_link {
     struct transport_link *next;
@@ -53,7 +53,7 @@ struct local_directory {
 // An endpoint for libzmq. `text` is valid as long as this struct, the transport and the endpoint that it was made of.
 struct local_endpoint {
     const char *text;
-    char shortened[LOCAL_PATH_MAX + 8];
+    char shortened[MAX_LOCAL_PATH + 8];
 };
 
 struct zmq_transport {
@@ -127,8 +127,8 @@ static status local_endpoint(struct zmq_transport *transport, const char *endpoi
     const char *path = endpoint + LOCAL_PREFIX_SIZE, *slash = strrchr(endpoint, '/');
     int fd = -1;
     out->text = endpoint;
-    if (strncmp(endpoint, LOCAL_PREFIX, LOCAL_PREFIX_SIZE) != 0 || strlen(path) <= LOCAL_PATH_MAX) return OK;
-    if (strlen(slash + 1) > LOCAL_NAME_MAX) return fail(USAGE, "%s: the name is too long for a socket", path);
+    if (strncmp(endpoint, LOCAL_PREFIX, LOCAL_PREFIX_SIZE) != 0 || strlen(path) <= MAX_LOCAL_PATH) return OK;
+    if (strlen(slash + 1) > MAX_LOCAL_NAME) return fail(USAGE, "%s: the name is too long for a socket", path);
     TRY(local_open_directory(transport, path, slash, &fd));
     snprintf(out->shortened, sizeof out->shortened, LOCAL_PREFIX "/proc/self/fd/%d/%s", fd, slash + 1);
     out->text = out->shortened;
@@ -158,11 +158,11 @@ static void local_bind_again(struct zmq_transport *transport) {
 #define ZAP_ENDPOINT "inproc://zeromq.zap.01"
 
 enum { ZAP_VERSION, ZAP_REQUEST_ID, ZAP_DOMAIN, ZAP_ADDRESS, ZAP_IDENTITY, ZAP_MECHANISM, ZAP_CREDENTIALS, ZAP_FRAMES };
-enum { ZAP_FRAME_MAX = 256, ZAP_KEY_BYTES = 32 };
+enum { MAX_ZAP_FRAME = 256, ZAP_KEY_BYTES = 32 };
 static_assert(ZAP_KEY_BYTES / 4 * 5 + 1 == WIRE_KEY, "Z85 writes 4 bytes as 5 characters");
 
 struct zap_request {
-    char data[ZAP_FRAMES][ZAP_FRAME_MAX];
+    char data[ZAP_FRAMES][MAX_ZAP_FRAME];
     int size[ZAP_FRAMES];
     int count;
 };
@@ -174,16 +174,16 @@ static bool zap_receive(void *socket, struct zap_request *request) {
     int more = 1;
     request->count = 0;
     while (more) {
-        char spare[ZAP_FRAME_MAX];
+        char spare[MAX_ZAP_FRAME];
         const int at = request->count++;
         const bool fits = at < ZAP_FRAMES;
         char *data = fits ? request->data[at] : spare;
         int size;
         do {
-            size = zmq_recv(socket, data, ZAP_FRAME_MAX - 1, 0);
+            size = zmq_recv(socket, data, MAX_ZAP_FRAME - 1, 0);
         } while (size < 0 && zmq_errno() == EINTR);
         if (size < 0) return false;
-        if (size >= ZAP_FRAME_MAX) size = ZAP_FRAME_MAX - 1;
+        if (size >= MAX_ZAP_FRAME) size = MAX_ZAP_FRAME - 1;
         data[size] = 0;
         if (fits) request->size[at] = size;
         size_t length = sizeof more;
@@ -493,7 +493,7 @@ static status zmq_transport_receive_ready(struct zmq_transport *transport, struc
 static status zmq_transport_receive(struct transport *base, int timeout_ms, struct transport_event *event) {
     struct zmq_transport *transport = zmq_transport_of(base);
     *event = (struct transport_event){0};
-    if (!transport->changed && transport->received < RECEIVED_MAX) {
+    if (!transport->changed && transport->received < MAX_RECEIVED) {
         TRY(zmq_transport_receive_ready(transport, event));
         if (event->kind != TRANSPORT_NOTHING) return OK;
     }

@@ -41,7 +41,7 @@ struct media_folder {
     bool gone;             // the user was told so, and not yet that it is back
 };
 
-enum { AGAIN_MAX = 64 }; // a key that finds no place is asked for again later
+enum { MAX_AGAIN = 64 }; // a key that finds no place is asked for again later
 
 // Decodes frames that were evicted again, when another machine asks for them: a thread with a queue of keys.
 struct decode_again {
@@ -50,16 +50,16 @@ struct decode_again {
     pthread_mutex_t lock; // of all below
     pthread_cond_t changed;
     bool stopping;
-    char queue[AGAIN_MAX][frame_key_size]; // the first one is being decoded
+    char queue[MAX_AGAIN][FRAME_KEY_SIZE]; // the first one is being decoded
     int queue_count;
-    char asked[AGAIN_MAX][frame_key_size]; // the last keys that were asked for once, as a ring
+    char asked[MAX_AGAIN][FRAME_KEY_SIZE]; // the last keys that were asked for once, as a ring
     int asked_next;
 };
 
 // A key whose frames some thread is decoding.
 struct locked_key {
     struct locked_key *next;
-    char key[frame_key_size];
+    char key[FRAME_KEY_SIZE];
 };
 
 struct frames_stage {
@@ -280,7 +280,7 @@ static bool frames_usable(void *state, const struct group *group) {
         const char *stored_key = group->media[i].key.data;
         const struct sampling_config sampling = media_sampling(&stage->sampling, part);
         struct frames_view view = {0};
-        char *path, key[frame_key_size];
+        char *path, key[FRAME_KEY_SIZE];
         bool found = false;
         usable = stored_key && media_path(&path, &arena, stage->folder.root, media_uri(part)) == OK &&
                  (!stage->inside || media_check_inside(stage->folder.root, path) == OK) &&
@@ -324,7 +324,7 @@ static void *decode_again_run(void *argument) {
     for (;;) {
         while (!again->queue_count && !again->stopping) pthread_cond_wait(&again->changed, &again->lock);
         if (again->stopping) break;
-        char key[frame_key_size];
+        char key[FRAME_KEY_SIZE];
         memcpy(key, again->queue[0], sizeof key);
         pthread_mutex_unlock(&again->lock);
         if (decode_again(stage, key) != OK) log_info("frames %s cannot be decoded again: %s", key, fail_text());
@@ -337,7 +337,7 @@ static void *decode_again_run(void *argument) {
 }
 
 // Returns the place of a key in a list, -1 if it is not there.
-static int decode_again_find(char (*keys)[frame_key_size], int count, const char *key) {
+static int decode_again_find(char (*keys)[FRAME_KEY_SIZE], int count, const char *key) {
     for (int i = 0; i < count; i++)
         if (!strcmp(keys[i], key)) return i;
     return -1;
@@ -346,14 +346,14 @@ static int decode_again_find(char (*keys)[frame_key_size], int count, const char
 // Says that a process asked for a key that the store lacks. The key is decoded when it is asked for a second time,
 // because a process on a machine that has the file decodes it itself and does not ask again. From any thread.
 static void decode_again_asked(struct decode_again *again, const char *key) {
-    if (strlen(key) >= frame_key_size) return;
+    if (strlen(key) >= FRAME_KEY_SIZE) return;
     pthread_mutex_lock(&again->lock);
     if (decode_again_find(again->queue, again->queue_count, key) < 0) {
-        const int asked = decode_again_find(again->asked, AGAIN_MAX, key);
+        const int asked = decode_again_find(again->asked, MAX_AGAIN, key);
         if (asked < 0) {
             strcpy(again->asked[again->asked_next], key);
-            again->asked_next = (again->asked_next + 1) % AGAIN_MAX;
-        } else if (again->queue_count < AGAIN_MAX) {
+            again->asked_next = (again->asked_next + 1) % MAX_AGAIN;
+        } else if (again->queue_count < MAX_AGAIN) {
             again->asked[asked][0] = 0;
             strcpy(again->queue[again->queue_count++], key);
             pthread_cond_signal(&again->changed);

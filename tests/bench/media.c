@@ -63,7 +63,7 @@ static status time_cold(const char *path, const struct sampling_config *sampling
 // What the frames stage does for a stored video: computes the key of the file, maps the frames and reads every pixel.
 static status time_cached(const char *path, const struct sampling_config *sampling, const struct frames *frames,
                           double *each) {
-    char dir[] = "/tmp/caravan-bench-XXXXXX", key[frame_key_size];
+    char dir[] = "/tmp/caravan-bench-XXXXXX", key[FRAME_KEY_SIZE];
     struct frame_store *store = NULL;
     if (!mkdtemp(dir)) return fail(UNAVAILABLE, "%s: cannot be made", dir);
     status result = frame_store_open(&store, dir, 0, false);

@@ -2,11 +2,11 @@
 // refused with a reason.
 #include "tests/fuzz/fuzz.h"
 
-#include "shared/wire/message.h"
+#include "shared/wire/wire.h"
 
 static void try_admission(const struct wire_message *hello) {
     const struct wire_self self = {.run = "0123456789abcdef source=1", .name = "frames", .replica = 1, .machine = "m"};
-    char reason[WIRE_REASON_MAX];
+    char reason[MAX_WIRE_REASON];
     fuzz_must(wire_admits(&self, hello, NULL, &reason) == !*reason);
 }
 

@@ -37,7 +37,7 @@ struct stored_video {
     uint8_t pixels[pixel_bytes];
     double times[count];
     struct frames frames;
-    char key[frame_key_size];
+    char key[FRAME_KEY_SIZE];
 };
 
 static void make_sample(struct stored_video *sample, unsigned seed) {
@@ -76,8 +76,8 @@ static void remove_record(const char *key, bool *found) {
     struct arena arena = {0};
     struct lmdb_env *env;
     struct lmdb_txn *txn;
-    uint8_t bytes[frame_key_bytes];
-    for (int i = 0; i < frame_key_bytes; i++) assert_int_equal(sscanf(key + 2 * i, "%2hhx", &bytes[i]), 1);
+    uint8_t bytes[FRAME_KEY_BYTES];
+    for (int i = 0; i < FRAME_KEY_BYTES; i++) assert_int_equal(sscanf(key + 2 * i, "%2hhx", &bytes[i]), 1);
     assert_int_equal(lmdb_env_open(&env, path_join(&arena, directory, "frames.lmdb"), dbis, NULL), OK);
     assert_int_equal(lmdb_txn_begin_write(env, &txn), OK);
     status result = lmdb_txn_del(txn, 0, (struct lmdb_val){bytes, sizeof bytes}, found);
@@ -360,7 +360,7 @@ static status send_record(void *context, const char *key, struct buf *record, bo
 static void frames_come_from_the_store_or_are_decoded_again(void **state) {
     (void)state;
     struct sampling_config sampling = sampling_config_default();
-    char key[frame_key_size];
+    char key[FRAME_KEY_SIZE];
     assert_int_equal(media_key(key, "tests/data/media/b-frames.mp4", true, &sampling, NULL), OK);
     struct frame_store *store;
     assert_int_equal(frame_store_open(&store, directory, 0, false), OK);
@@ -422,7 +422,7 @@ static void missing_frames_are_waited_for(void **state) {
     (void)state;
     struct frames_view view, decoded;
     struct sampling_config sampling = sampling_config_default();
-    char key[frame_key_size];
+    char key[FRAME_KEY_SIZE];
     sampling.min_pixels = sampling.max_pixels = 50176;
     assert_int_equal(media_key(key, "tests/data/media/b-frames.mp4", true, &sampling, NULL), OK);
     assert_int_equal(media_decode(&decoded, "tests/data/media/b-frames.mp4", true, &sampling, NULL), OK);

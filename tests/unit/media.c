@@ -355,7 +355,7 @@ static void make_pictures(char *dir) {
 
 static void a_directory_of_pictures_is_a_clip(void **state) {
     (void)state;
-    char dir[] = "/tmp/caravan-pictures-XXXXXX", a[frame_key_size], b[frame_key_size];
+    char dir[] = "/tmp/caravan-pictures-XXXXXX", a[FRAME_KEY_SIZE], b[FRAME_KEY_SIZE];
     struct sampling_config sampling = small_sampling(), image = sampling;
     struct frames_view view, one;
     make_pictures(dir);
@@ -408,7 +408,7 @@ static void expect_bad_pictures(const char *dir, struct sampling_config sampling
 
 static void bad_directories_and_ranges_are_refused(void **state) {
     (void)state;
-    char dir[] = "/tmp/caravan-pictures-XXXXXX", empty[] = "/tmp/caravan-pictures-XXXXXX", key[frame_key_size];
+    char dir[] = "/tmp/caravan-pictures-XXXXXX", empty[] = "/tmp/caravan-pictures-XXXXXX", key[FRAME_KEY_SIZE];
     const double ranges[][3] = {{-1, NAN, 2}, {3, 3, 2}, {9, 12, 2}, {4.2, 4.7, 2}, {NAN, NAN, 0}};
     static const char *const reasons[] = {"start -1 is negative", "end 3 is not after start 3", "no frame",
                                           "1 frame, at least 2", "frame_rate 0 is not above 0"};
@@ -530,7 +530,7 @@ static void a_file_that_asks_for_too_much_is_a_bad_sample(void **state) {
 static void the_key_depends_on_content_and_sampling(void **state) {
     (void)state;
     struct sampling_config sampling = sampling_config_default(), other = sampling;
-    char a[frame_key_size], b[frame_key_size];
+    char a[FRAME_KEY_SIZE], b[FRAME_KEY_SIZE];
     const char *path = "tests/data/media/b-frames.mp4";
     assert_int_equal(media_key(a, path, true, &sampling, NULL), OK);
     assert_int_equal(strspn(a, "0123456789abcdef"), 32);

@@ -352,7 +352,7 @@ static void only_the_run_s_processes_are_admitted(void **state) {
     const struct wire_self self = {.run = "r", .name = "source", .replica = 1, .machine = "one", .config = &config};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char reason[WIRE_REASON_MAX];
+        char reason[MAX_WIRE_REASON];
         const struct wire_message hello = {.kind = MESSAGE_HELLO,
                                            .protocol = WIRE_PROTOCOL,
                                            .schema = WIRE_SCHEMA,

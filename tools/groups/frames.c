@@ -43,7 +43,7 @@ const struct option_table frames_tool_table = {
 // ---- the names of the clips, which only the groups have ----
 
 struct frame_name {
-    char key[frame_key_size];
+    char key[FRAME_KEY_SIZE];
     const char *path;
 };
 
@@ -64,7 +64,7 @@ static status frames_add_names(void *context, const struct group *group) {
             if (part->kind == PART_TEXT) continue;
             const struct string path = part->kind == PART_VIDEO ? part->video : part->image;
             const struct string key = group->media[medium++].key;
-            if (!path.data || !key.data || key.size >= frame_key_size) continue;
+            if (!path.data || !key.data || key.size >= FRAME_KEY_SIZE) continue;
             GROW(&names->list, names->count);
             struct frame_name *name = &names->list[names->count++];
             snprintf(name->key, sizeof name->key, "%s", key.data);
@@ -95,7 +95,7 @@ static status frames_read_names(struct frame_names *names, const char *directory
 // A search for the one key with a prefix.
 struct search {
     const char *prefix;
-    char key[frame_key_size]; // the last match
+    char key[FRAME_KEY_SIZE]; // the last match
     const char *store;        // where it is
     const char *directory;    // the store that is searched
     int matches;              // each key counts once
@@ -109,7 +109,7 @@ static status frames_match(void *context, const char *key, const struct frames *
     (void)used;
     if (strncmp(key, search->prefix, strlen(search->prefix)) != 0) return OK;
     if (search->matches && !strcmp(key, search->key)) return OK; // another machine has it, too
-    memcpy(search->key, key, frame_key_size);
+    memcpy(search->key, key, FRAME_KEY_SIZE);
     search->store = search->directory;
     search->matches++;
     return OK;
