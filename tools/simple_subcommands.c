@@ -10,7 +10,7 @@
 #include "shared/config/pipeline.h"
 #include "shared/text/chat_template.h"
 #include "shared/text/tokenizer.h"
-#include "shared/wire/security.h"
+#include "shared/wire/transport.h"
 #include "tools/deployment.h"
 #include "tools/tools.h"
 

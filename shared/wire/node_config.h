@@ -9,7 +9,7 @@
 
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
-#include "shared/wire/security.h"
+#include "shared/wire/transport.h"
 
 #define SUPERVISOR_NAME "caravan" // the name of a supervisor among the stages
 

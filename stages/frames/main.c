@@ -14,7 +14,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +27,6 @@
 #include "shared/stage/stage.h"
 #include "shared/stage/stage_model.h"
 #include "shared/store/frame_store.h"
-#include "stages/frames/worker_pool.h"
 
 // The folder that holds the media: media_root, and below it (or anywhere, without media_root) the directory that all
 // media have in common that were read so far. A file that is missing while its folder is gone says nothing about the
@@ -56,6 +54,28 @@ struct decode_again {
     int asked_next;
 };
 
+enum job_state { JOB_WAITING, JOB_IN_WORK, JOB_DONE, JOB_STATES };
+
+// A group that is submitted.
+struct job {
+    struct job *next;
+    enum job_state state;
+    struct group *group;
+    status result;
+    char reason[512];
+};
+
+// Threads that take jobs, and give them back when they are done.
+struct worker_pool {
+    pthread_t *threads;
+    int thread_count, started;
+    pthread_mutex_t lock; // of all below
+    pthread_cond_t job_waiting, job_done;
+    struct job *jobs; // in the order in which they were submitted
+    int job_count;
+    bool stopping;
+};
+
 // A key whose frames some thread is decoding.
 struct locked_key {
     struct locked_key *next;
@@ -63,7 +83,7 @@ struct locked_key {
 };
 
 struct frames_stage {
-    struct worker_pool *pool;
+    struct worker_pool pool;
     struct decode_again again; // runs with --store
     struct stage_context *context;
     struct sampling_config sampling;
@@ -77,7 +97,6 @@ struct frames_stage {
     pthread_cond_t key_released;
     struct locked_key *locked_keys;
 };
-static_assert(offsetof(struct frames_stage, pool) == 0, "as the functions of worker_pool.h need");
 
 // ---- the folder of the media ----
 
@@ -246,8 +265,7 @@ static status frames_work_on_group(struct frames_stage *stage, struct group *gro
 }
 
 // Works on one group in a thread of the pool.
-static status frames_work(void *context, struct group *group) {
-    struct frames_stage *stage = context;
+static status frames_work(struct frames_stage *stage, struct group *group) {
     bool again = true; // the folder was gone, and is there now
     status result = OK;
     atomic_fetch_add(&stage->active_count, 1);
@@ -290,6 +308,114 @@ static bool frames_usable(void *state, const struct group *group) {
     }
     arena_release(&arena);
     return usable;
+}
+
+// ---- the pool ----
+
+// Returns the link to the first job in that state, or to the end of the list. The caller holds the lock.
+static struct job **worker_pool_find(struct worker_pool *pool, enum job_state state) {
+    struct job **link = &pool->jobs;
+    while (*link && (*link)->state != state) link = &(*link)->next;
+    return link;
+}
+
+static void *worker_pool_run(void *argument) {
+    struct frames_stage *stage = argument;
+    struct worker_pool *pool = &stage->pool;
+    pthread_mutex_lock(&pool->lock);
+    while (!pool->stopping) {
+        struct job *job = *worker_pool_find(pool, JOB_WAITING);
+        if (!job) {
+            pthread_cond_wait(&pool->job_waiting, &pool->lock);
+            continue;
+        }
+        job->state = JOB_IN_WORK;
+        pthread_mutex_unlock(&pool->lock);
+        job->result = frames_work(stage, job->group);
+        if (job->result != OK) snprintf(job->reason, sizeof job->reason, "%s", fail_text());
+        pthread_mutex_lock(&pool->lock);
+        job->state = JOB_DONE;
+        pthread_cond_signal(&pool->job_done);
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return NULL;
+}
+
+// Starts the threads. UNAVAILABLE when one cannot be started.
+static status worker_pool_start(struct frames_stage *stage, int count) {
+    struct worker_pool *pool = &stage->pool;
+    pool->thread_count = count;
+    NEW(&pool->threads, (size_t)count);
+    for (; pool->started < count; pool->started++)
+        if (pthread_create(&pool->threads[pool->started], NULL, worker_pool_run, stage))
+            return fail(UNAVAILABLE, "cannot start thread %d of %d", pool->started + 1, count);
+    return OK;
+}
+
+// Waits for the groups that are being worked on and ends the threads.
+static void worker_pool_stop(struct worker_pool *pool) {
+    pthread_mutex_lock(&pool->lock);
+    pool->stopping = true;
+    pthread_cond_broadcast(&pool->job_waiting);
+    pthread_mutex_unlock(&pool->lock);
+    for (int i = 0; i < pool->started; i++) pthread_join(pool->threads[i], NULL);
+    for (struct job *job = pool->jobs, *next; job; job = next) {
+        next = job->next;
+        free(job);
+    }
+    pthread_cond_destroy(&pool->job_waiting);
+    pthread_cond_destroy(&pool->job_done);
+    pthread_mutex_destroy(&pool->lock);
+    free(pool->threads);
+}
+
+// The queue holds one waiting group per thread, so that no thread idles.
+static int worker_pool_capacity(void *state) {
+    struct worker_pool *pool = &((struct frames_stage *)state)->pool;
+    pthread_mutex_lock(&pool->lock);
+    int capacity = pool->thread_count * 2 - pool->job_count;
+    pthread_mutex_unlock(&pool->lock);
+    return capacity;
+}
+
+static status worker_pool_submit(void *state, struct group *group) {
+    struct worker_pool *pool = &((struct frames_stage *)state)->pool;
+    struct job *job;
+    NEW(&job, 1);
+    job->group = group;
+    pthread_mutex_lock(&pool->lock);
+    *worker_pool_find(pool, JOB_STATES) = job; // at the end
+    pool->job_count++;
+    pthread_cond_signal(&pool->job_waiting);
+    pthread_mutex_unlock(&pool->lock);
+    return OK;
+}
+
+// *done is NULL when no group was done within 50 ms.
+static status worker_pool_poll(void *state, bool draining, struct group **done) {
+    struct worker_pool *pool = &((struct frames_stage *)state)->pool;
+    const double deadline = clock_monotonic() + 0.05;
+    (void)draining; // the groups in the pool are finished either way
+    *done = NULL;
+    pthread_mutex_lock(&pool->lock);
+    const bool empty = !pool->jobs;
+    bool waiting = !empty;
+    struct job **link = worker_pool_find(pool, JOB_DONE), *job;
+    while (!*link && waiting) {
+        waiting = cond_wait_until(&pool->job_done, &pool->lock, deadline);
+        link = worker_pool_find(pool, JOB_DONE);
+    }
+    job = *link;
+    if (job) {
+        *link = job->next;
+        pool->job_count--;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    if (!job) return empty ? END : OK;
+    *done = job->group;
+    status result = job->result == OK ? OK : fail(job->result, "%s", job->reason);
+    free(job);
+    return result;
 }
 
 // ---- decoding again ----
@@ -373,6 +499,9 @@ static status frames_open(void **state, struct stage_context *context) {
     pthread_mutex_init(&stage->lock, NULL);
     pthread_cond_init(&stage->key_released, NULL);
     pthread_mutex_init(&stage->folder.lock, NULL);
+    pthread_mutex_init(&stage->pool.lock, NULL);
+    pthread_cond_init(&stage->pool.job_waiting, NULL);
+    cond_init_monotonic(&stage->pool.job_done);
     pthread_mutex_init(&stage->again.lock, NULL);
     pthread_cond_init(&stage->again.changed, NULL);
     stage->folder.root = options->media_root;
@@ -390,8 +519,7 @@ static status frames_open(void **state, struct stage_context *context) {
         stage->again.started = pthread_create(&stage->again.thread, NULL, decode_again_run, stage) == 0;
         if (!stage->again.started) return fail(UNAVAILABLE, "cannot start a thread");
     }
-    int workers = options->workers ? (int)options->workers : stage->thread_count;
-    return worker_pool_new(&stage->pool, workers, frames_work, stage);
+    return worker_pool_start(stage, options->workers ? (int)options->workers : stage->thread_count);
 }
 
 static status frames_serve(void *state, const char *key, int64_t offset, size_t size, struct buf *bytes, int64_t *total,
@@ -407,7 +535,7 @@ static status frames_serve(void *state, const char *key, int64_t offset, size_t 
 static status frames_close(void *state) {
     struct frames_stage *stage = state;
     if (!stage) return OK;
-    worker_pool_free(&stage->pool);
+    worker_pool_stop(&stage->pool);
     if (stage->again.started) { // waits for the key that is being decoded
         pthread_mutex_lock(&stage->again.lock);
         stage->again.stopping = true;

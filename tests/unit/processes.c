@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
-#include "shared/wire/security.h"
+#include "shared/wire/transport.h"
 #include "tools/run/processes.h"
 
 // Returns the value of --device in a command line, "" for none.

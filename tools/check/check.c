@@ -4,7 +4,7 @@
 #include "shared/base/log.h"
 #include "shared/config/pipeline.h"
 #include "shared/resources/machine_resources.h"
-#include "shared/wire/security.h"
+#include "shared/wire/transport.h"
 #include "tools/deployment.h"
 #include "tools/check/inspection.h"
 #include "tools/tools.h"
