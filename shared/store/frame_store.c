@@ -251,12 +251,11 @@ static status frame_store_write_pending(const struct frame_store *store, struct 
     for (int i = 0; i < store->pending_count; i++) {
         const struct pending_write *pending = &store->pending[i];
         const struct lmdb_val key = frame_key_val(pending->key);
-        if (pending->dbi == DBI_FILES) {
-            struct lmdb_val value = {&pending->remembered, sizeof pending->remembered};
+        const struct lmdb_val value = {&pending->remembered, sizeof pending->remembered};
+        if (pending->dbi == DBI_FILES)
             TRY(lmdb_txn_put(txn, DBI_FILES, key, value));
-            continue;
-        }
-        TRY(frame_usage_set(txn, pending->key, (struct frame_usage){.time = pending->used}, true));
+        else
+            TRY(frame_usage_set(txn, pending->key, (struct frame_usage){.time = pending->used}, true));
     }
     return OK;
 }

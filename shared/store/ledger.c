@@ -48,8 +48,7 @@ struct ledger_record {
 struct ledger_change {
     int64_t seq;
     struct ledger_record record; // issues: how many more
-    size_t strings_size;
-    bool keep_id; // the stored id stays
+    bool keep_id;                // the stored id stays
 };
 
 // Records are stored as they are in memory.
@@ -146,8 +145,8 @@ static void ledger_append_strings(struct buf *value, const char *const strings[3
     }
 }
 
-// Puts one change into the entry on disk.
-static status ledger_write_change(struct lmdb_txn *txn, const struct ledger_change *change, const char *strings,
+// Puts one change into the entry on disk. `strings`: id, stage, reason.
+static status ledger_write_change(struct lmdb_txn *txn, const struct ledger_change *change, const char *strings[3],
                                   struct buf *value) {
     uint8_t bytes[LMDB_NUMBER_SIZE];
     const struct lmdb_val key = {bytes, sizeof bytes};
@@ -159,24 +158,27 @@ static status ledger_write_change(struct lmdb_txn *txn, const struct ledger_chan
     if (stored.data && ledger_decode(stored, change->seq, &before) != OK)
         return lmdb_txn_fail_damaged(txn, fail_text());
     record.issues += before.issues;
-    const char *id = strings, *stage = id + strlen(id) + 1, *reason = stage + strlen(stage) + 1;
+    if (change->keep_id) strings[0] = before.id;
     buf_clear(value);
     buf_append(value, &record, sizeof record);
-    ledger_append_strings(value, (const char *[3]){change->keep_id ? before.id : id, stage, reason});
+    ledger_append_strings(value, strings);
     return lmdb_txn_put(txn, DBI_ENTRIES, key, (struct lmdb_val){value->data, value->size});
 }
 
 status ledger_flush(struct ledger *ledger) {
     struct lmdb_txn *txn;
     struct buf value = {0};
-    struct ledger_change change;
     status result;
     if (!ledger->changes.size) return OK;
     do {
+        const char *at = ledger->changes.data, *end = at + ledger->changes.size, *strings[3];
         result = lmdb_txn_begin_write(ledger->env, &txn);
-        for (size_t at = 0; at < ledger->changes.size && result == OK; at += sizeof change + change.strings_size) {
-            memcpy(&change, ledger->changes.data + at, sizeof change);
-            result = ledger_write_change(txn, &change, ledger->changes.data + at + sizeof change, &value);
+        while (at < end && result == OK) {
+            struct ledger_change change;
+            memcpy(&change, at, sizeof change);
+            at += sizeof change;
+            for (int i = 0; i < 3; i++, at += strlen(at) + 1) strings[i] = at;
+            result = ledger_write_change(txn, &change, strings, &value);
         }
     } while (lmdb_txn_commit(&txn, &result));
     buf_release(&value);
@@ -197,16 +199,13 @@ status ledger_tick(struct ledger *ledger, double now) {
 static status ledger_set_entry(struct ledger *ledger, const struct ledger_entry *entry, bool keep_id) {
     if (entry->seq < 0 || entry->seq > ledger_max_seq)
         return fail(BUG, "the ledger cannot hold group %lld", (long long)entry->seq);
-    const size_t start = ledger->changes.size;
-    struct ledger_change change = {.seq = entry->seq, .keep_id = keep_id};
-    change.record.state = entry->state;
-    change.record.step = entry->step;
-    change.record.issues = entry->state == LEDGER_IN_FLIGHT;
-    change.record.changed = clock_realtime();
+    const struct ledger_change change = {
+        .seq = entry->seq,
+        .record = {entry->state, entry->step, entry->state == LEDGER_IN_FLIGHT, clock_realtime()},
+        .keep_id = keep_id,
+    };
     buf_append(&ledger->changes, &change, sizeof change);
     ledger_append_strings(&ledger->changes, (const char *[3]){entry->id, entry->stage, entry->reason});
-    change.strings_size = ledger->changes.size - start - sizeof change;
-    memcpy(ledger->changes.data + start, &change, sizeof change);
     TRY(ledger_set_state(ledger, entry));
     return ledger->changes.size > ledger_max_changes ? ledger_flush(ledger) : OK;
 }
@@ -298,18 +297,14 @@ const char *ledger_path(struct arena *arena, const char *run_dir, const char *st
                         (unsigned long long)XXH3_64bits(run_dir, strlen(run_dir)));
 }
 
-// Keeps what the data are described by now: a file may have another name than at the last start.
-static status ledger_keep_description(struct ledger *ledger, const struct ledger_config *config) {
-    const struct lmdb_val key = {"data", 4};
-    const size_t size = config->described ? strlen(config->described) : 0;
+// *same: whether `value` is that of the key in DBI_META.
+static status ledger_meta_equals(struct ledger *ledger, struct lmdb_val key, struct lmdb_val value, bool *same) {
     struct buf stored = {0};
     bool found;
-    if (!size) return OK;
-    status result = lmdb_env_get(ledger->env, DBI_META, key, &stored, &found);
-    const bool same = result == OK && stored.size == size && !memcmp(stored.data, config->described, size);
+    const status result = lmdb_env_get(ledger->env, DBI_META, key, &stored, &found);
+    *same = result == OK && stored.size == value.size && !memcmp(stored.data, value.data, value.size);
     buf_release(&stored);
-    return result != OK || same ? result
-                                : lmdb_env_put(ledger->env, DBI_META, key, (struct lmdb_val){config->described, size});
+    return result;
 }
 
 // Appends "NAME VALUE -> VALUE" for each line that differs.
@@ -336,8 +331,7 @@ static status ledger_refuse(struct ledger *ledger, const char *path, const struc
         buf_printf(&differences, "groups_per_step %lld -> %lld", (long long)stored->groups_per_step,
                    (long long)config->groups_per_step);
     TRY_TO(result, done, lmdb_env_get(ledger->env, DBI_META, key, &before, &found));
-    if (found) buf_append(&before, "", 1);
-    if (found && config->described) ledger_differences(before.data, config->described, &differences);
+    if (before.data && config->described) ledger_differences(before.data, config->described, &differences);
     result = fail(DATAERR,
                   "%s: this run was started with other data or other settings of source%s%s; use another run directory",
                   path, differences.size ? ": " : "", differences.size ? differences.data : "");
@@ -349,7 +343,8 @@ done:
 
 status ledger_open(struct ledger **out, const char *path, const struct ledger_config *config) {
     const struct ledger_meta expected = {LEDGER_FORMAT, config->data, config->groups_per_step};
-    const struct lmdb_val key = {"meta", 4}, issue_key = {"issue", 5};
+    const struct lmdb_val key = {"meta", 4}, issue_key = {"issue", 5}, data_key = {"data", 4};
+    const struct lmdb_val described = {config->described, config->described ? strlen(config->described) : 0};
     const int64_t now = clock_realtime_ns();
     struct ledger *ledger;
     struct ledger_meta stored = {0};
@@ -371,7 +366,10 @@ status ledger_open(struct ledger **out, const char *path, const struct ledger_co
     if (stored.format != LEDGER_FORMAT) TRY_TO(result, done, fail(DATAERR, "%s: not a ledger of this version", path));
     if (stored.data != expected.data || stored.groups_per_step != expected.groups_per_step)
         TRY_TO(result, done, ledger_refuse(ledger, path, &stored, config));
-    TRY_TO(result, done, ledger_keep_description(ledger, config));
+    if (described.size) { // a file may have another name than at the last start
+        TRY_TO(result, done, ledger_meta_equals(ledger, data_key, described, &found));
+        if (!found) TRY_TO(result, done, lmdb_env_put(ledger->env, DBI_META, data_key, described));
+    }
     buf_clear(&value);
     TRY_TO(result, done, lmdb_env_get(ledger->env, DBI_META, issue_key, &value, &found));
     if (value.size != sizeof ledger->issue_number)
@@ -389,14 +387,10 @@ done:
 
 status ledger_set_settings(struct ledger *ledger, uint64_t settings, bool *changed) {
     const struct lmdb_val key = {"settings", 8}, value = {&settings, sizeof settings};
-    struct buf stored = {0};
-    bool found;
+    bool same;
     *changed = false;
-    status result = lmdb_env_get(ledger->env, DBI_META, key, &stored, &found);
-    const bool same =
-        result == OK && stored.size == sizeof settings && !memcmp(stored.data, &settings, sizeof settings);
-    buf_release(&stored);
-    if (result != OK || same) return result;
+    TRY(ledger_meta_equals(ledger, key, value, &same));
+    if (same) return OK;
     *changed = ledger->size > 0;
     TRY(ledger_forget(ledger, 0, *changed)); // first: if it is cut short, it is done again
     return lmdb_env_put(ledger->env, DBI_META, key, value);

@@ -512,26 +512,21 @@ static status zmq_transport_receive_message(struct zmq_transport *transport, str
 
 // ---- polling ----
 
+static void zmq_transport_add_item(struct zmq_transport *transport, int fd, void *socket, struct transport_link *from) {
+    const size_t at = transport->item_count++;
+    RESIZE(&transport->items, at + 1);
+    RESIZE(&transport->from, at + 1);
+    transport->items[at] = (zmq_pollitem_t){.fd = fd, .socket = socket, .events = ZMQ_POLLIN};
+    transport->from[at] = from;
+}
+
 // Lists the descriptors and sockets to poll.
 static void zmq_transport_list_items(struct zmq_transport *transport) {
-    size_t count = transport->fd_count + (transport->server ? 1 : 0), at = 0;
-    for (const struct transport_link *link = transport->links; link; link = link->next) count++;
-    RESIZE(&transport->items, count);
-    RESIZE(&transport->from, count);
-    for (size_t i = 0; i < transport->fd_count; i++, at++) {
-        transport->items[at] = (zmq_pollitem_t){.fd = transport->fds[i], .events = ZMQ_POLLIN};
-        transport->from[at] = NULL;
-    }
-    if (transport->server) {
-        transport->items[at] = (zmq_pollitem_t){.socket = transport->server, .events = ZMQ_POLLIN};
-        transport->from[at++] = NULL;
-    }
-    for (struct transport_link *link = transport->links; link; link = link->next) {
-        transport->items[at] = (zmq_pollitem_t){.socket = link->socket, .events = ZMQ_POLLIN};
-        transport->from[at++] = link;
-    }
-    assert(at == count);
-    transport->item_count = count;
+    transport->item_count = 0;
+    for (size_t i = 0; i < transport->fd_count; i++) zmq_transport_add_item(transport, transport->fds[i], NULL, NULL);
+    if (transport->server) zmq_transport_add_item(transport, 0, transport->server, NULL);
+    for (struct transport_link *link = transport->links; link; link = link->next)
+        zmq_transport_add_item(transport, 0, link->socket, link);
     transport->changed = false;
 }
 
