@@ -27,56 +27,30 @@ static const char progress_name[] = "progress";
 #define PROGRESS_COUNTERS "caravan-progress 3\nstep %lld\ncursor %lld\nema_step %lld\nsteps %lld\n"
 #define PROGRESS_MODEL    "model %llx "
 
-// Where a training stands: what a checkpoint or a state has besides weights and training state.
+// Where a training stands: what the file `progress` of a checkpoint or a state has.
 struct progress {
-    int64_t step;
-    int64_t cursor;         // the seq below which everything is trained
-    int64_t ema_step;       // the step at which the reference last changed, 0: never
-    int64_t schedule_steps; // of the learning rate's schedule, 0: without an end
-    double lr;              // of the last step
-    uint64_t model_hash;    // model_hash_files of the weights with which the training began
-    const char *model;      // their directory without links; NULL: unknown, and so is model_hash
+    long long step;
+    long long cursor;              // the seq below which everything is trained
+    long long ema_step;            // the step at which the reference last changed, 0: never
+    long long schedule_steps;      // of the learning rate's schedule, 0: without an end
+    double lr;                     // of the last step
+    unsigned long long model_hash; // model_hash_files of the weights with which the training began
+    const char *model;             // their directory without links
 };
-
-// ---- progress ----
-
-static status progress_write(const struct progress *progress, const char *path) {
-    struct buf text = {0};
-    buf_printf(&text, PROGRESS_COUNTERS "lr %.16e\n" PROGRESS_MODEL "%s\n", (long long)progress->step,
-               (long long)progress->cursor, (long long)progress->ema_step, (long long)progress->schedule_steps,
-               progress->lr, (unsigned long long)progress->model_hash, progress->model);
-    const status result = file_write_atomic(path, text.data, text.size);
-    buf_release(&text);
-    return result;
-}
 
 // Reads the file; progress->model is in the arena. DATAERR when it is not such a file, UNAVAILABLE.
 static status progress_read(struct progress *progress, struct arena *arena, const char *path) {
     struct buf text = {0};
     int model = 0;
-    long long step, cursor, ema_step, steps;
-    unsigned long long hash;
-    double lr;
     *progress = (struct progress){0};
     status result = file_read(path, &text);
-    if (result == OK && (!text.data ||
-                         sscanf(text.data, PROGRESS_COUNTERS "lr %lf\n" PROGRESS_MODEL "%n", &step, &cursor, &ema_step,
-                                &steps, &lr, &hash, &model) != 6 ||
-                         step < 0 || cursor < 0 || ema_step < 0))
+    if (result == OK &&
+        (!text.data ||
+         sscanf(text.data, PROGRESS_COUNTERS "lr %lf\n" PROGRESS_MODEL "%n", &progress->step, &progress->cursor,
+                &progress->ema_step, &progress->schedule_steps, &progress->lr, &progress->model_hash, &model) != 6 ||
+         progress->step < 0 || progress->cursor < 0 || progress->ema_step < 0))
         result = fail(DATAERR, "%s: not a caravan-progress file of version 3", path);
-    if (result == OK) {
-        const char *name = text.data + model;
-        const size_t size = strlen(name);
-        *progress = (struct progress){
-            .step = step,
-            .cursor = cursor,
-            .ema_step = ema_step,
-            .schedule_steps = steps,
-            .lr = lr,
-            .model_hash = hash,
-            .model = arena_strndup(arena, name, size && name[size - 1] == '\n' ? size - 1 : size),
-        };
-    }
+    if (result == OK) progress->model = arena_strndup(arena, text.data + model, strcspn(text.data + model, "\n"));
     buf_release(&text);
     return result;
 }
@@ -124,14 +98,10 @@ status checkpoint_write(struct optim *optim, bool whole) {
     char *path = path_join(&arena, out, name);
     char *old = arena_printf(&arena, "%s.old.tmp", path); // an incomplete one of that name
     char *temporary = arena_printf(&arena, "%s.tmp", path);
-    char *progress_path = path_join(&arena, temporary, progress_name);
-    const struct progress progress = {.step = step,
-                                      .cursor = optim->cursor,
-                                      .ema_step = optim->ema_step,
-                                      .schedule_steps = optim->options->steps,
-                                      .lr = optim->lr,
-                                      .model_hash = optim->files_hash,
-                                      .model = optim->model_path};
+    struct buf progress = {0};
+    buf_printf(&progress, PROGRESS_COUNTERS "lr %.16e\n" PROGRESS_MODEL "%s\n", (long long)step,
+               (long long)optim->cursor, (long long)optim->ema_step, (long long)optim->options->steps, optim->lr,
+               (unsigned long long)optim->files_hash, optim->model_path);
     char *latest = path_join(&arena, out, "latest"), *new_latest = path_join(&arena, out, "latest.tmp");
     TRY_TO(result, done, dir_remove(temporary));
     TRY_TO(result, done, checkpoint_check_room(optim, path, whole));
@@ -140,7 +110,7 @@ status checkpoint_write(struct optim *optim, bool whole) {
         TRY_TO(result, done, fail(UNAVAILABLE, "%s: cannot make the directory: %s", temporary, strerror(errno)));
     if (whole) TRY_TO(result, done, model_save(optim->model, temporary));
     TRY_TO(result, done, model_save_state(optim->model, temporary));
-    TRY_TO(result, done, progress_write(&progress, progress_path));
+    TRY_TO(result, done, file_write_atomic(path_join(&arena, temporary, progress_name), progress.data, progress.size));
     TRY_TO(result, done, dir_sync(temporary));
     TRY_TO(result, done, dir_remove(old));
     if ((path_exists(path) && rename(path, old)) || rename(temporary, path))
@@ -160,6 +130,7 @@ status checkpoint_write(struct optim *optim, bool whole) {
 done:
     optim->failed_saves = result == OK ? 0 : optim->failed_saves + 1;
     stage_report_saves(optim->context, optim->failed_saves);
+    buf_release(&progress);
     if (result != OK) {
         char *reason = arena_strndup(&arena, fail_text(), strlen(fail_text()));
         (void)dir_remove(temporary); // what was written so far only fills the disk
@@ -254,14 +225,14 @@ done:
 // checkpoint of that training; in a pipeline the other stages would take its weights for the first ones. DATAERR.
 static status checkpoint_check_model(const struct optim *optim, struct arena *arena, const struct progress *progress) {
     struct progress own = {0};
-    if (!progress->model || progress->model_hash == optim->files_hash) return OK;
+    if (progress->model_hash == optim->files_hash) return OK;
     char *path = path_join(arena, optim->model_path, progress_name);
     if (!stage_in_pipeline(optim->context) && path_exists(path)) TRY(progress_read(&own, arena, path));
     if (own.model && own.model_hash == progress->model_hash) return OK;
     return fail(DATAERR,
                 "the training in %s began with the model %s (hash %016llx), but %s has other weights (hash %016llx): "
                 "give it the first model, or begin a new run",
-                optim->options->out, progress->model, (unsigned long long)progress->model_hash, optim->model_path,
+                optim->options->out, progress->model, progress->model_hash, optim->model_path,
                 (unsigned long long)optim->files_hash);
 }
 
@@ -269,11 +240,11 @@ static status checkpoint_check_model(const struct optim *optim, struct arena *ar
 static void checkpoint_tell_schedule(const struct optim *optim, const struct progress *before) {
     const int64_t step = before->step, steps = optim->options->steps;
     const double next = step_lr(optim, step);
-    if (!before->model || before->schedule_steps == steps || step < optim->warmup || next <= before->lr) return;
+    if (before->schedule_steps == steps || step < optim->warmup || next <= before->lr) return;
     stage_notify(optim->context,
                  "the learning rate rises from %.3g in step %lld to %.3g in the next one: its schedule of %lld "
                  "steps %s, and now it has %lld",
-                 before->lr, (long long)step, next, (long long)before->schedule_steps,
+                 before->lr, (long long)step, next, before->schedule_steps,
                  before->schedule_steps <= step ? "had ended" : "had not ended", (long long)steps);
 }
 
@@ -284,8 +255,8 @@ static status checkpoint_read(struct optim *optim, struct arena *arena, const ch
     TRY(progress_read(progress, arena, path));
     TRY(model_load_state(optim->model, dir));
     if (progress->step != model_version(optim->model))
-        return fail(DATAERR, "%s: step %lld, but the training state beside it is of step %lld", path,
-                    (long long)progress->step, (long long)model_version(optim->model));
+        return fail(DATAERR, "%s: step %lld, but the training state beside it is of step %lld", path, progress->step,
+                    (long long)model_version(optim->model));
     return OK;
 }
 
@@ -337,7 +308,7 @@ static status checkpoint_load(struct optim *optim, struct arena *arena, const ch
     optim->cursor = progress.cursor;
     optim->ema_step = progress.ema_step;
     optim->lr = progress.lr;
-    stage_notify(optim->context, "resumes at step %lld from %s", (long long)progress.step, dir);
+    stage_notify(optim->context, "resumes at step %lld from %s", progress.step, dir);
     checkpoint_tell_schedule(optim, &progress);
     return OK;
 }
