@@ -274,9 +274,7 @@ static status lmdb_file_acquire(struct lmdb_file **out, const char *path, const 
 }
 
 // Gives back a reference; the last one closes the file. NULL is fine.
-static void lmdb_file_release(struct lmdb_file **out) {
-    struct lmdb_file *file = *out;
-    *out = NULL;
+static void lmdb_file_release(struct lmdb_file *file) {
     if (!file) return;
     pthread_mutex_lock(&lmdb_registry_lock);
     assert(file->refs > 0);
@@ -438,7 +436,7 @@ done:
 
 void lmdb_env_close(struct lmdb_env **env) {
     if (!*env) return;
-    lmdb_file_release(&(*env)->file);
+    lmdb_file_release((*env)->file);
     free(*env);
     *env = NULL;
 }
