@@ -111,13 +111,15 @@ static status node_on_tick(void *self) {
 
 static status node_on_weights(void *self, struct wire_peer *peer, const struct wire_message *message) {
     struct node *node = self;
-    return weights_follower_published(&node->weights, node->io, peer, message);
+    (void)peer;
+    weights_follower_published(&node->weights, node->io, message);
+    return OK;
 }
 
 static status node_on_optim_gone(void *self, struct wire_peer *peer) {
     struct node *node = self;
-    const struct stage_kind *kind = stage_kind_find(peer->name);
-    if (kind && kind->trains) weights_follower_lost(&node->weights, node->io);
+    (void)peer;
+    weights_follower_lost(&node->weights, node->io);
     return OK;
 }
 

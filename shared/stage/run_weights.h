@@ -138,9 +138,9 @@ void weights_follower_release(struct weights_follower *follower);
 // Sets the directory of the files, and makes it in a run with optim. UNAVAILABLE when the disk fails.
 status weights_follower_set_dir(struct weights_follower *follower, const char *run_dir);
 
-// Optim's message WEIGHTS has come, in the I/O thread. DATAERR when the peer is not optim.
-status weights_follower_published(struct weights_follower *follower, struct io_thread *io, const struct wire_peer *peer,
-                                  const struct wire_message *message);
+// Optim's message WEIGHTS has come, in the I/O thread.
+void weights_follower_published(struct weights_follower *follower, struct io_thread *io,
+                                const struct wire_message *message);
 
 // Optim's process is lost, in the I/O thread: what it had lent is gone with it. Its files stay.
 void weights_follower_lost(struct weights_follower *follower, struct io_thread *io);

@@ -212,14 +212,12 @@ static void weights_follower_get_latest(struct weights_follower *follower, struc
     pthread_mutex_unlock(&follower->lock);
 }
 
-status weights_follower_published(struct weights_follower *follower, struct io_thread *io, const struct wire_peer *peer,
-                                  const struct wire_message *message) {
+void weights_follower_published(struct weights_follower *follower, struct io_thread *io,
+                                const struct wire_message *message) {
     struct remote_weights latest;
-    if (strcmp(peer->name, "optim") != 0) return fail(DATAERR, "WEIGHTS from another stage than optim");
-    if ((message->reference == 1) != (follower->context->stage->follows == FOLLOWS_REFERENCE)) return OK;
+    if ((message->reference == 1) != (follower->context->stage->follows == FOLLOWS_REFERENCE)) return;
     remote_weights_set(&latest, message);
     weights_follower_set_latest(follower, io, &latest);
-    return OK;
 }
 
 void weights_follower_lost(struct weights_follower *follower, struct io_thread *io) {
