@@ -34,25 +34,13 @@ const struct option_table graph_table = {.program = "caravan graph",
                                          .options = graph_options,
                                          .size = sizeof(struct graph_options)};
 
-int graph_main(int argc, char **argv) {
-    struct graph_options given;
-    struct options options = {0};
-    struct pipeline *pipeline = NULL;
-    struct buf picture = {0};
-    const char *path;
-    status result = subcommand_open_pipeline(&pipeline, &options, &graph_table, &given, argc, argv, &path);
-    if (result == OK) {
-        bool text = given.text || (isatty(STDOUT_FILENO) && !given.dot);
-        if (text)
-            pipeline_text(pipeline, &picture);
-        else
-            pipeline_dot(pipeline, &picture);
-    }
-    if (result == OK) fwrite(picture.data, 1, picture.size, stdout);
-    buf_release(&picture);
-    pipeline_free(&pipeline);
-    options_release(&options);
-    return subcommand_exit(result);
+status graph_main(struct subcommand_call *call) {
+    const struct graph_options *given = call->given;
+    if (given->text || (isatty(STDOUT_FILENO) && !given->dot))
+        pipeline_text(call->pipeline, &call->out);
+    else
+        pipeline_dot(call->pipeline, &call->out);
+    return OK;
 }
 
 // ---- caravan keygen: this machine's pair of keys ----
@@ -64,16 +52,13 @@ const struct option_table keygen_table = {
     .help = "makes a key file for this machine and prints its public key",
 };
 
-int keygen_main(int argc, char **argv) {
-    struct options options = {0};
-    struct arena arena = {0};
+status keygen_main(struct subcommand_call *call) {
+    struct arena *arena = &call->arena;
     struct wire_security keys = {0};
-    struct operands operands = {.least = 0, .most = 1};
     status result;
-    TRY_TO(result, done, subcommand_parse(&options, &keygen_table, NULL, argc, argv, &operands));
-    const char *path = operands.count ? operands.list[0] : deployment_key_file(&arena);
+    const char *path = call->count ? call->list[0] : deployment_key_file(arena);
     if (!*path) TRY_TO(result, done, fail(USAGE, "HOME is not set: say where to write it: caravan keygen FILE"));
-    const char *dir = path_parent(&arena, path);
+    const char *dir = path_parent(arena, path);
     TRY_TO(result, done, dir_make(dir));
     TRY_TO(result, done, wire_key_make(&keys));
     TRY_TO(result, done, wire_key_write(&keys, path));
@@ -82,9 +67,7 @@ int keygen_main(int argc, char **argv) {
     fprintf(stderr, "    key: \"%s\"\n", keys.public);
 done:
     wire_security_release(&keys);
-    options_release(&options);
-    arena_release(&arena);
-    return subcommand_exit(result);
+    return result;
 }
 
 // ---- tokenize ----
@@ -211,23 +194,20 @@ done:
     return result;
 }
 
-int tokenize_main(int argc, char **argv) {
-    struct tokenize_options given;
-    struct options options = {0};
-    struct operands none = {0};
+status tokenize_main(struct subcommand_call *call) {
+    const struct tokenize_options *given = call->given;
     struct tokenizer *tokenizer = NULL;
     struct line_reader lines = {.fd = STDIN_FILENO};
     struct json *json, *text_config, *vocab_size;
     struct arena memory = {0};
     struct buf out = {0};
     status result;
-    TRY_TO(result, done, subcommand_parse(&options, &tokenize_table, &given, argc, argv, &none));
-    if (given.skip_special && !given.decode) TRY_TO(result, done, fail(USAGE, "--skip-special needs --decode"));
-    TRY_TO(result, done, tokenizer_open(&tokenizer, given.model));
+    if (given->skip_special && !given->decode) TRY_TO(result, done, fail(USAGE, "--skip-special needs --decode"));
+    TRY_TO(result, done, tokenizer_open(&tokenizer, given->model));
     // Ids are valid up to the number of rows of the model's embedding: vocab_size of config.json, which may be larger
     // than the tokenizer's vocabulary. Without a config.json the size of that vocabulary is the limit.
     int64_t limit = tokenizer_vocab_size(tokenizer);
-    char *path = path_join(&memory, given.model, "config.json");
+    char *path = path_join(&memory, given->model, "config.json");
     if (path_exists(path)) {
         TRY_TO(result, done, json_parse_file(&json, &memory, path));
         TRY_TO(result, done, json_get(json, "vocab_size", JSON_NUMBER, &vocab_size));
@@ -246,8 +226,8 @@ int tokenize_main(int argc, char **argv) {
         result = json_parse(&json, &memory, line, size);
         if (result == OK && !json_is(json, JSON_OBJECT)) result = fail(DATAERR, "not a JSON object");
         if (result == OK)
-            result = given.decode ? tokenize_decode(tokenizer, limit, given.skip_special, json, &out)
-                                  : tokenize_encode(tokenizer, given.model, json, &out);
+            result = given->decode ? tokenize_decode(tokenizer, limit, given->skip_special, json, &out)
+                                   : tokenize_encode(tokenizer, given->model, json, &out);
         if (result != OK) TRY_TO(result, done, fail_prefix(result, "line %zu", lines.number));
         if (fwrite(out.data, 1, out.size, stdout) != out.size || fflush(stdout))
             TRY_TO(result, done, fail(UNAVAILABLE, "cannot write to standard output"));
@@ -257,6 +237,5 @@ done:
     buf_release(&out);
     line_reader_release(&lines);
     tokenizer_free(&tokenizer);
-    options_release(&options);
-    return subcommand_exit(result);
+    return result;
 }

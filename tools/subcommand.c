@@ -16,21 +16,6 @@
 #include "shared/store/group_store.h"
 #include "tools/tools.h"
 
-status subcommand_parse(struct options *options, const struct option_table *table, void *values, int argc, char **argv,
-                        struct operands *operands) {
-    int rest = argc;
-    options_init(options, table, values);
-    TRY(options_parse(options, argc, argv, &rest));
-    operands->list = argv + rest;
-    operands->count = argc - rest;
-    if (operands->count < operands->least)
-        return fail(USAGE, "an operand is missing; usage: %s %s", table->program, table->operands);
-    if (operands->count > operands->most)
-        return fail(USAGE, "unexpected operand '%s'; usage: %s %s", operands->list[operands->most], table->program,
-                    table->operands);
-    return OK;
-}
-
 // *path is the directory of a run: makes it that of the run's pipeline file. The file may say that the run is
 // elsewhere, because the directory was moved: then *set is added, which says where it is.
 static status subcommand_use_run(const char **path, const char **set, struct arena *arena) {
@@ -55,40 +40,56 @@ static status subcommand_use_run(const char **path, const char **set, struct are
     return result;
 }
 
-static status subcommand_open(struct pipeline **pipeline, struct options *options, const struct option_table *table,
-                              void *values, int argc, char **argv, bool alone, const char **path) {
-    const struct string_list *sets = &((const struct pipeline_file_options *)values)->set;
+// Reads the pipeline of a call.
+static status subcommand_open(struct subcommand_call *call, enum subcommand_pipeline kind) {
+    const struct string_list *sets = &((const struct pipeline_file_options *)call->given)->set;
     struct buf diagnostics = {0};
-    struct operands operands = {.least = 1, .most = 1};
     struct stat info;
     const char *set = NULL, **all = NULL;
-    TRY(subcommand_parse(options, table, values, argc, argv, &operands));
-    *path = operands.list[0];
-    if (!stat(*path, &info) && S_ISDIR(info.st_mode)) {
-        if (table == &run_table)
-            return fail(USAGE, "%s: this is a directory: give the pipeline file that the run was started with", *path);
-        TRY(subcommand_use_run(path, &set, &options->arena));
+    call->path = call->list[0];
+    if (!stat(call->path, &info) && S_ISDIR(info.st_mode)) {
+        if (kind == PIPELINE_FILE)
+            return fail(USAGE, "%s: this is a directory: give the pipeline file that the run was started with",
+                        call->path);
+        TRY(subcommand_use_run(&call->path, &set, &call->arena));
     }
     NEW(&all, sets->count + 1);
     if (set) all[0] = set;
     if (sets->count) memcpy(all + (set != NULL), sets->data, sets->count * sizeof *all);
     const size_t count = sets->count + (set != NULL);
-    const status result = pipeline_read(pipeline, *path, alone, all, count, &diagnostics);
+    const status result = pipeline_read(&call->pipeline, call->path, kind == PIPELINE_ALONE, all, count, &diagnostics);
     if (diagnostics.size) fwrite(diagnostics.data, 1, diagnostics.size, stderr);
     buf_release(&diagnostics);
     free(all);
     return result;
 }
 
-status subcommand_open_pipeline(struct pipeline **pipeline, struct options *options, const struct option_table *table,
-                                void *values, int argc, char **argv, const char **path) {
-    return subcommand_open(pipeline, options, table, values, argc, argv, false, path);
-}
-
-status subcommand_open_pipeline_alone(struct pipeline **pipeline, struct options *options,
-                                      const struct option_table *table, void *values, int argc, char **argv,
-                                      const char **path) {
-    return subcommand_open(pipeline, options, table, values, argc, argv, true, path);
+int subcommand_run(const struct subcommand *subcommand, int argc, char **argv) {
+    const struct option_table *table = subcommand->options;
+    const bool reads = subcommand->pipeline != NO_PIPELINE;
+    const int least = reads ? 1 : subcommand->least, most = reads ? 1 : subcommand->most;
+    struct subcommand_call call = {0};
+    struct options options = {0};
+    int rest = argc;
+    call.given = arena_alloc(&call.arena, table->size);
+    options_init(&options, table, call.given);
+    status result = options_parse(&options, argc, argv, &rest);
+    call.list = argv + rest;
+    call.count = argc - rest;
+    if (result == OK && call.count < least)
+        result = fail(USAGE, "an operand is missing; usage: %s %s", table->program, table->operands);
+    if (result == OK && call.count > most)
+        result = fail(USAGE, "unexpected operand '%s'; usage: %s %s", call.list[most], table->program, table->operands);
+    if (result == OK && reads) result = subcommand_open(&call, subcommand->pipeline);
+    if (result == OK) result = subcommand->main(&call);
+    if (result == OK && call.out.size) fwrite(call.out.data, 1, call.out.size, stdout);
+    buf_release(&call.out);
+    pipeline_free(&call.pipeline);
+    options_release(&options);
+    arena_release(&call.arena);
+    if (result != OK && result != END && subcommand->named) fail_prefix(result, "%s", subcommand->name);
+    const int code = subcommand_exit(result);
+    return code ? code : call.code;
 }
 
 status subcommand_write_file(const char *dir, const char *name, const struct buf *content) {

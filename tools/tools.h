@@ -8,17 +8,24 @@
 #include "shared/config/pipeline.h"
 #include "shared/group/group.h"
 
-// What follows the options on the command line.
-struct operands {
-    int least, most; // how many there may be
-    int count;
+struct subcommand;
+
+// What a subcommand is called with, and what it gives back.
+struct subcommand_call {
+    void *given; // the struct of its options, filled in
+    int count;   // of the operands
     char **list;
+    struct pipeline *pipeline; // of a subcommand that reads one; `path` is its file
+    const char *path;
+    struct arena arena; // lives as long as the call
+    struct buf out;     // is written to standard output when the call succeeds
+    int code;           // the exit code then
 };
 
-// Parses the command line of a subcommand: fills `values`, the table's struct, and the operands. END after --help and
-// --version; USAGE or DATAERR for what is wrong. Release with options_release.
-status subcommand_parse(struct options *options, const struct option_table *table, void *values, int argc, char **argv,
-                        struct operands *operands);
+// Calls a subcommand: reads its options, checks the number of its operands and, if it is of a pipeline, reads the file:
+// for the directory of a run its pipeline.yaml. Diagnostics of the file are written to standard error. Returns the exit
+// code; a failure was logged.
+int subcommand_run(const struct subcommand *subcommand, int argc, char **argv);
 
 // Replaces the file `name` in a directory atomically. UNAVAILABLE.
 status subcommand_write_file(const char *dir, const char *name, const struct buf *content);
@@ -71,25 +78,12 @@ struct run_member_options {
         TOOL_OPTION(run_member_options, key, OPTION_FILE,                                                              \
                     "key file of this machine (default: the file that caravan keygen writes)")
 
-// Parses a subcommand's options into `values`, the table's struct, which begins with pipeline_file_options; then reads
-// its FILE with every --set; for the directory of a run that is its pipeline.yaml, which `caravan run` does not take.
-// Diagnostics of the file are written to standard error; the failure itself is not. *path is FILE. END after --help;
-// USAGE, DATAERR or UNAVAILABLE. Release with pipeline_free and options_release.
-status subcommand_open_pipeline(struct pipeline **pipeline, struct options *options, const struct option_table *table,
-                                void *values, int argc, char **argv, const char **path);
-
-// The same, but the files and directories that FILE names may be missing.
-status subcommand_open_pipeline_alone(struct pipeline **pipeline, struct options *options,
-                                      const struct option_table *table, void *values, int argc, char **argv,
-                                      const char **path);
-
 // If the file does not set optim's `publish`, chooses it: the stages with weights use optim's memory where all of them,
 // on its machine, name its device and its precision. A group may be under way while optim takes a step unless
 // max_staleness is 0; then they copy.
 void subcommand_set_publish(struct pipeline *pipeline);
 
-// A subcommand: argv[0] is its name; it returns the exit code.
-typedef int subcommand_main(int argc, char **argv);
+typedef status subcommand_main(struct subcommand_call *call);
 
 subcommand_main check_main;
 subcommand_main make_demo_data_main;
@@ -103,7 +97,6 @@ subcommand_main keygen_main;
 subcommand_main ls_main;
 subcommand_main pairs_main;
 subcommand_main plan_main;
-subcommand_main program_main;
 subcommand_main reference_main;
 subcommand_main report_main;
 subcommand_main run_main;
@@ -117,14 +110,29 @@ extern const struct option_table check_table, data_table, eval_table, frames_too
     init_table, keygen_table, ls_table, make_demo_data_table, pairs_table, plan_table, reference_table, report_table,
     run_table, stop_table, tokenize_table, top_table, train_consistency_table;
 
+// `caravan program`, which `caravan run` starts: it parses its command line as a stage. Returns the exit code.
+int program_main(int argc, char **argv);
+
+enum { MAX_REPORT_FILES = 16 }; // that `caravan report` compares
+
+enum subcommand_pipeline {
+    NO_PIPELINE,
+    PIPELINE_FILE,   // FILE, with every --set; the struct of the options begins with pipeline_file_options
+    PIPELINE_OR_RUN, // the same, or the directory of a run
+    PIPELINE_ALONE   // the same, but the files and directories that the file names may be missing
+};
+
 struct subcommand {
     const char *name;
     subcommand_main *main;
     const struct option_table *options;
-    const char *help; // for the list of `caravan --help`
+    const char *help;                  // for the list of `caravan --help`
+    enum subcommand_pipeline pipeline; // then there is one operand
+    int least, most;                   // otherwise how many there may be
+    bool named;                        // its name stands before what has failed
 };
 
-// All but those that caravan itself calls, sorted by name. Ends with a NULL name.
+// All but `program`, sorted by name. Ends with a NULL name.
 extern const struct subcommand subcommands[];
 
 #endif

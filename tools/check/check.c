@@ -97,41 +97,34 @@ static void check_print_resources(const struct inspection *inspection, struct pi
     buf_release(&lines);
 }
 
-int check_main(int argc, char **argv) {
-    struct check_options given;
-    struct options options = {0};
-    struct pipeline *pipeline = NULL;
+status check_main(struct subcommand_call *call) {
+    const struct check_options *given = call->given;
+    struct pipeline *pipeline = call->pipeline;
     struct diagnostics diagnostics = {0};
     struct buf text = {0};
-    const char *path;
-    status result = subcommand_open_pipeline(&pipeline, &options, &check_table, &given, argc, argv, &path);
+    struct inspection inspection = {
+        .pipeline = pipeline, .devices = !pipeline->slurm || pipeline->slurm_job, .diagnostics = &diagnostics};
+    status result = deployment_find_here(pipeline, given->machine, &inspection.here);
+    if (result != OK && !given->machine) {
+        inspection.here = -1;
+        result = OK;
+    }
     if (result == OK) {
-        struct inspection inspection = {
-            .pipeline = pipeline, .devices = !pipeline->slurm || pipeline->slurm_job, .diagnostics = &diagnostics};
-        result = deployment_find_here(pipeline, given.machine, &inspection.here);
-        if (result != OK && !given.machine) {
-            inspection.here = -1;
-            result = OK;
-        }
-        if (result == OK) {
-            check_keys(pipeline, &diagnostics);
-            inspect_values(&inspection);
-            inspect_outputs(&inspection);
-            inspect_devices(&inspection);
-            inspect_models(&inspection);
-            inspect_chat_templates(&inspection);
-            inspect_data(&inspection);
-            result = diagnostics_report(&diagnostics, path, &text);
-            if (text.size) fwrite(text.data, 1, text.size, stderr);
-        }
-        if (result == OK) {
-            check_print(&inspection, path);
-            check_print_resources(&inspection, pipeline);
-        }
+        check_keys(pipeline, &diagnostics);
+        inspect_values(&inspection);
+        inspect_outputs(&inspection);
+        inspect_devices(&inspection);
+        inspect_models(&inspection);
+        inspect_chat_templates(&inspection);
+        inspect_data(&inspection);
+        result = diagnostics_report(&diagnostics, call->path, &text);
+        if (text.size) fwrite(text.data, 1, text.size, stderr);
+    }
+    if (result == OK) {
+        check_print(&inspection, call->path);
+        check_print_resources(&inspection, pipeline);
     }
     buf_release(&text);
     diagnostics_release(&diagnostics);
-    pipeline_free(&pipeline);
-    options_release(&options);
-    return subcommand_exit(result);
+    return result;
 }

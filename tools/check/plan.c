@@ -322,26 +322,23 @@ static status plan_spread(struct pipeline *pipeline, const struct resource_optio
     return result;
 }
 
-int plan_main(int argc, char **argv) {
-    struct plan_options given = {0};
-    struct options options = {0};
-    struct pipeline *pipeline = NULL;
+status plan_main(struct subcommand_call *call) {
+    const struct plan_options *given = call->given;
+    struct pipeline *pipeline = call->pipeline;
     struct resource_plan plan = {0};
     uint64_t capacity = 0;
-    const char *path;
-    status result = subcommand_open_pipeline_alone(&pipeline, &options, &plan_table, &given, argc, argv, &path);
-    if (result == OK && given.gpu) result = plan_capacity(given.gpu, &capacity);
-    const struct resource_options resources = {.gpu = given.gpu != NULL,
-                                               .prompt_tokens = given.prompt_tokens,
-                                               .completion_tokens = given.completion_tokens,
-                                               .group_size = given.group_size};
-    if (result == OK && given.gpus && !given.gpu) result = fail(USAGE, "--gpus needs --gpu, which says what they have");
-    if (result == OK && given.gpus) result = plan_spread(pipeline, &resources, (int)given.gpus);
+    status result = OK;
+    if (given->gpu) result = plan_capacity(given->gpu, &capacity);
+    const struct resource_options resources = {.gpu = given->gpu != NULL,
+                                               .prompt_tokens = given->prompt_tokens,
+                                               .completion_tokens = given->completion_tokens,
+                                               .group_size = given->group_size};
+    if (result == OK && given->gpus && !given->gpu)
+        result = fail(USAGE, "--gpus needs --gpu, which says what they have");
+    if (result == OK && given->gpus) result = plan_spread(pipeline, &resources, (int)given->gpus);
     if (result == OK) subcommand_set_publish(pipeline);
     if (result == OK) result = resource_plan_make(&plan, pipeline, &resources);
     if (result == OK) result = plan_print(&plan, capacity);
     resource_plan_release(&plan);
-    pipeline_free(&pipeline);
-    options_release(&options);
-    return subcommand_exit(result);
+    return result;
 }

@@ -86,22 +86,16 @@ done:
     return result == DATAERR ? fail_prefix(result, "group %s", group->id.data) : result;
 }
 
-int pairs_main(int argc, char **argv) {
-    struct pairs_options given;
-    struct options options = {0};
-    struct operands files = {.least = 1, .most = INT_MAX};
+status pairs_main(struct subcommand_call *call) {
+    const struct pairs_options *given = call->given;
     struct pairs_writer writer = {0};
-    struct arena memory = {0};
     status result;
-    TRY_TO(result, done, subcommand_parse(&options, &pairs_table, &given, argc, argv, &files));
-    writer.all = given.all;
-    TRY_TO(result, done, consistency_template_read(&memory, given.hypothesis, &writer.template));
-    for (int i = 0; i < files.count; i++)
-        TRY_TO(result, done, subcommand_each_group(files.list[i], pairs_visit, &writer));
+    writer.all = given->all;
+    TRY_TO(result, done, consistency_template_read(&call->arena, given->hypothesis, &writer.template));
+    for (int i = 0; i < call->count; i++)
+        TRY_TO(result, done, subcommand_each_group(call->list[i], pairs_visit, &writer));
     log_info("%lld pairs of %lld completions of %lld groups", writer.pairs, writer.completions, writer.groups);
 done:
     buf_release(&writer.line);
-    arena_release(&memory);
-    options_release(&options);
-    return subcommand_exit(result);
+    return result;
 }

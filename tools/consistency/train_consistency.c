@@ -467,26 +467,22 @@ const struct option_table train_consistency_table = {
     .size = sizeof(struct train_options),
 };
 
-int train_consistency_main(int argc, char **argv) {
-    struct train_options given;
-    struct options options = {0};
-    struct operands none = {0};
+status train_consistency_main(struct subcommand_call *call) {
+    const struct train_options *given = call->given;
     struct training training = {0};
     struct buf line = {0};
     bool finished = false;
     status result;
-    TRY_TO(result, done, subcommand_parse(&options, &train_consistency_table, &given, argc, argv, &none));
-    TRY_TO(result, done, training_open(&training, &given));
-    TRY_TO(result, done, state_read_result(given.out, training.settings, &line, &finished));
+    TRY_TO(result, done, training_open(&training, given));
+    TRY_TO(result, done, state_read_result(given->out, training.settings, &line, &finished));
     if (!finished) {
         TRY_TO(result, done, training_run(&training, &line));
-        TRY_TO(result, done, state_write_result(given.out, training.settings, &line));
+        TRY_TO(result, done, state_write_result(given->out, training.settings, &line));
     }
     fwrite(line.data, 1, line.size, stdout);
-    result = state_remove(given.out, -1);
+    result = state_remove(given->out, -1);
 done:
     buf_release(&line);
     training_release(&training);
-    options_release(&options);
-    return subcommand_exit(result);
+    return result;
 }

@@ -496,41 +496,36 @@ done:
     return result;
 }
 
-int init_main(int argc, char **argv) {
-    struct init_options given;
-    struct options options = {0};
-    struct operands operands = {.least = 1, .most = 1};
-    struct arena memory = {0};
+status init_main(struct subcommand_call *call) {
+    const struct init_options *given = call->given;
+    struct arena *memory = &call->arena;
     struct buf text = {0};
     struct tokenizer *tokenizer = NULL;
     struct json *shape = NULL;
     bool fixed;
     status result;
-    TRY_TO(result, done, subcommand_parse(&options, &init_table, &given, argc, argv, &operands));
-    const char *dir = operands.list[0];
-    if (!given.tokenizer == !given.train_tokenizer)
-        TRY_TO(result, done, fail(USAGE, "give either --tokenizer or --train-tokenizer"));
-    char *path = path_join(&memory, dir, "config.json");
-    if (path_exists(path)) TRY_TO(result, done, fail(USAGE, "%s: the directory already contains a model", dir));
-    TRY_TO(result, done, named_shape_find(&shape, &memory, given.shape, &fixed));
+    const char *dir = call->list[0];
+    if (!given->tokenizer == !given->train_tokenizer)
+        return fail(USAGE, "give either --tokenizer or --train-tokenizer");
+    char *path = path_join(memory, dir, "config.json");
+    if (path_exists(path)) return fail(USAGE, "%s: the directory already contains a model", dir);
+    TRY_TO(result, done, named_shape_find(&shape, memory, given->shape, &fixed));
     TRY_TO(result, done, dir_make(dir));
-    TRY_TO(result, done, init_make_tokenizer(&given, dir, shape, fixed));
+    TRY_TO(result, done, init_make_tokenizer(given, dir, shape, fixed));
     TRY_TO(result, done, tokenizer_open(&tokenizer, dir));
-    TRY_TO(result, done, init_fit(shape, &memory, tokenizer, fixed, dtype_names[given.dtype]));
+    TRY_TO(result, done, init_fit(shape, memory, tokenizer, fixed, dtype_names[given->dtype]));
     init_print(shape, &text);
     struct init_weights weights = {.dir = dir,
-                                   .seed = (uint64_t)given.seed,
-                                   .type = given.dtype == INIT_DTYPE_FLOAT32 ? ELEMENT_F32 : ELEMENT_BF16,
-                                   .threads = (int)given.threads};
+                                   .seed = (uint64_t)given->seed,
+                                   .type = given->dtype == INIT_DTYPE_FLOAT32 ? ELEMENT_F32 : ELEMENT_BF16,
+                                   .threads = (int)given->threads};
     if (init_is_classifier(shape))
-        TRY_TO(result, done, init_write_classifier(shape, text.data, text.size, given.shape, &weights));
+        TRY_TO(result, done, init_write_classifier(shape, text.data, text.size, given->shape, &weights));
     else
-        TRY_TO(result, done, init_write_language_model(shape, text.data, text.size, given.shape, tokenizer, &weights));
+        TRY_TO(result, done, init_write_language_model(shape, text.data, text.size, given->shape, tokenizer, &weights));
     result = file_write_atomic(path, text.data, text.size);
 done:
     tokenizer_free(&tokenizer);
     buf_release(&text);
-    arena_release(&memory);
-    options_release(&options);
-    return subcommand_exit(result);
+    return result;
 }

@@ -181,27 +181,24 @@ static void make_add_example(const struct make_options *given, struct buf *out, 
     buf_release(&prompt);
 }
 
-int make_demo_data_main(int argc, char **argv) {
-    struct make_options given;
-    struct options options = {0};
-    struct operands operands = {.least = 1, .most = 1};
-    struct arena memory = {0};
+status make_demo_data_main(struct subcommand_call *call) {
+    const struct make_options *given = call->given;
+    struct arena *memory = &call->arena;
     struct buf training = {0}, held_out = {0}, warm_up = {0}, corpus = {0};
     status result;
-    TRY_TO(result, done, subcommand_parse(&options, &make_demo_data_table, &given, argc, argv, &operands));
-    const char *dir = operands.list[0];
-    char *path = path_join(&memory, dir, "clips");
+    const char *dir = call->list[0];
+    char *path = path_join(memory, dir, "clips");
     TRY_TO(result, done, dir_make(path));
-    for (int i = 0; i < given.clips + given.held_out; i++) {
-        const uint64_t key = rng_key((uint64_t)given.seed + (uint64_t)i, "clip");
+    for (int i = 0; i < given->clips + given->held_out; i++) {
+        const uint64_t key = rng_key((uint64_t)given->seed + (uint64_t)i, "clip");
         struct scene scene = scene_at(key);
-        path = arena_printf(&memory, "%s/clips/%04d.mp4", dir, i);
+        path = arena_printf(memory, "%s/clips/%04d.mp4", dir, i);
         TRY_TO(result, done, make_write_clip(path, &scene));
         // A line of the Video-R1 layout for each question on the clip.
-        struct buf *lines = i < given.clips ? &training : &held_out;
+        struct buf *lines = i < given->clips ? &training : &held_out;
         for (int kind = 0; kind < kinds; kind++) {
             const struct question *question = &questions[kind];
-            const char *text = question->texts[rng_below(key, 7, (uint64_t)kind, (uint64_t)given.wordings)];
+            const char *text = question->texts[rng_below(key, 7, (uint64_t)kind, (uint64_t)given->wordings)];
             buf_printf(lines,
                        "{\"problem_id\": %d, \"problem\": \"%s\", \"data_type\": \"video\", "
                        "\"problem_type\": \"multiple choice\", \"options\": [",
@@ -212,10 +209,10 @@ int make_demo_data_main(int argc, char **argv) {
                        'A' + scene_answer(&scene, kind));
         }
     }
-    for (int i = 0; i < given.examples; i++) {
-        int clip = (int)rng_below((uint64_t)given.seed, 9, (uint64_t)i, (uint64_t)given.clips);
-        struct scene scene = scene_at(rng_key((uint64_t)given.seed + (uint64_t)clip, "clip"));
-        make_add_example(&given, &warm_up, &corpus, i, clip, &scene);
+    for (int i = 0; i < given->examples; i++) {
+        int clip = (int)rng_below((uint64_t)given->seed, 9, (uint64_t)i, (uint64_t)given->clips);
+        struct scene scene = scene_at(rng_key((uint64_t)given->seed + (uint64_t)clip, "clip"));
+        make_add_example(given, &warm_up, &corpus, i, clip, &scene);
     }
     TRY_TO(result, done, subcommand_write_file(dir, "train.jsonl", &training));
     TRY_TO(result, done, subcommand_write_file(dir, "held-out.jsonl", &held_out));
@@ -226,7 +223,5 @@ done:
     buf_release(&held_out);
     buf_release(&warm_up);
     buf_release(&corpus);
-    arena_release(&memory);
-    options_release(&options);
-    return subcommand_exit(result);
+    return result;
 }

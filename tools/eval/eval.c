@@ -403,50 +403,47 @@ static struct string eval_name(const char *path) {
     return name;
 }
 
-int eval_main(int argc, char **argv) {
-    struct eval_options given;
-    struct options options = {0};
-    struct operands files = {.least = 1, .most = INT_MAX};
+status eval_main(struct subcommand_call *call) {
+    const struct eval_options *given = call->given;
     struct eval_column *columns = NULL;
     struct string *names = NULL;
     struct figure_table table = {
         .sections = eval_sections, .section_count = EVAL_SECTIONS, .label_width = 22, .column_width = 24};
-    struct buf output = {0}, released = {0};
+    struct buf released = {0};
     bool below = false;
     status result;
-    TRY_TO(result, done, subcommand_parse(&options, &eval_table, &given, argc, argv, &files));
-    if (given.json && given.csv) TRY_TO(result, done, fail(USAGE, "json and csv cannot both be printed"));
-    if (given.released && files.count > 1) TRY_TO(result, done, fail(USAGE, "released: takes one FILE or STORE"));
-    table.columns = (size_t)files.count;
+    if (given->json && given->csv) return fail(USAGE, "json and csv cannot both be printed");
+    if (given->released && call->count > 1) return fail(USAGE, "released: takes one FILE or STORE");
+    table.columns = (size_t)call->count;
     NEW(&columns, table.columns);
     NEW(&names, table.columns);
     table.names = names;
     for (size_t i = 0; i < table.columns; i++) {
-        struct eval_reader reader = {&columns[i], given.released ? &released : NULL, (enum eval_by)given.by};
-        columns[i].path = files.list[i];
-        names[i] = eval_name(files.list[i]);
+        struct eval_reader reader = {&columns[i], given->released ? &released : NULL, (enum eval_by)given->by};
+        columns[i].path = call->list[i];
+        names[i] = eval_name(call->list[i]);
         if (table.column_width < names[i].size + 2) table.column_width = names[i].size + 2;
-        TRY_TO(result, done, subcommand_each_group(files.list[i], eval_visit, &reader));
+        TRY_TO(result, done, subcommand_each_group(call->list[i], eval_visit, &reader));
         (void)eval_find(&columns[i], EVAL_TOTALS, eval_no_name); // an empty file has them, too
         for (size_t k = 0; k < columns[i].count; k++) eval_put(&columns[i], &columns[i].counts[k], &table, i);
         eval_sort_samples(&columns[i]);
-        if (i && !given.any) TRY_TO(result, done, eval_check_samples(&columns[0], &columns[i]));
+        if (i && !given->any) TRY_TO(result, done, eval_check_samples(&columns[0], &columns[i]));
     }
-    for (size_t i = 0; i < given.require.count; i++)
-        TRY_TO(result, done, eval_require(columns, &table, given.require.data[i], &below));
-    if (given.released) {
+    for (size_t i = 0; i < given->require.count; i++)
+        TRY_TO(result, done, eval_require(columns, &table, given->require.data[i], &below));
+    if (given->released) {
         released_finish(&released, eval_find(&columns[0], EVAL_TOTALS, eval_no_name));
-        TRY_TO(result, done, file_write_atomic(given.released, released.data, released.size));
+        TRY_TO(result, done, file_write_atomic(given->released, released.data, released.size));
     }
-    figure_table_print(&table, given.json ? FIGURE_JSON : given.csv ? FIGURE_CSV : FIGURE_TEXT, &output);
-    for (size_t i = 0; i < table.columns && !given.json && !given.csv; i++) {
+    figure_table_print(&table, given->json ? FIGURE_JSON : given->csv ? FIGURE_CSV : FIGURE_TEXT, &call->out);
+    for (size_t i = 0; i < table.columns && !given->json && !given->csv; i++) {
         if (!columns[i].failures.size) continue;
-        buf_puts(&output, "\nquarantined in ");
-        figure_print_cell(&output, names[i], 0, false);
-        buf_puts(&output, "\n");
-        buf_append(&output, columns[i].failures.data, columns[i].failures.size);
+        buf_puts(&call->out, "\nquarantined in ");
+        figure_print_cell(&call->out, names[i], 0, false);
+        buf_puts(&call->out, "\n");
+        buf_append(&call->out, columns[i].failures.data, columns[i].failures.size);
     }
-    fwrite(output.data, 1, output.size, stdout);
+    call->code = below;
 done:
     figure_table_release(&table);
     for (size_t i = 0; columns && i < table.columns; i++) {
@@ -457,9 +454,6 @@ done:
     }
     free(columns);
     free(names);
-    buf_release(&output);
     buf_release(&released);
-    options_release(&options);
-    const int code = subcommand_exit(result);
-    return code == 0 && below ? 1 : code;
+    return result;
 }

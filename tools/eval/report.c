@@ -15,8 +15,6 @@
 #include "tools/eval/figures.h"
 #include "tools/tools.h"
 
-enum { MAX_FILES = 16 };
-
 // The stages whose rates are shown.
 enum report_stage { REPORT_FRAMES, REPORT_ROLLOUT, REPORT_REFSCORE, REPORT_OPTIM, REPORT_STAGES };
 static const char *const report_stages[REPORT_STAGES] = {"frames", "rollout", "refscore", "optim"};
@@ -138,7 +136,7 @@ static double report_per(double sum, size_t count) {
 // Appends the figures of the files.
 static void report_by_file(struct report_column *columns, size_t count, struct buf *out) {
     static const struct figure_section section = {NULL, NULL, false};
-    struct string names[MAX_FILES];
+    struct string names[MAX_REPORT_FILES];
     struct figure_table table = {.sections = &section,
                                  .section_count = 1,
                                  .names = names,
@@ -369,42 +367,35 @@ static void report_say_left_out(const struct report_column *column) {
         lines ? "" : " | caravan-judge --stdio");
 }
 
-int report_main(int argc, char **argv) {
-    struct report_options given;
-    struct report_column columns[MAX_FILES] = {0};
-    struct options options = {0};
-    struct operands files = {.least = 1, .most = MAX_FILES};
-    struct buf out = {0};
+status report_main(struct subcommand_call *call) {
+    const struct report_options *given = call->given;
+    struct report_column columns[MAX_REPORT_FILES] = {0};
     status result;
-    TRY_TO(result, done, subcommand_parse(&options, &report_table, &given, argc, argv, &files));
-    const bool by_step = given.by == REPORT_BY_STEP;
-    const size_t count = (size_t)files.count;
-    if (given.json && given.csv) TRY_TO(result, done, fail(USAGE, "json and csv cannot both be printed"));
-    if ((given.json || given.csv) && !by_step) TRY_TO(result, done, fail(USAGE, "json and csv need --by step"));
+    const bool by_step = given->by == REPORT_BY_STEP;
+    const size_t count = (size_t)call->count;
+    if (given->json && given->csv) return fail(USAGE, "json and csv cannot both be printed");
+    if ((given->json || given->csv) && !by_step) return fail(USAGE, "json and csv need --by step");
     for (size_t i = 0; i < count; i++) {
-        char *equals = strchr(files.list[i], '=');
-        columns[i].name = files.list[i];
-        columns[i].path = equals ? equals + 1 : files.list[i];
-        columns[i].threshold = given.threshold;
+        char *equals = strchr(call->list[i], '=');
+        columns[i].name = call->list[i];
+        columns[i].path = equals ? equals + 1 : call->list[i];
+        columns[i].threshold = given->threshold;
         if (equals) *equals = 0;
         TRY_TO(result, done,
                subcommand_each_group(columns[i].path, by_step ? report_add_step : report_add_group, &columns[i]));
         report_say_left_out(&columns[i]);
     }
     if (by_step) {
-        report_bin(columns, count, given.bins);
-        report_by_step(columns, count, given.json ? FIGURE_JSON : given.csv ? FIGURE_CSV : FIGURE_TEXT, &out);
+        report_bin(columns, count, given->bins);
+        report_by_step(columns, count, given->json ? FIGURE_JSON : given->csv ? FIGURE_CSV : FIGURE_TEXT, &call->out);
     } else {
-        report_by_file(columns, count, &out);
+        report_by_file(columns, count, &call->out);
     }
-    fwrite(out.data, 1, out.size, stdout);
 done:
-    for (size_t i = 0; i < MAX_FILES; i++) {
+    for (size_t i = 0; i < MAX_REPORT_FILES; i++) {
         for (int k = 0; k < REPORT_STAGES; k++) free(columns[i].work[k].data);
         free(columns[i].rows);
         arena_release(&columns[i].memory);
     }
-    buf_release(&out);
-    options_release(&options);
-    return subcommand_exit(result);
+    return result;
 }

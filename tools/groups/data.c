@@ -229,10 +229,10 @@ static void data_print_json(const struct data_report *report, const struct data_
     buf_release(&text);
 }
 
-int data_main(int argc, char **argv) {
-    struct data_options given;
+status data_main(struct subcommand_call *call) {
+    const struct data_options *given = call->given;
     struct source_options source;
-    struct options options = {0}, source_options = {0};
+    struct options source_options = {0};
     struct data_report report = {0};
     const struct data_part parts[DATA_PARTS] = {
         // in the order in which they are printed
@@ -241,46 +241,43 @@ int data_main(int argc, char **argv) {
         {"sources", &report.sources, JSON_OBJECT},       {"quarantined", &report.quarantined, JSON_ARRAY},
         {"mistakes", &report.mistakes, JSON_ARRAY},      {"missing", &report.missing, JSON_ARRAY},
         {"undecodable", &report.undecodable, JSON_ARRAY}};
-    struct operands operands = {.least = 0, .most = 1};
     status result;
-    TRY_TO(result, done, subcommand_parse(&options, &data_table, &given, argc, argv, &operands));
-    if (given.example) {
-        const struct format *format = format_find(given.example);
-        result = format ? OK : fail(USAGE, "--example: there is no layout %s", given.example);
+    if (given->example) {
+        const struct format *format = format_find(given->example);
+        result = format ? OK : fail(USAGE, "--example: there is no layout %s", given->example);
         if (format) fputs(format->example, stdout);
         goto done;
     }
-    if (!operands.count)
+    if (!call->count)
         TRY_TO(result, done,
                fail(USAGE, "an operand is missing; usage: %s %s", data_table.program, data_table.operands));
     options_init(&source_options, &stage_kinds[STAGE_SOURCE].options, &source);
-    const char *const pairs[][2] = {{"data", operands.list[0]},
-                                    {"format", given.format},
-                                    {"media_root", given.media_root},
-                                    {"template", given.template ? given.template : "none"},
-                                    {"clip", given.clip},
-                                    {"frame_records", given.frame_records}};
+    const char *const pairs[][2] = {{"data", call->list[0]},
+                                    {"format", given->format},
+                                    {"media_root", given->media_root},
+                                    {"template", given->template ? given->template : "none"},
+                                    {"clip", given->clip},
+                                    {"frame_records", given->frame_records}};
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
         if (pairs[i][1]) TRY_TO(result, done, options_set(&source_options, pairs[i][0], pairs[i][1]));
-    report.media = given.media;
-    report.open = given.open;
-    report.media_root = given.media_root;
+    report.media = given->media;
+    report.open = given->open;
+    report.media_root = given->media_root;
     for (int k = 0; k < DATA_PARTS; k++) *parts[k].value = json_new(&report.arena, parts[k].type);
     size_t groups;
     TRY_TO(result, done, dataset_count_groups(&source, &groups));
     report.count = (int64_t)groups;
     TRY_TO(result, done, dataset_each(&source, data_visit, &report));
-    (given.json ? data_print_json : data_print)(&report, parts);
+    (given->json ? data_print_json : data_print)(&report, parts);
     const size_t mistakes = json_count(report.mistakes), missing = json_count(report.missing),
                  unknown = json_count(report.quarantined), undecodable = json_count(report.undecodable);
     if (mistakes + missing + unknown + undecodable)
         result = fail(DATAERR,
                       "%s: %zu mistakes, %zu samples of an unknown kind, %zu media missing, %zu of %lld not decodable",
-                      operands.list[0], mistakes, unknown, missing, undecodable, (long long)report.opened);
+                      call->list[0], mistakes, unknown, missing, undecodable, (long long)report.opened);
 done:
     tdestroy(report.seen, data_forget_path);
     arena_release(&report.arena);
     options_release(&source_options);
-    options_release(&options);
-    return subcommand_exit(result);
+    return result;
 }

@@ -157,32 +157,25 @@ static void frames_show(const char *key, const struct frames *frames) {
     }
 }
 
-int frames_main(int argc, char **argv) {
-    struct frames_tool_options given;
-    struct options options = {0};
-    struct operands operands = {.least = 1, .most = 3};
-    struct arena arena = {0};
+status frames_main(struct subcommand_call *call) {
+    const struct frames_tool_options *given = call->given;
     struct string_list stores;
     struct frame_store *store = NULL;
     struct frame_names names = {0};
     struct frames_view view = {0};
     status result;
-    TRY_TO(result, done, subcommand_parse(&options, &frames_tool_table, &given, argc, argv, &operands));
-    const char *action = operands.list[0];
+    const char *action = call->list[0];
     bool list = !strcmp(action, "ls"), show = !strcmp(action, "show"), export = !strcmp(action, "export");
-    if (!list && !show && !export)
-        TRY_TO(result, done, fail(USAGE, "'%s' is not an action: use ls, show or export", action));
-    const int first = given.store ? 1 : 2; // operand behind RUN
-    const char *run = given.store ? given.store : operands.count > 1 ? operands.list[1] : NULL;
-    if (!run) TRY_TO(result, done, fail(USAGE, "RUN or --store is missing: a run's directory, its file or its store"));
-    if (operands.count > first + !list)
-        TRY_TO(result, done, fail(USAGE, "unexpected operand '%s'", operands.list[first + !list]));
-    if (!list && operands.count == first) TRY_TO(result, done, fail(USAGE, "%s needs a KEY", action));
-    if (export && given.raw == (given.png != NULL))
-        TRY_TO(result, done, fail(USAGE, "export needs either --raw or --png FILE"));
-    struct search search = {.prefix = list ? "" : operands.list[first]};
+    if (!list && !show && !export) return fail(USAGE, "'%s' is not an action: use ls, show or export", action);
+    const int first = given->store ? 1 : 2; // operand behind RUN
+    const char *run = given->store ? given->store : call->count > 1 ? call->list[1] : NULL;
+    if (!run) return fail(USAGE, "RUN or --store is missing: a run's directory, its file or its store");
+    if (call->count > first + !list) return fail(USAGE, "unexpected operand '%s'", call->list[first + !list]);
+    if (!list && call->count == first) return fail(USAGE, "%s needs a KEY", action);
+    if (export && given->raw == (given->png != NULL)) return fail(USAGE, "export needs either --raw or --png FILE");
+    struct search search = {.prefix = list ? "" : call->list[first]};
     bool found;
-    TRY_TO(result, done, subcommand_find_stores(run, "frames.lmdb", &arena, &stores));
+    TRY_TO(result, done, subcommand_find_stores(run, "frames.lmdb", &call->arena, &stores));
     for (size_t i = 0; list && i < stores.count; i++) TRY_TO(result, done, frames_read_names(&names, stores.data[i]));
     for (size_t i = 0; i < stores.count; i++) {
         search.directory = stores.data[i];
@@ -201,15 +194,12 @@ int frames_main(int argc, char **argv) {
     if (!found) TRY_TO(result, done, fail(DATAERR, "the store has no frames under key '%s'", search.key));
     const struct frames *frames = &view.frames;
     if (show && frames->count) frames_show(search.key, frames);
-    if (given.raw) fwrite(frames->pixels, 1, frames_bytes(frames), stdout);
-    if (given.png) result = contact_sheet_write(frames, given.png);
+    if (given->raw) fwrite(frames->pixels, 1, frames_bytes(frames), stdout);
+    if (given->png) result = contact_sheet_write(frames, given->png);
 done:
     frames_view_release(&view);
     frame_store_close(&store);
     free(names.list);
     arena_release(&names.arena);
-    arena_release(&arena);
-    options_release(&options);
-    if (result != OK && result != END) fail_prefix(result, "frames");
-    return subcommand_exit(result);
+    return result;
 }

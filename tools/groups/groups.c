@@ -1,6 +1,5 @@
 // caravan groups: prints the groups of a groups store as text or as JSON lines, selects completions to train on, and
 // removes old groups.
-#include <assert.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -85,20 +84,21 @@ static status groups_select_visit(void *context, const struct group *group) {
 
 // caravan groups select: writes the completions for which each `where` holds, in the groups of the store and of each
 // operand behind the first, as supervised data to standard output. USAGE, DATAERR, UNAVAILABLE.
-static status groups_select(const struct groups_options *options, const struct operands *operands) {
+static status groups_select(const struct subcommand_call *call) {
+    const struct groups_options *options = call->given;
     struct selection selection = {.per_group = options->per_group};
     struct buf missing = {0};
     status result = OK;
     if (!options->where.count) return fail(USAGE, "--where is missing");
-    if (!options->store && operands->count == 1) return fail(USAGE, "RUN, --store or a file of groups is missing");
+    if (!options->store && call->count == 1) return fail(USAGE, "RUN, --store or a file of groups is missing");
     NEW(&selection.conditions, options->where.count);
     for (; selection.count < options->where.count; selection.count++) {
         result = condition_parse(&selection.conditions[selection.count], options->where.data[selection.count]);
         if (result != OK) TRY_TO(result, done, fail_prefix(result, "--where"));
     }
     if (options->store) TRY_TO(result, done, subcommand_each_group(options->store, groups_select_visit, &selection));
-    for (int i = 1; i < operands->count; i++)
-        TRY_TO(result, done, subcommand_each_group(operands->list[i], groups_select_visit, &selection));
+    for (int i = 1; i < call->count; i++)
+        TRY_TO(result, done, subcommand_each_group(call->list[i], groups_select_visit, &selection));
     log_info("%lld of %lld completions of %lld groups", selection.selected, selection.completions, selection.groups);
     for (size_t k = 0; k < selection.count; k++) {
         if (selection.conditions[k].seen) continue;
@@ -312,58 +312,47 @@ static status groups_print_store(struct groups_output *output, const char *direc
     return result;
 }
 
-// The actions on the stores of a run: ls, show, export and prune. `operands` are what follows the action.
-static status groups_of_run(const struct groups_options *given, const char *action, char **operands, int count) {
-    struct groups_output output = {.action = choice_index(groups_actions, action), .state = given->state};
-    const char *run = given->store ? given->store : count ? *operands : NULL;
-    struct arena arena = {0};
+// The actions on the stores of a run: ls, show, export and prune.
+static status groups_of_run(struct subcommand_call *call) {
+    const struct groups_options *given = call->given;
+    struct groups_output output = {.action = choice_index(groups_actions, call->list[0]), .state = given->state};
+    const int first = given->store ? 1 : 2; // operand behind RUN
+    const char *run = given->store ? given->store : call->count > 1 ? call->list[1] : NULL;
+    char **ids = call->list + first;
+    const int count = call->count > first ? call->count - first : 0;
     struct string_list stores;
     status result;
-    if (!given->store && count) operands++, count--;
-    if (!run) TRY_TO(result, done, fail(USAGE, "RUN or --store is missing: a run's directory, its file or its store"));
-    if (output.action < 0 && count) TRY_TO(result, done, fail(USAGE, "prune takes no '%s'", *operands));
+    if (!run) return fail(USAGE, "RUN or --store is missing: a run's directory, its file or its store");
+    if (output.action < 0 && count) return fail(USAGE, "prune takes no '%s'", *ids);
     if (output.action < 0 && !given->keep.steps && !given->keep.bytes && !given->sections)
-        TRY_TO(result, done, fail(USAGE, "prune needs --keep or --sections"));
-    TRY_TO(result, done, subcommand_find_stores(run, "groups.lmdb", &arena, &stores));
+        return fail(USAGE, "prune needs --keep or --sections");
+    TRY(subcommand_find_stores(run, "groups.lmdb", &call->arena, &stores));
     for (size_t i = 0; i < stores.count; i++)
         TRY_TO(result, done,
                output.action < 0 ? groups_prune(given, stores.data[i])
-                                 : groups_print_store(&output, stores.data[i], operands, count));
-    for (int i = 0; i < count; i++)
-        if (operands[i]) TRY_TO(result, done, fail(DATAERR, "the store has no group %s", operands[i]));
+                                 : groups_print_store(&output, stores.data[i], ids, count));
+    result = OK;
+    for (int i = 0; i < count && result == OK; i++)
+        if (ids[i]) result = fail(DATAERR, "the store has no group %s", ids[i]);
 done:
     buf_release(&output.json);
-    arena_release(&arena);
     return result;
 }
 
-int groups_main(int argc, char **argv) {
-    struct groups_options given;
-    struct options options = {0};
-    struct operands operands = {.least = 1, .most = INT_MAX};
-    struct buf page = {0};
-    status result;
-    TRY_TO(result, done, subcommand_parse(&options, &groups_table, &given, argc, argv, &operands));
-    assert(operands.count > 0);
-    const char *name = operands.list[0];
+status groups_main(struct subcommand_call *call) {
+    const struct groups_options *given = call->given;
+    const char *name = call->list[0];
     const bool select = !strcmp(name, "select"), prune = !strcmp(name, "prune");
     if (!strcmp(name, "fields")) {
-        group_reference_page(&page);
-        fputs(page.data, stdout);
-        goto done;
+        group_reference_page(&call->out);
+        return OK;
     }
     if (!select && !prune && choice_index(groups_actions, name) < 0)
-        TRY_TO(result, done, fail(USAGE, "'%s' is not an action: use ls, show, export, fields, prune or select", name));
-    if (!select && (given.where.count || given.per_group))
-        TRY_TO(result, done, fail(USAGE, "--where and --per-group belong to select"));
-    if (!select && !prune && (given.keep.steps || given.keep.bytes || given.sections))
-        TRY_TO(result, done, fail(USAGE, "--keep and --sections belong to prune"));
-    if ((select || prune) && given.state) TRY_TO(result, done, fail(USAGE, "--state belongs to ls, show and export"));
-    result =
-        select ? groups_select(&given, &operands) : groups_of_run(&given, name, operands.list + 1, operands.count - 1);
-done:
-    if (result != OK && result != END) fail_prefix(result, "groups");
-    buf_release(&page);
-    options_release(&options);
-    return subcommand_exit(result);
+        return fail(USAGE, "'%s' is not an action: use ls, show, export, fields, prune or select", name);
+    if (!select && (given->where.count || given->per_group))
+        return fail(USAGE, "--where and --per-group belong to select");
+    if (!select && !prune && (given->keep.steps || given->keep.bytes || given->sections))
+        return fail(USAGE, "--keep and --sections belong to prune");
+    if ((select || prune) && given->state) return fail(USAGE, "--state belongs to ls, show and export");
+    return select ? groups_select(call) : groups_of_run(call);
 }

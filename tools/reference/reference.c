@@ -388,30 +388,21 @@ const struct option_table reference_table = {
     .size = sizeof(struct reference_options),
 };
 
-int reference_main(int argc, char **argv) {
-    struct reference_options given;
-    struct options options = {0};
-    struct operands none = {0};
-    struct buf page = {0};
-    status result;
-    TRY_TO(result, done, subcommand_parse(&options, &reference_table, &given, argc, argv, &none));
-    if (given.man) {
-        TRY_TO(result, done, man_page(given.man, &page));
-    } else if (given.completion) {
+status reference_main(struct subcommand_call *call) {
+    const struct reference_options *given = call->given;
+    struct buf *page = &call->out;
+    if (given->man) return man_page(given->man, page);
+    if (given->completion) {
         static void (*const scripts[])(struct buf *) = {completion_bash, completion_zsh, completion_fish};
-        scripts[choice_index(reference_shells, given.completion)](&page);
+        scripts[choice_index(reference_shells, given->completion)](page);
     } else {
-        buf_puts(&page, "# Reference\n\nThis page is the output of `caravan reference`; `make reference` writes "
-                        "it anew.\n\n## The stages' keys\n\n");
-        stage_kinds_markdown(&page);
-        buf_puts(&page, "## The pipeline file\n\n");
-        pipeline_keys_markdown(&page);
-        buf_puts(&page, "## The group\n\n");
-        group_reference_page(&page);
+        buf_puts(page, "# Reference\n\nThis page is the output of `caravan reference`; `make reference` writes "
+                       "it anew.\n\n## The stages' keys\n\n");
+        stage_kinds_markdown(page);
+        buf_puts(page, "## The pipeline file\n\n");
+        pipeline_keys_markdown(page);
+        buf_puts(page, "## The group\n\n");
+        group_reference_page(page);
     }
-    fwrite(page.data, 1, page.size, stdout);
-done:
-    buf_release(&page);
-    options_release(&options);
-    return subcommand_exit(result);
+    return OK;
 }

@@ -208,21 +208,15 @@ static status run_warn(const struct deployment *deployment, const char *path) {
     return result;
 }
 
-int run_main(int argc, char **argv) {
-    struct run_member_options given;
-    struct options options = {0};
-    struct pipeline *pipeline = NULL;
-    const char *path;
-    status result = subcommand_open_pipeline(&pipeline, &options, &run_table, &given, argc, argv, &path);
-    if (result == OK) {
-        struct deployment deployment = {0};
-        if (pipeline->slurm_job && pipeline->machine_count > 1 && !given.key) result = run_make_key(pipeline);
-        if (result == OK) result = deployment_init(&deployment, pipeline, given.machine, given.key);
-        if (result == OK) result = run_warn(&deployment, path);
-        if (result == OK) result = run(&deployment);
-        deployment_release(&deployment);
-    }
-    pipeline_free(&pipeline);
-    options_release(&options);
-    return subcommand_exit(result);
+status run_main(struct subcommand_call *call) {
+    const struct run_member_options *given = call->given;
+    struct pipeline *pipeline = call->pipeline;
+    struct deployment deployment = {0};
+    status result = OK;
+    if (pipeline->slurm_job && pipeline->machine_count > 1 && !given->key) result = run_make_key(pipeline);
+    if (result == OK) result = deployment_init(&deployment, pipeline, given->machine, given->key);
+    if (result == OK) result = run_warn(&deployment, call->path);
+    if (result == OK) result = run(&deployment);
+    deployment_release(&deployment);
+    return result;
 }

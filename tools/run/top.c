@@ -323,18 +323,14 @@ static status top_watch(struct top *top) {
     return OK;
 }
 
-int top_main(int argc, char **argv) {
-    struct top_options given;
-    struct options options = {0};
-    struct pipeline *pipeline = NULL;
+status top_main(struct subcommand_call *call) {
+    const struct top_options *given = call->given;
     struct top top = {.terminal = isatty(STDOUT_FILENO), .began = clock_monotonic()};
-    const char *path;
     status result;
-    TRY_TO(result, done, subcommand_open_pipeline(&pipeline, &options, &top_table, &given, argc, argv, &path));
-    top.once = given.once;
-    top.pause = given.seconds;
+    top.once = given->once;
+    top.pause = given->seconds;
     TRY_TO(result, done, signals_open());
-    TRY_TO(result, done, watcher_open(&top.watcher, pipeline, given.run.machine, given.run.key, "top"));
+    TRY_TO(result, done, watcher_open(&top.watcher, call->pipeline, given->run.machine, given->run.key, "top"));
     run_status_new(&top.run_status, &top.watcher.deployment);
     TRY_TO(result, done, watcher_connect(&top.watcher, top.watcher.deployment.here, NULL));
     top.redraws = top.terminal && !top.once;
@@ -346,7 +342,5 @@ done:
     run_status_free(&top.run_status);
     watcher_close(&top.watcher);
     buf_release(&top.text);
-    pipeline_free(&pipeline);
-    options_release(&options);
-    return subcommand_exit(result);
+    return result;
 }

@@ -191,18 +191,11 @@ static status active_runs_table(struct buf *out, size_t *count) {
     return OK;
 }
 
-int ls_main(int argc, char **argv) {
-    struct options options = {0};
-    struct operands operands = {0};
-    struct buf table = {0};
+status ls_main(struct subcommand_call *call) {
     size_t count = 0;
-    status result = subcommand_parse(&options, &ls_table, NULL, argc, argv, &operands);
-    if (result == OK) result = active_runs_table(&table, &count);
-    if (table.size) fwrite(table.data, 1, table.size, stdout);
+    const status result = active_runs_table(&call->out, &count);
     if (result == OK && !count) log_info("no run is active on this machine");
-    buf_release(&table);
-    options_release(&options);
-    return subcommand_exit(result);
+    return result;
 }
 
 // ---- watcher ----
@@ -354,19 +347,13 @@ static status stop_run(struct stop *stop) {
     return END;
 }
 
-int stop_main(int argc, char **argv) {
-    struct run_member_options given;
-    struct options options = {0};
-    struct pipeline *pipeline = NULL;
+status stop_main(struct subcommand_call *call) {
+    const struct run_member_options *given = call->given;
     struct stop stop = {0};
-    const char *path;
-    status result = subcommand_open_pipeline(&pipeline, &options, &stop_table, &given, argc, argv, &path);
-    if (result == OK) result = signals_open();
-    if (result == OK) result = watcher_open(&stop.watcher, pipeline, given.machine, given.key, "stop");
+    status result = signals_open();
+    if (result == OK) result = watcher_open(&stop.watcher, call->pipeline, given->machine, given->key, "stop");
     if (result == OK) result = stop_run(&stop);
     watcher_close(&stop.watcher);
     free(stop.machines);
-    pipeline_free(&pipeline);
-    options_release(&options);
-    return subcommand_exit(result);
+    return result;
 }
