@@ -106,18 +106,6 @@ static size_t group_json_estimate(const struct json_reader *in) {
     return size > SAMPLE ? commas * size / SAMPLE * 9 / 8 + 8 : commas + 1;
 }
 
-// Keeps the text that an array was read from, which is what would be printed of it.
-static void group_json_keep_text(struct group *group, const struct field_array *array, const char *text, size_t size) {
-    struct array_text *kept = arena_alloc(&group->arena, sizeof *kept);
-    *kept = (struct array_text){.data = array->data, .count = array->count};
-    arena_string(&group->arena, &kept->text, text, size);
-    if (group->last_text)
-        group->last_text->next = kept;
-    else
-        group->texts = kept;
-    group->last_text = kept;
-}
-
 static status group_json_read_array(struct json_reader *in, struct group *group, const struct field *field, void *array,
                                     const struct field_path *path) {
     enum { KEPT_COUNT = 32 }; // elements from which on keeping the text is faster than printing
@@ -147,7 +135,16 @@ static status group_json_read_array(struct json_reader *in, struct group *group,
     }
     elements.count = count;
     memcpy(array, &elements, sizeof elements);
-    if (plain) group_json_keep_text(group, &elements, in->text + begin, in->at - begin);
+    if (!plain) return OK;
+    // The text that the array was read from is what would be printed of it.
+    struct array_text *kept = arena_alloc(&group->arena, sizeof *kept);
+    *kept = (struct array_text){.data = elements.data, .count = elements.count};
+    arena_string(&group->arena, &kept->text, in->text + begin, in->at - begin);
+    if (group->last_text)
+        group->last_text->next = kept;
+    else
+        group->texts = kept;
+    group->last_text = kept;
     return OK;
 }
 

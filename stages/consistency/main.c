@@ -91,7 +91,7 @@ static status consistency_submit(void *state, struct group *group) {
         tokens += waiting.pairs[i].count;
         shortened += cut > 0;
     }
-    RESIZE(&self->waiting, self->count + 1);
+    GROW(&self->waiting, self->count);
     self->waiting[self->count++] = waiting;
     self->tokens += tokens;
     self->cut += shortened;

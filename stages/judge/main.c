@@ -35,17 +35,6 @@ static status likelihood_encode(const struct tokenizer *tokenizer, struct string
     return result;
 }
 
-// Returns how many tokens all lists begin with; each list has at least one more.
-static size_t likelihood_common(const struct token_list *lists, size_t count) {
-    size_t common = lists[0].count - 1;
-    for (size_t i = 1; i < count; i++) {
-        size_t same = 0;
-        while (same < common && same + 1 < lists[i].count && lists[i].data[same] == lists[0].data[same]) same++;
-        common = same;
-    }
-    return common;
-}
-
 // Sets scores[i] to the log-probability of option i's letter after the thinking. BAD_SAMPLE when a text contains what
 // stands for a medium, DATAERR when one is not UTF-8.
 static status likelihood_score(struct stage_model *model, struct string question, struct string thinking, size_t count,
@@ -59,7 +48,12 @@ static status likelihood_score(struct stage_model *model, struct string question
     assert(count > 0 && count <= LETTERS);
     for (size_t i = 0; i < count; i++)
         TRY_TO(result, done, likelihood_encode(tokenizer, question, thinking, (char)('A' + i), &lists[i]));
-    const size_t common = likelihood_common(lists, count);
+    size_t common = lists[0].count - 1; // tokens that all lists begin with; each has at least one more
+    for (size_t i = 1; i < count; i++) {
+        size_t same = 0;
+        while (same < common && same + 1 < lists[i].count && lists[i].data[same] == lists[0].data[same]) same++;
+        common = same;
+    }
     for (size_t i = 0; i < count; i++) {
         letters[i] = (struct model_completion){lists[i].data + common, lists[i].count - common};
         logprobs[i] = arena_alloc(&arena, letters[i].count * sizeof *logprobs[i]);

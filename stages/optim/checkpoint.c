@@ -236,18 +236,6 @@ static status checkpoint_check_model(const struct optim *optim, struct arena *ar
                 (unsigned long long)optim->files_hash);
 }
 
-// Tells the user where the learning rate rises because its schedule has another end than before.
-static void checkpoint_tell_schedule(const struct optim *optim, const struct progress *before) {
-    const int64_t step = before->step, steps = optim->options->steps;
-    const double next = step_lr(optim, step);
-    if (before->schedule_steps == steps || step < optim->warmup || next <= before->lr) return;
-    stage_notify(optim->context,
-                 "the learning rate rises from %.3g in step %lld to %.3g in the next one: its schedule of %lld "
-                 "steps %s, and now it has %lld",
-                 before->lr, (long long)step, next, before->schedule_steps,
-                 before->schedule_steps <= step ? "had ended" : "had not ended", (long long)steps);
-}
-
 // Reads the training state in `dir`; the model's step counts, and the file `progress` must have the same. DATAERR when
 // the directory is damaged.
 static status checkpoint_read(struct optim *optim, struct arena *arena, const char *dir, struct progress *progress) {
@@ -309,7 +297,15 @@ static status checkpoint_load(struct optim *optim, struct arena *arena, const ch
     optim->ema_step = progress.ema_step;
     optim->lr = progress.lr;
     stage_notify(optim->context, "resumes at step %lld from %s", progress.step, dir);
-    checkpoint_tell_schedule(optim, &progress);
+    // The learning rate rises where its schedule has another end than before.
+    const long long steps = optim->options->steps;
+    const double next = step_lr(optim, progress.step);
+    if (progress.schedule_steps != steps && progress.step >= optim->warmup && next > progress.lr)
+        stage_notify(optim->context,
+                     "the learning rate rises from %.3g in step %lld to %.3g in the next one: its schedule of %lld "
+                     "steps %s, and now it has %lld",
+                     progress.lr, progress.step, next, progress.schedule_steps,
+                     progress.schedule_steps <= progress.step ? "had ended" : "had not ended", steps);
     return OK;
 }
 
