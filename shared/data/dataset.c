@@ -40,7 +40,7 @@ static status dataset_read_record(const struct dataset *dataset, size_t index, s
     *out = NULL;
     status result = json_parse(json, arena, record->data, record->size);
     if (result == OK && !json_is(*json, JSON_OBJECT)) result = fail(DATAERR, "not a JSON object");
-    if (result == OK) result = dataset->format->read(&dataset->options, *json, record->place, out);
+    if (result == OK) result = format_read(dataset->format, &dataset->options, *json, record->place, out);
     return result == DATAERR ? fail_prefix(DATAERR, "%s:%zu", dataset->path, record->place.line) : result;
 }
 

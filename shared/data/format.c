@@ -117,6 +117,13 @@ status format_number(struct json *record, const char *key, bool required, double
     return json_double(value, out) ? OK : fail(DATAERR, "%s: not a number", key);
 }
 
+struct string format_take(struct group *group, struct buf *text) {
+    struct string taken;
+    group_string(group, &taken, text->data, text->size);
+    buf_release(text);
+    return taken;
+}
+
 status format_label(struct group *group, struct json *record, const char *key, struct string *out) {
     struct json *value = json_at(record, key);
     struct string text = json_string(value);
@@ -128,8 +135,7 @@ status format_label(struct group *group, struct json *record, const char *key, s
     if (!json_is(value, JSON_NUMBER)) return fail(DATAERR, "%s: neither a string nor a number", key);
     struct buf printed = {0};
     json_print(&printed, value);
-    group_string(group, out, printed.data, printed.size);
-    buf_release(&printed);
+    *out = format_take(group, &printed);
     return OK;
 }
 
@@ -156,8 +162,7 @@ static void format_media_path(const struct format_options *options, struct group
     struct buf joined = {0};
     buf_printf(&joined, "%s%s/", has_scheme ? scheme : "", options->media_root);
     buf_append(&joined, bare.data, bare.size);
-    group_string(group, out, joined.data, joined.size);
-    buf_release(&joined);
+    *out = format_take(group, &joined);
 }
 
 void format_media_paths(const struct format_options *options, struct group *group) {
@@ -227,8 +232,6 @@ static status format_read_caravan(const struct format_options *options, struct j
     enum problem_type type;
     struct buf printed = {0};
     struct arena arena = {0};
-    *out = NULL;
-
     // group_from_json requires an id, which a record may lack, so a copy with another id is parsed.
     struct json *copy = json_new(&arena, JSON_OBJECT);
     json_merge(copy, &arena, record);
@@ -244,18 +247,13 @@ static status format_read_caravan(const struct format_options *options, struct j
     group->trained = (struct trained){0};
     group->times = (struct string){0};
     group->quarantine = (struct quarantine){0};
-    TRY_TO(result, failed, format_sample_id(group, record, key, place.line));
+    TRY(format_sample_id(group, record, key, place.line));
     format_media_paths(options, group);
     if (!problem_type_parse(prompt->problem_type, &type))
-        TRY_TO(result, failed,
-               fail(DATAERR, "prompt.problem_type: '%s' of sample %s is not one of " PROBLEM_TYPE_NAMES,
-                    prompt->problem_type.data ? prompt->problem_type.data : "", group->sample_id.data));
+        return fail(DATAERR, "prompt.problem_type: '%s' of sample %s is not one of " PROBLEM_TYPE_NAMES,
+                    prompt->problem_type.data ? prompt->problem_type.data : "", group->sample_id.data);
     result = solution_check(type, prompt->solution);
-    if (result != OK) TRY_TO(result, failed, fail_prefix(result, "prompt.solution"));
-    return OK;
-failed:
-    group_free(out);
-    return result;
+    return result == OK ? OK : fail_prefix(result, "prompt.solution");
 }
 
 static const char format_example_caravan[] =
@@ -318,4 +316,12 @@ const struct format *format_find(const char *name) {
     for (size_t i = 0; i < format_count; i++)
         if (!strcmp(format_all[i].name, name)) return &format_all[i];
     return NULL;
+}
+
+status format_read(const struct format *format, const struct format_options *options, struct json *record,
+                   struct record_place place, struct group **out) {
+    *out = NULL;
+    const status result = format->read(options, record, place, out);
+    if (result != OK) group_free(out);
+    return result;
 }

@@ -69,9 +69,7 @@ struct format {
     bool has_tokens;     // its groups get tokens, so a tokenizer is needed
     const char *example; // records of each kind as a JSON array, to copy
 
-    // Makes the group of a record, which is a JSON object. The group has no id; the line is its sample_id if the record
-    // has none. DATAERR "FIELD: what is wrong". A record of a kind of medium that is unknown makes a group in
-    // quarantine, without media. Free *out with group_free; it is NULL after a failure.
+    // As format_read, but *out, NULL at first, may be a group also after a failure.
     status (*read)(const struct format_options *options, struct json *record, struct record_place place,
                    struct group **out);
 };
@@ -100,6 +98,12 @@ extern const size_t format_count;
 
 // Returns the format of that name, NULL if there is none.
 const struct format *format_find(const char *name);
+
+// Makes the group of a record, which is a JSON object. The group has no id; the line is its sample_id if the record has
+// none. DATAERR "FIELD: what is wrong". A record of a kind of medium that is unknown makes a group in quarantine,
+// without media. Free *out with group_free; it is NULL after a failure.
+status format_read(const struct format *format, const struct format_options *options, struct json *record,
+                   struct record_place place, struct group **out);
 
 // ---- for the layouts only: each as `read` of struct format ----
 
@@ -154,6 +158,9 @@ void format_set_options(struct group *group, const struct string *options, size_
 // Puts the paths of the media in all messages of the group below media_root if they are relative; file:// in front of
 // them stays.
 void format_media_paths(const struct format_options *options, struct group *group);
+
+// Returns a copy of the text in the group's memory, and releases the buffer.
+struct string format_take(struct group *group, struct buf *text);
 
 // Makes the group's prompt: one user message, first the media, then the question as the template renders it. DATAERR
 // when the solution does not suit the problem type, or when the template has no section for it.

@@ -47,9 +47,8 @@ static status format_add_medium(struct group *group, struct format_media *media,
     buf_append(&path, source.data, source.size);
     buf_puts(&path, "/");
     buf_append(&path, name.data, name.size);
-    group_string(group, &media->paths[media->count], path.data, path.size);
+    media->paths[media->count] = format_take(group, &path);
     media->kinds[media->count++] = kind;
-    buf_release(&path);
     return OK;
 }
 
@@ -58,46 +57,40 @@ status format_read_seed_bench_r1(const struct format_options *options, struct js
     static const char *const keys[] = {"choice_a", "choice_b", "choice_c", "choice_d"};
     static_assert(sizeof keys / sizeof *keys == CHOICES, "one key per choice");
     struct string choices[CHOICES] = {0}, problem;
-    struct buf question = {0};
+    struct buf text = {0};
     struct format_media media = FORMAT_NO_MEDIA;
     char solution[] = "<answer>A</answer>";
     size_t right = 0;
-    status result;
     group_new(out);
-    TRY_TO(result, done, format_sample_id(*out, record, "sample_id", place.line));
+    TRY(format_sample_id(*out, record, "sample_id", place.line));
     if (json_at(record, "golden_choice_idx")) {
         struct string letter;
-        for (size_t i = 0; i < CHOICES; i++) TRY_TO(result, done, format_string(record, keys[i], false, &choices[i]));
-        TRY_TO(result, done, format_string(record, "golden_choice_idx", false, &letter));
+        for (size_t i = 0; i < CHOICES; i++) TRY(format_string(record, keys[i], false, &choices[i]));
+        TRY(format_string(record, "golden_choice_idx", false, &letter));
         for (right = 0; right < CHOICES; right++)
             if (letter.size == 1 && (letter.data[0] == 'A' + (int)right || letter.data[0] == 'a' + (int)right)) break;
-        if (right == CHOICES) TRY_TO(result, done, fail(DATAERR, "golden_choice_idx: not a letter from A to D"));
+        if (right == CHOICES) return fail(DATAERR, "golden_choice_idx: not a letter from A to D");
     } else {
-        TRY_TO(result, done, format_draw_choices(options, *out, record, choices, &right));
+        TRY(format_draw_choices(options, *out, record, choices, &right));
     }
-    TRY_TO(result, done, format_string(record, "question", false, &problem));
-    buf_append(&question, problem.data, problem.size);
-    buf_puts(&question, "Options:\n");
+    TRY(format_string(record, "question", false, &problem));
+    buf_append(&text, problem.data, problem.size);
+    buf_puts(&text, "Options:\n");
     for (size_t i = 0; i < CHOICES; i++) {
-        buf_printf(&question, "%c. ", (char)('A' + i));
-        buf_append(&question, choices[i].data, choices[i].size);
-        buf_puts(&question, "\n");
+        buf_printf(&text, "%c. ", (char)('A' + i));
+        buf_append(&text, choices[i].data, choices[i].size);
+        buf_puts(&text, "\n");
     }
+    const struct string question = format_take(*out, &text);
     struct json *progress = json_at(record, "task_progress_metadata");
-    if (progress && !json_is(progress, JSON_ARRAY))
-        TRY_TO(result, done, fail(DATAERR, "task_progress_metadata: not an array"));
+    if (progress && !json_is(progress, JSON_ARRAY)) return fail(DATAERR, "task_progress_metadata: not an array");
     if (progress && json_count(progress))
-        TRY_TO(result, done, format_add_medium(*out, &media, PART_VIDEO, "videos", record, "video_basename"));
-    TRY_TO(result, done, format_add_medium(*out, &media, PART_IMAGE, "images", record, "current_observation_basename"));
+        TRY(format_add_medium(*out, &media, PART_VIDEO, "videos", record, "video_basename"));
+    TRY(format_add_medium(*out, &media, PART_IMAGE, "images", record, "current_observation_basename"));
     format_set_options(*out, choices, CHOICES);
-    TRY_TO(result, done, format_label(*out, record, "domain", &(*out)->prompt.category));
-    TRY_TO(result, done, format_label(*out, record, "task_level", &(*out)->prompt.level));
+    TRY(format_label(*out, record, "domain", &(*out)->prompt.category));
+    TRY(format_label(*out, record, "task_level", &(*out)->prompt.level));
     assert(right < CHOICES);
     solution[sizeof "<answer>" - 1] = (char)('A' + right);
-    result = format_prompt(options, *out, PROBLEM_CHOICE, &media, (struct string){question.data, question.size},
-                           string_of(solution));
-done:
-    buf_release(&question);
-    if (result != OK) group_free(out);
-    return result;
+    return format_prompt(options, *out, PROBLEM_CHOICE, &media, question, string_of(solution));
 }

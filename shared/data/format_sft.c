@@ -29,7 +29,6 @@ static status format_sft_read_messages(const struct format_options *options, str
                                        struct string response, struct record_place place, struct group **out) {
     struct json *messages = json_at(record, "prompt");
     struct buf text = {0};
-    status result;
     if (!messages) return fail(DATAERR, "prompt: missing");
     if (!json_is(messages, JSON_ARRAY)) return fail(DATAERR, "prompt: not an array of messages");
     if (!json_count(messages)) return fail(DATAERR, "prompt: empty");
@@ -43,38 +42,34 @@ static status format_sft_read_messages(const struct format_options *options, str
     buf_printf(&text, ",\"problem_type\":\"%s\",\"solution\":", problem_type_name(PROBLEM_CHOICE));
     json_print_string(&text, solution.data, solution.size);
     buf_puts(&text, "}}");
-    TRY_TO(result, done, group_from_json(out, text.data, text.size));
-    TRY_TO(result, done, format_sample_id(*out, record, "sample_id", place.line));
-    format_media_paths(options, *out);
-done:
+    const status result = group_from_json(out, text.data, text.size);
     buf_release(&text);
-    return result;
+    TRY(result);
+    TRY(format_sample_id(*out, record, "sample_id", place.line));
+    format_media_paths(options, *out);
+    return OK;
 }
 
 status format_read_sft(const struct format_options *options, struct json *record, struct record_place place,
                        struct group **out) {
     struct string response, process, solution;
     struct buf target = {0};
-    status result;
-    *out = NULL;
     if (json_at(record, "process")) {
-        TRY_TO(result, done, format_string(record, "process", false, &process));
-        TRY_TO(result, done, format_read_video_r1(options, record, place, out));
-        if ((*out)->quarantine.present) goto done;
-        TRY_TO(result, done, format_string(record, "solution", false, &solution));
+        TRY(format_string(record, "process", false, &process));
+        TRY(format_read_video_r1(options, record, place, out));
+        if ((*out)->quarantine.present) return OK;
+        TRY(format_string(record, "solution", false, &solution));
         buf_append(&target, process.data, process.size);
         buf_puts(&target, "\n");
         buf_append(&target, solution.data, solution.size);
     } else if (json_at(record, "response")) {
-        TRY_TO(result, done, format_string(record, "response", false, &response));
-        TRY_TO(result, done, format_sft_read_messages(options, record, response, place, out));
+        TRY(format_string(record, "response", false, &response));
+        TRY(format_sft_read_messages(options, record, response, place, out));
         buf_append(&target, response.data, response.size);
     } else {
-        TRY_TO(result, done, fail(DATAERR, "neither response nor process, so that nothing is to be learned"));
+        return fail(DATAERR, "neither response nor process, so that nothing is to be learned");
     }
-    result = format_sft_complete(options, *out, &target);
-done:
+    const status result = format_sft_complete(options, *out, &target);
     buf_release(&target);
-    if (result != OK) group_free(out);
     return result;
 }

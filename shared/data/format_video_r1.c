@@ -186,41 +186,36 @@ static status format_add_only_medium(const struct format_options *options, struc
 status format_read_video_r1(const struct format_options *options, struct json *record, struct record_place place,
                             struct group **out) {
     struct string type_name, problem, path, solution;
-    struct buf question = {0};
+    struct json *choices = NULL;
+    struct buf text = {0};
     struct format_media media = FORMAT_NO_MEDIA;
     enum problem_type type;
-    status result;
     group_new(out);
-    TRY_TO(result, done, format_sample_id(*out, record, "problem_id", place.line));
-    TRY_TO(result, done, format_string(record, "problem_type", true, &type_name));
+    TRY(format_sample_id(*out, record, "problem_id", place.line));
+    TRY(format_string(record, "problem_type", true, &type_name));
     if (!problem_type_parse(type_name, &type))
-        TRY_TO(result, done,
-               fail(DATAERR, "problem_type: '%s' of sample %s is not one of " PROBLEM_TYPE_NAMES, type_name.data,
-                    (*out)->sample_id.data));
-    TRY_TO(result, done, format_string(record, "problem", false, &problem));
-    buf_append(&question, problem.data, problem.size);
+        return fail(DATAERR, "problem_type: '%s' of sample %s is not one of " PROBLEM_TYPE_NAMES, type_name.data,
+                    (*out)->sample_id.data);
+    TRY(format_string(record, "problem", false, &problem));
     if (type == PROBLEM_CHOICE) {
-        struct json *choices;
-        TRY_TO(result, done, format_strings(record, "options", &choices));
-        if (!json_count(choices)) TRY_TO(result, done, fail(DATAERR, "options: empty"));
-        buf_puts(&question, "Options:\n");
-        for (size_t i = 0; i < json_count(choices); i++) {
-            struct string choice = json_string(json_item(choices, i));
-            buf_append(&question, choice.data, choice.size);
-            buf_puts(&question, "\n");
-        }
+        TRY(format_strings(record, "options", &choices));
+        if (!json_count(choices)) return fail(DATAERR, "options: empty");
         format_set_bare_options(*out, choices);
     }
-    TRY_TO(result, done, format_string(record, "path", false, &path));
+    buf_append(&text, problem.data, problem.size);
+    if (choices) buf_puts(&text, "Options:\n");
+    for (size_t i = 0; choices && i < json_count(choices); i++) {
+        const struct string choice = json_string(json_item(choices, i));
+        buf_append(&text, choice.data, choice.size);
+        buf_puts(&text, "\n");
+    }
+    const struct string question = format_take(*out, &text);
+    TRY(format_string(record, "path", false, &path));
     if (path.size > 2 && !memcmp(path.data, "./", 2)) path = string_slice(path, 2, path.size);
-    TRY_TO(result, done, format_add_only_medium(options, *out, record, path, &media));
-    TRY_TO(result, done, benchmark_set_category(*out, record, path, place.index));
-    TRY_TO(result, done, format_string(record, "solution", false, &solution));
+    TRY(format_add_only_medium(options, *out, record, path, &media));
+    TRY(benchmark_set_category(*out, record, path, place.index));
+    TRY(format_string(record, "solution", false, &solution));
     if (string_find(solution, "<answer>", 0) == SIZE_MAX || string_find(solution, "</answer>", 0) == SIZE_MAX)
-        TRY_TO(result, done, fail(DATAERR, "solution: no <answer>...</answer>"));
-    result = format_prompt(options, *out, type, &media, (struct string){question.data, question.size}, solution);
-done:
-    buf_release(&question);
-    if (result != OK) group_free(out);
-    return result;
+        return fail(DATAERR, "solution: no <answer>...</answer>");
+    return format_prompt(options, *out, type, &media, question, solution);
 }

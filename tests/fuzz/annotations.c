@@ -22,7 +22,7 @@ static void try_record(const struct format_options *options, const struct record
     if (json_parse(&json, &arena, record->data, record->size) == OK && json_is(json, JSON_OBJECT)) {
         for (size_t i = 0; i < format_count; i++) {
             struct group *group = NULL;
-            if (format_all[i].read(options, json, record->place, &group) == OK) check_group(group);
+            if (format_read(&format_all[i], options, json, record->place, &group) == OK) check_group(group);
             group_free(&group);
         }
     }

@@ -22,7 +22,7 @@ static status read_record(struct group **out, const char *text, const struct tok
     struct arena arena = {0};
     struct json *record;
     assert_int_equal(json_parse(&record, &arena, text, strlen(text)), OK);
-    status result = format_find("sft")->read(&options, record, (struct record_place){.line = 9}, out);
+    status result = format_read(format_find("sft"), &options, record, (struct record_place){.line = 9}, out);
     arena_release(&arena);
     return result;
 }
