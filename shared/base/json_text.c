@@ -133,27 +133,6 @@ static size_t json_reader_plain_text(const struct json_reader *reader, size_t at
     return at;
 }
 
-// Takes a string: *raw is what stands between the quotes, *escaped whether a backslash is there.
-static status json_reader_scan(struct json_reader *reader, struct string *raw, bool *escaped) {
-    const size_t begin = reader->at + 1;
-    uint64_t high = 0;
-    *escaped = false;
-    if (json_reader_peek(reader) != '"') return json_reader_unexpected(reader);
-    size_t at = json_reader_plain_text(reader, begin, &high);
-    while (at < reader->size && reader->text[at] == '\\') {
-        *escaped = true;
-        at += 2; // also a quote or a backslash
-        if (at < reader->size) at = json_reader_plain_text(reader, at, &high);
-    }
-    if (at >= reader->size) return json_reader_fail(reader, "unterminated string", reader->at);
-    if (reader->text[at] != '"') return json_reader_fail(reader, "control character in a string", at);
-    *raw = (struct string){reader->text + begin, at - begin};
-    if (high && !utf8_valid(raw->data, raw->size))
-        return json_reader_fail(reader, "the string is not UTF-8", reader->at);
-    reader->at = at + 1;
-    return OK;
-}
-
 // Returns the UTF-16 unit of an escape \uXXXX at the beginning of text[0..size), -1 if there is none.
 static int32_t json_reader_unit(const char *text, size_t size) {
     int32_t unit = 0;
@@ -188,18 +167,30 @@ static char *json_reader_unescape(char *out, struct string raw, size_t *at) {
 }
 
 status json_reader_string(struct json_reader *reader, struct arena *arena, struct string *out) {
-    bool escaped;
-    TRY(json_reader_scan(reader, out, &escaped));
+    uint64_t high = 0;
+    bool escaped = false;
+    if (json_reader_peek(reader) != '"') return json_reader_unexpected(reader);
+    const size_t begin = reader->at + 1;
+    size_t at = json_reader_plain_text(reader, begin, &high);
+    while (at < reader->size && reader->text[at] == '\\') {
+        escaped = true;
+        at += 2; // also a quote or a backslash
+        if (at < reader->size) at = json_reader_plain_text(reader, at, &high);
+    }
+    if (at >= reader->size) return json_reader_fail(reader, "unterminated string", reader->at);
+    if (reader->text[at] != '"') return json_reader_fail(reader, "control character in a string", at);
+    const struct string raw = *out = (struct string){reader->text + begin, at - begin};
+    if (high && !utf8_valid(raw.data, raw.size)) return json_reader_fail(reader, "the string is not UTF-8", reader->at);
+    reader->at = at + 1;
     if (!escaped) return OK;
-    const struct string raw = *out;
     char *const text = arena_alloc(arena, raw.size + 1), *end = text; // an escape is longer than its character
-    for (size_t at = 0; at < raw.size;) {
+    for (at = 0; at < raw.size;) {
         if (raw.data[at] != '\\') {
             *end++ = raw.data[at++];
             continue;
         }
         end = json_reader_unescape(end, raw, &at);
-        if (!end) return json_reader_fail(reader, "invalid escape", (size_t)(raw.data - reader->text) + at);
+        if (!end) return json_reader_fail(reader, "invalid escape", begin + at);
     }
     *out = (struct string){text, (size_t)(end - text)};
     assert(out->size <= raw.size);

@@ -153,10 +153,13 @@ enum image_layout {
     LAYOUT_WEBP,
 };
 
-// Converts a frame to RGB, row by row.
+// An image, decoded and converted to RGB row by row.
 struct image_reader {
-    const AVFrame *frame;
-    bool over_white; // the alpha channel counts
+    struct image_rows rows;
+    struct demuxer demuxer;
+    AVFrame *decoded, *converted; // `converted` only where no layout fits
+    const AVFrame *frame;         // the one that is read
+    bool over_white;              // the alpha channel counts
     enum image_layout layout;
     const struct packed_format *packed;
     uint8_t *row;
@@ -302,19 +305,27 @@ static status image_convert(AVFrame *out, const AVFrame *image, bool with_alpha)
     return result;
 }
 
-// Decodes an image and calls `use` with its rows, which are valid during the call. Returns what `use` returns.
-// BAD_SAMPLE when the file is missing or damaged.
-static status image_read(const char *path, status (*use)(void *context, const struct image_rows *rows), void *context) {
+static void image_close(struct image_reader *reader) {
+    free(reader->row);
+    free(reader->scratch);
+    demuxer_close(&reader->demuxer);
+    av_frame_free(&reader->converted);
+    av_frame_free(&reader->decoded);
+}
+
+// Decodes an image, whose rows can then be read. BAD_SAMPLE when the file is missing or damaged. The caller closes it
+// with image_close, also after a failure.
+static status image_open(struct image_reader *reader, const char *path) {
     enum { png_gray_alpha = 4, png_rgb_alpha = 6 };
-    struct image_reader reader = {0};
-    struct demuxer demuxer;
     int png_color_type = -1; // stays -1 unless the file is a PNG
-    AVFrame *frame = mem_checked(av_frame_alloc()), *converted = NULL;
+    AVFrame *frame = mem_checked(av_frame_alloc());
     AVPacket *packet = mem_checked(av_packet_alloc());
-    status result;
-    TRY_TO(result, done, demuxer_open(&demuxer, path, 1, DEMUX_IMAGE));
-    TRY_TO(result, done, image_decode_first(&demuxer, packet, frame, &png_color_type));
-    enum AVCodecID codec = demuxer.decoder->codec_id;
+    *reader = (struct image_reader){.decoded = frame, .frame = frame};
+    status result = demuxer_open(&reader->demuxer, path, 1, DEMUX_IMAGE);
+    if (result == OK) result = image_decode_first(&reader->demuxer, packet, frame, &png_color_type);
+    av_packet_free(&packet);
+    if (result != OK) return result;
+    enum AVCodecID codec = reader->demuxer.decoder->codec_id;
     // Whether the frame's alpha channel is the file's own.
     const AVPixFmtDescriptor *format = av_pix_fmt_desc_get(frame->format);
     bool alpha = format && format->flags & AV_PIX_FMT_FLAG_ALPHA && !(format->flags & AV_PIX_FMT_FLAG_PAL) &&
@@ -323,50 +334,35 @@ static status image_read(const char *path, status (*use)(void *context, const st
         alpha = alpha && frame->format != AV_PIX_FMT_YA8;
     else if (png_color_type != png_rgb_alpha)
         alpha = alpha && png_color_type == png_gray_alpha && format->comp[0].depth > 8;
-    reader.frame = frame;
-    reader.over_white = alpha;
-    image_reader_set_layout(&reader, codec);
-    if (reader.layout == LAYOUT_NONE) {
-        converted = mem_checked(av_frame_alloc());
-        TRY_TO(result, done, image_convert(converted, frame, alpha));
-        reader.frame = converted;
-        image_reader_set_layout(&reader, AV_CODEC_ID_NONE);
-        assert(reader.layout != LAYOUT_NONE);
+    reader->over_white = alpha;
+    image_reader_set_layout(reader, codec);
+    if (reader->layout == LAYOUT_NONE) {
+        reader->frame = reader->converted = mem_checked(av_frame_alloc());
+        TRY(image_convert(reader->converted, frame, alpha));
+        image_reader_set_layout(reader, AV_CODEC_ID_NONE);
+        assert(reader->layout != LAYOUT_NONE);
     }
-    NEW(&reader.row, (size_t)frame->width * 3);
-    NEW(&reader.scratch, 4 * ((size_t)frame->width + 2));
-    result = use(context, &(struct image_rows){frame->height, frame->width, image_read_row, &reader});
-done:
-    free(reader.row);
-    free(reader.scratch);
-    demuxer_close(&demuxer);
-    av_frame_free(&converted);
-    av_packet_free(&packet);
-    av_frame_free(&frame);
-    return result;
-}
-
-struct image_target {
-    struct frames_view *view;
-    const struct sampling_config *sampling;
-};
-
-// The `use` of image_read: resizes the image into the view.
-static status image_resize_to_view(void *context, const struct image_rows *rows) {
-    const struct image_target *target = context;
-    struct frames_view *view = target->view;
-    struct frames *frames = &view->frames;
-    TRY(smart_resize(rows->height, rows->width, target->sampling->image_min_pixels, target->sampling->image_max_pixels,
-                     &frames->height, &frames->width));
-    TRY(mem_new_large(&view->owned, frames_bytes(frames), 1));
-    TRY(image_resize(rows, frames->height, frames->width, view->owned));
-    frames->pixels = view->owned;
+    NEW(&reader->row, (size_t)frame->width * 3);
+    NEW(&reader->scratch, 4 * ((size_t)frame->width + 2));
+    reader->rows = (struct image_rows){frame->height, frame->width, image_read_row, reader};
     return OK;
 }
 
 status image_decode(struct frames_view *view, const char *path, const struct sampling_config *sampling) {
     *view = (struct frames_view){.frames = {.count = 1, .seconds_per_grid = NAN}};
-    status result = image_read(path, image_resize_to_view, &(struct image_target){view, sampling});
+    struct frames *frames = &view->frames;
+    struct image_reader image;
+    const struct image_rows *rows = &image.rows;
+    status result;
+    TRY_TO(result, done, image_open(&image, path));
+    TRY_TO(result, done,
+           smart_resize(rows->height, rows->width, sampling->image_min_pixels, sampling->image_max_pixels,
+                        &frames->height, &frames->width));
+    TRY_TO(result, done, mem_new_large(&view->owned, frames_bytes(frames), 1));
+    TRY_TO(result, done, image_resize(rows, frames->height, frames->width, view->owned));
+    frames->pixels = view->owned;
+done:
+    image_close(&image);
     if (result != OK) frames_view_release(view);
     return result;
 }
@@ -414,34 +410,38 @@ struct picture_clip {
     struct frames frames;
     uint8_t *pixels;    // NULL until the first picture is decoded
     double *timestamps; // behind them in one block
-    int index;          // of the sample that is being decoded
 };
 
 static double picture_time(const void *context, int64_t index) {
     return (double)index / ((const struct picture_clip *)context)->sampling->frame_rate;
 }
 
-// The `use` of image_read: resizes the picture into its place. The first one decides the size of all.
-static status picture_resize(void *context, const struct image_rows *rows) {
-    struct picture_clip *clip = context;
+// Decodes a picture and resizes it into its place. The first one decides the size of all.
+static status picture_decode(struct picture_clip *clip, int index, const char *path) {
     struct frames *frames = &clip->frames;
-    if (!clip->pixels)
-        TRY(sampling_new_frames(clip->sampling, rows->height, rows->width, frames, &clip->pixels, &clip->timestamps));
+    struct image_reader image;
+    const struct image_rows *rows = &image.rows;
     struct resizer *resizer = NULL;
-    uint8_t *rgb;
-    const size_t stride = (size_t)rows->width * 3;
-    TRY(NEW_LARGE(&rgb, (size_t)rows->height * stride));
-    status result = OK;
-    for (int y = 0; result == OK && y < rows->height; y++) {
+    uint8_t *rgb = NULL;
+    status result;
+    TRY_TO(result, done, image_open(&image, path));
+    if (!clip->pixels)
+        TRY_TO(
+            result, done,
+            sampling_new_frames(clip->sampling, rows->height, rows->width, frames, &clip->pixels, &clip->timestamps));
+    const size_t stride = (size_t)rows->width * 3, bytes = (size_t)frames->height * (size_t)frames->width * 3;
+    TRY_TO(result, done, NEW_LARGE(&rgb, (size_t)rows->height * stride));
+    for (int y = 0; y < rows->height; y++) {
         const uint8_t *row = NULL;
-        result = rows->row(rows->context, y, &row);
-        if (result == OK) memcpy(rgb + (size_t)y * stride, row, stride);
+        TRY_TO(result, done, rows->row(rows->context, y, &row));
+        memcpy(rgb + (size_t)y * stride, row, stride);
     }
-    if (result == OK) result = resizer_new(&resizer, rows->height, rows->width, frames->height, frames->width);
-    const size_t bytes = (size_t)frames->height * (size_t)frames->width * 3;
-    if (result == OK) resizer_run(resizer, rgb, (ptrdiff_t)stride, clip->pixels + (size_t)clip->index * bytes);
+    TRY_TO(result, done, resizer_new(&resizer, rows->height, rows->width, frames->height, frames->width));
+    resizer_run(resizer, rgb, (ptrdiff_t)stride, clip->pixels + (size_t)index * bytes);
+done:
     resizer_free(&resizer);
     free(rgb);
+    image_close(&image);
     return result;
 }
 
@@ -455,14 +455,13 @@ status picture_clip_decode(struct frames_view *view, const char *path, const str
     TRY_TO(result, done, sampling_range(sampling, (int64_t)list.count, picture_time, &clip, &first, &range));
     TRY_TO(result, done, sampling_frame_count(sampling, range, sampling->frame_rate, &clip.frames.count));
     clip.frames.seconds_per_grid = 2 / ((double)clip.frames.count / (double)range * sampling->frame_rate);
-    for (; clip.index < clip.frames.count; clip.index++) {
-        const char *picture = list.paths[first + sampling_frame_index(range, clip.frames.count, clip.index)];
-        result = image_read(picture, picture_resize, &clip);
-        if (result == BAD_SAMPLE) result = fail_prefix(result, "%s", strrchr(picture, '/') + 1);
+    for (int i = 0; i < clip.frames.count; i++) {
+        const int64_t at = first + sampling_frame_index(range, clip.frames.count, i);
+        result = picture_decode(&clip, i, list.paths[at]);
+        if (result == BAD_SAMPLE) result = fail_prefix(result, "%s", path_base_name(list.paths[at]));
         if (result != OK) goto done;
+        clip.timestamps[i] = picture_time(&clip, at);
     }
-    for (int i = 0; i < clip.frames.count; i++)
-        clip.timestamps[i] = picture_time(&clip, first + sampling_frame_index(range, clip.frames.count, i));
     *view = (struct frames_view){.frames = clip.frames, .owned = clip.pixels};
     clip.pixels = NULL;
 done:

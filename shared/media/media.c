@@ -94,20 +94,16 @@ struct media_key_input {
     char kind;
     uint8_t hash[16];
     double values[6]; // those of the sampling_config that apply to the kind; the others are 0
-};
-
-// What follows them if it is not the whole file that is sampled. -1 stands for NaN.
-struct media_key_range {
-    struct media_key_input input;
+    // They count only if it is not the whole file that is sampled. -1 stands for NaN.
     double start, end, frame_rate;
 };
 
 // The padding is hashed, too.
-static_assert(sizeof(struct media_key_input) == 88, "keys on disk depend on the layout");
+static_assert(offsetof(struct media_key_input, start) == 88, "keys on disk depend on the layout");
+static_assert(sizeof(struct media_key_input) == 112, "keys on disk depend on the layout");
 
 status media_key(char key[FRAME_KEY_SIZE], const char *path, bool video, const struct sampling_config *sampling,
                  struct frame_store *store) {
-    struct media_key_range key_range;
     struct media_key_input input;
     memset(&input, 0, sizeof input);
     const bool pictures = video && !isnan(sampling->frame_rate);
@@ -127,12 +123,11 @@ status media_key(char key[FRAME_KEY_SIZE], const char *path, bool video, const s
     }
     XXH128_canonical_t canonical;
     const bool whole = !video || (isnan(sampling->start) && isnan(sampling->end) && !pictures);
-    memset(&key_range, 0, sizeof key_range);
-    memcpy(&key_range.input, &input, sizeof input);
-    key_range.start = isnan(sampling->start) ? -1 : sampling->start;
-    key_range.end = isnan(sampling->end) ? -1 : sampling->end;
-    key_range.frame_rate = pictures ? sampling->frame_rate : -1;
-    XXH128_canonicalFromHash(&canonical, XXH3_128bits(&key_range, whole ? sizeof input : sizeof key_range));
+    input.start = isnan(sampling->start) ? -1 : sampling->start;
+    input.end = isnan(sampling->end) ? -1 : sampling->end;
+    input.frame_rate = pictures ? sampling->frame_rate : -1;
+    const size_t size = whole ? offsetof(struct media_key_input, start) : sizeof input;
+    XXH128_canonicalFromHash(&canonical, XXH3_128bits(&input, size));
     frame_key_print(key, canonical.digest);
     return OK;
 }

@@ -204,7 +204,7 @@ struct regex_program {
 };
 
 struct regex {
-    struct regex_program fast, full; // without and with the new letters and numbers
+    struct regex_program programs[2]; // without and with the new letters and numbers
     const struct regex_program *program;
     pcre2_match_data *match;
 };
@@ -257,51 +257,46 @@ static status regex_compile(struct regex_program *p, const char *pattern, size_t
     return OK;
 }
 
-static void regex_release(struct regex_program *p) {
-    pcre2_jit_stack_free(p->stack);
-    pcre2_match_context_free(p->context);
-    pcre2_code_free(p->code);
-}
-
 status regex_new(struct regex **out, const char *pattern, size_t size) {
-    *out = NULL;
-    struct regex *r = NULL;
     struct buf translated = {0};
-    status result;
+    struct regex *r;
+    status result = OK;
     NEW(&r, 1);
-    regex_translate(pattern, size, false, &translated);
-    TRY_TO(result, done, regex_compile(&r->fast, translated.data, translated.size));
-    buf_clear(&translated);
-    regex_translate(pattern, size, true, &translated);
-    TRY_TO(result, done, regex_compile(&r->full, translated.data, translated.size));
-    r->program = &r->fast;
+    for (int full = 0; full < 2 && result == OK; full++) {
+        buf_clear(&translated);
+        regex_translate(pattern, size, full, &translated);
+        result = regex_compile(&r->programs[full], translated.data, translated.size);
+    }
+    r->program = r->programs;
     r->match = mem_checked(pcre2_match_data_create(1, NULL));
+    if (result != OK) regex_free(&r);
     *out = r;
-    r = NULL;
-done:
     buf_release(&translated);
-    regex_free(&r);
     return result;
 }
 
 void regex_free(struct regex **r) {
     if (!*r) return;
-    regex_release(&(*r)->fast);
-    regex_release(&(*r)->full);
+    for (int full = 0; full < 2; full++) {
+        const struct regex_program *p = &(*r)->programs[full];
+        pcre2_jit_stack_free(p->stack);
+        pcre2_match_context_free(p->context);
+        pcre2_code_free(p->code);
+    }
     pcre2_match_data_free((*r)->match);
     free(*r);
     *r = NULL;
 }
 
 void regex_prepare(struct regex *r, const char *text, size_t size) {
-    r->program = &r->fast;
+    r->program = &r->programs[0];
     for (size_t at = 0; at < size; at++) {
         unsigned char lead = (unsigned char)text[at];
         // U+1C89 starts with E1 B2, U+A7CB with EA 9F. All the other new characters are outside the first plane.
         bool may_be_new = lead >= 0xF0 || (lead == 0xE1 && (unsigned char)text[at + 1] == 0xB2) ||
                           (lead == 0xEA && (unsigned char)text[at + 1] == 0x9F);
         if (!may_be_new) continue;
-        r->program = &r->full;
+        r->program = &r->programs[1];
         return;
     }
 }
