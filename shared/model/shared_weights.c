@@ -89,23 +89,21 @@ status shared_weights_is_page(const char *path, bool *is_page) {
     return OK;
 }
 
-static status shared_weights_import(struct shared_weights *shared, struct backend *backend, uint64_t layout,
-                                    size_t bytes) {
-    const struct shared_weights_page *page = shared->page;
-    if (memcmp(page->magic, page_magic, sizeof page_magic) != 0 || page->format != PAGE_FORMAT)
-        return fail(DATAERR, "%s: lent weights of another version of caravan", shared->path);
-    if (page->layout != layout || page->bytes != bytes)
-        return fail(DATAERR, "%s: the lent weights are of another model, or in another precision", shared->path);
-    if (!backend->ops->buffer_import) return fail(DATAERR, "%s: this device cannot borrow weights", shared->path);
-    status result = backend->ops->buffer_import(backend, page->handle, bytes, &shared->imported);
-    return result == UNAVAILABLE ? fail_prefix(DATAERR, "%s", shared->path) : result;
-}
-
 status shared_weights_borrow(struct shared_weights *shared, struct backend *backend, uint64_t layout, size_t bytes,
                              const char *path) {
     assert(!shared->page);
-    status result = shared_weights_map(shared, path, false);
-    if (result == OK) result = shared_weights_import(shared, backend, layout, bytes);
+    TRY(shared_weights_map(shared, path, false));
+    const struct shared_weights_page *page = shared->page;
+    status result;
+    if (memcmp(page->magic, page_magic, sizeof page_magic) != 0 || page->format != PAGE_FORMAT)
+        result = fail(DATAERR, "%s: lent weights of another version of caravan", path);
+    else if (page->layout != layout || page->bytes != bytes)
+        result = fail(DATAERR, "%s: the lent weights are of another model, or in another precision", path);
+    else if (!backend->ops->buffer_import)
+        result = fail(DATAERR, "%s: this device cannot borrow weights", path);
+    else
+        result = backend->ops->buffer_import(backend, page->handle, bytes, &shared->imported);
+    if (result == UNAVAILABLE) result = fail_prefix(DATAERR, "%s", path);
     if (result != OK) shared_weights_release(shared, backend);
     return result;
 }

@@ -39,31 +39,9 @@ status optimizer_norm(struct optimizer *optimizer, double *norm) {
     return fail(DATAERR, "the norm of the gradient is not finite");
 }
 
-// The ranges of one group.
-static status optimizer_step_group(const struct optimizer *optimizer, const struct param_array *weights, int group,
-                                   const struct adamw_options *options) {
-    struct adamw_range ranges[MAX_PARAM_RANGES];
-    size_t count = 0;
-    for (int i = 0; i < optimizer->grads.ranges; i++) {
-        const struct parameter_range *range = &optimizer->table->ranges[i];
-        if (range->group != group) continue;
-        ranges[count++] = (struct adamw_range){
-            .param = param_range(weights, i),
-            .remainder = param_remainders(weights, param_range(weights, i)),
-            .grad = param_range(&optimizer->grads, i),
-            .exp_avg = param_range(&optimizer->exp_avg, i),
-            .exp_avg_sq = param_range(&optimizer->exp_avg_sq, i),
-            .offset = range->offset,
-            .decay = range->decay,
-        };
-    }
-    assert(count > 0);
-    return optimizer->backend->ops->adamw(optimizer->backend, ranges, count, options);
-}
-
 status optimizer_step(struct optimizer *optimizer, const struct param_array *weights, int groups,
                       const struct optimizer_options *options, double norm) {
-    const struct operations *ops = optimizer->backend->ops;
+    struct backend *backend = optimizer->backend;
     double scale = options->max_grad_norm > 0 ? options->max_grad_norm / (norm + 1e-6) : 1;
     assert(groups > 0 && groups <= MAX_PARAM_GROUPS);
     for (int group = 0; group < groups; group++) {
@@ -74,10 +52,26 @@ status optimizer_step(struct optimizer *optimizer, const struct param_array *wei
                                             .weight_decay = options->weight_decay,
                                             .grad_scale = scale < 1 ? scale : 1,
                                             .step = ++optimizer->steps[group]};
-        TRY(optimizer_step_group(optimizer, weights, group, &adamw));
+        struct adamw_range ranges[MAX_PARAM_RANGES];
+        size_t count = 0;
+        for (int i = 0; i < optimizer->grads.ranges; i++) {
+            const struct parameter_range *range = &optimizer->table->ranges[i];
+            if (range->group != group) continue;
+            ranges[count++] = (struct adamw_range){
+                .param = param_range(weights, i),
+                .remainder = param_remainders(weights, param_range(weights, i)),
+                .grad = param_range(&optimizer->grads, i),
+                .exp_avg = param_range(&optimizer->exp_avg, i),
+                .exp_avg_sq = param_range(&optimizer->exp_avg_sq, i),
+                .offset = range->offset,
+                .decay = range->decay,
+            };
+        }
+        assert(count > 0);
+        TRY(backend->ops->adamw(backend, ranges, count, &adamw));
     }
     for (int i = 0; i < optimizer->grads.ranges; i++)
-        TRY(ops->zero(optimizer->backend, param_range(&optimizer->grads, i)));
+        TRY(backend->ops->zero(backend, param_range(&optimizer->grads, i)));
     return OK;
 }
 
@@ -184,18 +178,6 @@ uint64_t training_state_bytes(const struct training_state *state) {
     return bytes;
 }
 
-static status training_state_read_counters(const struct training_state *state, const char *path, struct arena *arena,
-                                           int64_t *values) {
-    struct json *counters;
-    TRY(json_parse_file(&counters, arena, path));
-    for (size_t i = 0; state->counters[i].name; i++) {
-        const char *name = state->counters[i].name;
-        if (!json_int(json_at(counters, name), &values[i]) || values[i] < 0)
-            return fail(DATAERR, "%s: %s is not a non-negative integer", path, name);
-    }
-    return OK;
-}
-
 // Checks that a file has every tensor of the list.
 static status training_state_check(const struct tensor_list *list, const struct safetensors *store, const char *path) {
     for (size_t i = 0; i < list->count; i++) {
@@ -215,7 +197,14 @@ status training_state_load(const struct training_state *state, const char *dir) 
     int64_t values[MAX_STATE_COUNTERS];
     const char *path = path_join(&arena, dir, state_tensors);
     const struct tensor_list list = training_state_list(state, &arena);
-    status result = training_state_read_counters(state, path_join(&arena, dir, state_counters), &arena, values);
+    const char *counters_path = path_join(&arena, dir, state_counters);
+    struct json *counters;
+    status result = json_parse_file(&counters, &arena, counters_path);
+    for (size_t i = 0; result == OK && state->counters[i].name; i++) {
+        const char *name = state->counters[i].name;
+        if (!json_int(json_at(counters, name), &values[i]) || values[i] < 0)
+            result = fail(DATAERR, "%s: %s is not a non-negative integer", counters_path, name);
+    }
     if (result == OK) result = safetensors_open(&store, path);
     if (result == OK) result = training_state_check(&list, store, path);
     for (size_t i = 0; result == OK && i < list.count; i++) {

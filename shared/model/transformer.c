@@ -26,22 +26,18 @@ status forward_alloc(struct forward_state *fwd) {
     return workspace_alloc(fwd->workspace, fwd->type, fwd->rows, hidden_size, &fwd->delta);
 }
 
-// hidden [T,I] = activation(gate_up).
-static status block_activate(const struct forward_state *fwd, struct tensor hidden, struct tensor gate_up) {
-    const struct operations *ops = fwd->backend->ops;
-    status (*const activate[])(struct backend *, struct tensor, struct tensor) = {
-        [ACTIVATION_SWIGLU] = ops->swiglu, [ACTIVATION_GEGLU] = ops->geglu, [ACTIVATION_QUICK_GELU] = ops->quick_gelu};
-    return activate[fwd->transformer->activation](fwd->backend, hidden, gate_up);
-}
+// An activation from gate_up to hidden, and its gradient.
+struct block_activation {
+    status (*forward)(struct backend *, struct tensor hidden, struct tensor gate_up);
+    status (*gradient)(struct backend *, struct tensor grad_gate_up, struct tensor grad_hidden, struct tensor gate_up);
+};
 
-// gate_up = the gradient of gate_up.
-static status block_activate_grad(const struct forward_state *fwd, struct tensor gate_up, struct tensor grad_out) {
+static struct block_activation block_activation_of(const struct forward_state *fwd) {
     const struct operations *ops = fwd->backend->ops;
-    status (*const activate_grad[])(struct backend *, struct tensor, struct tensor,
-                                    struct tensor) = {[ACTIVATION_SWIGLU] = ops->swiglu_grad,
-                                                      [ACTIVATION_GEGLU] = ops->geglu_grad,
-                                                      [ACTIVATION_QUICK_GELU] = ops->quick_gelu_grad};
-    return activate_grad[fwd->transformer->activation](fwd->backend, gate_up, grad_out, gate_up);
+    const struct block_activation all[] = {[ACTIVATION_SWIGLU] = {ops->swiglu, ops->swiglu_grad},
+                                           [ACTIVATION_GEGLU] = {ops->geglu, ops->geglu_grad},
+                                           [ACTIVATION_QUICK_GELU] = {ops->quick_gelu, ops->quick_gelu_grad}};
+    return all[fwd->transformer->activation];
 }
 
 // Columns of gate_up.
@@ -188,7 +184,7 @@ status block_forward(struct forward_state *fwd, int index) {
         struct tensor gate_up = tensor_rows(act.gate_up, kept ? first : 0, rows);
         struct tensor hidden = tensor_rows(hidden_chunk, 0, rows);
         TRY(ops->linear(backend, gate_up, tensor_rows(act.normed, first, rows), block->gate_up, block->gate_up_bias));
-        TRY(block_activate(fwd, hidden, gate_up));
+        TRY(block_activation_of(fwd).forward(backend, hidden, gate_up));
         TRY(ops->linear(backend, tensor_rows(fwd->delta, first, rows), hidden, block->down, block->down_bias));
     }
     fwd->has_delta = true;
@@ -299,9 +295,9 @@ status block_backward(struct forward_state *fwd, int index) {
         struct workspace_mark chunk_mark = workspace_save(fwd->workspace);
         TRY(block_round_grad(fwd, first, rows, &grad_out));
         if (!kept) TRY(ops->linear(backend, gate_up, in, block->gate_up, block->gate_up_bias));
-        TRY(block_activate(fwd, hidden, gate_up));
+        TRY(block_activation_of(fwd).forward(backend, hidden, gate_up));
         TRY(backward_linear(fwd, hidden, grad_out, hidden, block->down, &params->down, &params->down_bias));
-        TRY(block_activate_grad(fwd, gate_up, hidden));
+        TRY(block_activation_of(fwd).gradient(backend, gate_up, hidden, gate_up));
         TRY(backward_linear(fwd, tensor_rows(grad_normed, first, rows), gate_up, in, block->gate_up, &params->gate_up,
                             &params->gate_up_bias));
         workspace_restore(fwd->workspace, chunk_mark);

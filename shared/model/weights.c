@@ -171,38 +171,32 @@ status weights_load_block_vectors(struct weights_loader *loader, struct transfor
     return OK;
 }
 
-// Makes room for the weights in the order of the table.
-static status weights_allocate(struct weights *weights, bool training) {
+status weights_loader_open(struct weights_loader *loader, struct weights *weights,
+                           const struct weights_source *source) {
     struct backend *backend = weights->backend;
     const struct parameter_table *table = weights->table;
     struct backend_info info;
-    TRY(backend_get_info(backend, &info));
-    if (training || !info.packs) {
-        TRY(param_array_init(&weights->values, backend, table, table->range_count, weights->type, weights->type));
-        return training && weights->type == ELEMENT_BF16 ? param_array_add_remainders(&weights->values, backend) : OK;
-    }
-    size_t bytes = 0;
-    for (size_t i = 0; i < table->fused_count; i++) {
-        const struct fused_param *param = table->fused[i];
-        if (param->rows == 1 || param == weights->embedding) bytes += weights_unpacked_bytes(weights, param);
-    }
-    return backend->ops->buffer_new(backend, bytes, &weights->unpacked);
-}
-
-status weights_loader_open(struct weights_loader *loader, struct weights *weights,
-                           const struct weights_source *source) {
     *loader = (struct weights_loader){.weights = weights, .digested = !source->hash};
     weights->hash_known = source->hash;
     if (source->hash) weights->hash = *source->hash;
     weights->borrowed = !source->store;
     if (weights->borrowed) {
-        param_array_view(&weights->values, source->values, weights->table, weights->table->range_count, weights->type,
-                         weights->type);
+        param_array_view(&weights->values, source->values, table, table->range_count, weights->type, weights->type);
         return OK;
     }
-    NEW(&loader->found, weights->table->count);
-    TRY(parameter_table_match(weights->table, source->store, loader->found));
-    return weights_allocate(weights, source->training);
+    NEW(&loader->found, table->count);
+    TRY(parameter_table_match(table, source->store, loader->found));
+    TRY(backend_get_info(backend, &info));
+    if (source->training || !info.packs) {
+        TRY(param_array_init(&weights->values, backend, table, table->range_count, weights->type, weights->type));
+        const bool pairs = source->training && weights->type == ELEMENT_BF16;
+        return pairs ? param_array_add_remainders(&weights->values, backend) : OK;
+    }
+    size_t bytes = 0;
+    for (size_t i = 0; i < table->fused_count; i++)
+        if (table->fused[i]->rows == 1 || table->fused[i] == weights->embedding)
+            bytes += weights_unpacked_bytes(weights, table->fused[i]);
+    return backend->ops->buffer_new(backend, bytes, &weights->unpacked);
 }
 
 void weights_loader_finish(struct weights_loader *loader) {

@@ -126,19 +126,6 @@ static float rope_angles_round(float value) {
     return it.number;
 }
 
-static void rope_angles_fill(const struct rope_angles *angles, float *cosines, float *sines, int64_t positions) {
-    for (int j = 0; j < angles->pairs; j++) {
-        float exponent = (float)(2 * (j % angles->period)) / (float)(2 * angles->period);
-        float frequency = 1.0f / (float)pow(angles->theta, (double)exponent);
-        for (int64_t position = 0; position < positions; position++) {
-            float angle = (float)position * frequency;
-            float c = (float)cos((double)angle), s = (float)sin((double)angle);
-            cosines[position * angles->pairs + j] = angles->rounded ? rope_angles_round(c) : c;
-            sines[position * angles->pairs + j] = angles->rounded ? rope_angles_round(s) : s;
-        }
-    }
-}
-
 // The rows of a table that has at least `positions`.
 static int64_t rope_angles_rows(int64_t positions) {
     int64_t rows = MIN_POSITIONS;
@@ -153,26 +140,37 @@ size_t rope_angles_bytes(int pairs, int64_t positions) {
 status rope_angles_reserve(struct rope_angles *angles, struct backend *backend, int64_t positions) {
     struct rope_table *table = &angles->table;
     if (table->cos.rows >= positions) return OK;
-    int64_t rows = rope_angles_rows(positions);
-    size_t count = (size_t)rows * (size_t)angles->pairs, bytes = count * sizeof(float);
+    const int64_t rows = rope_angles_rows(positions), pairs = angles->pairs;
+    const size_t count = (size_t)rows * (size_t)pairs, bytes = count * sizeof(float);
+    float *cosines = NULL, *sines;
+    TRY(NEW_LARGE(&cosines, 2 * count));
+    sines = cosines + count;
+    for (int64_t j = 0; j < pairs; j++) {
+        float exponent = (float)(2 * (j % angles->period)) / (float)(2 * angles->period);
+        float frequency = 1.0f / (float)pow(angles->theta, (double)exponent);
+        for (int64_t position = 0; position < rows; position++) {
+            float angle = (float)position * frequency;
+            float c = (float)cos((double)angle), s = (float)sin((double)angle);
+            cosines[position * pairs + j] = angles->rounded ? rope_angles_round(c) : c;
+            sines[position * pairs + j] = angles->rounded ? rope_angles_round(s) : s;
+        }
+    }
+    struct tensor cos_table = {NULL, 0, ELEMENT_F32, rows, pairs, pairs}, sin_table = cos_table;
     struct buffer *buffer = NULL;
-    float *values = NULL;
-    status result = OK;
-    TRY_TO(result, done, NEW_LARGE(&values, 2 * count));
-    rope_angles_fill(angles, values, values + count, rows);
-    TRY_TO(result, done, backend->ops->buffer_new(backend, 2 * bytes, &buffer));
-    struct tensor cosines = {buffer, 0, ELEMENT_F32, rows, angles->pairs, angles->pairs}, sines = cosines;
-    sines.offset = bytes;
-    TRY_TO(result, done, backend->ops->upload(backend, cosines, values, ELEMENT_F32));
-    TRY_TO(result, done, backend->ops->upload(backend, sines, values + count, ELEMENT_F32));
-    backend->ops->buffer_free(backend, &angles->values);
-    angles->values = buffer;
-    table->cos = cosines;
-    table->sin = sines;
-    buffer = NULL;
-done:
-    backend->ops->buffer_free(backend, &buffer);
-    free(values);
+    status result = backend->ops->buffer_new(backend, 2 * bytes, &buffer);
+    cos_table.buffer = sin_table.buffer = buffer;
+    sin_table.offset = bytes;
+    if (result == OK) result = backend->ops->upload(backend, cos_table, cosines, ELEMENT_F32);
+    if (result == OK) result = backend->ops->upload(backend, sin_table, sines, ELEMENT_F32);
+    if (result == OK) {
+        backend->ops->buffer_free(backend, &angles->values);
+        angles->values = buffer;
+        table->cos = cos_table;
+        table->sin = sin_table;
+    } else {
+        backend->ops->buffer_free(backend, &buffer);
+    }
+    free(cosines);
     return result;
 }
 

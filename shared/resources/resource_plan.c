@@ -19,18 +19,13 @@ enum { GIVEN_TEXT_TOKENS = 1024, GIVEN_COMPLETION_TOKENS = 1024 };
 
 enum { MEBIBYTE = 1 << 20 };
 
-// The options of every stage, whatever its kind.
+// The options of a stage, by its kind.
 union planned_options {
-    struct common_options common;
+    struct common_options common; // of all
     struct stage_model_options model;
-    struct source_options source;
     struct frames_options frames;
-    struct rollout_options rollout;
     struct refscore_options refscore;
     struct consistency_options consistency;
-    struct reward_options reward;
-    struct score_options score;
-    struct judge_options judge;
     struct optim_options optim;
 };
 
@@ -128,28 +123,23 @@ static status resource_add_stage(struct resource_plan *plan, const struct pipeli
 
 // ---- the largest group ----
 
-// Sets what a clip or an image takes: its tokens, the patches of its largest image or pair of frames, and its bytes.
-static void resource_find_media(struct resource_plan *plan, const struct pipeline_stage *stage, int64_t *tokens,
-                                int64_t *patches) {
-    const struct frames_options *frames = pipeline_options(stage);
-    const int64_t image = frames->image_max_pixels, frame = frames->max_pixels > image ? frames->max_pixels : image;
-    int64_t clip = frames->max_frames * frames->max_pixels;
-    if (frames->total_pixels && frames->total_pixels < clip) clip = frames->total_pixels;
-    const int64_t of_clip = clip / TOKEN_PIXELS / TOKEN_FRAMES, of_image = image / TOKEN_PIXELS;
-    *tokens = of_clip > of_image ? of_clip : of_image;
-    *patches = frame / TOKEN_PIXELS * TOKEN_PATCHES;
-    plan->medium = (uint64_t)(clip > image ? clip : image) * PIXEL_BYTES;
-    plan->frames = (uint64_t)frames->store_limit;
-}
-
 // Sets the sizes of the largest group. Without a rollout they are those of the options.
 static status resource_find_group(struct resource_plan *plan, struct memory_request *group) {
     const struct pipeline_stage *rollout = pipeline_find_stage(plan->pipeline, "rollout"),
                                 *frames = pipeline_find_stage(plan->pipeline, "frames");
     struct resource_options *given = &plan->options;
     int64_t tokens = 0;
-    if (frames && frames->kind == &stage_kinds[STAGE_FRAMES])
-        resource_find_media(plan, frames, &tokens, &group->medium_patches);
+    if (frames && frames->kind == &stage_kinds[STAGE_FRAMES]) { // what a clip or an image takes at most
+        const struct frames_options *values = pipeline_options(frames);
+        const int64_t image = values->image_max_pixels, frame = values->max_pixels > image ? values->max_pixels : image;
+        int64_t clip = values->max_frames * values->max_pixels;
+        if (values->total_pixels && values->total_pixels < clip) clip = values->total_pixels;
+        const int64_t of_clip = clip / TOKEN_PIXELS / TOKEN_FRAMES, of_image = image / TOKEN_PIXELS;
+        tokens = of_clip > of_image ? of_clip : of_image;
+        group->medium_patches = frame / TOKEN_PIXELS * TOKEN_PATCHES;
+        plan->medium = (uint64_t)(clip > image ? clip : image) * PIXEL_BYTES;
+        plan->frames = (uint64_t)values->store_limit;
+    }
     if (rollout && rollout->kind == &stage_kinds[STAGE_ROLLOUT]) {
         if (given->prompt_tokens || given->group_size || given->completion_tokens)
             return fail(USAGE, "rollout says how long a group may be: max_prompt_tokens, group_size, max_new_tokens");

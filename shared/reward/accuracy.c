@@ -154,17 +154,6 @@ double mean_relative_accuracy(double truth, double number) {
     return below / 10.0;
 }
 
-static status score_accuracy(enum problem_type type, bool released, struct string truth, struct string answer,
-                             double *accuracy) {
-    double number, target;
-    *accuracy = 0;
-    if (released && (type == PROBLEM_OCR || type == PROBLEM_FREE_FORM)) return OK;
-    if (type != PROBLEM_REGRESSION) return accuracy_of_answer(type, truth, answer, accuracy);
-    if (python_float(truth, &target) && python_float(answer, &number))
-        *accuracy = mean_relative_accuracy(target, number);
-    return OK;
-}
-
 status score_group(struct group *group, bool released) {
     enum problem_type type;
     const size_t count = group->completion_count;
@@ -183,7 +172,13 @@ status score_group(struct group *group, bool released) {
     for (size_t i = 0; i < count; i++) {
         const struct string text = group->completions[i].text, content = answer_extract(text);
         const struct string answer = content.size ? content : python_strip(text);
-        TRY(score_accuracy(type, released, truth, answer, &scores->accuracy.data[i]));
+        double *accuracy = &scores->accuracy.data[i], number, target; // 0
+        if (type == PROBLEM_REGRESSION) {
+            if (python_float(truth, &target) && python_float(answer, &number))
+                *accuracy = mean_relative_accuracy(target, number);
+        } else if (!released || (type != PROBLEM_OCR && type != PROBLEM_FREE_FORM)) {
+            TRY(accuracy_of_answer(type, truth, answer, accuracy));
+        }
         scores->letter.data[i] = letter ? option_letter(content) == letter : NAN;
         scores->correct.data[i] = scores->accuracy.data[i] == 1;
         scores->parsed.data[i] = content.size > 0;

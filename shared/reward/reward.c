@@ -101,15 +101,6 @@ static status bonus_from_generated(struct group *group, enum problem_type type, 
     return OK;
 }
 
-static status bonus_copy_consistency(struct group *group) {
-    const struct double_array *probability = &group->consistency.probability;
-    struct double_array *consistency = &group->rewards.consistency;
-    TRY(group_check_fractions(group, "consistency.probability", probability, false));
-    group_doubles(group, consistency, probability->count);
-    for (size_t i = 0; i < probability->count; i++) consistency->data[i] = probability->data[i];
-    return OK;
-}
-
 // ---- advantages ----
 
 static const double deviation_epsilon = 1e-4;
@@ -196,7 +187,12 @@ status reward_group(struct group *group, const struct reward_options *options) {
     }
     if (!isnan(options->length_reward.from)) TRY(reward_length(group, &options->length_reward));
     const enum method_bonus bonus = methods[options->method].bonus;
-    if (bonus == BONUS_CONSISTENCY) TRY(bonus_copy_consistency(group));
+    if (bonus == BONUS_CONSISTENCY) {
+        const struct double_array *probability = &group->consistency.probability;
+        TRY(group_check_fractions(group, "consistency.probability", probability, false));
+        group_doubles(group, &rewards->consistency, count);
+        for (size_t i = 0; i < count; i++) rewards->consistency.data[i] = probability->data[i];
+    }
     if (bonus != BONUS_CONSISTENCY && bonus != BONUS_NONE) {
         TRY(group_check(group, NEED_REFERENCE));
         group_doubles(group, &rewards->bonus, count); // zeros

@@ -187,17 +187,6 @@ static size_t porter_measure(const char *letters, size_t size, bool *vowels) {
     return measure;
 }
 
-static bool porter_m_over_0(const char *stem, size_t size, const char *suffix) {
-    (void)suffix;
-    return porter_measure(stem, size, NULL) > 0;
-}
-
-// The condition of step 4: -ion goes only behind s and t.
-static bool porter_m_over_1(const char *stem, size_t size, const char *suffix) {
-    if (porter_measure(stem, size, NULL) < 2) return false;
-    return strcmp(suffix, "ion") != 0 || stem[size - 1] == 's' || stem[size - 1] == 't';
-}
-
 static bool porter_has_vowel(const char *stem, size_t size) {
     bool vowels;
     porter_measure(stem, size, &vowels);
@@ -228,30 +217,6 @@ static void porter_replace(struct porter_word *word, const char *suffix, const c
 // A step's rules, up to NULL: suffixes and what takes their places.
 typedef const char *const porter_rules[][2];
 
-// Applies a step's rules. The first one whose suffix matches decides, whether the condition on the letters before it
-// (NULL: always) holds or not.
-static void porter_apply(struct porter_word *word, porter_rules rules,
-                         bool (*condition)(const char *stem, size_t size, const char *suffix)) {
-    size_t i = 0;
-    while (rules[i][0] && !porter_ends_with(word, rules[i][0])) i++;
-    if (!rules[i][0]) return;
-    if (!condition || condition(word->letters, word->size - strlen(rules[i][0]), rules[i][0]))
-        porter_replace(word, rules[i][0], rules[i][1]);
-}
-
-// The second half of step 1b: restores an e or removes a doubled letter after -ed and -ing have been removed.
-static void porter_step_1b_repair(struct porter_word *word) {
-    const char *letters = word->letters;
-    size_t size = word->size;
-    if (porter_ends_with(word, "at") || porter_ends_with(word, "bl") || porter_ends_with(word, "iz")) {
-        porter_replace(word, "", "e");
-    } else if (size >= 2 && letters[size - 1] == letters[size - 2] && porter_is_consonant(letters, size - 1)) {
-        if (!strchr("lsz", letters[size - 1])) word->size--;
-    } else if (porter_measure(letters, size, NULL) == 1 && porter_ends_cvc(letters, size)) {
-        porter_replace(word, "", "e");
-    }
-}
-
 static porter_rules porter_irregular = {
     // NLTK; a stem is a prefix of the word but for three in -ying
     {"sky", "sky"},        {"skies", "sky"},       {"dying", "die"},        {"lying", "lie"},
@@ -276,6 +241,31 @@ static porter_rules porter_step_4 = {{"al", ""},   {"ance", ""}, {"ence", ""}, {
                                      {"ent", ""},  {"ion", ""},  {"ou", ""},   {"ism", ""},   {"ate", ""},
                                      {"iti", ""},  {"ous", ""},  {"ive", ""},  {"ize", ""},   {NULL, NULL}};
 
+// Applies a step's rules. The first one whose suffix matches decides, whether the letters before it have the measure
+// `least` or not. In step 4, -ion goes only behind s and t.
+static void porter_apply(struct porter_word *word, porter_rules rules, size_t least) {
+    size_t i = 0;
+    while (rules[i][0] && !porter_ends_with(word, rules[i][0])) i++;
+    if (!rules[i][0]) return;
+    const size_t size = word->size - strlen(rules[i][0]);
+    if (porter_measure(word->letters, size, NULL) < least) return;
+    if (rules == porter_step_4 && !strcmp(rules[i][0], "ion") && !strchr("st", word->letters[size - 1])) return;
+    porter_replace(word, rules[i][0], rules[i][1]);
+}
+
+// The second half of step 1b: restores an e or removes a doubled letter after -ed and -ing have been removed.
+static void porter_step_1b_repair(struct porter_word *word) {
+    const char *letters = word->letters;
+    size_t size = word->size;
+    if (porter_ends_with(word, "at") || porter_ends_with(word, "bl") || porter_ends_with(word, "iz")) {
+        porter_replace(word, "", "e");
+    } else if (size >= 2 && letters[size - 1] == letters[size - 2] && porter_is_consonant(letters, size - 1)) {
+        if (!strchr("lsz", letters[size - 1])) word->size--;
+    } else if (porter_measure(letters, size, NULL) == 1 && porter_ends_cvc(letters, size)) {
+        porter_replace(word, "", "e");
+    }
+}
+
 size_t porter_stem(char *letters, size_t size) {
     struct porter_word word = {letters, size};
     for (size_t i = 0; i < sizeof porter_irregular / sizeof *porter_irregular; i++) {
@@ -291,7 +281,7 @@ size_t porter_stem(char *letters, size_t size) {
     if (word.size == 4 && porter_ends_with(&word, "ies")) // NLTK: dies becomes die
         porter_replace(&word, "ies", "ie");
     else
-        porter_apply(&word, porter_step_1a, NULL);
+        porter_apply(&word, porter_step_1a, 0);
 
     // Step 1b
     if (porter_ends_with(&word, "ied")) { // NLTK
@@ -314,12 +304,12 @@ size_t porter_stem(char *letters, size_t size) {
     while (porter_ends_with(&word, "alli") && porter_measure(letters, word.size - 4, NULL) > 0)
         porter_replace(&word, "alli", "al");
     if (!porter_ends_with(&word, "logi"))
-        porter_apply(&word, porter_step_2, porter_m_over_0);
+        porter_apply(&word, porter_step_2, 1);
     else if (porter_measure(letters, word.size - 3, NULL) > 0)
         word.size--;
 
-    porter_apply(&word, porter_step_3, porter_m_over_0);
-    porter_apply(&word, porter_step_4, porter_m_over_1);
+    porter_apply(&word, porter_step_3, 1);
+    porter_apply(&word, porter_step_4, 2);
 
     // Step 5a
     if (porter_ends_with(&word, "e")) {

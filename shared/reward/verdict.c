@@ -96,13 +96,6 @@ static bool concludes_joins(int32_t code) {
 
 // ---- sentences ----
 
-// Whether the full stop at `at` follows a capital that stands alone, as in "B. wash".
-static bool concludes_is_numbering(struct string text, size_t at) {
-    size_t capital = at;
-    if (utf8proc_category(concludes_step_back(text, &capital)) != UTF8PROC_CATEGORY_LU) return false;
-    return !concludes_joins(concludes_step_back(text, &capital));
-}
-
 // Returns where the sentence that begins at `from` ends: behind a line break, or a stop that white space follows.
 static size_t concludes_sentence_end(struct string text, size_t from) {
     size_t length;
@@ -114,7 +107,11 @@ static size_t concludes_sentence_end(struct string text, size_t from) {
         const bool stop = code == '.' || code == '!' || code == '?' || code == 0x2026 || code == 0x3002 ||
                           code == 0xff01 || code == 0xff1f; // . ! ? and their relatives
         if (!stop || !python_isspace(concludes_char_at(text, next))) continue;
-        if (code != '.' || !concludes_is_numbering(string_slice(text, from, next), at - from)) return next;
+        size_t capital = at - from; // a full stop behind a capital that stands alone, as in "B. wash", ends none
+        const struct string sentence = string_slice(text, from, next);
+        if (code != '.' || utf8proc_category(concludes_step_back(sentence, &capital)) != UTF8PROC_CATEGORY_LU ||
+            concludes_joins(concludes_step_back(sentence, &capital)))
+            return next;
     }
     return text.size;
 }

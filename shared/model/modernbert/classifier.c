@@ -117,17 +117,14 @@ static status classifier_score_pass(struct classifier *classifier, const struct 
     struct arena arena = {0};
     struct classifier_pass pass = {0};
     size_t labels = (size_t)classifier->info.labels;
-    status result = OK;
-    float *logits = arena_alloc(&arena, count * labels * sizeof *logits);
-    TRY_TO(result, done, classifier_forward(&pass, classifier, &arena, texts, count));
-    TRY_TO(result, done, classifier->backend->ops->download(classifier->backend, logits, ELEMENT_F32, pass.logits));
-    for (size_t i = 0; i < count; i++) {
+    float *logits;
+    status result = classifier_forward(&pass, classifier, &arena, texts, count, &logits);
+    for (size_t i = 0; result == OK && i < count; i++) {
         double sum = 0, own = logits[i * labels + (size_t)classifier->info.consistent];
         for (size_t k = 0; k < labels; k++) sum += exp(logits[i * labels + k] - own);
         probabilities[i] = 1 / sum;
-        if (isnan(sum)) TRY_TO(result, done, fail(DATAERR, "%s: the logits are not finite", classifier->dir));
+        if (isnan(sum)) result = fail(DATAERR, "%s: the logits are not finite", classifier->dir);
     }
-done:
     classifier_pass_release(&pass, classifier);
     arena_release(&arena);
     return result;

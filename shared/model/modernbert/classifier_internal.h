@@ -58,10 +58,11 @@ size_t classifier_pass_texts(const struct classifier_text *texts, size_t count, 
 size_t classifier_pass_bytes(const struct transformer *encoder, enum element type, int64_t rows, int64_t texts,
                              int64_t labels, int64_t chunk_rows);
 
-// Computes the logits of the texts. What the backward pass needs is kept in the workspace if the classifier is
-// training. The arena holds the host's part. The caller calls classifier_pass_release, also after a failure.
+// *logits [S,K] = the logits of the texts, in the arena, as is the rest of the host's part. What the backward pass
+// needs is kept in the workspace if the classifier is training. The caller calls classifier_pass_release, also after a
+// failure.
 status classifier_forward(struct classifier_pass *pass, struct classifier *classifier, struct arena *arena,
-                          const struct classifier_text *texts, size_t count);
+                          const struct classifier_text *texts, size_t count, float **logits);
 
 // Adds the gradients of all parameters, given that of the logits, F32 [S,K] on the host.
 status classifier_backward(struct classifier_pass *pass, struct classifier *classifier, const float *grad_logits);

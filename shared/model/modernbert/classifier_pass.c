@@ -103,7 +103,7 @@ size_t classifier_pass_bytes(const struct transformer *encoder, enum element typ
 }
 
 status classifier_forward(struct classifier_pass *pass, struct classifier *classifier, struct arena *arena,
-                          const struct classifier_text *texts, size_t count) {
+                          const struct classifier_text *texts, size_t count, float **logits) {
     const struct classifier_weights *weights = classifier->weights;
     struct backend *backend = classifier->backend;
     const struct operations *ops = backend->ops;
@@ -143,7 +143,9 @@ status classifier_forward(struct classifier_pass *pass, struct classifier *class
     TRY(ops->gelu(backend, pass->gelu_out, pass->dense_out));
     TRY(ops->layernorm(backend, pass->head_out, pass->gelu_out, none, weights->head_norm, weights->head_norm_bias,
                        fwd->transformer->eps, pass->head_norm));
-    return ops->linear(backend, pass->logits, pass->head_out, weights->classifier, weights->classifier_bias);
+    TRY(ops->linear(backend, pass->logits, pass->head_out, weights->classifier, weights->classifier_bias));
+    *logits = arena_alloc(arena, count * (size_t)classifier->info.labels * sizeof **logits);
+    return ops->download(backend, *logits, ELEMENT_F32, pass->logits);
 }
 
 // From the gradient of the logits to that of what was pooled, in the type of the products.

@@ -80,15 +80,13 @@ static status classifier_accumulate_pass(struct classifier *classifier, const st
     struct arena arena = {0};
     struct classifier_pass pass = {0};
     size_t labels = (size_t)classifier->info.labels;
-    status result = OK;
-    float *logits = arena_alloc(&arena, count * labels * sizeof *logits);
-    float *gradients = arena_alloc(&arena, count * labels * sizeof *gradients);
-    TRY_TO(result, done, classifier_forward(&pass, classifier, &arena, texts, count));
-    TRY_TO(result, done, classifier->backend->ops->download(classifier->backend, logits, ELEMENT_F32, pass.logits));
-    classifier_loss(logits, labels, wanted, count, weight, gradients, loss);
-    if (!isfinite(*loss)) TRY_TO(result, done, fail(DATAERR, "the loss is not a finite number"));
-    result = classifier_backward(&pass, classifier, gradients);
-done:
+    float *logits, *gradients = arena_alloc(&arena, count * labels * sizeof *gradients);
+    status result = classifier_forward(&pass, classifier, &arena, texts, count, &logits);
+    if (result == OK) {
+        classifier_loss(logits, labels, wanted, count, weight, gradients, loss);
+        result = isfinite(*loss) ? classifier_backward(&pass, classifier, gradients)
+                                 : fail(DATAERR, "the loss is not a finite number");
+    }
     classifier_pass_release(&pass, classifier);
     arena_release(&arena);
     return result;

@@ -438,23 +438,6 @@ static struct decode_row generator_row(const struct generator *generator, int sl
                                .completion = (uint64_t)completion};
 }
 
-// Gives the decode batch the completions that have got a slot. *busy = the slots with a completion.
-static status generator_set_slots(struct generator *generator, int *busy) {
-    struct backend *backend = generator->model->backend;
-    *busy = 0;
-    for (int i = 0; i < generator->options.rows; i++) {
-        struct generator_slot *slot = &generator->slots[i];
-        if (!slot->request) continue;
-        ++*busy;
-        if (slot->set) continue;
-        const struct decode_row row = generator_row(generator, i);
-        TRY(backend->ops->decode_batch_set(backend, generator->batch, i, &row));
-        slot->set = true;
-        slot->first_step = generator->asked;
-    }
-    return OK;
-}
-
 // Computes the rows of the batch and samples.
 static status generator_compute_step(struct generator *generator) {
     struct model *model = generator->model;
@@ -542,10 +525,19 @@ static status generator_read_step(struct generator *generator) {
 }
 
 status generator_step(struct generator *generator) {
-    int busy, unread = 0;
+    struct backend *backend = generator->model->backend;
+    int busy = 0, unread = 0;
     TRY(generator_start_waiting(generator));
     generator_schedule(generator);
-    TRY(generator_set_slots(generator, &busy));
+    for (int i = 0; i < generator->options.rows; i++) {
+        struct generator_slot *slot = &generator->slots[i];
+        busy += slot->request != NULL;
+        if (!slot->request || slot->set) continue;
+        const struct decode_row row = generator_row(generator, i);
+        TRY(backend->ops->decode_batch_set(backend, generator->batch, i, &row));
+        slot->set = true;
+        slot->first_step = generator->asked;
+    }
     if (busy && generator->batch->rows) {
         TRY(generator_run_step(generator));
         generator->versions[generator->asked++ % 2] = generator->model->version;

@@ -66,14 +66,6 @@ static void memory_add_weights(struct memory_list *list, const struct qwen_param
 // tiles of queries that see it, the gradients of keys and values.
 enum { block_logits = 1 << 27, block_rows_least = 128, part_vocabulary = 8192, block_keys = 64, tile_parts = 64 };
 
-static size_t memory_logits(const struct text_config *text, enum element type, int64_t rows, bool training) {
-    int64_t block = memory_least(rows, memory_most(block_logits / text->vocab_size, block_rows_least));
-    int64_t part = training ? memory_least(text->vocab_size, part_vocabulary) : 0;
-    size_t logits = (size_t)memory_most(block * text->vocab_size, rows * part) * sizeof(float);
-    if (!training || type == ELEMENT_F32) return logits;
-    return logits + (size_t)(rows * part) * element_size(type) + (size_t)(rows * text->hidden_size) * sizeof(float);
-}
-
 static size_t memory_grad_parts(struct heads heads, int64_t keys, int64_t queries) {
     int64_t tiles = memory_divide_up(queries * (heads.query / heads.key), block_keys);
     int64_t parts = memory_divide_up(keys, block_keys) * memory_divide_up(tiles, tile_parts);
@@ -91,13 +83,13 @@ enum {
     cpu_product_rows = 128
 };
 
-static size_t memory_cpu_operations(const struct model_config *config, const struct qwen_parameters *params,
-                                    const struct memory_request *request) {
+static size_t memory_cpu_operations(const struct qwen_parameters *params, const struct memory_request *request) {
+    const struct text_config *config = &params->config->text;
     const struct parameter_table *table = &params->table;
     const int64_t size = (int64_t)element_size(memory_list_type(request->precision));
     const int64_t rows = request->prompt_tokens + request->group_size * request->new_tokens;
     const int64_t targets = memory_most(request->group_size * request->new_tokens, GENERATOR_ROWS);
-    const int64_t vocabulary = config->text.vocab_size;
+    const int64_t vocabulary = config->vocab_size;
     int64_t largest = 0, widest = 0;
     for (size_t i = 0; i < table->fused_count; i++) {
         const struct fused_param *param = table->fused[i];
@@ -112,20 +104,28 @@ static size_t memory_cpu_operations(const struct model_config *config, const str
     const bool wide = memory_list_type(request->gradient_precision) == ELEMENT_F32;
     const int64_t operand = wide ? memory_least(rows, cpu_operand_rows) : rows;
     const int64_t part = memory_least(cpu_part_vocabulary, vocabulary);
-    const struct heads heads = text_transformer(&config->text).heads;
-    bytes += 2 * memory_most(largest, part * config->text.hidden_size) * size + operand * widest * size;
+    const struct heads heads = text_transformer(config).heads;
+    bytes += 2 * memory_most(largest, part * config->hidden_size) * size + operand * widest * size;
     bytes += memory_least(targets, cpu_grad_rows) * part * size;
     return (size_t)bytes + 2 * memory_list_cache_bytes(heads, ELEMENT_F32, cache_round_up(rows));
 }
 
-static size_t memory_operations(const struct model_config *config, const struct qwen_parameters *params,
-                                const struct memory_request *request, int64_t patches) {
-    if (request->on_cpu) return memory_cpu_operations(config, params, request);
+static size_t memory_operations(const struct qwen_parameters *params, const struct memory_request *request,
+                                int64_t patches) {
+    if (request->on_cpu) return memory_cpu_operations(params, request);
+    const struct text_config *config = &params->config->text;
+    const enum element type = memory_list_type(request->precision);
     int64_t targets = request->generates ? 0 : request->group_size * request->new_tokens;
     if (request->generates || request->continued_tokens) targets = memory_most(targets, GENERATOR_ROWS);
-    size_t logits = memory_logits(&config->text, memory_list_type(request->precision), targets, request->training);
+    const int64_t vocabulary = config->vocab_size;
+    const int64_t block = memory_least(targets, memory_most(block_logits / vocabulary, block_rows_least));
+    const int64_t part = request->training ? memory_least(vocabulary, part_vocabulary) : 0;
+    size_t logits = (size_t)memory_most(block * vocabulary, targets * part) * sizeof(float);
     if (!request->training) return logits;
-    struct heads text = text_transformer(&config->text).heads, vision = vision_transformer(&config->vision).heads;
+    if (type != ELEMENT_F32)
+        logits +=
+            (size_t)(targets * part) * element_size(type) + (size_t)(targets * config->hidden_size) * sizeof(float);
+    struct heads text = text_transformer(config).heads, vision = vision_transformer(&params->config->vision).heads;
     int64_t slot_blocks = memory_divide_up(request->new_tokens, block_keys) * block_keys;
     size_t parts = memory_grad_parts(text, request->prompt_tokens, request->prompt_tokens + targets) +
                    memory_grad_parts(text, request->group_size * slot_blocks, request->new_tokens);
@@ -135,8 +135,9 @@ static size_t memory_operations(const struct model_config *config, const struct 
 
 // The longest group: every completion has all its tokens, and all of the prompt may be media. The CPU computes the MLP
 // and the tower in parts, does not keep the tower's inputs, and has float32 in its caches.
-static void memory_add_passes(struct memory_list *list, const struct model_config *config,
-                              const struct qwen_parameters *params, const struct memory_request *request) {
+static void memory_add_passes(struct memory_list *list, const struct qwen_parameters *params,
+                              const struct memory_request *request) {
+    const struct model_config *config = params->config;
     enum { cpu_rows_f32 = 1152, cpu_rows_bf16 = 4096, cpu_patches = 2048 };
     enum element type = memory_list_type(request->precision);
     struct transformer text = text_transformer(&config->text), vision = vision_transformer(&config->vision);
@@ -158,7 +159,7 @@ static void memory_add_passes(struct memory_list *list, const struct model_confi
     pass = text_pass_bytes(&text, type, GENERATOR_ROWS, GENERATOR_ROWS, false);
     bool decodes = request->generates || request->continued_tokens;
     memory_list_add(list, "working memory of a step", !decodes ? 0 : on_cpu ? pass : workspace_chunk_size(pass));
-    memory_list_add(list, "working memory of the operations", memory_operations(config, params, request, patches));
+    memory_list_add(list, "working memory of the operations", memory_operations(params, request, patches));
     const enum element cached = on_cpu ? ELEMENT_F32 : type;
     int64_t cache_rows = request->generates
                              ? text.block_count * generator_cache_rows(GENERATOR_ROWS, slot_rows, request->group_size,
@@ -184,7 +185,7 @@ status model_memory_needs(const char *model, const struct memory_request *reques
     TRY(qwen_parameters_new(&params, &config));
     struct memory_list list = {out, count};
     memory_add_weights(&list, params, request);
-    memory_add_passes(&list, &config, params, request);
+    memory_add_passes(&list, params, request);
     qwen_parameters_free(&params);
     return OK;
 }

@@ -139,20 +139,6 @@ static status vision_config_read(struct vision_config *vision, struct config_sco
     return OK;
 }
 
-// Which tower `model_type` asks for; without the key Qwen2.5-VL's.
-static status model_config_kind(struct config_scope scope, enum vision_kind *kind) {
-    static const char *const names[] = {[VISION_QWEN2_5] = "qwen2_5_vl", [VISION_QWEN2] = "qwen2_vl"};
-    struct json *value = config_find(scope, "model_type");
-    *kind = VISION_QWEN2_5;
-    if (!value) return OK;
-    for (enum vision_kind i = VISION_QWEN2_5; i <= VISION_QWEN2; i++) {
-        *kind = i;
-        if (json_is(value, JSON_STRING) && strcmp(json_text(value), names[i]) == 0) return OK;
-    }
-    return fail(DATAERR, "model_type is %.100s; only \"%s\" and \"%s\" are supported", json_text(value),
-                names[VISION_QWEN2_5], names[VISION_QWEN2]);
-}
-
 // eos_token_id: an integer, an array of integers, or null.
 static status model_config_eos_ids(struct model_config *config, struct json *value) {
     bool array = json_is(value, JSON_ARRAY);
@@ -181,7 +167,11 @@ static status model_config_root(struct model_config *config, struct json *root) 
     if (text && !json_is(text, JSON_OBJECT)) return fail(DATAERR, "text_config is not an object");
     if (vision && !json_is(vision, JSON_OBJECT)) return fail(DATAERR, "vision_config is not an object");
     struct config_scope text_first = {text, root, ""}, root_first = {root, text, ""};
-    TRY(model_config_kind(root_first, &config->vision.kind));
+    struct json *model_type = config_find(root_first, "model_type"); // without it the tower is Qwen2.5-VL's
+    config->vision.kind = string_equals(json_string(model_type), "qwen2_vl") ? VISION_QWEN2 : VISION_QWEN2_5;
+    if (model_type && config->vision.kind != VISION_QWEN2 && !string_equals(json_string(model_type), "qwen2_5_vl"))
+        return fail(DATAERR, "model_type is %.100s; only \"qwen2_5_vl\" and \"qwen2_vl\" are supported",
+                    json_text(model_type));
     if (config_find(text_first, "quantization_config"))
         return fail(DATAERR, "quantization_config: quantized weights are not supported");
     TRY(text_config_read(&config->text, text_first));

@@ -310,29 +310,25 @@ static status group_head_backward(const struct head_state *head, struct model *m
     return OK;
 }
 
-// Keeps the targets whose tokens are wanted.
-static void group_keep_targets(struct sequence *sequence, const struct model_completion *completions, size_t count,
-                               const struct token_range *wanted) {
-    int64_t from = 0, kept = 0;
-    for (size_t i = 0; i < count; i++) {
-        assert(wanted[i].first <= wanted[i].end && wanted[i].end <= completions[i].count);
-        for (size_t t = 0; t < completions[i].count; t++, from++) {
-            if (t < wanted[i].first || t >= wanted[i].end) continue;
-            sequence->logit_rows[kept] = sequence->logit_rows[from];
-            sequence->target_ids[kept++] = sequence->target_ids[from];
-        }
-    }
-    assert(from == sequence->target_count);
-    sequence->target_count = kept;
-}
-
 status group_score(struct model *model, struct arena *arena, const struct model_prompt *prompt,
                    struct sequence *sequence, const struct model_completion *completions, size_t count,
                    const struct token_range *wanted, struct kv_cache *cache, float *const *logprobs) {
     struct text_state text = {0};
     struct head_state head;
     status result = OK;
-    if (wanted) group_keep_targets(sequence, completions, count, wanted);
+    if (wanted) { // keep these targets
+        int64_t from = 0, kept = 0;
+        for (size_t i = 0; i < count; i++) {
+            assert(wanted[i].first <= wanted[i].end && wanted[i].end <= completions[i].count);
+            for (size_t t = 0; t < completions[i].count; t++, from++) {
+                if (t < wanted[i].first || t >= wanted[i].end) continue;
+                sequence->logit_rows[kept] = sequence->logit_rows[from];
+                sequence->target_ids[kept++] = sequence->target_ids[from];
+            }
+        }
+        assert(from == sequence->target_count);
+        sequence->target_count = kept;
+    }
     if (sequence->target_count == 0 && !cache) return OK;
     float *all = arena_alloc(arena, (size_t)sequence->target_count * sizeof *all);
     TRY_TO(result, done, text_forward(&text, model, arena, prompt, sequence, cache, false));

@@ -70,35 +70,27 @@ status model_update_ema(struct model *model, double decay) {
 
 // ---- model ----
 
-// Returns one file's tensors, from number `first` of the opened store on, with the weights. A stored head of a tied
-// model is the embedding.
-static struct tensor_list model_file_tensors(const struct model *model, struct arena *arena,
-                                             const struct stored_tensor **found, size_t first) {
-    const size_t count = safetensors_count(model->store);
-    const char *file = safetensors_at(model->store, first)->file;
-    struct tensor_list list = tensor_list_make(arena, count - first);
-    for (size_t i = first; i < count && strcmp(safetensors_at(model->store, i)->file, file) == 0; i++) {
-        const struct stored_tensor *stored = safetensors_at(model->store, i);
-        const struct parameter *parameter = parameter_of_stored(model->table, found, stored);
-        if (!parameter) parameter = &model->table->list[model->params->embedding.first];
-        tensor_list_add(&list, &model->weights->base.values, parameter, stored->name, stored->type);
-    }
-    return list;
-}
-
 status model_save(struct model *model, const char *dir) {
     if (!model->trainer) return fail(BUG, "the model was not opened for training");
+    const struct parameter_table *table = model->table;
+    const struct safetensors *store = model->store;
+    const size_t count = safetensors_count(store);
     struct arena arena = {0};
-    const struct stored_tensor **found = arena_alloc(&arena, model->table->count * sizeof *found);
+    const struct stored_tensor **found = arena_alloc(&arena, table->count * sizeof *found);
     status result = dir_make(dir);
-    if (result == OK) result = parameter_table_match(model->table, model->store, found);
-    for (size_t first = 0; result == OK && first < safetensors_count(model->store);) { // one file after another
-        const struct tensor_list list = model_file_tensors(model, &arena, found, first);
-        const char *path = path_join(&arena, dir, path_base_name(safetensors_at(model->store, first)->file));
-        result = tensor_list_write(&list, model->backend, path, true);
-        first += list.count;
+    if (result == OK) result = parameter_table_match(table, store, found);
+    for (size_t i = 0; result == OK && i < count;) { // one file after another
+        const char *file = safetensors_at(store, i)->file;
+        struct tensor_list list = tensor_list_make(&arena, count - i);
+        for (; i < count && strcmp(safetensors_at(store, i)->file, file) == 0; i++) {
+            const struct stored_tensor *stored = safetensors_at(store, i);
+            const struct parameter *parameter = parameter_of_stored(table, found, stored);
+            if (!parameter) parameter = &table->list[model->params->embedding.first]; // the stored head of a tied model
+            tensor_list_add(&list, &model->weights->base.values, parameter, stored->name, stored->type);
+        }
+        result = tensor_list_write(&list, model->backend, path_join(&arena, dir, path_base_name(file)), true);
     }
-    if (result == OK) result = checkpoint_copy_files(model->dir, dir, model->store, NULL);
+    if (result == OK) result = checkpoint_copy_files(model->dir, dir, store, NULL);
     if (result == OK) result = dir_sync(dir);
     arena_release(&arena);
     return result;
