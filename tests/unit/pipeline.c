@@ -116,6 +116,41 @@ static void keys_are_inherited_and_written_back(void **state) {
     buf_release(&mistakes);
 }
 
+// What `caravan run` prints as arguments is read back by the stage as what the file was read as.
+static void the_arguments_of_a_process_make_the_same_struct(void **state) {
+    (void)state;
+    static const char *const sets[] = {"optim.lr=1e-5", "reward.method=grpo", "frames.fps=0.25", "reward.margin=none"};
+    struct pipeline *pipeline;
+    struct buf mistakes = {0};
+    if (read_text(&pipeline, good, sets, 4, &mistakes) != OK) assert_string_equal(mistakes.data, "");
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        const struct pipeline_stage *stage = &pipeline->stages[i];
+        struct options again = {0};
+        char program[] = "program", texts[32][512], *argv[33] = {program};
+        double values[256];
+        uint64_t first, second;
+        int argc = 1, rest;
+        if (!stage->kind) continue;
+        assert_true(stage->kind->options.size <= sizeof values);
+        for (const struct key *key = stage->options.given.first; key; key = key->next) {
+            assert_true(key->stored);
+            snprintf(texts[argc], sizeof *texts, "--%s=%s", key->name, key->value);
+            argv[argc] = texts[argc];
+            argc++;
+        }
+        options_init(&again, &stage->kind->options, values);
+        assert_int_equal(options_parse(&again, argc, argv, &rest), OK);
+        options_hash(&stage->options, &first);
+        options_hash(&again, &second);
+        assert_true(first == second);
+        options_release(&again);
+    }
+    const struct optim_options *optim = pipeline_options(&pipeline->stages[6]);
+    assert_true(optim->lr == 1e-5 && optim->kl == 0.04 && optim->ema_every == 0);
+    pipeline_free(&pipeline);
+    buf_release(&mistakes);
+}
+
 static void set_goes_on_top(void **state) {
     (void)state;
     static const char *const sets[] = {"frames.fps=0.5", "seed=11", "rollout.group-size=4", "run=/tmp/elsewhere"};
@@ -474,6 +509,7 @@ static void what_contradicts_a_method_is_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keys_are_inherited_and_written_back),
+        cmocka_unit_test(the_arguments_of_a_process_make_the_same_struct),
         cmocka_unit_test(set_goes_on_top),
         cmocka_unit_test(model_is_inherited_where_it_is_needed),
         cmocka_unit_test(from_orders_the_flow),
