@@ -8,48 +8,39 @@
 #include "shared/base/file.h"
 #include "shared/config/pipeline_parse.h"
 
+// A key of the file, of a stage's place or of a machine.
+#define KEY(text, kind, meaning, ...)                                                                                  \
+    { .name = (text), .type = (kind), .help = (meaning), ##__VA_ARGS__ }
+
 // Keys of the file that no stage has.
 static const struct option file_options[] = {
-    {.name = "name", .type = OPTION_STRING, .help = "of the run (default: the file's)"},
-    {.name = "give_up_after",
-     .type = OPTION_NUMBER,
-     .default_value = "0",
-     .low = 0,
-     .high = 1e6,
-     .help = "minutes after which a machine stops that waits for another one; 0: never"},
-    {.name = "run", .type = OPTION_PATH, .required = true, .help = "directory of store, checkpoints, metrics and logs"},
+    KEY("name", OPTION_STRING, "of the run (default: the file's)"),
+    KEY("give_up_after", OPTION_NUMBER, "minutes after which a machine stops that waits for another one; 0: never",
+        .default_value = "0", .high = 1e6),
+    KEY("run", OPTION_PATH, "directory of store, checkpoints, metrics and logs", .required = true),
     {0},
 };
 static const struct option_table file_table = {.options = file_options};
 
 // Keys of any stage or program: how it runs.
 static const struct option placement_options[] = {
-    {.name = "from", .type = OPTION_STRING, .help = "the stage before it (default: the one above)"},
-    {.name = "replicas",
-     .type = OPTION_INT,
-     .default_value = "1",
-     .low = 1,
-     .high = 256,
-     .help = "processes that share the work, on each of its machines"},
-    {.name = "on",
-     .type = OPTION_STRING,
-     .help = "the machine that it runs on, or an array of machines and groups of them (default: the first)"},
-    {.name = "program", .type = OPTION_FILE, .help = "a user's program that filters JSON lines"},
-    {.name = "timeout",
-     .type = OPTION_NUMBER,
-     .default_value = "0",
-     .low = 0,
-     .high = 1e6,
-     .help = "seconds that the program has for a group, its start included; 0: any time"},
+    KEY("from", OPTION_STRING, "the stage before it (default: the one above)"),
+    KEY("replicas", OPTION_INT, "processes that share the work, on each of its machines", .default_value = "1",
+        .low = 1, .high = 256),
+    KEY("on", OPTION_STRING,
+        "the machine that it runs on, or an array of machines and groups of them (default: the first)"),
+    KEY("program", OPTION_FILE, "a user's program that filters JSON lines"),
+    KEY("timeout", OPTION_NUMBER, "seconds that the program has for a group, its start included; 0: any time",
+        .default_value = "0", .high = 1e6),
     {0},
 };
 static const struct option_table placement_table = {.options = placement_options};
 
 static const struct option machine_options[] = {
-    {.name = "address", .type = OPTION_STRING, .required = true, .help = "host name or IP address"},
-    {.name = "key", .type = OPTION_STRING, .help = "its public key, from `caravan keygen`"},
-    {.name = "port", .type = OPTION_INT, .low = 1, .high = 65000, .help = "the first of its TCP ports (default: 5600)"},
-    {.name = "bind", .type = OPTION_STRING, .help = "the address that it listens on (default: all of its addresses)"},
+    KEY("address", OPTION_STRING, "host name or IP address", .required = true),
+    KEY("key", OPTION_STRING, "its public key, from `caravan keygen`"),
+    KEY("port", OPTION_INT, "the first of its TCP ports (default: 5600)", .low = 1, .high = 65000),
+    KEY("bind", OPTION_STRING, "the address that it listens on (default: all of its addresses)"),
     {0},
 };
 static const struct option_table machine_table = {.options = machine_options};

@@ -16,10 +16,7 @@ struct check_options {
 
 static const struct option check_options[] = {
     PIPELINE_SET,
-    {.name = "machine",
-     .offset = offsetof(struct check_options, machine),
-     .type = OPTION_STRING,
-     .help = "name of this machine in the file (default: the host's)"},
+    TOOL_OPTION(check_options, machine, OPTION_STRING, "name of this machine in the file (default: the host's)"),
     {0},
 };
 const struct option_table check_table = {

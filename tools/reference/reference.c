@@ -369,16 +369,10 @@ struct reference_options {
 static const char reference_shells[] = "bash|zsh|fish";
 
 static const struct option reference_options[] = {
-    {.name = "man",
-     .offset = offsetof(struct reference_options, man),
-     .type = OPTION_STRING,
-     .help = "print the manual page of this program, caravan or caravan-STAGE"},
-    {.name = "completion",
-     .offset = offsetof(struct reference_options, completion),
-     .type = OPTION_NAME,
-     .choices = reference_shells,
-     .instead_of = "man",
-     .help = "print the completion script of this shell"},
+    TOOL_OPTION(reference_options, man, OPTION_STRING,
+                "print the manual page of this program, caravan or caravan-STAGE"),
+    TOOL_OPTION(reference_options, completion, OPTION_NAME, "print the completion script of this shell",
+                .choices = reference_shells, .instead_of = "man"),
     {0},
 };
 const struct option_table reference_table = {
