@@ -239,7 +239,6 @@ static status node_enter(struct stage_context *context, const char *path) {
     NEW(&node, 1);
     node->context = context;
     pthread_mutex_init(&node->lock, NULL);
-    weights_follower_init(&node->weights, context, &node->config);
     weights_publisher_new(&node->publisher);
     context->node = node;
     TRY(node_config_read(&node->config, path));
@@ -254,7 +253,7 @@ static status node_enter(struct stage_context *context, const char *path) {
     if (node->config.replica > 1) snprintf(number, sizeof number, "-%d", node->config.replica);
     snprintf(suffix, sizeof suffix, "%s%s%s", number, *machine ? "@" : "", machine);
     log_suffix(suffix);
-    return weights_follower_set_dir(&node->weights, node->config.run_dir);
+    return weights_follower_open(&node->weights, context, &node->config);
 }
 
 // Waits until all notices are sent: what a stage says as it opens or ends may come before a supervisor has joined, or
@@ -313,7 +312,7 @@ static void node_leave(struct stage_context *context) {
     io_thread_close(&node->io);
     if (node->part) node->role->close(node);
     weights_publisher_free(&node->publisher);
-    weights_follower_release(&node->weights);
+    weights_follower_close(&node->weights);
     node_config_release(&node->config);
     buf_release(&node->bulk);
     buf_release(&node->notices);

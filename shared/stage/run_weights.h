@@ -128,15 +128,13 @@ enum weights_verdict {
     WEIGHTS_BUSY,  // they can be loaded when the stage has finished what it has, or must be tried again
 };
 
-// Sets a zeroed struct up, once; what it points to must outlive it. Release it with weights_follower_release.
-void weights_follower_init(struct weights_follower *follower, struct stage_context *context,
-                           const struct node_config *config);
+// Sets a zeroed struct up; what it points to must outlive it. Makes the directory of the files in a run with optim.
+// UNAVAILABLE when the disk fails. Close in any case.
+status weights_follower_open(struct weights_follower *follower, struct stage_context *context,
+                             const struct node_config *config);
 
-// Frees what it holds.
-void weights_follower_release(struct weights_follower *follower);
-
-// Sets the directory of the files, and makes it in a run with optim. UNAVAILABLE when the disk fails.
-status weights_follower_set_dir(struct weights_follower *follower, const char *run_dir);
+// Frees what it holds; a zeroed struct is fine.
+void weights_follower_close(struct weights_follower *follower);
 
 // Optim's message WEIGHTS has come, in the I/O thread.
 void weights_follower_published(struct weights_follower *follower, struct io_thread *io,

@@ -179,23 +179,20 @@ status weights_fetch(struct io_thread *io, const char *dir, bool whole, struct r
 
 // ---- follower ----
 
-void weights_follower_init(struct weights_follower *follower, struct stage_context *context,
-                           const struct node_config *config) {
+status weights_follower_open(struct weights_follower *follower, struct stage_context *context,
+                             const struct node_config *config) {
+    struct arena arena = {0};
     follower->context = context;
     follower->config = config;
     pthread_mutex_init(&follower->lock, NULL);
-}
-
-void weights_follower_release(struct weights_follower *follower) {
-    free(follower->dir);
-    pthread_mutex_destroy(&follower->lock);
-}
-
-status weights_follower_set_dir(struct weights_follower *follower, const char *run_dir) {
-    struct arena arena = {0};
-    follower->dir = mem_strdup(path_join(&arena, run_dir, "weights"));
+    follower->dir = mem_strdup(path_join(&arena, config->run_dir, "weights"));
     arena_release(&arena);
-    return follower->config->trains ? dir_make(follower->dir) : OK;
+    return config->trains ? dir_make(follower->dir) : OK;
+}
+
+void weights_follower_close(struct weights_follower *follower) {
+    if (follower->dir) pthread_mutex_destroy(&follower->lock);
+    free(follower->dir);
 }
 
 static void weights_follower_set_latest(struct weights_follower *follower, struct io_thread *io,
