@@ -145,25 +145,25 @@ static status issuer_tick(void *self) {
         TRY(io_thread_broadcast(io, "report", &refused));
     }
     if (!issuer->ready) return OK;
-    io_thread_set_issue(io, ledger_issue_number(ledger), ledger_settled_on_disk(ledger));
+    io_thread_set_issue(io, ledger->issue_number, ledger->settled_on_disk);
     if (issuer->reissue) {
         int64_t ahead = 0;
         issuer->reissue = false;
-        for (int64_t seq = ledger_settled(ledger); seq < issuer->total; seq++)
+        for (int64_t seq = ledger->settled; seq < issuer->total; seq++)
             if (ledger_state_of(ledger, seq) == LEDGER_IN_FLIGHT) TRY(issuer_issue(issuer, seq, ahead++));
     }
     int64_t in_flight_max = (issuer->staleness + 1) * issuer->per_step;
     if (!issuer->trains && in_flight_max < issuer_in_flight) in_flight_max = issuer_in_flight;
-    const int64_t ahead_end = ledger_settled(ledger) + issuer_ahead * in_flight_max;
+    const int64_t ahead_end = ledger->settled + issuer_ahead * in_flight_max;
     const int64_t issue_end = issuer->end < ahead_end ? issuer->end : ahead_end;
-    while (ledger_next_unissued(ledger) < issue_end && ledger_count(ledger, LEDGER_IN_FLIGHT) < in_flight_max)
-        TRY(issuer_issue(issuer, ledger_next_unissued(ledger), ledger_count(ledger, LEDGER_IN_FLIGHT)));
-    if (issuer->finished || ledger_settled(ledger) < issuer->end) return OK;
-    int64_t unused = ledger_count(ledger, LEDGER_UNUSED), trained = ledger_count(ledger, LEDGER_TRAINED);
+    while (ledger->next_unissued < issue_end && ledger->counts[LEDGER_IN_FLIGHT] < in_flight_max)
+        TRY(issuer_issue(issuer, ledger->next_unissued, ledger->counts[LEDGER_IN_FLIGHT]));
+    if (issuer->finished || ledger->settled < issuer->end) return OK;
+    int64_t unused = ledger->counts[LEDGER_UNUSED], trained = ledger->counts[LEDGER_TRAINED];
     // Every step trains per_step groups. The remainder was quarantined, but optim and the source ended before they
     // could record it.
     int64_t unrecorded = issuer->trains ? trained % issuer->per_step : 0, size = 0;
-    const int64_t done = trained - unrecorded, quarantined = ledger_count(ledger, LEDGER_QUARANTINED) + unrecorded;
+    const int64_t done = trained - unrecorded, quarantined = ledger->counts[LEDGER_QUARANTINED] + unrecorded;
     // A script must not go on to an evaluation of what was not trained. An evaluation counts what failed as wrong.
     const bool failed = quarantined > done || (issuer->trains && !done && unused);
     issuer->finished = true;
@@ -207,7 +207,7 @@ static status issuer_on_last_stage(void *self, struct wire_peer *peer) {
                                           .per_step = issuer->per_step,
                                           .max_steps = issuer->max_steps,
                                           .epoch = issuer->epoch,
-                                          .seq = ledger_settled_on_disk(issuer->ledger)};
+                                          .seq = issuer->ledger->settled_on_disk};
     return io_thread_reply(node->io, peer, &run_info);
 }
 
@@ -277,7 +277,7 @@ static status issuer_on_settled(void *self, struct wire_peer *peer, const struct
 }
 
 static int64_t issuer_trained_steps(const struct issuer *issuer) {
-    return (ledger_count(issuer->ledger, LEDGER_TRAINED) + issuer->per_step - 1) / issuer->per_step;
+    return (issuer->ledger->counts[LEDGER_TRAINED] + issuer->per_step - 1) / issuer->per_step;
 }
 
 // Optim says where it begins.
@@ -319,12 +319,12 @@ static void issuer_report(void *self, struct message_status *counters) {
     const struct issuer *issuer = ((const struct node *)self)->part;
     const struct ledger *ledger = issuer->ledger;
     counters->total = issuer->end;
-    counters->settled = ledger_settled(ledger);
+    counters->settled = ledger->settled;
     counters->step = issuer->step;
-    counters->held = ledger_count(ledger, LEDGER_IN_FLIGHT);
-    counters->run_quarantined = ledger_count(ledger, LEDGER_QUARANTINED);
-    counters->run_unused = ledger_count(ledger, LEDGER_UNUSED);
-    counters->done = ledger_count(ledger, LEDGER_TRAINED);
+    counters->held = ledger->counts[LEDGER_IN_FLIGHT];
+    counters->run_quarantined = ledger->counts[LEDGER_QUARANTINED];
+    counters->run_unused = ledger->counts[LEDGER_UNUSED];
+    counters->done = ledger->counts[LEDGER_TRAINED];
     counters->reissued = issuer->reissued;
     if (!issuer->ready) {
         counters->state = "waits for optim";
@@ -332,7 +332,7 @@ static void issuer_report(void *self, struct message_status *counters) {
         counters->state = "finished";
     } else {
         const char *full = issuer->trains ? "waits for a step" : "enough in flight";
-        counters->state = ledger_next_unissued(ledger) >= issuer->end ? "all issued" : full;
+        counters->state = ledger->next_unissued >= issuer->end ? "all issued" : full;
     }
 }
 

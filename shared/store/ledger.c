@@ -19,18 +19,6 @@ static const int64_t ledger_max_seq = ((int64_t)1 << 40) - 1;
 static const double ledger_flush_seconds = 0.05;
 static const size_t ledger_max_changes = 1 << 20; // bytes in memory
 
-struct ledger {
-    struct lmdb_env *env;
-    uint8_t *states; // [size], a ledger_state for each seq
-    size_t size, capacity;
-    int64_t settled, next_unissued;
-    int64_t settled_on_disk; // `settled` as of the last flush
-    int64_t counts[LEDGER_STATES];
-    int64_t issue_number;
-    struct buf changes; // not written yet: a ledger_change and its strings each
-    double flushed_at;  // as of ledger_tick
-};
-
 // The value of the key "meta".
 struct ledger_meta {
     int64_t format;
@@ -88,26 +76,6 @@ static status ledger_set_state(void *context, const struct ledger_entry *entry) 
     while (ledger_is_settled(ledger_state_of(ledger, ledger->settled))) ledger->settled++;
     while (ledger_state_of(ledger, ledger->next_unissued) != LEDGER_NEW) ledger->next_unissued++;
     return OK;
-}
-
-int64_t ledger_settled(const struct ledger *ledger) {
-    return ledger->settled;
-}
-
-int64_t ledger_settled_on_disk(const struct ledger *ledger) {
-    return ledger->settled_on_disk;
-}
-
-int64_t ledger_next_unissued(const struct ledger *ledger) {
-    return ledger->next_unissued;
-}
-
-int64_t ledger_issue_number(const struct ledger *ledger) {
-    return ledger->issue_number;
-}
-
-int64_t ledger_count(const struct ledger *ledger, enum ledger_state state) {
-    return ledger->counts[state];
 }
 
 // ---- entries on disk ----

@@ -25,8 +25,6 @@
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
 
-struct ledger;
-
 // The values are stored on disk. A group is settled in TRAINED, QUARANTINED and UNUSED.
 enum ledger_state {
     LEDGER_NEW,         // not issued
@@ -37,6 +35,26 @@ enum ledger_state {
 };
 
 enum { LEDGER_STATES = LEDGER_UNUSED + 1 };
+
+// Only the functions below change it.
+struct ledger {
+    int64_t settled;         // every group below this seq is settled
+    int64_t settled_on_disk; // and on the disk too: only this may be told to other processes
+    // The lowest seq that was neither issued nor settled since the last ledger_rewind_to. Higher ones may be settled:
+    // the last stage tells a new source again what it told the one before, of whose changes the last were lost.
+    int64_t next_unissued;
+    int64_t counts[LEDGER_STATES]; // of the groups in each state; always 0 for NEW
+    // The number with which groups are issued: at first the time at which the ledger was made, in ns since 1970; one
+    // more each time that optim went back or the settings changed.
+    int64_t issue_number;
+
+    // The ledger's own.
+    struct lmdb_env *env;
+    uint8_t *states; // [size], a ledger_state for each seq
+    size_t size, capacity;
+    struct buf changes; // not written yet: a ledger_change and its strings each
+    double flushed_at;  // as of ledger_tick
+};
 
 struct ledger_entry {
     int64_t seq;
@@ -74,25 +92,8 @@ status ledger_set_settings(struct ledger *ledger, uint64_t settings, bool *chang
 // Writes the changes, closes and frees; sets *ledger to NULL. NULL is fine.
 void ledger_close(struct ledger **ledger);
 
-// Returns the seq below which every group is settled.
-int64_t ledger_settled(const struct ledger *ledger);
-
-// Returns the seq below which every group is settled on the disk too. Only this may be told to other processes.
-int64_t ledger_settled_on_disk(const struct ledger *ledger);
-
-// Returns the lowest seq that was neither issued nor settled since the last ledger_rewind_to. Higher ones may be
-// settled: the last stage tells a new source again what it told the one before, of whose changes the last were lost.
-int64_t ledger_next_unissued(const struct ledger *ledger);
-
-// Returns the number of groups in `state`; always 0 for NEW.
-int64_t ledger_count(const struct ledger *ledger, enum ledger_state state);
-
 // Returns the state of a group; NEW for a seq that the ledger does not have.
 enum ledger_state ledger_state_of(const struct ledger *ledger, int64_t seq);
-
-// Returns the number with which groups are issued: at first the time at which the ledger was made, in ns since 1970;
-// one more each time that optim went back or the settings changed.
-int64_t ledger_issue_number(const struct ledger *ledger);
 
 // Marks a group as in flight and counts one more issue of it. UNAVAILABLE when the disk fails.
 status ledger_issue(struct ledger *ledger, int64_t seq, const char *id);
@@ -104,7 +105,7 @@ status ledger_settle(struct ledger *ledger, const struct ledger_entry *entry, bo
 
 // Makes the ledger agree with optim's checkpoint, in which `seq` is the next group to train: groups below it that are
 // not settled become TRAINED, and all groups from it on are forgotten. If optim went back, that is, if `seq` is below
-// ledger_settled, the issue number rises by one. DATAERR when seq is negative, UNAVAILABLE when the disk fails.
+// `settled`, the issue number rises by one. DATAERR when seq is negative, UNAVAILABLE when the disk fails.
 status ledger_rewind_to(struct ledger *ledger, int64_t seq);
 
 // Writes the changes in one transaction. UNAVAILABLE when the disk fails; they are then kept for the next call.

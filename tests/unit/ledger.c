@@ -42,19 +42,19 @@ static void issued_groups_are_settled_once(void **state) {
     (void)state;
     struct ledger *ledger = open_ledger();
     for (int i = 0; i < 4; i++) assert_int_equal(ledger_issue(ledger, i, "g"), OK);
-    assert_int_equal(ledger_next_unissued(ledger), 4);
-    assert_int_equal(ledger_count(ledger, LEDGER_IN_FLIGHT), 4);
+    assert_int_equal(ledger->next_unissued, 4);
+    assert_int_equal(ledger->counts[LEDGER_IN_FLIGHT], 4);
     settle(ledger, 1, LEDGER_QUARANTINED, -1);
-    assert_int_equal(ledger_settled(ledger), 0);
+    assert_int_equal(ledger->settled, 0);
     settle(ledger, 0, LEDGER_TRAINED, 1);
-    assert_int_equal(ledger_settled(ledger), 2);
-    assert_int_equal(ledger_count(ledger, LEDGER_IN_FLIGHT), 2);
+    assert_int_equal(ledger->settled, 2);
+    assert_int_equal(ledger->counts[LEDGER_IN_FLIGHT], 2);
     bool newly_settled = true;
     const struct ledger_entry twice = {.seq = 0, .state = LEDGER_TRAINED, .step = 9, .id = "g"};
     assert_int_equal(ledger_settle(ledger, &twice, &newly_settled), OK);
     assert_false(newly_settled);
-    assert_int_equal(ledger_count(ledger, LEDGER_TRAINED), 1);
-    assert_int_equal(ledger_count(ledger, LEDGER_QUARANTINED), 1);
+    assert_int_equal(ledger->counts[LEDGER_TRAINED], 1);
+    assert_int_equal(ledger->counts[LEDGER_QUARANTINED], 1);
     ledger_close(&ledger);
 }
 
@@ -82,9 +82,9 @@ static status see_first(void *context, const struct ledger_entry *entry) {
 static void a_restart_finds_what_was_settled(void **state) {
     (void)state;
     struct ledger *ledger = open_ledger();
-    assert_int_equal(ledger_settled(ledger), 2);
-    assert_int_equal(ledger_next_unissued(ledger), 4);
-    assert_int_equal(ledger_count(ledger, LEDGER_IN_FLIGHT), 2);
+    assert_int_equal(ledger->settled, 2);
+    assert_int_equal(ledger->next_unissued, 4);
+    assert_int_equal(ledger->counts[LEDGER_IN_FLIGHT], 2);
     struct seen seen = {0};
     assert_int_equal(ledger_issue(ledger, 3, "g3"), OK);
     assert_int_equal(ledger_each(ledger, 0, see, &seen), OK);
@@ -98,24 +98,24 @@ static void the_ledger_goes_back_to_where_optim_is(void **state) {
     (void)state;
     struct ledger *ledger = open_ledger();
     // Optim has trained 2, and its message was lost.
-    const int64_t number = ledger_issue_number(ledger);
+    const int64_t number = ledger->issue_number;
     assert_int_equal(ledger_rewind_to(ledger, 3), OK);
-    assert_int_equal(ledger_issue_number(ledger), number);
-    assert_int_equal(ledger_settled(ledger), 3);
-    assert_int_equal(ledger_next_unissued(ledger), 3);
-    assert_int_equal(ledger_count(ledger, LEDGER_IN_FLIGHT), 0);
+    assert_int_equal(ledger->issue_number, number);
+    assert_int_equal(ledger->settled, 3);
+    assert_int_equal(ledger->next_unissued, 3);
+    assert_int_equal(ledger->counts[LEDGER_IN_FLIGHT], 0);
     assert_int_equal(ledger_state_of(ledger, 3), LEDGER_NEW);
     // Its checkpoint is older than its last message.
     assert_int_equal(ledger_rewind_to(ledger, 1), OK);
-    assert_int_equal(ledger_issue_number(ledger), number + 1);
-    assert_int_equal(ledger_settled(ledger), 1);
+    assert_int_equal(ledger->issue_number, number + 1);
+    assert_int_equal(ledger->settled, 1);
     assert_int_equal(ledger_state_of(ledger, 0), LEDGER_TRAINED);
-    assert_int_equal(ledger_count(ledger, LEDGER_TRAINED), 1);
-    assert_int_equal(ledger_count(ledger, LEDGER_QUARANTINED), 0);
+    assert_int_equal(ledger->counts[LEDGER_TRAINED], 1);
+    assert_int_equal(ledger->counts[LEDGER_QUARANTINED], 0);
     ledger_close(&ledger);
     ledger = open_ledger();
-    assert_int_equal(ledger_settled(ledger), 1);
-    assert_int_equal(ledger_next_unissued(ledger), 1);
+    assert_int_equal(ledger->settled, 1);
+    assert_int_equal(ledger->next_unissued, 1);
     ledger_close(&ledger);
 }
 
@@ -123,16 +123,16 @@ static void the_ledger_goes_back_to_where_optim_is(void **state) {
 static void the_issue_number_rises_only_with_settled_groups(void **state) {
     (void)state;
     struct ledger *ledger = open_ledger();
-    const int64_t first = ledger_issue_number(ledger);
+    const int64_t first = ledger->issue_number;
     assert_int_equal(ledger_rewind_to(ledger, 3), OK);
     assert_int_equal(ledger_issue(ledger, 3, "g"), OK);
     assert_int_equal(ledger_rewind_to(ledger, 3), OK); // the source was restarted
-    assert_int_equal(ledger_issue_number(ledger), first);
+    assert_int_equal(ledger->issue_number, first);
     assert_int_equal(ledger_rewind_to(ledger, 2), OK);
-    assert_int_equal(ledger_issue_number(ledger), first + 1);
+    assert_int_equal(ledger->issue_number, first + 1);
     ledger_close(&ledger);
     ledger = open_ledger();
-    assert_int_equal(ledger_issue_number(ledger), first + 1);
+    assert_int_equal(ledger->issue_number, first + 1);
     ledger_close(&ledger);
 }
 
@@ -141,18 +141,18 @@ static void a_new_ledger_begins_above_an_earlier_one(void **state) {
     (void)state;
     const int64_t begin = clock_realtime_ns();
     struct ledger *ledger = open_ledger();
-    const int64_t earlier = ledger_issue_number(ledger);
+    const int64_t earlier = ledger->issue_number;
     ledger_close(&ledger);
     char kept[128];
     snprintf(kept, sizeof kept, "%s/earlier.lmdb", dir);
     assert_int_equal(rename(path, kept), 0);
     ledger = open_ledger();
-    const int64_t number = ledger_issue_number(ledger);
+    const int64_t number = ledger->issue_number;
     assert_true(number > earlier);
     assert_in_range(number, begin, clock_realtime_ns());
     ledger_close(&ledger);
     ledger = open_ledger();
-    assert_int_equal(ledger_issue_number(ledger), number);
+    assert_int_equal(ledger->issue_number, number);
     ledger_close(&ledger);
     assert_int_equal(rename(kept, path), 0);
 }
@@ -166,7 +166,7 @@ static int64_t entries_on_disk(void) {
     assert_int_equal(file_read(path, &bytes), OK);
     assert_int_equal(file_write_atomic(copy, bytes.data, bytes.size), OK);
     assert_int_equal(ledger_open(&ledger, copy, &config), OK);
-    const int64_t count = ledger_next_unissued(ledger);
+    const int64_t count = ledger->next_unissued;
     ledger_close(&ledger);
     buf_release(&bytes);
     return count;
@@ -221,7 +221,7 @@ static void a_power_failure_undoes_nothing_that_is_written(void **state) {
         settle(ledger, i, LEDGER_TRAINED, 1);
         writes = unsynced_writes = 0;
         assert_int_equal(ledger_flush(ledger), OK);
-        assert_int_equal(ledger_settled_on_disk(ledger), i + 1);
+        assert_int_equal(ledger->settled_on_disk, i + 1);
         assert_true(writes > 0);
         assert_int_equal(unsynced_writes, 0);
     }
@@ -268,18 +268,18 @@ static void other_settings_begin_anew(void **state) {
     ledger = open_ledger();
     assert_int_equal(ledger_set_settings(ledger, 5, &changed), OK);
     assert_false(changed);
-    assert_int_equal(ledger_count(ledger, LEDGER_TRAINED), 1);
-    const int64_t number = ledger_issue_number(ledger);
+    assert_int_equal(ledger->counts[LEDGER_TRAINED], 1);
+    const int64_t number = ledger->issue_number;
     assert_int_equal(ledger_set_settings(ledger, 6, &changed), OK);
     assert_true(changed);
-    assert_int_equal(ledger_issue_number(ledger), number + 1);
-    assert_int_equal(ledger_next_unissued(ledger), 0);
-    assert_int_equal(ledger_count(ledger, LEDGER_TRAINED) + ledger_count(ledger, LEDGER_IN_FLIGHT), 0);
+    assert_int_equal(ledger->issue_number, number + 1);
+    assert_int_equal(ledger->next_unissued, 0);
+    assert_int_equal(ledger->counts[LEDGER_TRAINED] + ledger->counts[LEDGER_IN_FLIGHT], 0);
     ledger_close(&ledger);
     ledger = open_ledger();
     assert_int_equal(ledger_set_settings(ledger, 6, &changed), OK);
     assert_false(changed);
-    assert_int_equal(ledger_next_unissued(ledger), 0);
+    assert_int_equal(ledger->next_unissued, 0);
     ledger_close(&ledger);
 }
 
