@@ -79,12 +79,11 @@ done:
     return result;
 }
 
-// Opens the file and the template. No record is read.
+// Opens the file and the template. No record is read. Free *out also after a failure.
 static status dataset_prepare(struct dataset **out, const struct source_options *options) {
     const char *path = options->data, *media_root = options->media_root, *template = options->template;
     int64_t limit = options->limit;
     char absolute[PATH_MAX];
-    status result;
     NEW(out, 1);
     struct dataset *dataset = *out;
     dataset->path = arena_strndup(&dataset->arena, path, strlen(path));
@@ -97,51 +96,43 @@ static status dataset_prepare(struct dataset **out, const struct source_options 
     assert(dataset->format); // the options allow no other name
     if (media_root) {
         if (!realpath(media_root, absolute))
-            TRY_TO(result, failed, fail(file_read_status(errno), "media_root: %s: %s", media_root, strerror(errno)));
+            return fail(file_read_status(errno), "media_root: %s: %s", media_root, strerror(errno));
         dataset->options.media_root = arena_strndup(&dataset->arena, absolute, strlen(absolute));
     }
     bool has_messages = dataset->format->has_messages, no_template = template && !strcmp(template, "none");
     if (has_messages && template && !no_template)
-        TRY_TO(result, failed,
-               fail(USAGE, "template: cannot be combined with format %s, whose records contain their messages",
-                    dataset->format->name));
+        return fail(USAGE, "template: cannot be combined with format %s, whose records contain their messages",
+                    dataset->format->name);
     if (!has_messages && !no_template) {
         struct buf *text = &dataset->template_text;
         if (template)
-            TRY_TO(result, failed, file_read(template, text));
+            TRY(file_read(template, text));
         else
             buf_puts(text, prompt_template_default);
-        TRY_TO(result, failed,
-               prompt_template_parse(&dataset->template, template ? template : "the default template",
-                                     (struct string){text->data, text->size}));
+        TRY(prompt_template_parse(&dataset->template, template ? template : "the default template",
+                                  (struct string){text->data, text->size}));
         dataset->options.template = &dataset->template;
     }
-    TRY_TO(result, failed, records_open(&dataset->records, dataset->path));
+    TRY(records_open(&dataset->records, dataset->path));
     dataset->count = dataset->records.count;
     if (limit > 0 && (size_t)limit < dataset->count) dataset->count = (size_t)limit;
-    if (!dataset->count) TRY_TO(result, failed, fail(DATAERR, "%s: no samples", dataset->path));
+    if (!dataset->count) return fail(DATAERR, "%s: no samples", dataset->path);
     NEW(&dataset->order, dataset->count);
     dataset->ordered_epoch = SIZE_MAX;
     return OK;
-failed:
-    dataset_free(out);
-    return result;
 }
 
 status dataset_open(struct dataset **out, const struct source_options *options) {
-    TRY(dataset_prepare(out, options));
+    status result = dataset_prepare(out, options);
     struct dataset *dataset = *out;
-    status result;
-    TRY_TO(result, failed, dataset_check(dataset));         // without a tokenizer, because tokens take time
-    assert(!dataset->format->has_tokens || options->model); // required by the options
-    if (dataset->format->has_tokens) {
-        TRY_TO(result, failed, tokenizer_open(&dataset->tokenizer, options->model));
-        TRY_TO(result, failed, chat_template_check(dataset->tokenizer, options->model));
+    if (result == OK) result = dataset_check(dataset); // without a tokenizer, because tokens take time
+    if (result == OK && dataset->format->has_tokens) {
+        assert(options->model); // required by the options
+        result = tokenizer_open(&dataset->tokenizer, options->model);
+        if (result == OK) result = chat_template_check(dataset->tokenizer, options->model);
     }
     dataset->options.tokenizer = dataset->tokenizer;
-    return OK;
-failed:
-    dataset_free(out);
+    if (result != OK) dataset_free(out);
     return result;
 }
 

@@ -480,7 +480,7 @@ status frame_store_recall_origin(struct frame_store *store, const char *key, str
                                         .start = record.start,
                                         .end = record.end,
                                         .frame_rate = record.frame_rate};
-        *found = origin->path != NULL;
+        *found = true;
     }
     lmdb_txn_end(&txn);
     return result;

@@ -35,8 +35,7 @@ struct media_folder {
     const char *root;      // media_root, NULL: none
     pthread_mutex_t lock;  // of what follows
     char common[PATH_MAX]; // of the media that were read; "" before the first one
-    double said;           // clock_monotonic() when the user was last told that it is gone
-    bool gone;             // the user was told so, and not yet that it is back
+    double said;           // clock_monotonic() when the user was last told that it is gone; 0: it is there
 };
 
 enum { MAX_AGAIN = 64 }; // a key that finds no place is asked for again later
@@ -149,8 +148,7 @@ static status frames_wait_for_folder(struct frames_stage *stage) {
         struct pollfd stop = {.fd = signals_fd(), .events = POLLIN};
         if (left <= 0) return UNAVAILABLE;
         pthread_mutex_lock(&folder->lock); // several threads wait
-        const bool tell = !folder->gone || now - folder->said >= SAID_EVERY_SECONDS;
-        folder->gone = true;
+        const bool tell = !folder->said || now - folder->said >= SAID_EVERY_SECONDS;
         if (tell) folder->said = now;
         pthread_mutex_unlock(&folder->lock);
         if (tell) stage_notify(stage->context, "%s; waiting for it for %.0f s", fail_text(), left);
@@ -159,8 +157,8 @@ static status frames_wait_for_folder(struct frames_stage *stage) {
         result = media_folder_check(folder);
     }
     pthread_mutex_lock(&folder->lock);
-    const bool tell = folder->gone;
-    folder->gone = false;
+    const bool tell = folder->said > 0;
+    folder->said = 0;
     pthread_mutex_unlock(&folder->lock);
     if (tell) stage_notify(stage->context, "the folder of the media is there again");
     return OK;
