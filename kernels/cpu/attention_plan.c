@@ -51,20 +51,6 @@ static size_t attention_plan_cut(const struct attention_span *spans, size_t coun
     return tiles;
 }
 
-// Columns of a row of scores, enough for every tile of these spans.
-static int64_t attention_plan_score_columns(const struct attention_span *spans, size_t count) {
-    int64_t longest = 0;
-    for (size_t i = 0; i < count; i++) {
-        int64_t own = attention_span_kv_len(&spans[i]), window = spans[i].window;
-        if (window > 0 && window < own && q_tile_max + 2 * window < own) own = q_tile_max + 2 * window;
-        int64_t columns = kv_block_align(spans[i].prefix_len) + kv_block_align(own);
-        if (columns > longest) longest = columns;
-    }
-    int64_t columns = longest + score_slack + 3 * kv_block;
-    // Rows a power of two apart would fall into the same cache sets.
-    return columns % (8 * kv_block) ? columns : columns + kv_block;
-}
-
 // ---- tiles ----
 
 void q_tile_init(struct q_tile *tile, const struct attention_span *spans, struct heads heads, struct q_tile_start start,
@@ -184,19 +170,25 @@ void q_tile_av(const struct simd *simd, const struct q_tile *tile, float *out, i
 
 // ---- plans ----
 
-// Finds the cache rows that the spans name.
-static void attention_plan_find_extent(struct attention_plan *plan, size_t count) {
-    int64_t begin = INT64_MAX, end = 0;
-    for (const struct attention_span *span = plan->spans; span < plan->spans + count; span++) {
-        int64_t own_end = span->kv_begin + attention_span_kv_len(span);
-        int64_t prefix_end = span->prefix_begin + span->prefix_len;
+// Finds the cache rows that the spans name, and how many columns a row of scores needs in every tile.
+static void attention_plan_measure(struct attention_plan *plan) {
+    int64_t begin = INT64_MAX, end = 0, longest = 0;
+    for (const struct attention_span *span = plan->spans; span < plan->spans + plan->span_count; span++) {
+        int64_t own = attention_span_kv_len(span), prefix_end = span->prefix_begin + span->prefix_len;
         if (span->kv_begin < begin) begin = span->kv_begin;
-        if (own_end > end) end = own_end;
+        if (span->kv_begin + own > end) end = span->kv_begin + own;
         if (span->prefix_len > 0 && span->prefix_begin < begin) begin = span->prefix_begin;
         if (span->prefix_len > 0 && prefix_end > end) end = prefix_end;
+        if (span->window > 0 && span->window < own && q_tile_max + 2 * span->window < own)
+            own = q_tile_max + 2 * span->window;
+        int64_t columns = kv_block_align(span->prefix_len) + kv_block_align(own);
+        if (columns > longest) longest = columns;
     }
     plan->kv_begin = begin < end ? begin : end;
     plan->kv_end = end;
+    plan->columns = longest + score_slack + 3 * kv_block;
+    // Rows a power of two apart would fall into the same cache sets.
+    if (plan->columns % (8 * kv_block) == 0) plan->columns += kv_block;
 }
 
 // Divides the spans into tiles whose rows are few enough that `arrays` arrays of their scores stay in the second-level
@@ -233,8 +225,7 @@ status cpu_attention_plan_new(struct backend *backend, struct attention_plan **o
     plan->span_count = count;
     plan->texts = true;
     for (size_t i = 0; i < count; i++) plan->texts &= !spans[i].causal && spans[i].prefix_len == 0;
-    plan->columns = attention_plan_score_columns(plan->spans, count);
-    attention_plan_find_extent(plan, count);
+    attention_plan_measure(plan);
     size_t wanted = (size_t)pool_threads(cpu_of(backend)->pool) * tasks_per_thread / (size_t)heads.key;
     attention_plan_split(plan, count, 1, wanted, &plan->forward);
     if (!tensor_none(cache_slots)) // the gradient needs two arrays: p and the gradients of scores
