@@ -2,7 +2,7 @@
 // next step, and what the last two steps drew. Only the rows at work are computed.
 //
 // The loops over logits are in row_kernels.inc; a plain sampler, which sorts the tokens, is the reference in
-// tests/ops/logits.c. Sampling does not sort. It first narrows the row to the few candidates that top-k or top-p can
+// tests/ops/decoding.c. Sampling does not sort. It first narrows the row to the few candidates that top-k or top-p can
 // keep; if there are too many, it continues with the whole row. Then it iterates over the candidates several times and
 // stores only a histogram: tokens are ranked by logit, the lower id first among equal logits, and a cutoff says which
 // ranks are kept. Sums are taken in double, in the order of token ids.

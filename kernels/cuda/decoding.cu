@@ -8,7 +8,7 @@
 // 2^-40. So a sum is exact and has no order, and a token is kept or not by comparing integers. The tokens are not
 // sorted: a cutoff, which is found bit by bit, says which ranks are kept. The row is first narrowed to the few
 // candidates among which the cutoff lies, in shared memory; if there are too many, the search reads the whole row. The
-// tests' reference, which sorts the tokens, is tests/ops/logits.c.
+// tests' reference, which sorts the tokens, is tests/ops/decoding.c.
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
