@@ -1,4 +1,5 @@
-# Layout, chosen static checks, include layers and circles, naming rules, a comment on every public prototype.
+# Layout, chosen static checks, include layers and circles, naming rules, a comment on every public prototype, the length
+# of the ways that ARCHITECTURE.md follows.
 # In an unpacked archive git lists nothing.
 FORMATTED = $(or $(shell git ls-files '*.c' '*.h' '*.cu' '*.cpp' 2>/dev/null),$(shell find $(wildcard */) -name 'build*' -prune -o -name '*.[ch]' -print -o -name '*.cu' -print -o -name '*.cpp' -print))
 # Each version of clang-format lays out some lines differently.
@@ -10,6 +11,7 @@ lint: compile_commands.json $(LIBRARY) ## run the static checks: clang-format, c
 	 else echo "layout left out: it is that of clang-format $(LAYOUT_VERSION), and this is $$(clang-format --version)"; fi
 	python3 tests/lint/layers .
 	python3 tests/lint/names .
+	python3 tests/lint/walks .
 	@tests/lint/symbols $(LIBRARY)
 	@tests/emulate/mutations --check
 	@printf '%s\n' $(filter %.c,$(FORMATTED)) | xargs -P 2 -n 4 clang-tidy --quiet -p . 2>/dev/null
