@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { file_read_size = 1 << 16, dir_open_limit = 16 };
+enum { FILE_READ_SIZE = 1 << 16, MAX_OPEN_DIRS = 16 };
 
 static_assert(sizeof(off_t) >= 8, "files and frame stores are larger than 2 GiB");
 
@@ -117,7 +117,7 @@ status file_read(const char *path, struct buf *out) {
     if (fd < 0) return file_read_fail(path, "");
     status result = OK;
     for (ssize_t got = 1; result == OK && got > 0;) {
-        result = buf_reserve_large(out, file_read_size);
+        result = buf_reserve_large(out, FILE_READ_SIZE);
         if (result != OK) break;
         got = fd_read(fd, out->data + out->size, out->capacity - out->size - 1);
         if (got < 0) result = file_read_fail(path, "");
@@ -260,7 +260,7 @@ static int file_remove_entry(const char *path, const struct stat *stat, int kind
 
 status dir_remove(const char *path) {
     if (!path_exists(path)) return OK;
-    if (nftw(path, file_remove_entry, dir_open_limit, FTW_DEPTH | FTW_PHYS))
+    if (nftw(path, file_remove_entry, MAX_OPEN_DIRS, FTW_DEPTH | FTW_PHYS))
         return file_fail(UNAVAILABLE, path, "cannot remove: ");
     return OK;
 }

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-enum { JSON_MAX_DEPTH = 500, JSON_POWERS = 23 };
+enum { MAX_JSON_DEPTH = 500, JSON_POWERS = 23 };
 
 // The powers of ten from 1 to 1e22, which a double holds exactly.
 static const double json_powers[JSON_POWERS] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
@@ -95,7 +95,7 @@ static status json_reader_unexpected(struct json_reader *reader) {
 
 status json_reader_enter(struct json_reader *reader, char open) {
     if (json_reader_peek(reader) != open) return json_reader_unexpected(reader);
-    if (++reader->depth > JSON_MAX_DEPTH) return json_reader_fail(reader, "nesting too deep", reader->at);
+    if (++reader->depth > MAX_JSON_DEPTH) return json_reader_fail(reader, "nesting too deep", reader->at);
     reader->at++;
     reader->first = true;
     return OK;

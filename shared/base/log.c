@@ -14,16 +14,16 @@
 #include "shared/base/clock.h"
 
 enum {
-    log_line_size = 4096,
-    log_suffix_size = 64,
-    log_time_size = 32,
-    ns_per_s = 1000000000,
-    ns_per_ms = 1000000,
+    LOG_LINE_SIZE = 4096,
+    LOG_SUFFIX_SIZE = 64,
+    LOG_TIME_SIZE = 32,
+    NS_PER_S = 1000000000,
+    NS_PER_MS = 1000000,
     log_minute_ms = 60000
 };
 
 static const char *log_program = "caravan";
-static char log_program_suffix[log_suffix_size];
+static char log_program_suffix[LOG_SUFFIX_SIZE];
 static bool log_time_on, log_debug_on;
 
 void log_open(const char *name) {
@@ -52,14 +52,14 @@ const char *log_name(void) {
 }
 
 __attribute__((format(printf, 1, 0))) static void log_write(const char *format, va_list arguments) {
-    char line[log_line_size], when[log_time_size] = "";
-    static_assert(sizeof line > sizeof when + log_suffix_size + 1024, "the prefix must fit");
+    char line[LOG_LINE_SIZE], when[LOG_TIME_SIZE] = "";
+    static_assert(sizeof line > sizeof when + LOG_SUFFIX_SIZE + 1024, "the prefix must fit");
     if (log_time_on) {
         int64_t now = clock_realtime_ns();
-        time_t seconds = (time_t)(now / ns_per_s);
+        time_t seconds = (time_t)(now / NS_PER_S);
         struct tm utc;
         size_t size = strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%S", gmtime_r(&seconds, &utc));
-        snprintf(when + size, sizeof when - size, ".%03dZ ", (int)(now % ns_per_s / ns_per_ms));
+        snprintf(when + size, sizeof when - size, ".%03dZ ", (int)(now % NS_PER_S / NS_PER_MS));
     }
     int used = snprintf(line, sizeof line, "%s%.1024s%s: ", when, log_program, log_program_suffix);
     assert(used > 0 && used < (int)sizeof line - 1);
@@ -87,7 +87,7 @@ void log_debug(const char *format, ...) {
 }
 
 bool log_limited(struct log_limit *limit, int64_t now_ms, const char *format, ...) {
-    char line[log_line_size];
+    char line[LOG_LINE_SIZE];
     int free_at = -1;
     va_list arguments;
     va_start(arguments, format);

@@ -9,7 +9,7 @@
 
 #include "shared/base/log.h"
 
-enum { arena_alignment = 16, arena_first_block = 1 << 10, arena_max_block = 1 << 16, buf_first_capacity = 256 };
+enum { ARENA_ALIGNMENT = 16, ARENA_FIRST_BLOCK = 1 << 10, MAX_ARENA_BLOCK = 1 << 16, BUF_FIRST_CAPACITY = 256 };
 
 struct arena_block {
     struct arena_block *next;
@@ -18,9 +18,9 @@ struct arena_block {
     size_t padding;
     char data[];
 };
-static_assert(sizeof(struct arena_block) % arena_alignment == 0, "data[] must be aligned as calloc's result is");
-static_assert(_Alignof(max_align_t) >= arena_alignment, "calloc must return blocks of the arena's alignment");
-static_assert(arena_first_block % arena_alignment == 0, "a block must hold whole units");
+static_assert(sizeof(struct arena_block) % ARENA_ALIGNMENT == 0, "data[] must be aligned as calloc's result is");
+static_assert(_Alignof(max_align_t) >= ARENA_ALIGNMENT, "calloc must return blocks of the arena's alignment");
+static_assert(ARENA_FIRST_BLOCK % ARENA_ALIGNMENT == 0, "a block must hold whole units");
 
 // ---- the heap ----
 
@@ -90,13 +90,13 @@ void *mem_checked(void *pointer) {
 status arena_alloc_large(struct arena *arena, void *pointer, size_t size) {
     void *data = NULL;
     memcpy(pointer, &data, sizeof data);
-    if (size > SIZE_MAX - sizeof(struct arena_block) - arena_alignment) return memory_fail(size, 1);
-    size = (size + arena_alignment - 1) / arena_alignment * arena_alignment;
+    if (size > SIZE_MAX - sizeof(struct arena_block) - ARENA_ALIGNMENT) return memory_fail(size, 1);
+    size = (size + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
     struct arena_block *block = arena->blocks;
     if (!block || block->capacity - block->used < size) {
         // Most arenas hold little; each further block is twice as large as the one before, up to a bound.
-        size_t capacity = block ? 2 * block->capacity : arena_first_block;
-        if (capacity > arena_max_block) capacity = arena_max_block;
+        size_t capacity = block ? 2 * block->capacity : ARENA_FIRST_BLOCK;
+        if (capacity > MAX_ARENA_BLOCK) capacity = MAX_ARENA_BLOCK;
         if (capacity < size) capacity = size;
         TRY(mem_new_large(&block, 1, sizeof *block + capacity));
         block->capacity = capacity;
@@ -106,7 +106,7 @@ status arena_alloc_large(struct arena *arena, void *pointer, size_t size) {
     data = block->data + block->used;
     memcpy(pointer, &data, sizeof data);
     block->used += size;
-    assert(block->used <= block->capacity && (uintptr_t)data % arena_alignment == 0);
+    assert(block->used <= block->capacity && (uintptr_t)data % ARENA_ALIGNMENT == 0);
     return OK;
 }
 
@@ -161,7 +161,7 @@ status buf_reserve_large(struct buf *buf, size_t more) {
     if (more > SIZE_MAX / 2 - buf->size) return memory_fail(more, 1);
     size_t needed = buf->size + more + 1;
     if (needed <= buf->capacity) return OK;
-    size_t capacity = buf->capacity ? buf->capacity : buf_first_capacity;
+    size_t capacity = buf->capacity ? buf->capacity : BUF_FIRST_CAPACITY;
     while (capacity < needed) capacity *= 2;
     TRY(RESIZE_LARGE(&buf->data, capacity));
     buf->capacity = capacity;

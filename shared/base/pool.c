@@ -11,7 +11,7 @@
 #include "shared/base/memory.h"
 
 // About 20 microseconds: within a model one loop follows the next much sooner, and an idle stage sleeps.
-enum { pool_spins = 4000 };
+enum { POOL_SPINS = 4000 };
 
 struct pool_worker {
     struct pool *pool;
@@ -80,7 +80,7 @@ static void *pool_worker_main(void *argument) {
     struct pool *pool = worker->pool;
     for (uint32_t seen = 0; !atomic_load(&pool->ending); seen = pool_loop(pool)) {
         pool_work(pool, worker->index);
-        for (int i = 0; i < pool_spins && pool_loop(pool) == seen; i++) pool_relax();
+        for (int i = 0; i < POOL_SPINS && pool_loop(pool) == seen; i++) pool_relax();
         if (pool_loop(pool) != seen) continue;
         pthread_mutex_lock(&pool->lock);
         // Written before the ticket is read; pool_start_loop writes the ticket and then reads this.
@@ -163,7 +163,7 @@ void pool_run(struct pool *pool, int tasks, void (*work)(void *context, int task
     atomic_store_explicit(&pool->unfinished, tasks, memory_order_relaxed);
     pool_start_loop(pool, tasks);
     pool_work(pool, 0);
-    for (int i = 0; i < pool_spins; i++) {
+    for (int i = 0; i < POOL_SPINS; i++) {
         if (!atomic_load_explicit(&pool->unfinished, memory_order_acquire)) return;
         pool_relax();
     }

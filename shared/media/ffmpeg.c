@@ -60,11 +60,12 @@ status ffmpeg_fail(int code, const char *what) {
 
 // ---- demux ----
 
-enum { demux_io_buffer_size = 256 << 10, demux_max_pixels = 100 * 1000 * 1000 };
-
-// Decoders count their padding, too.
-enum { demux_max_padded_pixels = demux_max_pixels + demux_max_pixels / 16 };
-static_assert(demux_max_padded_pixels <= INT32_MAX / 8, "eight bytes per pixel fit an int");
+enum {
+    IO_BUFFER_SIZE = 256 << 10,
+    MAX_PIXELS = 100 * 1000 * 1000,
+    MAX_PADDED_PIXELS = MAX_PIXELS + MAX_PIXELS / 16, // decoders count their padding, too
+};
+static_assert(MAX_PADDED_PIXELS <= INT32_MAX / 8, "eight bytes per pixel fit an int");
 
 static int demux_read_bytes(void *context, uint8_t *out, int size) {
     struct demuxer *demuxer = context;
@@ -99,23 +100,23 @@ static status demux_find_stream(struct demuxer *demuxer, enum demux_kind kind, c
         codec_known |= stream->codec_type == AVMEDIA_TYPE_VIDEO && stream->codec_id != AV_CODEC_ID_NONE;
     }
     if (kind == DEMUX_VIDEO || !codec_known) { // reads packets to find out what the headers do not say
-        enum { max_streams = 64 };
-        AVDictionary *options[max_streams] = {0}; // for the decoders that FFmpeg may run: they get our limits, too
+        enum { MAX_STREAMS = 64 };
+        AVDictionary *options[MAX_STREAMS] = {0}; // for the decoders that FFmpeg may run: they get our limits, too
         unsigned count = format->nb_streams;
-        for (unsigned i = 0; i < count && i < max_streams; i++) {
-            av_dict_set_int(&options[i], "max_pixels", demux_max_pixels, 0);
+        for (unsigned i = 0; i < count && i < MAX_STREAMS; i++) {
+            av_dict_set_int(&options[i], "max_pixels", MAX_PIXELS, 0);
             av_dict_set(&options[i], "threads", "1", 0);
         }
-        int code = avformat_find_stream_info(format, count <= max_streams ? options : NULL);
-        for (unsigned i = 0; i < max_streams; i++) av_dict_free(&options[i]);
+        int code = avformat_find_stream_info(format, count <= MAX_STREAMS ? options : NULL);
+        for (unsigned i = 0; i < MAX_STREAMS; i++) av_dict_free(&options[i]);
         if (code < 0) return ffmpeg_fail(code, "has no readable stream");
     }
     for (unsigned i = 0; i < format->nb_streams; i++) {
         const AVCodecParameters *stream = format->streams[i]->codecpar;
         if (stream->codec_type != AVMEDIA_TYPE_VIDEO) continue;
-        if ((int64_t)stream->width * stream->height <= demux_max_pixels) break;
+        if ((int64_t)stream->width * stream->height <= MAX_PIXELS) break;
         return fail(BAD_SAMPLE, "has %d x %d pixels, at most %d million are allowed", stream->width, stream->height,
-                    demux_max_pixels / 1000000);
+                    MAX_PIXELS / 1000000);
     }
     int index = av_find_best_stream(format, AVMEDIA_TYPE_VIDEO, -1, -1, codec, 0);
     if (index == AVERROR_DECODER_NOT_FOUND) return fail(BAD_SAMPLE, "FFmpeg has no decoder for its video");
@@ -137,9 +138,9 @@ status demuxer_open(struct demuxer *demuxer, const char *path, int threads, enum
     if (!S_ISREG(file.st_mode)) return fail(BAD_SAMPLE, "not a file");
     if (file.st_size == 0) return fail(BAD_SAMPLE, "the file is empty");
     demuxer->size = file.st_size;
-    unsigned char *buffer = mem_checked(av_malloc(demux_io_buffer_size));
+    unsigned char *buffer = mem_checked(av_malloc(IO_BUFFER_SIZE));
     demuxer->io =
-        mem_checked(avio_alloc_context(buffer, demux_io_buffer_size, 0, demuxer, demux_read_bytes, NULL, demux_seek));
+        mem_checked(avio_alloc_context(buffer, IO_BUFFER_SIZE, 0, demuxer, demux_read_bytes, NULL, demux_seek));
     demuxer->format = mem_checked(avformat_alloc_context());
     demuxer->format->pb = demuxer->io;
     demuxer->format->io_open = demux_refuse_io_open;
@@ -172,7 +173,7 @@ status demuxer_new_decoder(AVCodecContext **out, const struct demuxer *demuxer, 
     if (code < 0) return ffmpeg_fail(code, "cannot set up its decoder");
     decoder->thread_count = threads;
     decoder->pkt_timebase = demuxer->stream->time_base;
-    decoder->max_pixels = demux_max_padded_pixels;
+    decoder->max_pixels = MAX_PADDED_PIXELS;
     if (kind == DEMUX_IMAGE) decoder->idct_algo = FF_IDCT_INT; // the nearest to libjpeg's
     code = avcodec_open2(decoder, codec, NULL);
     return code < 0 ? ffmpeg_fail(code, "cannot open its decoder") : OK;

@@ -77,7 +77,7 @@ static void color_jpeg_chroma(const AVFrame *frame, int plane, int y, int *work,
 // out[width, RGB] = row y of a JPEG's frame, as libjpeg's fancy upsampling and integer arithmetic give it. `scratch`
 // has room for 4 * (width + 2) samples.
 static void color_jpeg_row(const AVFrame *frame, int y, int *scratch, uint8_t *out) {
-    enum { bits = 16, half = 1 << (bits - 1) };
+    enum { BITS = 16, HALF = 1 << (BITS - 1) };
     const int r_cr = 91881, b_cb = 116130, g_cr = 46802, g_cb = 22554; // the BT.601 coefficients x 2^16, rounded
     int stride = frame->width + 2;
     int *cb = scratch, *cr = scratch + stride, *work = scratch + 2 * (ptrdiff_t)stride;
@@ -86,9 +86,9 @@ static void color_jpeg_row(const AVFrame *frame, int y, int *scratch, uint8_t *o
     const uint8_t *luma = color_plane_row(frame, 0, y);
     for (int x = 0; x < frame->width; x++, out += 3) {
         int b = cb[x] - 128, r = cr[x] - 128;
-        out[0] = (uint8_t)color_clamp(luma[x] + ((r_cr * r + half) >> bits));
-        out[1] = (uint8_t)color_clamp(luma[x] + ((-g_cb * b + half - g_cr * r) >> bits));
-        out[2] = (uint8_t)color_clamp(luma[x] + ((b_cb * b + half) >> bits));
+        out[0] = (uint8_t)color_clamp(luma[x] + ((r_cr * r + HALF) >> BITS));
+        out[1] = (uint8_t)color_clamp(luma[x] + ((-g_cb * b + HALF - g_cr * r) >> BITS));
+        out[2] = (uint8_t)color_clamp(luma[x] + ((b_cb * b + HALF) >> BITS));
     }
 }
 
@@ -256,8 +256,8 @@ static status image_read_row(void *context, int y, const uint8_t **row) {
 
 // Decodes the first frame of the file. *png_color_type = what the header of a PNG states; left as it is otherwise.
 static status image_decode_first(struct demuxer *demuxer, AVPacket *packet, AVFrame *frame, int *png_color_type) {
-    enum { png_color_type_offset = 25 };
-    enum { marker = 0xff, start_of_scan = 0xda, end_of_image = 0xd9 }; // of a JPEG
+    enum { PNG_COLOR_TYPE_OFFSET = 25 };
+    enum { MARKER = 0xff, START_OF_SCAN = 0xda, END_OF_IMAGE = 0xd9 }; // of a JPEG
     AVCodecContext *decoder = demuxer->decoder;
     bool drained = false;
     for (;;) {
@@ -271,14 +271,14 @@ static status image_decode_first(struct demuxer *demuxer, AVPacket *packet, AVFr
         if (!drained && decoder->codec_id == AV_CODEC_ID_MJPEG) {
             // FFmpeg fills up the missing part of a truncated JPEG without an error; the end-of-image marker tells.
             int i = packet->size - 1;
-            while (i > 0 && !(packet->data[i - 1] == marker &&
-                              (packet->data[i] == end_of_image || packet->data[i] == start_of_scan)))
+            while (i > 0 && !(packet->data[i - 1] == MARKER &&
+                              (packet->data[i] == END_OF_IMAGE || packet->data[i] == START_OF_SCAN)))
                 i--;
-            if (i <= 0 || packet->data[i] != end_of_image) return fail(BAD_SAMPLE, "the file is truncated");
+            if (i <= 0 || packet->data[i] != END_OF_IMAGE) return fail(BAD_SAMPLE, "the file is truncated");
         }
-        if (!drained && decoder->codec_id == AV_CODEC_ID_PNG && packet->size > png_color_type_offset &&
+        if (!drained && decoder->codec_id == AV_CODEC_ID_PNG && packet->size > PNG_COLOR_TYPE_OFFSET &&
             *png_color_type < 0) {
-            *png_color_type = packet->data[png_color_type_offset];
+            *png_color_type = packet->data[PNG_COLOR_TYPE_OFFSET];
         }
         ffmpeg_clear_error();
         code = avcodec_send_packet(decoder, drained ? NULL : packet);
@@ -316,7 +316,7 @@ static void image_close(struct image_reader *reader) {
 // Decodes an image, whose rows can then be read. BAD_SAMPLE when the file is missing or damaged. The caller closes it
 // with image_close, also after a failure.
 static status image_open(struct image_reader *reader, const char *path) {
-    enum { png_gray_alpha = 4, png_rgb_alpha = 6 };
+    enum { PNG_GRAY_ALPHA = 4, PNG_RGB_ALPHA = 6 };
     int png_color_type = -1; // stays -1 unless the file is a PNG
     AVFrame *frame = mem_checked(av_frame_alloc());
     AVPacket *packet = mem_checked(av_packet_alloc());
@@ -332,8 +332,8 @@ static status image_open(struct image_reader *reader, const char *path) {
                  codec != AV_CODEC_ID_GIF && codec != AV_CODEC_ID_MJPEG && codec != AV_CODEC_ID_BMP;
     if (png_color_type < 0)
         alpha = alpha && frame->format != AV_PIX_FMT_YA8;
-    else if (png_color_type != png_rgb_alpha)
-        alpha = alpha && png_color_type == png_gray_alpha && format->comp[0].depth > 8;
+    else if (png_color_type != PNG_RGB_ALPHA)
+        alpha = alpha && png_color_type == PNG_GRAY_ALPHA && format->comp[0].depth > 8;
     reader->over_white = alpha;
     image_reader_set_layout(reader, codec);
     if (reader->layout == LAYOUT_NONE) {
@@ -473,7 +473,7 @@ done:
 // ---- contact_sheet ----
 
 status contact_sheet_write(const struct frames *frames, const char *path) {
-    enum { gap = 4, white = 255 };
+    enum { GAP = 4, WHITE = 255 };
     ffmpeg_clear_error();
     const AVCodec *codec = avcodec_find_encoder(AV_CODEC_ID_PNG);
     if (!codec) return fail(UNAVAILABLE, "FFmpeg has no PNG encoder");
@@ -483,14 +483,14 @@ status contact_sheet_write(const struct frames *frames, const char *path) {
     status result;
     int columns = (int)ceil(sqrt((double)frames->count)), rows = (frames->count + columns - 1) / columns;
     sheet->format = AV_PIX_FMT_RGB24;
-    sheet->width = columns * (frames->width + gap) - gap;
-    sheet->height = rows * (frames->height + gap) - gap;
+    sheet->width = columns * (frames->width + GAP) - GAP;
+    sheet->height = rows * (frames->height + GAP) - GAP;
     TRY_TO(result, done, av_frame_get_buffer(sheet, 0) < 0 ? fail_oom() : OK);
     for (int y = 0; y < sheet->height; y++)
-        memset(sheet->data[0] + (ptrdiff_t)y * sheet->linesize[0], white, (size_t)sheet->width * 3);
+        memset(sheet->data[0] + (ptrdiff_t)y * sheet->linesize[0], WHITE, (size_t)sheet->width * 3);
     size_t row = (size_t)frames->width * 3;
     for (int i = 0; i < frames->count; i++) {
-        int top = i / columns * (frames->height + gap), left = i % columns * (frames->width + gap);
+        int top = i / columns * (frames->height + GAP), left = i % columns * (frames->width + GAP);
         for (int y = 0; y < frames->height; y++) {
             memcpy(sheet->data[0] + (ptrdiff_t)(top + y) * sheet->linesize[0] + (ptrdiff_t)left * 3,
                    frames->pixels + ((size_t)i * (size_t)frames->height + (size_t)y) * row, row);

@@ -16,13 +16,13 @@ struct resize_filter {
     int in, out, taps;
     int *first;
     float *weights; // of a video
-    int32_t *fixed; // of an image: the weights x 2^fixed_bits, rounded
+    int32_t *fixed; // of an image: the weights x 2^FIXED_BITS, rounded
 };
 
-enum { fixed_bits = 22, fixed_half = 1 << (fixed_bits - 1) };
+enum { FIXED_BITS = 22, FIXED_HALF = 1 << (FIXED_BITS - 1) };
 
 // The sum of 255 times the weights of a pixel, some of which are negative, stays below 2^31.
-static_assert(255LL << fixed_bits < INT32_MAX / 2, "the sums of an image's resampler fit 32 bits");
+static_assert(255LL << FIXED_BITS < INT32_MAX / 2, "the sums of an image's resampler fit 32 bits");
 
 static void resize_filter_release(struct resize_filter *filter) {
     free(filter->first);
@@ -102,7 +102,7 @@ static void resize_filter_init_fixed(struct resize_filter *filter, int in, int o
         }
         double norm = sum != 0 ? 1 / sum : 0;
         for (int x = begin; x < end; x++) { // halves are rounded away from zero
-            double weight = weights[x - begin] * norm * (1 << fixed_bits);
+            double weight = weights[x - begin] * norm * (1 << FIXED_BITS);
             fixed[x - first] = (int32_t)(weight < 0 ? weight - 0.5 : weight + 0.5);
         }
     }
@@ -111,8 +111,8 @@ static void resize_filter_init_fixed(struct resize_filter *filter, int in, int o
 
 // ---- videos: float32 ----
 
-enum { resize_padding = 16 }; // floats that vector code may read or write past a row
-static_assert(resize_padding * sizeof(float) >= 64, "a vector of AVX-512 fits the padding");
+enum { RESIZE_PADDING = 16 }; // floats that vector code may read or write past a row
+static_assert(RESIZE_PADDING * sizeof(float) >= 64, "a vector of AVX-512 fits the padding");
 
 // Each input row is filtered horizontally once. The results that the next output row needs are kept in a ring.
 struct resizer {
@@ -169,7 +169,7 @@ void resizer_set_ops(struct resizer *resizer, const struct resize_ops *ops) {
 }
 
 static size_t resizer_ring_stride(const struct resizer *resizer) {
-    return (size_t)resizer->horizontal.out * 3 + resize_padding;
+    return (size_t)resizer->horizontal.out * 3 + RESIZE_PADDING;
 }
 
 static float *resizer_ring_row(const struct resizer *resizer, int y) {
@@ -192,7 +192,7 @@ status resizer_new(struct resizer **out, int in_height, int in_width, int out_he
     NEW(&resizer->horizontal_weights, (size_t)out_width * taps);
     NEW(&resizer->rows, rows);
     TRY_TO(result, failure, NEW_LARGE(&resizer->ring, rows * resizer_ring_stride(resizer)));
-    NEW(&resizer->in_row, (size_t)in_width * 3 + resize_padding);
+    NEW(&resizer->in_row, (size_t)in_width * 3 + RESIZE_PADDING);
     for (size_t x = 0; x < (size_t)out_width; x++) {
         for (size_t j = 0; j < taps; j++) {
             resizer->horizontal_weights[(x / 4 * taps + j) * 4 + x % 4] = horizontal->weights[x * taps + j];
@@ -239,7 +239,7 @@ void resizer_run(struct resizer *resizer, const uint8_t *in, ptrdiff_t stride, u
 // ---- images: fixed point ----
 
 static uint8_t resize_to_byte(int32_t sum) {
-    sum >>= fixed_bits;
+    sum >>= FIXED_BITS;
     return (uint8_t)(sum < 0 ? 0 : sum > 255 ? 255 : sum);
 }
 
@@ -259,7 +259,7 @@ static status resize_image_rows(const struct image_rows *rows, int out_width, ui
         for (int x = 0; x < out_width && out_width != rows->width; x++) {
             const int32_t *weights = filter.fixed + (size_t)x * (size_t)taps;
             const uint8_t *from = row + (size_t)filter.first[x] * 3;
-            int32_t sum[3] = {fixed_half, fixed_half, fixed_half};
+            int32_t sum[3] = {FIXED_HALF, FIXED_HALF, FIXED_HALF};
             for (int j = 0; j < taps; j++) {
                 for (int c = 0; c < 3; c++) sum[c] += weights[j] * from[j * 3 + c];
             }
@@ -283,7 +283,7 @@ status image_resize(const struct image_rows *rows, int out_height, int out_width
     NEW(&sums, bytes);
     for (int y = 0; y < out_height; y++) {
         const int32_t *weights = filter.fixed + (size_t)y * (size_t)filter.taps;
-        for (size_t i = 0; i < bytes; i++) sums[i] = fixed_half;
+        for (size_t i = 0; i < bytes; i++) sums[i] = FIXED_HALF;
         for (int j = 0; j < filter.taps; j++) {
             const uint8_t *row = filtered + (size_t)(filter.first[y] + j) * bytes;
             int32_t weight = weights[j];

@@ -81,15 +81,15 @@ double sampling_frame_max_pixels(const struct sampling_config *config, int count
 
 // `rounding`: rint, which rounds halves to even, floor or ceil. The result is at least one factor.
 static double sampling_resize_multiple(double side, double (*rounding)(double)) {
-    return fmax(smart_resize_factor, rounding(side / smart_resize_factor) * smart_resize_factor);
+    return fmax(SMART_RESIZE_FACTOR, rounding(side / SMART_RESIZE_FACTOR) * SMART_RESIZE_FACTOR);
 }
 
 status smart_resize(int height, int width, double min_pixels, double max_pixels, int *out_height, int *out_width) {
     if (height < 1 || width < 1) return fail(BAD_SAMPLE, "the picture has %d x %d pixels", width, height);
     double longer = height > width ? height : width, shorter = height > width ? width : height;
-    if (longer / shorter > smart_resize_max_ratio) {
+    if (longer / shorter > MAX_SMART_RESIZE_RATIO) {
         return fail(BAD_SAMPLE, "one side is %.1f times the other (%d x %d pixels), at most %d times are allowed",
-                    longer / shorter, width, height, smart_resize_max_ratio);
+                    longer / shorter, width, height, MAX_SMART_RESIZE_RATIO);
     }
     double h = sampling_resize_multiple(height, rint), w = sampling_resize_multiple(width, rint);
     double area = (double)height * width;
@@ -102,7 +102,7 @@ status smart_resize(int height, int width, double min_pixels, double max_pixels,
         h = sampling_resize_multiple(height * beta, ceil);
         w = sampling_resize_multiple(width * beta, ceil);
     }
-    assert(h >= smart_resize_factor && w >= smart_resize_factor);
+    assert(h >= SMART_RESIZE_FACTOR && w >= SMART_RESIZE_FACTOR);
     *out_height = (int)h;
     *out_width = (int)w;
     return OK;

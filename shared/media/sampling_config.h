@@ -9,7 +9,7 @@
 #include "shared/store/frame_store.h"
 
 // Both sides of a resized frame are multiples of the factor: two patches of 14 pixels.
-enum { smart_resize_factor = 28, smart_resize_max_ratio = 200 };
+enum { SMART_RESIZE_FACTOR = 28, MAX_SMART_RESIZE_RATIO = 200 };
 
 struct sampling_config {
     double fps; // sampled frames per second

@@ -45,9 +45,9 @@ struct packet_index {
     AVPacket **cached; // [count], the packets themselves while they need little memory; NULL: read the file again
 };
 
-enum { packet_index_max_cached_bytes = 64 << 20, vp8_show_frame = 0x10 };
-enum { h264_slice = 1, h264_idr = 5, h264_sps = 7, h264_pps = 8 };
-enum { hevc_bla = 16, hevc_cra = 21, hevc_last_slice = 31, hevc_vps = 32, hevc_sps = 33, hevc_pps = 34 };
+enum { MAX_CACHED_BYTES = 64 << 20, VP8_SHOW_FRAME = 0x10 };
+enum { H264_SLICE = 1, H264_IDR = 5, H264_SPS = 7, H264_PPS = 8 };
+enum { HEVC_BLA = 16, HEVC_CRA = 21, HEVC_LAST_SLICE = 31, HEVC_VPS = 32, HEVC_SPS = 33, HEVC_PPS = 34 };
 
 // Whether the packet refers to none before it and to none that is displayed after it. In H.264 and HEVC those are IDR
 // and CRA pictures and the like; *parameter_sets collects whether any packet so far carried SPS or PPS: then a jump is
@@ -79,14 +79,14 @@ static bool packet_index_is_keyframe(const AVPacket *packet, const AVCodecParame
             at += length;
         }
         int type = hevc ? *unit >> 1 & 63 : *unit & 31;
-        sps |= type == (hevc ? hevc_sps : h264_sps);
-        pps |= type == (hevc ? hevc_pps : h264_pps);
-        vps |= hevc && type == hevc_vps;
-        bool slice = hevc ? type <= hevc_last_slice : type >= h264_slice && type <= h264_idr;
+        sps |= type == (hevc ? HEVC_SPS : H264_SPS);
+        pps |= type == (hevc ? HEVC_PPS : H264_PPS);
+        vps |= hevc && type == HEVC_VPS;
+        bool slice = hevc ? type <= HEVC_LAST_SLICE : type >= H264_SLICE && type <= H264_IDR;
         if (!slice) continue;
         bool complete = !*parameter_sets || (sps && pps);
         *parameter_sets |= sps || pps || vps;
-        return complete && (hevc ? type >= hevc_bla && type <= hevc_cra : type == h264_idr);
+        return complete && (hevc ? type >= HEVC_BLA && type <= HEVC_CRA : type == H264_IDR);
     }
     *parameter_sets |= sps || pps || vps;
     return false;
@@ -124,18 +124,18 @@ static status packet_index_build(struct packet_index *index, struct demuxer *dem
     status result;
     for (; (result = demuxer_read(demuxer, packet)) == OK; index->count++, av_packet_unref(packet)) {
         GROW(&index->packets, index->count);
-        if (cached_bytes <= packet_index_max_cached_bytes) GROW(&index->cached, index->count);
+        if (cached_bytes <= MAX_CACHED_BYTES) GROW(&index->cached, index->count);
         started |= packet->flags & AV_PKT_FLAG_KEY;
         parameters_changed |= index->count && (av_packet_get_side_data(packet, AV_PKT_DATA_NEW_EXTRADATA, NULL) ||
                                                av_packet_get_side_data(packet, AV_PKT_DATA_PARAM_CHANGE, NULL));
-        bool hidden = codec->codec_id == AV_CODEC_ID_VP8 && packet->size > 0 && !(packet->data[0] & vp8_show_frame);
+        bool hidden = codec->codec_id == AV_CODEC_ID_VP8 && packet->size > 0 && !(packet->data[0] & VP8_SHOW_FRAME);
         index->packets[index->count] = (struct packet_info){
             .pts = packet->pts,
             .displayed = started && !(packet->flags & AV_PKT_FLAG_DISCARD) && !hidden,
             .keyframe = packet_index_is_keyframe(packet, codec, &parameter_sets),
         };
         cached_bytes += (size_t)packet->size + sizeof *packet;
-        if (cached_bytes > packet_index_max_cached_bytes) packet_index_drop_cache(index);
+        if (cached_bytes > MAX_CACHED_BYTES) packet_index_drop_cache(index);
         if (!index->cached) continue;
         index->cached[index->count] = mem_checked(av_packet_clone(packet));
     }
@@ -266,7 +266,7 @@ static status frame_convert(struct frame_converter *converter, const AVFrame *fr
 
 // ---- the video ----
 
-enum { video_max_threads = 8, video_error_size = 240 }; // more threads only need more memory
+enum { MAX_VIDEO_THREADS = 8, VIDEO_ERROR_SIZE = 240 }; // more threads only need more memory
 
 struct video_sample {
     int64_t pts;   // in the stream's time base; by_index: the frame's index
@@ -281,7 +281,7 @@ struct video_decoder {
     AVCodecContext *codec;
     AVFrame *frame;
     struct frame_converter converter;
-    char error[video_error_size]; // the first error of the codec, empty: none
+    char error[VIDEO_ERROR_SIZE]; // the first error of the codec, empty: none
 };
 
 struct video {
@@ -307,7 +307,7 @@ struct video {
 
 static int video_thread_count(const struct video *video) {
     int threads = video->options.threads;
-    return threads < 1 ? 1 : threads > video_max_threads ? video_max_threads : threads;
+    return threads < 1 ? 1 : threads > MAX_VIDEO_THREADS ? MAX_VIDEO_THREADS : threads;
 }
 
 // Returns the index of the sample with this pts that is still to be decoded, -1: none.
@@ -421,7 +421,7 @@ done:
 struct decode_range {
     size_t first, last;
     status result;
-    char error[video_error_size]; // of result, or of the codec; empty: none
+    char error[VIDEO_ERROR_SIZE]; // of result, or of the codec; empty: none
 };
 
 static_assert(sizeof((struct decode_range){0}.error) == sizeof((struct video_decoder){0}.error), "errors are copied");
@@ -516,10 +516,10 @@ static status video_decode_by_pts(struct video *video) {
     // The first range, which decides the frames' size, runs alone with all threads in the codec. The others run in
     // parallel, because one thread per range is faster than several threads in one range.
     int threads = video_thread_count(video);
-    assert(queue.count > 0 && threads <= video_max_threads);
+    assert(queue.count > 0 && threads <= MAX_VIDEO_THREADS);
     decode_range_run(&ranges[0], &video->decoder);
     if (ranges[0].result == OK && threads > 1 && queue.count > 2 && video->index.cached && video->pixels) {
-        pthread_t others[video_max_threads];
+        pthread_t others[MAX_VIDEO_THREADS];
         int started = 0;
         while (started < threads - 1 && started < queue.count - 1 &&
                !pthread_create(&others[started], NULL, decode_range_thread, &queue))

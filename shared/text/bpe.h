@@ -42,7 +42,7 @@ status bpe_encode_word(struct bpe *b, const char *word, size_t size, struct toke
 // bytes are their own characters; the other 68 bytes are U+0100 to U+0143, in ascending order.
 // Tokens and ids are unique. Ids may have gaps.
 
-enum { VOCAB_LIMIT = 1 << 22 }; // a file with a higher id is taken for broken
+enum { MAX_VOCAB_SIZE = 1 << 22 }; // a file with a higher id is taken for broken
 
 struct vocab_entry {
     const char *token; // in the byte-level alphabet, NUL-terminated; NULL: no token has this id
@@ -90,8 +90,5 @@ int32_t vocab_token_to_id(const struct vocab *v, const char *token, size_t size)
 // last one. DATAERR when either token or their concatenation is not in the vocabulary.
 status vocab_add_merge(struct vocab *v, const char *left, size_t left_size, const char *right, size_t right_size,
                        uint32_t rank, bool replace);
-
-// Returns the merge of two ids, NULL if there is none. The next vocab_add_merge invalidates the pointer.
-const struct vocab_merge *vocab_find_merge(const struct vocab *v, int32_t left, int32_t right);
 
 #endif

@@ -84,7 +84,7 @@ static struct string chat_template_beginning(const char *template, const char *n
 }
 
 status chat_template_compare(const char *dir, struct buf *difference) {
-    enum { QUOTED = 60 };
+    enum { MAX_QUOTED = 60 };
     struct arena arena = {0};
     struct buf template = {0}, own = {0}, used = {0};
     const char *path;
@@ -108,12 +108,12 @@ status chat_template_compare(const char *dir, struct buf *difference) {
     if (!strstr(template.data, SYSTEM_PROMPT "<|im_end|>") || (system.size && !string_equals(system, SYSTEM_PROMPT))) {
         if (system.size)
             buf_printf(difference, "has the system prompt '%.*s', not '%s'",
-                       (int)(system.size < QUOTED ? system.size : QUOTED), system.data, SYSTEM_PROMPT);
+                       (int)(system.size < MAX_QUOTED ? system.size : MAX_QUOTED), system.data, SYSTEM_PROMPT);
         else
             buf_printf(difference, "does not have the system prompt '%s'", SYSTEM_PROMPT);
     } else if (answer.size)
-        buf_printf(difference, "begins the answer with '%.*s'", (int)(answer.size < QUOTED ? answer.size : QUOTED),
-                   answer.data);
+        buf_printf(difference, "begins the answer with '%.*s'",
+                   (int)(answer.size < MAX_QUOTED ? answer.size : MAX_QUOTED), answer.data);
     else
         buf_puts(difference, "has other statements");
 done:
@@ -157,7 +157,7 @@ status chat_template_encode(const struct tokenizer *t, const struct message *mes
 
 status chat_template_encode_prompt(const struct tokenizer *t, const struct group *group, struct vision_grid grid,
                                    struct token_list *out) {
-    enum { LIMIT = 1 << 24 }; // vision tokens of a medium
+    enum { MAX_TOKENS = 1 << 24 }; // vision tokens of a medium
     int64_t image_pad = tokenizer_token_to_id(t, chat_template_pads[PART_IMAGE]);
     int64_t video_pad = tokenizer_token_to_id(t, chat_template_pads[PART_VIDEO]);
     struct token_list tokens = {0}; // with one placeholder for each medium
@@ -185,7 +185,7 @@ status chat_template_encode_prompt(const struct tokenizer *t, const struct group
                             (long long)frames));
             int64_t rows = medium->height / grid.pixels, columns = medium->width / grid.pixels;
             int64_t grids = medium->frames / frames;
-            if (rows > LIMIT / columns || grids > LIMIT / (rows * columns))
+            if (rows > MAX_TOKENS / columns || grids > MAX_TOKENS / (rows * columns))
                 TRY_TO(result, done, fail(DATAERR, "media: too large"));
             count = rows * columns * grids;
         }

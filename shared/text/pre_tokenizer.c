@@ -21,7 +21,7 @@ void pre_tokenizer_release(struct pre_tokenizer *p) {
 
 status pre_tokenizer_add(struct pre_tokenizer *p, const char *pattern, size_t size, enum split_behavior behavior,
                          bool add_prefix_space) {
-    if (p->count == PRE_TOKENIZER_STEPS) return fail(DATAERR, "more than %d steps", PRE_TOKENIZER_STEPS);
+    if (p->count == MAX_PRE_TOKENIZER_STEPS) return fail(DATAERR, "more than %d steps", MAX_PRE_TOKENIZER_STEPS);
     struct pre_tokenizer_step *step = &p->steps[p->count++];
     step->behavior = behavior;
     step->add_prefix_space = add_prefix_space;
@@ -179,7 +179,7 @@ status normalize_text(enum normalize_form form, const char *text, size_t size, s
 
 // ---- regex ----
 
-enum { JIT_STACK_MIN = 64 << 10, JIT_STACK_MAX = 64 << 20 };
+enum { MIN_JIT_STACK = 64 << 10, MAX_JIT_STACK = 64 << 20 };
 
 // Letters and numbers that Unicode 15 to 16 added. The published tokenizers know version 16, Debian's PCRE2 knows
 // version 14, and in a newer PCRE2 these classes are redundant. They slow matching down, so a text that has none of
@@ -252,7 +252,7 @@ static status regex_compile(struct regex_program *p, const char *pattern, size_t
     }
     pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE); // without JIT, pcre2_match interprets
     p->context = mem_checked(pcre2_match_context_create(NULL));
-    p->stack = pcre2_jit_stack_create(JIT_STACK_MIN, JIT_STACK_MAX, NULL);
+    p->stack = pcre2_jit_stack_create(MIN_JIT_STACK, MAX_JIT_STACK, NULL);
     if (p->stack) pcre2_jit_stack_assign(p->context, NULL, p->stack);
     return OK;
 }

@@ -9,7 +9,7 @@
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
 
-enum { PRE_TOKENIZER_STEPS = 8 };
+enum { MAX_PRE_TOKENIZER_STEPS = 8 };
 
 // Qwen2's pattern, which a model directory without tokenizer.json implies.
 extern const char pre_tokenizer_qwen2[];
@@ -33,7 +33,7 @@ struct pre_tokenizer_step {
 
 // A zeroed struct has no steps: the text is one word.
 struct pre_tokenizer {
-    struct pre_tokenizer_step steps[PRE_TOKENIZER_STEPS];
+    struct pre_tokenizer_step steps[MAX_PRE_TOKENIZER_STEPS];
     size_t count;
 };
 
