@@ -141,15 +141,6 @@ done:
     return result;
 }
 
-// Writes the line, with its newline, as the result of a finished training. UNAVAILABLE.
-static status state_write_result(const char *out, uint64_t settings, const struct buf *line) {
-    struct buf content = {0};
-    buf_printf(&content, STATE_SETTINGS "%s", settings, line->data);
-    status result = subcommand_write_file(out, result_name, &content);
-    buf_release(&content);
-    return result;
-}
-
 // ---- training ----
 
 // The training of a consistency model on labelled pairs (CORA, arXiv 2606.14691): cross entropy, AdamW with betas 0.9
@@ -477,7 +468,11 @@ status train_consistency_main(struct subcommand_call *call) {
     TRY_TO(result, done, state_read_result(given->out, training.settings, &line, &finished));
     if (!finished) {
         TRY_TO(result, done, training_run(&training, &line));
-        TRY_TO(result, done, state_write_result(given->out, training.settings, &line));
+        struct buf content = {0};
+        buf_printf(&content, STATE_SETTINGS "%s", training.settings, line.data);
+        result = subcommand_write_file(given->out, result_name, &content);
+        buf_release(&content);
+        TRY_TO(result, done, result);
     }
     fwrite(line.data, 1, line.size, stdout);
     result = state_remove(given->out, -1);

@@ -140,19 +140,6 @@ static status init_fit(struct json *config, struct arena *arena, const struct to
     return OK;
 }
 
-// Appends the object's JSON, one line for each key.
-static void init_print(struct json *object, struct buf *out) {
-    const char *before = "{\n  ";
-    JSON_EACH(value, object) {
-        buf_puts(out, before);
-        json_print_string(out, value->key.data, value->key.size);
-        buf_puts(out, ": ");
-        json_print(out, value);
-        before = ",\n  ";
-    }
-    buf_puts(out, "\n}\n");
-}
-
 // Writes generation_config.json and preprocessor_config.json.
 static status init_write_settings(const char *dir, const struct tokenizer *t, const struct model_config *config) {
     struct buf out = {0};
@@ -514,7 +501,15 @@ status init_main(struct subcommand_call *call) {
     TRY_TO(result, done, init_make_tokenizer(given, dir, shape, fixed));
     TRY_TO(result, done, tokenizer_open(&tokenizer, dir));
     TRY_TO(result, done, init_fit(shape, memory, tokenizer, fixed, dtype_names[given->dtype]));
-    init_print(shape, &text);
+    const char *before = "{\n  "; // a line for each key
+    JSON_EACH(value, shape) {
+        buf_puts(&text, before);
+        json_print_string(&text, value->key.data, value->key.size);
+        buf_puts(&text, ": ");
+        json_print(&text, value);
+        before = ",\n  ";
+    }
+    buf_puts(&text, "\n}\n");
     struct init_weights weights = {.dir = dir,
                                    .seed = (uint64_t)given->seed,
                                    .type = given->dtype == INIT_DTYPE_FLOAT32 ? ELEMENT_F32 : ELEMENT_BF16,

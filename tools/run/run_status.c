@@ -184,16 +184,23 @@ static double run_status_rate(const struct run_status *run_status, double now, d
 
 // ---- reports ----
 
-static void row_set_report(struct row *row, const struct message_status *report, double now) {
-    if (row_begins_anew(row, report)) {
+void run_status_update(struct run_status *run_status, const struct wire_message *message, double now) {
+    struct row *row =
+        run_status_row(run_status, deployment_find(run_status->deployment, message->name, (int)message->replica));
+    const struct message_status *report = &message->counters;
+    struct rate_window *progress = &run_status->progress;
+    const bool anew = row && row_begins_anew(row, report), source = row && row_is_source(row);
+    // A report of a process that has ended meanwhile is ignored, too.
+    if (!row || (!row->known && !anew)) return;
+    if (anew) {
         row->typical = row_typical(row, now);
         row->window.count = 0;
         row->slow_seq = -1;
     }
     snprintf(row->state, sizeof row->state, "%s", report->state);
+    snprintf(row->given_stage, sizeof row->given_stage, "%s", report->given_stage);
     row->report = *report;
     row->report.state = row->state;
-    snprintf(row->given_stage, sizeof row->given_stage, "%s", report->given_stage);
     row->report.given_stage = row->given_stage;
     if (report->done_age >= 0) row->done_at = now - report->done_age;
     row->restarts = report->restarts;
@@ -201,22 +208,10 @@ static void row_set_report(struct row *row, const struct message_status *report,
     row->reported = now;
     const struct rate_sample zero = {0}, sample = row_sample(row);
     // Of all stages but the source, whose counts are the run's, it is known that they began with 0.
-    if (!row->window.count && !row_is_source(row)) rate_window_add(&row->window, &zero, 0);
+    if (!row->window.count && !source) rate_window_add(&row->window, &zero, 0);
     rate_window_add(&row->window, &sample, row->window.count == 1 ? 0 : SAMPLE_SECONDS);
-}
-
-void run_status_update(struct run_status *run_status, const struct wire_message *message, double now) {
-    struct row *row =
-        run_status_row(run_status, deployment_find(run_status->deployment, message->name, (int)message->replica));
-    const struct message_status *report = &message->counters;
-    // A report of a process that has ended meanwhile is ignored, too.
-    if (!row || (!row->known && !row_begins_anew(row, report))) return;
-    if (row_is_source(row) && row_begins_anew(row, report)) run_status->progress.count = 0;
-    row_set_report(row, report, now);
-    if (!row_is_source(row)) return;
-    struct rate_window *progress = &run_status->progress;
-    const struct rate_sample sample = row_sample(row);
-    if (progress->count ? progress->samples[progress->count - 1].done != sample.done : row->report.held)
+    if (source && anew) progress->count = 0;
+    if (source && (progress->count ? progress->samples[progress->count - 1].done != sample.done : row->report.held))
         rate_window_add(progress, &sample, PROGRESS_SAMPLE_SECONDS);
 }
 
@@ -365,17 +360,6 @@ bool run_status_find_slow(struct run_status *run_status, double now, struct repl
     return false;
 }
 
-// Returns when the last group was finished, or without one when the oldest process started, in seconds.
-static double run_status_moved_at(const struct run_status *run_status) {
-    double done_at = -1, started_at = INFINITY;
-    for (size_t i = 0; i < run_status->count; i++) {
-        const struct row *row = &run_status->rows[i];
-        done_at = fmax(done_at, row->done_at);
-        started_at = fmin(started_at, row->reported - row->report.up);
-    }
-    return done_at >= 0 ? done_at : started_at;
-}
-
 // Whether optim has the group that the row's replica gave. It waits for the other ones of a step.
 static bool row_gave_to_optim(const struct row *row) {
     return row->report.given_replica && !strcmp(row->given_stage, stage_kinds[STAGE_OPTIM].name);
@@ -405,7 +389,13 @@ bool run_status_find_standstill(struct run_status *run_status, double now, struc
         giver = row;
         lowest = seq;
     }
-    const double seconds = busy ? 0 : now - run_status_moved_at(run_status);
+    double done_at = -1, started_at = INFINITY; // when the last group was finished, when the oldest process started
+    for (size_t i = 0; i < run_status->count; i++) {
+        const struct row *row = &run_status->rows[i];
+        done_at = fmax(done_at, row->done_at);
+        started_at = fmin(started_at, row->reported - row->report.up);
+    }
+    const double seconds = busy ? 0 : now - (done_at >= 0 ? done_at : started_at);
     if (seconds <= STILL_SECONDS) run_status->still = 0;
     if (seconds <= STILL_SECONDS || seconds < 2 * run_status->still) return false;
     run_status->still = seconds;

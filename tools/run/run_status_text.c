@@ -146,71 +146,39 @@ static const struct {
 struct table {
     int name_width;
     bool shown[TABLE_COLUMNS];
-    bool folded; // one row for all replicas of a stage
 };
 
-// Chooses what fits into so many columns and rows.
-static void table_choose(struct table *table, const struct run_status *run_status, double now, int columns, int rows) {
-    enum { NAME = 14, STATE = 19 }; // widths, with the blanks around
-    *table = (struct table){.name_width = NAME, .folded = run_status_count(run_status) > (size_t)(rows > 0 ? rows : 0)};
-    for (size_t i = 0; i < run_status_count(run_status); i++) {
-        struct replica_status replica;
-        run_status_replica(run_status, i, now, &replica);
-        const int width = (int)strlen(replica.name) + 1;
-        if (width > table->name_width) table->name_width = width;
-    }
-    int left = columns - table->name_width - STATE;
-    for (int rank = 0; rank < TABLE_COLUMNS; rank++)
-        for (int i = 0; i < TABLE_COLUMNS; i++) {
-            if (table_columns[i].rank != rank || left < table_columns[i].width) continue;
-            table->shown[i] = true;
-            left -= table_columns[i].width;
-        }
-}
-
-static void table_cell(const struct replica_status *replica, enum table_column column, struct buf *out) {
-    const struct message_status *report = replica->report;
-    const int width = table_columns[column].width;
-    char text[DURATION_SIZE] = "";
-    const int64_t counts[TABLE_COLUMNS] = {
-        [TABLE_DONE] = report ? report->done : 0,       [TABLE_STORED] = report ? report->found : 0,
-        [TABLE_DROPPED] = report ? report->dropped : 0, [TABLE_HELD] = report ? report->held : 0,
-        [TABLE_QUEUE] = report ? report->waiting : 0,   [TABLE_RESTARTS] = replica->restarts};
-    if (!report && column != TABLE_RESTARTS) {
-        buf_printf(out, "%*s", width, "");
-        return;
-    }
-    switch (column) {
-    case TABLE_RATE:
-        buf_printf(out, "%*.1f", width, replica->rate * 60);
-        return;
-    case TABLE_BUSY:
-        buf_printf(out, "%*.0f%%", width - 1, 100 * replica->busy);
-        return;
-    case TABLE_TOKENS:
-        if (replica->tokens_rate >= 1) snprintf(text, sizeof text, "%.0f", replica->tokens_rate);
-        buf_printf(out, "%*s", width, text);
-        return;
-    case TABLE_TYPICAL:
-        buf_printf(out, "%*s", width, run_text_duration(replica->typical, text));
-        return;
-    case TABLE_OLDEST:
-        buf_printf(out, "%*s", width, run_text_duration(replica->oldest_age, text));
-        return;
-    default:
-        buf_printf(out, "%*lld", width, (long long)counts[column]);
-        return;
-    }
-}
-
+// Of a replica that has not reported only the restarts are known.
 static void table_row(const struct table *table, const struct replica_status *replica, struct buf *out) {
+    static const struct message_status none = {0};
+    const struct message_status *report = replica->report ? replica->report : &none;
+    const int64_t counts[TABLE_COLUMNS] = {
+        [TABLE_DONE] = report->done, [TABLE_STORED] = report->found,  [TABLE_DROPPED] = report->dropped,
+        [TABLE_HELD] = report->held, [TABLE_QUEUE] = report->waiting, [TABLE_RESTARTS] = replica->restarts};
     buf_printf(out, "%-*s", table->name_width, replica->name);
-    for (int i = 0; i < TABLE_COLUMNS; i++)
-        if (table->shown[i]) table_cell(replica, (enum table_column)i, out);
+    for (int i = 0; i < TABLE_COLUMNS; i++) {
+        char text[DURATION_SIZE] = "";
+        if (!table->shown[i]) continue;
+        if (!replica->report && i != TABLE_RESTARTS) {
+            buf_printf(out, "%*s", table_columns[i].width, "");
+            continue;
+        }
+        if (i == TABLE_RATE)
+            snprintf(text, sizeof text, "%.1f", replica->rate * 60);
+        else if (i == TABLE_BUSY)
+            snprintf(text, sizeof text, "%.0f%%", 100 * replica->busy);
+        else if (i == TABLE_TOKENS && replica->tokens_rate >= 1)
+            snprintf(text, sizeof text, "%.0f", replica->tokens_rate);
+        else if (i == TABLE_TYPICAL || i == TABLE_OLDEST)
+            run_text_duration(i == TABLE_TYPICAL ? replica->typical : replica->oldest_age, text);
+        else if (i != TABLE_TOKENS)
+            snprintf(text, sizeof text, "%lld", (long long)counts[i]);
+        buf_printf(out, "%*s", table_columns[i].width, text);
+    }
     buf_printf(out, "  %s\n", replica->state);
 }
 
-// All replicas of a stage as one.
+// A replica, or all of a stage as one.
 struct stage_row {
     struct replica_status replica;
     struct message_status report;
@@ -256,32 +224,41 @@ static void table_stage_row(const struct table *table, struct stage_row *row, st
 }
 
 void run_status_table(const struct run_status *run_status, double now, int columns, int rows, struct buf *out) {
+    enum { NAME = 14, STATE = 19 }; // widths, with the blanks around
     struct run_summary run;
-    struct table table;
+    struct replica_status replica;
+    struct table table = {.name_width = NAME};
     struct stage_row stage = {0};
     const size_t count = run_status_count(run_status), began = out->size;
     run_status_summary(run_status, now, &run);
     run_text_summary(&run, columns, out);
     for (size_t i = began; i < out->size; i++) rows -= out->data[i] == '\n';
-    table_choose(&table, run_status, now, columns, rows - 1);
+    const bool folded = count > (size_t)(rows > 1 ? rows - 1 : 0); // one row for all replicas of a stage
+    for (size_t i = 0; i < count; i++) {
+        run_status_replica(run_status, i, now, &replica);
+        const int width = (int)strlen(replica.name) + 1;
+        if (width > table.name_width) table.name_width = width;
+    }
+    int left = columns - table.name_width - STATE;
+    for (int rank = 0; rank < TABLE_COLUMNS; rank++)
+        for (int i = 0; i < TABLE_COLUMNS; i++) {
+            if (table_columns[i].rank != rank || left < table_columns[i].width) continue;
+            table.shown[i] = true;
+            left -= table_columns[i].width;
+        }
     buf_printf(out, "%-*s", table.name_width, "stage");
     for (int i = 0; i < TABLE_COLUMNS; i++)
         if (table.shown[i]) buf_printf(out, "%*s", table_columns[i].width, table_columns[i].title);
     buf_puts(out, "  state\n");
     for (size_t i = 0; i < count; i++) {
-        struct replica_status replica;
         run_status_replica(run_status, i, now, &replica);
-        if (!table.folded) {
-            table_row(&table, &replica, out);
-            continue;
-        }
-        if (i && strcmp(replica.stage, stage.replica.stage) != 0) {
+        if (i && (!folded || strcmp(replica.stage, stage.replica.stage) != 0)) {
             table_stage_row(&table, &stage, out);
             stage = (struct stage_row){0};
         }
         stage_row_add(&stage, &replica);
     }
-    if (table.folded) table_stage_row(&table, &stage, out);
+    table_stage_row(&table, &stage, out);
 }
 
 void run_status_slow_line(const struct replica_status *replica, struct buf *out) {
@@ -324,29 +301,10 @@ void run_status_standstill_line(const struct run_status *run_status, const struc
 
 // ---- run end ----
 
-// Appends where the newest checkpoint is, if this machine has it, and what to do with it: also the options with which
-// the same command trains on.
-static void run_end_training(const struct deployment *deployment, struct buf *out) {
-    const struct pipeline_stage *optim = pipeline_optim(deployment->pipeline);
-    const struct source_options *source = pipeline_options(&deployment->pipeline->stages[0]);
-    struct arena arena = {0};
-    const bool limited = source->max_steps != 0; // by the steps or by the data: twice both is enough
-    char *latest = path_join(&arena, pipeline_value(optim, "out"), "latest"),
-         *path = pipeline_stage_runs_on(optim, deployment->here) ? realpath(latest, NULL) : NULL;
-    if (path) {
-        buf_printf(out, "newest checkpoint: %s\n", path);
-        buf_puts(out, "next: evaluate it with a file of pipelines/eval and --set model=CHECKPOINT, or "
-                      "train on with ");
-        if (limited) buf_printf(out, "--set source.max_steps=%lld ", 2LL * source->max_steps);
-        buf_printf(out, "--set source.epochs=%lld\n", (long long)source->epochs * (limited ? 2 : 1) + !limited);
-    }
-    free(path);
-    arena_release(&arena);
-}
-
 void run_end_lines(const struct deployment *deployment, const struct run_status *run_status, double seconds,
                    struct buf *out) {
     const struct pipeline *pipeline = deployment->pipeline;
+    const struct pipeline_stage *optim = pipeline_optim(pipeline);
     const long long whole = (long long)seconds;
     struct run_summary run;
     bool scores = false;
@@ -355,12 +313,21 @@ void run_end_lines(const struct deployment *deployment, const struct run_status 
     if (!isnan(run.reward)) buf_printf(out, "; last step: reward %.3f", run.reward);
     if (!isnan(run.accuracy)) buf_printf(out, ", accuracy %.3f", run.accuracy);
     buf_puts(out, "\n");
-    if (pipeline_optim(pipeline)) {
-        run_end_training(deployment, out);
-        return;
-    }
     for (size_t i = 0; i < pipeline->stage_count; i++) scores |= pipeline->stages[i].kind == &stage_kinds[STAGE_SCORE];
-    buf_printf(out, "next: caravan %s %s\n", scores ? "eval" : "groups ls", pipeline->run);
+    if (!optim) buf_printf(out, "next: caravan %s %s\n", scores ? "eval" : "groups ls", pipeline->run);
+    if (!optim || !pipeline_stage_runs_on(optim, deployment->here)) return;
+    // Where the newest checkpoint is, and what to do with it: also the options with which the same command trains on.
+    struct arena arena = {0};
+    char *path = realpath(path_join(&arena, pipeline_value(optim, "out"), "latest"), NULL);
+    arena_release(&arena);
+    if (!path) return;
+    const struct source_options *source = pipeline_options(&pipeline->stages[0]);
+    const bool limited = source->max_steps != 0; // by the steps or by the data: twice both is enough
+    buf_printf(out, "newest checkpoint: %s\n", path);
+    buf_puts(out, "next: evaluate it with a file of pipelines/eval and --set model=CHECKPOINT, or train on with ");
+    if (limited) buf_printf(out, "--set source.max_steps=%lld ", 2LL * source->max_steps);
+    buf_printf(out, "--set source.epochs=%lld\n", (long long)source->epochs * (limited ? 2 : 1) + !limited);
+    free(path);
 }
 
 // ---- run metrics ----
