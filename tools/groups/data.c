@@ -52,24 +52,43 @@ const struct option_table data_table = {
     .size = sizeof(struct data_options),
 };
 
-// The report, which is what --json prints. Objects count by name; arrays list.
+// The parts of the report, in their order. Objects count by name; arrays list.
+enum data_part {
+    DATA_SAMPLES,
+    DATA_MEDIA,
+    DATA_TYPES,
+    DATA_CATEGORIES,
+    DATA_LEVELS,
+    DATA_SOURCES,
+    DATA_QUARANTINED,
+    DATA_MISTAKES,
+    DATA_MISSING,
+    DATA_UNDECODABLE,
+    DATA_PARTS
+};
+static const char *const data_parts[DATA_PARTS] = {"samples", "media",      "problem_types", "categories",
+                                                   "levels",  "sources",    "quarantined",   "mistakes",
+                                                   "missing", "undecodable"};
+
 struct data_report {
     bool media;             // look for them
     const char *media_root; // NULL: none
     int64_t samples, opened;
     int64_t count, open; // samples of the file, and how many of them are to be opened
     struct arena arena;
-    struct json *kinds, *types, *categories, *levels, *sources, *quarantined, *mistakes, *missing, *undecodable;
-    void *seen; // paths that were looked for, as tsearch keeps them
+    struct json *parts; // an object, which is what --json prints
+    void *seen;         // paths that were looked for, as tsearch keeps them
 };
 
-static void data_count(struct data_report *report, struct json *counts, const char *name) {
+static void data_count(struct data_report *report, enum data_part part, const char *name) {
+    struct json *counts = &report->parts->items[part];
     json_set_int(counts, &report->arena, name, json_int_or(json_at(counts, name), 0) + 1);
 }
 
 // Adds what is wrong with the sample at `line`. path NULL: it is not about a medium.
-static void data_list(struct data_report *report, struct json *array, size_t line, const char *path, const char *what) {
-    struct json *item = json_push(array, &report->arena);
+static void data_list(struct data_report *report, enum data_part part, size_t line, const char *path,
+                      const char *what) {
+    struct json *item = json_push(&report->parts->items[part], &report->arena);
     item->type = JSON_OBJECT;
     json_set_int(item, &report->arena, "line", (int64_t)line);
     if (path) json_set_string(item, &report->arena, "path", path);
@@ -93,7 +112,7 @@ static status data_look_for(struct data_report *report, const struct part *part,
     char *path;
     status result = media_path(&path, &arena, NULL, media_uri(part));
     if (result == BAD_SAMPLE) {
-        data_list(report, report->missing, line, media_uri(part).data, fail_text());
+        data_list(report, DATA_MISSING, line, media_uri(part).data, fail_text());
         result = OK;
     } else if (result == OK && !tfind(path, &report->seen, data_compare_paths)) {
         const char *wrong = NULL;
@@ -103,8 +122,8 @@ static status data_look_for(struct data_report *report, const struct part *part,
             wrong = pictures ? "not a directory" : "not a file";
         mem_checked(tsearch(arena_strndup(&report->arena, path, strlen(path)), &report->seen, data_compare_paths));
         if (report->media_root && media_check_inside(report->media_root, path) == BAD_SAMPLE)
-            data_count(report, report->kinds, "outside media_root");
-        if (wrong) data_list(report, report->missing, line, path, wrong);
+            data_count(report, DATA_MEDIA, "outside media_root");
+        if (wrong) data_list(report, DATA_MISSING, line, path, wrong);
     }
     arena_release(&arena);
     return result;
@@ -124,7 +143,7 @@ static status data_open(struct data_report *report, const struct part *part, siz
         report->opened++;
         result = media_decode(&view, path, part->kind == PART_VIDEO, &sampling, NULL);
         frames_view_release(&view);
-        if (result == BAD_SAMPLE) data_list(report, report->undecodable, line, path, fail_text());
+        if (result == BAD_SAMPLE) data_list(report, DATA_UNDECODABLE, line, path, fail_text());
     }
     arena_release(&arena);
     return result == BAD_SAMPLE ? OK : result;
@@ -141,7 +160,7 @@ static void data_check_answer(struct data_report *report, const struct prompt *p
     snprintf(what, sizeof what, "solution: the answer '%.*s' is none of the %zu options, A to %c",
              (int)(answer.size < 60 ? answer.size : 60), answer.data ? answer.data : "", count,
              (char)('A' + (count < 26 ? count - 1 : 25)));
-    data_list(report, report->mistakes, line, NULL, what);
+    data_list(report, DATA_MISTAKES, line, NULL, what);
 }
 
 static status data_visit(void *context, const struct dataset_sample *sample) {
@@ -155,55 +174,47 @@ static status data_visit(void *context, const struct dataset_sample *sample) {
         char mark[32]; // behind FILE:LINE: of the message
         snprintf(mark, sizeof mark, ":%zu: ", sample->line);
         const char *what = strstr(fail_text(), mark);
-        data_list(report, report->mistakes, sample->line, NULL, what ? what + strlen(mark) : fail_text());
+        data_list(report, DATA_MISTAKES, sample->line, NULL, what ? what + strlen(mark) : fail_text());
         return OK;
     }
     const struct prompt *prompt = &group->prompt;
     const struct string video_source = json_string(json_at(sample->record, "video_source")),
                         data_source = json_string(json_at(sample->record, "data_source"));
     const struct {
-        struct json *counts;
+        enum data_part part;
         struct string name;
-    } properties[] = {{report->types, prompt->problem_type},
-                      {report->categories, prompt->category},
-                      {report->levels, prompt->level},
-                      {report->sources, video_source.data ? video_source : data_source}};
+    } properties[] = {{DATA_TYPES, prompt->problem_type},
+                      {DATA_CATEGORIES, prompt->category},
+                      {DATA_LEVELS, prompt->level},
+                      {DATA_SOURCES, video_source.data ? video_source : data_source}};
     for (size_t i = 0; i < sizeof properties / sizeof *properties; i++)
-        if (properties[i].name.size) data_count(report, properties[i].counts, properties[i].name.data);
+        if (properties[i].name.size) data_count(report, properties[i].part, properties[i].name.data);
     if (group->quarantine.present) {
-        data_list(report, report->quarantined, sample->line, NULL, group->quarantine.reason.data);
+        data_list(report, DATA_QUARANTINED, sample->line, NULL, group->quarantine.reason.data);
         return OK;
     }
     size_t count = 0;
     for (const struct part *part; (part = media_part(group, count)); count++) {
         const char *video = isnan(part->frame_rate) ? "video" : "pictures";
-        data_count(report, report->kinds, part->kind == PART_VIDEO ? video : "image");
+        data_count(report, DATA_MEDIA, part->kind == PART_VIDEO ? video : "image");
         if (report->media) TRY(data_look_for(report, part, sample->line));
         if (report->media && opened) TRY(data_open(report, part, sample->line));
     }
     data_check_answer(report, prompt, sample->line);
-    if (!count) data_count(report, report->kinds, "none");
+    if (!count) data_count(report, DATA_MEDIA, "none");
     return OK;
 }
 
 // ---- the report ----
 
-struct data_part {
-    const char *name;
-    struct json **value;
-    enum json_type type;
-};
-
-enum { DATA_PARTS = 9 };
-
-static void data_print(const struct data_report *report, const struct data_part parts[DATA_PARTS]) {
+static void data_print(const struct data_report *report) {
     printf("%-40s %9lld\n", "samples", (long long)report->samples);
-    for (int k = 0; k < DATA_PARTS; k++) {
-        const struct json *part = *parts[k].value;
+    for (int k = DATA_MEDIA; k < DATA_PARTS; k++) {
+        const struct json *part = &report->parts->items[k];
+        const bool list = part->type == JSON_ARRAY;
         char title[32];
-        snprintf(title, sizeof title, "%s", parts[k].name);
+        snprintf(title, sizeof title, "%s", data_parts[k]);
         for (char *c = title; *c; c++) *c = *c == '_' ? ' ' : *c;
-        const bool list = parts[k].type == JSON_ARRAY;
         if (list) printf("%-40s %9zu\n", title, part->count);
         if (!list && part->count) printf("%s\n", title);
         for (size_t i = 0; i < part->count; i++) {
@@ -217,40 +228,21 @@ static void data_print(const struct data_report *report, const struct data_part 
     }
 }
 
-static void data_print_json(const struct data_report *report, const struct data_part parts[DATA_PARTS]) {
-    struct buf text = {0};
-    buf_printf(&text, "{\"samples\":%lld", (long long)report->samples);
-    for (int k = 0; k < DATA_PARTS; k++) {
-        buf_printf(&text, ",\"%s\":", parts[k].name);
-        json_print(&text, *parts[k].value);
-    }
-    buf_puts(&text, "}");
-    puts(text.data);
-    buf_release(&text);
-}
-
 status data_main(struct subcommand_call *call) {
     const struct data_options *given = call->given;
     struct source_options source;
     struct options source_options = {0};
     struct data_report report = {0};
-    const struct data_part parts[DATA_PARTS] = {
-        // in the order in which they are printed
-        {"media", &report.kinds, JSON_OBJECT},           {"problem_types", &report.types, JSON_OBJECT},
-        {"categories", &report.categories, JSON_OBJECT}, {"levels", &report.levels, JSON_OBJECT},
-        {"sources", &report.sources, JSON_OBJECT},       {"quarantined", &report.quarantined, JSON_ARRAY},
-        {"mistakes", &report.mistakes, JSON_ARRAY},      {"missing", &report.missing, JSON_ARRAY},
-        {"undecodable", &report.undecodable, JSON_ARRAY}};
+    struct buf text = {0};
     status result;
     if (given->example) {
         const struct format *format = format_find(given->example);
-        result = format ? OK : fail(USAGE, "--example: there is no layout %s", given->example);
-        if (format) fputs(format->example, stdout);
-        goto done;
+        if (!format) return fail(USAGE, "--example: there is no layout %s", given->example);
+        buf_puts(&call->out, format->example);
+        return OK;
     }
     if (!call->count)
-        TRY_TO(result, done,
-               fail(USAGE, "an operand is missing; usage: %s %s", data_table.program, data_table.operands));
+        return fail(USAGE, "an operand is missing; usage: %s %s", data_table.program, data_table.operands);
     options_init(&source_options, &stage_kinds[STAGE_SOURCE].options, &source);
     const char *const pairs[][2] = {{"data", call->list[0]},
                                     {"format", given->format},
@@ -263,19 +255,28 @@ status data_main(struct subcommand_call *call) {
     report.media = given->media;
     report.open = given->open;
     report.media_root = given->media_root;
-    for (int k = 0; k < DATA_PARTS; k++) *parts[k].value = json_new(&report.arena, parts[k].type);
+    report.parts = json_new(&report.arena, JSON_OBJECT);
+    for (int k = 0; k < DATA_PARTS; k++)
+        json_set(report.parts, &report.arena, data_parts[k])->type = k < DATA_QUARANTINED ? JSON_OBJECT : JSON_ARRAY;
     size_t groups;
     TRY_TO(result, done, dataset_count_groups(&source, &groups));
     report.count = (int64_t)groups;
     TRY_TO(result, done, dataset_each(&source, data_visit, &report));
-    (given->json ? data_print_json : data_print)(&report, parts);
-    const size_t mistakes = json_count(report.mistakes), missing = json_count(report.missing),
-                 unknown = json_count(report.quarantined), undecodable = json_count(report.undecodable);
+    json_set_int(report.parts, &report.arena, data_parts[DATA_SAMPLES], report.samples);
+    json_print(&text, report.parts);
+    if (given->json)
+        puts(text.data);
+    else
+        data_print(&report);
+    const struct json *parts = report.parts->items;
+    const size_t mistakes = parts[DATA_MISTAKES].count, missing = parts[DATA_MISSING].count,
+                 unknown = parts[DATA_QUARANTINED].count, undecodable = parts[DATA_UNDECODABLE].count;
     if (mistakes + missing + unknown + undecodable)
         result = fail(DATAERR,
                       "%s: %zu mistakes, %zu samples of an unknown kind, %zu media missing, %zu of %lld not decodable",
                       call->list[0], mistakes, unknown, missing, undecodable, (long long)report.opened);
 done:
+    buf_release(&text);
     tdestroy(report.seen, data_forget_path);
     arena_release(&report.arena);
     options_release(&source_options);
