@@ -27,11 +27,8 @@ struct safetensors {
     size_t *by_name; // indexes into tensors
 };
 
-static const struct {
-    const char *name;
-    enum element type;
-    size_t size;
-} safetensors_types[] = {{"F32", ELEMENT_F32, 4}, {"F16", ELEMENT_F16, 2}, {"BF16", ELEMENT_BF16, 2}};
+static const char *const safetensors_types[] = {[ELEMENT_F32] = "F32", [ELEMENT_BF16] = "BF16", [ELEMENT_F16] = "F16"};
+enum { SAFETENSORS_TYPES = sizeof safetensors_types / sizeof *safetensors_types };
 
 int64_t stored_tensor_count(const struct stored_tensor *tensor) {
     int64_t count = 1;
@@ -57,13 +54,11 @@ static status safetensors_read_entry(struct stored_tensor *tensor, struct json *
     if (!json_is(entry, JSON_OBJECT)) return fail(DATAERR, "its entry is not an object");
     struct json *dtype = json_at(entry, "dtype");
     if (!json_is(dtype, JSON_STRING)) return fail(DATAERR, "dtype is missing");
-    size_t bytes = 0;
-    for (size_t i = 0; i < sizeof safetensors_types / sizeof *safetensors_types; i++) {
-        if (strcmp(json_text(dtype), safetensors_types[i].name) != 0) continue;
-        tensor->type = safetensors_types[i].type;
-        bytes = safetensors_types[i].size;
-    }
-    if (!bytes) return fail(DATAERR, "dtype %.20s is not F32, F16 or BF16", json_text(dtype));
+    int type = 0;
+    while (type < SAFETENSORS_TYPES && strcmp(json_text(dtype), safetensors_types[type]) != 0) type++;
+    if (type == SAFETENSORS_TYPES) return fail(DATAERR, "dtype %.20s is not F32, F16 or BF16", json_text(dtype));
+    tensor->type = (enum element)type;
+    size_t bytes = element_size(tensor->type);
 
     struct json *shape = json_at(entry, "shape");
     if (!json_is(shape, JSON_ARRAY)) return fail(DATAERR, "shape is missing");
@@ -174,81 +169,67 @@ static int safetensors_compare_strings(const void *left, const void *right) {
     return strcmp(*(const char *const *)left, *(const char *const *)right);
 }
 
-status safetensors_open_dir(struct safetensors **out, const char *dir) {
-    *out = NULL;
-    struct safetensors *store = NULL;
-    struct arena arena = {0};
+// Opens the shards that an index names, in alphabetical order. Each tensor must be in the file that the index says.
+static status safetensors_add_shards(struct safetensors *store, struct arena *arena, const char *dir,
+                                     const char *path) {
     struct json *index;
-    const char **files = NULL;
     size_t count = 0;
-    NEW(&store, 1);
-    status result = OK;
-    char *single = path_join(&store->arena, dir, "model.safetensors");
-    char *path = path_join(&store->arena, dir, "model.safetensors.index.json");
-    if (path_exists(single) || !path_exists(path)) {
-        TRY_TO(result, done, safetensors_add_file(store, single));
-        TRY_TO(result, done, safetensors_sort_names(store));
-        goto done;
-    }
-
-    // The shards that the index names, in alphabetical order. Each tensor must be in the file that the index says.
-    TRY_TO(result, done, json_parse_file(&index, &arena, path));
+    TRY(json_parse_file(&index, arena, path));
     struct json *weight_map = json_at(index, "weight_map");
-    if (!json_is(weight_map, JSON_OBJECT)) TRY_TO(result, done, fail(DATAERR, "%s: weight_map is missing", path));
-    NEW(&files, (size_t)json_count(weight_map));
+    if (!json_is(weight_map, JSON_OBJECT)) return fail(DATAERR, "%s: weight_map is missing", path);
+    const char **files = arena_alloc(arena, json_count(weight_map) * sizeof *files);
     JSON_EACH(file, weight_map) {
         if (!json_is(file, JSON_STRING) || strchr(file->text.data, '/'))
-            TRY_TO(result, done,
-                   fail(DATAERR, "%s: weight_map: %.200s is not mapped to a file name", path, file->key.data));
+            return fail(DATAERR, "%s: weight_map: %.200s is not mapped to a file name", path, file->key.data);
         files[count++] = json_text(file);
     }
     qsort(files, count, sizeof *files, safetensors_compare_strings);
     for (size_t i = 0; i < count; i++) {
         if (i && strcmp(files[i], files[i - 1]) == 0) continue;
-        if (store->map_count == MAX_SHARDS) TRY_TO(result, done, fail(DATAERR, "%s: too many files", dir));
-        char *shard = path_join(&store->arena, dir, files[i]);
-        TRY_TO(result, done, safetensors_add_file(store, shard));
+        if (store->map_count == MAX_SHARDS) return fail(DATAERR, "%s: too many files", dir);
+        TRY(safetensors_add_file(store, path_join(arena, dir, files[i])));
     }
-    TRY_TO(result, done, safetensors_sort_names(store));
+    TRY(safetensors_sort_names(store));
     JSON_EACH(file, weight_map) {
         const struct stored_tensor *tensor = safetensors_find(store, file->key.data);
-        const char *slash = tensor ? strrchr(tensor->file, '/') : NULL;
-        if (!tensor || strcmp(slash ? slash + 1 : tensor->file, file->text.data) != 0)
-            TRY_TO(result, done,
-                   fail(DATAERR, "%s/%s: tensor %.200s is not in it, although the index says so", dir, file->text.data,
-                        file->key.data));
+        if (!tensor || strcmp(path_base_name(tensor->file), file->text.data) != 0)
+            return fail(DATAERR, "%s/%s: tensor %.200s is not in it, although the index says so", dir, file->text.data,
+                        file->key.data);
     }
-done:
+    return OK;
+}
+
+status safetensors_open_dir(struct safetensors **out, const char *dir) {
+    struct arena arena = {0};
+    const char *single = path_join(&arena, dir, "model.safetensors");
+    const char *index = path_join(&arena, dir, "model.safetensors.index.json");
+    status result;
+    if (path_exists(single) || !path_exists(index)) {
+        result = safetensors_open(out, single);
+    } else {
+        NEW(out, 1);
+        result = safetensors_add_shards(*out, &arena, dir, index);
+        if (result != OK) safetensors_close(out);
+    }
     arena_release(&arena);
-    free(files);
-    if (result != OK) safetensors_close(&store);
-    *out = store;
     return result;
 }
 
 status safetensors_open(struct safetensors **out, const char *path) {
-    *out = NULL;
-    struct safetensors *store = NULL;
-    NEW(&store, 1);
-    status result = safetensors_add_file(store, path);
-    if (result == OK) result = safetensors_sort_names(store);
-    if (result != OK) safetensors_close(&store);
-    *out = store;
+    NEW(out, 1);
+    status result = safetensors_add_file(*out, path);
+    if (result == OK) result = safetensors_sort_names(*out);
+    if (result != OK) safetensors_close(out);
     return result;
 }
 
 status safetensors_open_memory(struct safetensors **out, const void *data, size_t size, const char *name) {
-    *out = NULL;
-    struct safetensors *store = NULL;
-    NEW(&store, 1);
-    status result = safetensors_add_image(store, data, size, name);
-    if (result == OK) result = safetensors_sort_names(store);
-    if (result != OK) {
-        safetensors_close(&store);
-        fail_prefix(result, "%s", name);
-    }
-    *out = store;
-    return result;
+    NEW(out, 1);
+    status result = safetensors_add_image(*out, data, size, name);
+    if (result == OK) result = safetensors_sort_names(*out);
+    if (result == OK) return OK;
+    safetensors_close(out);
+    return fail_prefix(result, "%s", name);
 }
 
 void safetensors_close(struct safetensors **store) {
@@ -294,7 +275,7 @@ const struct stored_tensor *safetensors_find(const struct safetensors *store, co
 
 // ---- writing ----
 
-// Writing: the header first, then the data as they come; the file gets its name when it is complete.
+// The header first, then the data as they come; the file gets its name when it is complete.
 //
 // A durable file is written past the page cache (O_DIRECT), where the file system allows it: gigabytes that no process
 // reads soon would displace what is in use, and they are written several times faster this way.
@@ -318,7 +299,6 @@ struct safetensors_writer {
 // follow.
 static void safetensors_header(struct buf *header, const struct stored_tensor *tensors, size_t count,
                                size_t *data_size) {
-    static const char *const types[] = {[ELEMENT_F32] = "F32", [ELEMENT_BF16] = "BF16", [ELEMENT_F16] = "F16"};
     char prefix[PREFIX_SIZE] = {0};
     buf_append(header, prefix, sizeof prefix);
     buf_puts(header, "{\"__metadata__\":{\"format\":\"pt\"}");
@@ -326,10 +306,10 @@ static void safetensors_header(struct buf *header, const struct stored_tensor *t
     for (size_t i = 0; i < count; i++) {
         const struct stored_tensor *tensor = &tensors[i];
         const size_t end = *data_size + (size_t)stored_tensor_count(tensor) * element_size(tensor->type);
-        assert((size_t)tensor->type < sizeof types / sizeof *types);
+        assert((int)tensor->type < SAFETENSORS_TYPES);
         buf_puts(header, ",");
         json_print_string(header, tensor->name, strlen(tensor->name));
-        buf_printf(header, ":{\"dtype\":\"%s\",\"shape\":[", types[tensor->type]);
+        buf_printf(header, ":{\"dtype\":\"%s\",\"shape\":[", safetensors_types[tensor->type]);
         for (int d = 0; d < tensor->rank; d++) buf_printf(header, "%s%lld", d ? "," : "", (long long)tensor->shape[d]);
         buf_printf(header, "],\"data_offsets\":[%zu,%zu]}", *data_size, end);
         *data_size = end;
@@ -424,36 +404,32 @@ status safetensors_write(struct safetensors_writer *writer, const void *data, si
     return OK;
 }
 
+static status safetensors_complete(struct safetensors_writer *writer) {
+    const char *slash = strrchr(writer->path, '/');
+    if (writer->remaining) return fail(BUG, "%s: %zu bytes of data are missing", writer->path, writer->remaining);
+    if (writer->durable) TRY(safetensors_flush(writer));
+    if (writer->durable && fsync(writer->fd)) return safetensors_error(writer);
+    if (rename(writer->temporary, writer->path)) return safetensors_error(writer);
+    writer->temporary = NULL;
+    const size_t length = slash ? (size_t)(slash - writer->path) + 1 : 1;
+    return writer->durable ? dir_sync(arena_strndup(&writer->arena, slash ? writer->path : ".", length)) : OK;
+}
+
 status safetensors_finish(struct safetensors_writer **writer) {
-    struct safetensors_writer *it = *writer;
-    status result = OK;
-    if (it->remaining) TRY_TO(result, done, fail(BUG, "%s: %zu bytes of data are missing", it->path, it->remaining));
-    if (it->durable) {
-        TRY_TO(result, done, safetensors_flush(it));
-        if (fsync(it->fd)) TRY_TO(result, done, safetensors_error(it));
-    }
-    if (rename(it->temporary, it->path)) TRY_TO(result, done, safetensors_error(it));
-    it->temporary = NULL;
-    if (it->durable) {
-        const char *slash = strrchr(it->path, '/');
-        size_t length = slash ? (size_t)(slash - it->path) + 1 : 1;
-        char *dir = arena_strndup(&it->arena, slash ? it->path : ".", length);
-        TRY_TO(result, done, dir_sync(dir));
-    }
-done:
+    const status result = safetensors_complete(*writer);
     safetensors_abort(writer);
     return result;
 }
 
-void safetensors_abort(struct safetensors_writer **writer) {
-    struct safetensors_writer *it = *writer;
-    if (!it) return;
-    if (it->fd >= 0) {
-        close(it->fd);
-        if (it->temporary) unlink(it->temporary);
+void safetensors_abort(struct safetensors_writer **aborted) {
+    struct safetensors_writer *writer = *aborted;
+    if (!writer) return;
+    if (writer->fd >= 0) {
+        close(writer->fd);
+        if (writer->temporary) unlink(writer->temporary);
     }
-    arena_release(&it->arena);
-    free(it->block);
-    free(it);
-    *writer = NULL;
+    arena_release(&writer->arena);
+    free(writer->block);
+    free(writer);
+    *aborted = NULL;
 }

@@ -81,8 +81,7 @@ struct training_state {
 // Writes the files into `dir`, which must exist. UNAVAILABLE when memory is short or the file system refuses.
 status training_state_save(const struct training_state *state, const char *dir);
 
-// Reads them into the arrays and counters, after every tensor was found. DATAERR names what is missing or does not fit;
-// UNAVAILABLE when memory is short.
+// Reads them into the arrays and counters, after every tensor was found. DATAERR names what is missing or does not fit.
 status training_state_load(const struct training_state *state, const char *dir);
 
 // Returns the bytes of the tensors.

@@ -306,45 +306,38 @@ static status weights_digest_stored(struct backend *backend, struct buffer *stag
 
 status weights_hash_stored(struct backend *backend, const struct parameter_table *table,
                            const struct safetensors *store, enum element type, uint64_t *hash) {
-    const struct stored_tensor **found = NULL;
+    struct arena arena = {0};
+    const struct stored_tensor **found = arena_alloc(&arena, table->count * sizeof *found);
     struct buffer *staging = NULL;
     uint64_t digest = 0;
-    status result = OK;
-    NEW(&found, table->count);
-    TRY_TO(result, done, parameter_table_match(table, store, found));
-    for (size_t i = 0; i < table->count; i++) {
+    status result = parameter_table_match(table, store, found);
+    for (size_t i = 0; result == OK && i < table->count; i++)
         if (found[i]->type != type)
-            TRY_TO(result, done,
-                   fail(DATAERR, "tensor %s has another type than the model computes in", found[i]->name));
-    }
-    TRY_TO(result, done, backend->ops->buffer_new(backend, STAGING_BYTES, &staging));
-    for (size_t i = 0; i < table->fused_count; i++)
-        TRY_TO(result, done, weights_digest_stored(backend, staging, table->fused[i], found, type, &digest));
-    *hash = weights_hash_finish(table, type, digest);
-done:
+            result = fail(DATAERR, "tensor %s has another type than the model computes in", found[i]->name);
+    if (result == OK) result = backend->ops->buffer_new(backend, STAGING_BYTES, &staging);
+    for (size_t i = 0; result == OK && i < table->fused_count; i++)
+        result = weights_digest_stored(backend, staging, table->fused[i], found, type, &digest);
+    if (result == OK) *hash = weights_hash_finish(table, type, digest);
     backend->ops->buffer_free(backend, &staging);
-    free(found);
+    arena_release(&arena);
     return result;
 }
 
 status weights_hash_files(const struct parameter_table *table, const struct safetensors *store, uint64_t *hash) {
-    const struct stored_tensor **found = NULL;
-    XXH3_state_t *state = NULL;
-    status result = OK;
-    NEW(&found, table->count);
-    TRY_TO(result, done, parameter_table_match(table, store, found));
-    state = mem_checked(XXH3_createState());
+    struct arena arena = {0};
+    const struct stored_tensor **found = arena_alloc(&arena, table->count * sizeof *found);
+    XXH3_state_t *state = mem_checked(XXH3_createState());
     XXH3_64bits_reset(state);
-    for (size_t i = 0; i < table->count; i++) {
-        if (!found[i]) continue; // one that a file may lack
+    const status result = parameter_table_match(table, store, found);
+    for (size_t i = 0; result == OK && i < table->count; i++) {
+        if (!found[i]) continue; // one that is not read
         const int64_t head[] = {(int64_t)i, found[i]->type};
         XXH3_64bits_update(state, head, sizeof head);
         XXH3_64bits_update(state, found[i]->data, found[i]->size);
         safetensors_release_pages(found[i]);
     }
-    *hash = weights_hash_finish(table, ELEMENT_F32, XXH3_64bits_digest(state));
-done:
+    if (result == OK) *hash = weights_hash_finish(table, ELEMENT_F32, XXH3_64bits_digest(state));
     XXH3_freeState(state);
-    free(found);
+    arena_release(&arena);
     return result;
 }

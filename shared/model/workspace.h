@@ -27,8 +27,7 @@ struct workspace_mark {
     size_t chunk, used, live;
 };
 
-// *out = rows x columns elements of undefined content, dense, at a multiple of 256 bytes of its buffer. UNAVAILABLE
-// when memory is short.
+// *out = rows x columns elements of undefined content, dense, at a multiple of 256 bytes of its buffer.
 status workspace_alloc(struct workspace *workspace, enum element type, int64_t rows, int64_t columns,
                        struct tensor *out);
 
@@ -66,7 +65,6 @@ struct kv_scratch {
 };
 
 // Makes room for at least `rows` rows of keys and values of a qkv of `type`, which is the same in every call.
-// UNAVAILABLE when memory is short.
 status kv_scratch_reserve(struct kv_scratch *kv, struct backend *backend, enum element type, int64_t rows,
                           struct heads heads);
 

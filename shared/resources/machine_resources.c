@@ -1,4 +1,5 @@
-#include "shared/resources/machine_resources.h"
+// What a run needs of this machine, against what the machine has now.
+#include "shared/resources/resource_plan.h"
 
 #include <errno.h>
 #include <ftw.h>
@@ -10,11 +11,6 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
-#include "shared/resources/resource_plan.h"
-
-bool machine_has_gpu(void) {
-    return path_exists("/dev/nvidiactl");
-}
 
 // ---- memory ----
 
@@ -175,7 +171,7 @@ static status machine_check_disk(const struct resource_plan *plan, int machine, 
 }
 
 status machine_resources_check(const struct pipeline *pipeline, int machine, struct buf *lines) {
-    const struct resource_options options = {.gpu = machine_has_gpu(), .expected = true};
+    const struct resource_options options = {.gpu = path_exists("/dev/nvidiactl"), .expected = true};
     struct resource_plan plan;
     struct arena arena = {0};
     status result = resource_plan_make(&plan, pipeline, &options);

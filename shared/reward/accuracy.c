@@ -7,7 +7,6 @@
 #include <utf8proc.h>
 
 #include "shared/reward/python_text.h"
-#include "shared/reward/rouge.h"
 
 static const char *const problem_type_names[] = {"multiple choice", "numerical", "OCR", "free-form", "regression"};
 static_assert(sizeof problem_type_names / sizeof *problem_type_names == PROBLEM_TYPES, "one name a type");

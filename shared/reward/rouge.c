@@ -1,4 +1,4 @@
-#include "shared/reward/rouge.h"
+#include "shared/reward/accuracy.h"
 
 #include <assert.h>
 #include <stdbool.h>

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "shared/base/file.h"
-#include "shared/resources/machine_resources.h"
 #include "shared/resources/resource_plan.h"
 
 static char dir[64];

@@ -8,7 +8,6 @@
 #include "shared/config/methods.h"
 #include "shared/config/stage_kinds.h"
 #include "shared/reward/accuracy.h"
-#include "shared/reward/rouge.h"
 #include "shared/reward/python_text.h"
 #include "shared/reward/reward.h"
 #include "tests/support/groups.h"

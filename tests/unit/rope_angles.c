@@ -1,7 +1,7 @@
 // The table of the rotary position embedding: Hugging Face's formula, and what growing must not change.
 #include "tests/unit/model_case.h"
 
-#include "shared/model/qwen_vl/text_model.h"
+#include "shared/model/qwen_vl/model_internal.h"
 
 enum { PAIRS = 8, FEW = 40, MANY = 5000 };
 

@@ -3,7 +3,7 @@
 
 #include "shared/base/log.h"
 #include "shared/config/pipeline.h"
-#include "shared/resources/machine_resources.h"
+#include "shared/resources/resource_plan.h"
 #include "shared/wire/transport.h"
 #include "tools/deployment.h"
 #include "tools/check/inspection.h"

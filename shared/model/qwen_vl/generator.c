@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/model/qwen_vl/text_model.h"
+#include "shared/model/qwen_vl/model_internal.h"
 
 // A completion that is continued.
 struct branch {
@@ -348,7 +348,6 @@ static status generator_start(struct generator *generator, struct request *reque
     status result = generator_compute_prompt(generator, request, prompt, &arena, &text, &batch);
     model->backend->ops->decode_batch_free(model->backend, &batch);
     text_release(&text, model);
-    workspace_restore(&model->workspace, (struct workspace_mark){0});
     arena_release(&arena);
     if (result == OK)
         generator_run(generator, request);

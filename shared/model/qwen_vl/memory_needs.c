@@ -3,7 +3,7 @@
 #include <assert.h>
 
 #include "shared/model/model_shapes.h"
-#include "shared/model/qwen_vl/text_model.h"
+#include "shared/model/qwen_vl/model_internal.h"
 
 static int64_t memory_least(int64_t a, int64_t b) {
     return a < b ? a : b;

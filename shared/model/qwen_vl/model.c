@@ -7,7 +7,7 @@
 
 #include "shared/base/file.h"
 #include "shared/base/log.h"
-#include "shared/model/qwen_vl/text_model.h"
+#include "shared/model/qwen_vl/model_internal.h"
 #include "shared/model/weights.h"
 
 // Opens everything; after a failure the caller frees what there is.

@@ -3,12 +3,12 @@
 #define SHARED_MODEL_MODEL_INTERNAL_H
 
 #include "shared/model/model.h"
-#include "shared/model/workspace.h"
+#include "shared/model/qwen_vl/qwen_weights.h"
 #include "shared/model/qwen_vl/sequence.h"
 #include "shared/model/shared_weights.h"
 #include "shared/model/training_state.h"
 #include "shared/model/transformer.h"
-#include "shared/model/qwen_vl/qwen_weights.h"
+#include "shared/model/workspace.h"
 
 // All training state: the optimizer's, and the reference, an exponential moving average (EMA) of the weights.
 struct trainer {
@@ -47,5 +47,123 @@ status trainer_new(struct model *model, enum element grads, enum element moments
 
 // NULL is fine; sets *trainer to NULL.
 void trainer_free(struct trainer **trainer, struct backend *backend);
+
+// ---- the vision tower ----
+
+// The uint8 frames of one medium to rows of the language model, and the gradient back:
+//
+//   patches -> linear -> window order -> blocks -> rmsnorm -> units of merge x merge patches -> linear, GELU, linear
+//
+// A unit (spatial_merge_size x spatial_merge_size patches) becomes one token. The embeddings stay in window order;
+// layout.window_index says which token each of them is.
+
+// The order in which the tower computes a medium's P patches. Each frame pair is divided into windows; the units of a
+// window are consecutive, and so are the patches of a unit.
+struct vision_layout {
+    int32_t *patch_order;  // [P]: row i holds the processor's patch patch_order[i]
+    int32_t *patch_rows;   // [P]: the inverse: the row of each of the processor's patches
+    int32_t *window_index; // [units]: row i of the embeddings is token window_index[i], as in Hugging Face
+    int64_t unit_count;
+    struct attention_span *window_spans; // for the blocks with window attention
+    size_t window_count;
+    struct attention_span *frame_spans; // for the blocks with full attention: a frame pair each
+    size_t frame_count;
+    struct position_id *position_ids; // [P]: the row and column of each row's patch
+};
+
+// One medium in the tower. What the backward pass needs is in the workspace.
+struct vision_state {
+    struct grid_thw grid;
+    struct vision_layout layout;
+    struct forward_state fwd;
+    struct attention_plan *window_plan, *frame_plan;
+    struct tensor frames, patch_order, patch_rows; // U8 frames; I32 [P,1]
+    struct tensor merger_input;                    // [P,C]: the merger's x; none: not kept
+    struct tensor embeds;                          // [units, out_hidden_size]
+};
+
+// Sets what the tower rotates by: a patch's row and column.
+void vision_rope_init(struct rope_angles *angles, const struct vision_config *vision);
+
+// Computes state->embeds. With `training`, keeps what vision_backward needs in the workspace. The arena holds the
+// host's part. The caller calls vision_release, also after a failure.
+status vision_forward(struct vision_state *state, struct model *model, struct arena *arena,
+                      const struct model_medium *medium, bool training);
+
+// Returns the bytes that vision_forward keeps for a medium of `patches` patches.
+size_t vision_kept_bytes(const struct vision_config *config, const struct transformer *transformer, enum element type,
+                         int64_t patches, bool training);
+
+// Returns the bytes of working memory that the tower's passes over `patches` patches need beside what is kept.
+size_t vision_pass_bytes(const struct vision_config *config, const struct transformer *transformer, enum element type,
+                         int64_t patches, bool training);
+
+// Adds the gradients of the tower's parameters to grads, given the gradient of state->embeds in the type of the
+// products; it may be state->embeds. Other media may have been computed since vision_forward.
+status vision_backward(struct vision_state *state, struct model *model, struct tensor grad_embeds,
+                       const struct param_array *grads);
+
+// Frees what is not in the workspace or the arena. A zeroed state is fine.
+void vision_release(struct vision_state *state, struct model *model);
+
+// ---- the language model ----
+
+// One packed sequence: token embeddings, the vision tower's embeddings in place of the
+// placeholders, and the blocks. The final norm and the head are the caller's.
+
+// Some frame pairs of a medium. Frame pairs do not attend to each other in the tower, so a clip is computed in chunks,
+// which bounds the memory.
+struct vision_chunk {
+    struct model_medium medium;
+    int64_t first_row; // the row of the sequence where its placeholders begin
+    struct vision_state vision;
+    int32_t *rows;             // [units], on the host: the row of the sequence of each of its embeddings
+    struct tensor grad_embeds; // only where the tower is trained
+};
+
+// A packed sequence in the language model. What the backward pass needs is in the workspace.
+struct text_state {
+    const struct sequence *sequence;
+    struct vision_chunk *chunks;
+    size_t chunk_count;
+    bool vision_kept; // the tower's activations stay in the workspace until the backward pass
+    struct forward_state fwd;
+    struct attention_plan *plan;
+    struct workspace_mark mark; // the workspace before the language model's part, with x and the tower's below it
+};
+
+// Sets what the language model rotates by; `type` is that of the activations.
+void text_rope_init(struct rope_angles *angles, const struct text_config *text, enum element type);
+
+// Computes the media and all blocks; the caller norms fwd.x + fwd.delta. `cache` has a layer for each block
+// (generation); NULL: a scratch cache of one layer. With `training`, keeps what text_backward needs in the workspace.
+// The arena holds the host's part. The caller calls text_release, also after a failure.
+status text_forward(struct text_state *state, struct model *model, struct arena *arena,
+                    const struct model_prompt *prompt, const struct sequence *sequence, struct kv_cache *cache,
+                    bool training);
+
+// Adds the gradients of all blocks, the embedding and the tower to grads, given fwd.grad_x, the gradient of the last
+// block's output. The tower comes last, chunk by chunk, when the language model's part of the workspace is free; what
+// was not kept of it is computed again.
+status text_backward(struct text_state *state, struct model *model, struct arena *arena,
+                     const struct param_array *grads);
+
+// Frees what is not in the arena, and empties the workspace. A zeroed state is fine.
+void text_release(struct text_state *state, struct model *model);
+
+// Returns the bytes of working memory that a pass over `rows` rows needs; in training with the layers' inputs.
+size_t text_pass_bytes(const struct transformer *transformer, enum element type, int64_t rows, int64_t chunk_rows,
+                       bool training);
+
+// ---- group ----
+
+// The forward pass over a group: the log-probabilities of its completions.
+
+// Computes the sequence of a prompt and its completions, and the logprobs of model_score. `cache` has a layer for each
+// block, and keeps the keys and values of all rows; NULL: a scratch cache of one layer, and nothing is computed if no
+// token is wanted. The arena holds the host's part. BAD_SAMPLE as in model_check; UNAVAILABLE when memory is short.
+status group_score(struct model *model, struct arena *arena, const struct model_prompt *prompt,
+                   struct sequence *sequence, const struct model_completion *completions, size_t count,
+                   const struct token_range *wanted, struct kv_cache *cache, float *const *logprobs);
 
 #endif

@@ -51,8 +51,7 @@ struct transformer vision_transformer(const struct vision_config *vision);
 // and be freed.
 struct qwen_weights *qwen_weights_new(struct backend *backend, const struct qwen_parameters *params, enum element type);
 
-// Loads new weights; after a failure they can only be freed. DATAERR names the tensor that does not fit the table;
-// UNAVAILABLE when memory is short.
+// Loads new weights; after a failure they can only be freed. DATAERR names the tensor that does not fit the table.
 status qwen_weights_load(struct qwen_weights *weights, const struct weights_source *source);
 
 // NULL is fine; sets *weights to NULL.

@@ -1,4 +1,5 @@
-#include "shared/model/qwen_vl/text_model.h"
+// The language model over a packed sequence, and a group's log-probabilities, loss and gradient.
+#include "shared/model/qwen_vl/model_internal.h"
 
 #include <assert.h>
 #include <math.h>
@@ -233,6 +234,7 @@ status text_backward(struct text_state *state, struct model *model, struct arena
 void text_release(struct text_state *state, struct model *model) {
     for (size_t i = 0; i < state->chunk_count; i++) vision_release(&state->chunks[i].vision, model);
     model->backend->ops->attention_plan_free(model->backend, &state->plan);
+    workspace_restore(&model->workspace, (struct workspace_mark){0});
 }
 
 // ---- group ----
@@ -342,7 +344,6 @@ status group_score(struct model *model, struct arena *arena, const struct model_
     }
 done:
     text_release(&text, model);
-    workspace_restore(&model->workspace, (struct workspace_mark){0});
     return result;
 }
 
@@ -461,7 +462,6 @@ status model_accumulate(struct model *model, const struct model_prompt *prompt,
     if (nonzero) TRY_TO(result, done, text_backward(&text, model, &arena, &trainer->optimizer.grads));
 done:
     text_release(&text, model);
-    workspace_restore(workspace, (struct workspace_mark){0});
     arena_release(&arena);
     return result;
 }

@@ -1,4 +1,5 @@
-#include "shared/model/qwen_vl/vision_model.h"
+// The vision tower, forward and backward.
+#include "shared/model/qwen_vl/model_internal.h"
 
 #include <assert.h>
 #include <string.h>
