@@ -25,7 +25,7 @@ static void failure_text_nests(void **state) {
     assert_string_equal(fail_text(), "out of memory");
 }
 
-static void buffers_grow(void **state) {
+static void a_buffer_grows_as_it_is_appended_to(void **state) {
     (void)state;
     struct buf buf = {0};
     for (int i = 0; i < 1000; i++) buf_printf(&buf, "%d,", i);
@@ -446,7 +446,7 @@ static void pool_runs_each_task_once(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(failure_text_nests),
-        cmocka_unit_test(buffers_grow),
+        cmocka_unit_test(a_buffer_grows_as_it_is_appended_to),
         cmocka_unit_test(arena_is_zeroed_and_aligned),
         cmocka_unit_test(philox_gives_the_authors_known_answer),
         cmocka_unit_test(numbers_below_a_bound_are_even),

@@ -153,7 +153,7 @@ static void close_pair(struct pair *pair) {
     if (!strncmp(pair->endpoint, "ipc://", 6)) unlink(pair->endpoint + 6);
 }
 
-static void peers_talk(void **state) {
+static void peers_talk_both_ways(void **state) {
     (void)state;
     struct pair pair = {0};
     struct wire_event event;
@@ -658,7 +658,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_kind_survives_encoding),
         cmocka_unit_test(malformed_messages_are_named),
-        cmocka_unit_test(peers_talk),
+        cmocka_unit_test(peers_talk_both_ways),
         cmocka_unit_test(a_server_that_comes_back_is_joined_again),
         cmocka_unit_test(another_run_is_refused),
         cmocka_unit_test(other_settings_are_refused_by_name),
