@@ -173,14 +173,15 @@ static bool notice_passes(struct notice_sender senders[NOTICE_SENDERS], const ch
 
 enum {
     TICK_MS = 200,
-    STOP_SECONDS = 60,     // given to the processes to end by themselves
-    PLAIN_SECONDS = 10,    // between two lines of progress that do not go to a terminal
-    STEP_SECONDS = 2,      // the same after a new step
-    END_SECONDS = 2,       // between two announcements of the end
-    LINGER_SECONDS = 180,  // given to a machine that is away to come back and hear of the end
-    FOUND_SECONDS = 10,    // given to the machines to connect when this one was killed after the end
-    METRICS_SECONDS = 5,   // between two metrics.prom, and looks at the sizes of the logs
-    LAST_REPORTS_MS = 200, // at most, for the reports that processes send as they end
+    STOP_SECONDS = 60,      // given to the processes to end by themselves
+    PLAIN_SECONDS = 10,     // between two lines of progress that do not go to a terminal
+    STEP_SECONDS = 2,       // the same after a new step
+    END_SECONDS = 2,        // between two announcements of the end
+    LINGER_SECONDS = 180,   // given to a machine that is away to come back and hear of the end
+    FOUND_SECONDS = 10,     // given to the machines to connect when this one was killed after the end
+    METRICS_SECONDS = 5,    // between two metrics.prom, and looks at the sizes of the logs
+    LAST_REPORTS_MS = 3000, // at most, for the reports that processes send as they end
+    REPORT_MS = 20,         // a while in which none came
     MESSAGE_SIZE = 1024,
 };
 
@@ -627,9 +628,13 @@ static void supervisor_finish(struct supervisor *supervisor) {
     const int64_t until = clock_monotonic_ms() + LAST_REPORTS_MS;
     struct wire_event event = {.kind = WIRE_READABLE};
     status result = OK;
-    while (result == OK && event.kind != WIRE_TIMEOUT && clock_monotonic_ms() < until) {
-        result = wire_poll(supervisor->wire, LAST_REPORTS_MS / 10, &event);
+    bool connected = true; // a process whose goodbye has not come; of one that was killed it never comes
+    while (result == OK && (connected || event.kind != WIRE_TIMEOUT) && clock_monotonic_ms() < until) {
+        result = wire_poll(supervisor->wire, REPORT_MS, &event);
         if (result == OK) result = supervisor_on_event(supervisor, &event);
+        struct wire_peer *peer = wire_first_peer(supervisor->wire, "report", true);
+        while (peer && !strcmp(peer->name, SUPERVISOR_NAME)) peer = wire_next_peer(peer);
+        connected = peer;
     }
     for (size_t i = 0; i < supervisor->processes.count; i++)
         run_status_forget(supervisor->run_status, supervisor->processes.list[i].replica);
