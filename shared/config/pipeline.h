@@ -104,6 +104,11 @@ status pipeline_read(struct pipeline **out, const char *path, bool alone, const 
 status pipeline_parse(struct pipeline **out, const char *path, const char *text, size_t size, const char *const *sets,
                       size_t count, struct buf *diagnostics);
 
+// Reads the content of a file without checking what its names and values mean: the keys of the file and of its stages
+// are as they are written, and nothing else is set. DATAERR with "LINE:COLUMN: what is wrong" when it does not have the
+// form of a pipeline file. Free with pipeline_free.
+status pipeline_parse_unchecked(struct pipeline **out, const char *text, size_t size);
+
 // Frees the pipeline and sets *pipeline to NULL; NULL is fine.
 void pipeline_free(struct pipeline **pipeline);
 

@@ -515,6 +515,23 @@ status pipeline_parse(struct pipeline **out, const char *path, const char *text,
     return pipeline_parse_content(out, path, false, text, size, sets, count, diagnostics);
 }
 
+status pipeline_parse_unchecked(struct pipeline **out, const char *text, size_t size) {
+    struct parsed_file file = {0};
+    struct location at;
+    NEW(&file.pipeline, 1);
+    status result = yaml_tree_read(&file.tree, text, size, &at);
+    if (result == OK) parse_tree(&file);
+    if (file.diagnostics.count) {
+        const struct diagnostic *first = file.diagnostics.list;
+        result = fail(DATAERR, "%zu:%zu: %s", first->at.line, first->at.column, first->text);
+    }
+    yaml_tree_release(&file.tree);
+    diagnostics_release(&file.diagnostics);
+    if (result != OK) pipeline_free(&file.pipeline);
+    *out = file.pipeline;
+    return result;
+}
+
 status pipeline_read(struct pipeline **out, const char *path, bool alone, const char *const *sets, size_t count,
                      struct buf *diagnostics) {
     struct buf content = {0};

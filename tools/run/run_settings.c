@@ -11,7 +11,6 @@
 
 #include "shared/base/file.h"
 #include "shared/base/log.h"
-#include "shared/config/pipeline_parse.h"
 
 #ifndef CARAVAN_COMMIT
 #define CARAVAN_COMMIT "unknown"
@@ -19,108 +18,27 @@
 
 // ---- what differs between two pipelines as pipeline_write wrote them ----
 
-// One key with its value; of a stage also one without a name, which stands for the stage itself.
-struct run_setting {
-    const char *stage, *name; // "": of the file; of the stage itself
-    const char *value;
-};
-
-// All settings of one pipeline. The strings are the tree's or the arena's.
-struct run_settings {
-    struct yaml_tree tree;
-    struct arena arena;
-    struct run_setting *list;
-    size_t count;
-    const char *run;
-};
-
-static void run_settings_release(struct run_settings *settings) {
-    yaml_tree_release(&settings->tree);
-    arena_release(&settings->arena);
-    free(settings->list);
+// The value as it would be typed: a string, or an array of strings.
+static const char *run_setting_text(struct arena *arena, const struct key *key) {
+    const char *text = key->value;
+    for (const struct key *item = key->items; item; item = item->next)
+        text =
+            arena_printf(arena, "%s%s%s", item == key->items ? "[" : text, item == key->items ? "" : ", ", item->value);
+    return key->items ? arena_printf(arena, "%s]", text) : text;
 }
 
-// The node as it would be typed: a string, or an array of strings.
-static status run_settings_value(struct run_settings *settings, const yaml_node_t *node, const char **value) {
-    struct buf text = {0};
-    *value = node->type == YAML_SCALAR_NODE ? yaml_node_string(node) : NULL;
-    if (node->type == YAML_SEQUENCE_NODE) {
-        buf_puts(&text, "[");
-        for (const yaml_node_item_t *item = node->data.sequence.items.start; item < node->data.sequence.items.top;
-             item++) {
-            const char *string = yaml_node_string(yaml_tree_node(&settings->tree, *item));
-            buf_printf(&text, "%s%s", item == node->data.sequence.items.start ? "" : ", ", string ? string : "");
-        }
-        buf_puts(&text, "]");
-        *value = arena_strndup(&settings->arena, text.data, text.size);
-    }
-    buf_release(&text);
-    return *value ? OK : fail(DATAERR, "a value is %s", yaml_node_kind(node));
+// The place of a path below the pipeline's run, "" if it is elsewhere.
+static const char *run_setting_below_run(const char *path, const struct pipeline *pipeline) {
+    const struct key *run = key_list_find(&pipeline->keys, "run");
+    const size_t length = run ? strlen(run->value) : 0;
+    return run && !strncmp(path, run->value, length) && path[length] == '/' ? path + length : "";
 }
 
-static void run_settings_add(struct run_settings *settings, const char *stage, const char *name, const char *value) {
-    RESIZE(&settings->list, settings->count + 1);
-    settings->list[settings->count++] = (struct run_setting){stage, name, value};
-}
-
-// Adds the keys of a mapping: of a stage, or of the file ("") without its stages and machines.
-static status run_settings_add_all(struct run_settings *settings, const char *stage, const yaml_node_t *keys) {
-    if (keys->type != YAML_MAPPING_NODE) return fail(DATAERR, "not a mapping, but %s", yaml_node_kind(keys));
-    for (const yaml_node_pair_t *pair = keys->data.mapping.pairs.start; pair < keys->data.mapping.pairs.top; pair++) {
-        const char *name = yaml_node_string(yaml_tree_node(&settings->tree, pair->key)), *value;
-        if (!name) return fail(DATAERR, "a key is not a string");
-        if (!*stage && (!strcmp(name, "stages") || !strcmp(name, "machines"))) continue;
-        TRY(run_settings_value(settings, yaml_tree_node(&settings->tree, pair->value), &value));
-        if (!*stage && !strcmp(name, "run"))
-            settings->run = value;
-        else
-            run_settings_add(settings, stage, name, value);
-    }
-    return OK;
-}
-
-static status run_settings_read(struct run_settings *settings, const struct buf *text) {
-    struct location at;
-    TRY(yaml_tree_read(&settings->tree, text->data, text->size, &at));
-    struct yaml_tree *tree = &settings->tree;
-    if (!tree->root) return fail(DATAERR, "it is empty");
-    TRY(run_settings_add_all(settings, "", tree->root));
-    for (const yaml_node_pair_t *pair = tree->root->data.mapping.pairs.start; pair < tree->root->data.mapping.pairs.top;
-         pair++) {
-        const yaml_node_t *stages = yaml_tree_node(tree, pair->value);
-        if (strcmp(yaml_node_string(yaml_tree_node(tree, pair->key)), "stages") != 0) continue;
-        if (stages->type != YAML_SEQUENCE_NODE) return fail(DATAERR, "stages is %s", yaml_node_kind(stages));
-        for (const yaml_node_item_t *item = stages->data.sequence.items.start; item < stages->data.sequence.items.top;
-             item++) {
-            const yaml_node_t *stage = yaml_tree_node(tree, *item);
-            const bool one =
-                stage->type == YAML_MAPPING_NODE && stage->data.mapping.pairs.top > stage->data.mapping.pairs.start;
-            const yaml_node_pair_t *named = one ? stage->data.mapping.pairs.start : NULL;
-            const char *name = named ? yaml_node_string(yaml_tree_node(tree, named->key)) : NULL;
-            if (!name) return fail(DATAERR, "a stage has no name");
-            run_settings_add(settings, name, "", "");
-            TRY(run_settings_add_all(settings, name, yaml_tree_node(tree, named->value)));
-        }
-    }
-    return settings->run ? OK : fail(DATAERR, "it names no run");
-}
-
-static const struct run_setting *run_settings_find(const struct run_settings *settings, const char *stage,
-                                                   const char *name) {
-    for (size_t i = 0; i < settings->count; i++)
-        if (!strcmp(settings->list[i].stage, stage) && !strcmp(settings->list[i].name, name)) return &settings->list[i];
-    return NULL;
-}
-
-// The place of a path below its run, "" if it is elsewhere.
-static const char *run_setting_below_run(const char *path, const char *run) {
-    const size_t length = strlen(run);
-    return !strncmp(path, run, length) && path[length] == '/' ? path + length : "";
-}
-
-static bool run_setting_same_path(const char *a, const char *run_a, const char *b, const char *run_b) {
-    const char *below = run_setting_below_run(a, run_a);
-    if (*below && !strcmp(below, run_setting_below_run(b, run_b))) return true;
+// Whether the two paths are one file, or at the same place below the two runs.
+static bool run_setting_same_path(const struct pipeline *before, const char *a, const struct pipeline *after,
+                                  const char *b) {
+    const char *below = run_setting_below_run(a, before);
+    if (*below && !strcmp(below, run_setting_below_run(b, after))) return true;
     char *real_a = realpath(a, NULL), *real_b = realpath(b, NULL);
     const bool same = real_a && real_b && !strcmp(real_a, real_b);
     free(real_a);
@@ -128,41 +46,49 @@ static bool run_setting_same_path(const char *a, const char *run_a, const char *
     return same;
 }
 
-// Appends a line for a key of which one of the two may be NULL: it is left out there.
-static void run_setting_change(const struct run_settings *before, const struct run_setting *old,
-                               const struct run_settings *after, const struct run_setting *fresh, struct buf *lines) {
-    const struct run_setting *any = old ? old : fresh;
-    const struct stage_kind *kind = stage_kind_find(any->stage);
-    const struct option *option = kind && *any->name ? option_find(&kind->options, any->name) : NULL;
-    const char *unset = option && option->default_value ? option->default_value : NULL;
-    const char *a = old ? old->value : unset, *b = fresh ? fresh->value : unset;
-    if (!*any->name) {
-        buf_printf(lines, "%s: %s\n", any->stage, old ? "left out" : "added");
-        return;
-    }
-    if (a && b && (option ? option_same_value(option, a, b) : !strcmp(a, b))) return;
-    if (a && b && *a == '/' && *b == '/' && run_setting_same_path(a, before->run, b, after->run)) return;
-    buf_printf(lines, "%s%s%s %s%s -> %s%s\n", any->stage, *any->stage ? "." : "", any->name, a ? a : "not given",
-               !old && a ? " (the default)" : "", b ? b : "not given", !fresh && b ? " (the default)" : "");
+// Appends a line for a key of a stage, or of the file (""), if its value differs. One of the two keys may be NULL: it
+// is left out there.
+static void run_setting_compare(const char *stage, const struct pipeline *before, const struct key *old,
+                                const struct pipeline *after, const struct key *fresh, struct buf *lines) {
+    const char *name = old ? old->name : fresh->name;
+    const struct stage_kind *kind = stage_kind_find(stage);
+    const struct option *option = kind ? option_find(&kind->options, name) : NULL;
+    const char *unset = option ? option->default_value : NULL;
+    struct arena arena = {0};
+    const char *a = old ? run_setting_text(&arena, old) : unset, *b = fresh ? run_setting_text(&arena, fresh) : unset;
+    const bool run = !*stage && !strcmp(name, "run");
+    const bool same = a && b && (option ? option_same_value(option, a, b) : !strcmp(a, b));
+    const bool same_path = a && b && *a == '/' && *b == '/' && run_setting_same_path(before, a, after, b);
+    if (!run && !same && !same_path)
+        buf_printf(lines, "%s%s%s %s%s -> %s%s\n", stage, *stage ? "." : "", name, a ? a : "not given",
+                   !old && a ? " (the default)" : "", b ? b : "not given", !fresh && b ? " (the default)" : "");
+    arena_release(&arena);
 }
 
 // Appends a line for each key of a stage or of the file whose value differs ("optim.lr 1e-4 -> 1e-3", with the default
-// of a key that one of them leaves out), and for each stage that only one of them has, in the order of the new
-// pipeline, then what it leaves out. Two spellings of one number or one path are the same value, and so are two paths
-// at the same place below the two runs. The machines, which may be others at each start, are not compared.
-static void run_settings_compare(const struct run_settings *before, const struct run_settings *after,
+// of a key that one of them leaves out), and for each stage that only one of them has; with `left_out` for what the new
+// pipeline leaves out, otherwise for what it has. Two spellings of one number or one path are the same value, and so
+// are two paths at the same place below the two runs. The machines, which may be others at each start, are not
+// compared.
+static void run_settings_compare(const struct pipeline *before, const struct pipeline *after, bool left_out,
                                  struct buf *lines) {
-    for (size_t i = 0; i < after->count; i++) {
-        const struct run_setting *fresh = &after->list[i];
-        const struct run_setting *old = run_settings_find(before, fresh->stage, fresh->name);
-        const bool of_new_stage = *fresh->name && *fresh->stage && !run_settings_find(before, fresh->stage, "");
-        if ((!old || *fresh->name) && !of_new_stage) run_setting_change(before, old, after, fresh, lines);
-    }
-    for (size_t i = 0; i < before->count; i++) {
-        const struct run_setting *old = &before->list[i];
-        const bool of_old_stage = *old->name && *old->stage && !run_settings_find(after, old->stage, "");
-        if (!run_settings_find(after, old->stage, old->name) && !of_old_stage)
-            run_setting_change(before, old, after, NULL, lines);
+    const struct pipeline *mine = left_out ? before : after, *other = left_out ? after : before;
+    for (size_t i = 0; i <= mine->stage_count; i++) { // the file itself comes first
+        const struct pipeline_stage *stage = i ? &mine->stages[i - 1] : NULL,
+                                    *there = i ? pipeline_find_stage(other, stage->name) : NULL;
+        if (stage && !there) {
+            buf_printf(lines, "%s: %s\n", stage->name, left_out ? "left out" : "added");
+            continue;
+        }
+        const char *name = stage ? stage->name : "";
+        const struct key_list *keys = there ? &there->options.given : &other->keys;
+        for (const struct key *key = stage ? stage->options.given.first : mine->keys.first; key; key = key->next) {
+            const struct key *match = key_list_find(keys, key->name);
+            if (!left_out)
+                run_setting_compare(name, before, match, after, key, lines);
+            else if (!match)
+                run_setting_compare(name, before, key, after, NULL, lines);
+        }
     }
 }
 
@@ -191,15 +117,19 @@ static void run_settings_say(const struct pipeline *pipeline, const struct buf *
                     state = out ? run_settings_highest(out, "state-", "") : 0;
     char since[64] = "since the last start";
     struct buf lines = {0};
-    struct run_settings old = {0}, fresh = {0};
+    struct pipeline *old = NULL, *fresh = NULL;
     if (checkpoint || state) snprintf(since, sizeof since, "since step %lld", checkpoint > state ? checkpoint : state);
-    if (run_settings_read(&old, before) == OK && run_settings_read(&fresh, after) == OK)
-        run_settings_compare(&old, &fresh, &lines);
-    else
+    status result = pipeline_parse_unchecked(&old, before->data, before->size);
+    if (result == OK) result = pipeline_parse_unchecked(&fresh, after->data, after->size);
+    if (result == OK) {
+        run_settings_compare(old, fresh, false, &lines);
+        run_settings_compare(old, fresh, true, &lines);
+    } else {
         log_info("%s/pipeline.yaml: %s: it is not known what has changed since the last start", pipeline->run,
                  fail_text());
-    run_settings_release(&old);
-    run_settings_release(&fresh);
+    }
+    pipeline_free(&old);
+    pipeline_free(&fresh);
     for (char *line = lines.data, *end; line && (end = strchr(line, '\n')); line = end + 1) {
         *end = 0;
         log_info("%s: %s", since, line);
