@@ -102,6 +102,22 @@ done:
 
 // ---- scoring ----
 
+// Sets the answer's span of completion i, its mean log-probability and its mean probability.
+static void refscore_set_answer(struct reference *reference, size_t i, const struct answer_span *span,
+                                const float *logprobs) {
+    double logprob_sum = 0, probability_sum = 0;
+    reference->answer_span.data[i] = (struct span){span->found ? (int64_t)span->first : -1, (int64_t)span->end};
+    reference->answer_logprob.data[i] = reference->answer_probability.data[i] = NAN;
+    if (!span->found) return;
+    for (size_t t = span->first; t < span->end; t++) {
+        logprob_sum += logprobs[t];
+        probability_sum += exp((double)logprobs[t]);
+    }
+    const size_t length = span->end - span->first;
+    reference->answer_logprob.data[i] = length ? logprob_sum / (double)length : 0;
+    reference->answer_probability.data[i] = length ? probability_sum / (double)length : 1;
+}
+
 static status refscore_work(void *state, struct group *group) {
     struct refscore *self = state;
     struct reference *reference = &group->reference;
@@ -142,21 +158,7 @@ static status refscore_work(void *state, struct group *group) {
     else
         result = model_score(self->model.model, &input.prompt, completions, count, wanted, logprobs);
     TRY_TO(result, done, result);
-    // The answer of each completion: its mean log-probability and its mean probability.
-    for (size_t i = 0; i < count; i++) {
-        const struct answer_span span = spans[i];
-        double logprob_sum = 0, probability_sum = 0;
-        reference->answer_span.data[i] = (struct span){span.found ? (int64_t)span.first : -1, (int64_t)span.end};
-        reference->answer_logprob.data[i] = reference->answer_probability.data[i] = NAN;
-        if (!span.found) continue;
-        for (size_t t = span.first; t < span.end; t++) {
-            logprob_sum += logprobs[i][t];
-            probability_sum += exp((double)logprobs[i][t]);
-        }
-        const size_t length = span.end - span.first;
-        reference->answer_logprob.data[i] = length ? logprob_sum / (double)length : 0;
-        reference->answer_probability.data[i] = length ? probability_sum / (double)length : 1;
-    }
+    for (size_t i = 0; i < count; i++) refscore_set_answer(reference, i, &spans[i], logprobs[i]);
     reference->version = model_version(self->model.model);
     if (!keep_logprobs) {
         reference->logprobs = NULL;
