@@ -178,19 +178,6 @@ uint64_t training_state_bytes(const struct training_state *state) {
     return bytes;
 }
 
-// Checks that a file has every tensor of the list.
-static status training_state_check(const struct tensor_list *list, const struct safetensors *store, const char *path) {
-    for (size_t i = 0; i < list->count; i++) {
-        const struct stored_tensor *wanted = &list->tensors[i], *stored = safetensors_find(store, wanted->name);
-        const int64_t count = list->sources[i].parameter->count;
-        if (!stored) return fail(DATAERR, "%s: tensor %s is missing", path, wanted->name);
-        if (stored->type != wanted->type || stored_tensor_count(stored) != count)
-            return fail(DATAERR, "%s: tensor %s is not %lld %s numbers", path, wanted->name, (long long)count,
-                        wanted->type == ELEMENT_F32 ? "float32" : "bfloat16");
-    }
-    return OK;
-}
-
 status training_state_load(const struct training_state *state, const char *dir) {
     struct arena arena = {0};
     struct safetensors *store = NULL;
@@ -206,7 +193,15 @@ status training_state_load(const struct training_state *state, const char *dir) 
             result = fail(DATAERR, "%s: %s is not a non-negative integer", counters_path, name);
     }
     if (result == OK) result = safetensors_open(&store, path);
-    if (result == OK) result = training_state_check(&list, store, path);
+    for (size_t i = 0; result == OK && i < list.count; i++) { // every tensor is found before one is read
+        const struct stored_tensor *wanted = &list.tensors[i], *stored = safetensors_find(store, wanted->name);
+        const int64_t count = list.sources[i].parameter->count;
+        if (!stored)
+            result = fail(DATAERR, "%s: tensor %s is missing", path, wanted->name);
+        else if (stored->type != wanted->type || stored_tensor_count(stored) != count)
+            result = fail(DATAERR, "%s: tensor %s is not %lld %s numbers", path, wanted->name, (long long)count,
+                          wanted->type == ELEMENT_F32 ? "float32" : "bfloat16");
+    }
     for (size_t i = 0; result == OK && i < list.count; i++) {
         const struct stored_tensor *stored = safetensors_find(store, list.tensors[i].name);
         result = parameter_upload(state->backend, list.sources[i].array, list.sources[i].parameter, stored->data,

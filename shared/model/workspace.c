@@ -121,9 +121,9 @@ static float rope_angles_round(float value) {
     union {
         float number;
         uint32_t bits;
-    } it = {value};
-    it.bits = (it.bits + 0x7fffu + (it.bits >> 16 & 1)) & 0xffff0000u;
-    return it.number;
+    } rounded = {value};
+    rounded.bits = (rounded.bits + 0x7fffu + (rounded.bits >> 16 & 1)) & 0xffff0000u;
+    return rounded.number;
 }
 
 // The rows of a table that has at least `positions`.

@@ -314,25 +314,6 @@ static void resource_spread_place(struct resource_spread *spread, size_t stage) 
     buf_printf(&spread->devices[stage], spread->placed[stage]++ ? ",%d" : "%d", best);
 }
 
-// Places all replicas, and more of rollout on the GPUs that are left.
-static void resource_spread_all(struct resource_spread *spread) {
-    const struct resource_plan *plan = spread->plan;
-    for (;;) {
-        size_t next = plan->count;
-        for (size_t i = 0; i < plan->count; i++)
-            if (spread->placed[i] < plan->stages[i].stage->replicas && spread->bytes[i] &&
-                (next == plan->count || spread->bytes[i] > spread->bytes[next]))
-                next = i;
-        if (next == plan->count) break;
-        resource_spread_place(spread, next);
-    }
-    for (size_t i = 0; i < plan->count; i++) {
-        const bool rollout = plan->stages[i].stage->kind == &stage_kinds[STAGE_ROLLOUT] && spread->bytes[i];
-        for (int gpu = 0; rollout && gpu < spread->gpus; gpu++)
-            if (!resource_spread_load(spread, i, gpu)) resource_spread_place(spread, i);
-    }
-}
-
 // Whether a stage names another GPU than the first one. USAGE when there is none of that number.
 static status resource_spread_check(const struct resource_plan *plan, int gpus, bool *named) {
     *named = false;
@@ -363,7 +344,19 @@ status resource_spread(const struct resource_plan *plan, struct pipeline *pipeli
     spread.devices = arena_alloc(&arena, plan->count * sizeof *spread.devices);
     for (size_t i = 0; result == OK && i < plan->count; i++)
         if (!plan->stages[i].on_cpu) result = planned_stage_bytes(&plan->stages[i], &spread.bytes[i]);
-    if (result == OK) resource_spread_all(&spread);
+    for (size_t next = 0; result == OK && next < plan->count;) { // the largest of the replicas that have no place
+        next = plan->count;
+        for (size_t i = 0; i < plan->count; i++)
+            if (spread.placed[i] < plan->stages[i].stage->replicas && spread.bytes[i] &&
+                (next == plan->count || spread.bytes[i] > spread.bytes[next]))
+                next = i;
+        if (next < plan->count) resource_spread_place(&spread, next);
+    }
+    for (size_t i = 0; result == OK && i < plan->count; i++) { // more of rollout on the GPUs that are left
+        const bool rollout = plan->stages[i].stage->kind == &stage_kinds[STAGE_ROLLOUT] && spread.bytes[i];
+        for (int gpu = 0; rollout && gpu < gpus; gpu++)
+            if (!resource_spread_load(&spread, i, gpu)) resource_spread_place(&spread, i);
+    }
     for (size_t i = 0; result == OK && i < plan->count; i++) {
         struct pipeline_stage *stage = &pipeline->stages[i];
         const char *gpus_of_it = spread.devices[i].data;

@@ -125,13 +125,6 @@ static bool concludes_goes_on(struct string sentence, size_t at) {
     return at > from && utf8proc_category(concludes_char_at(sentence, at)) == UTF8PROC_CATEGORY_LL;
 }
 
-static bool concludes_is_first_word(struct string sentence, size_t at) {
-    size_t length;
-    for (size_t before = 0; before < at; before += length)
-        if (is_word_character(python_char_at(sentence, before, &length))) return false;
-    return true;
-}
-
 // Whether the word `option` and white space stand before `at`.
 static bool concludes_follows_option(struct string sentence, size_t at) {
     static const char word[] = "ption";
@@ -149,7 +142,11 @@ static bool concludes_is_letter(struct string sentence, size_t at) {
     if (concludes_joins(before) || concludes_joins(after)) return false;
     if (letter >= 'a') return (before == '(' && after == ')') || concludes_follows_option(sentence, at);
     if (letter == 'I') return !concludes_goes_on(sentence, at + 1);
-    return letter != 'A' || !concludes_goes_on(sentence, at + 1) || !concludes_is_first_word(sentence, at);
+    if (letter != 'A' || !concludes_goes_on(sentence, at + 1)) return true;
+    size_t length;
+    for (size_t first = 0; first < at; first += length) // A is an article if it is the first word
+        if (is_word_character(python_char_at(sentence, first, &length))) return true;
+    return false;
 }
 
 // Sets *last to the mention unless the one in *last ends later, or ends with it and is longer.

@@ -143,14 +143,14 @@ status classifier_weights_load(struct classifier_weights **out, struct backend *
     return result;
 }
 
-void classifier_weights_free(struct classifier_weights **weights) {
-    struct classifier_weights *it = *weights;
-    if (!it) return;
-    struct backend *backend = it->base.backend;
-    weights_free_blocks(backend, &it->encoder);
-    backend->ops->weight_free(backend, &it->dense);
-    backend->ops->weight_free(backend, &it->classifier);
-    weights_release(&it->base);
-    free(it);
-    *weights = NULL;
+void classifier_weights_free(struct classifier_weights **freed) {
+    struct classifier_weights *weights = *freed;
+    if (!weights) return;
+    struct backend *backend = weights->base.backend;
+    weights_free_blocks(backend, &weights->encoder);
+    backend->ops->weight_free(backend, &weights->dense);
+    backend->ops->weight_free(backend, &weights->classifier);
+    weights_release(&weights->base);
+    free(weights);
+    *freed = NULL;
 }

@@ -22,14 +22,8 @@ struct branch {
 
 struct request {
     struct request *next;
-    struct arena arena; // results, and the prompt's copy while the request waits
-    void *tag;
-    struct model_prompt prompt; // while the request waits
-    int count;                  // completions
-    int max_new_tokens;
-    struct sampling sampling;
-    uint64_t key;
-    status (*stop)(void *tag, int completion, int64_t token, bool *stop);
+    struct arena arena;              // results, and the prompt's copy while the request waits
+    struct generate_request given;   // its prompt: while the request waits
     struct branch *branches;         // [count]; NULL: the completions begin behind the prompt
     int64_t cache_begin, cache_rows; // the prompt's region
     int64_t prompt_rows;
@@ -135,7 +129,7 @@ void generator_free(struct generator **freed) {
 bool generator_can_add(const struct generator *generator) {
     if (generator->waiting) return false;
     for (const struct request *request = generator->running; request; request = request->next)
-        if (request->scheduled < request->count) return false;
+        if (request->scheduled < request->given.count) return false;
     return true;
 }
 
@@ -149,7 +143,7 @@ bool generator_busy(const struct generator *generator) {
 static bool request_is_complete(const struct request *request, int completion) {
     const struct generated *result = &request->results[completion];
     bool continued = !request->branches || request->branches[completion].input_count;
-    return !continued || result->ended || result->stopped || result->count == (size_t)request->max_new_tokens;
+    return !continued || result->ended || result->stopped || result->count == (size_t)request->given.max_new_tokens;
 }
 
 // The first gap of the prompt area that holds `rows` rows; -1 if there is none now.
@@ -183,7 +177,7 @@ static status generator_find_cache_rows(struct generator *generator, const struc
     if (*cache_begin >= 0 || generator->running) return OK;
     int64_t cache_rows = generator->prompt_area_rows = request->cache_rows;
     if (!generator->options.continues)
-        cache_rows = generator_cache_rows(generator->options.rows, generator->cache_rows_per_slot, request->count,
+        cache_rows = generator_cache_rows(generator->options.rows, generator->cache_rows_per_slot, request->given.count,
                                           request->cache_rows, &generator->prompt_area_rows);
     generator_drop_graph(generator);
     ops->kv_cache_free(model->backend, &generator->cache);
@@ -204,7 +198,7 @@ static void generator_append(struct request **list, struct request *request) {
 static void generator_collect(struct generator *generator) {
     for (struct request **at = &generator->running; *at;) {
         struct request *request = *at;
-        if (request->finished < request->count) {
+        if (request->finished < request->given.count) {
             at = &request->next;
             continue;
         }
@@ -217,7 +211,7 @@ static void generator_collect(struct generator *generator) {
 static void generator_schedule(struct generator *generator) {
     int slot = 0;
     for (struct request *request = generator->running; request; request = request->next) {
-        while (request->scheduled < request->count) {
+        while (request->scheduled < request->given.count) {
             if (request_is_complete(request, request->scheduled)) {
                 request->scheduled++;
                 continue;
@@ -251,24 +245,23 @@ static status generator_request_new(struct generator *generator, const struct ge
                     from->top_k);
     struct request *request = NULL;
     NEW(&request, 1);
-    *request = (struct request){.tag = from->tag,
-                                .count = from->count,
-                                .max_new_tokens = from->max_new_tokens,
-                                .sampling = {from->temperature, from->top_p, from->top_k},
-                                .key = from->key,
-                                .stop = from->stop,
-                                .cache_rows = cache_round_up((int64_t)from->prompt.count),
-                                .prompt_rows = (int64_t)from->prompt.count};
-    request->results = arena_alloc(&request->arena, (size_t)request->count * sizeof *request->results);
-    for (int i = 0; i < request->count; i++) {
+    request->given = *from;
+    request->cache_rows = cache_round_up((int64_t)from->prompt.count);
+    request->prompt_rows = (int64_t)from->prompt.count;
+    request->results = arena_alloc(&request->arena, (size_t)request->given.count * sizeof *request->results);
+    for (int i = 0; i < request->given.count; i++) {
         struct generated *generated = &request->results[i];
-        size_t tokens = (size_t)request->max_new_tokens;
+        size_t tokens = (size_t)request->given.max_new_tokens;
         generated->tokens = arena_alloc(&request->arena, tokens * sizeof *generated->tokens);
         generated->logprobs = arena_alloc(&request->arena, tokens * sizeof *generated->logprobs);
         generated->versions = arena_alloc(&request->arena, tokens * sizeof *generated->versions);
     }
     *out = request;
     return OK;
+}
+
+static struct sampling request_sampling(const struct request *request) {
+    return (struct sampling){request->given.temperature, request->given.top_p, request->given.top_k};
 }
 
 // ---- prefill ----
@@ -283,7 +276,8 @@ static status generator_append_token(struct generator *generator, struct request
     result->versions[result->count++] = version;
     for (size_t i = 0; i < generator->model->info.eos_count; i++)
         if (generator->eos_ids[i] == token) result->ended = true;
-    if (request->stop && !result->ended) TRY(request->stop(request->tag, completion, token, &result->stopped));
+    if (request->given.stop && !result->ended)
+        TRY(request->given.stop(request->given.tag, completion, token, &result->stopped));
     if (request_is_complete(request, completion)) request->finished++;
     return OK;
 }
@@ -306,7 +300,8 @@ static status generator_compute_prompt(struct generator *generator, struct reque
     sequence.spans[0].kv_begin = request->cache_begin;
     request->next_position = sequence.next_position;
     // Also for the steps, whose position ids the backend counts.
-    TRY(rope_angles_reserve(&model->text_rope, backend, (int64_t)sequence.next_position + request->max_new_tokens));
+    TRY(rope_angles_reserve(&model->text_rope, backend,
+                            (int64_t)sequence.next_position + request->given.max_new_tokens));
     TRY(text_forward(text, model, arena, prompt, &sequence, generator->cache, false));
     TRY(workspace_alloc(&model->workspace, type, 1, hidden_size, &last_normed));
     struct forward_state last = text->fwd;
@@ -314,24 +309,24 @@ static status generator_compute_prompt(struct generator *generator, struct reque
     last.delta = tensor_rows(text->fwd.delta, text->fwd.rows - 1, 1);
     TRY(forward_norm(&last, last_normed, model->weights->norm, none, none));
 
-    size_t count = (size_t)request->count;
+    size_t count = (size_t)request->given.count;
     int32_t *zeros = arena_alloc(arena, count * sizeof *zeros); // the only row of last_normed
     int32_t *tokens = arena_alloc(arena, count * sizeof *tokens);
     float *logprobs = arena_alloc(arena, count * sizeof *logprobs);
-    TRY(ops->decode_batch_new(backend, batch, request->count, model->weights->text.heads, generator->eos_ids,
+    TRY(ops->decode_batch_new(backend, batch, request->given.count, model->weights->text.heads, generator->eos_ids,
                               model->info.eos_count));
-    for (int i = 0; i < request->count; i++) {
+    for (int i = 0; i < request->given.count; i++) {
         const struct decode_row row = {
-            .max_len = 1, .sampling = request->sampling, .key = request->key, .completion = (uint64_t)i};
+            .max_len = 1, .sampling = request_sampling(request), .key = request->given.key, .completion = (uint64_t)i};
         TRY(ops->decode_batch_set(backend, *batch, i, &row));
     }
-    assert((*batch)->rows == request->count);
-    TRY(workspace_upload(&model->workspace, ELEMENT_I32, request->count, 1, zeros, &index));
-    TRY(workspace_alloc(&model->workspace, type, request->count, hidden_size, &normed));
+    assert((*batch)->rows == request->given.count);
+    TRY(workspace_upload(&model->workspace, ELEMENT_I32, request->given.count, 1, zeros, &index));
+    TRY(workspace_alloc(&model->workspace, type, request->given.count, hidden_size, &normed));
     TRY(ops->gather(backend, normed, last_normed, index));
     TRY(ops->sample(backend, *batch, normed, model->weights->lm_head));
     TRY(ops->decode_batch_read(backend, *batch, 0, tokens, logprobs));
-    for (int i = 0; i < request->count; i++)
+    for (int i = 0; i < request->given.count; i++)
         TRY(generator_append_token(generator, request, i, tokens[i], logprobs[i], model->version));
     return OK;
 }
@@ -363,7 +358,7 @@ static status generator_start_waiting(struct generator *generator) {
     TRY(generator_find_cache_rows(generator, request, &cache_begin));
     if (cache_begin < 0) return OK;
     generator->waiting = NULL;
-    return generator_start(generator, request, cache_begin, &request->prompt);
+    return generator_start(generator, request, cache_begin, &request->given.prompt);
 }
 
 // Copies the prompt into the request, which has to wait.
@@ -380,7 +375,7 @@ static status generator_copy_prompt(struct request *request, const struct model_
         media[i] = *from;
         media[i].pixels = pixels;
     }
-    request->prompt = (struct model_prompt){tokens, prompt->count, media, prompt->media_count};
+    request->given.prompt = (struct model_prompt){tokens, prompt->count, media, prompt->media_count};
     return OK;
 }
 
@@ -431,9 +426,9 @@ static struct decode_row generator_row(const struct generator *generator, int sl
                                .prefix_len = (int32_t)request->prompt_rows,
                                .kv_begin = (int32_t)kv_begin,
                                .len = (int32_t)len,
-                               .max_len = (int32_t)prefix + request->max_new_tokens,
-                               .sampling = request->sampling,
-                               .key = request->key,
+                               .max_len = (int32_t)prefix + request->given.max_new_tokens,
+                               .sampling = request_sampling(request),
+                               .key = request->given.key,
                                .completion = (uint64_t)completion};
 }
 
@@ -555,8 +550,8 @@ const struct generated *generator_pop(struct generator *generator, void **tag, i
     generator->finished = request->next;
     request->next = NULL;
     generator->returned = request;
-    *tag = request->tag;
-    *count = request->count;
+    *tag = request->given.tag;
+    *count = request->given.count;
     return request->results;
 }
 
@@ -572,8 +567,8 @@ static status generator_make_branches(struct request *request, const struct mode
                                       const struct model_completion *completions,
                                       const struct completion_prefix *prefixes, int64_t *longest, int64_t *room) {
     size_t most = 0;
-    request->branches = arena_alloc(&request->arena, (size_t)request->count * sizeof *request->branches);
-    for (int i = 0; i < request->count; i++) {
+    request->branches = arena_alloc(&request->arena, (size_t)request->given.count * sizeof *request->branches);
+    for (int i = 0; i < request->given.count; i++) {
         const struct completion_prefix *prefix = &prefixes[i];
         struct branch *branch = &request->branches[i];
         assert(prefix->kept <= completions[i].count);
@@ -592,7 +587,7 @@ static status generator_make_branches(struct request *request, const struct mode
         if (prefix->count > most) most = prefix->count;
         if (!branch->input_count) request->finished++;
     }
-    *room = (int64_t)most + request->max_new_tokens;
+    *room = (int64_t)most + request->given.max_new_tokens;
     return OK;
 }
 
@@ -616,7 +611,7 @@ status generator_continue(struct generator *generator, const struct generate_req
     for (size_t i = 0; i < count; i++) request->branches[i].cache_begin = begins[i];
     request->cache_rows = sequence.cache_rows;
     request->next_position = sequence.next_position;
-    int64_t end = (int64_t)sequence.next_position + longest + request->max_new_tokens;
+    int64_t end = (int64_t)sequence.next_position + longest + request->given.max_new_tokens;
     if (longest) TRY_TO(result, done, sequence_check_position(end - 2)); // the last token is not computed
     TRY_TO(result, done, rope_angles_reserve(&model->text_rope, model->backend, end));
     if (longest) TRY_TO(result, done, generator_find_cache_rows(generator, request, &cache_begin));

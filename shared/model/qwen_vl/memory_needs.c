@@ -5,11 +5,11 @@
 #include "shared/model/model_shapes.h"
 #include "shared/model/qwen_vl/model_internal.h"
 
-static int64_t memory_least(int64_t a, int64_t b) {
+static int64_t memory_min(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-static int64_t memory_most(int64_t a, int64_t b) {
+static int64_t memory_max(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
@@ -19,8 +19,8 @@ static int64_t memory_divide_up(int64_t a, int64_t b) {
 
 // The elements of a packed matrix on the CPU.
 static size_t memory_packed_elements(const struct fused_param *param) {
-    enum { packed_rows = 64 };
-    return (size_t)(memory_divide_up(param->rows, packed_rows) * packed_rows * param->columns);
+    enum { PACKED_ROWS = 64 };
+    return (size_t)(memory_divide_up(param->rows, PACKED_ROWS) * PACKED_ROWS * param->columns);
 }
 
 // The CPU packs matrices, a tied embedding once more for the head, and holds one of them unpacked while it loads them.
@@ -62,25 +62,25 @@ static void memory_add_weights(struct memory_list *list, const struct qwen_param
 }
 
 // What the operations of kernels/cuda allocate for themselves: logits of a block of rows, in training of a part of the
-// vocabulary with their gradients and the head's input's; and in parts, one for each block of keys and each tile_parts
+// vocabulary with their gradients and the head's input's; and in parts, one for each block of keys and each TILE_PARTS
 // tiles of queries that see it, the gradients of keys and values.
-enum { block_logits = 1 << 27, block_rows_least = 128, part_vocabulary = 8192, block_keys = 64, tile_parts = 64 };
+enum { BLOCK_LOGITS = 1 << 27, MIN_BLOCK_ROWS = 128, PART_VOCABULARY = 8192, BLOCK_KEYS = 64, TILE_PARTS = 64 };
 
 static size_t memory_grad_parts(struct heads heads, int64_t keys, int64_t queries) {
-    int64_t tiles = memory_divide_up(queries * (heads.query / heads.key), block_keys);
-    int64_t parts = memory_divide_up(keys, block_keys) * memory_divide_up(tiles, tile_parts);
-    return (size_t)(parts * 2 * block_keys * heads.size * heads.key) * sizeof(float);
+    int64_t tiles = memory_divide_up(queries * (heads.query / heads.key), BLOCK_KEYS);
+    int64_t parts = memory_divide_up(keys, BLOCK_KEYS) * memory_divide_up(tiles, TILE_PARTS);
+    return (size_t)(parts * 2 * BLOCK_KEYS * heads.size * heads.key) * sizeof(float);
 }
 
 // The same of kernels/cpu: logits of a block of rows; what each thread has of a product; and in training the largest
 // matrix packed in two ways, rows packed for the gradient of a weight, a part of the head, and of attention the keys,
 // the values and their gradients. Of packed rows there are as many as there are, in bfloat16.
 enum {
-    cpu_block_logits = 1 << 22,
-    cpu_part_vocabulary = 4096,
-    cpu_grad_rows = 1024,
-    cpu_operand_rows = 2048,
-    cpu_product_rows = 128
+    CPU_BLOCK_LOGITS = 1 << 22,
+    CPU_PART_VOCABULARY = 4096,
+    CPU_GRAD_ROWS = 1024,
+    CPU_OPERAND_ROWS = 2048,
+    CPU_PRODUCT_ROWS = 128
 };
 
 static size_t memory_cpu_operations(const struct qwen_parameters *params, const struct memory_request *request) {
@@ -88,25 +88,25 @@ static size_t memory_cpu_operations(const struct qwen_parameters *params, const 
     const struct parameter_table *table = &params->table;
     const int64_t size = (int64_t)element_size(memory_list_type(request->precision));
     const int64_t rows = request->prompt_tokens + request->group_size * request->new_tokens;
-    const int64_t targets = memory_most(request->group_size * request->new_tokens, GENERATOR_ROWS);
+    const int64_t targets = memory_max(request->group_size * request->new_tokens, GENERATOR_ROWS);
     const int64_t vocabulary = config->vocab_size;
     int64_t largest = 0, widest = 0;
     for (size_t i = 0; i < table->fused_count; i++) {
         const struct fused_param *param = table->fused[i];
         if (param->rows == 1 || param == &params->embedding || param == &params->lm_head) continue;
-        largest = memory_most(largest, (int64_t)memory_packed_elements(param));
-        widest = memory_most(widest, param->columns);
+        largest = memory_max(largest, (int64_t)memory_packed_elements(param));
+        widest = memory_max(widest, param->columns);
     }
-    const int64_t block = memory_least(targets, memory_most(cpu_block_logits / vocabulary, block_rows_least));
+    const int64_t block = memory_min(targets, memory_max(CPU_BLOCK_LOGITS / vocabulary, MIN_BLOCK_ROWS));
     const int64_t threads = request->threads;
-    int64_t bytes = block * vocabulary * (int64_t)sizeof(float) + threads * cpu_product_rows * widest * size;
+    int64_t bytes = block * vocabulary * (int64_t)sizeof(float) + threads * CPU_PRODUCT_ROWS * widest * size;
     if (!request->training) return (size_t)bytes;
     const bool wide = memory_list_type(request->gradient_precision) == ELEMENT_F32;
-    const int64_t operand = wide ? memory_least(rows, cpu_operand_rows) : rows;
-    const int64_t part = memory_least(cpu_part_vocabulary, vocabulary);
+    const int64_t operand = wide ? memory_min(rows, CPU_OPERAND_ROWS) : rows;
+    const int64_t part = memory_min(CPU_PART_VOCABULARY, vocabulary);
     const struct heads heads = text_transformer(config).heads;
-    bytes += 2 * memory_most(largest, part * config->hidden_size) * size + operand * widest * size;
-    bytes += memory_least(targets, cpu_grad_rows) * part * size;
+    bytes += 2 * memory_max(largest, part * config->hidden_size) * size + operand * widest * size;
+    bytes += memory_min(targets, CPU_GRAD_ROWS) * part * size;
     return (size_t)bytes + 2 * memory_list_cache_bytes(heads, ELEMENT_F32, cache_round_up(rows));
 }
 
@@ -116,17 +116,17 @@ static size_t memory_operations(const struct qwen_parameters *params, const stru
     const struct text_config *config = &params->config->text;
     const enum element type = memory_list_type(request->precision);
     int64_t targets = request->generates ? 0 : request->group_size * request->new_tokens;
-    if (request->generates || request->continued_tokens) targets = memory_most(targets, GENERATOR_ROWS);
+    if (request->generates || request->continued_tokens) targets = memory_max(targets, GENERATOR_ROWS);
     const int64_t vocabulary = config->vocab_size;
-    const int64_t block = memory_least(targets, memory_most(block_logits / vocabulary, block_rows_least));
-    const int64_t part = request->training ? memory_least(vocabulary, part_vocabulary) : 0;
-    size_t logits = (size_t)memory_most(block * vocabulary, targets * part) * sizeof(float);
+    const int64_t block = memory_min(targets, memory_max(BLOCK_LOGITS / vocabulary, MIN_BLOCK_ROWS));
+    const int64_t part = request->training ? memory_min(vocabulary, PART_VOCABULARY) : 0;
+    size_t logits = (size_t)memory_max(block * vocabulary, targets * part) * sizeof(float);
     if (!request->training) return logits;
     if (type != ELEMENT_F32)
         logits +=
             (size_t)(targets * part) * element_size(type) + (size_t)(targets * config->hidden_size) * sizeof(float);
     struct heads text = text_transformer(config).heads, vision = vision_transformer(&params->config->vision).heads;
-    int64_t slot_blocks = memory_divide_up(request->new_tokens, block_keys) * block_keys;
+    int64_t slot_blocks = memory_divide_up(request->new_tokens, BLOCK_KEYS) * BLOCK_KEYS;
     size_t parts = memory_grad_parts(text, request->prompt_tokens, request->prompt_tokens + targets) +
                    memory_grad_parts(text, request->group_size * slot_blocks, request->new_tokens);
     size_t tower = request->train_vision ? memory_grad_parts(vision, patches, patches) : 0;
@@ -138,7 +138,7 @@ static size_t memory_operations(const struct qwen_parameters *params, const stru
 static void memory_add_passes(struct memory_list *list, const struct qwen_parameters *params,
                               const struct memory_request *request) {
     const struct model_config *config = params->config;
-    enum { cpu_rows_f32 = 1152, cpu_rows_bf16 = 4096, cpu_patches = 2048 };
+    enum { CPU_ROWS_F32 = 1152, CPU_ROWS_BF16 = 4096, CPU_PATCHES = 2048 };
     enum element type = memory_list_type(request->precision);
     struct transformer text = text_transformer(&config->text), vision = vision_transformer(&config->vision);
     int64_t merge = config->vision.spatial_merge_size, patches = request->prompt_tokens * merge * merge;
@@ -146,8 +146,8 @@ static void memory_add_passes(struct memory_list *list, const struct qwen_parame
     int64_t rows = request->prompt_tokens, area;
     if (!request->generates) rows += request->group_size * request->new_tokens;
     const bool train_vision = request->training && request->train_vision, on_cpu = request->on_cpu;
-    const int64_t part = on_cpu ? memory_least(patches, memory_most(cpu_patches, request->medium_patches)) : patches;
-    const int64_t chunk = !on_cpu ? rows : type == ELEMENT_F32 ? cpu_rows_f32 : cpu_rows_bf16;
+    const int64_t part = on_cpu ? memory_min(patches, memory_max(CPU_PATCHES, request->medium_patches)) : patches;
+    const int64_t chunk = !on_cpu ? rows : type == ELEMENT_F32 ? CPU_ROWS_F32 : CPU_ROWS_BF16;
     const bool keeps = train_vision && !on_cpu;
     size_t kept = vision_kept_bytes(&config->vision, &vision, type, part, train_vision);
     size_t embeds = (size_t)((train_vision && on_cpu ? rows + request->prompt_tokens : rows) * text.hidden_size);

@@ -220,17 +220,17 @@ status qwen_weights_load(struct qwen_weights *weights, const struct weights_sour
     return result;
 }
 
-void qwen_weights_free(struct qwen_weights **weights) {
-    struct qwen_weights *it = *weights;
-    if (!it) return;
-    struct backend *backend = it->base.backend;
-    weights_free_blocks(backend, &it->text);
-    weights_free_blocks(backend, &it->vision);
-    backend->ops->weight_free(backend, &it->lm_head);
-    backend->ops->weight_free(backend, &it->patch_embed);
-    backend->ops->weight_free(backend, &it->merger_fc1);
-    backend->ops->weight_free(backend, &it->merger_fc2);
-    weights_release(&it->base);
-    free(it);
-    *weights = NULL;
+void qwen_weights_free(struct qwen_weights **freed) {
+    struct qwen_weights *weights = *freed;
+    if (!weights) return;
+    struct backend *backend = weights->base.backend;
+    weights_free_blocks(backend, &weights->text);
+    weights_free_blocks(backend, &weights->vision);
+    backend->ops->weight_free(backend, &weights->lm_head);
+    backend->ops->weight_free(backend, &weights->patch_embed);
+    backend->ops->weight_free(backend, &weights->merger_fc1);
+    backend->ops->weight_free(backend, &weights->merger_fc2);
+    weights_release(&weights->base);
+    free(weights);
+    *freed = NULL;
 }
