@@ -2,7 +2,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -86,42 +85,35 @@ static const struct named_shape {
 };
 enum { NAMED_SHAPES = sizeof named_shapes / sizeof *named_shapes };
 
-struct shape_names {
-    char text[256];
-};
+static const struct named_shape *named_shape_row(const char *name) {
+    for (size_t i = 0; i < NAMED_SHAPES; i++)
+        if (!strcmp(name, named_shapes[i].name)) return &named_shapes[i];
+    return NULL;
+}
 
-static struct shape_names named_shape_list(void) {
-    struct shape_names names = {""};
-    for (size_t i = 0, length = 0; i < NAMED_SHAPES && length < sizeof names.text; i++)
-        length += (size_t)snprintf(names.text + length, sizeof names.text - length, "%s%s", i ? ", " : "",
-                                   named_shapes[i].name);
+// Returns the names of all shapes, for messages.
+static const char *named_shape_list(struct arena *arena) {
+    const char *names = named_shapes[0].name;
+    for (size_t i = 1; i < NAMED_SHAPES; i++) names = arena_printf(arena, "%s, %s", names, named_shapes[i].name);
     return names;
 }
 
-// USAGE, with the names of all shapes; NULL: none was given.
-static status named_shape_unknown(const char *shape) {
-    const struct shape_names names = named_shape_list();
-    if (!shape) return fail(USAGE, "missing: shape: one of %s, or the path of a config.json", names.text);
-    return fail(USAGE, "--shape: '%s' is neither a file nor one of %s", shape, names.text);
+bool named_shape_exists(const char *name) {
+    return named_shape_row(name) != NULL;
 }
 
 status named_shape_find(struct json **out, struct arena *arena, const char *shape, bool *fixed) {
-    const struct named_shape *named = named_shapes, *end = named_shapes + NAMED_SHAPES;
-    struct json *changed;
-    if (!shape) return named_shape_unknown(NULL);
-    while (named < end && strcmp(shape, named->name) != 0) named++;
-    *fixed = named == end || named->fixed;
-    if (named == end) return path_exists(shape) ? json_parse_file(out, arena, shape) : named_shape_unknown(shape);
+    struct json *changes;
+    if (!shape) return fail(USAGE, "missing: shape: one of %s, or the path of a config.json", named_shape_list(arena));
+    const struct named_shape *named = named_shape_row(shape);
+    *fixed = !named || named->fixed;
+    if (!named && !path_exists(shape))
+        return fail(USAGE, "--shape: '%s' is neither a file nor one of %s", shape, named_shape_list(arena));
+    if (!named) return json_parse_file(out, arena, shape);
     TRY(json_parse(out, arena, named->published, strlen(named->published)));
-    TRY(json_parse(&changed, arena, named->changes, strlen(named->changes)));
-    json_merge(*out, arena, changed);
+    TRY(json_parse(&changes, arena, named->changes, strlen(named->changes)));
+    json_merge(*out, arena, changes);
     return OK;
-}
-
-bool named_shape_exists(const char *name) {
-    for (size_t i = 0; i < NAMED_SHAPES; i++)
-        if (!strcmp(name, named_shapes[i].name)) return true;
-    return false;
 }
 
 status named_shape_read(struct json **out, struct arena *arena, const char *model, const char **name) {
@@ -131,7 +123,7 @@ status named_shape_read(struct json **out, struct arena *arena, const char *mode
     if (named_shape_exists(model)) return named_shape_find(out, arena, model, &fixed);
     if (stat(model, &info))
         return fail(DATAERR, "%s: %s; for the sizes alone a shape will do: %s", model, strerror(errno),
-                    named_shape_list().text);
+                    named_shape_list(arena));
     if (!S_ISREG(info.st_mode)) *name = path_join(arena, model, "config.json");
     return json_parse_file(out, arena, *name);
 }

@@ -257,11 +257,10 @@ static void porter_apply(struct porter_word *word, porter_rules rules, size_t le
 static void porter_step_1b_repair(struct porter_word *word) {
     const char *letters = word->letters;
     size_t size = word->size;
-    if (porter_ends_with(word, "at") || porter_ends_with(word, "bl") || porter_ends_with(word, "iz")) {
-        porter_replace(word, "", "e");
-    } else if (size >= 2 && letters[size - 1] == letters[size - 2] && porter_is_consonant(letters, size - 1)) {
+    const bool lost = porter_ends_with(word, "at") || porter_ends_with(word, "bl") || porter_ends_with(word, "iz");
+    if (!lost && size >= 2 && letters[size - 1] == letters[size - 2] && porter_is_consonant(letters, size - 1)) {
         if (!strchr("lsz", letters[size - 1])) word->size--;
-    } else if (porter_measure(letters, size, NULL) == 1 && porter_ends_cvc(letters, size)) {
+    } else if (lost || (porter_measure(letters, size, NULL) == 1 && porter_ends_cvc(letters, size))) {
         porter_replace(word, "", "e");
     }
 }

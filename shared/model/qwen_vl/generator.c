@@ -440,7 +440,7 @@ static status generator_compute_step(struct generator *generator) {
     const struct decode_batch *batch = generator->batch;
     const struct tensor none = {0};
     enum element type = model->weights->base.type;
-    struct tensor normed;
+    struct tensor normed = {0};
     struct forward_state fwd =
         forward_start(&model->weights->text, &generator->workspace, &model->backend_info, type, batch->rows);
     fwd.rope = &model->text_rope.table;

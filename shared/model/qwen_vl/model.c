@@ -207,7 +207,7 @@ void model_return_weights(struct model *model) {
 
 status model_reset(struct model *model, uint64_t hash) {
     if (model->trainer) return fail(BUG, "the weights of a model in training cannot be replaced");
-    uint64_t found;
+    uint64_t found = 0;
     if (model->version == 0 && model->weights->embedding.buffer) {
         TRY(model_hash(model, &found));
         return found == hash ? OK : model_wrong_hash(model->dir, found, hash);

@@ -153,13 +153,14 @@ status text_forward(struct text_state *state, struct model *model, struct arena 
     const struct operations *ops = model->backend->ops;
     enum element type = model->weights->base.type;
     int64_t hidden_size = model->config.text.hidden_size;
+    const struct heads heads = model->weights->text.heads;
     *state = (struct text_state){.sequence = sequence};
     text_split_media(state, model, arena, prompt);
     *fwd = forward_start(&model->weights->text, workspace, &model->backend_info, type, sequence->rows);
     fwd->layered = cache != NULL;
     fwd->cache = cache;
     if (!cache) {
-        TRY(kv_scratch_reserve(&model->text_kv, model->backend, type, sequence->cache_rows, fwd->transformer->heads));
+        TRY(kv_scratch_reserve(&model->text_kv, model->backend, type, sequence->cache_rows, heads));
         fwd->cache = model->text_kv.cache;
     }
     text_expect_memory(model, sequence, prompt, fwd->chunk_rows, training);
@@ -173,8 +174,8 @@ status text_forward(struct text_state *state, struct model *model, struct arena 
     state->mark = workspace_save(workspace);
     TRY(workspace_upload(workspace, ELEMENT_I32, fwd->rows, 1, sequence->cache_slots, &fwd->cache_slots));
     struct tensor grad_slots = training ? fwd->cache_slots : (struct tensor){0};
-    TRY(ops->attention_plan_new(model->backend, &state->plan, fwd->transformer->heads, sequence->spans,
-                                sequence->span_count, grad_slots));
+    TRY(ops->attention_plan_new(model->backend, &state->plan, heads, sequence->spans, sequence->span_count,
+                                grad_slots));
     fwd->plan = state->plan;
     int32_t largest = 0;
     for (int64_t i = 0; i < 3 * fwd->rows; i++)
