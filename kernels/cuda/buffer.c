@@ -59,20 +59,15 @@ static status buffer_event_new(cudaEvent_t *out) {
     return OK;
 }
 
-static status buffer_fill_staging(struct cuda_staging *staging) {
+status cuda_staging_new(struct cuda_staging **out) {
+    NEW(out, 1);
+    struct cuda_staging *staging = *out;
     CUDA_TRY(cudaMallocHost((void **)&staging->ring, ring_bytes));
     CUDA_TRY(cudaMallocHost((void **)&staging->landing, (size_t)2 * piece_bytes));
     CUDA_TRY(cudaMallocHost((void **)&staging->reports, sizeof *staging->reports));
     for (int i = 0; i < ring_pieces; i++) TRY(buffer_event_new(&staging->pieces[i].fetched));
     for (int i = 0; i < 2; i++) TRY(buffer_event_new(&staging->landed[i]));
     return buffer_event_new(&staging->done);
-}
-
-status cuda_staging_new(struct cuda_staging **out) {
-    NEW(out, 1);
-    status result = buffer_fill_staging(*out);
-    if (result != OK) cuda_staging_free(out);
-    return result;
 }
 
 static bool buffer_overlaps(const struct cuda_staging *staging, size_t begin, size_t end) {
@@ -83,7 +78,8 @@ static bool buffer_overlaps(const struct cuda_staging *staging, size_t begin, si
     return false;
 }
 
-// *out = the next `bytes` bytes of the ring, after the GPU has fetched what was there. buffer_stage_sent must follow.
+// *out = the next `bytes` bytes of the ring, after the GPU has fetched what was there. The caller lists the piece when
+// its copies from the ring are in the stream.
 static status buffer_stage(struct cuda_staging *staging, size_t bytes, unsigned char **out) {
     assert(bytes <= piece_bytes);
     if (staging->next + bytes > ring_bytes) staging->next = 0;
@@ -93,18 +89,6 @@ static status buffer_stage(struct cuda_staging *staging, size_t bytes, unsigned 
         staging->count--;
     }
     *out = staging->ring + staging->next;
-    return OK;
-}
-
-// The copies of the piece from the ring are in the stream.
-static status buffer_stage_sent(struct cuda_backend *cuda, size_t bytes) {
-    struct cuda_staging *staging = cuda->staging;
-    struct staged_piece *piece = &staging->pieces[(staging->first + staging->count) % ring_pieces];
-    piece->begin = staging->next;
-    piece->end = staging->next + bytes;
-    staging->next = (piece->end + alignment - 1) / alignment * alignment;
-    staging->count++;
-    CUDA_TRY(cudaEventRecord(piece->fetched, cuda->stream));
     return OK;
 }
 
@@ -232,8 +216,9 @@ static bool buffer_next(struct tensor whole, const struct tensor_part *part, int
 static status buffer_upload_part(struct cuda_backend *cuda, const struct tensor_part *part, const unsigned char *host,
                                  enum element type) {
     size_t elements = (size_t)(part->view.rows * part->view.columns), bytes = elements * element_size(type);
+    struct cuda_staging *staging = cuda->staging;
     unsigned char *staged = NULL;
-    TRY(buffer_stage(cuda->staging, bytes, &staged));
+    TRY(buffer_stage(staging, bytes, &staged));
     memcpy(staged, host + part->host_offset * element_size(type), bytes);
     struct tensor out = part->view;
     if (out.type == type) {
@@ -247,7 +232,13 @@ static status buffer_upload_part(struct cuda_backend *cuda, const struct tensor_
         TRY(cuda_convert(cuda, tensor_row(out, 0), out.type, out.stride, dense, type, out.columns, out.rows,
                          out.columns));
     }
-    return buffer_stage_sent(cuda, bytes);
+    struct staged_piece *piece = &staging->pieces[(staging->first + staging->count) % ring_pieces];
+    piece->begin = staging->next;
+    piece->end = staging->next + bytes;
+    staging->next = (piece->end + alignment - 1) / alignment * alignment;
+    staging->count++;
+    CUDA_TRY(cudaEventRecord(piece->fetched, cuda->stream));
+    return OK;
 }
 
 status cuda_upload(struct backend *backend, struct tensor out, const void *host, enum element type) {
@@ -334,13 +325,6 @@ status cuda_zero(struct backend *backend, struct tensor out) {
 
 // ---- waiting ----
 
-static const char *buffer_report_text(uint32_t reports) {
-    if (reports & CUDA_REPORT_INDEX) return "an index is outside its table";
-    if (reports & CUDA_REPORT_SLOT) return "a cache slot is outside the cache";
-    if (reports & CUDA_REPORT_TARGET) return "a target is outside the vocabulary";
-    return "a position is outside the rope table";
-}
-
 status cuda_wait(struct backend *backend) {
     struct cuda_backend *cuda = cuda_of(backend);
     CHECK(!cuda->recording);
@@ -350,5 +334,9 @@ status cuda_wait(struct backend *backend) {
     CUDA_TRY(cudaEventSynchronize(cuda->staging->done));
     if (!*reports) return OK;
     CUDA_TRY(cudaMemsetAsync(cuda->reports, 0, sizeof *reports, cuda->stream));
-    return fail(BUG, "the contents of a tensor break the contract: %s", buffer_report_text(*reports));
+    return fail(BUG, "the contents of a tensor break the contract: %s",
+                *reports & CUDA_REPORT_INDEX    ? "an index is outside its table"
+                : *reports & CUDA_REPORT_SLOT   ? "a cache slot is outside the cache"
+                : *reports & CUDA_REPORT_TARGET ? "a target is outside the vocabulary"
+                                                : "a position is outside the rope table");
 }

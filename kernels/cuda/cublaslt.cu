@@ -408,24 +408,6 @@ done:
     return result;
 }
 
-// Tries the algorithms for the class of *entry and fills in the rest of it. *tried = false if memory is too short.
-// Waits; what it allocates is freed.
-static status lt_try(struct cuda_backend *cuda, struct lt_entry *entry, bool *tried) {
-    struct lt_shape shape = entry->shape;
-    int64_t *tokens = shape.flags & LT_A_TRANSPOSED ? &shape.inner : &shape.a_outer, most = *tokens;
-    const int64_t numbers[LT_TRIALS] = {most, most / 2 + 1, most - most / 4 - 3}; // both ends, and an odd one
-    cublasLtMatmulAlgo_t candidates[LT_MAX_CANDIDATES];
-    int count = -1; // not asked yet
-    *tried = true;
-    for (int i = 0; i < LT_TRIALS && count != 0 && *tried; i++) {
-        *tokens = numbers[i];
-        TRY(lt_filter(cuda, &shape, candidates, &count, tried));
-    }
-    entry->admitted = *tried && count > 0;
-    if (entry->admitted) entry->algo = candidates[0];
-    return OK;
-}
-
 // ---- the classes that have been tried, and their file ----
 
 static const struct lt_entry *lt_find(const struct lt *lt, const struct lt_shape *shape) {
@@ -445,15 +427,6 @@ static uint64_t lt_check_sum(const uint64_t words[LT_ENTRY_WORDS]) {
     uint64_t sum = 0;
     for (int i = 0; i < LT_ENTRY_WORDS; i++) sum = ops_mix64(sum ^ words[i]);
     return sum;
-}
-
-static void lt_format(const struct lt_entry *entry, char line[LT_MAX_LINE]) {
-    uint64_t words[LT_ENTRY_WORDS + 1] = {(uint64_t)entry->shape.a_outer, (uint64_t)entry->shape.b_outer,
-                                          (uint64_t)entry->shape.inner, (uint64_t)entry->shape.flags, entry->admitted};
-    memcpy(words + 5, entry->algo.data, sizeof entry->algo);
-    words[LT_ENTRY_WORDS] = lt_check_sum(words);
-    for (int i = 0; i <= LT_ENTRY_WORDS; i++)
-        line += sprintf(line, "%llx%c", (unsigned long long)words[i], i < LT_ENTRY_WORDS ? ' ' : '\n');
 }
 
 // False if the line is damaged.
@@ -482,7 +455,13 @@ static void lt_write(struct lt *lt, const struct lt_entry *entry) {
         lt->current = size >= length && memcmp(line, lt->version, (size_t)length) == 0;
         if (!lt->current && ftruncate(fd, 0) != 0) log_debug("cannot begin %s anew", lt->path);
     }
-    lt_format(entry, line);
+    uint64_t words[LT_ENTRY_WORDS + 1] = {(uint64_t)entry->shape.a_outer, (uint64_t)entry->shape.b_outer,
+                                          (uint64_t)entry->shape.inner, (uint64_t)entry->shape.flags, entry->admitted};
+    memcpy(words + 5, entry->algo.data, sizeof entry->algo);
+    words[LT_ENTRY_WORDS] = lt_check_sum(words);
+    char *end = line;
+    for (int i = 0; i <= LT_ENTRY_WORDS; i++)
+        end += sprintf(end, "%llx%c", (unsigned long long)words[i], i < LT_ENTRY_WORDS ? ' ' : '\n');
     bool written = fd >= 0 && (lt->current || dprintf(fd, "%s", lt->version) > 0) && dprintf(fd, "%s", line) > 0;
     if (!written) log_debug("cannot write %s: the shapes will be tried again", lt->path);
     lt->current = written;
@@ -667,19 +646,29 @@ static struct lt_shape lt_shape_of(const struct product *p) {
     return shape;
 }
 
-// *out = the entry of a class that has none yet. It is kept on disk too, unless memory was too short to try.
-static status lt_try_shape(struct cuda_backend *cuda, const struct lt_shape *shape, const struct lt_entry **out) {
-    struct lt *lt = cuda->lt;
+// Tries the algorithms for a class. *out = its entry, which is kept on disk too, unless memory was too short to try.
+// Waits; what it allocates is freed.
+static status lt_try(struct cuda_backend *cuda, const struct lt_shape *shape, const struct lt_entry **out) {
+    struct lt_shape trial = *shape;
+    int64_t *tokens = shape->flags & LT_A_TRANSPOSED ? &trial.inner : &trial.a_outer, most = *tokens;
+    const int64_t numbers[LT_TRIALS] = {most, most / 2 + 1, most - most / 4 - 3}; // both ends, and an odd one
+    cublasLtMatmulAlgo_t candidates[LT_MAX_CANDIDATES];
+    int count = -1; // not asked yet
+    bool fits = true;
+    for (int i = 0; i < LT_TRIALS && count != 0 && fits; i++) {
+        *tokens = numbers[i];
+        TRY(lt_filter(cuda, &trial, candidates, &count, &fits));
+    }
     struct lt_entry entry = {};
-    bool tried;
     entry.shape = *shape;
-    TRY(lt_try(cuda, &entry, &tried));
-    const char *result = !tried ? "memory is too short to try" : entry.admitted ? "admitted" : "other bits";
+    entry.admitted = fits && count > 0;
+    if (entry.admitted) entry.algo = candidates[0];
+    const char *result = !fits ? "memory is too short to try" : entry.admitted ? "admitted" : "other bits";
     log_debug("cuBLASLt, a product of %lld x %lld x %lld, kind %lld: %s", (long long)shape->a_outer,
               (long long)shape->b_outer, (long long)shape->inner, (long long)shape->flags, result);
-    lt->tried_some = true;
-    *out = lt_add(lt, &entry);
-    if (tried) lt_write(lt, &entry);
+    cuda->lt->tried_some = true;
+    *out = lt_add(cuda->lt, &entry);
+    if (fits) lt_write(cuda->lt, &entry);
     return OK;
 }
 
@@ -689,7 +678,7 @@ status lt_product(struct cuda_backend *cuda, const struct product *p, bool *done
     if (!lt || cuda->recording || !lt_fits(p)) return OK;
     struct lt_shape shape = lt_shape_of(p);
     const struct lt_entry *entry = lt_find(lt, &shape);
-    if (!entry) TRY(lt_try_shape(cuda, &shape, &entry));
+    if (!entry) TRY(lt_try(cuda, &shape, &entry));
     if (entry->admitted) *done = lt_run(cuda, p, &entry->algo);
     return OK;
 }

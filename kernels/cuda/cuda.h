@@ -118,7 +118,7 @@ void cuda_scratch_free_outgrown(struct cuda_backend *cuda);
 status cuda_convert(struct cuda_backend *cuda, void *out, enum element to, int64_t out_stride, const void *in,
                     enum element from, int64_t in_stride, int64_t rows, int64_t columns);
 
-// *out = new staging memory. The caller frees it with cuda_staging_free. UNAVAILABLE.
+// *out = new staging memory. The caller frees it with cuda_staging_free, also when this fails. UNAVAILABLE.
 status cuda_staging_new(struct cuda_staging **out);
 
 // NULL is fine; sets *staging to NULL.

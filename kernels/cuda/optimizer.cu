@@ -172,7 +172,10 @@ template <int layout> __global__ void __launch_bounds__(row_threads, 8) adamw_ke
         octet_store<layout>(a.exp_avg_sq, 0, i, a.count, v);
 }
 
-static struct adamw_args adamw_args_of(const struct adamw_options *options) {
+status cuda_adamw(struct backend *backend, const struct adamw_range *ranges, size_t count,
+                  const struct adamw_options *options) {
+    struct cuda_backend *cuda = cuda_of(backend);
+    CHECK(options->step >= 1);
     struct adamw_args args = {};
     args.seed = ops_mix64(ops_mix64(options->key) ^ (uint64_t)options->step);
     args.grad_scale = (float)options->grad_scale;
@@ -183,14 +186,6 @@ static struct adamw_args adamw_args_of(const struct adamw_options *options) {
     args.step_size = (float)(options->lr / (1 - pow(options->beta1, (double)options->step)));
     args.root_scale = (float)(1 / sqrt(1 - pow(options->beta2, (double)options->step)));
     args.eps = (float)options->eps;
-    return args;
-}
-
-status cuda_adamw(struct backend *backend, const struct adamw_range *ranges, size_t count,
-                  const struct adamw_options *options) {
-    struct cuda_backend *cuda = cuda_of(backend);
-    CHECK(options->step >= 1);
-    struct adamw_args args = adamw_args_of(options);
     for (size_t i = 0; i < count; i++) {
         const struct adamw_range *r = &ranges[i];
         int64_t elements = r->param.rows * r->param.columns;
