@@ -244,17 +244,9 @@ status processes_reap(struct processes *processes, double now, int64_t settled, 
     return OK;
 }
 
-// Copies `from` to its end.
-static status process_copy_log(int from, int to, const char *name) {
-    char block[1 << 16];
-    ssize_t size;
-    while ((size = fd_read(from, block, sizeof block)) > 0)
-        if (!fd_write_all(to, block, (size_t)size)) return fail(UNAVAILABLE, "%s: %s", name, strerror(errno));
-    return size < 0 ? fail(UNAVAILABLE, "%s: %s", name, strerror(errno)) : OK;
-}
-
 status processes_rotate_logs(const struct processes *processes) {
     static const off_t log_max = 64 << 20; // bytes
+    char block[1 << 16];
     status result = OK;
     for (size_t i = 0; i < processes->count; i++) {
         const char *log = processes->list[i].log;
@@ -266,8 +258,10 @@ status processes_rotate_logs(const struct processes *processes) {
         // its end (O_APPEND), so it can be emptied under them.
         const int from = open(log, O_RDONLY | O_CLOEXEC),
                   to = open(old, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-        status moved =
-            from < 0 || to < 0 ? fail(UNAVAILABLE, "%s: %s", old, strerror(errno)) : process_copy_log(from, to, old);
+        ssize_t size = from < 0 || to < 0 ? -1 : 1;
+        while (size > 0 && (size = fd_read(from, block, sizeof block)) > 0)
+            if (!fd_write_all(to, block, (size_t)size)) size = -1;
+        status moved = size < 0 ? fail(UNAVAILABLE, "%s: %s", old, strerror(errno)) : OK;
         if (moved == OK && truncate(log, 0)) moved = fail(UNAVAILABLE, "%s: %s", log, strerror(errno));
         if (moved != OK) unlink(old); // part of it would only fill the disk
         if (from >= 0) close(from);

@@ -14,8 +14,7 @@
 #include "shared/config/pipeline.h"
 #include "shared/data/dataset.h"
 #include "tools/check/inspection.h"
-#include "tools/run/run_settings.h"
-#include "tools/run/supervisor.h"
+#include "tools/run/run.h"
 #include "tools/tools.h"
 
 static const struct option run_options[] = {RUN_MEMBER, {0}};

@@ -1,5 +1,5 @@
 // RUN/pipeline.yaml: written when a run starts or goes on, with a line in the log for each setting that has changed.
-#include "tools/run/run_settings.h"
+#include "tools/run/run.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -163,13 +163,6 @@ static double row_typical(const struct row *row, double now) {
     return report->worked > 0 ? report->work_seconds / (double)report->worked : row->typical;
 }
 
-// Whether the report is from another process than the last one, or its counters have gone back as the source's do when
-// optim goes back.
-static bool row_begins_anew(const struct row *row, const struct message_status *report) {
-    return !row->window.count || report->pid != row->report.pid || report->up < row->report.up ||
-           report->done < row->report.done;
-}
-
 // Returns the groups a second that the run has settled in the last `seconds`, 0 if there is none. As groups are settled
 // a step at a time, and a step may take longer than that, at least the last changes count.
 static double run_status_rate(const struct run_status *run_status, double now, double seconds) {
@@ -189,9 +182,12 @@ void run_status_update(struct run_status *run_status, const struct wire_message 
         run_status_row(run_status, deployment_find(run_status->deployment, message->name, (int)message->replica));
     const struct message_status *report = &message->counters;
     struct rate_window *progress = &run_status->progress;
-    const bool anew = row && row_begins_anew(row, report), source = row && row_is_source(row);
-    // A report of a process that has ended meanwhile is ignored, too.
-    if (!row || (!row->known && !anew)) return;
+    if (!row) return;
+    const bool source = row_is_source(row);
+    // From another process than the last one, or its counters have gone back as the source's do when optim goes back.
+    const bool anew = !row->window.count || report->pid != row->report.pid || report->up < row->report.up ||
+                      report->done < row->report.done;
+    if (!row->known && !anew) return; // of a process that has ended meanwhile
     if (anew) {
         row->typical = row_typical(row, now);
         row->window.count = 0;

@@ -2,7 +2,7 @@
 //
 // The run ends in one way only, whatever the reason: the processes are asked to stop, and the loop continues until the
 // last one has ended and the other machines know of the end. If the wire itself fails, the same is done without it.
-#include "tools/run/supervisor.h"
+#include "tools/run/run.h"
 
 #include <assert.h>
 #include <errno.h>

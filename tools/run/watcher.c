@@ -96,8 +96,8 @@ static bool active_run_is_supervisor(long pid) {
 // Reads the state of the process and the time since its start.
 static void active_run_read_process(struct active_run *out) {
     char path[64], text[1024] = "";
-    unsigned long long start = 0;
-    double up = 0;
+    unsigned long long start = 0; // since the machine's
+    struct timespec up;
     snprintf(path, sizeof path, "/proc/%ld/stat", out->pid);
     FILE *file = fopen(path, "re");
     if (file && !fgets(text, sizeof text, file)) *text = 0;
@@ -107,10 +107,9 @@ static void active_run_read_process(struct active_run *out) {
         at ? sscanf(at + 1, " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu",
                     &out->process, &start)
            : 0;
-    file = fopen("/proc/uptime", "re");
-    const bool known = file && fscanf(file, "%lf", &up) == 1 && found == 2;
-    if (file) fclose(file);
-    out->age = known ? up - (double)start / (double)sysconf(_SC_CLK_TCK) : -1;
+    const bool known = found == 2 && !clock_gettime(CLOCK_BOOTTIME, &up);
+    out->age =
+        known ? (double)up.tv_sec + 1e-9 * (double)up.tv_nsec - (double)start / (double)sysconf(_SC_CLK_TCK) : -1;
 }
 
 // What RUN/metrics.prom says.
