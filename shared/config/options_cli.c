@@ -210,22 +210,6 @@ static status options_parse_all(struct options *options, int argc, char **argv, 
     return OK;
 }
 
-// USAGE, naming them, when required options are unset or when a rule is broken.
-static status options_check(const struct options *options) {
-    struct broken_rule rule = {0};
-    struct buf names = {0};
-    status result = OK;
-    for (const struct option *option = NULL; (option = options_next(options->table, option));)
-        if (option->required && !key_list_find(&options->given, option->name))
-            buf_printf(&names, "%s%s", names.size ? ", " : "", option->name);
-    if (names.size)
-        result = fail(USAGE, "missing: %s", names.data);
-    else if (options_next_broken_rule(options, &rule))
-        result = fail(USAGE, "%s", rule.text);
-    buf_release(&names);
-    return result;
-}
-
 status options_parse(struct options *options, int argc, char **argv, int *rest) {
     const struct option_table *table = options->table;
     enum { MOST_COLUMNS = 100 };
@@ -234,24 +218,33 @@ status options_parse(struct options *options, int argc, char **argv, int *rest) 
     int operands = 0, columns;
     terminal_size(STDOUT_FILENO, &columns, NULL);
     columns = columns > MOST_COLUMNS ? MOST_COLUMNS : columns < 80 ? 80 : columns;
-    for (int at = 1; at < argc && result == OK && !text.size && strcmp(argv[at], "--") != 0; at++) {
+    for (int at = 1; at < argc && !text.size && strcmp(argv[at], "--") != 0; at++) {
         if (!strcmp(argv[at], "--help") || !strcmp(argv[at], "-h"))
             options_help(table, columns, &text);
         else if (!strcmp(argv[at], "--version"))
             buf_printf(&text, "%s %s\n", table->program, CARAVAN_VERSION);
     }
-    if (result == OK && text.size) {
+    if (text.size) {
         fwrite(text.data, 1, text.size, stdout);
         fflush(stdout);
-        result = fail(END, "help was printed");
+        buf_release(&text);
+        return fail(END, "help was printed");
     }
-    buf_release(&text);
-    TRY(result);
     TRY(options_parse_all(options, argc, argv, true, &operands));
     TRY(options_parse_all(options, argc, argv, false, &operands));
     assert(operands < argc);
     *rest = argc - operands;
     memmove(argv + *rest, argv + 1, (size_t)operands * sizeof *argv);
     if (operands && !table->operands) return fail(USAGE, "%s: not expected here", argv[*rest]);
-    return options_check(options);
+    struct broken_rule rule = {0};
+    struct buf missing = {0};
+    for (const struct option *option = NULL; (option = options_next(table, option));)
+        if (option->required && !key_list_find(&options->given, option->name))
+            buf_printf(&missing, "%s%s", missing.size ? ", " : "", option->name);
+    if (missing.size)
+        result = fail(USAGE, "missing: %s", missing.data);
+    else if (options_next_broken_rule(options, &rule))
+        result = fail(USAGE, "%s", rule.text);
+    buf_release(&missing);
+    return result;
 }

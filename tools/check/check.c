@@ -51,10 +51,18 @@ static void check_keys(const struct pipeline *pipeline, struct diagnostics *diag
     }
 }
 
-// Prints the stages of other machines, which were not looked at.
-static void check_print_others(const struct inspection *inspection) {
+static void check_print(const struct inspection *inspection, const char *path) {
     const struct pipeline *pipeline = inspection->pipeline;
-    const char *between = "";
+    const size_t warnings = diagnostics_warnings(inspection->diagnostics);
+    struct buf ports = {0};
+    char counted[48] = "";
+    const char *between = ""; // behind the name of a stage on another machine
+    size_t processes = 0;
+    for (size_t i = 0; i < pipeline->stage_count; i++)
+        processes += (size_t)pipeline->stages[i].replicas * pipeline_stage_machine_count(&pipeline->stages[i]);
+    if (warnings) snprintf(counted, sizeof counted, ", %zu warning%s", warnings, warnings == 1 ? "" : "s");
+    printf("%s: no mistakes%s: %s, %zu stages in %zu processes, run in %s\n", path, counted, pipeline->name,
+           pipeline->stage_count, processes, pipeline->run);
     if (inspection->here < 0) puts("this machine is none of the file's: what the stages name was not looked at");
     for (size_t i = 0; i < pipeline->stage_count && inspection->here >= 0; i++) {
         if (pipeline_stage_runs_on(&pipeline->stages[i], inspection->here)) continue;
@@ -64,20 +72,6 @@ static void check_print_others(const struct inspection *inspection) {
     }
     if (*between) puts("");
     if (!inspection->devices) puts("not looked at, because this is no job of Slurm: devices");
-}
-
-static void check_print(const struct inspection *inspection, const char *path) {
-    const struct pipeline *pipeline = inspection->pipeline;
-    const size_t warnings = diagnostics_warnings(inspection->diagnostics);
-    struct buf ports = {0};
-    char counted[48] = "";
-    size_t processes = 0;
-    for (size_t i = 0; i < pipeline->stage_count; i++)
-        processes += (size_t)pipeline->stages[i].replicas * pipeline_stage_machine_count(&pipeline->stages[i]);
-    if (warnings) snprintf(counted, sizeof counted, ", %zu warning%s", warnings, warnings == 1 ? "" : "s");
-    printf("%s: no mistakes%s: %s, %zu stages in %zu processes, run in %s\n", path, counted, pipeline->name,
-           pipeline->stage_count, processes, pipeline->run);
-    check_print_others(inspection);
     if (pipeline->machine_count > 1) pipeline_ports_text(pipeline, &ports);
     if (ports.size) fwrite(ports.data, 1, ports.size, stdout);
     buf_release(&ports);

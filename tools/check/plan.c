@@ -170,20 +170,6 @@ static status plan_print_advice(const struct resource_plan *plan, const char *de
 
 // ---- a machine ----
 
-// Prints what one stage needs of its device, item by item.
-static status plan_print_stage(const struct planned_stage *stage, int replicas) {
-    struct memory_item items[MEMORY_ITEMS];
-    uint64_t bytes = 0;
-    size_t count;
-    TRY(planned_stage_needs(stage, items, &count));
-    for (size_t i = 0; i < count; i++) bytes += items[i].bytes;
-    if (!count) printf("%s: a program of your own, which is not counted", stage->stage->name);
-    if (count) printf("%s: %.2f GB", stage->stage->name, plan_gb(bytes));
-    printf(replicas > 1 ? ", %d times\n" : "\n", replicas);
-    for (size_t i = 0; count > 1 && i < count; i++) printf("  %8.2f  %s\n", plan_gb(items[i].bytes), items[i].name);
-    return OK;
-}
-
 // Whether the same stages run on both machines.
 static bool plan_same_machine(const struct resource_plan *plan, int a, int b) {
     for (size_t i = 0; i < plan->count; i++)
@@ -205,14 +191,23 @@ static void plan_print_title(const struct resource_plan *plan, const char *title
     printf("\n");
 }
 
-// Prints what is on a device of a machine, and the sum.
+// Prints what is on a device of a machine, each stage item by item. *total = the sum.
 static status plan_print_device(const struct resource_plan *plan, const char *device, int machine, uint64_t *total) {
     TRY(resource_plan_memory(plan, device, machine, total)); // before anything is printed
     plan_print_title(plan, device, machine);
     for (size_t i = 0; i < plan->count; i++) {
         const struct planned_stage *stage = &plan->stages[i];
         const int replicas = planned_stage_replicas_on(stage, device, machine, stage->stage->replicas);
-        if (replicas) TRY(plan_print_stage(stage, replicas));
+        struct memory_item items[MEMORY_ITEMS];
+        uint64_t bytes = 0;
+        size_t count;
+        if (!replicas) continue;
+        TRY(planned_stage_needs(stage, items, &count));
+        for (size_t k = 0; k < count; k++) bytes += items[k].bytes;
+        if (!count) printf("%s: a program of your own, which is not counted", stage->stage->name);
+        if (count) printf("%s: %.2f GB", stage->stage->name, plan_gb(bytes));
+        printf(replicas > 1 ? ", %d times\n" : "\n", replicas);
+        for (size_t k = 0; count > 1 && k < count; k++) printf("  %8.2f  %s\n", plan_gb(items[k].bytes), items[k].name);
     }
     return OK;
 }
