@@ -13,7 +13,6 @@ enum {
     READERS_MAX = 64,
     CREDITS_MAX = 1 << 20,
     LOSSES_MAX = 4, // a group that was lost so often is quarantined
-    SYNC_MS = 1000  // how long a new process waits for its readers to say what they have
 };
 
 // A replica of the stage before this one, kept at the peer's tag.
@@ -30,7 +29,7 @@ struct downstream {
     size_t reader; // its stage
     int replica;
     int64_t life; // of its last process; 0: that one ended in order
-    bool synced;  // it has said what it has
+    bool blames;  // it has few groups at a time, so that one of them may be the cause when it is restarted
     bool refused; // its CREDIT was answered with EMPTY though groups were there
 };
 
@@ -45,8 +44,6 @@ struct flow {
     int64_t dropped;
     struct upstream *upstreams;
     struct downstream *downstreams;
-    int64_t opened_at;
-    bool synced;        // this process knows what its readers have
     char *reject;       // why an upstream that sent nonsense is to be disconnected
     int reject_replica; // which
 };
@@ -61,8 +58,6 @@ status flow_new(struct flow **out, const struct node_config *config, struct wire
     flow->wire = wire;
     flow->greedy = greedy;
     flow->outbox.reader_count = config->reader_count;
-    flow->opened_at = wire_now_ms(wire);
-    flow->synced = config->reader_count == 0;
     flow->end = &flow->first;
     *out = flow;
     return OK;
@@ -140,6 +135,9 @@ void flow_set_issue(struct flow *flow, int64_t issue, int64_t settled) {
             flow_add(flow, entry->seq, HELD_ENDED, &entry->origins);
     }
     outbox_settle_below(&flow->outbox, settled);
+    // What was given out alone is no reason any more to give a replica nothing else.
+    for (const struct downstream *downstream = flow->downstreams; downstream; downstream = downstream->next)
+        flow->announce |= downstream->refused;
 }
 
 // ---- the worker ----
@@ -182,14 +180,17 @@ static void flow_end(struct flow *flow, struct held_group *held) {
 
 void flow_finish(struct flow *flow, struct held_group *held, struct buf *data) {
     const bool current = held->issue == flow->issue;
-    if (current && flow->config->reader_count && held->seq >= flow->settled) {
-        flow->announce = true;
-        outbox_add(&flow->outbox, held->seq, &held->origins, data);
-        flow_remove(flow, held);
+    if (!current || !flow->config->reader_count || held->seq < flow->settled) {
+        buf_release(data);
+        flow_end(flow, held);
         return;
     }
-    buf_release(data);
-    flow_end(flow, held);
+    const struct outbox_entry *entry = outbox_add(&flow->outbox, held->seq, &held->origins, data);
+    flow->announce = true;
+    if (outbox_passed(&flow->outbox, entry)) // its readers had it from another process of this stage
+        flow_end(flow, held);
+    else
+        flow_remove(flow, held);
 }
 
 void flow_forget(struct flow *flow, struct held_group *held) {
@@ -218,7 +219,7 @@ void flow_put(struct flow *flow, int64_t seq, struct buf *data) {
 // ---- to the stage before ----
 
 // Tells the replicas from which the group came, or if none of them is there all others, that this process has it, and
-// whether it has given it on (HAVE); or that it cannot give it again (RETURNED).
+// whether it has given it on.
 static status flow_tell_origins(struct flow *flow, const struct wire_message *message, const struct origins *origins) {
     bool told = false;
     for (int everyone = 0; everyone < 2 && !told; everyone++)
@@ -255,7 +256,8 @@ static status flow_tell_all(struct flow *flow, struct wire_peer *peer) {
     for (size_t i = 0; i < flow->outbox.count; i++) {
         const struct outbox_entry *entry = flow->outbox.entries[i];
         have = flow_have(flow, entry->seq, outbox_passed(&flow->outbox, entry));
-        if (flow_concerns(flow, &entry->origins, replica)) TRY(wire_send(flow->wire, peer, &have, NULL));
+        if (entry->data.size && flow_concerns(flow, &entry->origins, replica))
+            TRY(wire_send(flow->wire, peer, &have, NULL));
     }
     ((struct upstream *)peer->tag)->told = true;
     return wire_send(flow->wire, peer, &synced, NULL);
@@ -309,7 +311,7 @@ status flow_on_group(struct flow *flow, struct wire_peer *peer, const struct wir
     flow_set_issue(flow, message->issue, message->settled);
     struct held_group *held = flow_find(flow, seq);
     struct outbox_entry *entry = outbox_find(&flow->outbox, seq);
-    if (entry && !entry->data.size && !outbox_passed(&flow->outbox, entry)) entry = NULL; // a reader lacks it
+    if (entry && !entry->data.size) entry = NULL; // only its readers have it
     const bool outdated = message->issue < flow->issue || seq < flow->settled;
     if (held || entry || outdated) {
         const struct wire_message have = flow_have(flow, seq, true);
@@ -377,27 +379,18 @@ static status flow_notice(struct flow *flow, const struct downstream *downstream
     return OK;
 }
 
-// Handles what a replica of a reader has lost.
-static status flow_lose(struct flow *flow, const struct downstream *downstream, enum outbox_loss loss) {
+// Applies what has happened to a replica of a reader to the groups that it has.
+static status flow_apply(struct flow *flow, const struct downstream *downstream, enum lease_event event) {
     struct outbox_entry *entry;
     size_t reader;
-    const struct lost_again again =
-        outbox_lose(&flow->outbox, downstream->reader, downstream->replica, loss, wire_now_ms(flow->wire));
+    const struct lost_again again = outbox_apply(&flow->outbox, downstream->reader, downstream->replica, event,
+                                                 downstream->blames, wire_now_ms(flow->wire));
     if (again.count) TRY(flow_notice(flow, downstream, &again));
     flow->announce = true;
     while ((entry = outbox_find_lost(&flow->outbox, LOSSES_MAX, &reader))) {
         assert(reader == downstream->reader);
         TRY(flow_quarantine(flow, entry, downstream));
     }
-    return OK;
-}
-
-// Returns the ghosts that nobody has to every replica of the stage before this one: all were told when the ghost was
-// made, whoever has given a copy of the group since then.
-static status flow_return_orphans(struct flow *flow) {
-    struct wire_message returned = {.kind = MESSAGE_RETURNED, .issue = flow->issue};
-    const struct origins none = {0};
-    while (outbox_remove_orphan(&flow->outbox, &returned.seq)) TRY(flow_tell_origins(flow, &returned, &none));
     return OK;
 }
 
@@ -417,15 +410,15 @@ static status flow_on_downstream(struct flow *flow, const struct wire_event *eve
     struct wire_peer *peer = event->peer;
     const char *stage = peer->name;
     const int reader = flow_reader(flow, stage), replica = peer->replica;
-    const struct stage_kind *kind = stage_kind_find(stage);
-    const bool counts = !kind || !kind->trains; // the end of one that has many groups says nothing about any of them
     struct downstream *downstream = flow->downstreams;
     if (reader < 0) return wire_reject(flow->wire, peer, "it does not read from this stage");
     while (downstream && (downstream->reader != (size_t)reader || downstream->replica != replica))
         downstream = downstream->next;
     if (!downstream) {
         NEW(&downstream, 1);
-        *downstream = (struct downstream){.next = flow->downstreams, .reader = (size_t)reader, .replica = replica};
+        const struct stage_kind *kind = stage_kind_find(stage);
+        *downstream = (struct downstream){
+            .next = flow->downstreams, .reader = (size_t)reader, .replica = replica, .blames = !kind || !kind->trains};
         flow->downstreams = downstream;
     }
     peer->tag = downstream;
@@ -433,16 +426,14 @@ static status flow_on_downstream(struct flow *flow, const struct wire_event *eve
         // It may have connected again before the old connection was found dead.
         for (struct wire_peer *other = wire_first_peer(flow->wire, "flow", true); other; other = wire_next_peer(other))
             if (other != peer && other->tag == downstream) return OK;
-        downstream->synced = false;
         if (event->orderly) downstream->life = 0;
-        return flow_lose(flow, downstream, !event->restarted ? LOSS_GONE : counts ? LOSS_CRASHED : LOSS_RESTARTED);
+        return flow_apply(flow, downstream, LEASE_GONE);
     }
     // The connection of a process that was killed is mostly lost long before the next process is there.
     const bool restarted = downstream->life && downstream->life != peer->life;
     downstream->life = peer->life;
-    downstream->synced = downstream->refused = false;
-    if (restarted) TRY(flow_lose(flow, downstream, counts ? LOSS_CRASHED : LOSS_RESTARTED));
-    TRY(flow_lose(flow, downstream, LOSS_BROKEN));
+    downstream->refused = false;
+    TRY(flow_apply(flow, downstream, restarted ? LEASE_RESTARTED : LEASE_RECONNECTED));
     return flow_announce(flow, peer);
 }
 
@@ -470,32 +461,21 @@ status flow_on_credit(struct flow *flow, struct wire_peer *peer, const struct wi
 
 status flow_on_have(struct flow *flow, struct wire_peer *peer, const struct wire_message *message) {
     const struct downstream *downstream = peer->tag;
-    const bool passed = message->passed == 1;
-    const struct origins none = {0};
-    bool ghost;
     if (*flow->config->from) flow_set_issue(flow, message->issue, 0); // the source knows better
     if (message->issue < flow->issue || message->seq < flow->settled) return OK;
-    outbox_claim(&flow->outbox, message->seq, downstream->reader, downstream->replica, passed, &ghost);
+    const struct outbox_entry *entry = outbox_find(&flow->outbox, message->seq);
+    const bool before = entry && outbox_passed(&flow->outbox, entry);
+    entry = outbox_claim(&flow->outbox, message->seq, downstream->reader, downstream->replica, message->passed == 1);
     if (downstream->refused) flow->announce = true;
     const struct wire_message have = flow_have(flow, message->seq, true);
-    return ghost && outbox_passed(&flow->outbox, outbox_find(&flow->outbox, message->seq))
-               ? flow_tell_origins(flow, &have, &none)
-               : OK;
+    const bool told = before || !entry->data.size || !entry->origins.count || !outbox_passed(&flow->outbox, entry);
+    return told ? OK : flow_tell_origins(flow, &have, &entry->origins);
 }
 
 status flow_on_synced(struct flow *flow, struct wire_peer *peer, const struct wire_message *message) {
     struct downstream *downstream = peer->tag;
     (void)message;
-    downstream->synced = true;
-    return flow_lose(flow, downstream, LOSS_SYNCED);
-}
-
-status flow_on_returned(struct flow *flow, struct wire_peer *peer, const struct wire_message *message) {
-    const struct downstream *downstream = peer->tag;
-    if (message->issue != flow->issue) return OK;
-    outbox_return(&flow->outbox, message->seq, downstream->reader, downstream->replica);
-    flow->announce = true;
-    return OK;
+    return flow_apply(flow, downstream, LEASE_SYNCED);
 }
 
 // ---- the I/O thread ----
@@ -504,16 +484,6 @@ status flow_on_peer(struct flow *flow, const struct wire_event *event) {
     if (event->peer->client) return flow_on_downstream(flow, event);
     flow_on_upstream(flow, event->peer, event->kind == WIRE_GONE);
     return OK;
-}
-
-// Whether every replica of every reader has said what it has.
-static bool flow_readers_synced(const struct flow *flow) {
-    size_t expected = 0, synced = 0;
-    for (size_t i = 0; i < flow->config->endpoint_count; i++)
-        expected += flow_reader(flow, flow->config->endpoints[i].stage) >= 0;
-    for (const struct downstream *downstream = flow->downstreams; downstream; downstream = downstream->next)
-        synced += downstream->synced;
-    return synced >= expected;
 }
 
 static int flow_count(const struct flow *flow, enum held_state state) {
@@ -556,14 +526,11 @@ static status flow_tell_finished(struct flow *flow) {
 }
 
 status flow_send_pending(struct flow *flow) {
-    const int64_t now = wire_now_ms(flow->wire);
-    if (outbox_release_due(&flow->outbox, now)) flow->announce = true;
-    TRY(flow_return_orphans(flow));
+    if (outbox_expire(&flow->outbox, wire_now_ms(flow->wire))) flow->announce = true;
     TRY(flow_tell_finished(flow));
-    flow->synced = flow->synced || now - flow->opened_at >= SYNC_MS || flow_readers_synced(flow);
     for (struct wire_peer *peer = wire_first_peer(flow->wire, "flow", false); peer; peer = wire_next_peer(peer)) {
         struct upstream *upstream = peer->tag;
-        if (flow->synced && upstream && !upstream->told) TRY(flow_tell_all(flow, peer));
+        if (upstream && !upstream->told) TRY(flow_tell_all(flow, peer));
         if (!flow->reject || peer->replica != flow->reject_replica) continue;
         TRY(wire_reject(flow->wire, peer, flow->reject));
     }
@@ -595,10 +562,10 @@ void flow_report(const struct flow *flow, double now, struct message_status *cou
         const struct outbox_entry *entry = flow->outbox.entries[i];
         for (size_t k = 0; k < flow->outbox.reader_count && counters->given_seq < 0; k++) {
             const struct lease *lease = &entry->leases[k];
-            if (lease->state == LEASE_PASSED) continue;
+            if (lease->state >= LEASE_PASSED) continue;
             counters->given_seq = entry->seq;
             counters->given_stage = flow->config->readers[k];
-            counters->given_replica = lease->state == LEASE_GIVEN ? lease->replica : 0;
+            counters->given_replica = lease->state != LEASE_FREE ? lease->replica : 0;
         }
     }
 }

@@ -108,9 +108,6 @@ status flow_on_have(struct flow *flow, struct wire_peer *peer, const struct wire
 // It has told which groups it has. UNAVAILABLE when the sockets fail.
 status flow_on_synced(struct flow *flow, struct wire_peer *peer, const struct wire_message *message);
 
-// It cannot give a group again. Always OK.
-status flow_on_returned(struct flow *flow, struct wire_peer *peer, const struct wire_message *message);
-
 // Sends what has become possible. UNAVAILABLE when the sockets or memory fail.
 status flow_send_pending(struct flow *flow);
 

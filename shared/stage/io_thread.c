@@ -65,7 +65,6 @@ static const struct route {
     [MESSAGE_CREDIT] = {true, {"flow"}, flow_on_credit},
     [MESSAGE_HAVE] = {true, {"flow"}, flow_on_have},
     [MESSAGE_SYNCED] = {true, {"flow"}, flow_on_synced},
-    [MESSAGE_RETURNED] = {true, {"flow"}, flow_on_returned},
     [MESSAGE_RUN_INFO] = {false, {"ledger"}},
     [MESSAGE_POSITION] = {true, {"ledger"}},
     [MESSAGE_TRAINED] = {true, {"ledger"}},

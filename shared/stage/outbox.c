@@ -4,11 +4,70 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    ALONE_LOSSES = 2,        // a group that was lost so often is given out alone
-    GIVEN_RELEASE_MS = 300,  // after a replica is gone, for what it had
-    PASSED_RELEASE_MS = 5000 // for what it had passed on
+enum { ALONE_LOSSES = 2 }; // a group that was lost so often is given out alone
+
+// ---- leases ----
+
+#define FREE                                                                                                           \
+    { LEASE_FREE }
+#define LOST                                                                                                           \
+    { LEASE_FREE, .loss = true }
+#define GIVEN                                                                                                          \
+    { LEASE_GIVEN }
+#define GIVEN_ASKED                                                                                                    \
+    { LEASE_GIVEN_ASKED }
+#define GIVEN_DUE                                                                                                      \
+    { LEASE_GIVEN_DUE, .after_ms = 300 } // it may have lost its connection only
+#define PASSED                                                                                                         \
+    { LEASE_PASSED }
+#define PASSED_ASKED                                                                                                   \
+    { LEASE_PASSED_ASKED }
+#define PASSED_DUE                                                                                                     \
+    { LEASE_PASSED_DUE, .after_ms = 5000 } // what it had passed on is probably safe
+
+static const struct lease_rule lease_rules[LEASE_EVENTS][LEASE_STATES] = {
+    // in the order of the states
+    [LEASE_SENT] = {GIVEN, GIVEN, GIVEN_ASKED, GIVEN_DUE, PASSED, PASSED_ASKED, PASSED_DUE},
+    [LEASE_HAVE] = {GIVEN, GIVEN, GIVEN, GIVEN, GIVEN, GIVEN, GIVEN},
+    [LEASE_PASS] = {PASSED, PASSED, PASSED, PASSED, PASSED, PASSED, PASSED},
+    [LEASE_GONE] = {FREE, GIVEN_DUE, GIVEN_DUE, GIVEN_DUE, PASSED_DUE, PASSED_DUE, PASSED_DUE},
+    [LEASE_RESTARTED] = {FREE, LOST, LOST, LOST, PASSED_ASKED, PASSED_ASKED, PASSED_ASKED},
+    [LEASE_RECONNECTED] = {FREE, GIVEN_ASKED, GIVEN_ASKED, GIVEN_ASKED, PASSED_ASKED, PASSED_ASKED, PASSED_ASKED},
+    [LEASE_SYNCED] = {FREE, GIVEN, FREE, GIVEN_DUE, PASSED, FREE, PASSED_DUE},
+    [LEASE_EXPIRED] = {FREE, GIVEN, GIVEN_ASKED, FREE, PASSED, PASSED_ASKED, FREE},
 };
+
+#undef FREE
+#undef LOST
+#undef GIVEN
+#undef GIVEN_ASKED
+#undef GIVEN_DUE
+#undef PASSED
+#undef PASSED_ASKED
+#undef PASSED_DUE
+
+const struct lease_rule *lease_rule_of(enum lease_event event, enum lease_state state) {
+    return &lease_rules[event][state];
+}
+
+// Applies an event that is about this replica.
+static void lease_apply(struct lease *lease, enum lease_event event, int replica, bool blamed, int64_t now) {
+    const struct lease_rule *rule = &lease_rules[event][lease->state];
+    // If two replicas have a group, the one that is further counts.
+    const bool further = event == LEASE_PASS && lease->state < LEASE_PASSED;
+    const bool own = lease->state == LEASE_FREE || lease->replica == replica || further;
+    const bool known = event == LEASE_HAVE || event == LEASE_PASS || event == LEASE_RESTARTED || event == LEASE_SYNCED;
+    if (blamed && ((own && rule->loss) || (event == LEASE_RESTARTED && lease->suspect == replica))) lease->losses++;
+    if (known && lease->suspect == replica) lease->suspect = 0;
+    if (!own) return;
+    lease->state = rule->next;
+    lease->replica = replica;
+    lease->due_at = now + rule->after_ms;
+    if (event == LEASE_PASS) lease->losses = lease->suspect = 0;
+    if (event == LEASE_GONE && lease->state == LEASE_GIVEN_DUE) lease->suspect = replica;
+}
+
+// ---- origins ----
 
 void origins_add(struct origins *origins, int replica) {
     if (origins_include(origins, replica)) return;
@@ -67,7 +126,7 @@ static void outbox_remove(struct outbox *outbox, size_t begin, size_t end) {
     outbox->count -= end - begin;
 }
 
-void outbox_add(struct outbox *outbox, int64_t seq, const struct origins *origins, struct buf *data) {
+struct outbox_entry *outbox_add(struct outbox *outbox, int64_t seq, const struct origins *origins, struct buf *data) {
     struct outbox_entry *entry = outbox_find(outbox, seq);
     if (!entry) outbox_insert(outbox, seq, &entry);
     if (!entry->data.size) {
@@ -76,6 +135,7 @@ void outbox_add(struct outbox *outbox, int64_t seq, const struct origins *origin
         *data = (struct buf){0};
     }
     buf_release(data);
+    return entry;
 }
 
 void outbox_settle_below(struct outbox *outbox, int64_t seq) {
@@ -88,7 +148,7 @@ int64_t outbox_available(const struct outbox *outbox, int reader) {
         const struct outbox_entry *entry = outbox->entries[i];
         bool available = false;
         for (size_t k = 0; k < outbox->reader_count; k++)
-            if (reader < 0 || (size_t)reader == k) available |= entry->leases[k].state == LEASE_AVAILABLE;
+            if (reader < 0 || (size_t)reader == k) available |= entry->leases[k].state == LEASE_FREE;
         count += available && entry->data.size;
     }
     return count;
@@ -109,11 +169,11 @@ struct outbox_entry *outbox_next(const struct outbox *outbox, size_t reader, int
         struct outbox_entry *entry = outbox->entries[i];
         const struct lease *lease = &entry->leases[reader];
         const bool alone = lease->losses >= ALONE_LOSSES;
-        if (lease->state == LEASE_GIVEN && lease->replica == replica) {
+        if (lease->state != LEASE_FREE && lease->state < LEASE_PASSED && lease->replica == replica) {
             if (alone) return NULL;
             has_any = true;
         }
-        if (lease->state != LEASE_AVAILABLE || !entry->data.size) continue;
+        if (lease->state != LEASE_FREE || !entry->data.size) continue;
         if (alone && !first_alone) first_alone = entry;
         if (!alone && !first) first = entry;
     }
@@ -121,110 +181,49 @@ struct outbox_entry *outbox_next(const struct outbox *outbox, size_t reader, int
 }
 
 void outbox_give(struct outbox_entry *entry, size_t reader, int replica) {
-    struct lease *lease = &entry->leases[reader];
-    assert(lease->state == LEASE_AVAILABLE && entry->data.size);
-    *lease =
-        (struct lease){.state = LEASE_GIVEN, .replica = replica, .losses = lease->losses, .suspect = lease->suspect};
+    assert(entry->leases[reader].state == LEASE_FREE && entry->data.size);
+    lease_apply(&entry->leases[reader], LEASE_SENT, replica, false, 0);
 }
 
 bool outbox_passed(const struct outbox *outbox, const struct outbox_entry *entry) {
     bool passed = true;
-    for (size_t i = 0; i < outbox->reader_count; i++) passed &= entry->leases[i].state != LEASE_AVAILABLE;
+    for (size_t i = 0; i < outbox->reader_count; i++) passed &= entry->leases[i].state != LEASE_FREE;
     return passed;
 }
 
-// ---- claims and losses ----
+// ---- what happens to the readers ----
 
-void outbox_claim(struct outbox *outbox, int64_t seq, size_t reader, int replica, bool passed, bool *ghost) {
+struct outbox_entry *outbox_claim(struct outbox *outbox, int64_t seq, size_t reader, int replica, bool passed) {
     struct outbox_entry *entry = outbox_find(outbox, seq);
-    *ghost = !entry;
     if (!entry) outbox_insert(outbox, seq, &entry);
-    struct lease *lease = &entry->leases[reader];
-    // If another replica has it, too, the one that is further counts.
-    const bool own = lease->state == LEASE_AVAILABLE || lease->replica == replica;
-    if (!own && (!passed || lease->state == LEASE_PASSED)) return;
-    *lease = (struct lease){.state = passed ? LEASE_PASSED : LEASE_GIVEN,
-                            .replica = replica,
-                            .losses = passed ? 0 : lease->losses,
-                            .suspect = passed || lease->suspect == replica ? 0 : lease->suspect};
+    lease_apply(&entry->leases[reader], passed ? LEASE_PASS : LEASE_HAVE, replica, false, 0);
+    return entry;
 }
 
-static void lease_lose(struct lease *lease, enum outbox_loss loss, int64_t now) {
-    const bool passed = lease->state == LEASE_PASSED;
-    bool available = false;
-    lease->suspect = loss == LOSS_GONE && !passed ? lease->replica : 0;
-    switch (loss) {
-    case LOSS_BROKEN:
-        lease->unconfirmed = true;
-        lease->release_at = 0;
-        return;
-    case LOSS_SYNCED:
-        available = lease->unconfirmed;
-        break;
-    case LOSS_GONE:
-    case LOSS_RESTARTED:
-    case LOSS_CRASHED:
-        available = loss != LOSS_GONE && !passed;
-        lease->losses += loss == LOSS_CRASHED && !passed;
-        lease->unconfirmed = false;
-        lease->release_at = now + (passed ? PASSED_RELEASE_MS : GIVEN_RELEASE_MS);
-        break;
-    }
-    if (available) *lease = (struct lease){.losses = lease->losses};
-}
-
-// The replica was lost with the group before, which another one may have by now. Now it is known how.
-static void lease_clear_suspect(struct lease *lease, enum outbox_loss loss) {
-    if (loss == LOSS_BROKEN || loss == LOSS_GONE) return;
-    lease->losses += loss == LOSS_CRASHED;
-    lease->suspect = 0;
-}
-
-struct lost_again outbox_lose(struct outbox *outbox, size_t reader, int replica, enum outbox_loss loss, int64_t now) {
+struct lost_again outbox_apply(struct outbox *outbox, size_t reader, int replica, enum lease_event event, bool blamed,
+                               int64_t now) {
     struct lost_again again = {0};
     for (size_t i = 0; i < outbox->count; i++) {
         struct lease *lease = &outbox->entries[i]->leases[reader];
         const int before = lease->losses;
-        if (lease->state != LEASE_AVAILABLE && lease->replica == replica)
-            lease_lose(lease, loss, now);
-        else if (lease->suspect == replica)
-            lease_clear_suspect(lease, loss);
+        lease_apply(lease, event, replica, blamed, now);
         if (lease->losses != ALONE_LOSSES || before == ALONE_LOSSES) continue;
         if (!again.count++) again.first = outbox->entries[i]->seq;
     }
     return again;
 }
 
-void outbox_return(struct outbox *outbox, int64_t seq, size_t reader, int replica) {
-    struct outbox_entry *entry = outbox_find(outbox, seq);
-    struct lease *lease = entry ? &entry->leases[reader] : NULL;
-    if (lease && lease->state != LEASE_AVAILABLE && lease->replica == replica)
-        *lease = (struct lease){.losses = lease->losses};
-}
-
-bool outbox_release_due(struct outbox *outbox, int64_t now) {
-    bool released = false;
+bool outbox_expire(struct outbox *outbox, int64_t now) {
+    bool expired = false;
     for (size_t i = 0; i < outbox->count; i++)
         for (size_t k = 0; k < outbox->reader_count; k++) {
             struct lease *lease = &outbox->entries[i]->leases[k];
-            if (!lease->release_at || lease->release_at > now) continue;
-            *lease = (struct lease){.losses = lease->losses, .suspect = lease->suspect};
-            released = true;
+            const bool due = lease->state == LEASE_GIVEN_DUE || lease->state == LEASE_PASSED_DUE;
+            if (!due || lease->due_at > now) continue;
+            lease_apply(lease, LEASE_EXPIRED, lease->replica, false, now);
+            expired = true;
         }
-    return released;
-}
-
-bool outbox_remove_orphan(struct outbox *outbox, int64_t *seq) {
-    for (size_t i = 0; i < outbox->count; i++) {
-        const struct outbox_entry *entry = outbox->entries[i];
-        bool held = entry->data.size > 0;
-        for (size_t k = 0; k < outbox->reader_count; k++) held |= entry->leases[k].state != LEASE_AVAILABLE;
-        if (held) continue;
-        *seq = entry->seq;
-        outbox_remove(outbox, i, i + 1);
-        return true;
-    }
-    return false;
+    return expired;
 }
 
 struct outbox_entry *outbox_find_lost(const struct outbox *outbox, int losses, size_t *reader) {

@@ -1,8 +1,9 @@
 // The groups that a stage has finished, sorted by seq. Each is kept after it was given away, until it is settled, so
 // that it can be given away again when a process is lost.
 //
-// A replica of a reading stage holds a group (GIVEN) until it has given it on itself (PASSED). An entry without data is
-// a ghost: this process was restarted, a reader told it that it has the group, and so nobody need make it anew.
+// A replica of a reading stage has a lease of a group: it holds the group (GIVEN) until it has given it on (PASSED).
+// What becomes of a lease is in one table, lease_rules; PROTOCOL.md shows it. An entry without data was only claimed:
+// this process was restarted, and a reader has told it what it has.
 #ifndef SHARED_STAGE_OUTBOX_H
 #define SHARED_STAGE_OUTBOX_H
 
@@ -26,21 +27,52 @@ void origins_add(struct origins *origins, int replica);
 // Whether it is one of them.
 bool origins_include(const struct origins *origins, int replica);
 
-enum lease_state { LEASE_AVAILABLE, LEASE_GIVEN, LEASE_PASSED };
+enum lease_state {
+    LEASE_FREE, // any replica may take the group
+    LEASE_GIVEN,
+    LEASE_GIVEN_ASKED, // the replica's connection is new, and it has not said yet whether it has the group
+    LEASE_GIVEN_DUE,   // the replica is gone: FREE after a while
+    LEASE_PASSED,
+    LEASE_PASSED_ASKED,
+    LEASE_PASSED_DUE,
+    LEASE_STATES
+};
+
+// What happens to a replica, or to a lease of it.
+enum lease_event {
+    LEASE_SENT,        // the group was sent to it
+    LEASE_HAVE,        // it says that it has the group
+    LEASE_PASS,        // it says that it has given it on
+    LEASE_GONE,        // it is silent or has stopped
+    LEASE_RESTARTED,   // another process of it has connected
+    LEASE_RECONNECTED, // the same process has connected again
+    LEASE_SYNCED,      // it has said what it has
+    LEASE_EXPIRED,     // the time of a state DUE is over
+    LEASE_EVENTS
+};
+
+// What an event does to a lease of this replica.
+struct lease_rule {
+    uint8_t next;      // lease_state
+    bool loss;         // the group was lost with a process: counts, if the group may be the cause
+    uint16_t after_ms; // of a state DUE
+};
+
+// Returns the rule for an event in a state.
+const struct lease_rule *lease_rule_of(enum lease_event event, enum lease_state state);
 
 // What a reading stage has of a group.
 struct lease {
-    uint8_t state;      // lease_state
-    bool unconfirmed;   // the replica's connection is new, and it has not said yet whether it has the group
-    int replica;        // GIVEN, PASSED: of the reading stage
-    int losses;         // times that a process was restarted while it had the group
-    int suspect;        // a replica that was lost with the group: a loss if it comes back restarted; 0: none
-    int64_t release_at; // the replica is gone: when the group is available again, ms; 0: not
+    uint8_t state;  // lease_state
+    int replica;    // not FREE: of the reading stage
+    int losses;     // times that a process was restarted while it had the group
+    int suspect;    // a replica that went with the group: a loss if it comes back restarted; 0: none
+    int64_t due_at; // DUE: ms
 };
 
 struct outbox_entry {
     int64_t seq;
-    struct buf data; // the group in msgpack; empty: a ghost
+    struct buf data; // the group in msgpack; empty: it was only claimed
     struct origins origins;
     struct lease leases[]; // of each reader
 };
@@ -52,9 +84,9 @@ struct outbox {
     size_t count;
 };
 
-// Adds a group for all readers, or fills a ghost; a group that is there already stays as it is. Takes over `data`,
-// whatever the result.
-void outbox_add(struct outbox *outbox, int64_t seq, const struct origins *origins, struct buf *data);
+// Adds a group for all readers, or the data of one that was only claimed; a group that is there already stays as it is.
+// Takes over `data`. Returns its entry.
+struct outbox_entry *outbox_add(struct outbox *outbox, int64_t seq, const struct origins *origins, struct buf *data);
 
 // Returns the group's entry, NULL if there is none. Valid until the outbox changes.
 struct outbox_entry *outbox_find(const struct outbox *outbox, int64_t seq);
@@ -70,16 +102,9 @@ void outbox_give(struct outbox_entry *entry, size_t reader, int replica);
 // Whether every reader has the group.
 bool outbox_passed(const struct outbox *outbox, const struct outbox_entry *entry);
 
-// A replica says that it has a group, and whether it has given it on. Makes a ghost if the group is not there: *ghost.
-void outbox_claim(struct outbox *outbox, int64_t seq, size_t reader, int replica, bool passed, bool *ghost);
-
-enum outbox_loss {
-    LOSS_BROKEN,    // the connection is new: the replica is about to say what it still has
-    LOSS_SYNCED,    // it has said what it has
-    LOSS_GONE,      // it is silent or has stopped
-    LOSS_RESTARTED, // its process was lost, and another one is there
-    LOSS_CRASHED,   // the same, and a group that it had may be the cause
-};
+// A replica says that it has a group, and whether it has given it on. If the group is not there, its entry has no data.
+// Returns the entry.
+struct outbox_entry *outbox_claim(struct outbox *outbox, int64_t seq, size_t reader, int replica, bool passed);
 
 // Groups that have just been lost for the second time: they are given out alone from now on.
 struct lost_again {
@@ -87,18 +112,13 @@ struct lost_again {
     int64_t first; // its seq
 };
 
-// Makes the groups available again that a replica of a reader has lost, at once or later than `now` (ms): one that is
-// gone may have lost its connection only, and what it had passed on is probably safe.
-struct lost_again outbox_lose(struct outbox *outbox, size_t reader, int replica, enum outbox_loss loss, int64_t now);
-
-// A replica cannot give a group again that it had passed on.
-void outbox_return(struct outbox *outbox, int64_t seq, size_t reader, int replica);
+// Something has happened to a replica of a reader, GONE to SYNCED, at `now` (ms): applies it to the leases that it has.
+// `blamed`: a group that it had may be the cause of its restart.
+struct lost_again outbox_apply(struct outbox *outbox, size_t reader, int replica, enum lease_event event, bool blamed,
+                               int64_t now);
 
 // Makes available what is due at `now` (ms). Returns whether there was something.
-bool outbox_release_due(struct outbox *outbox, int64_t now);
-
-// Removes a ghost that no reader has; false if there is none.
-bool outbox_remove_orphan(struct outbox *outbox, int64_t *seq);
+bool outbox_expire(struct outbox *outbox, int64_t now);
 
 // Returns a group that was lost `losses` times by a reader, and that reader; NULL if there is none.
 struct outbox_entry *outbox_find_lost(const struct outbox *outbox, int losses, size_t *reader);

@@ -12,8 +12,8 @@ enum { MAX_FRAME = 16384, MAX_STRING = 4000, MAX_FIELDS = 40 };
 static_assert(MAX_STRING < MAX_FRAME, "one string fits a frame");
 static_assert(sizeof(double) == 8 && sizeof(int64_t) == 8, "numbers are 64 bits wide");
 // The numbers of the kinds are part of the protocol.
-static_assert(MESSAGE_HEARTBEAT == 5 && MESSAGE_GROUP == 9 && MESSAGE_TRAINED == 16, "kinds keep their numbers");
-static_assert(MESSAGE_WEIGHTS == 19 && MESSAGE_RECORD == 24 && MESSAGE_END == 27, "kinds keep their numbers");
+static_assert(MESSAGE_HEARTBEAT == 5 && MESSAGE_GROUP == 9 && MESSAGE_TRAINED == 15, "kinds keep their numbers");
+static_assert(MESSAGE_WEIGHTS == 18 && MESSAGE_RECORD == 23 && MESSAGE_END == 26, "kinds keep their numbers");
 
 // Which side of a conversation sends a kind.
 enum message_sender { FROM_CLIENT = 1, FROM_SERVER = 2, FROM_BOTH = FROM_CLIENT | FROM_SERVER };
@@ -50,7 +50,6 @@ static const struct message_row message_table[MESSAGE_KINDS] = {
     [MESSAGE_EMPTY] = {"EMPTY", FROM_SERVER, false, {{0}}},
     [MESSAGE_HAVE] = {"HAVE", FROM_CLIENT, false, {INT(seq), INT(issue), INT(passed)}},
     [MESSAGE_SYNCED] = {"SYNCED", FROM_CLIENT, false, {{0}}},
-    [MESSAGE_RETURNED] = {"RETURNED", FROM_CLIENT, false, {INT(seq), INT(issue)}},
     [MESSAGE_RUN_INFO] = {"RUN_INFO",
                           FROM_SERVER,
                           false,

@@ -28,7 +28,6 @@ enum message_kind {
     MESSAGE_EMPTY,
     MESSAGE_HAVE,
     MESSAGE_SYNCED,
-    MESSAGE_RETURNED,
     MESSAGE_RUN_INFO,
     MESSAGE_POSITION,
     MESSAGE_TRAINED,
@@ -103,8 +102,8 @@ struct wire_message {
     int64_t max_steps; // RUN_INFO: 0: no bound
     int64_t epoch;     // RUN_INFO: groups of an epoch
     int64_t step, seq; // POSITION, TRAINED, QUARANTINED, UNUSED; RUN_INFO: all below is settled; POSITION: -1 when no
-                       // step was ever trained in optim's directory; GROUP, HAVE, RETURNED: of the group
-    int64_t issue;     // AVAILABLE, GROUP, HAVE, RETURNED: number of the present issue
+                       // step was ever trained in optim's directory; GROUP, HAVE: of the group
+    int64_t issue;     // AVAILABLE, GROUP, HAVE: number of the present issue
     int64_t settled;   // AVAILABLE, GROUP: every seq below is settled
     int64_t passed;    // HAVE: 1 when the sender has given the group on
     int64_t reference; // WEIGHTS: 1 for the reference, 0 for the policy

@@ -81,7 +81,6 @@ static struct flow *make_flow(void) {
         happen(flow, i, WIRE_JOINED);
     }
     send_to(flow, REWARD_1, (struct wire_message){.kind = MESSAGE_SYNCED});
-    now_ms += 2000; // it has waited long enough for what its readers have
     assert_int_equal(flow_send_pending(flow), OK);
     return flow;
 }
@@ -124,25 +123,61 @@ static void finish(struct flow *flow, struct held_group *held) {
 
 // ---- tests
 
-// Reward has a group of which rollout knows nothing, so all replicas of frames are told that it has passed rollout. One
-// of them did not listen and has given a copy. When reward is lost, the others must hear of it as well.
-static void a_ghost_is_returned_to_all_that_were_told(void **state) {
+// Rollout was restarted, and reward has a group of which it knows nothing. Frames gives it again; reward is not sent
+// it.
+static void what_a_reader_has_is_not_sent_to_it_again(void **state) {
     (void)state;
     struct flow *flow = make_flow();
     forget_what_was_sent();
     send_to(flow, REWARD_1, (struct wire_message){.kind = MESSAGE_HAVE, .seq = 10, .issue = 1, .passed = 1});
-    assert_sent(FRAMES_1, MESSAGE_HAVE, 10);
-    assert_sent(FRAMES_2, MESSAGE_HAVE, 10);
-    give(flow, FRAMES_2, 10, 0);
-    assert_false(flow_has(flow));
-    assert_sent(FRAMES_2, MESSAGE_HAVE, 10);
-    forget_what_was_sent();
-    peers[REWARD_1].peer.open = false;
-    happen(flow, REWARD_1, WIRE_GONE);
-    now_ms += 60000;
     assert_int_equal(flow_send_pending(flow), OK);
-    assert_sent(FRAMES_1, MESSAGE_RETURNED, 10);
-    assert_sent(FRAMES_2, MESSAGE_RETURNED, 10);
+    for (int i = 0; i < PEERS; i++) assert_int_equal(peers[i].last.kind, 0); // rollout cannot give it
+    give(flow, FRAMES_2, 10, 0);
+    finish(flow, take(flow, 10));
+    assert_int_equal(peers[REWARD_1].last.kind, 0);
+    assert_sent(FRAMES_2, MESSAGE_HAVE, 10);
+    assert_int_equal(peers[FRAMES_2].last.passed, 1);
+    give(flow, FRAMES_1, 10, 0); // a copy
+    assert_false(flow_has(flow));
+    assert_sent(FRAMES_1, MESSAGE_HAVE, 10);
+    flow_free(&flow);
+}
+
+// The same, but reward says so only when rollout has made the group again.
+static void the_giver_hears_of_a_reader_that_has_the_group_already(void **state) {
+    (void)state;
+    struct flow *flow = make_flow();
+    give(flow, FRAMES_2, 10, 0);
+    finish(flow, take(flow, 10));
+    forget_what_was_sent();
+    send_to(flow, REWARD_1, (struct wire_message){.kind = MESSAGE_HAVE, .seq = 10, .issue = 1});
+    assert_sent(FRAMES_2, MESSAGE_HAVE, 10);
+    assert_int_equal(peers[FRAMES_2].last.passed, 1);
+    flow_free(&flow);
+}
+
+// A group that was lost twice is given out alone: whoever has it gets no other, and must hear when that has changed.
+static void a_refused_replica_hears_when_the_group_given_alone_is_settled(void **state) {
+    (void)state;
+    struct flow *flow = make_flow();
+    for (int64_t seq = 0; seq < 2; seq++) {
+        give(flow, FRAMES_1, seq, 0);
+        finish(flow, take(flow, seq));
+    }
+    for (int loss = 0; loss < 2; loss++) {
+        send_to(flow, REWARD_1, (struct wire_message){.kind = MESSAGE_CREDIT});
+        assert_sent(REWARD_1, MESSAGE_GROUP, 0);
+        happen(flow, REWARD_1, WIRE_GONE);
+        peers[REWARD_1].peer.life++;
+        happen(flow, REWARD_1, WIRE_JOINED);
+    }
+    for (int i = 0; i < 2; i++) send_to(flow, REWARD_1, (struct wire_message){.kind = MESSAGE_CREDIT});
+    assert_int_equal(peers[REWARD_1].last.kind, MESSAGE_EMPTY);
+    assert_int_equal(flow_send_pending(flow), OK);
+    give(flow, FRAMES_1, 9, 1); // below 1 all is settled
+    assert_int_equal(flow_send_pending(flow), OK);
+    assert_sent(REWARD_1, MESSAGE_AVAILABLE, 0);
+    assert_int_equal(peers[REWARD_1].last.count, 1);
     flow_free(&flow);
 }
 
@@ -207,7 +242,9 @@ static void a_report_says_who_was_given_the_lowest_group(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_ghost_is_returned_to_all_that_were_told),
+        cmocka_unit_test(what_a_reader_has_is_not_sent_to_it_again),
+        cmocka_unit_test(the_giver_hears_of_a_reader_that_has_the_group_already),
+        cmocka_unit_test(a_refused_replica_hears_when_the_group_given_alone_is_settled),
         cmocka_unit_test(the_giver_of_a_settled_group_is_told),
         cmocka_unit_test(a_report_says_who_was_given_the_lowest_group),
     };

@@ -1,6 +1,7 @@
 // The outbox: which group each replica of a reader gets next, and what becomes of the groups of one that is lost.
 #include "tests/unit/unit.h"
 
+#include "shared/base/file.h"
 #include "shared/stage/outbox.h"
 
 static const struct origins origins = {1, {1}};
@@ -25,10 +26,13 @@ static int64_t give(struct outbox *outbox, size_t reader, int replica) {
     return entry ? entry->seq : -1;
 }
 
-static void claim(struct outbox *outbox, int64_t seq, int replica, bool passed, bool ghost) {
-    bool made;
-    outbox_claim(outbox, seq, 0, replica, passed, &made);
-    assert_int_equal(made, ghost);
+static void claim(struct outbox *outbox, int64_t seq, int replica, bool passed) {
+    assert_int_equal(outbox_claim(outbox, seq, 0, replica, passed)->seq, seq);
+}
+
+// What happens to a replica of the first reader, which may be lost because of a group.
+static struct lost_again happen(struct outbox *outbox, int replica, enum lease_event event, int64_t now) {
+    return outbox_apply(outbox, 0, replica, event, true, now);
 }
 
 static void each_reader_gets_the_groups_in_order(void **state) {
@@ -56,14 +60,13 @@ static void a_restarted_replica_loses_what_it_had_not_passed_on(void **state) {
     (void)state;
     struct outbox outbox = make_outbox(1, 3);
     for (int i = 0; i < 3; i++) assert_int_equal(give(&outbox, 0, i < 2 ? 1 : 2), i);
-    claim(&outbox, 0, 1, true, false); // passed on
-    outbox_lose(&outbox, 0, 1, LOSS_CRASHED, 1000);
+    claim(&outbox, 0, 1, true); // passed on
+    happen(&outbox, 1, LEASE_RESTARTED, 1000);
     assert_int_equal(give(&outbox, 0, 2), 1); // the other replica's is still its own
     assert_int_equal(give(&outbox, 0, 2), -1);
-    // The new process says that nobody told it of the first group.
-    outbox_lose(&outbox, 0, 1, LOSS_BROKEN, 1100);
+    // The new process does not know the first group.
     assert_int_equal(give(&outbox, 0, 1), -1);
-    outbox_lose(&outbox, 0, 1, LOSS_SYNCED, 1200);
+    happen(&outbox, 1, LEASE_SYNCED, 1200);
     assert_int_equal(give(&outbox, 0, 1), 0);
     outbox_release(&outbox);
 }
@@ -72,10 +75,10 @@ static void a_new_connection_confirms_what_the_replica_has(void **state) {
     (void)state;
     struct outbox outbox = make_outbox(1, 3);
     for (int i = 0; i < 3; i++) assert_int_equal(give(&outbox, 0, 1), i);
-    outbox_lose(&outbox, 0, 1, LOSS_BROKEN, 0);
-    claim(&outbox, 0, 1, false, false);
-    claim(&outbox, 2, 1, true, false);
-    outbox_lose(&outbox, 0, 1, LOSS_SYNCED, 0);
+    happen(&outbox, 1, LEASE_RECONNECTED, 0);
+    claim(&outbox, 0, 1, false);
+    claim(&outbox, 2, 1, true);
+    happen(&outbox, 1, LEASE_SYNCED, 0);
     assert_int_equal(give(&outbox, 0, 2), 1); // the message with this group was lost
     assert_int_equal(give(&outbox, 0, 2), -1);
     outbox_release(&outbox);
@@ -86,41 +89,37 @@ static void what_a_silent_replica_has_is_available_after_a_while(void **state) {
     struct outbox outbox = make_outbox(1, 2);
     assert_int_equal(give(&outbox, 0, 1), 0);
     assert_int_equal(give(&outbox, 0, 1), 1);
-    claim(&outbox, 1, 1, true, false);
-    outbox_lose(&outbox, 0, 1, LOSS_GONE, 1000);
-    assert_false(outbox_release_due(&outbox, 1000));
-    assert_true(outbox_release_due(&outbox, 2000));
+    claim(&outbox, 1, 1, true);
+    happen(&outbox, 1, LEASE_GONE, 1000);
+    assert_false(outbox_expire(&outbox, 1000));
+    assert_true(outbox_expire(&outbox, 2000));
     assert_int_equal(give(&outbox, 0, 2), 0);
     assert_int_equal(give(&outbox, 0, 2), -1);
-    assert_true(outbox_release_due(&outbox, 7000));
+    assert_true(outbox_expire(&outbox, 7000));
     assert_int_equal(give(&outbox, 0, 2), 1);
-    outbox_lose(&outbox, 0, 2, LOSS_GONE, 8000);
-    claim(&outbox, 1, 2, false, false); // it is back
-    assert_true(outbox_release_due(&outbox, 90000));
+    happen(&outbox, 2, LEASE_GONE, 8000);
+    claim(&outbox, 1, 2, false); // it is back
+    assert_true(outbox_expire(&outbox, 90000));
     assert_int_equal(give(&outbox, 0, 1), 0);
     assert_int_equal(give(&outbox, 0, 1), -1);
     outbox_release(&outbox);
 }
 
-static void a_ghost_needs_no_data_until_its_reader_is_lost(void **state) {
+static void a_claim_is_kept_until_the_group_comes(void **state) {
     (void)state;
     struct outbox outbox = {.reader_count = 1};
-    int64_t seq;
-    claim(&outbox, 5, 1, false, true);
-    claim(&outbox, 7, 1, true, true);
+    claim(&outbox, 5, 1, false);
+    claim(&outbox, 7, 1, true);
     assert_int_equal(outbox_available(&outbox, 0), 0);
     assert_int_equal(give(&outbox, 0, 2), -1);
-    assert_false(outbox_remove_orphan(&outbox, &seq));
-    outbox_lose(&outbox, 0, 1, LOSS_CRASHED, 0);
-    assert_int_equal(give(&outbox, 0, 2), -1); // there is nothing to give
-    assert_true(outbox_remove_orphan(&outbox, &seq));
-    assert_int_equal(seq, 5);
-    add(&outbox, 7);                 // it came after all
-    outbox_return(&outbox, 7, 0, 2); // of a replica that does not have it
-    assert_int_equal(give(&outbox, 0, 2), -1);
-    outbox_return(&outbox, 7, 0, 1);
+    add(&outbox, 7);
+    assert_int_equal(give(&outbox, 0, 2), -1); // its reader has it
+    happen(&outbox, 1, LEASE_RESTARTED, 0);
+    assert_int_equal(give(&outbox, 0, 2), -1); // there is nothing to give of the other one
+    add(&outbox, 5);
+    assert_int_equal(give(&outbox, 0, 2), 5);
+    happen(&outbox, 1, LEASE_SYNCED, 0);
     assert_int_equal(give(&outbox, 0, 2), 7);
-    assert_false(outbox_remove_orphan(&outbox, &seq));
     outbox_release(&outbox);
 }
 
@@ -128,11 +127,11 @@ static void of_two_replicas_that_have_a_group_the_one_further_on_counts(void **s
     (void)state;
     struct outbox outbox = make_outbox(1, 1);
     assert_int_equal(give(&outbox, 0, 1), 0);
-    claim(&outbox, 0, 2, false, false);
-    outbox_lose(&outbox, 0, 2, LOSS_CRASHED, 0); // not its
+    claim(&outbox, 0, 2, false);
+    happen(&outbox, 2, LEASE_RESTARTED, 0); // not its
     assert_int_equal(give(&outbox, 0, 3), -1);
-    claim(&outbox, 0, 2, true, false);
-    outbox_lose(&outbox, 0, 1, LOSS_CRASHED, 0);
+    claim(&outbox, 0, 2, true);
+    happen(&outbox, 1, LEASE_RESTARTED, 0);
     assert_int_equal(give(&outbox, 0, 3), -1);
     outbox_release(&outbox);
 }
@@ -144,20 +143,20 @@ static void a_group_that_is_lost_again_and_again_is_given_alone(void **state) {
     for (int loss = 0; loss < 2; loss++) {
         for (int64_t seq = 0; seq < 2; seq++) assert_int_equal(give(&outbox, 0, 1), seq);
         assert_null(outbox_find_lost(&outbox, 2, &reader));
-        const struct lost_again again = outbox_lose(&outbox, 0, 1, LOSS_CRASHED, 0);
+        const struct lost_again again = happen(&outbox, 1, LEASE_RESTARTED, 0);
         assert_int_equal(again.count, loss == 0 ? 0 : 2);
         assert_int_equal(again.first, 0);
     }
     assert_int_equal(give(&outbox, 0, 1), 0);
     assert_int_equal(give(&outbox, 0, 1), -1);
-    assert_int_equal(outbox_lose(&outbox, 0, 1, LOSS_RESTARTED, 0).count, 0); // not for what it had
+    assert_int_equal(outbox_apply(&outbox, 0, 1, LEASE_RESTARTED, false, 0).count, 0); // not for what it had
     assert_int_equal(outbox_find(&outbox, 0)->leases[0].losses, 2);
     assert_int_equal(give(&outbox, 0, 1), 0);
-    claim(&outbox, 0, 1, true, false); // it was innocent
+    claim(&outbox, 0, 1, true); // it was innocent
     assert_int_equal(give(&outbox, 0, 1), 1);
-    outbox_lose(&outbox, 0, 1, LOSS_CRASHED, 0);
+    happen(&outbox, 1, LEASE_RESTARTED, 0);
     assert_int_equal(give(&outbox, 0, 1), 1);
-    assert_int_equal(outbox_lose(&outbox, 0, 1, LOSS_CRASHED, 0).count, 0); // the fourth time
+    assert_int_equal(happen(&outbox, 1, LEASE_RESTARTED, 0).count, 0); // the fourth time
     assert_int_equal(outbox_find_lost(&outbox, 4, &reader)->seq, 1);
     outbox_release(&outbox);
 }
@@ -169,18 +168,18 @@ static void a_loss_counts_when_the_replica_comes_back_restarted(void **state) {
     const struct lease *lease = outbox_find(&outbox, 0)->leases;
     for (int loss = 1; loss <= 2; loss++) {
         assert_int_equal(give(&outbox, 0, 1), 0);
-        outbox_lose(&outbox, 0, 1, LOSS_GONE, 1000);
-        assert_true(outbox_release_due(&outbox, 2000));
+        happen(&outbox, 1, LEASE_GONE, 1000);
+        assert_true(outbox_expire(&outbox, 2000));
         assert_int_equal(lease->losses, loss - 1);
         assert_int_equal(give(&outbox, 0, 2), 0);
-        assert_int_equal(outbox_lose(&outbox, 0, 1, LOSS_CRASHED, 3000).count, loss == 2);
-        assert_int_equal(outbox_lose(&outbox, 0, 1, LOSS_CRASHED, 3000).count, 0); // once
+        assert_int_equal(happen(&outbox, 1, LEASE_RESTARTED, 3000).count, loss == 2);
+        assert_int_equal(happen(&outbox, 1, LEASE_RESTARTED, 3000).count, 0); // once
         assert_int_equal(lease->losses, loss);
-        outbox_lose(&outbox, 0, 2, LOSS_GONE, 3000); // a cut: the same process is back
-        assert_true(outbox_release_due(&outbox, 4000));
-        outbox_lose(&outbox, 0, 2, LOSS_BROKEN, 4000);
-        outbox_lose(&outbox, 0, 2, LOSS_SYNCED, 4000);
-        outbox_lose(&outbox, 0, 2, LOSS_CRASHED, 4000); // it had the group no more
+        happen(&outbox, 2, LEASE_GONE, 3000); // a cut: the same process is back
+        assert_true(outbox_expire(&outbox, 4000));
+        happen(&outbox, 2, LEASE_RECONNECTED, 4000);
+        happen(&outbox, 2, LEASE_SYNCED, 4000);
+        happen(&outbox, 2, LEASE_RESTARTED, 4000); // it had the group no more
         assert_int_equal(lease->losses, loss);
     }
     outbox_release(&outbox);
@@ -200,17 +199,49 @@ static void many_origins_are_all(void **state) {
     assert_true(origins_include(&some, 9));
 }
 
+// Prints lease_rules as the table of the page.
+static void the_rules_of_leases_are_those_of_the_protocol(void **state) {
+    (void)state;
+    static const char *const events[LEASE_EVENTS] = {"sent",      "HAVE",        "HAVE `passed`", "gone",
+                                                     "restarted", "reconnected", "SYNCED",        "expired"};
+    static const char *const states[LEASE_STATES] = {"free", "given", "asked", "due", "passed", "asked", "due"};
+    struct buf page = {0}, table = {0};
+    assert_int_equal(file_read("shared/wire/PROTOCOL.md", &page), OK);
+    buf_printf(&table, "| %-13s |", "C");
+    for (int from = 0; from < LEASE_STATES; from++) buf_printf(&table, " %-6s |", states[from]);
+    buf_puts(&table, "\n|---------------|");
+    for (int from = 0; from < LEASE_STATES; from++) buf_puts(&table, "--------|");
+    for (int event = 0; event < LEASE_EVENTS; event++) {
+        buf_printf(&table, "\n| %-13s |", events[event]);
+        for (int from = 0; from < LEASE_STATES; from++) {
+            const struct lease_rule *rule = lease_rule_of((enum lease_event)event, (enum lease_state)from);
+            char cell[16] = "";
+            if (rule->next != from && rule->after_ms)
+                snprintf(cell, sizeof cell, "%g s", rule->after_ms / 1e3);
+            else if (rule->next != from)
+                snprintf(cell, sizeof cell, "%s", rule->loss ? "lost" : states[rule->next]);
+            buf_printf(&table, " %-6s |", cell);
+        }
+    }
+    buf_puts(&table, "\n");
+    if (!strstr(page.data, table.data)) print_error("PROTOCOL.md lacks the table\n%s", table.data);
+    assert_non_null(strstr(page.data, table.data));
+    buf_release(&page);
+    buf_release(&table);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_reader_gets_the_groups_in_order),
         cmocka_unit_test(a_restarted_replica_loses_what_it_had_not_passed_on),
         cmocka_unit_test(a_new_connection_confirms_what_the_replica_has),
         cmocka_unit_test(what_a_silent_replica_has_is_available_after_a_while),
-        cmocka_unit_test(a_ghost_needs_no_data_until_its_reader_is_lost),
+        cmocka_unit_test(a_claim_is_kept_until_the_group_comes),
         cmocka_unit_test(of_two_replicas_that_have_a_group_the_one_further_on_counts),
         cmocka_unit_test(a_group_that_is_lost_again_and_again_is_given_alone),
         cmocka_unit_test(a_loss_counts_when_the_replica_comes_back_restarted),
         cmocka_unit_test(many_origins_are_all),
+        cmocka_unit_test(the_rules_of_leases_are_those_of_the_protocol),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
