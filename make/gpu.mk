@@ -22,7 +22,7 @@ $(PACK)/bin/$(1): $(2) $(BUILD)/tests/gpu/no_media.o $(LIBRARY)
 	$$(PACK_LINK) $(3)
 endef
 $(foreach stage,$(STAGES),$(eval $(call pack_rule,caravan-$(stage),$(patsubst %.c,$(BUILD)/%.o,$(wildcard stages/$(stage)/*.c)))))
-$(foreach case,$(PACK_CASES),$(eval $(call pack_rule,$(case),$(BUILD)/tests/unit/$(case).o $(BUILD)/tests/support/guarded.o,-lcmocka)))
+$(foreach case,$(PACK_CASES),$(eval $(call pack_rule,$(case),$(BUILD)/tests/unit/$(case).o $(addprefix $(BUILD)/tests/support/,guarded.o unit.o),-lcmocka)))
 $(PACK)/bin/model_bits: LDFLAGS += -Wl,--wrap=backend_open
 $(eval $(call pack_rule,bench,$(GPU_BENCH_OBJECTS)))
 $(eval $(call pack_rule,model_bench,$(BUILD)/tests/bench/model_bench.o))

@@ -45,16 +45,14 @@ static void expect_answer(enum answer_span_rule rule, const char *completion, bo
     free(text);
 }
 
-static void the_content_of_the_last_answer_counts(void **state) {
-    (void)state;
+TEST(the_content_of_the_last_answer_counts) {
     expect_answer(ANSWER_SPAN_CONTENT, "<think>so</think><answer>C</answer>", true, "C");
     expect_answer(ANSWER_SPAN_CONTENT, "<answer>A</answer> no <answer>12.5</answer>", true, "12.5");
     expect_answer(ANSWER_SPAN_CONTENT, "<answer>not closed", false, "not closed");
     expect_answer(ANSWER_SPAN_CONTENT, "<answer>one <answer>two</answer></answer>", true, "two");
 }
 
-static void without_a_whole_tag_there_is_no_answer(void **state) {
-    (void)state;
+TEST(without_a_whole_tag_there_is_no_answer) {
     const char *without[] = {"", "no tag at all", "<answer></answer>", "<answer>", "</answer>C<answer"};
     for (size_t i = 0; i < sizeof without / sizeof without[0]; i++) {
         expect_answer(ANSWER_SPAN_CONTENT, without[i], true, NULL);
@@ -63,8 +61,7 @@ static void without_a_whole_tag_there_is_no_answer(void **state) {
     expect_answer(ANSWER_SPAN_RELEASED, "no tag at all", true, NULL);
 }
 
-static void eos_is_not_part_of_the_answer(void **state) {
-    (void)state;
+TEST(eos_is_not_part_of_the_answer) {
     size_t after = 0;
     char *text = answer_text(ANSWER_SPAN_CONTENT, "<answer>not closed", true, &after);
     assert_non_null(text);
@@ -72,8 +69,7 @@ static void eos_is_not_part_of_the_answer(void **state) {
     free(text);
 }
 
-static void rules_agree_on_well_formed_completions(void **state) {
-    (void)state;
+TEST(rules_agree_on_well_formed_completions) {
     const char *completion = "<think>we see it.</think><answer>C</answer>";
     char *content = answer_text(ANSWER_SPAN_CONTENT, completion, true, NULL);
     char *released = answer_text(ANSWER_SPAN_RELEASED, completion, true, NULL);
@@ -108,8 +104,7 @@ static void expect_text_prefix(const char *completion, bool ended, const char *w
     token_list_release(&tokens);
 }
 
-static void a_prefix_ends_with_the_last_tag(void **state) {
-    (void)state;
+TEST(a_prefix_ends_with_the_last_tag) {
     for (int ended = 0; ended < 2; ended++) {
         expect_text_prefix("<think>so</think><answer> C</answer>", ended, "<think>so</think><answer>");
         expect_text_prefix("<answer>A</answer> no <answer> B", ended, "<answer>A</answer> no <answer>");
@@ -120,8 +115,7 @@ static void a_prefix_ends_with_the_last_tag(void **state) {
 }
 
 // Tokens of any bytes: those of `parts`, and between them special ones, which are no text.
-static void special_tokens_are_no_text_of_a_prefix(void **state) {
-    (void)state;
+TEST(special_tokens_are_no_text_of_a_prefix) {
     const int64_t special = tokenizer_token_to_id(tokenizer, "<|im_start|>");
     struct token_list tokens = {0};
     assert_int_equal(tokenizer_encode(tokenizer, "so <answer", 10, &tokens), OK);
@@ -148,8 +142,7 @@ static void special_tokens_are_no_text_of_a_prefix(void **state) {
 }
 
 // An answer is closed by a tag that is spread over several tokens; special tokens between them are no text.
-static void an_answer_ends_where_a_tag_of_several_tokens_closes_it(void **state) {
-    (void)state;
+TEST(an_answer_ends_where_a_tag_of_several_tokens_closes_it) {
     const char *answer = " 12.5 </answer>";
     struct token_list tokens = {0};
     struct buf text = {0};
@@ -172,14 +165,5 @@ static void an_answer_ends_where_a_tag_of_several_tokens_closes_it(void **state)
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_content_of_the_last_answer_counts),
-        cmocka_unit_test(without_a_whole_tag_there_is_no_answer),
-        cmocka_unit_test(eos_is_not_part_of_the_answer),
-        cmocka_unit_test(rules_agree_on_well_formed_completions),
-        cmocka_unit_test(a_prefix_ends_with_the_last_tag),
-        cmocka_unit_test(special_tokens_are_no_text_of_a_prefix),
-        cmocka_unit_test(an_answer_ends_where_a_tag_of_several_tokens_closes_it),
-    };
-    return cmocka_run_group_tests(tests, open_tokenizer, close_tokenizer);
+    return unit_run(open_tokenizer, close_tokenizer);
 }

@@ -16,8 +16,7 @@
 #include "shared/base/pool.h"
 #include "shared/base/rng.h"
 
-static void failure_text_nests(void **state) {
-    (void)state;
+TEST(failure_text_nests) {
     assert_int_equal(fail(DATAERR, "line %d: broken", 3), DATAERR);
     assert_int_equal(fail_prefix(DATAERR, "data.jsonl"), DATAERR);
     assert_string_equal(fail_text(), "data.jsonl: line 3: broken");
@@ -25,8 +24,7 @@ static void failure_text_nests(void **state) {
     assert_string_equal(fail_text(), "out of memory");
 }
 
-static void a_buffer_grows_as_it_is_appended_to(void **state) {
-    (void)state;
+TEST(a_buffer_grows_as_it_is_appended_to) {
     struct buf buf = {0};
     for (int i = 0; i < 1000; i++) buf_printf(&buf, "%d,", i);
     assert_int_equal(buf.size, 3890);
@@ -34,8 +32,7 @@ static void a_buffer_grows_as_it_is_appended_to(void **state) {
     buf_release(&buf);
 }
 
-static void arena_is_zeroed_and_aligned(void **state) {
-    (void)state;
+TEST(arena_is_zeroed_and_aligned) {
     struct arena arena = {0};
     for (size_t size = 1; size < 200000; size = size * 3 + 1) {
         unsigned char *data = arena_alloc(&arena, size);
@@ -47,14 +44,12 @@ static void arena_is_zeroed_and_aligned(void **state) {
     arena_release(&arena);
 }
 
-static void philox_gives_the_authors_known_answer(void **state) {
-    (void)state;
+TEST(philox_gives_the_authors_known_answer) {
     // The all-zero vector of the authors' known-answer file: 6627e8d5 e169c58d bc57ac4c 9b00dbd8.
     assert_true(rng_bits(0, 0, 0) == 0xe169c58d6627e8d5u);
 }
 
-static void numbers_below_a_bound_are_even(void **state) {
-    (void)state;
+TEST(numbers_below_a_bound_are_even) {
     int seen[5] = {0};
     for (uint64_t i = 0; i < 50000; i++) seen[rng_below(7, 1, i, 5)]++;
     for (int i = 0; i < 5; i++) assert_in_range(seen[i], 9600, 10400);
@@ -73,8 +68,7 @@ static void *read_slowly(void *argument) {
     return sum;
 }
 
-static void writes_to_a_full_pipe_wait(void **state) {
-    (void)state;
+TEST(writes_to_a_full_pipe_wait) {
     enum { size = 1 << 20 };
     int ends[2];
     void *sum;
@@ -92,8 +86,7 @@ static void writes_to_a_full_pipe_wait(void **state) {
     free(data);
 }
 
-static void reads_and_writes_at_an_offset(void **state) {
-    (void)state;
+TEST(reads_and_writes_at_an_offset) {
     char path[] = "/tmp/caravan-fd-XXXXXX", back[8];
     int fd = mkstemp(path);
     assert_true(fd >= 0);
@@ -110,8 +103,7 @@ static void reads_and_writes_at_an_offset(void **state) {
     assert_int_equal(errno, EBADF);
 }
 
-static void a_shared_file_is_not_written_over(void **state) {
-    (void)state;
+TEST(a_shared_file_is_not_written_over) {
     char path[] = "/tmp/caravan-file-XXXXXX";
     int made = mkstemp(path), held, fd, none;
     assert_true(made >= 0);
@@ -134,8 +126,7 @@ static void a_shared_file_is_not_written_over(void **state) {
     assert_int_equal(file_lock_shared(path, &none), DATAERR);
 }
 
-static void files_are_written_atomically(void **state) {
-    (void)state;
+TEST(files_are_written_atomically) {
     char dir[] = "/tmp/caravan-base-XXXXXX";
     assert_non_null(mkdtemp(dir));
     struct arena arena = {0};
@@ -174,8 +165,7 @@ static void files_are_written_atomically(void **state) {
 }
 
 // A disk or a network that fails may work again in a moment; what the user has named wrongly stays so.
-static void a_failing_disk_is_not_bad_input(void **state) {
-    (void)state;
+TEST(a_failing_disk_is_not_bad_input) {
     struct buf content = {0};
     struct file_map map;
     struct rlimit before, none;
@@ -212,8 +202,7 @@ static void read_logged_line(char line[256]) {
 }
 
 // What does not fit is not begun: a later line must not follow half a line.
-static void appending_is_all_or_nothing(void **state) {
-    (void)state;
+TEST(appending_is_all_or_nothing) {
     char path[] = "/tmp/caravan-append-XXXXXX";
     struct buf content = {0};
     struct rlimit before, small;
@@ -238,8 +227,7 @@ static void appending_is_all_or_nothing(void **state) {
     unlink(path);
 }
 
-static void a_log_line_has_its_program_and_suffix(void **state) {
-    (void)state;
+TEST(a_log_line_has_its_program_and_suffix) {
     char line[256];
     log_open("caravan-test");
     read_logged_line(line);
@@ -269,8 +257,7 @@ static void a_log_line_has_its_program_and_suffix(void **state) {
     assert_string_equal(line, "caravan-test: text 7\n");
 }
 
-static void clocks_run_forward(void **state) {
-    (void)state;
+TEST(clocks_run_forward) {
     double before = clock_monotonic(), wall = clock_realtime();
     int64_t before_ms = clock_monotonic_ms();
     usleep(2000);
@@ -296,8 +283,7 @@ static void *signal_waiting(void *argument) {
     return NULL;
 }
 
-static void timed_waits_use_the_monotonic_clock(void **state) {
-    (void)state;
+TEST(timed_waits_use_the_monotonic_clock) {
     struct waiting waiting = {.lock = PTHREAD_MUTEX_INITIALIZER};
     cond_init_monotonic(&waiting.cond);
     pthread_mutex_lock(&waiting.lock);
@@ -316,8 +302,7 @@ static void timed_waits_use_the_monotonic_clock(void **state) {
     pthread_mutex_destroy(&waiting.lock);
 }
 
-static void blocks_are_zeroed_and_grow(void **state) {
-    (void)state;
+TEST(blocks_are_zeroed_and_grow) {
     int64_t *numbers = NULL;
     NEW(&numbers, 3);
     for (int i = 0; i < 3; i++) assert_int_equal(numbers[i], 0);
@@ -340,6 +325,7 @@ static void expect_end(void (*run)(void), const char *said) {
     const pid_t child = fork();
     if (!child) {
         dup2(pipe_ends[1], STDERR_FILENO);
+        log_open("caravan");
         run();
         _exit(0);
     }
@@ -361,14 +347,12 @@ static void check_a_librarys_memory(void) {
     mem_checked(NULL);
 }
 
-static void small_memory_that_is_short_ends_the_process(void **state) {
-    (void)state;
+TEST(small_memory_that_is_short_ends_the_process) {
     expect_end(grow_an_array, "caravan: out of memory: 2305843009213693952 x 8 bytes\n");
     expect_end(check_a_librarys_memory, "caravan: out of memory\n");
 }
 
-static void strings_are_compared_found_and_checked_as_utf8(void **state) {
-    (void)state;
+TEST(strings_are_compared_found_and_checked_as_utf8) {
     struct string text = string_of("a,b,");
     assert_true(string_equals(text, "a,b,"));
     assert_false(string_equals((struct string){0}, ""));
@@ -384,8 +368,7 @@ static void strings_are_compared_found_and_checked_as_utf8(void **state) {
     buf_release(&out);
 }
 
-static void text_breaks_between_words(void **state) {
-    (void)state;
+TEST(text_breaks_between_words) {
     static const char line[] = "step 12, 4.2 groups/min, reward 1.906; frames works";
     struct buf text = {0};
     text_wrap("the first line is  short, the\nsecond longer-than-that grün so", 3, 2, 12, &text);
@@ -402,8 +385,7 @@ static void text_breaks_between_words(void **state) {
     assert_int_equal(text_cut("grün und", strlen("grün und"), 4), strlen("grün"));
 }
 
-static void paths_are_joined_at_one_slash(void **state) {
-    (void)state;
+TEST(paths_are_joined_at_one_slash) {
     struct arena arena = {0};
     assert_string_equal(path_join(&arena, "a", "b"), "a/b");
     assert_string_equal(path_join(&arena, "a/", "b"), "a/b");
@@ -426,8 +408,7 @@ static void count_task(void *context, int task, int thread) {
     if (thread >= tally->threads) abort();
 }
 
-static void pool_runs_each_task_once(void **state) {
-    (void)state;
+TEST(pool_runs_each_task_once) {
     for (int threads = 1; threads <= 4; threads++) {
         struct pool *pool;
         assert_int_equal(pool_new(&pool, threads), OK);
@@ -441,30 +422,4 @@ static void pool_runs_each_task_once(void **state) {
         pool_free(&pool);
         assert_null(pool);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(failure_text_nests),
-        cmocka_unit_test(a_buffer_grows_as_it_is_appended_to),
-        cmocka_unit_test(arena_is_zeroed_and_aligned),
-        cmocka_unit_test(philox_gives_the_authors_known_answer),
-        cmocka_unit_test(numbers_below_a_bound_are_even),
-        cmocka_unit_test(writes_to_a_full_pipe_wait),
-        cmocka_unit_test(reads_and_writes_at_an_offset),
-        cmocka_unit_test(files_are_written_atomically),
-        cmocka_unit_test(a_shared_file_is_not_written_over),
-        cmocka_unit_test(blocks_are_zeroed_and_grow),
-        cmocka_unit_test(small_memory_that_is_short_ends_the_process),
-        cmocka_unit_test(strings_are_compared_found_and_checked_as_utf8),
-        cmocka_unit_test(text_breaks_between_words),
-        cmocka_unit_test(paths_are_joined_at_one_slash),
-        cmocka_unit_test(appending_is_all_or_nothing),
-        cmocka_unit_test(a_failing_disk_is_not_bad_input),
-        cmocka_unit_test(a_log_line_has_its_program_and_suffix),
-        cmocka_unit_test(clocks_run_forward),
-        cmocka_unit_test(timed_waits_use_the_monotonic_clock),
-        cmocka_unit_test(pool_runs_each_task_once),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

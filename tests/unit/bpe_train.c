@@ -7,8 +7,7 @@
 #include "shared/text/pre_tokenizer.h"
 #include "shared/text/tokenizer.h"
 
-static void the_most_frequent_pair_merges_first(void **state) {
-    (void)state;
+TEST(the_most_frequent_pair_merges_first) {
     // Words: "ab" twice, " ab" three times, "abc" once. a+b occurs 6 times, then space+ab 3 times, and every other pair
     // once.
     static const char text[] = "ab ab ab\nab ab\nabc";
@@ -23,8 +22,7 @@ static void the_most_frequent_pair_merges_first(void **state) {
     buf_release(&merges);
 }
 
-static void equal_counts_prefer_lower_ids(void **state) {
-    (void)state;
+TEST(equal_counts_prefer_lower_ids) {
     static const char text[] = "xy xy dc dc";
     struct vocab v = {0};
     struct buf merges = {0};
@@ -34,8 +32,7 @@ static void equal_counts_prefer_lower_ids(void **state) {
     buf_release(&merges);
 }
 
-static void overlapping_pairs_count_once(void **state) {
-    (void)state;
+TEST(overlapping_pairs_count_once) {
     char text[4096];
     memset(text, 'a', sizeof text);
     struct vocab v = {0};
@@ -46,8 +43,7 @@ static void overlapping_pairs_count_once(void **state) {
     buf_release(&merges);
 }
 
-static void empty_text_trains_bytes_and_bad_utf8_is_refused(void **state) {
-    (void)state;
+TEST(empty_text_trains_bytes_and_bad_utf8_is_refused) {
     struct vocab v = {0};
     struct buf merges = {0};
     assert_int_equal(bpe_train(&v, &merges, pre_tokenizer_qwen2, NULL, 0, 1000), OK);
@@ -59,8 +55,7 @@ static void empty_text_trains_bytes_and_bad_utf8_is_refused(void **state) {
     buf_release(&merges);
 }
 
-static void a_trained_tokenizer_loads_and_decodes_its_text(void **state) {
-    (void)state;
+TEST(a_trained_tokenizer_loads_and_decodes_its_text) {
     char dir[] = "/tmp/caravan-train-XXXXXX";
     assert_non_null(mkdtemp(dir));
     struct buf text = {0}, decoded = {0};
@@ -85,8 +80,7 @@ static void a_trained_tokenizer_loads_and_decodes_its_text(void **state) {
     assert_int_equal(dir_remove(dir), OK);
 }
 
-static void a_trained_modernbert_tokenizer_encodes_pairs(void **state) {
-    (void)state;
+TEST(a_trained_modernbert_tokenizer_encodes_pairs) {
     static const char text[] = "the cat and the dog, the cat and the dog";
     char dir[] = "/tmp/caravan-train-XXXXXX";
     assert_non_null(mkdtemp(dir));
@@ -108,16 +102,4 @@ static void a_trained_modernbert_tokenizer_encodes_pairs(void **state) {
     buf_release(&decoded);
     arena_release(&memory);
     assert_int_equal(dir_remove(dir), OK);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_most_frequent_pair_merges_first),
-        cmocka_unit_test(equal_counts_prefer_lower_ids),
-        cmocka_unit_test(overlapping_pairs_count_once),
-        cmocka_unit_test(empty_text_trains_bytes_and_bad_utf8_is_refused),
-        cmocka_unit_test(a_trained_tokenizer_loads_and_decodes_its_text),
-        cmocka_unit_test(a_trained_modernbert_tokenizer_encodes_pairs),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

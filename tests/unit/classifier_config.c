@@ -21,8 +21,7 @@ static int full_layers(void) {
     return bits;
 }
 
-static void missing_keys_have_defaults(void **state) {
-    (void)state;
+TEST(missing_keys_have_defaults) {
     assert_int_equal(classifier_config_parse(&config, "{}", 2, "config.json"), OK);
     assert_int_equal(config.vocab_size, 50368);
     assert_int_equal(config.hidden_size, 768);
@@ -43,8 +42,7 @@ static void missing_keys_have_defaults(void **state) {
     assert_string_equal(fail_text(), "m/config.json: id2label is missing");
 }
 
-static void keys_of_old_and_new_configs_mean_the_same(void **state) {
-    (void)state;
+TEST(keys_of_old_and_new_configs_mean_the_same) {
     assert_int_equal(parse("\"global_attn_every_n_layers\":2,\"local_attention\":7,\"global_rope_theta\":5e5,"
                            "\"local_rope_theta\":null,\"norm_bias\":true,\"mlp_dropout\":0.1,"
                            "\"classifier_pooling\":\"mean\",\"rope_scaling\":{\"rope_type\":\"default\"}"),
@@ -67,8 +65,7 @@ static void keys_of_old_and_new_configs_mean_the_same(void **state) {
     assert_int_equal(config.pad_token_id, -1);
 }
 
-static void labels_are_found_by_name_in_any_order(void **state) {
-    (void)state;
+TEST(labels_are_found_by_name_in_any_order) {
     const struct {
         const char *keys;
         int labels, consistent;
@@ -95,8 +92,7 @@ static void labels_are_found_by_name_in_any_order(void **state) {
     assert_string_equal(fail_text(), "m/config.json: id2label has neither a label consistent nor a label entailment");
 }
 
-static void wrong_values_are_refused_by_name(void **state) {
-    (void)state;
+TEST(wrong_values_are_refused_by_name) {
     const struct {
         const char *keys, *says;
     } cases[] = {
@@ -140,14 +136,4 @@ static void wrong_values_are_refused_by_name(void **state) {
     assert_string_equal(fail_text(), "c: pad_token_id is missing");
     assert_int_equal(classifier_config_read(&config, "/nowhere"), DATAERR);
     assert_non_null(strstr(fail_text(), "/nowhere/config.json"));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(missing_keys_have_defaults),
-        cmocka_unit_test(keys_of_old_and_new_configs_mean_the_same),
-        cmocka_unit_test(labels_are_found_by_name_in_any_order),
-        cmocka_unit_test(wrong_values_are_refused_by_name),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -172,8 +172,7 @@ static size_t used_memory(void) {
     return info.uordblks + info.hblkhd;
 }
 
-static void memory_stays_small(void **state) {
-    (void)state;
+TEST(memory_stays_small) {
     enum { GROUPS = 20000, FIRST = 1000, GROWTH_MAX = 1 << 20 };
     struct io_thread io = {0};
     struct node node = open_optim(&io);
@@ -187,8 +186,7 @@ static void memory_stays_small(void **state) {
     close_optim(&node);
 }
 
-static void a_restarted_source_gets_only_what_it_lacks(void **state) {
-    (void)state;
+TEST(a_restarted_source_gets_only_what_it_lacks) {
     struct io_thread io = {0};
     struct node node = open_optim(&io);
     send_run_info(&node, 1000, 0);
@@ -212,8 +210,7 @@ static void a_restarted_source_gets_only_what_it_lacks(void **state) {
 }
 
 // The source then refuses to forget steps that it knows to be trained.
-static void position_tells_that_no_step_was_ever_trained(void **state) {
-    (void)state;
+TEST(position_tells_that_no_step_was_ever_trained) {
     struct io_thread io = {0};
     struct node node;
     start_at = -1;
@@ -230,8 +227,7 @@ static void position_tells_that_no_step_was_ever_trained(void **state) {
     close_optim(&node);
 }
 
-static void a_quarantine_keeps_its_strings(void **state) {
-    (void)state;
+TEST(a_quarantine_keeps_its_strings) {
     struct io_thread io = {0};
     struct node node = open_optim(&io);
     send_run_info(&node, 1000, 0);
@@ -248,8 +244,7 @@ static void a_quarantine_keeps_its_strings(void **state) {
     close_optim(&node);
 }
 
-static void what_is_settled_ahead_follows_the_position(void **state) {
-    (void)state;
+TEST(what_is_settled_ahead_follows_the_position) {
     struct io_thread io = {0};
     struct held_group *held[4] = {NULL};
     struct node node = open_optim(&io);
@@ -265,8 +260,7 @@ static void what_is_settled_ahead_follows_the_position(void **state) {
     close_optim(&node);
 }
 
-static void the_last_group_waits_for_the_end(void **state) {
-    (void)state;
+TEST(the_last_group_waits_for_the_end) {
     struct io_thread io = {0};
     struct node node = open_optim(&io);
     send_run_info(&node, 3, 0);
@@ -284,8 +278,7 @@ static void the_last_group_waits_for_the_end(void **state) {
     close_optim(&node);
 }
 
-static void it_begins_at_the_checkpoint_and_takes_each_seq_once(void **state) {
-    (void)state;
+TEST(it_begins_at_the_checkpoint_and_takes_each_seq_once) {
     struct io_thread io = {0};
     struct node node;
     start_at = 5;
@@ -304,8 +297,7 @@ static void it_begins_at_the_checkpoint_and_takes_each_seq_once(void **state) {
 }
 
 // Every step trains one group, and groups 3 and 10 are quarantined: two more groups make ten steps.
-static void max_steps_counts_what_is_trained(void **state) {
-    (void)state;
+TEST(max_steps_counts_what_is_trained) {
     struct io_thread io = {0};
     struct node node;
     struct message_status counters = {0};
@@ -347,18 +339,4 @@ static void max_steps_counts_what_is_trained(void **state) {
         close_optim(&node);
     }
     max_steps = start_at = 0;
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(max_steps_counts_what_is_trained),
-        cmocka_unit_test(memory_stays_small),
-        cmocka_unit_test(a_restarted_source_gets_only_what_it_lacks),
-        cmocka_unit_test(a_quarantine_keeps_its_strings),
-        cmocka_unit_test(what_is_settled_ahead_follows_the_position),
-        cmocka_unit_test(position_tells_that_no_step_was_ever_trained),
-        cmocka_unit_test(the_last_group_waits_for_the_end),
-        cmocka_unit_test(it_begins_at_the_checkpoint_and_takes_each_seq_once),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

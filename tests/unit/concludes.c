@@ -22,8 +22,7 @@ static void assert_option(const char *thinking, char wanted) {
     assert_int_equal(got, wanted);
 }
 
-static void the_last_option_letter_of_a_sentence_counts(void **state) {
-    (void)state;
+TEST(the_last_option_letter_of_a_sentence_counts) {
     assert_option("", 0);
     assert_option("nothing", 0);
     assert_option("It is C or D", 'D');
@@ -56,8 +55,7 @@ static void the_last_option_letter_of_a_sentence_counts(void **state) {
 }
 
 // The option may stand in any sentence of a long thinking, and the last one counts.
-static void an_option_is_found_anywhere_in_a_long_thinking(void **state) {
-    (void)state;
+TEST(an_option_is_found_anywhere_in_a_long_thinking) {
     static const char filler[] = "They wait. ";
     for (int total = 250; total <= 1030; total += 130)
         for (int named = 0; named < total; named += named < total - 10 ? total / 5 : 1) {
@@ -71,8 +69,7 @@ static void an_option_is_found_anywhere_in_a_long_thinking(void **state) {
         }
 }
 
-static void an_option_is_found_by_its_text(void **state) {
-    (void)state;
+TEST(an_option_is_found_by_its_text) {
     assert_option("They rinse the cloth", 'A');
     assert_option("they close the tap", 'B'); // C, "tap", is in it
     assert_option("they close the taps, rinse the clothes", 0);
@@ -88,8 +85,7 @@ static void an_option_is_found_by_its_text(void **state) {
     assert_option("dry: C", 'C');
 }
 
-static void the_last_sentence_that_names_an_option_counts(void **state) {
-    (void)state;
+TEST(the_last_sentence_that_names_an_option_counts) {
     assert_option("It is C. The pan is hot. Nothing more!", 'C');
     assert_option("It is C\nA knife", 'C');
     assert_option("It is C.\rA knife", 'C');
@@ -130,8 +126,7 @@ static void assert_verdict(const char *type, const char *given, const char *text
     group_free(&group);
 }
 
-static void a_verdict_compares_what_is_concluded_with_the_answer(void **state) {
-    (void)state;
+TEST(a_verdict_compares_what_is_concluded_with_the_answer) {
     const char *type = "multiple choice", *given = ",\"options\":[\"cup\",\"pan\",\"lid\"]";
     assert_verdict(type, given, "<think>It is C</think><answer>C</answer>", 1,
                    "the last option named is C, the answer is C");
@@ -152,8 +147,7 @@ static void a_verdict_compares_what_is_concluded_with_the_answer(void **state) {
     assert_verdict("OCR", given, "<think>C</think><answer>C</answer>", NAN, "the question is no multiple choice");
 }
 
-static void an_invalid_group_is_refused_with_its_sample(void **state) {
-    (void)state;
+TEST(an_invalid_group_is_refused_with_its_sample) {
     struct group *group = make_group("puzzle", "", "", "");
     assert_int_equal(concludes_group(group), DATAERR);
     assert_non_null(strstr(fail_text(), "sample s7: problem type 'puzzle' is not one of"));
@@ -161,16 +155,4 @@ static void an_invalid_group_is_refused_with_its_sample(void **state) {
     group_completions(group, 0);
     assert_int_equal(concludes_group(group), DATAERR);
     group_free(&group);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_last_option_letter_of_a_sentence_counts),
-        cmocka_unit_test(an_option_is_found_by_its_text),
-        cmocka_unit_test(the_last_sentence_that_names_an_option_counts),
-        cmocka_unit_test(an_option_is_found_anywhere_in_a_long_thinking),
-        cmocka_unit_test(a_verdict_compares_what_is_concluded_with_the_answer),
-        cmocka_unit_test(an_invalid_group_is_refused_with_its_sample),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,8 +18,7 @@ static const char text[] =
     "\"rewards\":{\"accuracy\":[1,0.1],\"format\":[1,1,0],\"total\":[2,1,0]},\"advantages\":[0.7,-0.7,0],"
     "\"scores\":{\"accuracy\":[0,1,1],\"letter\":[1,0,null]},\"trained\":{\"step\":12}}";
 
-static void a_condition_holds_for_the_completions_with_such_a_value(void **state) {
-    (void)state;
+TEST(a_condition_holds_for_the_completions_with_such_a_value) {
     static const struct {
         const char *text;
         int holds; // bit i: for completion i
@@ -71,8 +70,7 @@ static void a_condition_holds_for_the_completions_with_such_a_value(void **state
     group_free(&group);
 }
 
-static void a_mistake_is_said_with_the_condition(void **state) {
-    (void)state;
+TEST(a_mistake_is_said_with_the_condition) {
     static const struct {
         const char *text, *said;
     } cases[] = {
@@ -103,8 +101,7 @@ static void a_mistake_is_said_with_the_condition(void **state) {
     }
 }
 
-static void a_field_without_a_value_is_known(void **state) {
-    (void)state;
+TEST(a_field_without_a_value_is_known) {
     struct condition condition;
     struct group *group = group_of_json(text);
     struct buf path = {0};
@@ -118,13 +115,4 @@ static void a_field_without_a_value_is_known(void **state) {
     assert_true(condition.seen);
     buf_release(&path);
     group_free(&group);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_condition_holds_for_the_completions_with_such_a_value),
-        cmocka_unit_test(a_mistake_is_said_with_the_condition),
-        cmocka_unit_test(a_field_without_a_value_is_known),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

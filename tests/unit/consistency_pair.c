@@ -34,8 +34,7 @@ static void check_pair(const char *template, const char *completion, const char 
     arena_release(&memory);
 }
 
-static void a_pair_is_the_question_with_the_thinking_and_the_answer(void **state) {
-    (void)state;
+TEST(a_pair_is_the_question_with_the_thinking_and_the_answer) {
     static const char plain[] = "The final answer is {answer}";
     check_pair(plain, "<think> It cuts.\\n</think><answer> B </answer>", QUESTION "\nIt cuts.",
                "The final answer is B");
@@ -50,8 +49,7 @@ static void a_pair_is_the_question_with_the_thinking_and_the_answer(void **state
     check_pair(plain, "a</think><answer>B</answer>", NULL, NULL);
 }
 
-static void every_placeholder_is_filled_in_one_pass(void **state) {
-    (void)state;
+TEST(every_placeholder_is_filled_in_one_pass) {
     static const char both[] = "{option} ({answer}), {option} {answer}";
     check_pair(both, "<think>a</think><answer>A</answer>", QUESTION "\na", "cup (A), cup A");
     check_pair(both, "<think>a</think><answer>B</answer>", QUESTION "\na", "a {option} knife (B), a {option} knife B");
@@ -86,8 +84,7 @@ static void check_template(const char *content, size_t size, const char *expecte
     arena_release(&memory);
 }
 
-static void a_template_file_needs_a_placeholder(void **state) {
-    (void)state;
+TEST(a_template_file_needs_a_placeholder) {
     check_template("It is {answer}.\n", 16, "It is {answer}.", true);
     check_template("{option}\n\n", 10, "{option}\n", true);
     check_template("{option}", 8, "{option}", true);
@@ -100,8 +97,7 @@ static void a_template_file_needs_a_placeholder(void **state) {
     assert_int_equal(consistency_template_read(NULL, "/no/such/file", &template), DATAERR);
 }
 
-static void the_thinking_begins_behind_the_question(void **state) {
-    (void)state;
+TEST(the_thinking_begins_behind_the_question) {
     assert_int_equal(consistency_thinking_begin(string_of("q\nt"), string_of("q")), 2);
     assert_int_equal(consistency_thinking_begin(string_of("\nt"), string_of("")), 1);
     assert_int_equal(consistency_thinking_begin(string_of("q t"), string_of("q")), 0);
@@ -110,8 +106,7 @@ static void the_thinking_begins_behind_the_question(void **state) {
     assert_int_equal(consistency_thinking_begin(string_of("\nt"), (struct string){0}), 0);
 }
 
-static void the_first_tokens_of_a_long_thinking_go(void **state) {
-    (void)state;
+TEST(the_first_tokens_of_a_long_thinking_go) {
     // The whole premise has two tokens for the two newlines before the thinking, which alone would be one word.
     static const char head[] = QUESTION "\n", thinking[] = "At first I see [SEP] a cup, then e\xCC\x81 knife.";
     static const char premise[] = QUESTION "\nAt first I see [SEP] a cup, then e\xCC\x81 knife.";
@@ -148,15 +143,4 @@ static void the_first_tokens_of_a_long_thinking_go(void **state) {
     token_list_release(&alone);
     token_list_release(&got);
     tokenizer_free(&t);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_pair_is_the_question_with_the_thinking_and_the_answer),
-        cmocka_unit_test(every_placeholder_is_filled_in_one_pass),
-        cmocka_unit_test(a_template_file_needs_a_placeholder),
-        cmocka_unit_test(the_thinking_begins_behind_the_question),
-        cmocka_unit_test(the_first_tokens_of_a_long_thinking_go),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,8 +19,7 @@ static status open_text(struct labelled_pairs *pairs, const char *text) {
     "{\"premise\":\"" question "\\nt\",\"hypothesis\":\"h\",\"question\":\"" question "\",\"label\":" label            \
     ",\"step\":null}\n"
 
-static void pairs_without_a_label_are_left_out(void **state) {
-    (void)state;
+TEST(pairs_without_a_label_are_left_out) {
     struct labelled_pairs pairs;
     struct pair_record record;
     assert_int_equal(open_text(&pairs, PAIR("a", "1") "\n \n" PAIR("b", "null") PAIR("b", "0.0")), OK);
@@ -33,8 +32,7 @@ static void pairs_without_a_label_are_left_out(void **state) {
     labelled_pairs_release(&pairs);
 }
 
-static void a_bad_file_is_refused_with_its_line(void **state) {
-    (void)state;
+TEST(a_bad_file_is_refused_with_its_line) {
     static const struct {
         const char *text, *message;
     } cases[] = {
@@ -88,8 +86,7 @@ static uint32_t hold_out(double share, uint64_t seed) {
     return bits;
 }
 
-static void the_held_out_share_is_rounded_and_drawn_by_the_seed(void **state) {
-    (void)state;
+TEST(the_held_out_share_is_rounded_and_drawn_by_the_seed) {
     assert_int_equal(hold_out(0, 1), 0);
     assert_int_equal(__builtin_popcount(hold_out(1e-9, 1)), 1);
     assert_int_equal(__builtin_popcount(hold_out(0.05, 1)), 1);
@@ -100,8 +97,7 @@ static void the_held_out_share_is_rounded_and_drawn_by_the_seed(void **state) {
     assert_int_not_equal(hold_out(0.3, 7), hold_out(0.3, 8));
 }
 
-static void the_rate_rises_and_falls_linearly(void **state) {
-    (void)state;
+TEST(the_rate_rises_and_falls_linearly) {
     const struct linear_schedule schedule = linear_schedule_of(1601, 64, 2, 1e-3);
     assert_int_equal(schedule.steps, 52);
     assert_int_equal(schedule.steps_per_epoch, 26);
@@ -116,8 +112,7 @@ static void the_rate_rises_and_falls_linearly(void **state) {
     assert_int_equal(linear_schedule_of(64, 64, 3, 1).steps, 3);
 }
 
-static void the_order_depends_on_seed_and_epoch_alone(void **state) {
-    (void)state;
+TEST(the_order_depends_on_seed_and_epoch_alone) {
     size_t first[50], again[50], second[50], other[50], seen[50] = {0};
     epoch_order(3, 0, 50, first);
     epoch_order(3, 0, 50, again);
@@ -145,8 +140,7 @@ static void assert_classification(const double *probabilities, const int *labels
     assert_near(got.rate_inconsistent, rate_inconsistent);
 }
 
-static void ties_count_half_and_one_class_has_no_area(void **state) {
-    (void)state;
+TEST(ties_count_half_and_one_class_has_no_area) {
     assert_classification((double[]){0.9, 0.1, 0.6, 0.4}, (int[]){1, 0, 0, 1}, 4, 0.5, 0.75, 0.5, 0.5);
     assert_classification((double[]){0.2, 0.5, 0.5, 0.5}, (int[]){0, 0, 1, 1}, 4, 0.75, 0.75, 1, 0.5); // ties
     assert_classification((double[]){0.3, 0.3}, (int[]){1, 0}, 2, 0.5, 0.5, 0, 1);
@@ -156,18 +150,10 @@ static void ties_count_half_and_one_class_has_no_area(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pairs_without_a_label_are_left_out),
-        cmocka_unit_test(a_bad_file_is_refused_with_its_line),
-        cmocka_unit_test(the_held_out_share_is_rounded_and_drawn_by_the_seed),
-        cmocka_unit_test(the_rate_rises_and_falls_linearly),
-        cmocka_unit_test(the_order_depends_on_seed_and_epoch_alone),
-        cmocka_unit_test(ties_count_half_and_one_class_has_no_area),
-    };
     const int fd = mkstemp(path);
     if (fd < 0) return 1;
     close(fd);
-    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = unit_run(NULL, NULL);
     unlink(path);
     return failed;
 }

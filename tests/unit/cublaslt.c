@@ -129,8 +129,7 @@ static const struct product_case wide = {.tokens = 90, .in = 72, .out = 40, .bia
 static const char *const devices[] = {"emulated:0", "emulated:1"};
 
 // Outputs of both types, with and without bias; sizes that end within a step or a tile; more rows than a trial has.
-static void what_is_admitted_gives_the_own_products_bits(void **state) {
-    (void)state;
+TEST(what_is_admitted_gives_the_own_products_bits) {
     static const struct product_case cases[] = {{.tokens = 90, .in = 72, .out = 136, .bias = true},
                                                 {.tokens = 65, .in = 40, .out = 24, .f32 = true, .bias = true},
                                                 {.tokens = 130, .in = 64, .out = 8, .f32 = true},
@@ -174,8 +173,7 @@ static bool is_admitted(enum emulated_algorithm algorithm, bool *tried) {
 
 // What says that it splits, or wants memory to exchange parts of sums, is not even tried: here all of them would give
 // the right bits.
-static void an_algorithm_that_declares_a_split_is_not_tried(void **state) {
-    (void)state;
+TEST(an_algorithm_that_declares_a_split_is_not_tried) {
     bool tried;
     for (enum emulated_algorithm a = ALGORITHM_SPLIT; a <= ALGORITHM_WORKSPACE; a++) {
         assert_false(is_admitted(a, &tried));
@@ -184,8 +182,7 @@ static void an_algorithm_that_declares_a_split_is_not_tried(void **state) {
 }
 
 // What splits without saying so, or from some number of tokens on, gives other bits in a trial.
-static void an_algorithm_that_splits_unsaid_is_found_by_a_trial(void **state) {
-    (void)state;
+TEST(an_algorithm_that_splits_unsaid_is_found_by_a_trial) {
     bool tried;
     for (enum emulated_algorithm a = ALGORITHM_HALVES; a <= ALGORITHM_FEW; a++) {
         assert_false(is_admitted(a, &tried));
@@ -193,8 +190,7 @@ static void an_algorithm_that_splits_unsaid_is_found_by_a_trial(void **state) {
     }
 }
 
-static void an_algorithm_that_the_library_refuses_is_left_out(void **state) {
-    (void)state;
+TEST(an_algorithm_that_the_library_refuses_is_left_out) {
     bool tried;
     assert_false(is_admitted(ALGORITHM_REFUSED, &tried));
     assert_true(tried);
@@ -202,8 +198,7 @@ static void an_algorithm_that_the_library_refuses_is_left_out(void **state) {
 }
 
 // The first of equal bits serves, in the order of the library.
-static void the_first_algorithm_of_equal_bits_serves(void **state) {
-    (void)state;
+TEST(the_first_algorithm_of_equal_bits_serves) {
     uint64_t hashes[3];
     begin(ALL);
     struct backend *backend = open_backend("emulated:0");
@@ -236,8 +231,7 @@ static void compute_apart(struct backend *b, int64_t in_columns, int64_t weight_
 }
 
 // Few tokens, and rows that are not aligned, are the own product's; so is everything while a graph is recorded.
-static void small_and_unaligned_products_are_the_own_ones(void **state) {
-    (void)state;
+TEST(small_and_unaligned_products_are_the_own_ones) {
     uint64_t hashes[3];
     begin(ALL);
     struct backend *backend = open_backend("emulated:0");
@@ -253,8 +247,7 @@ static void small_and_unaligned_products_are_the_own_ones(void **state) {
 }
 
 // The own product's kernels are loaded before a graph is recorded, though cuBLASLt has computed every product so far.
-static void a_graph_is_recorded_after_cublaslt_has_computed(void **state) {
-    (void)state;
+TEST(a_graph_is_recorded_after_cublaslt_has_computed) {
     const struct product_case many = {.tokens = 96, .in = 32, .out = 24, .forward_only = true};
     uint64_t hashes[3];
     begin(ALL);
@@ -273,8 +266,7 @@ static void a_graph_is_recorded_after_cublaslt_has_computed(void **state) {
 }
 
 // All memory of the trials is freed.
-static void all_memory_of_the_trials_is_freed(void **state) {
-    (void)state;
+TEST(all_memory_of_the_trials_is_freed) {
     uint64_t hashes[3], free_bytes[2];
     begin(WHOLE);
     struct backend *backend = open_backend("emulated:0");
@@ -318,8 +310,7 @@ static void kept_path(char path[512]) {
     assert_int_not_equal(*path, 0);
 }
 
-static void verdicts_are_kept_between_processes(void **state) {
-    (void)state;
+TEST(verdicts_are_kept_between_processes) {
     begin(WHOLE);
     assert_int_equal(asked_anew(&wide), 3);
     assert_int_equal(asked_anew(&wide), 0);
@@ -339,8 +330,7 @@ static void verdicts_are_kept_between_processes(void **state) {
 }
 
 // Another version of the library: everything is tried anew, once, and the old entries are gone.
-static void another_version_of_the_library_is_tried_anew(void **state) {
-    (void)state;
+TEST(another_version_of_the_library_is_tried_anew) {
     begin(WHOLE);
     assert_int_equal(asked_anew(&wide), 3);
     it.library->version = 2;
@@ -351,8 +341,7 @@ static void another_version_of_the_library_is_tried_anew(void **state) {
 }
 
 // A line that names another algorithm, half a line, and a file of something else.
-static void a_damaged_file_of_verdicts_is_made_anew(void **state) {
-    (void)state;
+TEST(a_damaged_file_of_verdicts_is_made_anew) {
     char path[512];
     struct buf content = {0};
     begin(WHOLE);
@@ -376,8 +365,7 @@ static void a_damaged_file_of_verdicts_is_made_anew(void **state) {
     buf_release(&content);
 }
 
-static void without_a_place_to_keep_them_trials_are_repeated(void **state) {
-    (void)state;
+TEST(without_a_place_to_keep_them_trials_are_repeated) {
     begin(WHOLE);
     setenv("XDG_CACHE_HOME", "/dev/null", 1);
     assert_int_equal(asked_anew(&wide), 3);
@@ -385,8 +373,7 @@ static void without_a_place_to_keep_them_trials_are_repeated(void **state) {
 }
 
 // A library that somebody names must be there.
-static void a_library_that_is_named_must_be_there(void **state) {
-    (void)state;
+TEST(a_library_that_is_named_must_be_there) {
     begin(WHOLE);
     struct backend *backend;
     static const char *const names[] = {"/nowhere/libcublasLt.so", "libc.so.6"};
@@ -399,20 +386,5 @@ static void a_library_that_is_named_must_be_there(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_admitted_gives_the_own_products_bits),
-        cmocka_unit_test(an_algorithm_that_declares_a_split_is_not_tried),
-        cmocka_unit_test(an_algorithm_that_splits_unsaid_is_found_by_a_trial),
-        cmocka_unit_test(an_algorithm_that_the_library_refuses_is_left_out),
-        cmocka_unit_test(the_first_algorithm_of_equal_bits_serves),
-        cmocka_unit_test(small_and_unaligned_products_are_the_own_ones),
-        cmocka_unit_test(a_graph_is_recorded_after_cublaslt_has_computed),
-        cmocka_unit_test(all_memory_of_the_trials_is_freed),
-        cmocka_unit_test(verdicts_are_kept_between_processes),
-        cmocka_unit_test(another_version_of_the_library_is_tried_anew),
-        cmocka_unit_test(a_damaged_file_of_verdicts_is_made_anew),
-        cmocka_unit_test(without_a_place_to_keep_them_trials_are_repeated),
-        cmocka_unit_test(a_library_that_is_named_must_be_there),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return unit_run(setup, teardown);
 }

@@ -74,8 +74,7 @@ static struct group *group_at(struct dataset *dataset, size_t index) {
 
 static const char *const plain[] = {"template", "none", "shuffle", "false", NULL};
 
-static void records_of_video_r1_become_groups(void **state) {
-    (void)state;
+TEST(records_of_video_r1_become_groups) {
     struct dataset *dataset = opened("video-r1", CHOICE VIDEO_R1("free-form", "[]", "<answer>z</answer>"), plain);
     assert_int_equal(dataset_count(dataset), 2);
     struct group *first = group_at(dataset, 0), *second = group_at(dataset, 1);
@@ -103,8 +102,7 @@ static void assert_options(const struct group *group, const char *const *wanted)
     assert_int_equal(options->count, count);
 }
 
-static void options_are_told_from_the_letters_before_them(void **state) {
-    (void)state;
+TEST(options_are_told_from_the_letters_before_them) {
     static const struct {
         const char *given, *bare[5];
     } cases[] = {
@@ -145,8 +143,7 @@ static void options_are_told_from_the_letters_before_them(void **state) {
     "{\"problem_id\":1,\"problem\":\"?\",\"data_type\":\"video\",\"problem_type\":\"free-form\","                      \
     "\"options\":[],\"process\":\"\",\"solution\":\"<answer>x</answer>\",\"path\":\"" path "\"" more "}\n"
 
-static void a_record_of_a_benchmark_has_its_category(void **state) {
-    (void)state;
+TEST(a_record_of_a_benchmark_has_its_category) {
     static const struct {
         const char *record, *category;
     } cases[] = {
@@ -178,8 +175,7 @@ static void a_record_of_a_benchmark_has_its_category(void **state) {
     }
 }
 
-static void the_place_in_mvbench_tells_the_task(void **state) {
-    (void)state;
+TEST(the_place_in_mvbench_tells_the_task) {
     struct buf data = {0};
     buf_puts(&data, "[");
     for (int i = 0; i < 4001; i++) {
@@ -204,8 +200,7 @@ static void the_place_in_mvbench_tells_the_task(void **state) {
     buf_release(&data);
 }
 
-static void an_unknown_kind_is_one_quarantined_sample(void **state) {
-    (void)state;
+TEST(an_unknown_kind_is_one_quarantined_sample) {
     struct dataset *dataset = opened("video-r1",
                                      CHOICE "{\"problem_id\":8,\"problem\":\"?\",\"data_type\":\"audio\","
                                             "\"problem_type\":\"OCR\",\"path\":\"a.wav\",\"solution\":"
@@ -232,8 +227,7 @@ static void an_unknown_kind_is_one_quarantined_sample(void **state) {
     "{\"problem\":\"?\",\"data_type\":\"frame\",\"problem_type\":\"free-form\",\"path\":\"./MVBench/tvqa/a.mp4\","     \
     "\"solution\":\"<answer>x</answer>\"" more "}\n"
 
-static void records_of_frames_and_of_cut_clips_keep_their_times(void **state) {
-    (void)state;
+TEST(records_of_frames_and_of_cut_clips_keep_their_times) {
     struct dataset *dataset =
         opened("video-r1",
                FRAME_RECORD(",\"fps\":3,\"start\":1.5,\"end\":2e1") FRAME_RECORD(",\"fps\":2.5,\"start\":null")
@@ -276,8 +270,7 @@ static void records_of_frames_and_of_cut_clips_keep_their_times(void **state) {
     dataset_free(&dataset);
 }
 
-static void given_choices_of_seed_bench_stay(void **state) {
-    (void)state;
+TEST(given_choices_of_seed_bench_stay) {
     struct dataset *dataset = opened("seed-bench-r1", GIVEN, plain);
     struct group *group = group_at(dataset, 0);
     assert_string_equal(group->sample_id.data, "1");
@@ -315,8 +308,7 @@ static void assert_drawn(const char *seed, char *text) {
     dataset_free(&dataset);
 }
 
-static void choices_of_seed_bench_are_drawn_by_the_seed(void **state) {
-    (void)state;
+TEST(choices_of_seed_bench_are_drawn_by_the_seed) {
     char first[256], same[256], other[256];
     int different = 0;
     assert_drawn("1", first);
@@ -331,8 +323,7 @@ static void choices_of_seed_bench_are_drawn_by_the_seed(void **state) {
     assert_in_range(different, 7, 10);
 }
 
-static void groups_keep_the_sections_that_they_are_given(void **state) {
-    (void)state;
+TEST(groups_keep_the_sections_that_they_are_given) {
     struct dataset *dataset = opened("caravan", GROUP, (const char *[]){"media_root", dir, NULL});
     struct group *group = group_at(dataset, 0);
     char path[256];
@@ -350,8 +341,7 @@ static void groups_keep_the_sections_that_they_are_given(void **state) {
     dataset_free(&dataset);
 }
 
-static void each_epoch_has_an_order_of_its_own(void **state) {
-    (void)state;
+TEST(each_epoch_has_an_order_of_its_own) {
     enum { SAMPLES = 50, EPOCHS = 3 };
     struct buf data = {0};
     for (int i = 0; i < SAMPLES; i++) buf_printf(&data, "{\"problem_id\":%d,%s", i, strstr(CHOICE, "\"problem\":"));
@@ -379,8 +369,7 @@ static void each_epoch_has_an_order_of_its_own(void **state) {
     buf_release(&data);
 }
 
-static void arrays_lines_and_limits_are_read(void **state) {
-    (void)state;
+TEST(arrays_lines_and_limits_are_read) {
     struct dataset *dataset = opened("video-r1", "\xef\xbb\xbf [" CHOICE ",\n\n" CHOICE "\n]\n", plain);
     assert_int_equal(dataset_count(dataset), 2);
     dataset_free(&dataset);
@@ -389,8 +378,7 @@ static void arrays_lines_and_limits_are_read(void **state) {
     dataset_free(&dataset);
 }
 
-static void the_shipped_template_is_the_default(void **state) {
-    (void)state;
+TEST(the_shipped_template_is_the_default) {
     struct buf shipped = {0};
     assert_int_equal(file_read("pipelines/templates/default.txt", &shipped), OK);
     assert_string_equal(shipped.data, prompt_template_default);
@@ -413,8 +401,7 @@ static void assert_rendered(const char *whole, enum problem_type type, const cha
     buf_release(&out);
 }
 
-static void a_template_has_a_part_for_each_kind_of_problem(void **state) {
-    (void)state;
+TEST(a_template_has_a_part_for_each_kind_of_problem) {
     assert_rendered("a {question} b\n", PROBLEM_OCR, "a Q b");
     assert_rendered("{how}|{question}{question}\n\n[OCR]\n one\ntwo\n\n", PROBLEM_OCR, " one\ntwo|QQ");
     assert_rendered("{question}\r\n[OCR]\r\n one\n[numerical]\n two", PROBLEM_NUMERICAL, "Q two");
@@ -433,8 +420,7 @@ struct mistake {
     const char *says;
 };
 
-static void a_mistake_is_refused_with_its_line(void **state) {
-    (void)state;
+TEST(a_mistake_is_refused_with_its_line) {
     static const struct mistake mistakes[] = {
         {"video-r1", "", "data.jsonl: no samples"},
         {"video-r1", CHOICE "x\n", "data.jsonl:2: not JSON"},
@@ -485,21 +471,5 @@ static int remove_dir(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(records_of_video_r1_become_groups),
-        cmocka_unit_test(options_are_told_from_the_letters_before_them),
-        cmocka_unit_test(a_record_of_a_benchmark_has_its_category),
-        cmocka_unit_test(the_place_in_mvbench_tells_the_task),
-        cmocka_unit_test(an_unknown_kind_is_one_quarantined_sample),
-        cmocka_unit_test(records_of_frames_and_of_cut_clips_keep_their_times),
-        cmocka_unit_test(given_choices_of_seed_bench_stay),
-        cmocka_unit_test(choices_of_seed_bench_are_drawn_by_the_seed),
-        cmocka_unit_test(groups_keep_the_sections_that_they_are_given),
-        cmocka_unit_test(each_epoch_has_an_order_of_its_own),
-        cmocka_unit_test(arrays_lines_and_limits_are_read),
-        cmocka_unit_test(the_shipped_template_is_the_default),
-        cmocka_unit_test(a_template_has_a_part_for_each_kind_of_problem),
-        cmocka_unit_test(a_mistake_is_refused_with_its_line),
-    };
-    return cmocka_run_group_tests(tests, make_dir, remove_dir);
+    return unit_run(make_dir, remove_dir);
 }

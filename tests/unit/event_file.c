@@ -9,8 +9,7 @@
 
 static const double lengths[] = {3, 4, 5, 8}, rewards[] = {2, 2, NAN, 2};
 
-static void crc32c_gives_the_known_answers(void **state) {
-    (void)state;
+TEST(crc32c_gives_the_known_answers) {
     // From RFC 3720, B.4, and the usual check value.
     unsigned char bytes[32] = {0};
     assert_int_equal(crc32c("", 0), 0);
@@ -43,8 +42,7 @@ static void compare_file(const char *name, const struct buf *got) {
 }
 
 // The first process has trained step 3 and part of step 4 has been written when it dies; the second goes on at step 3.
-static void a_second_process_goes_on_where_the_first_died(void **state) {
-    (void)state;
+TEST(a_second_process_goes_on_where_the_first_died) {
     struct buf first = {0}, second = {0};
     size_t whole = 0;
     event_file_begin(&first, 1000.5, 1);
@@ -62,8 +60,7 @@ static void a_second_process_goes_on_where_the_first_died(void **state) {
 }
 
 // Without a value there is no scalar and no histogram, but the step.
-static void without_a_finite_value_there_is_only_the_step(void **state) {
-    (void)state;
+TEST(without_a_finite_value_there_is_only_the_step) {
     struct buf empty = {0}, missing = {0};
     const struct event_scalar scalar = {"loss", INFINITY};
     const double none[] = {NAN, INFINITY};
@@ -75,11 +72,4 @@ static void without_a_finite_value_there_is_only_the_step(void **state) {
     assert_int_equal(empty.size, 12 + 13 + 4);
     buf_release(&empty);
     buf_release(&missing);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(crc32c_gives_the_known_answers),
-                                       cmocka_unit_test(a_second_process_goes_on_where_the_first_died),
-                                       cmocka_unit_test(without_a_finite_value_there_is_only_the_step)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -125,8 +125,7 @@ static void finish(struct flow *flow, struct held_group *held) {
 
 // Rollout was restarted, and reward has a group of which it knows nothing. Frames gives it again; reward is not sent
 // it.
-static void what_a_reader_has_is_not_sent_to_it_again(void **state) {
-    (void)state;
+TEST(what_a_reader_has_is_not_sent_to_it_again) {
     struct flow *flow = make_flow();
     forget_what_was_sent();
     send_to(flow, REWARD_1, (struct wire_message){.kind = MESSAGE_HAVE, .seq = 10, .issue = 1, .passed = 1});
@@ -144,8 +143,7 @@ static void what_a_reader_has_is_not_sent_to_it_again(void **state) {
 }
 
 // The same, but reward says so only when rollout has made the group again.
-static void the_giver_hears_of_a_reader_that_has_the_group_already(void **state) {
-    (void)state;
+TEST(the_giver_hears_of_a_reader_that_has_the_group_already) {
     struct flow *flow = make_flow();
     give(flow, FRAMES_2, 10, 0);
     finish(flow, take(flow, 10));
@@ -157,8 +155,7 @@ static void the_giver_hears_of_a_reader_that_has_the_group_already(void **state)
 }
 
 // A group that was lost twice is given out alone: whoever has it gets no other, and must hear when that has changed.
-static void a_refused_replica_hears_when_the_group_given_alone_is_settled(void **state) {
-    (void)state;
+TEST(a_refused_replica_hears_when_the_group_given_alone_is_settled) {
     struct flow *flow = make_flow();
     for (int64_t seq = 0; seq < 2; seq++) {
         give(flow, FRAMES_1, seq, 0);
@@ -183,8 +180,7 @@ static void a_refused_replica_hears_when_the_group_given_alone_is_settled(void *
 
 // Frames does not know yet that it is settled. It must learn that the group goes no further: one that was lost twice is
 // given out alone, and rollout would get no other.
-static void the_giver_of_a_settled_group_is_told(void **state) {
-    (void)state;
+TEST(the_giver_of_a_settled_group_is_told) {
     struct flow *flow = make_flow();
     for (int64_t seq = 0; seq < 4; seq++) give(flow, FRAMES_1, seq, 0);
     struct held_group *taken[3];
@@ -211,8 +207,7 @@ static void the_giver_of_a_settled_group_is_told(void **state) {
 }
 
 // What STATUS says of the group that this stage waits for: the lowest that its reader has not passed on.
-static void a_report_says_who_was_given_the_lowest_group(void **state) {
-    (void)state;
+TEST(a_report_says_who_was_given_the_lowest_group) {
     struct flow *flow = make_flow();
     struct message_status report = {0};
     flow_report(flow, 0, &report);
@@ -238,15 +233,4 @@ static void a_report_says_who_was_given_the_lowest_group(void **state) {
     flow_report(flow, 0, &report);
     assert_int_equal(report.given_seq, -1);
     flow_free(&flow);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_a_reader_has_is_not_sent_to_it_again),
-        cmocka_unit_test(the_giver_hears_of_a_reader_that_has_the_group_already),
-        cmocka_unit_test(a_refused_replica_hears_when_the_group_given_alone_is_settled),
-        cmocka_unit_test(the_giver_of_a_settled_group_is_told),
-        cmocka_unit_test(a_report_says_who_was_given_the_lowest_group),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -38,8 +38,7 @@ static void assert_learned(const struct group *group, const char *text, const in
     assert_true(group->advantages.data[0] == 1);
 }
 
-static void records_of_seed_bench_r1_become_tokens(void **state) {
-    (void)state;
+TEST(records_of_seed_bench_r1_become_tokens) {
     static const int tokens[] = {27, 297, 29,  40, 83,  299, 220, 127, 102, 158, 222, 99, 198, 198, 82,
                                  78, 272, 297, 29, 198, 27,  296, 29,  33,  272, 296, 29, 422, 198};
     static const char response[] = "<think>It's \xC3\xA9\xE2\x80\xA6\n\nso</think>\n<answer>B</answer>";
@@ -64,8 +63,7 @@ static void records_of_seed_bench_r1_become_tokens(void **state) {
     group_free(&group);
 }
 
-static void records_of_video_r1_become_tokens(void **state) {
-    (void)state;
+TEST(records_of_video_r1_become_tokens) {
     static const int tokens[] = {27, 297, 29, 64, 272, 297, 29, 198, 27, 296, 29, 19, 17, 272, 296, 29, 422, 198};
     struct group *group;
     assert_int_equal(read_record(&group,
@@ -90,8 +88,7 @@ static void records_of_video_r1_become_tokens(void **state) {
     group_free(&group);
 }
 
-static void records_without_id_or_answer_are_read(void **state) {
-    (void)state;
+TEST(records_without_id_or_answer_are_read) {
     static const int tokens[] = {33, 198, 422, 198};
     struct group *group;
     // A plain string as content, no id, no answer; the response keeps its own newline.
@@ -114,8 +111,7 @@ static void records_without_id_or_answer_are_read(void **state) {
     group_free(&group);
 }
 
-static void mistakes_are_named(void **state) {
-    (void)state;
+TEST(mistakes_are_named) {
     static const struct {
         const char *record, *said;
     } cases[] = {
@@ -144,11 +140,5 @@ static void mistakes_are_named(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(records_of_seed_bench_r1_become_tokens),
-        cmocka_unit_test(records_of_video_r1_become_tokens),
-        cmocka_unit_test(records_without_id_or_answer_are_read),
-        cmocka_unit_test(mistakes_are_named),
-    };
-    return cmocka_run_group_tests(tests, open_tokenizer, close_tokenizer);
+    return unit_run(open_tokenizer, close_tokenizer);
 }

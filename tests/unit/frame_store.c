@@ -87,8 +87,7 @@ static void remove_record(const char *key, bool *found) {
     arena_release(&arena);
 }
 
-static void what_is_put_is_got(void **state) {
-    (void)state;
+TEST_BETWEEN(what_is_put_is_got, set_up, tear_down) {
     struct frame_store *store;
     assert_int_equal(frame_store_open(&store, directory, 0, true), DATAERR);
     assert_int_equal(frame_store_open(&store, directory, 0, false), OK);
@@ -115,8 +114,7 @@ static void pack(const struct frames *frames, struct buf *out) {
     out->size += size;
 }
 
-static void records_are_checked(void **state) {
-    (void)state;
+TEST_BETWEEN(records_are_checked, set_up, tear_down) {
     struct stored_video sample;
     struct buf record = {0};
     struct frames frames;
@@ -145,8 +143,7 @@ static void records_are_checked(void **state) {
     buf_release(&record);
 }
 
-static void the_least_recently_used_is_evicted(void **state) {
-    (void)state;
+TEST_BETWEEN(the_least_recently_used_is_evicted, set_up, tear_down) {
     struct frame_store *store;
     assert_int_equal(frame_store_open(&store, directory, (uint64_t)(3.5 * pixel_bytes), false), OK);
     for (unsigned i = 1; i <= 3; i++) assert_int_equal(put_sample(store, i), OK);
@@ -175,8 +172,7 @@ static void the_least_recently_used_is_evicted(void **state) {
     assert_true(file.st_size < 12 * pixel_bytes); // freed space is reused
 }
 
-static void origins_are_remembered(void **state) {
-    (void)state;
+TEST_BETWEEN(origins_are_remembered, set_up, tear_down) {
     struct frame_store *store;
     struct frame_origin origin = {.path = "/a/b.mp4", .video = true, .start = 1.5, .end = NAN, .frame_rate = NAN};
     struct frame_origin got;
@@ -208,8 +204,7 @@ static status count_record(void *context, const char *key, const struct frames *
     return OK;
 }
 
-static void records_are_listed_and_evicted_by_key(void **state) {
-    (void)state;
+TEST_BETWEEN(records_are_listed_and_evicted_by_key, set_up, tear_down) {
     struct frame_store *store;
     assert_int_equal(frame_store_open(&store, directory, 0, false), OK);
     for (unsigned i = 0; i < 5; i++) assert_int_equal(put_sample(store, i), OK);
@@ -226,8 +221,7 @@ static void records_are_listed_and_evicted_by_key(void **state) {
     frame_store_close(&store);
 }
 
-static void many_processes_write_at_once(void **state) {
-    (void)state;
+TEST_BETWEEN(many_processes_write_at_once, set_up, tear_down) {
     enum { processes = 4, each = 12 };
     pid_t children[processes];
     fflush(stdout);
@@ -255,8 +249,7 @@ static void many_processes_write_at_once(void **state) {
 }
 
 // A limit on the file's size stands in for a full disk.
-static void a_full_disk_loses_nothing(void **state) {
-    (void)state;
+TEST_BETWEEN(a_full_disk_loses_nothing, set_up, tear_down) {
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
@@ -285,8 +278,7 @@ static void a_full_disk_loses_nothing(void **state) {
     frame_store_close(&store);
 }
 
-static void hashes_are_remembered(void **state) {
-    (void)state;
+TEST_BETWEEN(hashes_are_remembered, set_up, tear_down) {
     struct frame_store *store;
     struct file_stamp stamp = {1, 2, 3, 4, 5}, other = {1, 2, 3, 4, 6};
     uint8_t hash[16] = "fifteen letters", got[16] = {0};
@@ -318,8 +310,7 @@ static void check_path(const char *root, const char *uri, const char *want) {
     arena_release(&arena);
 }
 
-static void relative_paths_and_urls_are_resolved(void **state) {
-    (void)state;
+TEST(relative_paths_and_urls_are_resolved) {
     check_path(NULL, "a/b.mp4", "a/b.mp4");
     check_path("/root", "a/b.mp4", "/root/a/b.mp4");
     check_path("/root", "/a/b.mp4", "/a/b.mp4");
@@ -357,8 +348,7 @@ static status send_record(void *context, const char *key, struct buf *record, bo
     return OK;
 }
 
-static void frames_come_from_the_store_or_are_decoded_again(void **state) {
-    (void)state;
+TEST_BETWEEN(frames_come_from_the_store_or_are_decoded_again, set_up, tear_down) {
     struct sampling_config sampling = sampling_config_default();
     char key[FRAME_KEY_SIZE];
     assert_int_equal(media_key(key, "tests/data/media/b-frames.mp4", true, &sampling, NULL), OK);
@@ -418,8 +408,7 @@ static status wait_for_frames(void *context, const char *key) {
     return OK;
 }
 
-static void missing_frames_are_waited_for(void **state) {
-    (void)state;
+TEST(missing_frames_are_waited_for) {
     struct frames_view view, decoded;
     struct sampling_config sampling = sampling_config_default();
     char key[FRAME_KEY_SIZE];
@@ -470,29 +459,10 @@ static status open_media(const char *pairs) {
     return result;
 }
 
-static void the_options_of_the_frames_stage_are_checked(void **state) {
-    (void)state;
+TEST_BETWEEN(the_options_of_the_frames_stage_are_checked, set_up, tear_down) {
     assert_int_equal(open_media(""), OK);
     assert_int_equal(open_media("frames.fps=4 frames.store_limit=10 frames.total_pixels=100000"), OK);
     assert_int_equal(open_media("frames.fps=x"), USAGE);
     assert_int_equal(open_media("frames.speed=1"), USAGE);
     assert_int_equal(open_media("frames.min_frames=8 frames.max_frames=4"), USAGE);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(what_is_put_is_got, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(records_are_checked, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(the_least_recently_used_is_evicted, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(origins_are_remembered, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(records_are_listed_and_evicted_by_key, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(many_processes_write_at_once, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_full_disk_loses_nothing, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(hashes_are_remembered, set_up, tear_down),
-        cmocka_unit_test(relative_paths_and_urls_are_resolved),
-        cmocka_unit_test_setup_teardown(frames_come_from_the_store_or_are_decoded_again, set_up, tear_down),
-        cmocka_unit_test(missing_frames_are_waited_for),
-        cmocka_unit_test_setup_teardown(the_options_of_the_frames_stage_are_checked, set_up, tear_down),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

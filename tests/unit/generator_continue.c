@@ -138,8 +138,7 @@ static void expect_stops(const struct model_case *it, struct model *model, const
     }
 }
 
-static void continued_completions_keep_their_bits_on_the_cpu(void **state) {
-    (void)state;
+TEST(continued_completions_keep_their_bits_on_the_cpu) {
     size_t ended = 0;
     for (int c = 0; c < CASES; c++) {
         static struct continued want, got;
@@ -162,8 +161,7 @@ static void continued_completions_keep_their_bits_on_the_cpu(void **state) {
 }
 
 // A backend that is asynchronous and records steps draws for a stopped row once more, which must not count.
-static void continued_completions_keep_their_bits_when_steps_are_recorded(void **state) {
-    (void)state;
+TEST(continued_completions_keep_their_bits_when_steps_are_recorded) {
     static struct continued want, got;
     struct model_case it;
     case_open(&it, "pairs");
@@ -187,8 +185,7 @@ static void continued_completions_keep_their_bits_when_steps_are_recorded(void *
     case_close(&it);
 }
 
-static void continued_completions_keep_their_bits_on_the_emulator(void **state) {
-    (void)state;
+TEST(continued_completions_keep_their_bits_on_the_emulator) {
     static struct continued want, got;
     struct model_case it;
     if (!case_emulator()) return;
@@ -203,8 +200,7 @@ static void continued_completions_keep_their_bits_on_the_emulator(void **state) 
 }
 
 // Behind some of Hugging Face's greedy tokens come the others.
-static void greedy_tokens_are_those_of_transformers(void **state) {
-    (void)state;
+TEST(greedy_tokens_are_those_of_transformers) {
     for (int c = 0; c < CASES; c++) {
         struct model_case it;
         struct generator *generator = NULL;
@@ -235,8 +231,7 @@ static void greedy_tokens_are_those_of_transformers(void **state) {
     }
 }
 
-static void faults_are_told_apart(void **state) {
-    (void)state;
+TEST(faults_are_told_apart) {
     struct model_case it;
     struct generator *generator = NULL;
     float scored[MAX_TOKENS], *row = scored;
@@ -268,15 +263,4 @@ static void faults_are_told_apart(void **state) {
     generator_free(&generator);
     model_free(&model);
     case_close(&it);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(continued_completions_keep_their_bits_on_the_cpu),
-        cmocka_unit_test(continued_completions_keep_their_bits_when_steps_are_recorded),
-        cmocka_unit_test(continued_completions_keep_their_bits_on_the_emulator),
-        cmocka_unit_test(greedy_tokens_are_those_of_transformers),
-        cmocka_unit_test(faults_are_told_apart),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -57,8 +57,7 @@ static void sample_all(const struct model_case *it, struct model *model, int slo
     generator_free(&generator);
 }
 
-static void requests_join_and_leave(void **state) {
-    (void)state;
+TEST(requests_join_and_leave) {
     int ended = 0, full = 0;
     for (int c = 0; c < CASES; c++) {
         static struct samples want, got;
@@ -112,8 +111,7 @@ static void swap_weights(struct model *model, void *context) {
 }
 
 // A token has the version of the weights with which its step was asked for, also if it is read after the swap.
-static void weights_are_swapped_between_steps(void **state) {
-    (void)state;
+TEST(weights_are_swapped_between_steps) {
     static struct samples want, got;
     struct model_case it;
     case_open(&it, "pairs");
@@ -154,8 +152,7 @@ static void grow_angles(struct model *model, void *context) {
     MUST(rope_angles_reserve(&model->text_rope, model->backend, 2 * model->text_rope.table.cos.rows));
 }
 
-static void angles_move_between_steps(void **state) {
-    (void)state;
+TEST(angles_move_between_steps) {
     static struct samples want, got;
     struct model_case it;
     case_open(&it, "even");
@@ -216,8 +213,7 @@ static void sample_emulated(struct model *model, bool with_graphs, struct sample
 }
 
 // Recorded once, a step gives the same as computed each time, to the bit.
-static void a_recorded_step_gives_the_bits_of_a_computed_one(void **state) {
-    (void)state;
+TEST(a_recorded_step_gives_the_bits_of_a_computed_one) {
     for (int i = 0; i < 2; i++) {
         static struct samples want, got;
         struct model_case it;
@@ -240,14 +236,4 @@ static void a_recorded_step_gives_the_bits_of_a_computed_one(void **state) {
         model_free(&model);
         case_close(&it);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(requests_join_and_leave),
-        cmocka_unit_test(weights_are_swapped_between_steps),
-        cmocka_unit_test(angles_move_between_steps),
-        cmocka_unit_test(a_recorded_step_gives_the_bits_of_a_computed_one),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -41,8 +41,7 @@ static void assert_json(const struct group *group, const char *wanted) {
     buf_release(&json);
 }
 
-static void everything_comes_back(void **state) {
-    (void)state;
+TEST(everything_comes_back) {
     struct group *first = group_of_json(whole), *second = NULL;
     assert_json(first, whole);
     struct buf packed = {0};
@@ -55,8 +54,7 @@ static void everything_comes_back(void **state) {
     assert_null(first);
 }
 
-static void fields_are_read(void **state) {
-    (void)state;
+TEST(fields_are_read) {
     struct group *group = group_of_json(whole);
     assert_int_equal(group->requires.order, 17);
     assert_true(group->prompt.messages[0].plain);
@@ -73,8 +71,7 @@ static void fields_are_read(void **state) {
     group_free(&group);
 }
 
-static void null_and_integral_floats_are_read(void **state) {
-    (void)state;
+TEST(null_and_integral_floats_are_read) {
     struct group *group =
         group_of_json("{\"id\":\"a\"," PROMPT ",\"quarantine\":null,\"media\":null,\"prompt_tokens\":[1.0,2e2]}");
     assert_false(group->quarantine.present);
@@ -109,8 +106,7 @@ static void assert_tokens(size_t count, const char *element, const char *written
     buf_release(&wanted);
 }
 
-static void long_arrays_of_integers_come_back(void **state) {
-    (void)state;
+TEST(long_arrays_of_integers_come_back) {
     static const char *const same[] = {"9223372036854775807", "-9223372036854775808", "-7", "151643", "12345678"};
     for (size_t i = 0; i < sizeof same / sizeof *same; i++) assert_tokens(100, same[i], same[i]);
     assert_tokens(100, " 7", "7");
@@ -133,8 +129,7 @@ static void long_arrays_of_integers_come_back(void **state) {
 }
 
 // The text of an array is written only while the array is the one that was read.
-static void integers_that_were_changed_are_written(void **state) {
-    (void)state;
+TEST(integers_that_were_changed_are_written) {
     struct buf json = {0}, wanted = {0};
     buf_puts(&json, "{" HEAD PROMPT ",\"prompt_tokens\":[0");
     for (int i = 1; i < 64; i++) buf_printf(&json, ",%d", i);
@@ -161,8 +156,7 @@ static void integers_that_were_changed_are_written(void **state) {
 }
 
 // What is read in other forms than it is written in.
-static void other_forms_of_the_same_json_are_read(void **state) {
-    (void)state;
+TEST(other_forms_of_the_same_json_are_read) {
     struct group *group =
         group_of_json(" { \"v\" : null , "
                       "\"id\":\"x\",\"id\":\"\\ud83d\\ude00\\ud83d\\u0041\\/"
@@ -182,8 +176,7 @@ static void other_forms_of_the_same_json_are_read(void **state) {
     group_free(&group);
 }
 
-static void what_is_not_a_group_is_refused_with_its_key(void **state) {
-    (void)state;
+TEST(what_is_not_a_group_is_refused_with_its_key) {
     static const struct bad_line lines[] = {
         {"", "not JSON"},
         {"[]", "not a group: not an object"},
@@ -250,8 +243,7 @@ static void what_is_not_a_group_is_refused_with_its_key(void **state) {
     }
 }
 
-static void deep_nesting_is_refused(void **state) {
-    (void)state;
+TEST(deep_nesting_is_refused) {
     struct buf json = {0};
     buf_puts(&json, "{" HEAD PROMPT ",\"x\":");
     for (int i = 0; i < 100000; i++) buf_puts(&json, "[");
@@ -260,8 +252,7 @@ static void deep_nesting_is_refused(void **state) {
     buf_release(&json);
 }
 
-static void a_section_comes_back_and_replaces_only_its_own(void **state) {
-    (void)state;
+TEST(a_section_comes_back_and_replaces_only_its_own) {
     struct group *from = group_of_json(whole), *to = group_of_json("{" HEAD PROMPT ",\"advantages\":[3]}");
     struct buf packed = {0};
     group_section_to_msgpack(from, SECTION_REWARD, &packed);
@@ -273,8 +264,7 @@ static void a_section_comes_back_and_replaces_only_its_own(void **state) {
     group_free(&to);
 }
 
-static void broken_msgpack_is_refused(void **state) {
-    (void)state;
+TEST(broken_msgpack_is_refused) {
     struct group *from = group_of_json(whole);
     struct buf packed = {0};
     group_to_msgpack(from, &packed);
@@ -308,8 +298,7 @@ static status read_versions(struct group **group, const char *versions, size_t s
 }
 
 // Versions are written as runs. Each number for itself, and mixtures, are read as well.
-static void versions_are_runs(void **state) {
-    (void)state;
+TEST(versions_are_runs) {
     static const char *const good[] = {"\x93\x02\x02\x04", "\x92\x92\x02\x02\x04", "\x92\x92\x02\x02\x92\x01\x04"};
     static const char *const bad[] = {"\x91\x92\x04\x02",
                                       "\x92\x92\x03\x02\x02",
@@ -346,8 +335,7 @@ static status read_prompt_tokens(struct group **group, const char *tokens, size_
 }
 
 // Integers of 32 bits are written flat, others as an array; an array of any integers is read.
-static void integers_are_flat(void **state) {
-    (void)state;
+TEST(integers_are_flat) {
     static const char flat[] = "\xc4\x08\x05\x00\x00\x00\xff\xff\xff\x7f", wide[] = "\x92\x05\xce\x80\x00\x00\x00";
     static const struct {
         const char *read, *written;
@@ -373,8 +361,7 @@ static void integers_are_flat(void **state) {
     assert_int_equal(read_prompt_tokens(&group, "\xc4\x08zzzz", 6), DATAERR);
 }
 
-static void a_group_is_checked_for_what_a_stage_needs(void **state) {
-    (void)state;
+TEST(a_group_is_checked_for_what_a_stage_needs) {
     struct group *group = group_of_json("{" HEAD PROMPT "}");
     assert_int_equal(group_check(group, NEED_MEDIA), OK);
     assert_int_equal(group_check(group, NEED_COMPLETIONS), DATAERR);
@@ -391,8 +378,7 @@ static void a_group_is_checked_for_what_a_stage_needs(void **state) {
     group_free(&group);
 }
 
-static void a_quarantine_has_stage_and_valid_text(void **state) {
-    (void)state;
+TEST(a_quarantine_has_stage_and_valid_text) {
     struct group *group = group_of_json("{" HEAD PROMPT "}");
     group_quarantine(group, "frames", "no \xff %d", 3);
     assert_json(group, "{" HEAD PROMPT ",\"quarantine\":{\"stage\":\"frames\",\"reason\":\"no \xef\xbf\xbd 3\"}}");
@@ -408,8 +394,7 @@ static status restore(const char *dropped, struct group **out) {
     return result;
 }
 
-static void dropped_fields_come_back(void **state) {
-    (void)state;
+TEST(dropped_fields_come_back) {
     struct group *group;
     // Everything of the table comes back; keys that the table does not know are the filter's to keep.
     assert_int_equal(restore("{\"id\":\"e0-000017\"," PROMPT ",\"requires\":{\"policy\":0,\"reference\":0,\"exact\":0,"
@@ -444,33 +429,10 @@ static void dropped_fields_come_back(void **state) {
     group_free(&group);
 }
 
-static void the_reference_page_has_the_fields(void **state) {
-    (void)state;
+TEST(the_reference_page_has_the_fields) {
     struct buf page = {0};
     group_reference_page(&page);
     assert_non_null(strstr(page.data, "| `prompt.messages[].content[].video` | string |"));
     assert_non_null(strstr(page.data, "| `requires.order` | integer | yes |"));
     buf_release(&page);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(everything_comes_back),
-        cmocka_unit_test(fields_are_read),
-        cmocka_unit_test(null_and_integral_floats_are_read),
-        cmocka_unit_test(long_arrays_of_integers_come_back),
-        cmocka_unit_test(integers_that_were_changed_are_written),
-        cmocka_unit_test(other_forms_of_the_same_json_are_read),
-        cmocka_unit_test(what_is_not_a_group_is_refused_with_its_key),
-        cmocka_unit_test(deep_nesting_is_refused),
-        cmocka_unit_test(a_section_comes_back_and_replaces_only_its_own),
-        cmocka_unit_test(broken_msgpack_is_refused),
-        cmocka_unit_test(integers_are_flat),
-        cmocka_unit_test(versions_are_runs),
-        cmocka_unit_test(a_group_is_checked_for_what_a_stage_needs),
-        cmocka_unit_test(a_quarantine_has_stage_and_valid_text),
-        cmocka_unit_test(dropped_fields_come_back),
-        cmocka_unit_test(the_reference_page_has_the_fields),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,8 +20,7 @@ static status save(struct group_store *store, const struct section_key *key, enu
     return group_store_save_all(store, &record, 1);
 }
 
-static void sections_and_groups_are_saved_and_found(void **state) {
-    (void)state;
+TEST(sections_and_groups_are_saved_and_found) {
     struct group_store *store = NULL;
     struct section_key first = {{1}}, second = {{2}};
     assert_int_equal(group_store_open(&store, directory, false), OK);
@@ -53,8 +52,7 @@ static void sections_and_groups_are_saved_and_found(void **state) {
     group_store_close(&store);
 }
 
-static void several_records_are_saved_at_once(void **state) {
-    (void)state;
+TEST(several_records_are_saved_at_once) {
     struct group_store *store = NULL;
     struct group_record records[3];
     struct group *back = NULL, *bare = make("e0-000101", "");
@@ -84,8 +82,7 @@ static status count_groups(void *context, const struct group *group) {
     return string_equals(group->id, "stop") ? fail(END, "enough") : OK;
 }
 
-static void groups_with_long_ids_are_listed(void **state) {
-    (void)state;
+TEST(groups_with_long_ids_are_listed) {
     struct group_store *store = NULL;
     char id[2001];
     int count = 0;
@@ -107,8 +104,7 @@ static void groups_with_long_ids_are_listed(void **state) {
     group_store_close(&store);
 }
 
-static void read_only_creates_nothing(void **state) {
-    (void)state;
+TEST(read_only_creates_nothing) {
     struct group_store *store = NULL;
     assert_int_equal(group_store_open(&store, "/tmp/caravan-no-such-store", true), DATAERR);
     assert_null(store);
@@ -161,8 +157,7 @@ static struct group_store *open_own(const char *name) {
     return store;
 }
 
-static void the_newest_steps_stay(void **state) {
-    (void)state;
+TEST(the_newest_steps_stay) {
     struct group_store *store = open_own("steps");
     group_store_set_keep(store, &(struct group_keep){.steps = 3}, 0);
     for (int i = 0; i < 20; i++) save_trained(store, i, i / 2 + 1, 0);
@@ -176,8 +171,7 @@ static void the_newest_steps_stay(void **state) {
     group_store_close(&store);
 }
 
-static void the_newest_bytes_stay(void **state) {
-    (void)state;
+TEST(the_newest_bytes_stay) {
     struct group_store *store = open_own("bytes");
     int64_t removed, freed;
     for (int i = 0; i < 100; i++) save_trained(store, i, 1, 0);
@@ -199,8 +193,7 @@ static void the_newest_bytes_stay(void **state) {
     group_store_close(&store);
 }
 
-static void old_sections_go(void **state) {
-    (void)state;
+TEST(old_sections_go) {
     struct group_store *store = open_own("sections");
     int64_t removed, freed;
     struct group *group = make("filter", ",\"advantages\":[1]");
@@ -234,14 +227,5 @@ static int remove_directory(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sections_and_groups_are_saved_and_found),
-        cmocka_unit_test(groups_with_long_ids_are_listed),
-        cmocka_unit_test(read_only_creates_nothing),
-        cmocka_unit_test(several_records_are_saved_at_once),
-        cmocka_unit_test(the_newest_steps_stay),
-        cmocka_unit_test(the_newest_bytes_stay),
-        cmocka_unit_test(old_sections_go),
-    };
-    return cmocka_run_group_tests(tests, make_directory, remove_directory);
+    return unit_run(make_directory, remove_directory);
 }

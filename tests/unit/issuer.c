@@ -150,8 +150,7 @@ static void tell_trained(struct fixture *fixture, int64_t seq) {
     tell(fixture, (struct wire_message){.kind = MESSAGE_TRAINED, .seq = seq, .id = "", .step = seq / PER_STEP + 1});
 }
 
-static void nothing_is_issued_before_the_position(void **state) {
-    (void)state;
+TEST(nothing_is_issued_before_the_position) {
     struct fixture fixture;
     struct message_status counters = {0};
     open_issuer(&fixture, 0);
@@ -171,8 +170,7 @@ static void nothing_is_issued_before_the_position(void **state) {
     close_issuer(&fixture);
 }
 
-static void staleness_bounds_the_groups_in_flight(void **state) {
-    (void)state;
+TEST(staleness_bounds_the_groups_in_flight) {
     struct fixture fixture;
     open_issuer(&fixture, 1);
     tell(&fixture, (struct wire_message){.kind = MESSAGE_POSITION, .step = 0, .seq = 0});
@@ -188,8 +186,7 @@ static void staleness_bounds_the_groups_in_flight(void **state) {
 }
 
 // What is in flight is issued again with the same number when optim is where it was: the stages drop what they have.
-static void the_number_of_the_issue_rises_when_optim_goes_back(void **state) {
-    (void)state;
+TEST(the_number_of_the_issue_rises_when_optim_goes_back) {
     struct fixture fixture;
     struct message_status counters = {0};
     open_issuer(&fixture, 0);
@@ -235,8 +232,7 @@ static struct ledger *open_copy(const struct fixture *fixture) {
 
 // The stages drop what they take for settled, and optim forgets what became of it, also when the source is killed and
 // the next one's ledger lacks it. Each second group is quarantined.
-static void nobody_is_told_what_the_ledger_on_the_disk_lacks(void **state) {
-    (void)state;
+TEST(nobody_is_told_what_the_ledger_on_the_disk_lacks) {
     struct fixture fixture;
     struct wire_peer optim = {.purpose = "ledger", .name = "optim"};
     open_issuer(&fixture, 0);
@@ -267,8 +263,7 @@ static void nobody_is_told_what_the_ledger_on_the_disk_lacks(void **state) {
     close_issuer(&fixture);
 }
 
-static void an_optim_that_lost_its_directory_is_refused(void **state) {
-    (void)state;
+TEST(an_optim_that_lost_its_directory_is_refused) {
     struct fixture fixture;
     open_supervised_issuer(&fixture);
     for (int64_t seq = 0; seq < PER_STEP; seq++) tell_trained(&fixture, seq);
@@ -283,8 +278,7 @@ static void an_optim_that_lost_its_directory_is_refused(void **state) {
     close_issuer(&fixture);
 }
 
-static void an_older_checkpoint_is_trained_again_with_a_notice(void **state) {
-    (void)state;
+TEST(an_older_checkpoint_is_trained_again_with_a_notice) {
     struct fixture fixture;
     open_supervised_issuer(&fixture);
     for (int64_t seq = 0; seq < 2 * PER_STEP; seq++) {
@@ -302,8 +296,7 @@ static void an_older_checkpoint_is_trained_again_with_a_notice(void **state) {
     close_issuer(&fixture);
 }
 
-static void the_end_is_told_once_everything_is_settled(void **state) {
-    (void)state;
+TEST(the_end_is_told_once_everything_is_settled) {
     struct fixture fixture;
     struct wire_peer optim = {.purpose = "ledger", .name = "optim"};
     open_issuer(&fixture, 0);
@@ -346,8 +339,7 @@ static void quarantine(struct fixture *fixture, int64_t seq) {
     tick(fixture);
 }
 
-static void a_training_ends_when_many_samples_fail_in_a_row(void **state) {
-    (void)state;
+TEST(a_training_ends_when_many_samples_fail_in_a_row) {
     struct fixture fixture;
     struct wire_peer supervisor = {.purpose = "report", .name = "caravan"};
     total = 80;
@@ -375,8 +367,7 @@ static void a_training_ends_when_many_samples_fail_in_a_row(void **state) {
     total = TOTAL;
 }
 
-static void a_group_that_does_not_exist_is_an_error(void **state) {
-    (void)state;
+TEST(a_group_that_does_not_exist_is_an_error) {
     struct fixture fixture;
     const struct wire_message message = {.kind = MESSAGE_TRAINED, .seq = TOTAL, .id = "", .step = 1};
     open_issuer(&fixture, 0);
@@ -386,8 +377,7 @@ static void a_group_that_does_not_exist_is_an_error(void **state) {
 }
 
 // An evaluation: there is no POSITION to wait for, no step and no weights of optim's.
-static void without_optim_all_are_in_flight_at_once(void **state) {
-    (void)state;
+TEST(without_optim_all_are_in_flight_at_once) {
     struct fixture fixture;
     struct message_status counters = {0};
     struct wire_peer score = {.purpose = "ledger", .name = "score"},
@@ -427,8 +417,7 @@ static void without_optim_all_are_in_flight_at_once(void **state) {
 
 // The last stage tells a new source again what it told the one before, also of groups that the new one has not issued.
 // Those before them may have been lost.
-static void groups_before_one_that_is_settled_already_are_issued(void **state) {
-    (void)state;
+TEST(groups_before_one_that_is_settled_already_are_issued) {
     struct fixture fixture;
     struct message_status counters = {0};
     open_issuer(&fixture, 0);
@@ -449,8 +438,7 @@ static void groups_before_one_that_is_settled_already_are_issued(void **state) {
     close_issuer(&fixture);
 }
 
-static void without_optim_a_new_source_goes_on_from_the_ledger(void **state) {
-    (void)state;
+TEST(without_optim_a_new_source_goes_on_from_the_ledger) {
     struct fixture fixture;
     open_issuer_of(&fixture, false, 0, 0);
     tick(&fixture);
@@ -468,8 +456,7 @@ static void without_optim_a_new_source_goes_on_from_the_ledger(void **state) {
 }
 
 // POSITION says how many groups the steps take; each group that is quarantined adds one.
-static void max_steps_ends_the_run(void **state) {
-    (void)state;
+TEST(max_steps_ends_the_run) {
     struct fixture fixture;
     struct wire_peer supervisor = {.purpose = "report", .name = "caravan"};
     struct message_status counters = {0};
@@ -506,23 +493,4 @@ static void max_steps_ends_the_run(void **state) {
     tick(&fixture);
     assert_int_equal(fixture.io.put_count, TOTAL);
     close_issuer(&fixture);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(max_steps_ends_the_run),
-        cmocka_unit_test(nothing_is_issued_before_the_position),
-        cmocka_unit_test(staleness_bounds_the_groups_in_flight),
-        cmocka_unit_test(the_number_of_the_issue_rises_when_optim_goes_back),
-        cmocka_unit_test(nobody_is_told_what_the_ledger_on_the_disk_lacks),
-        cmocka_unit_test(an_optim_that_lost_its_directory_is_refused),
-        cmocka_unit_test(an_older_checkpoint_is_trained_again_with_a_notice),
-        cmocka_unit_test(the_end_is_told_once_everything_is_settled),
-        cmocka_unit_test(a_training_ends_when_many_samples_fail_in_a_row),
-        cmocka_unit_test(a_group_that_does_not_exist_is_an_error),
-        cmocka_unit_test(groups_before_one_that_is_settled_already_are_issued),
-        cmocka_unit_test(without_optim_all_are_in_flight_at_once),
-        cmocka_unit_test(without_optim_a_new_source_goes_on_from_the_ledger),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

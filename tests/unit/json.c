@@ -15,8 +15,7 @@ static void assert_printed(const char *text, const char *wanted) {
     buf_release(&printed);
 }
 
-static void numbers_keep_their_text(void **state) {
-    (void)state;
+TEST(numbers_keep_their_text) {
     static const char *const texts[] = {"0",
                                         "-0",
                                         "-0.0",
@@ -52,8 +51,7 @@ static void assert_int(const char *text, bool fits, int64_t wanted) {
     arena_release(&arena);
 }
 
-static void integers_are_read_where_they_are_exact(void **state) {
-    (void)state;
+TEST(integers_are_read_where_they_are_exact) {
     assert_int("1", true, 1);
     assert_int("-0", true, 0);
     assert_int("1e2", true, 100);
@@ -69,8 +67,7 @@ static void integers_are_read_where_they_are_exact(void **state) {
     assert_int("null", false, 0);
 }
 
-static void strings_are_decoded_and_repaired(void **state) {
-    (void)state;
+TEST(strings_are_decoded_and_repaired) {
     assert_printed("\"\\ud83d\\ude00\"", "\"\xf0\x9f\x98\x80\"");
     assert_printed("\"\\uD876\\uDC00\"", "\"\xf0\xad\xa0\x80\""); // U+2D800
     assert_printed("\"\\ud83d\"", "\"\xef\xbf\xbd\"");
@@ -78,8 +75,7 @@ static void strings_are_decoded_and_repaired(void **state) {
     assert_printed("\"a\\u0000b\"", "\"a\\u0000b\"");
 }
 
-static void what_is_not_json_is_refused(void **state) {
-    (void)state;
+TEST(what_is_not_json_is_refused) {
     static const char *const texts[] = {"",
                                         " ",
                                         "NaN",
@@ -113,8 +109,7 @@ static void what_is_not_json_is_refused(void **state) {
     }
 }
 
-static void of_a_key_given_twice_the_last_value_counts(void **state) {
-    (void)state;
+TEST(of_a_key_given_twice_the_last_value_counts) {
     struct buf text = {0}, wanted = {0};
     assert_printed("{\"a\":1,\"b\":2,\"a\":[3]}", "{\"a\":[3],\"b\":2}");
     buf_puts(&text, "{");
@@ -128,8 +123,7 @@ static void of_a_key_given_twice_the_last_value_counts(void **state) {
     buf_release(&wanted);
 }
 
-static void trees_are_made_changed_and_merged(void **state) {
-    (void)state;
+TEST(trees_are_made_changed_and_merged) {
     static const char changes[] = "{\"b\":{\"y\":[true]},\"d\":\"e\"}";
     struct arena arena = {0};
     struct buf printed = {0};
@@ -154,8 +148,7 @@ static void trees_are_made_changed_and_merged(void **state) {
     arena_release(&arena);
 }
 
-static void keys_are_typed(void **state) {
-    (void)state;
+TEST(keys_are_typed) {
     static const char text[] = "{\"a\":[1],\"b\":true,\"n\":null}";
     struct arena arena = {0};
     struct json *object, *value;
@@ -176,8 +169,7 @@ static void keys_are_typed(void **state) {
     arena_release(&arena);
 }
 
-static void floats_come_back(void **state) {
-    (void)state;
+TEST(floats_come_back) {
     uint32_t bits = 1;
     for (int i = 0; i < 200000; i++) {
         bits = bits * 1664525u + 1013904223u;
@@ -205,8 +197,7 @@ static void shortest(char *text, size_t size, double value, bool single) {
     }
 }
 
-static void numbers_are_short(void **state) {
-    (void)state;
+TEST(numbers_are_short) {
     static const double parts[] = {1, 3, 4, 7, 10, 1000, 1e4, 1e6, 1e7, 1e9, 1e11, 1e-6, 1e-14};
     char got[64], wanted[64];
     uint32_t bits = 1;
@@ -238,8 +229,7 @@ static void assert_put_int(int64_t value) {
     assert_string_equal(got, wanted);
 }
 
-static void integers_of_every_length_are_written(void **state) {
-    (void)state;
+TEST(integers_of_every_length_are_written) {
     char got[4 * JSON_NUMBER_SIZE];
     const int64_t values[] = {0, -1, 151643};
     for (int64_t power = 1; power <= INT64_MAX / 10; power *= 10)
@@ -266,8 +256,7 @@ static void assert_plain_ints(const char *text, size_t taken, int64_t last, char
     if (taken) assert_true(values[taken - 1] == last);
 }
 
-static void runs_of_plain_integers_are_read(void **state) {
-    (void)state;
+TEST(runs_of_plain_integers_are_read) {
     assert_plain_ints("[0,7,42,151643,9999999]........", 5, 9999999, ']');
     assert_plain_ints("[1,2,3,4,5,6,7,8,9,10,11]", 8, 8, ',');
     assert_plain_ints("[1,10000000,3]........", 1, 1, ',');
@@ -306,8 +295,7 @@ static void assert_plain_float(const char *number, bool plain) {
     assert_memory_equal(&value, &wanted, sizeof value);
 }
 
-static void plain_floats_are_read_to_the_bit(void **state) {
-    (void)state;
+TEST(plain_floats_are_read_to_the_bit) {
     static const char *const plain[] = {"0",
                                         "-0",
                                         "7",
@@ -361,8 +349,7 @@ static void plain_floats_are_read_to_the_bit(void **state) {
     assert_plain_float("480915.140625", false);
 }
 
-static void strings_of_every_length_end_at_their_quote(void **state) {
-    (void)state;
+TEST(strings_of_every_length_end_at_their_quote) {
     static const char *const special[] = {"\"", "\\", "\n", "\x1f", "\xc3\xa9", "\xff"};
     char text[40], wanted[64];
     struct buf printed = {0};
@@ -407,8 +394,7 @@ static void assert_rounded(const char *text) {
     if (isfinite(whole)) assert_memory_equal(&got, &whole, sizeof whole);
 }
 
-static void the_reader_rounds_once(void **state) {
-    (void)state;
+TEST(the_reader_rounds_once) {
     char text[64];
     uint64_t bits = 88172645463325252u;
     for (int i = 0; i < 40000; i++) {
@@ -434,24 +420,4 @@ static void the_reader_rounds_once(void **state) {
     assert_rounded("1e-400");
     assert_rounded("0.00000000000000000000000000000000000000000000000000000000000000000000000000000001");
     assert_rounded("123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_keep_their_text),
-        cmocka_unit_test(integers_are_read_where_they_are_exact),
-        cmocka_unit_test(strings_are_decoded_and_repaired),
-        cmocka_unit_test(what_is_not_json_is_refused),
-        cmocka_unit_test(of_a_key_given_twice_the_last_value_counts),
-        cmocka_unit_test(trees_are_made_changed_and_merged),
-        cmocka_unit_test(keys_are_typed),
-        cmocka_unit_test(floats_come_back),
-        cmocka_unit_test(numbers_are_short),
-        cmocka_unit_test(integers_of_every_length_are_written),
-        cmocka_unit_test(runs_of_plain_integers_are_read),
-        cmocka_unit_test(plain_floats_are_read_to_the_bit),
-        cmocka_unit_test(strings_of_every_length_end_at_their_quote),
-        cmocka_unit_test(the_reader_rounds_once),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -38,8 +38,7 @@ static void settle(struct ledger *ledger, int64_t seq, enum ledger_state state, 
     assert_int_equal(ledger_settle(ledger, &entry, NULL), OK);
 }
 
-static void issued_groups_are_settled_once(void **state) {
-    (void)state;
+TEST(issued_groups_are_settled_once) {
     struct ledger *ledger = open_ledger();
     for (int i = 0; i < 4; i++) assert_int_equal(ledger_issue(ledger, i, "g"), OK);
     assert_int_equal(ledger->next_unissued, 4);
@@ -79,8 +78,7 @@ static status see_first(void *context, const struct ledger_entry *entry) {
     return END;
 }
 
-static void a_restart_finds_what_was_settled(void **state) {
-    (void)state;
+TEST(a_restart_finds_what_was_settled) {
     struct ledger *ledger = open_ledger();
     assert_int_equal(ledger->settled, 2);
     assert_int_equal(ledger->next_unissued, 4);
@@ -94,8 +92,7 @@ static void a_restart_finds_what_was_settled(void **state) {
     ledger_close(&ledger);
 }
 
-static void the_ledger_goes_back_to_where_optim_is(void **state) {
-    (void)state;
+TEST(the_ledger_goes_back_to_where_optim_is) {
     struct ledger *ledger = open_ledger();
     // Optim has trained 2, and its message was lost.
     const int64_t number = ledger->issue_number;
@@ -120,8 +117,7 @@ static void the_ledger_goes_back_to_where_optim_is(void **state) {
 }
 
 // The number rises only when groups that were settled are issued anew, and it is on the disk.
-static void the_issue_number_rises_only_with_settled_groups(void **state) {
-    (void)state;
+TEST(the_issue_number_rises_only_with_settled_groups) {
     struct ledger *ledger = open_ledger();
     const int64_t first = ledger->issue_number;
     assert_int_equal(ledger_rewind_to(ledger, 3), OK);
@@ -137,8 +133,7 @@ static void the_issue_number_rises_only_with_settled_groups(void **state) {
 }
 
 // Processes on other machines, which outlive the source, drop what is issued with a number that is not above theirs.
-static void a_new_ledger_begins_above_an_earlier_one(void **state) {
-    (void)state;
+TEST(a_new_ledger_begins_above_an_earlier_one) {
     const int64_t begin = clock_realtime_ns();
     struct ledger *ledger = open_ledger();
     const int64_t earlier = ledger->issue_number;
@@ -172,8 +167,7 @@ static int64_t entries_on_disk(void) {
     return count;
 }
 
-static void changes_are_written_together(void **state) {
-    (void)state;
+TEST(changes_are_written_together) {
     struct ledger *ledger = open_ledger();
     assert_int_equal(ledger_rewind_to(ledger, 0), OK);
     assert_int_equal(ledger_tick(ledger, 100), OK);
@@ -212,8 +206,7 @@ int fdatasync(int fd) {
 }
 
 // Processes on other machines, which are told what is written, outlive a power failure.
-static void a_power_failure_undoes_nothing_that_is_written(void **state) {
-    (void)state;
+TEST(a_power_failure_undoes_nothing_that_is_written) {
     struct ledger *ledger = open_ledger();
     assert_int_equal(ledger_rewind_to(ledger, 0), OK);
     for (int i = 0; i < 3; i++) {
@@ -235,8 +228,7 @@ int statfs(const char *file, struct statfs *out) {
     return code;
 }
 
-static void the_ledger_is_on_a_local_disk(void **state) {
-    (void)state;
+TEST(the_ledger_is_on_a_local_disk) {
     struct arena arena = {0};
     const char *shared = arena_printf(&arena, "%s/nfs", dir), *other = arena_printf(&arena, "%s/nfs-2", dir);
     const char *local = arena_printf(&arena, "%s/ledger.lmdb", dir), *on_nfs;
@@ -255,8 +247,7 @@ static void the_ledger_is_on_a_local_disk(void **state) {
 }
 
 // What is kept is done with the same settings.
-static void other_settings_begin_anew(void **state) {
-    (void)state;
+TEST(other_settings_begin_anew) {
     bool changed = true;
     struct ledger *ledger = open_ledger();
     assert_int_equal(ledger_rewind_to(ledger, 0), OK);
@@ -283,8 +274,7 @@ static void other_settings_begin_anew(void **state) {
     ledger_close(&ledger);
 }
 
-static void other_data_is_refused(void **state) {
-    (void)state;
+TEST(other_data_is_refused) {
     struct ledger *ledger = NULL;
     const struct ledger_config other = {.data = 78, .groups_per_step = 2};
     assert_int_equal(ledger_open(&ledger, path, &other), DATAERR);
@@ -292,8 +282,7 @@ static void other_data_is_refused(void **state) {
     assert_null(ledger);
 }
 
-static void a_key_of_another_size_is_refused(void **state) {
-    (void)state;
+TEST(a_key_of_another_size_is_refused) {
     static const char *const dbis[] = {"groups", NULL};
     char damaged[96];
     struct ledger *ledger = NULL;
@@ -308,18 +297,5 @@ static void a_key_of_another_size_is_refused(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(issued_groups_are_settled_once),
-        cmocka_unit_test(a_restart_finds_what_was_settled),
-        cmocka_unit_test(the_ledger_goes_back_to_where_optim_is),
-        cmocka_unit_test(the_issue_number_rises_only_with_settled_groups),
-        cmocka_unit_test(a_new_ledger_begins_above_an_earlier_one),
-        cmocka_unit_test(changes_are_written_together),
-        cmocka_unit_test(a_power_failure_undoes_nothing_that_is_written),
-        cmocka_unit_test(other_settings_begin_anew),
-        cmocka_unit_test(other_data_is_refused),
-        cmocka_unit_test(a_key_of_another_size_is_refused),
-        cmocka_unit_test(the_ledger_is_on_a_local_disk),
-    };
-    return cmocka_run_group_tests_name("ledger", tests, set_up, tear_down);
+    return unit_run(set_up, tear_down);
 }

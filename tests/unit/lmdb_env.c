@@ -94,8 +94,7 @@ static void check_numbers(struct lmdb_txn *txn, int dbi, struct lmdb_val first, 
     lmdb_cursor_release(&cursor);
 }
 
-static void what_is_put_is_got_and_deleted(void **state) {
-    (void)state;
+TEST_BETWEEN(what_is_put_is_got_and_deleted, set_up, tear_down) {
     struct lmdb_env *env, *again;
     assert_int_equal(lmdb_env_open(&env, path, names, NULL), OK);
     assert_int_equal(lmdb_env_open(&again, path, names, NULL), OK);
@@ -117,8 +116,7 @@ static void what_is_put_is_got_and_deleted(void **state) {
     buf_release(&value);
 }
 
-static void the_map_grows_by_itself(void **state) {
-    (void)state;
+TEST_BETWEEN(the_map_grows_by_itself, set_up, tear_down) {
     struct lmdb_env *env;
     assert_int_equal(lmdb_env_open(&env, path, names, &(struct lmdb_options){.mapsize = 1 << 20}), OK);
     for (uint32_t i = 0; i < 100; i++) put_number(env, DBI_A, i, 100000);
@@ -139,8 +137,7 @@ static void the_map_grows_by_itself(void **state) {
     assert_in_range(file.st_size, 100 * 100000, 2 * 100 * 100000);
 }
 
-static void another_process_may_grow_the_map(void **state) {
-    (void)state;
+TEST_BETWEEN(another_process_may_grow_the_map, set_up, tear_down) {
     fflush(stdout);
     int go[2], done[2];
     assert_int_equal(pipe(go) | pipe(done), 0);
@@ -175,8 +172,7 @@ static void another_process_may_grow_the_map(void **state) {
     close(go[0]), close(go[1]), close(done[0]), close(done[1]);
 }
 
-static void a_failed_write_leaves_nothing(void **state) {
-    (void)state;
+TEST_BETWEEN(a_failed_write_leaves_nothing, set_up, tear_down) {
     struct lmdb_env *env;
     assert_int_equal(lmdb_env_open(&env, path, names, NULL), OK);
     struct lmdb_txn *txn;
@@ -192,8 +188,7 @@ static void a_failed_write_leaves_nothing(void **state) {
     lmdb_env_close(&env);
 }
 
-static void a_killed_writer_or_reader_blocks_nobody(void **state) {
-    (void)state;
+TEST_BETWEEN(a_killed_writer_or_reader_blocks_nobody, set_up, tear_down) {
     fflush(stdout);
     for (int round = 0; round < 3; round++) {
         pid_t child = fork();
@@ -220,8 +215,7 @@ static void a_killed_writer_or_reader_blocks_nobody(void **state) {
     lmdb_env_close(&env);
 }
 
-static void keys_come_in_order(void **state) {
-    (void)state;
+TEST_BETWEEN(keys_come_in_order, set_up, tear_down) {
     struct lmdb_env *env;
     assert_int_equal(lmdb_env_open(&env, path, names, NULL), OK);
     for (uint32_t i = 300; i-- > 0;) put_number(env, DBI_B, i, 4);
@@ -234,8 +228,7 @@ static void keys_come_in_order(void **state) {
     lmdb_env_close(&env);
 }
 
-static void bad_files_are_named(void **state) {
-    (void)state;
+TEST_BETWEEN(bad_files_are_named, set_up, tear_down) {
     struct lmdb_env *env;
     assert_int_equal(lmdb_env_open(&env, path, names, &(struct lmdb_options){.read_only = true}), DATAERR);
     assert_non_null(strstr(fail_text(), path));
@@ -248,8 +241,7 @@ static void bad_files_are_named(void **state) {
     assert_int_equal(lmdb_env_open(&env, "/nowhere/at/all.lmdb", names, NULL), UNAVAILABLE);
 }
 
-static void network_file_systems_are_refused(void **state) {
-    (void)state;
+TEST_BETWEEN(network_file_systems_are_refused, set_up, tear_down) {
     static const struct {
         uint32_t type;
         const char *name;
@@ -296,8 +288,7 @@ static long resident_file_kb(void) {
     return kb;
 }
 
-static void pages_read_do_not_stay_resident(void **state) {
-    (void)state;
+TEST_BETWEEN(pages_read_do_not_stay_resident, set_up, tear_down) {
     enum { count = 4000, size = 4000, bound_kb = 6000 };
     struct lmdb_env *env;
     struct buf value = {0};
@@ -317,8 +308,7 @@ static void pages_read_do_not_stay_resident(void **state) {
 }
 
 // A process that creates the file is killed while it holds LMDB's lock, before the lock file has its contents.
-static void a_killed_creator_blocks_nobody(void **state) {
-    (void)state;
+TEST_BETWEEN(a_killed_creator_blocks_nobody, set_up, tear_down) {
     struct lmdb_env *env;
     char lock_path[sizeof path + 8];
     int ready[2];
@@ -400,8 +390,7 @@ static status use_damaged(void) {
 }
 
 // Noise anywhere in the file is found, or touches values alone; it never ends a process by a signal.
-static void noise_is_found(void **state) {
-    (void)state;
+TEST_BETWEEN(noise_is_found, set_up_in_memory, tear_down) {
     enum { rounds = 300, noise_max = 64 };
     struct buf sound = {0}, line = {0};
     int found = 0;
@@ -445,21 +434,4 @@ static void noise_is_found(void **state) {
     assert_true(found > rounds / 8);
     buf_release(&sound);
     buf_release(&line);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(what_is_put_is_got_and_deleted, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(the_map_grows_by_itself, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(another_process_may_grow_the_map, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_failed_write_leaves_nothing, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_killed_writer_or_reader_blocks_nobody, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_killed_creator_blocks_nobody, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(keys_come_in_order, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(bad_files_are_named, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(noise_is_found, set_up_in_memory, tear_down),
-        cmocka_unit_test_setup_teardown(network_file_systems_are_refused, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(pages_read_do_not_stay_resident, set_up, tear_down),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

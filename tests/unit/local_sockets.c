@@ -46,8 +46,7 @@ static void send_one(struct transport *server, struct transport *client) {
     client->calls->disconnect(client, link);
 }
 
-static void a_socket_may_have_a_long_path(void **state) {
-    (void)state;
+TEST(a_socket_may_have_a_long_path) {
     struct transport *server = open_transport(), *client = open_transport();
     assert_true(strlen(deep) > 300);
     assert_int_equal(server->calls->bind(server, endpoint), OK);
@@ -57,8 +56,7 @@ static void a_socket_may_have_a_long_path(void **state) {
     server->calls->free(server);
 }
 
-static void a_removed_socket_is_made_again(void **state) {
-    (void)state;
+TEST(a_removed_socket_is_made_again) {
     struct transport *server = open_transport(), *client = open_transport();
     struct transport_event event;
     const char *path = endpoint + strlen("ipc://");
@@ -86,11 +84,10 @@ static int count_open_directories(void) {
     return count;
 }
 
-static void what_cannot_be_an_endpoint_is_refused(void **state) {
+TEST(what_cannot_be_an_endpoint_is_refused) {
     struct transport *server = open_transport(), *client = open_transport();
     struct transport_link *link;
     char text[600];
-    (void)state;
     assert_int_equal(client->calls->connect(client, "tcp://10.0.0.1:5600", NULL, client, &link), OK);
     snprintf(text, sizeof text, "ipc://%s/x", top);
     assert_int_equal(server->calls->bind(server, text), OK);
@@ -111,10 +108,5 @@ static void what_cannot_be_an_endpoint_is_refused(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_socket_may_have_a_long_path),
-        cmocka_unit_test(a_removed_socket_is_made_again),
-        cmocka_unit_test(what_cannot_be_an_endpoint_is_refused),
-    };
-    return cmocka_run_group_tests(tests, make_directory, remove_directory);
+    return unit_run(make_directory, remove_directory);
 }

@@ -60,8 +60,7 @@ static uint8_t *noise(int height, int width, uint32_t seed) {
     return out;
 }
 
-static void sizes_are_those_of_qwen_vl_utils(void **state) {
-    (void)state;
+TEST(sizes_are_those_of_qwen_vl_utils) {
     const char *at = golden.data;
     int cases = 0;
     for (const char *line; (line = next_line(&at, "size")); cases++) {
@@ -76,8 +75,7 @@ static void sizes_are_those_of_qwen_vl_utils(void **state) {
     assert_int_equal(cases, 64);
 }
 
-static void counts_and_indices_are_those_of_qwen_vl_utils(void **state) {
-    (void)state;
+TEST(counts_and_indices_are_those_of_qwen_vl_utils) {
     const char *at = golden.data;
     struct sampling_config sampling = sampling_config_default();
     int cases = 0;
@@ -98,8 +96,7 @@ static void counts_and_indices_are_those_of_qwen_vl_utils(void **state) {
     assert_int_equal(cases, 11);
 }
 
-static void short_clips_give_an_even_number_of_frames(void **state) {
-    (void)state;
+TEST(short_clips_give_an_even_number_of_frames) {
     struct sampling_config sampling = sampling_config_default();
     int count;
     for (int frames = 2; frames <= 3; frames++) { // all that there is, but an even number
@@ -120,8 +117,7 @@ static void short_clips_give_an_even_number_of_frames(void **state) {
     assert_int_equal(count, 4);
 }
 
-static void total_pixels_are_shared_by_the_frames(void **state) {
-    (void)state;
+TEST(total_pixels_are_shared_by_the_frames) {
     struct sampling_config sampling = sampling_config_default();
     assert_true(sampling_frame_max_pixels(&sampling, 16) == 105369);
     sampling.max_pixels = 602112;
@@ -142,8 +138,7 @@ static status raw_image_row(void *context, int y, const uint8_t **row) {
     return OK;
 }
 
-static void resized_pixels_are_those_of_torchvision(void **state) {
-    (void)state;
+TEST(resized_pixels_are_those_of_torchvision) {
     const char *at = golden.data;
     int cases = 0, versions;
     const struct resize_ops *const *ops = resize_ops_available(&versions);
@@ -175,8 +170,7 @@ static void resized_pixels_are_those_of_torchvision(void **state) {
 
 // Every version gives the reference's bits, for odd strides and sizes that leave a remainder, and writes nothing past
 // the end.
-static void versions_equal_the_reference(void **state) {
-    (void)state;
+TEST(versions_equal_the_reference) {
     int versions;
     const struct resize_ops *const *ops = resize_ops_available(&versions);
     for (int n = 0; n < 40; n++) {
@@ -230,8 +224,7 @@ static const char *read_golden_path(char path[300], const char *line) {
     return line + strlen(name);
 }
 
-static void frames_of_clips_are_those_of_decord(void **state) {
-    (void)state;
+TEST(frames_of_clips_are_those_of_decord) {
     const char *at = golden.data;
     struct sampling_config sampling = small_sampling();
     int cases = 0;
@@ -266,8 +259,7 @@ static void frames_of_clips_are_those_of_decord(void **state) {
     assert_int_equal(cases, 14);
 }
 
-static void images_are_those_of_pillow(void **state) {
-    (void)state;
+TEST(images_are_those_of_pillow) {
     const char *at = golden.data;
     struct sampling_config sampling = small_sampling();
     int cases = 0;
@@ -289,8 +281,7 @@ static void images_are_those_of_pillow(void **state) {
     assert_int_equal(cases, 11);
 }
 
-static void a_clip_of_three_frames_gives_two(void **state) {
-    (void)state;
+TEST(a_clip_of_three_frames_gives_two) {
     struct sampling_config sampling = small_sampling();
     struct frames_view view;
     assert_int_equal(media_decode(&view, "tests/data/media/three.mp4", true, &sampling, NULL), OK);
@@ -300,8 +291,7 @@ static void a_clip_of_three_frames_gives_two(void **state) {
     frames_view_release(&view);
 }
 
-static void a_cut_clip_has_the_frames_of_its_range(void **state) {
-    (void)state;
+TEST(a_cut_clip_has_the_frames_of_its_range) {
     // Numbered timestamps, and a file whose timestamps do not tell its frames.
     static const char *const paths[] = {"tests/data/media/b-frames.mp4", "tests/data/media/packed.avi"};
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
@@ -353,8 +343,7 @@ static void make_pictures(char *dir) {
     copy_picture(dir, ".hidden.jpg", "tests/data/media/golden.txt");
 }
 
-static void a_directory_of_pictures_is_a_clip(void **state) {
-    (void)state;
+TEST(a_directory_of_pictures_is_a_clip) {
     char dir[] = "/tmp/caravan-pictures-XXXXXX", a[FRAME_KEY_SIZE], b[FRAME_KEY_SIZE];
     struct sampling_config sampling = small_sampling(), image = sampling;
     struct frames_view view, one;
@@ -406,8 +395,7 @@ static void expect_bad_pictures(const char *dir, struct sampling_config sampling
     assert_null(view.owned);
 }
 
-static void bad_directories_and_ranges_are_refused(void **state) {
-    (void)state;
+TEST(bad_directories_and_ranges_are_refused) {
     char dir[] = "/tmp/caravan-pictures-XXXXXX", empty[] = "/tmp/caravan-pictures-XXXXXX", key[FRAME_KEY_SIZE];
     const double ranges[][3] = {{-1, NAN, 2}, {3, 3, 2}, {9, 12, 2}, {4.2, 4.7, 2}, {NAN, NAN, 0}};
     static const char *const reasons[] = {"start -1 is negative", "end 3 is not after start 3", "no frame",
@@ -467,8 +455,7 @@ static void expect_truncated_bad_sample(const char *name, double part, bool vide
     buf_release(&content);
 }
 
-static void a_bad_file_is_a_bad_sample(void **state) {
-    (void)state;
+TEST(a_bad_file_is_a_bad_sample) {
     expect_bad_sample("tests/data/media/missing.mp4", true, "No such file");
     expect_bad_sample("tests/data/media", true, "not a file");
     expect_bad_sample("tests/data/media/golden.txt", true, "cannot be opened");
@@ -484,8 +471,7 @@ static void a_bad_file_is_a_bad_sample(void **state) {
 }
 
 // Each refers to a clip that could be decoded, or to the network.
-static void lists_of_files_are_refused(void **state) {
-    (void)state;
+TEST(lists_of_files_are_refused) {
     char clip[PATH_MAX], text[2 * PATH_MAX];
     const char *const lists[][2] = {
         {"hls", "#EXTM3U\n#EXT-X-VERSION:3\n#EXT-X-TARGETDURATION:2\n#EXTINF:2.0,\n%s\n#EXT-X-ENDLIST\n"},
@@ -510,8 +496,7 @@ static void lists_of_files_are_refused(void **state) {
 }
 
 // A table of 2^30 elements is more than FFmpeg allocates. It says then that memory is short, which it is not.
-static void a_file_that_asks_for_too_much_is_a_bad_sample(void **state) {
-    (void)state;
+TEST(a_file_that_asks_for_too_much_is_a_bad_sample) {
     struct buf content = {0};
     assert_int_equal(file_read("tests/data/media/b-frames.mp4", &content), OK);
     const char *const tables[] = {"stts", "stco"};
@@ -527,8 +512,7 @@ static void a_file_that_asks_for_too_much_is_a_bad_sample(void **state) {
     buf_release(&content);
 }
 
-static void the_key_depends_on_content_and_sampling(void **state) {
-    (void)state;
+TEST(the_key_depends_on_content_and_sampling) {
     struct sampling_config sampling = sampling_config_default(), other = sampling;
     char a[FRAME_KEY_SIZE], b[FRAME_KEY_SIZE];
     const char *path = "tests/data/media/b-frames.mp4";
@@ -547,8 +531,7 @@ static void the_key_depends_on_content_and_sampling(void **state) {
     assert_int_equal(media_key(b, "/nowhere", true, &sampling, NULL), BAD_SAMPLE);
 }
 
-static void a_contact_sheet_shows_the_frames(void **state) {
-    (void)state;
+TEST(a_contact_sheet_shows_the_frames) {
     struct sampling_config sampling = small_sampling();
     struct frames_view view, sheet;
     char path[] = "/tmp/caravan-contact-sheet-XXXXXX";
@@ -570,24 +553,5 @@ static void a_contact_sheet_shows_the_frames(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sizes_are_those_of_qwen_vl_utils),
-        cmocka_unit_test(counts_and_indices_are_those_of_qwen_vl_utils),
-        cmocka_unit_test(short_clips_give_an_even_number_of_frames),
-        cmocka_unit_test(total_pixels_are_shared_by_the_frames),
-        cmocka_unit_test(resized_pixels_are_those_of_torchvision),
-        cmocka_unit_test(versions_equal_the_reference),
-        cmocka_unit_test(frames_of_clips_are_those_of_decord),
-        cmocka_unit_test(images_are_those_of_pillow),
-        cmocka_unit_test(a_clip_of_three_frames_gives_two),
-        cmocka_unit_test(a_cut_clip_has_the_frames_of_its_range),
-        cmocka_unit_test(a_directory_of_pictures_is_a_clip),
-        cmocka_unit_test(bad_directories_and_ranges_are_refused),
-        cmocka_unit_test(a_bad_file_is_a_bad_sample),
-        cmocka_unit_test(lists_of_files_are_refused),
-        cmocka_unit_test(a_file_that_asks_for_too_much_is_a_bad_sample),
-        cmocka_unit_test(the_key_depends_on_content_and_sampling),
-        cmocka_unit_test(a_contact_sheet_shows_the_frames),
-    };
-    return cmocka_run_group_tests(tests, read_golden, free_golden);
+    return unit_run(read_golden, free_golden);
 }

@@ -143,13 +143,11 @@ static void sampler_scorer_trainer(const char *precision) {
     }
 }
 
-static void sampler_scorer_and_trainer_agree_in_float32(void **state) {
-    (void)state;
+TEST(sampler_scorer_and_trainer_agree_in_float32) {
     sampler_scorer_trainer("float32");
 }
 
-static void sampler_scorer_and_trainer_agree_in_bfloat16(void **state) {
-    (void)state;
+TEST(sampler_scorer_and_trainer_agree_in_bfloat16) {
     sampler_scorer_trainer("bfloat16");
 }
 
@@ -173,13 +171,11 @@ static void sampler_scorer_trainer_emulated(const char *name, const char *precis
     case_close(&it);
 }
 
-static void sampler_scorer_and_trainer_agree_emulated_in_float32(void **state) {
-    (void)state;
+TEST(sampler_scorer_and_trainer_agree_emulated_in_float32) {
     sampler_scorer_trainer_emulated("even", "float32");
 }
 
-static void sampler_scorer_and_trainer_agree_emulated_in_bfloat16(void **state) {
-    (void)state;
+TEST(sampler_scorer_and_trainer_agree_emulated_in_bfloat16) {
     if (EMULATOR_IS_FAST) sampler_scorer_trainer_emulated("wide", "bfloat16");
 }
 
@@ -247,16 +243,14 @@ static void publish_and_swap(const char *precision, const char *name) {
     case_close(&it);
 }
 
-static void published_weights_are_swapped(void **state) {
-    (void)state;
+TEST(published_weights_are_swapped) {
     publish_and_swap("float32", "pairs");
     publish_and_swap("bfloat16", "even");
     publish_and_swap("bfloat16", "seven");
 }
 
 // Two steps and an average, with and without a restart in between.
-static void a_restart_changes_no_bit(void **state) {
-    (void)state;
+TEST(a_restart_changes_no_bit) {
     for (int c = 0; c < CASES; c++) {
         struct model_case it;
         case_open(&it, case_names[c]);
@@ -294,8 +288,7 @@ static void a_restart_changes_no_bit(void **state) {
 }
 
 // A checkpoint is a model directory in the layout and types of the one that was opened.
-static void a_checkpoint_keeps_the_layout(void **state) {
-    (void)state;
+TEST(a_checkpoint_keeps_the_layout) {
     for (int c = 0; c < CASES; c++) {
         struct model_case it;
         case_open(&it, case_names[c]);
@@ -334,8 +327,7 @@ static void expect_bad_sample(struct model *model, const struct model_prompt *pr
 }
 
 // A group's own fault is BAD_SAMPLE; a caller's fault is USAGE or BUG.
-static void faults_are_told_apart(void **state) {
-    (void)state;
+TEST(faults_are_told_apart) {
     struct model_case it;
     case_open(&it, "pairs");
     struct model *model = NULL;
@@ -387,8 +379,7 @@ status __wrap_backend_open(struct backend **out, const struct backend_options *o
 }
 
 // No code above the backend reads or writes what a buffer holds.
-static void the_model_touches_nothing_behind_the_backend(void **state) {
-    (void)state;
+TEST(the_model_touches_nothing_behind_the_backend) {
     struct model_case it;
     case_open(&it, "pairs");
     static struct samples guarded, plain;
@@ -420,19 +411,4 @@ static void the_model_touches_nothing_behind_the_backend(void **state) {
     model_free(&open);
     model_free(&closed);
     case_close(&it);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sampler_scorer_and_trainer_agree_in_float32),
-        cmocka_unit_test(sampler_scorer_and_trainer_agree_in_bfloat16),
-        cmocka_unit_test(sampler_scorer_and_trainer_agree_emulated_in_float32),
-        cmocka_unit_test(sampler_scorer_and_trainer_agree_emulated_in_bfloat16),
-        cmocka_unit_test(published_weights_are_swapped),
-        cmocka_unit_test(a_restart_changes_no_bit),
-        cmocka_unit_test(faults_are_told_apart),
-        cmocka_unit_test(a_checkpoint_keeps_the_layout),
-        cmocka_unit_test(the_model_touches_nothing_behind_the_backend),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -47,8 +47,7 @@ static status open_image(const char *header, size_t data_size) {
     return result;
 }
 
-static void lying_headers_are_refused_by_name(void **state) {
-    (void)state;
+TEST(lying_headers_are_refused_by_name) {
     const struct {
         const char *header;
         size_t data_size;
@@ -78,8 +77,7 @@ static void lying_headers_are_refused_by_name(void **state) {
     assert_int_equal(open_image("{\"a\":{\"dtype\":\"BF16\",\"shape\":[2,1],\"data_offsets\":[0,4]}}", 4), OK);
 }
 
-static void a_truncated_file_is_refused(void **state) {
-    (void)state;
+TEST(a_truncated_file_is_refused) {
     struct safetensors *store = NULL;
     assert_int_equal(safetensors_open_memory(&store, "\x02\0\0", 3, "x"), DATAERR);
     assert_int_equal(safetensors_open_memory(&store, "\x09\0\0\0\0\0\0\0{}", 10, "x"), DATAERR);
@@ -90,8 +88,7 @@ static void a_truncated_file_is_refused(void **state) {
     assert_int_equal(safetensors_open_memory(&store, "\xff\xff\xff\xff\xff\xff\xff\xff{}", 10, "x"), DATAERR);
 }
 
-static void what_is_written_is_read(void **state) {
-    (void)state;
+TEST(what_is_written_is_read) {
     char dir[] = "/tmp/caravan-model-XXXXXX";
     assert_non_null(mkdtemp(dir));
     struct arena arena = {0};
@@ -133,8 +130,7 @@ static void what_is_written_is_read(void **state) {
 }
 
 // Longer than what is written at once, and no whole number of pages.
-static void a_long_file_is_written_whole(void **state) {
-    (void)state;
+TEST(a_long_file_is_written_whole) {
     enum { count = 5000003 };
     char dir[] = "/tmp/caravan-model-XXXXXX";
     assert_non_null(mkdtemp(dir));
@@ -156,8 +152,7 @@ static void a_long_file_is_written_whole(void **state) {
     arena_release(&arena);
 }
 
-static void config_layouts_agree(void **state) {
-    (void)state;
+TEST(config_layouts_agree) {
     static struct model_config flat, nested, newest;
     assert_int_equal(parse(&flat,
                            "{%s,%s,%s,\"rope_theta\":5e5,\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\","
@@ -188,8 +183,7 @@ static void config_layouts_agree(void **state) {
     assert_int_equal(model_config_parse(&flat, CONFIG_GENERATION, "{\"eos_token_id\":64}", 19, "g"), DATAERR);
 }
 
-static void insane_values_are_refused_by_key(void **state) {
-    (void)state;
+TEST(insane_values_are_refused_by_key) {
     static struct model_config config;
     const struct {
         const char *key, *value;
@@ -229,8 +223,7 @@ static void insane_values_are_refused_by_key(void **state) {
 }
 
 // Qwen2-VL's tower under its own keys, in a flat configuration and beside text_config.
-static void a_config_of_qwen2_vl_is_read(void **state) {
-    (void)state;
+TEST(a_config_of_qwen2_vl_is_read) {
     static struct model_config flat, nested;
     static const char tokens[] = "\"image_token_id\":1,\"video_token_id\":2,\"vision_start_token_id\":3,"
                                  "\"vision_end_token_id\":4,\"model_type\":\"qwen2_vl\"";
@@ -266,8 +259,7 @@ static void a_config_of_qwen2_vl_is_read(void **state) {
     }
 }
 
-static void parameters_are_matched_in_both_namings(void **state) {
-    (void)state;
+TEST(parameters_are_matched_in_both_namings) {
     static struct model_config config;
     assert_int_equal(parse(&config,
                            "{%s,%s,%s,\"tie_word_embeddings\":true,\"rope_scaling\":{\"mrope_section\":[1,1,2]}}",
@@ -294,8 +286,7 @@ static void parameters_are_matched_in_both_namings(void **state) {
 }
 
 // The longest prompt ends at position MAX_POSITION. Whatever goes beyond it is refused with its position.
-static void position_ids_stay_in_their_range(void **state) {
-    (void)state;
+TEST(position_ids_stay_in_their_range) {
     static struct model_config config;
     static const char fast_vision[] = "\"vision_config\":{\"hidden_size\":8,\"num_heads\":2,\"out_hidden_size\":16,"
                                       "\"tokens_per_second\":1e5}";
@@ -332,8 +323,7 @@ static void position_ids_stay_in_their_range(void **state) {
     arena_release(&arena);
 }
 
-static void a_completion_ends_at_the_last_position(void **state) {
-    (void)state;
+TEST(a_completion_ends_at_the_last_position) {
     static struct model_config config;
     static int64_t tokens[MAX_POSITION + 2];
     assert_int_equal(
@@ -354,20 +344,4 @@ static void a_completion_ends_at_the_last_position(void **state) {
     assert_int_equal(sequence_make(&sequence, &arena, &config, &prompt, &completion, 1), BAD_SAMPLE);
     expect_message("position id 262145 is above 262144");
     arena_release(&arena);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lying_headers_are_refused_by_name),
-        cmocka_unit_test(a_truncated_file_is_refused),
-        cmocka_unit_test(what_is_written_is_read),
-        cmocka_unit_test(a_long_file_is_written_whole),
-        cmocka_unit_test(config_layouts_agree),
-        cmocka_unit_test(insane_values_are_refused_by_key),
-        cmocka_unit_test(a_config_of_qwen2_vl_is_read),
-        cmocka_unit_test(parameters_are_matched_in_both_namings),
-        cmocka_unit_test(position_ids_stay_in_their_range),
-        cmocka_unit_test(a_completion_ends_at_the_last_position),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

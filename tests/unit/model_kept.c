@@ -114,19 +114,16 @@ static void levels_agree(const char *precision) {
     }
 }
 
-static void every_level_gives_the_same_bits_in_float32(void **state) {
-    (void)state;
+TEST(every_level_gives_the_same_bits_in_float32) {
     levels_agree("float32");
 }
 
-static void every_level_gives_the_same_bits_in_bfloat16(void **state) {
-    (void)state;
+TEST(every_level_gives_the_same_bits_in_bfloat16) {
     levels_agree("bfloat16");
 }
 
 // On a device with memory of its own, -1 keeps what there is room for: more and more layers at the highest level.
-static void as_much_is_kept_as_there_is_memory_for(void **state) {
-    (void)state;
+TEST(as_much_is_kept_as_there_is_memory_for) {
     struct model_case it;
     case_open(&it, "even");
     struct pass least, pass;
@@ -164,8 +161,7 @@ static void as_much_is_kept_as_there_is_memory_for(void **state) {
 }
 
 // The bytes by which -1 decides are those that are allocated, but for the padding of each tensor.
-static void kept_bytes_are_those_that_are_allocated(void **state) {
-    (void)state;
+TEST(kept_bytes_are_those_that_are_allocated) {
     struct model_case it;
     case_open(&it, "pairs");
     struct model *model = training_model(&it, "float32", 0, true);
@@ -188,8 +184,7 @@ static void kept_bytes_are_those_that_are_allocated(void **state) {
 
 // The tower's forward pass is computed once if there is room for the inputs of its blocks: on the CPU, if an earlier
 // pass has needed as much. Its patches are made again for the gradient of their embedding.
-static void the_tower_is_computed_once(void **state) {
-    (void)state;
+TEST(the_tower_is_computed_once) {
     counter.memory = 0;
     for (int c = 0; c < CASES; c++) {
         struct model_case it;
@@ -240,8 +235,7 @@ static void add_images(struct model_case *it, const struct model_info *info, str
     it->prompt = (struct model_prompt){tokens, count, media, 2};
 }
 
-static void a_larger_image_follows(void **state) {
-    (void)state;
+TEST(a_larger_image_follows) {
     struct model_case it;
     case_open(&it, "even");
     struct model_medium media[2];
@@ -268,8 +262,7 @@ static uint64_t item_bytes(const struct memory_item *items, size_t count, const 
 }
 
 // What `caravan plan` says before anything runs, against what is then allocated.
-static void needs_are_those_of_a_pass(void **state) {
-    (void)state;
+TEST(needs_are_those_of_a_pass) {
     counter.memory = 0;
     for (int c = 0; c < CASES; c++) {
         struct model_case it;
@@ -310,8 +303,7 @@ static void needs_are_those_of_a_pass(void **state) {
     }
 }
 
-static void an_unknown_level_is_refused(void **state) {
-    (void)state;
+TEST(an_unknown_level_is_refused) {
     struct model_case it;
     case_open(&it, "even");
     struct model *model = NULL;
@@ -320,18 +312,4 @@ static void an_unknown_level_is_refused(void **state) {
     options.kept_activations = -2;
     assert_int_equal(model_open(&model, it.dir, &options), USAGE);
     case_close(&it);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_level_gives_the_same_bits_in_float32),
-        cmocka_unit_test(every_level_gives_the_same_bits_in_bfloat16),
-        cmocka_unit_test(as_much_is_kept_as_there_is_memory_for),
-        cmocka_unit_test(kept_bytes_are_those_that_are_allocated),
-        cmocka_unit_test(the_tower_is_computed_once),
-        cmocka_unit_test(an_unknown_level_is_refused),
-        cmocka_unit_test(a_larger_image_follows),
-        cmocka_unit_test(needs_are_those_of_a_pass),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

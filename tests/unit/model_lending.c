@@ -191,8 +191,7 @@ static struct scores score_file(const struct lender *lender, uint64_t hash) {
 
 // Borrowed weights give the bits of published ones; a step of the lender is seen at once, and a new version is the same
 // memory.
-static void weights_are_borrowed(void **state) {
-    (void)state;
+TEST(weights_are_borrowed) {
     struct lender lender;
     lender_start(&lender, false, false);
     struct model *model = borrower_open(&lender, "bfloat16");
@@ -251,8 +250,7 @@ static void weights_are_borrowed(void **state) {
 }
 
 // Copied weights stay as they are while the lender takes a step.
-static void weights_are_copied(void **state) {
-    (void)state;
+TEST(weights_are_copied) {
     struct lender lender;
     lender_start(&lender, true, false);
     struct model *model = borrower_open(&lender, "bfloat16");
@@ -279,8 +277,7 @@ static void weights_are_copied(void **state) {
 }
 
 // A model in another precision, and a file that is no page, are refused; the old weights stay.
-static void other_weights_are_refused(void **state) {
-    (void)state;
+TEST(other_weights_are_refused) {
     struct lender lender;
     lender_start(&lender, false, false);
     struct model *model = borrower_open(&lender, "float32");
@@ -307,8 +304,7 @@ static void other_weights_are_refused(void **state) {
 
 // The lender is killed where the device has room for it, for its borrowers, and for one copy of the weights more, as
 // 141 GB have for a model of 7B. The next lender finds room when the borrowers have given back what they had borrowed.
-static void a_killed_lenders_memory_is_returned(void **state) {
-    (void)state;
+TEST(a_killed_lenders_memory_is_returned) {
     struct lender lender, next;
     struct stat taken;
     char peak[sizeof memory_dir + 8];
@@ -359,18 +355,12 @@ static void a_killed_lenders_memory_is_returned(void **state) {
 }
 
 int main(int count, char **arguments) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(weights_are_borrowed),
-        cmocka_unit_test(weights_are_copied),
-        cmocka_unit_test(other_weights_are_refused),
-        cmocka_unit_test(a_killed_lenders_memory_is_returned),
-    };
     char memory[64];
     if (count > 1) cmocka_set_test_filter(arguments[1]);
     if (!mkdtemp(memory_dir)) return 1;
     snprintf(memory, sizeof memory, "%llu:%s", 1ull << 40, memory_dir); // enough, and counted
     setenv("CARAVAN_EMULATED_MEMORY", memory, 1);
-    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = unit_run(NULL, NULL);
     MUST(dir_remove(memory_dir));
     return failed;
 }

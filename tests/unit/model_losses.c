@@ -101,19 +101,17 @@ static void check_loss(struct json *loss) {
     MUST(dir_remove(after));
 }
 
-static void losses_are_those_of_transformers(void **state) {
-    (void)state;
+TEST(losses_are_those_of_transformers) {
     struct json *losses = key_of(golden, "losses");
     assert_int_equal(json_count(losses), 6);
     for (size_t i = 0; i < json_count(losses); i++) check_loss(json_item(losses, i));
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(losses_are_those_of_transformers)};
     case_open(&even, "even");
     MUST(json_parse_file(&golden, &even.arena, path_join(&even.arena, even.dir, "losses.json")));
     MUST(safetensors_open(&golden_tensors, path_join(&even.arena, even.dir, "losses.safetensors")));
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = unit_run(NULL, NULL);
     safetensors_close(&golden_tensors);
     case_close(&even);
     return failed;

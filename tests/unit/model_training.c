@@ -111,8 +111,7 @@ static int64_t expect_float_steps(struct model_case *it, const struct saved_stat
 
 // Training in bfloat16 moves float32 weights, although the products read bfloat16: each update is that of float32, but
 // for one unit of the last place in about one of 131,072.
-static void bfloat16_updates_float32_weights(void **state) {
-    (void)state;
+TEST(bfloat16_updates_float32_weights) {
     int64_t ties = 0, updates = 0;
     for (int c = 0; c < CASES; c++) {
         struct model_case it;
@@ -193,8 +192,7 @@ static void expect_exact_reload(const char *name, const struct model_options *op
     case_close(&it);
 }
 
-static void a_reload_is_exact(void **state) {
-    (void)state;
+TEST(a_reload_is_exact) {
     static const char *const precisions[] = {"float32", "bfloat16"};
     for (int i = 0; i < 8; i++) {
         for (int c = 0; c < CASES; c++)
@@ -226,8 +224,7 @@ static double distance_of_changes(struct model_case *it, const struct saved_stat
 
 // Gradients and moments in bfloat16 change the weights almost as those in float32 do. The state's file has the moments
 // in their type, and a model that keeps another type refuses it.
-static void coarse_gradients_and_moments_train_almost_the_same(void **state) {
-    (void)state;
+TEST(coarse_gradients_and_moments_train_almost_the_same) {
     struct model_case it;
     case_open(&it, "pairs");
     struct model_options options = {.precision = "float32", .training = true, .train_vision = true, .ema = true};
@@ -285,8 +282,7 @@ static void score_case(const struct model_case *it, struct model *model, float o
 
 // A device that packs nothing gives the same weights the same hash, takes over published ones
 // and computes with them.
-static void weights_are_the_same_on_a_device_that_does_not_pack(void **state) {
-    (void)state;
+TEST(weights_are_the_same_on_a_device_that_does_not_pack) {
     for (int c = 0; c < CASES; c++) {
         struct model_case it;
         case_open(&it, case_names[c]);
@@ -327,14 +323,4 @@ static void weights_are_the_same_on_a_device_that_does_not_pack(void **state) {
         }
         case_close(&it);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bfloat16_updates_float32_weights),
-        cmocka_unit_test(a_reload_is_exact),
-        cmocka_unit_test(coarse_gradients_and_moments_train_almost_the_same),
-        cmocka_unit_test(weights_are_the_same_on_a_device_that_does_not_pack),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

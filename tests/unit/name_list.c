@@ -3,8 +3,7 @@
 
 #include "shared/config/name_list.h"
 
-static void lists_are_expanded(void **state) {
-    (void)state;
+TEST(lists_are_expanded) {
     static const struct {
         const char *text, *names;
     } cases[] = {
@@ -34,8 +33,7 @@ static void lists_are_expanded(void **state) {
     }
 }
 
-static void mistakes_are_named(void **state) {
-    (void)state;
+TEST(mistakes_are_named) {
     static const struct {
         const char *text, *says;
     } cases[] = {
@@ -76,12 +74,4 @@ static void mistakes_are_named(void **state) {
     assert_int_equal(name_list_expand(text, &arena, &list), USAGE);
     assert_string_equal(fail_text(), "a name is longer than 255 bytes");
     arena_release(&arena);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lists_are_expanded),
-        cmocka_unit_test(mistakes_are_named),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

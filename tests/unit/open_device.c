@@ -31,8 +31,7 @@ static const char *best(void) {
     return name;
 }
 
-static void a_gpu_that_does_not_open_is_not_replaced_by_the_cpu(void **state) {
-    (void)state;
+TEST(a_gpu_that_does_not_open_is_not_replaced_by_the_cpu) {
     char dir[] = "/tmp/caravan-open-XXXXXX", plugin[sizeof dir + 32];
     assert_non_null(mkdtemp(dir));
     snprintf(plugin, sizeof plugin, "%s/libcaravan-cuda.so", dir);
@@ -50,11 +49,4 @@ static void a_gpu_that_does_not_open_is_not_replaced_by_the_cpu(void **state) {
     assert_int_equal(backend_open(&backend, &(struct backend_options){.device = "cpu", .threads = 1}), OK);
     backend_close(&backend);
     assert_int_equal(dir_remove(dir), OK);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_gpu_that_does_not_open_is_not_replaced_by_the_cpu),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -69,8 +69,7 @@ static void check_option(const struct option_table *table, const struct option *
     if (option->repeatable) assert_true(option->type == OPTION_STRING && option->not_hashed);
 }
 
-static void every_default_is_in_range(void **state) {
-    (void)state;
+TEST(every_default_is_in_range) {
     for (int stage = 0; stage < STAGE_COUNT; stage++) {
         const struct option_table *table = &stage_kinds[stage].options;
         for (const struct option *option = table->options; option->name; option++) check_option(table, option);
@@ -95,8 +94,7 @@ static void mark_fields(const struct option *option, unsigned char *marks, size_
     }
 }
 
-static void fields_do_not_overlap(void **state) {
-    (void)state;
+TEST(fields_do_not_overlap) {
     for (int stage = 0; stage < STAGE_COUNT; stage++) {
         const struct option_table *table = &stage_kinds[stage].options;
         unsigned char marks[sizeof(struct given)] = {0};
@@ -107,8 +105,7 @@ static void fields_do_not_overlap(void **state) {
     }
 }
 
-static void choices_have_their_numbers(void **state) {
-    (void)state;
+TEST(choices_have_their_numbers) {
     static const struct {
         const char *option, *choice;
         enum stage_id stage;
@@ -145,8 +142,7 @@ static void choices_have_their_numbers(void **state) {
     for (int id = 0; id < METHOD_COUNT; id++) assert_int_equal(choice_index(METHOD_NAMES, methods[id].name), id);
 }
 
-static void defaults_are_the_published_ones(void **state) {
-    (void)state;
+TEST(defaults_are_the_published_ones) {
     struct given given;
     init_defaults(&given, "optim");
     assert_true(given.optim.lr == 1e-6);
@@ -171,8 +167,7 @@ static void defaults_are_the_published_ones(void **state) {
     options_release(&given.options);
 }
 
-static void both_spellings_and_forms_are_read(void **state) {
-    (void)state;
+TEST(both_spellings_and_forms_are_read) {
     struct given given;
     init_defaults(&given, "source");
     assert_int_equal(arguments(&given, "--data /dev/null --group-size=3 --max_staleness 2 --no-shuffle --stdio"), OK);
@@ -187,8 +182,7 @@ static void both_spellings_and_forms_are_read(void **state) {
     options_release(&given.options);
 }
 
-static void mistakes_are_named(void **state) {
-    (void)state;
+TEST(mistakes_are_named) {
     static const struct {
         const char *stage, *words, *said;
         status code;
@@ -273,8 +267,7 @@ static void mistakes_are_named(void **state) {
     }
 }
 
-static void amounts_to_keep_are_read(void **state) {
-    (void)state;
+TEST(amounts_to_keep_are_read) {
     static const struct {
         const char *text;
         int64_t steps, bytes;
@@ -303,8 +296,7 @@ static void amounts_to_keep_are_read(void **state) {
     options_release(&given.options);
 }
 
-static void ranges_and_none_are_read(void **state) {
-    (void)state;
+TEST(ranges_and_none_are_read) {
     struct given given;
     init_defaults(&given, "reward");
     assert_int_equal(arguments(&given, "--length-reward 320..512 --margin none --upper-bound none --device cuda:1"),
@@ -331,8 +323,7 @@ static status with_config(struct given *given, const char *content, const char *
     return result;
 }
 
-static void arguments_override_a_config_file(void **state) {
-    (void)state;
+TEST(arguments_override_a_config_file) {
     struct given given;
     init_defaults(&given, "frames");
     assert_int_equal(with_config(&given, "fps: 1.5\nmax_frames: 8\nstore: here\n", "--max-frames 12"), OK);
@@ -365,8 +356,7 @@ static uint64_t hash_of(const char *words) {
 }
 
 // The keys of the store depend on these values: a change here makes every stored section unreachable.
-static void hash_values_stay(void **state) {
-    (void)state;
+TEST(hash_values_stay) {
     static const struct {
         const char *stage, *words;
         uint64_t hash;
@@ -387,8 +377,7 @@ static void hash_values_stay(void **state) {
         assert_true(hash_of_stage(cases[i].stage, cases[i].words) == cases[i].hash);
 }
 
-static void hash_sees_what_counts(void **state) {
-    (void)state;
+TEST(hash_sees_what_counts) {
     uint64_t plain = hash_of("--model /");
     assert_true(hash_of("--model / --threads 1 --store /tmp/x --stdio") == plain);
     assert_true(hash_of("--model / --temperature 1") == plain);
@@ -400,8 +389,7 @@ static void hash_sees_what_counts(void **state) {
     assert_true(hash_of_stage("reward", "--method cora --beta-schedule decay --steps 10 --groups-per-step 2") != cora);
 }
 
-static void the_help_has_every_key(void **state) {
-    (void)state;
+TEST(the_help_has_every_key) {
     struct buf text = {0}, words = {0};
     for (int stage = 0; stage < STAGE_COUNT; stage++) {
         for (int columns = 80; columns <= 100; columns += 20) {
@@ -423,22 +411,4 @@ static void the_help_has_every_key(void **state) {
         for (const struct option *key = stage_kinds[stage].options.options; key->name; key++)
             assert_non_null(strstr(text.data, key->name));
     buf_release(&text);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_default_is_in_range),
-        cmocka_unit_test(fields_do_not_overlap),
-        cmocka_unit_test(choices_have_their_numbers),
-        cmocka_unit_test(defaults_are_the_published_ones),
-        cmocka_unit_test(both_spellings_and_forms_are_read),
-        cmocka_unit_test(mistakes_are_named),
-        cmocka_unit_test(amounts_to_keep_are_read),
-        cmocka_unit_test(ranges_and_none_are_read),
-        cmocka_unit_test(arguments_override_a_config_file),
-        cmocka_unit_test(hash_values_stay),
-        cmocka_unit_test(hash_sees_what_counts),
-        cmocka_unit_test(the_help_has_every_key),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

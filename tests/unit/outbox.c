@@ -35,8 +35,7 @@ static struct lost_again happen(struct outbox *outbox, int replica, enum lease_e
     return outbox_apply(outbox, 0, replica, event, true, now);
 }
 
-static void each_reader_gets_the_groups_in_order(void **state) {
-    (void)state;
+TEST(each_reader_gets_the_groups_in_order) {
     struct outbox outbox = make_outbox(2, 3);
     assert_int_equal(outbox_available(&outbox, 0), 3);
     assert_int_equal(give(&outbox, 0, 1), 0);
@@ -56,8 +55,7 @@ static void each_reader_gets_the_groups_in_order(void **state) {
     assert_int_equal(outbox_available(&outbox, -1), 0);
 }
 
-static void a_restarted_replica_loses_what_it_had_not_passed_on(void **state) {
-    (void)state;
+TEST(a_restarted_replica_loses_what_it_had_not_passed_on) {
     struct outbox outbox = make_outbox(1, 3);
     for (int i = 0; i < 3; i++) assert_int_equal(give(&outbox, 0, i < 2 ? 1 : 2), i);
     claim(&outbox, 0, 1, true); // passed on
@@ -71,8 +69,7 @@ static void a_restarted_replica_loses_what_it_had_not_passed_on(void **state) {
     outbox_release(&outbox);
 }
 
-static void a_new_connection_confirms_what_the_replica_has(void **state) {
-    (void)state;
+TEST(a_new_connection_confirms_what_the_replica_has) {
     struct outbox outbox = make_outbox(1, 3);
     for (int i = 0; i < 3; i++) assert_int_equal(give(&outbox, 0, 1), i);
     happen(&outbox, 1, LEASE_RECONNECTED, 0);
@@ -84,8 +81,7 @@ static void a_new_connection_confirms_what_the_replica_has(void **state) {
     outbox_release(&outbox);
 }
 
-static void what_a_silent_replica_has_is_available_after_a_while(void **state) {
-    (void)state;
+TEST(what_a_silent_replica_has_is_available_after_a_while) {
     struct outbox outbox = make_outbox(1, 2);
     assert_int_equal(give(&outbox, 0, 1), 0);
     assert_int_equal(give(&outbox, 0, 1), 1);
@@ -105,8 +101,7 @@ static void what_a_silent_replica_has_is_available_after_a_while(void **state) {
     outbox_release(&outbox);
 }
 
-static void a_claim_is_kept_until_the_group_comes(void **state) {
-    (void)state;
+TEST(a_claim_is_kept_until_the_group_comes) {
     struct outbox outbox = {.reader_count = 1};
     claim(&outbox, 5, 1, false);
     claim(&outbox, 7, 1, true);
@@ -123,8 +118,7 @@ static void a_claim_is_kept_until_the_group_comes(void **state) {
     outbox_release(&outbox);
 }
 
-static void of_two_replicas_that_have_a_group_the_one_further_on_counts(void **state) {
-    (void)state;
+TEST(of_two_replicas_that_have_a_group_the_one_further_on_counts) {
     struct outbox outbox = make_outbox(1, 1);
     assert_int_equal(give(&outbox, 0, 1), 0);
     claim(&outbox, 0, 2, false);
@@ -136,8 +130,7 @@ static void of_two_replicas_that_have_a_group_the_one_further_on_counts(void **s
     outbox_release(&outbox);
 }
 
-static void a_group_that_is_lost_again_and_again_is_given_alone(void **state) {
-    (void)state;
+TEST(a_group_that_is_lost_again_and_again_is_given_alone) {
     struct outbox outbox = make_outbox(1, 4);
     size_t reader;
     for (int loss = 0; loss < 2; loss++) {
@@ -162,8 +155,7 @@ static void a_group_that_is_lost_again_and_again_is_given_alone(void **state) {
 }
 
 // The connection is lost first; whether the process had died is known when it is back.
-static void a_loss_counts_when_the_replica_comes_back_restarted(void **state) {
-    (void)state;
+TEST(a_loss_counts_when_the_replica_comes_back_restarted) {
     struct outbox outbox = make_outbox(1, 1);
     const struct lease *lease = outbox_find(&outbox, 0)->leases;
     for (int loss = 1; loss <= 2; loss++) {
@@ -185,8 +177,7 @@ static void a_loss_counts_when_the_replica_comes_back_restarted(void **state) {
     outbox_release(&outbox);
 }
 
-static void many_origins_are_all(void **state) {
-    (void)state;
+TEST(many_origins_are_all) {
     struct origins some = {0};
     assert_false(origins_include(&some, 1));
     for (int replica = 1; replica <= ORIGINS_MAX; replica++) {
@@ -200,8 +191,7 @@ static void many_origins_are_all(void **state) {
 }
 
 // Prints lease_rules as the table of the page.
-static void the_rules_of_leases_are_those_of_the_protocol(void **state) {
-    (void)state;
+TEST(the_rules_of_leases_are_those_of_the_protocol) {
     static const char *const events[LEASE_EVENTS] = {"sent",      "HAVE",        "HAVE `passed`", "gone",
                                                      "restarted", "reconnected", "SYNCED",        "expired"};
     static const char *const states[LEASE_STATES] = {"free", "given", "asked", "due", "passed", "asked", "due"};
@@ -228,20 +218,4 @@ static void the_rules_of_leases_are_those_of_the_protocol(void **state) {
     assert_non_null(strstr(page.data, table.data));
     buf_release(&page);
     buf_release(&table);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_reader_gets_the_groups_in_order),
-        cmocka_unit_test(a_restarted_replica_loses_what_it_had_not_passed_on),
-        cmocka_unit_test(a_new_connection_confirms_what_the_replica_has),
-        cmocka_unit_test(what_a_silent_replica_has_is_available_after_a_while),
-        cmocka_unit_test(a_claim_is_kept_until_the_group_comes),
-        cmocka_unit_test(of_two_replicas_that_have_a_group_the_one_further_on_counts),
-        cmocka_unit_test(a_group_that_is_lost_again_and_again_is_given_alone),
-        cmocka_unit_test(a_loss_counts_when_the_replica_comes_back_restarted),
-        cmocka_unit_test(many_origins_are_all),
-        cmocka_unit_test(the_rules_of_leases_are_those_of_the_protocol),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

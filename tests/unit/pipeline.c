@@ -90,8 +90,7 @@ static void check_good(const struct pipeline *pipeline) {
     assert_true(reward->margin == 0.01);
 }
 
-static void keys_are_inherited_and_written_back(void **state) {
-    (void)state;
+TEST(keys_are_inherited_and_written_back) {
     struct pipeline *pipeline;
     struct buf mistakes = {0}, text = {0};
     if (read_text(&pipeline, good, NULL, 0, &mistakes) != OK) assert_string_equal(mistakes.data, "");
@@ -117,8 +116,7 @@ static void keys_are_inherited_and_written_back(void **state) {
 }
 
 // What `caravan run` prints as arguments is read back by the stage as what the file was read as.
-static void the_arguments_of_a_process_make_the_same_struct(void **state) {
-    (void)state;
+TEST(the_arguments_of_a_process_make_the_same_struct) {
     static const char *const sets[] = {"optim.lr=1e-5", "reward.method=grpo", "frames.fps=0.25", "reward.margin=none"};
     struct pipeline *pipeline;
     struct buf mistakes = {0};
@@ -151,8 +149,7 @@ static void the_arguments_of_a_process_make_the_same_struct(void **state) {
     buf_release(&mistakes);
 }
 
-static void set_goes_on_top(void **state) {
-    (void)state;
+TEST(set_goes_on_top) {
     static const char *const sets[] = {"frames.fps=0.5", "seed=11", "rollout.group-size=4", "run=/tmp/elsewhere"};
     struct pipeline *pipeline;
     struct buf mistakes = {0};
@@ -170,8 +167,7 @@ static void set_goes_on_top(void **state) {
     buf_release(&mistakes);
 }
 
-static void model_is_inherited_where_it_is_needed(void **state) {
-    (void)state;
+TEST(model_is_inherited_where_it_is_needed) {
     static const char text[] = "run: r\nmodel: model\nstages:\n"
                                "  - source: {data: train.jsonl, format: sft}\n"
                                "  - optim: {}\n";
@@ -187,8 +183,7 @@ static void model_is_inherited_where_it_is_needed(void **state) {
     buf_release(&mistakes);
 }
 
-static void from_orders_the_flow(void **state) {
-    (void)state;
+TEST(from_orders_the_flow) {
     struct pipeline *pipeline;
     struct buf mistakes = {0};
     static const char text[] = "run: r\nmodel: model\nstages:\n"
@@ -206,8 +201,7 @@ static void from_orders_the_flow(void **state) {
 }
 
 // Any stage may be the last one. Without optim nothing is trained, and no weights go back.
-static void optim_may_be_left_out(void **state) {
-    (void)state;
+TEST(optim_may_be_left_out) {
     static const char *const ends[] = {"  - frames: {}\n", "  - frames: {}\n  - rollout: {}\n",
                                        "  - rollout: {}\n  - refscore: {}\n  - reward: {}\n",
                                        "  - rollout: {}\n  - mine: {program: cat}\n", "  - optim: {program: cat}\n"};
@@ -230,8 +224,7 @@ static void optim_may_be_left_out(void **state) {
 }
 
 // Every stage has the file's store, unless it has its own; without any it is in the run's directory.
-static void every_stage_has_the_files_store_unless_it_has_its_own(void **state) {
-    (void)state;
+TEST(every_stage_has_the_files_store_unless_it_has_its_own) {
     static const char *const set[] = {"store=/scratch/set"};
     static const char text[] = "%srun: r\nmodel: model\nstages:\n"
                                "  - source: {data: train.jsonl}\n"
@@ -260,8 +253,7 @@ static void every_stage_has_the_files_store_unless_it_has_its_own(void **state) 
 }
 
 // Each text has one mistake, which the line must name.
-static void a_mistake_has_its_place(void **state) {
-    (void)state;
+TEST(a_mistake_has_its_place) {
 #define HEAD "run: r\nmodel: model\nstages:\n  - source: {data: train.jsonl}\n"
 #define TAIL "  - refscore: {}\n  - reward: {}\n  - optim: {}\n"
     static const struct {
@@ -360,8 +352,7 @@ static void a_mistake_has_its_place(void **state) {
 }
 
 // libyaml's time grows with the square of the depth: all of this would take a minute.
-static void deep_nesting_is_refused_at_once(void **state) {
-    (void)state;
+TEST(deep_nesting_is_refused_at_once) {
     enum { DEPTH = 100000 };
     static const char *const parts[] = {"[", "- ", "{a: ", "[\n"};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
@@ -377,8 +368,7 @@ static void deep_nesting_is_refused_at_once(void **state) {
     }
 }
 
-static void all_mistakes_are_said_at_once(void **state) {
-    (void)state;
+TEST(all_mistakes_are_said_at_once) {
     static const char text[] = "run: r\n"
                                "modell: model\n"                               // 1
                                "stages:\n"                                     //
@@ -403,8 +393,7 @@ static void all_mistakes_are_said_at_once(void **state) {
          "\n"
 
 // What a method sets in other stages where the file says nothing.
-static void a_method_sets_keys_of_other_stages(void **state) {
-    (void)state;
+TEST(a_method_sets_keys_of_other_stages) {
     static const struct {
         const char *text, *stage, *key, *value;
     } cases[] = {
@@ -458,8 +447,7 @@ static void a_method_sets_keys_of_other_stages(void **state) {
     }
 }
 
-static void what_contradicts_a_method_is_refused(void **state) {
-    (void)state;
+TEST(what_contradicts_a_method_is_refused) {
     static const struct {
         const char *text, *says;
     } cases[] = {
@@ -507,19 +495,5 @@ static void what_contradicts_a_method_is_refused(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(keys_are_inherited_and_written_back),
-        cmocka_unit_test(the_arguments_of_a_process_make_the_same_struct),
-        cmocka_unit_test(set_goes_on_top),
-        cmocka_unit_test(model_is_inherited_where_it_is_needed),
-        cmocka_unit_test(from_orders_the_flow),
-        cmocka_unit_test(every_stage_has_the_files_store_unless_it_has_its_own),
-        cmocka_unit_test(a_mistake_has_its_place),
-        cmocka_unit_test(deep_nesting_is_refused_at_once),
-        cmocka_unit_test(all_mistakes_are_said_at_once),
-        cmocka_unit_test(a_method_sets_keys_of_other_stages),
-        cmocka_unit_test(what_contradicts_a_method_is_refused),
-        cmocka_unit_test(optim_may_be_left_out),
-    };
-    return cmocka_run_group_tests(tests, make_directory, remove_directory);
+    return unit_run(make_directory, remove_directory);
 }

@@ -50,8 +50,7 @@ static void check_cluster(const struct pipeline *pipeline) {
     assert_int_equal(pipeline_stage_machine_count(&pipeline->stages[3]), 1);
 }
 
-static void a_cluster_is_read_and_written_back(void **state) {
-    (void)state;
+TEST(a_cluster_is_read_and_written_back) {
     struct buf text = {0}, again = {0};
     struct pipeline *pipeline = parse_good(cluster, NULL, 0);
     check_cluster(pipeline);
@@ -70,8 +69,7 @@ static void a_cluster_is_read_and_written_back(void **state) {
 }
 
 // The spellings of `on` mean the same machines in the same order.
-static void the_spellings_of_on_mean_the_same_machines(void **state) {
-    (void)state;
+TEST(the_spellings_of_on_mean_the_same_machines) {
     static const struct {
         const char *on, *machines;
     } cases[] = {
@@ -103,8 +101,7 @@ static void the_spellings_of_on_mean_the_same_machines(void **state) {
     pipeline_free(&pipeline);
 }
 
-static void ports_depend_on_no_other_stage(void **state) {
-    (void)state;
+TEST(ports_depend_on_no_other_stage) {
     static const char *const sets[] = {"frames.replicas=64", "rollout.on=gpu01"};
     struct buf text = {0};
     for (size_t more = 0; more < 3; more++) { // the ports of rollout do not depend on frames, nor on its own machines
@@ -130,8 +127,7 @@ static void ports_depend_on_no_other_stage(void **state) {
     pipeline_free(&pipeline);
 }
 
-static void a_mistake_has_its_place(void **state) {
-    (void)state;
+TEST(a_mistake_has_its_place) {
 #define MACHINES "machines: {a: {address: a}, b: {address: b}}\n"
     static const struct {
         const char *text, *said;
@@ -203,8 +199,7 @@ static void a_mistake_has_its_place(void **state) {
 #define SLURM_HEAD "run: /r\nmodel: /\nmachines: slurm\nstages:\n  - source: {data: /dev/null}\n"
 
 // `on` of frames, and the indices of its machines among those of `nodes`.
-static void a_slurm_jobs_nodes_are_its_machines(void **state) {
-    (void)state;
+TEST(a_slurm_jobs_nodes_are_its_machines) {
     static const struct {
         const char *nodes, *on, *machines;
     } cases[] = {
@@ -246,8 +241,7 @@ static void a_slurm_jobs_nodes_are_its_machines(void **state) {
 }
 
 // The ranges of ports of a job's nodes differ, and so do those of the next job.
-static void the_ports_of_slurm_jobs_differ(void **state) {
-    (void)state;
+TEST(the_ports_of_slurm_jobs_differ) {
     setenv("SLURM_JOB_NODELIST", "n[08-09]", 1);
     setenv("SLURM_JOB_ID", "41", 1);
     struct pipeline *pipeline = parse_good(SLURM_HEAD "  - rollout: {}\n", NULL, 0);
@@ -264,8 +258,7 @@ static void the_ports_of_slurm_jobs_differ(void **state) {
     unsetenv("SLURM_JOB_NODELIST");
 }
 
-static void a_mistake_in_a_slurm_job_has_its_place(void **state) {
-    (void)state;
+TEST(a_mistake_in_a_slurm_job_has_its_place) {
     static const struct {
         const char *nodes, *on, *said;
     } cases[] = {
@@ -292,17 +285,4 @@ static void a_mistake_in_a_slurm_job_has_its_place(void **state) {
         buf_release(&text);
     }
     unsetenv("SLURM_JOB_NODELIST");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_cluster_is_read_and_written_back),
-        cmocka_unit_test(the_spellings_of_on_mean_the_same_machines),
-        cmocka_unit_test(ports_depend_on_no_other_stage),
-        cmocka_unit_test(a_mistake_has_its_place),
-        cmocka_unit_test(a_slurm_jobs_nodes_are_its_machines),
-        cmocka_unit_test(the_ports_of_slurm_jobs_differ),
-        cmocka_unit_test(a_mistake_in_a_slurm_job_has_its_place),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

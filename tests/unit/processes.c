@@ -58,8 +58,7 @@ static void check_devices(const char *options, const char *machine, const char *
     assert_int_equal(dir_remove(dir), OK);
 }
 
-static void replicas_take_the_gpus_of_the_list(void **state) {
-    (void)state;
+TEST(replicas_take_the_gpus_of_the_list) {
     check_devices("replicas: 2", NULL, "  ");
     check_devices("replicas: 3, device: 'cuda:1'", NULL, "cuda:1 cuda:1 cuda:1 ");
     check_devices("replicas: 4, device: 'cuda:[0-3]'", NULL, "cuda:0 cuda:1 cuda:2 cuda:3 ");
@@ -67,8 +66,7 @@ static void replicas_take_the_gpus_of_the_list(void **state) {
     check_devices("replicas: 1, device: 'cuda:[2]'", NULL, "cuda:2 ");
 }
 
-static void each_machine_begins_anew(void **state) {
-    (void)state;
+TEST(each_machine_begins_anew) {
     check_devices("replicas: 2, device: 'cuda:[0-2]', on: [a, b]", "a", "cuda:0 cuda:1 ");
     check_devices("replicas: 2, device: 'cuda:[0-2]', on: [a, b]", "b", "cuda:0 cuda:1 ");
 }
@@ -131,11 +129,10 @@ static status ending_next(struct ending *ending, int64_t settled) {
     return result;
 }
 
-static void repeated_kills_pause_longer_and_end_the_run(void **state) {
+TEST(repeated_kills_pause_longer_and_end_the_run) {
     enum { KILLS = 15 };
     struct ending ending;
     double paused = 0;
-    (void)state;
     ending_open(&ending, "kill -9 $$");
     for (int kill = 1; kill < KILLS; kill++) {
         assert_int_equal(ending_next(&ending, 7), OK);
@@ -150,9 +147,8 @@ static void repeated_kills_pause_longer_and_end_the_run(void **state) {
     ending_close(&ending);
 }
 
-static void a_group_done_ends_a_series_of_kills(void **state) {
+TEST(a_group_done_ends_a_series_of_kills) {
     struct ending ending;
-    (void)state;
     ending_open(&ending, "kill -9 $$");
     for (int64_t settled = 0; settled < 40; settled++) {
         assert_int_equal(ending_next(&ending, settled), OK);
@@ -161,10 +157,9 @@ static void a_group_done_ends_a_series_of_kills(void **state) {
     ending_close(&ending);
 }
 
-static void a_failure_is_said_once_and_names_the_log(void **state) {
+TEST(a_failure_is_said_once_and_names_the_log) {
     struct ending ending;
     char want[256];
-    (void)state;
     ending_open(&ending, "echo first; echo caravan: no device; exit 69");
     snprintf(want, sizeof want, "ended with exit code 69: caravan: no device (see %s/logs/source.log)", ending.dir);
     assert_int_equal(ending_next(&ending, 7), OK);
@@ -184,23 +179,10 @@ static void a_failure_is_said_once_and_names_the_log(void **state) {
     ending_close(&ending);
 }
 
-static void wrong_input_is_not_tried_again(void **state) {
+TEST(wrong_input_is_not_tried_again) {
     struct ending ending;
-    (void)state;
     ending_open(&ending, "echo caravan-source: no such file; exit 65");
     assert_int_equal(ending_next(&ending, -1), DATAERR);
     assert_non_null(strstr(fail_text(), "source ended with exit code 65: caravan-source: no such file (see "));
     ending_close(&ending);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(replicas_take_the_gpus_of_the_list),
-        cmocka_unit_test(each_machine_begins_anew),
-        cmocka_unit_test(repeated_kills_pause_longer_and_end_the_run),
-        cmocka_unit_test(a_group_done_ends_a_series_of_kills),
-        cmocka_unit_test(a_failure_is_said_once_and_names_the_log),
-        cmocka_unit_test(wrong_input_is_not_tried_again),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -36,8 +36,7 @@ static void disk_of(struct disk_needs *needs, const char *const *sets, size_t co
     pipeline_free(&pipeline);
 }
 
-static void checkpoints_on_the_disk_are_counted(void **state) {
-    (void)state;
+TEST(checkpoints_on_the_disk_are_counted) {
     static const struct {
         const char *sets[4];
         int64_t checkpoints; // 0: all stay
@@ -64,8 +63,7 @@ static void checkpoints_on_the_disk_are_counted(void **state) {
     }
 }
 
-static void files_of_weights_are_counted(void **state) {
-    (void)state;
+TEST(files_of_weights_are_counted) {
     struct disk_needs needs;
     disk_of(&needs, (const char *[]){"optim.ema_every=0", "reward.method=nokl", "frames.store_limit=1GB"}, 3);
     assert_int_equal(needs.copies, 3); // of the policy alone
@@ -77,8 +75,7 @@ static void files_of_weights_are_counted(void **state) {
 }
 
 // A process of its own for each stage with a model on the CPU, whatever the others name.
-static void memory_is_added_up_by_device(void **state) {
-    (void)state;
+TEST(memory_is_added_up_by_device) {
     struct pipeline *pipeline =
         read_pipeline("", training, (const char *[]){"refscore.device=cuda:1", "rollout.replicas=2"}, 2);
     struct resource_plan plan;
@@ -105,8 +102,7 @@ static void expect_device(const struct pipeline *pipeline, const char *stage, co
     assert_int_equal(found->replicas, replicas);
 }
 
-static void processes_are_spread_over_the_gpus(void **state) {
-    (void)state;
+TEST(processes_are_spread_over_the_gpus) {
     static const struct {
         int gpus;
         const char *rollout, *refscore;
@@ -139,8 +135,7 @@ static void processes_are_spread_over_the_gpus(void **state) {
 }
 
 // On each of several machines, the same GPUs have what runs there.
-static void each_machine_has_the_processes_that_run_there(void **state) {
-    (void)state;
+TEST(each_machine_has_the_processes_that_run_there) {
     struct pipeline *pipeline =
         read_pipeline("machines: {a: {address: a}, b: {address: b}}", training,
                       (const char *[]){"rollout.on=b", "rollout.replicas=2", "refscore.on=b", "optim.on=a"}, 4);
@@ -158,8 +153,7 @@ static void each_machine_has_the_processes_that_run_there(void **state) {
     pipeline_free(&pipeline);
 }
 
-static void what_this_machine_lacks_is_said(void **state) {
-    (void)state;
+TEST(what_this_machine_lacks_is_said) {
     struct buf lines = {0};
     assert_true(machine_memory_available() > 0);
     struct pipeline *pipeline = read_pipeline("device: cpu", training, (const char *[]){"model=tiny"}, 1);
@@ -193,13 +187,5 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(checkpoints_on_the_disk_are_counted),
-        cmocka_unit_test(files_of_weights_are_counted),
-        cmocka_unit_test(memory_is_added_up_by_device),
-        cmocka_unit_test(processes_are_spread_over_the_gpus),
-        cmocka_unit_test(each_machine_has_the_processes_that_run_there),
-        cmocka_unit_test(what_this_machine_lacks_is_said),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return unit_run(setup, teardown);
 }

@@ -22,8 +22,7 @@ static const char *string_at(const struct json *array, size_t i) {
     return json_text(json_item(array, i));
 }
 
-static void white_space_is_that_of_python(void **state) {
-    (void)state;
+TEST(white_space_is_that_of_python) {
     struct json *white = key(golden, "white");
     size_t next = 0, count = json_count(white);
     for (int32_t code = 0; code < 0x110000; code++) {
@@ -35,8 +34,7 @@ static void white_space_is_that_of_python(void **state) {
     assert_int_equal(next, count);
 }
 
-static void stems_are_those_of_nltk(void **state) {
-    (void)state;
+TEST(stems_are_those_of_nltk) {
     struct json *stems = key(golden, "stems");
     for (size_t i = 0; i < json_count(stems); i++) {
         struct json *pair = json_item(stems, i);
@@ -53,8 +51,7 @@ static void assert_number(double value, const char *wanted) {
     assert_true(isnan(number) ? isnan(value) : value == number);
 }
 
-static void floats_are_read_as_by_python(void **state) {
-    (void)state;
+TEST(floats_are_read_as_by_python) {
     struct json *numbers = key(golden, "numbers");
     for (size_t i = 0; i < json_count(numbers); i++) {
         struct json *row = json_item(numbers, i);
@@ -97,8 +94,7 @@ static struct group *group_of(struct json *json) {
     return group;
 }
 
-static void rewards_are_those_of_the_released_code(void **state) {
-    (void)state;
+TEST(rewards_are_those_of_the_released_code) {
     struct json *groups = key(golden, "groups");
     for (size_t i = 0; i < json_count(groups); i++) {
         struct json *row = json_item(groups, i), *rewards = key(row, "rewards");
@@ -141,8 +137,7 @@ static void assert_refused(const char *type, const char *truth, const char *more
     assert_method_refuses(METHOD_CARE, type, truth, more, shortest, says);
 }
 
-static void an_invalid_group_is_refused_with_its_sample(void **state) {
-    (void)state;
+TEST(an_invalid_group_is_refused_with_its_sample) {
     assert_refused("Numerical", "1", "", NAN, "sample s7: problem type 'Numerical'");
     assert_refused("regression", "inf", "", NAN, "sample s7");
     assert_refused("regression", "nan", "", NAN, "sample s7");
@@ -152,8 +147,7 @@ static void an_invalid_group_is_refused_with_its_sample(void **state) {
     assert_refused("OCR", "1", ",\"reference\":{\"answer_logprob\":[0]}", 3, "completions[0].tokens: missing");
 }
 
-static void accurate_completions_are_above_a_bound_and_the_mean(void **state) {
-    (void)state;
+TEST(accurate_completions_are_above_a_bound_and_the_mean) {
     static const struct {
         double accuracy[3];
         bool accurate[3];
@@ -177,8 +171,7 @@ static void accurate_completions_are_above_a_bound_and_the_mean(void **state) {
 }
 
 // What a method needs besides the completions.
-static void a_method_says_what_it_needs(void **state) {
-    (void)state;
+TEST(a_method_says_what_it_needs) {
     static const struct {
         enum method_id method;
         const char *more, *says;
@@ -200,8 +193,7 @@ static void a_method_says_what_it_needs(void **state) {
         assert_method_refuses((int)cases[i].method, "OCR", "1", cases[i].more, NAN, cases[i].says);
 }
 
-static void the_answer_and_its_form_are_found(void **state) {
-    (void)state;
+TEST(the_answer_and_its_form_are_found) {
     assert_int_equal(answer_extract(string_of("x<answer>")).size, 0);
     assert_int_equal(answer_extract(string_of("")).size, 0);
     struct string answer = answer_extract(string_of("<answer>\xe3\x80\x80 a b\x1c</answer></answer>"));
@@ -223,17 +215,7 @@ int main(int argc, char **argv) {
         print_error("%s\n", fail_text());
         return 1;
     }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(white_space_is_that_of_python),
-        cmocka_unit_test(stems_are_those_of_nltk),
-        cmocka_unit_test(floats_are_read_as_by_python),
-        cmocka_unit_test(rewards_are_those_of_the_released_code),
-        cmocka_unit_test(an_invalid_group_is_refused_with_its_sample),
-        cmocka_unit_test(a_method_says_what_it_needs),
-        cmocka_unit_test(accurate_completions_are_above_a_bound_and_the_mean),
-        cmocka_unit_test(the_answer_and_its_form_are_found),
-    };
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = unit_run(NULL, NULL);
     arena_release(&arena);
     buf_release(&data);
     return failed;

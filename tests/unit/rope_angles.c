@@ -34,8 +34,7 @@ static float upper_half(float value) {
     return value;
 }
 
-static void the_language_models_table_has_its_angles(void **state) {
-    (void)state;
+TEST(the_language_models_table_has_its_angles) {
     struct backend *backend = open_backend();
     for (int half = 0; half < 2; half++) {
         struct rope_angles angles;
@@ -56,8 +55,7 @@ static void the_language_models_table_has_its_angles(void **state) {
 }
 
 // Row and column rotate half of the pairs each, with the same frequencies. Nothing is rounded.
-static void the_towers_table_rotates_rows_and_columns(void **state) {
-    (void)state;
+TEST(the_towers_table_rotates_rows_and_columns) {
     struct backend *backend = open_backend();
     struct rope_angles angles;
     float got[2 * FEW * PAIRS];
@@ -73,8 +71,7 @@ static void the_towers_table_rotates_rows_and_columns(void **state) {
     backend_close(&backend);
 }
 
-static void growing_keeps_the_bits(void **state) {
-    (void)state;
+TEST(growing_keeps_the_bits) {
     struct backend *backend = open_backend();
     for (int i = 0; i < 3; i++) {
         struct rope_angles angles;
@@ -113,8 +110,7 @@ static float score_long(struct model *model, const struct model_case *it, int64_
 }
 
 // A model scores the same before and after a prompt that made its table grow, and after one that began with it.
-static void a_long_prompt_changes_no_other(void **state) {
-    (void)state;
+TEST(a_long_prompt_changes_no_other) {
     struct model_case it;
     case_open(&it, "pairs");
     static int64_t tokens[MANY];
@@ -133,8 +129,7 @@ static void a_long_prompt_changes_no_other(void **state) {
 }
 
 // The prompt has its positions in the first table, its completions go beyond it. Their scores have the same bits.
-static void completions_beyond_the_first_table_keep_their_bits(void **state) {
-    (void)state;
+TEST(completions_beyond_the_first_table_keep_their_bits) {
     enum { PROMPT = 1022, NEW_TOKENS = 20, GROUP = 8 };
     struct model_case it;
     case_open(&it, "pairs");
@@ -170,8 +165,7 @@ static void completions_beyond_the_first_table_keep_their_bits(void **state) {
 }
 
 // A request whose longest completion would go beyond the last position is refused when it is added.
-static void a_request_beyond_the_last_position_is_refused(void **state) {
-    (void)state;
+TEST(a_request_beyond_the_last_position_is_refused) {
     struct model_case it;
     case_open(&it, "pairs");
     struct model *model = case_model(&it, &(struct model_options){.precision = "float32"});
@@ -186,16 +180,4 @@ static void a_request_beyond_the_last_position_is_refused(void **state) {
     generator_free(&generator);
     model_free(&model);
     case_close(&it);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_language_models_table_has_its_angles),
-        cmocka_unit_test(the_towers_table_rotates_rows_and_columns),
-        cmocka_unit_test(growing_keeps_the_bits),
-        cmocka_unit_test(a_long_prompt_changes_no_other),
-        cmocka_unit_test(completions_beyond_the_first_table_keep_their_bits),
-        cmocka_unit_test(a_request_beyond_the_last_position_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

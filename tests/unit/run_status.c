@@ -96,8 +96,7 @@ static void work(struct run_status *run_status, int index, struct message_status
     }
 }
 
-static void rates_are_those_of_the_last_minute(void **state) {
-    (void)state;
+TEST(rates_are_those_of_the_last_minute) {
     struct run_status *run_status = open_status();
     struct message_status now = counters(ROLLOUT);
     struct replica_status replica = look(run_status, ROLLOUT, 0);
@@ -128,8 +127,7 @@ static void rates_are_those_of_the_last_minute(void **state) {
     assert_null(run_status);
 }
 
-static void a_silent_replica_does_nothing(void **state) {
-    (void)state;
+TEST(a_silent_replica_does_nothing) {
     struct run_status *run_status = open_status();
     struct message_status now = counters(ROLLOUT);
     work(run_status, ROLLOUT, &now, 0, 120, 1);
@@ -143,8 +141,7 @@ static void a_silent_replica_does_nothing(void **state) {
 }
 
 // The supervisor of another machine, or caravan top, which begins to listen in the middle of the run.
-static void a_late_listener_knows_the_last_minute(void **state) {
-    (void)state;
+TEST(a_late_listener_knows_the_last_minute) {
     struct run_status *run_status = open_status(), *late = open_status();
     struct message_status now = counters(ROLLOUT_2), source = counters(SOURCE);
     struct wire_message message;
@@ -184,8 +181,7 @@ static void a_late_listener_knows_the_last_minute(void **state) {
     run_status_free(&run_status);
 }
 
-static void a_restarted_process_begins_anew(void **state) {
-    (void)state;
+TEST(a_restarted_process_begins_anew) {
     struct run_status *run_status = open_status();
     const struct replica *rollout = &replicas[SUPERVISORS + ROLLOUT];
     struct message_status now = counters(ROLLOUT);
@@ -232,8 +228,7 @@ static const char *slow_line(struct run_status *run_status, double now) {
     return line;
 }
 
-static void a_slow_group_is_said_once_and_when_its_age_has_doubled(void **state) {
-    (void)state;
+TEST(a_slow_group_is_said_once_and_when_its_age_has_doubled) {
     struct run_status *run_status = open_status();
     struct message_status now = counters(ROLLOUT_2);
     work(run_status, ROLLOUT_2, &now, 0, 400, 40);
@@ -256,8 +251,7 @@ static void a_slow_group_is_said_once_and_when_its_age_has_doubled(void **state)
     run_status_free(&run_status);
 }
 
-static void who_waits_for_groups_is_not_slow(void **state) {
-    (void)state;
+TEST(who_waits_for_groups_is_not_slow) {
     struct run_status *run_status = open_status();
     struct message_status now = counters(OPTIM);
     struct run_summary run;
@@ -291,8 +285,7 @@ static const char *still_line(struct run_status *run_status, double now) {
     return line;
 }
 
-static void a_run_that_stands_still_says_who_has_the_group_that_all_wait_for(void **state) {
-    (void)state;
+TEST(a_run_that_stands_still_says_who_has_the_group_that_all_wait_for) {
     struct run_status *run_status = open_status();
     struct message_status now[REPLICAS];
     for (int i = 0; i < REPLICAS; i++) now[i] = counters(i);
@@ -361,8 +354,7 @@ static void a_run_that_stands_still_says_who_has_the_group_that_all_wait_for(voi
     run_status_free(&run_status);
 }
 
-static void without_a_typical_time_five_minutes_are_slow(void **state) {
-    (void)state;
+TEST(without_a_typical_time_five_minutes_are_slow) {
     struct run_status *run_status = open_status();
     struct message_status now = counters(ROLLOUT);
     now.oldest_seq = 0;
@@ -374,8 +366,7 @@ static void without_a_typical_time_five_minutes_are_slow(void **state) {
 }
 
 // Steps of four groups that take 400 s each, after ten quick ones.
-static void the_time_left_is_from_the_last_steps(void **state) {
-    (void)state;
+TEST(the_time_left_is_from_the_last_steps) {
     struct run_status *run_status = open_status();
     struct message_status now = counters(SOURCE);
     struct run_summary run;
@@ -447,8 +438,7 @@ static struct run_status *open_example(void) {
     return run_status;
 }
 
-static void the_table_has_a_row_for_each_replica(void **state) {
-    (void)state;
+TEST(the_table_has_a_row_for_each_replica) {
     struct run_status *run_status = open_example();
     struct buf text = {0};
     run_status_table(run_status, 91, INT_MAX, INT_MAX, &text);
@@ -476,8 +466,7 @@ static void the_table_has_a_row_for_each_replica(void **state) {
 }
 
 // In 80 columns the less important ones are left out; in few rows the replicas of a stage have one.
-static void the_table_fits_a_terminal(void **state) {
-    (void)state;
+TEST(the_table_fits_a_terminal) {
     struct run_status *run_status = open_example();
     struct message_status second = counters(ROLLOUT_2);
     struct buf text = {0};
@@ -508,8 +497,7 @@ static void the_table_fits_a_terminal(void **state) {
 }
 
 // While one stage is at work, the others wait. Of a stage with several replicas their mean counts.
-static void the_bottleneck_is_the_stage_at_work(void **state) {
-    (void)state;
+TEST(the_bottleneck_is_the_stage_at_work) {
     struct run_status *run_status = open_status();
     struct message_status first = counters(ROLLOUT), second = counters(ROLLOUT_2), optim = counters(OPTIM);
     struct run_summary run;
@@ -537,8 +525,7 @@ static void the_bottleneck_is_the_stage_at_work(void **state) {
     run_status_free(&run_status);
 }
 
-static void the_metrics_are_openmetrics(void **state) {
-    (void)state;
+TEST(the_metrics_are_openmetrics) {
     struct run_status *run_status = open_example();
     const char *dir = getenv("METRICS");
     char path[512];
@@ -554,8 +541,7 @@ static void the_metrics_are_openmetrics(void **state) {
 }
 
 // Before anything is known there are no samples of it, but every family of the replicas.
-static void metrics_begin_empty(void **state) {
-    (void)state;
+TEST(metrics_begin_empty) {
     struct run_status *run_status = open_status();
     struct buf text = {0};
     run_metrics(run_status, 0, &text);
@@ -567,8 +553,7 @@ static void metrics_begin_empty(void **state) {
     run_status_free(&run_status);
 }
 
-static void an_unknown_replica_is_ignored(void **state) {
-    (void)state;
+TEST(an_unknown_replica_is_ignored) {
     struct run_status *run_status = open_status();
     const struct wire_message message = {
         .kind = MESSAGE_STATUS, .name = "rollout", .replica = 3, .machine = "", .counters = counters(0)};
@@ -577,25 +562,4 @@ static void an_unknown_replica_is_ignored(void **state) {
     run_status_restarted(run_status, &replicas[0]);
     for (int i = 0; i < REPLICAS; i++) assert_null(look(run_status, i, 1).report);
     run_status_free(&run_status);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rates_are_those_of_the_last_minute),
-        cmocka_unit_test(a_silent_replica_does_nothing),
-        cmocka_unit_test(a_late_listener_knows_the_last_minute),
-        cmocka_unit_test(a_restarted_process_begins_anew),
-        cmocka_unit_test(a_slow_group_is_said_once_and_when_its_age_has_doubled),
-        cmocka_unit_test(who_waits_for_groups_is_not_slow),
-        cmocka_unit_test(a_run_that_stands_still_says_who_has_the_group_that_all_wait_for),
-        cmocka_unit_test(without_a_typical_time_five_minutes_are_slow),
-        cmocka_unit_test(the_time_left_is_from_the_last_steps),
-        cmocka_unit_test(the_table_has_a_row_for_each_replica),
-        cmocka_unit_test(the_table_fits_a_terminal),
-        cmocka_unit_test(the_bottleneck_is_the_stage_at_work),
-        cmocka_unit_test(the_metrics_are_openmetrics),
-        cmocka_unit_test(metrics_begin_empty),
-        cmocka_unit_test(an_unknown_replica_is_ignored),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -213,8 +213,7 @@ static void expect(const struct stage *stage, const char *input, int code, const
     buf_release(&log);
 }
 
-static void the_order_is_kept(void **state) {
-    (void)state;
+TEST(the_order_is_kept) {
     static const char input[] = GROUP("a", "") GROUP("b", "") "\n  \n" GROUP("c", "") GROUP("d", "") GROUP("e", "");
     expect(&simple, input, 0, "a b c d e ", "5 groups, 0 quarantined");
     expect(&holding, input, 0, "a b c d e ", "5 groups, 0 quarantined");
@@ -223,15 +222,13 @@ static void the_order_is_kept(void **state) {
     expect(&simple, "\n\n", 0, "", NULL);
 }
 
-static void the_last_line_needs_no_newline(void **state) {
-    (void)state;
+TEST(the_last_line_needs_no_newline) {
     char input[] = GROUP("a", "") GROUP("b", "");
     input[strlen(input) - 1] = 0;
     expect(&simple, input, 0, "a b ", NULL);
 }
 
-static void a_bad_line_ends_the_filter_after_what_was_before(void **state) {
-    (void)state;
+TEST(a_bad_line_ends_the_filter_after_what_was_before) {
     static const char input[] = GROUP("a", "") GROUP("b", "") "\n{\"v\":1}\n" GROUP("c", "");
     expect(&simple, input, 65, "a b ", "caravan-test: line 4: ");
     expect(&holding, input, 65, "a b ", "caravan-test: line 4: ");
@@ -239,28 +236,24 @@ static void a_bad_line_ends_the_filter_after_what_was_before(void **state) {
     expect(&simple, "[]\n", 65, "", "caravan-test: line 1: ");
 }
 
-static void a_line_that_the_stage_refuses_ends_the_filter(void **state) {
-    (void)state;
+TEST(a_line_that_the_stage_refuses_ends_the_filter) {
     static const char input[] = GROUP("a", "") GROUP("b", "") GROUP("c", "input") GROUP("d", "") GROUP("e", "");
     expect(&simple, input, 65, "a b ", "caravan-test: line 3: not a group for me");
     expect(&holding, input, 65, "a b ", "caravan-test: line 3: not a group for me");
     expect(&hurrying, input, 65, "a b ", "caravan-test: line 3: not a group for me");
 }
 
-static void a_device_that_is_gone_ends_the_filter(void **state) {
-    (void)state;
+TEST(a_device_that_is_gone_ends_the_filter) {
     expect(&simple, GROUP("a", "") GROUP("b", "service") GROUP("c", ""), 69, "a ", "caravan-test: the device is gone");
 }
 
-static void needs_are_checked(void **state) {
-    (void)state;
+TEST(needs_are_checked) {
     struct stage picky = simple;
     picky.needs = NEED_COMPLETIONS;
     expect(&picky, GROUP("a", ""), 65, "", "caravan-test: line 1: not a group");
 }
 
-static void a_bad_sample_is_quarantined(void **state) {
-    (void)state;
+TEST(a_bad_sample_is_quarantined) {
     struct buf out = {0}, log = {0};
     assert_int_equal(run(&simple, GROUP("a", "defect") GROUP("b", ""), &out, &log), 0);
     assert_string_equal(ids(&out), "a b ");
@@ -271,8 +264,7 @@ static void a_bad_sample_is_quarantined(void **state) {
     buf_release(&log);
 }
 
-static void a_quarantined_group_passes_untouched(void **state) {
-    (void)state;
+TEST(a_quarantined_group_passes_untouched) {
     static const char line[] =
         "{\"v\":1, \"id\":\"a\",\"zeta\": 1.50,\"sample_id\":\"service\",\"prompt\":{\"messages\":[],"
         "\"problem_type\":\"free-form\",\"solution\":\"x\"},\"quarantine\":{\"stage\":\"frames\",\"reason\":\"cut\"}}"
@@ -285,8 +277,7 @@ static void a_quarantined_group_passes_untouched(void **state) {
     buf_release(&log);
 }
 
-static void each_line_leaves_at_once(void **state) {
-    (void)state;
+TEST(each_line_leaves_at_once) {
     const struct stage *stages[] = {&simple, &hurrying};
     for (int i = 0; i < 2; i++) {
         struct child child = child_start(stages[i], NULL, NULL);
@@ -301,8 +292,7 @@ static void each_line_leaves_at_once(void **state) {
     }
 }
 
-static void sigterm_lets_what_is_held_finish(void **state) {
-    (void)state;
+TEST(sigterm_lets_what_is_held_finish) {
     const struct stage *stages[] = {&simple, &holding};
     for (int i = 0; i < 2; i++) {
         struct child child = child_start(stages[i], NULL, NULL);
@@ -325,8 +315,7 @@ static void sigterm_lets_what_is_held_finish(void **state) {
     }
 }
 
-static void a_closed_output_ends_the_filter_cleanly(void **state) {
-    (void)state;
+TEST(a_closed_output_ends_the_filter_cleanly) {
     struct child child = child_start(&simple, NULL, NULL);
     struct buf log = {0};
     int code;
@@ -340,13 +329,11 @@ static void a_closed_output_ends_the_filter_cleanly(void **state) {
     buf_release(&log);
 }
 
-static void a_source_writes_its_groups(void **state) {
-    (void)state;
+TEST(a_source_writes_its_groups) {
     expect(&source, "", 0, "s s s ", "3 groups");
 }
 
-static void wrong_options_are_refused_by_name(void **state) {
-    (void)state;
+TEST(wrong_options_are_refused_by_name) {
     static const struct {
         const char *option, *value, *logged;
         int code;
@@ -368,8 +355,7 @@ static void wrong_options_are_refused_by_name(void **state) {
 }
 
 // The second run finds its sections; another seed does not.
-static void what_the_store_has_is_not_computed_again(void **state) {
-    (void)state;
+TEST(what_the_store_has_is_not_computed_again) {
     char dir[] = "/tmp/caravan-runner-XXXXXX", option[64];
     assert_non_null(mkdtemp(dir));
     snprintf(option, sizeof option, "--store=%s", dir);
@@ -397,8 +383,7 @@ static status count_group(void *context, const struct group *group) {
 }
 
 // What is found and what was quarantined before is kept, too, as it left: here with an unknown key and a section.
-static void the_last_stages_store_has_whole_groups(void **state) {
-    (void)state;
+TEST(the_last_stages_store_has_whole_groups) {
     static const char *const inputs[] = {
         GROUP("a", ""),
         "{\"id\":\"a\",\"sample_id\":\"\",\"prompt\":{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\","
@@ -429,23 +414,6 @@ static void the_last_stages_store_has_whole_groups(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_order_is_kept),
-        cmocka_unit_test(the_last_line_needs_no_newline),
-        cmocka_unit_test(a_bad_line_ends_the_filter_after_what_was_before),
-        cmocka_unit_test(a_line_that_the_stage_refuses_ends_the_filter),
-        cmocka_unit_test(a_device_that_is_gone_ends_the_filter),
-        cmocka_unit_test(needs_are_checked),
-        cmocka_unit_test(a_bad_sample_is_quarantined),
-        cmocka_unit_test(a_quarantined_group_passes_untouched),
-        cmocka_unit_test(each_line_leaves_at_once),
-        cmocka_unit_test(sigterm_lets_what_is_held_finish),
-        cmocka_unit_test(a_closed_output_ends_the_filter_cleanly),
-        cmocka_unit_test(a_source_writes_its_groups),
-        cmocka_unit_test(wrong_options_are_refused_by_name),
-        cmocka_unit_test(what_the_store_has_is_not_computed_again),
-        cmocka_unit_test(the_last_stages_store_has_whole_groups),
-    };
     signal(SIGPIPE, SIG_IGN);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return unit_run(NULL, NULL);
 }

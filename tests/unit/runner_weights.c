@@ -166,8 +166,7 @@ static struct source run(const struct stage *stage, const char *store, struct sc
     return source;
 }
 
-static void a_group_is_worked_on_with_one_version_of_the_weights(void **state) {
-    (void)state;
+TEST(a_group_is_worked_on_with_one_version_of_the_weights) {
     const struct stage *const stages[] = {&one_by_one, &side_by_side};
     for (int i = 0; i < 2; i++) {
         char dir[] = "/tmp/caravan-runner-XXXXXX";
@@ -189,8 +188,7 @@ static void a_group_is_worked_on_with_one_version_of_the_weights(void **state) {
 }
 
 // What the stage had of groups when it gave its weights back counts for nothing; each is done once, with other weights.
-static void groups_are_given_back_with_the_weights(void **state) {
-    (void)state;
+TEST(groups_are_given_back_with_the_weights) {
     char dir[] = "/tmp/caravan-runner-XXXXXX";
     assert_non_null(mkdtemp(dir));
     struct scorer scorer = {.version = 1, .intact = true, .changes_at = -1};
@@ -199,10 +197,4 @@ static void groups_are_given_back_with_the_weights(void **state) {
     assert_int_equal(scorer.worked, GROUPS);
     for (int i = 0; i < GROUPS; i++) assert_true(source.of_version[i] == 2);
     assert_int_equal(dir_remove(dir), OK);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_group_is_worked_on_with_one_version_of_the_weights),
-                                       cmocka_unit_test(groups_are_given_back_with_the_weights)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -39,8 +39,7 @@ static void assert_scores(const char *type, const char *truth, const char *text,
     group_free(&group);
 }
 
-static void multiple_choice_is_scored_by_letter(void **state) {
-    (void)state;
+TEST(multiple_choice_is_scored_by_letter) {
     const char *type = "multiple choice";
     assert_scores(type, "C", "<answer> C\n</answer>", 1, 1, 1);
     assert_scores(type, "C", "<answer>C.</answer>", 0, 1, 1);
@@ -60,8 +59,7 @@ static void multiple_choice_is_scored_by_letter(void **state) {
     group_free(&group);
 }
 
-static void the_option_letter_is_found(void **state) {
-    (void)state;
+TEST(the_option_letter_is_found) {
     static const struct {
         const char *answer;
         char letter;
@@ -102,8 +100,7 @@ static void the_option_letter_is_found(void **state) {
     assert_int_equal(option_of_answer(string_of(""), &options), 0);
 }
 
-static void numbers_are_compared_as_published(void **state) {
-    (void)state;
+TEST(numbers_are_compared_as_published) {
     assert_scores("numerical", "3.14", "<answer>3.141</answer>", 1, NAN, 1);
     assert_scores("numerical", "3", "<answer>3.0</answer>", 0, NAN, 1);
     assert_scores("numerical", "3", "3", 1, NAN, 0);
@@ -121,8 +118,7 @@ static void numbers_are_compared_as_published(void **state) {
     assert_scores("regression", "0", "<answer>-0.0</answer>", 1, NAN, 1);
 }
 
-static void regression_is_scored_by_relative_accuracy(void **state) {
-    (void)state;
+TEST(regression_is_scored_by_relative_accuracy) {
     static const struct {
         double truth, number, tenths;
     } cases[] = {{3, 4, 4},    {4, 3, 5},    {2, 3, 0},   {2, 1, 0}, {-2, -2, 10},
@@ -133,8 +129,7 @@ static void regression_is_scored_by_relative_accuracy(void **state) {
     }
 }
 
-static void the_released_scoring_is_reproduced(void **state) {
-    (void)state;
+TEST(the_released_scoring_is_reproduced) {
     static const char *const types[] = {"OCR", "free-form", "multiple choice", "regression"};
     for (int i = 0; i < 4; i++) {
         struct group *group = make_group(types[i], "<answer>7</answer>", "<think>x</think><answer>7</answer>");
@@ -149,8 +144,7 @@ static void the_released_scoring_is_reproduced(void **state) {
     assert_scores("free-form", "no entry", "<answer>No entries</answer>", 1, NAN, 1);
 }
 
-static void an_invalid_group_is_refused_with_its_sample(void **state) {
-    (void)state;
+TEST(an_invalid_group_is_refused_with_its_sample) {
     struct group *group = make_group("puzzle", "", "");
     assert_int_equal(score_group(group, false), DATAERR);
     assert_non_null(strstr(fail_text(), "sample s7: problem type 'puzzle' is not one of"));
@@ -160,16 +154,4 @@ static void an_invalid_group_is_refused_with_its_sample(void **state) {
     assert_int_equal(score_group(group, false), DATAERR);
     assert_non_null(strstr(fail_text(), "completions: empty"));
     group_free(&group);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(multiple_choice_is_scored_by_letter),
-        cmocka_unit_test(the_option_letter_is_found),
-        cmocka_unit_test(numbers_are_compared_as_published),
-        cmocka_unit_test(regression_is_scored_by_relative_accuracy),
-        cmocka_unit_test(the_released_scoring_is_reproduced),
-        cmocka_unit_test(an_invalid_group_is_refused_with_its_sample),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

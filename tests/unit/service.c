@@ -37,8 +37,7 @@ static int clear(void **state) {
     return 0;
 }
 
-static void without_a_manager_nothing_is_told(void **state) {
-    (void)state;
+TEST_BETWEEN(without_a_manager_nothing_is_told, NULL, clear) {
     struct service service;
     assert_int_equal(service_open(&service), OK);
     service_notify(&service, "READY=1");
@@ -46,8 +45,7 @@ static void without_a_manager_nothing_is_told(void **state) {
     service_close(&service);
 }
 
-static void the_manager_is_told(void **state) {
-    (void)state;
+TEST_BETWEEN(the_manager_is_told, NULL, clear) {
     char names[2][64];
     snprintf(names[0], sizeof names[0], "/tmp/caravan-service-%d", (int)getpid());
     snprintf(names[1], sizeof names[1], "@caravan-service-%d", (int)getpid());
@@ -66,8 +64,7 @@ static void the_manager_is_told(void **state) {
     unlink(names[0]);
 }
 
-static void the_watchdog_is_told_in_time(void **state) {
-    (void)state;
+TEST_BETWEEN(the_watchdog_is_told_in_time, NULL, clear) {
     struct service service;
     char name[64], process[16];
     snprintf(name, sizeof name, "@caravan-service-%d", (int)getpid());
@@ -93,8 +90,7 @@ static void the_watchdog_is_told_in_time(void **state) {
     close(manager);
 }
 
-static void a_malformed_environment_is_refused(void **state) {
-    (void)state;
+TEST_BETWEEN(a_malformed_environment_is_refused, NULL, clear) {
     static const char *const sockets[] = {"", "relative/path", "/tmp/caravan-no-such-socket"};
     static const char *const times[] = {"", "x", "1x", "0", "-5", "99999999999999999999"};
     struct service service;
@@ -121,11 +117,5 @@ static void a_malformed_environment_is_refused(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(without_a_manager_nothing_is_told, clear),
-        cmocka_unit_test_teardown(the_manager_is_told, clear),
-        cmocka_unit_test_teardown(the_watchdog_is_told_in_time, clear),
-        cmocka_unit_test_teardown(a_malformed_environment_is_refused, clear),
-    };
-    return cmocka_run_group_tests(tests, clear, NULL);
+    return unit_run(clear, NULL);
 }

@@ -139,8 +139,7 @@ static bool is_another_size(struct backend *backend, const unsigned char *handle
     return backend->ops->buffer_import(backend, handle, 4, &buffer) == BUG && !buffer;
 }
 
-static void what_one_process_writes_the_other_reads(void **state) {
-    (void)state;
+TEST(what_one_process_writes_the_other_reads) {
     use *const uses[] = {reads_and_writes, imports_twice, is_another_size, still_reads};
     const char *device;
     for (int d = 0; (device = device_of(d)); d++) {
@@ -179,8 +178,7 @@ static void what_one_process_writes_the_other_reads(void **state) {
 }
 
 // The exporter is killed: its handle is refused, and what was imported stays as it was.
-static void memory_of_a_killed_exporter_stays(void **state) {
-    (void)state;
+TEST(memory_of_a_killed_exporter_stays) {
     int ends[2];
     struct backend *backend;
     struct buffer *buffer, *none;
@@ -216,13 +214,4 @@ static void memory_of_a_killed_exporter_stays(void **state) {
         assert_int_equal(waitpid(exporter, NULL, 0), exporter);
     }
     close(ends[0]);
-}
-
-int main(int count, char **arguments) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_one_process_writes_the_other_reads),
-        cmocka_unit_test(memory_of_a_killed_exporter_stays),
-    };
-    if (count > 1) cmocka_set_test_filter(arguments[1]);
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

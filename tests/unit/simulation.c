@@ -530,15 +530,6 @@ static void silence_log(bool silent) {
     if (!silent) log_before = -1;
 }
 
-// After a schedule in which an assertion failed, whose message was not printed.
-static int print_seed(void **state) {
-    (void)state;
-    if (log_before < 0) return 0;
-    silence_log(false);
-    print_message("SEED=%llu: an assertion failed\n", (unsigned long long)schedule_seed);
-    return 0;
-}
-
 // What optim trains if nothing is lost.
 static uint64_t expected_weights(const struct simulation *simulation) {
     uint64_t weights = 0;
@@ -625,8 +616,7 @@ static struct outcome simulate(const struct schedule *schedule) {
     return outcome;
 }
 
-static void a_run_without_faults(void **state) {
-    (void)state;
+TEST(a_run_without_faults) {
     struct schedule schedule = {
         .seed = 1, .trains = true, .total = TOTAL, .replicas = 1, .delay_ms = 20, .work_ms = 300};
     struct outcome outcome = simulate(&schedule);
@@ -683,8 +673,16 @@ static bool try_seed(uint64_t seed, bool silent) {
     return outcome.right;
 }
 
-static void a_seed_repeats_itself(void **state) {
+// After a schedule in which an assertion failed, whose message was not printed.
+static int print_seed(void **state) {
     (void)state;
+    if (log_before < 0) return 0;
+    silence_log(false);
+    print_message("SEED=%llu: an assertion failed\n", (unsigned long long)schedule_seed);
+    return 0;
+}
+
+TEST_BETWEEN(a_seed_repeats_itself, NULL, print_seed) {
     silence_log(true);
     for (uint64_t seed = 100; seed < 106; seed++) {
         const struct schedule schedule = schedule_of(seed);
@@ -705,16 +703,14 @@ static const uint64_t seeds_that_hung[] = {
     372, // the groups before one that is settled already are issued
 };
 
-static void no_hang_comes_back(void **state) {
-    (void)state;
+TEST_BETWEEN(no_hang_comes_back, NULL, print_seed) {
     uint64_t failures = 0;
     for (size_t i = 0; i < sizeof seeds_that_hung / sizeof *seeds_that_hung; i++)
         failures += !try_seed(seeds_that_hung[i], true);
     assert_int_equal(failures, 0);
 }
 
-static void every_group_is_trained_once_whatever_breaks(void **state) {
-    (void)state;
+TEST_BETWEEN(every_group_is_trained_once_whatever_breaks, NULL, print_seed) {
     const char *given = getenv("SEED"), *schedules = getenv("SCHEDULES");
     const uint64_t first = given ? strtoull(given, NULL, 10) : 100;
     const uint64_t count = schedules ? strtoull(schedules, NULL, 10) : given ? 1 : SCHEDULES;
@@ -726,14 +722,4 @@ static void every_group_is_trained_once_whatever_breaks(void **state) {
         print_message("hash of all outcomes: %016llx; %lld groups worked on, %lld s\n",
                       (unsigned long long)outcomes_hash, (long long)all_works, (long long)all_took / 1000);
     assert_int_equal(failures, 0);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_run_without_faults),
-        cmocka_unit_test_teardown(a_seed_repeats_itself, print_seed),
-        cmocka_unit_test_teardown(no_hang_comes_back, print_seed),
-        cmocka_unit_test_teardown(every_group_is_trained_once_whatever_breaks, print_seed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

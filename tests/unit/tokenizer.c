@@ -86,28 +86,23 @@ static void check_directory(const char *name) {
     assert_null(t);
 }
 
-static void a_plain_directory_is_tokenized_as_by_transformers(void **state) {
-    (void)state;
+TEST(a_plain_directory_is_tokenized_as_by_transformers) {
     check_directory("plain");
 }
 
-static void vocab_and_merges_are_tokenized_as_by_transformers(void **state) {
-    (void)state;
+TEST(vocab_and_merges_are_tokenized_as_by_transformers) {
     check_directory("files");
 }
 
-static void an_odd_directory_is_tokenized_as_by_transformers(void **state) {
-    (void)state;
+TEST(an_odd_directory_is_tokenized_as_by_transformers) {
     check_directory("odd");
 }
 
-static void the_pattern_of_gpt2_is_split_as_by_transformers(void **state) {
-    (void)state;
+TEST(the_pattern_of_gpt2_is_split_as_by_transformers) {
     check_directory("gpt2");
 }
 
-static void pairs_of_modernbert_are_joined_as_by_transformers(void **state) {
-    (void)state;
+TEST(pairs_of_modernbert_are_joined_as_by_transformers) {
     check_directory("modernbert");
     struct tokenizer *t;
     struct token_list tokens = {0};
@@ -140,8 +135,7 @@ static void read_messages(struct arena *memory, struct json *list, struct messag
     }
 }
 
-static void a_chat_template_gives_the_tokens_of_transformers(void **state) {
-    (void)state;
+TEST(a_chat_template_gives_the_tokens_of_transformers) {
     struct tokenizer *t;
     struct json *cases = at(golden, "template");
     assert_int_equal(tokenizer_open(&t, DIRECTORY "plain"), OK);
@@ -164,8 +158,7 @@ static void a_chat_template_gives_the_tokens_of_transformers(void **state) {
     tokenizer_free(&t);
 }
 
-static void media_are_expanded_to_their_tokens(void **state) {
-    (void)state;
+TEST(media_are_expanded_to_their_tokens) {
     struct tokenizer *t;
     assert_int_equal(tokenizer_open(&t, DIRECTORY "plain"), OK);
     struct part parts[] = {{.kind = PART_VIDEO}, {.kind = PART_IMAGE}, {.kind = PART_TEXT, .text = string_of("what?")}};
@@ -195,8 +188,7 @@ static void media_are_expanded_to_their_tokens(void **state) {
     tokenizer_free(&t);
 }
 
-static void tokens_know_their_bytes(void **state) {
-    (void)state;
+TEST(tokens_know_their_bytes) {
     struct tokenizer *t;
     assert_int_equal(tokenizer_open(&t, DIRECTORY "plain"), OK);
     static const char text[] = "<answer>C</answer>\xE4\xBD\xA0<|im_end|>";
@@ -239,8 +231,7 @@ static double seconds_for(const struct tokenizer *t, char letter, size_t count) 
     return seconds;
 }
 
-static void long_words_take_near_linear_time(void **state) {
-    (void)state;
+TEST(long_words_take_near_linear_time) {
     enum { WORD = 20000 };
     struct tokenizer *t;
     assert_int_equal(tokenizer_open(&t, DIRECTORY "plain"), OK);
@@ -298,8 +289,7 @@ static void check_broken_template(const char *from, const char *to, const char *
     check_broken_in(DIRECTORY "modernbert/tokenizer.json", from, to, what);
 }
 
-static void a_malformed_template_is_refused(void **state) {
-    (void)state;
+TEST(a_malformed_template_is_refused) {
     check_broken_template("\"type\": \"TemplateProcessing\"", "\"type\": \"BertProcessing\"",
                           "post_processor: BertProcessing is not supported");
     check_broken_template("\"special_tokens\"", "\"tokens\"", "post_processor: special_tokens: missing");
@@ -323,8 +313,7 @@ static void a_malformed_template_is_refused(void **state) {
                  "TemplateProcessing does not suit the chat template");
 }
 
-static void a_malformed_directory_is_refused(void **state) {
-    (void)state;
+TEST(a_malformed_directory_is_refused) {
     check_broken("\"type\": \"BPE\"", "\"type\": \"Unigram\"", "Unigram");
     check_broken("\"vocab\"", "\"vocabulary\"", "vocab: missing");
     check_broken("\"merges\"", "\"rules\"", "merges: missing");
@@ -371,8 +360,7 @@ static void check_merges(const char *merges, const char *what) {
 
 // U+08CF (combining class 220) came with Unicode 14: the published tokenizers leave it after U+0301 (class 230), but
 // they move U+0323 before it.
-static void characters_after_unicode9_are_not_reordered(void **state) {
-    (void)state;
+TEST(characters_after_unicode9_are_not_reordered) {
     static const char *const cases[][2] = {
         {"q\u0301\u08CF", "q\u0301\u08CF"},
         {"q\u0301\u0323", "q\u0323\u0301"},
@@ -389,8 +377,7 @@ static void characters_after_unicode9_are_not_reordered(void **state) {
     }
 }
 
-static void merges_txt_is_read_with_its_lines(void **state) {
-    (void)state;
+TEST(merges_txt_is_read_with_its_lines) {
     check_merges("# a comment of any kind\nh e\r\n\no n\n", NULL);
     check_merges("h e\n# comment of a kind\n", "line 2");
     check_merges("h e\nh \n", "line 2");
@@ -399,20 +386,5 @@ static void merges_txt_is_read_with_its_lines(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_plain_directory_is_tokenized_as_by_transformers),
-        cmocka_unit_test(vocab_and_merges_are_tokenized_as_by_transformers),
-        cmocka_unit_test(an_odd_directory_is_tokenized_as_by_transformers),
-        cmocka_unit_test(the_pattern_of_gpt2_is_split_as_by_transformers),
-        cmocka_unit_test(pairs_of_modernbert_are_joined_as_by_transformers),
-        cmocka_unit_test(a_chat_template_gives_the_tokens_of_transformers),
-        cmocka_unit_test(media_are_expanded_to_their_tokens),
-        cmocka_unit_test(tokens_know_their_bytes),
-        cmocka_unit_test(long_words_take_near_linear_time),
-        cmocka_unit_test(a_malformed_directory_is_refused),
-        cmocka_unit_test(a_malformed_template_is_refused),
-        cmocka_unit_test(merges_txt_is_read_with_its_lines),
-        cmocka_unit_test(characters_after_unicode9_are_not_reordered),
-    };
-    return cmocka_run_group_tests(tests, read_golden, free_golden);
+    return unit_run(read_golden, free_golden);
 }

@@ -237,8 +237,7 @@ static void check_content(const struct process *process) {
 
 // ---- clips
 
-static void a_clip_comes_in_pieces(void **state) {
-    (void)state;
+TEST(a_clip_comes_in_pieces) {
     struct run *run = open_run(1);
     struct process *frames = add_process(run, "frames", 1, NULL), *optim = add_process(run, "optim", 1, NULL);
     start_run(run);
@@ -249,8 +248,7 @@ static void a_clip_comes_in_pieces(void **state) {
     close_run(run);
 }
 
-static void a_transfer_goes_on_at_another_replica(void **state) {
-    (void)state;
+TEST(a_transfer_goes_on_at_another_replica) {
     for (uint64_t seed = 1; seed < 8; seed++) {
         struct run *run = open_run(seed);
         struct process *frames[2] = {add_process(run, "frames", 1, NULL), add_process(run, "frames", 2, NULL)};
@@ -267,8 +265,7 @@ static void a_transfer_goes_on_at_another_replica(void **state) {
     }
 }
 
-static void who_lacks_the_clip_or_lies_is_passed_over(void **state) {
-    (void)state;
+TEST(who_lacks_the_clip_or_lies_is_passed_over) {
     for (enum manner manner = LACKS_IT; manner <= OTHER_TOTAL; manner++) {
         struct run *run = open_run(3);
         struct process *frames[2] = {add_process(run, "frames", 1, NULL), add_process(run, "frames", 2, NULL)};
@@ -291,8 +288,7 @@ static void who_lacks_the_clip_or_lies_is_passed_over(void **state) {
     }
 }
 
-static void an_impossible_request_costs_its_peer_the_connection(void **state) {
-    (void)state;
+TEST(an_impossible_request_costs_its_peer_the_connection) {
     static const int64_t ranges[][2] = {
         {-1, 100}, {0, 0}, {0, -5}, {0, WIRE_PIECE_BYTES + 1}, {SIZE, 100}, {INT64_MIN, INT64_MAX}};
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
@@ -342,8 +338,7 @@ static struct run *weights_run(uint64_t seed, int replicas) {
     return run;
 }
 
-static void every_machine_gets_the_weights_from_optim_once(void **state) {
-    (void)state;
+TEST(every_machine_gets_the_weights_from_optim_once) {
     enum { MACHINES = 7 };
     struct run *run = weights_run(1, MACHINES);
     for (int i = 1; i <= MACHINES; i++) fetch_weights(&run->processes[i]);
@@ -355,8 +350,7 @@ static void every_machine_gets_the_weights_from_optim_once(void **state) {
 
 // Whoever follows the weights hears of a version that the worker publishes before what it broadcasts next, also one
 // that joins later.
-static void a_publication_goes_to_all_that_follow(void **state) {
-    (void)state;
+TEST(a_publication_goes_to_all_that_follow) {
     struct run *run = weights_run(1, 3);
     struct process *optim = &run->processes[0];
     char path[160];
@@ -372,8 +366,7 @@ static void a_publication_goes_to_all_that_follow(void **state) {
     close_run(run);
 }
 
-static void nobody_waits_for_slow_downloads(void **state) {
-    (void)state;
+TEST(nobody_waits_for_slow_downloads) {
     struct run *run = weights_run(5, 3);
     fetch_weights(&run->processes[1]);
     fetch_weights(&run->processes[2]);
@@ -462,8 +455,7 @@ static const char *copy_path(const struct run *run, int64_t hash, const char *su
     return path;
 }
 
-static void a_machine_downloads_once_and_goes_on_where_it_stopped(void **state) {
-    (void)state;
+TEST(a_machine_downloads_once_and_goes_on_where_it_stopped) {
     struct process *replicas[2];
     struct run *run = machine_run(replicas);
     struct process *optim = &run->processes[0];
@@ -499,8 +491,7 @@ static void a_machine_downloads_once_and_goes_on_where_it_stopped(void **state) 
     close_run(run);
 }
 
-static void another_replica_goes_on_when_the_one_that_downloads_dies(void **state) {
-    (void)state;
+TEST(another_replica_goes_on_when_the_one_that_downloads_dies) {
     enum { CAME = 3 }; // pieces, before it dies
     struct process *replicas[2];
     struct run *run = machine_run(replicas);
@@ -577,8 +568,7 @@ static bool offers_difference(struct run *run) {
     return message.difference != 0;
 }
 
-static void only_the_difference_travels(void **state) {
-    (void)state;
+TEST(only_the_difference_travels) {
     struct run *run = weights_run(1, 2);
     struct process *replicas[] = {&run->processes[1], &run->processes[2]};
     struct process *optim = &run->processes[0];
@@ -593,8 +583,7 @@ static void only_the_difference_travels(void **state) {
     close_run(run);
 }
 
-static void who_cannot_use_a_difference_gets_the_whole_file(void **state) {
-    (void)state;
+TEST(who_cannot_use_a_difference_gets_the_whole_file) {
     enum reason { NO_BASE, TOO_LARGE, WHOLE_WANTED, BASE_RECYCLED, OTHER_BASE, DAMAGED, UNKNOWN, REASONS };
     for (enum reason reason = 0; reason < REASONS; reason++) {
         struct run *run = weights_run(reason, 2);
@@ -633,8 +622,7 @@ static void who_cannot_use_a_difference_gets_the_whole_file(void **state) {
     }
 }
 
-static void a_request_behind_a_difference_harms_nobody(void **state) {
-    (void)state;
+TEST(a_request_behind_a_difference_harms_nobody) {
     struct run *run = weights_run(1, 2);
     struct process *bad = &run->processes[2], *replicas[] = {&run->processes[1]};
     download_with(run, replicas, 1);
@@ -651,22 +639,4 @@ static void a_request_behind_a_difference_harms_nobody(void **state) {
     assert_int_equal(run->processes[0].lost[1], 0);
     assert_int_equal(run->processes[0].lost[2], 1);
     close_run(run);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_clip_comes_in_pieces),
-        cmocka_unit_test(a_transfer_goes_on_at_another_replica),
-        cmocka_unit_test(who_lacks_the_clip_or_lies_is_passed_over),
-        cmocka_unit_test(an_impossible_request_costs_its_peer_the_connection),
-        cmocka_unit_test(every_machine_gets_the_weights_from_optim_once),
-        cmocka_unit_test(a_publication_goes_to_all_that_follow),
-        cmocka_unit_test(nobody_waits_for_slow_downloads),
-        cmocka_unit_test(a_machine_downloads_once_and_goes_on_where_it_stopped),
-        cmocka_unit_test(another_replica_goes_on_when_the_one_that_downloads_dies),
-        cmocka_unit_test(only_the_difference_travels),
-        cmocka_unit_test(who_cannot_use_a_difference_gets_the_whole_file),
-        cmocka_unit_test(a_request_behind_a_difference_harms_nobody),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,4 +12,23 @@
 #include <cmocka.h>
 #undef fail
 
+// Defines a test: TEST(a_sentence_that_says_what_is_protected) { ... }. A file's tests run in the order in which they
+// are defined. The variable `state` is cmocka's.
+#define TEST(sentence) TEST_BETWEEN(sentence, NULL, NULL)
+
+// As TEST, with cmocka's functions that set up and tear down this test; NULL: none.
+#define TEST_BETWEEN(sentence, setup, teardown)                                                                        \
+    static void sentence(void **state);                                                                                \
+    __attribute__((constructor)) static void sentence##_add(void) {                                                    \
+        unit_add((struct CMUnitTest){#sentence, sentence, setup, teardown, NULL});                                     \
+    }                                                                                                                  \
+    static void sentence(__attribute__((unused)) void **state)
+
+// Adds a test to this program's.
+void unit_add(struct CMUnitTest test);
+
+// Runs the program's tests, after `setup` and before `teardown` (NULL: none). Returns how many failed. A program
+// without a main of its own runs them without; it takes a pattern of the names of those to run.
+int unit_run(CMFixtureFunction setup, CMFixtureFunction teardown);
+
 #endif

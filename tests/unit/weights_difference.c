@@ -77,8 +77,7 @@ static struct buf make(const struct versions *versions) {
     return bytes;
 }
 
-static void a_file_is_made_again(void **state) {
-    (void)state;
+TEST(a_file_is_made_again) {
     static const size_t sizes[] = {1, 3, 4, 1001, BLOCK - 1, BLOCK, 2 * BLOCK + 4098};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         struct versions versions;
@@ -91,8 +90,7 @@ static void a_file_is_made_again(void **state) {
     }
 }
 
-static void what_is_too_large_is_not_made(void **state) {
-    (void)state;
+TEST(what_is_too_large_is_not_made) {
     struct versions versions;
     open_versions(&versions, 3000);
     struct buf bytes = make(&versions);
@@ -111,8 +109,7 @@ static void what_is_too_large_is_not_made(void **state) {
     close_versions(&versions);
 }
 
-static void what_is_damaged_is_refused(void **state) {
-    (void)state;
+TEST(what_is_damaged_is_refused) {
     struct versions versions;
     open_versions(&versions, 2000);
     struct buf bytes = make(&versions);
@@ -142,8 +139,7 @@ static size_t compress_zeros(void *out, size_t room, size_t size, int window_log
     return count;
 }
 
-static void a_difference_of_other_files_is_refused(void **state) {
-    (void)state;
+TEST(a_difference_of_other_files_is_refused) {
     struct versions versions;
     char bytes[8192];
     open_versions(&versions, 2000);
@@ -157,14 +153,4 @@ static void a_difference_of_other_files_is_refused(void **state) {
     assert_int_equal(weights_difference_apply(difference, versions.base, 2001, out), DATAERR); // the base has 2000
     close(out), close(difference);
     close_versions(&versions);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_file_is_made_again),
-        cmocka_unit_test(what_is_too_large_is_not_made),
-        cmocka_unit_test(what_is_damaged_is_refused),
-        cmocka_unit_test(a_difference_of_other_files_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -52,8 +52,7 @@ static bool describe(struct fixture *fixture, bool reference) {
     return weights_publisher_describe(fixture->publisher, reference, &fixture->reply, &fixture->arena);
 }
 
-static void nothing_is_absent(void **state) {
-    (void)state;
+TEST(nothing_is_absent) {
     struct fixture fixture;
     open_versions(&fixture);
     assert_false(describe(&fixture, false));
@@ -63,8 +62,7 @@ static void nothing_is_absent(void **state) {
     close_versions(&fixture);
 }
 
-static void the_newest_weights_are_described(void **state) {
-    (void)state;
+TEST(the_newest_weights_are_described) {
     struct fixture fixture;
     open_versions(&fixture);
     publish(&fixture, true, 1);
@@ -84,8 +82,7 @@ static void the_newest_weights_are_described(void **state) {
     close_versions(&fixture);
 }
 
-static void a_file_is_sent_in_chunks(void **state) {
-    (void)state;
+TEST(a_file_is_sent_in_chunks) {
     struct fixture fixture;
     open_versions(&fixture);
     publish(&fixture, false, 1);
@@ -101,8 +98,7 @@ static void a_file_is_sent_in_chunks(void **state) {
     close_versions(&fixture);
 }
 
-static void the_fourth_version_removes_the_first_file(void **state) {
-    (void)state;
+TEST(the_fourth_version_removes_the_first_file) {
     struct fixture fixture;
     open_versions(&fixture);
     for (int version = 1; version <= 3; version++) publish(&fixture, false, version);
@@ -115,8 +111,7 @@ static void the_fourth_version_removes_the_first_file(void **state) {
     close_versions(&fixture);
 }
 
-static void an_old_file_is_recycled_unless_it_is_in_use(void **state) {
-    (void)state;
+TEST(an_old_file_is_recycled_unless_it_is_in_use) {
     struct fixture fixture;
     open_versions(&fixture);
     publish(&fixture, true, 1); // the reference and the oldest policy have one file
@@ -132,8 +127,7 @@ static void an_old_file_is_recycled_unless_it_is_in_use(void **state) {
 }
 
 // A slow machine gets the whole file of a version that all others have left behind.
-static void a_version_stays_while_somebody_downloads_it(void **state) {
-    (void)state;
+TEST(a_version_stays_while_somebody_downloads_it) {
     struct fixture fixture;
     open_versions(&fixture);
     for (int version = 1; version <= 3; version++) publish(&fixture, false, version);
@@ -153,8 +147,7 @@ static void a_version_stays_while_somebody_downloads_it(void **state) {
     close_versions(&fixture);
 }
 
-static void only_what_is_published_can_be_refused(void **state) {
-    (void)state;
+TEST(only_what_is_published_can_be_refused) {
     struct fixture fixture;
     open_versions(&fixture);
     assert_false(weights_publisher_refuse(fixture.publisher, fixture.path[1], "too early"));
@@ -170,17 +163,4 @@ static void only_what_is_published_can_be_refused(void **state) {
     free(reason);
     assert_null(weights_publisher_refused(fixture.publisher));
     close_versions(&fixture);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_is_absent),
-        cmocka_unit_test(the_newest_weights_are_described),
-        cmocka_unit_test(a_file_is_sent_in_chunks),
-        cmocka_unit_test(the_fourth_version_removes_the_first_file),
-        cmocka_unit_test(an_old_file_is_recycled_unless_it_is_in_use),
-        cmocka_unit_test(a_version_stays_while_somebody_downloads_it),
-        cmocka_unit_test(only_what_is_published_can_be_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -53,8 +53,7 @@ static struct wire_message full_message(enum message_kind kind) {
         .counters = {.taken = 11, .busy = 0.5, .given_stage = "rollout", .state = "works", .pid = 12}};
 }
 
-static void every_kind_survives_encoding(void **state) {
-    (void)state;
+TEST(every_kind_survives_encoding) {
     assert_int_equal(sizeof kinds / sizeof *kinds, MESSAGE_KINDS - 1);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         struct wire_message in = full_message(kinds[i]), out;
@@ -76,8 +75,7 @@ static void every_kind_survives_encoding(void **state) {
     }
 }
 
-static void malformed_messages_are_named(void **state) {
-    (void)state;
+TEST(malformed_messages_are_named) {
     struct wire_message out;
     struct arena arena = {0};
     assert_int_equal(message_decode(&out, &arena, "\x91\x7f", 2), DATAERR);
@@ -154,8 +152,7 @@ static void close_pair(struct pair *pair) {
     if (!strncmp(pair->endpoint, "ipc://", 6)) unlink(pair->endpoint + 6);
 }
 
-static void peers_talk_both_ways(void **state) {
-    (void)state;
+TEST(peers_talk_both_ways) {
     struct pair pair = {0};
     struct wire_event event;
     name_endpoint(&pair);
@@ -195,8 +192,7 @@ static void name_tcp_endpoint(struct pair *pair) {
 }
 
 // Over a Unix socket, and over TCP with CURVE.
-static void a_server_that_comes_back_is_joined_again(void **state) {
-    (void)state;
+TEST(a_server_that_comes_back_is_joined_again) {
     struct wire_security keys = {0};
     assert_int_equal(wire_key_make(&keys), OK);
     wire_admit(&keys, keys.public);
@@ -228,8 +224,7 @@ static void a_server_that_comes_back_is_joined_again(void **state) {
     wire_security_release(&keys);
 }
 
-static void other_settings_are_refused_by_name(void **state) {
-    (void)state;
+TEST(other_settings_are_refused_by_name) {
     struct pair pair = {0};
     struct wire_event event;
     name_endpoint(&pair);
@@ -247,8 +242,7 @@ static void other_settings_are_refused_by_name(void **state) {
     close_pair(&pair);
 }
 
-static void another_run_is_refused(void **state) {
-    (void)state;
+TEST(another_run_is_refused) {
     struct pair pair = {0};
     struct wire_event event;
     name_endpoint(&pair);
@@ -260,8 +254,7 @@ static void another_run_is_refused(void **state) {
 }
 
 // The reason that the server sends is cut to fit a message.
-static void a_long_name_is_refused(void **state) {
-    (void)state;
+TEST(a_long_name_is_refused) {
     static char name[4000]; // one that fits HELLO, with its NUL
     struct pair pair = {0};
     struct wire_event event;
@@ -279,8 +272,7 @@ static void a_long_name_is_refused(void **state) {
     close_pair(&pair);
 }
 
-static void a_descriptor_wakes(void **state) {
-    (void)state;
+TEST(a_descriptor_wakes) {
     struct wire *wire = open_wire("x", "", "r", NULL);
     struct wire_event event;
     int ends[2];
@@ -297,8 +289,7 @@ static void a_descriptor_wakes(void **state) {
     close(ends[1]);
 }
 
-static void only_admitted_machines_come_in(void **state) {
-    (void)state;
+TEST(only_admitted_machines_come_in) {
     struct wire_security inside = {0}, outside = {0};
     struct wire_event event;
     assert_int_equal(wire_key_make(&inside), OK);
@@ -329,7 +320,7 @@ static struct node_endpoint endpoints_of_two[] = {
     {"optim", 1, "one", "", "key1"},
 };
 
-static void only_the_run_s_processes_are_admitted(void **state) {
+TEST(only_the_run_s_processes_are_admitted) {
     static const struct {
         const char *name;
         int replica;
@@ -351,7 +342,6 @@ static void only_the_run_s_processes_are_admitted(void **state) {
     };
     const struct node_config config = {.last_stage = "optim", .endpoints = endpoints_of_two, .endpoint_count = 4};
     const struct wire_self self = {.run = "r", .name = "source", .replica = 1, .machine = "one", .config = &config};
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char reason[MAX_WIRE_REASON];
         const struct wire_message hello = {.kind = MESSAGE_HELLO,
@@ -368,8 +358,7 @@ static void only_the_run_s_processes_are_admitted(void **state) {
 }
 
 // A machine of the run with the name of another one.
-static void a_name_is_bound_to_its_key(void **state) {
-    (void)state;
+TEST(a_name_is_bound_to_its_key) {
     struct wire_security one = {0}, two = {0};
     struct wire_event event;
     struct pair pair = {0};
@@ -413,8 +402,7 @@ static void interrupt_all_threads(void) {
     closedir(threads);
 }
 
-static void a_signal_does_not_end_authentication(void **state) {
-    (void)state;
+TEST(a_signal_does_not_end_authentication) {
     struct wire_security inside = {0};
     struct wire_event event;
     struct pair pair = {0};
@@ -442,8 +430,7 @@ static int thread_count(void) {
 }
 
 // A second SIGTERM may come while a stage closes its sockets.
-static void closing_survives_signals(void **state) {
-    (void)state;
+TEST(closing_survives_signals) {
     const struct sigaction interrupt = {.sa_handler = on_signal};
     const struct itimerval often = {{0, 20}, {0, 20}}, never = {{0, 0}, {0, 0}};
     const int before = thread_count();
@@ -461,8 +448,7 @@ static void closing_survives_signals(void **state) {
     assert_int_equal(thread_count(), before);
 }
 
-static void key_files_are_private(void **state) {
-    (void)state;
+TEST(key_files_are_private) {
     char path[64];
     struct wire_security made = {0}, read = {0};
     snprintf(path, sizeof path, "/tmp/caravan-unit-key-%d", (int)getpid());
@@ -480,8 +466,7 @@ static void key_files_are_private(void **state) {
     wire_security_release(&read);
 }
 
-static void node_config_survives_writing(void **state) {
-    (void)state;
+TEST(node_config_survives_writing) {
     char path[64];
     const char *listen[] = {"ipc:///tmp/a b/x"}, *readers[] = {"rollout"}, *command[] = {"/x/y", "--k", ""};
     struct node_endpoint endpoints[] = {{"frames", 2, "", "ipc:///tmp/a b/y", NULL}};
@@ -562,8 +547,7 @@ static int split_row(char *line, const char **cells, int cells_max) {
     return count;
 }
 
-static void the_protocol_page_lists_every_field(void **state) {
-    (void)state;
+TEST(the_protocol_page_lists_every_field) {
     static const char *types[] = {[FIELD_INT] = "int", [FIELD_REAL] = "real", [FIELD_STRING] = "string"};
     enum { CELLS = 6 };
     const char *cells[CELLS];
@@ -614,8 +598,7 @@ static void append_hex(struct buf *out, const char *word, const struct buf *byte
     for (size_t i = 0; i < bytes->size; i++) buf_printf(out, " %02x", (uint8_t)bytes->data[i]);
 }
 
-static void the_protocol_page_shows_the_bytes(void **state) {
-    (void)state;
+TEST(the_protocol_page_shows_the_bytes) {
     struct group *group;
     struct buf page = {0}, bulk = {0}, expected = {0};
     group_new(&group);
@@ -653,27 +636,4 @@ static void the_protocol_page_shows_the_bytes(void **state) {
     buf_release(&bulk);
     buf_release(&expected);
     group_free(&group);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_kind_survives_encoding),
-        cmocka_unit_test(malformed_messages_are_named),
-        cmocka_unit_test(peers_talk_both_ways),
-        cmocka_unit_test(a_server_that_comes_back_is_joined_again),
-        cmocka_unit_test(another_run_is_refused),
-        cmocka_unit_test(other_settings_are_refused_by_name),
-        cmocka_unit_test(a_long_name_is_refused),
-        cmocka_unit_test(a_descriptor_wakes),
-        cmocka_unit_test(only_admitted_machines_come_in),
-        cmocka_unit_test(only_the_run_s_processes_are_admitted),
-        cmocka_unit_test(a_name_is_bound_to_its_key),
-        cmocka_unit_test(a_signal_does_not_end_authentication),
-        cmocka_unit_test(closing_survives_signals),
-        cmocka_unit_test(key_files_are_private),
-        cmocka_unit_test(node_config_survives_writing),
-        cmocka_unit_test(the_protocol_page_lists_every_field),
-        cmocka_unit_test(the_protocol_page_shows_the_bytes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -94,8 +94,7 @@ static void settle(struct world *world) {
 
 // ---- single faults ----
 
-static void a_restarted_server_is_found_at_once(void **state) {
-    (void)state;
+TEST(a_restarted_server_is_found_at_once) {
     for (uint64_t seed = 0; seed < 50; seed++) {
         struct world world;
         open_world(&world, seed, 2);
@@ -113,8 +112,7 @@ static void a_restarted_server_is_found_at_once(void **state) {
     }
 }
 
-static void a_restarted_client_is_told_apart(void **state) {
-    (void)state;
+TEST(a_restarted_client_is_told_apart) {
     for (uint64_t seed = 0; seed < 50; seed++) {
         struct world world;
         open_world(&world, seed, 2);
@@ -133,8 +131,7 @@ static void a_restarted_client_is_told_apart(void **state) {
     }
 }
 
-static void a_client_that_does_not_come_back_is_gone(void **state) {
-    (void)state;
+TEST(a_client_that_does_not_come_back_is_gone) {
     struct world world;
     open_world(&world, 1, 2);
     settle(&world);
@@ -149,8 +146,7 @@ static void a_client_that_does_not_come_back_is_gone(void **state) {
     close_world(&world);
 }
 
-static void a_broken_connection_is_no_restart(void **state) {
-    (void)state;
+TEST(a_broken_connection_is_no_restart) {
     for (uint64_t seed = 0; seed < 50; seed++) {
         struct world world;
         open_world(&world, seed, 2);
@@ -166,9 +162,8 @@ static void a_broken_connection_is_no_restart(void **state) {
     }
 }
 
-static void a_cut_ends_at_once(void **state) {
+TEST(a_cut_ends_at_once) {
     static const int64_t cuts[] = {500, 3000, 9000, 11000, 30000, 60000};
-    (void)state;
     for (uint64_t seed = 0; seed < 60; seed++) {
         struct world world;
         open_world(&world, seed, 2);
@@ -188,8 +183,7 @@ static void a_cut_ends_at_once(void **state) {
 }
 
 // A HELLO that arrives after that of a newer connection, of the same process or of the one started in its place.
-static void a_late_opening_ends_nothing(void **state) {
-    (void)state;
+TEST(a_late_opening_ends_nothing) {
     for (int at = 0; at < 200; at += 2)
         for (int restarted = 0; restarted < 2; restarted++) {
             struct world world;
@@ -217,8 +211,7 @@ static void a_late_opening_ends_nothing(void **state) {
 }
 
 // A process that was stopped for nearly as long as makes it dead finds nobody dead itself.
-static void a_short_pause_changes_nothing(void **state) {
-    (void)state;
+TEST(a_short_pause_changes_nothing) {
     for (int who = SERVER; who <= CLIENT; who++)
         for (int phase = 0; phase < 1000; phase += 50) {
             struct world world;
@@ -234,8 +227,7 @@ static void a_short_pause_changes_nothing(void **state) {
 }
 
 // Its peers' heartbeats are queued: a stopped process finds nobody dead. But it was dead for them.
-static void a_long_pause_is_over_at_once(void **state) {
-    (void)state;
+TEST(a_long_pause_is_over_at_once) {
     for (int who = SERVER; who <= CLIENT; who++) {
         struct world world;
         open_world(&world, (uint64_t)who, 2);
@@ -251,8 +243,7 @@ static void a_long_pause_is_over_at_once(void **state) {
     }
 }
 
-static void only_the_first_refusal_is_an_event(void **state) {
-    (void)state;
+TEST(only_the_first_refusal_is_an_event) {
     struct world world;
     open_world(&world, 1, 1);
     start(&world, CLIENT, "another");
@@ -274,8 +265,7 @@ static void only_the_first_refusal_is_an_event(void **state) {
 }
 
 // Dies or starts at each millisecond of an opening.
-static void peers_die_at_every_point_of_the_opening(void **state) {
-    (void)state;
+TEST(peers_die_at_every_point_of_the_opening) {
     for (int at = 0; at < 120; at++)
         for (int who = SERVER; who <= CLIENT; who++) {
             struct world world;
@@ -296,8 +286,7 @@ static void peers_die_at_every_point_of_the_opening(void **state) {
 
 // ---- peers that break the protocol ----
 
-static void a_rejected_peer_alone_is_gone(void **state) {
-    (void)state;
+TEST(a_rejected_peer_alone_is_gone) {
     for (int who = SERVER; who <= CLIENT; who++) {
         struct world world;
         open_world(&world, 3, PROCESSES);
@@ -353,7 +342,7 @@ static enum message_kind receive_raw(struct world *world, struct transport *tran
     return 0;
 }
 
-static void a_malformed_message_costs_its_sender_the_conversation(void **state) {
+TEST(a_malformed_message_costs_its_sender_the_conversation) {
     static const struct {
         const char *bytes;
         size_t size;
@@ -367,7 +356,6 @@ static void a_malformed_message_costs_its_sender_the_conversation(void **state) 
         {"\x91\x08", 2, 2, "CREDIT: one frame too many"},
         {"\x92\x08\x01", 3, 1, "CREDIT: 1 fields instead of 0"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
         struct world world;
         struct arena arena = {0};
@@ -536,34 +524,14 @@ static void schedule_check(uint64_t seed) {
     schedule_seed = 0;
 }
 
-static void conversations_survive_every_schedule(void **state) {
-    (void)state;
-    const char *given = getenv("SEED");
-    const uint64_t first = given ? strtoull(given, NULL, 10) : 1, count = given ? 1 : 1000;
-    for (uint64_t seed = first; seed < first + count; seed++) schedule_check(seed);
-}
-
 static int print_seed(void **state) {
     (void)state;
     if (schedule_seed) print_error("the schedule of SEED=%llu failed\n", (unsigned long long)schedule_seed);
     return 0;
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_restarted_server_is_found_at_once),
-        cmocka_unit_test(a_restarted_client_is_told_apart),
-        cmocka_unit_test(a_broken_connection_is_no_restart),
-        cmocka_unit_test(a_cut_ends_at_once),
-        cmocka_unit_test(a_client_that_does_not_come_back_is_gone),
-        cmocka_unit_test(a_late_opening_ends_nothing),
-        cmocka_unit_test(a_short_pause_changes_nothing),
-        cmocka_unit_test(a_long_pause_is_over_at_once),
-        cmocka_unit_test(only_the_first_refusal_is_an_event),
-        cmocka_unit_test(peers_die_at_every_point_of_the_opening),
-        cmocka_unit_test(a_rejected_peer_alone_is_gone),
-        cmocka_unit_test(a_malformed_message_costs_its_sender_the_conversation),
-        cmocka_unit_test_teardown(conversations_survive_every_schedule, print_seed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+TEST_BETWEEN(conversations_survive_every_schedule, NULL, print_seed) {
+    const char *given = getenv("SEED");
+    const uint64_t first = given ? strtoull(given, NULL, 10) : 1, count = given ? 1 : 1000;
+    for (uint64_t seed = first; seed < first + count; seed++) schedule_check(seed);
 }
