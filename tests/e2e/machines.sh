@@ -128,7 +128,11 @@ mv "$work/its-own.key" "$work/two.key"
 # Copies of the weights that the disk has damaged (zeros, from the start or from the middle) are fetched again. Those of
 # the first versions, which are not kept, are made again with their size.
 if [ -n "$in_two" ]; then
-    sed -n 's/.*fetching version [0-9]* to \(.*\), \([0-9]*\) bytes/\1 \2/p' "$work"/two/logs/{rollout,refscore-2}.log |
+    rm -r "$work/one" "$work/two"
+    start_one one
+    CARAVAN_DEBUG=1 start_two two # alone it has rollout and refscore, which fetch every version
+    wait_for_both
+    sed -n 's/.*fetching version [0-9]* to \(.*\), \([0-9]*\) bytes/\1 \2/p' "$work"/two/logs/{rollout,refscore}.log |
         while read -r copy size; do truncate -s "$size" "$copy"; done
     for copy in "$work"/two/weights/pulled-*; do
         size=$(stat -c %s "$copy")
