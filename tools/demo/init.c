@@ -31,8 +31,8 @@
 
 struct init_weights {
     const char *dir;
-    const float *ranges; // standard deviations, of each parameter of the table
-    bool cut;            // the normal distribution is cut at two deviations
+    float *ranges; // standard deviations, of each parameter of the table
+    bool cut;      // the normal distribution is cut at two deviations
     uint64_t seed;
     enum element type;
     int threads;
@@ -430,56 +430,43 @@ static float init_range_of(struct json *config, const char *part) {
 }
 
 // Writes the settings and the weights of a Qwen-VL model with this config.json.
-static status init_write_language_model(struct json *shape, const char *text, size_t size, const char *name,
-                                        const struct tokenizer *tokenizer, struct init_weights *weights) {
+static status init_write_language_model(struct json *shape, const struct buf *text, const char *name,
+                                        const struct tokenizer *tokenizer, struct init_weights *weights,
+                                        struct arena *arena) {
     const float by_group[] = {
         [GROUP_TEXT] = init_range_of(shape, "text_config"), [GROUP_VISION] = init_range_of(shape, "vision_config")};
-    struct model_config *config = NULL;
-    struct qwen_parameters *params = NULL;
-    float *ranges = NULL;
-    status result;
-    TRY_TO(result, done, chat_template_check(tokenizer, weights->dir));
-    NEW(&config, 1);
-    TRY_TO(result, done, model_config_parse(config, CONFIG_MODEL, text, size, name));
-    TRY_TO(result, done, qwen_parameters_new(&params, config));
-    NEW(&ranges, params->table.count);
-    for (size_t i = 0; i < params->table.count; i++) ranges[i] = by_group[params->table.list[i].group];
-    weights->ranges = ranges;
-    TRY_TO(result, done, init_write_settings(weights->dir, tokenizer, config));
-    result = init_write_weights(weights, &params->table);
-done:
-    free(ranges);
+    struct model_config *config = arena_alloc(arena, sizeof *config);
+    struct qwen_parameters *params;
+    TRY(chat_template_check(tokenizer, weights->dir));
+    TRY(model_config_parse(config, CONFIG_MODEL, text->data, text->size, name));
+    TRY(init_write_settings(weights->dir, tokenizer, config));
+    TRY(qwen_parameters_new(&params, config));
+    weights->ranges = arena_alloc(arena, params->table.count * sizeof *weights->ranges);
+    for (size_t i = 0; i < params->table.count; i++) weights->ranges[i] = by_group[params->table.list[i].group];
+    const status result = init_write_weights(weights, &params->table);
     qwen_parameters_free(&params);
-    free(config);
     return result;
 }
 
 // Writes the weights of a ModernBERT classifier with this config.json, distributed as Hugging Face does.
-static status init_write_classifier(struct json *shape, const char *text, size_t size, const char *name,
-                                    struct init_weights *weights) {
+static status init_write_classifier(struct json *shape, const struct buf *text, const char *name,
+                                    struct init_weights *weights, struct arena *arena) {
     const float range = init_range_of(shape, "");
-    struct classifier_config *config = NULL;
-    struct classifier_parameters *params = NULL;
-    float *ranges = NULL;
-    status result;
-    NEW(&config, 1);
-    TRY_TO(result, done, classifier_config_parse(config, text, size, name));
-    TRY_TO(result, done, classifier_parameters_new(&params, config, PART_NONE));
-    NEW(&ranges, params->table.count);
+    struct classifier_config *config = arena_alloc(arena, sizeof *config);
+    struct classifier_parameters *params;
+    TRY(classifier_config_parse(config, text->data, text->size, name));
+    TRY(classifier_parameters_new(&params, config, PART_NONE));
+    weights->cut = true;
+    weights->ranges = arena_alloc(arena, params->table.count * sizeof *weights->ranges);
     for (size_t i = 0; i < params->table.count; i++) {
         const char *tensor = params->table.list[i].name;
         const bool in = strstr(tensor, "tok_embeddings.") || strstr(tensor, ".Wqkv.") || strstr(tensor, ".Wi.");
-        ranges[i] = in ? range : range / sqrtf(2 * (float)config->num_hidden_layers);
+        weights->ranges[i] = in ? range : range / sqrtf(2 * (float)config->num_hidden_layers);
         if (strncmp(tensor, "classifier.", strlen("classifier.")) == 0)
-            ranges[i] = 1 / sqrtf((float)config->hidden_size);
+            weights->ranges[i] = 1 / sqrtf((float)config->hidden_size);
     }
-    weights->ranges = ranges;
-    weights->cut = true;
-    result = init_write_weights(weights, &params->table);
-done:
-    free(ranges);
+    const status result = init_write_weights(weights, &params->table);
     classifier_parameters_free(&params);
-    free(config);
     return result;
 }
 
@@ -515,9 +502,9 @@ status init_main(struct subcommand_call *call) {
                                    .type = given->dtype == INIT_DTYPE_FLOAT32 ? ELEMENT_F32 : ELEMENT_BF16,
                                    .threads = (int)given->threads};
     if (init_is_classifier(shape))
-        TRY_TO(result, done, init_write_classifier(shape, text.data, text.size, given->shape, &weights));
+        TRY_TO(result, done, init_write_classifier(shape, &text, given->shape, &weights, memory));
     else
-        TRY_TO(result, done, init_write_language_model(shape, text.data, text.size, given->shape, tokenizer, &weights));
+        TRY_TO(result, done, init_write_language_model(shape, &text, given->shape, tokenizer, &weights, memory));
     result = file_write_atomic(path, text.data, text.size);
 done:
     tokenizer_free(&tokenizer);

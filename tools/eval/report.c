@@ -35,30 +35,36 @@ struct report_row {
     int64_t first, last; // steps
 };
 
+struct report_mean {
+    double sum;
+    size_t count;
+};
+
 // What is known of one file.
 struct report_column {
     const char *name, *path;
     // By file.
-    size_t groups, quarantined, completions, truncated;
-    size_t rewarded, accuracies, formats, likelihood_count; // completions that have rewards, each of these
-    double accuracy, format, total, bonus, likelihood, tokens, prompt_tokens; // sums
-    double scored_tokens;                                                     // that refscore has worked on
+    size_t groups, quarantined;
+    struct report_mean accuracy, format, reward, bonus, likelihood, tokens, truncated; // over the completions
+    double prompt_tokens, scored_tokens; // sums; scored_tokens: that refscore has worked on
     struct intervals work[REPORT_STAGES];
     // By step.
     double threshold; // a completion without a verdict is consistent from this probability on
     struct arena memory;
     struct report_row *rows; // one for each group, then for each judge and bin
     size_t count;
-    size_t untrained,
-        unjudged; // groups left out: that no step trained; of the others, without a verdict or probability
+    size_t untrained; // groups left out: that no step trained
+    size_t unjudged;  // of the others, without a verdict or probability
 };
 
 // ---- by file ----
 
-static double report_sum(const struct double_array *values) {
+// Adds the values of `count` completions; what does not apply is 0.
+static void report_add(struct report_mean *mean, const struct double_array *values, size_t count) {
     double sum = 0;
     for (size_t i = 0; i < values->count; i++) sum += isnan(values->data[i]) ? 0 : values->data[i];
-    return sum;
+    mean->sum += sum;
+    mean->count += count;
 }
 
 // Adds a group to the sums of `context`, a column, and the times of its stages to the column's intervals.
@@ -69,16 +75,15 @@ static status report_add_group(void *context, const struct group *group) {
         column->quarantined++;
         return OK;
     }
+    const struct rewards *rewards = &group->rewards;
     column->prompt_tokens += (double)group->prompt_tokens.count;
-    column->completions += group->completion_count;
-    if (group->rewards.present) {
-        column->rewarded += group->completion_count;
-        column->accuracies += group->rewards.accuracy.count;
-        column->formats += group->rewards.format.count;
-        column->accuracy += report_sum(&group->rewards.accuracy);
-        column->format += report_sum(&group->rewards.format);
-        column->total += report_sum(&group->rewards.total);
-        column->bonus += report_sum(&group->rewards.bonus);
+    column->tokens.count += group->completion_count;
+    column->truncated.count += group->completion_count;
+    if (rewards->present) {
+        report_add(&column->accuracy, &rewards->accuracy, rewards->accuracy.count);
+        report_add(&column->format, &rewards->format, rewards->format.count);
+        report_add(&column->reward, &rewards->total, group->completion_count);
+        report_add(&column->bonus, &rewards->bonus, group->completion_count);
     }
     // Without `logprobs` refscore works on completions with an answer alone, and on no prompt without them.
     const struct double_array *answers = &group->reference.answer_logprob;
@@ -86,13 +91,13 @@ static status report_add_group(void *context, const struct group *group) {
     for (size_t i = 0; i < group->completion_count; i++) {
         const double tokens = (double)group->completions[i].tokens.count;
         const bool answered = i < answers->count && !isnan(answers->data[i]);
-        column->tokens += tokens;
-        column->truncated += string_equals(group->completions[i].finish, "length");
+        column->tokens.sum += tokens;
+        column->truncated.sum += string_equals(group->completions[i].finish, "length");
         if (answered || group->reference.logprob_count) column->scored_tokens += tokens;
         scored |= answered;
         if (!answered) continue;
-        column->likelihood_count++;
-        column->likelihood += exp(answers->data[i]);
+        column->likelihood.count++;
+        column->likelihood.sum += exp(answers->data[i]);
     }
     if (scored) column->scored_tokens += (double)group->prompt_tokens.count;
     struct arena arena = {0};
@@ -129,8 +134,8 @@ static double report_rate(struct report_column *column, enum report_stage stage,
     return work / seconds;
 }
 
-static double report_per(double sum, size_t count) {
-    return sum / (double)count;
+static double report_value(const struct report_mean *mean) {
+    return mean->sum / (double)mean->count;
 }
 
 // Appends the figures of the files.
@@ -146,19 +151,19 @@ static void report_by_file(struct report_column *columns, size_t count, struct b
                                  .sparse = true};
     for (size_t c = 0; c < count; c++) {
         struct report_column *column = &columns[c];
-        const double all_tokens = column->tokens + column->prompt_tokens;
+        const double all_tokens = column->tokens.sum + column->prompt_tokens;
         struct figure figures[] = {
             {"groups", FIGURE_COUNT, (double)column->groups},
             {"quarantined", FIGURE_COUNT, (double)column->quarantined},
-            {"accuracy", FIGURE_THOUSANDTHS, report_per(column->accuracy, column->accuracies)},
-            {"format", FIGURE_THOUSANDTHS, report_per(column->format, column->formats)},
-            {"reward", FIGURE_THOUSANDTHS, report_per(column->total, column->rewarded)},
-            {"consistency bonus", FIGURE_THOUSANDTHS, report_per(column->bonus, column->rewarded)},
-            {"answer likelihood", FIGURE_THOUSANDTHS, report_per(column->likelihood, column->likelihood_count)},
-            {"tokens a completion", FIGURE_TENTHS, report_per(column->tokens, column->completions)},
-            {"truncated", FIGURE_THOUSANDTHS, report_per((double)column->truncated, column->completions)},
+            {"accuracy", FIGURE_THOUSANDTHS, report_value(&column->accuracy)},
+            {"format", FIGURE_THOUSANDTHS, report_value(&column->format)},
+            {"reward", FIGURE_THOUSANDTHS, report_value(&column->reward)},
+            {"consistency bonus", FIGURE_THOUSANDTHS, report_value(&column->bonus)},
+            {"answer likelihood", FIGURE_THOUSANDTHS, report_value(&column->likelihood)},
+            {"tokens a completion", FIGURE_TENTHS, report_value(&column->tokens)},
+            {"truncated", FIGURE_THOUSANDTHS, report_value(&column->truncated)},
             {"frames, groups/s", FIGURE_TENTHS, report_rate(column, REPORT_FRAMES, (double)column->work[0].count)},
-            {"rollout, tokens/s", FIGURE_COUNT, report_rate(column, REPORT_ROLLOUT, column->tokens)},
+            {"rollout, tokens/s", FIGURE_COUNT, report_rate(column, REPORT_ROLLOUT, column->tokens.sum)},
             {"refscore, tokens/s", FIGURE_COUNT, report_rate(column, REPORT_REFSCORE, column->scored_tokens)},
             {"optim, tokens/s", FIGURE_COUNT, report_rate(column, REPORT_OPTIM, all_tokens)},
         };

@@ -104,47 +104,34 @@ static int data_compare_paths(const void *a, const void *b) {
     return strcmp(a, b);
 }
 
-// Lists the file or the directory of pictures of a part unless it is there. Each path is looked for once.
-static status data_look_for(struct data_report *report, const struct part *part, size_t line) {
-    const bool pictures = part->kind == PART_VIDEO && !isnan(part->frame_rate);
-    struct arena arena = {0};
-    struct stat info;
-    char *path;
-    status result = media_path(&path, &arena, NULL, media_uri(part));
-    if (result == BAD_SAMPLE) {
-        data_list(report, DATA_MISSING, line, media_uri(part).data, fail_text());
-        result = OK;
-    } else if (result == OK && !tfind(path, &report->seen, data_compare_paths)) {
-        const char *wrong = NULL;
-        if (stat(path, &info))
-            wrong = strerror(errno);
-        else if (pictures ? !S_ISDIR(info.st_mode) : !S_ISREG(info.st_mode))
-            wrong = pictures ? "not a directory" : "not a file";
-        mem_checked(tsearch(arena_strndup(&report->arena, path, strlen(path)), &report->seen, data_compare_paths));
-        if (report->media_root && media_check_inside(report->media_root, path) == BAD_SAMPLE)
-            data_count(report, DATA_MEDIA, "outside media_root");
-        if (wrong) data_list(report, DATA_MISSING, line, path, wrong);
-    }
-    arena_release(&arena);
-    return result;
-}
-
-// Decodes a medium as the frames stage does by default, and lists it if that cannot be done. A missing one is listed
-// already.
-static status data_open(struct data_report *report, const struct part *part, size_t line) {
+// Lists the file or the directory of pictures of a part unless it is there; each path is looked for once. If it is to
+// be `opened`, decodes it as the frames stage does by default, and lists it if that cannot be done.
+static status data_check_medium(struct data_report *report, const struct part *part, size_t line, bool opened) {
     const struct sampling_config published = sampling_config_default(), sampling = media_sampling(&published, part);
+    const bool pictures = part->kind == PART_VIDEO && !isnan(part->frame_rate);
     struct arena arena = {0};
     struct frames_view view = {0};
     struct stat info;
     char *path;
     status result = media_path(&path, &arena, NULL, media_uri(part));
-    if (result == OK && !stat(path, &info) &&
-        (isnan(part->frame_rate) ? S_ISREG(info.st_mode) : S_ISDIR(info.st_mode))) {
+    if (result == BAD_SAMPLE) data_list(report, DATA_MISSING, line, media_uri(part).data, fail_text());
+    if (result != OK) goto done;
+    const char *wrong = stat(path, &info) ? strerror(errno) : NULL;
+    if (!wrong && (pictures ? !S_ISDIR(info.st_mode) : !S_ISREG(info.st_mode)))
+        wrong = pictures ? "not a directory" : "not a file";
+    if (!tfind(path, &report->seen, data_compare_paths)) {
+        mem_checked(tsearch(arena_strndup(&report->arena, path, strlen(path)), &report->seen, data_compare_paths));
+        if (wrong) data_list(report, DATA_MISSING, line, path, wrong);
+        if (report->media_root && media_check_inside(report->media_root, path) == BAD_SAMPLE)
+            data_count(report, DATA_MEDIA, "outside media_root");
+    }
+    if (!wrong && opened) {
         report->opened++;
         result = media_decode(&view, path, part->kind == PART_VIDEO, &sampling, NULL);
         frames_view_release(&view);
         if (result == BAD_SAMPLE) data_list(report, DATA_UNDECODABLE, line, path, fail_text());
     }
+done:
     arena_release(&arena);
     return result == BAD_SAMPLE ? OK : result;
 }
@@ -197,8 +184,7 @@ static status data_visit(void *context, const struct dataset_sample *sample) {
     for (const struct part *part; (part = media_part(group, count)); count++) {
         const char *video = isnan(part->frame_rate) ? "video" : "pictures";
         data_count(report, DATA_MEDIA, part->kind == PART_VIDEO ? video : "image");
-        if (report->media) TRY(data_look_for(report, part, sample->line));
-        if (report->media && opened) TRY(data_open(report, part, sample->line));
+        if (report->media) TRY(data_check_medium(report, part, sample->line, opened));
     }
     data_check_answer(report, prompt, sample->line);
     if (!count) data_count(report, DATA_MEDIA, "none");
