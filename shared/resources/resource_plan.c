@@ -67,29 +67,6 @@ static const uint64_t resource_driver_bytes = 640 * (uint64_t)MEBIBYTE;
 
 // ---- the stages ----
 
-static void resource_set_request(struct planned_stage *planned, const union planned_options *values, bool borrows) {
-    const struct pipeline_stage *stage = planned->stage;
-    const struct common_options *common = &values->common;
-    struct memory_request *request = &planned->request;
-    request->on_cpu = planned->on_cpu;
-    request->threads = common->threads ? (int)common->threads : pool_processors();
-    request->precision = resource_precision(common->precision, planned->on_cpu);
-    request->generates = stage->kind == &stage_kinds[STAGE_ROLLOUT];
-    request->training = stage->kind == &stage_kinds[STAGE_OPTIM];
-    request->borrows = borrows && !planned->on_cpu && stage->kind->follows_weights;
-    if (stage->kind == &stage_kinds[STAGE_REFSCORE] && values->refscore.generate == REFSCORE_GENERATE_ANSWER)
-        request->continued_tokens = values->refscore.generate_tokens;
-    if (stage->kind == &stage_kinds[STAGE_CONSISTENCY]) {
-        planned->text_tokens = values->consistency.max_tokens;
-        planned->batch_tokens = values->consistency.batch_tokens;
-    }
-    if (!request->training) return;
-    request->train_vision = values->optim.train_vision;
-    request->ema = values->optim.ema_every > 0;
-    request->gradient_precision = resource_precision(values->optim.gradient_precision, planned->on_cpu);
-    request->moment_precision = resource_precision(values->optim.moment_precision, planned->on_cpu);
-}
-
 // Adds a stage. `group` has the sizes of the largest group.
 static status resource_add_stage(struct resource_plan *plan, const struct pipeline_stage *stage,
                                  const struct memory_request *group) {
@@ -111,7 +88,26 @@ static status resource_add_stage(struct resource_plan *plan, const struct pipeli
             TRY(device_of_slot(device, slot, &plan->arena, own));
             if (!strcmp(*own, "cuda:0")) *own = "cuda";
         }
-        resource_set_request(planned, values, group->borrows);
+        const struct common_options *common = &values->common;
+        struct memory_request *request = &planned->request;
+        request->on_cpu = planned->on_cpu;
+        request->threads = common->threads ? (int)common->threads : pool_processors();
+        request->precision = resource_precision(common->precision, planned->on_cpu);
+        request->generates = stage->kind == &stage_kinds[STAGE_ROLLOUT];
+        request->training = stage->kind == &stage_kinds[STAGE_OPTIM];
+        request->borrows = group->borrows && !planned->on_cpu && stage->kind->follows_weights;
+        if (stage->kind == &stage_kinds[STAGE_REFSCORE] && values->refscore.generate == REFSCORE_GENERATE_ANSWER)
+            request->continued_tokens = values->refscore.generate_tokens;
+        if (stage->kind == &stage_kinds[STAGE_CONSISTENCY]) {
+            planned->text_tokens = values->consistency.max_tokens;
+            planned->batch_tokens = values->consistency.batch_tokens;
+        }
+        if (request->training) {
+            request->train_vision = values->optim.train_vision;
+            request->ema = values->optim.ema_every > 0;
+            request->gradient_precision = resource_precision(values->optim.gradient_precision, planned->on_cpu);
+            request->moment_precision = resource_precision(values->optim.moment_precision, planned->on_cpu);
+        }
     }
     plan->on_gpu += !planned->on_cpu;
     planned->program_bytes =

@@ -62,14 +62,6 @@ void python_split(struct arena *arena, struct string string, struct string_array
     for (size_t i = 0; i < count; i++) at = python_next_word(string, at, &words->data[i]);
 }
 
-// Returns the value of a decimal digit beyond ASCII, -1 for any other character. Unicode's decimal digits come in runs
-// of ten from zero to nine, and runs may be adjacent.
-static int python_digit(int32_t code) {
-    int32_t before = code;
-    while (utf8proc_category(before) == UTF8PROC_CATEGORY_ND) before--;
-    return before == code ? -1 : (code - before - 1) % 10;
-}
-
 // Returns whether a string without white space and underscores is a number, so that strtod's further forms are refused.
 static bool python_is_number(const char *text) {
     static const char digits[] = "0123456789";
@@ -100,14 +92,15 @@ bool python_float(struct string string, double *value) {
     end = ascii;
     for (size_t at = 0; at < string.size; at += length) { // a '?' is for all characters that no number has
         int32_t code = python_char_at(string, at, &length);
-        int digit = code < 128 ? -1 : python_digit(code);
+        int32_t before = code; // decimal digits come in runs of ten from zero to nine, and runs may be adjacent
         if (code == ',') continue;
-        if (code < 128)
+        while (code >= 128 && utf8proc_category(before) == UTF8PROC_CATEGORY_ND) before--;
+        if (before < code)
+            *end++ = (char)('0' + (code - before - 1) % 10);
+        else if (code < 128)
             *end++ = code ? (char)code : '?';
-        else if (python_isspace(code))
-            *end++ = ' ';
         else
-            *end++ = digit < 0 ? '?' : (char)('0' + digit);
+            *end++ = python_isspace(code) ? ' ' : '?';
     }
     assert((size_t)(end - ascii) <= string.size);
     *end = 0;

@@ -23,22 +23,8 @@ static size_t memory_packed_elements(const struct fused_param *param) {
     return (size_t)(memory_divide_up(param->rows, PACKED_ROWS) * PACKED_ROWS * param->columns);
 }
 
-// The CPU packs matrices, a tied embedding once more for the head, and holds one of them unpacked while it loads them.
-static void memory_add_packed(struct memory_list *list, const struct qwen_parameters *params, enum element type) {
-    const struct parameter_table *table = &params->table;
-    size_t elements = 0, largest = 0;
-    for (size_t i = 0; i < table->fused_count; i++) {
-        const struct fused_param *param = table->fused[i];
-        const size_t packed = memory_packed_elements(param);
-        const bool embedding = param == &params->embedding, matrix = param->rows > 1 && !embedding;
-        elements += matrix ? packed : (size_t)(param->rows * param->columns);
-        if (embedding && !params->lm_head.count) elements += packed;
-        if (matrix && packed > largest) largest = packed;
-    }
-    memory_list_add(list, "weights", elements * element_size(type));
-    memory_list_add(list, "a matrix while it is loaded", largest * element_size(type));
-}
-
+// The CPU packs matrices of a model that is not trained, a tied embedding once more for the head, and holds one of them
+// unpacked while it loads them.
 static void memory_add_weights(struct memory_list *list, const struct qwen_parameters *params,
                                const struct memory_request *request) {
     const struct parameter_table *table = &params->table;
@@ -49,16 +35,27 @@ static void memory_add_weights(struct memory_list *list, const struct qwen_param
     size_t weights = param_array_bytes(table, table->range_count, type, type);
     size_t remainders =
         type == ELEMENT_BF16 ? param_array_bytes(table, table->range_count, ELEMENT_U16, ELEMENT_U16) : 0;
-    if (request->on_cpu && !request->training) {
-        memory_add_packed(list, params, type);
-        return;
+    if (request->training) {
+        memory_list_add(list, "weights", request->borrows ? 0 : weights);
+        memory_list_add(list, "remainders of the weights", remainders);
+        memory_list_add(list, "gradients", param_array_bytes(table, trained, grads, ELEMENT_F32));
+        memory_list_add(list, "moments", 2 * param_array_bytes(table, trained, moments, ELEMENT_F32));
+        memory_list_add(list, "reference", request->ema ? weights + remainders : 0);
+    } else if (request->on_cpu) {
+        size_t elements = 0, largest = 0;
+        for (size_t i = 0; i < table->fused_count; i++) {
+            const struct fused_param *param = table->fused[i];
+            const size_t packed = memory_packed_elements(param);
+            const bool embedding = param == &params->embedding, matrix = param->rows > 1 && !embedding;
+            elements += matrix ? packed : (size_t)(param->rows * param->columns);
+            if (embedding && !params->lm_head.count) elements += packed;
+            if (matrix && packed > largest) largest = packed;
+        }
+        memory_list_add(list, "weights", elements * element_size(type));
+        memory_list_add(list, "a matrix while it is loaded", largest * element_size(type));
+    } else {
+        memory_list_add(list, "weights", request->borrows ? 0 : weights);
     }
-    memory_list_add(list, "weights", request->borrows ? 0 : weights);
-    if (!request->training) return;
-    memory_list_add(list, "remainders of the weights", remainders);
-    memory_list_add(list, "gradients", param_array_bytes(table, trained, grads, ELEMENT_F32));
-    memory_list_add(list, "moments", 2 * param_array_bytes(table, trained, moments, ELEMENT_F32));
-    memory_list_add(list, "reference", request->ema ? weights + remainders : 0);
 }
 
 // What the operations of kernels/cuda allocate for themselves: logits of a block of rows, in training of a part of the
@@ -149,10 +146,10 @@ static void memory_add_passes(struct memory_list *list, const struct qwen_parame
     const int64_t part = on_cpu ? memory_min(patches, memory_max(CPU_PATCHES, request->medium_patches)) : patches;
     const int64_t chunk = !on_cpu ? rows : type == ELEMENT_F32 ? CPU_ROWS_F32 : CPU_ROWS_BF16;
     const bool keeps = train_vision && !on_cpu;
-    size_t kept = vision_kept_bytes(&config->vision, &vision, type, part, train_vision);
+    size_t kept = vision_kept_bytes(&config->vision, type, part, train_vision);
     size_t embeds = (size_t)((train_vision && on_cpu ? rows + request->prompt_tokens : rows) * text.hidden_size);
-    size_t tower = vision_pass_bytes(&config->vision, &vision, type, part, train_vision) + (keeps ? 0 : kept) +
-                   embeds * element_size(type);
+    size_t tower =
+        vision_pass_bytes(&config->vision, type, part, train_vision) + (keeps ? 0 : kept) + embeds * element_size(type);
     size_t pass = text_pass_bytes(&text, type, rows, chunk, request->training);
     memory_list_add(list, "the tower's inputs", keeps ? kept : 0);
     memory_list_add(list, "working memory", pass > tower ? pass : tower);

@@ -146,22 +146,6 @@ static status model_swap_file(struct model *model, const char *path, int64_t ver
     return result;
 }
 
-// Lets the weights be those of another process, or room for a copy of them.
-static status model_borrow(struct model *model, struct shared_weights *lent, uint64_t hash) {
-    struct weights_source source = {.values = lent->imported, .hash = &hash};
-    const bool copied = shared_weights_copied(lent);
-    model_renew_weights(model);
-    model->borrowed = *lent;
-    *lent = (struct shared_weights){0};
-    if (copied) {
-        TRY(model->backend->ops->buffer_new(model->backend, model_weights_bytes(model), &model->copied));
-        source.values = model->copied;
-    }
-    log_info("%s: weights in the memory of another process, %s", model->borrowed.path,
-             copied ? "which are copied on the device" : "which are used in place");
-    return qwen_weights_load(model->weights, &source);
-}
-
 static status model_swap_lent(struct model *model, const char *path, int64_t version, uint64_t hash) {
     struct backend *backend = model->backend;
     const enum element type = model->weights->base.type;
@@ -172,9 +156,16 @@ static status model_swap_lent(struct model *model, const char *path, int64_t ver
         const uint64_t layout = weights_hash_finish(model->table, type, 0);
         TRY(shared_weights_borrow(&lent, backend, layout, model_weights_bytes(model), path));
         status result = shared_weights_take(&lent, hash);
-        if (result == OK) result = model_borrow(model, &lent, hash);
-        shared_weights_release(&lent, backend);
+        if (result != OK) shared_weights_release(&lent, backend);
         TRY(result);
+        model_renew_weights(model);
+        model->borrowed = lent;
+        const bool copied = shared_weights_copied(&lent);
+        if (copied) TRY(backend->ops->buffer_new(backend, model_weights_bytes(model), &model->copied));
+        log_info("%s: weights in the memory of another process, %s", path,
+                 copied ? "which are copied on the device" : "which are used in place");
+        const struct weights_source source = {.values = copied ? model->copied : lent.imported, .hash = &hash};
+        TRY(qwen_weights_load(model->weights, &source));
     }
     if (model->copied) { // copy again, or for the first time
         struct param_array from;

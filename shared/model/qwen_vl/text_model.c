@@ -56,15 +56,15 @@ size_t text_pass_bytes(const struct transformer *transformer, enum element type,
 static void text_expect_memory(struct model *model, const struct sequence *sequence, const struct model_prompt *prompt,
                                int64_t chunk_rows, bool training) {
     const struct vision_config *config = &model->config.vision;
-    const struct transformer *vision = &model->weights->vision, *text = &model->weights->text;
+    const struct transformer *text = &model->weights->text;
     enum element type = model->weights->base.type;
     bool train_vision = training && model->options.train_vision;
     size_t kept = 0, tower = 0, x = (size_t)(sequence->rows * text->hidden_size) * element_size(type);
     if (!model->backend_info.memory) return;
     for (size_t i = 0; i < prompt->media_count; i++) {
         int64_t patches = grid_patches(grid_of(&model->config, &prompt->media[i]));
-        size_t outlives = vision_kept_bytes(config, vision, type, patches, train_vision);
-        size_t bytes = vision_pass_bytes(config, vision, type, patches, train_vision) + (train_vision ? 0 : outlives);
+        size_t outlives = vision_kept_bytes(config, type, patches, train_vision);
+        size_t bytes = vision_pass_bytes(config, type, patches, train_vision) + (train_vision ? 0 : outlives);
         if (train_vision) kept += outlives;
         if (bytes > tower) tower = bytes;
     }
@@ -98,8 +98,8 @@ static status text_embed_media(struct text_state *state, struct model *model, st
     if (train_vision) { // whether the tower's block inputs stay in memory until the backward pass
         size_t bytes = 0, left;
         for (size_t i = 0; i < state->chunk_count; i++)
-            bytes += vision_kept_bytes(&config->vision, &model->weights->vision, type,
-                                       grid_patches(grid_of(config, &state->chunks[i].medium)), true);
+            bytes +=
+                vision_kept_bytes(&config->vision, type, grid_patches(grid_of(config, &state->chunks[i].medium)), true);
         TRY(text_memory_left(model, &state->fwd, &left));
         state->vision_kept = bytes <= left;
     }
@@ -364,16 +364,6 @@ static double group_loss_clamp(double value, double low, double high) {
     return value < low ? low : value > high ? high : value;
 }
 
-// How often the KL term counts at token t, in units of the weight of the token's loss.
-static double group_kl_share(const struct train_completion *completion, const struct loss_options *options, size_t t) {
-    const struct token_range *answer = &completion->answer;
-    if (completion->kl_excluded) return 0;
-    if (!options->kl_separate || !completion->has_answer) return 1;
-    if (t >= answer->end) return 0; // the closing tag and the end token
-    const size_t part = t < answer->first ? answer->first : answer->end - answer->first;
-    return (double)completion->completion.count / (double)part;
-}
-
 // dlogprobs[t] = weight * dL / d logprobs[t] for all tokens of the group. Fills in *out but its prompt_tokens.
 static void group_loss(const struct train_completion *completions, size_t count, const struct loss_options *options,
                        double weight, const float *logprobs, float *dlogprobs, struct train_result *out) {
@@ -401,7 +391,12 @@ static void group_loss(const struct train_completion *completions, size_t count,
             }
             if (completion->ref_logprobs) { // the k3 estimate of the KL divergence
                 double difference = completion->ref_logprobs[t] - logprob, d = group_loss_clamp(difference, -10, 10);
-                double kl = exp(d) - d - 1, beta = options->kl_beta * group_kl_share(completion, options, t);
+                double kl = exp(d) - d - 1, beta = completion->kl_excluded ? 0 : options->kl_beta;
+                if (options->kl_separate && completion->has_answer) { // the mean of its part; 0 behind the answer
+                    const struct token_range *answer = &completion->answer;
+                    const size_t part = t < answer->first ? answer->first : answer->end - answer->first;
+                    beta *= t < answer->end ? (double)tokens / (double)part : 0;
+                }
                 out->kl += kl;
                 loss += beta * kl;
                 dlogprob += beta * (d == difference ? 1 - exp(d) : 0);

@@ -83,11 +83,15 @@ static const struct attention_plan *vision_plan(const struct vision_state *state
     return config->vision.fullatt_blocks[block] ? state->frame_plan : state->window_plan;
 }
 
+// Returns the numbers of a patch: its channels and pixels.
+static int64_t vision_patch_values(const struct vision_config *vision) {
+    return (int64_t)3 * vision->temporal_patch_size * vision->patch_size * vision->patch_size;
+}
+
 // *patches [P, 3 * temporal_patch_size * patch_size^2] = the normalized pixels, in the processor's order.
 static status vision_patchify(const struct vision_state *state, struct model *model, struct tensor *patches) {
     const struct model_config *config = &model->config;
     const struct vision_config *vision = &config->vision;
-    int64_t pixels = (int64_t)3 * vision->temporal_patch_size * vision->patch_size * vision->patch_size;
     struct patch_shape shape = {.frames = (int)state->frames.rows,
                                 .height = state->grid.height * vision->patch_size,
                                 .width = state->grid.width * vision->patch_size,
@@ -99,7 +103,8 @@ static status vision_patchify(const struct vision_state *state, struct model *mo
     static_assert(sizeof shape.image_std == sizeof config->image_std, "one standard deviation a channel");
     memcpy(shape.image_mean, config->image_mean, sizeof shape.image_mean);
     memcpy(shape.image_std, config->image_std, sizeof shape.image_std);
-    TRY(workspace_alloc(&model->workspace, model->weights->base.type, grid_patches(state->grid), pixels, patches));
+    TRY(workspace_alloc(&model->workspace, model->weights->base.type, grid_patches(state->grid),
+                        vision_patch_values(vision), patches));
     return model->backend->ops->patchify(model->backend, *patches, state->frames, &shape);
 }
 
@@ -201,26 +206,23 @@ status vision_forward(struct vision_state *state, struct model *model, struct ar
 }
 
 // The frames, indices and embeddings; in training also the blocks' and the merger's inputs.
-size_t vision_kept_bytes(const struct vision_config *config, const struct transformer *transformer, enum element type,
-                         int64_t patches, bool training) {
-    size_t pixels =
-        (size_t)3 * (size_t)config->temporal_patch_size * (size_t)config->patch_size * (size_t)config->patch_size;
+size_t vision_kept_bytes(const struct vision_config *config, enum element type, int64_t patches, bool training) {
+    const struct transformer transformer = vision_transformer(config);
     size_t indices = 6 * sizeof(int32_t), merge = (size_t)config->spatial_merge_size;
     size_t embeds = (size_t)patches / (merge * merge) * (size_t)config->out_hidden_size * element_size(type);
-    size_t inputs = training ? block_kept_bytes(transformer, type, patches, KEEP_INPUT) : 0;
-    return (size_t)patches * (pixels + indices) + embeds + (size_t)(transformer->block_count + 1) * inputs;
+    size_t inputs = training ? block_kept_bytes(&transformer, type, patches, KEEP_INPUT) : 0;
+    return (size_t)patches * ((size_t)vision_patch_values(config) + indices) + embeds +
+           (size_t)(transformer.block_count + 1) * inputs;
 }
 
 // x, delta and their gradient; with them a block, the merger with its gradients, or the patches and their embeddings.
-size_t vision_pass_bytes(const struct vision_config *config, const struct transformer *transformer, enum element type,
-                         int64_t patches, bool training) {
-    size_t size = element_size(type), hidden_size = (size_t)transformer->hidden_size;
-    size_t pixels =
-        (size_t)3 * (size_t)config->temporal_patch_size * (size_t)config->patch_size * (size_t)config->patch_size;
+size_t vision_pass_bytes(const struct vision_config *config, enum element type, int64_t patches, bool training) {
+    const struct transformer transformer = vision_transformer(config);
+    size_t size = element_size(type), hidden_size = (size_t)transformer.hidden_size;
     size_t always = (size_t)patches * hidden_size * (2 * size + (training ? sizeof(float) : 0));
-    size_t block = block_work_bytes(transformer, type, patches, patches);
+    size_t block = block_work_bytes(&transformer, type, patches, patches);
     size_t merger = (size_t)patches * (training ? 5 : 3) * hidden_size * size;
-    size_t embedding = (size_t)patches * (pixels + hidden_size) * size;
+    size_t embedding = (size_t)patches * ((size_t)vision_patch_values(config) + hidden_size) * size;
     size_t most = block > merger ? block : merger;
     return always + (most > embedding ? most : embedding);
 }
