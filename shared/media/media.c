@@ -1,6 +1,7 @@
 #include "shared/media/media.h"
 
 #include <assert.h>
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -163,12 +164,6 @@ struct sampling_config media_sampling(const struct sampling_config *sampling, co
     return own;
 }
 
-static int media_hex_digit(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
 status media_path(char **path, struct arena *arena, const char *media_root, struct string uri) {
     static const char scheme_chars[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ+.-0123456789";
     *path = NULL;
@@ -188,10 +183,10 @@ status media_path(char **path, struct arena *arena, const char *media_root, stru
         // In place: %41 becomes A. %00 and a percent sign without two digits after it stay.
         char *out = name;
         for (const char *in = name; *in; out++) {
-            int high = *in == '%' ? media_hex_digit(in[1]) : -1, low = high >= 0 ? media_hex_digit(in[2]) : -1;
-            bool escape = low >= 0 && (high || low);
-            *out = (char)(escape ? high << 4 | low : *in);
-            in += escape ? 3 : 1;
+            const bool digits = *in == '%' && isxdigit((unsigned char)in[1]) && isxdigit((unsigned char)in[2]);
+            const long byte = digits ? strtol((char[]){in[1], in[2], 0}, NULL, 16) : 0;
+            *out = byte ? (char)byte : *in;
+            in += byte ? 3 : 1;
         }
         *out = 0;
         *path = path_join(arena, media_root, name);
