@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -95,6 +96,13 @@ uint64_t fd_raise_limit(void) {
     rlim_t before = limit.rlim_cur;
     limit.rlim_cur = limit.rlim_max;
     return setrlimit(RLIMIT_NOFILE, &limit) ? before : limit.rlim_max;
+}
+
+void terminal_size(int fd, int *columns, int *rows) {
+    struct winsize size = {0};
+    const bool known = !ioctl(fd, TIOCGWINSZ, &size);
+    *columns = known && size.ws_col ? size.ws_col : 80;
+    if (rows) *rows = known && size.ws_row ? size.ws_row : 24;
 }
 
 // ---- whole files ----

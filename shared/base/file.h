@@ -40,6 +40,9 @@ status fd_reserve_standard(void);
 // to, and returns that number.
 uint64_t fd_raise_limit(void);
 
+// Sets the size of the terminal at `fd`; 80 x 24 where it is no terminal or does not say. `rows` may be NULL.
+void terminal_size(int fd, int *columns, int *rows);
+
 // ---- whole files ----
 
 // Returns what it means that a file cannot be read with this errno: UNAVAILABLE where the disk, the network or the

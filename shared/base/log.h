@@ -9,8 +9,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "shared/base/memory.h"
-
 // Sets the program's name, which must outlive the program. CARAVAN_DEBUG=1 in the environment turns log_debug on.
 void log_open(const char *name);
 
@@ -47,20 +45,5 @@ struct log_limit {
 // Returns whether it was written. `now_ms` is on a monotonic clock.
 bool log_limited(struct log_limit *limit, int64_t now_ms, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-
-// ---- terminal ----
-
-// Lines that break between words. Widths count characters of UTF-8.
-
-// Sets the size of the terminal at `fd`; 80 x 24 where it is no terminal or does not say. `rows` may be NULL.
-void terminal_size(int fd, int *columns, int *rows);
-
-// Appends the words of `text`, which stand one blank apart, on lines of at most `columns`. The first line begins at
-// column `at`, the others with `indent` blanks. A longer word has a line of its own.
-void text_wrap(const char *text, int at, int indent, int columns, struct buf *out);
-
-// Returns how many bytes of the line text[0..size) to show in `columns`: all, or up to a comma or semicolon, else up to
-// a blank, else as many characters as fit.
-size_t text_cut(const char *text, size_t size, int columns);
 
 #endif

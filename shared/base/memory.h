@@ -141,4 +141,16 @@ void buf_clear(struct buf *buf);
 // Frees the memory and leaves an empty buffer.
 void buf_release(struct buf *buf);
 
+// ---- text ----
+
+// Lines that break between words. Widths count characters of UTF-8.
+
+// Appends the words of `text`, which stand one blank apart, on lines of at most `columns`. The first line begins at
+// column `at`, the others with `indent` blanks. A longer word has a line of its own.
+void text_wrap(const char *text, int at, int indent, int columns, struct buf *out);
+
+// Returns how many bytes of the line text[0..size) to show in `columns`: all, or up to a comma or semicolon, else up to
+// a blank, else as many characters as fit.
+size_t text_cut(const char *text, size_t size, int columns);
+
 #endif

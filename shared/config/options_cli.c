@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
-#include "shared/base/log.h"
 #include "shared/config/options.h"
 #include "shared/config/pipeline_parse.h"
 #include "shared/config/stage_kinds.h"

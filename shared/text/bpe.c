@@ -227,6 +227,7 @@ void bpe_init(struct bpe *b, const struct vocab *v) {
 
 void bpe_release(struct bpe *b) {
     free(b->symbols);
+    free(b->ids);
     free(b->heap);
     free(b->cache);
     *b = (struct bpe){0};
@@ -247,9 +248,9 @@ static void bpe_heap_push(struct bpe *b, int32_t index) {
     b->heap[at] = candidate;
 }
 
-// Merges the word of `count` symbols and returns how many remain. The candidates wait in a heap; one whose symbols have
-// changed since is skipped.
-static size_t bpe_merge(struct bpe *b, size_t count) {
+// Merges the word of `count` symbols into b->ids. The candidates wait in a heap; one whose symbols have changed since
+// is skipped.
+static void bpe_merge(struct bpe *b, size_t count) {
     struct bpe_symbol *symbols = b->symbols;
     for (size_t i = 0; i < count; i++) {
         symbols[i].previous = (int32_t)i - 1;
@@ -279,13 +280,19 @@ static size_t bpe_merge(struct bpe *b, size_t count) {
         }
         if (symbols[index].previous >= 0) bpe_heap_push(b, symbols[index].previous);
     }
-    size_t kept = 0;
     for (size_t i = 0; i < count; i++)
-        if (symbols[i].id >= 0) symbols[kept++] = symbols[i];
-    return kept;
+        if (symbols[i].id >= 0) b->ids[b->id_count++] = symbols[i].id;
 }
 
-static status bpe_encode_uncached(struct bpe *b, const char *word, size_t size, struct token_list *out) {
+// Sets b->ids to the tokens of the word.
+static status bpe_encode_uncached(struct bpe *b, const char *word, size_t size) {
+    if (size > MAX_WORD_SIZE) return fail(DATAERR, "a word of %zu bytes is too long", size);
+    if (size > b->symbol_capacity) {
+        b->symbol_capacity = size * 2;
+        RESIZE(&b->symbols, b->symbol_capacity);
+        RESIZE(&b->ids, b->symbol_capacity);
+    }
+    b->id_count = 0;
     if (b->ignore_merges) { // a word that is itself a token of the model's vocabulary is that token
         struct buf token = {0};
         for (size_t i = 0; i < size; i++) {
@@ -295,14 +302,9 @@ static status bpe_encode_uncached(struct bpe *b, const char *word, size_t size, 
         const int32_t id = vocab_token_to_id(b->vocab, token.data, token.size);
         buf_release(&token);
         if (id >= 0 && !b->vocab->entries[id].added_only) {
-            token_list_append(out, id);
+            b->ids[b->id_count++] = id;
             return OK;
         }
-    }
-    if (size > MAX_WORD_SIZE) return fail(DATAERR, "a word of %zu bytes is too long", size);
-    if (size > b->symbol_capacity) {
-        RESIZE(&b->symbols, size * 2);
-        b->symbol_capacity = size * 2;
     }
     size_t count = 0; // of symbols
     bool last_unknown = false;
@@ -315,24 +317,24 @@ static status bpe_encode_uncached(struct bpe *b, const char *word, size_t size, 
         last_unknown = unknown;
     }
     assert(count <= b->symbol_capacity);
-    count = bpe_merge(b, count);
-    for (size_t i = 0; i < count; i++) token_list_append(out, b->symbols[i].id);
+    bpe_merge(b, count);
     return OK;
 }
 
-status bpe_encode_word(struct bpe *b, const char *word, size_t size, struct token_list *out) {
-    if (size > CACHE_WORD_SIZE) return bpe_encode_uncached(b, word, size, out);
-    struct bpe_cache_entry *entry = &b->cache[XXH3_64bits(word, size) % CACHE_SLOTS];
-    if (entry->size == size && !memcmp(entry->word, word, size)) {
-        for (size_t i = 0; i < entry->count; i++) token_list_append(out, entry->ids[i]);
-        return OK;
+status bpe_encode_word(struct bpe *b, const char *word, size_t size, const int32_t **ids, size_t *count) {
+    struct bpe_cache_entry *entry = NULL;
+    if (size <= CACHE_WORD_SIZE) entry = &b->cache[XXH3_64bits(word, size) % CACHE_SLOTS];
+    if (!entry || entry->size != size || memcmp(entry->word, word, size) != 0) {
+        TRY(bpe_encode_uncached(b, word, size));
+        *ids = b->ids;
+        *count = b->id_count;
+        if (!entry || b->id_count > CACHE_TOKENS) return OK;
+        entry->size = (uint8_t)size;
+        entry->count = (uint8_t)b->id_count;
+        memcpy(entry->word, word, size);
+        memcpy(entry->ids, b->ids, b->id_count * sizeof *b->ids);
     }
-    size_t before = out->count;
-    TRY(bpe_encode_uncached(b, word, size, out));
-    if (out->count - before > CACHE_TOKENS) return OK;
-    entry->size = (uint8_t)size;
-    entry->count = (uint8_t)(out->count - before);
-    memcpy(entry->word, word, size);
-    for (size_t i = 0; i < entry->count; i++) entry->ids[i] = (int32_t)out->data[before + i];
+    *ids = entry->ids;
+    *count = entry->count;
     return OK;
 }

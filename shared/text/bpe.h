@@ -9,16 +9,17 @@
 
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
-#include "shared/text/tokenizer.h"
 
 struct bpe {
     const struct vocab *vocab;
-    int32_t byte_ids[256]; // -1: the vocabulary has no token for the byte
-    int32_t unk_id;        // stands for such a byte; -1: the byte is dropped
-    bool fuse_unk;         // one unk_id for a run of them
-    bool ignore_merges;    // a word that is a token is not merged
-    struct bpe_symbol *symbols;
-    size_t symbol_capacity;
+    int32_t byte_ids[256];      // -1: the vocabulary has no token for the byte
+    int32_t unk_id;             // stands for such a byte; -1: the byte is dropped
+    bool fuse_unk;              // one unk_id for a run of them
+    bool ignore_merges;         // a word that is a token is not merged
+    struct bpe_symbol *symbols; // of the word that is being merged
+    int32_t *ids;               // what it became
+    size_t id_count;
+    size_t symbol_capacity; // of `symbols` and `ids`
     struct bpe_candidate *heap;
     size_t heap_count, heap_capacity;
     struct bpe_cache_entry *cache;
@@ -31,8 +32,9 @@ void bpe_init(struct bpe *b, const struct vocab *v);
 // Frees the memory and leaves an empty encoder.
 void bpe_release(struct bpe *b);
 
-// Appends the tokens of word[0..size). DATAERR when the word is longer than 512 MiB. Not for several threads at once.
-status bpe_encode_word(struct bpe *b, const char *word, size_t size, struct token_list *out);
+// Sets ids[0..*count) to the tokens of word[0..size), which is not empty. They are valid until the next call. DATAERR
+// when the word is longer than 512 MiB. Not for several threads at once.
+status bpe_encode_word(struct bpe *b, const char *word, size_t size, const int32_t **ids, size_t *count);
 
 // ---- vocab ----
 

@@ -113,7 +113,11 @@ struct tokenizer_output {
 
 static status tokenizer_encode_word(void *context, const char *word, size_t size) {
     const struct tokenizer_output *output = context;
-    return bpe_encode_word(output->bpe, word, size, output->ids);
+    const int32_t *ids;
+    size_t count;
+    TRY(bpe_encode_word(output->bpe, word, size, &ids, &count));
+    for (size_t i = 0; i < count; i++) token_list_append(output->ids, ids[i]);
+    return OK;
 }
 
 // Encodes text that is normalized or not yet.

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
-#include "shared/base/log.h"
 #include "shared/config/methods.h"
 #include "shared/config/stage_kinds.h"
 #include "shared/config/stage_options.h"

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "shared/base/file.h"
-#include "shared/base/log.h"
 #include "shared/config/stage_options.h"
 
 enum { DURATION_SIZE = 32 };

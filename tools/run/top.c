@@ -14,7 +14,6 @@
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/json.h"
-#include "shared/base/log.h"
 #include "shared/base/signals.h"
 #include "shared/wire/wire.h"
 #include "tools/run/run_status.h"
