@@ -206,7 +206,7 @@ struct lost_again outbox_apply(struct outbox *outbox, size_t reader, int replica
     for (size_t i = 0; i < outbox->count; i++) {
         struct lease *lease = &outbox->entries[i]->leases[reader];
         const int before = lease->losses;
-        lease_apply(lease, event, replica, blamed, now);
+        lease_apply(lease, event, replica, blamed && outbox->entries[i]->data.size, now);
         if (lease->losses != ALONE_LOSSES || before == ALONE_LOSSES) continue;
         if (!again.count++) again.first = outbox->entries[i]->seq;
     }
