@@ -245,7 +245,7 @@ static status format_read_caravan(const struct format_options *options, struct j
     const struct prompt *prompt = &group->prompt;
     group->requires = (struct requirement){0};
     group->trained = (struct trained){0};
-    group->times = (struct string){0};
+    group->times = (struct stage_times){0};
     group->quarantine = (struct quarantine){0};
     TRY(format_sample_id(group, record, key, place.line));
     format_media_paths(options, group);

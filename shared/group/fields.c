@@ -43,6 +43,7 @@ ASSERT_ARRAY(float_array, data, count);
 ASSERT_ARRAY(double_array, data, count);
 ASSERT_ARRAY(string_array, data, count);
 ASSERT_ARRAY(span_array, data, count);
+ASSERT_ARRAY(stage_times, data, count);
 ASSERT_ARRAY(message, parts, part_count);
 ASSERT_ARRAY(prompt, messages, message_count);
 ASSERT_ARRAY(group, media, media_count);
@@ -182,7 +183,7 @@ static const struct field group_fields[] = {
     SECTION(REWARD, DOUBLES, advantages, false, NULL, "the advantage of each completion"),
     SECTION(SCORES, OBJECT, scores, false, &scores_table, "the scores of the completions in an evaluation"),
     SECTION(TRAINED, OBJECT, trained, false, &trained_table, "present when the group has been trained"),
-    SECTION(TIMES, JSON, times, false, NULL, "for each stage: [in, out] in seconds since 1970"),
+    SECTION(TIMES, TIMES, times, false, NULL, "for each stage: [in, out] in seconds since 1970"),
     SECTION(QUARANTINE, OBJECT, quarantine, false, &quarantine_table, "why the group is quarantined"),
 };
 const struct field_table group_table = TABLE(group, 0, group_fields);
@@ -206,9 +207,9 @@ static const struct {
     [FIELD_OBJECT] = {"object", 0, 0},
     [FIELD_OBJECTS] = {"objects", sizeof(struct field_array), 0},
     [FIELD_CONTENT] = {"objects or string", sizeof(struct field_array), 0},
-    [FIELD_JSON] = {"object", sizeof(struct string), 0},
+    [FIELD_TIMES] = {"object", sizeof(struct field_array), sizeof(struct stage_time)},
 };
-static_assert(COUNT(field_types) == FIELD_JSON + 1, "a row for each type");
+static_assert(COUNT(field_types) == FIELD_TIMES + 1, "a row for each type");
 
 const struct field *field_find(const struct field_table *table, const char *name, size_t size) {
     for (size_t i = 0; i < table->count; i++)

@@ -22,7 +22,7 @@ enum field_type {
     FIELD_OBJECT,  // a struct with its own table
     FIELD_OBJECTS, // {struct ... *data; size_t count}
     FIELD_CONTENT, // the parts of a message, or a plain string
-    FIELD_JSON,    // struct string: any JSON object, kept as text
+    FIELD_TIMES,   // struct stage_times of a group: {"STAGE":[in,out],...}
 };
 
 enum { GROUP_EXT_JSON = 1 }; // msgpack: the ext type of an unknown key's JSON text

@@ -79,6 +79,21 @@ void group_quarantine(struct group *group, const char *stage, const char *format
     group_string(group, &group->quarantine.reason, reason, strlen(reason));
 }
 
+void group_set_times(struct group *group, const char *stage, double in, double out) {
+    struct stage_times *times = &group->times, wider;
+    size_t at = 0;
+    while (at < times->count && !string_equals(times->data[at].stage, stage)) at++;
+    if (at == MAX_STAGE_TIMES) return;
+    if (at == times->count) {
+        field_array_new(&group->arena, &wider, at + 1, sizeof *wider.data);
+        if (at) memcpy(wider.data, times->data, at * sizeof *wider.data);
+        *times = wider;
+        group_string(group, &times->data[at].stage, stage, strlen(stage));
+    }
+    times->data[at].in = in;
+    times->data[at].out = out;
+}
+
 // ---- what a filter has dropped ----
 
 // Copies each field that `object` lacks from `sent`; the memory that it points to becomes that of `object` later.

@@ -180,6 +180,19 @@ struct quarantine {
     struct string reason;
 };
 
+// When a stage got the group and when it had finished it, seconds since 1970.
+struct stage_time {
+    struct string stage;
+    double in, out;
+};
+
+enum { MAX_STAGE_TIMES = 64 };
+
+struct stage_times {
+    struct stage_time *data; // NULL: absent
+    size_t count;
+};
+
 struct group {
     struct unknown_fields unknown;
     struct arena arena;
@@ -200,7 +213,7 @@ struct group {
     struct double_array advantages;
     struct scores scores;
     struct trained trained;
-    struct string times; // JSON object text: {"frames":[in,out],...}
+    struct stage_times times;
     struct quarantine quarantine;
 };
 
@@ -293,5 +306,9 @@ void group_string(struct group *group, struct string *out, const char *data, siz
 
 // Appends the reference page, a Markdown table of every field.
 void group_reference_page(struct buf *out);
+
+// Sets when a stage got the group and when it had finished it; there are MAX_STAGE_TIMES at most, further ones are left
+// out.
+void group_set_times(struct group *group, const char *stage, double in, double out);
 
 #endif

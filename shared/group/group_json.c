@@ -163,6 +163,34 @@ static status group_json_read_unknown(struct json_reader *in, struct group *grou
     return OK;
 }
 
+static status group_json_read_times(struct json_reader *in, struct group *group, const struct field_path *path) {
+    static const char not_times[] = "not [in, out]";
+    struct json_number number;
+    bool more;
+    if (json_reader_peek(in) != '{') return field_fail(path, "not an object");
+    TRY(json_reader_enter(in, '{'));
+    field_array_new(&group->arena, &group->times, 0, sizeof *group->times.data);
+    for (;;) {
+        struct string key, stage;
+        double seconds[2];
+        TRY(json_reader_next(in, '{', &more));
+        if (!more) return OK;
+        TRY(json_reader_key(in, &group->arena, &key));
+        arena_string(&group->arena, &stage, key.data, key.size);
+        if (json_reader_peek(in) != '[') return field_fail(path, not_times);
+        TRY(json_reader_enter(in, '['));
+        for (int i = 0; i < 2; i++) {
+            TRY(json_reader_next(in, '[', &more));
+            if (!more) return field_fail(path, not_times);
+            TRY(group_json_read_number(in, path, not_times, &number));
+            if (!json_number_double(&number, &seconds[i])) return field_fail(path, not_times);
+        }
+        TRY(json_reader_next(in, '[', &more));
+        if (more) return field_fail(path, not_times);
+        group_set_times(group, stage.data, seconds[0], seconds[1]);
+    }
+}
+
 static status group_json_read_field(struct json_reader *in, struct group *group, const struct field *field,
                                     void *object, const struct field_path *path) {
     const char c = json_reader_peek(in);
@@ -188,8 +216,8 @@ static status group_json_read_field(struct json_reader *in, struct group *group,
         if (!message->plain) return group_json_read_array(in, group, field, at, path);
         field_array_new(&group->arena, at, 1, sizeof *message->parts);
         return group_json_read_string(in, group, &message->parts[0].text, path);
-    case FIELD_JSON:
-        return c == '{' ? group_json_read_text(in, group, at) : field_fail(path, "not an object");
+    case FIELD_TIMES:
+        return group_json_read_times(in, group, path);
     default:
         return group_json_read_array(in, group, field, at, path);
     }
@@ -323,6 +351,21 @@ static void group_json_write_key(struct buf *out, bool *first, const char *key, 
     buf_puts(out, ":");
 }
 
+static void group_json_write_times(struct buf *out, const struct stage_times *times) {
+    bool first = true;
+    buf_puts(out, "{");
+    for (size_t i = 0; i < times->count; i++) {
+        const struct stage_time *time = &times->data[i];
+        group_json_write_key(out, &first, time->stage.data, time->stage.size);
+        buf_puts(out, "[");
+        json_print_double(out, time->in);
+        buf_puts(out, ",");
+        json_print_double(out, time->out);
+        buf_puts(out, "]");
+    }
+    buf_puts(out, "}");
+}
+
 static void group_json_write_object(struct buf *out, const struct field_table *table, const void *object,
                                     const struct array_text **texts) {
     bool first = true;
@@ -354,8 +397,8 @@ static void group_json_write_object(struct buf *out, const struct field_table *t
             else
                 group_json_write_array(out, field, at, texts);
             break;
-        case FIELD_JSON:
-            buf_append(out, string->data, string->size);
+        case FIELD_TIMES:
+            group_json_write_times(out, at);
             break;
         default:
             group_json_write_array(out, field, at, texts);

@@ -103,6 +103,16 @@ static void group_pack_runs(msgpack_packer *out, const struct int_array *version
     }
 }
 
+static void group_pack_times(msgpack_packer *out, const struct stage_times *times) {
+    msgpack_pack_map(out, times->count);
+    for (size_t i = 0; i < times->count; i++) {
+        group_pack_string(out, &times->data[i].stage);
+        msgpack_pack_array(out, 2);
+        msgpack_pack_double(out, times->data[i].in);
+        msgpack_pack_double(out, times->data[i].out);
+    }
+}
+
 static void group_pack_field(msgpack_packer *out, const struct field *field, const void *object) {
     const void *at = (const char *)object + field->offset;
     const struct completion *completion = object; // of FIELD_RUNS
@@ -115,8 +125,10 @@ static void group_pack_field(msgpack_packer *out, const struct field *field, con
         msgpack_pack_double(out, *(const double *)at);
         return;
     case FIELD_STRING:
-    case FIELD_JSON:
         group_pack_string(out, at);
+        return;
+    case FIELD_TIMES:
+        group_pack_times(out, at);
         return;
     case FIELD_OBJECT:
         group_pack_object(out, field->table, at, GROUP_ALL_SECTIONS);
@@ -305,18 +317,33 @@ static status group_unpack_array(struct arena *arena, const struct field *field,
 
 // Parses the JSON and prints it anew, so that group_to_json writes JSON whatever was sent.
 static status group_unpack_json(struct arena *arena, struct string *out, const char *data, size_t size,
-                                bool must_be_object, const struct field_path *path) {
+                                const struct field_path *path) {
     struct arena tree = {0};
     struct json *json;
     struct buf printed = {0};
     status result = json_parse(&json, &tree, data, size);
-    if (result == DATAERR || (result == OK && must_be_object && !json_is(json, JSON_OBJECT)))
-        result = field_fail(path, "not JSON");
+    if (result == DATAERR) result = field_fail(path, "not JSON");
     if (result == OK) json_print(&printed, json);
     if (result == OK) arena_string(arena, out, printed.data, printed.size);
     buf_release(&printed);
     arena_release(&tree);
     return result;
+}
+
+static status group_unpack_times(struct group *group, const msgpack_object *from, const struct field_path *path) {
+    if (from->type != MSGPACK_OBJECT_MAP) return field_fail(path, "not an object");
+    field_array_new(&group->arena, &group->times, 0, sizeof *group->times.data);
+    for (size_t i = 0; i < from->via.map.size; i++) {
+        const msgpack_object *value = &from->via.map.ptr[i].val, *numbers = value->via.array.ptr;
+        struct string stage;
+        TRY(group_unpack_string(&group->arena, &stage, &from->via.map.ptr[i].key, path));
+        bool right = value->type == MSGPACK_OBJECT_ARRAY && value->via.array.size == 2;
+        for (int k = 0; k < 2 && right; k++)
+            right = numbers[k].type == MSGPACK_OBJECT_FLOAT64 && isfinite(numbers[k].via.f64);
+        if (!right) return field_fail(path, "not [in, out]");
+        group_set_times(group, stage.data, numbers[0].via.f64, numbers[1].via.f64);
+    }
+    return OK;
 }
 
 static status group_unpack_pair(struct arena *arena, const struct field_table *table, void *object,
@@ -335,7 +362,7 @@ static status group_unpack_pair(struct arena *arena, const struct field_table *t
         TRY(group_unpack_string(arena, &key, &pair->key, &path)); // has no NUL, see above
         for (const struct unknown_field *u = unknown->first; u; u = u->next)
             if (string_equals(u->key, key.data)) return field_fail(&path, "given twice");
-        TRY(group_unpack_json(arena, &json, ext->ptr, ext->size, false, &path));
+        TRY(group_unpack_json(arena, &json, ext->ptr, ext->size, &path));
         fields_add_unknown(arena, unknown, key, json);
         return OK;
     }
@@ -362,9 +389,8 @@ static status group_unpack_pair(struct arena *arena, const struct field_table *t
         field_array_new(arena, at, 1, sizeof *message->parts);
         message->plain = true;
         return group_unpack_string(arena, &message->parts[0].text, value, &path);
-    case FIELD_JSON:
-        if (value->type != MSGPACK_OBJECT_STR) return field_fail(&path, "not an object");
-        return group_unpack_json(arena, at, value->via.str.ptr, value->via.str.size, true, &path);
+    case FIELD_TIMES:
+        return group_unpack_times(object, value, &path);
     default:
         return group_unpack_array(arena, field, at, value, &path);
     }

@@ -15,29 +15,12 @@
 
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
-#include "shared/base/json.h"
 #include "shared/base/log.h"
 #include "shared/base/signals.h"
 
-void runner_add_times(struct group *group, const char *stage, double taken) {
-    struct arena arena = {0};
-    struct json *times = NULL;
-    struct buf printed = {0};
-    if (group->times.data && json_parse(&times, &arena, group->times.data, group->times.size) != OK) times = NULL;
-    if (!times) times = json_new(&arena, JSON_OBJECT);
-    struct json *pair = json_set(times, &arena, stage);
-    pair->type = JSON_ARRAY;
-    const double seconds[] = {taken, clock_realtime()};
-    for (int i = 0; i < 2; i++) {
-        const long long ms = llround(seconds[i] * 1000);
-        struct json *number = json_push(pair, &arena);
-        number->type = JSON_NUMBER;
-        number->text = string_of(arena_printf(&arena, "%lld.%03lld", ms / 1000, ms % 1000));
-    }
-    json_print(&printed, times);
-    group_string(group, &group->times, printed.data, printed.size);
-    buf_release(&printed);
-    arena_release(&arena);
+void runner_set_times(struct group *group, const char *stage, double taken) {
+    const double now = clock_realtime();
+    group_set_times(group, stage, (double)llround(taken * 1000) / 1000, (double)llround(now * 1000) / 1000);
 }
 
 // Under --stdio, what a quick stage has finished is stored together, because each transaction waits for the disk.
@@ -104,7 +87,7 @@ static status runner_settle(struct runner *runner, struct held_group *held, stat
     if (result != OK && result != BAD_SAMPLE) return result;
     if (result == BAD_SAMPLE) group_quarantine(group, context->stage->name, "%s", fail_text());
     context->quarantined += group->quarantine.present;
-    runner_add_times(group, context->stage->name, held->begun);
+    runner_set_times(group, context->stage->name, held->begun);
     // A quarantined group is tried again in the next run, so its section is not kept.
     const int section = group->quarantine.present ? -1 : context->stage->section;
     if (!context->store || (section < 0 && !context->last)) return runner_deliver(runner, held);
@@ -236,7 +219,7 @@ static status runner_run_source(struct runner *runner) {
         if (result == END) return OK;
         TRY(result);
         context->quarantined += held->group->quarantine.present;
-        runner_add_times(held->group, context->stage->name, held->begun);
+        runner_set_times(held->group, context->stage->name, held->begun);
         TRY(runner_deliver(runner, held));
     }
     return OK;

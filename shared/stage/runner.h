@@ -48,7 +48,7 @@ struct channel {
 status runner_run(struct stage_context *context, const struct channel *channel);
 
 // Sets times[stage] = [taken, now] in the group, in seconds since 1970; other stages' times stay.
-void runner_add_times(struct group *group, const char *stage, double taken);
+void runner_set_times(struct group *group, const char *stage, double taken);
 
 // Runs the stage as a filter of JSON lines from `input` to `output`. DATAERR when a line is not a group.
 status stdio_run(struct stage_context *context, int input, int output);

@@ -217,6 +217,9 @@ TEST(what_is_not_a_group_is_refused_with_its_key) {
         {"{" HEAD PROMPT ",\"reference\":{\"answer_span\":[[2,1]]}}", "answer_span[0]: not [first, end]"},
         {"{" HEAD PROMPT ",\"trained\":{}}", "trained.step: missing"},
         {"{" HEAD PROMPT ",\"times\":[]}", "times: not an object"},
+        {"{" HEAD PROMPT ",\"times\":{\"frames\":[1]}}", "times: not [in, out]"},
+        {"{" HEAD PROMPT ",\"times\":{\"frames\":[1,2,3]}}", "times: not [in, out]"},
+        {"{" HEAD PROMPT ",\"times\":{\"frames\":[1,\"2\"]}}", "times: not [in, out]"},
         {"no json", "not JSON: unexpected character at byte 1"},
         {"{" HEAD PROMPT ",\"x\":[1,]}", "not JSON: unexpected character"},
         {"{" HEAD PROMPT ",\"x\":\"\\x\"}", "not JSON"},
@@ -404,7 +407,9 @@ TEST(dropped_fields_come_back) {
                      OK);
     assert_int_equal(group->requires.order, 17);
     assert_int_equal(group->trained.step, 12);
-    assert_string_equal(group->times.data, "{\"frames\":[1.5,2.5]}");
+    assert_int_equal(group->times.count, 1);
+    assert_string_equal(group->times.data[0].stage.data, "frames");
+    assert_true(group->times.data[0].in == 1.5 && group->times.data[0].out == 2.5);
     assert_string_equal(group->sample_id.data, "s");
     assert_string_equal(group->prompt.problem_type.data, "OCR");
     assert_string_equal(group->prompt.category.data, "Work");

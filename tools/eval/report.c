@@ -100,19 +100,16 @@ static status report_add_group(void *context, const struct group *group) {
         column->likelihood.sum += exp(answers->data[i]);
     }
     if (scored) column->scored_tokens += (double)group->prompt_tokens.count;
-    struct arena arena = {0};
-    struct json *times = NULL, *pair;
-    if (group->times.data) TRY(json_parse(&times, &arena, group->times.data, group->times.size));
-    for (int i = 0; times && i < REPORT_STAGES; i++) {
+    for (int i = 0; i < REPORT_STAGES; i++) {
         struct intervals *work = &column->work[i];
         if (i == REPORT_REFSCORE && !scored) continue;
-        if (!json_find(times, report_stages[i], &pair)) continue;
-        if (!json_is(pair, JSON_ARRAY) || json_count(pair) != 2) continue;
-        GROW(&work->data, work->count);
-        work->data[work->count++] =
-            (struct interval){json_double_or(json_item(pair, 0), 0), json_double_or(json_item(pair, 1), 0)};
+        for (size_t k = 0; k < group->times.count; k++) {
+            const struct stage_time *time = &group->times.data[k];
+            if (!string_equals(time->stage, report_stages[i])) continue;
+            GROW(&work->data, work->count);
+            work->data[work->count++] = (struct interval){time->in, time->out};
+        }
     }
-    arena_release(&arena);
     return OK;
 }
 

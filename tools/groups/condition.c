@@ -55,7 +55,7 @@ static status condition_find_field(struct condition *condition, struct string na
     if (!found) return fail(USAGE, "no field has the name '%.*s'", name.size < 60 ? (int)name.size : 60, name.data);
     assert(condition->outer);
     const struct field *field = condition->inner ? condition->inner : condition->outer;
-    if (field->type == FIELD_OBJECT || field->type == FIELD_SPANS || field->type == FIELD_JSON ||
+    if (field->type == FIELD_OBJECT || field->type == FIELD_SPANS || field->type == FIELD_TIMES ||
         (condition->inner && !condition_has_inner(condition->outer)))
         return fail(USAGE, "%.*s cannot be compared", (int)name.size, name.data);
     condition->text =
