@@ -233,7 +233,7 @@ static status filter_exchange(struct filter *filter, const struct buf *line, dou
 
 // ---- program ----
 
-enum { QUOTED_MAX = 60, MAX_TRIES = 4, MAX_FAILED_GROUPS = 3, PAUSE_MS = 100 };
+enum { MAX_QUOTED = 60, MAX_TRIES = 4, MAX_FAILED_GROUPS = 3, PAUSE_MS = 100 };
 
 struct program_options {
     struct common_options common;
@@ -276,8 +276,8 @@ static status program_try(struct program *program, struct group *group, bool *re
         assert(size < output->size);
         memmove(output->data, output->data + size + 1, output->size -= size + 1);
     } else if (result == DATAERR) {
-        char line[QUOTED_MAX + 1];
-        size_t length = size < QUOTED_MAX ? size : QUOTED_MAX;
+        char line[MAX_QUOTED + 1];
+        size_t length = size < MAX_QUOTED ? size : MAX_QUOTED;
         snprintf(line, sizeof line, "%.*s", (int)length, filter->output.data);
         for (char *at = line; *at; at++)
             if (*at < ' ' || *at > '~') *at = '?';

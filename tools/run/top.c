@@ -157,31 +157,9 @@ static const struct {
 };
 enum { TOP_COLUMNS = sizeof top_columns / sizeof *top_columns, STEP_WIDTH = 5 };
 
-// Appends a line of metrics.jsonl as a row of the table; nothing for a line that is none. A null is a dash.
-static status top_show_step(struct buf *text, const char *line, size_t size, const bool shown[TOP_COLUMNS]) {
-    struct arena arena = {0};
-    struct json *metrics;
-    int64_t step;
-    double value;
-    if (json_parse_object(&metrics, &arena, line, size, "metrics.jsonl") != OK) goto done;
-    if (!json_int(json_at(metrics, "step"), &step)) goto done;
-    buf_printf(text, "%-*lld", STEP_WIDTH, (long long)step);
-    for (int i = 0; i < TOP_COLUMNS; i++) {
-        if (!shown[i]) continue;
-        if (json_double(json_at(metrics, top_columns[i].name), &value))
-            buf_printf(text, " %*.*f", top_columns[i].width, top_columns[i].digits, value);
-        else
-            buf_printf(text, " %*s", top_columns[i].width, "-");
-    }
-    buf_puts(text, "\n");
-done:
-    arena_release(&arena);
-    return OK;
-}
-
 // Appends the table of the last steps, in so many columns, from the last lines of metrics.jsonl, which is missing
-// before the first step and on a machine without optim.
-static status top_show_steps(struct buf *text, const char *path, int columns) {
+// before the first step and on a machine without optim. A line that is none gives no row; a null is a dash.
+static void top_show_steps(struct buf *text, const char *path, int columns) {
     enum { STEPS = 5, TAIL = 8192 };
     char tail[TAIL];
     const char *lines[STEPS] = {0};
@@ -197,16 +175,31 @@ static status top_show_steps(struct buf *text, const char *path, int columns) {
     file_read_tail(path, tail, sizeof tail);
     for (const char *line = strstr(tail, "{\"step\""); line && strchr(line, '\n'); line = strstr(line + 1, "{\"step\""))
         lines[count++ % STEPS] = line;
-    if (!count) return OK;
+    if (!count) return;
     buf_printf(text, "%-*s", STEP_WIDTH, "step");
     for (int i = 0; i < TOP_COLUMNS; i++)
         if (shown[i]) buf_printf(text, " %*s", top_columns[i].width, top_columns[i].title);
     buf_puts(text, "\n");
     for (size_t i = count > STEPS ? count - STEPS : 0; i < count; i++) {
         const char *line = lines[i % STEPS];
-        TRY(top_show_step(text, line, (size_t)(strchr(line, '\n') - line), shown));
+        const size_t size = (size_t)(strchr(line, '\n') - line);
+        struct arena arena = {0};
+        struct json *metrics;
+        int64_t step;
+        double value;
+        const bool known = json_parse_object(&metrics, &arena, line, size, "metrics.jsonl") == OK &&
+                           json_int(json_at(metrics, "step"), &step);
+        if (known) buf_printf(text, "%-*lld", STEP_WIDTH, (long long)step);
+        for (int k = 0; known && k < TOP_COLUMNS; k++) {
+            if (!shown[k]) continue;
+            if (json_double(json_at(metrics, top_columns[k].name), &value))
+                buf_printf(text, " %*.*f", top_columns[k].width, top_columns[k].digits, value);
+            else
+                buf_printf(text, " %*s", top_columns[k].width, "-");
+        }
+        if (known) buf_puts(text, "\n");
+        arena_release(&arena);
     }
-    return OK;
 }
 
 // Appends the last notices that fit into so many columns and rows.
@@ -239,7 +232,7 @@ static status top_show(struct top *top) {
     buf_clear(text);
     run_status_table(top->run_status, clock_monotonic(), columns, rows, text);
     snprintf(path, sizeof path, "%s/metrics.jsonl", top->watcher.deployment.pipeline->run);
-    TRY(top_show_steps(text, path, columns));
+    top_show_steps(text, path, columns);
     int lines = 0;
     for (size_t i = 0; i < text->size; i++) lines += text->data[i] == '\n';
     top_show_notices(top, columns, rows - lines, text);

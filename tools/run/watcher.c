@@ -168,9 +168,8 @@ static void active_run_row(const struct active_run *run, struct buf *out) {
 
 // Appends a table with a row for each active run, or nothing if there is none: its directory, step, groups, state, time
 // since its start, process. Of another user's run only user and process are known, unless this user is root.
-// *count = the number of rows. UNAVAILABLE.
-static status active_runs_table(struct buf *out, size_t *count) {
-    size_t rows = 0;
+// UNAVAILABLE.
+static status active_runs_table(struct buf *out) {
     DIR *dir = opendir("/proc");
     if (!dir) return fail(UNAVAILABLE, "/proc: %s", strerror(errno));
     for (struct dirent *entry; (entry = readdir(dir));) {
@@ -182,19 +181,17 @@ static status active_runs_table(struct buf *out, size_t *count) {
             *run.run = *run.machine = 0;
         }
         active_run_read_process(&run);
-        if (!rows++) buf_printf(out, "%8s %15s  %-8s %9s %7s  %s\n", "STEP", "GROUPS", "STATE", "AGE", "PID", "RUN");
+        if (!out->size) buf_printf(out, "%8s %15s  %-8s %9s %7s  %s\n", "STEP", "GROUPS", "STATE", "AGE", "PID", "RUN");
         active_run_row(&run, out);
     }
     closedir(dir);
-    *count = rows;
     return OK;
 }
 
 status ls_main(struct subcommand_call *call) {
-    size_t count = 0;
-    const status result = active_runs_table(&call->out, &count);
-    if (result == OK && !count) log_info("no run is active on this machine");
-    return result;
+    TRY(active_runs_table(&call->out));
+    if (!call->out.size) log_info("no run is active on this machine");
+    return OK;
 }
 
 // ---- watcher ----
@@ -210,10 +207,9 @@ static status watcher_check_access(const char *run, const char *path, int mode) 
 // Says that there is no run in a directory, and which runs are active.
 static status watcher_say_active(const char *what, const char *run) {
     struct buf table = {0};
-    size_t count = 0;
     log_info("%s %s", what, run);
-    const status result = active_runs_table(&table, &count);
-    if (result == OK && count) log_info("active runs of this machine:");
+    const status result = active_runs_table(&table);
+    if (table.size) log_info("active runs of this machine:");
     if (table.size) fwrite(table.data, 1, table.size, stderr);
     buf_release(&table);
     return result == OK ? fail(UNAVAILABLE, "%s", "") : result; // it was said
