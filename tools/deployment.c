@@ -21,8 +21,7 @@ const char *replica_stage(const struct replica *replica) {
 
 const char *deployment_name(struct deployment *deployment, const struct replica *replica) {
     const char *stage = replica_stage(replica);
-    const char *name = replica->number == 1 ? stage : arena_printf(&deployment->arena, "%s-%d", stage, replica->number);
-    return name ? name : stage;
+    return replica->number == 1 ? stage : arena_printf(&deployment->arena, "%s-%d", stage, replica->number);
 }
 
 const struct replica *deployment_supervisor(const struct deployment *deployment, int machine) {
