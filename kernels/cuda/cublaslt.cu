@@ -11,12 +11,10 @@
 // tokens of the class: both ends, and an odd one. The elements show in which order products are added (lt_value).
 //
 // Why these numbers of tokens stand for all of a class: an algorithm is one kernel with fixed tiles.
-// - How it adds up a tile could change with the number of tokens at some threshold. This shows, because both ends of
-// the
+// - How it adds up a tile could change with the number of tokens at some threshold. This shows, because both ends of a
 //   class are tried.
-// - Or it could change with the number of tiles, where blocks share sums to fill the GPU (stream-K). For that they
-// would
-//   have to exchange parts of sums, and they get no workspace. What says that it splits sums is not tried at all.
+// - Or it could change with the number of tiles, where blocks share sums to fill the GPU (stream-K). For that they have
+//   to exchange parts of sums, and they get no workspace. What says that it splits sums is not tried at all.
 // - In a weight's gradient the tokens are the inner length. A threshold, or sums that are begun anew after so many
 //   elements, again show at an end of the class. Lengths that are no multiple of a step are tried too.
 // - Outer lengths are cut where memory would be large, to the same remainder of a tile, with the same reason.
