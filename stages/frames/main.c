@@ -70,7 +70,7 @@ struct worker_pool {
     int thread_count, started;
     pthread_mutex_t lock; // of all below
     pthread_cond_t job_waiting, job_done;
-    struct job *jobs; // in the order in which they were submitted
+    struct job *jobs; // those that are not done in the order of submission, the others in that of completion
     int job_count;
     bool stopping;
 };
@@ -166,37 +166,22 @@ static status frames_wait_for_folder(struct frames_stage *stage) {
 
 // ---- frames ----
 
-// Waits until no other thread has locked own->key, and locks it.
-static void frames_lock_key(struct frames_stage *stage, struct locked_key *own) {
-    pthread_mutex_lock(&stage->lock);
-    for (struct locked_key *other = stage->locked_keys; other;) {
-        if (strcmp(other->key, own->key) == 0) {
-            pthread_cond_wait(&stage->key_released, &stage->lock);
-            other = stage->locked_keys;
-        } else {
-            other = other->next;
-        }
-    }
-    own->next = stage->locked_keys;
-    stage->locked_keys = own;
-    pthread_mutex_unlock(&stage->lock);
-}
-
-static void frames_unlock_key(struct frames_stage *stage, struct locked_key *own) {
-    pthread_mutex_lock(&stage->lock);
-    struct locked_key **link = &stage->locked_keys;
-    while (*link != own) link = &(*link)->next;
-    *link = own->next;
-    pthread_cond_broadcast(&stage->key_released);
-    pthread_mutex_unlock(&stage->lock);
-}
-
 // Gets the frames of one image or video from the store or by decoding `path`, and sets own->key.
 static status frames_get(struct frames_stage *stage, const char *path, bool video,
                          const struct sampling_config *sampling, struct locked_key *own, struct frames_view *view) {
     bool found = false;
     TRY(media_key(own->key, path, video, sampling, stage->store));
-    frames_lock_key(stage, own);
+    // Waits until no other thread has locked the key.
+    pthread_mutex_lock(&stage->lock);
+    for (struct locked_key *other = stage->locked_keys; other;) {
+        const bool locked = strcmp(other->key, own->key) == 0;
+        if (locked) pthread_cond_wait(&stage->key_released, &stage->lock);
+        other = locked ? stage->locked_keys : other->next;
+    }
+    own->next = stage->locked_keys;
+    stage->locked_keys = own;
+    pthread_mutex_unlock(&stage->lock);
+
     status result = stage->store ? frame_store_get(stage->store, own->key, view, &found) : OK;
     if (result == OK && !found) {
         // Processors that no other group uses help to decode this one; the frames are the same.
@@ -205,7 +190,13 @@ static status frames_get(struct frames_stage *stage, const char *path, bool vide
         result = media_decode(view, path, video, sampling, &options);
         if (result == OK && stage->store) result = frame_store_put(stage->store, own->key, &view->frames);
     }
-    frames_unlock_key(stage, own);
+
+    pthread_mutex_lock(&stage->lock);
+    struct locked_key **link = &stage->locked_keys;
+    while (*link != own) link = &(*link)->next;
+    *link = own->next;
+    pthread_cond_broadcast(&stage->key_released);
+    pthread_mutex_unlock(&stage->lock);
     if (result == OK) media_folder_add(&stage->folder, path);
     if (result == OK && stage->store) {
         const struct frame_origin origin = {
@@ -215,45 +206,40 @@ static status frames_get(struct frames_stage *stage, const char *path, bool vide
     return result;
 }
 
-// Gets the frames of one image or video and describes them in *medium.
-static status frames_work_on_file(struct frames_stage *stage, struct group *group, struct medium *medium,
-                                  const struct part *part, const char *path) {
-    const struct sampling_config sampling = media_sampling(&stage->sampling, part);
-    struct locked_key own;
-    struct frames_view view = {0};
-    const struct frames *frames = &view.frames;
-    status result = frames_get(stage, path, part->kind == PART_VIDEO, &sampling, &own, &view);
-    if (result == OK) {
-        const char *kind = frames->video ? "video" : "image";
-        medium->frames = frames->count;
-        medium->height = frames->height;
-        medium->width = frames->width;
-        medium->seconds_per_grid = NAN;
-        group_string(group, &medium->kind, kind, strlen(kind));
-        group_string(group, &medium->key, own.key, strlen(own.key));
-    }
-    if (result == OK && frames->video) {
-        medium->seconds_per_grid = isnan(stage->seconds_per_grid) ? frames->seconds_per_grid : stage->seconds_per_grid;
-        group_doubles(group, &medium->timestamps, (size_t)frames->count);
-        memcpy(medium->timestamps.data, frames->timestamps, (size_t)frames->count * sizeof *frames->timestamps);
-    }
-    frames_view_release(&view);
-    return result;
-}
-
-// Works on the media of a group. On failure the group has no section at all.
+// Describes the frames of each image and video of a group in its media. On failure the group has no section at all.
 static status frames_work_on_group(struct frames_stage *stage, struct group *group) {
     struct arena arena = {0};
     group_media(group, media_part_count(group));
     status result = OK;
     for (size_t i = 0; result == OK && i < group->media_count; i++) {
         const struct part *part = media_part(group, i);
+        const struct sampling_config sampling = media_sampling(&stage->sampling, part);
+        struct medium *medium = &group->media[i];
+        struct locked_key own;
+        struct frames_view view = {0};
+        const struct frames *frames = &view.frames;
         char *path;
         result = media_path(&path, &arena, stage->folder.root, media_uri(part));
         if (result != OK) break;
         if (stage->inside) result = media_check_inside(stage->folder.root, path);
-        if (result == OK) result = frames_work_on_file(stage, group, &group->media[i], part, path);
+        if (result == OK) result = frames_get(stage, path, part->kind == PART_VIDEO, &sampling, &own, &view);
         if (result == BAD_SAMPLE) result = fail_prefix(result, "%s", path);
+        if (result == OK) {
+            const char *kind = frames->video ? "video" : "image";
+            medium->frames = frames->count;
+            medium->height = frames->height;
+            medium->width = frames->width;
+            medium->seconds_per_grid = NAN;
+            group_string(group, &medium->kind, kind, strlen(kind));
+            group_string(group, &medium->key, own.key, strlen(own.key));
+        }
+        if (result == OK && frames->video) {
+            const bool measured = isnan(stage->seconds_per_grid);
+            medium->seconds_per_grid = measured ? frames->seconds_per_grid : stage->seconds_per_grid;
+            group_doubles(group, &medium->timestamps, (size_t)frames->count);
+            memcpy(medium->timestamps.data, frames->timestamps, (size_t)frames->count * sizeof *frames->timestamps);
+        }
+        frames_view_release(&view);
     }
     arena_release(&arena);
     if (result == OK) return OK;
@@ -333,38 +319,16 @@ static void *worker_pool_run(void *argument) {
         if (job->result != OK) snprintf(job->reason, sizeof job->reason, "%s", fail_text());
         pthread_mutex_lock(&pool->lock);
         job->state = JOB_DONE;
+        // Done jobs leave in the order in which they were done: it goes behind the others.
+        struct job **link = &pool->jobs;
+        while (*link != job) link = &(*link)->next;
+        *link = job->next;
+        job->next = NULL;
+        *worker_pool_find(pool, JOB_STATES) = job;
         pthread_cond_signal(&pool->job_done);
     }
     pthread_mutex_unlock(&pool->lock);
     return NULL;
-}
-
-// Starts the threads. UNAVAILABLE when one cannot be started.
-static status worker_pool_start(struct frames_stage *stage, int count) {
-    struct worker_pool *pool = &stage->pool;
-    pool->thread_count = count;
-    NEW(&pool->threads, (size_t)count);
-    for (; pool->started < count; pool->started++)
-        if (pthread_create(&pool->threads[pool->started], NULL, worker_pool_run, stage))
-            return fail(UNAVAILABLE, "cannot start thread %d of %d", pool->started + 1, count);
-    return OK;
-}
-
-// Waits for the groups that are being worked on and ends the threads.
-static void worker_pool_stop(struct worker_pool *pool) {
-    pthread_mutex_lock(&pool->lock);
-    pool->stopping = true;
-    pthread_cond_broadcast(&pool->job_waiting);
-    pthread_mutex_unlock(&pool->lock);
-    for (int i = 0; i < pool->started; i++) pthread_join(pool->threads[i], NULL);
-    for (struct job *job = pool->jobs, *next; job; job = next) {
-        next = job->next;
-        free(job);
-    }
-    pthread_cond_destroy(&pool->job_waiting);
-    pthread_cond_destroy(&pool->job_done);
-    pthread_mutex_destroy(&pool->lock);
-    free(pool->threads);
 }
 
 // The queue holds one waiting group per thread, so that no thread idles.
@@ -467,25 +431,6 @@ static int decode_again_find(char (*keys)[FRAME_KEY_SIZE], int count, const char
     return -1;
 }
 
-// Says that a process asked for a key that the store lacks. The key is decoded when it is asked for a second time,
-// because a process on a machine that has the file decodes it itself and does not ask again. From any thread.
-static void decode_again_asked(struct decode_again *again, const char *key) {
-    if (strlen(key) >= FRAME_KEY_SIZE) return;
-    pthread_mutex_lock(&again->lock);
-    if (decode_again_find(again->queue, again->queue_count, key) < 0) {
-        const int asked = decode_again_find(again->asked, MAX_AGAIN, key);
-        if (asked < 0) {
-            strcpy(again->asked[again->asked_next], key);
-            again->asked_next = (again->asked_next + 1) % MAX_AGAIN;
-        } else if (again->queue_count < MAX_AGAIN) {
-            again->asked[asked][0] = 0;
-            strcpy(again->queue[again->queue_count++], key);
-            pthread_cond_signal(&again->changed);
-        }
-    }
-    pthread_mutex_unlock(&again->lock);
-}
-
 // ---- the stage ----
 
 static status frames_open(void **state, struct stage_context *context) {
@@ -517,23 +462,56 @@ static status frames_open(void **state, struct stage_context *context) {
         stage->again.started = pthread_create(&stage->again.thread, NULL, decode_again_run, stage) == 0;
         if (!stage->again.started) return fail(UNAVAILABLE, "cannot start a thread");
     }
-    return worker_pool_start(stage, options->workers ? (int)options->workers : stage->thread_count);
+    struct worker_pool *pool = &stage->pool;
+    pool->thread_count = options->workers ? (int)options->workers : stage->thread_count;
+    NEW(&pool->threads, (size_t)pool->thread_count);
+    for (; pool->started < pool->thread_count; pool->started++)
+        if (pthread_create(&pool->threads[pool->started], NULL, worker_pool_run, stage))
+            return fail(UNAVAILABLE, "cannot start thread %d of %d", pool->started + 1, pool->thread_count);
+    return OK;
 }
 
+// A key that the store lacks is decoded again when it is asked for a second time, because a process on a machine that
+// has the file decodes it itself and does not ask again. From any thread.
 static status frames_serve(void *state, const char *key, int64_t offset, size_t size, struct buf *bytes, int64_t *total,
                            bool *found) {
     struct frames_stage *stage = state;
+    struct decode_again *again = &stage->again;
     *found = false;
     if (!stage->store) return OK;
     TRY(frame_store_read(stage->store, key, offset, size, bytes, total, found));
-    if (!*found) decode_again_asked(&stage->again, key);
+    if (*found) return OK;
+    assert(strlen(key) < FRAME_KEY_SIZE); // as the store has checked
+    pthread_mutex_lock(&again->lock);
+    if (decode_again_find(again->queue, again->queue_count, key) < 0) {
+        const int asked = decode_again_find(again->asked, MAX_AGAIN, key);
+        if (asked < 0) {
+            strcpy(again->asked[again->asked_next], key);
+            again->asked_next = (again->asked_next + 1) % MAX_AGAIN;
+        } else if (again->queue_count < MAX_AGAIN) {
+            again->asked[asked][0] = 0;
+            strcpy(again->queue[again->queue_count++], key);
+            pthread_cond_signal(&again->changed);
+        }
+    }
+    pthread_mutex_unlock(&again->lock);
     return OK;
 }
 
 static status frames_close(void *state) {
     struct frames_stage *stage = state;
     if (!stage) return OK;
-    worker_pool_stop(&stage->pool);
+    struct worker_pool *pool = &stage->pool;
+    pthread_mutex_lock(&pool->lock);
+    pool->stopping = true;
+    pthread_cond_broadcast(&pool->job_waiting);
+    pthread_mutex_unlock(&pool->lock);
+    for (int i = 0; i < pool->started; i++) pthread_join(pool->threads[i], NULL); // finishes the groups in work
+    for (struct job *job = pool->jobs, *next; job; job = next) {
+        next = job->next;
+        free(job);
+    }
+    free(pool->threads);
     if (stage->again.started) { // waits for the key that is being decoded
         pthread_mutex_lock(&stage->again.lock);
         stage->again.stopping = true;
@@ -543,6 +521,9 @@ static status frames_close(void *state) {
     }
     assert(!stage->locked_keys);
     frame_store_close(&stage->store);
+    pthread_cond_destroy(&pool->job_waiting);
+    pthread_cond_destroy(&pool->job_done);
+    pthread_mutex_destroy(&pool->lock);
     pthread_cond_destroy(&stage->again.changed);
     pthread_mutex_destroy(&stage->again.lock);
     pthread_mutex_destroy(&stage->folder.lock);

@@ -19,35 +19,27 @@
 
 enum { LETTERS = 'Z' - 'A' + 1 };
 
-// Appends the tokens of the question and of an assistant's message that ends with an option's letter.
-static status likelihood_encode(const struct tokenizer *tokenizer, struct string question, struct string thinking,
-                                char letter, struct token_list *out) {
-    struct part part = {.kind = PART_TEXT, .text = question};
-    const struct message message = {.role = string_of("user"), .parts = &part, .part_count = 1};
-    struct buf text = {0};
-    status result;
-    chat_template_render(&message, 1, &text);
-    buf_puts(&text, "<think>");
-    buf_append(&text, thinking.data, thinking.size);
-    buf_printf(&text, "</think>\n<answer>%c", letter);
-    result = tokenizer_encode(tokenizer, text.data, text.size, out);
-    buf_release(&text);
-    return result;
-}
-
-// Sets scores[i] to the log-probability of option i's letter after the thinking. BAD_SAMPLE when a text contains what
-// stands for a medium, DATAERR when one is not UTF-8.
+// Sets scores[i] to the log-probability of option i's letter at the end of an assistant's message with the thinking,
+// which answers the question. BAD_SAMPLE when a text contains what stands for a medium, DATAERR when one is not UTF-8.
 static status likelihood_score(struct stage_model *model, struct string question, struct string thinking, size_t count,
                                double *scores) {
-    const struct tokenizer *tokenizer = model->input.tokenizer;
+    struct part part = {.kind = PART_TEXT, .text = question};
+    const struct message message = {.role = string_of("user"), .parts = &part, .part_count = 1};
     struct token_list lists[LETTERS] = {0};
     struct model_completion letters[LETTERS];
     float *logprobs[LETTERS];
     struct arena arena = {0};
+    struct buf text = {0};
     status result = OK;
     assert(count > 0 && count <= LETTERS);
-    for (size_t i = 0; i < count; i++)
-        TRY_TO(result, done, likelihood_encode(tokenizer, question, thinking, (char)('A' + i), &lists[i]));
+    for (size_t i = 0; i < count; i++) {
+        buf_clear(&text);
+        chat_template_render(&message, 1, &text);
+        buf_puts(&text, "<think>");
+        buf_append(&text, thinking.data, thinking.size);
+        buf_printf(&text, "</think>\n<answer>%c", (char)('A' + i));
+        TRY_TO(result, done, tokenizer_encode(model->input.tokenizer, text.data, text.size, &lists[i]));
+    }
     size_t common = lists[0].count - 1; // tokens that all lists begin with; each has at least one more
     for (size_t i = 1; i < count; i++) {
         size_t same = 0;
@@ -66,45 +58,39 @@ static status likelihood_score(struct stage_model *model, struct string question
     }
 done:
     for (size_t i = 0; i < count; i++) token_list_release(&lists[i]);
+    buf_release(&text);
     arena_release(&arena);
     return result;
-}
-
-// Judges completion i, which answers with the option of that letter.
-static status likelihood_judge(struct stage_model *model, struct group *group, size_t i, struct string thinking,
-                               char answer) {
-    const struct prompt *prompt = &group->prompt;
-    const size_t count = prompt->options.count < LETTERS ? prompt->options.count : LETTERS;
-    double scores[LETTERS], sum = 0;
-    size_t best = 0;
-    status result = likelihood_score(model, prompt->question, thinking, count, scores);
-    if (result == BAD_SAMPLE || result == DATAERR) {
-        verdict_set(group, i, NAN, "%s", fail_text());
-        return OK;
-    }
-    TRY(result);
-    for (size_t k = 1; k < count; k++)
-        if (scores[k] > scores[best]) best = k;
-    for (size_t k = 0; k < count; k++) sum += exp(scores[k] - scores[best]);
-    const char letter = (char)('A' + best);
-    verdict_set(group, i, letter == answer, "the thinking makes %c most likely (%.3f), the answer is %c", letter,
-                1 / sum, answer);
-    return OK;
 }
 
 // Writes the verdicts of this judge into the group. A completion whose thinking the model cannot be asked about is not
 // judged. DATAERR as verdict_init.
 static status likelihood_group(struct stage_model *model, struct group *group) {
+    const struct prompt *prompt = &group->prompt;
+    const size_t count = prompt->options.count < LETTERS ? prompt->options.count : LETTERS;
     TRY(verdict_init(group, "likelihood"));
     for (size_t i = 0; i < group->completion_count; i++) {
         struct string thinking;
-        char answer;
+        char answer; // the letter of the option that the completion answers with
+        double scores[LETTERS], sum = 0;
+        size_t best = 0;
         const char *obstacle = verdict_obstacle(group, i, &thinking, &answer);
-        if (!obstacle && !group->prompt.question.data) obstacle = "the prompt has no question apart from its messages";
-        if (obstacle)
+        if (!obstacle && !prompt->question.data) obstacle = "the prompt has no question apart from its messages";
+        if (!obstacle) {
+            const status result = likelihood_score(model, prompt->question, thinking, count, scores);
+            if (result != BAD_SAMPLE && result != DATAERR) TRY(result);
+            if (result != OK) obstacle = fail_text();
+        }
+        if (obstacle) {
             verdict_set(group, i, NAN, "%s", obstacle);
-        else
-            TRY(likelihood_judge(model, group, i, thinking, answer));
+            continue;
+        }
+        for (size_t k = 1; k < count; k++)
+            if (scores[k] > scores[best]) best = k;
+        for (size_t k = 0; k < count; k++) sum += exp(scores[k] - scores[best]);
+        const char letter = (char)('A' + best);
+        verdict_set(group, i, letter == answer, "the thinking makes %c most likely (%.3f), the answer is %c", letter,
+                    1 / sum, answer);
     }
     return OK;
 }

@@ -163,22 +163,6 @@ static bool retention_is_linked(DIR *dir, const char *name) {
     return linked;
 }
 
-// Returns the step of the newest complete checkpoint that is not one of the newest `keep`, -1 if there is none.
-static int64_t retention_bound(DIR *dir, int64_t keep) {
-    int64_t bound = INT64_MAX, left = keep;
-    while (left-- >= 0) { // finds the newest one below the one that was found before
-        int64_t newest = -1;
-        rewinddir(dir);
-        for (struct dirent *entry; (entry = readdir(dir));) {
-            const int64_t step = checkpoint_number(entry->d_name, "step");
-            if (step > newest && step < bound && checkpoint_is_complete(dir, entry->d_name)) newest = step;
-        }
-        if (newest < 0) return -1;
-        bound = newest;
-    }
-    return bound;
-}
-
 status retention_apply(const struct optim *optim, bool proven) {
     const struct optim_options *options = optim->options;
     struct arena arena = {0};
@@ -188,7 +172,17 @@ status retention_apply(const struct optim *optim, bool proven) {
     TRY(dir_sync(options->out)); // the newest one is durable before an older one goes
     DIR *dir = opendir(options->out);
     if (!dir) return fail(UNAVAILABLE, "%s: %s", options->out, strerror(errno));
-    const int64_t bound = proven && options->keep ? retention_bound(dir, options->keep) : -1;
+    // The step of the newest complete checkpoint that is not one of the newest options->keep; -1: there is none.
+    int64_t bound = proven && options->keep ? INT64_MAX : -1;
+    for (int64_t left = options->keep; left >= 0 && bound >= 0; left--) {
+        int64_t newest = -1; // of those below `bound`
+        rewinddir(dir);
+        for (struct dirent *entry; (entry = readdir(dir));) {
+            const int64_t step = checkpoint_number(entry->d_name, "step");
+            if (step > newest && step < bound && checkpoint_is_complete(dir, entry->d_name)) newest = step;
+        }
+        bound = newest;
+    }
     rewinddir(dir);
     for (struct dirent *entry; (entry = readdir(dir));) {
         const char *name = entry->d_name;
@@ -269,21 +263,6 @@ static char *checkpoint_find(const struct optim *optim, struct arena *arena, int
     return path;
 }
 
-// Says why the checkpoint `dir` of `step` cannot be read, for the reason fail_text(), and from which one the training
-// goes on without it: the newest one that can be read.
-static status checkpoint_fail_damaged(struct optim *optim, struct arena *arena, const char *dir, int64_t step) {
-    char reason[500];
-    struct progress progress;
-    const char *older = NULL;
-    bool whole;
-    snprintf(reason, sizeof reason, "%s", fail_text());
-    while ((older = checkpoint_find(optim, arena, step, &step, &whole)) &&
-           checkpoint_read(optim, arena, older, &progress) != OK)
-        continue;
-    return fail(DATAERR, "%s: the checkpoint is damaged: remove %s, and the training %s%s", reason, dir,
-                older ? "goes on from " : "begins anew", older ? older : "");
-}
-
 // Loads the training state in `dir`, which is of `step`.
 static status checkpoint_load(struct optim *optim, struct arena *arena, const char *dir, int64_t step) {
     struct progress progress;
@@ -291,7 +270,15 @@ static status checkpoint_load(struct optim *optim, struct arena *arena, const ch
     status result = progress_read(&progress, arena, path);
     if (result == OK) TRY(checkpoint_check_model(optim, arena, &progress)); // first: it says which model is wrong
     if (result == OK) result = checkpoint_read(optim, arena, dir, &progress);
-    if (result == DATAERR) return checkpoint_fail_damaged(optim, arena, dir, step);
+    if (result == DATAERR) { // without it, the training goes on from the newest older one that can be read
+        const char *reason = arena_strndup(arena, fail_text(), strlen(fail_text())), *older;
+        bool whole;
+        while ((older = checkpoint_find(optim, arena, step, &step, &whole)) &&
+               checkpoint_read(optim, arena, older, &progress) != OK)
+            continue;
+        return fail(DATAERR, "%s: the checkpoint is damaged: remove %s, and the training %s%s", reason, dir,
+                    older ? "goes on from " : "begins anew", older ? older : "");
+    }
     TRY(result);
     optim->cursor = progress.cursor;
     optim->ema_step = progress.ema_step;

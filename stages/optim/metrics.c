@@ -2,7 +2,6 @@
 // OUT/metrics.jsonl, a line for each step, and for TensorBoard to OUT/events.out.tfevents.N.caravan. Each process of
 // optim writes an event file of its own, whose first record says from which step on the steps of earlier files count no
 // more: those that are trained again.
-#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <math.h>
@@ -17,7 +16,6 @@
 #include "stages/optim/event_file.h"
 #include "stages/optim/optim.h"
 
-enum { METRIC_COUNT = 27 }; // without step and time
 static const char metrics_name[] = "metrics.jsonl";
 
 // TensorBoard reads the files in the order of their names.
@@ -122,41 +120,6 @@ void metrics_finish(struct step_metrics *metrics) {
 
 // ---- files ----
 
-// Lists every metric but step and time, by its name in metrics.jsonl. What no group has is not finite.
-static void metrics_list(const struct step_metrics *metrics, struct event_scalar list[METRIC_COUNT]) {
-    const struct event_scalar all[METRIC_COUNT] = {
-        {"loss", metrics->loss},
-        {"nll", metrics->nll},
-        {"grad_norm", metrics->grad_norm},
-        {"lr", metrics->lr},
-        {"tokens", (double)metrics->tokens},
-        {"reward", metrics->reward},
-        {"accuracy", metrics->accuracy},
-        {"format", metrics->format},
-        {"bonus", metrics->bonus},
-        {"kl", metrics->kl},
-        {"reward_std", metrics->reward_std},
-        {"all_correct", metrics->all_correct},
-        {"all_wrong", metrics->all_wrong},
-        {"bonus_rate", metrics->bonus_rate},
-        {"completion_length", metrics->completion_length},
-        {"truncated", metrics->truncated},
-        {"entropy", metrics->entropy},
-        {"consistency", metrics->consistency},
-        {"logprob_difference", metrics->logprob_diff_mean},
-        {"logprob_difference_max", metrics->logprob_diff_max},
-        {"age_mean", metrics->age_mean},
-        {"age_max", (double)metrics->age_max},
-        {"groups", (double)metrics->groups},
-        {"completions", (double)metrics->completions},
-        {"prompt_tokens", (double)metrics->prompt_tokens},
-        {"seconds", metrics->seconds},
-        {"epoch", metrics->epoch},
-    };
-    assert(all[METRIC_COUNT - 1].tag);
-    memcpy(list, all, sizeof all);
-}
-
 // Appends the record to the queue's file, after those that could not be written earlier. While the file cannot be
 // written they stay in the queue, and the log says so once.
 static void metrics_queue(struct append_queue *queue, const void *data, size_t size) {
@@ -180,8 +143,8 @@ void append_queue_release(struct append_queue *queue) {
 }
 
 // Appends a line to OUT/metrics.jsonl.
-static void metrics_append(struct optim *optim, const struct step_metrics *metrics,
-                           const struct event_scalar list[METRIC_COUNT]) {
+static void metrics_append(struct optim *optim, const struct step_metrics *metrics, const struct event_scalar *list,
+                           size_t count) {
     struct buf line = {0};
     if (!optim->metrics.path) {
         struct arena arena = {0};
@@ -189,7 +152,7 @@ static void metrics_append(struct optim *optim, const struct step_metrics *metri
         arena_release(&arena);
     }
     buf_printf(&line, "{\"step\": %lld", (long long)metrics->step);
-    for (size_t i = 0; i < METRIC_COUNT; i++) {
+    for (size_t i = 0; i < count; i++) {
         if (isfinite(list[i].value))
             buf_printf(&line, ", \"%s\": %.9g", list[i].tag, list[i].value);
         else
@@ -227,16 +190,44 @@ status metrics_write(struct optim *optim, const struct step_metrics *metrics) {
         {"completion_lengths", metrics->lengths, (size_t)metrics->completions},
         {"rewards", metrics->rewards, metrics->reward_count},
     };
-    struct event_scalar list[METRIC_COUNT];
+    // Every metric but step and time, by its name in metrics.jsonl. What no group has is not finite.
+    const struct event_scalar list[] = {
+        {"loss", metrics->loss},
+        {"nll", metrics->nll},
+        {"grad_norm", metrics->grad_norm},
+        {"lr", metrics->lr},
+        {"tokens", (double)metrics->tokens},
+        {"reward", metrics->reward},
+        {"accuracy", metrics->accuracy},
+        {"format", metrics->format},
+        {"bonus", metrics->bonus},
+        {"kl", metrics->kl},
+        {"reward_std", metrics->reward_std},
+        {"all_correct", metrics->all_correct},
+        {"all_wrong", metrics->all_wrong},
+        {"bonus_rate", metrics->bonus_rate},
+        {"completion_length", metrics->completion_length},
+        {"truncated", metrics->truncated},
+        {"entropy", metrics->entropy},
+        {"consistency", metrics->consistency},
+        {"logprob_difference", metrics->logprob_diff_mean},
+        {"logprob_difference_max", metrics->logprob_diff_max},
+        {"age_mean", metrics->age_mean},
+        {"age_max", (double)metrics->age_max},
+        {"groups", (double)metrics->groups},
+        {"completions", (double)metrics->completions},
+        {"prompt_tokens", (double)metrics->prompt_tokens},
+        {"seconds", metrics->seconds},
+        {"epoch", metrics->epoch},
+    };
+    const size_t count = sizeof list / sizeof *list;
     struct buf records = {0};
-    metrics_list(metrics, list);
-    metrics_append(optim, metrics, list);
+    metrics_append(optim, metrics, list, count);
     if (!optim->events.path) {
         TRY(metrics_choose_path(optim));
         event_file_begin(&records, now, metrics->step);
     }
-    event_file_step(&records, now, metrics->step, list, METRIC_COUNT, histograms,
-                    sizeof histograms / sizeof *histograms);
+    event_file_step(&records, now, metrics->step, list, count, histograms, sizeof histograms / sizeof *histograms);
     metrics_queue(&optim->events, records.data, records.size);
     buf_release(&records);
     return OK;

@@ -36,24 +36,6 @@ size_t answer_size(const char *text, size_t size) {
     return close ? (size_t)(close - text) : size;
 }
 
-static void answer_span_find_content(const struct tokenizer *tokenizer, const int64_t *tokens, size_t count,
-                                     struct answer_span *out) {
-    struct buf text = {0};
-    size_t size, offset = 0, from;
-    answer_span_read(tokenizer, tokens, count, &text, &from);
-    if (!from) goto done;
-    size_t to = from + answer_size(text.data + from, text.size - from);
-    for (size_t i = 0; from < to && i < count; i++, offset += size) {
-        answer_span_piece(tokenizer, tokens[i], &size);
-        if (offset + size <= from || offset >= to) continue;
-        if (!out->found) out->first = i;
-        out->found = true;
-        out->end = i + 1;
-    }
-done:
-    buf_release(&text);
-}
-
 // Whether the text of tokens[first..end) contains `part`.
 static bool answer_span_contains(const struct tokenizer *tokenizer, const int64_t *tokens, size_t first, size_t end,
                                  const char *part) {
@@ -74,7 +56,18 @@ void answer_span_find(const struct tokenizer *tokenizer, enum answer_span_rule r
     if (count == 0) return;
     size_t finish = ended ? count - 1 : count;
     if (rule == ANSWER_SPAN_CONTENT) {
-        answer_span_find_content(tokenizer, tokens, finish, out);
+        struct buf text = {0};
+        size_t size, offset = 0, from;
+        answer_span_read(tokenizer, tokens, finish, &text, &from);
+        const size_t to = from ? from + answer_size(text.data + from, text.size - from) : 0;
+        for (size_t i = 0; from < to && i < finish; i++, offset += size) {
+            answer_span_piece(tokenizer, tokens[i], &size);
+            if (offset + size <= from || offset >= to) continue;
+            if (!out->found) out->first = i;
+            out->found = true;
+            out->end = i + 1;
+        }
+        buf_release(&text);
         return;
     }
     assert(rule == ANSWER_SPAN_RELEASED);
