@@ -240,10 +240,46 @@ static status training_batch(const struct training *training, const size_t *inde
     return OK;
 }
 
-static status training_split(struct training *training) {
-    const struct train_options *given = training->given;
+// A zeroed struct is fine.
+static void training_release(struct training *training) {
+    free(training->trained);
+    free(training->held_out);
+    classifier_free(&training->classifier);
+    tokenizer_free(&training->tokenizer);
+    labelled_pairs_release(&training->pairs);
+}
+
+// Reads the pairs and opens the model; says on standard error which pairs are left out or cut. The options must outlive
+// the training. DATAERR names the file and what is wrong, also when no pair is left to train on; USAGE, UNAVAILABLE.
+// Release with training_release, after a failure too.
+static status training_open(struct training *training, const struct train_options *given) {
+    const struct classifier_options classifier_options = {.device = given->device,
+                                                          .threads = (int)given->threads,
+                                                          .precision = given->precision,
+                                                          .training = true,
+                                                          .seed = (uint64_t)given->seed};
     struct labelled_pairs *pairs = &training->pairs;
+    uint64_t model;
     size_t held_out;
+    training->given = given;
+    TRY(labelled_pairs_open(pairs, given->data));
+    TRY(tokenizer_open(&training->tokenizer, given->model));
+    TRY(classifier_open(&training->classifier, given->model, &classifier_options));
+    const struct classifier_info *info = classifier_get_info(training->classifier);
+    TRY(consistency_tokenizer_check(training->tokenizer, given->model, info->vocab_size));
+
+    TRY(classifier_hash(training->classifier, &model));
+    const struct file_map *map = &pairs->records.map;
+    const double numbers[] = {given->lr, given->held_out, given->threshold};
+    struct buf text = {0};
+    buf_printf(&text, "%" PRIx64 " %" PRIx64 " %s %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " ", model,
+               (uint64_t)XXH3_64bits(map->data, map->size), info->precision, given->epochs, given->pairs_per_step,
+               given->seed, given->max_tokens);
+    buf_append(&text, numbers, sizeof numbers);
+    training->settings = XXH3_64bits(text.data, text.size);
+    buf_release(&text);
+
+    TRY(training_check_lengths(training));
     labelled_pairs_hold_out(pairs, given->held_out, (uint64_t)given->seed, &held_out);
     if (held_out == pairs->count)
         return fail(DATAERR, "%s: no pair is left to train on (%zu held out)", given->data, held_out);
@@ -258,51 +294,6 @@ static status training_split(struct training *training) {
     training->schedule =
         linear_schedule_of((int64_t)training->trained_count, given->pairs_per_step, given->epochs, given->lr);
     return OK;
-}
-
-static status training_hash(struct training *training) {
-    const struct train_options *given = training->given;
-    const struct file_map *map = &training->pairs.records.map;
-    const double numbers[] = {given->lr, given->held_out, given->threshold};
-    uint64_t model;
-    struct buf text = {0};
-    TRY(classifier_hash(training->classifier, &model));
-    buf_printf(&text, "%" PRIx64 " %" PRIx64 " %s %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " ", model,
-               (uint64_t)XXH3_64bits(map->data, map->size), classifier_get_info(training->classifier)->precision,
-               given->epochs, given->pairs_per_step, given->seed, given->max_tokens);
-    buf_append(&text, numbers, sizeof numbers);
-    training->settings = XXH3_64bits(text.data, text.size);
-    buf_release(&text);
-    return OK;
-}
-
-// A zeroed struct is fine.
-static void training_release(struct training *training) {
-    free(training->trained);
-    free(training->held_out);
-    classifier_free(&training->classifier);
-    tokenizer_free(&training->tokenizer);
-    labelled_pairs_release(&training->pairs);
-}
-
-// Reads the pairs and opens the model; says on standard error which pairs are left out or cut. The options must outlive
-// the training. DATAERR names the file and what is wrong, also when no pair is left to train on; USAGE, UNAVAILABLE.
-// Release with training_release, after a failure too.
-static status training_open(struct training *training, const struct train_options *options) {
-    const struct classifier_options classifier_options = {.device = options->device,
-                                                          .threads = (int)options->threads,
-                                                          .precision = options->precision,
-                                                          .training = true,
-                                                          .seed = (uint64_t)options->seed};
-    training->given = options;
-    TRY(labelled_pairs_open(&training->pairs, options->data));
-    TRY(tokenizer_open(&training->tokenizer, options->model));
-    TRY(classifier_open(&training->classifier, options->model, &classifier_options));
-    TRY(consistency_tokenizer_check(training->tokenizer, options->model,
-                                    classifier_get_info(training->classifier)->vocab_size));
-    TRY(training_hash(training));
-    TRY(training_check_lengths(training));
-    return training_split(training);
 }
 
 // ---- the steps ----

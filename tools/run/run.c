@@ -26,18 +26,6 @@ const struct option_table run_table = {.program = "caravan run",
                                        .options = run_options,
                                        .size = sizeof(struct run_member_options)};
 
-// Whether the stage runs here and computes with a number of steps that the file does not give.
-static bool run_needs_steps(const struct deployment *deployment, const struct pipeline_stage *stage) {
-    if (!pipeline_stage_runs_on(stage, deployment->here)) return false;
-    if (stage->kind == &stage_kinds[STAGE_OPTIM]) {
-        const struct optim_options *optim = pipeline_options(stage);
-        return !optim->steps && (optim->schedule != OPTIM_SCHEDULE_CONSTANT || optim->warmup_ratio > 0);
-    }
-    if (stage->kind != &stage_kinds[STAGE_REWARD]) return false;
-    const struct reward_options *reward = pipeline_options(stage);
-    return !reward->steps && reward->beta_schedule != REWARD_BETA_SCHEDULE_CONSTANT;
-}
-
 // Sets *steps to the number of steps of the run: optim's `steps`, or what the data and max_steps make.
 static status run_count_steps(const struct deployment *deployment, int64_t *steps) {
     const struct optim_options *optim = pipeline_options(pipeline_optim(deployment->pipeline));
@@ -62,11 +50,21 @@ static status run_set_steps(struct deployment *deployment) {
     int64_t steps = 0;
     if (!pipeline_optim(pipeline) || pipeline->stages[0].kind != &stage_kinds[STAGE_SOURCE]) return OK;
     for (size_t i = 0; i < pipeline->stage_count; i++) {
+        struct pipeline_stage *stage = &pipeline->stages[i];
+        bool needed = false; // it computes with a number of steps that the file does not give
         char text[32];
-        if (!run_needs_steps(deployment, &pipeline->stages[i])) continue;
+        if (!pipeline_stage_runs_on(stage, deployment->here)) continue;
+        if (stage->kind == &stage_kinds[STAGE_OPTIM]) {
+            const struct optim_options *optim = pipeline_options(stage);
+            needed = !optim->steps && (optim->schedule != OPTIM_SCHEDULE_CONSTANT || optim->warmup_ratio > 0);
+        } else if (stage->kind == &stage_kinds[STAGE_REWARD]) {
+            const struct reward_options *reward = pipeline_options(stage);
+            needed = !reward->steps && reward->beta_schedule != REWARD_BETA_SCHEDULE_CONSTANT;
+        }
+        if (!needed) continue;
         if (!steps) TRY(run_count_steps(deployment, &steps));
         snprintf(text, sizeof text, "%lld", (long long)steps);
-        pipeline_set(&pipeline->stages[i], "steps", text);
+        pipeline_set(stage, "steps", text);
     }
     return OK;
 }
@@ -192,30 +190,27 @@ done:
     return result;
 }
 
-// Says what makes no sense in what this machine is to run; the stages themselves refuse what is wrong.
-static status run_warn(const struct deployment *deployment, const char *path) {
-    struct diagnostics warnings = {0};
-    struct inspection inspection = {
-        .pipeline = deployment->pipeline, .here = deployment->here, .diagnostics = &warnings};
-    struct buf text = {0};
-    inspect_values(&inspection);
-    inspect_chat_templates(&inspection);
-    const status result = diagnostics_report(&warnings, path, &text);
-    if (text.size) fwrite(text.data, 1, text.size, stderr);
-    buf_release(&text);
-    diagnostics_release(&warnings);
-    return result;
-}
-
 status run_main(struct subcommand_call *call) {
     const struct run_member_options *given = call->given;
     struct pipeline *pipeline = call->pipeline;
     struct deployment deployment = {0};
+    struct diagnostics warnings = {0};
+    struct inspection inspection = {.pipeline = pipeline, .diagnostics = &warnings};
+    struct buf text = {0};
     status result = OK;
     if (pipeline->slurm_job && pipeline->machine_count > 1 && !given->key) result = run_make_key(pipeline);
     if (result == OK) result = deployment_init(&deployment, pipeline, given->machine, given->key);
-    if (result == OK) result = run_warn(&deployment, call->path);
+    if (result == OK) {
+        // Says what makes no sense in what this machine is to run; the stages themselves refuse what is wrong.
+        inspection.here = deployment.here;
+        inspect_values(&inspection);
+        inspect_chat_templates(&inspection);
+        result = diagnostics_report(&warnings, call->path, &text);
+        if (text.size) fwrite(text.data, 1, text.size, stderr);
+    }
     if (result == OK) result = run(&deployment);
     deployment_release(&deployment);
+    diagnostics_release(&warnings);
+    buf_release(&text);
     return result;
 }

@@ -10,22 +10,9 @@
 
 #include "shared/base/clock.h"
 
-// *watchdog_ms = the time between two signs of life that the environment asks this process for.
-static status service_read_watchdog(int64_t *watchdog_ms) {
-    const char *microseconds = getenv("WATCHDOG_USEC"), *process = getenv("WATCHDOG_PID");
-    char *end;
-    *watchdog_ms = 0;
-    if (!microseconds || (process && strtol(process, NULL, 10) != getpid())) return OK;
-    errno = 0;
-    const long long value = strtoll(microseconds, &end, 10);
-    if (errno || *end || end == microseconds || value < 1)
-        return fail(USAGE, "WATCHDOG_USEC: %s is not a number of microseconds", microseconds);
-    *watchdog_ms = value / 1000;
-    return OK;
-}
-
 status service_open(struct service *service) {
     const char *path = getenv("NOTIFY_SOCKET");
+    const char *microseconds = getenv("WATCHDOG_USEC"), *process = getenv("WATCHDOG_PID");
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     *service = (struct service){.socket = -1};
     if (!path) return OK;
@@ -34,7 +21,14 @@ status service_open(struct service *service) {
         return fail(USAGE, "NOTIFY_SOCKET: %s is not the path of a socket", path);
     memcpy(address.sun_path, path, size);
     if (*path == '@') address.sun_path[0] = 0; // a name that is no file
-    TRY(service_read_watchdog(&service->watchdog_ms));
+    if (microseconds && (!process || strtol(process, NULL, 10) == getpid())) {
+        char *end;
+        errno = 0;
+        const long long value = strtoll(microseconds, &end, 10);
+        if (errno || *end || end == microseconds || value < 1)
+            return fail(USAGE, "WATCHDOG_USEC: %s is not a number of microseconds", microseconds);
+        service->watchdog_ms = value / 1000;
+    }
     service->socket = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (service->socket < 0 || connect(service->socket, (const struct sockaddr *)&address,
                                        (socklen_t)(offsetof(struct sockaddr_un, sun_path) + size)))
