@@ -17,7 +17,7 @@ static int close_tokenizer(void **state) {
 
 // Returns the text of the answer's tokens: "" if the span is empty, NULL if there is no answer.
 static char *answer_text(enum answer_span_rule rule, const char *completion, bool ended, size_t *tokens_after) {
-    struct token_list tokens = {0};
+    SCOPED(struct token_list, token_list_release) tokens = {0};
     struct answer_span span;
     struct buf text = {0};
     assert_int_equal(tokenizer_encode(tokenizer, completion, strlen(completion), &tokens), OK);
@@ -29,7 +29,6 @@ static char *answer_text(enum answer_span_rule rule, const char *completion, boo
         tokenizer_decode(tokenizer, tokens.data + span.first, span.end - span.first, false, &text);
         if (tokens_after) *tokens_after = tokens.count - span.end;
     }
-    token_list_release(&tokens);
     return text.data;
 }
 
@@ -83,8 +82,8 @@ TEST(rules_agree_on_well_formed_completions) {
 // The prefix of a completion reads `want`, and its tokens are the completion's own up to the last ones, the cut
 // token's.
 static void expect_prefix(const struct token_list *tokens, bool ended, const char *want, size_t cut) {
-    struct answer_prefix prefix;
-    struct buf text = {0};
+    SCOPED(struct answer_prefix, answer_prefix_release) prefix = {0};
+    SCOPED(struct buf, buf_release) text = {0};
     assert_int_equal(answer_prefix_find(tokenizer, tokens->data, tokens->count, ended, &prefix), OK);
     assert_int_equal(prefix.found, want != NULL);
     assert_int_equal(prefix.cut.count, cut);
@@ -92,16 +91,13 @@ static void expect_prefix(const struct token_list *tokens, bool ended, const cha
     tokenizer_decode(tokenizer, tokens->data, prefix.kept, true, &text);
     tokenizer_decode(tokenizer, prefix.cut.data, prefix.cut.count, true, &text);
     assert_string_equal(text.data, want ? want : "");
-    buf_release(&text);
-    answer_prefix_release(&prefix);
 }
 
 static void expect_text_prefix(const char *completion, bool ended, const char *want) {
-    struct token_list tokens = {0};
+    SCOPED(struct token_list, token_list_release) tokens = {0};
     assert_int_equal(tokenizer_encode(tokenizer, completion, strlen(completion), &tokens), OK);
     if (ended) token_list_append(&tokens, tokenizer_token_to_id(tokenizer, "<|im_end|>"));
     expect_prefix(&tokens, ended, want, 0);
-    token_list_release(&tokens);
 }
 
 TEST(a_prefix_ends_with_the_last_tag) {
@@ -117,7 +113,7 @@ TEST(a_prefix_ends_with_the_last_tag) {
 // Tokens of any bytes: those of `parts`, and between them special ones, which are no text.
 TEST(special_tokens_are_no_text_of_a_prefix) {
     const int64_t special = tokenizer_token_to_id(tokenizer, "<|im_start|>");
-    struct token_list tokens = {0};
+    SCOPED(struct token_list, token_list_release) tokens = {0};
     assert_int_equal(tokenizer_encode(tokenizer, "so <answer", 10, &tokens), OK);
     const size_t before = tokens.count;
     token_list_append(&tokens, special);
@@ -132,20 +128,18 @@ TEST(special_tokens_are_no_text_of_a_prefix) {
     assert_true(fused >= 0);
     token_list_append(&tokens, fused);
     token_list_append(&tokens, special);
-    struct answer_prefix prefix;
+    SCOPED(struct answer_prefix, answer_prefix_release) prefix = {0};
     assert_int_equal(answer_prefix_find(tokenizer, tokens.data, tokens.count, true, &prefix), OK);
     assert_int_equal(prefix.kept, before + 1);
-    answer_prefix_release(&prefix);
     expect_prefix(&tokens, true, "so <answer>", 1);
     expect_prefix(&tokens, false, "so <answer>", 1);
-    token_list_release(&tokens);
 }
 
 // An answer is closed by a tag that is spread over several tokens; special tokens between them are no text.
 TEST(an_answer_ends_where_a_tag_of_several_tokens_closes_it) {
     const char *answer = " 12.5 </answer>";
-    struct token_list tokens = {0};
-    struct buf text = {0};
+    SCOPED(struct token_list, token_list_release) tokens = {0};
+    SCOPED(struct buf, buf_release) text = {0};
     bool closed = false;
     assert_int_equal(tokenizer_encode(tokenizer, answer, strlen(answer), &tokens), OK);
     assert_true(tokens.count > 4);
@@ -160,8 +154,6 @@ TEST(an_answer_ends_where_a_tag_of_several_tokens_closes_it) {
     assert_int_equal(answer_size("</answer>", 9), 0);
     assert_int_equal(answer_size("open", 4), 4);
     assert_int_equal(answer_size(NULL, 0), 0);
-    token_list_release(&tokens);
-    buf_release(&text);
 }
 
 int main(void) {

@@ -25,15 +25,14 @@ TEST(failure_text_nests) {
 }
 
 TEST(a_buffer_grows_as_it_is_appended_to) {
-    struct buf buf = {0};
+    SCOPED(struct buf, buf_release) buf = {0};
     for (int i = 0; i < 1000; i++) buf_printf(&buf, "%d,", i);
     assert_int_equal(buf.size, 3890);
     assert_int_equal(strlen(buf.data), buf.size);
-    buf_release(&buf);
 }
 
 TEST(arena_is_zeroed_and_aligned) {
-    struct arena arena = {0};
+    SCOPED(struct arena, arena_release) arena = {0};
     for (size_t size = 1; size < 200000; size = size * 3 + 1) {
         unsigned char *data = arena_alloc(&arena, size);
         assert_non_null(data);
@@ -41,7 +40,6 @@ TEST(arena_is_zeroed_and_aligned) {
         for (size_t i = 0; i < size; i++) assert_int_equal(data[i], 0);
         memset(data, 255, size);
     }
-    arena_release(&arena);
 }
 
 TEST(philox_gives_the_authors_known_answer) {
@@ -129,7 +127,7 @@ TEST(a_shared_file_is_not_written_over) {
 TEST(files_are_written_atomically) {
     char dir[] = "/tmp/caravan-base-XXXXXX";
     assert_non_null(mkdtemp(dir));
-    struct arena arena = {0};
+    SCOPED(struct arena, arena_release) arena = {0};
     char *path = path_join(&arena, dir, "a/b/file");
     assert_int_equal(file_write_atomic(path, "x", 1), UNAVAILABLE);
     assert_int_equal(dir_make(path_join(&arena, dir, "a/b")), OK);
@@ -161,12 +159,11 @@ TEST(files_are_written_atomically) {
     assert_int_equal(file_read(path, &content), DATAERR);
     file_read_tail(path, tail, sizeof tail);
     assert_string_equal(tail, "");
-    arena_release(&arena);
 }
 
 // A disk or a network that fails may work again in a moment; what the user has named wrongly stays so.
 TEST(a_failing_disk_is_not_bad_input) {
-    struct buf content = {0};
+    SCOPED(struct buf, buf_release) content = {0};
     struct file_map map;
     struct rlimit before, none;
     assert_int_equal(file_read("/proc/self/mem", &content), UNAVAILABLE); // EIO: nothing is mapped at 0
@@ -185,7 +182,6 @@ TEST(a_failing_disk_is_not_bad_input) {
     for (size_t i = 0; i < sizeof gone / sizeof *gone; i++) assert_int_equal(file_read_status(gone[i]), DATAERR);
     assert_int_equal(file_read_status(ESTALE), UNAVAILABLE);
     assert_int_equal(file_read_status(ENOTCONN), UNAVAILABLE);
-    buf_release(&content);
 }
 
 // Sets line[] to what log_info writes to standard error for "text 7".
@@ -204,7 +200,7 @@ static void read_logged_line(char line[256]) {
 // What does not fit is not begun: a later line must not follow half a line.
 TEST(appending_is_all_or_nothing) {
     char path[] = "/tmp/caravan-append-XXXXXX";
-    struct buf content = {0};
+    SCOPED(struct buf, buf_release) content = {0};
     struct rlimit before, small;
     const int fd = mkstemp(path);
     assert_true(fd >= 0);
@@ -223,7 +219,6 @@ TEST(appending_is_all_or_nothing) {
     assert_int_equal(file_append(path, "third\n", 6), OK);
     assert_int_equal(file_read(path, &content), OK);
     assert_string_equal(content.data, "first\nthird\n");
-    buf_release(&content);
     unlink(path);
 }
 
@@ -362,18 +357,16 @@ TEST(strings_are_compared_found_and_checked_as_utf8) {
     assert_int_equal(utf8_step("\xf0\x9f\x98\x80", 4), 4);
     assert_int_equal(utf8_step("\xf0\x9f\x98", 3), -3);
     assert_int_equal(utf8_step("\xed\xa0\x80", 3), -1);
-    struct buf out = {0};
+    SCOPED(struct buf, buf_release) out = {0};
     utf8_replace("a\xff\xc3\xa9", 4, &out);
     assert_string_equal(out.data, "a\xef\xbf\xbd\xc3\xa9");
-    buf_release(&out);
 }
 
 TEST(text_breaks_between_words) {
     static const char line[] = "step 12, 4.2 groups/min, reward 1.906; frames works";
-    struct buf text = {0};
+    SCOPED(struct buf, buf_release) text = {0};
     text_wrap("the first line is  short, the\nsecond longer-than-that grün so", 3, 2, 12, &text);
     assert_string_equal(text.data, "the first\n  line is\n  short, the\n  second\n  longer-than-that\n  grün so");
-    buf_release(&text);
     assert_int_equal(text_cut(line, strlen(line), 80), strlen(line));
     assert_int_equal(text_cut(line, strlen(line), (int)strlen(line)), strlen(line));
     assert_int_equal(text_cut(line, strlen(line), 45), strlen("step 12, 4.2 groups/min, reward 1.906"));
@@ -386,7 +379,7 @@ TEST(text_breaks_between_words) {
 }
 
 TEST(paths_are_joined_at_one_slash) {
-    struct arena arena = {0};
+    SCOPED(struct arena, arena_release) arena = {0};
     assert_string_equal(path_join(&arena, "a", "b"), "a/b");
     assert_string_equal(path_join(&arena, "a/", "b"), "a/b");
     assert_string_equal(path_join(&arena, "a", "/b"), "/b");
@@ -394,7 +387,6 @@ TEST(paths_are_joined_at_one_slash) {
     assert_string_equal(path_parent(&arena, "a/b/c"), "a/b");
     assert_string_equal(path_parent(&arena, "/c"), "/");
     assert_string_equal(path_parent(&arena, "c"), ".");
-    arena_release(&arena);
 }
 
 struct tally {

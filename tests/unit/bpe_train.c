@@ -11,56 +11,48 @@ TEST(the_most_frequent_pair_merges_first) {
     // Words: "ab" twice, " ab" three times, "abc" once. a+b occurs 6 times, then space+ab 3 times, and every other pair
     // once.
     static const char text[] = "ab ab ab\nab ab\nabc";
-    struct vocab v = {0};
-    struct buf merges = {0};
+    SCOPED(struct vocab, vocab_release) v = {0};
+    SCOPED(struct buf, buf_release) merges = {0};
     assert_int_equal(bpe_train(&v, &merges, pre_tokenizer_qwen2, text, sizeof text - 1, 1000), OK);
     assert_string_equal(merges.data, "a b\n\xC4\xA0 ab\n");
     assert_int_equal(v.size, 258);
     assert_int_equal(vocab_token_to_id(&v, "!", 1), 0);
     assert_int_equal(vocab_token_to_id(&v, "ab", 2), 256);
-    vocab_release(&v);
-    buf_release(&merges);
 }
 
 TEST(equal_counts_prefer_lower_ids) {
     static const char text[] = "xy xy dc dc";
-    struct vocab v = {0};
-    struct buf merges = {0};
+    SCOPED(struct vocab, vocab_release) v = {0};
+    SCOPED(struct buf, buf_release) merges = {0};
     assert_int_equal(bpe_train(&v, &merges, pre_tokenizer_qwen2, text, sizeof text - 1, 257), OK);
     assert_string_equal(merges.data, "d c\n"); // only one merge, because vocab_size is 257
-    vocab_release(&v);
-    buf_release(&merges);
 }
 
 TEST(overlapping_pairs_count_once) {
     char text[4096];
     memset(text, 'a', sizeof text);
-    struct vocab v = {0};
-    struct buf merges = {0};
+    SCOPED(struct vocab, vocab_release) v = {0};
+    SCOPED(struct buf, buf_release) merges = {0};
     assert_int_equal(bpe_train(&v, &merges, pre_tokenizer_qwen2, text, sizeof text, 260), OK);
     assert_string_equal(merges.data, "a a\naa aa\naaaa aaaa\naaaaaaaa aaaaaaaa\n");
-    vocab_release(&v);
-    buf_release(&merges);
 }
 
 TEST(empty_text_trains_bytes_and_bad_utf8_is_refused) {
-    struct vocab v = {0};
-    struct buf merges = {0};
+    SCOPED(struct vocab, vocab_release) v = {0};
+    SCOPED(struct buf, buf_release) merges = {0};
     assert_int_equal(bpe_train(&v, &merges, pre_tokenizer_qwen2, NULL, 0, 1000), OK);
     assert_int_equal(v.size, 256);
     assert_int_equal(merges.size, 0);
     vocab_release(&v);
     assert_int_equal(bpe_train(&v, &merges, pre_tokenizer_qwen2, "\xFF", 1, 1000), DATAERR);
-    vocab_release(&v);
-    buf_release(&merges);
 }
 
 TEST(a_trained_tokenizer_loads_and_decodes_its_text) {
     char dir[] = "/tmp/caravan-train-XXXXXX";
     assert_non_null(mkdtemp(dir));
-    struct buf text = {0}, decoded = {0};
-    struct token_list tokens = {0};
-    struct tokenizer *t;
+    SCOPED(struct buf, buf_release) text = {0}, decoded = {0};
+    SCOPED(struct token_list, token_list_release) tokens = {0};
+    SCOPED(struct tokenizer *, tokenizer_free) t = NULL;
     assert_int_equal(file_read("tests/unit/bpe_train.c", &text), OK);
     assert_int_equal(tokenizer_train(dir, TOKENIZER_QWEN, text.data, text.size, 500), OK);
     if (tokenizer_open(&t, dir) != OK) print_error("%s\n", fail_text());
@@ -73,10 +65,6 @@ TEST(a_trained_tokenizer_loads_and_decodes_its_text) {
     tokenizer_decode_utf8(t, tokens.data, tokens.count, false, &decoded);
     assert_int_equal(decoded.size, text.size);
     assert_memory_equal(decoded.data, text.data, text.size);
-    tokenizer_free(&t);
-    token_list_release(&tokens);
-    buf_release(&text);
-    buf_release(&decoded);
     assert_int_equal(dir_remove(dir), OK);
 }
 
@@ -84,10 +72,10 @@ TEST(a_trained_modernbert_tokenizer_encodes_pairs) {
     static const char text[] = "the cat and the dog, the cat and the dog";
     char dir[] = "/tmp/caravan-train-XXXXXX";
     assert_non_null(mkdtemp(dir));
-    struct token_list tokens = {0};
-    struct buf decoded = {0};
-    struct arena memory = {0};
-    struct tokenizer *t;
+    SCOPED(struct token_list, token_list_release) tokens = {0};
+    SCOPED(struct buf, buf_release) decoded = {0};
+    SCOPED(struct arena, arena_release) memory = {0};
+    SCOPED(struct tokenizer *, tokenizer_free) t = NULL;
     assert_int_equal(tokenizer_train(dir, TOKENIZER_MODERNBERT, text, sizeof text - 1, 270), OK);
     assert_int_equal(tokenizer_open(&t, dir), OK);
     assert_false(path_exists(path_join(&memory, dir, "chat_template.json")));
@@ -97,9 +85,5 @@ TEST(a_trained_modernbert_tokenizer_encodes_pairs) {
     assert_int_equal(tokens.data[tokens.count - 1], first + 2); // [SEP]
     tokenizer_decode_utf8(t, tokens.data, tokens.count, false, &decoded);
     assert_string_equal(decoded.data, "[CLS]the cat[MASK][SEP]the dog[SEP]");
-    tokenizer_free(&t);
-    token_list_release(&tokens);
-    buf_release(&decoded);
-    arena_release(&memory);
     assert_int_equal(dir_remove(dir), OK);
 }

@@ -60,7 +60,7 @@ static double bfloat16_bound(const struct golden_case *it) {
 static void expect_probabilities(int first, int end, const char *precision) {
     for (int c = first; c < end; c++) {
         struct golden_case *it = &cases_of[c];
-        struct classifier *classifier = opened(it->base.dir, precision, 0, false);
+        SCOPED(struct classifier *, classifier_free) classifier = opened(it->base.dir, precision, 0, false);
         double got[GOLDEN_TEXTS], sum = 0, maximum = 0;
         MUST(classifier_score(classifier, it->texts, GOLDEN_TEXTS, got));
         for (size_t i = 0; i < GOLDEN_TEXTS; i++) {
@@ -74,7 +74,6 @@ static void expect_probabilities(int first, int end, const char *precision) {
         bool exact = strcmp(precision, "float32") == 0;
         assert_true(sum / GOLDEN_TEXTS <= (exact ? 1e-5 : bfloat16_bound(it) / 4));
         assert_true(maximum <= (exact ? 1e-4 : bfloat16_bound(it)));
-        classifier_free(&classifier);
     }
 }
 
@@ -148,7 +147,7 @@ static void expect_training(int first, int end, const char *precision) {
     bool exact = strcmp(precision, "float32") == 0;
     for (int c = first; c < end; c++) {
         struct golden_case *it = &cases_of[c];
-        struct classifier *classifier = opened(it->base.dir, precision, 0, true);
+        SCOPED(struct classifier *, classifier_free) classifier = opened(it->base.dir, precision, 0, true);
         char *before = case_dir(&it->base), *after = case_dir(&it->base);
         char *grads = path_join(&it->base.arena, before, "gradients.safetensors");
         size_t every = (size_t)number_of(it->base.golden, "every");
@@ -184,7 +183,6 @@ static void expect_training(int first, int end, const char *precision) {
         assert_true(distance.maximum <= (exact ? 1e-3 : 1));
         MUST(dir_remove(before));
         MUST(dir_remove(after));
-        classifier_free(&classifier);
     }
 }
 
@@ -237,7 +235,7 @@ static void training_goes_on_from_a_state_to_the_same_bits(void **state) {
 static char *derived_dir(struct golden_case *it, const char *from, const char *to, const char *part) {
     struct safetensors *store = NULL;
     struct safetensors_writer *writer = NULL;
-    struct buf text = {0}, changed = {0};
+    SCOPED(struct buf, buf_release) text = {0}, changed = {0};
     struct arena *arena = &it->base.arena;
     char *dir = case_dir(&it->base);
     MUST(file_read(path_join(arena, it->base.dir, "config.json"), &text));
@@ -256,8 +254,6 @@ static char *derived_dir(struct golden_case *it, const char *from, const char *t
     for (size_t i = 0; i < count; i++) MUST(safetensors_write(writer, kept[i].data, kept[i].size));
     MUST(safetensors_finish(&writer));
     safetensors_close(&store);
-    buf_release(&text);
-    buf_release(&changed);
     return dir;
 }
 
@@ -275,7 +271,7 @@ static void fresh_parts_depend_on_the_seed_alone(void **state) {
         saved[i] = case_dir(&it->base);
         MUST(classifier_save(classifier, saved[i]));
         classifier_free(&classifier);
-        struct safetensors *store = NULL;
+        SCOPED(struct safetensors *, safetensors_close) store = NULL;
         double probabilities[GOLDEN_TEXTS];
         classifier = opened(saved[i], "float32", 0, false);
         MUST(classifier_score(classifier, it->texts, GOLDEN_TEXTS, probabilities));
@@ -285,7 +281,6 @@ static void fresh_parts_depend_on_the_seed_alone(void **state) {
         assert_int_equal(weight->shape[0], 2);
         assert_int_equal(weight->type, ELEMENT_F16);
         assert_int_equal(safetensors_find(store, "classifier.bias")->shape[0], 2);
-        safetensors_close(&store);
     }
     struct safetensors *one = NULL, *other = NULL;
     MUST(safetensors_open_dir(&one, saved[0]));

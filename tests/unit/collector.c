@@ -101,9 +101,8 @@ status io_thread_broadcast(struct io_thread *io, const char *purpose, const stru
 
 status io_thread_reply(struct io_thread *io, struct wire_peer *peer, const struct wire_message *message) {
     (void)peer;
-    struct buf frame = {0};
+    SCOPED(struct buf, buf_release) frame = {0};
     assert_int_equal(message_encode(message, &frame), OK); // every string is set
-    buf_release(&frame);
     if (message->kind == MESSAGE_POSITION) {
         io->position_seq = message->seq;
         io->position_count = message->count;

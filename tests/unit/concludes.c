@@ -59,13 +59,12 @@ TEST(an_option_is_found_anywhere_in_a_long_thinking) {
     static const char filler[] = "They wait. ";
     for (int total = 250; total <= 1030; total += 130)
         for (int named = 0; named < total; named += named < total - 10 ? total / 5 : 1) {
-            struct buf thinking = {0};
+            SCOPED(struct buf, buf_release) thinking = {0};
             for (int i = 0; i < total; i++) {
                 const bool first = named > 100 && i == 50;
                 buf_puts(&thinking, first ? "It is B. " : i == named ? "It is C. " : filler);
             }
             assert_option(thinking.data, 'C');
-            buf_release(&thinking);
         }
 }
 
@@ -148,11 +147,10 @@ TEST(a_verdict_compares_what_is_concluded_with_the_answer) {
 }
 
 TEST(an_invalid_group_is_refused_with_its_sample) {
-    struct group *group = make_group("puzzle", "", "", "");
+    SCOPED(struct group *, group_free) group = make_group("puzzle", "", "", "");
     assert_int_equal(concludes_group(group), DATAERR);
     assert_non_null(strstr(fail_text(), "sample s7: problem type 'puzzle' is not one of"));
     assert_false(group->consistency.present);
     group_completions(group, 0);
     assert_int_equal(concludes_group(group), DATAERR);
-    group_free(&group);
 }

@@ -58,7 +58,7 @@ TEST(a_condition_holds_for_the_completions_with_such_a_value) {
         {"level != x", 0},
         {"bonus = 0", 0},
     };
-    struct group *group = group_of_json(text);
+    SCOPED(struct group *, group_free) group = group_of_json(text);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct condition condition;
         int holds = 0;
@@ -67,7 +67,6 @@ TEST(a_condition_holds_for_the_completions_with_such_a_value) {
         if ((holds & 7) != cases[i].holds) print_error("%s\n", cases[i].text);
         assert_int_equal(holds & 7, cases[i].holds);
     }
-    group_free(&group);
 }
 
 TEST(a_mistake_is_said_with_the_condition) {
@@ -103,8 +102,8 @@ TEST(a_mistake_is_said_with_the_condition) {
 
 TEST(a_field_without_a_value_is_known) {
     struct condition condition;
-    struct group *group = group_of_json(text);
-    struct buf path = {0};
+    SCOPED(struct group *, group_free) group = group_of_json(text);
+    SCOPED(struct buf, buf_release) path = {0};
     assert_int_equal(condition_parse(&condition, "bonus > 0"), OK);
     for (size_t k = 0; k < 3; k++) assert_false(condition_holds(&condition, group, k));
     assert_false(condition.seen);
@@ -113,6 +112,4 @@ TEST(a_field_without_a_value_is_known) {
     assert_int_equal(condition_parse(&condition, "total > 9"), OK);
     assert_false(condition_holds(&condition, group, 0));
     assert_true(condition.seen);
-    buf_release(&path);
-    group_free(&group);
 }

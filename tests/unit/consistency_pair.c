@@ -12,7 +12,7 @@
 
 // Makes the pair of the first completion, whose text is JSON. The texts must be these; NULL: there is no pair.
 static void check_pair(const char *template, const char *completion, const char *premise, const char *hypothesis) {
-    struct arena memory = {0};
+    SCOPED(struct arena, arena_release) memory = {0};
     struct consistency_pair pair;
     struct group *group =
         group_of_format("{\"id\":\"g\",\"prompt\":{\"messages\":[],\"solution\":\"\",\"question\":\"Which one?\\n"
@@ -31,7 +31,6 @@ static void check_pair(const char *template, const char *completion, const char 
     assert_int_equal(consistency_pair_make(&pair, &memory, group, 0, string_of(template)), DATAERR);
     assert_string_equal(fail_text(), "not a group: prompt.question: missing");
     group_free(&group);
-    arena_release(&memory);
 }
 
 TEST(a_pair_is_the_question_with_the_thinking_and_the_answer) {
@@ -66,7 +65,7 @@ TEST(every_placeholder_is_filled_in_one_pass) {
 // Reads a file with this content as a template. It must become `expected`, or fail with it.
 static void check_template(const char *content, size_t size, const char *expected, bool good) {
     char path[] = "/tmp/caravan-hypothesis-XXXXXX";
-    struct arena memory = {0};
+    SCOPED(struct arena, arena_release) memory = {0};
     struct string template;
     const int fd = mkstemp(path);
     assert_true(fd >= 0);
@@ -81,7 +80,6 @@ static void check_template(const char *content, size_t size, const char *expecte
         assert_non_null(strstr(fail_text(), path));
         assert_non_null(strstr(fail_text(), expected));
     }
-    arena_release(&memory);
 }
 
 TEST(a_template_file_needs_a_placeholder) {
@@ -111,8 +109,8 @@ TEST(the_first_tokens_of_a_long_thinking_go) {
     static const char head[] = QUESTION "\n", thinking[] = "At first I see [SEP] a cup, then e\xCC\x81 knife.";
     static const char premise[] = QUESTION "\nAt first I see [SEP] a cup, then e\xCC\x81 knife.";
     const struct consistency_pair pair = {string_of(premise), string_of("The final answer is B"), sizeof head - 1};
-    struct token_list whole = {0}, alone = {0}, got = {0};
-    struct tokenizer *t;
+    SCOPED(struct token_list, token_list_release) whole = {0}, alone = {0}, got = {0};
+    SCOPED(struct tokenizer *, tokenizer_free) t = NULL;
     size_t cut;
     assert_int_equal(tokenizer_open(&t, "tests/data/tokenizer/modernbert"), OK);
     assert_int_equal(
@@ -139,8 +137,4 @@ TEST(the_first_tokens_of_a_long_thinking_go) {
     snprintf(message, sizeof message, "question and hypothesis alone have %zu tokens, but max_tokens is %zu", least,
              least - 1);
     assert_string_equal(fail_text(), message);
-    token_list_release(&whole);
-    token_list_release(&alone);
-    token_list_release(&got);
-    tokenizer_free(&t);
 }

@@ -20,16 +20,14 @@ static status open_text(struct labelled_pairs *pairs, const char *text) {
     ",\"step\":null}\n"
 
 TEST(pairs_without_a_label_are_left_out) {
-    struct labelled_pairs pairs;
-    struct pair_record record;
+    SCOPED(struct labelled_pairs, labelled_pairs_release) pairs = {0};
+    SCOPED(struct pair_record, pair_record_release) record = {0};
     assert_int_equal(open_text(&pairs, PAIR("a", "1") "\n \n" PAIR("b", "null") PAIR("b", "0.0")), OK);
     assert_int_equal(pairs.count, 2);
     assert_int_equal(pairs.unlabelled, 1);
     assert_int_equal(pairs.list[1].label, 0);
     assert_int_equal(labelled_pairs_read(&pairs, &pairs.list[1], &record), OK);
     assert_true(string_equals(record.premise, "b\nt") && string_equals(record.question, "b"));
-    pair_record_release(&record);
-    labelled_pairs_release(&pairs);
 }
 
 TEST(a_bad_file_is_refused_with_its_line) {
@@ -51,24 +49,22 @@ TEST(a_bad_file_is_refused_with_its_line) {
         {"{\"premise\":[],\"hypothesis\":\"h\"}", ":1: premise: "},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct labelled_pairs pairs;
+        SCOPED(struct labelled_pairs, labelled_pairs_release) pairs = {0};
         assert_int_equal(open_text(&pairs, cases[i].text), DATAERR);
         if (strncmp(fail_text(), path, strlen(path)) != 0 ||
             strncmp(fail_text() + strlen(path), cases[i].message, strlen(cases[i].message)) != 0)
             print_error("case %zu: %s\n", i, fail_text());
         assert_memory_equal(fail_text(), path, strlen(path));
         assert_memory_equal(fail_text() + strlen(path), cases[i].message, strlen(cases[i].message));
-        labelled_pairs_release(&pairs);
     }
-    struct labelled_pairs pairs;
+    SCOPED(struct labelled_pairs, labelled_pairs_release) pairs = {0};
     assert_int_equal(labelled_pairs_open(&pairs, "/nowhere"), DATAERR);
-    labelled_pairs_release(&pairs);
 }
 
 // Opens 20 questions with two pairs each and holds out a share. Returns a bit for each question that is.
 static uint32_t hold_out(double share, uint64_t seed) {
-    struct labelled_pairs pairs;
-    struct buf text = {0};
+    SCOPED(struct labelled_pairs, labelled_pairs_release) pairs = {0};
+    SCOPED(struct buf, buf_release) text = {0};
     size_t count, questions = 0;
     uint32_t bits = 0;
     for (int i = 0; i < 40; i++)
@@ -81,8 +77,6 @@ static uint32_t hold_out(double share, uint64_t seed) {
         questions += pairs.list[i].held_out;
     }
     assert_int_equal(count, 2 * questions);
-    labelled_pairs_release(&pairs);
-    buf_release(&text);
     return bits;
 }
 

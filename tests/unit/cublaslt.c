@@ -234,7 +234,7 @@ static void compute_apart(struct backend *b, int64_t in_columns, int64_t weight_
 TEST(small_and_unaligned_products_are_the_own_ones) {
     uint64_t hashes[3];
     begin(ALL);
-    struct backend *backend = open_backend("emulated:0");
+    SCOPED(struct backend *, backend_close) backend = open_backend("emulated:0");
     compute(backend, &(struct product_case){.tokens = 64, .in = 32, .out = 24}, hashes);
     compute_apart(backend, 33, 32, 24, false);
     compute_apart(backend, 32, 33, 24, false);
@@ -243,7 +243,6 @@ TEST(small_and_unaligned_products_are_the_own_ones) {
     assert_int_equal(it.library->asked + runs_of_all(), 0);
     compute_apart(backend, 40, 48, 32, false);
     assert_int_equal(it.library->asked, 1);
-    backend_close(&backend);
 }
 
 // The own product's kernels are loaded before a graph is recorded, though cuBLASLt has computed every product so far.
@@ -251,7 +250,7 @@ TEST(a_graph_is_recorded_after_cublaslt_has_computed) {
     const struct product_case many = {.tokens = 96, .in = 32, .out = 24, .forward_only = true};
     uint64_t hashes[3];
     begin(ALL);
-    struct backend *backend = open_backend("emulated:0");
+    SCOPED(struct backend *, backend_close) backend = open_backend("emulated:0");
     compute(backend, &many, hashes); // tries the algorithms, with the own product
     backend_close(&backend);
     for (struct emulated_kernel *kernel = *it.kernels; kernel; kernel = kernel->next) // as in a new process
@@ -262,14 +261,13 @@ TEST(a_graph_is_recorded_after_cublaslt_has_computed) {
     assert_int_equal(runs_of_all(), 1);
     compute_apart(backend, many.tokens, many.in, many.out, true);
     assert_int_equal(runs_of_all(), 1);
-    backend_close(&backend);
 }
 
 // All memory of the trials is freed.
 TEST(all_memory_of_the_trials_is_freed) {
     uint64_t hashes[3], free_bytes[2];
     begin(WHOLE);
-    struct backend *backend = open_backend("emulated:0");
+    SCOPED(struct backend *, backend_close) backend = open_backend("emulated:0");
     struct backend_info info;
     compute(backend, &(struct product_case){.tokens = 64, .in = 72, .out = 136}, hashes);
     for (int i = 0; i < 2; i++) {
@@ -279,7 +277,6 @@ TEST(all_memory_of_the_trials_is_freed) {
     }
     assert_true(it.library->asked > 0);
     assert_true(free_bytes[0] == free_bytes[1]);
-    backend_close(&backend);
 }
 
 // ---- the file ----
@@ -343,7 +340,7 @@ TEST(another_version_of_the_library_is_tried_anew) {
 // A line that names another algorithm, half a line, and a file of something else.
 TEST(a_damaged_file_of_verdicts_is_made_anew) {
     char path[512];
-    struct buf content = {0};
+    SCOPED(struct buf, buf_release) content = {0};
     begin(WHOLE);
     assert_int_equal(asked_anew(&wide), 3);
     kept_path(path);
@@ -362,7 +359,6 @@ TEST(a_damaged_file_of_verdicts_is_made_anew) {
     MUST(file_write_atomic(path, content.data, content.size));
     assert_int_equal(asked_anew(&wide), 3);
     assert_int_equal(asked_anew(&wide), 0);
-    buf_release(&content);
 }
 
 TEST(without_a_place_to_keep_them_trials_are_repeated) {

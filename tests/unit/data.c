@@ -45,16 +45,14 @@ static void set_options(struct options *options, const char *const *pairs) {
 }
 
 static status open_text(struct dataset **out, const char *format, const char *content, const char *const *more) {
-    struct arena arena = {0};
+    SCOPED(struct arena, arena_release) arena = {0};
     char *path = write_file(&arena, "data.jsonl", content);
     struct source_options source;
-    struct options options;
+    SCOPED(struct options, options_release) options = {0};
     options_init(&options, &stage_kinds[STAGE_SOURCE].options, &source);
     set_options(&options, (const char *[]){"data", path, "format", format, NULL});
     if (more) set_options(&options, more);
     status result = dataset_open(out, &source);
-    options_release(&options);
-    arena_release(&arena);
     return result;
 }
 
@@ -77,7 +75,7 @@ static const char *const plain[] = {"template", "none", "shuffle", "false", NULL
 TEST(records_of_video_r1_become_groups) {
     struct dataset *dataset = opened("video-r1", CHOICE VIDEO_R1("free-form", "[]", "<answer>z</answer>"), plain);
     assert_int_equal(dataset_count(dataset), 2);
-    struct group *first = group_at(dataset, 0), *second = group_at(dataset, 1);
+    SCOPED(struct group *, group_free) first = group_at(dataset, 0), second = group_at(dataset, 1);
     assert_string_equal(first->id.data, "e0-000000");
     assert_string_equal(first->sample_id.data, "7");
     const struct message *message = &first->prompt.messages[0];
@@ -86,8 +84,6 @@ TEST(records_of_video_r1_become_groups) {
     assert_string_equal(message->parts[1].text.data, "Which?Options:\nA. x\nB. y\n");
     assert_string_equal(first->prompt.solution.data, "<answer>B</answer>");
     assert_string_equal(second->prompt.messages[0].parts[1].text.data, "Which?");
-    group_free(&first);
-    group_free(&second);
     dataset_free(&dataset);
     assert_null(dataset);
 }
@@ -121,21 +117,18 @@ TEST(options_are_told_from_the_letters_before_them) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char record[512];
         snprintf(record, sizeof record, VIDEO_R1("multiple choice", "%s", "<answer>A</answer>"), cases[i].given);
-        struct dataset *dataset = opened("video-r1", record, plain);
-        struct group *group = group_at(dataset, 0);
+        SCOPED(struct dataset *, dataset_free) dataset = opened("video-r1", record, plain);
+        SCOPED(struct group *, group_free) group = group_at(dataset, 0);
         assert_options(group, cases[i].bare);
         assert_string_equal(group->prompt.question.data, group->prompt.messages[0].parts[1].text.data);
         assert_null(group->prompt.category.data);
         assert_null(group->prompt.level.data);
-        group_free(&group);
-        dataset_free(&dataset);
     }
-    struct dataset *dataset = opened("video-r1", VIDEO_R1("numerical", "[\"A. 1\"]", "<answer>1</answer>"), NULL);
-    struct group *group = group_at(dataset, 0);
+    SCOPED(struct dataset *, dataset_free)
+    dataset = opened("video-r1", VIDEO_R1("numerical", "[\"A. 1\"]", "<answer>1</answer>"), NULL);
+    SCOPED(struct group *, group_free) group = group_at(dataset, 0);
     assert_string_equal(group->prompt.question.data, "Which?");
     assert_null(group->prompt.options.data);
-    group_free(&group);
-    dataset_free(&dataset);
 }
 
 // A record of a general video benchmark with the path and the further keys.
@@ -165,39 +158,33 @@ TEST(a_record_of_a_benchmark_has_its_category) {
         {BENCHMARK("./VideoMME/0.mp4", ",\"duration\":\"\""), NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct dataset *dataset = opened("video-r1", cases[i].record, plain);
-        struct group *group = group_at(dataset, 0);
+        SCOPED(struct dataset *, dataset_free) dataset = opened("video-r1", cases[i].record, plain);
+        SCOPED(struct group *, group_free) group = group_at(dataset, 0);
         if (!cases[i].category) assert_null(group->prompt.category.data);
         if (cases[i].category) assert_string_equal(group->prompt.category.data, cases[i].category);
         assert_null(group->prompt.level.data);
-        group_free(&group);
-        dataset_free(&dataset);
     }
 }
 
 TEST(the_place_in_mvbench_tells_the_task) {
-    struct buf data = {0};
+    SCOPED(struct buf, buf_release) data = {0};
     buf_puts(&data, "[");
     for (int i = 0; i < 4001; i++) {
         if (i) buf_puts(&data, ",\n\n");
         buf_puts(&data, BENCHMARK("./Evaluation/MVBench/a/1.mp4", ""));
     }
     buf_puts(&data, "]");
-    struct dataset *dataset = opened("video-r1", data.data, plain);
+    SCOPED(struct dataset *, dataset_free) dataset = opened("video-r1", data.data, plain);
     static const struct {
         size_t index;
         const char *task;
     } cases[] = {{199, "action_antonym"}, {200, "action_count"}, {3799, "state_change"}, {3999, "unexpected_action"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct group *group = group_at(dataset, cases[i].index);
+        SCOPED(struct group *, group_free) group = group_at(dataset, cases[i].index);
         assert_string_equal(group->prompt.category.data, cases[i].task);
-        group_free(&group);
     }
-    struct group *after = group_at(dataset, 4000);
+    SCOPED(struct group *, group_free) after = group_at(dataset, 4000);
     assert_null(after->prompt.category.data);
-    group_free(&after);
-    dataset_free(&dataset);
-    buf_release(&data);
 }
 
 TEST(an_unknown_kind_is_one_quarantined_sample) {
@@ -208,7 +195,7 @@ TEST(an_unknown_kind_is_one_quarantined_sample) {
                                      plain);
     assert_int_equal(dataset_count(dataset), 3);
     for (size_t i = 0; i < 3; i++) {
-        struct group *group = group_at(dataset, i);
+        SCOPED(struct group *, group_free) group = group_at(dataset, i);
         assert_int_equal(group->quarantine.present, i == 1);
         assert_int_equal(group->prompt.messages[0].part_count, i == 1 ? 1 : 2);
         if (i == 1) {
@@ -217,7 +204,6 @@ TEST(an_unknown_kind_is_one_quarantined_sample) {
             assert_string_equal(group->quarantine.reason.data, "data_type: 'audio' is not image, video or frame");
             assert_string_equal(group->prompt.problem_type.data, "OCR");
         }
-        group_free(&group);
     }
     dataset_free(&dataset);
 }
@@ -233,7 +219,8 @@ TEST(records_of_frames_and_of_cut_clips_keep_their_times) {
                FRAME_RECORD(",\"fps\":3,\"start\":1.5,\"end\":2e1") FRAME_RECORD(",\"fps\":2.5,\"start\":null")
                    BENCHMARK("MVBench/star/b.mp4", ",\"start\":2,\"end\":4,\"fps\":3"),
                plain);
-    struct group *group = group_at(dataset, 0), *whole = group_at(dataset, 1), *video = group_at(dataset, 2);
+    SCOPED(struct group *, group_free) group = group_at(dataset, 0), whole = group_at(dataset, 1);
+    struct group *video = group_at(dataset, 2);
     const struct part *part = group->prompt.messages[0].parts;
     assert_int_equal(part->kind, PART_VIDEO);
     assert_string_equal(part->video.data, "MVBench/tvqa/a");
@@ -243,12 +230,10 @@ TEST(records_of_frames_and_of_cut_clips_keep_their_times) {
     assert_true(part->frame_rate == 2.5 && isnan(part->start) && isnan(part->end));
     part = video->prompt.messages[0].parts; // whole by default
     assert_true(isnan(part->frame_rate) && isnan(part->start) && isnan(part->end));
-    struct buf json = {0};
+    SCOPED(struct buf, buf_release) json = {0};
     group_to_json(video, &json);
     assert_null(strstr(json.data, "\"start\""));
-    buf_release(&json);
     group_free(&group);
-    group_free(&whole);
     group_free(&video);
     uint64_t hash = dataset_hash(dataset);
     dataset_free(&dataset);
@@ -266,13 +251,12 @@ TEST(records_of_frames_and_of_cut_clips_keep_their_times) {
     group = group_at(dataset, 0);
     assert_int_equal(group->prompt.messages[0].part_count, 1);
     assert_false(group->quarantine.present);
-    group_free(&group);
     dataset_free(&dataset);
 }
 
 TEST(given_choices_of_seed_bench_stay) {
-    struct dataset *dataset = opened("seed-bench-r1", GIVEN, plain);
-    struct group *group = group_at(dataset, 0);
+    SCOPED(struct dataset *, dataset_free) dataset = opened("seed-bench-r1", GIVEN, plain);
+    SCOPED(struct group *, group_free) group = group_at(dataset, 0);
     assert_string_equal(group->sample_id.data, "1");
     assert_int_equal(group->prompt.messages[0].part_count, 2); // no progress, so no video
     assert_string_equal(group->prompt.messages[0].parts[0].image.data, "images/src/i.jpg");
@@ -283,15 +267,13 @@ TEST(given_choices_of_seed_bench_stay) {
     assert_options(group, (const char *[]){"a", "b", "c", "d", NULL});
     assert_string_equal(group->prompt.category.data, "Daily life");
     assert_string_equal(group->prompt.level.data, "3");
-    group_free(&group);
-    dataset_free(&dataset);
 }
 
 // Writes the options that are drawn to `text`, and checks that the solution is the letter of the right one.
 static void assert_drawn(const char *seed, char *text) {
     struct dataset *dataset =
         opened("seed-bench-r1", DRAWN, (const char *[]){"template", "none", "seed", seed, "epochs", "2", NULL});
-    struct group *group = group_at(dataset, 0), *later = group_at(dataset, 1);
+    SCOPED(struct group *, group_free) group = group_at(dataset, 0), later = group_at(dataset, 1);
     const struct part *parts = group->prompt.messages[0].parts;
     assert_string_equal(parts[0].video.data, "videos/src/v.mp4");
     assert_string_equal(parts[1].image.data, "images/src/i.jpg");
@@ -303,8 +285,6 @@ static void assert_drawn(const char *seed, char *text) {
     for (const char *at = parts[2].text.data; (at = strstr(at, ". w")); at++) wrong++;
     assert_int_equal(wrong, 3);
     strcpy(text, parts[2].text.data);
-    group_free(&group);
-    group_free(&later);
     dataset_free(&dataset);
 }
 
@@ -324,8 +304,9 @@ TEST(choices_of_seed_bench_are_drawn_by_the_seed) {
 }
 
 TEST(groups_keep_the_sections_that_they_are_given) {
-    struct dataset *dataset = opened("caravan", GROUP, (const char *[]){"media_root", dir, NULL});
-    struct group *group = group_at(dataset, 0);
+    SCOPED(struct dataset *, dataset_free)
+    dataset = opened("caravan", GROUP, (const char *[]){"media_root", dir, NULL});
+    SCOPED(struct group *, group_free) group = group_at(dataset, 0);
     char path[256];
     snprintf(path, sizeof path, "file://%s/a.png", dir);
     assert_string_equal(group->sample_id.data, "w-1");
@@ -337,21 +318,19 @@ TEST(groups_keep_the_sections_that_they_are_given) {
     assert_int_equal(group->advantages.count, 1);
     assert_false(group->trained.present);
     assert_string_equal(group->unknown.first->json.data, "1.0");
-    group_free(&group);
-    dataset_free(&dataset);
 }
 
 TEST(each_epoch_has_an_order_of_its_own) {
     enum { SAMPLES = 50, EPOCHS = 3 };
-    struct buf data = {0};
+    SCOPED(struct buf, buf_release) data = {0};
     for (int i = 0; i < SAMPLES; i++) buf_printf(&data, "{\"problem_id\":%d,%s", i, strstr(CHOICE, "\"problem\":"));
-    struct dataset *dataset = opened("video-r1", data.data, (const char *[]){"epochs", "3", NULL});
+    SCOPED(struct dataset *, dataset_free)
+    dataset = opened("video-r1", data.data, (const char *[]){"epochs", "3", NULL});
     assert_int_equal(dataset_count(dataset), SAMPLES * EPOCHS);
     int order[EPOCHS][SAMPLES];
     for (int index = SAMPLES * EPOCHS - 1; index >= 0; index--) {
-        struct group *group = group_at(dataset, (size_t)index);
+        SCOPED(struct group *, group_free) group = group_at(dataset, (size_t)index);
         order[index / SAMPLES][index % SAMPLES] = atoi(group->sample_id.data);
-        group_free(&group);
     }
     for (int epoch = 0; epoch < EPOCHS; epoch++) {
         int seen[SAMPLES] = {0}, moved = 0;
@@ -362,43 +341,36 @@ TEST(each_epoch_has_an_order_of_its_own) {
         for (int i = 0; i < SAMPLES; i++) assert_int_equal(seen[i], 1);
         assert_in_range(moved, SAMPLES / 2, SAMPLES);
     }
-    struct group *group = group_at(dataset, SAMPLES * 2 + 7);
+    SCOPED(struct group *, group_free) group = group_at(dataset, SAMPLES * 2 + 7);
     assert_string_equal(group->id.data, "e2-000007");
-    group_free(&group);
-    dataset_free(&dataset);
-    buf_release(&data);
 }
 
 TEST(arrays_lines_and_limits_are_read) {
-    struct dataset *dataset = opened("video-r1", "\xef\xbb\xbf [" CHOICE ",\n\n" CHOICE "\n]\n", plain);
+    SCOPED(struct dataset *, dataset_free)
+    dataset = opened("video-r1", "\xef\xbb\xbf [" CHOICE ",\n\n" CHOICE "\n]\n", plain);
     assert_int_equal(dataset_count(dataset), 2);
     dataset_free(&dataset);
     dataset = opened("video-r1", CHOICE "\n \r\n" CHOICE CHOICE, (const char *[]){"limit", "2", NULL});
     assert_int_equal(dataset_count(dataset), 2);
-    dataset_free(&dataset);
 }
 
 TEST(the_shipped_template_is_the_default) {
-    struct buf shipped = {0};
+    SCOPED(struct buf, buf_release) shipped = {0};
     assert_int_equal(file_read("pipelines/templates/default.txt", &shipped), OK);
     assert_string_equal(shipped.data, prompt_template_default);
-    struct dataset *dataset = opened("video-r1", CHOICE, NULL);
-    struct group *group = group_at(dataset, 0);
+    SCOPED(struct dataset *, dataset_free) dataset = opened("video-r1", CHOICE, NULL);
+    SCOPED(struct group *, group_free) group = group_at(dataset, 0);
     const char *text = group->prompt.messages[0].parts[1].text.data;
     assert_ptr_equal(strstr(text, "Which?Options:\nA. x\nB. y\n\n"), text);
     assert_non_null(strstr(text, "</answer>. Between <answer> and </answer> write the letter"));
-    group_free(&group);
-    dataset_free(&dataset);
-    buf_release(&shipped);
 }
 
 static void assert_rendered(const char *whole, enum problem_type type, const char *wanted) {
     struct prompt_template template;
-    struct buf out = {0};
+    SCOPED(struct buf, buf_release) out = {0};
     assert_int_equal(prompt_template_parse(&template, "t", string_of(whole)), OK);
     assert_int_equal(prompt_template_render(&template, type, string_of("Q"), &out), OK);
     assert_string_equal(out.data, wanted);
-    buf_release(&out);
 }
 
 TEST(a_template_has_a_part_for_each_kind_of_problem) {
@@ -408,10 +380,9 @@ TEST(a_template_has_a_part_for_each_kind_of_problem) {
     struct prompt_template template;
     assert_int_equal(prompt_template_parse(&template, "t", string_of("x\n")), DATAERR);
     assert_int_equal(prompt_template_parse(&template, "t", string_of("{question}\n[OCR]\n[OCR]\n")), DATAERR);
-    struct buf out = {0};
+    SCOPED(struct buf, buf_release) out = {0};
     assert_int_equal(prompt_template_parse(&template, "t", string_of("{question}\n[OCR]\n")), OK);
     assert_int_equal(prompt_template_render(&template, PROBLEM_REGRESSION, string_of("Q"), &out), DATAERR);
-    buf_release(&out);
 }
 
 struct mistake {

@@ -32,18 +32,17 @@ static void append_step(struct buf *out, int64_t step) {
 static void compare_file(const char *name, const struct buf *got) {
     const char *dir = getenv("EVENTS");
     char path[512];
-    struct buf want = {0};
+    SCOPED(struct buf, buf_release) want = {0};
     snprintf(path, sizeof path, "%s/%s", dir ? dir : "tests/data/events", name);
     if (dir) assert_int_equal(file_write_atomic(path, got->data, got->size), OK);
     assert_int_equal(file_read(path, &want), OK);
     assert_int_equal(got->size, want.size);
     assert_memory_equal(got->data, want.data, want.size);
-    buf_release(&want);
 }
 
 // The first process has trained step 3 and part of step 4 has been written when it dies; the second goes on at step 3.
 TEST(a_second_process_goes_on_where_the_first_died) {
-    struct buf first = {0}, second = {0};
+    SCOPED(struct buf, buf_release) first = {0}, second = {0};
     size_t whole = 0;
     event_file_begin(&first, 1000.5, 1);
     for (int64_t step = 1; step <= 4; step++) {
@@ -55,13 +54,11 @@ TEST(a_second_process_goes_on_where_the_first_died) {
     event_file_begin(&second, 2000, 3);
     for (int64_t step = 3; step <= 300; step += 297) append_step(&second, step); // a step of two bytes
     compare_file("events.out.tfevents.0000000002.caravan", &second);
-    buf_release(&first);
-    buf_release(&second);
 }
 
 // Without a value there is no scalar and no histogram, but the step.
 TEST(without_a_finite_value_there_is_only_the_step) {
-    struct buf empty = {0}, missing = {0};
+    SCOPED(struct buf, buf_release) empty = {0}, missing = {0};
     const struct event_scalar scalar = {"loss", INFINITY};
     const double none[] = {NAN, INFINITY};
     const struct event_histogram histograms[] = {{"rewards", none, 2}, {"completion_lengths", NULL, 0}};
@@ -70,6 +67,4 @@ TEST(without_a_finite_value_there_is_only_the_step) {
     assert_int_equal(missing.size, empty.size);
     assert_memory_equal(missing.data, empty.data, empty.size);
     assert_int_equal(empty.size, 12 + 13 + 4);
-    buf_release(&empty);
-    buf_release(&missing);
 }

@@ -126,7 +126,7 @@ static void finish(struct flow *flow, struct held_group *held) {
 // Rollout was restarted, and reward has a group of which it knows nothing. Frames gives it again; reward is not sent
 // it.
 TEST(what_a_reader_has_is_not_sent_to_it_again) {
-    struct flow *flow = make_flow();
+    SCOPED(struct flow *, flow_free) flow = make_flow();
     forget_what_was_sent();
     send_to(flow, REWARD_1, (struct wire_message){.kind = MESSAGE_HAVE, .seq = 10, .issue = 1, .passed = 1});
     assert_int_equal(flow_send_pending(flow), OK);
@@ -139,24 +139,22 @@ TEST(what_a_reader_has_is_not_sent_to_it_again) {
     give(flow, FRAMES_1, 10, 0); // a copy
     assert_false(flow_has(flow));
     assert_sent(FRAMES_1, MESSAGE_HAVE, 10);
-    flow_free(&flow);
 }
 
 // The same, but reward says so only when rollout has made the group again.
 TEST(the_giver_hears_of_a_reader_that_has_the_group_already) {
-    struct flow *flow = make_flow();
+    SCOPED(struct flow *, flow_free) flow = make_flow();
     give(flow, FRAMES_2, 10, 0);
     finish(flow, take(flow, 10));
     forget_what_was_sent();
     send_to(flow, REWARD_1, (struct wire_message){.kind = MESSAGE_HAVE, .seq = 10, .issue = 1});
     assert_sent(FRAMES_2, MESSAGE_HAVE, 10);
     assert_int_equal(peers[FRAMES_2].last.passed, 1);
-    flow_free(&flow);
 }
 
 // A group that was lost twice is given out alone: whoever has it gets no other, and must hear when that has changed.
 TEST(a_refused_replica_hears_when_the_group_given_alone_is_settled) {
-    struct flow *flow = make_flow();
+    SCOPED(struct flow *, flow_free) flow = make_flow();
     for (int64_t seq = 0; seq < 2; seq++) {
         give(flow, FRAMES_1, seq, 0);
         finish(flow, take(flow, seq));
@@ -175,13 +173,12 @@ TEST(a_refused_replica_hears_when_the_group_given_alone_is_settled) {
     assert_int_equal(flow_send_pending(flow), OK);
     assert_sent(REWARD_1, MESSAGE_AVAILABLE, 0);
     assert_int_equal(peers[REWARD_1].last.count, 1);
-    flow_free(&flow);
 }
 
 // Frames does not know yet that it is settled. It must learn that the group goes no further: one that was lost twice is
 // given out alone, and rollout would get no other.
 TEST(the_giver_of_a_settled_group_is_told) {
-    struct flow *flow = make_flow();
+    SCOPED(struct flow *, flow_free) flow = make_flow();
     for (int64_t seq = 0; seq < 4; seq++) give(flow, FRAMES_1, seq, 0);
     struct held_group *taken[3];
     for (int64_t seq = 0; seq < 3; seq++) taken[seq] = take(flow, seq);
@@ -203,12 +200,11 @@ TEST(the_giver_of_a_settled_group_is_told) {
     give(flow, FRAMES_1, 3, 0);
     assert_sent(FRAMES_1, MESSAGE_HAVE, 3);
     assert_int_equal(peers[FRAMES_1].last.passed, 1);
-    flow_free(&flow);
 }
 
 // What STATUS says of the group that this stage waits for: the lowest that its reader has not passed on.
 TEST(a_report_says_who_was_given_the_lowest_group) {
-    struct flow *flow = make_flow();
+    SCOPED(struct flow *, flow_free) flow = make_flow();
     struct message_status report = {0};
     flow_report(flow, 0, &report);
     assert_int_equal(report.given_seq, -1);
@@ -232,5 +228,4 @@ TEST(a_report_says_who_was_given_the_lowest_group) {
     send_to(flow, REWARD_1, (struct wire_message){.kind = MESSAGE_HAVE, .seq = 1, .issue = 1, .passed = 1});
     flow_report(flow, 0, &report);
     assert_int_equal(report.given_seq, -1);
-    flow_free(&flow);
 }

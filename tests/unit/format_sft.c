@@ -19,11 +19,10 @@ static int close_tokenizer(void **state) {
 
 static status read_record(struct group **out, const char *text, const struct tokenizer *with) {
     const struct format_options options = {.media_root = "/m", .tokenizer = with};
-    struct arena arena = {0};
+    SCOPED(struct arena, arena_release) arena = {0};
     struct json *record;
     assert_int_equal(json_parse(&record, &arena, text, strlen(text)), OK);
     status result = format_read(format_find("sft"), &options, record, (struct record_place){.line = 9}, out);
-    arena_release(&arena);
     return result;
 }
 
@@ -42,7 +41,7 @@ TEST(records_of_seed_bench_r1_become_tokens) {
     static const int tokens[] = {27, 297, 29,  40, 83,  299, 220, 127, 102, 158, 222, 99, 198, 198, 82,
                                  78, 272, 297, 29, 198, 27,  296, 29,  33,  272, 296, 29, 422, 198};
     static const char response[] = "<think>It's \xC3\xA9\xE2\x80\xA6\n\nso</think>\n<answer>B</answer>";
-    struct group *group;
+    SCOPED(struct group *, group_free) group = NULL;
     assert_int_equal(read_record(&group,
                                  "{\"sample_id\":\"s1\",\"prompt\":[{\"role\":\"system\",\"content\":\"S\"},"
                                  "{\"role\":\"user\",\"content\":[{\"type\":\"video\",\"video\":\"a.mp4\",\"fps\":2},"
@@ -60,12 +59,11 @@ TEST(records_of_seed_bench_r1_become_tokens) {
     assert_string_equal(message->parts[0].video.data, "/m/a.mp4");
     assert_string_equal(message->parts[1].image.data, "/b.jpg");
     assert_string_equal(message->parts[2].text.data, "Which?");
-    group_free(&group);
 }
 
 TEST(records_of_video_r1_become_tokens) {
     static const int tokens[] = {27, 297, 29, 64, 272, 297, 29, 198, 27, 296, 29, 19, 17, 272, 296, 29, 422, 198};
-    struct group *group;
+    SCOPED(struct group *, group_free) group = NULL;
     assert_int_equal(read_record(&group,
                                  "{\"problem_id\":7,\"problem\":\"Which?\",\"data_type\":\"video\",\"problem_type\":"
                                  "\"numerical\",\"options\":[],\"path\":\"./v/a.mp4\",\"process\":\"<think>a</think>\","
@@ -85,12 +83,11 @@ TEST(records_of_video_r1_become_tokens) {
                      OK);
     assert_true(group->quarantine.present);
     assert_int_equal(group->completion_count, 0);
-    group_free(&group);
 }
 
 TEST(records_without_id_or_answer_are_read) {
     static const int tokens[] = {33, 198, 422, 198};
-    struct group *group;
+    SCOPED(struct group *, group_free) group = NULL;
     // A plain string as content, no id, no answer; the response keeps its own newline.
     static const char odd[] = "{\"prompt\":[{\"role\":\"user\",\"content\":\"Which?\"}],\"response\":\"B\\n\"}";
     assert_int_equal(read_record(&group, odd, tokenizer), OK);
@@ -108,7 +105,6 @@ TEST(records_without_id_or_answer_are_read) {
                     NULL),
         OK);
     assert_string_equal(group->prompt.solution.data, "");
-    group_free(&group);
 }
 
 TEST(mistakes_are_named) {

@@ -73,8 +73,8 @@ static status put_sample(struct frame_store *store, unsigned seed) {
 // Removes one record from the file of the store.
 static void remove_record(const char *key, bool *found) {
     static const char *const dbis[] = {"frames", NULL};
-    struct arena arena = {0};
-    struct lmdb_env *env;
+    SCOPED(struct arena, arena_release) arena = {0};
+    SCOPED(struct lmdb_env *, lmdb_env_close) env = NULL;
     struct lmdb_txn *txn;
     uint8_t bytes[FRAME_KEY_BYTES];
     for (int i = 0; i < FRAME_KEY_BYTES; i++) assert_int_equal(sscanf(key + 2 * i, "%2hhx", &bytes[i]), 1);
@@ -83,12 +83,10 @@ static void remove_record(const char *key, bool *found) {
     status result = lmdb_txn_del(txn, 0, (struct lmdb_val){bytes, sizeof bytes}, found);
     assert_false(lmdb_txn_commit(&txn, &result));
     assert_int_equal(result, OK);
-    lmdb_env_close(&env);
-    arena_release(&arena);
 }
 
 TEST_BETWEEN(what_is_put_is_got, set_up, tear_down) {
-    struct frame_store *store;
+    SCOPED(struct frame_store *, frame_store_close) store = NULL;
     assert_int_equal(frame_store_open(&store, directory, 0, true), DATAERR);
     assert_int_equal(frame_store_open(&store, directory, 0, false), OK);
     assert_false(has_sample(store, 1));
@@ -103,7 +101,6 @@ TEST_BETWEEN(what_is_put_is_got, set_up, tear_down) {
     assert_int_equal(frame_store_get(store, "12", &view, &found), DATAERR);
     assert_int_equal(frame_store_get(store, "0000000000000000000000000000000g", &view, &found), DATAERR);
     frame_store_close(&store);
-    frame_store_close(&store);
 }
 
 // Appends the record of frames.
@@ -116,7 +113,7 @@ static void pack(const struct frames *frames, struct buf *out) {
 
 TEST_BETWEEN(records_are_checked, set_up, tear_down) {
     struct stored_video sample;
-    struct buf record = {0};
+    SCOPED(struct buf, buf_release) record = {0};
     struct frames frames;
     make_sample(&sample, 3);
     pack(&sample.frames, &record);
@@ -133,14 +130,12 @@ TEST_BETWEEN(records_are_checked, set_up, tear_down) {
         }
         record.data[i] ^= (char)0xff;
     }
-    struct frame_store *store;
+    SCOPED(struct frame_store *, frame_store_close) store = NULL;
     assert_int_equal(frame_store_open(&store, directory, 0, false), OK);
     assert_int_equal(frame_store_put_record(store, sample.key, record.data, 100), DATAERR);
     assert_false(has_sample(store, 3));
     assert_int_equal(frame_store_put_record(store, sample.key, record.data, record.size), OK);
     assert_true(has_sample(store, 3));
-    frame_store_close(&store);
-    buf_release(&record);
 }
 
 TEST_BETWEEN(the_least_recently_used_is_evicted, set_up, tear_down) {
@@ -173,11 +168,11 @@ TEST_BETWEEN(the_least_recently_used_is_evicted, set_up, tear_down) {
 }
 
 TEST_BETWEEN(origins_are_remembered, set_up, tear_down) {
-    struct frame_store *store;
+    SCOPED(struct frame_store *, frame_store_close) store = NULL;
     struct frame_origin origin = {.path = "/a/b.mp4", .video = true, .start = 1.5, .end = NAN, .frame_rate = NAN};
     struct frame_origin got;
     struct stored_video sample;
-    struct arena arena = {0};
+    SCOPED(struct arena, arena_release) arena = {0};
     bool found = true;
     make_sample(&sample, 1);
     assert_int_equal(frame_store_open(&store, directory, 1, false), OK);
@@ -192,8 +187,6 @@ TEST_BETWEEN(origins_are_remembered, set_up, tear_down) {
     assert_string_equal(got.path, "c.mp4");
     assert_int_equal(frame_store_remember_origin(store, "zz", &origin), DATAERR);
     assert_int_equal(frame_store_recall_origin(store, "zz", &arena, &got, &found), DATAERR);
-    arena_release(&arena);
-    frame_store_close(&store);
 }
 
 static status count_record(void *context, const char *key, const struct frames *frames, uint64_t bytes, double used) {
@@ -205,7 +198,7 @@ static status count_record(void *context, const char *key, const struct frames *
 }
 
 TEST_BETWEEN(records_are_listed_and_evicted_by_key, set_up, tear_down) {
-    struct frame_store *store;
+    SCOPED(struct frame_store *, frame_store_close) store = NULL;
     assert_int_equal(frame_store_open(&store, directory, 0, false), OK);
     for (unsigned i = 0; i < 5; i++) assert_int_equal(put_sample(store, i), OK);
     struct stored_video sample;
@@ -218,7 +211,6 @@ TEST_BETWEEN(records_are_listed_and_evicted_by_key, set_up, tear_down) {
     int records = 0;
     assert_int_equal(frame_store_each(store, count_record, &records), OK);
     assert_int_equal(records, 4);
-    frame_store_close(&store);
 }
 
 TEST_BETWEEN(many_processes_write_at_once, set_up, tear_down) {
@@ -242,10 +234,9 @@ TEST_BETWEEN(many_processes_write_at_once, set_up, tear_down) {
         waitpid(children[p], &ended, 0);
         if (p != 3) assert_int_equal(ended, 0);
     }
-    struct frame_store *store;
+    SCOPED(struct frame_store *, frame_store_close) store = NULL;
     assert_int_equal(frame_store_open(&store, directory, 0, false), OK);
     for (unsigned i = 0; i < 24; i++) assert_true(has_sample(store, i));
-    frame_store_close(&store);
 }
 
 // A limit on the file's size stands in for a full disk.
@@ -271,15 +262,14 @@ TEST_BETWEEN(a_full_disk_loses_nothing, set_up, tear_down) {
     int ended;
     waitpid(child, &ended, 0);
     assert_int_equal(ended, 0);
-    struct frame_store *store;
+    SCOPED(struct frame_store *, frame_store_close) store = NULL;
     assert_int_equal(frame_store_open(&store, directory, 0, false), OK);
     assert_true(has_sample(store, 1));
     assert_int_equal(put_sample(store, 50), OK);
-    frame_store_close(&store);
 }
 
 TEST_BETWEEN(hashes_are_remembered, set_up, tear_down) {
-    struct frame_store *store;
+    SCOPED(struct frame_store *, frame_store_close) store = NULL;
     struct file_stamp stamp = {1, 2, 3, 4, 5}, other = {1, 2, 3, 4, 6};
     uint8_t hash[16] = "fifteen letters", got[16] = {0};
     bool found;
@@ -299,15 +289,13 @@ TEST_BETWEEN(hashes_are_remembered, set_up, tear_down) {
     assert_true(found);
     assert_int_equal(frame_store_recall_hash(store, "/a/path", &other, got, &found), OK);
     assert_false(found);
-    frame_store_close(&store);
 }
 
 static void check_path(const char *root, const char *uri, const char *want) {
-    struct arena arena = {0};
+    SCOPED(struct arena, arena_release) arena = {0};
     char *path;
     assert_int_equal(media_path(&path, &arena, root, string_of(uri)), OK);
     assert_string_equal(path, want);
-    arena_release(&arena);
 }
 
 TEST(relative_paths_and_urls_are_resolved) {
@@ -321,12 +309,11 @@ TEST(relative_paths_and_urls_are_resolved) {
     check_path("tests/data/media", "file://plain-%03d.png", "tests/data/media/plain-%03d.png");
     check_path("tests/data/media", "file://plain-%2503d.png", "tests/data/media/plain-%03d.png");
     check_path(NULL, "file:///100%.mp4", "/100%.mp4");
-    struct arena arena = {0};
+    SCOPED(struct arena, arena_release) arena = {0};
     char *path;
     assert_int_equal(media_path(&path, &arena, NULL, string_of("https://x.org/a.mp4")), BAD_SAMPLE);
     assert_int_equal(media_path(&path, &arena, NULL, string_of("")), BAD_SAMPLE);
     assert_int_equal(media_path(&path, &arena, NULL, (struct string){"a\0b", 3}), BAD_SAMPLE);
-    arena_release(&arena);
 }
 
 // A prompt with one video, and the section that the frames stage writes for it.
@@ -352,9 +339,9 @@ TEST_BETWEEN(frames_come_from_the_store_or_are_decoded_again, set_up, tear_down)
     struct sampling_config sampling = sampling_config_default();
     char key[FRAME_KEY_SIZE];
     assert_int_equal(media_key(key, "tests/data/media/b-frames.mp4", true, &sampling, NULL), OK);
-    struct frame_store *store;
+    SCOPED(struct frame_store *, frame_store_close) store = NULL;
     assert_int_equal(frame_store_open(&store, directory, 0, false), OK);
-    struct group *group = video_group(key, 6);
+    SCOPED(struct group *, group_free) group = video_group(key, 6);
     struct media_source source = {.store = store, .request = send_record};
     struct frames_view view, decoded;
     request_count = 0;
@@ -381,13 +368,10 @@ TEST_BETWEEN(frames_come_from_the_store_or_are_decoded_again, set_up, tear_down)
     assert_int_equal(request_count, 4);
     assert_memory_equal(view.frames.pixels, decoded.frames.pixels, frames_bytes(&view.frames));
     frames_view_release(&view);
-    struct group *wrong = video_group(key, 8);
+    SCOPED(struct group *, group_free) wrong = video_group(key, 8);
     assert_int_equal(media_get(&view, &source, wrong, 0), DATAERR);
     assert_int_equal(media_get(&view, &source, wrong, 1), DATAERR);
-    group_free(&wrong);
     frames_view_release(&decoded);
-    group_free(&group);
-    frame_store_close(&store);
 }
 
 // The frames come when media_get has waited twice.
@@ -416,7 +400,7 @@ TEST(missing_frames_are_waited_for) {
     assert_int_equal(media_key(key, "tests/data/media/b-frames.mp4", true, &sampling, NULL), OK);
     assert_int_equal(media_decode(&decoded, "tests/data/media/b-frames.mp4", true, &sampling, NULL), OK);
     awaited = &decoded.frames;
-    struct group *group = video_group(key, awaited->count);
+    SCOPED(struct group *, group_free) group = video_group(key, awaited->count);
     group->media[0].height = awaited->height;
     group->media[0].width = awaited->width;
     struct media_source source = {.request = send_awaited, .wait = wait_for_frames};
@@ -435,7 +419,6 @@ TEST(missing_frames_are_waited_for) {
     assert_int_equal(media_get(&view, &source, group, 0), OK);
     frames_view_release(&view);
     frames_view_release(&decoded);
-    group_free(&group);
 }
 
 // Opens the frames of a rollout that is given these options of the frames stage, "frames.NAME=VALUE ...".

@@ -146,13 +146,13 @@ TEST(continued_completions_keep_their_bits_on_the_cpu) {
         struct continuation wish = {0, NEW_TOKENS, 1.5f, -1, 0, {0}};
         case_open(&it, case_names[c]);
         for (int threads = 1; threads <= 2; threads++) {
-            struct model *model = case_model(&it, &(struct model_options){.precision = "float32", .threads = threads});
+            SCOPED(struct model *, model_free)
+            model = case_model(&it, &(struct model_options){.precision = "float32", .threads = threads});
             continue_all(&it, model, &wish, threads == 1 ? &want : &got);
             if (threads == 2) assert_memory_equal(&got, &want, sizeof got);
             expect_scores(&it, model, &want);
             if (threads == 1) expect_same_in_company(&it, model, &want);
             if (threads == 1) expect_stops(&it, model, &want);
-            model_free(&model);
         }
         for (int i = 0; i < GROUP; i++) ended += want.ended[i];
         case_close(&it);

@@ -43,7 +43,7 @@ static struct generate_request request_of(const struct model_case *it, int reque
 // another completion several times.
 static void sample_all(const struct model_case *it, struct model *model, int slots, struct samples *out) {
     memset(out, 0, sizeof *out);
-    struct generator *generator = NULL;
+    SCOPED(struct generator *, generator_free) generator = NULL;
     MUST(generator_new(&generator, model, &(struct generator_options){.rows = slots, .max_new_tokens = NEW_TOKENS}));
     for (int i = 0; i < REQUESTS; i++) {
         while (i == REQUESTS - 1 ? generator_busy(generator) : !generator_can_add(generator))
@@ -54,7 +54,6 @@ static void sample_all(const struct model_case *it, struct model *model, int slo
     }
     while (generator_busy(generator)) MUST(generator_step(generator));
     take_finished(generator, out);
-    generator_free(&generator);
 }
 
 TEST(requests_join_and_leave) {

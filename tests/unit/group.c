@@ -35,27 +35,25 @@ static const char whole[] =
     "\"z\":123456789012345678901234567890,\"a\":-0,\"pi\":3.14159265358979323846,\"e\":1E+2,\"w\":1.0,\"n\":null}";
 
 static void assert_json(const struct group *group, const char *wanted) {
-    struct buf json = {0};
+    SCOPED(struct buf, buf_release) json = {0};
     group_to_json(group, &json);
     assert_string_equal(json.data, wanted);
-    buf_release(&json);
 }
 
 TEST(everything_comes_back) {
     struct group *first = group_of_json(whole), *second = NULL;
     assert_json(first, whole);
-    struct buf packed = {0};
+    SCOPED(struct buf, buf_release) packed = {0};
     group_to_msgpack(first, &packed);
     assert_int_equal(group_from_msgpack(&second, packed.data, packed.size), OK);
     assert_json(second, whole);
-    buf_release(&packed);
     group_free(&first);
     group_free(&second);
     assert_null(first);
 }
 
 TEST(fields_are_read) {
-    struct group *group = group_of_json(whole);
+    SCOPED(struct group *, group_free) group = group_of_json(whole);
     assert_int_equal(group->requires.order, 17);
     assert_true(group->prompt.messages[0].plain);
     assert_int_equal(group->prompt.messages[1].parts[0].kind, PART_VIDEO);
@@ -68,7 +66,6 @@ TEST(fields_are_read) {
     assert_int_equal(group->reference.answer_span.data[1].first, -1);
     assert_null(group->reference.logprobs[1].data);
     assert_null(group->reference.generated.data[1].data);
-    group_free(&group);
 }
 
 TEST(null_and_integral_floats_are_read) {
@@ -87,23 +84,19 @@ struct bad_line {
 
 // Reads prompt_tokens of `count` zeros and one more element, and asserts what is written.
 static void assert_tokens(size_t count, const char *element, const char *written) {
-    struct buf json = {0}, wanted = {0};
+    SCOPED(struct buf, buf_release) json = {0}, wanted = {0};
     buf_puts(&json, "{" HEAD PROMPT ",\"prompt_tokens\":[");
     for (size_t i = 0; i < count; i++) buf_puts(&json, "0,");
     buf_append(&wanted, json.data, json.size);
     buf_printf(&json, "%s],\"seen\":true}", element);
     buf_printf(&wanted, "%s],\"seen\":true}", written);
-    struct group *group = group_of_json(json.data), *packed = NULL;
+    SCOPED(struct group *, group_free) group = group_of_json(json.data), packed = NULL;
     assert_json(group, wanted.data);
     assert_int_equal(group->prompt_tokens.count, count + 1);
     buf_clear(&json);
     group_to_msgpack(group, &json);
     assert_int_equal(group_from_msgpack(&packed, json.data, json.size), OK);
     assert_json(packed, wanted.data);
-    group_free(&group);
-    group_free(&packed);
-    buf_release(&json);
-    buf_release(&wanted);
 }
 
 TEST(long_arrays_of_integers_come_back) {
@@ -117,27 +110,26 @@ TEST(long_arrays_of_integers_come_back) {
     assert_tokens(2, "7", "7");
     static const char *const wrong[] = {"01", "1.5", "\"7\"", "null", "", "7,", "9223372036854775808", "[7]", "7;8"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        struct buf json = {0};
+        SCOPED(struct buf, buf_release) json = {0};
         struct group *group = NULL;
         buf_puts(&json, "{" HEAD PROMPT ",\"prompt_tokens\":[");
         for (int k = 0; k < 100; k++) buf_puts(&json, "151643,");
         buf_printf(&json, "%s]}", wrong[i]);
         assert_int_equal(group_from_json(&group, json.data, json.size), DATAERR);
         assert_null(group);
-        buf_release(&json);
     }
 }
 
 // The text of an array is written only while the array is the one that was read.
 TEST(integers_that_were_changed_are_written) {
-    struct buf json = {0}, wanted = {0};
+    SCOPED(struct buf, buf_release) json = {0}, wanted = {0};
     buf_puts(&json, "{" HEAD PROMPT ",\"prompt_tokens\":[0");
     for (int i = 1; i < 64; i++) buf_printf(&json, ",%d", i);
     buf_puts(&json, "],\"completions\":[{\"tokens\":[0");
     for (int i = 1; i < 64; i++) buf_puts(&json, ",5");
     const size_t end = json.size;
     buf_puts(&json, "],\"text\":\"\"}]}");
-    struct group *group = group_of_json(json.data);
+    SCOPED(struct group *, group_free) group = group_of_json(json.data);
     assert_json(group, json.data);
     group->completions[0].tokens.count = 63; // one less
     buf_append(&wanted, json.data, end - 2);
@@ -150,9 +142,6 @@ TEST(integers_that_were_changed_are_written) {
     buf_puts(&wanted, "]}");
     group->completions = NULL;
     assert_json(group, wanted.data);
-    group_free(&group);
-    buf_release(&json);
-    buf_release(&wanted);
 }
 
 // What is read in other forms than it is written in.
@@ -247,29 +236,26 @@ TEST(what_is_not_a_group_is_refused_with_its_key) {
 }
 
 TEST(deep_nesting_is_refused) {
-    struct buf json = {0};
+    SCOPED(struct buf, buf_release) json = {0};
     buf_puts(&json, "{" HEAD PROMPT ",\"x\":");
     for (int i = 0; i < 100000; i++) buf_puts(&json, "[");
     struct group *group = NULL;
     assert_int_equal(group_from_json(&group, json.data, json.size), DATAERR);
-    buf_release(&json);
 }
 
 TEST(a_section_comes_back_and_replaces_only_its_own) {
-    struct group *from = group_of_json(whole), *to = group_of_json("{" HEAD PROMPT ",\"advantages\":[3]}");
-    struct buf packed = {0};
+    SCOPED(struct group *, group_free) from = group_of_json(whole);
+    SCOPED(struct group *, group_free) to = group_of_json("{" HEAD PROMPT ",\"advantages\":[3]}");
+    SCOPED(struct buf, buf_release) packed = {0};
     group_section_to_msgpack(from, SECTION_REWARD, &packed);
     assert_int_equal(group_section_from_msgpack(to, SECTION_REWARD, packed.data, packed.size), OK);
     assert_json(to, "{" HEAD PROMPT ",\"rewards\":{\"accuracy\":[1,0],\"format\":[1,1],\"consistency\":[0.5,0],"
                     "\"total\":[2,1]},\"advantages\":[0.7,-0.7]}");
-    buf_release(&packed);
-    group_free(&from);
-    group_free(&to);
 }
 
 TEST(broken_msgpack_is_refused) {
-    struct group *from = group_of_json(whole);
-    struct buf packed = {0};
+    SCOPED(struct group *, group_free) from = group_of_json(whole);
+    SCOPED(struct buf, buf_release) packed = {0};
     group_to_msgpack(from, &packed);
     struct group *to = NULL;
     for (size_t size = 0; size < packed.size; size++) {
@@ -277,18 +263,15 @@ TEST(broken_msgpack_is_refused) {
         assert_null(to);
     }
     assert_int_equal(group_from_msgpack(&to, "\xdd\xff\xff\xff\xff", 5), DATAERR);
-    buf_release(&packed);
-    group_free(&from);
 }
 
 // Reads a group whose last fields are `fields` and the msgpack of one value.
 static status read_msgpack(struct group **group, const char *fields, const char *value, size_t size) {
-    struct buf packed = {0};
+    SCOPED(struct buf, buf_release) packed = {0};
     buf_puts(&packed, "\x84\xa2id\xa1x\xa6prompt\x82\xa8messages\x90\xa8solution\xa1y\xa9sample_id\xa1x");
     buf_puts(&packed, fields);
     buf_append(&packed, value, size);
     status result = group_from_msgpack(group, packed.data, packed.size);
-    buf_release(&packed);
     return result;
 }
 
@@ -319,10 +302,9 @@ TEST(versions_are_runs) {
         const struct int_array *versions = &group->completions[0].versions;
         assert_int_equal(versions->count, 3);
         assert_true(versions->data[0] == 2 && versions->data[1] == 2 && versions->data[2] == 4);
-        struct buf packed = {0};
+        SCOPED(struct buf, buf_release) packed = {0};
         group_to_msgpack(group, &packed);
         assert_non_null(memmem(packed.data, packed.size, good[2], strlen(good[2])));
-        buf_release(&packed);
         group_free(&group);
     }
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -350,13 +332,12 @@ TEST(integers_are_flat) {
                 {wide, wide, sizeof wide - 1, sizeof wide - 1, (int64_t)INT32_MAX + 1}};
     struct group *group = NULL;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
-        struct buf packed = {0};
+        SCOPED(struct buf, buf_release) packed = {0};
         assert_int_equal(read_prompt_tokens(&group, good[i].read, good[i].read_size), OK);
         assert_int_equal(group->prompt_tokens.count, 2);
         assert_true(group->prompt_tokens.data[0] == 5 && group->prompt_tokens.data[1] == good[i].second);
         group_to_msgpack(group, &packed);
         assert_non_null(memmem(packed.data, packed.size, good[i].written, good[i].written_size));
-        buf_release(&packed);
         group_free(&group);
     }
     assert_int_equal(read_prompt_tokens(&group, "\xc4\x05zzzzz", 7), DATAERR);
@@ -365,7 +346,7 @@ TEST(integers_are_flat) {
 }
 
 TEST(a_group_is_checked_for_what_a_stage_needs) {
-    struct group *group = group_of_json("{" HEAD PROMPT "}");
+    SCOPED(struct group *, group_free) group = group_of_json("{" HEAD PROMPT "}");
     assert_int_equal(group_check(group, NEED_MEDIA), OK);
     assert_int_equal(group_check(group, NEED_COMPLETIONS), DATAERR);
     group_completions(group, 2);
@@ -378,27 +359,24 @@ TEST(a_group_is_checked_for_what_a_stage_needs) {
     assert_int_equal(group_check(group, NEED_ADVANTAGES), OK);
     group->advantages.data[1] = NAN;
     assert_int_equal(group_check(group, NEED_ADVANTAGES), DATAERR);
-    group_free(&group);
 }
 
 TEST(a_quarantine_has_stage_and_valid_text) {
-    struct group *group = group_of_json("{" HEAD PROMPT "}");
+    SCOPED(struct group *, group_free) group = group_of_json("{" HEAD PROMPT "}");
     group_quarantine(group, "frames", "no \xff %d", 3);
     assert_json(group, "{" HEAD PROMPT ",\"quarantine\":{\"stage\":\"frames\",\"reason\":\"no \xef\xbf\xbd 3\"}}");
-    group_free(&group);
 }
 
 // Restores `dropped`, the answer to `whole`.
 static status restore(const char *dropped, struct group **out) {
-    struct group *sent = group_of_json(whole);
+    SCOPED(struct group *, group_free) sent = group_of_json(whole);
     *out = group_of_json(dropped);
     status result = group_restore(*out, sent);
-    group_free(&sent);
     return result;
 }
 
 TEST(dropped_fields_come_back) {
-    struct group *group;
+    SCOPED(struct group *, group_free) group = NULL;
     // Everything of the table comes back; keys that the table does not know are the filter's to keep.
     assert_int_equal(restore("{\"id\":\"e0-000017\"," PROMPT ",\"requires\":{\"policy\":0,\"reference\":0,\"exact\":0,"
                              "\"order\":99},\"completions\":[{\"text\":\"new\"},{\"text\":\"b\",\"mine\":1}],"
@@ -431,13 +409,11 @@ TEST(dropped_fields_come_back) {
     group_free(&group);
     assert_int_equal(restore("{\"id\":\"e0-000017\"," PROMPT ",\"completions\":[{\"text\":\"\"}]}", &group), DATAERR);
     assert_string_equal(fail_text(), "the answer has 1 completions, the group 2");
-    group_free(&group);
 }
 
 TEST(the_reference_page_has_the_fields) {
-    struct buf page = {0};
+    SCOPED(struct buf, buf_release) page = {0};
     group_reference_page(&page);
     assert_non_null(strstr(page.data, "| `prompt.messages[].content[].video` | string |"));
     assert_non_null(strstr(page.data, "| `requires.order` | integer | yes |"));
-    buf_release(&page);
 }

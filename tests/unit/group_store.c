@@ -21,7 +21,7 @@ static status save(struct group_store *store, const struct section_key *key, enu
 }
 
 TEST(sections_and_groups_are_saved_and_found) {
-    struct group_store *store = NULL;
+    SCOPED(struct group_store *, group_store_close) store = NULL;
     struct section_key first = {{1}}, second = {{2}};
     assert_int_equal(group_store_open(&store, directory, false), OK);
     struct group *given = make("e0-000001", ",\"advantages\":[1,-1],\"x\":1.50"), *bare = make("e0-000001", ""),
@@ -39,9 +39,8 @@ TEST(sections_and_groups_are_saved_and_found) {
     assert_string_equal(back->unknown.first->json.data, "1.50");
     group_free(&back);
     // A slower process has the same section, but less of the group than has come since.
-    struct group *less = make("e0-000001", ",\"advantages\":[1,-1]");
+    SCOPED(struct group *, group_free) less = make("e0-000001", ",\"advantages\":[1,-1]");
     assert_int_equal(save(store, &first, SECTION_REWARD, less), OK);
-    group_free(&less);
     assert_int_equal(group_store_get(store, "e0-000001", &back), OK);
     assert_string_equal(back->unknown.first->json.data, "1.50");
     group_free(&back);
@@ -49,13 +48,12 @@ TEST(sections_and_groups_are_saved_and_found) {
     assert_null(back);
     group_free(&given);
     group_free(&bare);
-    group_store_close(&store);
 }
 
 TEST(several_records_are_saved_at_once) {
-    struct group_store *store = NULL;
+    SCOPED(struct group_store *, group_store_close) store = NULL;
     struct group_record records[3];
-    struct group *back = NULL, *bare = make("e0-000101", "");
+    SCOPED(struct group *, group_free) back = NULL, bare = make("e0-000101", "");
     bool found;
     assert_int_equal(group_store_open(&store, directory, false), OK);
     for (int i = 0; i < 3; i++)
@@ -70,10 +68,7 @@ TEST(several_records_are_saved_at_once) {
     assert_false(found);
     assert_int_equal(group_store_get(store, "e0-000102", &back), OK); // the later one of the two
     assert_null(back->advantages.data);
-    group_free(&back);
     for (int i = 0; i < 3; i++) group_free(&records[i].group);
-    group_free(&bare);
-    group_store_close(&store);
 }
 
 static status count_groups(void *context, const struct group *group) {
@@ -83,7 +78,7 @@ static status count_groups(void *context, const struct group *group) {
 }
 
 TEST(groups_with_long_ids_are_listed) {
-    struct group_store *store = NULL;
+    SCOPED(struct group_store *, group_store_close) store = NULL;
     char id[2001];
     int count = 0;
     memset(id, 'x', 2000);
@@ -91,17 +86,14 @@ TEST(groups_with_long_ids_are_listed) {
     assert_int_equal(group_store_open(&store, directory, false), OK);
     const char *const ids[] = {id, "", "stop"};
     for (int i = 0; i < 3; i++) {
-        struct group *group = make(ids[i], ""), *back = NULL;
+        SCOPED(struct group *, group_free) group = make(ids[i], ""), back = NULL;
         assert_int_equal(save(store, NULL, SECTION_PROMPT, group), OK);
         assert_int_equal(save(store, NULL, SECTION_PROMPT, group), OK);
         assert_int_equal(group_store_get(store, ids[i], &back), OK);
         assert_string_equal(back->id.data, ids[i]);
-        group_free(&group);
-        group_free(&back);
     }
     assert_int_equal(group_store_each(store, count_groups, &count), END);
     assert_in_range(count, 1, 4);
-    group_store_close(&store);
 }
 
 TEST(read_only_creates_nothing) {
@@ -115,7 +107,7 @@ TEST(read_only_creates_nothing) {
 
 // Saves group `number` of a training run, whose step of two groups is given; with a section unless key is 0.
 static void save_trained(struct group_store *store, int number, int step, unsigned char key) {
-    struct buf json = {0};
+    SCOPED(struct buf, buf_release) json = {0};
     char id[32];
     snprintf(id, sizeof id, "e0-%06d", number);
     buf_printf(&json,
@@ -123,29 +115,25 @@ static void save_trained(struct group_store *store, int number, int step, unsign
                "\"order\":%d}",
                number);
     if (step) buf_printf(&json, ",\"trained\":{\"step\":%d}", step);
-    struct group *group = make(id, json.data);
+    SCOPED(struct group *, group_free) group = make(id, json.data);
     const struct section_key section = {{key, (unsigned char)number}};
     assert_int_equal(save(store, key ? &section : NULL, SECTION_REWARD, group), OK);
-    group_free(&group);
-    buf_release(&json);
 }
 
 static bool has_group(struct group_store *store, int number) {
     char id[32];
-    struct group *group;
+    SCOPED(struct group *, group_free) group = NULL;
     snprintf(id, sizeof id, "e0-%06d", number);
     assert_int_equal(group_store_get(store, id, &group), OK);
     const bool found = group != NULL;
-    group_free(&group);
     return found;
 }
 
 static bool has_section(struct group_store *store, unsigned char key, int number) {
     const struct section_key section = {{key, (unsigned char)number}};
-    struct group *bare = make("bare", "");
+    SCOPED(struct group *, group_free) bare = make("bare", "");
     bool found;
     assert_int_equal(group_store_find(store, &section, SECTION_REWARD, bare, &found), OK);
-    group_free(&bare);
     return found;
 }
 
@@ -158,7 +146,7 @@ static struct group_store *open_own(const char *name) {
 }
 
 TEST(the_newest_steps_stay) {
-    struct group_store *store = open_own("steps");
+    SCOPED(struct group_store *, group_store_close) store = open_own("steps");
     group_store_set_keep(store, &(struct group_keep){.steps = 3}, 0);
     for (int i = 0; i < 20; i++) save_trained(store, i, i / 2 + 1, 0);
     for (int i = 0; i < 20; i++) assert_true(has_group(store, i) == (i >= 14)); // steps 8, 9 and 10
@@ -168,11 +156,10 @@ TEST(the_newest_steps_stay) {
     save_trained(store, 20, 0, 0); // quarantined: it counts with the step before it
     for (int i = 21; i < 27; i++) save_trained(store, i, i / 2 + 1, 0);
     for (int i = 14; i < 27; i++) assert_true(has_group(store, i) == (i >= 22));
-    group_store_close(&store);
 }
 
 TEST(the_newest_bytes_stay) {
-    struct group_store *store = open_own("bytes");
+    SCOPED(struct group_store *, group_store_close) store = open_own("bytes");
     int64_t removed, freed;
     for (int i = 0; i < 100; i++) save_trained(store, i, 1, 0);
     assert_int_equal(group_store_prune(store, &(struct group_keep){0}, false, &removed, &freed), OK);
@@ -190,13 +177,12 @@ TEST(the_newest_bytes_stay) {
     save_trained(store, 35, 1, 0);
     save_trained(store, 40, 1, 0);
     for (int i = 35; i <= 40; i++) assert_true(has_group(store, i) == (i != 36));
-    group_store_close(&store);
 }
 
 TEST(old_sections_go) {
-    struct group_store *store = open_own("sections");
+    SCOPED(struct group_store *, group_store_close) store = open_own("sections");
     int64_t removed, freed;
-    struct group *group = make("filter", ",\"advantages\":[1]");
+    SCOPED(struct group *, group_free) group = make("filter", ",\"advantages\":[1]");
     struct group_record only = {.group = group, .key = {{200}}, .section = SECTION_REWARD, .section_only = true};
     group_store_set_keep(store, &(struct group_keep){0}, 10);
     assert_int_equal(group_store_save_all(store, &only, 1), OK);
@@ -212,8 +198,6 @@ TEST(old_sections_go) {
     assert_int_equal(group_store_prune(store, &(struct group_keep){.steps = 4}, true, &removed, &freed), OK);
     assert_int_equal(removed, 26);
     assert_false(has_section(store, 200, 0) || has_section(store, 1, 29));
-    group_free(&group);
-    group_store_close(&store);
 }
 
 static int make_directory(void **state) {

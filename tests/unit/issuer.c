@@ -38,10 +38,9 @@ void io_thread_put(struct io_thread *io, const struct group *group) {
 }
 
 status io_thread_broadcast(struct io_thread *io, const char *purpose, const struct wire_message *message) {
-    struct buf frame = {0};
+    SCOPED(struct buf, buf_release) frame = {0};
     assert_string_equal(purpose, "report");
     assert_int_equal(message_encode(message, &frame), OK); // every string is set
-    buf_release(&frame);
     snprintf(io->reason, sizeof io->reason, "%s", message->reason);
     io->last = *message;
     io->broadcasts++;
@@ -219,14 +218,13 @@ TEST(the_number_of_the_issue_rises_when_optim_goes_back) {
 static struct ledger *open_copy(const struct fixture *fixture) {
     const struct ledger_config config = {.groups_per_step = PER_STEP};
     char path[128], copy[128];
-    struct buf bytes = {0};
+    SCOPED(struct buf, buf_release) bytes = {0};
     struct ledger *ledger;
     snprintf(path, sizeof path, "%s/ledger.lmdb", fixture->dir);
     snprintf(copy, sizeof copy, "%s/copy.lmdb", fixture->dir);
     assert_int_equal(file_read(path, &bytes), OK);
     assert_int_equal(file_write_atomic(copy, bytes.data, bytes.size), OK);
     assert_int_equal(ledger_open(&ledger, copy, &config), OK);
-    buf_release(&bytes);
     return ledger;
 }
 
@@ -248,12 +246,11 @@ TEST(nobody_is_told_what_the_ledger_on_the_disk_lacks) {
         tick(&fixture);
         assert_int_equal(join(&fixture.node, &optim), OK);
         assert_int_equal(fixture.io.last.kind, MESSAGE_RUN_INFO);
-        struct ledger *ledger = open_copy(&fixture);
+        SCOPED(struct ledger *, ledger_close) ledger = open_copy(&fixture);
         assert_in_range(fixture.io.settled, 0, ledger->settled);
         assert_in_range(fixture.io.last.seq, 0, ledger->settled);
         assert_int_equal(ledger_rewind_to(ledger, seq + 1), OK); // POSITION makes the others TRAINED
         assert_true(ledger->counts[LEDGER_QUARANTINED] >= fixture.io.last.seq / 2);
-        ledger_close(&ledger);
     }
     for (int i = 0; i < 60000 && fixture.io.settled < TOTAL; i++) {
         usleep(1000);

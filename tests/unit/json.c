@@ -5,14 +5,12 @@
 #include "shared/base/json.h"
 
 static void assert_printed(const char *text, const char *wanted) {
-    struct arena arena = {0};
+    SCOPED(struct arena, arena_release) arena = {0};
     struct json *value = NULL;
-    struct buf printed = {0};
+    SCOPED(struct buf, buf_release) printed = {0};
     assert_int_equal(json_parse(&value, &arena, text, strlen(text)), OK);
     json_print(&printed, value);
     assert_string_equal(printed.data, wanted);
-    arena_release(&arena);
-    buf_release(&printed);
 }
 
 TEST(numbers_keep_their_text) {
@@ -42,13 +40,12 @@ TEST(numbers_keep_their_text) {
 }
 
 static void assert_int(const char *text, bool fits, int64_t wanted) {
-    struct arena arena = {0};
+    SCOPED(struct arena, arena_release) arena = {0};
     struct json *value = NULL;
     int64_t got;
     assert_int_equal(json_parse(&value, &arena, text, strlen(text)), OK);
     assert_int_equal(json_int(value, &got), fits);
     if (fits) assert_true(got == wanted);
-    arena_release(&arena);
 }
 
 TEST(integers_are_read_where_they_are_exact) {
@@ -100,17 +97,16 @@ TEST(what_is_not_json_is_refused) {
                                         "nulll",
                                         "\"\\u12g4\""};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        struct arena arena = {0};
+        SCOPED(struct arena, arena_release) arena = {0};
         struct json *value = NULL;
         if (json_parse(&value, &arena, texts[i], strlen(texts[i])) != DATAERR) print_error("%s\n", texts[i]);
         assert_int_equal(json_parse(&value, &arena, texts[i], strlen(texts[i])), DATAERR);
         assert_null(value);
-        arena_release(&arena);
     }
 }
 
 TEST(of_a_key_given_twice_the_last_value_counts) {
-    struct buf text = {0}, wanted = {0};
+    SCOPED(struct buf, buf_release) text = {0}, wanted = {0};
     assert_printed("{\"a\":1,\"b\":2,\"a\":[3]}", "{\"a\":[3],\"b\":2}");
     buf_puts(&text, "{");
     for (int i = 0; i < 1000; i++) buf_printf(&text, "\"%d\":%d,", i % 700, i);
@@ -119,14 +115,12 @@ TEST(of_a_key_given_twice_the_last_value_counts) {
     for (int i = 0; i < 700; i++) buf_printf(&wanted, "\"%d\":%d,", i, i < 300 ? i + 700 : i);
     buf_puts(&wanted, "\"x\":null}");
     assert_printed(text.data, wanted.data);
-    buf_release(&text);
-    buf_release(&wanted);
 }
 
 TEST(trees_are_made_changed_and_merged) {
     static const char changes[] = "{\"b\":{\"y\":[true]},\"d\":\"e\"}";
-    struct arena arena = {0};
-    struct buf printed = {0};
+    SCOPED(struct arena, arena_release) arena = {0};
+    SCOPED(struct buf, buf_release) printed = {0};
     struct json *object = json_new(&arena, JSON_OBJECT), *changed;
     json_set_int(object, &arena, "a", 1);
     json_set(object, &arena, "b")->type = JSON_OBJECT;
@@ -144,13 +138,11 @@ TEST(trees_are_made_changed_and_merged) {
     assert_true(json_find(object, "a", NULL));
     assert_null(json_at(object, "a"));
     assert_null(json_at(NULL, "a"));
-    buf_release(&printed);
-    arena_release(&arena);
 }
 
 TEST(keys_are_typed) {
     static const char text[] = "{\"a\":[1],\"b\":true,\"n\":null}";
-    struct arena arena = {0};
+    SCOPED(struct arena, arena_release) arena = {0};
     struct json *object, *value;
     bool flag = false;
     assert_int_equal(json_parse_object(&object, &arena, text, strlen(text), "file"), OK);
@@ -166,7 +158,6 @@ TEST(keys_are_typed) {
     assert_false(flag);
     assert_int_equal(json_parse_object(&object, &arena, "[]", 2, "file"), DATAERR);
     assert_string_equal(fail_text(), "file: not a JSON object");
-    arena_release(&arena);
 }
 
 TEST(floats_come_back) {
@@ -177,13 +168,12 @@ TEST(floats_come_back) {
         memcpy(&value, &bits, 4);
         if (!isfinite(value)) continue;
         char printed[JSON_NUMBER_SIZE];
-        struct arena arena = {0};
+        SCOPED(struct arena, arena_release) arena = {0};
         struct json *json = NULL;
         const size_t size = (size_t)(json_put_float(printed, value) - printed);
         assert_int_equal(json_parse(&json, &arena, printed, size), OK);
         assert_true(json_float(json, &back));
         assert_memory_equal(&value, &back, 4);
-        arena_release(&arena);
     }
 }
 
@@ -352,12 +342,12 @@ TEST(plain_floats_are_read_to_the_bit) {
 TEST(strings_of_every_length_end_at_their_quote) {
     static const char *const special[] = {"\"", "\\", "\n", "\x1f", "\xc3\xa9", "\xff"};
     char text[40], wanted[64];
-    struct buf printed = {0};
+    SCOPED(struct buf, buf_release) printed = {0};
     for (size_t size = 0; size < 20; size++)
         for (size_t at = 0; at <= size; at++)
             for (size_t i = 0; i < sizeof special / sizeof *special; i++) {
                 struct json_reader reader = {.text = wanted};
-                struct arena arena = {0};
+                SCOPED(struct arena, arena_release) arena = {0};
                 struct string read;
                 snprintf(text, sizeof text, "%.*s%s%.*s", (int)at, "abcdefghijklmnopqrst", special[i], (int)(size - at),
                          "ABCDEFGHIJKLMNOPQRST");
@@ -372,9 +362,7 @@ TEST(strings_of_every_length_end_at_their_quote) {
                 assert_int_equal(json_reader_string(&reader, &arena, &read), utf8 ? OK : DATAERR);
                 if (utf8) assert_int_equal(read.size, strlen(text));
                 if (utf8) assert_memory_equal(read.data, text, read.size);
-                arena_release(&arena);
             }
-    buf_release(&printed);
 }
 
 // The reader must round a number's text as strtof and strtod do, also halfway between two numbers.

@@ -39,7 +39,7 @@ static void settle(struct ledger *ledger, int64_t seq, enum ledger_state state, 
 }
 
 TEST(issued_groups_are_settled_once) {
-    struct ledger *ledger = open_ledger();
+    SCOPED(struct ledger *, ledger_close) ledger = open_ledger();
     for (int i = 0; i < 4; i++) assert_int_equal(ledger_issue(ledger, i, "g"), OK);
     assert_int_equal(ledger->next_unissued, 4);
     assert_int_equal(ledger->counts[LEDGER_IN_FLIGHT], 4);
@@ -54,7 +54,6 @@ TEST(issued_groups_are_settled_once) {
     assert_false(newly_settled);
     assert_int_equal(ledger->counts[LEDGER_TRAINED], 1);
     assert_int_equal(ledger->counts[LEDGER_QUARANTINED], 1);
-    ledger_close(&ledger);
 }
 
 struct seen {
@@ -79,7 +78,7 @@ static status see_first(void *context, const struct ledger_entry *entry) {
 }
 
 TEST(a_restart_finds_what_was_settled) {
-    struct ledger *ledger = open_ledger();
+    SCOPED(struct ledger *, ledger_close) ledger = open_ledger();
     assert_int_equal(ledger->settled, 2);
     assert_int_equal(ledger->next_unissued, 4);
     assert_int_equal(ledger->counts[LEDGER_IN_FLIGHT], 2);
@@ -89,11 +88,10 @@ TEST(a_restart_finds_what_was_settled) {
     assert_int_equal(seen.count, 4);
     assert_int_equal(seen.last.seq, 3);
     assert_int_equal(seen.last.issues, 2);
-    ledger_close(&ledger);
 }
 
 TEST(the_ledger_goes_back_to_where_optim_is) {
-    struct ledger *ledger = open_ledger();
+    SCOPED(struct ledger *, ledger_close) ledger = open_ledger();
     // Optim has trained 2, and its message was lost.
     const int64_t number = ledger->issue_number;
     assert_int_equal(ledger_rewind_to(ledger, 3), OK);
@@ -113,12 +111,11 @@ TEST(the_ledger_goes_back_to_where_optim_is) {
     ledger = open_ledger();
     assert_int_equal(ledger->settled, 1);
     assert_int_equal(ledger->next_unissued, 1);
-    ledger_close(&ledger);
 }
 
 // The number rises only when groups that were settled are issued anew, and it is on the disk.
 TEST(the_issue_number_rises_only_with_settled_groups) {
-    struct ledger *ledger = open_ledger();
+    SCOPED(struct ledger *, ledger_close) ledger = open_ledger();
     const int64_t first = ledger->issue_number;
     assert_int_equal(ledger_rewind_to(ledger, 3), OK);
     assert_int_equal(ledger_issue(ledger, 3, "g"), OK);
@@ -129,7 +126,6 @@ TEST(the_issue_number_rises_only_with_settled_groups) {
     ledger_close(&ledger);
     ledger = open_ledger();
     assert_int_equal(ledger->issue_number, first + 1);
-    ledger_close(&ledger);
 }
 
 // Processes on other machines, which outlive the source, drop what is issued with a number that is not above theirs.
@@ -155,7 +151,7 @@ TEST(a_new_ledger_begins_above_an_earlier_one) {
 // Returns how many entries a copy of the file has.
 static int64_t entries_on_disk(void) {
     char copy[128];
-    struct buf bytes = {0};
+    SCOPED(struct buf, buf_release) bytes = {0};
     struct ledger *ledger = NULL;
     snprintf(copy, sizeof copy, "%s/copy.lmdb", dir);
     assert_int_equal(file_read(path, &bytes), OK);
@@ -163,12 +159,11 @@ static int64_t entries_on_disk(void) {
     assert_int_equal(ledger_open(&ledger, copy, &config), OK);
     const int64_t count = ledger->next_unissued;
     ledger_close(&ledger);
-    buf_release(&bytes);
     return count;
 }
 
 TEST(changes_are_written_together) {
-    struct ledger *ledger = open_ledger();
+    SCOPED(struct ledger *, ledger_close) ledger = open_ledger();
     assert_int_equal(ledger_rewind_to(ledger, 0), OK);
     assert_int_equal(ledger_tick(ledger, 100), OK);
     for (int i = 0; i < 5; i++) assert_int_equal(ledger_issue(ledger, i, "g"), OK);
@@ -188,7 +183,6 @@ TEST(changes_are_written_together) {
     assert_int_equal(ledger_each(ledger, 0, see_first, &seen), OK);
     assert_int_equal(seen.last.issues, 4);
     assert_int_equal(seen.last.step, 4);
-    ledger_close(&ledger);
 }
 
 static int writes, unsynced_writes; // since the test set them to 0
@@ -207,7 +201,7 @@ int fdatasync(int fd) {
 
 // Processes on other machines, which are told what is written, outlive a power failure.
 TEST(a_power_failure_undoes_nothing_that_is_written) {
-    struct ledger *ledger = open_ledger();
+    SCOPED(struct ledger *, ledger_close) ledger = open_ledger();
     assert_int_equal(ledger_rewind_to(ledger, 0), OK);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(ledger_issue(ledger, i, "g"), OK);
@@ -218,7 +212,6 @@ TEST(a_power_failure_undoes_nothing_that_is_written) {
         assert_true(writes > 0);
         assert_int_equal(unsynced_writes, 0);
     }
-    ledger_close(&ledger);
 }
 
 // Stands in for the C library's: directories called "nfs" are on NFS.
@@ -229,7 +222,7 @@ int statfs(const char *file, struct statfs *out) {
 }
 
 TEST(the_ledger_is_on_a_local_disk) {
-    struct arena arena = {0};
+    SCOPED(struct arena, arena_release) arena = {0};
     const char *shared = arena_printf(&arena, "%s/nfs", dir), *other = arena_printf(&arena, "%s/nfs-2", dir);
     const char *local = arena_printf(&arena, "%s/ledger.lmdb", dir), *on_nfs;
     struct ledger *ledger;
@@ -243,13 +236,12 @@ TEST(the_ledger_is_on_a_local_disk) {
     ledger_close(&ledger);
     assert_int_equal(ledger_open(&ledger, ledger_path(&arena, shared, NULL), &config), USAGE);
     assert_non_null(strstr(fail_text(), "NFS"));
-    arena_release(&arena);
 }
 
 // What is kept is done with the same settings.
 TEST(other_settings_begin_anew) {
     bool changed = true;
-    struct ledger *ledger = open_ledger();
+    SCOPED(struct ledger *, ledger_close) ledger = open_ledger();
     assert_int_equal(ledger_rewind_to(ledger, 0), OK);
     assert_int_equal(ledger_set_settings(ledger, 5, &changed), OK);
     assert_false(changed); // there was nothing
@@ -271,7 +263,6 @@ TEST(other_settings_begin_anew) {
     assert_int_equal(ledger_set_settings(ledger, 6, &changed), OK);
     assert_false(changed);
     assert_int_equal(ledger->next_unissued, 0);
-    ledger_close(&ledger);
 }
 
 TEST(other_data_is_refused) {

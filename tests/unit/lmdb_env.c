@@ -99,7 +99,7 @@ TEST_BETWEEN(what_is_put_is_got_and_deleted, set_up, tear_down) {
     assert_int_equal(lmdb_env_open(&env, path, names, NULL), OK);
     assert_int_equal(lmdb_env_open(&again, path, names, NULL), OK);
     assert_int_equal(lmdb_env_put(env, DBI_A, val_of("k"), val_of("one")), OK);
-    struct buf value = {0};
+    SCOPED(struct buf, buf_release) value = {0};
     bool found;
     assert_int_equal(lmdb_env_get(again, DBI_B, val_of("k"), &value, &found), OK);
     assert_false(found);
@@ -113,7 +113,6 @@ TEST_BETWEEN(what_is_put_is_got_and_deleted, set_up, tear_down) {
     assert_false(found);
     lmdb_env_close(&again);
     lmdb_env_close(&again);
-    buf_release(&value);
 }
 
 TEST_BETWEEN(the_map_grows_by_itself, set_up, tear_down) {
@@ -159,7 +158,7 @@ TEST_BETWEEN(another_process_may_grow_the_map, set_up, tear_down) {
     char byte;
     assert_int_equal(write(go[1], "x", 1), 1);
     assert_int_equal(read(done[0], &byte, 1), 1);
-    struct buf value = {0};
+    SCOPED(struct buf, buf_release) value = {0};
     bool found;
     assert_int_equal(lmdb_env_get(env, DBI_A, val_of("big"), &value, &found), OK);
     assert_true(found);
@@ -167,13 +166,12 @@ TEST_BETWEEN(another_process_may_grow_the_map, set_up, tear_down) {
     int ended;
     waitpid(child, &ended, 0);
     assert_int_equal(ended, 0);
-    buf_release(&value);
     lmdb_env_close(&env);
     close(go[0]), close(go[1]), close(done[0]), close(done[1]);
 }
 
 TEST_BETWEEN(a_failed_write_leaves_nothing, set_up, tear_down) {
-    struct lmdb_env *env;
+    SCOPED(struct lmdb_env *, lmdb_env_close) env = NULL;
     assert_int_equal(lmdb_env_open(&env, path, names, NULL), OK);
     struct lmdb_txn *txn;
     assert_int_equal(lmdb_txn_begin_write(env, &txn), OK);
@@ -185,7 +183,6 @@ TEST_BETWEEN(a_failed_write_leaves_nothing, set_up, tear_down) {
     assert_int_equal(lmdb_txn_begin_read(env, &txn), OK);
     check_numbers(txn, DBI_A, (struct lmdb_val){0}, 0, 0, false);
     lmdb_txn_end(&txn);
-    lmdb_env_close(&env);
 }
 
 TEST_BETWEEN(a_killed_writer_or_reader_blocks_nobody, set_up, tear_down) {
@@ -205,18 +202,17 @@ TEST_BETWEEN(a_killed_writer_or_reader_blocks_nobody, set_up, tear_down) {
         waitpid(child, &ended, 0);
         assert_true(WIFSIGNALED(ended));
     }
-    struct lmdb_env *env;
+    SCOPED(struct lmdb_env *, lmdb_env_close) env = NULL;
     assert_int_equal(lmdb_env_open(&env, path, names, NULL), OK);
     struct buf value = {0};
     bool found;
     assert_int_equal(lmdb_env_get(env, DBI_A, val_of("k"), &value, &found), OK);
     assert_false(found);
     put_number(env, DBI_A, 1, 10);
-    lmdb_env_close(&env);
 }
 
 TEST_BETWEEN(keys_come_in_order, set_up, tear_down) {
-    struct lmdb_env *env;
+    SCOPED(struct lmdb_env *, lmdb_env_close) env = NULL;
     assert_int_equal(lmdb_env_open(&env, path, names, NULL), OK);
     for (uint32_t i = 300; i-- > 0;) put_number(env, DBI_B, i, 4);
     struct lmdb_txn *txn;
@@ -225,7 +221,6 @@ TEST_BETWEEN(keys_come_in_order, set_up, tear_down) {
     uint32_t first = __builtin_bswap32(200);
     check_numbers(txn, DBI_B, (struct lmdb_val){&first, 4}, 200, 210, true);
     lmdb_txn_end(&txn);
-    lmdb_env_close(&env);
 }
 
 TEST_BETWEEN(bad_files_are_named, set_up, tear_down) {
@@ -290,8 +285,8 @@ static long resident_file_kb(void) {
 
 TEST_BETWEEN(pages_read_do_not_stay_resident, set_up, tear_down) {
     enum { count = 4000, size = 4000, bound_kb = 6000 };
-    struct lmdb_env *env;
-    struct buf value = {0};
+    SCOPED(struct lmdb_env *, lmdb_env_close) env = NULL;
+    SCOPED(struct buf, buf_release) value = {0};
     bool found;
     assert_int_equal(lmdb_env_open(&env, path, names, &(struct lmdb_options){.lazy = true}), OK);
     long before = resident_file_kb();
@@ -303,8 +298,6 @@ TEST_BETWEEN(pages_read_do_not_stay_resident, set_up, tear_down) {
         assert_true(found);
     }
     assert_true(resident_file_kb() - before < bound_kb);
-    lmdb_env_close(&env);
-    buf_release(&value);
 }
 
 // A process that creates the file is killed while it holds LMDB's lock, before the lock file has its contents.
@@ -337,7 +330,7 @@ static void change_at_random(uint64_t seed, int rounds) {
     char key[400];
     char *value = calloc(1, big_size);
     for (int round = 0; round < rounds; round++) {
-        struct lmdb_env *env;
+        SCOPED(struct lmdb_env *, lmdb_env_close) env = NULL;
         struct lmdb_txn *txn;
         assert_int_equal(lmdb_env_open(&env, path, names, NULL), OK);
         status result = lmdb_txn_begin_write(env, &txn);
@@ -353,7 +346,6 @@ static void change_at_random(uint64_t seed, int rounds) {
         }
         assert_false(lmdb_txn_commit(&txn, &result));
         assert_int_equal(result, OK);
-        lmdb_env_close(&env);
     }
     free(value);
 }
@@ -392,7 +384,7 @@ static status use_damaged(void) {
 // Noise anywhere in the file is found, or touches values alone; it never ends a process by a signal.
 TEST_BETWEEN(noise_is_found, set_up_in_memory, tear_down) {
     enum { rounds = 300, noise_max = 64 };
-    struct buf sound = {0}, line = {0};
+    SCOPED(struct buf, buf_release) sound = {0}, line = {0};
     int found = 0;
     uint64_t seed = 22;
     change_at_random(seed, 30);
@@ -432,6 +424,4 @@ TEST_BETWEEN(noise_is_found, set_up_in_memory, tear_down) {
         found += WEXITSTATUS(state_of_child) == DATAERR;
     }
     assert_true(found > rounds / 8);
-    buf_release(&sound);
-    buf_release(&line);
 }

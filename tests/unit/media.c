@@ -268,7 +268,7 @@ TEST(images_are_those_of_pillow) {
         line = read_golden_path(path, line);
         int height, width;
         assert_int_equal(sscanf(line, "%d %d %19s", &height, &width, hash), 3);
-        struct frames_view view;
+        SCOPED(struct frames_view, frames_view_release) view = {0};
         assert_int_equal(media_decode(&view, path, false, &sampling, NULL), OK);
         assert_int_equal(view.frames.count, 1);
         assert_null(view.frames.timestamps);
@@ -276,19 +276,17 @@ TEST(images_are_those_of_pillow) {
         assert_int_equal(view.frames.width, width);
         if (hash[0] != '-') assert_true(fnv(view.frames.pixels, frames_bytes(&view.frames)) == strtoul(hash, NULL, 16));
         check_block_means(&at, &view.frames, 1);
-        frames_view_release(&view);
     }
     assert_int_equal(cases, 11);
 }
 
 TEST(a_clip_of_three_frames_gives_two) {
     struct sampling_config sampling = small_sampling();
-    struct frames_view view;
+    SCOPED(struct frames_view, frames_view_release) view = {0};
     assert_int_equal(media_decode(&view, "tests/data/media/three.mp4", true, &sampling, NULL), OK);
     assert_int_equal(view.frames.count, 2);
     assert_true(fabs(view.frames.timestamps[1] - 2 / 12.0) < 1e-4); // the first frame and the last
     assert_true(fabs(view.frames.seconds_per_grid - 0.25) < 1e-6);
-    frames_view_release(&view);
 }
 
 TEST(a_cut_clip_has_the_frames_of_its_range) {
@@ -296,7 +294,7 @@ TEST(a_cut_clip_has_the_frames_of_its_range) {
     static const char *const paths[] = {"tests/data/media/b-frames.mp4", "tests/data/media/packed.avi"};
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
         struct sampling_config sampling = small_sampling();
-        struct frames_view whole, cut;
+        SCOPED(struct frames_view, frames_view_release) whole = {0}, cut = {0};
         sampling.fps = 1000;
         sampling.max_frames = 1000; // every frame, but an even number
         assert_int_equal(media_decode(&whole, paths[i], true, &sampling, NULL), OK);
@@ -317,18 +315,15 @@ TEST(a_cut_clip_has_the_frames_of_its_range) {
         assert_int_equal(media_decode(&cut, paths[i], true, &sampling, NULL), OK);
         assert_true(cut.frames.timestamps[0] == times[2]);
         assert_true(cut.frames.timestamps[cut.frames.count - 1] >= times[whole.frames.count - 1] - 1e-9);
-        frames_view_release(&cut);
-        frames_view_release(&whole);
     }
 }
 
 static void copy_picture(const char *dir, const char *name, const char *from) {
     char path[300];
-    struct buf content = {0};
+    SCOPED(struct buf, buf_release) content = {0};
     snprintf(path, sizeof path, "%s/%s", dir, name);
     assert_int_equal(file_read(from, &content), OK);
     assert_int_equal(file_write_atomic(path, content.data, content.size), OK);
-    buf_release(&content);
 }
 
 // Ten pictures: photo.jpg, and from the fifth on photo-422.jpg, which is of the same size.
@@ -448,11 +443,10 @@ static void expect_bad_content(const char *data, size_t size, bool video, const 
 // Truncates a copy of the file to this part of its length.
 static void expect_truncated_bad_sample(const char *name, double part, bool video, const char *reason) {
     char from[300];
-    struct buf content = {0};
+    SCOPED(struct buf, buf_release) content = {0};
     snprintf(from, sizeof from, "%s/%s", directory, name);
     assert_int_equal(file_read(from, &content), OK);
     expect_bad_content(content.data, (size_t)((double)content.size * part), video, reason);
-    buf_release(&content);
 }
 
 TEST(a_bad_file_is_a_bad_sample) {
@@ -497,7 +491,7 @@ TEST(lists_of_files_are_refused) {
 
 // A table of 2^30 elements is more than FFmpeg allocates. It says then that memory is short, which it is not.
 TEST(a_file_that_asks_for_too_much_is_a_bad_sample) {
-    struct buf content = {0};
+    SCOPED(struct buf, buf_release) content = {0};
     assert_int_equal(file_read("tests/data/media/b-frames.mp4", &content), OK);
     const char *const tables[] = {"stts", "stco"};
     static const char huge[4] = {0x40, 0, 0, 0};
@@ -509,7 +503,6 @@ TEST(a_file_that_asks_for_too_much_is_a_bad_sample) {
         expect_bad_content(content.data, content.size, true, "cannot be opened: Invalid data");
         memcpy(table + 8, count, 4);
     }
-    buf_release(&content);
 }
 
 TEST(the_key_depends_on_content_and_sampling) {

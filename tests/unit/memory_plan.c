@@ -77,7 +77,7 @@ static void write_config(void) {
 
 // Zeros for all parameters, in bfloat16.
 static void write_weights(const struct parameter_table *table) {
-    struct arena arena = {0};
+    SCOPED(struct arena, arena_release) arena = {0};
     struct safetensors_writer *writer;
     char path[128];
     struct stored_tensor *tensors = arena_alloc(&arena, table->count * sizeof *tensors);
@@ -94,17 +94,15 @@ static void write_weights(const struct parameter_table *table) {
         MUST(safetensors_write(writer, zeros, (size_t)table->list[i].count * element_size(ELEMENT_BF16)));
     MUST(safetensors_finish(&writer));
     free(zeros);
-    arena_release(&arena);
 }
 
 static void write_model(void) {
     struct model_config config;
-    struct qwen_parameters *params;
+    SCOPED(struct qwen_parameters *, qwen_parameters_free) params = NULL;
     write_config();
     MUST(model_config_read(&config, it.dir));
     MUST(qwen_parameters_new(&params, &config));
     write_weights(&params->table);
-    qwen_parameters_free(&params);
 }
 
 static void write_classifier(void) {
@@ -309,13 +307,12 @@ static void host_score(struct model *model) {
 }
 
 static void host_generate(struct model *model) {
-    struct generator *generator = NULL;
+    SCOPED(struct generator *, generator_free) generator = NULL;
     MUST(generator_new(&generator, model, &(struct generator_options){.max_new_tokens = NEW_TOKENS}));
     const struct generate_request request = {
         .prompt = it.prompt, .count = GROUP, .temperature = 1, .top_p = 1, .max_new_tokens = NEW_TOKENS};
     for (int i = 0; i < GENERATOR_ROWS / GROUP; i++) MUST(generator_add(generator, &request));
     for (int i = 0; i < 3; i++) MUST(generator_step(generator));
-    generator_free(&generator);
 }
 
 static void host_train(struct model *model) {
@@ -407,7 +404,7 @@ static void the_plan_holds_for_a_checkpoint(void **state) {
         struct model_options options = cases[i].options;
         struct memory_request request = cases[i].request;
         struct model_file_bytes planned;
-        struct model *model = NULL;
+        SCOPED(struct model *, model_free) model = NULL;
         struct stat info;
         char path[128];
         uint64_t hash;
@@ -422,7 +419,6 @@ static void the_plan_holds_for_a_checkpoint(void **state) {
         MUST(model_publish(model, false, path, &hash));
         assert_int_equal(stat(path, &info), 0);
         assert_true((uint64_t)info.st_size >= planned.published && (uint64_t)info.st_size < planned.published + 65536);
-        model_free(&model);
     }
 }
 

@@ -44,7 +44,7 @@ static void take_finished(struct generator *generator, struct samples *out) {
 static void sample_all(struct model_case *it, struct model *model, int rows, int requests, struct samples *out) {
     memset(out, 0, sizeof *out);
     out->requests = requests;
-    struct generator *generator = NULL;
+    SCOPED(struct generator *, generator_free) generator = NULL;
     MUST(generator_new(&generator, model, &(struct generator_options){.rows = rows, .max_new_tokens = NEW_TOKENS}));
     for (int i = 0; i < requests; i++) {
         int request = rows > 3 || i > 1 ? i : 1 - i;
@@ -61,7 +61,6 @@ static void sample_all(struct model_case *it, struct model *model, int rows, int
     }
     while (generator_busy(generator)) MUST(generator_step(generator));
     take_finished(generator, out);
-    generator_free(&generator);
 }
 
 static void completions_of(const struct samples *samples, int request, struct model_completion *out) {
@@ -127,7 +126,8 @@ static void sampler_scorer_trainer(const char *precision) {
         case_open(&it, case_names[c]);
         static struct samples first, other;
         for (int threads = 1; threads <= 3 && case_computes(&it, case_device(), precision); threads++) {
-            struct model *model = case_model(&it, &(struct model_options){.precision = precision, .threads = threads});
+            SCOPED(struct model *, model_free)
+            model = case_model(&it, &(struct model_options){.precision = precision, .threads = threads});
             sample_all(&it, model, threads == 1 ? 64 : threads == 2 ? 3 : 5, REQUESTS, threads == 1 ? &first : &other);
             if (threads > 1) assert_memory_equal(&other, &first, sizeof first);
             expect_scores(&it, model, &first);
@@ -137,7 +137,6 @@ static void sampler_scorer_trainer(const char *precision) {
                 &it, &(struct model_options){
                          .precision = precision, .threads = threads, .training = true, .train_vision = threads < 3});
             expect_training_agrees(&it, model, &first);
-            model_free(&model);
         }
         case_close(&it);
     }

@@ -33,7 +33,7 @@ static void expect_message(const char *part) {
 
 // A file image with this header and `data_size` bytes of data.
 static status open_image(const char *header, size_t data_size) {
-    struct buf image = {0};
+    SCOPED(struct buf, buf_release) image = {0};
     size_t length = strlen(header);
     for (int i = 0; i < 8; i++) buf_append(&image, &(char){(char)(length >> 8 * i)}, 1);
     buf_puts(&image, header);
@@ -43,7 +43,6 @@ static status open_image(const char *header, size_t data_size) {
     struct safetensors *store = NULL;
     status result = safetensors_open_memory(&store, image.data, image.size, "x.safetensors");
     safetensors_close(&store);
-    buf_release(&image);
     return result;
 }
 
@@ -91,7 +90,7 @@ TEST(a_truncated_file_is_refused) {
 TEST(what_is_written_is_read) {
     char dir[] = "/tmp/caravan-model-XXXXXX";
     assert_non_null(mkdtemp(dir));
-    struct arena arena = {0};
+    SCOPED(struct arena, arena_release) arena = {0};
     char *path = path_join(&arena, dir, "model.safetensors");
     const struct stored_tensor tensors[] = {{.name = "b", .type = ELEMENT_F32, .rank = 2, .shape = {2, 1}},
                                             {.name = "a", .type = ELEMENT_BF16, .rank = 1, .shape = {3}}};
@@ -126,7 +125,6 @@ TEST(what_is_written_is_read) {
     assert_int_equal(safetensors_finish(&writer), BUG);
     assert_null(writer);
     assert_int_equal(dir_remove(dir), OK);
-    arena_release(&arena);
 }
 
 // Longer than what is written at once, and no whole number of pages.
@@ -134,7 +132,7 @@ TEST(a_long_file_is_written_whole) {
     enum { count = 5000003 };
     char dir[] = "/tmp/caravan-model-XXXXXX";
     assert_non_null(mkdtemp(dir));
-    struct arena arena = {0};
+    SCOPED(struct arena, arena_release) arena = {0};
     char *path = path_join(&arena, dir, "long.safetensors");
     float *values = arena_alloc(&arena, count * sizeof *values);
     for (int i = 0; i < count; i++) values[i] = (float)i;
@@ -149,7 +147,6 @@ TEST(a_long_file_is_written_whole) {
     assert_memory_equal(safetensors_find(store, "long")->data, values, count * sizeof *values);
     safetensors_close(&store);
     assert_int_equal(dir_remove(dir), OK);
-    arena_release(&arena);
 }
 
 TEST(config_layouts_agree) {
@@ -265,7 +262,7 @@ TEST(parameters_are_matched_in_both_namings) {
                            "{%s,%s,%s,\"tie_word_embeddings\":true,\"rope_scaling\":{\"mrope_section\":[1,1,2]}}",
                            text_keys, token_keys, vision),
                      OK);
-    struct qwen_parameters *params = NULL;
+    SCOPED(struct qwen_parameters *, qwen_parameters_free) params = NULL;
     assert_int_equal(qwen_parameters_new(&params, &config), OK);
     const struct parameter_table *table = &params->table;
     assert_int_equal(params->text[1].qkv.count, 3);
@@ -282,7 +279,6 @@ TEST(parameters_are_matched_in_both_namings) {
         assert_int_equal(table->ranges[range].group, table->list[i].group);
         assert_int_equal(table->list[i].group == GROUP_VISION, strncmp(table->list[i].name, "visual.", 7) == 0);
     }
-    qwen_parameters_free(&params);
 }
 
 // The longest prompt ends at position MAX_POSITION. Whatever goes beyond it is refused with its position.
@@ -297,7 +293,7 @@ TEST(position_ids_stay_in_their_range) {
     const int64_t tokens[] = {3, 2, 2, 4};
     const struct model_prompt prompt = {tokens, 4, &clip, 1};
     struct sequence sequence;
-    struct arena arena = {0};
+    SCOPED(struct arena, arena_release) arena = {0};
     assert_int_equal(sequence_make(&sequence, &arena, &config, &prompt, NULL, 0), OK);
     assert_int_equal(sequence.position_ids[2].axis[0], 100001);
     assert_int_equal(sequence.next_position, 100003);
@@ -320,7 +316,6 @@ TEST(position_ids_stay_in_their_range) {
     assert_int_equal(sequence_make(&sequence, &arena, &config, &prompt, NULL, 0), OK);
     assert_int_equal(sequence.position_ids[2].axis[0], 2);
     assert_int_equal(sequence.next_position, 4);
-    arena_release(&arena);
 }
 
 TEST(a_completion_ends_at_the_last_position) {
@@ -330,7 +325,7 @@ TEST(a_completion_ends_at_the_last_position) {
         parse(&config, "{%s,%s,%s,\"rope_scaling\":{\"mrope_section\":[1,1,2]}}", text_keys, token_keys, vision), OK);
     for (int i = 0; i < MAX_POSITION + 2; i++) tokens[i] = 3;
     struct sequence sequence;
-    struct arena arena = {0};
+    SCOPED(struct arena, arena_release) arena = {0};
     struct model_prompt prompt = {tokens, MAX_POSITION + 1, NULL, 0};
     assert_int_equal(sequence_make(&sequence, &arena, &config, &prompt, NULL, 0), OK);
     assert_int_equal(sequence.position_ids[MAX_POSITION].axis[2], MAX_POSITION);
@@ -343,5 +338,4 @@ TEST(a_completion_ends_at_the_last_position) {
     completion.count = 3;
     assert_int_equal(sequence_make(&sequence, &arena, &config, &prompt, &completion, 1), BAD_SAMPLE);
     expect_message("position id 262145 is above 262144");
-    arena_release(&arena);
 }

@@ -97,7 +97,8 @@ static void levels_agree(const char *precision) {
         case_open(&it, case_names[c]);
         struct pass pass, first = {0};
         for (int level = 0; level <= 3; level++) {
-            struct model *model = training_model(&it, precision, level < 3 ? level : -1, c % 2 == 0);
+            SCOPED(struct model *, model_free)
+            model = training_model(&it, precision, level < 3 ? level : -1, c % 2 == 0);
             int layers = model->config.text.num_hidden_layers;
             counter.memory = 0;
             take_pass(&it, model, level ? &pass : &first);
@@ -107,7 +108,6 @@ static void levels_agree(const char *precision) {
                 assert_int_equal(first.attentions - pass.attentions, kept ? layers : 0);
                 expect_same_grads(&pass, &first);
             }
-            model_free(&model);
         }
         buf_release(&first.grads);
         case_close(&it);

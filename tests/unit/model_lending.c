@@ -192,9 +192,9 @@ static struct scores score_file(const struct lender *lender, uint64_t hash) {
 // Borrowed weights give the bits of published ones; a step of the lender is seen at once, and a new version is the same
 // memory.
 TEST(weights_are_borrowed) {
-    struct lender lender;
+    SCOPED(struct lender, lender_release) lender = {0};
     lender_start(&lender, false, false);
-    struct model *model = borrower_open(&lender, "bfloat16");
+    SCOPED(struct model *, model_free) model = borrower_open(&lender, "bfloat16");
     if (!model) return;
     uint64_t initial, found;
     struct scores first = score(model);
@@ -245,15 +245,13 @@ TEST(weights_are_borrowed) {
     MUST(model_reset(model, initial));
     borrowed = score(model);
     assert_true(same(&borrowed, &first));
-    model_free(&model);
-    lender_release(&lender);
 }
 
 // Copied weights stay as they are while the lender takes a step.
 TEST(weights_are_copied) {
-    struct lender lender;
+    SCOPED(struct lender, lender_release) lender = {0};
     lender_start(&lender, true, false);
-    struct model *model = borrower_open(&lender, "bfloat16");
+    SCOPED(struct model *, model_free) model = borrower_open(&lender, "bfloat16");
     if (!model) return;
     struct answer lent = ask(&lender, LEND);
     MUST(model_swap(model, lender.policy, 0, lent.policy));
@@ -272,13 +270,11 @@ TEST(weights_are_copied) {
     lender_end(&lender, false); // nothing is borrowed any more
     again = score(model);
     assert_true(same(&again, &published));
-    model_free(&model);
-    lender_release(&lender);
 }
 
 // A model in another precision, and a file that is no page, are refused; the old weights stay.
 TEST(other_weights_are_refused) {
-    struct lender lender;
+    SCOPED(struct lender, lender_release) lender = {0};
     lender_start(&lender, false, false);
     struct model *model = borrower_open(&lender, "float32");
     if (!model) return;
@@ -299,7 +295,6 @@ TEST(other_weights_are_refused) {
     model_free(&cpu);
     model_free(&model);
     lender_end(&lender, false);
-    lender_release(&lender);
 }
 
 // The lender is killed where the device has room for it, for its borrowers, and for one copy of the weights more, as

@@ -69,7 +69,7 @@ static void log_probabilities(const char *precision) {
     for (int c = 0; c < case_count; c++) {
         if (left_out(c, precision)) continue;
         struct model_case *it = &cases[c];
-        struct model *model = scoring_model(it, precision);
+        SCOPED(struct model *, model_free) model = scoring_model(it, precision);
         float got[COMPLETIONS][MAX_TOKENS];
         score_case(model, it, got);
         double sum = 0, maximum = 0;
@@ -87,7 +87,6 @@ static void log_probabilities(const char *precision) {
         struct bounds bounds = bounds_of(it, precision);
         assert_true(sum / (double)total <= bounds.logprob_mean);
         assert_true(maximum <= bounds.logprob_max);
-        model_free(&model);
     }
 }
 
@@ -97,7 +96,7 @@ static void the_whole_distribution_is_that_of_transformers(void **state) {
     for (int c = 0; c < case_count; c++) {
         if (left_out(c, "float32")) continue;
         struct model_case *it = &cases[c];
-        struct model *model = scoring_model(it, "float32");
+        SCOPED(struct model *, model_free) model = scoring_model(it, "float32");
         size_t count = (size_t)model_get_info(model)->vocab_size;
         int64_t tokens[128];
         float got[128], *rows[128];
@@ -115,7 +114,6 @@ static void the_whole_distribution_is_that_of_transformers(void **state) {
         for (size_t i = 0; i < count; i++) maximum = fmax(maximum, fabs(got[i] - (logits[i] - log(sum))));
         print_message("%s: logits %.2g at most\n", it->name, maximum);
         assert_true(maximum <= 1e-4);
-        model_free(&model);
     }
 }
 
@@ -145,7 +143,7 @@ static void gradients_and_three_steps(const char *precision) {
     for (int c = 0; c < case_count; c++) {
         if (left_out(c, precision)) continue;
         struct model_case *it = &cases[c];
-        struct model *model = training_model(it, precision);
+        SCOPED(struct model *, model_free) model = training_model(it, precision);
         char *before = case_dir(it), *after = case_dir(it);
         struct bounds bounds = bounds_of(it, precision);
         bool exact = strcmp(precision, "float32") == 0;
@@ -181,7 +179,6 @@ static void gradients_and_three_steps(const char *precision) {
         assert_true(difference.maximum <= bounds.one_update);
         MUST(dir_remove(before));
         MUST(dir_remove(after));
-        model_free(&model);
     }
 }
 
@@ -191,8 +188,8 @@ static void greedy_tokens(const char *precision) {
         if (left_out(c, precision)) continue;
         struct model_case *it = &cases[c];
         if (number_of(it->golden, "margin") <= bounds_of(it, precision).logprob_max) continue;
-        struct model *model = scoring_model(it, precision);
-        struct generator *generator = NULL;
+        SCOPED(struct model *, model_free) model = scoring_model(it, precision);
+        SCOPED(struct generator *, generator_free) generator = NULL;
         MUST(generator_new(&generator, model, &(struct generator_options){.rows = 3, .max_new_tokens = 12}));
         MUST(generator_add(
             generator,
@@ -210,8 +207,6 @@ static void greedy_tokens(const char *precision) {
             assert_memory_equal(got[i].tokens, tokens, wanted * sizeof *tokens);
             assert_int_equal(got[i].ended, tokens[wanted - 1] < 2);
         }
-        generator_free(&generator);
-        model_free(&model);
     }
 }
 
@@ -311,10 +306,9 @@ static void the_gradient_is_that_of_finite_differences(void **state) {
     struct train_completion completions[COMPLETIONS];
     case_step(it, json_item(key_of(it->golden, "steps"), 0), completions);
     char *dir = case_dir(it);
-    struct buf config = {0};
+    SCOPED(struct buf, buf_release) config = {0};
     MUST(file_read(path_join(&it->arena, it->dir, "config.json"), &config));
     MUST(file_write_atomic(path_join(&it->arena, dir, "config.json"), config.data, config.size));
-    buf_release(&config);
     struct model *model = training_model(it, "float32");
     struct train_result result;
     MUST(model_accumulate(model, &it->prompt, completions, COMPLETIONS, &(struct loss_options){0}, 1, &result));

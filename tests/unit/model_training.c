@@ -288,7 +288,7 @@ TEST(weights_are_the_same_on_a_device_that_does_not_pack) {
         case_open(&it, case_names[c]);
         for (int i = 0; i < 2; i++) {
             struct model_options options = {.precision = i ? "bfloat16" : "float32", .device = "emulated"};
-            struct model *scorer = NULL;
+            SCOPED(struct model *, model_free) scorer = NULL;
             status result = model_open(&scorer, it.dir, &options);
             if (result != OK) print_message("left out: %s\n", fail_text());
             if (result == UNAVAILABLE || !case_computes(&it, case_device(), options.precision)) {
@@ -298,7 +298,7 @@ TEST(weights_are_the_same_on_a_device_that_does_not_pack) {
             assert_int_equal(result, OK);
             options = (struct model_options){
                 .precision = options.precision, .training = true, .train_vision = true, .ema = true};
-            struct model *trained = case_model(&it, &options);
+            SCOPED(struct model *, model_free) trained = case_model(&it, &options);
             uint64_t first = hash_of(trained), hash = 0;
             assert_true(hash_of(scorer) == first);
             train_a_step(&it, trained);
@@ -318,8 +318,6 @@ TEST(weights_are_the_same_on_a_device_that_does_not_pack) {
             MUST(model_reset(scorer, first));
             assert_true(hash_of(scorer) == first);
             MUST(dir_remove(dir));
-            model_free(&trained);
-            model_free(&scorer);
         }
         case_close(&it);
     }

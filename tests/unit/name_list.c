@@ -22,14 +22,12 @@ TEST(lists_are_expanded) {
         {"a b", "a b"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct arena arena = {0};
+        SCOPED(struct arena, arena_release) arena = {0};
         struct string_list list;
-        struct buf text = {0};
+        SCOPED(struct buf, buf_release) text = {0};
         if (name_list_expand(cases[i].text, &arena, &list) != OK) assert_string_equal(cases[i].text, fail_text());
         for (size_t k = 0; k < list.count; k++) buf_printf(&text, "%s%s", k ? " " : "", list.data[k]);
         assert_string_equal(text.data, cases[i].names);
-        buf_release(&text);
-        arena_release(&arena);
     }
 }
 
@@ -59,19 +57,17 @@ TEST(mistakes_are_named) {
         {"a[1-[2]]", "expected a number"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct arena arena = {0};
+        SCOPED(struct arena, arena_release) arena = {0};
         struct string_list list;
         assert_int_equal(name_list_expand(cases[i].text, &arena, &list), USAGE);
         if (!strstr(fail_text(), cases[i].says)) assert_string_equal(fail_text(), cases[i].says);
         assert_int_equal(list.count, 0);
-        arena_release(&arena);
     }
     char text[400];
-    struct arena arena = {0};
+    SCOPED(struct arena, arena_release) arena = {0};
     struct string_list list;
     memset(text, 'a', sizeof text);
     text[sizeof text - 1] = 0;
     assert_int_equal(name_list_expand(text, &arena, &list), USAGE);
     assert_string_equal(fail_text(), "a name is longer than 255 bytes");
-    arena_release(&arena);
 }

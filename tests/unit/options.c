@@ -389,7 +389,7 @@ TEST(hash_sees_what_counts) {
 }
 
 TEST(the_help_has_every_key) {
-    struct buf text = {0}, words = {0};
+    SCOPED(struct buf, buf_release) text = {0}, words = {0};
     for (int stage = 0; stage < STAGE_COUNT; stage++) {
         for (int columns = 80; columns <= 100; columns += 20) {
             buf_clear(&text);
@@ -403,11 +403,9 @@ TEST(the_help_has_every_key) {
             assert_non_null(strstr(words.data, key->help));
         assert_true(stage != STAGE_ROLLOUT || strstr(words.data, "--max-new-tokens N"));
     }
-    buf_release(&words);
     buf_clear(&text);
     stage_kinds_markdown(&text);
     for (int stage = 0; stage < STAGE_COUNT; stage++)
         for (const struct option *key = stage_kinds[stage].options.options; key->name; key++)
             assert_non_null(strstr(text.data, key->name));
-    buf_release(&text);
 }

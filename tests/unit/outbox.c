@@ -56,7 +56,7 @@ TEST(each_reader_gets_the_groups_in_order) {
 }
 
 TEST(a_restarted_replica_loses_what_it_had_not_passed_on) {
-    struct outbox outbox = make_outbox(1, 3);
+    SCOPED(struct outbox, outbox_release) outbox = make_outbox(1, 3);
     for (int i = 0; i < 3; i++) assert_int_equal(give(&outbox, 0, i < 2 ? 1 : 2), i);
     claim(&outbox, 0, 1, true); // passed on
     happen(&outbox, 1, LEASE_RESTARTED, 1000);
@@ -66,11 +66,10 @@ TEST(a_restarted_replica_loses_what_it_had_not_passed_on) {
     assert_int_equal(give(&outbox, 0, 1), -1);
     happen(&outbox, 1, LEASE_SYNCED, 1200);
     assert_int_equal(give(&outbox, 0, 1), 0);
-    outbox_release(&outbox);
 }
 
 TEST(a_new_connection_confirms_what_the_replica_has) {
-    struct outbox outbox = make_outbox(1, 3);
+    SCOPED(struct outbox, outbox_release) outbox = make_outbox(1, 3);
     for (int i = 0; i < 3; i++) assert_int_equal(give(&outbox, 0, 1), i);
     happen(&outbox, 1, LEASE_RECONNECTED, 0);
     claim(&outbox, 0, 1, false);
@@ -78,11 +77,10 @@ TEST(a_new_connection_confirms_what_the_replica_has) {
     happen(&outbox, 1, LEASE_SYNCED, 0);
     assert_int_equal(give(&outbox, 0, 2), 1); // the message with this group was lost
     assert_int_equal(give(&outbox, 0, 2), -1);
-    outbox_release(&outbox);
 }
 
 TEST(what_a_silent_replica_has_is_available_after_a_while) {
-    struct outbox outbox = make_outbox(1, 2);
+    SCOPED(struct outbox, outbox_release) outbox = make_outbox(1, 2);
     assert_int_equal(give(&outbox, 0, 1), 0);
     assert_int_equal(give(&outbox, 0, 1), 1);
     claim(&outbox, 1, 1, true);
@@ -98,11 +96,10 @@ TEST(what_a_silent_replica_has_is_available_after_a_while) {
     assert_true(outbox_expire(&outbox, 90000));
     assert_int_equal(give(&outbox, 0, 1), 0);
     assert_int_equal(give(&outbox, 0, 1), -1);
-    outbox_release(&outbox);
 }
 
 TEST(a_claim_is_kept_until_the_group_comes) {
-    struct outbox outbox = {.reader_count = 1};
+    SCOPED(struct outbox, outbox_release) outbox = {.reader_count = 1};
     claim(&outbox, 5, 1, false);
     claim(&outbox, 7, 1, true);
     assert_int_equal(outbox_available(&outbox, 0), 0);
@@ -115,11 +112,10 @@ TEST(a_claim_is_kept_until_the_group_comes) {
     assert_int_equal(give(&outbox, 0, 2), 5);
     happen(&outbox, 1, LEASE_SYNCED, 0);
     assert_int_equal(give(&outbox, 0, 2), 7);
-    outbox_release(&outbox);
 }
 
 TEST(of_two_replicas_that_have_a_group_the_one_further_on_counts) {
-    struct outbox outbox = make_outbox(1, 1);
+    SCOPED(struct outbox, outbox_release) outbox = make_outbox(1, 1);
     assert_int_equal(give(&outbox, 0, 1), 0);
     claim(&outbox, 0, 2, false);
     happen(&outbox, 2, LEASE_RESTARTED, 0); // not its
@@ -127,11 +123,10 @@ TEST(of_two_replicas_that_have_a_group_the_one_further_on_counts) {
     claim(&outbox, 0, 2, true);
     happen(&outbox, 1, LEASE_RESTARTED, 0);
     assert_int_equal(give(&outbox, 0, 3), -1);
-    outbox_release(&outbox);
 }
 
 TEST(a_group_that_is_lost_again_and_again_is_given_alone) {
-    struct outbox outbox = make_outbox(1, 4);
+    SCOPED(struct outbox, outbox_release) outbox = make_outbox(1, 4);
     size_t reader;
     for (int loss = 0; loss < 2; loss++) {
         for (int64_t seq = 0; seq < 2; seq++) assert_int_equal(give(&outbox, 0, 1), seq);
@@ -151,12 +146,11 @@ TEST(a_group_that_is_lost_again_and_again_is_given_alone) {
     assert_int_equal(give(&outbox, 0, 1), 1);
     assert_int_equal(happen(&outbox, 1, LEASE_RESTARTED, 0).count, 0); // the fourth time
     assert_int_equal(outbox_find_lost(&outbox, 4, &reader)->seq, 1);
-    outbox_release(&outbox);
 }
 
 // The connection is lost first; whether the process had died is known when it is back.
 TEST(a_loss_counts_when_the_replica_comes_back_restarted) {
-    struct outbox outbox = make_outbox(1, 1);
+    SCOPED(struct outbox, outbox_release) outbox = make_outbox(1, 1);
     const struct lease *lease = outbox_find(&outbox, 0)->leases;
     for (int loss = 1; loss <= 2; loss++) {
         assert_int_equal(give(&outbox, 0, 1), 0);
@@ -174,7 +168,6 @@ TEST(a_loss_counts_when_the_replica_comes_back_restarted) {
         happen(&outbox, 2, LEASE_RESTARTED, 4000); // it had the group no more
         assert_int_equal(lease->losses, loss);
     }
-    outbox_release(&outbox);
 }
 
 TEST(many_origins_are_all) {
@@ -195,7 +188,7 @@ TEST(the_rules_of_leases_are_those_of_the_protocol) {
     static const char *const events[LEASE_EVENTS] = {"sent",      "HAVE",        "HAVE `passed`", "gone",
                                                      "restarted", "reconnected", "SYNCED",        "expired"};
     static const char *const states[LEASE_STATES] = {"free", "given", "asked", "due", "passed", "asked", "due"};
-    struct buf page = {0}, table = {0};
+    SCOPED(struct buf, buf_release) page = {0}, table = {0};
     assert_int_equal(file_read("shared/wire/PROTOCOL.md", &page), OK);
     buf_printf(&table, "| %-13s |", "C");
     for (int from = 0; from < LEASE_STATES; from++) buf_printf(&table, " %-6s |", states[from]);
@@ -216,6 +209,4 @@ TEST(the_rules_of_leases_are_those_of_the_protocol) {
     buf_puts(&table, "\n");
     if (!strstr(page.data, table.data)) print_error("PROTOCOL.md lacks the table\n%s", table.data);
     assert_non_null(strstr(page.data, table.data));
-    buf_release(&page);
-    buf_release(&table);
 }

@@ -91,8 +91,8 @@ static void check_good(const struct pipeline *pipeline) {
 }
 
 TEST(keys_are_inherited_and_written_back) {
-    struct pipeline *pipeline;
-    struct buf mistakes = {0}, text = {0};
+    SCOPED(struct pipeline *, pipeline_free) pipeline = NULL;
+    SCOPED(struct buf, buf_release) mistakes = {0}, text = {0};
     if (read_text(&pipeline, good, NULL, 0, &mistakes) != OK) assert_string_equal(mistakes.data, "");
     check_good(pipeline);
     assert_int_equal(pipeline_write(pipeline, &text), OK);
@@ -100,7 +100,7 @@ TEST(keys_are_inherited_and_written_back) {
     assert_null(pipeline);
     if (read_text(&pipeline, text.data, NULL, 0, &mistakes) != OK) assert_string_equal(mistakes.data, "");
     check_good(pipeline);
-    struct buf again = {0};
+    SCOPED(struct buf, buf_release) again = {0};
     assert_int_equal(pipeline_write(pipeline, &again), OK);
     assert_string_equal(again.data, text.data);
     buf_clear(&again);
@@ -109,21 +109,17 @@ TEST(keys_are_inherited_and_written_back) {
     buf_clear(&again);
     pipeline_text(pipeline, &again);
     assert_non_null(strstr(again.data, "frames x2 on near"));
-    pipeline_free(&pipeline);
-    buf_release(&again);
-    buf_release(&text);
-    buf_release(&mistakes);
 }
 
 // What `caravan run` prints as arguments is read back by the stage as what the file was read as.
 TEST(the_arguments_of_a_process_make_the_same_struct) {
     static const char *const sets[] = {"optim.lr=1e-5", "reward.method=grpo", "frames.fps=0.25", "reward.margin=none"};
-    struct pipeline *pipeline;
-    struct buf mistakes = {0};
+    SCOPED(struct pipeline *, pipeline_free) pipeline = NULL;
+    SCOPED(struct buf, buf_release) mistakes = {0};
     if (read_text(&pipeline, good, sets, 4, &mistakes) != OK) assert_string_equal(mistakes.data, "");
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         const struct pipeline_stage *stage = &pipeline->stages[i];
-        struct options again = {0};
+        SCOPED(struct options, options_release) again = {0};
         char program[] = "program", texts[32][512], *argv[33] = {program};
         double values[256];
         uint64_t first, second;
@@ -141,18 +137,15 @@ TEST(the_arguments_of_a_process_make_the_same_struct) {
         options_hash(&stage->options, &first);
         options_hash(&again, &second);
         assert_true(first == second);
-        options_release(&again);
     }
     const struct optim_options *optim = pipeline_options(&pipeline->stages[6]);
     assert_true(optim->lr == 1e-5 && optim->kl == 0.04 && optim->ema_every == 0);
-    pipeline_free(&pipeline);
-    buf_release(&mistakes);
 }
 
 TEST(set_goes_on_top) {
     static const char *const sets[] = {"frames.fps=0.5", "seed=11", "rollout.group-size=4", "run=/tmp/elsewhere"};
     struct pipeline *pipeline;
-    struct buf mistakes = {0};
+    SCOPED(struct buf, buf_release) mistakes = {0};
     assert_int_equal(read_text(&pipeline, good, sets, 4, &mistakes), OK);
     assert_string_equal(pipeline_value(&pipeline->stages[1], "fps"), "0.5");
     assert_string_equal(pipeline_value(&pipeline->stages[0], "seed"), "11");
@@ -164,7 +157,6 @@ TEST(set_goes_on_top) {
     assert_non_null(strstr(mistakes.data, "--set: frame.fps=1: the file has no stage frame\n"));
     assert_non_null(strstr(mistakes.data, "--set: fps: not of the form stage.key=value\n"));
     assert_non_null(strstr(mistakes.data, "--set: frames: fps: 0 is out of range"));
-    buf_release(&mistakes);
 }
 
 TEST(model_is_inherited_where_it_is_needed) {
@@ -173,19 +165,18 @@ TEST(model_is_inherited_where_it_is_needed) {
                                "  - optim: {}\n";
     static const char *const sets[] = {"source.format=caravan"};
     struct pipeline *pipeline;
-    struct buf mistakes = {0};
+    SCOPED(struct buf, buf_release) mistakes = {0};
     for (size_t i = 0; i < 2; i++) {
         assert_int_equal(read_text(&pipeline, text, sets, i, &mistakes), OK);
         if (i == 0) assert_string_equal(pipeline_value(&pipeline->stages[0], "model"), below("model"));
         if (i == 1) assert_null(pipeline_value(&pipeline->stages[0], "model"));
         pipeline_free(&pipeline);
     }
-    buf_release(&mistakes);
 }
 
 TEST(from_orders_the_flow) {
-    struct pipeline *pipeline;
-    struct buf mistakes = {0};
+    SCOPED(struct pipeline *, pipeline_free) pipeline = NULL;
+    SCOPED(struct buf, buf_release) mistakes = {0};
     static const char text[] = "run: r\nmodel: model\nstages:\n"
                                "  - source: {data: train.jsonl}\n"
                                "  - optim: {from: reward}\n"
@@ -196,8 +187,6 @@ TEST(from_orders_the_flow) {
     static const char *const order[] = {"source", "rollout", "refscore", "reward", "optim"};
     assert_string_equal(pipeline->name, "p");
     for (int i = 0; i < 5; i++) assert_string_equal(pipeline->stages[i].name, order[i]);
-    pipeline_free(&pipeline);
-    buf_release(&mistakes);
 }
 
 // Any stage may be the last one. Without optim nothing is trained, and no weights go back.
@@ -206,8 +195,8 @@ TEST(optim_may_be_left_out) {
                                        "  - rollout: {}\n  - refscore: {}\n  - reward: {}\n",
                                        "  - rollout: {}\n  - mine: {program: cat}\n", "  - optim: {program: cat}\n"};
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
-        struct pipeline *pipeline;
-        struct buf mistakes = {0}, text = {0};
+        SCOPED(struct pipeline *, pipeline_free) pipeline = NULL;
+        SCOPED(struct buf, buf_release) mistakes = {0}, text = {0};
         buf_printf(&text, "run: r\nmodel: model\nstages:\n  - source: {data: train.jsonl}\n%s", ends[i]);
         if (read_text(&pipeline, text.data, NULL, 0, &mistakes) != OK) assert_string_equal(mistakes.data, "");
         assert_null(pipeline_optim(pipeline));
@@ -217,9 +206,6 @@ TEST(optim_may_be_left_out) {
         assert_null(strstr(text.data, "weights"));
         assert_null(strstr(text.data, "trained"));
         assert_non_null(strstr(text.data, "-> \"source\" [style=dotted, label=\"done\"]"));
-        pipeline_free(&pipeline);
-        buf_release(&text);
-        buf_release(&mistakes);
     }
 }
 
@@ -237,8 +223,8 @@ TEST(every_stage_has_the_files_store_unless_it_has_its_own) {
         const char *store;
     } cases[] = {{"", 0, NULL}, {"store: /scratch/s\n", 0, "/scratch/s"}, {"store: /a\n", 1, "/scratch/set"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct pipeline *pipeline;
-        struct buf mistakes = {0}, file = {0};
+        SCOPED(struct pipeline *, pipeline_free) pipeline = NULL;
+        SCOPED(struct buf, buf_release) mistakes = {0}, file = {0};
         buf_printf(&file, text, cases[i].top);
         if (read_text(&pipeline, file.data, set, cases[i].sets, &mistakes) != OK)
             assert_string_equal(mistakes.data, "");
@@ -246,9 +232,6 @@ TEST(every_stage_has_the_files_store_unless_it_has_its_own) {
         assert_string_equal(pipeline_value(&pipeline->stages[0], "store"), store);
         assert_string_equal(pipeline_value(&pipeline->stages[1], "store"), below("mine"));
         assert_string_equal(pipeline_value(&pipeline->stages[2], "store"), store);
-        pipeline_free(&pipeline);
-        buf_release(&file);
-        buf_release(&mistakes);
     }
 }
 
@@ -344,10 +327,9 @@ TEST(a_mistake_has_its_place) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct pipeline *pipeline;
-        struct buf mistakes = {0};
+        SCOPED(struct buf, buf_release) mistakes = {0};
         assert_int_equal(read_text(&pipeline, cases[i].text, NULL, 0, &mistakes), DATAERR);
         if (!strstr(mistakes.data, cases[i].said)) assert_string_equal(mistakes.data, cases[i].said);
-        buf_release(&mistakes);
     }
 }
 
@@ -357,14 +339,12 @@ TEST(deep_nesting_is_refused_at_once) {
     static const char *const parts[] = {"[", "- ", "{a: ", "[\n"};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         struct pipeline *pipeline;
-        struct buf mistakes = {0}, text = {0};
+        SCOPED(struct buf, buf_release) mistakes = {0}, text = {0};
         const double start = clock_monotonic();
         for (int depth = 0; depth < DEPTH; depth++) buf_puts(&text, parts[i]);
         assert_int_equal(read_text(&pipeline, text.data, NULL, 0, &mistakes), DATAERR);
         assert_non_null(strstr(mistakes.data, ": nested more than 100 deep\n"));
         assert_true(clock_monotonic() - start < 10);
-        buf_release(&text);
-        buf_release(&mistakes);
     }
 }
 
@@ -379,13 +359,12 @@ TEST(all_mistakes_are_said_at_once) {
                                "  - reward: {method: best, from: roll}\n"      // 8, 9
                                "  - optim: {model: model, lr: fast, lr: 1}\n"; // 10, 11
     struct pipeline *pipeline;
-    struct buf mistakes = {0};
+    SCOPED(struct buf, buf_release) mistakes = {0};
     int lines = 0;
     assert_int_equal(read_text(&pipeline, text, NULL, 0, &mistakes), DATAERR);
     for (const char *at = mistakes.data; (at = strchr(at, '\n')); at++) lines++;
     if (lines != 11) assert_string_equal(mistakes.data, "eleven lines");
     assert_non_null(strstr(fail_text(), "11 mistakes"));
-    buf_release(&mistakes);
 }
 
 #define METHOD(name, refscore, optim)                                                                                  \
@@ -435,15 +414,13 @@ TEST(a_method_sets_keys_of_other_stages) {
         {HEAD "  - reward: {method: grpo}\n", "reward", "method", "grpo"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct pipeline *pipeline;
-        struct buf mistakes = {0};
+        SCOPED(struct pipeline *, pipeline_free) pipeline = NULL;
+        SCOPED(struct buf, buf_release) mistakes = {0};
         if (read_text(&pipeline, cases[i].text, NULL, 0, &mistakes) != OK) assert_string_equal(mistakes.data, "");
         const char *value = pipeline_value(pipeline_find_stage(pipeline, cases[i].stage), cases[i].key);
         if (!value != !cases[i].value) print_error("case %zu: %s\n", i, value ? value : "not set");
         assert_true(!value == !cases[i].value);
         if (value) assert_string_equal(value, cases[i].value);
-        pipeline_free(&pipeline);
-        buf_release(&mistakes);
     }
 }
 
@@ -486,11 +463,10 @@ TEST(what_contradicts_a_method_is_refused) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct pipeline *pipeline;
-        struct buf mistakes = {0};
+        SCOPED(struct buf, buf_release) mistakes = {0};
         assert_int_equal(read_text(&pipeline, cases[i].text, NULL, 0, &mistakes), DATAERR);
         assert_non_null(strstr(fail_text(), "1 mistake"));
         if (!strstr(mistakes.data, cases[i].says)) assert_string_equal(mistakes.data, cases[i].says);
-        buf_release(&mistakes);
     }
 }
 

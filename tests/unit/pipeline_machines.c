@@ -15,9 +15,8 @@ static status parse(struct pipeline **out, const char *text, const char *const *
 
 static struct pipeline *parse_good(const char *text, const char *const *sets, size_t count) {
     struct pipeline *pipeline;
-    struct buf mistakes = {0};
+    SCOPED(struct buf, buf_release) mistakes = {0};
     if (parse(&pipeline, text, sets, count, &mistakes) != OK) assert_string_equal(mistakes.data, "");
-    buf_release(&mistakes);
     return pipeline;
 }
 
@@ -51,8 +50,8 @@ static void check_cluster(const struct pipeline *pipeline) {
 }
 
 TEST(a_cluster_is_read_and_written_back) {
-    struct buf text = {0}, again = {0};
-    struct pipeline *pipeline = parse_good(cluster, NULL, 0);
+    SCOPED(struct buf, buf_release) text = {0}, again = {0};
+    SCOPED(struct pipeline *, pipeline_free) pipeline = parse_good(cluster, NULL, 0);
     check_cluster(pipeline);
     assert_int_equal(pipeline_write(pipeline, &text), OK);
     pipeline_text(pipeline, &again);
@@ -63,9 +62,6 @@ TEST(a_cluster_is_read_and_written_back) {
     buf_clear(&again);
     assert_int_equal(pipeline_write(pipeline, &again), OK);
     assert_string_equal(again.data, text.data);
-    pipeline_free(&pipeline);
-    buf_release(&text);
-    buf_release(&again);
 }
 
 // The spellings of `on` mean the same machines in the same order.
@@ -78,32 +74,28 @@ TEST(the_spellings_of_on_mean_the_same_machines) {
         {"one", "0"},        {"\"x[1-2]\"", "3 4"}, {"[\"x[2,1]\", b]", "4 3 1"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct buf text = {0}, found = {0};
+        SCOPED(struct buf, buf_release) text = {0}, found = {0};
         buf_printf(&text,
                    HEAD "  - frames: {on: %s}\n  - rollout: {}\nmachines: {a: {address: a}, b: "
                         "{address: b}, c: {address: c}, \"x[1-2]\": {address: \"x[1-2].net\"}}\n"
                         "machine_groups: {two: [b, c], one: a}\n",
                    cases[i].on);
-        struct pipeline *pipeline = parse_good(text.data, NULL, 0);
+        SCOPED(struct pipeline *, pipeline_free) pipeline = parse_good(text.data, NULL, 0);
         const struct pipeline_stage *frames = &pipeline->stages[1];
         for (size_t k = 0; k < frames->machine_count; k++)
             buf_printf(&found, "%s%d", k ? " " : "", frames->machines[k]);
         assert_string_equal(found.data, cases[i].machines);
         assert_string_equal(pipeline->machines[4].address, "x2.net");
-        pipeline_free(&pipeline);
-        buf_release(&text);
-        buf_release(&found);
     }
     static const char *const sets[] = {"frames.on=cpu1,trainer"};
-    struct pipeline *pipeline = parse_good(cluster, sets, 1);
+    SCOPED(struct pipeline *, pipeline_free) pipeline = parse_good(cluster, sets, 1);
     assert_int_equal(pipeline->stages[1].machine_count, 2);
     assert_int_equal(pipeline->stages[1].machines[1], 0);
-    pipeline_free(&pipeline);
 }
 
 TEST(ports_depend_on_no_other_stage) {
     static const char *const sets[] = {"frames.replicas=64", "rollout.on=gpu01"};
-    struct buf text = {0};
+    SCOPED(struct buf, buf_release) text = {0};
     for (size_t more = 0; more < 3; more++) { // the ports of rollout do not depend on frames, nor on its own machines
         struct pipeline *pipeline = parse_good(cluster, sets, more);
         const struct pipeline_machine *gpu01 = &pipeline->machines[2];
@@ -112,19 +104,17 @@ TEST(ports_depend_on_no_other_stage) {
         assert_int_equal(pipeline_port(pipeline, &pipeline->machines[1], &pipeline->stages[1]), 7000 + 2 * 64);
         pipeline_free(&pipeline);
     }
-    struct pipeline *pipeline = parse_good(cluster, NULL, 0);
+    SCOPED(struct pipeline *, pipeline_free) pipeline = parse_good(cluster, NULL, 0);
     pipeline_ports_text(pipeline, &text);
     assert_non_null(strstr(text.data, "machine  address    TCP ports\n"
                                       "trainer  10.0.0.1   5600, 5664, 5856, 5920, 5984\n"
                                       "cpu1     10.0.0.2   7000, 7128-7129\n"
                                       "gpu01    10.0.1.1   5600, 5728-5729, 5792-5795\n"));
     pipeline_free(&pipeline);
-    buf_release(&text);
     // Two machines with one address are fine as long as no port is that of both.
     pipeline = parse_good(HEAD "  - frames: {on: b, replicas: 20}\n  - rollout: {}\n"
                                "machines: {a: {address: h}, b: {address: h, port: 5620}}\n",
                           NULL, 0);
-    pipeline_free(&pipeline);
 }
 
 TEST(a_mistake_has_its_place) {
@@ -182,7 +172,7 @@ TEST(a_mistake_has_its_place) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct pipeline *pipeline;
-        struct buf mistakes = {0};
+        SCOPED(struct buf, buf_release) mistakes = {0};
         const status result = parse(&pipeline, cases[i].text, NULL, 0, &mistakes);
         if (!*cases[i].said) {
             assert_int_equal(result, OK);
@@ -192,7 +182,6 @@ TEST(a_mistake_has_its_place) {
         assert_int_equal(result, DATAERR);
         if (!strstr(mistakes.data, cases[i].said)) assert_string_equal(mistakes.data, cases[i].said);
         if (!strstr(fail_text(), "1 mistake")) assert_string_equal(mistakes.data, "one mistake");
-        buf_release(&mistakes);
     }
 }
 
@@ -218,14 +207,14 @@ TEST(a_slurm_jobs_nodes_are_its_machines) {
         {NULL, "[first, 2, \"[3-9]\"]", "0"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct buf text = {0}, found = {0};
+        SCOPED(struct buf, buf_release) text = {0}, found = {0};
         if (cases[i].nodes)
             setenv("SLURM_JOB_NODELIST", cases[i].nodes, 1);
         else
             unsetenv("SLURM_JOB_NODELIST");
         buf_printf(&text, SLURM_HEAD "  - frames: {on: %s}\n  - rollout: {}\n%s", cases[i].on,
                    !strcmp(cases[i].on, "pool") ? "machine_groups: {pool: [2, 4]}\n" : "");
-        struct pipeline *pipeline = parse_good(text.data, NULL, 0);
+        SCOPED(struct pipeline *, pipeline_free) pipeline = parse_good(text.data, NULL, 0);
         const struct pipeline_stage *frames = &pipeline->stages[1];
         assert_true(pipeline->slurm);
         assert_int_equal(pipeline->slurm_job, cases[i].nodes != NULL);
@@ -233,9 +222,6 @@ TEST(a_slurm_jobs_nodes_are_its_machines) {
         for (size_t k = 0; k < frames->machine_count; k++)
             buf_printf(&found, "%s%d", k ? " " : "", frames->machines[k]);
         assert_string_equal(found.data, cases[i].machines);
-        pipeline_free(&pipeline);
-        buf_release(&text);
-        buf_release(&found);
     }
     unsetenv("SLURM_JOB_NODELIST");
 }
@@ -244,7 +230,7 @@ TEST(a_slurm_jobs_nodes_are_its_machines) {
 TEST(the_ports_of_slurm_jobs_differ) {
     setenv("SLURM_JOB_NODELIST", "n[08-09]", 1);
     setenv("SLURM_JOB_ID", "41", 1);
-    struct pipeline *pipeline = parse_good(SLURM_HEAD "  - rollout: {}\n", NULL, 0);
+    SCOPED(struct pipeline *, pipeline_free) pipeline = parse_good(SLURM_HEAD "  - rollout: {}\n", NULL, 0);
     assert_string_equal(pipeline->machines[1].name, "n09");
     assert_string_equal(pipeline->machines[1].address, "n09");
     assert_int_equal(pipeline->machines[0].port, 10000 + 1024 * 7);
@@ -253,7 +239,6 @@ TEST(the_ports_of_slurm_jobs_differ) {
     setenv("SLURM_JOB_ID", "42", 1);
     pipeline = parse_good(SLURM_HEAD "  - rollout: {}\n", NULL, 0);
     assert_int_equal(pipeline->machines[0].port, 10000 + 1024 * 14);
-    pipeline_free(&pipeline);
     unsetenv("SLURM_JOB_ID");
     unsetenv("SLURM_JOB_NODELIST");
 }
@@ -273,7 +258,7 @@ TEST(a_mistake_in_a_slurm_job_has_its_place) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct pipeline *pipeline;
-        struct buf text = {0}, mistakes = {0};
+        SCOPED(struct buf, buf_release) text = {0}, mistakes = {0};
         if (cases[i].nodes)
             setenv("SLURM_JOB_NODELIST", cases[i].nodes, 1);
         else
@@ -281,8 +266,6 @@ TEST(a_mistake_in_a_slurm_job_has_its_place) {
         buf_printf(&text, SLURM_HEAD "  - frames: {on: %s}\n  - rollout: {}\n", cases[i].on);
         assert_int_equal(parse(&pipeline, text.data, NULL, 0, &mistakes), DATAERR);
         if (!strstr(mistakes.data, cases[i].said)) assert_string_equal(mistakes.data, cases[i].said);
-        buf_release(&mistakes);
-        buf_release(&text);
     }
     unsetenv("SLURM_JOB_NODELIST");
 }

@@ -20,11 +20,11 @@ static const char *device_of(const struct process *process) {
 // Rollout's replicas on a machine (NULL: there is only one) must have these devices, with a space behind each.
 static void check_devices(const char *options, const char *machine, const char *want) {
     char dir[] = "/tmp/caravan-processes-XXXXXX", nodes[64], text[1024], key[64];
-    struct pipeline *pipeline;
+    SCOPED(struct pipeline *, pipeline_free) pipeline = NULL;
     struct deployment deployment;
-    struct processes processes;
-    struct wire_security keys = {0};
-    struct buf mistakes = {0}, got = {0};
+    SCOPED(struct processes, processes_release) processes = {0};
+    SCOPED(struct wire_security, wire_security_release) keys = {0};
+    SCOPED(struct buf, buf_release) mistakes = {0}, got = {0};
     assert_non_null(mkdtemp(dir));
     snprintf(nodes, sizeof nodes, "%s/nodes", dir);
     assert_int_equal(dir_make(nodes), OK);
@@ -49,12 +49,7 @@ static void check_devices(const char *options, const char *machine, const char *
         if (!strcmp(processes.list[i].replica->stage->name, "rollout"))
             buf_printf(&got, "%s ", device_of(&processes.list[i]));
     assert_string_equal(got.data, want);
-    buf_release(&got);
-    buf_release(&mistakes);
-    processes_release(&processes);
     deployment_release(&deployment);
-    pipeline_free(&pipeline);
-    wire_security_release(&keys);
     assert_int_equal(dir_remove(dir), OK);
 }
 
@@ -88,7 +83,7 @@ struct ending {
 
 static void ending_open(struct ending *ending, const char *command) {
     char text[256], path[64];
-    struct buf mistakes = {0};
+    SCOPED(struct buf, buf_release) mistakes = {0};
     *ending = (struct ending){.dir = "/tmp/caravan-ending-XXXXXX", .shell = "/bin/sh", .option = "-c"};
     snprintf(ending->command, sizeof ending->command, "%s", command);
     ending->argv[0] = ending->shell;
@@ -101,7 +96,6 @@ static void ending_open(struct ending *ending, const char *command) {
         text, sizeof text, "run: %s\nstages:\n  - source: {data: /dev/null}\n  - last: {program: cat}\n", ending->dir);
     if (pipeline_parse(&ending->pipeline, "/p.yaml", text, (size_t)size, NULL, 0, &mistakes) != OK)
         assert_string_equal(mistakes.data, "");
-    buf_release(&mistakes);
     assert_int_equal(deployment_init(&ending->deployment, ending->pipeline, NULL, NULL), OK);
     assert_int_equal(processes_init(&ending->processes, &ending->deployment), OK);
     assert_int_equal(ending->processes.count, 2);

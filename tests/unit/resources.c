@@ -11,7 +11,7 @@ static char dir[64];
 // Reads a pipeline with shapes for models. The stages are those of a training unless given.
 static struct pipeline *read_pipeline(const char *top, const char *stages, const char *const *sets, size_t count) {
     struct pipeline *pipeline = NULL;
-    struct buf diagnostics = {0}, text = {0};
+    SCOPED(struct buf, buf_release) diagnostics = {0}, text = {0};
     char path[128];
     snprintf(path, sizeof path, "%s/file.yaml", dir);
     buf_printf(&text, "run: run\nmodel: 3b\n%s\nstages:\n%s", top, stages);
@@ -19,8 +19,6 @@ static struct pipeline *read_pipeline(const char *top, const char *stages, const
     const status result = pipeline_read(&pipeline, path, true, sets, count, &diagnostics);
     if (result != OK) print_error("%.*s\n", (int)diagnostics.size, diagnostics.data ? diagnostics.data : "");
     assert_int_equal(result, OK);
-    buf_release(&diagnostics);
-    buf_release(&text);
     return pipeline;
 }
 
@@ -28,12 +26,10 @@ static const char training[] = "  - source: {data: none.jsonl}\n  - frames: {}\n
                                "  - refscore: {}\n  - reward: {}\n  - optim: {}\n";
 
 static void disk_of(struct disk_needs *needs, const char *const *sets, size_t count) {
-    struct pipeline *pipeline = read_pipeline("", training, sets, count);
-    struct resource_plan plan;
+    SCOPED(struct pipeline *, pipeline_free) pipeline = read_pipeline("", training, sets, count);
+    SCOPED(struct resource_plan, resource_plan_release) plan = {0};
     assert_int_equal(resource_plan_make(&plan, pipeline, &(struct resource_options){0}), OK);
     assert_int_equal(resource_plan_disk(&plan, 0, needs), OK);
-    resource_plan_release(&plan);
-    pipeline_free(&pipeline);
 }
 
 TEST(checkpoints_on_the_disk_are_counted) {
@@ -78,7 +74,7 @@ TEST(files_of_weights_are_counted) {
 TEST(memory_is_added_up_by_device) {
     struct pipeline *pipeline =
         read_pipeline("", training, (const char *[]){"refscore.device=cuda:1", "rollout.replicas=2"}, 2);
-    struct resource_plan plan;
+    SCOPED(struct resource_plan, resource_plan_release) plan = {0};
     uint64_t cpu, gpu, other, more;
     assert_int_equal(resource_plan_make(&plan, pipeline, &(struct resource_options){0}), OK);
     assert_int_equal(plan.on_gpu, 1);
@@ -92,7 +88,6 @@ TEST(memory_is_added_up_by_device) {
     assert_int_equal(resource_plan_make(&plan, pipeline, &(struct resource_options){.gpu = true}), OK);
     assert_int_equal(resource_plan_memory(&plan, "cuda", 0, &more), OK);
     assert_true(more > cpu / 3 && plan.on_gpu == 3);
-    resource_plan_release(&plan);
     pipeline_free(&pipeline);
 }
 
@@ -109,8 +104,8 @@ TEST(processes_are_spread_over_the_gpus) {
         int replicas;
     } cases[] = {{2, "cuda:1", "cuda:1", 1}, {3, "cuda:1", "cuda:2", 1}, {5, "cuda:[1,3,4]", "cuda:2", 3}};
     const struct resource_options options = {.gpu = true};
-    struct resource_plan plan;
-    struct pipeline *pipeline;
+    SCOPED(struct resource_plan, resource_plan_release) plan = {0};
+    SCOPED(struct pipeline *, pipeline_free) pipeline = NULL;
     bool placed;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         pipeline = read_pipeline("", training, NULL, 0);
@@ -130,8 +125,6 @@ TEST(processes_are_spread_over_the_gpus) {
     assert_false(placed);
     assert_int_equal(resource_spread(&plan, pipeline, 2, &placed), USAGE);
     assert_string_equal(fail_text(), "rollout.device: cuda:2, but --gpus is 2");
-    resource_plan_release(&plan);
-    pipeline_free(&pipeline);
 }
 
 // On each of several machines, the same GPUs have what runs there.
@@ -139,7 +132,7 @@ TEST(each_machine_has_the_processes_that_run_there) {
     struct pipeline *pipeline =
         read_pipeline("machines: {a: {address: a}, b: {address: b}}", training,
                       (const char *[]){"rollout.on=b", "rollout.replicas=2", "refscore.on=b", "optim.on=a"}, 4);
-    struct resource_plan plan;
+    SCOPED(struct resource_plan, resource_plan_release) plan = {0};
     struct disk_needs needs;
     bool placed;
     assert_int_equal(resource_plan_make(&plan, pipeline, &(struct resource_options){.gpu = true}), OK);
@@ -149,14 +142,14 @@ TEST(each_machine_has_the_processes_that_run_there) {
     expect_device(pipeline, "optim", "cuda:0", 1);
     expect_device(pipeline, "rollout", "cuda:[0,1]", 2);
     expect_device(pipeline, "refscore", "cuda:0", 1);
-    resource_plan_release(&plan);
     pipeline_free(&pipeline);
 }
 
 TEST(what_this_machine_lacks_is_said) {
-    struct buf lines = {0};
+    SCOPED(struct buf, buf_release) lines = {0};
     assert_true(machine_memory_available() > 0);
-    struct pipeline *pipeline = read_pipeline("device: cpu", training, (const char *[]){"model=tiny"}, 1);
+    SCOPED(struct pipeline *, pipeline_free)
+    pipeline = read_pipeline("device: cpu", training, (const char *[]){"model=tiny"}, 1);
     assert_int_equal(machine_resources_check(pipeline, 0, &lines), OK);
     assert_int_equal(lines.size, 0);
     pipeline_free(&pipeline);
@@ -171,8 +164,6 @@ TEST(what_this_machine_lacks_is_said) {
     buf_clear(&lines); // what a model lacks is for others to say
     pipeline = read_pipeline("device: cpu", training, (const char *[]){"model=nowhere"}, 1);
     assert_int_equal(machine_resources_check(pipeline, 0, &lines), DATAERR);
-    pipeline_free(&pipeline);
-    buf_release(&lines);
 }
 
 static int setup(void **state) {

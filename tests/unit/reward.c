@@ -87,10 +87,9 @@ static void assert_values(const struct double_array *got, struct json *wanted) {
 }
 
 static struct group *group_of(struct json *json) {
-    struct buf line = {0};
+    SCOPED(struct buf, buf_release) line = {0};
     json_print(&line, json);
     struct group *group = group_of_json(line.data);
-    buf_release(&line);
     return group;
 }
 
@@ -98,10 +97,10 @@ TEST(rewards_are_those_of_the_released_code) {
     struct json *groups = key(golden, "groups");
     for (size_t i = 0; i < json_count(groups); i++) {
         struct json *row = json_item(groups, i), *rewards = key(row, "rewards");
-        struct options options;
+        SCOPED(struct options, options_release) options = {0};
         struct reward_options values;
         options_of(key(row, "options"), &options, &values);
-        struct group *group = group_of(key(row, "group"));
+        SCOPED(struct group *, group_free) group = group_of(key(row, "group"));
         assert_int_equal(reward_group(group, &values), OK);
         assert_values(&group->rewards.accuracy, key(rewards, "accuracy"));
         assert_values(&group->rewards.format, key(rewards, "format"));
@@ -110,8 +109,6 @@ TEST(rewards_are_those_of_the_released_code) {
         assert_values(&group->rewards.consistency, key(rewards, "consistency"));
         assert_values(&group->rewards.total, key(rewards, "total"));
         assert_values(&group->advantages, key(row, "advantages"));
-        group_free(&group);
-        options_release(&options);
     }
 }
 
@@ -208,15 +205,13 @@ TEST(the_answer_and_its_form_are_found) {
 }
 
 int main(int argc, char **argv) {
-    struct arena arena = {0};
-    struct buf data = {0};
+    SCOPED(struct arena, arena_release) arena = {0};
+    SCOPED(struct buf, buf_release) data = {0};
     if (file_read(argc > 1 ? argv[1] : "tests/data/reward.json", &data) != OK ||
         json_parse(&golden, &arena, data.data, data.size) != OK) {
         print_error("%s\n", fail_text());
         return 1;
     }
     int failed = unit_run(NULL, NULL);
-    arena_release(&arena);
-    buf_release(&data);
     return failed;
 }

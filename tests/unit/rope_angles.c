@@ -35,7 +35,7 @@ static float upper_half(float value) {
 }
 
 TEST(the_language_models_table_has_its_angles) {
-    struct backend *backend = open_backend();
+    SCOPED(struct backend *, backend_close) backend = open_backend();
     for (int half = 0; half < 2; half++) {
         struct rope_angles angles;
         float got[2 * FEW * PAIRS];
@@ -51,12 +51,11 @@ TEST(the_language_models_table_has_its_angles) {
         }
         rope_angles_release(&angles, backend);
     }
-    backend_close(&backend);
 }
 
 // Row and column rotate half of the pairs each, with the same frequencies. Nothing is rounded.
 TEST(the_towers_table_rotates_rows_and_columns) {
-    struct backend *backend = open_backend();
+    SCOPED(struct backend *, backend_close) backend = open_backend();
     struct rope_angles angles;
     float got[2 * FEW * PAIRS];
     vision_rope_init(&angles, &vision);
@@ -68,11 +67,10 @@ TEST(the_towers_table_rotates_rows_and_columns) {
         assert_true(got[i] == (float)cos(angle) && got[FEW * PAIRS + i] == (float)sin(angle));
     }
     rope_angles_release(&angles, backend);
-    backend_close(&backend);
 }
 
 TEST(growing_keeps_the_bits) {
-    struct backend *backend = open_backend();
+    SCOPED(struct backend *, backend_close) backend = open_backend();
     for (int i = 0; i < 3; i++) {
         struct rope_angles angles;
         float before[2 * FEW * PAIRS], after[2 * FEW * PAIRS];
@@ -91,7 +89,6 @@ TEST(growing_keeps_the_bits) {
         assert_ptr_equal(angles.values, kept);
         rope_angles_release(&angles, backend);
     }
-    backend_close(&backend);
 }
 
 static void score_case(struct model_case *it, struct model *model, float out[COMPLETIONS][MAX_TOKENS]) {

@@ -128,7 +128,7 @@ TEST(rates_are_those_of_the_last_minute) {
 }
 
 TEST(a_silent_replica_does_nothing) {
-    struct run_status *run_status = open_status();
+    SCOPED(struct run_status *, run_status_free) run_status = open_status();
     struct message_status now = counters(ROLLOUT);
     work(run_status, ROLLOUT, &now, 0, 120, 1);
     assert_string_equal(look(run_status, ROLLOUT, 125).state, "working");
@@ -137,12 +137,11 @@ TEST(a_silent_replica_does_nothing) {
     assert_int_equal(replica.alive, 0);
     assert_within(replica.rate, 0.5, 0.03);
     assert_within(look(run_status, ROLLOUT, 500).rate, 0, 0.01);
-    run_status_free(&run_status);
 }
 
 // The supervisor of another machine, or caravan top, which begins to listen in the middle of the run.
 TEST(a_late_listener_knows_the_last_minute) {
-    struct run_status *run_status = open_status(), *late = open_status();
+    SCOPED(struct run_status *, run_status_free) run_status = open_status(), late = open_status();
     struct message_status now = counters(ROLLOUT_2), source = counters(SOURCE);
     struct wire_message message;
     struct run_summary run;
@@ -177,12 +176,10 @@ TEST(a_late_listener_knows_the_last_minute) {
     assert_near(look(late, ROLLOUT_2, 700).oldest_age, 22);
     run_status_summary(late, 680.5, &run);
     assert_within(run.rate, 0.25, 0.02);
-    run_status_free(&late);
-    run_status_free(&run_status);
 }
 
 TEST(a_restarted_process_begins_anew) {
-    struct run_status *run_status = open_status();
+    SCOPED(struct run_status *, run_status_free) run_status = open_status();
     const struct replica *rollout = &replicas[SUPERVISORS + ROLLOUT];
     struct message_status now = counters(ROLLOUT);
     work(run_status, ROLLOUT, &now, 0, 100, 20);
@@ -211,25 +208,23 @@ TEST(a_restarted_process_begins_anew) {
     report(run_status, ROLLOUT, &now, 124);
     assert_int_equal(look(run_status, ROLLOUT, 124).restarts, 5);
     assert_int_equal(run_status_restarts(run_status, &replicas[0]), 0);
-    run_status_free(&run_status);
 }
 
 // Returns the line that is due, "" if none is.
 static const char *slow_line(struct run_status *run_status, double now) {
     static char line[256];
     struct replica_status slow;
-    struct buf text = {0};
+    SCOPED(struct buf, buf_release) text = {0};
     line[0] = 0;
     if (!run_status_find_slow(run_status, now, &slow)) return line;
     run_status_slow_line(&slow, &text);
     snprintf(line, sizeof line, "%s", text.data);
-    buf_release(&text);
     assert_false(run_status_find_slow(run_status, now, &slow)); // said once
     return line;
 }
 
 TEST(a_slow_group_is_said_once_and_when_its_age_has_doubled) {
-    struct run_status *run_status = open_status();
+    SCOPED(struct run_status *, run_status_free) run_status = open_status();
     struct message_status now = counters(ROLLOUT_2);
     work(run_status, ROLLOUT_2, &now, 0, 400, 40);
     now.oldest_seq = 17;
@@ -248,11 +243,10 @@ TEST(a_slow_group_is_said_once_and_when_its_age_has_doubled) {
     report(run_status, ROLLOUT_2, &now, 900);
     assert_string_equal(slow_line(run_status, 900), "");
     assert_string_equal(slow_line(run_status, 4600), "rollout-2 has had group 18 for 1:05:00 (typical 0:40)");
-    run_status_free(&run_status);
 }
 
 TEST(who_waits_for_groups_is_not_slow) {
-    struct run_status *run_status = open_status();
+    SCOPED(struct run_status *, run_status_free) run_status = open_status();
     struct message_status now = counters(OPTIM);
     struct run_summary run;
     work(run_status, OPTIM, &now, 0, 10, 1);
@@ -268,25 +262,23 @@ TEST(who_waits_for_groups_is_not_slow) {
     assert_string_equal(slow_line(run_status, 11), "optim has had group 4 for 16:40 (typical 1.0 s)");
     run_status_summary(run_status, 11, &run);
     assert_string_equal(run.oldest.name, "optim");
-    run_status_free(&run_status);
 }
 
 // Returns the line that is due, "" if none is.
 static const char *still_line(struct run_status *run_status, double now) {
     static char line[256];
     struct standstill standstill;
-    struct buf text = {0};
+    SCOPED(struct buf, buf_release) text = {0};
     line[0] = 0;
     if (!run_status_find_standstill(run_status, now, &standstill)) return line;
     run_status_standstill_line(run_status, &standstill, now, &text);
     snprintf(line, sizeof line, "%s", text.data);
-    buf_release(&text);
     assert_false(run_status_find_standstill(run_status, now, &standstill)); // said once
     return line;
 }
 
 TEST(a_run_that_stands_still_says_who_has_the_group_that_all_wait_for) {
-    struct run_status *run_status = open_status();
+    SCOPED(struct run_status *, run_status_free) run_status = open_status();
     struct message_status now[REPLICAS];
     for (int i = 0; i < REPLICAS; i++) now[i] = counters(i);
     for (int i = 1; i < REPLICAS; i++) now[i].state = "waits for groups";
@@ -351,26 +343,24 @@ TEST(a_run_that_stands_still_says_who_has_the_group_that_all_wait_for) {
     now[SOURCE].settled = 6;
     report(run_status, SOURCE, &now[SOURCE], 3000);
     assert_string_equal(still_line(run_status, 3000), "");
-    run_status_free(&run_status);
 }
 
 TEST(without_a_typical_time_five_minutes_are_slow) {
-    struct run_status *run_status = open_status();
+    SCOPED(struct run_status *, run_status_free) run_status = open_status();
     struct message_status now = counters(ROLLOUT);
     now.oldest_seq = 0;
     now.oldest_age = 299;
     report(run_status, ROLLOUT, &now, 299);
     assert_string_equal(slow_line(run_status, 299), "");
     assert_string_equal(slow_line(run_status, 301), "rollout has had group 0 for 5:01 (it has finished none yet)");
-    run_status_free(&run_status);
 }
 
 // Steps of four groups that take 400 s each, after ten quick ones.
 TEST(the_time_left_is_from_the_last_steps) {
-    struct run_status *run_status = open_status();
+    SCOPED(struct run_status *, run_status_free) run_status = open_status();
     struct message_status now = counters(SOURCE);
     struct run_summary run;
-    struct buf line = {0};
+    SCOPED(struct buf, buf_release) line = {0};
     now.total = 400;
     now.held = 4;
     run_status_summary(run_status, 0, &run);
@@ -402,8 +392,6 @@ TEST(the_time_left_is_from_the_last_steps) {
     run_status_line(run_status, 3010, &line);
     assert_non_null(strstr(line.data, "step 17, "));
     assert_non_null(strstr(line.data, ", 8 quarantined, 400 of 400 groups; rollout starting; optim starting"));
-    buf_release(&line);
-    run_status_free(&run_status);
 }
 
 // A run in the middle: the second rollout has not reported yet.
@@ -439,8 +427,8 @@ static struct run_status *open_example(void) {
 }
 
 TEST(the_table_has_a_row_for_each_replica) {
-    struct run_status *run_status = open_example();
-    struct buf text = {0};
+    SCOPED(struct run_status *, run_status_free) run_status = open_example();
+    SCOPED(struct buf, buf_release) text = {0};
     run_status_table(run_status, 91, INT_MAX, INT_MAX, &text);
     const char *table = strstr(text.data, "again: ");
     assert_non_null(table);
@@ -461,15 +449,13 @@ TEST(the_table_has_a_row_for_each_replica) {
         "starting\n"
         "optim                0.0       0      0       0     0     0     0%                 -       -        0  waits "
         "for groups\n");
-    buf_release(&text);
-    run_status_free(&run_status);
 }
 
 // In 80 columns the less important ones are left out; in few rows the replicas of a stage have one.
 TEST(the_table_fits_a_terminal) {
-    struct run_status *run_status = open_example();
+    SCOPED(struct run_status *, run_status_free) run_status = open_example();
     struct message_status second = counters(ROLLOUT_2);
-    struct buf text = {0};
+    SCOPED(struct buf, buf_release) text = {0};
     work(run_status, ROLLOUT_2, &second, 61, 91, 10);
     run_status_table(run_status, 91, 80, 12, &text);
     const char *table = strstr(text.data, "bottleneck: ");
@@ -492,16 +478,14 @@ TEST(the_table_fits_a_terminal) {
                                "source               0.0     0%        -  waits for a step\n"
                                "rollout x 2         26.0   100%     0:10  working\n"
                                "optim                0.0     0%        -  waits for groups\n");
-    buf_release(&text);
-    run_status_free(&run_status);
 }
 
 // While one stage is at work, the others wait. Of a stage with several replicas their mean counts.
 TEST(the_bottleneck_is_the_stage_at_work) {
-    struct run_status *run_status = open_status();
+    SCOPED(struct run_status *, run_status_free) run_status = open_status();
     struct message_status first = counters(ROLLOUT), second = counters(ROLLOUT_2), optim = counters(OPTIM);
     struct run_summary run;
-    struct buf line = {0};
+    SCOPED(struct buf, buf_release) line = {0};
     run_status_summary(run_status, 0, &run);
     assert_null(run.bottleneck);
     work(run_status, ROLLOUT, &first, 0, 30, 1);
@@ -521,45 +505,37 @@ TEST(the_bottleneck_is_the_stage_at_work) {
     assert_string_equal(run.next, "optim");
     run_status_line(run_status, 60, &line);
     assert_non_null(strstr(line.data, "starting, bottleneck rollout; rollout working"));
-    buf_release(&line);
-    run_status_free(&run_status);
 }
 
 TEST(the_metrics_are_openmetrics) {
-    struct run_status *run_status = open_example();
+    SCOPED(struct run_status *, run_status_free) run_status = open_example();
     const char *dir = getenv("METRICS");
     char path[512];
-    struct buf got = {0}, want = {0};
+    SCOPED(struct buf, buf_release) got = {0}, want = {0};
     run_metrics(run_status, 91, &got);
     snprintf(path, sizeof path, "%s/metrics.prom", dir ? dir : "tests/data/metrics");
     if (dir) assert_int_equal(file_write_atomic(path, got.data, got.size), OK);
     assert_int_equal(file_read(path, &want), OK);
     assert_string_equal(got.data, want.data);
-    buf_release(&got);
-    buf_release(&want);
-    run_status_free(&run_status);
 }
 
 // Before anything is known there are no samples of it, but every family of the replicas.
 TEST(metrics_begin_empty) {
-    struct run_status *run_status = open_status();
-    struct buf text = {0};
+    SCOPED(struct run_status *, run_status_free) run_status = open_status();
+    SCOPED(struct buf, buf_release) text = {0};
     run_metrics(run_status, 0, &text);
     assert_null(strstr(text.data, "caravan_groups{"));
     assert_null(strstr(text.data, "nan"));
     assert_non_null(strstr(text.data, "stage=\"rollout\",replica=\"2\",machine=\"gpu1\"} 0\n"));
     assert_string_equal(text.data + text.size - 6, "# EOF\n");
-    buf_release(&text);
-    run_status_free(&run_status);
 }
 
 TEST(an_unknown_replica_is_ignored) {
-    struct run_status *run_status = open_status();
+    SCOPED(struct run_status *, run_status_free) run_status = open_status();
     const struct wire_message message = {
         .kind = MESSAGE_STATUS, .name = "rollout", .replica = 3, .machine = "", .counters = counters(0)};
     run_status_update(run_status, &message, 1);
     run_status_forget(run_status, &replicas[0]);
     run_status_restarted(run_status, &replicas[0]);
     for (int i = 0; i < REPLICAS; i++) assert_null(look(run_status, i, 1).report);
-    run_status_free(&run_status);
 }

@@ -204,13 +204,11 @@ static char *ids(const struct buf *out) {
 }
 
 static void expect(const struct stage *stage, const char *input, int code, const char *order, const char *logged) {
-    struct buf out = {0}, log = {0};
+    SCOPED(struct buf, buf_release) out = {0}, log = {0};
     assert_int_equal(run(stage, input, &out, &log), code);
     assert_string_equal(out.data ? ids(&out) : "", order);
     if (logged) assert_non_null(log.data);
     if (logged && !strstr(log.data, logged)) assert_string_equal(log.data, logged);
-    buf_release(&out);
-    buf_release(&log);
 }
 
 TEST(the_order_is_kept) {
@@ -254,14 +252,12 @@ TEST(needs_are_checked) {
 }
 
 TEST(a_bad_sample_is_quarantined) {
-    struct buf out = {0}, log = {0};
+    SCOPED(struct buf, buf_release) out = {0}, log = {0};
     assert_int_equal(run(&simple, GROUP("a", "defect") GROUP("b", ""), &out, &log), 0);
     assert_string_equal(ids(&out), "a b ");
     assert_non_null(strstr(out.data, "\"quarantine\":{\"stage\":\"reward\",\"reason\":\"the clip is cut off\"}"));
     assert_non_null(strstr(log.data, "2 groups, 1 quarantined"));
     assert_non_null(strstr(out.data, "\"times\":{\"reward\":["));
-    buf_release(&out);
-    buf_release(&log);
 }
 
 TEST(a_quarantined_group_passes_untouched) {
@@ -269,26 +265,22 @@ TEST(a_quarantined_group_passes_untouched) {
         "{\"v\":1, \"id\":\"a\",\"zeta\": 1.50,\"sample_id\":\"service\",\"prompt\":{\"messages\":[],"
         "\"problem_type\":\"free-form\",\"solution\":\"x\"},\"quarantine\":{\"stage\":\"frames\",\"reason\":\"cut\"}}"
         "\n";
-    struct buf out = {0}, log = {0};
+    SCOPED(struct buf, buf_release) out = {0}, log = {0};
     assert_int_equal(run(&simple, line, &out, &log), 0);
     assert_string_equal(out.data, line);
     assert_int_equal(run(&holding, line, &out, &log), 0);
-    buf_release(&out);
-    buf_release(&log);
 }
 
 TEST(each_line_leaves_at_once) {
     const struct stage *stages[] = {&simple, &hurrying};
     for (int i = 0; i < 2; i++) {
         struct child child = child_start(stages[i], NULL, NULL);
-        struct buf out = {0}, log = {0};
+        SCOPED(struct buf, buf_release) out = {0}, log = {0};
         child_write(&child, GROUP("a", ""));
         assert_non_null(strstr(child_read_line(&child), "\"id\":\"a\""));
         child_write(&child, GROUP("b", ""));
         assert_non_null(strstr(child_read_line(&child), "\"id\":\"b\""));
         assert_int_equal(child_finish(&child, &out, &log), 0);
-        buf_release(&out);
-        buf_release(&log);
     }
 }
 
@@ -296,7 +288,7 @@ TEST(sigterm_lets_what_is_held_finish) {
     const struct stage *stages[] = {&simple, &holding};
     for (int i = 0; i < 2; i++) {
         struct child child = child_start(stages[i], NULL, NULL);
-        struct buf out = {0}, log = {0};
+        SCOPED(struct buf, buf_release) out = {0}, log = {0};
         child_write(&child, GROUP("a", "slow") GROUP("b", "slow"));
         usleep(150000);
         const int signals[] = {SIGTERM, SIGTERM, SIGINT, SIGINT}; // however often they come
@@ -310,14 +302,12 @@ TEST(sigterm_lets_what_is_held_finish) {
         assert_non_null(strstr(ids(&out), "a "));
         if (i == 1) assert_string_equal(ids(&out), "a b ");
         close(in);
-        buf_release(&out);
-        buf_release(&log);
     }
 }
 
 TEST(a_closed_output_ends_the_filter_cleanly) {
     struct child child = child_start(&simple, NULL, NULL);
-    struct buf log = {0};
+    SCOPED(struct buf, buf_release) log = {0};
     int code;
     close(child.out);
     child_write(&child, GROUP("a", "") GROUP("b", ""));
@@ -326,7 +316,6 @@ TEST(a_closed_output_ends_the_filter_cleanly) {
     assert_int_equal(WEXITSTATUS(code), 0);
     close(child.in);
     child_drain(child.log, &log);
-    buf_release(&log);
 }
 
 TEST(a_source_writes_its_groups) {
@@ -344,13 +333,11 @@ TEST(wrong_options_are_refused_by_name) {
         {"--store", "/proc/no", "caravan-test: /proc/no: cannot make the directory", 69},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct buf out = {0}, log = {0};
+        SCOPED(struct buf, buf_release) out = {0}, log = {0};
         struct child child = child_start(&simple, cases[i].option, cases[i].value);
         assert_int_equal(child_finish(&child, &out, &log), cases[i].code);
         assert_non_null(strstr(log.data, cases[i].logged));
         assert_int_equal(out.size, 0);
-        buf_release(&out);
-        buf_release(&log);
     }
 }
 
@@ -362,15 +349,13 @@ TEST(what_the_store_has_is_not_computed_again) {
     const char *seeds[] = {"--seed=1", "--seed=1", "--seed=2"};
     const char *logged[] = {"0 found", "2 found", "0 found"};
     for (int i = 0; i < 3; i++) {
-        struct buf out = {0}, log = {0};
+        SCOPED(struct buf, buf_release) out = {0}, log = {0};
         struct child child = child_start(&simple, option, seeds[i]);
         child_write(&child, GROUP("a", "") GROUP("b", ""));
         assert_int_equal(child_finish(&child, &out, &log), 0);
         assert_string_equal(ids(&out), "a b ");
         assert_non_null(strstr(log.data, logged[i]));
         assert_non_null(strstr(out.data, i == 2 ? "\"advantages\":[2" : "\"advantages\":[1"));
-        buf_release(&out);
-        buf_release(&log);
     }
     assert_int_equal(dir_remove(dir), OK);
 }
@@ -397,13 +382,11 @@ TEST(the_last_stages_store_has_whole_groups) {
     assert_non_null(mkdtemp(dir));
     snprintf(option, sizeof option, "--store=%s", dir);
     for (int i = 0; i < 3; i++) {
-        struct buf out = {0}, log = {0};
+        SCOPED(struct buf, buf_release) out = {0}, log = {0};
         struct child child = child_start(&simple, option, NULL);
         child_write(&child, inputs[i]);
         assert_int_equal(child_finish(&child, &out, &log), 0);
         if (i == 1) assert_non_null(strstr(log.data, "1 found"));
-        buf_release(&out);
-        buf_release(&log);
     }
     assert_int_equal(group_store_open(&store, dir, true), OK);
     assert_int_equal(group_store_each(store, count_group, counts), OK);

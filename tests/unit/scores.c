@@ -8,7 +8,7 @@
 
 // Makes a group of one completion; the strings must need no escapes in JSON.
 static struct group *make_group(const char *type, const char *solution, const char *text) {
-    struct buf line = {0};
+    SCOPED(struct buf, buf_release) line = {0};
     buf_puts(&line, "{\"id\":\"a\",\"sample_id\":\"s7\",\"prompt\":{\"messages\":[],\"problem_type\":");
     json_print_string(&line, type, strlen(type));
     buf_puts(&line, ",\"solution\":");
@@ -17,7 +17,6 @@ static struct group *make_group(const char *type, const char *solution, const ch
     json_print_string(&line, text, strlen(text));
     buf_puts(&line, "}]}");
     struct group *group = group_of_json(line.data);
-    buf_release(&line);
     return group;
 }
 
@@ -132,20 +131,20 @@ TEST(regression_is_scored_by_relative_accuracy) {
 TEST(the_released_scoring_is_reproduced) {
     static const char *const types[] = {"OCR", "free-form", "multiple choice", "regression"};
     for (int i = 0; i < 4; i++) {
-        struct group *group = make_group(types[i], "<answer>7</answer>", "<think>x</think><answer>7</answer>");
+        SCOPED(struct group *, group_free)
+        group = make_group(types[i], "<answer>7</answer>", "<think>x</think><answer>7</answer>");
         assert_int_equal(score_group(group, true), OK);
         assert_int_equal((int)group->scores.accuracy.data[0], i > 1);
         assert_int_equal((int)group->scores.formatted.data[0], 1);
         assert_int_equal(group->scores.accuracy.count, 1);
         assert_true(string_equals(group->scores.unknown.first->json, "1.50"));
-        group_free(&group);
     }
     assert_scores("OCR", "no entry", "no entry", 1, NAN, 0);
     assert_scores("free-form", "no entry", "<answer>No entries</answer>", 1, NAN, 1);
 }
 
 TEST(an_invalid_group_is_refused_with_its_sample) {
-    struct group *group = make_group("puzzle", "", "");
+    SCOPED(struct group *, group_free) group = make_group("puzzle", "", "");
     assert_int_equal(score_group(group, false), DATAERR);
     assert_non_null(strstr(fail_text(), "sample s7: problem type 'puzzle' is not one of"));
     group->prompt.problem_type = (struct string){0};
@@ -153,5 +152,4 @@ TEST(an_invalid_group_is_refused_with_its_sample) {
     group_completions(group, 0);
     assert_int_equal(score_group(group, false), DATAERR);
     assert_non_null(strstr(fail_text(), "completions: empty"));
-    group_free(&group);
 }

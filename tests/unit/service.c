@@ -38,11 +38,10 @@ static int clear(void **state) {
 }
 
 TEST_BETWEEN(without_a_manager_nothing_is_told, NULL, clear) {
-    struct service service;
+    SCOPED(struct service, service_close) service = {0};
     assert_int_equal(service_open(&service), OK);
     service_notify(&service, "READY=1");
     service_alive(&service);
-    service_close(&service);
 }
 
 TEST_BETWEEN(the_manager_is_told, NULL, clear) {
@@ -50,7 +49,7 @@ TEST_BETWEEN(the_manager_is_told, NULL, clear) {
     snprintf(names[0], sizeof names[0], "/tmp/caravan-service-%d", (int)getpid());
     snprintf(names[1], sizeof names[1], "@caravan-service-%d", (int)getpid());
     for (int i = 0; i < 2; i++) {
-        struct service service;
+        SCOPED(struct service, service_close) service = {0};
         const int manager = open_manager(names[i]);
         assert_int_equal(service_open(&service), OK);
         service_notify(&service, "READY=1");
@@ -59,7 +58,6 @@ TEST_BETWEEN(the_manager_is_told, NULL, clear) {
         expect_heard(manager, NULL);
         close(manager);
         service_notify(&service, "STOPPING=1"); // nobody hears it
-        service_close(&service);
     }
     unlink(names[0]);
 }

@@ -53,14 +53,13 @@ static void assert_text(struct json *expected, const struct buf *got) {
 static void check_decoded(const struct tokenizer *t, struct json *row) {
     struct json *list = at(row, "tokens");
     struct token_list tokens = {0};
-    struct buf text = {0};
+    SCOPED(struct buf, buf_release) text = {0};
     for (size_t i = 0; i < json_count(list); i++) token_list_append(&tokens, json_int_or(json_item(list, i), -1));
     tokenizer_decode_utf8(t, tokens.data, tokens.count, false, &text);
     assert_text(at(row, "decoded"), &text);
     buf_clear(&text);
     tokenizer_decode_utf8(t, tokens.data, tokens.count, true, &text);
     assert_text(at(row, "skipped"), &text);
-    buf_release(&text);
     token_list_release(&tokens);
 }
 
@@ -75,10 +74,9 @@ static void check_directory(const char *name) {
             struct json *row = json_item(texts, i);
             const struct string text = json_string(at(row, "text"));
             const struct string pair = json_string(json_at(row, "pair")); // may be absent
-            struct token_list tokens = {0};
+            SCOPED(struct token_list, token_list_release) tokens = {0};
             assert_int_equal(tokenizer_encode_pair(t, text.data, text.size, pair.data, pair.size, &tokens), OK);
             assert_tokens(at(row, "tokens"), &tokens, text.data);
-            token_list_release(&tokens);
             check_decoded(t, row);
         }
     for (size_t i = 0; i < json_count(scattered); i++) check_decoded(t, json_item(scattered, i));
@@ -104,8 +102,8 @@ TEST(the_pattern_of_gpt2_is_split_as_by_transformers) {
 
 TEST(pairs_of_modernbert_are_joined_as_by_transformers) {
     check_directory("modernbert");
-    struct tokenizer *t;
-    struct token_list tokens = {0};
+    SCOPED(struct tokenizer *, tokenizer_free) t = NULL;
+    SCOPED(struct token_list, token_list_release) tokens = {0};
     assert_int_equal(tokenizer_open(&t, DIRECTORY "modernbert"), OK);
     assert_int_equal(tokenizer_encode_pair(t, "a", 1, "\xFF", 1, &tokens), DATAERR);
     assert_int_equal(tokens.count, 0);
@@ -113,8 +111,6 @@ TEST(pairs_of_modernbert_are_joined_as_by_transformers) {
     assert_int_equal(tokens.count, 1);
     assert_int_equal(chat_template_check(t, "DIR"), DATAERR);
     assert_string_equal(fail_text(), "DIR: the tokenizer has no token <|im_start|>, which the chat template needs");
-    token_list_release(&tokens);
-    tokenizer_free(&t);
 }
 
 static void read_messages(struct arena *memory, struct json *list, struct message *messages) {
@@ -136,13 +132,13 @@ static void read_messages(struct arena *memory, struct json *list, struct messag
 }
 
 TEST(a_chat_template_gives_the_tokens_of_transformers) {
-    struct tokenizer *t;
+    SCOPED(struct tokenizer *, tokenizer_free) t = NULL;
     struct json *cases = at(golden, "template");
     assert_int_equal(tokenizer_open(&t, DIRECTORY "plain"), OK);
     for (size_t i = 0; i < json_count(cases); i++) {
-        struct arena memory = {0};
-        struct buf rendered = {0};
-        struct token_list tokens = {0};
+        SCOPED(struct arena, arena_release) memory = {0};
+        SCOPED(struct buf, buf_release) rendered = {0};
+        SCOPED(struct token_list, token_list_release) tokens = {0};
         struct message messages[8] = {0};
         struct json *row = json_item(cases, i), *list = at(row, "messages");
         size_t count = json_count(list);
@@ -151,15 +147,11 @@ TEST(a_chat_template_gives_the_tokens_of_transformers) {
         assert_text(at(row, "rendered"), &rendered);
         assert_int_equal(chat_template_encode(t, messages, count, &tokens), OK);
         assert_tokens(at(row, "tokens"), &tokens, "template");
-        token_list_release(&tokens);
-        buf_release(&rendered);
-        arena_release(&memory);
     }
-    tokenizer_free(&t);
 }
 
 TEST(media_are_expanded_to_their_tokens) {
-    struct tokenizer *t;
+    SCOPED(struct tokenizer *, tokenizer_free) t = NULL;
     assert_int_equal(tokenizer_open(&t, DIRECTORY "plain"), OK);
     struct part parts[] = {{.kind = PART_VIDEO}, {.kind = PART_IMAGE}, {.kind = PART_TEXT, .text = string_of("what?")}};
     struct message message = {.role = string_of("user"), .parts = parts, .part_count = 3};
@@ -167,7 +159,7 @@ TEST(media_are_expanded_to_their_tokens) {
                              {.kind = string_of("image"), .frames = 1, .height = 28, .width = 140}};
     struct group group = {.prompt = {.messages = &message, .message_count = 1}, .media = media, .media_count = 2};
     const struct vision_grid grid = {28, 2};
-    struct token_list tokens = {0};
+    SCOPED(struct token_list, token_list_release) tokens = {0};
     assert_int_equal(chat_template_encode_prompt(t, &group, grid, &tokens), OK);
     size_t videos = 0, images = 0;
     for (size_t i = 0; i < tokens.count; i++) {
@@ -184,15 +176,13 @@ TEST(media_are_expanded_to_their_tokens) {
     assert_int_equal(chat_template_encode_prompt(t, &group, grid, &tokens), DATAERR);
     media[0].width = INT64_MAX / 28 * 28;
     assert_int_equal(chat_template_encode_prompt(t, &group, grid, &tokens), DATAERR);
-    token_list_release(&tokens);
-    tokenizer_free(&t);
 }
 
 TEST(tokens_know_their_bytes) {
-    struct tokenizer *t;
+    SCOPED(struct tokenizer *, tokenizer_free) t = NULL;
     assert_int_equal(tokenizer_open(&t, DIRECTORY "plain"), OK);
     static const char text[] = "<answer>C</answer>\xE4\xBD\xA0<|im_end|>";
-    struct token_list tokens = {0};
+    SCOPED(struct token_list, token_list_release) tokens = {0};
     assert_int_equal(tokenizer_encode(t, text, sizeof text - 1, &tokens), OK);
     size_t offset = 0, size;
     for (size_t i = 0; i < tokens.count; i++) {
@@ -207,8 +197,6 @@ TEST(tokens_know_their_bytes) {
     assert_null(tokenizer_piece(t, tokenizer_vocab_size(t), &size));
     assert_int_equal(tokenizer_token_to_id(t, "<|no such|>"), -1);
     assert_int_equal(tokenizer_encode(t, "\xFF", 1, &tokens), DATAERR);
-    token_list_release(&tokens);
-    tokenizer_free(&t);
 }
 
 // Returns the CPU seconds for a word of `count` times one character, or of mixed letters if `letter` is 0.
@@ -216,7 +204,7 @@ static double seconds_for(const struct tokenizer *t, char letter, size_t count) 
     char *text = malloc(count);
     assert_non_null(text);
     for (size_t i = 0; i < count; i++) text[i] = letter ? letter : (char)("etaoinshr"[i * i % 9]);
-    struct token_list tokens = {0};
+    SCOPED(struct token_list, token_list_release) tokens = {0};
     clock_t start = clock();
     assert_int_equal(tokenizer_encode(t, text, count, &tokens), OK);
     double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
@@ -226,14 +214,13 @@ static double seconds_for(const struct tokenizer *t, char letter, size_t count) 
         offsets += size;
     }
     assert_int_equal(offsets, count);
-    token_list_release(&tokens);
     free(text);
     return seconds;
 }
 
 TEST(long_words_take_near_linear_time) {
     enum { WORD = 20000 };
-    struct tokenizer *t;
+    SCOPED(struct tokenizer *, tokenizer_free) t = NULL;
     assert_int_equal(tokenizer_open(&t, DIRECTORY "plain"), OK);
     const char letters[] = {'a', ' ', '\n', '1', '!', 0};
     for (size_t i = 0; i < sizeof letters; i++) {
@@ -247,7 +234,6 @@ TEST(long_words_take_near_linear_time) {
         print_message("a word 16 times as long takes %.1f times as long\n", ratio);
         assert_true(ratio < 64);
     }
-    tokenizer_free(&t);
 }
 
 static void write_file(struct arena *memory, const char *dir, const char *name, const char *content, size_t size) {
@@ -258,8 +244,8 @@ static void write_file(struct arena *memory, const char *dir, const char *name, 
 static void check_broken_in(const char *original, const char *from, const char *to, const char *what) {
     char dir[] = "/tmp/caravan-tokenizer-XXXXXX";
     assert_non_null(mkdtemp(dir));
-    struct arena memory = {0};
-    struct buf content = {0}, changed = {0};
+    SCOPED(struct arena, arena_release) memory = {0};
+    SCOPED(struct buf, buf_release) content = {0}, changed = {0};
     assert_int_equal(file_read(original, &content), OK);
     const char *place = strstr(content.data, from);
     assert_non_null(place);
@@ -267,18 +253,14 @@ static void check_broken_in(const char *original, const char *from, const char *
     buf_puts(&changed, to);
     buf_puts(&changed, place + strlen(from));
     write_file(&memory, dir, "tokenizer.json", changed.data, changed.size);
-    struct tokenizer *t;
+    SCOPED(struct tokenizer *, tokenizer_free) t = NULL;
     status result = tokenizer_open(&t, dir);
     assert_true(!t == (result != OK));
     if (result == OK) result = chat_template_check(t, dir);
     assert_int_equal(result, DATAERR);
-    tokenizer_free(&t);
     if (!strstr(fail_text(), what)) FAIL_WITH("\"%s\" does not contain \"%s\"", fail_text(), what);
     if (!strstr(fail_text(), dir)) FAIL_WITH("\"%s\" does not contain the directory", fail_text());
     assert_int_equal(dir_remove(dir), OK);
-    buf_release(&content);
-    buf_release(&changed);
-    arena_release(&memory);
 }
 
 static void check_broken(const char *from, const char *to, const char *what) {
@@ -341,21 +323,18 @@ TEST(a_malformed_directory_is_refused) {
 static void check_merges(const char *merges, const char *what) {
     char dir[] = "/tmp/caravan-tokenizer-XXXXXX";
     assert_non_null(mkdtemp(dir));
-    struct arena memory = {0};
+    SCOPED(struct arena, arena_release) memory = {0};
     static const char *const names[] = {"vocab.json", "tokenizer_config.json"};
     for (size_t i = 0; i < 2; i++) {
-        struct buf content = {0};
+        SCOPED(struct buf, buf_release) content = {0};
         assert_int_equal(file_read(path_join(&memory, DIRECTORY "files", names[i]), &content), OK);
         write_file(&memory, dir, names[i], content.data, content.size);
-        buf_release(&content);
     }
     if (merges) write_file(&memory, dir, "merges.txt", merges, strlen(merges));
-    struct tokenizer *t;
+    SCOPED(struct tokenizer *, tokenizer_free) t = NULL;
     assert_int_equal(tokenizer_open(&t, dir), what ? DATAERR : OK);
     if (what && !strstr(fail_text(), what)) FAIL_WITH("\"%s\" does not contain \"%s\"", fail_text(), what);
-    tokenizer_free(&t);
     assert_int_equal(dir_remove(dir), OK);
-    arena_release(&memory);
 }
 
 // U+08CF (combining class 220) came with Unicode 14: the published tokenizers leave it after U+0301 (class 230), but
@@ -367,13 +346,12 @@ TEST(characters_after_unicode9_are_not_reordered) {
         {"a\u0301\u08CFa\u0301\u0323", "\u00E1\u08CF\u1EA1\u0301"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct buf buffer = {0};
+        SCOPED(struct buf, buf_release) buffer = {0};
         const char *out;
         size_t size;
         assert_int_equal(normalize_text(NORMALIZE_NFC, cases[i][0], strlen(cases[i][0]), &buffer, &out, &size), OK);
         assert_int_equal(size, strlen(cases[i][1]));
         assert_memory_equal(out, cases[i][1], size);
-        buf_release(&buffer);
     }
 }
 

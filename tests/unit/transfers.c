@@ -204,7 +204,7 @@ static void fetch_weights(struct process *process) {
 
 // One turn of every process that lives.
 static void turn(struct run *run) {
-    struct buf bytes = {0};
+    SCOPED(struct buf, buf_release) bytes = {0};
     for (size_t i = 0; i < run->count; i++) {
         struct process *process = &run->processes[i];
         if (!process->io) continue;
@@ -214,7 +214,6 @@ static void turn(struct run *run) {
         assert_true(bytes.size <= 8 * WIRE_PIECE_BYTES);
         buf_append(&process->received, bytes.data, bytes.size);
     }
-    buf_release(&bytes);
     fake_network_advance(run->network, 20);
 }
 
@@ -421,14 +420,13 @@ static void download_version(struct run *run, struct process **processes, int co
         fake_network_advance(run->network, 1);
     }
     for (int i = 0; i < count; i++) {
-        struct buf copy = {0};
+        SCOPED(struct buf, buf_release) copy = {0};
         assert_int_equal(pthread_join(threads[i].thread, NULL), 0);
         assert_int_equal(threads[i].result, OK);
         assert_true(threads[i].remote.copied);
         assert_int_equal(file_read(threads[i].remote.local, &copy), OK);
         assert_int_equal(copy.size, SIZE);
         assert_memory_equal(copy.data, run->content, SIZE);
-        buf_release(&copy);
     }
 }
 
@@ -538,7 +536,7 @@ TEST(another_replica_goes_on_when_the_one_that_downloads_dies) {
 // Optim publishes the next version: the content with one byte of `every` changed. Returns what WEIGHTS says of it.
 static struct wire_message publish_next(struct run *run, int version, size_t every) {
     struct process *optim = &run->processes[0];
-    struct arena arena = {0};
+    SCOPED(struct arena, arena_release) arena = {0};
     struct wire_message message;
     char path[160];
     for (size_t i = (size_t)version; i < SIZE; i += every) run->content[i] ^= (char)(rng_bits(3, i, 0) | 1);
@@ -548,7 +546,6 @@ static struct wire_message publish_next(struct run *run, int version, size_t eve
     assert_int_equal(weights_publish(optim->publisher, NULL, &weights), OK);
     assert_true(weights_publisher_describe(optim->publisher, false, &message, &arena));
     assert_true(message.base && message.difference);
-    arena_release(&arena);
     message.path = "/elsewhere";
     for (size_t i = 0; i < run->count; i++) run->processes[i].answered = 0;
     return message;
@@ -556,7 +553,7 @@ static struct wire_message publish_next(struct run *run, int version, size_t eve
 
 // Publishes the first file as a later version; returns whether a difference is offered.
 static bool offers_difference(struct run *run) {
-    struct arena arena = {0};
+    SCOPED(struct arena, arena_release) arena = {0};
     struct wire_message message;
     char path[160];
     struct weights_publisher *publisher = run->processes[0].publisher;
@@ -564,7 +561,6 @@ static bool offers_difference(struct run *run) {
     const struct stage_weights weights = {.version = 9, .hash = HASH, .path = path};
     assert_int_equal(weights_publish(publisher, NULL, &weights), OK);
     assert_true(weights_publisher_describe(publisher, false, &message, &arena));
-    arena_release(&arena);
     return message.difference != 0;
 }
 

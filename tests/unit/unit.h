@@ -24,6 +24,9 @@
     }                                                                                                                  \
     static void sentence(__attribute__((unused)) void **state)
 
+// A variable that `release` gets the address of when its block ends: SCOPED(struct buf, buf_release) text = {0};
+#define SCOPED(type, release) __attribute__((cleanup(release))) __typeof__(type)
+
 // Adds a test to this program's.
 void unit_add(struct CMUnitTest test);
 

@@ -57,8 +57,8 @@ TEST(every_kind_survives_encoding) {
     assert_int_equal(sizeof kinds / sizeof *kinds, MESSAGE_KINDS - 1);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         struct wire_message in = full_message(kinds[i]), out;
-        struct buf first = {0}, second = {0};
-        struct arena arena = {0};
+        SCOPED(struct buf, buf_release) first = {0}, second = {0};
+        SCOPED(struct arena, arena_release) arena = {0};
         assert_int_equal(message_encode(&in, &first), OK);
         assert_int_equal(message_decode(&out, &arena, first.data, first.size), OK);
         assert_int_equal(out.kind, kinds[i]);
@@ -69,15 +69,12 @@ TEST(every_kind_survives_encoding) {
             assert_int_equal(message_decode(&out, &arena, first.data, size), DATAERR);
         buf_append(&first, "", 1);
         assert_int_equal(message_decode(&out, &arena, first.data, first.size), DATAERR);
-        buf_release(&first);
-        buf_release(&second);
-        arena_release(&arena);
     }
 }
 
 TEST(malformed_messages_are_named) {
     struct wire_message out;
-    struct arena arena = {0};
+    SCOPED(struct arena, arena_release) arena = {0};
     assert_int_equal(message_decode(&out, &arena, "\x91\x7f", 2), DATAERR);
     assert_string_equal(fail_text(), "the message is of an unknown kind");
     assert_int_equal(message_decode(&out, &arena, "\x94\x07\xa1x\x01\x01", 6), DATAERR);
@@ -91,10 +88,8 @@ TEST(malformed_messages_are_named) {
                      DATAERR);
     assert_string_equal(fail_text(), "REFUSED: reason has a NUL");
     struct wire_message unset = {.kind = MESSAGE_REFUSED};
-    struct buf bytes = {0};
+    SCOPED(struct buf, buf_release) bytes = {0};
     assert_int_equal(message_encode(&unset, &bytes), BUG);
-    buf_release(&bytes);
-    arena_release(&arena);
 }
 
 struct pair {
@@ -193,7 +188,7 @@ static void name_tcp_endpoint(struct pair *pair) {
 
 // Over a Unix socket, and over TCP with CURVE.
 TEST(a_server_that_comes_back_is_joined_again) {
-    struct wire_security keys = {0};
+    SCOPED(struct wire_security, wire_security_release) keys = {0};
     assert_int_equal(wire_key_make(&keys), OK);
     wire_admit(&keys, keys.public);
     for (int tcp = 0; tcp < 2; tcp++) {
@@ -221,7 +216,6 @@ TEST(a_server_that_comes_back_is_joined_again) {
         assert_true(orderly);
         close_pair(&pair);
     }
-    wire_security_release(&keys);
 }
 
 TEST(other_settings_are_refused_by_name) {
@@ -290,7 +284,7 @@ TEST(a_descriptor_wakes) {
 }
 
 TEST(only_admitted_machines_come_in) {
-    struct wire_security inside = {0}, outside = {0};
+    SCOPED(struct wire_security, wire_security_release) inside = {0}, outside = {0};
     struct wire_event event;
     assert_int_equal(wire_key_make(&inside), OK);
     assert_int_equal(wire_key_make(&outside), OK);
@@ -307,8 +301,6 @@ TEST(only_admitted_machines_come_in) {
         assert_int_not_equal(event.kind, WIRE_JOINED);
     }
     close_pair(&pair);
-    wire_security_release(&inside);
-    wire_security_release(&outside);
 }
 
 // ---- names and keys ----
@@ -359,7 +351,7 @@ TEST(only_the_run_s_processes_are_admitted) {
 
 // A machine of the run with the name of another one.
 TEST(a_name_is_bound_to_its_key) {
-    struct wire_security one = {0}, two = {0};
+    SCOPED(struct wire_security, wire_security_release) one = {0}, two = {0};
     struct wire_event event;
     struct pair pair = {0};
     assert_int_equal(wire_key_make(&one), OK);
@@ -383,8 +375,6 @@ TEST(a_name_is_bound_to_its_key) {
     assert_int_equal(wire_connect(pair.client, pair.endpoint, one.public, "flow", &pair.peer), OK);
     assert_true(until(&pair, pair.client, WIRE_JOINED, &event));
     close_pair(&pair);
-    wire_security_release(&one);
-    wire_security_release(&two);
 }
 
 static void on_signal(int number) {
@@ -403,7 +393,7 @@ static void interrupt_all_threads(void) {
 }
 
 TEST(a_signal_does_not_end_authentication) {
-    struct wire_security inside = {0};
+    SCOPED(struct wire_security, wire_security_release) inside = {0};
     struct wire_event event;
     struct pair pair = {0};
     assert_int_equal(wire_key_make(&inside), OK);
@@ -417,7 +407,6 @@ TEST(a_signal_does_not_end_authentication) {
     open_client(&pair, "r", &inside, inside.public);
     assert_true(until(&pair, pair.client, WIRE_JOINED, &event));
     close_pair(&pair);
-    wire_security_release(&inside);
 }
 
 static int thread_count(void) {
@@ -450,7 +439,7 @@ TEST(closing_survives_signals) {
 
 TEST(key_files_are_private) {
     char path[64];
-    struct wire_security made = {0}, read = {0};
+    SCOPED(struct wire_security, wire_security_release) made = {0}, read = {0};
     snprintf(path, sizeof path, "/tmp/caravan-unit-key-%d", (int)getpid());
     assert_int_equal(wire_key_make(&made), OK);
     assert_int_equal(wire_key_write(&made, path), OK);
@@ -462,8 +451,6 @@ TEST(key_files_are_private) {
     assert_int_equal(wire_key_read(&read, path), DATAERR);
     unlink(path);
     assert_int_equal(wire_key_read(&read, path), DATAERR);
-    wire_security_release(&made);
-    wire_security_release(&read);
 }
 
 TEST(node_config_survives_writing) {
@@ -490,7 +477,7 @@ TEST(node_config_survives_writing) {
                              .endpoints = endpoints,
                              .endpoint_count = 1};
     struct node_config out;
-    struct buf text = {0};
+    SCOPED(struct buf, buf_release) text = {0};
     snprintf(path, sizeof path, "/tmp/caravan-unit-node-%d", (int)getpid());
     assert_int_equal(node_config_write(&in, &text), OK);
     assert_int_equal(file_write_atomic(path, text.data, text.size), OK);
@@ -512,7 +499,6 @@ TEST(node_config_survives_writing) {
     assert_non_null(strstr(fail_text(), "line 3: unknown key 'what'"));
     in.run_dir = "/runs/two\nlines";
     assert_int_equal(node_config_write(&in, &text), USAGE);
-    buf_release(&text);
     unlink(path);
 }
 
@@ -551,7 +537,7 @@ TEST(the_protocol_page_lists_every_field) {
     static const char *types[] = {[FIELD_INT] = "int", [FIELD_REAL] = "real", [FIELD_STRING] = "string"};
     enum { CELLS = 6 };
     const char *cells[CELLS];
-    struct buf page = {0};
+    SCOPED(struct buf, buf_release) page = {0};
     int kind = 0;
     bool bulk = false;
     static const struct message_field end = {.type = FIELD_END};
@@ -589,7 +575,6 @@ TEST(the_protocol_page_lists_every_field) {
     assert_int_equal(field->type, FIELD_END);
     assert_int_equal(bulk, message_has_bulk((enum message_kind)kind));
     assert_null(message_fields(MESSAGE_KINDS));
-    buf_release(&page);
 }
 
 // " WORD xx xx ...", as the example in the page.
@@ -599,8 +584,8 @@ static void append_hex(struct buf *out, const char *word, const struct buf *byte
 }
 
 TEST(the_protocol_page_shows_the_bytes) {
-    struct group *group;
-    struct buf page = {0}, bulk = {0}, expected = {0};
+    SCOPED(struct group *, group_free) group = NULL;
+    SCOPED(struct buf, buf_release) page = {0}, bulk = {0}, expected = {0};
     group_new(&group);
     group_string(group, &group->id, "e0-000000", strlen("e0-000000"));
     group_to_msgpack(group, &bulk);
@@ -623,17 +608,12 @@ TEST(the_protocol_page_shows_the_bytes) {
         {.kind = MESSAGE_GROUP, .issue = 1},
     };
     for (size_t i = 0; i < sizeof messages / sizeof *messages; i++) {
-        struct buf frame = {0};
+        SCOPED(struct buf, buf_release) frame = {0};
         assert_int_equal(message_encode(&messages[i], &frame), OK);
         append_hex(&expected, message_name(messages[i].kind), &frame);
-        buf_release(&frame);
     }
     append_hex(&expected, "bulk", &bulk);
     read_protocol(&page, true);
     if (!strstr(page.data, expected.data)) print_error("PROTOCOL.md lacks the example%s\n", expected.data);
     assert_non_null(strstr(page.data, expected.data));
-    buf_release(&page);
-    buf_release(&bulk);
-    buf_release(&expected);
-    group_free(&group);
 }

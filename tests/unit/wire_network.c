@@ -319,10 +319,9 @@ static void send_raw(struct transport *transport, struct transport_link *link, c
 }
 
 static void send_message(struct transport *transport, struct transport_link *link, const struct wire_message *message) {
-    struct buf head = {0};
+    SCOPED(struct buf, buf_release) head = {0};
     assert_int_equal(message_encode(message, &head), OK);
     send_raw(transport, link, head.data, head.size, 1);
-    buf_release(&head);
 }
 
 // Lets time pass until a process without a wire gets a message. Returns its kind.
@@ -358,7 +357,7 @@ TEST(a_malformed_message_costs_its_sender_the_conversation) {
     };
     for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
         struct world world;
-        struct arena arena = {0};
+        SCOPED(struct arena, arena_release) arena = {0};
         struct wire_message message;
         struct transport_link *link;
         open_world(&world, i, 2);
@@ -389,7 +388,6 @@ TEST(a_malformed_message_costs_its_sender_the_conversation) {
         assert_null(wire_next_peer(client));
         assert_non_null(wire_first_peer(world.nodes[CLIENT].wire, "flow", false));
         raw->calls->free(raw);
-        arena_release(&arena);
         close_world(&world);
     }
 }
