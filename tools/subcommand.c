@@ -180,31 +180,27 @@ status subcommand_find_stores(const char *path, const char *file, struct arena *
     return stores->count ? OK : fail(DATAERR, "%s: neither it nor its store has a %s", path, file);
 }
 
-// Calls visit with every group of the stores that `path` stands for.
-static status subcommand_each_stored(const char *path, status (*visit)(void *context, const struct group *group),
-                                     void *context) {
-    struct arena arena = {0};
-    struct string_list stores;
-    status result = subcommand_find_stores(path, "groups.lmdb", &arena, &stores);
-    for (size_t i = 0; result == OK && i < stores.count; i++) {
-        struct group_store *store = NULL;
-        result = group_store_open(&store, stores.data[i], true);
-        if (result == OK) result = group_store_each(store, visit, context);
-        if (result == DATAERR && store) fail_prefix(result, "%s", stores.data[i]);
-        group_store_close(&store);
-    }
-    arena_release(&arena);
-    return result;
-}
-
 status subcommand_each_group(const char *path, status (*visit)(void *context, const struct group *group),
                              void *context) {
     struct line_reader lines = {.fd = -1};
     struct group *group = NULL;
+    struct arena arena = {0};
+    struct string_list stores;
     struct stat info;
     status result = OK;
     if (stat(path, &info)) return fail(DATAERR, "%s: %s", path, strerror(errno));
-    if (S_ISDIR(info.st_mode) || subcommand_is_pipeline(path)) return subcommand_each_stored(path, visit, context);
+    if (S_ISDIR(info.st_mode) || subcommand_is_pipeline(path)) {
+        result = subcommand_find_stores(path, "groups.lmdb", &arena, &stores);
+        for (size_t i = 0; result == OK && i < stores.count; i++) {
+            struct group_store *store = NULL;
+            result = group_store_open(&store, stores.data[i], true);
+            if (result == OK) result = group_store_each(store, visit, context);
+            if (result == DATAERR && store) fail_prefix(result, "%s", stores.data[i]);
+            group_store_close(&store);
+        }
+        arena_release(&arena);
+        return result;
+    }
     lines.fd = open(path, O_RDONLY | O_CLOEXEC);
     if (lines.fd < 0) return fail(DATAERR, "%s: %s", path, strerror(errno));
     while (result == OK) {

@@ -30,20 +30,6 @@ static bool condition_has_inner(const struct field *outer) {
     return outer->type == FIELD_OBJECT || outer->section == SECTION_ROLLOUT;
 }
 
-// Finds the first field with a name in the table of fields.
-static bool condition_find_short(struct condition *condition, struct string name) {
-    for (size_t i = 0; i < group_table.count; i++) {
-        const struct field *outer = &group_table.fields[i];
-        const struct field *inner = NULL;
-        if (outer->table && condition_has_inner(outer)) inner = field_find(outer->table, name.data, name.size);
-        if (!inner) continue;
-        condition->outer = outer;
-        condition->inner = inner;
-        return true;
-    }
-    return false;
-}
-
 // Sets the condition's field, and whether its values are strings.
 static status condition_find_field(struct condition *condition, struct string name) {
     const char *dot = memchr(name.data, '.', name.size);
@@ -51,7 +37,13 @@ static status condition_find_field(struct condition *condition, struct string na
     condition->outer = field_find(&group_table, name.data, first);
     if (condition->outer && condition->outer->table && dot)
         condition->inner = field_find(condition->outer->table, dot + 1, name.size - first - 1);
-    const bool found = dot ? condition->inner != NULL : condition->outer || condition_find_short(condition, name);
+    for (size_t i = 0; !dot && !condition->outer && i < group_table.count; i++) { // the last key of a path alone
+        const struct field *outer = &group_table.fields[i];
+        if (outer->table && condition_has_inner(outer))
+            condition->inner = field_find(outer->table, name.data, name.size);
+        if (condition->inner) condition->outer = outer;
+    }
+    const bool found = dot ? condition->inner != NULL : condition->outer != NULL;
     if (!found) return fail(USAGE, "no field has the name '%.*s'", name.size < 60 ? (int)name.size : 60, name.data);
     assert(condition->outer);
     const struct field *field = condition->inner ? condition->inner : condition->outer;
