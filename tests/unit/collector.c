@@ -174,7 +174,7 @@ static size_t used_memory(void) {
 TEST(memory_stays_small) {
     enum { GROUPS = 20000, FIRST = 1000, GROWTH_MAX = 1 << 20 };
     struct io_thread io = {0};
-    struct node node = open_optim(&io);
+    SCOPED(struct node, close_optim) node = open_optim(&io);
     send_run_info(&node, 2 * GROUPS, 0);
     assert_int_equal(io.position_seq, 0);
     train(&node, FIRST);
@@ -182,12 +182,11 @@ TEST(memory_stays_small) {
     train(&node, GROUPS);
     assert_int_equal(io.broadcasts, GROUPS);
     assert_true(used_memory() < before + GROWTH_MAX);
-    close_optim(&node);
 }
 
 TEST(a_restarted_source_gets_only_what_it_lacks) {
     struct io_thread io = {0};
-    struct node node = open_optim(&io);
+    SCOPED(struct node, close_optim) node = open_optim(&io);
     send_run_info(&node, 1000, 0);
     train(&node, 100);
     send_run_info(&node, 1000, 90);
@@ -205,13 +204,12 @@ TEST(a_restarted_source_gets_only_what_it_lacks) {
     send_run_info(&node, 1000, 200);
     assert_int_equal(io.replies, 0);
     assert_int_equal(io.position_seq, 200);
-    close_optim(&node);
 }
 
 // The source then refuses to forget steps that it knows to be trained.
 TEST(position_tells_that_no_step_was_ever_trained) {
     struct io_thread io = {0};
-    struct node node;
+    SCOPED(struct node, close_optim) node = {0};
     start_at = -1;
     node = open_optim(&io);
     start_at = 0;
@@ -223,12 +221,11 @@ TEST(position_tells_that_no_step_was_ever_trained) {
     train(&node, 2);
     send_run_info(&node, 10, 2);
     assert_int_equal(io.position_seq, 2);
-    close_optim(&node);
 }
 
 TEST(a_quarantine_keeps_its_strings) {
     struct io_thread io = {0};
-    struct node node = open_optim(&io);
+    SCOPED(struct node, close_optim) node = open_optim(&io);
     send_run_info(&node, 1000, 0);
     train(&node, 4); // 0 to 2 are trained, 3 is quarantined
     for (int i = 0; i < 2; i++) {
@@ -240,13 +237,12 @@ TEST(a_quarantine_keeps_its_strings) {
         memset(&io.last, 0, sizeof io.last);
         send_run_info(&node, 1000, 3);
     }
-    close_optim(&node);
 }
 
 TEST(what_is_settled_ahead_follows_the_position) {
     struct io_thread io = {0};
     struct held_group *held[4] = {NULL};
-    struct node node = open_optim(&io);
+    SCOPED(struct node, close_optim) node = open_optim(&io);
     send_run_info(&node, 1000, 0);
     io.incoming_end = 4;
     for (int i = 0; i < 4; i++) assert_int_equal(optim_role.receive(&node, -1, &held[i]), OK);
@@ -256,12 +252,11 @@ TEST(what_is_settled_ahead_follows_the_position) {
     assert_int_equal(io.position_at, 0);
     assert_int_equal(io.replies, 1);
     assert_int_equal(io.first_reply_seq, 3);
-    close_optim(&node);
 }
 
 TEST(the_last_group_waits_for_the_end) {
     struct io_thread io = {0};
-    struct node node = open_optim(&io);
+    SCOPED(struct node, close_optim) node = open_optim(&io);
     send_run_info(&node, 3, 0);
     train(&node, 3);
     assert_int_equal(io.broadcasts, 2);
@@ -274,12 +269,11 @@ TEST(the_last_group_waits_for_the_end) {
     assert_int_equal(io.last.kind, MESSAGE_TRAINED);
     assert_int_equal(io.last.seq, 2);
     assert_int_equal(io.last.step, 3);
-    close_optim(&node);
 }
 
 TEST(it_begins_at_the_checkpoint_and_takes_each_seq_once) {
     struct io_thread io = {0};
-    struct node node;
+    SCOPED(struct node, close_optim) node = {0};
     start_at = 5;
     node = open_optim(&io);
     start_at = 0;
@@ -292,7 +286,6 @@ TEST(it_begins_at_the_checkpoint_and_takes_each_seq_once) {
     train(&node, 12);
     assert_int_equal(io.dropped, 15);
     assert_int_equal(io.broadcasts, 7);
-    close_optim(&node);
 }
 
 // Every step trains one group, and groups 3 and 10 are quarantined: two more groups make ten steps.

@@ -142,7 +142,7 @@ TEST(continued_completions_keep_their_bits_on_the_cpu) {
     size_t ended = 0;
     for (int c = 0; c < CASES; c++) {
         static struct continued want, got;
-        struct model_case it;
+        SCOPED(struct model_case, case_close) it = {0};
         struct continuation wish = {0, NEW_TOKENS, 1.5f, -1, 0, {0}};
         case_open(&it, case_names[c]);
         for (int threads = 1; threads <= 2; threads++) {
@@ -155,7 +155,6 @@ TEST(continued_completions_keep_their_bits_on_the_cpu) {
             if (threads == 1) expect_stops(&it, model, &want);
         }
         for (int i = 0; i < GROUP; i++) ended += want.ended[i];
-        case_close(&it);
     }
     assert_true(ended > 0); // completions end with a token too
 }
@@ -163,9 +162,9 @@ TEST(continued_completions_keep_their_bits_on_the_cpu) {
 // A backend that is asynchronous and records steps draws for a stopped row once more, which must not count.
 TEST(continued_completions_keep_their_bits_when_steps_are_recorded) {
     static struct continued want, got;
-    struct model_case it;
+    SCOPED(struct model_case, case_close) it = {0};
     case_open(&it, "pairs");
-    struct model *model = case_model(&it, &(struct model_options){.precision = "float32"});
+    SCOPED(struct model *, model_free) model = case_model(&it, &(struct model_options){.precision = "float32"});
     continue_all(&it, model, &(struct continuation){0, NEW_TOKENS, 1.5f, -1, 0, {0}}, &want);
     recording_backend_enter(model);
     expect_same_in_company(&it, model, &want);
@@ -181,22 +180,19 @@ TEST(continued_completions_keep_their_bits_when_steps_are_recorded) {
     generator_free(&generator);
     assert_int_equal(recorder.early_reads, 0);
     assert_true(recorder.recorded > 0 && recorder.launched > recorder.recorded);
-    model_free(&model);
-    case_close(&it);
 }
 
 TEST(continued_completions_keep_their_bits_on_the_emulator) {
     static struct continued want, got;
-    struct model_case it;
+    SCOPED(struct model_case, case_close) it = {0};
     if (!case_emulator()) return;
     case_open(&it, "even");
-    struct model *model = case_model(&it, &(struct model_options){.device = "emulated", .precision = "float32"});
+    SCOPED(struct model *, model_free)
+    model = case_model(&it, &(struct model_options){.device = "emulated", .precision = "float32"});
     continue_all(&it, model, &(struct continuation){4, NEW_TOKENS, 1.5f, -1, 0, {0}}, &want);
     expect_scores(&it, model, &want);
     continue_all(&it, model, &(struct continuation){2, NEW_TOKENS, 1.5f, -1, 0, {0}}, &got);
     assert_memory_equal(&got, &want, sizeof got);
-    model_free(&model);
-    case_close(&it);
 }
 
 // Behind some of Hugging Face's greedy tokens come the others.

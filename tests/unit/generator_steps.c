@@ -60,9 +60,10 @@ TEST(requests_join_and_leave) {
     int ended = 0, full = 0;
     for (int c = 0; c < CASES; c++) {
         static struct samples want, got;
-        struct model_case it;
+        SCOPED(struct model_case, case_close) it = {0};
         case_open(&it, case_names[c]);
-        struct model *model = case_model(&it, &(struct model_options){.precision = "float32", .threads = 2});
+        SCOPED(struct model *, model_free)
+        model = case_model(&it, &(struct model_options){.precision = "float32", .threads = 2});
         sample_all(&it, model, 3, &want);
         recording_backend_enter(model);
         for (int slots = 1; slots <= 9; slots += 4) {
@@ -77,8 +78,6 @@ TEST(requests_join_and_leave) {
                 full += !want.ended[i][k];
             }
         }
-        model_free(&model);
-        case_close(&it);
     }
     assert_true(ended > 0 && full > 0); // completions end in both ways
 }
@@ -112,7 +111,7 @@ static void swap_weights(struct model *model, void *context) {
 // A token has the version of the weights with which its step was asked for, also if it is read after the swap.
 TEST(weights_are_swapped_between_steps) {
     static struct samples want, got;
-    struct model_case it;
+    SCOPED(struct model_case, case_close) it = {0};
     case_open(&it, "pairs");
     struct model *trained = case_model(&it, &(struct model_options){.precision = "float32", .training = true});
     struct train_completion completions[COMPLETIONS];
@@ -126,7 +125,7 @@ TEST(weights_are_swapped_between_steps) {
     MUST(model_publish(trained, false, to.path, &to.hash));
     model_free(&trained);
 
-    struct model *model = case_model(&it, &(struct model_options){.precision = "float32"});
+    SCOPED(struct model *, model_free) model = case_model(&it, &(struct model_options){.precision = "float32"});
     sample_changed(&it, model, swap_weights, &to, &want);
     model_free(&model);
     model = case_model(&it, &(struct model_options){.precision = "float32"});
@@ -142,8 +141,6 @@ TEST(weights_are_swapped_between_steps) {
     assert_true(across > 0);
     assert_int_equal(recorder.recorded, 2);
     MUST(dir_remove(dir));
-    model_free(&model);
-    case_close(&it);
 }
 
 static void grow_angles(struct model *model, void *context) {
@@ -153,16 +150,14 @@ static void grow_angles(struct model *model, void *context) {
 
 TEST(angles_move_between_steps) {
     static struct samples want, got;
-    struct model_case it;
+    SCOPED(struct model_case, case_close) it = {0};
     case_open(&it, "even");
-    struct model *model = case_model(&it, &(struct model_options){.precision = "float32"});
+    SCOPED(struct model *, model_free) model = case_model(&it, &(struct model_options){.precision = "float32"});
     sample_changed(&it, model, grow_angles, NULL, &want);
     recording_backend_enter(model);
     sample_changed(&it, model, grow_angles, NULL, &got);
     assert_memory_equal(&got, &want, sizeof want);
     assert_int_equal(recorder.recorded, 2);
-    model_free(&model);
-    case_close(&it);
 }
 
 // ---- the CUDA backend's graphs, on the emulator ----
@@ -215,8 +210,8 @@ static void sample_emulated(struct model *model, bool with_graphs, struct sample
 TEST(a_recorded_step_gives_the_bits_of_a_computed_one) {
     for (int i = 0; i < 2; i++) {
         static struct samples want, got;
-        struct model_case it;
-        struct model *model = NULL;
+        SCOPED(struct model_case, case_close) it = {0};
+        SCOPED(struct model *, model_free) model = NULL;
         case_open(&it, "even");
         const struct model_options options = {.precision = i ? "bfloat16" : "float32", .device = "emulated:1"};
         status opened = model_open(&model, it.dir, &options);
@@ -232,7 +227,5 @@ TEST(a_recorded_step_gives_the_bits_of_a_computed_one) {
             assert_int_equal(counted.recorded, 1);
             assert_true(counted.launched > 10);
         }
-        model_free(&model);
-        case_close(&it);
     }
 }

@@ -150,7 +150,7 @@ static void tell_trained(struct fixture *fixture, int64_t seq) {
 }
 
 TEST(nothing_is_issued_before_the_position) {
-    struct fixture fixture;
+    SCOPED(struct fixture, close_issuer) fixture = {0};
     struct message_status counters = {0};
     open_issuer(&fixture, 0);
     tick(&fixture);
@@ -166,11 +166,10 @@ TEST(nothing_is_issued_before_the_position) {
     source_role.hooks.report(&fixture.node, &counters);
     assert_int_equal(counters.held, PER_STEP);
     assert_int_equal(counters.total, TOTAL);
-    close_issuer(&fixture);
 }
 
 TEST(staleness_bounds_the_groups_in_flight) {
-    struct fixture fixture;
+    SCOPED(struct fixture, close_issuer) fixture = {0};
     open_issuer(&fixture, 1);
     tell(&fixture, (struct wire_message){.kind = MESSAGE_POSITION, .step = 0, .seq = 0});
     tick(&fixture);
@@ -181,12 +180,11 @@ TEST(staleness_bounds_the_groups_in_flight) {
     assert_int_equal(fixture.io.put_count, 3 * PER_STEP);
     assert_int_equal(fixture.io.policy[0], 0);
     assert_int_equal(fixture.io.policy[2 * PER_STEP], 1); // the third step may use weights that are one step old
-    close_issuer(&fixture);
 }
 
 // What is in flight is issued again with the same number when optim is where it was: the stages drop what they have.
 TEST(the_number_of_the_issue_rises_when_optim_goes_back) {
-    struct fixture fixture;
+    SCOPED(struct fixture, close_issuer) fixture = {0};
     struct message_status counters = {0};
     open_issuer(&fixture, 0);
     tell(&fixture, (struct wire_message){.kind = MESSAGE_POSITION, .step = 0, .seq = 0});
@@ -211,7 +209,6 @@ TEST(the_number_of_the_issue_rises_when_optim_goes_back) {
     assert_int_equal(fixture.io.put[3 * PER_STEP], 0);
     source_role.hooks.report(&fixture.node, &counters);
     assert_int_equal(counters.held, PER_STEP);
-    close_issuer(&fixture);
 }
 
 // Returns what a source that is started now would find: the ledger in a copy of the file. The caller closes it.
@@ -231,7 +228,7 @@ static struct ledger *open_copy(const struct fixture *fixture) {
 // The stages drop what they take for settled, and optim forgets what became of it, also when the source is killed and
 // the next one's ledger lacks it. Each second group is quarantined.
 TEST(nobody_is_told_what_the_ledger_on_the_disk_lacks) {
-    struct fixture fixture;
+    SCOPED(struct fixture, close_issuer) fixture = {0};
     struct wire_peer optim = {.purpose = "ledger", .name = "optim"};
     open_issuer(&fixture, 0);
     tell(&fixture, (struct wire_message){.kind = MESSAGE_POSITION, .step = 0, .seq = 0});
@@ -257,11 +254,10 @@ TEST(nobody_is_told_what_the_ledger_on_the_disk_lacks) {
         tick(&fixture);
     }
     assert_int_equal(fixture.io.settled, TOTAL);
-    close_issuer(&fixture);
 }
 
 TEST(an_optim_that_lost_its_directory_is_refused) {
-    struct fixture fixture;
+    SCOPED(struct fixture, close_issuer) fixture = {0};
     open_supervised_issuer(&fixture);
     for (int64_t seq = 0; seq < PER_STEP; seq++) tell_trained(&fixture, seq);
     tell(&fixture, (struct wire_message){.kind = MESSAGE_POSITION, .step = 0, .seq = -1});
@@ -272,11 +268,10 @@ TEST(an_optim_that_lost_its_directory_is_refused) {
     assert_int_equal(fixture.io.last.kind, MESSAGE_END);
     assert_int_equal(fixture.io.last.code, DATAERR);
     assert_non_null(strstr(fixture.io.reason, "optim's directory is empty, but the ledger has 1 trained steps"));
-    close_issuer(&fixture);
 }
 
 TEST(an_older_checkpoint_is_trained_again_with_a_notice) {
-    struct fixture fixture;
+    SCOPED(struct fixture, close_issuer) fixture = {0};
     open_supervised_issuer(&fixture);
     for (int64_t seq = 0; seq < 2 * PER_STEP; seq++) {
         tick(&fixture);
@@ -290,11 +285,10 @@ TEST(an_older_checkpoint_is_trained_again_with_a_notice) {
     assert_int_equal(fixture.io.put_count, PER_STEP);
     assert_int_equal(fixture.io.put[0], PER_STEP);
     assert_int_equal(fixture.io.policy[0], 1);
-    close_issuer(&fixture);
 }
 
 TEST(the_end_is_told_once_everything_is_settled) {
-    struct fixture fixture;
+    SCOPED(struct fixture, close_issuer) fixture = {0};
     struct wire_peer optim = {.purpose = "ledger", .name = "optim"};
     open_issuer(&fixture, 0);
     assert_int_equal(join(&fixture.node, &optim), OK);
@@ -325,7 +319,6 @@ TEST(the_end_is_told_once_everything_is_settled) {
     assert_int_equal(fixture.io.last.code, 0);
     assert_string_equal(fixture.io.reason, "4 steps, 8 groups trained, 1 quarantined, 1 left over: they did not fill a "
                                            "step of 2");
-    close_issuer(&fixture);
 }
 
 static void quarantine(struct fixture *fixture, int64_t seq) {
@@ -365,17 +358,16 @@ TEST(a_training_ends_when_many_samples_fail_in_a_row) {
 }
 
 TEST(a_group_that_does_not_exist_is_an_error) {
-    struct fixture fixture;
+    SCOPED(struct fixture, close_issuer) fixture = {0};
     const struct wire_message message = {.kind = MESSAGE_TRAINED, .seq = TOTAL, .id = "", .step = 1};
     open_issuer(&fixture, 0);
     assert_int_equal(message_from(&fixture.node, &message), DATAERR);
     assert_string_equal(fail_text(), "optim reported group 10, but the data set has 10");
-    close_issuer(&fixture);
 }
 
 // An evaluation: there is no POSITION to wait for, no step and no weights of optim's.
 TEST(without_optim_all_are_in_flight_at_once) {
-    struct fixture fixture;
+    SCOPED(struct fixture, close_issuer) fixture = {0};
     struct message_status counters = {0};
     struct wire_peer score = {.purpose = "ledger", .name = "score"},
                      supervisor = {.purpose = "report", .name = "caravan"};
@@ -409,13 +401,12 @@ TEST(without_optim_all_are_in_flight_at_once) {
     assert_int_equal(fixture.io.last.code, 0);
     assert_string_equal(fixture.io.reason, "9 groups done, 1 quarantined");
     assert_int_equal(fixture.io.put_count, TOTAL);
-    close_issuer(&fixture);
 }
 
 // The last stage tells a new source again what it told the one before, also of groups that the new one has not issued.
 // Those before them may have been lost.
 TEST(groups_before_one_that_is_settled_already_are_issued) {
-    struct fixture fixture;
+    SCOPED(struct fixture, close_issuer) fixture = {0};
     struct message_status counters = {0};
     open_issuer(&fixture, 0);
     tell(&fixture, (struct wire_message){.kind = MESSAGE_POSITION, .step = 0, .seq = 0});
@@ -432,11 +423,10 @@ TEST(groups_before_one_that_is_settled_already_are_issued) {
     static const int64_t issued[] = {0, 1, 2, 3, 5, 6};
     assert_int_equal(fixture.io.put_count, 6);
     assert_memory_equal(fixture.io.put, issued, sizeof issued);
-    close_issuer(&fixture);
 }
 
 TEST(without_optim_a_new_source_goes_on_from_the_ledger) {
-    struct fixture fixture;
+    SCOPED(struct fixture, close_issuer) fixture = {0};
     open_issuer_of(&fixture, false, 0, 0);
     tick(&fixture);
     for (int64_t seq = 0; seq < TOTAL; seq += 3)
@@ -449,12 +439,11 @@ TEST(without_optim_a_new_source_goes_on_from_the_ledger) {
     static const int64_t again[] = {1, 2, 4, 5, 7, 8};
     assert_int_equal(fixture.io.put_count, 6);
     assert_memory_equal(fixture.io.put, again, sizeof again);
-    close_issuer(&fixture);
 }
 
 // POSITION says how many groups the steps take; each group that is quarantined adds one.
 TEST(max_steps_ends_the_run) {
-    struct fixture fixture;
+    SCOPED(struct fixture, close_issuer) fixture = {0};
     struct wire_peer supervisor = {.purpose = "report", .name = "caravan"};
     struct message_status counters = {0};
     open_issuer_of(&fixture, true, 4, 2);
@@ -489,5 +478,4 @@ TEST(max_steps_ends_the_run) {
     open_issuer_of(&fixture, false, 0, INT64_MAX);
     tick(&fixture);
     assert_int_equal(fixture.io.put_count, TOTAL);
-    close_issuer(&fixture);
 }

@@ -122,7 +122,7 @@ static void expect_training_agrees(struct model_case *it, struct model *model, c
 
 static void sampler_scorer_trainer(const char *precision) {
     for (int c = 0; c < CASES; c++) {
-        struct model_case it;
+        SCOPED(struct model_case, case_close) it = {0};
         case_open(&it, case_names[c]);
         static struct samples first, other;
         for (int threads = 1; threads <= 3 && case_computes(&it, case_device(), precision); threads++) {
@@ -138,7 +138,6 @@ static void sampler_scorer_trainer(const char *precision) {
                          .precision = precision, .threads = threads, .training = true, .train_vision = threads < 3});
             expect_training_agrees(&it, model, &first);
         }
-        case_close(&it);
     }
 }
 
@@ -152,12 +151,12 @@ TEST(sampler_scorer_and_trainer_agree_in_bfloat16) {
 
 // Tensor cores compute the heads of "wide".
 static void sampler_scorer_trainer_emulated(const char *name, const char *precision) {
-    struct model_case it;
+    SCOPED(struct model_case, case_close) it = {0};
     static struct samples first, other;
     if (!case_emulator()) return;
     case_open(&it, name);
     struct model_options options = {.device = "emulated", .precision = precision};
-    struct model *model = case_model(&it, &options);
+    SCOPED(struct model *, model_free) model = case_model(&it, &options);
     sample_all(&it, model, 8, 2, &first);
     sample_all(&it, model, 3, 2, &other);
     assert_memory_equal(&other, &first, sizeof first);
@@ -166,8 +165,6 @@ static void sampler_scorer_trainer_emulated(const char *name, const char *precis
     options.training = true;
     model = case_model(&it, &options);
     expect_training_agrees(&it, model, &first);
-    model_free(&model);
-    case_close(&it);
 }
 
 TEST(sampler_scorer_and_trainer_agree_emulated_in_float32) {
@@ -289,9 +286,10 @@ TEST(a_restart_changes_no_bit) {
 // A checkpoint is a model directory in the layout and types of the one that was opened.
 TEST(a_checkpoint_keeps_the_layout) {
     for (int c = 0; c < CASES; c++) {
-        struct model_case it;
+        SCOPED(struct model_case, case_close) it = {0};
         case_open(&it, case_names[c]);
-        struct model *model = case_model(&it, &(struct model_options){.training = true, .precision = "float32"});
+        SCOPED(struct model *, model_free)
+        model = case_model(&it, &(struct model_options){.training = true, .precision = "float32"});
         const char *kept = getenv("MODEL_CHECKPOINTS"); // for transformers to load
         char *dir = kept ? arena_printf(&it.arena, "%s/%s", kept, case_names[c]) : case_dir(&it);
         MUST(model_save(model, dir));
@@ -312,8 +310,6 @@ TEST(a_checkpoint_keeps_the_layout) {
         safetensors_close(&from);
         safetensors_close(&to);
         if (!kept) MUST(dir_remove(dir));
-        model_free(&model);
-        case_close(&it);
     }
 }
 
@@ -327,9 +323,9 @@ static void expect_bad_sample(struct model *model, const struct model_prompt *pr
 
 // A group's own fault is BAD_SAMPLE; a caller's fault is USAGE or BUG.
 TEST(faults_are_told_apart) {
-    struct model_case it;
+    SCOPED(struct model_case, case_close) it = {0};
     case_open(&it, "pairs");
-    struct model *model = NULL;
+    SCOPED(struct model *, model_free) model = NULL;
     assert_int_equal(model_open(&model, it.dir, &(struct model_options){.device = "cpu", .precision = "int8"}), USAGE);
     assert_int_equal(model_open(&model, it.dir, &(struct model_options){.device = "tpu"}), USAGE);
     assert_int_equal(model_open(&model, it.dir, &(struct model_options){.device = "cuda:99"}), UNAVAILABLE);
@@ -353,7 +349,7 @@ TEST(faults_are_told_apart) {
     expect_bad_sample(model, &prompt, &it.completions[0], "units");
     struct train_result result;
     assert_int_equal(model_accumulate(model, &it.prompt, NULL, 0, &(struct loss_options){0}, 1, &result), BUG);
-    struct generator *generator = NULL;
+    SCOPED(struct generator *, generator_free) generator = NULL;
     assert_int_equal(generator_new(&generator, model, &(struct generator_options){.max_new_tokens = 0}), USAGE);
     MUST(generator_new(&generator, model, &(struct generator_options){.max_new_tokens = 4}));
     struct generate_request request = {.prompt = it.prompt, .count = 1, .top_p = 1, .max_new_tokens = 5};
@@ -362,9 +358,6 @@ TEST(faults_are_told_apart) {
     request.prompt.media_count = 0;
     assert_int_equal(generator_add(generator, &request), BAD_SAMPLE);
     assert_false(generator_busy(generator));
-    generator_free(&generator);
-    model_free(&model);
-    case_close(&it);
 }
 
 static bool guard_next; // the next backend that a model opens is guarded

@@ -93,7 +93,7 @@ static bool computes(const char *precision) {
 // gate_up's product, too. Without a level the CPU keeps as much as level 0.
 static void levels_agree(const char *precision) {
     for (int c = 0; c < CASES && computes(precision); c++) {
-        struct model_case it;
+        SCOPED(struct model_case, case_close) it = {0};
         case_open(&it, case_names[c]);
         struct pass pass, first = {0};
         for (int level = 0; level <= 3; level++) {
@@ -110,7 +110,6 @@ static void levels_agree(const char *precision) {
             }
         }
         buf_release(&first.grads);
-        case_close(&it);
     }
 }
 
@@ -124,7 +123,7 @@ TEST(every_level_gives_the_same_bits_in_bfloat16) {
 
 // On a device with memory of its own, -1 keeps what there is room for: more and more layers at the highest level.
 TEST(as_much_is_kept_as_there_is_memory_for) {
-    struct model_case it;
+    SCOPED(struct model_case, case_close) it = {0};
     case_open(&it, "even");
     struct pass least, pass;
     struct model *model = training_model(&it, "float32", 0, false);
@@ -157,14 +156,13 @@ TEST(as_much_is_kept_as_there_is_memory_for) {
     expect_same_grads(&pass, &least);
     model_free(&model);
     buf_release(&least.grads);
-    case_close(&it);
 }
 
 // The bytes by which -1 decides are those that are allocated, but for the padding of each tensor.
 TEST(kept_bytes_are_those_that_are_allocated) {
-    struct model_case it;
+    SCOPED(struct model_case, case_close) it = {0};
     case_open(&it, "pairs");
-    struct model *model = training_model(&it, "float32", 0, true);
+    SCOPED(struct model *, model_free) model = training_model(&it, "float32", 0, true);
     struct forward_state fwd = {.backend = model->backend,
                                 .type = model->weights->base.type,
                                 .transformer = &model->weights->text,
@@ -178,8 +176,6 @@ TEST(kept_bytes_are_those_that_are_allocated) {
         assert_in_range(model->workspace.live - before, bytes, bytes + 8 * 256);
         workspace_restore(&model->workspace, (struct workspace_mark){0});
     }
-    model_free(&model);
-    case_close(&it);
 }
 
 // The tower's forward pass is computed once if there is room for the inputs of its blocks: on the CPU, if an earlier
@@ -187,7 +183,7 @@ TEST(kept_bytes_are_those_that_are_allocated) {
 TEST(the_tower_is_computed_once) {
     counter.memory = 0;
     for (int c = 0; c < CASES; c++) {
-        struct model_case it;
+        SCOPED(struct model_case, case_close) it = {0};
         case_open(&it, case_names[c]);
         struct pass twice, once, frozen;
         struct model *model = training_model(&it, "float32", 0, false);
@@ -213,7 +209,6 @@ TEST(the_tower_is_computed_once) {
         expect_same_grads(&once, &twice);
         buf_release(&twice.grads);
         buf_release(&frozen.grads);
-        case_close(&it);
     }
 }
 
@@ -236,7 +231,7 @@ static void add_images(struct model_case *it, const struct model_info *info, str
 }
 
 TEST(a_larger_image_follows) {
-    struct model_case it;
+    SCOPED(struct model_case, case_close) it = {0};
     case_open(&it, "even");
     struct model_medium media[2];
     struct pass twice, once;
@@ -252,7 +247,6 @@ TEST(a_larger_image_follows) {
     expect_same_grads(&once, &twice);
     model_free(&model);
     buf_release(&twice.grads);
-    case_close(&it);
 }
 
 static uint64_t item_bytes(const struct memory_item *items, size_t count, const char *name) {
@@ -265,7 +259,7 @@ static uint64_t item_bytes(const struct memory_item *items, size_t count, const 
 TEST(needs_are_those_of_a_pass) {
     counter.memory = 0;
     for (int c = 0; c < CASES; c++) {
-        struct model_case it;
+        SCOPED(struct model_case, case_close) it = {0};
         case_open(&it, case_names[c]);
         struct memory_request request = {.precision = "float32",
                                          .gradient_precision = "float32",
@@ -299,17 +293,15 @@ TEST(needs_are_those_of_a_pass) {
         assert_int_equal(item_bytes(items, count, "remainders of the weights"), bytes / 2);
         assert_int_equal(item_bytes(items, count, "reference"), bytes);
         assert_in_range(item_bytes(items, count, "moments"), bytes, 2 * bytes - 1); // those of vectors are float32
-        case_close(&it);
     }
 }
 
 TEST(an_unknown_level_is_refused) {
-    struct model_case it;
+    SCOPED(struct model_case, case_close) it = {0};
     case_open(&it, "even");
     struct model *model = NULL;
     struct model_options options = {.device = "cpu", .training = true, .kept_activations = KEPT_LEVELS};
     assert_int_equal(model_open(&model, it.dir, &options), USAGE);
     options.kept_activations = -2;
     assert_int_equal(model_open(&model, it.dir, &options), USAGE);
-    case_close(&it);
 }

@@ -114,7 +114,7 @@ static int64_t expect_float_steps(struct model_case *it, const struct saved_stat
 TEST(bfloat16_updates_float32_weights) {
     int64_t ties = 0, updates = 0;
     for (int c = 0; c < CASES; c++) {
-        struct model_case it;
+        SCOPED(struct model_case, case_close) it = {0};
         case_open(&it, case_names[c]);
         if (case_computes(&it, case_device(), "bfloat16")) {
             struct model *model = case_model(&it, &(struct model_options){.precision = "bfloat16",
@@ -141,7 +141,6 @@ TEST(bfloat16_updates_float32_weights) {
             state_release(&before);
             model_free(&model);
         }
-        case_close(&it);
     }
     print_message("%lld of %lld updates were rounded up by a tie\n", (long long)ties, (long long)updates);
     assert_true(ties * 32768 <= updates);
@@ -167,7 +166,7 @@ static void train_a_step(struct model_case *it, struct model *model) {
 
 // A model that reads the state of another has the same state, and the same after a further step.
 static void expect_exact_reload(const char *name, const struct model_options *options) {
-    struct model_case it;
+    SCOPED(struct model_case, case_close) it = {0};
     case_open(&it, name);
     if (case_computes(&it, case_device(), options->precision)) {
         struct model *straight = case_model(&it, options), *again = case_model(&it, options);
@@ -189,7 +188,6 @@ static void expect_exact_reload(const char *name, const struct model_options *op
         model_free(&straight);
         model_free(&again);
     }
-    case_close(&it);
 }
 
 TEST(a_reload_is_exact) {
@@ -284,7 +282,7 @@ static void score_case(const struct model_case *it, struct model *model, float o
 // and computes with them.
 TEST(weights_are_the_same_on_a_device_that_does_not_pack) {
     for (int c = 0; c < CASES; c++) {
-        struct model_case it;
+        SCOPED(struct model_case, case_close) it = {0};
         case_open(&it, case_names[c]);
         for (int i = 0; i < 2; i++) {
             struct model_options options = {.precision = i ? "bfloat16" : "float32", .device = "emulated"};
@@ -319,6 +317,5 @@ TEST(weights_are_the_same_on_a_device_that_does_not_pack) {
             assert_true(hash_of(scorer) == first);
             MUST(dir_remove(dir));
         }
-        case_close(&it);
     }
 }

@@ -125,7 +125,7 @@ static status ending_next(struct ending *ending, int64_t settled) {
 
 TEST(repeated_kills_pause_longer_and_end_the_run) {
     enum { KILLS = 15 };
-    struct ending ending;
+    SCOPED(struct ending, ending_close) ending = {0};
     double paused = 0;
     ending_open(&ending, "kill -9 $$");
     for (int kill = 1; kill < KILLS; kill++) {
@@ -138,21 +138,19 @@ TEST(repeated_kills_pause_longer_and_end_the_run) {
     assert_true(paused > 59.5);
     assert_int_equal(ending_next(&ending, 7), UNAVAILABLE);
     assert_non_null(strstr(fail_text(), "source was killed by signal 9 (Killed) 15 times without a group done"));
-    ending_close(&ending);
 }
 
 TEST(a_group_done_ends_a_series_of_kills) {
-    struct ending ending;
+    SCOPED(struct ending, ending_close) ending = {0};
     ending_open(&ending, "kill -9 $$");
     for (int64_t settled = 0; settled < 40; settled++) {
         assert_int_equal(ending_next(&ending, settled), OK);
         assert_string_equal(ending.how, "was killed by signal 9 (Killed); starting it again");
     }
-    ending_close(&ending);
 }
 
 TEST(a_failure_is_said_once_and_names_the_log) {
-    struct ending ending;
+    SCOPED(struct ending, ending_close) ending = {0};
     char want[256];
     ending_open(&ending, "echo first; echo caravan: no device; exit 69");
     snprintf(want, sizeof want, "ended with exit code 69: caravan: no device (see %s/logs/source.log)", ending.dir);
@@ -170,13 +168,11 @@ TEST(a_failure_is_said_once_and_names_the_log) {
     ending.process->failures = 0;
     assert_int_equal(ending_next(&ending, 7), OK);
     assert_non_null(strstr(ending.how, "ended with exit code 70: it has logged nothing (see "));
-    ending_close(&ending);
 }
 
 TEST(wrong_input_is_not_tried_again) {
-    struct ending ending;
+    SCOPED(struct ending, ending_close) ending = {0};
     ending_open(&ending, "echo caravan-source: no such file; exit 65");
     assert_int_equal(ending_next(&ending, -1), DATAERR);
     assert_non_null(strstr(fail_text(), "source ended with exit code 65: caravan-source: no such file (see "));
-    ending_close(&ending);
 }

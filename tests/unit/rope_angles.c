@@ -108,11 +108,11 @@ static float score_long(struct model *model, const struct model_case *it, int64_
 
 // A model scores the same before and after a prompt that made its table grow, and after one that began with it.
 TEST(a_long_prompt_changes_no_other) {
-    struct model_case it;
+    SCOPED(struct model_case, case_close) it = {0};
     case_open(&it, "pairs");
     static int64_t tokens[MANY];
     float before[COMPLETIONS][MAX_TOKENS], after[COMPLETIONS][MAX_TOKENS];
-    struct model *model = case_model(&it, &(struct model_options){.precision = "float32"});
+    SCOPED(struct model *, model_free) model = case_model(&it, &(struct model_options){.precision = "float32"});
     score_case(&it, model, before);
     float grown = score_long(model, &it, tokens);
     score_case(&it, model, after);
@@ -121,19 +121,17 @@ TEST(a_long_prompt_changes_no_other) {
     model = case_model(&it, &(struct model_options){.precision = "float32"});
     float first = score_long(model, &it, tokens);
     assert_memory_equal(&grown, &first, sizeof grown);
-    model_free(&model);
-    case_close(&it);
 }
 
 // The prompt has its positions in the first table, its completions go beyond it. Their scores have the same bits.
 TEST(completions_beyond_the_first_table_keep_their_bits) {
     enum { PROMPT = 1022, NEW_TOKENS = 20, GROUP = 8 };
-    struct model_case it;
+    SCOPED(struct model_case, case_close) it = {0};
     case_open(&it, "pairs");
-    struct model *model = case_model(&it, &(struct model_options){.precision = "float32"});
+    SCOPED(struct model *, model_free) model = case_model(&it, &(struct model_options){.precision = "float32"});
     int64_t tokens[PROMPT];
     for (int i = 0; i < PROMPT; i++) tokens[i] = it.completions[0].tokens[0];
-    struct generator *generator = NULL;
+    SCOPED(struct generator *, generator_free) generator = NULL;
     MUST(generator_new(&generator, model, &(struct generator_options){.max_new_tokens = NEW_TOKENS}));
     const struct generate_request request = {.prompt = {tokens, PROMPT, NULL, 0},
                                              .count = GROUP,
@@ -156,25 +154,19 @@ TEST(completions_beyond_the_first_table_keep_their_bits) {
         if (got[i].count > longest) longest = got[i].count;
     }
     assert_in_range(PROMPT + longest - 2, 1024, 2048); // the last position that was computed
-    generator_free(&generator);
-    model_free(&model);
-    case_close(&it);
 }
 
 // A request whose longest completion would go beyond the last position is refused when it is added.
 TEST(a_request_beyond_the_last_position_is_refused) {
-    struct model_case it;
+    SCOPED(struct model_case, case_close) it = {0};
     case_open(&it, "pairs");
-    struct model *model = case_model(&it, &(struct model_options){.precision = "float32"});
+    SCOPED(struct model *, model_free) model = case_model(&it, &(struct model_options){.precision = "float32"});
     int64_t *tokens = arena_alloc(&it.arena, (MAX_POSITION + 1) * sizeof *tokens);
     for (int i = 0; i <= MAX_POSITION; i++) tokens[i] = it.completions[0].tokens[0];
-    struct generator *generator = NULL;
+    SCOPED(struct generator *, generator_free) generator = NULL;
     MUST(generator_new(&generator, model, &(struct generator_options){.max_new_tokens = 3}));
     struct generate_request request = {
         .prompt = {tokens, MAX_POSITION, NULL, 0}, .count = 1, .top_p = 1, .max_new_tokens = 3};
     assert_int_equal(generator_add(generator, &request), BAD_SAMPLE);
     assert_non_null(strstr(fail_text(), "position id 262145 is above 262144"));
-    generator_free(&generator);
-    model_free(&model);
-    case_close(&it);
 }

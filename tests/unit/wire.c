@@ -148,7 +148,7 @@ static void close_pair(struct pair *pair) {
 }
 
 TEST(peers_talk_both_ways) {
-    struct pair pair = {0};
+    SCOPED(struct pair, close_pair) pair = {0};
     struct wire_event event;
     name_endpoint(&pair);
     open_client(&pair, "r", NULL, NULL); // before there is a server
@@ -172,7 +172,6 @@ TEST(peers_talk_both_ways) {
     wire_close(&pair.client);
     assert_true(until(&pair, pair.server, WIRE_GONE, &event));
     assert_true(event.orderly);
-    close_pair(&pair);
 }
 
 // A TCP port that is free now.
@@ -193,7 +192,7 @@ TEST(a_server_that_comes_back_is_joined_again) {
     wire_admit(&keys, keys.public);
     for (int tcp = 0; tcp < 2; tcp++) {
         const struct wire_security *security = tcp ? &keys : NULL;
-        struct pair pair = {0};
+        SCOPED(struct pair, close_pair) pair = {0};
         struct wire_event event;
         if (tcp) name_tcp_endpoint(&pair);
         if (!tcp) name_endpoint(&pair);
@@ -214,12 +213,11 @@ TEST(a_server_that_comes_back_is_joined_again) {
             assert_int_not_equal(pair.peer->life, life);
         }
         assert_true(orderly);
-        close_pair(&pair);
     }
 }
 
 TEST(other_settings_are_refused_by_name) {
-    struct pair pair = {0};
+    SCOPED(struct pair, close_pair) pair = {0};
     struct wire_event event;
     name_endpoint(&pair);
     open_server(&pair, "form source=1 rollout=2 optim=3", NULL);
@@ -233,24 +231,22 @@ TEST(other_settings_are_refused_by_name) {
     open_client(&pair, "other source=1 rollout=2 optim=3", NULL, NULL);
     assert_true(until(&pair, pair.client, WIRE_REFUSED, &event));
     assert_non_null(strstr(event.message.reason, "belongs to another run"));
-    close_pair(&pair);
 }
 
 TEST(another_run_is_refused) {
-    struct pair pair = {0};
+    SCOPED(struct pair, close_pair) pair = {0};
     struct wire_event event;
     name_endpoint(&pair);
     open_server(&pair, "one", NULL);
     open_client(&pair, "other", NULL, NULL);
     assert_true(until(&pair, pair.client, WIRE_REFUSED, &event));
     assert_non_null(strstr(event.message.reason, "belongs to another run"));
-    close_pair(&pair);
 }
 
 // The reason that the server sends is cut to fit a message.
 TEST(a_long_name_is_refused) {
     static char name[4000]; // one that fits HELLO, with its NUL
-    struct pair pair = {0};
+    SCOPED(struct pair, close_pair) pair = {0};
     struct wire_event event;
     memset(name, 'x', sizeof name - 1);
     name_endpoint(&pair);
@@ -263,7 +259,6 @@ TEST(a_long_name_is_refused) {
         assert_true(strlen(event.message.reason) < 1024);
         wire_close(&pair.client);
     }
-    close_pair(&pair);
 }
 
 TEST(a_descriptor_wakes) {
@@ -289,7 +284,7 @@ TEST(only_admitted_machines_come_in) {
     assert_int_equal(wire_key_make(&inside), OK);
     assert_int_equal(wire_key_make(&outside), OK);
     wire_admit(&inside, inside.public);
-    struct pair pair = {0};
+    SCOPED(struct pair, close_pair) pair = {0};
     name_endpoint(&pair);
     open_server(&pair, "r", &inside);
     open_client(&pair, "r", &inside, inside.public);
@@ -300,7 +295,6 @@ TEST(only_admitted_machines_come_in) {
         assert_int_equal(wire_poll(pair.client, 10, &event), OK);
         assert_int_not_equal(event.kind, WIRE_JOINED);
     }
-    close_pair(&pair);
 }
 
 // ---- names and keys ----
@@ -353,7 +347,7 @@ TEST(only_the_run_s_processes_are_admitted) {
 TEST(a_name_is_bound_to_its_key) {
     SCOPED(struct wire_security, wire_security_release) one = {0}, two = {0};
     struct wire_event event;
-    struct pair pair = {0};
+    SCOPED(struct pair, close_pair) pair = {0};
     assert_int_equal(wire_key_make(&one), OK);
     assert_int_equal(wire_key_make(&two), OK);
     wire_admit(&one, one.public);
@@ -374,7 +368,6 @@ TEST(a_name_is_bound_to_its_key) {
     pair.client = open_wire("rollout", "two", "r", &two);
     assert_int_equal(wire_connect(pair.client, pair.endpoint, one.public, "flow", &pair.peer), OK);
     assert_true(until(&pair, pair.client, WIRE_JOINED, &event));
-    close_pair(&pair);
 }
 
 static void on_signal(int number) {
@@ -395,7 +388,7 @@ static void interrupt_all_threads(void) {
 TEST(a_signal_does_not_end_authentication) {
     SCOPED(struct wire_security, wire_security_release) inside = {0};
     struct wire_event event;
-    struct pair pair = {0};
+    SCOPED(struct pair, close_pair) pair = {0};
     assert_int_equal(wire_key_make(&inside), OK);
     wire_admit(&inside, inside.public);
     name_endpoint(&pair);
@@ -406,7 +399,6 @@ TEST(a_signal_does_not_end_authentication) {
     }
     open_client(&pair, "r", &inside, inside.public);
     assert_true(until(&pair, pair.client, WIRE_JOINED, &event));
-    close_pair(&pair);
 }
 
 static int thread_count(void) {

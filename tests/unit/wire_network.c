@@ -96,7 +96,7 @@ static void settle(struct world *world) {
 
 TEST(a_restarted_server_is_found_at_once) {
     for (uint64_t seed = 0; seed < 50; seed++) {
-        struct world world;
+        SCOPED(struct world, close_world) world = {0};
         open_world(&world, seed, 2);
         assert_in_range(until(&world, CLIENT, WIRE_JOINED), 0, 200);
         assert_false(world.nodes[CLIENT].event.restarted);
@@ -108,13 +108,12 @@ TEST(a_restarted_server_is_found_at_once) {
         assert_in_range(until(&world, CLIENT, WIRE_JOINED), 0, 200);
         assert_true(world.nodes[CLIENT].event.restarted);
         assert_int_not_equal(world.nodes[CLIENT].event.peer->life, life);
-        close_world(&world);
     }
 }
 
 TEST(a_restarted_client_is_told_apart) {
     for (uint64_t seed = 0; seed < 50; seed++) {
-        struct world world;
+        SCOPED(struct world, close_world) world = {0};
         open_world(&world, seed, 2);
         assert_true(until(&world, SERVER, WIRE_JOINED) >= 0);
         const int64_t life = world.nodes[SERVER].event.peer->life;
@@ -127,12 +126,11 @@ TEST(a_restarted_client_is_told_apart) {
         assert_int_equal(next_event(&world, 0), SERVER);
         assert_int_equal(world.nodes[SERVER].event.kind, WIRE_JOINED);
         assert_int_not_equal(world.nodes[SERVER].event.peer->life, life);
-        close_world(&world);
     }
 }
 
 TEST(a_client_that_does_not_come_back_is_gone) {
-    struct world world;
+    SCOPED(struct world, close_world) world = {0};
     open_world(&world, 1, 2);
     settle(&world);
     end(&world, CLIENT, true);
@@ -143,12 +141,11 @@ TEST(a_client_that_does_not_come_back_is_gone) {
     end(&world, CLIENT, false);
     assert_in_range(until(&world, SERVER, WIRE_GONE), 9000, 11000);
     assert_false(world.nodes[SERVER].event.restarted);
-    close_world(&world);
 }
 
 TEST(a_broken_connection_is_no_restart) {
     for (uint64_t seed = 0; seed < 50; seed++) {
-        struct world world;
+        SCOPED(struct world, close_world) world = {0};
         open_world(&world, seed, 2);
         settle(&world);
         fake_network_break(world.nodes[CLIENT].transport, world.nodes[SERVER].transport);
@@ -158,14 +155,13 @@ TEST(a_broken_connection_is_no_restart) {
         struct wire_peer *client = wire_first_peer(world.nodes[SERVER].wire, "flow", true);
         assert_non_null(client);
         assert_null(wire_next_peer(client));
-        close_world(&world);
     }
 }
 
 TEST(a_cut_ends_at_once) {
     static const int64_t cuts[] = {500, 3000, 9000, 11000, 30000, 60000};
     for (uint64_t seed = 0; seed < 60; seed++) {
-        struct world world;
+        SCOPED(struct world, close_world) world = {0};
         open_world(&world, seed, 2);
         settle(&world);
         const int64_t length = cuts[seed % (sizeof cuts / sizeof *cuts)];
@@ -178,7 +174,6 @@ TEST(a_cut_ends_at_once) {
         while (next_event(&world, 60000) >= 0) assert_true(length > 1000 && length < 10000);
         assert_non_null(wire_first_peer(world.nodes[CLIENT].wire, "flow", false));
         assert_non_null(wire_first_peer(world.nodes[SERVER].wire, "flow", true));
-        close_world(&world);
     }
 }
 
@@ -186,7 +181,7 @@ TEST(a_cut_ends_at_once) {
 TEST(a_late_opening_ends_nothing) {
     for (int at = 0; at < 200; at += 2)
         for (int restarted = 0; restarted < 2; restarted++) {
-            struct world world;
+            SCOPED(struct world, close_world) world = {0};
             open_world(&world, (uint64_t)at, 2);
             settle(&world);
             fake_network_break(world.nodes[CLIENT].transport, world.nodes[SERVER].transport);
@@ -206,7 +201,6 @@ TEST(a_late_opening_ends_nothing) {
             assert_int_equal(world.nodes[SERVER].event.kind, WIRE_JOINED);
             assert_quiet(&world, 30000);
             wire_close(&dead);
-            close_world(&world);
         }
 }
 
@@ -214,7 +208,7 @@ TEST(a_late_opening_ends_nothing) {
 TEST(a_short_pause_changes_nothing) {
     for (int who = SERVER; who <= CLIENT; who++)
         for (int phase = 0; phase < 1000; phase += 50) {
-            struct world world;
+            SCOPED(struct world, close_world) world = {0};
             open_world(&world, (uint64_t)who, 2);
             settle(&world);
             while (next_event(&world, phase) >= 0) continue;
@@ -222,14 +216,13 @@ TEST(a_short_pause_changes_nothing) {
             const bool lost = next_event(&world, 9700) >= 0;
             pause_node(&world, who, false);
             if (!lost) assert_quiet(&world, 20000);
-            close_world(&world);
         }
 }
 
 // Its peers' heartbeats are queued: a stopped process finds nobody dead. But it was dead for them.
 TEST(a_long_pause_is_over_at_once) {
     for (int who = SERVER; who <= CLIENT; who++) {
-        struct world world;
+        SCOPED(struct world, close_world) world = {0};
         open_world(&world, (uint64_t)who, 2);
         settle(&world);
         pause_node(&world, who, true);
@@ -239,12 +232,11 @@ TEST(a_long_pause_is_over_at_once) {
         assert_in_range(until(&world, CLIENT, WIRE_JOINED), 0, 300);
         settle(&world);
         assert_quiet(&world, 20000);
-        close_world(&world);
     }
 }
 
 TEST(only_the_first_refusal_is_an_event) {
-    struct world world;
+    SCOPED(struct world, close_world) world = {0};
     open_world(&world, 1, 1);
     start(&world, CLIENT, "another");
     assert_true(until(&world, CLIENT, WIRE_REFUSED) >= 0);
@@ -261,14 +253,13 @@ TEST(only_the_first_refusal_is_an_event) {
     assert_quiet(&world, 1000);
     start(&world, SERVER, "r");
     assert_in_range(until(&world, CLIENT, WIRE_JOINED), 0, 3300);
-    close_world(&world);
 }
 
 // Dies or starts at each millisecond of an opening.
 TEST(peers_die_at_every_point_of_the_opening) {
     for (int at = 0; at < 120; at++)
         for (int who = SERVER; who <= CLIENT; who++) {
-            struct world world;
+            SCOPED(struct world, close_world) world = {0};
             open_world(&world, (uint64_t)at, 2);
             while (fake_network_now(world.network) < 100000 + at) next_event(&world, 1);
             end(&world, who, at % 3);
@@ -280,7 +271,6 @@ TEST(peers_die_at_every_point_of_the_opening) {
             assert_non_null(client);
             assert_null(wire_next_peer(client));
             assert_non_null(wire_first_peer(world.nodes[CLIENT].wire, "flow", false));
-            close_world(&world);
         }
 }
 
@@ -288,7 +278,7 @@ TEST(peers_die_at_every_point_of_the_opening) {
 
 TEST(a_rejected_peer_alone_is_gone) {
     for (int who = SERVER; who <= CLIENT; who++) {
-        struct world world;
+        SCOPED(struct world, close_world) world = {0};
         open_world(&world, 3, PROCESSES);
         settle(&world);
         struct wire_peer *peer = wire_first_peer(world.nodes[who].wire, "flow", who == SERVER);
@@ -305,7 +295,6 @@ TEST(a_rejected_peer_alone_is_gone) {
         assert_true(gone[SERVER] && gone[CLIENT] && !gone[OTHER]);
         assert_true(until(&world, CLIENT, WIRE_JOINED) >= 0);
         assert_in_range(fake_network_now(world.network) - began, 2900, 3500);
-        close_world(&world);
     }
 }
 
@@ -356,7 +345,7 @@ TEST(a_malformed_message_costs_its_sender_the_conversation) {
         {"\x92\x08\x01", 3, 1, "CREDIT: 1 fields instead of 0"},
     };
     for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
-        struct world world;
+        SCOPED(struct world, close_world) world = {0};
         SCOPED(struct arena, arena_release) arena = {0};
         struct wire_message message;
         struct transport_link *link;
@@ -388,7 +377,6 @@ TEST(a_malformed_message_costs_its_sender_the_conversation) {
         assert_null(wire_next_peer(client));
         assert_non_null(wire_first_peer(world.nodes[CLIENT].wire, "flow", false));
         raw->calls->free(raw);
-        close_world(&world);
     }
 }
 
