@@ -10,9 +10,9 @@
 #include "shared/group/group.h"
 
 enum {
-    READERS_MAX = 64,
-    CREDITS_MAX = 1 << 20,
-    LOSSES_MAX = 4, // a group that was lost so often is quarantined
+    MAX_READERS = 64,
+    MAX_CREDITS = 1 << 20,
+    MAX_LOSSES = 4, // a group that was lost so often is quarantined
 };
 
 // A replica of the stage before this one, kept at the peer's tag.
@@ -51,8 +51,8 @@ struct flow {
 status flow_new(struct flow **out, const struct node_config *config, struct wire *wire, bool greedy) {
     struct flow *flow;
     *out = NULL;
-    if (config->reader_count > READERS_MAX)
-        return fail(USAGE, "more than %d stages read from %s", READERS_MAX, config->stage);
+    if (config->reader_count > MAX_READERS)
+        return fail(USAGE, "more than %d stages read from %s", MAX_READERS, config->stage);
     NEW(&flow, 1);
     flow->config = config;
     flow->wire = wire;
@@ -286,28 +286,17 @@ status flow_on_available(struct flow *flow, struct wire_peer *peer, const struct
     return OK;
 }
 
-// A CREDIT was answered.
-static status flow_on_answer(struct flow *flow, struct wire_peer *peer) {
+status flow_on_answer(struct flow *flow, struct wire_peer *peer, const struct wire_message *message) {
     struct upstream *upstream = peer->tag;
+    const int64_t seq = message->seq;
     if (!upstream->credits) return fail(DATAERR, "a group that was not asked for");
     upstream->credits--;
     flow->credits--;
     assert(flow->credits >= 0);
-    return OK;
-}
-
-status flow_on_empty(struct flow *flow, struct wire_peer *peer, const struct wire_message *message) {
-    struct upstream *upstream = peer->tag;
-    (void)message;
-    TRY(flow_on_answer(flow, peer));
-    upstream->available = 0;
-    return OK;
-}
-
-status flow_on_group(struct flow *flow, struct wire_peer *peer, const struct wire_message *message) {
-    const int64_t seq = message->seq;
-    const int replica = peer->replica;
-    TRY(flow_on_answer(flow, peer));
+    if (message->kind == MESSAGE_EMPTY) {
+        upstream->available = 0;
+        return OK;
+    }
     flow_set_issue(flow, message->issue, message->settled);
     struct held_group *held = flow_find(flow, seq);
     struct outbox_entry *entry = outbox_find(&flow->outbox, seq);
@@ -319,11 +308,11 @@ status flow_on_group(struct flow *flow, struct wire_peer *peer, const struct wir
         if (message->issue < flow->issue) return OK;
         // Its giver does not know yet that it is settled.
         if (outdated) return wire_send(flow->wire, peer, &have, NULL);
-        origins_add(held ? &held->origins : &entry->origins, replica);
+        origins_add(held ? &held->origins : &entry->origins, peer->replica);
         return entry && outbox_passed(&flow->outbox, entry) ? wire_send(flow->wire, peer, &have, NULL) : OK;
     }
     struct origins origins = {0};
-    origins_add(&origins, replica);
+    origins_add(&origins, peer->replica);
     held = flow_add(flow, seq, HELD_QUEUED, &origins);
     buf_append(&held->data, message->bulk, message->bulk_size);
     return OK;
@@ -345,11 +334,11 @@ static status flow_quarantine(struct flow *flow, struct outbox_entry *entry, con
     struct buf data = {0};
     status result = group_from_msgpack(&group, entry->data.data, entry->data.size);
     if (result == OK && !group->quarantine.present)
-        group_quarantine(group, stage, "lost %d times; last in the hands of %s-%d", LOSSES_MAX, stage,
+        group_quarantine(group, stage, "lost %d times; last in the hands of %s-%d", MAX_LOSSES, stage,
                          downstream->replica);
     if (result == OK) group_to_msgpack(group, &data);
     if (result == OK) {
-        log_info("quarantined group %lld: lost %d times; last in the hands of %s-%d", (long long)entry->seq, LOSSES_MAX,
+        log_info("quarantined group %lld: lost %d times; last in the hands of %s-%d", (long long)entry->seq, MAX_LOSSES,
                  stage, downstream->replica);
         buf_release(&entry->data);
         entry->data = data;
@@ -387,7 +376,7 @@ static status flow_apply(struct flow *flow, const struct downstream *downstream,
                                                  downstream->blames, wire_now_ms(flow->wire));
     if (again.count) TRY(flow_notice(flow, downstream, &again));
     flow->announce = true;
-    while ((entry = outbox_find_lost(&flow->outbox, LOSSES_MAX, &reader))) {
+    while ((entry = outbox_find_lost(&flow->outbox, MAX_LOSSES, &reader))) {
         assert(reader == downstream->reader);
         TRY(flow_quarantine(flow, entry, downstream));
     }
@@ -495,7 +484,7 @@ static int flow_count(const struct flow *flow, enum held_state state) {
 // Sends a CREDIT for each group that there is capacity for, one to each replica in turn.
 static status flow_send_credits(struct flow *flow) {
     const struct wire_message credit = {.kind = MESSAGE_CREDIT};
-    int wanted = (flow->greedy ? CREDITS_MAX : flow->capacity - flow_count(flow, HELD_QUEUED)) - flow->credits;
+    int wanted = (flow->greedy ? MAX_CREDITS : flow->capacity - flow_count(flow, HELD_QUEUED)) - flow->credits;
     for (bool sent = true; sent && wanted > 0;) {
         sent = false;
         for (struct wire_peer *peer = wire_first_peer(flow->wire, "flow", false); peer && wanted > 0;
@@ -515,19 +504,13 @@ static status flow_send_credits(struct flow *flow) {
     return OK;
 }
 
-// Tells the stage before this one of the groups that go no further: the last stage has finished them, or they are
-// settled. Otherwise a group that was lost twice would block others for ever: who has it gets no other.
-static status flow_tell_finished(struct flow *flow) {
+status flow_send_pending(struct flow *flow) {
+    if (outbox_expire(&flow->outbox, wire_now_ms(flow->wire))) flow->announce = true;
+    // Otherwise a group that was lost twice would block others for ever: who has it gets no other.
     for (struct held_group *held; (held = flow_next(flow, NULL, HELD_ENDED)); flow_remove(flow, held)) {
         const struct wire_message have = flow_have(flow, held->seq, true);
         TRY(flow_tell_origins(flow, &have, &held->origins));
     }
-    return OK;
-}
-
-status flow_send_pending(struct flow *flow) {
-    if (outbox_expire(&flow->outbox, wire_now_ms(flow->wire))) flow->announce = true;
-    TRY(flow_tell_finished(flow));
     for (struct wire_peer *peer = wire_first_peer(flow->wire, "flow", false); peer; peer = wire_next_peer(peer)) {
         struct upstream *upstream = peer->tag;
         if (upstream && !upstream->told) TRY(flow_tell_all(flow, peer));

@@ -93,11 +93,8 @@ status flow_on_peer(struct flow *flow, const struct wire_event *event);
 // A replica of the stage before this one says how many groups wait for this one.
 status flow_on_available(struct flow *flow, struct wire_peer *peer, const struct wire_message *message);
 
-// A CREDIT was answered with a group. DATAERR when none was sent. UNAVAILABLE when the sockets fail.
-status flow_on_group(struct flow *flow, struct wire_peer *peer, const struct wire_message *message);
-
-// A CREDIT was answered: there is no group. DATAERR when none was sent.
-status flow_on_empty(struct flow *flow, struct wire_peer *peer, const struct wire_message *message);
+// A CREDIT was answered, with a group or without one. DATAERR when none was sent. UNAVAILABLE when the sockets fail.
+status flow_on_answer(struct flow *flow, struct wire_peer *peer, const struct wire_message *message);
 
 // A replica of a stage that reads from this one asks for a group. UNAVAILABLE when the sockets fail.
 status flow_on_credit(struct flow *flow, struct wire_peer *peer, const struct wire_message *message);

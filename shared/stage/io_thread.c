@@ -60,8 +60,8 @@ static const struct route {
     bool answer;
 } routes[MESSAGE_KINDS] = {
     [MESSAGE_AVAILABLE] = {false, {"flow"}, flow_on_available},
-    [MESSAGE_GROUP] = {false, {"flow"}, flow_on_group},
-    [MESSAGE_EMPTY] = {false, {"flow"}, flow_on_empty},
+    [MESSAGE_GROUP] = {false, {"flow"}, flow_on_answer},
+    [MESSAGE_EMPTY] = {false, {"flow"}, flow_on_answer},
     [MESSAGE_CREDIT] = {true, {"flow"}, flow_on_credit},
     [MESSAGE_HAVE] = {true, {"flow"}, flow_on_have},
     [MESSAGE_SYNCED] = {true, {"flow"}, flow_on_synced},
@@ -336,28 +336,6 @@ static status io_on_peer(struct io_thread *io, const struct wire_event *event) {
     return result;
 }
 
-static status io_on_event(struct io_thread *io, const struct wire_event *event) {
-    uint64_t wakeups;
-    ssize_t size;
-    status result;
-    switch (event->kind) {
-    case WIRE_READABLE:
-        size = read(io->wakeup, &wakeups, sizeof wakeups); // a counter that is zero again was read before
-        (void)size;
-        return OK;
-    case WIRE_JOINED:
-    case WIRE_GONE:
-        return io_on_peer(io, event);
-    case WIRE_REFUSED:
-        return fail(UNAVAILABLE, "%s", event->message.reason);
-    case WIRE_MESSAGE:
-        result = io_on_message(io, event->peer, &event->message);
-        return result == DATAERR ? wire_reject(io->wire, event->peer, fail_text()) : result;
-    default:
-        return OK;
-    }
-}
-
 // Sends what an event or another thread has made possible.
 static status io_send_pending(struct io_thread *io) {
     status result = OK;
@@ -383,8 +361,21 @@ static status io_send_pending(struct io_thread *io) {
 
 status io_thread_step(struct io_thread *io, int timeout_ms) {
     struct wire_event event;
+    uint64_t wakeups;
+    status result = OK;
     TRY(wire_poll(io->wire, timeout_ms, &event));
-    TRY(io_on_event(io, &event));
+    if (event.kind == WIRE_MESSAGE) {
+        result = io_on_message(io, event.peer, &event.message);
+        if (result == DATAERR) result = wire_reject(io->wire, event.peer, fail_text());
+    } else if (event.kind == WIRE_JOINED || event.kind == WIRE_GONE) {
+        result = io_on_peer(io, &event);
+    } else if (event.kind == WIRE_REFUSED) {
+        result = fail(UNAVAILABLE, "%s", event.message.reason);
+    } else if (event.kind == WIRE_READABLE) {
+        const ssize_t size = read(io->wakeup, &wakeups, sizeof wakeups); // a counter that is zero again was read before
+        (void)size;
+    }
+    TRY(result);
     if (io->hooks->tick) TRY(io->hooks->tick(io->self));
     TRY(io_send_pending(io));
     return io_report(io);

@@ -37,24 +37,6 @@ static void node_end_wait(struct node *node) {
     pthread_mutex_unlock(&node->lock);
 }
 
-// The stage has finished a group.
-static void node_count(struct node *node, const struct held_group *held) {
-    const struct stage_context *context = node->context;
-    struct node_counters *counters = &node->counters;
-    pthread_mutex_lock(&node->lock);
-    for (size_t i = 0; i < held->group->completion_count; i++)
-        counters->tokens += (int64_t)held->group->completions[i].tokens.count;
-    counters->done++;
-    counters->done_at = clock_monotonic();
-    if (!held->group->quarantine.present && counters->found == (int64_t)context->found) {
-        counters->worked++;
-        counters->work_seconds += counters->done_at - held->since;
-    }
-    counters->quarantined = (int64_t)context->quarantined;
-    counters->found = (int64_t)context->found;
-    pthread_mutex_unlock(&node->lock);
-}
-
 static void node_on_report(void *self, struct message_status *report) {
     struct node *node = self;
     const struct node_counters *counters = &node->counters;
@@ -213,8 +195,22 @@ static void node_give_back(void *self, struct held_group *held) {
 
 static status node_deliver(void *self, struct held_group *held, status outcome) {
     struct node *node = self;
-    if (outcome != OK) return fail_prefix(outcome, "group %s", held->group->id.data);
-    node_count(node, held);
+    const struct stage_context *context = node->context;
+    const struct group *group = held->group;
+    struct node_counters *counters = &node->counters;
+    if (outcome != OK) return fail_prefix(outcome, "group %s", group->id.data);
+    pthread_mutex_lock(&node->lock);
+    for (size_t i = 0; i < group->completion_count; i++)
+        counters->tokens += (int64_t)group->completions[i].tokens.count;
+    counters->done++;
+    counters->done_at = clock_monotonic();
+    if (!group->quarantine.present && counters->found == (int64_t)context->found) {
+        counters->worked++;
+        counters->work_seconds += counters->done_at - held->since;
+    }
+    counters->quarantined = (int64_t)context->quarantined;
+    counters->found = (int64_t)context->found;
+    pthread_mutex_unlock(&node->lock);
     if (node->role->deliver) return node->role->deliver(node, held);
     io_thread_send(node->io, held);
     return OK;

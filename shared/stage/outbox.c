@@ -71,14 +71,14 @@ static void lease_apply(struct lease *lease, enum lease_event event, int replica
 
 void origins_add(struct origins *origins, int replica) {
     if (origins_include(origins, replica)) return;
-    if (origins->count < ORIGINS_MAX) origins->replicas[origins->count] = replica;
+    if (origins->count < MAX_ORIGINS) origins->replicas[origins->count] = replica;
     origins->count++;
 }
 
 bool origins_include(const struct origins *origins, int replica) {
-    for (int i = 0; i < origins->count && i < ORIGINS_MAX; i++)
+    for (int i = 0; i < origins->count && i < MAX_ORIGINS; i++)
         if (origins->replicas[i] == replica) return true;
-    return origins->count > ORIGINS_MAX;
+    return origins->count > MAX_ORIGINS;
 }
 
 // ---- the list ----

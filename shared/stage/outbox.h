@@ -15,10 +15,10 @@
 #include "shared/base/status.h"
 
 // Replicas of the stage before this one, by number: those that may give a group again.
-enum { ORIGINS_MAX = 3 };
+enum { MAX_ORIGINS = 3 };
 struct origins {
-    int count; // above ORIGINS_MAX: every replica
-    int replicas[ORIGINS_MAX];
+    int count; // above MAX_ORIGINS: every replica
+    int replicas[MAX_ORIGINS];
 };
 
 // Adds a replica, once.

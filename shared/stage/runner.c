@@ -61,11 +61,12 @@ static status runner_flush(struct runner *runner) {
     return OK;
 }
 
-// Stores a group, with a section unless it is -1, and delivers it; in a run at once, because its neighbours wait for
-// it, and the whole group only where it leaves the pipeline.
+// Delivers a group, and stores it first: a section, unless it is -1, and the whole group where it leaves the pipeline.
+// In a run at once, because its neighbours wait for it.
 static status runner_finish(struct runner *runner, struct held_group *held, int section) {
     struct stage_context *context = runner->context;
     const double now = clock_monotonic();
+    if (!context->store || (section < 0 && !context->last)) return runner_deliver(runner, held);
     if (!runner->finished_count) runner->finished_since = now;
     runner->records[runner->finished_count] = (struct group_record){held->group, held->key, section, !context->last};
     runner->finished[runner->finished_count++] = held;
@@ -89,9 +90,7 @@ static status runner_settle(struct runner *runner, struct held_group *held, stat
     context->quarantined += group->quarantine.present;
     runner_set_times(group, context->stage->name, held->begun);
     // A quarantined group is tried again in the next run, so its section is not kept.
-    const int section = group->quarantine.present ? -1 : context->stage->section;
-    if (!context->store || (section < 0 && !context->last)) return runner_deliver(runner, held);
-    return runner_finish(runner, held, section);
+    return runner_finish(runner, held, group->quarantine.present ? -1 : context->stage->section);
 }
 
 // Sets *key to the key of the section that the stage is about to add. If *found, the group has the section now. Two
@@ -121,26 +120,19 @@ static status runner_find_section(const struct stage_context *context, struct se
     return result;
 }
 
-// Delivers a group that needs no work here: a quarantined one, or one whose section was found. The whole group is kept
-// where it leaves the pipeline.
-static status runner_pass(struct runner *runner, struct held_group *held) {
-    const bool keep = runner->context->store && runner->context->last;
-    return keep ? runner_finish(runner, held, -1) : runner_deliver(runner, held);
-}
-
 // Passes a group on, finds its section in the store, or gives it to the stage.
 static status runner_begin(struct runner *runner, struct held_group *held) {
     struct stage_context *context = runner->context;
     const struct stage *stage = context->stage;
     bool found = false;
     held->begun = clock_realtime();
-    if (held->group->quarantine.present) return runner_pass(runner, held);
+    if (held->group->quarantine.present) return runner_finish(runner, held, -1);
     if (group_check(held->group, stage->needs) != OK)
         return runner->channel->deliver(runner->channel->self, held, DATAERR);
     if (context->store && stage->section >= 0) TRY(runner_find_section(context, &held->key, held->group, &found));
     if (found) {
         context->found++;
-        return runner_pass(runner, held);
+        return runner_finish(runner, held, -1);
     }
     status result = (stage->work ? stage->work : stage->submit)(context->state, held->group);
     if (stage->work || result != OK) return runner_settle(runner, held, result);

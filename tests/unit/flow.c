@@ -61,7 +61,7 @@ static void happen(struct flow *flow, int peer, enum wire_event_kind kind) {
 
 static void send_to(struct flow *flow, int peer, struct wire_message message) {
     static status (*const handlers[MESSAGE_KINDS])(struct flow *, struct wire_peer *, const struct wire_message *) = {
-        [MESSAGE_AVAILABLE] = flow_on_available, [MESSAGE_GROUP] = flow_on_group,   [MESSAGE_CREDIT] = flow_on_credit,
+        [MESSAGE_AVAILABLE] = flow_on_available, [MESSAGE_GROUP] = flow_on_answer,  [MESSAGE_CREDIT] = flow_on_credit,
         [MESSAGE_HAVE] = flow_on_have,           [MESSAGE_SYNCED] = flow_on_synced,
     };
     assert_int_equal(handlers[message.kind](flow, &peers[peer].peer, &message), OK);

@@ -173,11 +173,11 @@ TEST(a_loss_counts_when_the_replica_comes_back_restarted) {
 TEST(many_origins_are_all) {
     struct origins some = {0};
     assert_false(origins_include(&some, 1));
-    for (int replica = 1; replica <= ORIGINS_MAX; replica++) {
+    for (int replica = 1; replica <= MAX_ORIGINS; replica++) {
         origins_add(&some, replica);
         origins_add(&some, replica);
     }
-    assert_int_equal(some.count, ORIGINS_MAX);
+    assert_int_equal(some.count, MAX_ORIGINS);
     assert_false(origins_include(&some, 9));
     origins_add(&some, 8);
     assert_true(origins_include(&some, 9));
