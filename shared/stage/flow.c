@@ -112,12 +112,6 @@ struct held_group *flow_next(const struct flow *flow, const struct held_group *a
     return held;
 }
 
-static struct held_group *flow_find(const struct flow *flow, int64_t seq) {
-    struct held_group *held = flow->first;
-    while (held && (held->seq != seq || held->issue < flow->issue || held->state == HELD_ENDED)) held = held->next;
-    return held;
-}
-
 void flow_set_issue(struct flow *flow, int64_t issue, int64_t settled) {
     if (issue < flow->issue || (issue == flow->issue && settled <= flow->settled)) return;
     if (issue > flow->issue) {
@@ -298,7 +292,8 @@ status flow_on_answer(struct flow *flow, struct wire_peer *peer, const struct wi
         return OK;
     }
     flow_set_issue(flow, message->issue, message->settled);
-    struct held_group *held = flow_find(flow, seq);
+    struct held_group *held = flow->first;
+    while (held && (held->seq != seq || held->issue < flow->issue || held->state == HELD_ENDED)) held = held->next;
     struct outbox_entry *entry = outbox_find(&flow->outbox, seq);
     if (entry && !entry->data.size) entry = NULL; // only its readers have it
     const bool outdated = message->issue < flow->issue || seq < flow->settled;
@@ -475,16 +470,12 @@ status flow_on_peer(struct flow *flow, const struct wire_event *event) {
     return OK;
 }
 
-static int flow_count(const struct flow *flow, enum held_state state) {
-    int count = 0;
-    for (const struct held_group *held = flow->first; held; held = held->next) count += held->state == state;
-    return count;
-}
-
 // Sends a CREDIT for each group that there is capacity for, one to each replica in turn.
 static status flow_send_credits(struct flow *flow) {
     const struct wire_message credit = {.kind = MESSAGE_CREDIT};
-    int wanted = (flow->greedy ? MAX_CREDITS : flow->capacity - flow_count(flow, HELD_QUEUED)) - flow->credits;
+    int wanted = (flow->greedy ? MAX_CREDITS : flow->capacity) - flow->credits;
+    for (const struct held_group *held = flow->first; held && !flow->greedy; held = held->next)
+        wanted -= held->state == HELD_QUEUED;
     for (bool sent = true; sent && wanted > 0;) {
         sent = false;
         for (struct wire_peer *peer = wire_first_peer(flow->wire, "flow", false); peer && wanted > 0;

@@ -252,21 +252,9 @@ static status node_enter(struct stage_context *context, const char *path) {
     return weights_follower_open(&node->weights, context, &node->config);
 }
 
-// Waits until all notices are sent: what a stage says as it opens or ends may come before a supervisor has joined, or
-// when the run is over. Not for ever, since it may be gone.
-static void node_wait_for_notices(struct node *node) {
-    enum { LIMIT_MS = 2000 };
-    const int64_t until = clock_monotonic_ms() + LIMIT_MS;
-    for (bool sent = false; !sent && clock_monotonic_ms() < until;) {
-        pthread_mutex_lock(&node->lock);
-        sent = !node->notices.size;
-        pthread_mutex_unlock(&node->lock);
-        if (!sent) usleep(10000);
-    }
-}
-
 // Runs the open stage until the program is asked to stop. OK then; otherwise what failed.
 static status node_run(struct stage_context *context) {
+    enum { NOTICES_MS = 2000 }; // how long a supervisor is waited for
     struct node *node = context->node;
     const struct stage *stage = context->stage;
     const struct role *role = node->role;
@@ -296,7 +284,15 @@ static status node_run(struct stage_context *context) {
         if (held) io_thread_drop(node->io, held);
     }
     if (result == END) result = OK;
-    node_wait_for_notices(node);
+    // What a stage says as it opens or ends may come before a supervisor has joined, or when the run is over. Not for
+    // ever, since it may be gone.
+    const int64_t until = clock_monotonic_ms() + NOTICES_MS;
+    for (bool sent = false; !sent && clock_monotonic_ms() < until;) {
+        pthread_mutex_lock(&node->lock);
+        sent = !node->notices.size;
+        pthread_mutex_unlock(&node->lock);
+        if (!sent) usleep(10000);
+    }
     io_thread_close(&node->io); // before the stage's close: hooks use its state
     return result;
 }

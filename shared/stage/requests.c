@@ -8,7 +8,7 @@
 
 #include "shared/base/rng.h"
 
-enum { IN_FLIGHT_MAX = 8 * WIRE_PIECE_BYTES }; // of all transfers from one peer
+enum { MAX_IN_FLIGHT = 8 * WIRE_PIECE_BYTES }; // of all transfers from one peer
 
 void requests_release(struct requests *requests) {
     assert(!requests->first);
@@ -93,20 +93,14 @@ static status transfer_choose_peer(struct transfer *transfer, struct requests *r
 
 // ---- asking ----
 
-// Returns how many bytes may still be asked of a peer.
-static int64_t requests_window(const struct requests *requests, const struct wire_peer *peer) {
-    int64_t window = IN_FLIGHT_MAX;
-    for (const struct transfer *transfer = requests->first; transfer; transfer = transfer->next)
-        if (transfer->peer == peer) window -= transfer->asked - transfer->taken;
-    return window;
-}
-
 // Asks the peer for the next pieces; for one alone until it has shown that it has the file.
 static status transfer_ask(struct transfer *transfer, const struct requests *requests, struct wire *wire) {
     while (transfer->total < 0 || transfer->asked < transfer->total) {
         if (!transfer->answered && transfer->asked > transfer->received) return OK;
-        if (transfer->asked > transfer->taken && requests_window(requests, transfer->peer) < WIRE_PIECE_BYTES)
-            return OK;
+        int64_t window = MAX_IN_FLIGHT; // bytes that may still be asked of the peer
+        for (const struct transfer *other = requests->first; other; other = other->next)
+            if (other->peer == transfer->peer) window -= other->asked - other->taken;
+        if (transfer->asked > transfer->taken && window < WIRE_PIECE_BYTES) return OK;
         const int64_t left = transfer->total < 0 ? WIRE_PIECE_BYTES : transfer->total - transfer->asked;
         const struct wire_message request = {.kind = transfer->kind,
                                              .hash = transfer->hash,

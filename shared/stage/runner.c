@@ -141,28 +141,22 @@ static status runner_begin(struct runner *runner, struct held_group *held) {
     return OK;
 }
 
-// Gives back the groups that the stage has forgotten with its weights.
-static status runner_update_weights(struct runner *runner) {
-    const struct channel *channel = runner->channel;
-    bool forgotten = false;
-    if (channel->update_weights) TRY(channel->update_weights(channel->self, &forgotten));
-    for (; forgotten && runner->count; runner->count--)
-        channel->give_back(channel->self, channel->next(channel->self, NULL));
-    return OK;
-}
-
 // Receives groups while the stage has capacity and there are some; waits for one only if there is nothing else to do.
 static status runner_fill(struct runner *runner) {
     const struct stage *stage = runner->context->stage;
+    const struct channel *channel = runner->channel;
     for (;;) {
+        bool forgotten = false;
         if (signals_stopping()) runner->draining = true;
         if (runner->draining) return OK;
-        TRY(runner_update_weights(runner));
+        if (channel->update_weights) TRY(channel->update_weights(channel->self, &forgotten));
+        for (; forgotten && runner->count; runner->count--)
+            channel->give_back(channel->self, channel->next(channel->self, NULL));
         int capacity = stage->work ? 1 : stage->capacity(runner->context->state);
         if (capacity <= 0) return OK;
         struct held_group *held = NULL;
         int timeout = (runner->count == 0 || runner->idle) && !runner->finished_count ? -1 : 0;
-        status result = runner->channel->receive(runner->channel->self, capacity, timeout, &held);
+        status result = channel->receive(channel->self, capacity, timeout, &held);
         if (result == END) {
             runner->draining = true;
             return OK;
