@@ -378,17 +378,6 @@ static status flow_apply(struct flow *flow, const struct downstream *downstream,
     return OK;
 }
 
-// Tells a replica of a reader how many groups wait for it.
-static status flow_announce(struct flow *flow, struct wire_peer *peer) {
-    const int reader = flow_reader(flow, peer->name);
-    if (reader < 0) return OK;
-    const struct wire_message available = {.kind = MESSAGE_AVAILABLE,
-                                           .count = outbox_available(&flow->outbox, reader),
-                                           .issue = flow->issue,
-                                           .settled = flow->settled};
-    return available.count ? wire_send(flow->wire, peer, &available, NULL) : OK;
-}
-
 // A replica has joined, perhaps anew, or is gone. Sets the tag of one that joins.
 static status flow_on_downstream(struct flow *flow, const struct wire_event *event) {
     struct wire_peer *peer = event->peer;
@@ -417,8 +406,7 @@ static status flow_on_downstream(struct flow *flow, const struct wire_event *eve
     const bool restarted = downstream->life && downstream->life != peer->life;
     downstream->life = peer->life;
     downstream->refused = false;
-    TRY(flow_apply(flow, downstream, restarted ? LEASE_RESTARTED : LEASE_RECONNECTED));
-    return flow_announce(flow, peer);
+    return flow_apply(flow, downstream, restarted ? LEASE_RESTARTED : LEASE_RECONNECTED);
 }
 
 // Answers with a group or with EMPTY.
@@ -510,9 +498,16 @@ status flow_send_pending(struct flow *flow) {
     }
     free(flow->reject);
     flow->reject = NULL;
-    if (flow->announce)
-        for (struct wire_peer *peer = wire_first_peer(flow->wire, "flow", true); peer; peer = wire_next_peer(peer))
-            TRY(flow_announce(flow, peer));
+    struct wire_peer *peer = flow->announce ? wire_first_peer(flow->wire, "flow", true) : NULL;
+    for (; peer; peer = wire_next_peer(peer)) { // how many groups wait for it
+        const struct downstream *downstream = peer->tag;
+        const struct wire_message available = {
+            .kind = MESSAGE_AVAILABLE,
+            .count = downstream ? outbox_available(&flow->outbox, (int)downstream->reader) : 0,
+            .issue = flow->issue,
+            .settled = flow->settled};
+        if (available.count) TRY(wire_send(flow->wire, peer, &available, NULL));
+    }
     flow->announce = false;
     return flow_send_credits(flow);
 }

@@ -95,21 +95,6 @@ static status io_failure(const struct io_thread *io) {
 
 // ---- the worker: groups ----
 
-// Locked. Takes a group that has come, if there is one. One that is malformed costs its giver the connection.
-static struct held_group *io_take(struct io_thread *io) {
-    struct held_group *held = flow_take(io->flow);
-    if (!held) return NULL;
-    status result = group_from_msgpack(&held->group, held->data.data, held->data.size);
-    buf_release(&held->data);
-    if (result == OK && held->group->requires.order != held->seq)
-        result = fail(DATAERR, "group %s has another seq than its message", held->group->id.data);
-    held->since = clock_monotonic();
-    if (result == OK) return held;
-    flow_reject(io->flow, held, fail_text());
-    io_wake(io);
-    return NULL;
-}
-
 status io_thread_receive(struct io_thread *io, int capacity, int timeout_ms, struct held_group **out) {
     const double until = clock_monotonic() + (timeout_ms < 0 ? for_ever : timeout_ms / 1e3);
     status result = OK;
@@ -118,10 +103,23 @@ status io_thread_receive(struct io_thread *io, int capacity, int timeout_ms, str
     flow_set_capacity(io->flow, capacity);
     if (!flow_has(io->flow)) io_wake(io);
     for (bool due = timeout_ms == 0; result == OK && !*out;) {
-        *out = io_take(io);
-        if (!*out) result = io_failure(io);
-        if (result == OK && !*out && signals_stopping()) result = END;
-        if (result != OK || *out || io->nudged || due) break;
+        struct held_group *held = flow_take(io->flow);
+        if (held) {
+            status read = group_from_msgpack(&held->group, held->data.data, held->data.size);
+            if (read == OK && held->group->requires.order != held->seq)
+                read = fail(DATAERR, "group %s has another seq than its message", held->group->id.data);
+            buf_release(&held->data);
+            held->since = clock_monotonic();
+            if (read == OK) {
+                *out = held;
+                break;
+            }
+            flow_reject(io->flow, held, fail_text()); // it costs its giver the connection
+            io_wake(io);
+        }
+        result = io_failure(io);
+        if (result == OK && signals_stopping()) result = END;
+        if (result != OK || io->nudged || due) break;
         due = !cond_wait_until(&io->changed, &io->lock, until);
     }
     io->nudged = false;

@@ -195,10 +195,11 @@ static void node_give_back(void *self, struct held_group *held) {
 
 static status node_deliver(void *self, struct held_group *held, status outcome) {
     struct node *node = self;
-    const struct stage_context *context = node->context;
+    struct stage_context *context = node->context;
     const struct group *group = held->group;
     struct node_counters *counters = &node->counters;
     if (outcome != OK) return fail_prefix(outcome, "group %s", group->id.data);
+    context->groups++;
     pthread_mutex_lock(&node->lock);
     for (size_t i = 0; i < group->completion_count; i++)
         counters->tokens += (int64_t)group->completions[i].tokens.count;

@@ -39,25 +39,12 @@ struct runner {
     bool idle;             // the stage can do nothing until it gets another group
 };
 
-static status runner_deliver(struct runner *runner, struct held_group *held) {
-    enum { PROGRESS_SECONDS = 10 };
-    struct stage_context *context = runner->context;
-    context->groups++;
-    TRY(runner->channel->deliver(runner->channel->self, held, OK));
-    const double now = clock_monotonic();
-    if (context->node || now - context->progress_at < PROGRESS_SECONDS) return OK;
-    context->progress_at = now;
-    log_info("%zu groups, %zu quarantined, %.2f groups/s", context->groups, context->quarantined,
-             (double)context->groups / (now - context->started));
-    return OK;
-}
-
 // Stores and delivers the groups that wait for it.
 static status runner_flush(struct runner *runner) {
     const size_t count = runner->finished_count;
     if (count) TRY(group_store_save_all(runner->context->store, runner->records, count));
     runner->finished_count = 0;
-    for (size_t i = 0; i < count; i++) TRY(runner_deliver(runner, runner->finished[i]));
+    for (size_t i = 0; i < count; i++) TRY(runner->channel->deliver(runner->channel->self, runner->finished[i], OK));
     return OK;
 }
 
@@ -66,7 +53,8 @@ static status runner_flush(struct runner *runner) {
 static status runner_finish(struct runner *runner, struct held_group *held, int section) {
     struct stage_context *context = runner->context;
     const double now = clock_monotonic();
-    if (!context->store || (section < 0 && !context->last)) return runner_deliver(runner, held);
+    if (!context->store || (section < 0 && !context->last))
+        return runner->channel->deliver(runner->channel->self, held, OK);
     if (!runner->finished_count) runner->finished_since = now;
     runner->records[runner->finished_count] = (struct group_record){held->group, held->key, section, !context->last};
     runner->finished[runner->finished_count++] = held;
@@ -206,7 +194,7 @@ static status runner_run_source(struct runner *runner) {
         TRY(result);
         context->quarantined += held->group->quarantine.present;
         runner_set_times(held->group, context->stage->name, held->begun);
-        TRY(runner_deliver(runner, held));
+        TRY(runner->channel->deliver(runner->channel->self, held, OK));
     }
     return OK;
 }
@@ -326,13 +314,23 @@ static struct held_group *stdio_next(void *self, const struct held_group *after)
 }
 
 static status stdio_deliver(void *self, struct held_group *held, status outcome) {
+    enum { PROGRESS_SECONDS = 10 };
     struct stdio_filter *filter = self;
+    struct stage_context *context = filter->context;
     struct stdio_slot *slot = (struct stdio_slot *)held;
+    const double now = clock_monotonic();
     if (outcome == OK && slot->passing) buf_puts(&slot->done, slot->passing);
     if (outcome == OK && !slot->passing) group_to_json(held->group, &slot->done);
     if (outcome == OK) buf_puts(&slot->done, "\n");
     group_free(&held->group);
-    return outcome == OK ? stdio_flush(filter) : stdio_refuse_slot(filter, slot);
+    if (outcome != OK) return stdio_refuse_slot(filter, slot);
+    context->groups++;
+    TRY(stdio_flush(filter));
+    if (now - context->progress_at < PROGRESS_SECONDS) return OK;
+    context->progress_at = now;
+    log_info("%zu groups, %zu quarantined, %.2f groups/s", context->groups, context->quarantined,
+             (double)context->groups / (now - context->started));
+    return OK;
 }
 
 status stdio_run(struct stage_context *context, int input, int output) {
