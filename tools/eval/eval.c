@@ -411,7 +411,7 @@ status eval_main(struct subcommand_call *call) {
         .sections = eval_sections, .section_count = EVAL_SECTIONS, .label_width = 22, .column_width = 24};
     struct buf released = {0};
     bool below = false;
-    status result;
+    status result = OK;
     if (given->json && given->csv) return fail(USAGE, "json and csv cannot both be printed");
     if (given->released && call->count > 1) return fail(USAGE, "released: takes one FILE or STORE");
     table.columns = (size_t)call->count;

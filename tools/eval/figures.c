@@ -167,7 +167,7 @@ static void figure_table_csv(const struct figure_table *table, struct buf *out) 
 void figure_print_cell(struct buf *out, struct string text, size_t width, bool right) {
     size_t shown = 0;
     for (size_t i = 0; i < text.size; i++) shown += ((unsigned char)text.data[i] & 0xc0) != 0x80;
-    const int padding = shown < width ? (int)(width - shown) : right;
+    const int padding = shown < width ? (int)(width - shown) : right ? 1 : 0;
     if (right) buf_printf(out, "%*s", padding, "");
     for (size_t i = 0; i < text.size; i++) {
         const unsigned char c = (unsigned char)text.data[i];
@@ -190,7 +190,10 @@ static void figure_print_number(struct buf *out, const struct figure *list, size
     else if (figure->form == FIGURE_SHARE)
         snprintf(cell, sizeof cell, "%.1f %%", 100 * figure->value);
     else
-        snprintf(cell, sizeof cell, "%.*f", figure->form == FIGURE_THOUSANDTHS ? 3 : figure->form == FIGURE_TENTHS,
+        snprintf(cell, sizeof cell, "%.*f",
+                 figure->form == FIGURE_THOUSANDTHS ? 3
+                 : figure->form == FIGURE_TENTHS    ? 1
+                                                    : 0,
                  figure->value);
     figure_print_cell(out, string_of(cell), width, true);
 }
@@ -225,9 +228,12 @@ static void figure_table_text(const struct figure_table *table, struct buf *out)
 
 void figure_table_print(struct figure_table *table, enum figure_output output, struct buf *out) {
     qsort(table->blocks, table->count, sizeof *table->blocks, figure_compare_blocks);
-    (output == FIGURE_JSON  ? figure_table_json
-     : output == FIGURE_CSV ? figure_table_csv
-                            : figure_table_text)(table, out);
+    if (output == FIGURE_JSON)
+        figure_table_json(table, out);
+    else if (output == FIGURE_CSV)
+        figure_table_csv(table, out);
+    else
+        figure_table_text(table, out);
 }
 
 // ---- judged ----

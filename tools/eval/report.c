@@ -372,7 +372,7 @@ static void report_say_left_out(const struct report_column *column) {
 status report_main(struct subcommand_call *call) {
     const struct report_options *given = call->given;
     struct report_column columns[MAX_REPORT_FILES] = {0};
-    status result;
+    status result = OK;
     const bool by_step = given->by == REPORT_BY_STEP;
     const size_t count = (size_t)call->count;
     if (given->json && given->csv) return fail(USAGE, "json and csv cannot both be printed");

@@ -487,14 +487,12 @@ static status supervisor_on_end(struct supervisor *supervisor, struct wire_peer 
 
 static status supervisor_on_event(struct supervisor *supervisor, const struct wire_event *event) {
     const struct wire_message *message = &event->message;
-    const bool from_here = !event->peer || strcmp(event->peer->name, SUPERVISOR_NAME) != 0;
+    if (event->kind == WIRE_REFUSED) return fail(UNAVAILABLE, "%s", message->reason);
+    if (event->kind == WIRE_READABLE) supervisor_on_signals(supervisor);
+    if (!event->peer) return OK;
+    const bool from_here = strcmp(event->peer->name, SUPERVISOR_NAME) != 0;
     struct machine *machine = from_here ? NULL : machines_find(&supervisor->machines, event->peer->machine);
     switch (event->kind) {
-    case WIRE_REFUSED:
-        return fail(UNAVAILABLE, "%s", message->reason);
-    case WIRE_READABLE:
-        supervisor_on_signals(supervisor);
-        return OK;
     case WIRE_JOINED:
         if (!strcmp(event->peer->purpose, "watch")) supervisor_greet(supervisor, event->peer);
         if (!machine || !event->peer->client) return OK;
