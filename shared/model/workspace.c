@@ -15,6 +15,15 @@ size_t workspace_chunk_size(size_t bytes) {
     return bytes > MIN_CHUNK ? bytes : MIN_CHUNK;
 }
 
+// Frees the memory, and keeps what is known of its uses.
+static void workspace_free_chunks(struct workspace *workspace) {
+    struct backend *backend = workspace->backend;
+    for (size_t i = 0; i < workspace->count; i++) backend->ops->buffer_free(backend, &workspace->chunks[i].memory);
+    free(workspace->chunks);
+    workspace->chunks = NULL;
+    workspace->count = workspace->chunk = workspace->used = workspace->live = 0;
+}
+
 status workspace_alloc(struct workspace *workspace, enum element type, int64_t rows, int64_t columns,
                        struct tensor *out) {
     assert(rows >= 0 && columns >= 0);
@@ -60,10 +69,8 @@ status workspace_reserve(struct workspace *workspace) {
 
 void workspace_expect(struct workspace *workspace, size_t bytes) {
     assert(workspace->live == 0);
-    size_t peak = workspace->peak;
     if (workspace->expected >= bytes) return;
-    if (workspace_size(workspace) < bytes) workspace_release(workspace);
-    workspace->peak = peak;
+    if (workspace_size(workspace) < bytes) workspace_free_chunks(workspace);
     workspace->expected = bytes;
 }
 
@@ -77,11 +84,7 @@ void workspace_restore(struct workspace *workspace, struct workspace_mark mark) 
     workspace->chunk = mark.chunk;
     workspace->used = mark.used;
     workspace->live = mark.live;
-    if (workspace->count < 2 || mark.live) return;
-    size_t peak = workspace->peak, expected = workspace->expected;
-    workspace_release(workspace);
-    workspace->peak = peak;
-    workspace->expected = expected;
+    if (workspace->count > 1 && !mark.live) workspace_free_chunks(workspace); // the next use makes one of them
 }
 
 size_t workspace_size(const struct workspace *workspace) {
@@ -91,10 +94,8 @@ size_t workspace_size(const struct workspace *workspace) {
 }
 
 void workspace_release(struct workspace *workspace) {
-    struct backend *backend = workspace->backend;
-    for (size_t i = 0; i < workspace->count; i++) backend->ops->buffer_free(backend, &workspace->chunks[i].memory);
-    free(workspace->chunks);
-    *workspace = (struct workspace){.backend = backend};
+    workspace_free_chunks(workspace);
+    *workspace = (struct workspace){.backend = workspace->backend};
 }
 
 status kv_scratch_reserve(struct kv_scratch *kv, struct backend *backend, enum element type, int64_t rows,
