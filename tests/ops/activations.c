@@ -192,50 +192,22 @@ static void activations_check(struct harness *h) {
 
 // ---- timing ----
 
-struct activation_timing {
-    struct harness *h;
-    struct tensor gate_up, grad_gate_up, out;
-};
-
-static status activations_run_swiglu(void *context) {
-    struct activation_timing *t = context;
-    return t->h->ops->swiglu(t->h->backend, t->out, t->gate_up);
-}
-
-static status activations_run_swiglu_grad(void *context) {
-    struct activation_timing *t = context;
-    return t->h->ops->swiglu_grad(t->h->backend, t->grad_gate_up, t->out, t->gate_up);
-}
-
-static status activations_run_geglu(void *context) {
-    struct activation_timing *t = context;
-    return t->h->ops->geglu(t->h->backend, t->out, t->gate_up);
-}
-
-static status activations_run_geglu_grad(void *context) {
-    struct activation_timing *t = context;
-    return t->h->ops->geglu_grad(t->h->backend, t->grad_gate_up, t->out, t->gate_up);
-}
-
-static status activations_run_gelu(void *context) {
-    struct activation_timing *t = context;
-    return t->h->ops->gelu(t->h->backend, t->grad_gate_up, t->gate_up);
-}
-
 static void activations_time_all(struct harness *h) {
     enum { rows = 2200, inner = 2560 };
     for (enum element type = ELEMENT_F32; type <= ELEMENT_BF16; type++) {
         const char *name = type == ELEMENT_BF16 ? "bf16" : "f32";
         double bytes = (double)rows * inner * (double)element_size(type);
         harness_case(h, "timing");
-        struct activation_timing t = {h, harness_dense(h, type, rows, 2 * inner, FILL_NORMAL, 1),
-                                      harness_dense(h, type, rows, 2 * inner, FILL_ZERO, 0),
-                                      harness_dense(h, type, rows, inner, FILL_NORMAL, 1)};
-        harness_time(h, 0, 3 * bytes, activations_run_swiglu, &t, "%s swiglu 2200x2560", name);
-        harness_time(h, 0, 5 * bytes, activations_run_swiglu_grad, &t, "%s swiglu_grad 2200x2560", name);
-        harness_time(h, 0, 3 * bytes, activations_run_geglu, &t, "%s geglu 2200x2560", name);
-        harness_time(h, 0, 5 * bytes, activations_run_geglu_grad, &t, "%s geglu_grad 2200x2560", name);
-        harness_time(h, 0, 4 * bytes, activations_run_gelu, &t, "%s gelu 2200x5120", name);
+        const struct tensor gate_up = harness_dense(h, type, rows, 2 * inner, FILL_NORMAL, 1);
+        const struct tensor grad_gate_up = harness_dense(h, type, rows, 2 * inner, FILL_ZERO, 0);
+        const struct tensor out = harness_dense(h, type, rows, inner, FILL_NORMAL, 1);
+        HARNESS_TIME(h, 0, 3 * bytes, h->ops->swiglu(h->backend, out, gate_up), "%s swiglu 2200x2560", name);
+        HARNESS_TIME(h, 0, 5 * bytes, h->ops->swiglu_grad(h->backend, grad_gate_up, out, gate_up),
+                     "%s swiglu_grad 2200x2560", name);
+        HARNESS_TIME(h, 0, 3 * bytes, h->ops->geglu(h->backend, out, gate_up), "%s geglu 2200x2560", name);
+        HARNESS_TIME(h, 0, 5 * bytes, h->ops->geglu_grad(h->backend, grad_gate_up, out, gate_up),
+                     "%s geglu_grad 2200x2560", name);
+        HARNESS_TIME(h, 0, 4 * bytes, h->ops->gelu(h->backend, grad_gate_up, gate_up), "%s gelu 2200x5120", name);
     }
 }
 

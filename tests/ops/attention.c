@@ -851,31 +851,6 @@ static void attention_check(struct harness *h) {
 
 // ---- timing ----
 
-struct attention_timing {
-    struct harness *h;
-    struct attention_setup setup;
-    struct tensor grad_out, grad_qkv;
-};
-
-static status attention_run_forward(void *context) {
-    struct attention_timing *t = context;
-    const struct attention_setup *s = &t->setup;
-    return t->h->ops->attention(t->h->backend, s->out, s->qkv, s->scale, s->cache, 0, s->plan, s->lse);
-}
-
-static status attention_run_grad(void *context) {
-    struct attention_timing *t = context;
-    const struct attention_setup *s = &t->setup;
-    return t->h->ops->attention_grad(t->h->backend, t->grad_qkv, t->grad_out, s->out, s->qkv, s->scale, s->cache, 0,
-                                     s->plan, s->lse);
-}
-
-static status attention_run_rope(void *context) {
-    struct attention_timing *t = context;
-    const struct attention_setup *s = &t->setup;
-    return t->h->ops->rope(t->h->backend, s->qkv, &s->table, s->position_ids, s->heads, s->cache, 0, s->slots);
-}
-
 static double attention_pairs(const struct attention_span *spans, size_t count) {
     double pairs = 0;
     for (size_t i = 0; i < count; i++) {
@@ -894,30 +869,36 @@ static void attention_time_layout(struct harness *h, const char *name, struct he
                                   const struct attention_span *spans, size_t count, bool all) {
     harness_case(h, "timing %s", name);
     int64_t columns = (heads.query + 2 * heads.key) * heads.size, out_columns = heads.query * heads.size;
-    struct attention_timing t = {.h = h};
-    t.setup = (struct attention_setup){.heads = heads,
-                                       .scale = 1 / sqrtf((float)heads.size),
-                                       .qkv = harness_dense(h, ELEMENT_F32, tokens, columns, FILL_NORMAL, 1),
-                                       .table = attention_table(h, tokens, heads.size / 2),
-                                       .position_ids = attention_positions(h, tokens, tokens),
-                                       .slots = harness_index(h, tokens, 1),
-                                       .out = harness_dense(h, ELEMENT_F32, tokens, out_columns, FILL_ZERO, 0),
-                                       .lse = harness_dense(h, ELEMENT_F32, tokens, heads.query, FILL_ZERO, 0)};
+    struct attention_setup s = {.heads = heads,
+                                .scale = 1 / sqrtf((float)heads.size),
+                                .qkv = harness_dense(h, ELEMENT_F32, tokens, columns, FILL_NORMAL, 1),
+                                .table = attention_table(h, tokens, heads.size / 2),
+                                .position_ids = attention_positions(h, tokens, tokens),
+                                .slots = harness_index(h, tokens, 1),
+                                .out = harness_dense(h, ELEMENT_F32, tokens, out_columns, FILL_ZERO, 0),
+                                .lse = harness_dense(h, ELEMENT_F32, tokens, heads.query, FILL_ZERO, 0)};
     int32_t *slots = harness_memory(h, (size_t)tokens * sizeof *slots);
     for (int64_t i = 0; i < tokens; i++) slots[i] = (int32_t)i;
-    harness_set(h, t.setup.slots, slots);
-    harness_ok(h, h->ops->kv_cache_new(h->backend, &t.setup.cache, ELEMENT_F32, 1, rows, heads));
-    t.setup.plan = attention_plan_of(h, heads, spans, count, t.setup.slots);
+    harness_set(h, s.slots, slots);
+    harness_ok(h, h->ops->kv_cache_new(h->backend, &s.cache, ELEMENT_F32, 1, rows, heads));
+    s.plan = attention_plan_of(h, heads, spans, count, s.slots);
     double flops = 4 * attention_pairs(spans, count) * heads.query * heads.size;
     double bytes = 8.0 * (double)tokens * (double)columns;
-    if (all) harness_time(h, 0, bytes, attention_run_rope, &t, "rope %s", name);
-    harness_time(h, flops, 0, attention_run_forward, &t, "attention %s", name);
+    if (all)
+        HARNESS_TIME(h, 0, bytes,
+                     h->ops->rope(h->backend, s.qkv, &s.table, s.position_ids, s.heads, s.cache, 0, s.slots), "rope %s",
+                     name);
+    HARNESS_TIME(h, flops, 0, h->ops->attention(h->backend, s.out, s.qkv, s.scale, s.cache, 0, s.plan, s.lse),
+                 "attention %s", name);
     if (all) {
-        t.grad_out = harness_dense(h, ELEMENT_F32, tokens, out_columns, FILL_NORMAL, 1);
-        t.grad_qkv = harness_dense(h, ELEMENT_F32, tokens, columns, FILL_ZERO, 0);
-        harness_time(h, 2.5 * flops, 0, attention_run_grad, &t, "attention_grad %s", name);
+        const struct tensor grad_out = harness_dense(h, ELEMENT_F32, tokens, out_columns, FILL_NORMAL, 1);
+        const struct tensor grad_qkv = harness_dense(h, ELEMENT_F32, tokens, columns, FILL_ZERO, 0);
+        HARNESS_TIME(
+            h, 2.5 * flops, 0,
+            h->ops->attention_grad(h->backend, grad_qkv, grad_out, s.out, s.qkv, s.scale, s.cache, 0, s.plan, s.lse),
+            "attention_grad %s", name);
     }
-    attention_setup_release(h, &t.setup);
+    attention_setup_release(h, &s);
 }
 
 static void attention_time_group(struct harness *h, struct heads heads, const char *packed_name,

@@ -212,34 +212,25 @@ static void logits_check(struct harness *h) {
 
 // ---- timing ----
 
-struct logits_timing {
-    struct harness *h;
-    struct decode_batch *batch;
-    struct tensor in;
-    struct weight *head;
-};
-
-static status logits_run_sample(void *context) {
-    struct logits_timing *t = context;
-    return t->h->ops->sample(t->h->backend, t->batch, t->in, t->head);
-}
-
 static void logits_time(struct harness *h) {
     enum { count = 151936 };
     harness_case(h, "timing");
     float *logits = harness_memory(h, count * sizeof *logits);
     for (int64_t i = 0; i < count; i++) logits[i] = (float)(2 * harness_normal(h) + (i < 40 ? 12 : 0));
-    struct logits_timing t = {.h = h, .in = logits_ones(h, 1), .head = logits_head(h, logits, count)};
-    harness_ok(h, h->ops->decode_batch_new(h->backend, &t.batch, 1, (struct heads){2, 1, 4}, NULL, 0));
+    const struct tensor in = logits_ones(h, 1);
+    struct weight *head = logits_head(h, logits, count);
+    struct decode_batch *batch = NULL;
+    harness_ok(h, h->ops->decode_batch_new(h->backend, &batch, 1, (struct heads){2, 1, 4}, NULL, 0));
     const struct sampling variants[] = {{0, 1, 0}, {1, 1, 0}, {1, 0.95f, 0}, {1, 0.95f, 50}};
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
         const struct decode_row row = {.max_len = INT32_MAX, .sampling = variants[i]};
-        harness_ok(h, h->ops->decode_batch_set(h->backend, t.batch, 0, &row));
-        harness_time(h, 0, 4.0 * count, logits_run_sample, &t, "sample of 151936, temperature %g, top-p %g, top-k %d",
-                     (double)variants[i].temperature, (double)variants[i].top_p, variants[i].top_k);
+        harness_ok(h, h->ops->decode_batch_set(h->backend, batch, 0, &row));
+        HARNESS_TIME(h, 0, 4.0 * count, h->ops->sample(h->backend, batch, in, head),
+                     "sample of 151936, temperature %g, top-p %g, top-k %d", (double)variants[i].temperature,
+                     (double)variants[i].top_p, variants[i].top_k);
     }
-    h->ops->decode_batch_free(h->backend, &t.batch);
-    h->ops->weight_free(h->backend, &t.head);
+    h->ops->decode_batch_free(h->backend, &batch);
+    h->ops->weight_free(h->backend, &head);
 }
 
 const struct suite suite_logits = {"logits", logits_check, logits_time};

@@ -106,35 +106,15 @@ static void gather_scatter_check(struct harness *h) {
     gather_scatter_check_refusals(h);
 }
 
-struct gather_scatter_timing {
-    struct harness *h;
-    struct tensor out, in, index;
-};
-
-static status gather_scatter_run_add(void *context) {
-    struct gather_scatter_timing *t = context;
-    return t->h->ops->add(t->h->backend, t->out, t->in);
-}
-
-static status gather_scatter_run_gather(void *context) {
-    struct gather_scatter_timing *t = context;
-    return t->h->ops->gather(t->h->backend, t->out, t->in, t->index);
-}
-
-static status gather_scatter_run_scatter_add(void *context) {
-    struct gather_scatter_timing *t = context;
-    return t->h->ops->scatter_add(t->h->backend, t->out, t->in, t->index);
-}
-
 static void gather_scatter_time_all(struct harness *h) {
     harness_case(h, "timing");
-    struct gather_scatter_timing t = {h, harness_dense(h, ELEMENT_F32, 2200, 2048, FILL_ZERO, 1),
-                                      harness_dense(h, ELEMENT_F32, 2200, 2048, FILL_NORMAL, 1),
-                                      harness_index(h, 2200, 2200)};
-    double elements = 2200.0 * 2048;
-    harness_time(h, 0, 12 * elements, gather_scatter_run_add, &t, "add f32 2200x2048");
-    harness_time(h, 0, 8 * elements, gather_scatter_run_gather, &t, "gather f32 2200x2048");
-    harness_time(h, 0, 12 * elements, gather_scatter_run_scatter_add, &t, "scatter_add f32 2200x2048");
+    const struct tensor out = harness_dense(h, ELEMENT_F32, 2200, 2048, FILL_ZERO, 1);
+    const struct tensor in = harness_dense(h, ELEMENT_F32, 2200, 2048, FILL_NORMAL, 1);
+    const struct tensor index = harness_index(h, 2200, 2200);
+    const double elements = 2200.0 * 2048;
+    HARNESS_TIME(h, 0, 12 * elements, h->ops->add(h->backend, out, in), "add f32 2200x2048");
+    HARNESS_TIME(h, 0, 8 * elements, h->ops->gather(h->backend, out, in, index), "gather f32 2200x2048");
+    HARNESS_TIME(h, 0, 12 * elements, h->ops->scatter_add(h->backend, out, in, index), "scatter_add f32 2200x2048");
 }
 
 const struct suite suite_gather_scatter = {"gather_scatter", gather_scatter_check, gather_scatter_time_all};

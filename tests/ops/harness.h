@@ -130,10 +130,28 @@ void harness_equal(struct harness *h, const char *what, struct tensor a, struct 
 
 // ---- timing ----
 
-// Times work(context): the best of many; prints a line with the rate and its share of the machine's peak. flops or
-// bytes may be 0.
-void harness_time(struct harness *h, double flops, double bytes, status (*work)(void *context), void *context,
-                  const char *format, ...) __attribute__((format(printf, 6, 7)));
+// Times the call of an operation: the best of many; prints a line with the rate and its share of the machine's peak.
+// flops or bytes may be 0. HARNESS_TIME(h, flops, bytes, h->ops->copy(h->backend, out, in), "copy %d", columns);
+#define HARNESS_TIME(h, flops, bytes, call, ...)                                                                       \
+    do {                                                                                                               \
+        struct harness_timing timing = {.best = 1e9};                                                                  \
+        while (harness_time_next(h, &timing)) timing.result = (call);                                                  \
+        harness_time_print(h, &timing, flops, bytes, __VA_ARGS__);                                                     \
+    } while (0)
+
+// The calls so far.
+struct harness_timing {
+    status result; // of the last one
+    int count;
+    double start, before, best; // seconds; `before`: when the last one began
+};
+
+// Counts the call that has ended, which must have succeeded. Returns whether another one is to be timed.
+bool harness_time_next(struct harness *h, struct harness_timing *timing);
+
+// Prints the line.
+void harness_time_print(struct harness *h, const struct harness_timing *timing, double flops, double bytes,
+                        const char *format, ...) __attribute__((format(printf, 5, 6)));
 
 // ---- the suites ----
 

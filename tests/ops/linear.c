@@ -314,52 +314,32 @@ static void linear_check(struct harness *h) {
 
 // ---- timing ----
 
-struct linear_timing {
-    struct harness *h;
-    struct weight *weight;
-    struct tensor in, out, grad_out, grad_weight, grad_in;
-};
-
-static status linear_run_forward(void *context) {
-    struct linear_timing *t = context;
-    return t->h->ops->linear(t->h->backend, t->out, t->in, t->weight, (struct tensor){0});
-}
-
-static status linear_run_input_gradient(void *context) {
-    struct linear_timing *t = context;
-    return t->h->ops->linear_grad_input(t->h->backend, t->grad_in, t->grad_out, t->weight, false);
-}
-
-static status linear_run_weight_gradient(void *context) {
-    struct linear_timing *t = context;
-    return t->h->ops->linear_grad_weight(t->h->backend, t->grad_weight, (struct tensor){0}, t->grad_out, t->in);
-}
-
 static void linear_time_shape(struct harness *h, int64_t m, int64_t l, int64_t n, enum element type, bool gradients) {
     const char *name = type == ELEMENT_BF16 ? "bf16" : "f32";
     harness_case(h, "timing");
     struct tensor plain = harness_dense(h, type, n, l, FILL_NORMAL, 1);
-    struct linear_timing t = {
-        .h = h, .in = harness_dense(h, type, m, l, FILL_NORMAL, 1), .out = harness_dense(h, type, m, n, FILL_ZERO, 1)};
+    const struct tensor in = harness_dense(h, type, m, l, FILL_NORMAL, 1), none = {0};
+    const struct tensor out = harness_dense(h, type, m, n, FILL_ZERO, 1);
+    struct weight *weight = NULL;
     double flops = 2.0 * (double)m * (double)n * (double)l;
     for (int prepack = 1; prepack >= 0; prepack--) {
-        harness_ok(h, h->ops->weight_new(h->backend, &t.weight, plain, prepack));
-        harness_time(h, flops, 0, linear_run_forward, &t, "%s %s %lldx%lldx%lld", name,
+        harness_ok(h, h->ops->weight_new(h->backend, &weight, plain, prepack));
+        HARNESS_TIME(h, flops, 0, h->ops->linear(h->backend, out, in, weight, none), "%s %s %lldx%lldx%lld", name,
                      prepack ? "prepacked" : "packed", (long long)m, (long long)l, (long long)n);
-        if (prepack) h->ops->weight_free(h->backend, &t.weight);
+        if (prepack) h->ops->weight_free(h->backend, &weight);
         if (!gradients) break;
     }
     if (!gradients) return;
-    h->ops->weight_free(h->backend, &t.weight);
-    harness_ok(h, h->ops->weight_new(h->backend, &t.weight, plain, false));
-    t.grad_out = harness_dense(h, type, m, n, FILL_NORMAL, 1);
-    t.grad_in = harness_dense(h, type, m, l, FILL_ZERO, 1);
-    t.grad_weight = harness_dense(h, ELEMENT_F32, n, l, FILL_ZERO, 1);
-    harness_time(h, flops, 0, linear_run_input_gradient, &t, "%s grad_in %lldx%lldx%lld", name, (long long)m,
-                 (long long)l, (long long)n);
-    harness_time(h, flops, 0, linear_run_weight_gradient, &t, "%s grad_weight %lldx%lldx%lld", name, (long long)m,
-                 (long long)l, (long long)n);
-    h->ops->weight_free(h->backend, &t.weight);
+    h->ops->weight_free(h->backend, &weight);
+    harness_ok(h, h->ops->weight_new(h->backend, &weight, plain, false));
+    const struct tensor grad_out = harness_dense(h, type, m, n, FILL_NORMAL, 1);
+    const struct tensor grad_in = harness_dense(h, type, m, l, FILL_ZERO, 1);
+    const struct tensor grad_weight = harness_dense(h, ELEMENT_F32, n, l, FILL_ZERO, 1);
+    HARNESS_TIME(h, flops, 0, h->ops->linear_grad_input(h->backend, grad_in, grad_out, weight, false),
+                 "%s grad_in %lldx%lldx%lld", name, (long long)m, (long long)l, (long long)n);
+    HARNESS_TIME(h, flops, 0, h->ops->linear_grad_weight(h->backend, grad_weight, none, grad_out, in),
+                 "%s grad_weight %lldx%lldx%lld", name, (long long)m, (long long)l, (long long)n);
+    h->ops->weight_free(h->backend, &weight);
 }
 
 static void linear_time_all(struct harness *h) {

@@ -299,56 +299,38 @@ static void lm_head_check(struct harness *h) {
 
 // ---- timing ----
 
-struct lm_head_timing {
-    struct harness *h;
-    struct weight *head;
-    struct tensor in, targets, logprob, sums, dlogprob, grad_in, grad_lm_head;
-    struct decode_batch *batch;
-};
-
-static status lm_head_run_logprob(void *context) {
-    struct lm_head_timing *t = context;
-    return t->h->ops->logprob(t->h->backend, t->logprob, t->sums, t->in, t->head, t->targets);
-}
-
-static status lm_head_run_logprob_grad(void *context) {
-    struct lm_head_timing *t = context;
-    return t->h->ops->logprob_grad(t->h->backend, t->grad_in, t->grad_lm_head, t->in, t->head, t->targets, t->sums,
-                                   t->dlogprob);
-}
-
-static status lm_head_run_sample(void *context) {
-    struct lm_head_timing *t = context;
-    return t->h->ops->sample(t->h->backend, t->batch, tensor_rows(t->in, 0, 8), t->head);
-}
-
 static void lm_head_time_type(struct harness *h, enum element type) {
     enum { rows = 1024, vocabulary = 32000, channels = 768 };
     const char *name = type == ELEMENT_BF16 ? "bf16" : "f32";
     harness_case(h, "timing");
-    struct lm_head_timing t = {.h = h,
-                               .in = harness_dense(h, type, rows, channels, FILL_NORMAL, 1),
-                               .targets = harness_index(h, rows, vocabulary),
-                               .logprob = harness_dense(h, ELEMENT_F32, rows, 1, FILL_ZERO, 0),
-                               .sums = harness_dense(h, ELEMENT_F32, rows, 1, FILL_ZERO, 0),
-                               .dlogprob = harness_dense(h, ELEMENT_F32, rows, 1, FILL_NORMAL, 1),
-                               .grad_in = harness_dense(h, type, rows, channels, FILL_ZERO, 0),
-                               .grad_lm_head = harness_dense(h, ELEMENT_F32, vocabulary, channels, FILL_ZERO, 0)};
+    const struct tensor in = harness_dense(h, type, rows, channels, FILL_NORMAL, 1);
+    const struct tensor targets = harness_index(h, rows, vocabulary);
+    const struct tensor logprob = harness_dense(h, ELEMENT_F32, rows, 1, FILL_ZERO, 0);
+    const struct tensor sums = harness_dense(h, ELEMENT_F32, rows, 1, FILL_ZERO, 0);
+    const struct tensor dlogprob = harness_dense(h, ELEMENT_F32, rows, 1, FILL_NORMAL, 1);
+    const struct tensor grad_in = harness_dense(h, type, rows, channels, FILL_ZERO, 0);
+    const struct tensor grad_lm_head = harness_dense(h, ELEMENT_F32, vocabulary, channels, FILL_ZERO, 0);
+    struct decode_batch *batch = NULL;
+    struct weight *head = NULL;
     struct tensor plain = harness_dense(h, type, vocabulary, channels, FILL_NORMAL, 0.05);
     double flops = 2.0 * rows * vocabulary * channels;
-    harness_ok(h, h->ops->decode_batch_new(h->backend, &t.batch, 8, (struct heads){2, 1, 4}, NULL, 0));
+    harness_ok(h, h->ops->decode_batch_new(h->backend, &batch, 8, (struct heads){2, 1, 4}, NULL, 0));
     for (int i = 0; i < 8; i++) {
         const struct decode_row row = {.max_len = 100000, .sampling = {1, 0.95f, 50}, .completion = (uint64_t)i};
-        harness_ok(h, h->ops->decode_batch_set(h->backend, t.batch, i, &row));
+        harness_ok(h, h->ops->decode_batch_set(h->backend, batch, i, &row));
     }
-    harness_ok(h, h->ops->weight_new(h->backend, &t.head, plain, true));
-    harness_time(h, flops, 0, lm_head_run_logprob, &t, "%s logprob 1024x768x32000", name);
-    harness_time(h, flops / 128, 0, lm_head_run_sample, &t, "%s sample 8x768x32000", name);
-    h->ops->decode_batch_free(h->backend, &t.batch);
-    h->ops->weight_free(h->backend, &t.head);
-    harness_ok(h, h->ops->weight_new(h->backend, &t.head, plain, false));
-    harness_time(h, 3 * flops, 0, lm_head_run_logprob_grad, &t, "%s logprob_grad 1024x768x32000", name);
-    h->ops->weight_free(h->backend, &t.head);
+    harness_ok(h, h->ops->weight_new(h->backend, &head, plain, true));
+    HARNESS_TIME(h, flops, 0, h->ops->logprob(h->backend, logprob, sums, in, head, targets),
+                 "%s logprob 1024x768x32000", name);
+    HARNESS_TIME(h, flops / 128, 0, h->ops->sample(h->backend, batch, tensor_rows(in, 0, 8), head),
+                 "%s sample 8x768x32000", name);
+    h->ops->decode_batch_free(h->backend, &batch);
+    h->ops->weight_free(h->backend, &head);
+    harness_ok(h, h->ops->weight_new(h->backend, &head, plain, false));
+    HARNESS_TIME(h, 3 * flops, 0,
+                 h->ops->logprob_grad(h->backend, grad_in, grad_lm_head, in, head, targets, sums, dlogprob),
+                 "%s logprob_grad 1024x768x32000", name);
+    h->ops->weight_free(h->backend, &head);
 }
 
 static void lm_head_time_all(struct harness *h) {

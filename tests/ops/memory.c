@@ -173,24 +173,14 @@ static void memory_check(struct harness *h) {
     memory_check_refusals(h);
 }
 
-struct memory_timing {
-    struct harness *h;
-    struct tensor out, in;
-};
-
-static status memory_run_copy(void *context) {
-    struct memory_timing *t = context;
-    return t->h->ops->copy(t->h->backend, t->out, t->in);
-}
-
 static void memory_time_all(struct harness *h) {
     for (int i = 0; i < 4; i++) {
         enum element from = i & 1 ? ELEMENT_BF16 : ELEMENT_F32, to = i & 2 ? ELEMENT_BF16 : ELEMENT_F32;
         harness_case(h, "timing");
-        struct memory_timing t = {h, harness_dense(h, to, 4096, 4096, FILL_ZERO, 1),
-                                  harness_dense(h, from, 4096, 4096, FILL_NORMAL, 1)};
-        harness_time(h, 0, 4096.0 * 4096 * (double)(element_size(from) + element_size(to)), memory_run_copy, &t,
-                     "copy %s to %s 4096x4096", names[from], names[to]);
+        const struct tensor out = harness_dense(h, to, 4096, 4096, FILL_ZERO, 1);
+        const struct tensor in = harness_dense(h, from, 4096, 4096, FILL_NORMAL, 1);
+        HARNESS_TIME(h, 0, 4096.0 * 4096 * (double)(element_size(from) + element_size(to)),
+                     h->ops->copy(h->backend, out, in), "copy %s to %s 4096x4096", names[from], names[to]);
     }
 }
 

@@ -106,36 +106,22 @@ static void rmsnorm_check(struct harness *h) {
 
 // ---- timing ----
 
-struct rmsnorm_timing {
-    struct harness *h;
-    struct tensor x, delta, out, scale, rstd, grad_scale;
-};
-
-static status rmsnorm_run(void *context) {
-    struct rmsnorm_timing *t = context;
-    return t->h->ops->rmsnorm(t->h->backend, t->out, t->x, t->delta, t->scale, 1e-6f, t->rstd);
-}
-
-static status rmsnorm_run_grad(void *context) {
-    struct rmsnorm_timing *t = context;
-    return t->h->ops->rmsnorm_grad(t->h->backend, t->delta, t->grad_scale, t->out, t->x, t->scale, t->rstd);
-}
-
 static void rmsnorm_time_all(struct harness *h) {
     enum { rows = 2200, columns = 768 };
     for (enum element type = ELEMENT_F32; type <= ELEMENT_BF16; type++) {
         const char *name = type == ELEMENT_BF16 ? "bf16" : "f32";
         double bytes = (double)rows * columns * (double)element_size(type);
         harness_case(h, "timing");
-        struct rmsnorm_timing t = {h,
-                                   harness_dense(h, type, rows, columns, FILL_NORMAL, 1),
-                                   harness_dense(h, type, rows, columns, FILL_ZERO, 0),
-                                   harness_dense(h, type, rows, columns, FILL_ZERO, 0),
-                                   harness_dense(h, type, 1, columns, FILL_NORMAL, 1),
-                                   harness_dense(h, ELEMENT_F32, rows, 1, FILL_NORMAL, 1),
-                                   harness_dense(h, ELEMENT_F32, 1, columns, FILL_ZERO, 0)};
-        harness_time(h, 0, 4 * bytes, rmsnorm_run, &t, "%s rmsnorm 2200x768", name);
-        harness_time(h, 0, 4 * bytes, rmsnorm_run_grad, &t, "%s rmsnorm_grad 2200x768", name);
+        const struct tensor x = harness_dense(h, type, rows, columns, FILL_NORMAL, 1);
+        const struct tensor delta = harness_dense(h, type, rows, columns, FILL_ZERO, 0);
+        const struct tensor out = harness_dense(h, type, rows, columns, FILL_ZERO, 0);
+        const struct tensor scale = harness_dense(h, type, 1, columns, FILL_NORMAL, 1);
+        const struct tensor rstd = harness_dense(h, ELEMENT_F32, rows, 1, FILL_NORMAL, 1);
+        const struct tensor grad_scale = harness_dense(h, ELEMENT_F32, 1, columns, FILL_ZERO, 0);
+        HARNESS_TIME(h, 0, 4 * bytes, h->ops->rmsnorm(h->backend, out, x, delta, scale, 1e-6f, rstd),
+                     "%s rmsnorm 2200x768", name);
+        HARNESS_TIME(h, 0, 4 * bytes, h->ops->rmsnorm_grad(h->backend, delta, grad_scale, out, x, scale, rstd),
+                     "%s rmsnorm_grad 2200x768", name);
     }
 }
 
@@ -305,38 +291,23 @@ static void layernorm_check(struct harness *h) {
 
 // ---- timing ----
 
-struct layernorm_timing {
-    struct harness *h;
-    struct tensor x, delta, out, scale, statistics, grad_scale;
-};
-
-static status layernorm_run(void *context) {
-    struct layernorm_timing *t = context;
-    return t->h->ops->layernorm(t->h->backend, t->out, t->x, t->delta, t->scale, (struct tensor){0}, 1e-5f,
-                                t->statistics);
-}
-
-static status layernorm_run_grad(void *context) {
-    struct layernorm_timing *t = context;
-    return t->h->ops->layernorm_grad(t->h->backend, t->delta, t->grad_scale, (struct tensor){0}, t->out, t->x, t->scale,
-                                     t->statistics);
-}
-
 static void layernorm_time_all(struct harness *h) {
     enum { rows = 5600, columns = 1024 };
     for (enum element type = ELEMENT_F32; type <= ELEMENT_BF16; type++) {
         const char *name = type == ELEMENT_BF16 ? "bf16" : "f32";
         double bytes = (double)rows * columns * (double)element_size(type);
         harness_case(h, "timing");
-        struct layernorm_timing t = {h,
-                                     harness_dense(h, type, rows, columns, FILL_NORMAL, 1),
-                                     harness_dense(h, type, rows, columns, FILL_ZERO, 0),
-                                     harness_dense(h, type, rows, columns, FILL_ZERO, 0),
-                                     harness_dense(h, type, 1, columns, FILL_NORMAL, 1),
-                                     harness_dense(h, ELEMENT_F32, rows, 2, FILL_NORMAL, 1),
-                                     harness_dense(h, ELEMENT_F32, 1, columns, FILL_ZERO, 0)};
-        harness_time(h, 0, 4 * bytes, layernorm_run, &t, "%s layernorm 5600x1024", name);
-        harness_time(h, 0, 4 * bytes, layernorm_run_grad, &t, "%s layernorm_grad 5600x1024", name);
+        const struct tensor x = harness_dense(h, type, rows, columns, FILL_NORMAL, 1), none = {0};
+        const struct tensor delta = harness_dense(h, type, rows, columns, FILL_ZERO, 0);
+        const struct tensor out = harness_dense(h, type, rows, columns, FILL_ZERO, 0);
+        const struct tensor scale = harness_dense(h, type, 1, columns, FILL_NORMAL, 1);
+        const struct tensor statistics = harness_dense(h, ELEMENT_F32, rows, 2, FILL_NORMAL, 1);
+        const struct tensor grad_scale = harness_dense(h, ELEMENT_F32, 1, columns, FILL_ZERO, 0);
+        HARNESS_TIME(h, 0, 4 * bytes, h->ops->layernorm(h->backend, out, x, delta, scale, none, 1e-5f, statistics),
+                     "%s layernorm 5600x1024", name);
+        HARNESS_TIME(h, 0, 4 * bytes,
+                     h->ops->layernorm_grad(h->backend, delta, grad_scale, none, out, x, scale, statistics),
+                     "%s layernorm_grad 5600x1024", name);
     }
 }
 

@@ -258,45 +258,27 @@ static void optimizer_check(struct harness *h) {
     optimizer_check_second_moment(h);
 }
 
-struct optimizer_timing {
-    struct harness *h;
-    struct adamw_range range;
-};
-
-static status optimizer_run_adamw(void *context) {
-    struct optimizer_timing *t = context;
-    struct adamw_options options = {
-        .lr = 1e-6, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01, .grad_scale = 1, .step = 3};
-    return t->h->ops->adamw(t->h->backend, &t->range, 1, &options);
-}
-
-static status optimizer_run_ema(void *context) {
-    struct optimizer_timing *t = context;
-    const struct tensor none = {0};
-    return t->h->ops->ema(t->h->backend, t->range.exp_avg, none, t->range.grad, none, 0.995);
-}
-
-static status optimizer_run_square_sum(void *context) {
-    struct optimizer_timing *t = context;
-    double sum = 0;
-    return t->h->ops->square_sum(t->h->backend, &sum, t->range.grad);
-}
-
 static void optimizer_time_all(struct harness *h) {
     harness_case(h, "timing");
-    struct optimizer_timing t = {.h = h, .range.decay = true};
-    struct tensor *parts[] = {&t.range.param, &t.range.grad, &t.range.exp_avg, &t.range.exp_avg_sq};
+    const struct adamw_options options = {
+        .lr = 1e-6, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01, .grad_scale = 1, .step = 3};
+    const struct tensor none = {0};
+    struct adamw_range range = {.decay = true};
+    double sum = 0;
+    struct tensor *parts[] = {&range.param, &range.grad, &range.exp_avg, &range.exp_avg_sq};
     for (int i = 0; i < 4; i++)
         *parts[i] = harness_dense(h, ELEMENT_F32, 4096, 4096, i == 3 ? FILL_ZERO : FILL_NORMAL, 1);
     double elements = 4096.0 * 4096;
-    harness_time(h, 0, 28 * elements, optimizer_run_adamw, &t, "adamw 16 M");
-    harness_time(h, 0, 12 * elements, optimizer_run_ema, &t, "ema 16 M");
-    harness_time(h, 0, 4 * elements, optimizer_run_square_sum, &t, "square_sum 16 M");
-    t.range.param = harness_dense(h, ELEMENT_BF16, 4096, 4096, FILL_NORMAL, 1);
-    t.range.remainder = harness_dense(h, ELEMENT_U16, 4096, 4096, FILL_ZERO, 0);
+    HARNESS_TIME(h, 0, 28 * elements, h->ops->adamw(h->backend, &range, 1, &options), "adamw 16 M");
+    HARNESS_TIME(h, 0, 12 * elements, h->ops->ema(h->backend, range.exp_avg, none, range.grad, none, 0.995),
+                 "ema 16 M");
+    HARNESS_TIME(h, 0, 4 * elements, h->ops->square_sum(h->backend, &sum, range.grad), "square_sum 16 M");
+    range.param = harness_dense(h, ELEMENT_BF16, 4096, 4096, FILL_NORMAL, 1);
+    range.remainder = harness_dense(h, ELEMENT_U16, 4096, 4096, FILL_ZERO, 0);
     for (int i = 1; i < 4; i++)
         *parts[i] = harness_dense(h, ELEMENT_BF16, 4096, 4096, i == 3 ? FILL_ZERO : FILL_NORMAL, 1);
-    harness_time(h, 0, 18 * elements, optimizer_run_adamw, &t, "adamw 16 M, pairs and bf16 moments");
+    HARNESS_TIME(h, 0, 18 * elements, h->ops->adamw(h->backend, &range, 1, &options),
+                 "adamw 16 M, pairs and bf16 moments");
 }
 
 const struct suite suite_optimizer = {"optimizer", optimizer_check, optimizer_time_all};
@@ -415,36 +397,16 @@ static void pairs_check(struct harness *h) {
     for (int i = 0; i < 20; i++) pairs_check_digest(h);
 }
 
-struct pairs_timing {
-    struct harness *h;
-    struct tensor fine, coarse, remainder;
-};
-
-static status pairs_run_split(void *context) {
-    struct pairs_timing *t = context;
-    return t->h->ops->split_f32(t->h->backend, t->coarse, t->remainder, t->fine);
-}
-
-static status pairs_run_join(void *context) {
-    struct pairs_timing *t = context;
-    return t->h->ops->join_f32(t->h->backend, t->fine, t->coarse, t->remainder);
-}
-
-static status pairs_run_digest(void *context) {
-    struct pairs_timing *t = context;
-    uint64_t sum = 0;
-    return t->h->ops->digest(t->h->backend, t->fine, 0, &sum);
-}
-
 static void pairs_time_all(struct harness *h) {
     harness_case(h, "timing");
-    struct pairs_timing t = {h, harness_dense(h, ELEMENT_F32, 4096, 4096, FILL_NORMAL, 1),
-                             harness_dense(h, ELEMENT_BF16, 4096, 4096, FILL_ZERO, 0),
-                             harness_dense(h, ELEMENT_U16, 4096, 4096, FILL_ZERO, 0)};
-    double elements = 4096.0 * 4096;
-    harness_time(h, 0, 8 * elements, pairs_run_split, &t, "split_f32 16 M");
-    harness_time(h, 0, 8 * elements, pairs_run_join, &t, "join_f32 16 M");
-    harness_time(h, 0, 4 * elements, pairs_run_digest, &t, "digest 64 MiB");
+    const struct tensor fine = harness_dense(h, ELEMENT_F32, 4096, 4096, FILL_NORMAL, 1);
+    const struct tensor coarse = harness_dense(h, ELEMENT_BF16, 4096, 4096, FILL_ZERO, 0);
+    const struct tensor remainder = harness_dense(h, ELEMENT_U16, 4096, 4096, FILL_ZERO, 0);
+    const double elements = 4096.0 * 4096;
+    uint64_t sum = 0;
+    HARNESS_TIME(h, 0, 8 * elements, h->ops->split_f32(h->backend, coarse, remainder, fine), "split_f32 16 M");
+    HARNESS_TIME(h, 0, 8 * elements, h->ops->join_f32(h->backend, fine, coarse, remainder), "join_f32 16 M");
+    HARNESS_TIME(h, 0, 4 * elements, h->ops->digest(h->backend, fine, 0, &sum), "digest 64 MiB");
 }
 
 const struct suite suite_pairs = {"pairs", pairs_check, pairs_time_all};

@@ -78,21 +78,26 @@ void harness_peaks(struct harness_state *s) {
     pool_free(&pool);
 }
 
-void harness_time(struct harness *h, double flops, double bytes, status (*work)(void *context), void *context,
-                  const char *format, ...) {
+bool harness_time_next(struct harness *h, struct harness_timing *timing) {
+    const struct harness_state *s = h->state;
+    const double now = timing_now(s);
+    harness_must(timing->result);
+    if (timing->count == 0) timing->start = now;
+    if (timing->count > 1 && now - timing->before < timing->best)
+        timing->best = now - timing->before; // the first warms up
+    timing->before = timing_now(s);
+    return timing->count++ < 3 || now - timing->start < s->seconds;
+}
+
+void harness_time_print(struct harness *h, const struct harness_timing *timing, double flops, double bytes,
+                        const char *format, ...) {
+    const struct harness_state *s = h->state;
+    const double best = timing->best;
     char text[128];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    const struct harness_state *s = h->state;
-    double best = 1e9, start = timing_now(s);
-    for (int i = 0; i < 3 || timing_now(s) - start < s->seconds; i++) {
-        double before = timing_now(s);
-        harness_must(work(context));
-        double seconds = timing_now(s) - before;
-        if (i && seconds < best) best = seconds;
-    }
     printf("%-12s %-44s %10.1f us", s->suite, text, best * 1e6);
     bool half = strstr(text, "bf16");
     if (flops > 0) printf(" %8.1f GFLOP/s %3.0f %%", flops / best * 1e-9, 100 * flops / best / s->peak_flops[half]);
