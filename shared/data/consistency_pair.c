@@ -84,27 +84,10 @@ status consistency_tokenizer_check(const struct tokenizer *tokenizer, const char
     return OK;
 }
 
-// Removes the first tokens of the thinking from those of the premise: `excess`, by which the pair exceeds max_tokens.
-static status consistency_cut(const struct consistency_pair *pair, const struct tokenizer *tokenizer, size_t max_tokens,
-                              size_t excess, struct token_list *premise) {
-    const struct string thinking = string_slice(pair->premise, pair->thinking, pair->premise.size);
-    struct token_list alone = {0};
-    status result = tokenizer_encode(tokenizer, thinking.data, thinking.size, &alone);
-    const size_t count = alone.count < premise->count ? alone.count : premise->count;
-    token_list_release(&alone);
-    TRY(result);
-    if (excess > count)
-        return fail(BAD_SAMPLE, "question and hypothesis alone have %zu tokens, but max_tokens is %zu",
-                    max_tokens + excess - count, max_tokens);
-    int64_t *first = premise->data + (premise->count - count);
-    memmove(first, first + excess, (count - excess) * sizeof *first);
-    premise->count -= excess;
-    return OK;
-}
-
 status consistency_pair_encode(const struct consistency_pair *pair, const struct tokenizer *tokenizer,
                                size_t max_tokens, struct token_list *out, size_t *cut) {
-    struct token_list premise = {0}, hypothesis = {0};
+    const struct string thinking = string_slice(pair->premise, pair->thinking, pair->premise.size);
+    struct token_list premise = {0}, hypothesis = {0}, alone = {0};
     const size_t before = out->count;
     status result;
     assert(pair->premise.data && pair->hypothesis.data && pair->thinking <= pair->premise.size);
@@ -115,10 +98,20 @@ status consistency_pair_encode(const struct consistency_pair *pair, const struct
     if (out->count - before <= max_tokens) goto done;
     *cut = out->count - before - max_tokens;
     out->count = before;
-    TRY_TO(result, done, consistency_cut(pair, tokenizer, max_tokens, *cut, &premise));
+    // Removes the first tokens of the thinking from those of the premise.
+    TRY_TO(result, done, tokenizer_encode(tokenizer, thinking.data, thinking.size, &alone));
+    const size_t count = alone.count < premise.count ? alone.count : premise.count;
+    if (*cut > count)
+        TRY_TO(result, done,
+               fail(BAD_SAMPLE, "question and hypothesis alone have %zu tokens, but max_tokens is %zu",
+                    max_tokens + *cut - count, max_tokens));
+    int64_t *first = premise.data + (premise.count - count);
+    memmove(first, first + *cut, (count - *cut) * sizeof *first);
+    premise.count -= *cut;
     tokenizer_add_special_tokens(tokenizer, &premise, &hypothesis, out);
 done:
     token_list_release(&premise);
     token_list_release(&hypothesis);
+    token_list_release(&alone);
     return result;
 }

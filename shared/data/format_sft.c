@@ -3,27 +3,6 @@
 
 #include "shared/data/format.h"
 
-// Gives the group its completion. In the chat template the response's message ends with <|im_end|> and a newline; both
-// are learned.
-static status format_sft_complete(const struct format_options *options, struct group *group, struct buf *response) {
-    struct token_list tokens = {0};
-    status result;
-    group_completions(group, 1);
-    struct completion *completion = &group->completions[0];
-    group_string(group, &completion->text, response->data, response->size);
-    group_string(group, &completion->finish, "eos", 3);
-    group_doubles(group, &group->advantages, 1);
-    group->advantages.data[0] = 1;
-    if (!options->tokenizer) return OK;
-    buf_puts(response, "<|im_end|>\n");
-    TRY_TO(result, done, tokenizer_encode(options->tokenizer, response->data, response->size, &tokens));
-    group_ints(group, &completion->tokens, tokens.count);
-    memcpy(completion->tokens.data, tokens.data, tokens.count * sizeof *tokens.data);
-done:
-    token_list_release(&tokens);
-    return result;
-}
-
 // Makes the group of a record of SEED-Bench-R1: its prompt is messages. The solution is the response's last answer.
 static status format_sft_read_messages(const struct format_options *options, struct json *record,
                                        struct string response, struct record_place place, struct group **out) {
@@ -53,7 +32,8 @@ static status format_sft_read_messages(const struct format_options *options, str
 status format_read_sft(const struct format_options *options, struct json *record, struct record_place place,
                        struct group **out) {
     struct string response, process, solution;
-    struct buf target = {0};
+    struct token_list tokens = {0};
+    struct buf target = {0}; // what is to be learned
     if (json_at(record, "process")) {
         TRY(format_string(record, "process", false, &process));
         TRY(format_read_video_r1(options, record, place, out));
@@ -69,7 +49,22 @@ status format_read_sft(const struct format_options *options, struct json *record
     } else {
         return fail(DATAERR, "neither response nor process, so that nothing is to be learned");
     }
-    const status result = format_sft_complete(options, *out, &target);
+    struct group *group = *out;
+    group_completions(group, 1);
+    struct completion *completion = &group->completions[0];
+    group_string(group, &completion->text, target.data, target.size);
+    group_string(group, &completion->finish, "eos", 3);
+    group_doubles(group, &group->advantages, 1);
+    group->advantages.data[0] = 1;
+    status result = OK;
+    if (options->tokenizer) { // in the chat template the message ends with <|im_end|> and a newline; both are learned
+        buf_puts(&target, "<|im_end|>\n");
+        TRY_TO(result, done, tokenizer_encode(options->tokenizer, target.data, target.size, &tokens));
+        group_ints(group, &completion->tokens, tokens.count);
+        memcpy(completion->tokens.data, tokens.data, tokens.count * sizeof *tokens.data);
+    }
+done:
+    token_list_release(&tokens);
     buf_release(&target);
     return result;
 }

@@ -49,21 +49,18 @@ static bool benchmark_next_directory(struct string *rest, struct string *directo
     return true;
 }
 
-static bool benchmark_named(struct string directory, const char *name) {
-    for (size_t i = 0; i < directory.size; i++) {
-        char c = directory.data[i];
-        if (c == '-' || c == '_') continue;
-        if (!*name || tolower((unsigned char)c) != *name++) return false;
-    }
-    return !*name;
-}
-
 // Returns BENCHMARKS for a path of none of them.
 static enum benchmark benchmark_of(struct string path) {
     struct string directory;
-    while (benchmark_next_directory(&path, &directory))
+    while (benchmark_next_directory(&path, &directory)) {
+        char name[16] = ""; // as in benchmark_names
+        size_t size = 0;
+        for (size_t i = 0; i < directory.size && size < sizeof name - 1; i++)
+            if (directory.data[i] != '-' && directory.data[i] != '_')
+                name[size++] = (char)tolower((unsigned char)directory.data[i]);
         for (int i = 0; i < BENCHMARKS; i++)
-            if (benchmark_named(directory, benchmark_names[i])) return (enum benchmark)i;
+            if (!strcmp(name, benchmark_names[i])) return (enum benchmark)i;
+    }
     return BENCHMARKS;
 }
 

@@ -96,27 +96,25 @@ static status group_json_read_element(struct json_reader *in, struct group *grou
     }
 }
 
-// Returns about how many elements an array of numbers at the reader has, by the commas at its beginning.
-static size_t group_json_estimate(const struct json_reader *in) {
-    enum { SAMPLE = 256 };
-    const char *begin = in->text + in->at, *end = memchr(begin, ']', in->size - in->at);
-    const size_t size = end ? (size_t)(end - begin) : 0, sample = size < SAMPLE ? size : SAMPLE;
-    size_t commas = 0;
-    for (size_t i = 0; i < sample; i++) commas += begin[i] == ',';
-    return size > SAMPLE ? commas * size / SAMPLE * 9 / 8 + 8 : commas + 1;
-}
-
 static status group_json_read_array(struct json_reader *in, struct group *group, const struct field *field, void *array,
                                     const struct field_path *path) {
+    enum { SAMPLE = 256 };
     enum { KEPT_COUNT = 32 }; // elements from which on keeping the text is faster than printing
     const bool ints = field_is_ints(field),
                numbers = ints || field->type == FIELD_FLOATS || field->type == FIELD_DOUBLES;
     const size_t size = field_element_size(field);
     struct field_array elements, wider;
-    size_t count = 0;
+    size_t count = 0, estimate = 8;
     bool more;
     if (json_reader_peek(in) != '[') return field_fail(path, "not an array");
-    field_array_new(&group->arena, &elements, numbers ? group_json_estimate(in) : 8, size);
+    if (numbers) { // about how many, by the commas in the first SAMPLE bytes
+        const char *text = in->text + in->at, *end = memchr(text, ']', in->size - in->at);
+        const size_t bytes = end ? (size_t)(end - text) : 0;
+        estimate = 1;
+        for (size_t i = 0; i < bytes && i < SAMPLE; i++) estimate += text[i] == ',';
+        if (bytes > SAMPLE) estimate = (estimate - 1) * bytes / SAMPLE * 9 / 8 + 8;
+    }
+    field_array_new(&group->arena, &elements, estimate, size);
     TRY(json_reader_enter(in, '['));
     const size_t begin = in->at - 1;
     if (ints) count = json_reader_plain_ints(in, elements.data, elements.count);
@@ -223,19 +221,6 @@ static status group_json_read_field(struct json_reader *in, struct group *group,
     }
 }
 
-// Takes `null`, which means that the field is absent, also if the key was given before.
-static status group_json_read_null(struct json_reader *in, const struct field_table *table, const struct field *field,
-                                   void *object) {
-    void *at = (char *)object + field->offset;
-    if (field->type == FIELD_INT)
-        *(int64_t *)at = table == &group_table ? 1 : ABSENT; // an absent version is 1
-    else
-        memset(at, 0, field_size(field));
-    if (field->type == FIELD_DOUBLE) *(double *)at = NAN;
-    if (field->type == FIELD_OBJECT) fields_clear(field->table, at);
-    return json_reader_literal(in, "null");
-}
-
 static status group_json_read_object(struct json_reader *in, struct group *group, const struct field_table *table,
                                      void *object, const struct field_path *path) {
     bool more;
@@ -249,12 +234,21 @@ static status group_json_read_object(struct json_reader *in, struct group *group
         TRY(json_reader_key(in, &group->arena, &key));
         const struct field *field = field_find(table, key.data, key.size);
         const struct field_path member = {path, field ? field->name : NULL, 0};
-        if (!field)
+        if (!field) {
             TRY(group_json_read_unknown(in, group, object, key));
-        else if (json_reader_peek(in) == 'n')
-            TRY(group_json_read_null(in, table, field, object));
-        else
+            continue;
+        }
+        if (json_reader_peek(in) != 'n') {
             TRY(group_json_read_field(in, group, field, object, &member));
+            continue;
+        }
+        // null means that the field is absent, also if the key was given before.
+        void *at = (char *)object + field->offset;
+        TRY(json_reader_literal(in, "null"));
+        memset(at, 0, field_size(field));
+        if (field->type == FIELD_INT) *(int64_t *)at = table == &group_table ? 1 : ABSENT; // an absent version is 1
+        if (field->type == FIELD_DOUBLE) *(double *)at = NAN;
+        if (field->type == FIELD_OBJECT) fields_clear(field->table, at);
     }
 }
 

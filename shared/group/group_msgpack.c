@@ -113,43 +113,6 @@ static void group_pack_times(msgpack_packer *out, const struct stage_times *time
     }
 }
 
-static void group_pack_field(msgpack_packer *out, const struct field *field, const void *object) {
-    const void *at = (const char *)object + field->offset;
-    const struct completion *completion = object; // of FIELD_RUNS
-    const struct message *message = object;       // of FIELD_CONTENT
-    switch (field->type) {
-    case FIELD_INT:
-        msgpack_pack_int64(out, *(const int64_t *)at);
-        return;
-    case FIELD_DOUBLE:
-        msgpack_pack_double(out, *(const double *)at);
-        return;
-    case FIELD_STRING:
-        group_pack_string(out, at);
-        return;
-    case FIELD_TIMES:
-        group_pack_times(out, at);
-        return;
-    case FIELD_OBJECT:
-        group_pack_object(out, field->table, at, GROUP_ALL_SECTIONS);
-        return;
-    case FIELD_RUNS:
-        if (completion->versions.count <= completion->tokens.count)
-            group_pack_runs(out, &completion->versions);
-        else
-            group_pack_array(out, field, at);
-        return;
-    case FIELD_CONTENT:
-        if (message->plain)
-            group_pack_string(out, &message->parts[0].text);
-        else
-            group_pack_array(out, field, at);
-        return;
-    default:
-        group_pack_array(out, field, at);
-    }
-}
-
 static bool group_pack_wants(const struct field *field, const void *object, int section) {
     return (section == GROUP_ALL_SECTIONS || field->section == section) && field_present(field, object);
 }
@@ -165,7 +128,40 @@ static void group_pack_object(msgpack_packer *out, const struct field_table *tab
         const struct field *field = &table->fields[i];
         if (!group_pack_wants(field, object, section)) continue;
         msgpack_pack_str_with_body(out, field->name, strlen(field->name));
-        group_pack_field(out, field, object);
+        const void *at = (const char *)object + field->offset;
+        const struct completion *completion = object; // of FIELD_RUNS
+        const struct message *message = object;       // of FIELD_CONTENT
+        switch (field->type) {
+        case FIELD_INT:
+            msgpack_pack_int64(out, *(const int64_t *)at);
+            break;
+        case FIELD_DOUBLE:
+            msgpack_pack_double(out, *(const double *)at);
+            break;
+        case FIELD_STRING:
+            group_pack_string(out, at);
+            break;
+        case FIELD_TIMES:
+            group_pack_times(out, at);
+            break;
+        case FIELD_OBJECT:
+            group_pack_object(out, field->table, at, GROUP_ALL_SECTIONS);
+            break;
+        case FIELD_RUNS:
+            if (completion->versions.count <= completion->tokens.count)
+                group_pack_runs(out, &completion->versions);
+            else
+                group_pack_array(out, field, at);
+            break;
+        case FIELD_CONTENT:
+            if (message->plain)
+                group_pack_string(out, &message->parts[0].text);
+            else
+                group_pack_array(out, field, at);
+            break;
+        default:
+            group_pack_array(out, field, at);
+        }
     }
     for (const struct unknown_field *u = unknown; u; u = u->next) {
         msgpack_pack_str_with_body(out, u->key.data, u->key.size);
