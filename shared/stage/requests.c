@@ -72,25 +72,6 @@ static uint64_t transfer_rank(const struct transfer *transfer, const struct wire
     return rng_bits(rng_key((uint64_t)transfer->hash, transfer->id), (uint64_t)peer->replica, 0) | 1;
 }
 
-// Chooses whom to ask, if somebody is there.
-static status transfer_choose_peer(struct transfer *transfer, struct requests *requests, struct wire *wire,
-                                   const struct node_config *config) {
-    bool exists, there = false;
-    uint64_t best = UINT64_MAX;
-    TRY(requests_connect(requests, wire, config, transfer->stage, transfer->purpose, &exists));
-    struct wire_peer *peer = wire_first_peer(wire, transfer->purpose, false);
-    for (; peer; peer = wire_next_peer(peer)) {
-        if (strcmp(peer->name, transfer->stage) != 0) continue;
-        there = true;
-        const uint64_t rank = transfer_rank(transfer, peer);
-        if (rank <= transfer->absent_rank || rank > best) continue;
-        best = rank;
-        transfer->peer = peer;
-    }
-    transfer->absent = !transfer->peer && (there || !exists);
-    return OK;
-}
-
 // ---- asking ----
 
 // Asks the peer for the next pieces; for one alone until it has shown that it has the file.
@@ -118,7 +99,21 @@ static status transfer_ask(struct transfer *transfer, const struct requests *req
 status requests_send(struct requests *requests, struct wire *wire, const struct node_config *config, bool *changed) {
     for (struct transfer *transfer = requests->first; transfer; transfer = transfer->next) {
         if (transfer_ended(transfer)) continue;
-        if (!transfer->peer) TRY(transfer_choose_peer(transfer, requests, wire, config));
+        if (!transfer->peer) { // chooses whom to ask, if somebody is there
+            bool exists, there = false;
+            uint64_t best = UINT64_MAX;
+            TRY(requests_connect(requests, wire, config, transfer->stage, transfer->purpose, &exists));
+            struct wire_peer *peer = wire_first_peer(wire, transfer->purpose, false);
+            for (; peer; peer = wire_next_peer(peer)) {
+                if (strcmp(peer->name, transfer->stage) != 0) continue;
+                there = true;
+                const uint64_t rank = transfer_rank(transfer, peer);
+                if (rank <= transfer->absent_rank || rank > best) continue;
+                best = rank;
+                transfer->peer = peer;
+            }
+            transfer->absent = !transfer->peer && (there || !exists);
+        }
         if (transfer->peer) TRY(transfer_ask(transfer, requests, wire));
         *changed |= transfer->absent;
     }
@@ -131,24 +126,6 @@ status requests_send(struct requests *requests, struct wire *wire, const struct 
 static void transfer_skip_peer(struct transfer *transfer) {
     transfer->absent_rank = transfer_rank(transfer, transfer->peer);
     transfer_leave_peer(transfer);
-}
-
-static status transfer_add_piece(struct transfer *transfer, const struct wire_message *message) {
-    const int64_t total = message->total;
-    const int64_t left = message->offset >= 0 ? total - message->offset : 0;
-    const bool right = total >= 0 && (transfer->total < 0 || total == transfer->total) && left > 0 &&
-                       (int64_t)message->bulk_size == (left < WIRE_PIECE_BYTES ? left : WIRE_PIECE_BYTES);
-    if (!right) {
-        transfer_skip_peer(transfer);
-        return fail(DATAERR, "%s: %zu bytes at offset %lld of %lld", message_name(message->kind), message->bulk_size,
-                    (long long)message->offset, (long long)total);
-    }
-    buf_append(&transfer->data, message->bulk, message->bulk_size);
-    transfer->total = total;
-    transfer->received += (int64_t)message->bulk_size;
-    if (transfer->asked < transfer->received) transfer->asked = transfer->received;
-    transfer->answered = true;
-    return OK;
 }
 
 static bool transfer_is_answered(const struct transfer *transfer, const struct wire_peer *peer,
@@ -174,9 +151,24 @@ status requests_on_answer(struct requests *requests, const struct wire_peer *pee
                          (!piece || message->offset < 0 || message->offset == transfer->received)))
         transfer = transfer->next;
     if (!transfer) return OK;
-    if (message->kind == MESSAGE_ABSENT) transfer_skip_peer(transfer);
-    if (piece) TRY(transfer_add_piece(transfer, message));
-    *changed = piece;
+    if (!piece) {
+        transfer_skip_peer(transfer);
+        *changed = false;
+        return OK;
+    }
+    const int64_t total = message->total, left = message->offset >= 0 ? total - message->offset : 0;
+    const bool right = total >= 0 && (transfer->total < 0 || total == transfer->total) && left > 0 &&
+                       (int64_t)message->bulk_size == (left < WIRE_PIECE_BYTES ? left : WIRE_PIECE_BYTES);
+    if (!right) {
+        transfer_skip_peer(transfer);
+        return fail(DATAERR, "%s: %zu bytes at offset %lld of %lld", message_name(message->kind), message->bulk_size,
+                    (long long)message->offset, (long long)total);
+    }
+    buf_append(&transfer->data, message->bulk, message->bulk_size);
+    transfer->total = total;
+    transfer->received += (int64_t)message->bulk_size;
+    if (transfer->asked < transfer->received) transfer->asked = transfer->received;
+    transfer->answered = *changed = true;
     return OK;
 }
 

@@ -80,22 +80,6 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a number's first byte 
 
 // ---- making ----
 
-// Compresses a block and appends it to `out`.
-static status weights_difference_compress(ZSTD_CCtx *context, struct difference_buffers *buffers, size_t size,
-                                          bool last, int64_t limit, int out, int64_t *written) {
-    ZSTD_inBuffer in = {.src = buffers->planes, .size = size};
-    for (size_t left = 1; last ? left > 0 : in.pos < in.size;) {
-        ZSTD_outBuffer piece = {.dst = buffers->piece, .size = sizeof buffers->piece};
-        left = ZSTD_compressStream2(context, &piece, &in, last ? ZSTD_e_end : ZSTD_e_continue);
-        if (ZSTD_isError(left)) return fail(UNAVAILABLE, "zstd: %s", ZSTD_getErrorName(left));
-        if (*written + (int64_t)piece.pos > limit) return fail(BAD_SAMPLE, "the difference is too large");
-        if (!fd_pwrite_all(out, piece.dst, piece.pos, *written))
-            return fail(UNAVAILABLE, "a difference of weights: %s", strerror(errno));
-        *written += (int64_t)piece.pos;
-    }
-    return OK;
-}
-
 status weights_difference_make(int base, int file, int64_t limit, const atomic_bool *stop, int out) {
     struct difference_buffers *buffers = NULL;
     int64_t size, base_size, written = 0;
@@ -110,13 +94,24 @@ status weights_difference_make(int base, int file, int64_t limit, const atomic_b
     ZSTD_CCtx_setParameter(context, ZSTD_c_windowLog, WINDOW_LOG);
     ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, 1);
     ZSTD_CCtx_setPledgedSrcSize(context, (unsigned long long)size);
-    for (int64_t at = 0; at < size && result == OK; at += BLOCK) {
+    for (int64_t at = 0; at < size; at += BLOCK) {
         const size_t count = size - at < BLOCK ? (size_t)(size - at) : BLOCK;
         if (atomic_load(stop)) TRY_TO(result, done, fail(END, "stopped"));
         TRY_TO(result, done, weights_difference_read(file, buffers->own, count, at));
         TRY_TO(result, done, weights_difference_read(base, buffers->other, count, at));
         weights_difference_split(buffers->planes, buffers->own, buffers->other, count);
-        result = weights_difference_compress(context, buffers, count, at + BLOCK >= size, limit, out, &written);
+        const bool last = at + BLOCK >= size;
+        ZSTD_inBuffer in = {.src = buffers->planes, .size = count};
+        for (size_t left = 1; last ? left > 0 : in.pos < in.size;) {
+            ZSTD_outBuffer piece = {.dst = buffers->piece, .size = sizeof buffers->piece};
+            left = ZSTD_compressStream2(context, &piece, &in, last ? ZSTD_e_end : ZSTD_e_continue);
+            if (ZSTD_isError(left)) TRY_TO(result, done, fail(UNAVAILABLE, "zstd: %s", ZSTD_getErrorName(left)));
+            if (written + (int64_t)piece.pos > limit)
+                TRY_TO(result, done, fail(BAD_SAMPLE, "the difference is too large"));
+            if (!fd_pwrite_all(out, piece.dst, piece.pos, written))
+                TRY_TO(result, done, fail(UNAVAILABLE, "a difference of weights: %s", strerror(errno)));
+            written += (int64_t)piece.pos;
+        }
     }
 done:
     ZSTD_freeCCtx(context);

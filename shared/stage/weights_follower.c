@@ -235,19 +235,6 @@ status weights_follower_return(struct weights_follower *follower, bool *returned
     return context->stage->return_weights(context->state);
 }
 
-// The lent weights cannot be used: asks optim for files, and waits for what it publishes next.
-static status weights_follower_refuse(struct weights_follower *follower, struct io_thread *io,
-                                      const struct remote_weights *remote) {
-    char reason[1024]; // what fits a message
-    snprintf(reason, sizeof reason, "%s", fail_text());
-    const struct wire_message message = {.kind = MESSAGE_CANNOT_BORROW, .path = remote->path, .reason = reason};
-    pthread_mutex_lock(&follower->lock);
-    follower->latest.refused |= !strcmp(follower->latest.path, remote->path);
-    pthread_mutex_unlock(&follower->lock);
-    log_info("%s; optim is asked for a file", reason);
-    return io_thread_broadcast(io, "weights", &message);
-}
-
 // Fetches the weights if need be and gives them to the stage. BUSY when that must be tried again: another replica
 // fetches them, optim has newer ones by now, or the file is damaged.
 static status weights_follower_load(struct weights_follower *follower, struct io_thread *io,
@@ -263,9 +250,17 @@ static status weights_follower_load(struct weights_follower *follower, struct io
     log_debug("weights of version %lld", (long long)remote->weights.version);
     result = context->stage->load_weights(context->state, &remote->weights);
     if (result == BAD_SAMPLE) return OK;
+    // The lent weights cannot be used: asks optim for files, and waits for what it publishes next.
     if (result == DATAERR && weights_path_is_lent(remote->path)) {
+        char reason[1024]; // what fits a message
+        snprintf(reason, sizeof reason, "%s", fail_text());
+        const struct wire_message message = {.kind = MESSAGE_CANNOT_BORROW, .path = remote->path, .reason = reason};
         *verdict = WEIGHTS_LATER;
-        return weights_follower_refuse(follower, io, remote);
+        pthread_mutex_lock(&follower->lock);
+        follower->latest.refused |= !strcmp(follower->latest.path, remote->path);
+        pthread_mutex_unlock(&follower->lock);
+        log_info("%s; optim is asked for a file", reason);
+        return io_thread_broadcast(io, "weights", &message);
     }
     // What was trained with one model must not be sampled from another; fail_text() has both hashes.
     if (result == DATAERR && !remote->weights.path) {

@@ -106,32 +106,22 @@ static status group_retention_read_totals(struct lmdb_txn *txn, struct group_tot
     return key.data ? lmdb_txn_fail_damaged(txn, "the totals of the groups") : OK;
 }
 
-// Sets the place, the number and the key in DBI_GROUPS of the oldest whole group; *id_size is 0 when there is none.
-static status group_retention_oldest(struct lmdb_txn *txn, struct group_place *place, uint8_t number[LMDB_NUMBER_SIZE],
-                                     uint8_t id[MAX_KEY], size_t *id_size) {
-    struct lmdb_val key, value;
-    *id_size = 0;
-    TRY(lmdb_txn_first(txn, DBI_ORDER, &key, &value));
-    if (!key.data) return OK;
-    if (key.size != LMDB_NUMBER_SIZE || value.size <= sizeof *place || value.size > sizeof *place + MAX_KEY)
-        return lmdb_txn_fail_damaged(txn, "the order of the groups");
-    memcpy(number, key.data, LMDB_NUMBER_SIZE);
-    memcpy(place, value.data, sizeof *place);
-    *id_size = value.size - sizeof *place;
-    memcpy(id, (const char *)value.data + sizeof *place, *id_size);
-    return OK;
-}
-
 // Removes the oldest whole groups beyond `keep`, at most `most`. The newest group always stays.
 static status group_retention_remove_oldest(struct lmdb_txn *txn, struct group_totals *totals,
                                             const struct group_keep *keep, int most, int64_t *removed, int64_t *freed) {
     for (int count = 0; count < most; count++) {
         uint8_t number[LMDB_NUMBER_SIZE], id[MAX_KEY];
         struct group_place place;
-        size_t id_size;
-        TRY(group_retention_oldest(txn, &place, number, id, &id_size));
-        if (!id_size || lmdb_number_read(number) == totals->next - 1) return OK;
-        const struct lmdb_val key = {id, id_size};
+        struct lmdb_val first, value;
+        TRY(lmdb_txn_first(txn, DBI_ORDER, &first, &value));
+        if (!first.data) return OK;
+        if (first.size != sizeof number || value.size <= sizeof place || value.size > sizeof place + sizeof id)
+            return lmdb_txn_fail_damaged(txn, "the order of the groups");
+        const struct lmdb_val key = {id, value.size - sizeof place}; // in DBI_GROUPS
+        memcpy(number, first.data, sizeof number);
+        memcpy(&place, value.data, sizeof place);
+        memcpy(id, (const char *)value.data + sizeof place, key.size);
+        if (lmdb_number_read(number) == totals->next - 1) return OK;
         bool beyond = keep->bytes && totals->bytes > keep->bytes;
         if (!beyond && keep->steps) beyond = place.step + keep->steps <= totals->step;
         if (!beyond) return OK;
@@ -175,15 +165,6 @@ static status group_retention_add_group(struct lmdb_txn *txn, const struct group
     TRY(lmdb_txn_put(txn, DBI_ORDER, order, (struct lmdb_val){value, sizeof place + id.size}));
     TRY(lmdb_txn_put(txn, DBI_NUMBERS, id, order));
     TRY(group_retention_remove_oldest(txn, &totals, keep, REMOVED_PER_SAVE, &removed, &freed));
-    return group_retention_put_totals(txn, &totals);
-}
-
-// Removes some whole groups beyond `keep`; adds their number to *removed and their bytes to *freed.
-static status group_retention_remove_groups(struct lmdb_txn *txn, const struct group_keep *keep, int64_t *removed,
-                                            int64_t *freed) {
-    struct group_totals totals;
-    TRY(group_retention_read_totals(txn, &totals));
-    TRY(group_retention_remove_oldest(txn, &totals, keep, REMOVED_PER_TXN, removed, freed));
     return group_retention_put_totals(txn, &totals);
 }
 
@@ -236,6 +217,7 @@ void group_store_set_keep(struct group_store *store, const struct group_keep *ke
 status group_store_prune(struct group_store *store, const struct group_keep *keep, bool sections, int64_t *removed,
                          int64_t *freed) {
     struct lmdb_txn *txn;
+    struct group_totals totals;
     status result;
     int64_t before, bytes_before;
     bool sections_left = sections, left = sections;
@@ -248,7 +230,10 @@ status group_store_prune(struct group_store *store, const struct group_keep *kee
             *removed = before;
             *freed = bytes_before;
             result = lmdb_txn_begin_write(store->env, &txn);
-            if (result == OK) result = group_retention_remove_groups(txn, keep, removed, freed);
+            if (result == OK) result = group_retention_read_totals(txn, &totals);
+            if (result == OK)
+                result = group_retention_remove_oldest(txn, &totals, keep, REMOVED_PER_TXN, removed, freed);
+            if (result == OK) result = group_retention_put_totals(txn, &totals);
             if (result == OK && left) result = group_retention_remove_sections(txn, &sections_left);
         } while (lmdb_txn_commit(&txn, &result));
     } while (result == OK && (*removed > before || sections_left));

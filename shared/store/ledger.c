@@ -275,19 +275,6 @@ static status ledger_meta_equals(struct ledger *ledger, struct lmdb_val key, str
     return result;
 }
 
-// Appends "NAME VALUE -> VALUE" for each line that differs.
-static void ledger_differences(const char *before, const char *now, struct buf *out) {
-    for (size_t length; *now; now += length + (now[length] != 0)) {
-        length = strcspn(now, "\n");
-        const size_t name = strcspn(now, " ") + 1; // with the blank
-        const char *line = before;
-        while (*line && strncmp(line, now, name) != 0) line += strcspn(line, "\n") + (strchr(line, '\n') != NULL);
-        const size_t size = strcspn(line, "\n");
-        if (!*line || (size == length && !memcmp(line, now, size))) continue;
-        buf_printf(out, "%s%.*s -> %.*s", out->size ? ", " : "", (int)size, line, (int)(length - name), now + name);
-    }
-}
-
 // The failure for a ledger of another run: names what differs, as far as it is known.
 static status ledger_refuse(struct ledger *ledger, const char *path, const struct ledger_meta *stored,
                             const struct ledger_config *config) {
@@ -299,7 +286,18 @@ static status ledger_refuse(struct ledger *ledger, const char *path, const struc
         buf_printf(&differences, "groups_per_step %lld -> %lld", (long long)stored->groups_per_step,
                    (long long)config->groups_per_step);
     TRY_TO(result, done, lmdb_env_get(ledger->env, DBI_META, key, &before, &found));
-    if (before.data && config->described) ledger_differences(before.data, config->described, &differences);
+    // Appends "NAME VALUE -> VALUE" for each line that differs.
+    const char *now = before.data && config->described ? config->described : "";
+    for (size_t length; *now; now += length + (now[length] != 0)) {
+        length = strcspn(now, "\n");
+        const size_t name = strcspn(now, " ") + 1; // with the blank
+        const char *line = before.data;
+        while (*line && strncmp(line, now, name) != 0) line += strcspn(line, "\n") + (strchr(line, '\n') != NULL);
+        const size_t size = strcspn(line, "\n");
+        if (!*line || (size == length && !memcmp(line, now, size))) continue;
+        buf_printf(&differences, "%s%.*s -> %.*s", differences.size ? ", " : "", (int)size, line, (int)(length - name),
+                   now + name);
+    }
     result = fail(DATAERR,
                   "%s: this run was started with other data or other settings of source%s%s; use another run directory",
                   path, differences.size ? ": " : "", differences.size ? differences.data : "");

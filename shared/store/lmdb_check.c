@@ -112,31 +112,21 @@ static bool lmdb_check_head_is_sound(const struct lmdb_head *head, uint64_t inde
     return !head->transaction || (head->transaction & 1) == index;
 }
 
-// Reads both heads; *whole is false when the file is too short for them.
-static status lmdb_check_read_heads(const char *path, struct lmdb_head heads[2], bool *whole) {
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    *whole = false;
-    if (fd < 0) return errno == ENOENT ? OK : fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
-    bool read = fd_pread_all(fd, &heads[0], sizeof heads[0], 0);
-    const size_t size = heads[0].dbs[DB_FREE].pad;
-    if (read && size >= MIN_PAGE_SIZE && size <= MAX_PAGE_SIZE) {
-        read = fd_pread_all(fd, &heads[1], sizeof heads[1], (off_t)size);
-        *whole = read;
-    } else {
-        *whole = read; // the first head alone is damaged enough
-    }
-    const int error = errno;
-    close(fd);
-    return read || error == ENODATA ? OK : fail(UNAVAILABLE, "%s: %s", path, strerror(error));
-}
-
 status lmdb_check_head(const char *path) {
     enum { TRIES = 5, PAUSE_NS = 10000000 };
     for (int i = 0;; i++) { // another process may be writing a head at this moment
         struct lmdb_head heads[2] = {0};
-        bool whole;
-        TRY(lmdb_check_read_heads(path, heads, &whole));
-        if (!whole || (lmdb_check_head_is_sound(&heads[0], 0) && lmdb_check_head_is_sound(&heads[1], 1))) return OK;
+        const int fd = open(path, O_RDONLY | O_CLOEXEC);
+        if (fd < 0) return errno == ENOENT ? OK : fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
+        bool read = fd_pread_all(fd, &heads[0], sizeof heads[0], 0);
+        const size_t size = heads[0].dbs[DB_FREE].pad;
+        if (read && size >= MIN_PAGE_SIZE && size <= MAX_PAGE_SIZE) // or the first head alone is damaged enough
+            read = fd_pread_all(fd, &heads[1], sizeof heads[1], (off_t)size);
+        const int error = errno;
+        close(fd);
+        if (!read && error != ENODATA) return fail(UNAVAILABLE, "%s: %s", path, strerror(error));
+        // A file that is too short for the heads is left to LMDB.
+        if (!read || (lmdb_check_head_is_sound(&heads[0], 0) && lmdb_check_head_is_sound(&heads[1], 1))) return OK;
         if (i == TRIES) return lmdb_check_fail(path, lmdb_check_head_is_sound(&heads[0], 0));
         nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
     }

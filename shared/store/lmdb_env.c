@@ -250,7 +250,7 @@ failure:
 }
 
 // Opens the file, or takes one more reference when this process has it open. Errors as lmdb_env_open. The caller gives
-// it back with lmdb_file_release.
+// it back with lmdb_env_close.
 static status lmdb_file_acquire(struct lmdb_file **out, const char *path, const struct lmdb_options *options) {
     struct stat info;
     status result = OK;
@@ -271,21 +271,6 @@ static status lmdb_file_acquire(struct lmdb_file **out, const char *path, const 
     pthread_mutex_unlock(&lmdb_registry_lock);
     if (result == OK) *out = file;
     return result;
-}
-
-// Gives back a reference; the last one closes the file. NULL is fine.
-static void lmdb_file_release(struct lmdb_file *file) {
-    if (!file) return;
-    pthread_mutex_lock(&lmdb_registry_lock);
-    assert(file->refs > 0);
-    if (--file->refs == 0) {
-        assert(file->txn_count == 0);
-        struct lmdb_file **link = &lmdb_registry;
-        while (*link != file) link = &(*link)->next;
-        *link = file->next;
-        lmdb_file_free(file);
-    }
-    pthread_mutex_unlock(&lmdb_registry_lock);
 }
 
 // Resizes the map (0: to the size that another process gave it), once this process has no open transaction. UNAVAILABLE
@@ -436,7 +421,17 @@ done:
 
 void lmdb_env_close(struct lmdb_env **env) {
     if (!*env) return;
-    lmdb_file_release((*env)->file);
+    struct lmdb_file *file = (*env)->file;
+    pthread_mutex_lock(&lmdb_registry_lock);
+    assert(!file || file->refs > 0);
+    if (file && --file->refs == 0) { // the last handle closes the file
+        assert(file->txn_count == 0);
+        struct lmdb_file **link = &lmdb_registry;
+        while (*link != file) link = &(*link)->next;
+        *link = file->next;
+        lmdb_file_free(file);
+    }
+    pthread_mutex_unlock(&lmdb_registry_lock);
     free(*env);
     *env = NULL;
 }

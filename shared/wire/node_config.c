@@ -70,22 +70,6 @@ static const char *node_config_copy(struct node_config *config, const char *valu
     return arena_strndup(&config->arena, value, strlen(value));
 }
 
-static status node_config_read_endpoint(struct node_config *config, char *value) {
-    char *rest = NULL;
-    const char *stage = strtok_r(value, " ", &rest), *replica = strtok_r(NULL, " ", &rest);
-    const char *machine = strtok_r(NULL, " ", &rest), *key = strtok_r(NULL, " ", &rest);
-    if (!stage || !replica || !machine || !key || !*rest) return fail(DATAERR, "an endpoint has too few fields");
-    RESIZE(&config->endpoints, config->endpoint_count + 1);
-    config->endpoints[config->endpoint_count++] = (struct node_endpoint){
-        .stage = node_config_copy(config, stage),
-        .replica = (int)strtol(replica, NULL, 10),
-        .machine = node_config_copy(config, strcmp(machine, "-") != 0 ? machine : ""),
-        .address = node_config_copy(config, rest),
-        .key = strcmp(key, "-") != 0 ? node_config_copy(config, key) : NULL,
-    };
-    return OK;
-}
-
 static status node_config_read_line(struct node_config *config, char *line) {
     char *value = strchr(line, ' ');
     if (!value) return fail(DATAERR, "'%s' has no value", line);
@@ -103,7 +87,21 @@ static status node_config_read_line(struct node_config *config, char *line) {
         (*list)[(*count)++] = string;
         return OK;
     }
-    if (!strcmp(line, "endpoint")) return node_config_read_endpoint(config, value);
+    if (!strcmp(line, "endpoint")) {
+        char *rest = NULL;
+        const char *stage = strtok_r(value, " ", &rest), *replica = strtok_r(NULL, " ", &rest);
+        const char *machine = strtok_r(NULL, " ", &rest), *key = strtok_r(NULL, " ", &rest);
+        if (!stage || !replica || !machine || !key || !*rest) return fail(DATAERR, "an endpoint has too few fields");
+        RESIZE(&config->endpoints, config->endpoint_count + 1);
+        config->endpoints[config->endpoint_count++] = (struct node_endpoint){
+            .stage = node_config_copy(config, stage),
+            .replica = (int)strtol(replica, NULL, 10),
+            .machine = node_config_copy(config, strcmp(machine, "-") != 0 ? machine : ""),
+            .address = node_config_copy(config, rest),
+            .key = strcmp(key, "-") != 0 ? node_config_copy(config, key) : NULL,
+        };
+        return OK;
+    }
     if (!strcmp(line, "last"))
         config->last = true;
     else if (!strcmp(line, "trains"))

@@ -429,26 +429,15 @@ static void wire_report_pending(struct wire *wire, struct wire_event *event) {
     wire_set_event(event, WIRE_JOINED, found);
 }
 
-// Opens the link to a server anew. If that fails, it is tried again later.
-static void wire_renew(struct wire *wire, struct session *session, int64_t now) {
-    const struct transport_calls *calls = wire->transport->calls;
-    if (session->link) calls->disconnect(wire->transport, session->link);
-    session->link = NULL;
-    session->refused = false;
-    session->renewed_at = now;
-    if (calls->connect(wire->transport, session->endpoint, session->key, session, &session->link) != OK)
-        log_limited(&wire->log_limit, now, "%s", fail_text());
-}
-
 // Notices dead peers and lost connections, and sends the heartbeats that are due.
 static status wire_check_sessions(struct wire *wire, int64_t now) {
     const struct wire_message heartbeat = {.kind = MESSAGE_HEARTBEAT};
+    const struct transport_calls *calls = wire->transport->calls;
     for (struct session *session = wire->sessions; session; session = session->next) {
         struct wire_peer *peer = &session->peer;
         if (session->dead || session->lost || session->joining) continue;
         if (session->greeted && now - session->received_at > DEAD_MS) session->dead = true;
-        const bool connected =
-            peer->client || (session->link && wire->transport->calls->connected(wire->transport, session->link));
+        const bool connected = peer->client || (session->link && calls->connected(wire->transport, session->link));
         if (peer->open && (!connected || now - session->received_at > DEAD_MS)) {
             session_lose(wire, session);
             // The transport connects anew by itself, but not over a connection that is stuck.
@@ -458,7 +447,14 @@ static status wire_check_sessions(struct wire *wire, int64_t now) {
         } else if (!peer->open && !peer->client) {
             // An opening that is under way may take as long as any answer.
             const int64_t patience = connected && !session->refused ? DEAD_MS : RENEW_MS;
-            if (now - session->renewed_at >= patience) wire_renew(wire, session, now);
+            if (now - session->renewed_at < patience) continue;
+            // Opens the link anew. If that fails, it is tried again later.
+            if (session->link) calls->disconnect(wire->transport, session->link);
+            session->link = NULL;
+            session->refused = false;
+            session->renewed_at = now;
+            if (calls->connect(wire->transport, session->endpoint, session->key, session, &session->link) != OK)
+                log_limited(&wire->log_limit, now, "%s", fail_text());
         }
     }
     wire->checked_at = now;

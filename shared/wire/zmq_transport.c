@@ -106,48 +106,29 @@ static uint64_t zmq_transport_random(struct transport *base) {
 
 // ---- local ----
 
-// *fd = the directory [path, end), which stays open.
-static status local_open_directory(struct zmq_transport *transport, const char *path, const char *end, int *fd) {
-    const size_t size = (size_t)(end - path);
-    for (size_t i = 0; i < transport->directory_count; i++) {
-        const struct local_directory *known = &transport->directories[i];
-        *fd = known->fd;
-        if (!strncmp(known->path, path, size) && !known->path[size]) return OK;
-    }
-    const char *copy = arena_strndup(&transport->arena, path, size);
-    *fd = open(copy, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    if (*fd < 0) return fail(UNAVAILABLE, "%s: %s", copy, strerror(errno));
-    RESIZE(&transport->directories, transport->directory_count + 1);
-    transport->directories[transport->directory_count++] = (struct local_directory){copy, *fd};
-    return OK;
-}
-
 // *out = an endpoint that means the same as `endpoint`. Only "ipc://PATH" with a long path is changed. UNAVAILABLE when
 // the directory cannot be opened, USAGE when the file's name is too long.
 static status local_endpoint(struct zmq_transport *transport, const char *endpoint, struct local_endpoint *out) {
     const char *path = endpoint + LOCAL_PREFIX_SIZE, *slash = strrchr(endpoint, '/');
-    int fd = -1;
     out->text = endpoint;
     if (strncmp(endpoint, LOCAL_PREFIX, LOCAL_PREFIX_SIZE) != 0 || strlen(path) <= MAX_LOCAL_PATH) return OK;
     if (strlen(slash + 1) > MAX_LOCAL_NAME) return fail(USAGE, "%s: the name is too long for a socket", path);
-    TRY(local_open_directory(transport, path, slash, &fd));
+    const size_t size = (size_t)(slash - path), count = transport->directory_count;
+    size_t i = 0;
+    while (i < count &&
+           (strncmp(transport->directories[i].path, path, size) != 0 || transport->directories[i].path[size]))
+        i++;
+    if (i == count) { // it is opened once, and stays open
+        const char *copy = arena_strndup(&transport->arena, path, size);
+        const int opened = open(copy, O_PATH | O_DIRECTORY | O_CLOEXEC);
+        if (opened < 0) return fail(UNAVAILABLE, "%s: %s", copy, strerror(errno));
+        RESIZE(&transport->directories, count + 1);
+        transport->directories[transport->directory_count++] = (struct local_directory){copy, opened};
+    }
+    const int fd = transport->directories[i].fd;
     snprintf(out->shortened, sizeof out->shortened, LOCAL_PREFIX "/proc/self/fd/%d/%s", fd, slash + 1);
     out->text = out->shortened;
     return OK;
-}
-
-// Binds the Unix sockets again whose files are gone.
-static void local_bind_again(struct zmq_transport *transport) {
-    for (size_t i = 0; i < transport->bound_count; i++) {
-        const char *path = transport->bound[i] + LOCAL_PREFIX_SIZE;
-        if (!access(path, F_OK)) continue;
-        const bool made = zmq_bind(transport->server, transport->bound[i]) == 0;
-        if (made)
-            log_info("%s was removed and is made again", path);
-        else if (!transport->lost)
-            log_info("%s was removed and cannot be made again: %s", path, strerror(errno));
-        transport->lost = !made;
-    }
 }
 
 // ---- security ----
@@ -520,16 +501,6 @@ static void zmq_transport_add_item(struct zmq_transport *transport, int fd, void
     transport->from[at] = from;
 }
 
-// Lists the descriptors and sockets to poll.
-static void zmq_transport_list_items(struct zmq_transport *transport) {
-    transport->item_count = 0;
-    for (size_t i = 0; i < transport->fd_count; i++) zmq_transport_add_item(transport, transport->fds[i], NULL, NULL);
-    if (transport->server) zmq_transport_add_item(transport, 0, transport->server, NULL);
-    for (struct transport_link *link = transport->links; link; link = link->next)
-        zmq_transport_add_item(transport, 0, link->socket, link);
-    transport->changed = false;
-}
-
 // Receives from the next socket that the last poll found ready. Begins behind the item of the last event, so that none
 // is starved.
 static status zmq_transport_receive_ready(struct zmq_transport *transport, struct transport_event *event) {
@@ -559,12 +530,28 @@ static status zmq_transport_receive(struct transport *base, int timeout_ms, stru
         TRY(zmq_transport_receive_ready(transport, event));
         if (event->kind != TRANSPORT_NOTHING) return OK;
     }
-    if (transport->changed) zmq_transport_list_items(transport);
+    if (transport->changed) { // lists what is to be polled
+        transport->item_count = 0;
+        for (size_t i = 0; i < transport->fd_count; i++)
+            zmq_transport_add_item(transport, transport->fds[i], NULL, NULL);
+        if (transport->server) zmq_transport_add_item(transport, 0, transport->server, NULL);
+        for (struct transport_link *link = transport->links; link; link = link->next)
+            zmq_transport_add_item(transport, 0, link->socket, link);
+        transport->changed = false;
+    }
     transport->received = 0;
     const int64_t now = clock_monotonic_ms();
-    if (now - transport->looked_at > LOOK_MS) {
-        transport->looked_at = now;
-        local_bind_again(transport);
+    const bool look = now - transport->looked_at > LOOK_MS;
+    if (look) transport->looked_at = now;
+    for (size_t i = 0; look && i < transport->bound_count; i++) { // binds Unix sockets again whose files are gone
+        const char *path = transport->bound[i] + LOCAL_PREFIX_SIZE;
+        if (!access(path, F_OK)) continue;
+        const bool made = zmq_bind(transport->server, transport->bound[i]) == 0;
+        if (made)
+            log_info("%s was removed and is made again", path);
+        else if (!transport->lost)
+            log_info("%s was removed and cannot be made again: %s", path, strerror(errno));
+        transport->lost = !made;
     }
     if (zmq_poll(transport->items, (int)transport->item_count, timeout_ms) < 0) {
         if (zmq_errno() != EINTR) return zmq_transport_failure("waiting");
