@@ -79,20 +79,11 @@ static struct string benchmark_subject(struct string path) {
     return formed ? string_slice(path, begin, end - 1) : (struct string){0};
 }
 
-// Returns the directory below videos; empty if there is none.
-static struct string benchmark_folder(struct string path) {
-    struct string directory;
-    while (benchmark_next_directory(&path, &directory))
-        if (directory.size == 6 && !memcmp(directory.data, "videos", 6))
-            return benchmark_next_directory(&path, &directory) ? directory : (struct string){0};
-    return (struct string){0};
-}
-
 // Sets the category of the group's prompt, which the benchmark's figures are counted by, where the record tells it.
 // `path` is the path of its medium, one of whose directories names the benchmark; `index` is the record's place in the
 // file, from 0. DATAERR "KEY: what is wrong".
 static status benchmark_set_category(struct group *group, struct json *record, struct string path, size_t index) {
-    struct string *category = &group->prompt.category, found = {0};
+    struct string *category = &group->prompt.category, found = {0}, directory;
     switch (benchmark_of(path)) {
     case VSI_BENCH:
     case TEMPCOMPASS:
@@ -102,8 +93,9 @@ static status benchmark_set_category(struct group *group, struct json *record, s
     case VIDEO_MMMU:
         found = benchmark_subject(path);
         break;
-    case MMVU:
-        found = benchmark_folder(path);
+    case MMVU: // the directory below videos
+        while (benchmark_next_directory(&path, &directory) && !string_equals(directory, "videos")) continue;
+        benchmark_next_directory(&path, &found);
         break;
     case MVBENCH:
         index /= RECORDS_OF_TASK;

@@ -146,21 +146,6 @@ static status group_json_read_array(struct json_reader *in, struct group *group,
     return OK;
 }
 
-// Adds a key that no table knows. Of a key given twice the last value counts.
-static status group_json_read_unknown(struct json_reader *in, struct group *group, struct unknown_fields *unknown,
-                                      struct string key) {
-    struct string name, text;
-    TRY(group_json_read_text(in, group, &text));
-    for (struct unknown_field *u = unknown->first; u; u = u->next)
-        if (u->key.size == key.size && !memcmp(u->key.data, key.data, key.size)) {
-            u->json = text;
-            return OK;
-        }
-    arena_string(&group->arena, &name, key.data, key.size);
-    fields_add_unknown(&group->arena, unknown, name, text);
-    return OK;
-}
-
 static status group_json_read_times(struct json_reader *in, struct group *group, const struct field_path *path) {
     static const char not_times[] = "not [in, out]";
     struct json_number number;
@@ -234,8 +219,19 @@ static status group_json_read_object(struct json_reader *in, struct group *group
         TRY(json_reader_key(in, &group->arena, &key));
         const struct field *field = field_find(table, key.data, key.size);
         const struct field_path member = {path, field ? field->name : NULL, 0};
-        if (!field) {
-            TRY(group_json_read_unknown(in, group, object, key));
+        if (!field) { // of a key given twice the last value counts
+            struct unknown_fields *unknown = object;
+            struct unknown_field *same = unknown->first;
+            struct string name, text;
+            TRY(group_json_read_text(in, group, &text));
+            while (same && (same->key.size != key.size || memcmp(same->key.data, key.data, key.size) != 0))
+                same = same->next;
+            if (same) {
+                same->json = text;
+            } else {
+                arena_string(&group->arena, &name, key.data, key.size);
+                fields_add_unknown(&group->arena, unknown, name, text);
+            }
             continue;
         }
         if (json_reader_peek(in) != 'n') {

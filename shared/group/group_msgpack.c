@@ -254,26 +254,23 @@ static status group_unpack_runs(struct arena *arena, struct completion *completi
     return OK;
 }
 
-static status group_unpack_flat_ints(struct arena *arena, void *array, const msgpack_object_bin *from,
-                                     const struct field_path *path) {
-    if (from->size % sizeof(int32_t)) return field_fail(path, "not an array of integers");
-    field_array_new(arena, array, from->size / sizeof(int32_t), sizeof(int64_t));
-    const struct field_array loaded = field_array_load(array);
-    int64_t *integers = loaded.data;
-    for (size_t i = 0; i < loaded.count; i++) {
-        int32_t value;
-        memcpy(&value, from->ptr + i * sizeof value, sizeof value);
-        integers[i] = value;
-    }
-    return OK;
-}
-
 static status group_unpack_array(struct arena *arena, const struct field *field, void *array,
                                  const msgpack_object *from, const struct field_path *path) {
     if (field->type == FIELD_FLOATS || field->type == FIELD_DOUBLES)
         return group_unpack_flat(arena, field->type, array, from, path);
-    if (field->type == FIELD_INTS && from->type == MSGPACK_OBJECT_BIN)
-        return group_unpack_flat_ints(arena, array, &from->via.bin, path);
+    if (field->type == FIELD_INTS && from->type == MSGPACK_OBJECT_BIN) { // 32 bits each
+        const msgpack_object_bin *flat = &from->via.bin;
+        int32_t value;
+        if (flat->size % sizeof value) return field_fail(path, "not an array of integers");
+        field_array_new(arena, array, flat->size / sizeof value, sizeof(int64_t));
+        const struct field_array loaded = field_array_load(array);
+        int64_t *integers = loaded.data;
+        for (size_t i = 0; i < loaded.count; i++) {
+            memcpy(&value, flat->ptr + i * sizeof value, sizeof value);
+            integers[i] = value;
+        }
+        return OK;
+    }
     if (from->type != MSGPACK_OBJECT_ARRAY) return field_fail(path, "not an array");
     size_t size = field_element_size(field);
     field_array_new(arena, array, from->via.array.size, size);

@@ -113,40 +113,34 @@ static void ledger_append_strings(struct buf *value, const char *const strings[3
     }
 }
 
-// Puts one change into the entry on disk. `strings`: id, stage, reason.
-static status ledger_write_change(struct lmdb_txn *txn, const struct ledger_change *change, const char *strings[3],
-                                  struct buf *value) {
-    uint8_t bytes[LMDB_NUMBER_SIZE];
-    const struct lmdb_val key = {bytes, sizeof bytes};
-    struct lmdb_val stored;
-    struct ledger_entry before = {.id = ""};
-    struct ledger_record record = change->record;
-    lmdb_number_write(bytes, change->seq);
-    TRY(lmdb_txn_get(txn, DBI_ENTRIES, key, &stored));
-    if (stored.data && ledger_decode(stored, change->seq, &before) != OK)
-        return lmdb_txn_fail_damaged(txn, fail_text());
-    record.issues += before.issues;
-    if (change->keep_id) strings[0] = before.id;
-    buf_clear(value);
-    buf_append(value, &record, sizeof record);
-    ledger_append_strings(value, strings);
-    return lmdb_txn_put(txn, DBI_ENTRIES, key, (struct lmdb_val){value->data, value->size});
-}
-
 status ledger_flush(struct ledger *ledger) {
     struct lmdb_txn *txn;
     struct buf value = {0};
     status result;
     if (!ledger->changes.size) return OK;
     do {
-        const char *at = ledger->changes.data, *end = at + ledger->changes.size, *strings[3];
+        const char *at = ledger->changes.data, *end = at + ledger->changes.size, *strings[3]; // id, stage, reason
         result = lmdb_txn_begin_write(ledger->env, &txn);
-        while (at < end && result == OK) {
+        while (at < end && result == OK) { // puts one change into the entry on disk
             struct ledger_change change;
+            struct ledger_entry before = {.id = ""};
+            struct lmdb_val stored;
+            uint8_t number[LMDB_NUMBER_SIZE];
+            const struct lmdb_val key = {number, sizeof number};
             memcpy(&change, at, sizeof change);
             at += sizeof change;
             for (int i = 0; i < 3; i++, at += strlen(at) + 1) strings[i] = at;
-            result = ledger_write_change(txn, &change, strings, &value);
+            lmdb_number_write(number, change.seq);
+            result = lmdb_txn_get(txn, DBI_ENTRIES, key, &stored);
+            if (result == OK && stored.data && ledger_decode(stored, change.seq, &before) != OK)
+                result = lmdb_txn_fail_damaged(txn, fail_text());
+            if (result != OK) break;
+            change.record.issues += before.issues;
+            if (change.keep_id) strings[0] = before.id;
+            buf_clear(&value);
+            buf_append(&value, &change.record, sizeof change.record);
+            ledger_append_strings(&value, strings);
+            result = lmdb_txn_put(txn, DBI_ENTRIES, key, (struct lmdb_val){value.data, value.size});
         }
     } while (lmdb_txn_commit(&txn, &result));
     buf_release(&value);

@@ -249,30 +249,6 @@ failure:
     return result;
 }
 
-// Opens the file, or takes one more reference when this process has it open. Errors as lmdb_env_open. The caller gives
-// it back with lmdb_env_close.
-static status lmdb_file_acquire(struct lmdb_file **out, const char *path, const struct lmdb_options *options) {
-    struct stat info;
-    status result = OK;
-    *out = NULL;
-    pthread_mutex_lock(&lmdb_registry_lock);
-    bool exists = stat(path, &info) == 0;
-    struct lmdb_file *file = exists ? lmdb_registry : NULL;
-    while (file && (file->device != info.st_dev || file->inode != info.st_ino)) file = file->next;
-    if (!exists && options->read_only) {
-        result = fail(DATAERR, "%s: %s", path, strerror(errno));
-    } else if (!file) {
-        result = lmdb_file_open(&file, path, options);
-    } else if (file->read_only && !options->read_only) {
-        result = fail(BUG, "%s: already open for reading only", path);
-    } else {
-        file->refs++;
-    }
-    pthread_mutex_unlock(&lmdb_registry_lock);
-    if (result == OK) *out = file;
-    return result;
-}
-
 // Resizes the map (0: to the size that another process gave it), once this process has no open transaction. UNAVAILABLE
 // when it has one for too long, or when the disk is full.
 static status lmdb_file_set_mapsize(struct lmdb_file *file, size_t size) {
@@ -392,11 +368,27 @@ status lmdb_env_open(struct lmdb_env **out, const char *path, const char *const 
     const struct lmdb_options defaults = {0};
     struct lmdb_env *env;
     struct lmdb_txn *txn;
+    struct stat info;
     status result = OK;
     *out = NULL;
     if (!options) options = &defaults;
     NEW(&env, 1);
-    TRY_TO(result, done, lmdb_file_acquire(&env->file, path, options));
+    // Opens the file, or takes one more reference when this process has it open.
+    pthread_mutex_lock(&lmdb_registry_lock);
+    const bool exists = stat(path, &info) == 0;
+    struct lmdb_file *file = exists ? lmdb_registry : NULL;
+    while (file && (file->device != info.st_dev || file->inode != info.st_ino)) file = file->next;
+    if (!exists && options->read_only)
+        result = fail(DATAERR, "%s: %s", path, strerror(errno));
+    else if (!file)
+        result = lmdb_file_open(&file, path, options);
+    else if (file->read_only && !options->read_only)
+        result = fail(BUG, "%s: already open for reading only", path);
+    else
+        file->refs++;
+    pthread_mutex_unlock(&lmdb_registry_lock);
+    TRY_TO(result, done, result);
+    env->file = file;
     pthread_mutex_lock(&lmdb_dbi_lock);
     do {
         result = lmdb_txn_begin_write(env, &txn);

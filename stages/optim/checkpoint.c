@@ -215,21 +215,6 @@ done:
 
 // ---- resuming ----
 
-// Whether the weights with which a training began are those of options->model.dir. A filter may also be given a
-// checkpoint of that training; in a pipeline the other stages would take its weights for the first ones. DATAERR.
-static status checkpoint_check_model(const struct optim *optim, struct arena *arena, const struct progress *progress) {
-    struct progress own = {0};
-    if (progress->model_hash == optim->files_hash) return OK;
-    char *path = path_join(arena, optim->model_path, progress_name);
-    if (!stage_in_pipeline(optim->context) && path_exists(path)) TRY(progress_read(&own, arena, path));
-    if (own.model && own.model_hash == progress->model_hash) return OK;
-    return fail(DATAERR,
-                "the training in %s began with the model %s (hash %016llx), but %s has other weights (hash %016llx): "
-                "give it the first model, or begin a new run",
-                optim->options->out, progress->model, progress->model_hash, optim->model_path,
-                (unsigned long long)optim->files_hash);
-}
-
 // Reads the training state in `dir`; the model's step counts, and the file `progress` must have the same. DATAERR when
 // the directory is damaged.
 static status checkpoint_read(struct optim *optim, struct arena *arena, const char *dir, struct progress *progress) {
@@ -263,12 +248,22 @@ static char *checkpoint_find(const struct optim *optim, struct arena *arena, int
     return path;
 }
 
-// Loads the training state in `dir`, which is of `step`.
+// Loads the training state in `dir`, which is of `step`. The training must have begun with the weights of
+// options->model.dir. A filter may also be given a checkpoint of that training; in a pipeline the other stages would
+// take its weights for the first ones. DATAERR.
 static status checkpoint_load(struct optim *optim, struct arena *arena, const char *dir, int64_t step) {
-    struct progress progress;
-    char *path = path_join(arena, dir, progress_name);
-    status result = progress_read(&progress, arena, path);
-    if (result == OK) TRY(checkpoint_check_model(optim, arena, &progress)); // first: it says which model is wrong
+    struct progress progress, given = {0};
+    status result = progress_read(&progress, arena, path_join(arena, dir, progress_name));
+    if (result == OK && progress.model_hash != optim->files_hash) { // first: it says which model is wrong
+        char *path = path_join(arena, optim->model_path, progress_name);
+        if (!stage_in_pipeline(optim->context) && path_exists(path)) TRY(progress_read(&given, arena, path));
+        if (!given.model || given.model_hash != progress.model_hash)
+            return fail(DATAERR,
+                        "the training in %s began with the model %s (hash %016llx), but %s has other weights (hash "
+                        "%016llx): give it the first model, or begin a new run",
+                        optim->options->out, progress.model, progress.model_hash, optim->model_path,
+                        (unsigned long long)optim->files_hash);
+    }
     if (result == OK) result = checkpoint_read(optim, arena, dir, &progress);
     if (result == DATAERR) { // without it, the training goes on from the newest older one that can be read
         const char *reason = arena_strndup(arena, fail_text(), strlen(fail_text())), *older;

@@ -153,24 +153,6 @@ static status optim_on_idle(void *state, bool run_over) {
     return OK;
 }
 
-// Trains a step on the batch and reports it.
-static status optim_step(struct optim *optim) {
-    struct step_metrics metrics = {0};
-    char reward[32] = "", accuracy[32] = ""; // supervised groups have none
-    status result = OK;
-    TRY_TO(result, done, step_train(optim, optim->batch, optim->batch_count, &metrics));
-    TRY_TO(result, done, metrics_write(optim, &metrics));
-    if (!isnan(metrics.reward)) snprintf(reward, sizeof reward, "reward %.3f, ", metrics.reward);
-    if (!isnan(metrics.accuracy)) snprintf(accuracy, sizeof accuracy, "accuracy %.3f, ", metrics.accuracy);
-    log_info("step %lld: loss %.4g, nll %.4g, gradient norm %.4g, %s%s%lld tokens, %.2f s", (long long)metrics.step,
-             metrics.loss, metrics.nll, metrics.grad_norm, reward, accuracy, (long long)metrics.tokens,
-             metrics.seconds);
-    optim->unsaved = true;
-done:
-    metrics_release(&metrics);
-    return result;
-}
-
 static status optim_poll(void *state, bool draining, struct group **done) {
     struct optim *optim = state;
     *done = NULL;
@@ -183,7 +165,19 @@ static status optim_poll(void *state, bool draining, struct group **done) {
         return OK;
     }
     if (optim->batch_count == (size_t)optim->options->groups_per_step) {
-        TRY(optim_step(optim));
+        struct step_metrics metrics = {0};
+        char reward[32] = "", accuracy[32] = ""; // supervised groups have none
+        status result = step_train(optim, optim->batch, optim->batch_count, &metrics);
+        if (result == OK) result = metrics_write(optim, &metrics);
+        if (!isnan(metrics.reward)) snprintf(reward, sizeof reward, "reward %.3f, ", metrics.reward);
+        if (!isnan(metrics.accuracy)) snprintf(accuracy, sizeof accuracy, "accuracy %.3f, ", metrics.accuracy);
+        if (result == OK)
+            log_info("step %lld: loss %.4g, nll %.4g, gradient norm %.4g, %s%s%lld tokens, %.2f s",
+                     (long long)metrics.step, metrics.loss, metrics.nll, metrics.grad_norm, reward, accuracy,
+                     (long long)metrics.tokens, metrics.seconds);
+        metrics_release(&metrics);
+        TRY(result);
+        optim->unsaved = true;
         // In a pipeline the groups are handed back first: the other stages work on while this one saves.
         if (!stage_in_pipeline(optim->context)) TRY(optim_on_idle(optim, false));
     } else if (draining && optim->batch_count) {

@@ -13,27 +13,6 @@
 #include "shared/base/log.h"
 #include "stages/optim/optim.h"
 
-// Decides how to publish, once.
-static status publish_choose(struct optim *optim) {
-    char name[64];
-    bool has_means;
-    if (optim->lent_name || optim->publishes_files) return OK;
-    status result = UNAVAILABLE;
-    if (optim->options->publish != OPTIM_PUBLISH_FILES) {
-        result = model_can_lend(optim->model, &has_means);
-        if (result == UNAVAILABLE && has_means)
-            stage_notify(optim->context, "%s: weights are written to files, not lent", fail_text());
-        else if (result == UNAVAILABLE)
-            log_debug("%s: weights are written to files", fail_text());
-    }
-    optim->publishes_files = result == UNAVAILABLE;
-    if (optim->publishes_files) return OK;
-    TRY(result);
-    snprintf(name, sizeof name, "%d-%.0f", (int)getpid(), clock_realtime() * 1e6);
-    optim->lent_name = mem_strdup(name);
-    return OK;
-}
-
 static char *publish_name(struct arena *arena, const struct optim *optim, bool reference) {
     const char *kind = reference ? "reference" : "policy";
     if (optim->lent_name) return arena_printf(arena, "%s-%s%s", kind, optim->lent_name, LENT_WEIGHTS_SUFFIX);
@@ -85,7 +64,24 @@ done:
 status publish_weights(struct optim *optim, bool both) {
     struct stage_weights initial = {.hash = optim->initial_hash};
     if (!stage_weights_dir(optim->context)) return OK;
-    TRY(publish_choose(optim));
+    if (!optim->lent_name && !optim->publishes_files) { // decides how to publish, once
+        bool has_means;
+        status result = UNAVAILABLE;
+        if (optim->options->publish != OPTIM_PUBLISH_FILES) {
+            result = model_can_lend(optim->model, &has_means);
+            if (result == UNAVAILABLE && has_means)
+                stage_notify(optim->context, "%s: weights are written to files, not lent", fail_text());
+            else if (result == UNAVAILABLE)
+                log_debug("%s: weights are written to files", fail_text());
+        }
+        optim->publishes_files = result == UNAVAILABLE;
+        if (!optim->publishes_files) {
+            char name[64];
+            TRY(result);
+            snprintf(name, sizeof name, "%d-%.0f", (int)getpid(), clock_realtime() * 1e6);
+            optim->lent_name = mem_strdup(name);
+        }
+    }
     const bool lent_reference = optim->lent_name && optim->options->ema_every > 0;
     if (both && (optim->ema_step || lent_reference)) {
         TRY(publish_one(optim, true));
