@@ -217,12 +217,12 @@ static status frame_usage_set(struct lmdb_txn *txn, const uint8_t key[FRAME_KEY_
     if (usage.bytes && usage.time < before.time) usage.time = before.time;
     const struct frame_order_key old = frame_usage_order_key(before.time, key),
                                  new = frame_usage_order_key(usage.time, key);
-    if (before.bytes) TRY(lmdb_txn_del(txn, DBI_ORDER, (struct lmdb_val){&old, sizeof old}, NULL));
+    if (before.bytes) TRY(lmdb_txn_del(txn, DBI_ORDER, (struct lmdb_val){&old, sizeof old}));
     if (usage.bytes) {
         TRY(lmdb_txn_put(txn, DBI_ORDER, (struct lmdb_val){&new, sizeof new}, (struct lmdb_val){"", 0}));
         TRY(lmdb_txn_put(txn, DBI_USED, id, (struct lmdb_val){&usage, sizeof usage}));
     } else {
-        TRY(lmdb_txn_del(txn, DBI_USED, id, NULL));
+        TRY(lmdb_txn_del(txn, DBI_USED, id));
     }
     total = total - before.bytes + usage.bytes;
     return lmdb_txn_put(txn, DBI_TOTAL, frame_usage_total_key, (struct lmdb_val){&total, sizeof total});
@@ -239,7 +239,7 @@ static status frame_usage_make_room(struct lmdb_txn *txn, uint64_t limit, uint64
         TRY(lmdb_txn_first(txn, DBI_ORDER, &key, &value));
         if (key.size != sizeof oldest) return lmdb_txn_fail_damaged(txn, "the use of the frames");
         memcpy(&oldest, key.data, sizeof oldest);
-        TRY(lmdb_txn_del(txn, DBI_FRAMES, (struct lmdb_val){oldest.key, sizeof oldest.key}, NULL));
+        TRY(lmdb_txn_del(txn, DBI_FRAMES, (struct lmdb_val){oldest.key, sizeof oldest.key}));
         TRY(frame_usage_set(txn, oldest.key, (struct frame_usage){0}, false));
     }
 }

@@ -125,9 +125,9 @@ static status group_retention_remove_oldest(struct lmdb_txn *txn, struct group_t
         bool beyond = keep->bytes && totals->bytes > keep->bytes;
         if (!beyond && keep->steps) beyond = place.step + keep->steps <= totals->step;
         if (!beyond) return OK;
-        TRY(lmdb_txn_del(txn, DBI_GROUPS, key, NULL));
-        TRY(lmdb_txn_del(txn, DBI_NUMBERS, key, NULL));
-        TRY(lmdb_txn_del(txn, DBI_ORDER, (struct lmdb_val){number, sizeof number}, NULL));
+        TRY(lmdb_txn_del(txn, DBI_GROUPS, key));
+        TRY(lmdb_txn_del(txn, DBI_NUMBERS, key));
+        TRY(lmdb_txn_del(txn, DBI_ORDER, (struct lmdb_val){number, sizeof number}));
         totals->bytes -= place.bytes;
         *removed += 1;
         *freed += place.bytes;
@@ -150,7 +150,7 @@ static status group_retention_add_group(struct lmdb_txn *txn, const struct group
         struct lmdb_val stored;
         TRY(lmdb_txn_get(txn, DBI_ORDER, (struct lmdb_val){number, sizeof number}, &stored));
         if (stored.data && stored.size >= sizeof old) memcpy(&old, stored.data, sizeof old);
-        TRY(lmdb_txn_del(txn, DBI_ORDER, (struct lmdb_val){number, sizeof number}, NULL));
+        TRY(lmdb_txn_del(txn, DBI_ORDER, (struct lmdb_val){number, sizeof number}));
         totals.bytes -= old.bytes;
     }
     if (step) totals.step = *step;
@@ -182,8 +182,8 @@ static status group_retention_add_section(struct lmdb_txn *txn, int64_t keep, in
         if (first.size != sizeof oldest) return lmdb_txn_fail_damaged(txn, "the order of the sections");
         memcpy(oldest, first.data, sizeof oldest);
         if (lmdb_number_read(oldest) >= seq - keep) return OK;
-        TRY(lmdb_txn_del(txn, DBI_SECTIONS, (struct lmdb_val){oldest + LMDB_NUMBER_SIZE, sizeof key->bytes}, NULL));
-        TRY(lmdb_txn_del(txn, DBI_SEQS, (struct lmdb_val){oldest, sizeof oldest}, NULL));
+        TRY(lmdb_txn_del(txn, DBI_SECTIONS, (struct lmdb_val){oldest + LMDB_NUMBER_SIZE, sizeof key->bytes}));
+        TRY(lmdb_txn_del(txn, DBI_SEQS, (struct lmdb_val){oldest, sizeof oldest}));
     }
     return OK;
 }
@@ -199,7 +199,7 @@ static status group_retention_remove_sections(struct lmdb_txn *txn, bool *left) 
         if (first.size > sizeof key) return lmdb_txn_fail_damaged(txn, "the order of the sections");
         if (first.data) {
             memcpy(key, first.data, first.size);
-            TRY(lmdb_txn_del(txn, dbis[i], (struct lmdb_val){key, first.size}, NULL));
+            TRY(lmdb_txn_del(txn, dbis[i], (struct lmdb_val){key, first.size}));
         } else if (++i == sizeof dbis / sizeof *dbis) {
             *left = false;
             return OK;

@@ -202,7 +202,7 @@ static status ledger_forget(struct ledger *ledger, int64_t seq, bool raise) {
         for (int64_t i = seq; result == OK && i < end; i++) {
             uint8_t key[LMDB_NUMBER_SIZE];
             lmdb_number_write(key, i);
-            result = lmdb_txn_del(txn, DBI_ENTRIES, (struct lmdb_val){key, sizeof key}, NULL);
+            result = lmdb_txn_del(txn, DBI_ENTRIES, (struct lmdb_val){key, sizeof key});
         }
     } while (lmdb_txn_commit(&txn, &result));
     TRY(result);
@@ -227,15 +227,13 @@ status ledger_rewind_to(struct ledger *ledger, int64_t seq) {
 
 // ---- reading ----
 
-status ledger_each(struct ledger *ledger, int64_t first,
-                   status (*visit)(void *context, const struct ledger_entry *entry), void *context) {
+status ledger_each(struct ledger *ledger, status (*visit)(void *context, const struct ledger_entry *entry),
+                   void *context) {
     struct lmdb_txn *txn;
     struct lmdb_cursor cursor;
-    uint8_t first_key[LMDB_NUMBER_SIZE];
-    lmdb_number_write(first_key, first);
     TRY(ledger_flush(ledger));
     TRY(lmdb_txn_begin_read(ledger->env, &txn));
-    status result = lmdb_cursor_init(&cursor, txn, DBI_ENTRIES, (struct lmdb_val){first_key, sizeof first_key});
+    status result = lmdb_cursor_init(&cursor, txn, DBI_ENTRIES, (struct lmdb_val){0});
     while (result == OK && cursor.key.data) {
         struct ledger_entry entry;
         if (cursor.key.size != LMDB_NUMBER_SIZE)
@@ -335,7 +333,7 @@ status ledger_open(struct ledger **out, const char *path, const struct ledger_co
     if (value.size != sizeof ledger->issue_number)
         TRY_TO(result, done, fail(DATAERR, "%s: not a ledger of this version", path));
     memcpy(&ledger->issue_number, value.data, value.size);
-    TRY_TO(result, done, ledger_each(ledger, 0, ledger_set_state, ledger));
+    TRY_TO(result, done, ledger_each(ledger, ledger_set_state, ledger));
     ledger->settled_on_disk = ledger->settled;
     *out = ledger;
     ledger = NULL;

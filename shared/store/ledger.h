@@ -115,9 +115,9 @@ status ledger_flush(struct ledger *ledger);
 // least 0.05 s after the last time.
 status ledger_tick(struct ledger *ledger, double now);
 
-// Calls visit for every entry from seq `first` on, in order; the entry is valid during the call. END from visit ends
+// Calls visit for every entry, in the order of their seq; the entry is valid during the call. END from visit ends
 // the iteration with OK, any other failure is returned. DATAERR when an entry is damaged.
-status ledger_each(struct ledger *ledger, int64_t first,
-                   status (*visit)(void *context, const struct ledger_entry *entry), void *context);
+status ledger_each(struct ledger *ledger, status (*visit)(void *context, const struct ledger_entry *entry),
+                   void *context);
 
 #endif

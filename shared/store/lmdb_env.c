@@ -503,10 +503,9 @@ status lmdb_txn_reserve(struct lmdb_txn *txn, int dbi, struct lmdb_val key, size
     return lmdb_result(txn, code, "cannot write");
 }
 
-status lmdb_txn_del(struct lmdb_txn *txn, int dbi, struct lmdb_val key, bool *found) {
+status lmdb_txn_del(struct lmdb_txn *txn, int dbi, struct lmdb_val key) {
     MDB_val k = lmdb_to_mdb(key);
     int code = mdb_del(txn->mdb, lmdb_dbi(txn, dbi), &k, NULL);
-    if (found) *found = code == 0;
     return code == MDB_NOTFOUND ? OK : lmdb_result(txn, code, "cannot delete");
 }
 

@@ -101,8 +101,8 @@ status lmdb_txn_put(struct lmdb_txn *txn, int dbi, struct lmdb_val key, struct l
 // *data = space for `size` bytes as the value of `key`; the caller fills it before the next call.
 status lmdb_txn_reserve(struct lmdb_txn *txn, int dbi, struct lmdb_val key, size_t size, void **data);
 
-// Deletes a key; a missing one is no error. *found (may be NULL) says whether it existed.
-status lmdb_txn_del(struct lmdb_txn *txn, int dbi, struct lmdb_val key, bool *found);
+// Deletes a key; a missing one is no error.
+status lmdb_txn_del(struct lmdb_txn *txn, int dbi, struct lmdb_val key);
 
 // Iterates over the keys of a database in ascending order of bytes:
 //

@@ -279,29 +279,12 @@ static status wire_on_hello(struct wire *wire, struct session *session, const st
     return wire_send_frames(wire, NULL, &from->client, &welcome, NULL);
 }
 
-// A client has answered WELCOME. It takes the place of the same client's earlier peers.
-static void wire_on_answer(struct wire *wire, struct session *session) {
-    const struct wire_peer *peer = &session->peer;
-    session->greeted = false;
-    session->joining = wire->pending = true;
-    for (struct session *old = wire->sessions; old != session; old = old->next) {
-        if (!old->peer.client || old->dead || old->peer.replica != peer->replica ||
-            strcmp(old->peer.name, peer->name) != 0 || strcmp(old->peer.machine, peer->machine) != 0 ||
-            strcmp(old->peer.purpose, peer->purpose) != 0)
-            continue;
-        old->replaced = old->peer.life != peer->life;
-        if (old->peer.open)
-            session_lose(wire, old);
-        else
-            old->dead = true;
-    }
-}
-
 static status wire_on_client_message(struct wire *wire, const struct transport_event *from, struct wire_event *event) {
     const struct wire_message *message = &event->message, unknown = {.kind = MESSAGE_UNKNOWN_PEER};
     struct session *session = session_find_client(wire, &from->client);
     if (message->kind == MESSAGE_HELLO) return wire_on_hello(wire, session, from, message);
     if (!session) return wire_send_frames(wire, NULL, &from->client, &unknown, NULL);
+    const struct wire_peer *peer = &session->peer;
     assert(!session->lost && !session->joining);
     session->received_at = wire_now_ms(wire);
     if (session->greeted && message->kind != MESSAGE_HEARTBEAT) {
@@ -310,11 +293,23 @@ static status wire_on_client_message(struct wire *wire, const struct transport_e
     }
     switch (message->kind) {
     case MESSAGE_HEARTBEAT:
-        if (session->greeted) wire_on_answer(wire, session);
+        if (!session->greeted) return OK;
+        // It has answered WELCOME, and takes the place of the same client's earlier peers.
+        session->greeted = false;
+        session->joining = wire->pending = true;
+        for (struct session *old = wire->sessions; old != session; old = old->next) {
+            if (!old->peer.client || old->dead || old->peer.replica != peer->replica ||
+                strcmp(old->peer.name, peer->name) != 0 || strcmp(old->peer.machine, peer->machine) != 0 ||
+                strcmp(old->peer.purpose, peer->purpose) != 0)
+                continue;
+            old->replaced = old->peer.life != peer->life;
+            old->dead = !old->peer.open;
+            if (old->peer.open) session_lose(wire, old);
+        }
         return OK;
     case MESSAGE_REFUSED:
-        log_limited(&wire->log_limit, wire_now_ms(wire), "%s-%d refused a message: %s", session->peer.name,
-                    session->peer.replica, message->reason);
+        log_limited(&wire->log_limit, wire_now_ms(wire), "%s-%d refused a message: %s", peer->name, peer->replica,
+                    message->reason);
         session_lose(wire, session);
         return OK;
     case MESSAGE_BYE:

@@ -141,18 +141,8 @@ static status step_explain(const struct optim *optim, int64_t step) {
                 optim->saved_whole ? "step" : "state", (long long)saved);
 }
 
-// Puts the ids of a step's groups, as many as fit a line, in front of the failure message.
-static status step_add_groups(struct group *const *groups, size_t count) {
-    enum { LISTED = 8 };
-    struct buf ids = {0};
-    for (size_t i = 0; i < count && i < LISTED; i++) buf_printf(&ids, "%s%s", i ? ", " : "", groups[i]->id.data);
-    if (count > LISTED) buf_printf(&ids, " and %zu more", count - LISTED);
-    status result = fail_prefix(DATAERR, "groups %s", ids.data);
-    buf_release(&ids);
-    return result;
-}
-
 status step_train(struct optim *optim, struct group **groups, size_t count, struct step_metrics *metrics) {
+    enum { LISTED = 8 };
     const double started = clock_monotonic();
     const struct optim_options *options = optim->options;
     const int64_t step = model_version(optim->model) + 1;
@@ -173,7 +163,14 @@ status step_train(struct optim *optim, struct group **groups, size_t count, stru
     if (trained == OK) {
         trained = model_step(optim->model, &adamw, &metrics->grad_norm);
         optim->unsound = trained == DATAERR;
-        if (optim->unsound) trained = step_add_groups(groups, count);
+        if (optim->unsound) { // with the ids of the groups, as many as fit a line
+            struct buf ids = {0};
+            for (size_t i = 0; i < count && i < LISTED; i++)
+                buf_printf(&ids, "%s%s", i ? ", " : "", groups[i]->id.data);
+            if (count > LISTED) buf_printf(&ids, " and %zu more", count - LISTED);
+            trained = fail_prefix(DATAERR, "groups %s", ids.data);
+            buf_release(&ids);
+        }
     }
     TRY(optim->unsound ? step_explain(optim, step) : trained);
     assert(model_version(optim->model) == step);

@@ -80,7 +80,11 @@ static void remove_record(const char *key, bool *found) {
     for (int i = 0; i < FRAME_KEY_BYTES; i++) assert_int_equal(sscanf(key + 2 * i, "%2hhx", &bytes[i]), 1);
     assert_int_equal(lmdb_env_open(&env, path_join(&arena, directory, "frames.lmdb"), dbis, NULL), OK);
     assert_int_equal(lmdb_txn_begin_write(env, &txn), OK);
-    status result = lmdb_txn_del(txn, 0, (struct lmdb_val){bytes, sizeof bytes}, found);
+    const struct lmdb_val record_key = {bytes, sizeof bytes};
+    struct lmdb_val record;
+    status result = lmdb_txn_get(txn, 0, record_key, &record);
+    *found = record.data != NULL;
+    if (result == OK) result = lmdb_txn_del(txn, 0, record_key);
     assert_false(lmdb_txn_commit(&txn, &result));
     assert_int_equal(result, OK);
 }

@@ -84,7 +84,7 @@ TEST(a_restart_finds_what_was_settled) {
     assert_int_equal(ledger->counts[LEDGER_IN_FLIGHT], 2);
     struct seen seen = {0};
     assert_int_equal(ledger_issue(ledger, 3, "g3"), OK);
-    assert_int_equal(ledger_each(ledger, 0, see, &seen), OK);
+    assert_int_equal(ledger_each(ledger, see, &seen), OK);
     assert_int_equal(seen.count, 4);
     assert_int_equal(seen.last.seq, 3);
     assert_int_equal(seen.last.issues, 2);
@@ -180,7 +180,7 @@ TEST(changes_are_written_together) {
     const struct ledger_entry kept = {.seq = 0, .state = LEDGER_TRAINED, .step = 4};
     assert_int_equal(ledger_settle(ledger, &kept, NULL), OK);
     struct seen seen = {0};
-    assert_int_equal(ledger_each(ledger, 0, see_first, &seen), OK);
+    assert_int_equal(ledger_each(ledger, see_first, &seen), OK);
     assert_int_equal(seen.last.issues, 4);
     assert_int_equal(seen.last.step, 4);
 }

@@ -70,10 +70,13 @@ static void put_number(struct lmdb_env *env, int dbi, uint32_t number, size_t si
 
 static status delete_key(struct lmdb_env *env, const char *key, bool *found) {
     struct lmdb_txn *txn;
+    struct lmdb_val value = {0};
     status result;
     do {
         result = lmdb_txn_begin_write(env, &txn);
-        if (result == OK) result = lmdb_txn_del(txn, DBI_A, val_of(key), found);
+        if (result == OK) result = lmdb_txn_get(txn, DBI_A, val_of(key), &value);
+        *found = value.data != NULL;
+        if (result == OK) result = lmdb_txn_del(txn, DBI_A, val_of(key));
     } while (lmdb_txn_commit(&txn, &result));
     return result;
 }
@@ -340,7 +343,7 @@ static void change_at_random(uint64_t seed, int rounds) {
             const int dbi = number % 3 ? DBI_A : DBI_B;
             const struct lmdb_val k = {key, (size_t)length};
             if (kind < 2)
-                result = lmdb_txn_del(txn, dbi, k, NULL);
+                result = lmdb_txn_del(txn, dbi, k);
             else
                 result = lmdb_txn_put(txn, dbi, k, (struct lmdb_val){value, size % (kind < 7 ? small_size : big_size)});
         }
@@ -374,7 +377,7 @@ static status use_damaged(void) {
         const int length = snprintf(key, sizeof key, "%08d", i);
         const struct lmdb_val k = {key, (size_t)length};
         if (i % 3) result = lmdb_txn_put(txn, DBI_A, k, (struct lmdb_val){key, i % 2 ? 8 : 16});
-        if (result == OK && i % 3 == 0) result = lmdb_txn_del(txn, DBI_B, k, NULL);
+        if (result == OK && i % 3 == 0) result = lmdb_txn_del(txn, DBI_B, k);
     }
     (void)lmdb_txn_commit(&txn, &result);
     if (result == OK) lmdb_env_close(&env);
