@@ -115,10 +115,6 @@ status format_read_seed_bench_r1(const struct format_options *options, struct js
 status format_read_video_r1(const struct format_options *options, struct json *record, struct record_place place,
                             struct group **out);
 
-// Data for supervised fine-tuning.
-status format_read_sft(const struct format_options *options, struct json *record, struct record_place place,
-                       struct group **out);
-
 // ---- keys of a record; DATAERR "KEY: what is wrong" ----
 
 // Sets *out to the string of a key, valid as long as the record.

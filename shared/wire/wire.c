@@ -180,25 +180,6 @@ status wire_reject(struct wire *wire, struct wire_peer *peer, const char *reason
 
 // ---- admission ----
 
-// Compares a client's fingerprint with ours.
-static bool admission_check_run(const struct wire_self *self, const struct wire_message *hello,
-                                char (*reason)[MAX_WIRE_REASON]) {
-    size_t word = 0, same = 0; // where the word in which they differ begins
-    for (; self->run[same] && self->run[same] == hello->run[same]; same++)
-        if (self->run[same] == ' ') word = same + 1;
-    const char *difference = self->run + word, *equals = strchr(difference, '=');
-    if (self->run[same] == hello->run[same] || (word && !strcmp(hello->purpose, "watch"))) return true;
-    if (word && equals)
-        snprintf(*reason, sizeof *reason, "%.*s's settings differ between %.100s-%d%s%.100s and %s-%d%s%s",
-                 (int)(equals - difference), difference, hello->name, (int)hello->replica,
-                 *hello->machine ? " on " : "", hello->machine, self->name, self->replica, *self->machine ? " on " : "",
-                 self->machine);
-    else
-        snprintf(*reason, sizeof *reason, "%.100s-%d belongs to another run than %s-%d: their pipeline files differ",
-                 hello->name, (int)hello->replica, self->name, self->replica);
-    return false;
-}
-
 // Checks that the client runs where it says, has that machine's key, and may have this purpose. Programs that watch a
 // run are no processes of it; they run on one of its machines.
 static bool admission_check_name(const struct node_config *config, const struct wire_message *hello, const char *key,
@@ -242,7 +223,21 @@ bool wire_admits(const struct wire_self *self, const struct wire_message *hello,
                  hello->name, replica, (long long)hello->schema, self->name, self->replica, WIRE_SCHEMA);
         return false;
     }
-    if (!admission_check_run(self, hello, reason)) return false;
+    size_t word = 0, same = 0; // where the word begins in which the client's fingerprint and ours differ
+    for (; self->run[same] && self->run[same] == hello->run[same]; same++)
+        if (self->run[same] == ' ') word = same + 1;
+    const char *difference = self->run + word, *equals = strchr(difference, '=');
+    if (self->run[same] != hello->run[same] && !(word && !strcmp(hello->purpose, "watch"))) {
+        if (word && equals)
+            snprintf(*reason, sizeof *reason, "%.*s's settings differ between %.100s-%d%s%.100s and %s-%d%s%s",
+                     (int)(equals - difference), difference, hello->name, replica, *hello->machine ? " on " : "",
+                     hello->machine, self->name, self->replica, *self->machine ? " on " : "", self->machine);
+        else
+            snprintf(*reason, sizeof *reason,
+                     "%.100s-%d belongs to another run than %s-%d: their pipeline files differ", hello->name, replica,
+                     self->name, self->replica);
+        return false;
+    }
     return !self->config || admission_check_name(self->config, hello, key, reason);
 }
 
