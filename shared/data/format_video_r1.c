@@ -49,21 +49,6 @@ static bool benchmark_next_directory(struct string *rest, struct string *directo
     return true;
 }
 
-// Returns BENCHMARKS for a path of none of them.
-static enum benchmark benchmark_of(struct string path) {
-    struct string directory;
-    while (benchmark_next_directory(&path, &directory)) {
-        char name[16] = ""; // as in benchmark_names
-        size_t size = 0;
-        for (size_t i = 0; i < directory.size && size < sizeof name - 1; i++)
-            if (directory.data[i] != '-' && directory.data[i] != '_')
-                name[size++] = (char)tolower((unsigned char)directory.data[i]);
-        for (int i = 0; i < BENCHMARKS; i++)
-            if (!strcmp(name, benchmark_names[i])) return (enum benchmark)i;
-    }
-    return BENCHMARKS;
-}
-
 // Returns Art_Theory of DIR/validation_Art_Theory_12.mp4: without the first word and the last number. Empty if the name
 // has another form.
 static struct string benchmark_subject(struct string path) {
@@ -83,8 +68,18 @@ static struct string benchmark_subject(struct string path) {
 // `path` is the path of its medium, one of whose directories names the benchmark; `index` is the record's place in the
 // file, from 0. DATAERR "KEY: what is wrong".
 static status benchmark_set_category(struct group *group, struct json *record, struct string path, size_t index) {
-    struct string *category = &group->prompt.category, found = {0}, directory;
-    switch (benchmark_of(path)) {
+    struct string *category = &group->prompt.category, found = {0}, directory, rest = path;
+    enum benchmark benchmark = BENCHMARKS; // none of them
+    while (benchmark == BENCHMARKS && benchmark_next_directory(&rest, &directory)) {
+        char name[16] = ""; // as in benchmark_names
+        size_t size = 0;
+        for (size_t i = 0; i < directory.size && size < sizeof name - 1; i++)
+            if (directory.data[i] != '-' && directory.data[i] != '_')
+                name[size++] = (char)tolower((unsigned char)directory.data[i]);
+        benchmark = VSI_BENCH;
+        while (benchmark < BENCHMARKS && strcmp(name, benchmark_names[benchmark]) != 0) benchmark++;
+    }
+    switch (benchmark) {
     case VSI_BENCH:
     case TEMPCOMPASS:
         return format_label(group, record, "original_question_type", category);

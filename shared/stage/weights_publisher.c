@@ -12,8 +12,8 @@
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
-#include "shared/stage/io_hooks.h"
 #include "shared/base/rng.h"
+#include "shared/stage/io_hooks.h"
 #include "shared/stage/run_weights.h"
 
 enum {

@@ -41,7 +41,29 @@ static double metrics_sum(const struct double_array *values) {
     return sum;
 }
 
-static void metrics_add_rewards(struct step_metrics *metrics, const struct rewards *rewards, size_t count) {
+void metrics_add(struct step_metrics *metrics, const struct group *group, const struct int_array *completions,
+                 const struct train_result *trained, double weight, double share) {
+    const struct double_array *consistency = &group->consistency.probability;
+    const size_t count = group->completion_count;
+    for (size_t i = 0; i < count; i++) {
+        const struct string *finish = &group->completions[i].finish;
+        metrics->lengths[metrics->completions++] = (double)completions[i].count;
+        metrics->truncated += finish->data && !strcmp(finish->data, "length");
+    }
+    metrics->loss += weight * trained->loss;
+    metrics->nll += weight * trained->nll;
+    metrics->kl += share * trained->kl;
+    metrics->logprob_diff_mean += share * trained->logprob_diff_mean;
+    metrics->logprob_diff_max = fmax(metrics->logprob_diff_max, trained->logprob_diff_max);
+    metrics->tokens += trained->tokens;
+    metrics->prompt_tokens += trained->prompt_tokens;
+    for (size_t i = 0; i < consistency->count; i++) {
+        if (!isfinite(consistency->data[i])) continue;
+        metrics->consistency += consistency->data[i];
+        metrics->judged++;
+    }
+    const struct rewards *rewards = &group->rewards;
+    if (!rewards->present) return; // a supervised group
     const bool accuracies = rewards->accuracy.count > 0;
     bool all_correct = accuracies, all_wrong = accuracies;
     for (size_t i = 0; i < rewards->accuracy.count; i++) {
@@ -69,31 +91,6 @@ static void metrics_add_rewards(struct step_metrics *metrics, const struct rewar
     metrics->accuracies += (int64_t)rewards->accuracy.count;
     metrics->accuracy_groups += accuracies;
     metrics->formats += (int64_t)rewards->format.count;
-}
-
-void metrics_add(struct step_metrics *metrics, const struct group *group, const struct int_array *completions,
-                 const struct train_result *trained, double weight, double share) {
-    const struct double_array *consistency = &group->consistency.probability;
-    const size_t count = group->completion_count;
-    for (size_t i = 0; i < count; i++) {
-        const struct string *finish = &group->completions[i].finish;
-        metrics->lengths[metrics->completions++] = (double)completions[i].count;
-        metrics->truncated += finish->data && !strcmp(finish->data, "length");
-    }
-    metrics->loss += weight * trained->loss;
-    metrics->nll += weight * trained->nll;
-    metrics->kl += share * trained->kl;
-    metrics->logprob_diff_mean += share * trained->logprob_diff_mean;
-    metrics->logprob_diff_max = fmax(metrics->logprob_diff_max, trained->logprob_diff_max);
-    metrics->tokens += trained->tokens;
-    metrics->prompt_tokens += trained->prompt_tokens;
-    for (size_t i = 0; i < consistency->count; i++) {
-        if (!isfinite(consistency->data[i])) continue;
-        metrics->consistency += consistency->data[i];
-        metrics->judged++;
-    }
-    if (!group->rewards.present) return; // a supervised group
-    metrics_add_rewards(metrics, &group->rewards, count);
     metrics->entropy += trained->entropy * (double)trained->tokens;
     metrics->rewarded_tokens += trained->tokens;
 }
