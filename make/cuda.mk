@@ -64,7 +64,7 @@ $(EMULATED): $(EMULATED_OBJECTS)
 	@mkdir -p $(@D)
 	$(call say,LD)$(CXX) -shared -pthread $(SANITIZE) -o $@ $^
 
-$(BUILD)/tests/unit/emulator: $(patsubst %.cpp,$(BUILD)/emulated/%.o,tests/unit/emulator.cpp $(wildcard tests/emulate/*.cpp))
+$(BUILD)/tests/unit/emulator: $(patsubst %.cpp,$(BUILD)/emulated/%.o,tests/unit/emulator.cpp $(wildcard tests/emulate/*.cpp)) $(BUILD)/tests/support/unit.o
 	@mkdir -p $(@D)
 	$(call say,LD)$(CXX) $(LDFLAGS) -o $@ $^ -lcmocka
 

@@ -5,9 +5,9 @@ enum { MAX_TESTS = 64 };
 static struct CMUnitTest unit_tests[MAX_TESTS];
 static size_t unit_count;
 
-void unit_add(struct CMUnitTest test) {
+void unit_add(const struct CMUnitTest *test) {
     if (unit_count == MAX_TESTS) abort();
-    unit_tests[unit_count++] = test;
+    unit_tests[unit_count++] = *test;
 }
 
 int unit_run(CMFixtureFunction setup, CMFixtureFunction teardown) {

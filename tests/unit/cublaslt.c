@@ -11,8 +11,6 @@
 #include "tests/emulate/cublasLt.h"
 #include "tests/emulate/emulated_kernels.h"
 
-#define MUST(expression) assert_int_equal((expression), OK)
-
 enum { WHOLE = 1 << ALGORITHM_WHOLE, ALL = (1 << ALGORITHMS) - 1 };
 
 static struct {

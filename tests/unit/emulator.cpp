@@ -107,8 +107,7 @@ template <bool with_barrier> static bool exchange_works(int device) {
     return is_permuted(m.results, 33);
 }
 
-static void values_pass_a_barrier_and_only_a_barrier(void **state) {
-    (void)state;
+TEST(values_pass_a_barrier_and_only_a_barrier) {
     for (int device = 0; device < devices; device++) {
         assert_true(exchange_works<true>(device));
         assert_false(exchange_works<false>(device));
@@ -137,8 +136,7 @@ template <bool with_barrier> static bool overwrite_works(int device) {
     return works;
 }
 
-static void a_missing_barrier_before_an_overwrite_is_found(void **state) {
-    (void)state;
+TEST(a_missing_barrier_before_an_overwrite_is_found) {
     for (int device = 0; device < devices; device++) assert_true(overwrite_works<true>(device));
     assert_false(overwrite_works<false>(late));
     assert_false(overwrite_works<false>(early));
@@ -173,8 +171,7 @@ static void returning_kernel(float *out) {
     out[threadIdx.x] = 1;
 }
 
-static void threads_that_diverge_at_a_barrier_are_found(void **state) {
-    (void)state;
+TEST(threads_that_diverge_at_a_barrier_are_found) {
     assert_misuse<divergent_kernel>("barrier", 0);
     assert_misuse<two_barriers_kernel>("a barrier that is not the one where others wait", 0);
     assert_misuse<waiting_kernel>("emulator.cpp", 0);
@@ -190,8 +187,7 @@ static void shuffle_kernel(float *out) {
     out[threadIdx.x] = sum + (odd == 0xaaaaaaaa ? 0.5f : 0);
 }
 
-static void a_shuffle_reads_the_lane_that_it_names(void **state) {
-    (void)state;
+TEST(a_shuffle_reads_the_lane_that_it_names) {
     for (int device = 0; device < devices; device++) {
         struct machine m(device);
         LAUNCH(shuffle_kernel, 1, threads, 0, m.stream, m.data);
@@ -219,8 +215,7 @@ static void two_shuffles_kernel(float *out) {
         out[threadIdx.x] = shuffle_xor(2.0f, 1);
 }
 
-static void a_wrong_collective_is_found(void **state) {
-    (void)state;
+TEST(a_wrong_collective_is_found) {
     assert_misuse<wrong_lane_kernel>("a shuffle from lane 32", 0);
     assert_misuse<wrong_xor_kernel>("a shuffle_xor by 32", 0);
     assert_misuse<half_warp_kernel>("collective", 0);
@@ -269,8 +264,7 @@ static void small_copies_kernel(float *out) {
     out[threadIdx.x] = sum;
 }
 
-static void small_asynchronous_copies_arrive(void **state) {
-    (void)state;
+TEST(small_asynchronous_copies_arrive) {
     for (int device = 0; device < devices; device++) {
         struct machine m(device);
         for (int t = 0; t < threads; t++) m.results[t] = (float)(t + 1);
@@ -284,8 +278,7 @@ static void small_asynchronous_copies_arrive(void **state) {
     }
 }
 
-static void an_asynchronous_copy_that_is_not_waited_for_is_found(void **state) {
-    (void)state;
+TEST(an_asynchronous_copy_that_is_not_waited_for_is_found) {
     for (int device = 0; device < devices; device++) assert_true(copying_works<0>(device));
     assert_false(copying_works<1>(natural));
     assert_false(copying_works<1>(late));
@@ -315,8 +308,7 @@ static void unaligned_small_copy_kernel(float *out) {
     cp_async_wait<0>();
 }
 
-static void a_wrong_asynchronous_copy_is_found(void **state) {
-    (void)state;
+TEST(a_wrong_asynchronous_copy_is_found) {
     assert_misuse<forgotten_copy_kernel>("before its asynchronous copies are waited for", row * threads);
     assert_misuse<unaligned_copy_kernel>("no multiple of 16", row * threads);
     assert_misuse<unaligned_small_copy_kernel>("no multiple of 8", row * threads);
@@ -343,8 +335,7 @@ static void unaligned_matrix_kernel(float *out) {
     out[threadIdx.x] = (float)words[0];
 }
 
-static void shared_memory_begins_with_what_a_block_before_left(void **state) {
-    (void)state;
+TEST(shared_memory_begins_with_what_a_block_before_left) {
     for (int device = 0; device < devices; device++) {
         struct machine m(device);
         LAUNCH(stale_kernel, 2, threads, threads * sizeof(float), m.stream, m.data);
@@ -389,8 +380,7 @@ struct products {
     }
 };
 
-static void tensor_cores_sum_as_hardware_does(void **state) {
-    (void)state;
+TEST(tensor_cores_sum_as_hardware_does) {
     // Plain sums.
     assert_true(products().add(3, 2, 0.5f).add(1, -4, 4).sum(natural, 10) == -3);
     assert_true(products().sum(natural, 1.5f) == 1.5f);
@@ -436,8 +426,7 @@ static void matrix_kernel(float *out, const uint16_t *a, const uint16_t *b) {
     for (int i = 0; i < 4; i++) out[(lane / 4 + i / 2 * 8) * 8 + 2 * (lane % 4) + i % 2] = c[i];
 }
 
-static void matrices_of_tensor_cores_have_their_layout(void **state) {
-    (void)state;
+TEST(matrices_of_tensor_cores_have_their_layout) {
     uint16_t operands[384];
     for (int i = 0; i < 384; i++) operands[i] = bf16_from_f32((float)((i * 37 + i / 16) % 23 - 11)).bits;
     for (int device = 0; device < devices; device++) {
@@ -467,8 +456,7 @@ static void add_kernel(float *out, float value) {
 }
 
 // Pinned memory that is changed before the copy is waited for: on a device with late streams the change arrives.
-static void a_stream_may_run_late(void **state) {
-    (void)state;
+TEST(a_stream_may_run_late) {
     for (int device = 0; device < devices; device++) {
         struct machine m(device);
         float *pinned;
@@ -482,8 +470,7 @@ static void a_stream_may_run_late(void **state) {
     }
 }
 
-static void an_event_is_reached_with_what_was_before_it(void **state) {
-    (void)state;
+TEST(an_event_is_reached_with_what_was_before_it) {
     for (int device = 0; device < devices; device++) {
         struct machine m(device);
         float *pinned;
@@ -503,8 +490,7 @@ static void an_event_is_reached_with_what_was_before_it(void **state) {
 }
 
 // Kernels, copies and memsets of a stream are recorded, and run whenever the graph is launched.
-static void a_graph_runs_what_was_recorded(void **state) {
-    (void)state;
+TEST(a_graph_runs_what_was_recorded) {
     for (int device = 0; device < devices; device++) {
         struct machine m(device);
         cudaGraph_t graph;
@@ -539,8 +525,7 @@ static void a_graph_runs_what_was_recorded(void **state) {
 }
 
 // Each of them is refused while a stream is recorded, and what was recorded is lost.
-static void what_no_graph_can_have_is_refused(void **state) {
-    (void)state;
+TEST(what_no_graph_can_have_is_refused) {
     struct machine m(late);
     float *memory, *refused;
     cudaEvent_t event;
@@ -570,8 +555,7 @@ static void what_no_graph_can_have_is_refused(void **state) {
 }
 
 // Memory of another process may be used to its end, and is closed, not freed.
-static void imported_memory_is_used_to_its_end_and_closed(void **state) {
-    (void)state;
+TEST(imported_memory_is_used_to_its_end_and_closed) {
     int ends[2];
     cudaIpcMemHandle_t handle;
     assert_int_equal(pipe(ends), 0);
@@ -613,8 +597,7 @@ static void imported_memory_is_used_to_its_end_and_closed(void **state) {
     assert_int_equal(waitpid(exporter, nullptr, 0), exporter);
 }
 
-static void an_impossible_launch_is_refused(void **state) {
-    (void)state;
+TEST(an_impossible_launch_is_refused) {
     struct machine m(sm_80);
     LAUNCH(add_kernel, 1, 2048, 0, m.stream, m.data, 1.0f);
     assert_int_equal(cudaGetLastError(), cudaErrorInvalidConfiguration);
@@ -626,27 +609,4 @@ static void an_impossible_launch_is_refused(void **state) {
     char text[4096];
     assert_true(ends_badly([&] { cudaMemcpyAsync(m.results, m.results, 4, cudaMemcpyHostToDevice, m.stream); }, text));
     assert_non_null(strstr(text, "not the device's memory"));
-}
-
-int main() {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_pass_a_barrier_and_only_a_barrier),
-        cmocka_unit_test(a_missing_barrier_before_an_overwrite_is_found),
-        cmocka_unit_test(threads_that_diverge_at_a_barrier_are_found),
-        cmocka_unit_test(a_shuffle_reads_the_lane_that_it_names),
-        cmocka_unit_test(a_wrong_collective_is_found),
-        cmocka_unit_test(an_asynchronous_copy_that_is_not_waited_for_is_found),
-        cmocka_unit_test(small_asynchronous_copies_arrive),
-        cmocka_unit_test(a_wrong_asynchronous_copy_is_found),
-        cmocka_unit_test(shared_memory_begins_with_what_a_block_before_left),
-        cmocka_unit_test(tensor_cores_sum_as_hardware_does),
-        cmocka_unit_test(matrices_of_tensor_cores_have_their_layout),
-        cmocka_unit_test(a_stream_may_run_late),
-        cmocka_unit_test(an_event_is_reached_with_what_was_before_it),
-        cmocka_unit_test(a_graph_runs_what_was_recorded),
-        cmocka_unit_test(what_no_graph_can_have_is_refused),
-        cmocka_unit_test(imported_memory_is_used_to_its_end_and_closed),
-        cmocka_unit_test(an_impossible_launch_is_refused),
-    };
-    return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -16,13 +16,6 @@
 #include "shared/model/qwen_vl/qwen_weights.h"
 #include "tests/emulate/emulated_memory.h"
 
-#define MUST(expression)                                                                                               \
-    do {                                                                                                               \
-        status must_status = (expression);                                                                             \
-        if (must_status != OK) print_error("%s:%d: %s\n", __FILE__, __LINE__, fail_text());                            \
-        assert_int_equal(must_status, OK);                                                                             \
-    } while (0)
-
 enum {
     GROUP = 8,
     NEW_TOKENS = 256,

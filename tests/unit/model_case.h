@@ -23,13 +23,6 @@ struct model_case {
     struct model_completion completions[COMPLETIONS];
 };
 
-#define MUST(expression)                                                                                               \
-    do {                                                                                                               \
-        status must_status = (expression);                                                                             \
-        if (must_status != OK) print_error("%s:%d: %s\n", __FILE__, __LINE__, fail_text());                            \
-        assert_int_equal(must_status, OK);                                                                             \
-    } while (0)
-
 static inline struct json *key_of(struct json *object, const char *key) {
     struct json *value = json_at(object, key);
     if (!value) print_error("golden.json has no %s\n", key);

@@ -39,6 +39,22 @@ static status read_text(struct pipeline **out, const char *text, const char *con
     return pipeline_read(out, below("p.yaml"), false, sets, count, mistakes);
 }
 
+// Reads a file without mistakes.
+static struct pipeline *read_good(const char *text, const char *const *sets, size_t count) {
+    struct pipeline *pipeline;
+    SCOPED(struct buf, buf_release) mistakes = {0};
+    if (read_text(&pipeline, text, sets, count, &mistakes) != OK) assert_string_equal(mistakes.data, "");
+    return pipeline;
+}
+
+// The file's mistakes must have this text.
+static void expect_mistake(const char *text, const char *said) {
+    struct pipeline *pipeline;
+    SCOPED(struct buf, buf_release) mistakes = {0};
+    assert_int_equal(read_text(&pipeline, text, NULL, 0, &mistakes), DATAERR);
+    if (!strstr(mistakes.data, said)) assert_string_equal(mistakes.data, said);
+}
+
 static const char good[] = "name: demo\n"
                            "give_up_after: 30\n"
                            "run: runs/demo\n"
@@ -91,16 +107,14 @@ static void check_good(const struct pipeline *pipeline) {
 }
 
 TEST(keys_are_inherited_and_written_back) {
-    SCOPED(struct pipeline *, pipeline_free) pipeline = NULL;
-    SCOPED(struct buf, buf_release) mistakes = {0}, text = {0};
-    if (read_text(&pipeline, good, NULL, 0, &mistakes) != OK) assert_string_equal(mistakes.data, "");
+    SCOPED(struct pipeline *, pipeline_free) pipeline = read_good(good, NULL, 0);
+    SCOPED(struct buf, buf_release) text = {0}, again = {0};
     check_good(pipeline);
     assert_int_equal(pipeline_write(pipeline, &text), OK);
     pipeline_free(&pipeline);
     assert_null(pipeline);
-    if (read_text(&pipeline, text.data, NULL, 0, &mistakes) != OK) assert_string_equal(mistakes.data, "");
+    pipeline = read_good(text.data, NULL, 0);
     check_good(pipeline);
-    SCOPED(struct buf, buf_release) again = {0};
     assert_int_equal(pipeline_write(pipeline, &again), OK);
     assert_string_equal(again.data, text.data);
     buf_clear(&again);
@@ -114,9 +128,7 @@ TEST(keys_are_inherited_and_written_back) {
 // What `caravan run` prints as arguments is read back by the stage as what the file was read as.
 TEST(the_arguments_of_a_process_make_the_same_struct) {
     static const char *const sets[] = {"optim.lr=1e-5", "reward.method=grpo", "frames.fps=0.25", "reward.margin=none"};
-    SCOPED(struct pipeline *, pipeline_free) pipeline = NULL;
-    SCOPED(struct buf, buf_release) mistakes = {0};
-    if (read_text(&pipeline, good, sets, 4, &mistakes) != OK) assert_string_equal(mistakes.data, "");
+    SCOPED(struct pipeline *, pipeline_free) pipeline = read_good(good, sets, 4);
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         const struct pipeline_stage *stage = &pipeline->stages[i];
         SCOPED(struct options, options_release) again = {0};
@@ -164,26 +176,21 @@ TEST(model_is_inherited_where_it_is_needed) {
                                "  - source: {data: train.jsonl, format: sft}\n"
                                "  - optim: {}\n";
     static const char *const sets[] = {"source.format=caravan"};
-    struct pipeline *pipeline;
-    SCOPED(struct buf, buf_release) mistakes = {0};
     for (size_t i = 0; i < 2; i++) {
-        assert_int_equal(read_text(&pipeline, text, sets, i, &mistakes), OK);
+        SCOPED(struct pipeline *, pipeline_free) pipeline = read_good(text, sets, i);
         if (i == 0) assert_string_equal(pipeline_value(&pipeline->stages[0], "model"), below("model"));
         if (i == 1) assert_null(pipeline_value(&pipeline->stages[0], "model"));
-        pipeline_free(&pipeline);
     }
 }
 
 TEST(from_orders_the_flow) {
-    SCOPED(struct pipeline *, pipeline_free) pipeline = NULL;
-    SCOPED(struct buf, buf_release) mistakes = {0};
     static const char text[] = "run: r\nmodel: model\nstages:\n"
                                "  - source: {data: train.jsonl}\n"
                                "  - optim: {from: reward}\n"
                                "  - reward: {from: refscore}\n"
                                "  - refscore: {from: rollout}\n"
                                "  - rollout: {from: source}\n";
-    if (read_text(&pipeline, text, NULL, 0, &mistakes) != OK) assert_string_equal(mistakes.data, "");
+    SCOPED(struct pipeline *, pipeline_free) pipeline = read_good(text, NULL, 0);
     static const char *const order[] = {"source", "rollout", "refscore", "reward", "optim"};
     assert_string_equal(pipeline->name, "p");
     for (int i = 0; i < 5; i++) assert_string_equal(pipeline->stages[i].name, order[i]);
@@ -195,10 +202,9 @@ TEST(optim_may_be_left_out) {
                                        "  - rollout: {}\n  - refscore: {}\n  - reward: {}\n",
                                        "  - rollout: {}\n  - mine: {program: cat}\n", "  - optim: {program: cat}\n"};
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
-        SCOPED(struct pipeline *, pipeline_free) pipeline = NULL;
-        SCOPED(struct buf, buf_release) mistakes = {0}, text = {0};
+        SCOPED(struct buf, buf_release) text = {0};
         buf_printf(&text, "run: r\nmodel: model\nstages:\n  - source: {data: train.jsonl}\n%s", ends[i]);
-        if (read_text(&pipeline, text.data, NULL, 0, &mistakes) != OK) assert_string_equal(mistakes.data, "");
+        SCOPED(struct pipeline *, pipeline_free) pipeline = read_good(text.data, NULL, 0);
         assert_null(pipeline_optim(pipeline));
         buf_clear(&text);
         pipeline_dot(pipeline, &text);
@@ -223,11 +229,9 @@ TEST(every_stage_has_the_files_store_unless_it_has_its_own) {
         const char *store;
     } cases[] = {{"", 0, NULL}, {"store: /scratch/s\n", 0, "/scratch/s"}, {"store: /a\n", 1, "/scratch/set"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        SCOPED(struct pipeline *, pipeline_free) pipeline = NULL;
-        SCOPED(struct buf, buf_release) mistakes = {0}, file = {0};
+        SCOPED(struct buf, buf_release) file = {0};
         buf_printf(&file, text, cases[i].top);
-        if (read_text(&pipeline, file.data, set, cases[i].sets, &mistakes) != OK)
-            assert_string_equal(mistakes.data, "");
+        SCOPED(struct pipeline *, pipeline_free) pipeline = read_good(file.data, set, cases[i].sets);
         const char *store = cases[i].store ? cases[i].store : below("r/store");
         assert_string_equal(pipeline_value(&pipeline->stages[0], "store"), store);
         assert_string_equal(pipeline_value(&pipeline->stages[1], "store"), below("mine"));
@@ -325,12 +329,7 @@ TEST(a_mistake_has_its_place) {
          "~/m: No such file or directory; ~ and variables are not replaced in a file: write the whole path\n"},
         {"model: model\nstages:\n  - source: {data: train.jsonl}\n  - optim: {}\n", ":1:1: pipeline: missing: run"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct pipeline *pipeline;
-        SCOPED(struct buf, buf_release) mistakes = {0};
-        assert_int_equal(read_text(&pipeline, cases[i].text, NULL, 0, &mistakes), DATAERR);
-        if (!strstr(mistakes.data, cases[i].said)) assert_string_equal(mistakes.data, cases[i].said);
-    }
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) expect_mistake(cases[i].text, cases[i].said);
 }
 
 // libyaml's time grows with the square of the depth: all of this would take a minute.
@@ -338,12 +337,10 @@ TEST(deep_nesting_is_refused_at_once) {
     enum { DEPTH = 100000 };
     static const char *const parts[] = {"[", "- ", "{a: ", "[\n"};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        struct pipeline *pipeline;
-        SCOPED(struct buf, buf_release) mistakes = {0}, text = {0};
+        SCOPED(struct buf, buf_release) text = {0};
         const double start = clock_monotonic();
         for (int depth = 0; depth < DEPTH; depth++) buf_puts(&text, parts[i]);
-        assert_int_equal(read_text(&pipeline, text.data, NULL, 0, &mistakes), DATAERR);
-        assert_non_null(strstr(mistakes.data, ": nested more than 100 deep\n"));
+        expect_mistake(text.data, ": nested more than 100 deep\n");
         assert_true(clock_monotonic() - start < 10);
     }
 }
@@ -414,9 +411,7 @@ TEST(a_method_sets_keys_of_other_stages) {
         {HEAD "  - reward: {method: grpo}\n", "reward", "method", "grpo"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        SCOPED(struct pipeline *, pipeline_free) pipeline = NULL;
-        SCOPED(struct buf, buf_release) mistakes = {0};
-        if (read_text(&pipeline, cases[i].text, NULL, 0, &mistakes) != OK) assert_string_equal(mistakes.data, "");
+        SCOPED(struct pipeline *, pipeline_free) pipeline = read_good(cases[i].text, NULL, 0);
         const char *value = pipeline_value(pipeline_find_stage(pipeline, cases[i].stage), cases[i].key);
         if (!value != !cases[i].value) print_error("case %zu: %s\n", i, value ? value : "not set");
         assert_true(!value == !cases[i].value);
@@ -462,11 +457,8 @@ TEST(what_contradicts_a_method_is_refused) {
         {HEAD "  - optim: {kl: 0.1}\n", ":5:17: optim: kl above 0 needs refscore before it\n"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct pipeline *pipeline;
-        SCOPED(struct buf, buf_release) mistakes = {0};
-        assert_int_equal(read_text(&pipeline, cases[i].text, NULL, 0, &mistakes), DATAERR);
+        expect_mistake(cases[i].text, cases[i].says);
         assert_non_null(strstr(fail_text(), "1 mistake"));
-        if (!strstr(mistakes.data, cases[i].says)) assert_string_equal(mistakes.data, cases[i].says);
     }
 }
 

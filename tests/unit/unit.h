@@ -20,15 +20,24 @@
 #define TEST_BETWEEN(sentence, setup, teardown)                                                                        \
     static void sentence(void **state);                                                                                \
     __attribute__((constructor)) static void sentence##_add(void) {                                                    \
-        unit_add((struct CMUnitTest){#sentence, sentence, setup, teardown, NULL});                                     \
+        const struct CMUnitTest test = {#sentence, sentence, setup, teardown, NULL};                                   \
+        unit_add(&test);                                                                                               \
     }                                                                                                                  \
     static void sentence(__attribute__((unused)) void **state)
 
 // A variable that `release` gets the address of when its block ends: SCOPED(struct buf, buf_release) text = {0};
 #define SCOPED(type, release) __attribute__((cleanup(release))) __typeof__(type)
 
+// The call must return OK; otherwise its message is printed.
+#define MUST(expression)                                                                                               \
+    do {                                                                                                               \
+        status must_status = (expression);                                                                             \
+        if (must_status != OK) print_error("%s:%d: %s\n", __FILE__, __LINE__, fail_text());                            \
+        assert_int_equal(must_status, OK);                                                                             \
+    } while (0)
+
 // Adds a test to this program's.
-void unit_add(struct CMUnitTest test);
+void unit_add(const struct CMUnitTest *test);
 
 // Runs the program's tests, after `setup` and before `teardown` (NULL: none). Returns how many failed. A program
 // without a main of its own runs them without; it takes a pattern of the names of those to run.
