@@ -8,61 +8,54 @@ enum { ALONE_LOSSES = 2 }; // a group that was lost so often is given out alone
 
 // ---- leases ----
 
-#define FREE                                                                                                           \
-    { LEASE_FREE }
-#define LOST                                                                                                           \
-    { LEASE_FREE, .loss = true }
-#define GIVEN                                                                                                          \
-    { LEASE_GIVEN }
-#define GIVEN_ASKED                                                                                                    \
-    { LEASE_GIVEN_ASKED }
-#define GIVEN_DUE                                                                                                      \
-    { LEASE_GIVEN_DUE, .after_ms = 300 } // it may have lost its connection only
-#define PASSED                                                                                                         \
-    { LEASE_PASSED }
-#define PASSED_ASKED                                                                                                   \
-    { LEASE_PASSED_ASKED }
-#define PASSED_DUE                                                                                                     \
-    { LEASE_PASSED_DUE, .after_ms = 5000 } // what it had passed on is probably safe
-
-static const struct lease_rule lease_rules[LEASE_EVENTS][LEASE_STATES] = {
-    // in the order of the states
-    [LEASE_SENT] = {GIVEN, GIVEN, GIVEN_ASKED, GIVEN_DUE, PASSED, PASSED_ASKED, PASSED_DUE},
-    [LEASE_HAVE] = {GIVEN, GIVEN, GIVEN, GIVEN, GIVEN, GIVEN, GIVEN},
-    [LEASE_PASS] = {PASSED, PASSED, PASSED, PASSED, PASSED, PASSED, PASSED},
-    [LEASE_GONE] = {FREE, GIVEN_DUE, GIVEN_DUE, GIVEN_DUE, PASSED_DUE, PASSED_DUE, PASSED_DUE},
-    [LEASE_RESTARTED] = {FREE, LOST, LOST, LOST, PASSED_ASKED, PASSED_ASKED, PASSED_ASKED},
-    [LEASE_RECONNECTED] = {FREE, GIVEN_ASKED, GIVEN_ASKED, GIVEN_ASKED, PASSED_ASKED, PASSED_ASKED, PASSED_ASKED},
-    [LEASE_SYNCED] = {FREE, GIVEN, FREE, GIVEN_DUE, PASSED, FREE, PASSED_DUE},
-    [LEASE_EXPIRED] = {FREE, GIVEN, GIVEN_ASKED, FREE, PASSED, PASSED_ASKED, FREE},
+// The states, and L: FREE, and counted as a loss.
+enum {
+    F = LEASE_FREE,
+    G = LEASE_GIVEN,
+    GA = LEASE_GIVEN_ASKED,
+    GD = LEASE_GIVEN_DUE,
+    P = LEASE_PASSED,
+    PA = LEASE_PASSED_ASKED,
+    PD = LEASE_PASSED_DUE,
+    L
 };
 
-#undef FREE
-#undef LOST
-#undef GIVEN
-#undef GIVEN_ASKED
-#undef GIVEN_DUE
-#undef PASSED
-#undef PASSED_ASKED
-#undef PASSED_DUE
+// clang-format off
+static const uint8_t lease_rules[LEASE_EVENTS][LEASE_STATES] = {
+    // in the state        F  G   GA  GD  P   PA  PD
+    [LEASE_SENT]        = {G, G,  GA, GD, P,  PA, PD},
+    [LEASE_HAVE]        = {G, G,  G,  G,  G,  G,  G},
+    [LEASE_PASS]        = {P, P,  P,  P,  P,  P,  P},
+    [LEASE_GONE]        = {F, GD, GD, GD, PD, PD, PD},
+    [LEASE_RESTARTED]   = {F, L,  L,  L,  PA, PA, PA},
+    [LEASE_RECONNECTED] = {F, GA, GA, GA, PA, PA, PA},
+    [LEASE_SYNCED]      = {F, G,  F,  GD, P,  F,  PD},
+    [LEASE_EXPIRED]     = {F, G,  GA, F,  P,  PA, F},
+};
+// clang-format on
 
-const struct lease_rule *lease_rule_of(enum lease_event event, enum lease_state state) {
-    return &lease_rules[event][state];
+// A replica that is gone may have lost its connection only, and what it had passed on is probably safe.
+static const uint16_t lease_after_ms[LEASE_STATES] = {[LEASE_GIVEN_DUE] = 300, [LEASE_PASSED_DUE] = 5000};
+
+struct lease_rule lease_rule_of(enum lease_event event, enum lease_state state) {
+    const uint8_t rule = lease_rules[event][state];
+    const enum lease_state next = rule == L ? LEASE_FREE : (enum lease_state)rule;
+    return (struct lease_rule){.next = next, .loss = rule == L, .after_ms = lease_after_ms[next]};
 }
 
 // Applies an event that is about this replica.
 static void lease_apply(struct lease *lease, enum lease_event event, int replica, bool blamed, int64_t now) {
-    const struct lease_rule *rule = &lease_rules[event][lease->state];
+    const struct lease_rule rule = lease_rule_of(event, lease->state);
     // If two replicas have a group, the one that is further counts.
     const bool further = event == LEASE_PASS && lease->state < LEASE_PASSED;
     const bool own = lease->state == LEASE_FREE || lease->replica == replica || further;
     const bool known = event == LEASE_HAVE || event == LEASE_PASS || event == LEASE_RESTARTED || event == LEASE_SYNCED;
-    if (blamed && ((own && rule->loss) || (event == LEASE_RESTARTED && lease->suspect == replica))) lease->losses++;
+    if (blamed && ((own && rule.loss) || (event == LEASE_RESTARTED && lease->suspect == replica))) lease->losses++;
     if (known && lease->suspect == replica) lease->suspect = 0;
     if (!own) return;
-    lease->state = rule->next;
+    lease->state = rule.next;
     lease->replica = replica;
-    lease->due_at = now + rule->after_ms;
+    lease->due_at = now + rule.after_ms;
     if (event == LEASE_PASS) lease->losses = lease->suspect = 0;
     if (event == LEASE_GONE && lease->state == LEASE_GIVEN_DUE) lease->suspect = replica;
 }

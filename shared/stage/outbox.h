@@ -53,17 +53,17 @@ enum lease_event {
 
 // What an event does to a lease of this replica.
 struct lease_rule {
-    uint8_t next;      // lease_state
-    bool loss;         // the group was lost with a process: counts, if the group may be the cause
-    uint16_t after_ms; // of a state DUE
+    enum lease_state next;
+    bool loss;    // the group was lost with a process: counts, if the group may be the cause
+    int after_ms; // of a state DUE
 };
 
 // Returns the rule for an event in a state.
-const struct lease_rule *lease_rule_of(enum lease_event event, enum lease_state state);
+struct lease_rule lease_rule_of(enum lease_event event, enum lease_state state);
 
 // What a reading stage has of a group.
 struct lease {
-    uint8_t state;  // lease_state
+    enum lease_state state;
     int replica;    // not FREE: of the reading stage
     int losses;     // times that a process was restarted while it had the group
     int suspect;    // a replica that went with the group: a loss if it comes back restarted; 0: none

@@ -197,12 +197,12 @@ TEST(the_rules_of_leases_are_those_of_the_protocol) {
     for (int event = 0; event < LEASE_EVENTS; event++) {
         buf_printf(&table, "\n| %-13s |", events[event]);
         for (int from = 0; from < LEASE_STATES; from++) {
-            const struct lease_rule *rule = lease_rule_of((enum lease_event)event, (enum lease_state)from);
+            const struct lease_rule rule = lease_rule_of((enum lease_event)event, (enum lease_state)from);
             char cell[16] = "";
-            if (rule->next != from && rule->after_ms)
-                snprintf(cell, sizeof cell, "%g s", rule->after_ms / 1e3);
-            else if (rule->next != from)
-                snprintf(cell, sizeof cell, "%s", rule->loss ? "lost" : states[rule->next]);
+            if ((int)rule.next != from && rule.after_ms)
+                snprintf(cell, sizeof cell, "%g s", rule.after_ms / 1e3);
+            else if ((int)rule.next != from)
+                snprintf(cell, sizeof cell, "%s", rule.loss ? "lost" : states[rule.next]);
             buf_printf(&table, " %-6s |", cell);
         }
     }
