@@ -33,21 +33,6 @@ struct downstream {
     bool refused; // its CREDIT was answered with EMPTY though groups were there
 };
 
-struct flow {
-    const struct node_config *config;
-    struct wire *wire;
-    bool greedy, announce;
-    int64_t issue, settled; // the present issue; every seq below is settled
-    struct outbox outbox;
-    struct held_group *first, **end; // in the order in which they came
-    int capacity, credits;           // groups that the stage could hold; CREDITs that are not answered
-    int64_t dropped;
-    struct upstream *upstreams;
-    struct downstream *downstreams;
-    char *reject;       // why an upstream that sent nonsense is to be disconnected
-    int reject_replica; // which
-};
-
 status flow_new(struct flow **out, const struct node_config *config, struct wire *wire, bool greedy) {
     struct flow *flow;
     *out = NULL;
@@ -135,18 +120,6 @@ void flow_set_issue(struct flow *flow, int64_t issue, int64_t settled) {
 }
 
 // ---- the worker ----
-
-void flow_set_capacity(struct flow *flow, int capacity) {
-    flow->capacity = capacity;
-}
-
-int64_t flow_issue(const struct flow *flow) {
-    return flow->issue;
-}
-
-int64_t flow_settled(const struct flow *flow) {
-    return flow->settled;
-}
 
 bool flow_has(const struct flow *flow) {
     return flow_next(flow, NULL, HELD_QUEUED) != NULL;

@@ -14,8 +14,6 @@
 #include "shared/wire/node_config.h"
 #include "shared/wire/wire.h"
 
-struct flow;
-
 enum held_state {
     HELD_QUEUED,  // it has come, and nobody has looked at it
     HELD_EARLY,   // optim: the groups before it have not come
@@ -39,6 +37,25 @@ struct held_group {
     struct section_key key; // of the section that the stage adds
 };
 
+// The groups of a replica. Only flow.c changes it, except for `capacity`.
+struct flow {
+    const struct node_config *config;
+    struct wire *wire;
+    bool greedy;
+    int64_t issue, settled; // the present issue; every seq below is settled
+    int capacity;           // more groups that the stage could hold, those QUEUED included; the caller sets it
+    struct outbox outbox;
+    struct held_group *first, **end; // in the order in which they came
+    // Of flow.c:
+    bool announce; // the readers are to be told how many groups wait for them
+    int credits;   // CREDITs that are not answered
+    int64_t dropped;
+    struct upstream *upstreams;
+    struct downstream *downstreams;
+    char *reject;       // why an upstream that sent nonsense is to be disconnected
+    int reject_replica; // which
+};
+
 // Makes the flow of a replica over its wire. `greedy`: ask for every group that is available, whatever the capacity.
 // Both must outlive it. USAGE when too many stages read from this one. Free with flow_free.
 status flow_new(struct flow **out, const struct node_config *config, struct wire *wire, bool greedy);
@@ -55,9 +72,6 @@ struct held_group *flow_take(struct flow *flow);
 // Returns the next group in a state after one, or the first after NULL, in the order in which they came. NULL: none.
 struct held_group *flow_next(const struct flow *flow, const struct held_group *after, enum held_state state);
 
-// Sets how many more groups the stage could hold, without those that have come and were not taken yet.
-void flow_set_capacity(struct flow *flow, int capacity);
-
 // Whether a group has come that was not taken yet.
 bool flow_has(const struct flow *flow);
 
@@ -70,12 +84,6 @@ void flow_forget(struct flow *flow, struct held_group *held);
 
 // What was taken is not a group: its giver sent nonsense and loses the connection.
 void flow_reject(struct flow *flow, struct held_group *held, const char *reason);
-
-// Returns the number of the present issue.
-int64_t flow_issue(const struct flow *flow);
-
-// Returns the seq below which every group is settled.
-int64_t flow_settled(const struct flow *flow);
 
 // ---- the source ----
 

@@ -100,7 +100,7 @@ status io_thread_receive(struct io_thread *io, int capacity, int timeout_ms, str
     status result = OK;
     *out = NULL;
     pthread_mutex_lock(&io->lock);
-    flow_set_capacity(io->flow, capacity);
+    io->flow->capacity = capacity;
     if (!flow_has(io->flow)) io_wake(io);
     for (bool due = timeout_ms == 0; result == OK && !*out;) {
         struct held_group *held = flow_take(io->flow);
@@ -142,14 +142,14 @@ void io_thread_set_state(struct io_thread *io, struct held_group *held, enum hel
 
 int64_t io_thread_issue(struct io_thread *io) {
     pthread_mutex_lock(&io->lock);
-    const int64_t issue = flow_issue(io->flow);
+    const int64_t issue = io->flow->issue;
     pthread_mutex_unlock(&io->lock);
     return issue;
 }
 
 int64_t io_thread_settled(struct io_thread *io) {
     pthread_mutex_lock(&io->lock);
-    const int64_t settled = flow_settled(io->flow);
+    const int64_t settled = io->flow->settled;
     pthread_mutex_unlock(&io->lock);
     return settled;
 }

@@ -75,7 +75,7 @@ static struct flow *make_flow(void) {
     peers[REWARD_1].peer = (struct wire_peer){.name = "reward", .replica = 1, .client = true, .life = 3};
     now_ms = 1000000;
     assert_int_equal(flow_new(&flow, &config, NULL, false), OK);
-    flow_set_capacity(flow, 8);
+    flow->capacity = 8;
     for (int i = 0; i < PEERS; i++) {
         peers[i].peer.open = true;
         happen(flow, i, WIRE_JOINED);
