@@ -144,7 +144,7 @@ TEST(continued_completions_keep_their_bits_on_the_cpu) {
         static struct continued want, got;
         SCOPED(struct model_case, case_close) it = {0};
         struct continuation wish = {0, NEW_TOKENS, 1.5f, -1, 0, {0}};
-        case_open(&it, case_names[c]);
+        it = case_open(case_names[c]);
         for (int threads = 1; threads <= 2; threads++) {
             SCOPED(struct model *, model_free)
             model = case_model(&it, &(struct model_options){.precision = "float32", .threads = threads});
@@ -162,8 +162,7 @@ TEST(continued_completions_keep_their_bits_on_the_cpu) {
 // A backend that is asynchronous and records steps draws for a stopped row once more, which must not count.
 TEST(continued_completions_keep_their_bits_when_steps_are_recorded) {
     static struct continued want, got;
-    SCOPED(struct model_case, case_close) it = {0};
-    case_open(&it, "pairs");
+    SCOPED(struct model_case, case_close) it = case_open("pairs");
     SCOPED(struct model *, model_free) model = case_model(&it, &(struct model_options){.precision = "float32"});
     continue_all(&it, model, &(struct continuation){0, NEW_TOKENS, 1.5f, -1, 0, {0}}, &want);
     recording_backend_enter(model);
@@ -186,7 +185,7 @@ TEST(continued_completions_keep_their_bits_on_the_emulator) {
     static struct continued want, got;
     SCOPED(struct model_case, case_close) it = {0};
     if (!case_emulator()) return;
-    case_open(&it, "even");
+    it = case_open("even");
     SCOPED(struct model *, model_free)
     model = case_model(&it, &(struct model_options){.device = "emulated", .precision = "float32"});
     continue_all(&it, model, &(struct continuation){4, NEW_TOKENS, 1.5f, -1, 0, {0}}, &want);
@@ -204,7 +203,7 @@ TEST(greedy_tokens_are_those_of_transformers) {
         void *tag;
         int results;
         float scored[2][NEW_TOKENS], *rows[2] = {scored[0], scored[1]};
-        case_open(&it, case_names[c]);
+        it = case_open(case_names[c]);
         int64_t *greedy = case_tokens(&it, key_of(it.golden, "greedy"), &count);
         struct model *model = case_model(&it, &(struct model_options){.precision = "float32"});
         MUST(generator_new(&generator, model,
@@ -231,7 +230,7 @@ TEST(faults_are_told_apart) {
     struct model_case it;
     struct generator *generator = NULL;
     float scored[MAX_TOKENS], *row = scored;
-    case_open(&it, "even");
+    it = case_open("even");
     struct model *model = case_model(&it, &(struct model_options){.precision = "float32"});
     const struct generator_options options = {.max_new_tokens = 4, .continues = true};
     struct generate_request request = {.prompt = it.prompt, .count = 1, .top_p = 1, .max_new_tokens = 5};

@@ -60,8 +60,7 @@ TEST(requests_join_and_leave) {
     int ended = 0, full = 0;
     for (int c = 0; c < CASES; c++) {
         static struct samples want, got;
-        SCOPED(struct model_case, case_close) it = {0};
-        case_open(&it, case_names[c]);
+        SCOPED(struct model_case, case_close) it = case_open(case_names[c]);
         SCOPED(struct model *, model_free)
         model = case_model(&it, &(struct model_options){.precision = "float32", .threads = 2});
         sample_all(&it, model, 3, &want);
@@ -111,8 +110,7 @@ static void swap_weights(struct model *model, void *context) {
 // A token has the version of the weights with which its step was asked for, also if it is read after the swap.
 TEST(weights_are_swapped_between_steps) {
     static struct samples want, got;
-    SCOPED(struct model_case, case_close) it = {0};
-    case_open(&it, "pairs");
+    SCOPED(struct model_case, case_close) it = case_open("pairs");
     struct model *trained = case_model(&it, &(struct model_options){.precision = "float32", .training = true});
     struct train_completion completions[COMPLETIONS];
     struct train_result result;
@@ -150,8 +148,7 @@ static void grow_angles(struct model *model, void *context) {
 
 TEST(angles_move_between_steps) {
     static struct samples want, got;
-    SCOPED(struct model_case, case_close) it = {0};
-    case_open(&it, "even");
+    SCOPED(struct model_case, case_close) it = case_open("even");
     SCOPED(struct model *, model_free) model = case_model(&it, &(struct model_options){.precision = "float32"});
     sample_changed(&it, model, grow_angles, NULL, &want);
     recording_backend_enter(model);
@@ -212,7 +209,7 @@ TEST(a_recorded_step_gives_the_bits_of_a_computed_one) {
         static struct samples want, got;
         SCOPED(struct model_case, case_close) it = {0};
         SCOPED(struct model *, model_free) model = NULL;
-        case_open(&it, "even");
+        it = case_open("even");
         const struct model_options options = {.precision = i ? "bfloat16" : "float32", .device = "emulated:1"};
         status opened = model_open(&model, it.dir, &options);
         if (opened == UNAVAILABLE) {

@@ -122,8 +122,7 @@ static void expect_training_agrees(struct model_case *it, struct model *model, c
 
 static void sampler_scorer_trainer(const char *precision) {
     for (int c = 0; c < CASES; c++) {
-        SCOPED(struct model_case, case_close) it = {0};
-        case_open(&it, case_names[c]);
+        SCOPED(struct model_case, case_close) it = case_open(case_names[c]);
         static struct samples first, other;
         for (int threads = 1; threads <= 3 && case_computes(&it, case_device(), precision); threads++) {
             SCOPED(struct model *, model_free)
@@ -154,7 +153,7 @@ static void sampler_scorer_trainer_emulated(const char *name, const char *precis
     SCOPED(struct model_case, case_close) it = {0};
     static struct samples first, other;
     if (!case_emulator()) return;
-    case_open(&it, name);
+    it = case_open(name);
     struct model_options options = {.device = "emulated", .precision = precision};
     SCOPED(struct model *, model_free) model = case_model(&it, &options);
     sample_all(&it, model, 8, 2, &first);
@@ -202,8 +201,7 @@ static uint64_t hash_of(struct model *model) {
 }
 
 static void publish_and_swap(const char *precision, const char *name) {
-    struct model_case it;
-    case_open(&it, name);
+    struct model_case it = case_open(name);
     if (!case_computes(&it, case_device(), precision)) {
         case_close(&it);
         return;
@@ -248,8 +246,7 @@ TEST(published_weights_are_swapped) {
 // Two steps and an average, with and without a restart in between.
 TEST(a_restart_changes_no_bit) {
     for (int c = 0; c < CASES; c++) {
-        struct model_case it;
-        case_open(&it, case_names[c]);
+        struct model_case it = case_open(case_names[c]);
         const struct model_options options = {
             .precision = "float32", .training = true, .train_vision = c != 2, .ema = true};
         char *dir = case_dir(&it);
@@ -286,8 +283,7 @@ TEST(a_restart_changes_no_bit) {
 // A checkpoint is a model directory in the layout and types of the one that was opened.
 TEST(a_checkpoint_keeps_the_layout) {
     for (int c = 0; c < CASES; c++) {
-        SCOPED(struct model_case, case_close) it = {0};
-        case_open(&it, case_names[c]);
+        SCOPED(struct model_case, case_close) it = case_open(case_names[c]);
         SCOPED(struct model *, model_free)
         model = case_model(&it, &(struct model_options){.training = true, .precision = "float32"});
         const char *kept = getenv("MODEL_CHECKPOINTS"); // for transformers to load
@@ -323,8 +319,7 @@ static void expect_bad_sample(struct model *model, const struct model_prompt *pr
 
 // A group's own fault is BAD_SAMPLE; a caller's fault is USAGE or BUG.
 TEST(faults_are_told_apart) {
-    SCOPED(struct model_case, case_close) it = {0};
-    case_open(&it, "pairs");
+    SCOPED(struct model_case, case_close) it = case_open("pairs");
     SCOPED(struct model *, model_free) model = NULL;
     assert_int_equal(model_open(&model, it.dir, &(struct model_options){.device = "cpu", .precision = "int8"}), USAGE);
     assert_int_equal(model_open(&model, it.dir, &(struct model_options){.device = "tpu"}), USAGE);
@@ -372,8 +367,7 @@ status __wrap_backend_open(struct backend **out, const struct backend_options *o
 
 // No code above the backend reads or writes what a buffer holds.
 TEST(the_model_touches_nothing_behind_the_backend) {
-    struct model_case it;
-    case_open(&it, "pairs");
+    struct model_case it = case_open("pairs");
     static struct samples guarded, plain;
     float a[COMPLETIONS][MAX_TOKENS], b[COMPLETIONS][MAX_TOKENS];
     struct model *open = case_model(&it, &(struct model_options){.precision = "float32"});

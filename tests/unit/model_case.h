@@ -76,17 +76,18 @@ static inline void case_media(struct model_case *it) {
     it->prompt.media_count = count;
 }
 
-static inline void case_open(struct model_case *it, const char *name) {
-    *it = (struct model_case){.name = name};
+static inline struct model_case case_open(const char *name) {
+    struct model_case it = {.name = name};
     const char *root = getenv("MODEL_GOLDEN");
-    it->dir = arena_printf(&it->arena, "%s/%s", root ? root : "tests/data/model", name);
-    MUST(json_parse_file(&it->golden, &it->arena, path_join(&it->arena, it->dir, "golden.json")));
-    MUST(safetensors_open(&it->tensors, path_join(&it->arena, it->dir, "golden.safetensors")));
-    it->prompt.tokens = case_tokens(it, key_of(it->golden, "prompt"), &it->prompt.count);
-    case_media(it);
-    struct json *completions = key_of(it->golden, "completions");
+    it.dir = arena_printf(&it.arena, "%s/%s", root ? root : "tests/data/model", name);
+    MUST(json_parse_file(&it.golden, &it.arena, path_join(&it.arena, it.dir, "golden.json")));
+    MUST(safetensors_open(&it.tensors, path_join(&it.arena, it.dir, "golden.safetensors")));
+    it.prompt.tokens = case_tokens(&it, key_of(it.golden, "prompt"), &it.prompt.count);
+    case_media(&it);
+    struct json *completions = key_of(it.golden, "completions");
     for (size_t i = 0; i < COMPLETIONS; i++)
-        it->completions[i].tokens = case_tokens(it, json_item(completions, i), &it->completions[i].count);
+        it.completions[i].tokens = case_tokens(&it, json_item(completions, i), &it.completions[i].count);
+    return it;
 }
 
 static inline void case_close(struct model_case *it) {

@@ -93,8 +93,7 @@ static bool computes(const char *precision) {
 // gate_up's product, too. Without a level the CPU keeps as much as level 0.
 static void levels_agree(const char *precision) {
     for (int c = 0; c < CASES && computes(precision); c++) {
-        SCOPED(struct model_case, case_close) it = {0};
-        case_open(&it, case_names[c]);
+        SCOPED(struct model_case, case_close) it = case_open(case_names[c]);
         struct pass pass, first = {0};
         for (int level = 0; level <= 3; level++) {
             SCOPED(struct model *, model_free)
@@ -123,8 +122,7 @@ TEST(every_level_gives_the_same_bits_in_bfloat16) {
 
 // On a device with memory of its own, -1 keeps what there is room for: more and more layers at the highest level.
 TEST(as_much_is_kept_as_there_is_memory_for) {
-    SCOPED(struct model_case, case_close) it = {0};
-    case_open(&it, "even");
+    SCOPED(struct model_case, case_close) it = case_open("even");
     struct pass least, pass;
     struct model *model = training_model(&it, "float32", 0, false);
     int layers = model->config.text.num_hidden_layers, seen = 0, between = 0;
@@ -160,8 +158,7 @@ TEST(as_much_is_kept_as_there_is_memory_for) {
 
 // The bytes by which -1 decides are those that are allocated, but for the padding of each tensor.
 TEST(kept_bytes_are_those_that_are_allocated) {
-    SCOPED(struct model_case, case_close) it = {0};
-    case_open(&it, "pairs");
+    SCOPED(struct model_case, case_close) it = case_open("pairs");
     SCOPED(struct model *, model_free) model = training_model(&it, "float32", 0, true);
     struct forward_state fwd = {.backend = model->backend,
                                 .type = model->weights->base.type,
@@ -183,8 +180,7 @@ TEST(kept_bytes_are_those_that_are_allocated) {
 TEST(the_tower_is_computed_once) {
     counter.memory = 0;
     for (int c = 0; c < CASES; c++) {
-        SCOPED(struct model_case, case_close) it = {0};
-        case_open(&it, case_names[c]);
+        SCOPED(struct model_case, case_close) it = case_open(case_names[c]);
         struct pass twice, once, frozen;
         struct model *model = training_model(&it, "float32", 0, false);
         take_pass(&it, model, &frozen);
@@ -231,8 +227,7 @@ static void add_images(struct model_case *it, const struct model_info *info, str
 }
 
 TEST(a_larger_image_follows) {
-    SCOPED(struct model_case, case_close) it = {0};
-    case_open(&it, "even");
+    SCOPED(struct model_case, case_close) it = case_open("even");
     struct model_medium media[2];
     struct pass twice, once;
     counter.memory = 0;
@@ -259,8 +254,7 @@ static uint64_t item_bytes(const struct memory_item *items, size_t count, const 
 TEST(needs_are_those_of_a_pass) {
     counter.memory = 0;
     for (int c = 0; c < CASES; c++) {
-        SCOPED(struct model_case, case_close) it = {0};
-        case_open(&it, case_names[c]);
+        SCOPED(struct model_case, case_close) it = case_open(case_names[c]);
         struct memory_request request = {.precision = "float32",
                                          .gradient_precision = "float32",
                                          .moment_precision = "float32",
@@ -297,8 +291,7 @@ TEST(needs_are_those_of_a_pass) {
 }
 
 TEST(an_unknown_level_is_refused) {
-    SCOPED(struct model_case, case_close) it = {0};
-    case_open(&it, "even");
+    SCOPED(struct model_case, case_close) it = case_open("even");
     struct model *model = NULL;
     struct model_options options = {.device = "cpu", .training = true, .kept_activations = KEPT_LEVELS};
     assert_int_equal(model_open(&model, it.dir, &options), USAGE);

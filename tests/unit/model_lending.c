@@ -92,7 +92,7 @@ static void lender_run(struct lender *lender, int from, int to) {
 static void lender_start(struct lender *lender, bool copied, bool waits) {
     int there[2], back[2];
     *lender = (struct lender){.copied = copied, .waits = waits};
-    case_open(&lender->it, "even");
+    lender->it = case_open("even");
     lender->dir = case_dir(&lender->it);
     lender->policy = path_join(&lender->it.arena, lender->dir, "policy");
     lender->reference = path_join(&lender->it.arena, lender->dir, "reference");

@@ -108,7 +108,7 @@ TEST(losses_are_those_of_transformers) {
 }
 
 int main(void) {
-    case_open(&even, "even");
+    even = case_open("even");
     MUST(json_parse_file(&golden, &even.arena, path_join(&even.arena, even.dir, "losses.json")));
     MUST(safetensors_open(&golden_tensors, path_join(&even.arena, even.dir, "losses.safetensors")));
     int failed = unit_run(NULL, NULL);

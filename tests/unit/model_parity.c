@@ -351,7 +351,7 @@ TESTS(greedy_tokens)
 
 static int open_cases(void **state) {
     (void)state;
-    for (int c = 0; c < case_count; c++) case_open(&cases[c], list[c].name);
+    for (int c = 0; c < case_count; c++) cases[c] = case_open(list[c].name);
     return 0;
 }
 

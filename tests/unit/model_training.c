@@ -114,8 +114,7 @@ static int64_t expect_float_steps(struct model_case *it, const struct saved_stat
 TEST(bfloat16_updates_float32_weights) {
     int64_t ties = 0, updates = 0;
     for (int c = 0; c < CASES; c++) {
-        SCOPED(struct model_case, case_close) it = {0};
-        case_open(&it, case_names[c]);
+        SCOPED(struct model_case, case_close) it = case_open(case_names[c]);
         if (case_computes(&it, case_device(), "bfloat16")) {
             struct model *model = case_model(&it, &(struct model_options){.precision = "bfloat16",
                                                                           .gradient_precision = "float32",
@@ -166,8 +165,7 @@ static void train_a_step(struct model_case *it, struct model *model) {
 
 // A model that reads the state of another has the same state, and the same after a further step.
 static void expect_exact_reload(const char *name, const struct model_options *options) {
-    SCOPED(struct model_case, case_close) it = {0};
-    case_open(&it, name);
+    SCOPED(struct model_case, case_close) it = case_open(name);
     if (case_computes(&it, case_device(), options->precision)) {
         struct model *straight = case_model(&it, options), *again = case_model(&it, options);
         struct saved_state one, other;
@@ -223,8 +221,7 @@ static double distance_of_changes(struct model_case *it, const struct saved_stat
 // Gradients and moments in bfloat16 change the weights almost as those in float32 do. The state's file has the moments
 // in their type, and a model that keeps another type refuses it.
 TEST(coarse_gradients_and_moments_train_almost_the_same) {
-    struct model_case it;
-    case_open(&it, "pairs");
+    struct model_case it = case_open("pairs");
     struct model_options options = {.precision = "float32", .training = true, .train_vision = true, .ema = true};
     struct model *fine = case_model(&it, &options);
     options.gradient_precision = options.moment_precision = "bfloat16";
@@ -282,8 +279,7 @@ static void score_case(const struct model_case *it, struct model *model, float o
 // and computes with them.
 TEST(weights_are_the_same_on_a_device_that_does_not_pack) {
     for (int c = 0; c < CASES; c++) {
-        SCOPED(struct model_case, case_close) it = {0};
-        case_open(&it, case_names[c]);
+        SCOPED(struct model_case, case_close) it = case_open(case_names[c]);
         for (int i = 0; i < 2; i++) {
             struct model_options options = {.precision = i ? "bfloat16" : "float32", .device = "emulated"};
             SCOPED(struct model *, model_free) scorer = NULL;

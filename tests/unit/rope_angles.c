@@ -108,8 +108,7 @@ static float score_long(struct model *model, const struct model_case *it, int64_
 
 // A model scores the same before and after a prompt that made its table grow, and after one that began with it.
 TEST(a_long_prompt_changes_no_other) {
-    SCOPED(struct model_case, case_close) it = {0};
-    case_open(&it, "pairs");
+    SCOPED(struct model_case, case_close) it = case_open("pairs");
     static int64_t tokens[MANY];
     float before[COMPLETIONS][MAX_TOKENS], after[COMPLETIONS][MAX_TOKENS];
     SCOPED(struct model *, model_free) model = case_model(&it, &(struct model_options){.precision = "float32"});
@@ -126,8 +125,7 @@ TEST(a_long_prompt_changes_no_other) {
 // The prompt has its positions in the first table, its completions go beyond it. Their scores have the same bits.
 TEST(completions_beyond_the_first_table_keep_their_bits) {
     enum { PROMPT = 1022, NEW_TOKENS = 20, GROUP = 8 };
-    SCOPED(struct model_case, case_close) it = {0};
-    case_open(&it, "pairs");
+    SCOPED(struct model_case, case_close) it = case_open("pairs");
     SCOPED(struct model *, model_free) model = case_model(&it, &(struct model_options){.precision = "float32"});
     int64_t tokens[PROMPT];
     for (int i = 0; i < PROMPT; i++) tokens[i] = it.completions[0].tokens[0];
@@ -158,8 +156,7 @@ TEST(completions_beyond_the_first_table_keep_their_bits) {
 
 // A request whose longest completion would go beyond the last position is refused when it is added.
 TEST(a_request_beyond_the_last_position_is_refused) {
-    SCOPED(struct model_case, case_close) it = {0};
-    case_open(&it, "pairs");
+    SCOPED(struct model_case, case_close) it = case_open("pairs");
     SCOPED(struct model *, model_free) model = case_model(&it, &(struct model_options){.precision = "float32"});
     int64_t *tokens = arena_alloc(&it.arena, (MAX_POSITION + 1) * sizeof *tokens);
     for (int i = 0; i <= MAX_POSITION; i++) tokens[i] = it.completions[0].tokens[0];

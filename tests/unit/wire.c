@@ -119,9 +119,12 @@ static void open_client(struct pair *pair, const char *run, const struct wire_se
     assert_int_equal(wire_connect(pair->client, pair->endpoint, key, "flow", &pair->peer), OK);
 }
 
-static void name_endpoint(struct pair *pair) {
+// A pair that will meet at a Unix socket.
+static struct pair make_pair(void) {
     static int number;
-    snprintf(pair->endpoint, sizeof pair->endpoint, "ipc:///tmp/caravan-unit-%d-%d", (int)getpid(), number++);
+    struct pair pair = {0};
+    snprintf(pair.endpoint, sizeof pair.endpoint, "ipc:///tmp/caravan-unit-%d-%d", (int)getpid(), number++);
+    return pair;
 }
 
 // Polls both sides until `who` has an event of that kind. Returns false after about five seconds.
@@ -148,9 +151,8 @@ static void close_pair(struct pair *pair) {
 }
 
 TEST(peers_talk_both_ways) {
-    SCOPED(struct pair, close_pair) pair = {0};
+    SCOPED(struct pair, close_pair) pair = make_pair();
     struct wire_event event;
-    name_endpoint(&pair);
     open_client(&pair, "r", NULL, NULL); // before there is a server
     open_server(&pair, "r", NULL);
     assert_true(until(&pair, pair.client, WIRE_JOINED, &event));
@@ -192,10 +194,9 @@ TEST(a_server_that_comes_back_is_joined_again) {
     wire_admit(&keys, keys.public);
     for (int tcp = 0; tcp < 2; tcp++) {
         const struct wire_security *security = tcp ? &keys : NULL;
-        SCOPED(struct pair, close_pair) pair = {0};
+        SCOPED(struct pair, close_pair) pair = make_pair();
         struct wire_event event;
         if (tcp) name_tcp_endpoint(&pair);
-        if (!tcp) name_endpoint(&pair);
         open_server(&pair, "r", security);
         open_client(&pair, "r", security, keys.public);
         assert_true(until(&pair, pair.client, WIRE_JOINED, &event));
@@ -217,9 +218,8 @@ TEST(a_server_that_comes_back_is_joined_again) {
 }
 
 TEST(other_settings_are_refused_by_name) {
-    SCOPED(struct pair, close_pair) pair = {0};
+    SCOPED(struct pair, close_pair) pair = make_pair();
     struct wire_event event;
-    name_endpoint(&pair);
     open_server(&pair, "form source=1 rollout=2 optim=3", NULL);
     open_client(&pair, "form source=1 rollout=22 optim=3", NULL, NULL);
     assert_true(until(&pair, pair.client, WIRE_REFUSED, &event));
@@ -234,9 +234,8 @@ TEST(other_settings_are_refused_by_name) {
 }
 
 TEST(another_run_is_refused) {
-    SCOPED(struct pair, close_pair) pair = {0};
+    SCOPED(struct pair, close_pair) pair = make_pair();
     struct wire_event event;
-    name_endpoint(&pair);
     open_server(&pair, "one", NULL);
     open_client(&pair, "other", NULL, NULL);
     assert_true(until(&pair, pair.client, WIRE_REFUSED, &event));
@@ -246,10 +245,9 @@ TEST(another_run_is_refused) {
 // The reason that the server sends is cut to fit a message.
 TEST(a_long_name_is_refused) {
     static char name[4000]; // one that fits HELLO, with its NUL
-    SCOPED(struct pair, close_pair) pair = {0};
+    SCOPED(struct pair, close_pair) pair = make_pair();
     struct wire_event event;
     memset(name, 'x', sizeof name - 1);
-    name_endpoint(&pair);
     open_server(&pair, "form source=1", NULL);
     const char *runs[] = {"other", "form source=2"};
     for (int i = 0; i < 2; i++) {
@@ -284,8 +282,7 @@ TEST(only_admitted_machines_come_in) {
     assert_int_equal(wire_key_make(&inside), OK);
     assert_int_equal(wire_key_make(&outside), OK);
     wire_admit(&inside, inside.public);
-    SCOPED(struct pair, close_pair) pair = {0};
-    name_endpoint(&pair);
+    SCOPED(struct pair, close_pair) pair = make_pair();
     open_server(&pair, "r", &inside);
     open_client(&pair, "r", &inside, inside.public);
     assert_true(until(&pair, pair.client, WIRE_JOINED, &event));
@@ -347,7 +344,7 @@ TEST(only_the_run_s_processes_are_admitted) {
 TEST(a_name_is_bound_to_its_key) {
     SCOPED(struct wire_security, wire_security_release) one = {0}, two = {0};
     struct wire_event event;
-    SCOPED(struct pair, close_pair) pair = {0};
+    SCOPED(struct pair, close_pair) pair = make_pair();
     assert_int_equal(wire_key_make(&one), OK);
     assert_int_equal(wire_key_make(&two), OK);
     wire_admit(&one, one.public);
@@ -356,7 +353,6 @@ TEST(a_name_is_bound_to_its_key) {
     const struct node_config config = {.last_stage = "optim", .endpoints = endpoints, .endpoint_count = 2};
     const struct wire_self self = {.run = "r", .name = "frames", .replica = 1, .machine = "one", .config = &config};
     struct transport *transport;
-    name_endpoint(&pair);
     assert_int_equal(zmq_transport_open(&transport, &one), OK);
     wire_open(&pair.server, &self, transport);
     assert_int_equal(wire_bind(pair.server, pair.endpoint), OK);
@@ -388,10 +384,9 @@ static void interrupt_all_threads(void) {
 TEST(a_signal_does_not_end_authentication) {
     SCOPED(struct wire_security, wire_security_release) inside = {0};
     struct wire_event event;
-    SCOPED(struct pair, close_pair) pair = {0};
+    SCOPED(struct pair, close_pair) pair = make_pair();
     assert_int_equal(wire_key_make(&inside), OK);
     wire_admit(&inside, inside.public);
-    name_endpoint(&pair);
     open_server(&pair, "r", &inside);
     for (int i = 0; i < 5; i++) {
         usleep(20000);
@@ -417,8 +412,7 @@ TEST(closing_survives_signals) {
     const int before = thread_count();
     assert_int_equal(sigaction(SIGALRM, &interrupt, NULL), 0);
     for (int i = 0; i < 50; i++) {
-        struct pair pair = {0};
-        name_endpoint(&pair);
+        struct pair pair = make_pair();
         open_server(&pair, "r", NULL);
         assert_int_equal(setitimer(ITIMER_REAL, &often, NULL), 0);
         close_pair(&pair);

@@ -35,9 +35,10 @@ static void start(struct world *world, int who, const char *run) {
         assert_int_equal(wire_connect(node->wire, "server", NULL, "flow", NULL), OK);
 }
 
-static void open_world(struct world *world, uint64_t seed, int processes) {
-    *world = (struct world){.network = fake_network_new(seed)};
-    for (int i = 0; i < processes; i++) start(world, i, "r");
+static struct world open_world(uint64_t seed, int processes) {
+    struct world world = {.network = fake_network_new(seed)};
+    for (int i = 0; i < processes; i++) start(&world, i, "r");
+    return world;
 }
 
 static void close_world(struct world *world) {
@@ -96,8 +97,7 @@ static void settle(struct world *world) {
 
 TEST(a_restarted_server_is_found_at_once) {
     for (uint64_t seed = 0; seed < 50; seed++) {
-        SCOPED(struct world, close_world) world = {0};
-        open_world(&world, seed, 2);
+        SCOPED(struct world, close_world) world = open_world(seed, 2);
         assert_in_range(until(&world, CLIENT, WIRE_JOINED), 0, 200);
         assert_false(world.nodes[CLIENT].event.restarted);
         const int64_t life = world.nodes[CLIENT].event.peer->life;
@@ -113,8 +113,7 @@ TEST(a_restarted_server_is_found_at_once) {
 
 TEST(a_restarted_client_is_told_apart) {
     for (uint64_t seed = 0; seed < 50; seed++) {
-        SCOPED(struct world, close_world) world = {0};
-        open_world(&world, seed, 2);
+        SCOPED(struct world, close_world) world = open_world(seed, 2);
         assert_true(until(&world, SERVER, WIRE_JOINED) >= 0);
         const int64_t life = world.nodes[SERVER].event.peer->life;
         end(&world, CLIENT, seed % 2);
@@ -130,13 +129,12 @@ TEST(a_restarted_client_is_told_apart) {
 }
 
 TEST(a_client_that_does_not_come_back_is_gone) {
-    SCOPED(struct world, close_world) world = {0};
-    open_world(&world, 1, 2);
+    SCOPED(struct world, close_world) world = open_world(1, 2);
     settle(&world);
     end(&world, CLIENT, true);
     assert_in_range(until(&world, SERVER, WIRE_GONE), 0, 1200); // the next heartbeat does not reach it
     close_world(&world);
-    open_world(&world, 1, 2);
+    world = open_world(1, 2);
     settle(&world);
     end(&world, CLIENT, false);
     assert_in_range(until(&world, SERVER, WIRE_GONE), 9000, 11000);
@@ -145,8 +143,7 @@ TEST(a_client_that_does_not_come_back_is_gone) {
 
 TEST(a_broken_connection_is_no_restart) {
     for (uint64_t seed = 0; seed < 50; seed++) {
-        SCOPED(struct world, close_world) world = {0};
-        open_world(&world, seed, 2);
+        SCOPED(struct world, close_world) world = open_world(seed, 2);
         settle(&world);
         fake_network_break(world.nodes[CLIENT].transport, world.nodes[SERVER].transport);
         assert_in_range(until(&world, SERVER, WIRE_JOINED), 0, 300);
@@ -161,8 +158,7 @@ TEST(a_broken_connection_is_no_restart) {
 TEST(a_cut_ends_at_once) {
     static const int64_t cuts[] = {500, 3000, 9000, 11000, 30000, 60000};
     for (uint64_t seed = 0; seed < 60; seed++) {
-        SCOPED(struct world, close_world) world = {0};
-        open_world(&world, seed, 2);
+        SCOPED(struct world, close_world) world = open_world(seed, 2);
         settle(&world);
         const int64_t length = cuts[seed % (sizeof cuts / sizeof *cuts)];
         fake_network_cut(world.nodes[CLIENT].transport, world.nodes[SERVER].transport, true);
@@ -181,8 +177,7 @@ TEST(a_cut_ends_at_once) {
 TEST(a_late_opening_ends_nothing) {
     for (int at = 0; at < 200; at += 2)
         for (int restarted = 0; restarted < 2; restarted++) {
-            SCOPED(struct world, close_world) world = {0};
-            open_world(&world, (uint64_t)at, 2);
+            SCOPED(struct world, close_world) world = open_world((uint64_t)at, 2);
             settle(&world);
             fake_network_break(world.nodes[CLIENT].transport, world.nodes[SERVER].transport);
             const int64_t began = fake_network_now(world.network);
@@ -208,8 +203,7 @@ TEST(a_late_opening_ends_nothing) {
 TEST(a_short_pause_changes_nothing) {
     for (int who = SERVER; who <= CLIENT; who++)
         for (int phase = 0; phase < 1000; phase += 50) {
-            SCOPED(struct world, close_world) world = {0};
-            open_world(&world, (uint64_t)who, 2);
+            SCOPED(struct world, close_world) world = open_world((uint64_t)who, 2);
             settle(&world);
             while (next_event(&world, phase) >= 0) continue;
             pause_node(&world, who, true);
@@ -222,8 +216,7 @@ TEST(a_short_pause_changes_nothing) {
 // Its peers' heartbeats are queued: a stopped process finds nobody dead. But it was dead for them.
 TEST(a_long_pause_is_over_at_once) {
     for (int who = SERVER; who <= CLIENT; who++) {
-        SCOPED(struct world, close_world) world = {0};
-        open_world(&world, (uint64_t)who, 2);
+        SCOPED(struct world, close_world) world = open_world((uint64_t)who, 2);
         settle(&world);
         pause_node(&world, who, true);
         assert_in_range(until(&world, who == SERVER ? CLIENT : SERVER, WIRE_GONE), 8000, 11000);
@@ -236,8 +229,7 @@ TEST(a_long_pause_is_over_at_once) {
 }
 
 TEST(only_the_first_refusal_is_an_event) {
-    SCOPED(struct world, close_world) world = {0};
-    open_world(&world, 1, 1);
+    SCOPED(struct world, close_world) world = open_world(1, 1);
     start(&world, CLIENT, "another");
     assert_true(until(&world, CLIENT, WIRE_REFUSED) >= 0);
     assert_non_null(strstr(world.nodes[CLIENT].event.message.reason, "belongs to another run"));
@@ -259,8 +251,7 @@ TEST(only_the_first_refusal_is_an_event) {
 TEST(peers_die_at_every_point_of_the_opening) {
     for (int at = 0; at < 120; at++)
         for (int who = SERVER; who <= CLIENT; who++) {
-            SCOPED(struct world, close_world) world = {0};
-            open_world(&world, (uint64_t)at, 2);
+            SCOPED(struct world, close_world) world = open_world((uint64_t)at, 2);
             while (fake_network_now(world.network) < 100000 + at) next_event(&world, 1);
             end(&world, who, at % 3);
             start(&world, who, "r");
@@ -278,8 +269,7 @@ TEST(peers_die_at_every_point_of_the_opening) {
 
 TEST(a_rejected_peer_alone_is_gone) {
     for (int who = SERVER; who <= CLIENT; who++) {
-        SCOPED(struct world, close_world) world = {0};
-        open_world(&world, 3, PROCESSES);
+        SCOPED(struct world, close_world) world = open_world(3, PROCESSES);
         settle(&world);
         struct wire_peer *peer = wire_first_peer(world.nodes[who].wire, "flow", who == SERVER);
         while (peer && who == SERVER && peer->replica != 1) peer = wire_next_peer(peer);
@@ -349,7 +339,7 @@ TEST(a_malformed_message_costs_its_sender_the_conversation) {
         SCOPED(struct arena, arena_release) arena = {0};
         struct wire_message message;
         struct transport_link *link;
-        open_world(&world, i, 2);
+        world = open_world(i, 2);
         settle(&world);
         struct transport *raw = fake_network_add_process(world.network);
         assert_int_equal(raw->calls->connect(raw, "server", NULL, raw, &link), OK);
