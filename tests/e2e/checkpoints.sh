@@ -77,13 +77,6 @@ END
 fi
 
 # No room for metrics and checkpoints while step 2 is trained: said once, and written when there is room.
-wait_for_line() { # FILE PATTERN
-    for _ in $(seq 1200); do
-        if grep -qs -e "$2" "$1"; then return; fi
-        sleep 0.05
-    done
-    fail "no line like '$2' in: $(cat "$1")"
-}
 mkfifo in
 exec 4> >(cat >trained) 5> >(cat >err)
 optim --out full <in >&4 2>&5 4>&- 5>&- &

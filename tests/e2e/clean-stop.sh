@@ -68,13 +68,6 @@ train() {
 }
 (train whole) <"$work/groups" >"$work/trained" 2>"$work/err" || fail "optim: $(cat "$work/err")"
 
-wait_for_line() { # FILE PATTERN
-    for i in $(seq 400); do
-        if grep -q -e "$2" "$1"; then return; fi
-        sleep 0.05
-    done
-    fail "no line like '$2' in: $(cat "$1")"
-}
 mkfifo "$work/in"
 : >"$work/err"
 (train full) <"$work/in" >"$work/trained" 2>"$work/err" &

@@ -21,6 +21,24 @@ fail() {
     exit 1
 }
 
+# wait_until SECONDS COMMAND...: runs the command again and again until it succeeds; fails after so many seconds.
+wait_until() {
+    local last=$((SECONDS + $1))
+    shift
+    until "$@"; do
+        [ $SECONDS -le $last ] || return 1
+        sleep 0.05
+    done
+}
+
+# wait_for_line FILE PATTERN: waits until the file has such a line.
+wait_for_line() {
+    wait_until 120 grep -qs -e "$2" "$1" || fail "no line like '$2' in: $(cat "$1")"
+}
+
+# has_lines FILE COUNT: whether the file has so many lines at least.
+has_lines() { [ -e "$1" ] && [ "$(wc -l <"$1")" -ge "$2" ]; }
+
 # make_data [CLIPS]: writes clips with questions to $work/data.
 make_data() {
     "$bin/caravan" make-demo-data "$work/data" --clips "${1:-3}" --held-out 1 --examples 64

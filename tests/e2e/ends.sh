@@ -40,11 +40,7 @@ start() {
     first=$!
     $in_two "$bin/caravan" run "$work/p.yaml" --machine two --key "$work/two.key" --set run="$work/two" "$@" 2>"$work/two.err" &
     second=$!
-    for _ in $(seq 300); do
-        [ ! -s "$work/touched" ] || return 0
-        sleep 0.1
-    done
-    fail "the run does not start: $(cat "$work/one.err" "$work/two.err")"
+    wait_until 60 test -s "$work/touched" || fail "the run does not start: $(cat "$work/one.err" "$work/two.err")"
 }
 # said MACHINE PATTERN: the machine's terminal must have such a line.
 said() {
@@ -74,10 +70,8 @@ for machine in one two; do said $machine 'stopped by `caravan stop` on two; the 
 start
 truncate -s 65M "$work/two/logs/slow.log" # too large a log: it is moved
 kill -STOP $first
-for _ in $(seq 300); do
-    [ "$("$bin/caravan" groups ls --store "$work/one/store-one" | wc -l)" != 12 ] || break
-    sleep 0.1
-done
+all_groups() { [ "$("$bin/caravan" groups ls --store "$work/one/store-one" | wc -l)" = 12 ]; }
+wait_until 60 all_groups || true
 sleep 1
 [ -z "$in_one" ] || ip -n $space-1 link set $$-e1 down
 kill -CONT $first

@@ -6,14 +6,6 @@ make_data 2
 make_model
 make_pipeline ""
 
-# wait_for_line NAME PATTERN: until the run's terminal has such a line.
-wait_for_line() {
-    for _ in $(seq 600); do
-        if grep -q -e "$2" "$work/$1.err"; then return; fi
-        sleep 0.1
-    done
-    fail "$1: no line like '$2' in: $(cat "$work/$1.err")"
-}
 # away NAME OPTION...: a run in $work/NAME whose media folder is moved away after the second step, in the background.
 away() {
     name=$1
@@ -22,7 +14,7 @@ away() {
     pid=$!
     wait_for_step "$name" 2
     mv "$work/data/clips" "$work/data/gone"
-    wait_for_line "$name" "^caravan: frames: .*: No such file or directory; waiting for it"
+    wait_for_line "$work/$name.err" "^caravan: frames: .*: No such file or directory; waiting for it"
 }
 
 run plain || fail "plain: $(cat "$work/plain.err")"
@@ -55,7 +47,7 @@ mv "$work/relative.yaml" "$work/p.yaml"
 pid=$!
 wait_for_step long 2
 mv "$work/data" "$work/gone"
-wait_for_line long "^caravan: frames: media_root $work/data: No such file or directory; waiting for it"
+wait_for_line "$work/long.err" "^caravan: frames: media_root $work/data: No such file or directory; waiting for it"
 kill -9 "$(pgrep -P $pid -f caravan-frames)"
 ends_with 69 $pid "$work/long.err"
 grep -q "^caravan: frames failed 5 times without a group done; it ended with exit code 69: .*media_root: $work/data: No such file" "$work/long.err" ||
@@ -73,15 +65,9 @@ mkfifo "$work/in"
 pid=$!
 exec 3>"$work/in"
 echo "${group/NAME/$clip}" >&3
-for _ in $(seq 600); do
-    [ ! -s "$work/out" ] || break
-    sleep 0.1
-done
+wait_until 60 has_lines "$work/out" 1 || true
 echo "${group/NAME/none.mp4}" >&3
-for _ in $(seq 600); do
-    [ "$(wc -l <"$work/out")" != 2 ] || break
-    sleep 0.1
-done
+wait_until 60 has_lines "$work/out" 2 || true
 grep -q '"quarantine":{"stage":"frames"' "$work/out" || fail "a missing clip is not quarantined: $(cat "$work/out" "$work/err")"
 mv "$work/data/clips" "$work/data/gone"
 mkdir "$work/data/clips" # what is left of a folder that was mounted there

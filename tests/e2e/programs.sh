@@ -96,10 +96,7 @@ if mount -t tmpfs -o size=3m caravan-test "$work/disk" 2>/dev/null; then
     printf '#!/bin/sh\nuntil [ -e %s/full ]; do sleep 0.1; done\nexit 1\n' "$work" >"$work/mine.sh"
     "$bin/caravan" run "$work/p.yaml" --set run="$work/disk/run" --set mine.timeout=0 2>"$work/disk.err" &
     pid=$!
-    for _ in $(seq 600); do
-        if grep -q "mine working" "$work/disk.err"; then break; fi
-        sleep 0.1
-    done
+    wait_for_line "$work/disk.err" "mine working"
     dd if=/dev/zero of="$work/disk/zeros" bs=4k 2>/dev/null || true
     touch "$work/full"
     ends_with 65 $pid "$work/disk.err"
@@ -141,22 +138,16 @@ program "sleep $number & wait"
 pid=$!
 # wait_for_sleeper OTHER: until a child of the program sleeps that is not OTHER.
 wait_for_sleeper() {
-    for _ in $(seq 200); do
-        sleeper=$(pgrep -f "^sleep $number" || true)
-        if [ -n "$sleeper" ] && [ "$sleeper" != "$1" ]; then return; fi
-        sleep 0.05
-    done
-    fail "no sleeper but '$sleeper': $(cat "$work/orphans.err")"
+    other=$1
+    another_sleeps() { sleeper=$(pgrep -f "^sleep $number" || true) && [ -n "$sleeper" ] && [ "$sleeper" != "$other" ]; }
+    wait_until 20 another_sleeps || fail "no sleeper but '$sleeper': $(cat "$work/orphans.err")"
 }
 wait_for_sleeper none
 kill -9 "$(pgrep -P $pid -f 'caravan program .*/nodes/mine ')"
 wait_for_sleeper "$sleeper"
 "$bin/caravan" top "$work/p.yaml" --set run="$work/orphans" --set mine.timeout=0 >"$work/top" 2>"$work/top.err" &
 top=$!
-for _ in $(seq 200); do
-    [ ! -s "$work/top" ] || break
-    sleep 0.05
-done
+wait_until 20 test -s "$work/top" || true
 kill -9 $pid
 wait $pid 2>/dev/null || true
 # caravan top says that it has lost the run.
@@ -164,8 +155,5 @@ got=0
 wait $top || got=$?
 [ $got = 69 ] && [ "$(cat "$work/top.err")" = "caravan: lost the run in $work/orphans: its supervisor was killed or does not answer" ] ||
     fail "top: exit $got: $(cat "$work/top" "$work/top.err")"
-for _ in $(seq 100); do
-    pgrep -f "^sleep $number" >/dev/null || exit 0
-    sleep 0.05
-done
-fail "a child of a program outlives the run"
+none_sleeps() { ! pgrep -f "^sleep $number" >/dev/null; }
+wait_until 10 none_sleeps || fail "a child of a program outlives the run"

@@ -48,9 +48,5 @@ check_steps() {
 
 # wait_for_step RUN STEP: waits until the metrics of the run have the step.
 wait_for_step() {
-    for _ in $(seq 600); do
-        if grep -qs "\"step\": $2," "$work/$1/metrics.jsonl"; then return; fi
-        sleep 0.05
-    done
-    fail "$1: no step $2"
+    wait_until 60 grep -qs "\"step\": $2," "$work/$1/metrics.jsonl" || fail "$1: no step $2"
 }

@@ -33,16 +33,13 @@ for address in "$work/notify" "@caravan-$$"; do
     listen "$address"
     NOTIFY_SOCKET=$address WATCHDOG_USEC=1000000 "$bin/caravan" run "$work/p.yaml" 2>"$work/err" &
     pid=$!
-    for _ in $(seq 300); do
-        if grep -q "^STATUS=[0-9]* of 20 groups" "$work/told" && [ "$(grep -c "^WATCHDOG=1$" "$work/told")" -ge 3 ]; then break; fi
-        sleep 0.05
-    done
+    wait_for_line "$work/told" "^STATUS=[0-9]* of 20 groups"
+    signs() { [ "$(grep -c "^WATCHDOG=1$" "$work/told")" -ge 3 ]; }
+    wait_until 20 signs || fail "no signs of life: $(cat "$work/told")"
     kill -TERM $pid
     ends_with 75 $pid "$work/err"
     wait $listener || fail "the run does not say that it stops: $(cat "$work/told")"
     [ "$(head -1 "$work/told")" = READY=1 ] || fail "not ready: $(cat "$work/told")"
-    grep -q "^STATUS=[0-9]* of 20 groups" "$work/told" || fail "no status: $(cat "$work/told")"
-    [ "$(grep -c "^WATCHDOG=1$" "$work/told")" -ge 3 ] || fail "no signs of life: $(cat "$work/told")"
     if grep "NOTIFY_SOCKET\|WATCHDOG" "$work/env"; then fail "a stage could speak for the run"; fi
 done
 expect 64 "NOTIFY_SOCKET: nowhere is not the path of a socket" env NOTIFY_SOCKET=nowhere "$bin/caravan" run "$work/p.yaml"

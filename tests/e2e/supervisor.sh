@@ -8,11 +8,7 @@ make_pipeline ""
 
 # wait_for NAME FILE: until the file is there and not empty.
 wait_for() {
-    for turn in $(seq 300); do
-        [ -s "$2" ] && return
-        sleep 0.1
-    done
-    fail "$1: $2 does not come: $(cat "$work/$1.err")"
+    wait_until 60 test -s "$2" || fail "$1: $2 does not come: $(cat "$work/$1.err")"
 }
 
 # A run that stands still says which group it waits for, and who was given it. This takes half a minute, in which the
@@ -110,14 +106,6 @@ failing() {
     pid=$!
     wait_for "$name" "$work/$name/metrics.jsonl"
 }
-# wait_for_line NAME PATTERN: until the run's terminal has such a line.
-wait_for_line() {
-    for _ in $(seq 900); do
-        if grep -q -e "$2" "$work/$1.err"; then return; fi
-        sleep 0.1
-    done
-    fail "$1: no line like '$2' in: $(cat "$work/$1.err")"
-}
 
 # When the supervisor itself fails, optim still saves what it has trained, as a checkpoint or as a state. Here its
 # sockets fail.
@@ -139,23 +127,18 @@ int zmq_poll(void *items, int count, long timeout) {
 END
 "${CC:-cc}" -shared -fPIC -o "$work/fail.so" "$work/fail.c"
 failing wire env LD_PRELOAD="$work/fail.so" FAIL_FILE="$work/now" ASAN_OPTIONS="${ASAN_OPTIONS:-}:verify_asan_link_order=0"
+hit_reward() { kill -USR1 $(pgrep -P $pid -f caravan-reward) 2>/dev/null; }
 # Before that, a stage that fails more than 5 times is started again, because the run makes progress.
 for turn in $(seq 6); do
     steps=$(wc -l <"$work/wire/metrics.jsonl")
-    for _ in $(seq 600); do # it may not be started again yet
-        if kill -USR1 $(pgrep -P $pid -f caravan-reward) 2>/dev/null; then break; fi
-        sleep 0.1
-    done
-    for _ in $(seq 600); do
-        [ "$(wc -l <"$work/wire/metrics.jsonl")" -lt $((steps + 3)) ] || break
-        sleep 0.05
-    done
+    wait_until 60 hit_reward || true # it may not be started again yet
+    wait_until 60 has_lines "$work/wire/metrics.jsonl" $((steps + 3)) || true
 done
 [ "$(grep -cE "reward (was killed by signal 10|failed in the same way) .*; starting it again" "$work/wire.err")" = 6 ] || fail "wire: $(cat "$work/wire.err")"
 # What may be behind a signal of the memory is said.
 if ! grep -q '__[at]san_init' "$bin/caravan"; then # a sanitizer catches the signal
     kill -BUS "$(pgrep -P $pid -f caravan-frames)"
-    wait_for_line wire "^caravan: frames was killed by signal 7 (Bus error) (see .*/frames.log): if its store is damaged, remove $work/wire/store,"
+    wait_for_line "$work/wire.err" "^caravan: frames was killed by signal 7 (Bus error) (see .*/frames.log): if its store is damaged, remove $work/wire/store,"
 fi
 touch "$work/now"
 got=0
@@ -167,7 +150,7 @@ saved=$(printf '%06d' "$trained")
 [ -e "$work/wire/checkpoints/step-$saved" ] || [ -e "$work/wire/checkpoints/state-$saved" ] ||
     fail "trained $trained steps, but saved only $(ls "$work/wire/checkpoints")"
 
-wait_for_line still '^caravan: nothing has been done for 0:[3-5][0-9]: rollout has group [0-9]*, which no replica of refscore has taken: refscore is silent$'
+wait_for_line "$work/still.err" '^caravan: nothing has been done for 0:[3-5][0-9]: rollout has group [0-9]*, which no replica of refscore has taken: refscore is silent$'
 "$bin/caravan" top "$work/p.yaml" $still --once >"$work/top" 2>"$work/err" || fail "top: $(cat "$work/err")"
 grep -q '^nothing has been done for .* refscore is silent$' "$work/top" || fail "top: $(cat "$work/top")"
 kill -CONT "$stopped"
@@ -209,14 +192,10 @@ $as_user prlimit --pid $pid --nproc=1:
 # A stage without a log goes on, too, and the directory of the logs is made again.
 rm -r "$work/fork/logs"
 kill -9 $(pgrep -P $pid -f caravan-reward)
-wait_for_line fork "reward cannot be started: Resource temporarily unavailable; trying again in 5 s"
+wait_for_line "$work/fork.err" "reward cannot be started: Resource temporarily unavailable; trying again in 5 s"
 $as_user prlimit --pid $pid --nproc="$limit":
 before=$(wc -l <"$work/fork/metrics.jsonl")
-for _ in $(seq 200); do
-    if [ "$(wc -l <"$work/fork/metrics.jsonl")" -gt $((before + 2)) ]; then break; fi
-    sleep 0.1
-done
-[ "$(wc -l <"$work/fork/metrics.jsonl")" -gt $((before + 2)) ] || fail "fork: the run does not go on: $(cat "$work/fork.err")"
+wait_until 60 has_lines "$work/fork/metrics.jsonl" $((before + 3)) || fail "fork: the run does not go on: $(cat "$work/fork.err")"
 [ -e "$work/fork/logs/reward.log" ] || fail "fork: no log after its directory was removed"
 # caravan stop stops it and waits for its end; then there is no run to stop.
 "$bin/caravan" stop "$work/p.yaml" --set run="$work/fork" 2>"$work/err" || fail "stop: $(cat "$work/err")"
