@@ -86,15 +86,13 @@ static bool computes_bfloat16(void) {
     return result == OK;
 }
 
-static void probabilities_agree_with_transformers(void **state) {
-    (void)state;
+TEST(probabilities_agree_with_transformers) {
     expect_probabilities(0, GOLDEN_CASES, "float32");
     if (computes_bfloat16()) expect_probabilities(0, GOLDEN_CASES, "bfloat16");
 }
 
 // Alone or among others, in any order, with any number of threads.
-static void bits_do_not_depend_on_neighbours(void **state) {
-    (void)state;
+TEST(bits_do_not_depend_on_neighbours) {
     for (int c = 0; c < GOLDEN_CASES; c++) {
         struct golden_case *it = &cases_of[c];
         struct classifier *one = opened(it->base.dir, "float32", 1, false);
@@ -186,16 +184,14 @@ static void expect_training(int first, int end, const char *precision) {
     }
 }
 
-static void gradients_and_three_steps_agree_with_torch(void **state) {
-    (void)state;
+TEST(gradients_and_three_steps_agree_with_torch) {
     expect_training(0, CASES_TRAINED, "float32");
     if (computes_bfloat16()) expect_training(CASES_TRAINED - 1, CASES_TRAINED, "bfloat16");
 }
 
 // Training that goes on from a state has the bits of one that was not interrupted, with any number of threads. What it
 // saves is opened for scoring, with the hash that training says.
-static void training_goes_on_from_a_state_to_the_same_bits(void **state) {
-    (void)state;
+TEST(training_goes_on_from_a_state_to_the_same_bits) {
     for (int c = 0; c < CASES_TRAINED; c++) {
         struct golden_case *it = &cases_of[c];
         const char *root = getenv("CLASSIFIER_CHECKPOINTS");
@@ -258,8 +254,7 @@ static char *derived_dir(struct golden_case *it, const char *from, const char *t
 }
 
 // Fresh parts are the same for one seed, within two deviations, and saved with the labels that training has.
-static void fresh_parts_depend_on_the_seed_alone(void **state) {
-    (void)state;
+TEST(fresh_parts_depend_on_the_seed_alone) {
     struct golden_case *it = &cases_of[4];
     struct arena *arena = &it->base.arena;
     char *encoder = derived_dir(it, "Entailment", "Entailment", "model."), *saved[2];
@@ -313,8 +308,7 @@ static void expect_refused(const char *dir, bool training, const char *says) {
     assert_non_null(strstr(fail_text(), dir));
 }
 
-static void wrong_directories_and_texts_are_refused(void **state) {
-    (void)state;
+TEST(wrong_directories_and_texts_are_refused) {
     struct golden_case *it = &cases_of[4];
     char *nameless = derived_dir(it, "\"1\": \"Entailment\"", "\"1\": \"yes\"", ""),
          *dropout = derived_dir(it, "{", "{\"mlp_dropout\": 0.1,", "");
@@ -335,25 +329,19 @@ static void wrong_directories_and_texts_are_refused(void **state) {
     MUST(dir_remove(larger));
 }
 
-static void the_emulator_agrees_with_transformers(void **state) {
-    (void)state;
+TEST(the_emulator_agrees_with_transformers) {
     expect_probabilities(1, 2, "float32");
     expect_training(2, 3, "float32");
     if (EMULATOR_IS_FAST) expect_probabilities(3, 4, "bfloat16");
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(probabilities_agree_with_transformers),
-        cmocka_unit_test(bits_do_not_depend_on_neighbours),
-        cmocka_unit_test(gradients_and_three_steps_agree_with_torch),
-        cmocka_unit_test(training_goes_on_from_a_state_to_the_same_bits),
-        cmocka_unit_test(fresh_parts_depend_on_the_seed_alone),
-        cmocka_unit_test(wrong_directories_and_texts_are_refused),
-    };
-    const struct CMUnitTest emulated[] = {cmocka_unit_test(the_emulator_agrees_with_transformers)};
     tested_device = "cpu";
-    int failed = cmocka_run_group_tests_name("cpu", tests, open_all, close_all);
+    cmocka_set_skip_filter("the_emulator_*");
+    const int failed = unit_run(open_all, close_all);
+    if (!case_emulator()) return failed;
     tested_device = "emulated";
-    return case_emulator() ? failed + cmocka_run_group_tests_name("emulated", emulated, open_all, close_all) : failed;
+    cmocka_set_skip_filter(NULL);
+    cmocka_set_test_filter("the_emulator_*");
+    return failed + unit_run(open_all, close_all);
 }

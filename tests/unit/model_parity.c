@@ -91,8 +91,7 @@ static void log_probabilities(const char *precision) {
 }
 
 // Every token of the vocabulary as a completion of one token: the whole distribution after the prompt.
-static void the_whole_distribution_is_that_of_transformers(void **state) {
-    (void)state;
+TEST(the_whole_distribution_is_that_of_transformers) {
     for (int c = 0; c < case_count; c++) {
         if (left_out(c, "float32")) continue;
         struct model_case *it = &cases[c];
@@ -211,8 +210,7 @@ static void greedy_tokens(const char *precision) {
 }
 
 // The gradient of the packed group against the sum of its completions' own.
-static void a_packed_groups_gradient_is_the_sum_of_its_completions(void **state) {
-    (void)state;
+TEST(a_packed_groups_gradient_is_the_sum_of_its_completions) {
     for (int c = 0; c < case_count; c++) {
         if (left_out(c, "float32")) continue;
         struct model_case *it = &cases[c];
@@ -300,8 +298,7 @@ static double size_of(const float *values, size_t count) {
 
 // Compares the gradient of every third tensor with finite differences of the objective along it. Uses no golden
 // results.
-static void the_gradient_is_that_of_finite_differences(void **state) {
-    (void)state;
+TEST(the_gradient_is_that_of_finite_differences) {
     struct model_case *it = &cases[0]; // stored in float32, in one file
     struct train_completion completions[COMPLETIONS];
     case_step(it, json_item(key_of(it->golden, "steps"), 0), completions);
@@ -337,12 +334,10 @@ static void the_gradient_is_that_of_finite_differences(void **state) {
 
 // A test of each precision.
 #define TESTS(name)                                                                                                    \
-    static void name##_agree_in_float32(void **state) {                                                                \
-        (void)state;                                                                                                   \
+    TEST(name##_agree_in_float32) {                                                                                    \
         name("float32");                                                                                               \
     }                                                                                                                  \
-    static void name##_agree_in_bfloat16(void **state) {                                                               \
-        (void)state;                                                                                                   \
+    TEST(name##_agree_in_bfloat16) {                                                                                   \
         if (case_computes(&cases[0], device, "bfloat16")) name("bfloat16");                                            \
     }
 TESTS(log_probabilities)
@@ -361,37 +356,14 @@ static int close_cases(void **state) {
     return 0;
 }
 
-// The emulator leaves out what follows from the other tests.
-static int run_on_emulator(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(log_probabilities_agree_in_float32),
-        cmocka_unit_test(log_probabilities_agree_in_bfloat16),
-        cmocka_unit_test(gradients_and_three_steps_agree_in_float32),
-        cmocka_unit_test(gradients_and_three_steps_agree_in_bfloat16),
-        cmocka_unit_test(greedy_tokens_agree_in_float32),
-        cmocka_unit_test(greedy_tokens_agree_in_bfloat16),
-        cmocka_unit_test(the_whole_distribution_is_that_of_transformers),
-    };
+int main(void) {
+    device = case_device();
+    for (case_count = 0; case_count < ALL_CASES; case_count++) list[case_count].name = case_names[case_count];
+    const int failed = unit_run(open_cases, close_cases);
+    if (getenv("MODEL_DEVICE") || !case_emulator()) return failed;
     device = "emulated";
     case_count = EMULATOR_IS_FAST ? sizeof emulated_cases / sizeof *emulated_cases : 1;
     memcpy(list, emulated_cases, sizeof emulated_cases);
-    return cmocka_run_group_tests_name("emulated", tests, open_cases, close_cases);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(log_probabilities_agree_in_float32),
-        cmocka_unit_test(log_probabilities_agree_in_bfloat16),
-        cmocka_unit_test(gradients_and_three_steps_agree_in_float32),
-        cmocka_unit_test(gradients_and_three_steps_agree_in_bfloat16),
-        cmocka_unit_test(greedy_tokens_agree_in_float32),
-        cmocka_unit_test(greedy_tokens_agree_in_bfloat16),
-        cmocka_unit_test(the_whole_distribution_is_that_of_transformers),
-        cmocka_unit_test(a_packed_groups_gradient_is_the_sum_of_its_completions),
-        cmocka_unit_test(the_gradient_is_that_of_finite_differences),
-    };
-    device = case_device();
-    for (case_count = 0; case_count < ALL_CASES; case_count++) list[case_count].name = case_names[case_count];
-    int failed = cmocka_run_group_tests_name(device, tests, open_cases, close_cases);
-    return getenv("MODEL_DEVICE") || !case_emulator() ? failed : failed + run_on_emulator();
+    cmocka_set_skip_filter("*gradient_is_*"); // what follows from the other tests
+    return failed + unit_run(open_cases, close_cases);
 }
