@@ -139,8 +139,9 @@ static status node_take_waiting(struct node *node, struct held_group **out, bool
     for (; held && !*out && !*busy; held = next) {
         enum weights_verdict verdict = WEIGHTS_READY;
         next = io_thread_next_held(node->io, held, HELD_WAITING);
-        // Otherwise it was issued anew since, or is settled.
-        if (held->issue != io_thread_issue(node->io) || held->seq < io_thread_settled(node->io)) {
+        // It was issued anew since, or is settled, and comes again if it is needed. What is handed out in order is not.
+        const bool current = held->issue == io_thread_issue(node->io) && held->seq >= io_thread_settled(node->io);
+        if (!current && !node->role->receive) {
             io_thread_drop(node->io, held);
             continue;
         }
