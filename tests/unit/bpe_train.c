@@ -48,8 +48,7 @@ TEST(empty_text_trains_bytes_and_bad_utf8_is_refused) {
 }
 
 TEST(a_trained_tokenizer_loads_and_decodes_its_text) {
-    char dir[] = "/tmp/caravan-train-XXXXXX";
-    assert_non_null(mkdtemp(dir));
+    const char *dir = unit_new_directory();
     SCOPED(struct buf, buf_release) text = {0}, decoded = {0};
     SCOPED(struct token_list, token_list_release) tokens = {0};
     SCOPED(struct tokenizer *, tokenizer_free) t = NULL;
@@ -65,13 +64,11 @@ TEST(a_trained_tokenizer_loads_and_decodes_its_text) {
     tokenizer_decode_utf8(t, tokens.data, tokens.count, false, &decoded);
     assert_int_equal(decoded.size, text.size);
     assert_memory_equal(decoded.data, text.data, text.size);
-    assert_int_equal(dir_remove(dir), OK);
 }
 
 TEST(a_trained_modernbert_tokenizer_encodes_pairs) {
     static const char text[] = "the cat and the dog, the cat and the dog";
-    char dir[] = "/tmp/caravan-train-XXXXXX";
-    assert_non_null(mkdtemp(dir));
+    const char *dir = unit_new_directory();
     SCOPED(struct token_list, token_list_release) tokens = {0};
     SCOPED(struct buf, buf_release) decoded = {0};
     SCOPED(struct arena, arena_release) memory = {0};
@@ -85,5 +82,4 @@ TEST(a_trained_modernbert_tokenizer_encodes_pairs) {
     assert_int_equal(tokens.data[tokens.count - 1], first + 2); // [SEP]
     tokenizer_decode_utf8(t, tokens.data, tokens.count, false, &decoded);
     assert_string_equal(decoded.data, "[CLS]the cat[MASK][SEP]the dog[SEP]");
-    assert_int_equal(dir_remove(dir), OK);
 }

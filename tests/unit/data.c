@@ -8,8 +8,6 @@
 #include "shared/data/dataset.h"
 #include "shared/data/format.h"
 
-static char dir[] = "/tmp/caravan-data-XXXXXX";
-
 #define VIDEO_R1(type, options, solution)                                                                              \
     "{\"problem_id\":7,\"problem\":\"Which?\",\"data_type\":\"video\",\"problem_type\":\"" type                        \
     "\",\"options\":" options ",\"path\":\"./v/a.mkv\",\"solution\":\"" solution "\"}\n"
@@ -30,7 +28,7 @@ static char dir[] = "/tmp/caravan-data-XXXXXX";
     "\"more\":1.0}\n"
 
 static char *write_file(struct arena *arena, const char *name, const char *content) {
-    char *path = path_join(arena, dir, name);
+    char *path = path_join(arena, unit_directory(), name);
     assert_int_equal(file_write_atomic(path, content, strlen(content)), OK);
     return path;
 }
@@ -305,10 +303,10 @@ TEST(choices_of_seed_bench_are_drawn_by_the_seed) {
 
 TEST(groups_keep_the_sections_that_they_are_given) {
     SCOPED(struct dataset *, dataset_free)
-    dataset = opened("caravan", GROUP, (const char *[]){"media_root", dir, NULL});
+    dataset = opened("caravan", GROUP, (const char *[]){"media_root", unit_directory(), NULL});
     SCOPED(struct group *, group_free) group = group_at(dataset, 0);
     char path[256];
-    snprintf(path, sizeof path, "file://%s/a.png", dir);
+    snprintf(path, sizeof path, "file://%s/a.png", unit_directory());
     assert_string_equal(group->sample_id.data, "w-1");
     assert_string_equal(group->id.data, "e0-000000");
     assert_string_equal(group->prompt.messages[0].parts[0].image.data, path);
@@ -429,18 +427,4 @@ TEST(a_mistake_is_refused_with_its_line) {
         if (!strstr(fail_text(), mistakes[i].says)) print_error("%s\n", fail_text());
         assert_non_null(strstr(fail_text(), mistakes[i].says));
     }
-}
-
-static int make_dir(void **state) {
-    (void)state;
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int remove_dir(void **state) {
-    (void)state;
-    return dir_remove(dir) == OK ? 0 : -1;
-}
-
-int main(void) {
-    return unit_run(make_dir, remove_dir);
 }

@@ -6,8 +6,6 @@
 #include "shared/store/lmdb_env.h"
 #include "tests/support/groups.h"
 
-static char directory[] = "/tmp/caravan-groups-XXXXXX";
-
 static struct group *make(const char *id, const char *more) {
     return group_of_format("{\"id\":\"%s\",\"prompt\":{\"messages\":[],\"solution\":\"\"}%s}", id, more);
 }
@@ -23,7 +21,7 @@ static status save(struct group_store *store, const struct section_key *key, enu
 TEST(sections_and_groups_are_saved_and_found) {
     SCOPED(struct group_store *, group_store_close) store = NULL;
     struct section_key first = {{1}}, second = {{2}};
-    assert_int_equal(group_store_open(&store, directory, false), OK);
+    assert_int_equal(group_store_open(&store, unit_directory(), false), OK);
     struct group *given = make("e0-000001", ",\"advantages\":[1,-1],\"x\":1.50"), *bare = make("e0-000001", ""),
                  *back = NULL;
     bool found = true;
@@ -55,7 +53,7 @@ TEST(several_records_are_saved_at_once) {
     struct group_record records[3];
     SCOPED(struct group *, group_free) back = NULL, bare = make("e0-000101", "");
     bool found;
-    assert_int_equal(group_store_open(&store, directory, false), OK);
+    assert_int_equal(group_store_open(&store, unit_directory(), false), OK);
     for (int i = 0; i < 3; i++)
         records[i] =
             (struct group_record){.group = make(i ? "e0-000102" : "e0-000101", i < 2 ? ",\"advantages\":[1]" : ""),
@@ -83,7 +81,7 @@ TEST(groups_with_long_ids_are_listed) {
     int count = 0;
     memset(id, 'x', 2000);
     id[2000] = 0;
-    assert_int_equal(group_store_open(&store, directory, false), OK);
+    assert_int_equal(group_store_open(&store, unit_directory(), false), OK);
     const char *const ids[] = {id, "", "stop"};
     for (int i = 0; i < 3; i++) {
         SCOPED(struct group *, group_free) group = make(ids[i], ""), back = NULL;
@@ -140,7 +138,7 @@ static bool has_section(struct group_store *store, unsigned char key, int number
 static struct group_store *open_own(const char *name) {
     struct group_store *store;
     char own[96];
-    snprintf(own, sizeof own, "%s/%s", directory, name);
+    snprintf(own, sizeof own, "%s/%s", unit_directory(), name);
     assert_int_equal(group_store_open(&store, own, false), OK);
     return store;
 }
@@ -198,18 +196,4 @@ TEST(old_sections_go) {
     assert_int_equal(group_store_prune(store, &(struct group_keep){.steps = 4}, true, &removed, &freed), OK);
     assert_int_equal(removed, 26);
     assert_false(has_section(store, 200, 0) || has_section(store, 1, 29));
-}
-
-static int make_directory(void **state) {
-    (void)state;
-    return mkdtemp(directory) ? 0 : -1;
-}
-
-static int remove_directory(void **state) {
-    (void)state;
-    return dir_remove(directory) == OK ? 0 : -1;
-}
-
-int main(void) {
-    return unit_run(make_directory, remove_directory);
 }

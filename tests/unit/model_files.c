@@ -88,8 +88,7 @@ TEST(a_truncated_file_is_refused) {
 }
 
 TEST(what_is_written_is_read) {
-    char dir[] = "/tmp/caravan-model-XXXXXX";
-    assert_non_null(mkdtemp(dir));
+    const char *dir = unit_new_directory();
     SCOPED(struct arena, arena_release) arena = {0};
     char *path = path_join(&arena, dir, "model.safetensors");
     const struct stored_tensor tensors[] = {{.name = "b", .type = ELEMENT_F32, .rank = 2, .shape = {2, 1}},
@@ -124,14 +123,12 @@ TEST(what_is_written_is_read) {
     assert_int_equal(safetensors_create(&writer, path, tensors, 2, true), OK);
     assert_int_equal(safetensors_finish(&writer), BUG);
     assert_null(writer);
-    assert_int_equal(dir_remove(dir), OK);
 }
 
 // Longer than what is written at once, and no whole number of pages.
 TEST(a_long_file_is_written_whole) {
     enum { count = 5000003 };
-    char dir[] = "/tmp/caravan-model-XXXXXX";
-    assert_non_null(mkdtemp(dir));
+    const char *dir = unit_new_directory();
     SCOPED(struct arena, arena_release) arena = {0};
     char *path = path_join(&arena, dir, "long.safetensors");
     float *values = arena_alloc(&arena, count * sizeof *values);
@@ -146,7 +143,6 @@ TEST(a_long_file_is_written_whole) {
     assert_int_equal(safetensors_open(&store, path), OK);
     assert_memory_equal(safetensors_find(store, "long")->data, values, count * sizeof *values);
     safetensors_close(&store);
-    assert_int_equal(dir_remove(dir), OK);
 }
 
 TEST(config_layouts_agree) {

@@ -9,28 +9,21 @@
 #include "shared/config/pipeline.h"
 #include "shared/config/stage_options.h"
 
-static char dir[] = "/tmp/caravan-pipeline-XXXXXX";
-
 static char *below(const char *name) {
     static char path[4][256];
     static int next;
     next = (next + 1) % 4;
-    snprintf(path[next], sizeof path[next], "%s/%s", dir, name);
+    snprintf(path[next], sizeof path[next], "%s/%s", unit_directory(), name);
     return path[next];
 }
 
-static int make_directory(void **state) {
+static int write_files(void **state) {
     (void)state;
-    if (!mkdtemp(dir) || dir_make(below("model")) != OK) return 1;
+    if (dir_make(below("model")) != OK) return 1;
     if (file_write_atomic(below("train.jsonl"), "", 0) != OK ||
         file_write_atomic(below("mine.py"), "#!/bin/cat\n", 11) != OK)
         return 1;
     return chmod(below("mine.py"), 0755);
-}
-
-static int remove_directory(void **state) {
-    (void)state;
-    return (int)dir_remove(dir);
 }
 
 static status read_text(struct pipeline **out, const char *text, const char *const *sets, size_t count,
@@ -86,7 +79,7 @@ static void check_good(const struct pipeline *pipeline) {
     assert_int_equal(stages[1].machine_count, 1);
     assert_int_equal(stages[1].machines[0], 0);
     assert_int_equal(stages[2].machine_count, 0);
-    assert_string_equal(pipeline_value(&stages[1], "media_root"), dir);
+    assert_string_equal(pipeline_value(&stages[1], "media_root"), unit_directory());
     assert_string_equal(pipeline_value(&stages[2], "group_size"), "4");
     assert_string_equal(pipeline_value(&stages[2], "seed"), "9");
     assert_string_equal(pipeline_value(&stages[2], "store"), below("runs/demo/store"));
@@ -463,5 +456,5 @@ TEST(what_contradicts_a_method_is_refused) {
 }
 
 int main(void) {
-    return unit_run(make_directory, remove_directory);
+    return unit_run(write_files, NULL);
 }

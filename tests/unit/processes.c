@@ -19,13 +19,13 @@ static const char *device_of(const struct process *process) {
 
 // Rollout's replicas on a machine (NULL: there is only one) must have these devices, with a space behind each.
 static void check_devices(const char *options, const char *machine, const char *want) {
-    char dir[] = "/tmp/caravan-processes-XXXXXX", nodes[64], text[1024], key[64];
+    const char *dir = unit_new_directory();
+    char nodes[64], text[1024], key[64];
     SCOPED(struct pipeline *, pipeline_free) pipeline = NULL;
     struct deployment deployment;
     SCOPED(struct processes, processes_release) processes = {0};
     SCOPED(struct wire_security, wire_security_release) keys = {0};
     SCOPED(struct buf, buf_release) mistakes = {0}, got = {0};
-    assert_non_null(mkdtemp(dir));
     snprintf(nodes, sizeof nodes, "%s/nodes", dir);
     assert_int_equal(dir_make(nodes), OK);
     snprintf(key, sizeof key, "%s/key", dir);
@@ -50,7 +50,6 @@ static void check_devices(const char *options, const char *machine, const char *
             buf_printf(&got, "%s ", device_of(&processes.list[i]));
     assert_string_equal(got.data, want);
     deployment_release(&deployment);
-    assert_int_equal(dir_remove(dir), OK);
 }
 
 TEST(replicas_take_the_gpus_of_the_list) {

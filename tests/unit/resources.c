@@ -6,14 +6,12 @@
 #include "shared/base/file.h"
 #include "shared/resources/resource_plan.h"
 
-static char dir[64];
-
 // Reads a pipeline with shapes for models. The stages are those of a training unless given.
 static struct pipeline *read_pipeline(const char *top, const char *stages, const char *const *sets, size_t count) {
     struct pipeline *pipeline = NULL;
     SCOPED(struct buf, buf_release) diagnostics = {0}, text = {0};
     char path[128];
-    snprintf(path, sizeof path, "%s/file.yaml", dir);
+    snprintf(path, sizeof path, "%s/file.yaml", unit_directory());
     buf_printf(&text, "run: run\nmodel: 3b\n%s\nstages:\n%s", top, stages);
     assert_int_equal(file_write_atomic(path, text.data, text.size), OK);
     const status result = pipeline_read(&pipeline, path, true, sets, count, &diagnostics);
@@ -164,19 +162,4 @@ TEST(what_this_machine_lacks_is_said) {
     buf_clear(&lines); // what a model lacks is for others to say
     pipeline = read_pipeline("device: cpu", training, (const char *[]){"model=nowhere"}, 1);
     assert_int_equal(machine_resources_check(pipeline, 0, &lines), DATAERR);
-}
-
-static int setup(void **state) {
-    (void)state;
-    snprintf(dir, sizeof dir, "%s", "/tmp/caravan-resources-XXXXXX");
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    return dir_remove(dir) != OK;
-}
-
-int main(void) {
-    return unit_run(setup, teardown);
 }

@@ -343,8 +343,8 @@ TEST(wrong_options_are_refused_by_name) {
 
 // The second run finds its sections; another seed does not.
 TEST(what_the_store_has_is_not_computed_again) {
-    char dir[] = "/tmp/caravan-runner-XXXXXX", option[64];
-    assert_non_null(mkdtemp(dir));
+    const char *dir = unit_new_directory();
+    char option[64];
     snprintf(option, sizeof option, "--store=%s", dir);
     const char *seeds[] = {"--seed=1", "--seed=1", "--seed=2"};
     const char *logged[] = {"0 found", "2 found", "0 found"};
@@ -357,7 +357,6 @@ TEST(what_the_store_has_is_not_computed_again) {
         assert_non_null(strstr(log.data, logged[i]));
         assert_non_null(strstr(out.data, i == 2 ? "\"advantages\":[2" : "\"advantages\":[1"));
     }
-    assert_int_equal(dir_remove(dir), OK);
 }
 
 static status count_group(void *context, const struct group *group) {
@@ -376,10 +375,10 @@ TEST(the_last_stages_store_has_whole_groups) {
         "{\"id\":\"b\",\"prompt\":{\"messages\":[],\"solution\":\"\"},\"quarantine\":{\"stage\":\"frames\",\"reason\":"
         "\"cut\"}}\n",
     };
-    char dir[] = "/tmp/caravan-runner-XXXXXX", option[64];
+    const char *dir = unit_new_directory();
+    char option[64];
     struct group_store *store = NULL;
     int counts[2] = {0};
-    assert_non_null(mkdtemp(dir));
     snprintf(option, sizeof option, "--store=%s", dir);
     for (int i = 0; i < 3; i++) {
         SCOPED(struct buf, buf_release) out = {0}, log = {0};
@@ -393,7 +392,6 @@ TEST(the_last_stages_store_has_whole_groups) {
     assert_int_equal(counts[0], 1);
     assert_int_equal(counts[1], 1);
     group_store_close(&store);
-    assert_int_equal(dir_remove(dir), OK);
 }
 
 int main(void) {

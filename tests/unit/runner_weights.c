@@ -169,8 +169,7 @@ static struct source run(const struct stage *stage, const char *store, struct sc
 TEST(a_group_is_worked_on_with_one_version_of_the_weights) {
     const struct stage *const stages[] = {&one_by_one, &side_by_side};
     for (int i = 0; i < 2; i++) {
-        char dir[] = "/tmp/caravan-runner-XXXXXX";
-        assert_non_null(mkdtemp(dir));
+        const char *dir = unit_new_directory();
         struct scorer scorer = {.version = 1, .intact = true, .changes_at = 1};
         struct source source = run(stages[i], dir, &scorer, false);
         // One by one, the second group is done again; side by side the third, which was there too.
@@ -183,18 +182,15 @@ TEST(a_group_is_worked_on_with_one_version_of_the_weights) {
             run(stages[i], dir, &scorer, false);
             assert_int_equal(scorer.worked, version == 1 ? GROUPS - 1 : 1);
         }
-        assert_int_equal(dir_remove(dir), OK);
     }
 }
 
 // What the stage had of groups when it gave its weights back counts for nothing; each is done once, with other weights.
 TEST(groups_are_given_back_with_the_weights) {
-    char dir[] = "/tmp/caravan-runner-XXXXXX";
-    assert_non_null(mkdtemp(dir));
+    const char *dir = unit_new_directory();
     struct scorer scorer = {.version = 1, .intact = true, .changes_at = -1};
     struct source source = run(&side_by_side, dir, &scorer, true);
     assert_int_equal(source.returned, GROUPS);
     assert_int_equal(scorer.worked, GROUPS);
     for (int i = 0; i < GROUPS; i++) assert_true(source.of_version[i] == 2);
-    assert_int_equal(dir_remove(dir), OK);
 }

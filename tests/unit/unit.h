@@ -36,6 +36,12 @@
         assert_int_equal(must_status, OK);                                                                             \
     } while (0)
 
+// Returns the program's temporary directory. It is removed at the end of unit_run.
+const char *unit_directory(void);
+
+// Returns a new directory in it.
+const char *unit_new_directory(void);
+
 // Adds a test to this program's.
 void unit_add(const struct CMUnitTest *test);
 
