@@ -3,7 +3,7 @@
 #include <ftw.h>
 #include <sys/stat.h>
 
-enum { MAX_TESTS = 64, MAX_DIRECTORIES = 256 };
+enum { MAX_TESTS = 64, MAX_DIRECTORIES = 1024 };
 
 static struct CMUnitTest unit_tests[MAX_TESTS];
 static size_t unit_count;
@@ -22,7 +22,7 @@ const char *unit_directory(void) {
     return unit_top;
 }
 
-const char *unit_new_directory(void) {
+char *unit_new_directory(void) {
     assert_in_range(unit_directory_count, 0, MAX_DIRECTORIES - 1);
     char *path = unit_directories[unit_directory_count];
     snprintf(path, sizeof *unit_directories, "%s/%d", unit_directory(), unit_directory_count++);

@@ -146,7 +146,7 @@ static void expect_training(int first, int end, const char *precision) {
     for (int c = first; c < end; c++) {
         struct golden_case *it = &cases_of[c];
         SCOPED(struct classifier *, classifier_free) classifier = opened(it->base.dir, precision, 0, true);
-        char *before = case_dir(&it->base), *after = case_dir(&it->base);
+        char *before = unit_new_directory(), *after = unit_new_directory();
         char *grads = path_join(&it->base.arena, before, "gradients.safetensors");
         size_t every = (size_t)number_of(it->base.golden, "every");
         double bound = exact ? 1e-4 : bfloat16_bound(it), loss = 0, norm = 0;
@@ -179,8 +179,6 @@ static void expect_training(int first, int end, const char *precision) {
                       distance_of_all(&distance), distance.maximum);
         if (exact) assert_true(distance_of_all(&distance) <= 1e-3);
         assert_true(distance.maximum <= (exact ? 1e-3 : 1));
-        MUST(dir_remove(before));
-        MUST(dir_remove(after));
     }
 }
 
@@ -195,7 +193,7 @@ TEST(training_goes_on_from_a_state_to_the_same_bits) {
     for (int c = 0; c < CASES_TRAINED; c++) {
         struct golden_case *it = &cases_of[c];
         const char *root = getenv("CLASSIFIER_CHECKPOINTS");
-        char *dir = case_dir(&it->base), *saved = path_join(&it->base.arena, root ? root : dir, it->base.name);
+        char *dir = unit_new_directory(), *saved = path_join(&it->base.arena, root ? root : dir, it->base.name);
         double norm, straight[GOLDEN_TEXTS], resumed[GOLDEN_TEXTS], reopened[GOLDEN_TEXTS];
         uint64_t hashes[3];
         struct classifier *whole = opened(it->base.dir, "float32", 2, true);
@@ -222,7 +220,6 @@ TEST(training_goes_on_from_a_state_to_the_same_bits) {
         classifier_free(&scorer);
         classifier_free(&whole);
         classifier_free(&again);
-        MUST(dir_remove(dir));
     }
 }
 
@@ -233,7 +230,7 @@ static char *derived_dir(struct golden_case *it, const char *from, const char *t
     struct safetensors_writer *writer = NULL;
     SCOPED(struct buf, buf_release) text = {0}, changed = {0};
     struct arena *arena = &it->base.arena;
-    char *dir = case_dir(&it->base);
+    char *dir = unit_new_directory();
     MUST(file_read(path_join(arena, it->base.dir, "config.json"), &text));
     const char *at = strstr(text.data, from);
     assert_non_null(at);
@@ -263,7 +260,7 @@ TEST(fresh_parts_depend_on_the_seed_alone) {
         struct classifier *classifier = opened(from[i], "float32", 0, true);
         assert_int_equal(classifier_get_info(classifier)->labels, 2);
         assert_int_equal(classifier_get_info(classifier)->consistent, 1);
-        saved[i] = case_dir(&it->base);
+        saved[i] = unit_new_directory();
         MUST(classifier_save(classifier, saved[i]));
         classifier_free(&classifier);
         SCOPED(struct safetensors *, safetensors_close) store = NULL;
@@ -295,8 +292,6 @@ TEST(fresh_parts_depend_on_the_seed_alone) {
     assert_int_equal(classifier_open(&classifier, encoder, &(struct classifier_options){.device = "cpu"}), DATAERR);
     assert_non_null(
         strstr(fail_text(), arena_printf(arena, "%s/model.safetensors: tensor head.dense.weight", encoder)));
-    for (int i = 0; i < 2; i++) MUST(dir_remove(saved[i]));
-    MUST(dir_remove(encoder));
 }
 
 static void expect_refused(const char *dir, bool training, const char *says) {
@@ -324,9 +319,6 @@ TEST(wrong_directories_and_texts_are_refused) {
     assert_non_null(strstr(fail_text(), "text 0 has the token 24"));
     assert_int_equal(classifier_accumulate(classifier, it->texts, (const int[]){0}, 1, 1, &loss), BUG);
     classifier_free(&classifier);
-    MUST(dir_remove(nameless));
-    MUST(dir_remove(dropout));
-    MUST(dir_remove(larger));
 }
 
 TEST(the_emulator_agrees_with_transformers) {

@@ -210,7 +210,7 @@ static void publish_and_swap(const char *precision, const char *name) {
         &it, &(struct model_options){.precision = precision, .training = true, .train_vision = true, .ema = true});
     struct model *scorer = case_model(&it, &(struct model_options){.precision = precision});
     assert_true(hash_of(trained) == hash_of(scorer));
-    char *dir = case_dir(&it), *path = path_join(&it.arena, dir, "weights");
+    char *dir = unit_new_directory(), *path = path_join(&it.arena, dir, "weights");
     uint64_t hash = 0, before = hash_of(scorer);
     take_step(&it, trained);
     MUST(model_publish(trained, false, path, &hash));
@@ -231,7 +231,6 @@ static void publish_and_swap(const char *precision, const char *name) {
     MUST(model_publish(trained, true, path, &kept));
     assert_true(kept != before && kept != hash);
     MUST(model_swap(scorer, path, 2, kept));
-    MUST(dir_remove(dir));
     model_free(&trained);
     model_free(&scorer);
     case_close(&it);
@@ -249,7 +248,7 @@ TEST(a_restart_changes_no_bit) {
         struct model_case it = case_open(case_names[c]);
         const struct model_options options = {
             .precision = "float32", .training = true, .train_vision = c != 2, .ema = true};
-        char *dir = case_dir(&it);
+        char *dir = unit_new_directory();
         struct model *straight = case_model(&it, &options);
         take_step(&it, straight);
         MUST(model_update_ema(straight, 0.9));
@@ -273,7 +272,6 @@ TEST(a_restart_changes_no_bit) {
             MUST(model_update_ema(straight, 0.9));
             MUST(model_update_ema(again, 0.9));
         }
-        MUST(dir_remove(dir));
         model_free(&straight);
         model_free(&again);
         case_close(&it);
@@ -287,7 +285,7 @@ TEST(a_checkpoint_keeps_the_layout) {
         SCOPED(struct model *, model_free)
         model = case_model(&it, &(struct model_options){.training = true, .precision = "float32"});
         const char *kept = getenv("MODEL_CHECKPOINTS"); // for transformers to load
-        char *dir = kept ? arena_printf(&it.arena, "%s/%s", kept, case_names[c]) : case_dir(&it);
+        char *dir = kept ? arena_printf(&it.arena, "%s/%s", kept, case_names[c]) : unit_new_directory();
         MUST(model_save(model, dir));
         struct safetensors *from = NULL, *to = NULL;
         MUST(safetensors_open_dir(&from, it.dir));
@@ -305,7 +303,6 @@ TEST(a_checkpoint_keeps_the_layout) {
         assert_true(path_exists(path_join(&it.arena, dir, "generation_config.json")));
         safetensors_close(&from);
         safetensors_close(&to);
-        if (!kept) MUST(dir_remove(dir));
     }
 }
 
@@ -389,11 +386,10 @@ TEST(the_model_touches_nothing_behind_the_backend) {
     take_step(&it, closed);
     MUST(model_update_ema(closed, 0.9));
     assert_true(hash_of(open) == hash_of(closed));
-    char *dir = case_dir(&it);
+    char *dir = unit_new_directory();
     MUST(model_save(closed, dir));
     MUST(model_save_state(closed, dir));
     MUST(model_load_state(closed, dir));
-    MUST(dir_remove(dir));
     model_free(&open);
     model_free(&closed);
     case_close(&it);

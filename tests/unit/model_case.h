@@ -160,11 +160,4 @@ static inline void case_step(struct model_case *it, struct json *step, struct tr
     }
 }
 
-// A new directory under /tmp, in the case's arena; the caller removes it.
-static inline char *case_dir(struct model_case *it) {
-    char *path = arena_printf(&it->arena, "/tmp/caravan-model-XXXXXX");
-    assert_non_null(mkdtemp(path));
-    return path;
-}
-
 #endif

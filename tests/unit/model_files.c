@@ -139,10 +139,9 @@ TEST(a_long_file_is_written_whole) {
     assert_int_equal(safetensors_write(writer, values, 1000 * sizeof *values), OK);
     assert_int_equal(safetensors_write(writer, values + 1000, (count - 1000) * sizeof *values), OK);
     assert_int_equal(safetensors_finish(&writer), OK);
-    struct safetensors *store = NULL;
+    SCOPED(struct safetensors *, safetensors_close) store = NULL;
     assert_int_equal(safetensors_open(&store, path), OK);
     assert_memory_equal(safetensors_find(store, "long")->data, values, count * sizeof *values);
-    safetensors_close(&store);
 }
 
 TEST(config_layouts_agree) {

@@ -62,7 +62,7 @@ static void take_pass(struct model_case *it, struct model *model, struct pass *o
     MUST(model_accumulate(model, &it->prompt, completions, COMPLETIONS, &(struct loss_options){0}, 1, &result));
     *out = (struct pass){counter.products, counter.attentions, counter.patches, {0}};
     model->backend->ops = counter.ops;
-    char *dir = case_dir(it), *path = path_join(&it->arena, dir, "gradients");
+    char *dir = unit_new_directory(), *path = path_join(&it->arena, dir, "gradients");
     MUST(model_save_grads(model, path));
     MUST(file_read(path, &out->grads));
     MUST(dir_remove(dir));

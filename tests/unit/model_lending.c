@@ -93,7 +93,7 @@ static void lender_start(struct lender *lender, bool copied, bool waits) {
     int there[2], back[2];
     *lender = (struct lender){.copied = copied, .waits = waits};
     lender->it = case_open("even");
-    lender->dir = case_dir(&lender->it);
+    lender->dir = unit_new_directory();
     lender->policy = path_join(&lender->it.arena, lender->dir, "policy");
     lender->reference = path_join(&lender->it.arena, lender->dir, "reference");
     lender->file = path_join(&lender->it.arena, lender->dir, "file");

@@ -128,14 +128,13 @@ static size_t case_every(const struct model_case *it) {
 
 // Compares the gradient after the first step's completions.
 static void expect_grads(struct model_case *it, struct model *model, const struct bounds *bounds) {
-    char *dir = case_dir(it), *path = path_join(&it->arena, dir, "gradients.safetensors");
+    char *dir = unit_new_directory(), *path = path_join(&it->arena, dir, "gradients.safetensors");
     MUST(model_save_grads(model, path));
     struct distance difference = compare_tensors(it->tensors, case_every(it), "gradient.", path, NULL);
     double whole = distance_of_all(&difference);
     print_message("%s: gradients %.2g, one tensor's %.2g at most\n", it->name, whole, difference.maximum);
     assert_true(whole <= bounds->grads);
     assert_true(difference.maximum <= bounds->one_grad);
-    MUST(dir_remove(dir));
 }
 
 static void gradients_and_three_steps(const char *precision) {
@@ -143,7 +142,7 @@ static void gradients_and_three_steps(const char *precision) {
         if (left_out(c, precision)) continue;
         struct model_case *it = &cases[c];
         SCOPED(struct model *, model_free) model = training_model(it, precision);
-        char *before = case_dir(it), *after = case_dir(it);
+        char *before = unit_new_directory(), *after = unit_new_directory();
         struct bounds bounds = bounds_of(it, precision);
         bool exact = strcmp(precision, "float32") == 0;
         MUST(model_save_state(model, before));
@@ -176,8 +175,6 @@ static void gradients_and_three_steps(const char *precision) {
                       difference.maximum);
         assert_true(whole <= bounds.update);
         assert_true(difference.maximum <= bounds.one_update);
-        MUST(dir_remove(before));
-        MUST(dir_remove(after));
     }
 }
 
@@ -231,7 +228,7 @@ TEST(a_packed_groups_gradient_is_the_sum_of_its_completions) {
                 maximum = fmax(maximum, fabs((double)alone[t] - together[i][t]));
         }
         assert_true(maximum <= 1e-5);
-        char *dir = case_dir(it);
+        char *dir = unit_new_directory();
         char *one = path_join(&it->arena, dir, "packed"), *other = path_join(&it->arena, dir, "separate");
         MUST(model_save_grads(packed, one));
         MUST(model_save_grads(separate, other));
@@ -247,7 +244,6 @@ TEST(a_packed_groups_gradient_is_the_sum_of_its_completions) {
         assert_true(difference <= 1e-4);
         safetensors_close(&a);
         safetensors_close(&b);
-        MUST(dir_remove(dir));
         model_free(&packed);
         model_free(&separate);
     }
@@ -302,7 +298,7 @@ TEST(the_gradient_is_that_of_finite_differences) {
     struct model_case *it = &cases[0]; // stored in float32, in one file
     struct train_completion completions[COMPLETIONS];
     case_step(it, json_item(key_of(it->golden, "steps"), 0), completions);
-    char *dir = case_dir(it);
+    char *dir = unit_new_directory();
     SCOPED(struct buf, buf_release) config = {0};
     MUST(file_read(path_join(&it->arena, it->dir, "config.json"), &config));
     MUST(file_write_atomic(path_join(&it->arena, dir, "config.json"), config.data, config.size));
@@ -312,7 +308,7 @@ TEST(the_gradient_is_that_of_finite_differences) {
     char *path = path_join(&it->arena, dir, "gradients");
     MUST(model_save_grads(model, path));
     model_free(&model);
-    struct safetensors *gradients = NULL;
+    SCOPED(struct safetensors *, safetensors_close) gradients = NULL;
     MUST(safetensors_open(&gradients, path));
     double maximum = 0;
     for (size_t i = 0; i < safetensors_count(gradients); i += 3) {
@@ -328,8 +324,6 @@ TEST(the_gradient_is_that_of_finite_differences) {
     }
     print_message("finite differences: %.2g at most\n", maximum);
     assert_true(maximum <= 0.02);
-    safetensors_close(&gradients);
-    MUST(dir_remove(dir));
 }
 
 // A test of each precision.

@@ -12,7 +12,7 @@ struct saved_state {
 };
 
 static void state_save(struct model_case *it, struct model *model, struct saved_state *out) {
-    out->dir = case_dir(it);
+    out->dir = unit_new_directory();
     MUST(model_save_state(model, out->dir));
     MUST(safetensors_open(&out->store, path_join(&it->arena, out->dir, "training.safetensors")));
 }
@@ -296,7 +296,7 @@ TEST(weights_are_the_same_on_a_device_that_does_not_pack) {
             uint64_t first = hash_of(trained), hash = 0;
             assert_true(hash_of(scorer) == first);
             train_a_step(&it, trained);
-            char *dir = case_dir(&it), *path = path_join(&it.arena, dir, "weights");
+            char *dir = unit_new_directory(), *path = path_join(&it.arena, dir, "weights");
             MUST(model_publish(trained, true, path, &hash));
             MUST(model_swap(scorer, path, 1, hash));
             assert_true(hash != first && hash_of(scorer) == hash);

@@ -45,7 +45,6 @@ TEST(a_gpu_that_does_not_open_is_not_replaced_by_the_cpu) {
     assert_null(best());
     assert_non_null(strstr(fail_text(), "cannot load the plug-in"));
     assert_non_null(strstr(fail_text(), "--device cpu computes on the CPU"));
-    struct backend *backend;
+    SCOPED(struct backend *, backend_close) backend = NULL;
     assert_int_equal(backend_open(&backend, &(struct backend_options){.device = "cpu", .threads = 1}), OK);
-    backend_close(&backend);
 }

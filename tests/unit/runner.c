@@ -377,7 +377,7 @@ TEST(the_last_stages_store_has_whole_groups) {
     };
     const char *dir = unit_new_directory();
     char option[64];
-    struct group_store *store = NULL;
+    SCOPED(struct group_store *, group_store_close) store = NULL;
     int counts[2] = {0};
     snprintf(option, sizeof option, "--store=%s", dir);
     for (int i = 0; i < 3; i++) {
@@ -391,7 +391,6 @@ TEST(the_last_stages_store_has_whole_groups) {
     assert_int_equal(group_store_each(store, count_group, counts), OK);
     assert_int_equal(counts[0], 1);
     assert_int_equal(counts[1], 1);
-    group_store_close(&store);
 }
 
 int main(void) {

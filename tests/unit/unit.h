@@ -40,7 +40,7 @@
 const char *unit_directory(void);
 
 // Returns a new directory in it.
-const char *unit_new_directory(void);
+char *unit_new_directory(void);
 
 // Adds a test to this program's.
 void unit_add(const struct CMUnitTest *test);
