@@ -95,8 +95,8 @@ TEST(probabilities_agree_with_transformers) {
 TEST(bits_do_not_depend_on_neighbours) {
     for (int c = 0; c < GOLDEN_CASES; c++) {
         struct golden_case *it = &cases_of[c];
-        struct classifier *one = opened(it->base.dir, "float32", 1, false);
-        struct classifier *three = opened(it->base.dir, "float32", 3, false);
+        SCOPED(struct classifier *, classifier_free) one = opened(it->base.dir, "float32", 1, false);
+        SCOPED(struct classifier *, classifier_free) three = opened(it->base.dir, "float32", 3, false);
         struct classifier_text reversed[GOLDEN_TEXTS];
         double together[GOLDEN_TEXTS], alone, turned[GOLDEN_TEXTS];
         for (size_t i = 0; i < GOLDEN_TEXTS; i++) reversed[i] = it->texts[GOLDEN_TEXTS - 1 - i];
@@ -107,8 +107,6 @@ TEST(bits_do_not_depend_on_neighbours) {
             assert_memory_equal(&alone, &together[i], sizeof alone);
             assert_memory_equal(&turned[GOLDEN_TEXTS - 1 - i], &together[i], sizeof alone);
         }
-        classifier_free(&one);
-        classifier_free(&three);
     }
 }
 
@@ -196,13 +194,13 @@ TEST(training_goes_on_from_a_state_to_the_same_bits) {
         char *dir = unit_new_directory(), *saved = path_join(&it->base.arena, root ? root : dir, it->base.name);
         double norm, straight[GOLDEN_TEXTS], resumed[GOLDEN_TEXTS], reopened[GOLDEN_TEXTS];
         uint64_t hashes[3];
-        struct classifier *whole = opened(it->base.dir, "float32", 2, true);
+        SCOPED(struct classifier *, classifier_free) whole = opened(it->base.dir, "float32", 2, true);
         take_step(it, whole, 0, &norm);
         MUST(classifier_save_state(whole, dir));
         take_step(it, whole, 1, &norm);
         MUST(classifier_hash(whole, &hashes[0]));
         MUST(classifier_score(whole, it->texts, GOLDEN_TEXTS, straight));
-        struct classifier *again = opened(it->base.dir, "float32", 1, true);
+        SCOPED(struct classifier *, classifier_free) again = opened(it->base.dir, "float32", 1, true);
         MUST(classifier_load_state(again, dir));
         take_step(it, again, 1, &norm);
         MUST(classifier_hash(again, &hashes[1]));
@@ -210,16 +208,13 @@ TEST(training_goes_on_from_a_state_to_the_same_bits) {
         assert_int_equal(hashes[0], hashes[1]);
         assert_memory_equal(straight, resumed, sizeof straight);
         MUST(classifier_save(again, saved));
-        struct classifier *scorer = opened(saved, "float32", 0, false);
+        SCOPED(struct classifier *, classifier_free) scorer = opened(saved, "float32", 0, false);
         MUST(classifier_hash(scorer, &hashes[2]));
         MUST(classifier_score(scorer, it->texts, GOLDEN_TEXTS, reopened));
         bool exact = c == 0; // the others are stored in bfloat16
         if (exact) assert_int_equal(hashes[2], hashes[0]);
         for (size_t i = 0; i < GOLDEN_TEXTS; i++) // training may compute more exactly than scoring does
             assert_true(fabs(straight[i] - reopened[i]) <= (exact ? 1e-4 : 0.05));
-        classifier_free(&scorer);
-        classifier_free(&whole);
-        classifier_free(&again);
     }
 }
 

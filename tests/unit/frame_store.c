@@ -397,7 +397,7 @@ static status wait_for_frames(void *context, const char *key) {
 }
 
 TEST(missing_frames_are_waited_for) {
-    struct frames_view view, decoded;
+    SCOPED(struct frames_view, frames_view_release) view = {0}, decoded = {0};
     struct sampling_config sampling = sampling_config_default();
     char key[FRAME_KEY_SIZE];
     sampling.min_pixels = sampling.max_pixels = 50176;
@@ -421,8 +421,6 @@ TEST(missing_frames_are_waited_for) {
     assert_int_equal(media_get(&view, &source, group, 0), UNAVAILABLE);
     source.sampling = &sampling;
     assert_int_equal(media_get(&view, &source, group, 0), OK);
-    frames_view_release(&view);
-    frames_view_release(&decoded);
 }
 
 // Opens the frames of a rollout that is given these options of the frames stage, "frames.NAME=VALUE ...".

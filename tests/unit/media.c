@@ -234,7 +234,7 @@ TEST(frames_of_clips_are_those_of_decord) {
         int count, height, width, used;
         double seconds_per_grid;
         assert_int_equal(sscanf(line, "%d %d %d %lf%n", &count, &height, &width, &seconds_per_grid, &used), 4);
-        struct frames_view fast, sequential, threaded;
+        SCOPED(struct frames_view, frames_view_release) fast = {0}, sequential = {0}, threaded = {0};
         assert_int_equal(media_decode(&fast, path, true, &sampling, NULL), OK);
         assert_int_equal(fast.frames.count, count);
         assert_int_equal(fast.frames.height, height);
@@ -252,9 +252,6 @@ TEST(frames_of_clips_are_those_of_decord) {
         assert_memory_equal(sequential.frames.pixels, fast.frames.pixels, frames_bytes(&fast.frames));
         assert_int_equal(media_decode(&threaded, path, true, &sampling, &(struct media_options){.threads = 4}), OK);
         assert_memory_equal(threaded.frames.pixels, fast.frames.pixels, frames_bytes(&fast.frames));
-        frames_view_release(&fast);
-        frames_view_release(&sequential);
-        frames_view_release(&threaded);
     }
     assert_int_equal(cases, 14);
 }

@@ -201,14 +201,14 @@ static uint64_t hash_of(struct model *model) {
 }
 
 static void publish_and_swap(const char *precision, const char *name) {
-    struct model_case it = case_open(name);
+    SCOPED(struct model_case, case_close) it = case_open(name);
     if (!case_computes(&it, case_device(), precision)) {
         case_close(&it);
         return;
     }
     struct model *trained = case_model(
         &it, &(struct model_options){.precision = precision, .training = true, .train_vision = true, .ema = true});
-    struct model *scorer = case_model(&it, &(struct model_options){.precision = precision});
+    SCOPED(struct model *, model_free) scorer = case_model(&it, &(struct model_options){.precision = precision});
     assert_true(hash_of(trained) == hash_of(scorer));
     char *dir = unit_new_directory(), *path = path_join(&it.arena, dir, "weights");
     uint64_t hash = 0, before = hash_of(scorer);
@@ -232,8 +232,6 @@ static void publish_and_swap(const char *precision, const char *name) {
     assert_true(kept != before && kept != hash);
     MUST(model_swap(scorer, path, 2, kept));
     model_free(&trained);
-    model_free(&scorer);
-    case_close(&it);
 }
 
 TEST(published_weights_are_swapped) {
@@ -245,16 +243,16 @@ TEST(published_weights_are_swapped) {
 // Two steps and an average, with and without a restart in between.
 TEST(a_restart_changes_no_bit) {
     for (int c = 0; c < CASES; c++) {
-        struct model_case it = case_open(case_names[c]);
+        SCOPED(struct model_case, case_close) it = case_open(case_names[c]);
         const struct model_options options = {
             .precision = "float32", .training = true, .train_vision = c != 2, .ema = true};
         char *dir = unit_new_directory();
-        struct model *straight = case_model(&it, &options);
+        SCOPED(struct model *, model_free) straight = case_model(&it, &options);
         take_step(&it, straight);
         MUST(model_update_ema(straight, 0.9));
         MUST(model_save(straight, dir));
         MUST(model_save_state(straight, dir));
-        struct model *again = NULL;
+        SCOPED(struct model *, model_free) again = NULL;
         struct model_options wanted = options;
         wanted.device = case_device();
         MUST(model_open(&again, dir, &wanted));
@@ -272,9 +270,6 @@ TEST(a_restart_changes_no_bit) {
             MUST(model_update_ema(straight, 0.9));
             MUST(model_update_ema(again, 0.9));
         }
-        model_free(&straight);
-        model_free(&again);
-        case_close(&it);
     }
 }
 
@@ -287,7 +282,7 @@ TEST(a_checkpoint_keeps_the_layout) {
         const char *kept = getenv("MODEL_CHECKPOINTS"); // for transformers to load
         char *dir = kept ? arena_printf(&it.arena, "%s/%s", kept, case_names[c]) : unit_new_directory();
         MUST(model_save(model, dir));
-        struct safetensors *from = NULL, *to = NULL;
+        SCOPED(struct safetensors *, safetensors_close) from = NULL, to = NULL;
         MUST(safetensors_open_dir(&from, it.dir));
         MUST(safetensors_open_dir(&to, dir));
         assert_int_equal(safetensors_count(from), safetensors_count(to));
@@ -301,8 +296,6 @@ TEST(a_checkpoint_keeps_the_layout) {
         }
         assert_true(path_exists(path_join(&it.arena, dir, "config.json")));
         assert_true(path_exists(path_join(&it.arena, dir, "generation_config.json")));
-        safetensors_close(&from);
-        safetensors_close(&to);
     }
 }
 
@@ -364,12 +357,12 @@ status __wrap_backend_open(struct backend **out, const struct backend_options *o
 
 // No code above the backend reads or writes what a buffer holds.
 TEST(the_model_touches_nothing_behind_the_backend) {
-    struct model_case it = case_open("pairs");
+    SCOPED(struct model_case, case_close) it = case_open("pairs");
     static struct samples guarded, plain;
     float a[COMPLETIONS][MAX_TOKENS], b[COMPLETIONS][MAX_TOKENS];
-    struct model *open = case_model(&it, &(struct model_options){.precision = "float32"});
+    SCOPED(struct model *, model_free) open = case_model(&it, &(struct model_options){.precision = "float32"});
     guard_next = true;
-    struct model *closed = case_model(&it, &(struct model_options){.precision = "float32"});
+    SCOPED(struct model *, model_free) closed = case_model(&it, &(struct model_options){.precision = "float32"});
     sample_all(&it, open, 5, REQUESTS, &plain);
     sample_all(&it, closed, 5, REQUESTS, &guarded);
     assert_memory_equal(&plain, &guarded, sizeof plain);
@@ -390,7 +383,4 @@ TEST(the_model_touches_nothing_behind_the_backend) {
     MUST(model_save(closed, dir));
     MUST(model_save_state(closed, dir));
     MUST(model_load_state(closed, dir));
-    model_free(&open);
-    model_free(&closed);
-    case_close(&it);
 }

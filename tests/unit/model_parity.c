@@ -211,7 +211,8 @@ TEST(a_packed_groups_gradient_is_the_sum_of_its_completions) {
     for (int c = 0; c < case_count; c++) {
         if (left_out(c, "float32")) continue;
         struct model_case *it = &cases[c];
-        struct model *packed = training_model(it, "float32"), *separate = training_model(it, "float32");
+        SCOPED(struct model *, model_free)
+        packed = training_model(it, "float32"), separate = training_model(it, "float32");
         struct json *step = json_item(key_of(it->golden, "steps"), 2);
         struct train_completion completions[COMPLETIONS];
         case_step(it, step, completions);
@@ -232,7 +233,7 @@ TEST(a_packed_groups_gradient_is_the_sum_of_its_completions) {
         char *one = path_join(&it->arena, dir, "packed"), *other = path_join(&it->arena, dir, "separate");
         MUST(model_save_grads(packed, one));
         MUST(model_save_grads(separate, other));
-        struct safetensors *a = NULL, *b = NULL;
+        SCOPED(struct safetensors *, safetensors_close) a = NULL, b = NULL;
         MUST(safetensors_open(&a, one));
         MUST(safetensors_open(&b, other));
         double difference = 0;
@@ -242,10 +243,6 @@ TEST(a_packed_groups_gradient_is_the_sum_of_its_completions) {
         print_message("%s: packed against separate: log-probabilities %.2g, gradients %.2g\n", it->name, maximum,
                       difference);
         assert_true(difference <= 1e-4);
-        safetensors_close(&a);
-        safetensors_close(&b);
-        model_free(&packed);
-        model_free(&separate);
     }
 }
 

@@ -167,7 +167,7 @@ static void train_a_step(struct model_case *it, struct model *model) {
 static void expect_exact_reload(const char *name, const struct model_options *options) {
     SCOPED(struct model_case, case_close) it = case_open(name);
     if (case_computes(&it, case_device(), options->precision)) {
-        struct model *straight = case_model(&it, options), *again = case_model(&it, options);
+        SCOPED(struct model *, model_free) straight = case_model(&it, options), again = case_model(&it, options);
         struct saved_state one, other;
         for (int i = 0; i < 2; i++) train_a_step(&it, straight);
         state_save(&it, straight, &one);
@@ -183,8 +183,6 @@ static void expect_exact_reload(const char *name, const struct model_options *op
         expect_same_state(&one, &other);
         state_release(&one);
         state_release(&other);
-        model_free(&straight);
-        model_free(&again);
     }
 }
 
@@ -221,11 +219,11 @@ static double distance_of_changes(struct model_case *it, const struct saved_stat
 // Gradients and moments in bfloat16 change the weights almost as those in float32 do. The state's file has the moments
 // in their type, and a model that keeps another type refuses it.
 TEST(coarse_gradients_and_moments_train_almost_the_same) {
-    struct model_case it = case_open("pairs");
+    SCOPED(struct model_case, case_close) it = case_open("pairs");
     struct model_options options = {.precision = "float32", .training = true, .train_vision = true, .ema = true};
-    struct model *fine = case_model(&it, &options);
+    SCOPED(struct model *, model_free) fine = case_model(&it, &options);
     options.gradient_precision = options.moment_precision = "bfloat16";
-    struct model *coarse = case_model(&it, &options);
+    SCOPED(struct model *, model_free) coarse = case_model(&it, &options);
     struct saved_state start, one, other;
     state_save(&it, fine, &start);
     for (int i = 0; i < STEPS; i++) {
@@ -258,9 +256,6 @@ TEST(coarse_gradients_and_moments_train_almost_the_same) {
     state_release(&start);
     state_release(&one);
     state_release(&other);
-    model_free(&fine);
-    model_free(&coarse);
-    case_close(&it);
 }
 
 static uint64_t hash_of(struct model *model) {
