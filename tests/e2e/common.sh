@@ -36,6 +36,23 @@ wait_for_line() {
     wait_until 120 grep -qs -e "$2" "$1" || fail "no line like '$2' in: $(cat "$1")"
 }
 
+# two_machines NETWORK COMMAND: two network namespaces with a link, where they can be made and COMMAND works in one. $one
+# and $two are their addresses; $in_one and $in_two run a command there. Otherwise both are this machine, and $in_one is "".
+two_machines() {
+    space=caravan-test-$$ one=127.0.0.1 two=127.0.0.1 in_one="" in_two=""
+    if ! { ip netns add $space-1 && ip netns add $space-2 && ip netns exec $space-1 $2 &&
+        ip link add $$-1 netns $space-1 type veth peer name $$-2 netns $space-2; } 2>/dev/null; then
+        ip netns del $space-1 2>/dev/null || true
+        ip netns del $space-2 2>/dev/null || true
+        echo "no network namespaces here: two ports of one machine, whose network is not cut"
+        return 0
+    fi
+    trap 'ip netns del '$space'-1; ip netns del '$space'-2; rm -rf "$work"' EXIT
+    one=$1.1 two=$1.2 in_one="ip netns exec $space-1" in_two="ip netns exec $space-2"
+    ip -n $space-1 addr add $one/24 dev $$-1 && ip -n $space-1 link set $$-1 up && ip -n $space-1 link set lo up
+    ip -n $space-2 addr add $two/24 dev $$-2 && ip -n $space-2 link set $$-2 up && ip -n $space-2 link set lo up
+}
+
 # has_lines FILE COUNT: whether the file has so many lines at least.
 has_lines() { [ -e "$1" ] && [ "$(wc -l <"$1")" -ge "$2" ]; }
 

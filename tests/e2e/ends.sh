@@ -5,20 +5,7 @@ make_questions 12
 printf '#!/bin/sh\nwhile read -r line; do sleep 0.2; echo >>%s/touched; printf "%%s\\n" "$line"; done\n' "$work" >"$work/slow.sh"
 chmod +x "$work/slow.sh"
 
-one=127.0.0.1 two=127.0.0.1 in_one="" in_two=""
-space=caravan-ends-$$
-if ip netns add $space-1 2>/dev/null && ip netns add $space-2 2>/dev/null &&
-    ip netns exec $space-1 true 2>/dev/null &&
-    ip link add $$-e1 netns $space-1 type veth peer name $$-e2 netns $space-2 2>/dev/null; then
-    trap 'ip netns del '$space'-1; ip netns del '$space'-2; rm -rf "$work"' EXIT
-    one=10.78.0.1 two=10.78.0.2 in_one="ip netns exec $space-1" in_two="ip netns exec $space-2"
-    ip -n $space-1 addr add $one/24 dev $$-e1 && ip -n $space-1 link set $$-e1 up && ip -n $space-1 link set lo up
-    ip -n $space-2 addr add $two/24 dev $$-e2 && ip -n $space-2 link set $$-e2 up && ip -n $space-2 link set lo up
-else
-    ip netns del $space-1 2>/dev/null || true
-    ip netns del $space-2 2>/dev/null || true
-    echo "no network namespaces here: the network is not cut"
-fi
+two_machines 10.78.0 true
 port=$((10000 + $$ % 30 * 640))
 key_one=$("$bin/caravan" keygen "$work/one.key")
 key_two=$("$bin/caravan" keygen "$work/two.key")
@@ -73,11 +60,11 @@ kill -STOP $first
 all_groups() { [ "$("$bin/caravan" groups ls --store "$work/one/store-one" | wc -l)" = 12 ]; }
 wait_until 60 all_groups || true
 sleep 1
-[ -z "$in_one" ] || ip -n $space-1 link set $$-e1 down
+[ -z "$in_one" ] || ip -n $space-1 link set $$-1 down
 kill -CONT $first
 if [ -n "$in_one" ]; then
     sleep 12
-    ip -n $space-1 link set $$-e1 up
+    ip -n $space-1 link set $$-1 up
 fi
 wait $first || fail "one: exit $?: $(cat "$work/one.err")"
 wait $second || fail "two: exit $?: $(cat "$work/two.err")"

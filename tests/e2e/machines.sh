@@ -24,22 +24,9 @@ run tight $tight --set 'optim.store_keep=2 steps' || fail "a tight limit: $(cat 
 [ "$("$bin/caravan" groups ls --store "$work/tight/store" | grep -o 'step .*' | tr '\n' ' ')" = "step 7 step 7 step 8 step 8 " ] ||
     fail "the groups of other steps than the last two stay"
 
-one=127.0.0.1 two=127.0.0.1 in_one="" in_two=""
-space=caravan-test-$$
-if ip netns add $space-1 2>/dev/null && ip netns add $space-2 2>/dev/null &&
-    ip netns exec $space-1 unshare -m true 2>/dev/null &&
-    ip link add $$-1 netns $space-1 type veth peer name $$-2 netns $space-2 2>/dev/null; then
-    trap 'ip netns del '$space'-1; ip netns del '$space'-2; rm -rf "$work"' EXIT
-    one=10.77.0.1 two=10.77.0.2
-    ip -n $space-1 addr add $one/24 dev $$-1 && ip -n $space-1 link set $$-1 up && ip -n $space-1 link set lo up
-    ip -n $space-2 addr add $two/24 dev $$-2 && ip -n $space-2 link set $$-2 up && ip -n $space-2 link set lo up
-    # The second namespace cannot read the first one's directory, so it must pull the weights.
-    in_one="ip netns exec $space-1" in_two="ip netns exec $space-2 unshare -m sh -c"
-else
-    ip netns del $space-1 2>/dev/null || true
-    ip netns del $space-2 2>/dev/null || true
-    echo "no network namespaces here: two ports of one machine"
-fi
+two_machines 10.77.0 "unshare -m true"
+# The second namespace cannot read the first one's directory, so it must pull the weights.
+[ -z "$in_two" ] || in_two="$in_two unshare -m sh -c"
 # Two runs of this script, as under two sanitizers at once, need ports of their own.
 port=$((10000 + $$ % 30 * 640))
 
