@@ -54,32 +54,31 @@ struct io_thread {
 // Which messages a process takes, from whom, and what handles them: the flow, the transfer that it answers, or else the
 // hook of its kind. A message that is not here, or comes from another peer, is a mistake.
 static const struct route {
-    bool from_client;
-    const char *purposes[2]; // none: nobody may send it
     status (*flow)(struct flow *flow, struct wire_peer *peer, const struct wire_message *message);
-    bool answer;
+    const char *purposes[2]; // none: nobody may send it
+    bool from_client, answer;
 } routes[MESSAGE_KINDS] = {
-    [MESSAGE_AVAILABLE] = {false, {"flow"}, flow_on_available},
-    [MESSAGE_GROUP] = {false, {"flow"}, flow_on_answer},
-    [MESSAGE_EMPTY] = {false, {"flow"}, flow_on_answer},
-    [MESSAGE_CREDIT] = {true, {"flow"}, flow_on_credit},
-    [MESSAGE_HAVE] = {true, {"flow"}, flow_on_have},
-    [MESSAGE_SYNCED] = {true, {"flow"}, flow_on_synced},
-    [MESSAGE_RUN_INFO] = {false, {"ledger"}},
-    [MESSAGE_POSITION] = {true, {"ledger"}},
-    [MESSAGE_TRAINED] = {true, {"ledger"}},
-    [MESSAGE_QUARANTINED] = {true, {"ledger"}},
-    [MESSAGE_UNUSED] = {true, {"ledger"}},
-    [MESSAGE_WEIGHTS] = {false, {"weights"}},
-    [MESSAGE_FETCH] = {true, {"weights"}},
-    [MESSAGE_GET] = {true, {"frames"}},
-    [MESSAGE_CHUNK] = {false, {"weights"}, .answer = true},
-    [MESSAGE_RECORD] = {false, {"frames"}, .answer = true},
-    [MESSAGE_ABSENT] = {false, {"weights", "frames"}, .answer = true},
-    [MESSAGE_CANNOT_BORROW] = {true, {"weights"}},
-    [MESSAGE_STATUS] = {false, {"report"}}, // of a supervisor, which sends them to its peers
-    [MESSAGE_NOTICE] = {false, {"report"}},
-    [MESSAGE_END] = {false, {"report"}},
+    [MESSAGE_AVAILABLE] = {.flow = flow_on_available, .purposes = {"flow"}},
+    [MESSAGE_GROUP] = {.flow = flow_on_answer, .purposes = {"flow"}},
+    [MESSAGE_EMPTY] = {.flow = flow_on_answer, .purposes = {"flow"}},
+    [MESSAGE_CREDIT] = {.flow = flow_on_credit, .purposes = {"flow"}, .from_client = true},
+    [MESSAGE_HAVE] = {.flow = flow_on_have, .purposes = {"flow"}, .from_client = true},
+    [MESSAGE_SYNCED] = {.flow = flow_on_synced, .purposes = {"flow"}, .from_client = true},
+    [MESSAGE_RUN_INFO] = {.purposes = {"ledger"}},
+    [MESSAGE_POSITION] = {.purposes = {"ledger"}, .from_client = true},
+    [MESSAGE_TRAINED] = {.purposes = {"ledger"}, .from_client = true},
+    [MESSAGE_QUARANTINED] = {.purposes = {"ledger"}, .from_client = true},
+    [MESSAGE_UNUSED] = {.purposes = {"ledger"}, .from_client = true},
+    [MESSAGE_WEIGHTS] = {.purposes = {"weights"}},
+    [MESSAGE_FETCH] = {.purposes = {"weights"}, .from_client = true},
+    [MESSAGE_GET] = {.purposes = {"frames"}, .from_client = true},
+    [MESSAGE_CHUNK] = {.purposes = {"weights"}, .answer = true},
+    [MESSAGE_RECORD] = {.purposes = {"frames"}, .answer = true},
+    [MESSAGE_ABSENT] = {.purposes = {"weights", "frames"}, .answer = true},
+    [MESSAGE_CANNOT_BORROW] = {.purposes = {"weights"}, .from_client = true},
+    [MESSAGE_STATUS] = {.purposes = {"report"}}, // of a supervisor, which sends them to its peers
+    [MESSAGE_NOTICE] = {.purposes = {"report"}},
+    [MESSAGE_END] = {.purposes = {"report"}},
 };
 
 static void io_wake(struct io_thread *io) {

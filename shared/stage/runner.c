@@ -69,6 +69,7 @@ static status runner_settle(struct runner *runner, struct held_group *held, stat
     struct group *group = held->group;
     if (context->stage->weights_intact && !context->stage->weights_intact(context->state)) {
         log_debug("the weights changed under group %s", group->id.data);
+        assert(runner->channel->give_back);
         runner->channel->give_back(runner->channel->self, held);
         return OK;
     }
@@ -192,6 +193,7 @@ static status runner_run_source(struct runner *runner) {
         const status result = runner->channel->receive(runner->channel->self, 1, -1, &held);
         if (result == END) return OK;
         TRY(result);
+        assert(held);
         context->quarantined += held->group->quarantine.present;
         runner_set_times(held->group, context->stage->name, held->begun);
         TRY(runner->channel->deliver(runner->channel->self, held, OK));

@@ -387,7 +387,7 @@ static status use_damaged(void) {
 // Noise anywhere in the file is found, or touches values alone; it never ends a process by a signal.
 TEST_BETWEEN(noise_is_found, set_up_in_memory, tear_down) {
     enum { rounds = 300, noise_max = 64 };
-    SCOPED(struct buf, buf_release) sound = {0}, line = {0};
+    SCOPED(struct buf, buf_release) sound = {0};
     int found = 0;
     uint64_t seed = 22;
     change_at_random(seed, 30);

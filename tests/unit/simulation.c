@@ -272,7 +272,7 @@ static void work_of_stage(struct process *process) {
 // ---- hooks
 
 static void on_report(void *self, struct message_status *counters) {
-    struct process *process = (struct process *)((char *)self - offsetof(struct process, node));
+    struct process *process = (void *)((char *)self - offsetof(struct process, node));
     if (process->node.role && process->node.role->hooks.report) process->node.role->hooks.report(self, counters);
     process->counters = *counters;
 }
