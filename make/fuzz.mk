@@ -1,5 +1,5 @@
 # Fuzzing with clang's libFuzzer: a target is tests/fuzz/NAME.c, its seeds stand in tests/fuzz/seeds/NAME/. The whole
-# library but the kernels, which parse nothing, is built again in build-fuzz with the address and undefined sanitizers.
+# library is built again in build-fuzz with the address and undefined sanitizers.
 FUZZ_BUILD    := build-fuzz
 FUZZ_SECONDS  ?= 600
 SMOKE_SECONDS ?= 5
@@ -15,12 +15,7 @@ fuzz-tools:
 
 fuzz-targets: $(FUZZ_NAMES:%=$(BUILD)/fuzz/%)
 
-$(BUILD)/fuzz/parsers.a: $(filter-out $(BUILD)/kernels/%,$(LIB_OBJECTS))
-	@mkdir -p $(@D)
-	@rm -f $@
-	$(call say,AR)ar rcs $@ $^
-
-$(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/fuzz/parsers.a
+$(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(LIBRARY)
 	@mkdir -p $(@D)
 	$(call say,LD)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
 

@@ -118,7 +118,7 @@ static void gemm_pack_columns_task(void *context, int64_t first, int64_t end, in
                 gemm_pack_read_columns(job, even, row, column, columns);
                 gemm_pack_read_columns(job, odd, row + 1, column, columns);
                 job->cpu->simd.interleave((uint16_t *)pairs, even, odd, packed_block);
-                gemm_pack_pairs(job, (uint32_t *)block, pairs, row / 2, 1);
+                gemm_pack_pairs(job, (void *)block, pairs, row / 2, 1);
             }
         }
     }
