@@ -150,7 +150,7 @@ saved=$(printf '%06d' "$trained")
 [ -e "$work/wire/checkpoints/step-$saved" ] || [ -e "$work/wire/checkpoints/state-$saved" ] ||
     fail "trained $trained steps, but saved only $(ls "$work/wire/checkpoints")"
 
-wait_for_line "$work/still.err" '^caravan: nothing has been done for 0:[3-5][0-9]: rollout \(has\|gave\) group [0-9]* .*refscore.* is silent$'
+wait_for_line "$work/still.err" '^caravan: nothing has been done for 0:[3-5][0-9]: rollout \(has\|gave\) group [0-9]*.*refscore.* is silent$'
 "$bin/caravan" top "$work/p.yaml" $still --once >"$work/top" 2>"$work/err" || fail "top: $(cat "$work/err")"
 grep -q '^nothing has been done for .* refscore.* is silent$' "$work/top" || fail "top: $(cat "$work/top")"
 kill -CONT "$stopped"
