@@ -114,7 +114,8 @@ static inline size_t cuda_place(size_t *end, size_t bytes) {
 // Frees scratch memory that was outgrown while there were graphs.
 void cuda_scratch_free_outgrown(struct cuda_backend *cuda);
 
-// out[rows, columns] = in, converted between float types or copied; strides in elements (convert.cu). Does not wait.
+// out[rows, columns] = in, converted between float types or copied; strides in elements (gather_scatter.cu). Does not
+// wait.
 status cuda_convert(struct cuda_backend *cuda, void *out, enum element to, int64_t out_stride, const void *in,
                     enum element from, int64_t in_stride, int64_t rows, int64_t columns);
 

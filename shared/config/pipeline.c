@@ -1,5 +1,5 @@
 // The pipeline as a type: its keys, its lifetime, and how it is written: as the YAML that was run, as dot, as text.
-// pipeline_read.c reads the file.
+// pipeline_parse.c reads the file.
 #include "shared/config/pipeline.h"
 
 #include <assert.h>

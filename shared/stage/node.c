@@ -139,7 +139,8 @@ static status node_take_waiting(struct node *node, struct held_group **out, bool
     for (; held && !*out && !*busy; held = next) {
         enum weights_verdict verdict = WEIGHTS_READY;
         next = io_thread_next_held(node->io, held, HELD_WAITING);
-        // It was issued anew since, or is settled, and comes again if it is needed. What is handed out in order is not.
+        // A group that was issued anew since comes again, and a settled one is not needed. Optim's are kept: what was
+        // handed out in order is not handed out again.
         const bool current = held->issue == io_thread_issue(node->io) && held->seq >= io_thread_settled(node->io);
         if (!current && !node->role->receive) {
             io_thread_drop(node->io, held);

@@ -362,7 +362,7 @@ static bool row_gave_to_optim(const struct row *row) {
 }
 
 bool run_status_find_standstill(struct run_status *run_status, double now, struct standstill *out) {
-    const struct row *source = run_status_source(run_status), *giver = NULL;
+    const struct row *source = run_status_source(run_status), *sender = NULL;
     const int64_t settled = source ? source->report.settled : 0;
     int64_t lowest = 0;
     bool busy = !source || settled >= source->report.total;
@@ -380,9 +380,9 @@ bool run_status_find_standstill(struct run_status *run_status, double now, struc
         // A stage learns late what is settled. Of two that have given the same group, the one that is further on has
         // given it last.
         const int64_t seq = report->given_seq > settled ? report->given_seq : settled;
-        const bool optim = row_gave_to_optim(row), before = giver && row_gave_to_optim(giver);
-        if (giver && (optim > before || (optim == before && seq > lowest))) continue;
-        giver = row;
+        const bool optim = row_gave_to_optim(row), before = sender && row_gave_to_optim(sender);
+        if (sender && (optim > before || (optim == before && seq > lowest))) continue;
+        sender = row;
         lowest = seq;
     }
     double done_at = -1, started_at = INFINITY; // when the last group was finished, when the oldest process started
@@ -398,14 +398,14 @@ bool run_status_find_standstill(struct run_status *run_status, double now, struc
     struct replica_status first;
     run_status_replica(run_status, 0, now, &first);
     *out = (struct standstill){.seconds = seconds, .seq = settled, .source_state = first.state};
-    if (!reported || !giver) return true;
-    const struct message_status *report = &giver->report;
-    const struct replica *taker =
+    if (!reported || !sender) return true;
+    const struct message_status *report = &sender->report;
+    const struct replica *receiver =
         deployment_find(run_status->deployment, report->given_stage, (int)report->given_replica);
-    const struct row *row = taker ? run_status_row(run_status, taker) : NULL;
+    const struct row *row = receiver ? run_status_row(run_status, receiver) : NULL;
     out->seq = lowest;
-    out->giver = giver->name;
-    out->taker = row ? row->name : NULL;
+    out->sender = sender->name;
+    out->receiver = row ? row->name : NULL;
     out->stage = report->given_stage;
     return true;
 }

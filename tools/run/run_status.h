@@ -41,11 +41,11 @@ struct run_summary {
 
 // A run in which nothing is done: the lowest group that a stage has not given on, of those that optim waits for.
 struct standstill {
-    double seconds;            // since a stage last finished a group, or without one since the oldest start
-    int64_t seq;               // of the group
-    const char *giver, *taker; // "source", "frames-2": which replica gave it to which; taker NULL: nobody has taken it;
-                               // giver NULL: no stage reports it, and it is the lowest that is not settled
-    const char *stage;         // of the taker, also if nobody has taken it
+    double seconds;                // since a stage last finished a group, or without one since the oldest start
+    int64_t seq;                   // of the group
+    const char *sender, *receiver; // which replica gave it to which ("frames-2"); receiver NULL: nobody took it;
+                                   // sender NULL: no stage reports it, and it is the lowest that is not settled
+    const char *stage;             // of the receiver, also if nobody has taken it
     const char *source_state;
 };
 

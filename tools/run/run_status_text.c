@@ -278,21 +278,21 @@ void run_status_standstill_line(const struct run_status *run_status, const struc
     bool listed = false;
     struct replica_status replica;
     buf_printf(out, "nothing has been done for %s: ", run_text_duration(standstill->seconds, duration));
-    if (!standstill->giver) {
+    if (!standstill->sender) {
         buf_printf(out, "group %lld is not settled, and no stage reports it; source: %s", seq,
                    standstill->source_state);
         return;
     }
-    if (standstill->taker)
-        buf_printf(out, "%s gave group %lld to %s, which ", standstill->giver, seq, standstill->taker);
+    if (standstill->receiver)
+        buf_printf(out, "%s gave group %lld to %s, which ", standstill->sender, seq, standstill->receiver);
     else
-        buf_printf(out, "%s has group %lld, which no replica of %s has taken: ", standstill->giver, seq,
+        buf_printf(out, "%s has group %lld, which no replica of %s has taken: ", standstill->sender, seq,
                    standstill->stage);
     for (size_t i = 0; i < run_status_count(run_status); i++) {
         run_status_replica(run_status, i, now, &replica);
         if (strcmp(replica.stage, standstill->stage) != 0) continue;
-        if (standstill->taker && strcmp(replica.name, standstill->taker) != 0) continue;
-        if (!standstill->taker) buf_printf(out, "%s%s ", listed ? ", " : "", replica.name);
+        if (standstill->receiver && strcmp(replica.name, standstill->receiver) != 0) continue;
+        if (!standstill->receiver) buf_printf(out, "%s%s ", listed ? ", " : "", replica.name);
         buf_printf(out, "%s%s", strncmp(replica.state, "waits", 5) ? "is " : "", replica.state);
         listed = true;
     }
