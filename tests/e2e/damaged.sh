@@ -48,7 +48,7 @@ for name in store/groups store/frames ledger; do
     got=0
     run broken || got=$?
     [ $got = 65 ] || fail "$file: exit $got: $(cat "$work/broken.err")"
-    grep -q "ended with exit code 65: .*$file: the file is damaged (page [0-9]*): remove it, and what it had is computed again" "$work/broken.err" ||
+    grep -q "ended with exit code 65: .*$file: the file is damaged ([^)]*): remove it, and what it had is computed again" "$work/broken.err" ||
         fail "$file: $(cat "$work/broken.err")"
     rm "$work/broken/$file"
     run broken || fail "$file removed: $(cat "$work/broken.err")"
