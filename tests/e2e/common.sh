@@ -4,6 +4,7 @@ set -euo pipefail
 bin=${BIN:-$PWD/build/bin}
 work=$(mktemp -d)
 trap 'stop_jobs; rm -rf "$work"' EXIT
+trap 'fail "not ended in time; the last lines: $(tail -n 3 "$work"/*.err 2>&1)"' TERM
 small="--min-pixels 3136 --max-pixels 3136"
 
 # Stops what the script has started in the background, and waits for it, up to 20 s.
