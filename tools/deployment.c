@@ -63,14 +63,10 @@ const char *deployment_shared_key_file(struct arena *arena, const struct pipelin
 // machine and are left out. The types of a program's keys are unknown: a value that begins with '/' counts as a path.
 static uint64_t deployment_hash_settings(const struct pipeline_stage *stage) {
     struct buf text = {0};
-    uint64_t hash;
-    if (stage->kind) {
-        options_hash_portable(&stage->options, &hash);
-        return hash;
-    }
+    if (stage->kind) return options_hash(&stage->options, true);
     for (const struct key *key = stage->options.given.first; key; key = key->next)
         if (*key->value != '/') buf_printf(&text, "%s=%s\n", key->name, key->value);
-    hash = XXH3_64bits(text.data, text.size);
+    const uint64_t hash = XXH3_64bits(text.data, text.size);
     buf_release(&text);
     return hash;
 }

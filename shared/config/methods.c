@@ -25,13 +25,6 @@ const struct method methods[METHOD_COUNT] = {
 
 static const char needs_logprobs[] = "the KL term, which needs every token's log-probability";
 
-// A pipeline's reward with its method.
-struct method_use {
-    const struct method *method;
-    const struct pipeline_stage *reward;
-    struct location at; // of the method, or of the stage if it is not given
-};
-
 static struct pipeline_stage *method_find_stage(const struct parsed_file *file, enum stage_id id) {
     struct pipeline_stage *stage = pipeline_find_stage(file->pipeline, stage_kinds[id].name);
     return stage && stage->kind == &stage_kinds[id] ? stage : NULL;
@@ -66,64 +59,57 @@ static bool method_is_scored(const struct pipeline *pipeline, const struct pipel
     return false;
 }
 
-// Diagnoses a method whose input no stage writes.
-static void method_check_stages(struct parsed_file *file, const struct method_use *use) {
-    const struct pipeline_stage *reward = use->reward, *judge = file->pipeline->stages;
-    const bool used = use->method->bonus != BONUS_NONE || method_find_stage(file, STAGE_OPTIM); // the reference
-    if (used && use->method->reference != METHOD_REFERENCE_NONE && !method_is_scored(file->pipeline, reward))
-        diagnostic_add(&file->diagnostics, use->at, "%s: method %s needs %s before it", reward->name, use->method->name,
-                       stage_kinds[STAGE_REFSCORE].name);
-    while (judge < reward && !key_list_find(&judge->options.given, "program") &&
-           judge->kind != &stage_kinds[STAGE_CONSISTENCY])
-        judge++;
-    if (use->method->bonus == BONUS_CONSISTENCY && judge == reward)
-        diagnostic_add(&file->diagnostics, use->at,
-                       "%s: method %s needs %s before it, or a program that writes consistency.probability",
-                       reward->name, use->method->name, stage_kinds[STAGE_CONSISTENCY].name);
-}
-
-// Sets and checks what the method says of other stages.
-static void method_set_keys(struct parsed_file *file, const struct method_use *use) {
-    const struct method *method = use->method;
+// Sets and checks what the method, which stands at `at`, says of other stages.
+static void method_set_keys(struct parsed_file *file, const struct method *method, struct location at) {
     const bool frozen = method->reference == METHOD_REFERENCE_FROZEN, ema = method->reference == METHOD_REFERENCE_EMA;
     const bool term = method->kl > METHOD_KL_OPTIONAL, accurate = method->kl > METHOD_KL_ALL;
     const bool parts = method->kl == METHOD_KL_ACCURATE_PARTS;
     const struct option *ema_every = option_find(&stage_kinds[STAGE_OPTIM].options, "ema_every");
     char why[128];
     snprintf(why, sizeof why, "method %s, which needs an answer of the reference's own", method->name);
-    if (method->bonus == BONUS_GENERATED) method_set_key(file, STAGE_REFSCORE, "generate", "answer", use->at, why);
+    if (method->bonus == BONUS_GENERATED) method_set_key(file, STAGE_REFSCORE, "generate", "answer", at, why);
     snprintf(why, sizeof why, "method %s, which has %s KL term", method->name, term ? "a" : "no");
-    if (method->kl != METHOD_KL_OPTIONAL)
-        method_set_key(file, STAGE_OPTIM, "kl", term ? DEFAULT_KL : "0", use->at, why);
+    if (method->kl != METHOD_KL_OPTIONAL) method_set_key(file, STAGE_OPTIM, "kl", term ? DEFAULT_KL : "0", at, why);
     if (term) {
-        method_set_key(file, STAGE_REFSCORE, "logprobs", "all", use->at, needs_logprobs);
+        method_set_key(file, STAGE_REFSCORE, "logprobs", "all", at, needs_logprobs);
         snprintf(why, sizeof why, "method %s, whose KL term counts %s completions", method->name,
                  accurate ? "the accurate" : "all");
-        method_set_key(file, STAGE_OPTIM, "kl_on", accurate ? "accurate" : "all", use->at, why);
+        method_set_key(file, STAGE_OPTIM, "kl_on", accurate ? "accurate" : "all", at, why);
         snprintf(why, sizeof why, "method %s, whose KL term has %s", method->name,
                  parts ? "a mean for the thinking and one for the answer" : "one mean over all tokens");
-        method_set_key(file, STAGE_OPTIM, "kl_parts", parts ? "separate" : "whole", use->at, why);
+        method_set_key(file, STAGE_OPTIM, "kl_parts", parts ? "separate" : "whole", at, why);
     }
     snprintf(why, sizeof why, "method %s, whose reference %s", method->name,
              frozen ? "is frozen" : "follows the policy");
-    method_set_key(file, STAGE_OPTIM, "ema_every", ema ? ema_every->default_value : "0", use->at,
+    method_set_key(file, STAGE_OPTIM, "ema_every", ema ? ema_every->default_value : "0", at,
                    frozen || ema ? why : NULL);
 }
 
 void validate_method(struct parsed_file *file) {
-    struct method_use use = {.reward = method_find_stage(file, STAGE_REWARD)};
-    if (use.reward) {
-        const struct reward_options *options = pipeline_options(use.reward);
-        const struct key *key = key_list_find(&use.reward->options.given, "method");
+    const struct pipeline_stage *reward = method_find_stage(file, STAGE_REWARD), *judge = file->pipeline->stages;
+    const struct pipeline_stage *optim = method_find_stage(file, STAGE_OPTIM);
+    if (reward) {
+        const struct reward_options *options = pipeline_options(reward);
+        const struct method *method = &methods[options->method];
+        const struct key *key = key_list_find(&reward->options.given, "method");
+        const struct location at = key ? key->value_at : reward->at;
         if (key && key->value && !key->stored) return; // diagnosed already
-        use.method = &methods[options->method];
-        use.at = key ? key->value_at : use.reward->at;
-        method_check_stages(file, &use);
-        method_set_keys(file, &use);
-        if (use.method->kl != METHOD_KL_OPTIONAL) return;
+        // The stages that write what the method reads.
+        const bool used = method->bonus != BONUS_NONE || optim; // the reference
+        if (used && method->reference != METHOD_REFERENCE_NONE && !method_is_scored(file->pipeline, reward))
+            diagnostic_add(&file->diagnostics, at, "%s: method %s needs %s before it", reward->name, method->name,
+                           stage_kinds[STAGE_REFSCORE].name);
+        while (judge < reward && !key_list_find(&judge->options.given, "program") &&
+               judge->kind != &stage_kinds[STAGE_CONSISTENCY])
+            judge++;
+        if (method->bonus == BONUS_CONSISTENCY && judge == reward)
+            diagnostic_add(&file->diagnostics, at,
+                           "%s: method %s needs %s before it, or a program that writes consistency.probability",
+                           reward->name, method->name, stage_kinds[STAGE_CONSISTENCY].name);
+        method_set_keys(file, method, at);
+        if (method->kl != METHOD_KL_OPTIONAL) return;
     }
     // A `kl` that no method asks for.
-    const struct pipeline_stage *optim = method_find_stage(file, STAGE_OPTIM);
     const struct key *kl = optim ? key_list_find(&optim->options.given, "kl") : NULL;
     const struct optim_options *options = optim ? pipeline_options(optim) : NULL;
     if (!kl || !kl->stored || options->kl <= 0) return;

@@ -3,7 +3,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <locale.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,7 +47,7 @@ const struct option *option_find_any(const struct option_table *table, const cha
 }
 
 static_assert(sizeof(struct option_range) == 2 * sizeof(double), "options_number reads the first of two");
-static_assert(OPTION_CHOICE < OPTION_INT && OPTION_BOOL > OPTION_RANGE, "options_hash_all counts on this order");
+static_assert(OPTION_CHOICE < OPTION_INT && OPTION_BOOL > OPTION_RANGE, "options_hash counts on this order");
 
 enum { NEAREST_LENGTH = 48 };
 
@@ -88,11 +87,9 @@ const char *nearest_question(struct nearest *nearest) {
     return nearest->question;
 }
 
-const char *option_suggest(const struct option_table *table, const char *name) {
-    struct nearest nearest = nearest_to(name);
+void nearest_offer_all(struct nearest *nearest, const struct option_table *table) {
     for (const struct option *option = NULL; (option = options_next(table, option));)
-        nearest_offer(&nearest, option->name);
-    return nearest.name;
+        nearest_offer(nearest, option->name);
 }
 
 // ---- values ----
@@ -113,23 +110,18 @@ struct option_value {
 static const struct option_part {
     size_t offset, size;
 } option_parts[] = {
-    [OPTION_STRING] = PART(text), [OPTION_FILE] = PART(text),         [OPTION_PATH] = PART(text),
-    [OPTION_NAME] = PART(text),   [OPTION_DEVICE] = PART(text),       [OPTION_CHOICE] = PART(choice),
-    [OPTION_INT] = PART(integer), [OPTION_NUMBER] = PART(range.from), [OPTION_NUMBER_OR] = PART(range.from),
-    [OPTION_RANGE] = PART(range), [OPTION_BOOL] = PART(boolean),      [OPTION_SIZE] = PART(integer),
-    [OPTION_KEEP] = PART(keep),
+    [OPTION_STRING] = PART(text),  [OPTION_FILE] = PART(text),         [OPTION_PATH] = PART(text),
+    [OPTION_NAME] = PART(text),    [OPTION_DEVICE] = PART(text),       [OPTION_CHOICE] = PART(choice),
+    [OPTION_INT] = PART(integer),  [OPTION_NUMBER] = PART(range.from), [OPTION_RANGE] = PART(range),
+    [OPTION_BOOL] = PART(boolean), [OPTION_SIZE] = PART(integer),      [OPTION_KEEP] = PART(keep),
 };
 
-// Parses a finite decimal number. Returns false if the string is not one.
+// Parses a finite decimal number. Returns false if the string is not one. No program sets a locale.
 static bool option_value_double(const char *text, double *number) {
-    if (!*text || text[strspn(text, "0123456789+-.eE")]) return false;
-    locale_t locale = newlocale(LC_ALL_MASK, "C", (locale_t)0); // the decimal point is a point in every locale
-    if (!locale) return false;
     char *end;
-    *number = strtod_l(text, &end, locale);
-    bool parsed = *end == 0 && isfinite(*number);
-    freelocale(locale);
-    return parsed;
+    if (!*text || text[strspn(text, "0123456789+-.eE")]) return false;
+    *number = strtod(text, &end);
+    return *end == 0 && isfinite(*number);
 }
 
 int choice_index(const char *choices, const char *word) {
@@ -194,19 +186,8 @@ bool parse_bytes(const char *text, int64_t *bytes) {
     return false;
 }
 
-// Parses "N steps" or a size in bytes, which needs a unit. Returns false if the text is neither.
-static bool option_value_keep(const char *text, struct option_keep *keep) {
-    const size_t digits = strspn(text, "0123456789");
-    const bool steps = !strcmp(text + digits, " steps") || !strcmp(text + digits, " step");
-    *keep = (struct option_keep){0};
-    if (!digits || digits > 15 || !text[digits]) return false;
-    if (!steps) return parse_bytes(text, &keep->bytes) && keep->bytes > 0;
-    for (size_t i = 0; i < digits; i++) keep->steps = keep->steps * 10 + (text[i] - '0');
-    return keep->steps > 0;
-}
-
 // Parses a string as a value of the option, without looking for files or at the option's bounds. Numbers are read to
-// the end of the string, and the same in every locale. USAGE with "NAME: what is wrong".
+// the end of the string. USAGE with "NAME: what is wrong".
 static status option_value_parse(struct option_value *value, const struct option *option, const char *text) {
     *value = (struct option_value){.text = text, .range = {NAN, NAN}, .choice = choice_index(option->choices, text)};
     struct option_range *range = &value->range;
@@ -236,7 +217,6 @@ static status option_value_parse(struct option_value *value, const struct option
         return OK;
     }
     case OPTION_NUMBER:
-    case OPTION_NUMBER_OR:
         return option_value_double(text, &range->from) ? OK : option_value_mismatch(option, "a number", text);
     case OPTION_RANGE: {
         const char *dots = strstr(text, "..");
@@ -252,10 +232,17 @@ static status option_value_parse(struct option_value *value, const struct option
     case OPTION_SIZE:
         if (parse_bytes(text, &value->integer) && value->integer > 0) return OK;
         return option_value_mismatch(option, "a size in bytes such as 20GiB", text);
-    case OPTION_KEEP:
-        if (option_value_keep(text, &value->keep)) return OK;
+    case OPTION_KEEP: { // "N steps", or a size with its unit
+        const size_t digits = strspn(text, "0123456789");
+        int64_t *const steps = &value->keep.steps;
+        if (!strcmp(text + digits, " steps") || !strcmp(text + digits, " step"))
+            for (size_t i = 0; digits <= 15 && i < digits; i++) *steps = *steps * 10 + (text[i] - '0');
+        else if (digits <= 15 && text[digits] && !parse_bytes(text, &value->keep.bytes))
+            value->keep.bytes = 0;
+        if (*steps > 0 || value->keep.bytes > 0) return OK;
         return fail(USAGE, "%s: '%s' is none of %s, a number of steps such as '100 steps' and a size such as 20GiB",
                     option->name, text, option->choices);
+    }
     }
     return fail(BUG, "%s: an option without a type", option->name);
 }
@@ -273,7 +260,7 @@ bool option_same_value(const struct option *option, const char *a, const char *b
 // Checks a parsed value against the bounds of a number.
 static status option_value_check_bounds(const struct option_value *value, const struct option *option,
                                         const char *text) {
-    const bool number = option->type == OPTION_INT || option->type == OPTION_NUMBER || option->type == OPTION_NUMBER_OR;
+    const bool number = option->type == OPTION_INT || option->type == OPTION_NUMBER;
     const double from = value->range.from;
     if (!number || value->choice >= 0 || (from >= option->low && from <= option->high)) return OK;
     return option_value_out_of_range(option, text);
@@ -371,9 +358,9 @@ status options_set(struct options *options, const char *name, const char *value)
     const struct option *option = option_find_any(options->table, name);
     struct option_value parsed;
     if (!option) {
-        const char *near = option_suggest(options->table, name);
-        if (near) return fail(USAGE, "%s: no such key; did you mean %s?", name, near);
-        return fail(USAGE, "%s: no such key", name);
+        struct nearest nearest = nearest_to(name);
+        nearest_offer_all(&nearest, options->table);
+        return fail(USAGE, "%s: no such key%s", name, nearest_question(&nearest));
     }
     const struct key *before = key_list_find(&options->given, option->name);
     const struct location nowhere = {0, 0};
@@ -399,7 +386,7 @@ double options_number(const struct options *options, const struct option *option
         memcpy(&integer, field, sizeof integer);
         return (double)integer;
     }
-    assert(option->type == OPTION_NUMBER || option->type == OPTION_NUMBER_OR || option->type == OPTION_RANGE);
+    assert(option->type == OPTION_NUMBER || option->type == OPTION_RANGE);
     memcpy(&number, field, sizeof number);
     return number;
 }
@@ -459,7 +446,7 @@ bool options_next_broken_rule(const struct options *options, struct broken_rule 
 
 // ---- hashes ----
 
-static void options_hash_all(const struct options *options, bool portable, uint64_t *hash) {
+uint64_t options_hash(const struct options *options, bool portable) {
     XXH3_state_t *state = mem_checked(XXH3_createState());
     XXH3_64bits_reset(state);
     for (const struct option *option = NULL; (option = options_next(options->table, option));) {
@@ -493,14 +480,7 @@ static void options_hash_all(const struct options *options, bool portable, uint6
             XXH3_64bits_update(state, ends, sizeof ends); // by value, so that 1 and 1.0 are the same
         }
     }
-    *hash = XXH3_64bits_digest(state);
+    const uint64_t hash = XXH3_64bits_digest(state);
     XXH3_freeState(state);
-}
-
-void options_hash(const struct options *options, uint64_t *hash) {
-    options_hash_all(options, false, hash);
-}
-
-void options_hash_portable(const struct options *options, uint64_t *hash) {
-    options_hash_all(options, true, hash);
+    return hash;
 }

@@ -13,19 +13,18 @@
 
 // What an option takes, and the type of its field. The field of an unset option is zero.
 enum option_type {
-    OPTION_STRING,    // const char *; any string. A repeatable one: struct string_list
-    OPTION_FILE,      // const char *; an existing file or directory, or one of `choices`
-    OPTION_PATH,      // const char *; a path that may not exist yet
-    OPTION_NAME,      // const char *; one of `choices`, separated by '|'
-    OPTION_DEVICE,    // const char *; cpu, cuda, cuda:N or in a pipeline cuda:[0-3]
-    OPTION_CHOICE,    // int; the index of one of `choices`. Has a default
-    OPTION_INT,       // int64_t; in [low, high]. Without a default, low is 1 or more
-    OPTION_NUMBER,    // double; finite, in [low, high]. Has a default
-    OPTION_NUMBER_OR, // double; the same, or NaN for one of `choices`. Has a default
-    OPTION_RANGE,     // struct option_range; FROM..TO, or one of `choices`. Has a default
-    OPTION_BOOL,      // bool; true or false
-    OPTION_SIZE,      // int64_t; bytes, 1 or more: 1000000, 20GiB or 20GB. Without a default, 0. Not hashed
-    OPTION_KEEP,      // struct option_keep; "all", "N steps", or a size such as 20GiB. Not hashed
+    OPTION_STRING, // const char *; any string. A repeatable one: struct string_list
+    OPTION_FILE,   // const char *; an existing file or directory, or one of `choices`
+    OPTION_PATH,   // const char *; a path that may not exist yet
+    OPTION_NAME,   // const char *; one of `choices`, separated by '|'
+    OPTION_DEVICE, // const char *; cpu, cuda, cuda:N or in a pipeline cuda:[0-3]
+    OPTION_CHOICE, // int; the index of one of `choices`. Has a default
+    OPTION_INT,    // int64_t; in [low, high]. Without a default, low is 1 or more
+    OPTION_NUMBER, // double; finite, in [low, high], or NaN for one of `choices`. Has a default
+    OPTION_RANGE,  // struct option_range; FROM..TO, or one of `choices`. Has a default
+    OPTION_BOOL,   // bool; true or false
+    OPTION_SIZE,   // int64_t; bytes, 1 or more: 1000000, 20GiB or 20GB. Without a default, 0. Not hashed
+    OPTION_KEEP,   // struct option_keep; "all", "N steps", or a size such as 20GiB. Not hashed
 };
 
 // An end that is left out is infinite; for one of the choices both are NaN.
@@ -58,7 +57,7 @@ struct option {
     enum option_type type;
     size_t offset;                    // of the field in the table's struct
     const char *default_value;        // as it would be typed; NULL: unset
-    double low, high;                 // OPTION_INT, OPTION_NUMBER, OPTION_NUMBER_OR
+    double low, high;                 // OPTION_INT, OPTION_NUMBER
     const char *choices;              // words separated by '|'
     struct option_need needs;         // OPTION_NAME, OPTION_CHOICE
     struct option_conflict conflicts; // the same
@@ -111,8 +110,8 @@ void nearest_offer(struct nearest *nearest, const char *name);
 // Returns "; did you mean NAME?", or "" when no name is near. Valid as long as *nearest.
 const char *nearest_question(struct nearest *nearest);
 
-// Returns the nearest name of an option in a table, NULL when none is near.
-const char *option_suggest(const struct option_table *table, const char *name);
+// nearest_offer for the names of a table's options.
+void nearest_offer_all(struct nearest *nearest, const struct option_table *table);
 
 // Returns the index of `word` among `choices` ("a|b|c", or NULL), -1 if it is not one of them.
 int choice_index(const char *choices, const char *word);
@@ -211,12 +210,10 @@ bool options_next_broken_rule(const struct options *options, struct broken_rule 
 // Returns the value of a number's option, or the lower end of a range; NaN for one of the choices.
 double options_number(const struct options *options, const struct option *option);
 
-// *hash = a hash of every option that changes what a stage computes (not threads, store ...). The store's keys use it:
-// the same values always have the same hash.
-void options_hash(const struct options *options, uint64_t *hash);
-
-// The same without paths and devices, which may differ from machine to machine.
-void options_hash_portable(const struct options *options, uint64_t *hash);
+// Returns a hash of every option that changes what a stage computes (not threads, store ...). The store's keys use it:
+// the same values always have the same hash. `portable`: without paths and devices, which differ from machine to
+// machine.
+uint64_t options_hash(const struct options *options, bool portable);
 
 // ---- texts ----
 

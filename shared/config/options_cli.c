@@ -15,34 +15,19 @@
 
 const char *option_argument(const struct option *option, struct arena *arena) {
     static const char *const types[] = {
-        [OPTION_STRING] = "TEXT",      [OPTION_FILE] = "FILE",  [OPTION_PATH] = "PATH",       [OPTION_NAME] = "",
-        [OPTION_DEVICE] = "DEVICE",    [OPTION_CHOICE] = "",    [OPTION_INT] = "N",           [OPTION_NUMBER] = "X",
-        [OPTION_NUMBER_OR] = "X",      [OPTION_RANGE] = "A..B", [OPTION_BOOL] = "true|false", [OPTION_SIZE] = "SIZE",
-        [OPTION_KEEP] = "N steps|SIZE"};
+        [OPTION_STRING] = "TEXT",     [OPTION_FILE] = "FILE",     [OPTION_PATH] = "PATH",
+        [OPTION_NAME] = "",           [OPTION_DEVICE] = "DEVICE", [OPTION_CHOICE] = "",
+        [OPTION_INT] = "N",           [OPTION_NUMBER] = "X",      [OPTION_RANGE] = "A..B",
+        [OPTION_BOOL] = "true|false", [OPTION_SIZE] = "SIZE",     [OPTION_KEEP] = "N steps|SIZE"};
     assert((size_t)option->type < sizeof types / sizeof *types);
     const char *type = types[option->type];
     if (!option->choices) return type;
     return *type ? arena_printf(arena, "%s|%s", type, option->choices) : option->choices;
 }
 
-// Appends an option and its argument. Choices that do not fit break behind a '|'.
-static void options_help_argument(const char *text, int columns, struct buf *out) {
-    enum { INDENT = 6 };
-    for (int at = 2; *text;) {
-        size_t size = strcspn(text, "|");
-        size += text[size] != 0;
-        if (at + (int)size > columns && at > INDENT) {
-            buf_printf(out, "\n%*s", INDENT, "");
-            at = INDENT;
-        }
-        buf_append(out, text, size);
-        at += (int)size;
-        text += size;
-    }
-}
-
 static void options_help_rows(const struct option *option, int columns, struct buf *out) {
     enum { COLUMN = 28, TEXT = COLUMN + 3 }; // widths of the option's column and of what stands before its text
+    enum { INDENT = 6 };                     // of more lines with the option's choices
     struct arena arena = {0};
     for (; option && option->name; option++) {
         bool flag = option->type == OPTION_BOOL;
@@ -51,7 +36,17 @@ static void options_help_rows(const struct option *option, int columns, struct b
         for (char *at = left; *at && *at != ' '; at++) // --max-new-tokens N
             if (*at == '_') *at = '-';
         buf_puts(out, "  ");
-        options_help_argument(left, columns, out);
+        int column = 2;
+        for (const char *at = left; *at;) { // choices that do not fit break behind a '|'
+            const size_t word = strcspn(at, "|"), size = word + (at[word] != 0);
+            if (column + (int)size > columns && column > INDENT) {
+                buf_printf(out, "\n%*s", INDENT, "");
+                column = INDENT;
+            }
+            buf_append(out, at, size);
+            column += (int)size;
+            at += size;
+        }
         if (strlen(left) > COLUMN)
             buf_printf(out, "\n%*s", TEXT, "");
         else
@@ -105,7 +100,7 @@ void options_markdown(const char *title, const char *help, const struct option *
     for (; option->name; option++) {
         const char *argument = option_argument(option, &arena);
         const char *value = option->required ? "required" : option->default_value ? option->default_value : "";
-        bool number = option->type == OPTION_INT || option->type == OPTION_NUMBER || option->type == OPTION_NUMBER_OR;
+        bool number = option->type == OPTION_INT || option->type == OPTION_NUMBER;
         buf_printf(out, "| `%s` | ", option->name);
         options_markdown_cell(argument, out);
         buf_printf(out, " | %s | ", value);
@@ -193,8 +188,9 @@ static status options_parse_all(struct options *options, int argc, char **argv, 
             value = "false";
         }
         if (!option) {
-            const char *near = option_suggest(options->table, name);
-            if (near) return fail(USAGE, "--%s: no such option; did you mean --%s?", name, near);
+            struct nearest nearest = nearest_to(name);
+            nearest_offer_all(&nearest, options->table);
+            if (nearest.name) return fail(USAGE, "--%s: no such option; did you mean --%s?", name, nearest.name);
             return fail(USAGE, "--%s: no such option", name);
         }
         if (!value && option->type == OPTION_BOOL && (!more || option_check(option, argv[at + 1]) != OK))

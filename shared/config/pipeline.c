@@ -168,30 +168,6 @@ static void pipeline_yaml_number(yaml_document_t *yaml, int mapping, const char 
     if (value > 0) pipeline_yaml_text(yaml, mapping, name, text);
 }
 
-// Adds the stage to the array of them.
-static void pipeline_yaml_stage(yaml_document_t *yaml, int stages, const struct pipeline *pipeline,
-                                const struct pipeline_stage *stage) {
-    const int item = pipeline_yaml_mapping(yaml, YAML_BLOCK_MAPPING_STYLE),
-              keys = pipeline_yaml_mapping(yaml, YAML_BLOCK_MAPPING_STYLE);
-    pipeline_yaml_text(yaml, keys, "program", stage->program);
-    pipeline_yaml_number(yaml, keys, "timeout", stage->timeout);
-    if (stage->replicas > 1) pipeline_yaml_number(yaml, keys, "replicas", stage->replicas);
-    if (stage->machine_count == 1) {
-        pipeline_yaml_text(yaml, keys, "on", pipeline->machines[stage->machines[0]].name);
-    } else if (stage->machine_count) {
-        const int array = pipeline_yaml_made(yaml, yaml_document_add_sequence(yaml, NULL, YAML_FLOW_SEQUENCE_STYLE));
-        for (size_t i = 0; i < stage->machine_count; i++) {
-            const int name = pipeline_yaml_string(yaml, pipeline->machines[stage->machines[i]].name);
-            pipeline_yaml_made(yaml, yaml_document_append_sequence_item(yaml, array, name));
-        }
-        pipeline_yaml_pair(yaml, keys, "on", array);
-    }
-    for (const struct key *key = stage->options.given.first; key; key = key->next)
-        pipeline_yaml_text(yaml, keys, key->name, key->value);
-    pipeline_yaml_pair(yaml, item, stage->name, keys);
-    pipeline_yaml_made(yaml, yaml_document_append_sequence_item(yaml, stages, item));
-}
-
 status pipeline_write(const struct pipeline *pipeline, struct buf *out) {
     yaml_emitter_t emitter;
     yaml_document_t document, *yaml = &document;
@@ -205,8 +181,29 @@ status pipeline_write(const struct pipeline *pipeline, struct buf *out) {
     pipeline_yaml_text(yaml, root, "run", pipeline->run);
     pipeline_yaml_number(yaml, root, "give_up_after", pipeline->give_up_after);
     const int stages = pipeline_yaml_made(yaml, yaml_document_add_sequence(yaml, NULL, YAML_BLOCK_SEQUENCE_STYLE));
-    for (size_t i = 0; i < pipeline->stage_count; i++)
-        pipeline_yaml_stage(yaml, stages, pipeline, &pipeline->stages[i]);
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        const struct pipeline_stage *stage = &pipeline->stages[i];
+        const int item = pipeline_yaml_mapping(yaml, YAML_BLOCK_MAPPING_STYLE),
+                  keys = pipeline_yaml_mapping(yaml, YAML_BLOCK_MAPPING_STYLE);
+        pipeline_yaml_text(yaml, keys, "program", stage->program);
+        pipeline_yaml_number(yaml, keys, "timeout", stage->timeout);
+        if (stage->replicas > 1) pipeline_yaml_number(yaml, keys, "replicas", stage->replicas);
+        if (stage->machine_count == 1) {
+            pipeline_yaml_text(yaml, keys, "on", pipeline->machines[stage->machines[0]].name);
+        } else if (stage->machine_count) {
+            const int array =
+                pipeline_yaml_made(yaml, yaml_document_add_sequence(yaml, NULL, YAML_FLOW_SEQUENCE_STYLE));
+            for (size_t k = 0; k < stage->machine_count; k++) {
+                const int name = pipeline_yaml_string(yaml, pipeline->machines[stage->machines[k]].name);
+                pipeline_yaml_made(yaml, yaml_document_append_sequence_item(yaml, array, name));
+            }
+            pipeline_yaml_pair(yaml, keys, "on", array);
+        }
+        for (const struct key *key = stage->options.given.first; key; key = key->next)
+            pipeline_yaml_text(yaml, keys, key->name, key->value);
+        pipeline_yaml_pair(yaml, item, stage->name, keys);
+        pipeline_yaml_made(yaml, yaml_document_append_sequence_item(yaml, stages, item));
+    }
     pipeline_yaml_pair(yaml, root, "stages", stages);
     const int machines = pipeline_yaml_mapping(yaml, YAML_BLOCK_MAPPING_STYLE);
     for (size_t i = 0; i < pipeline->machine_count; i++) {

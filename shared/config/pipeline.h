@@ -100,9 +100,9 @@ struct pipeline {
 status pipeline_read(struct pipeline **out, const char *path, bool alone, const char *const *sets, size_t count,
                      struct buf *diagnostics);
 
-// As pipeline_read and not alone, from a file's content; `path` gives the directory and stands in the messages.
-status pipeline_parse(struct pipeline **out, const char *path, const char *text, size_t size, const char *const *sets,
-                      size_t count, struct buf *diagnostics);
+// As pipeline_read, from a file's content; `path` gives the directory and stands in the messages.
+status pipeline_parse(struct pipeline **out, const char *path, bool alone, const char *text, size_t size,
+                      const char *const *sets, size_t count, struct buf *diagnostics);
 
 // Reads the content of a file without checking what its names and values mean: the keys of the file and of its stages
 // are as they are written, and nothing else is set. DATAERR with "LINE:COLUMN: what is wrong" when it does not have the

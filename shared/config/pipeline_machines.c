@@ -85,7 +85,7 @@ static int pipeline_number(const char *value, int otherwise) {
     return number >= 1 && number <= UINT16_MAX ? (int)number : otherwise;
 }
 
-// A group of machines, or those of a stage while they are collected.
+// A group of machines, or those of a stage while they are collected. `list` has room for all machines.
 struct machine_set {
     const char *name;
     int *list;
@@ -105,64 +105,54 @@ static void pipeline_add_to_set(struct parsed_file *file, struct machine_set *se
         diagnostic_add(&file->diagnostics, at, "%s: %s is named twice", owner, file->pipeline->machines[machine].name);
         return;
     }
-    GROW(&set->list, set->count);
     set->list[set->count++] = machine;
 }
 
-// Adds the nodes of a Slurm job that `name` stands for: "all", "first", "rest" (of a single node: the first), or a
-// number from 1. Returns whether it is one of these. Outside of a job any number may be right, and is ignored.
-static bool pipeline_resolve_node(struct parsed_file *file, struct machine_set *set, const char *owner,
-                                  const char *name, struct location at) {
+// Adds the machines of one name: a machine, or one of the first `group_count` groups. In a Slurm job it is "all",
+// "first", "rest" (of a single node: the first), or a number from 1; outside of a job any number may be right, and is
+// ignored.
+static void pipeline_resolve_name(struct parsed_file *file, struct machine_set *set, const char *owner,
+                                  const char *name, struct location at, const struct machine_set *groups,
+                                  size_t group_count) {
+    static const char *const of_slurm[] = {"all", "first", "rest"};
     const struct pipeline *pipeline = file->pipeline;
+    const bool slurm = pipeline->slurm;
+    const int machine = slurm ? -1 : pipeline_find_machine(pipeline, name);
     const size_t count = pipeline->machine_count, digits = strspn(name, "0123456789");
-    size_t first = 0, end = count;
-    if (!pipeline->slurm) return false;
-    if (!strcmp(name, "rest")) {
-        first = count > 1 ? 1 : 0;
-    } else if (!strcmp(name, "first")) {
-        end = count ? 1 : 0;
-    } else if (digits && !name[digits]) {
+    size_t group = 0, first = 0, end = 0; // nodes of the job
+    while (group < group_count && strcmp(groups[group].name, name) != 0) group++;
+    if (machine >= 0) {
+        pipeline_add_to_set(file, set, owner, machine, at);
+    } else if (slurm && digits && !name[digits]) {
         const unsigned long number = strtoul(name, NULL, 10);
         if (!number || (number > count && pipeline->slurm_job))
             diagnostic_add(&file->diagnostics, at, "%s: %s: the job's nodes have the numbers from 1 to %zu", owner,
                            name, count);
-        first = number && number <= count ? number - 1 : 0;
-        end = number && number <= count ? number : 0;
-    } else if (strcmp(name, "all") != 0) {
-        return false;
-    }
-    for (size_t i = first; i < end; i++) pipeline_add_to_set(file, set, owner, (int)i, at);
-    return true;
-}
-
-// Adds the machines of one name: a machine, or one of the first `count` groups.
-static void pipeline_resolve_name(struct parsed_file *file, struct machine_set *set, const char *owner,
-                                  const char *name, struct location at, const struct machine_set *groups,
-                                  size_t count) {
-    const struct pipeline *pipeline = file->pipeline;
-    const int machine = pipeline->slurm ? -1 : pipeline_find_machine(pipeline, name);
-    size_t group = 0;
-    if (pipeline_resolve_node(file, set, owner, name, at)) return;
-    while (group < count && strcmp(groups[group].name, name) != 0) group++;
-    if (machine >= 0) {
-        pipeline_add_to_set(file, set, owner, machine, at);
-    } else if (group < count) {
+        end = number <= count ? number : 0;
+        first = end ? end - 1 : 0;
+    } else if (slurm && (!strcmp(name, "all") || !strcmp(name, "rest"))) {
+        first = *name == 'r' && count > 1;
+        end = count;
+    } else if (slurm && !strcmp(name, "first")) {
+        end = count > 0;
+    } else if (group < group_count) {
         for (size_t i = 0; i < groups[group].count; i++)
             pipeline_add_to_set(file, set, owner, groups[group].list[i], at);
     } else {
-        static const char *const of_slurm[] = {"all", "first", "rest"};
         struct nearest nearest = nearest_to(name);
-        for (size_t m = 0; m < (pipeline->slurm ? sizeof of_slurm / sizeof *of_slurm : pipeline->machine_count); m++)
-            nearest_offer(&nearest, pipeline->slurm ? of_slurm[m] : pipeline->machines[m].name);
-        for (size_t i = 0; i < count; i++) nearest_offer(&nearest, groups[i].name);
+        for (size_t m = 0; m < (slurm ? sizeof of_slurm / sizeof *of_slurm : count); m++)
+            nearest_offer(&nearest, slurm ? of_slurm[m] : pipeline->machines[m].name);
+        for (size_t i = 0; i < group_count; i++) nearest_offer(&nearest, groups[i].name);
         diagnostic_add(&file->diagnostics, at, "%s: no machine is named %s%s", owner, name, nearest_question(&nearest));
     }
+    for (size_t i = first; i < end; i++) pipeline_add_to_set(file, set, owner, (int)i, at);
 }
 
-// Adds the machines of a key's value, or of each item of its array.
+// Fills the set with the machines of a key's value, or of each item of its array.
 static void pipeline_resolve(struct parsed_file *file, struct machine_set *set, const char *owner,
                              const struct key *key, const struct machine_set *groups, size_t count) {
     if (!key->value) return; // diagnosed already
+    set->list = arena_alloc(&file->pipeline->arena, file->pipeline->machine_count * sizeof *set->list);
     for (const struct key *item = key->items ? key->items : key; item; item = key->items ? item->next : NULL) {
         struct string_list names;
         if (name_list_expand(item->value, &file->pipeline->arena, &names) != OK)
@@ -172,31 +162,10 @@ static void pipeline_resolve(struct parsed_file *file, struct machine_set *set, 
     }
 }
 
-// Sets `replicas` and the machines of a stage.
-static void pipeline_place_stage(struct parsed_file *file, struct pipeline_stage *stage,
-                                 const struct machine_set *groups, size_t count) {
-    struct arena *arena = &file->pipeline->arena;
-    const struct key *on = key_list_find(&stage->options.given, "on"),
-                     *replicas = key_list_find(&stage->options.given, "replicas");
-    const char *owner = arena_printf(arena, "%s: on", stage->name);
-    struct machine_set set = {0};
-    stage->replicas = pipeline_number(replicas ? replicas->value : NULL, 1);
-    if (on) pipeline_resolve(file, &set, owner, on, groups, count);
-    if (set.count) {
-        stage->machines = arena_alloc(arena, set.count * sizeof *set.list);
-        memcpy(stage->machines, set.list, set.count * sizeof *set.list);
-        stage->machine_count = set.count;
-    }
-    if (on && set.count > 1 && stage->kind && stage->kind->single)
-        diagnostic_add(&file->diagnostics, on->value_at, "%s: on: it has one process, so it runs on one machine",
-                       stage->name);
-    free(set.list);
-}
-
 void validate_machines(struct parsed_file *file) {
     struct pipeline *pipeline = file->pipeline;
-    struct machine_set *groups = NULL;
-    const size_t group_count = key_list_count(&pipeline->machine_groups);
+    struct arena *arena = &pipeline->arena;
+    struct machine_set *groups = arena_alloc(arena, key_list_count(&pipeline->machine_groups) * sizeof *groups);
     size_t known = 0;
     for (size_t i = 0; i < pipeline->machine_count; i++) {
         struct pipeline_machine *machine = &pipeline->machines[i];
@@ -210,18 +179,25 @@ void validate_machines(struct parsed_file *file) {
         if (pipeline_find_machine(pipeline, machine->name) != (int)i)
             diagnostic_add(&file->diagnostics, machine->at, "%s: a second machine with this name", machine->name);
     }
-    NEW(&groups, group_count);
-    const struct key *key = pipeline->machine_groups.first;
-    for (; key; key = key->next) {
-        const char *owner = arena_printf(&pipeline->arena, "machine_groups: %s", key->name);
+    for (const struct key *key = pipeline->machine_groups.first; key; key = key->next) {
+        const char *owner = arena_printf(arena, "machine_groups: %s", key->name);
         groups[known].name = key->name;
         if (pipeline_find_machine(pipeline, key->name) >= 0)
             diagnostic_add(&file->diagnostics, key->name_at, "%s: a machine has this name", owner);
         pipeline_resolve(file, &groups[known++], owner, key, NULL, 0);
     }
-    for (size_t i = 0; i < pipeline->stage_count; i++) pipeline_place_stage(file, &pipeline->stages[i], groups, known);
-    for (size_t i = 0; i < known; i++) free(groups[i].list);
-    free(groups);
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        struct pipeline_stage *stage = &pipeline->stages[i];
+        const struct key *on = key_list_find(&stage->options.given, "on");
+        struct machine_set set = {0};
+        stage->replicas = pipeline_number(pipeline_value(stage, "replicas"), 1);
+        if (on) pipeline_resolve(file, &set, arena_printf(arena, "%s: on", stage->name), on, groups, known);
+        stage->machines = set.list;
+        stage->machine_count = set.count;
+        if (set.count > 1 && stage->kind && stage->kind->single)
+            diagnostic_add(&file->diagnostics, on->value_at, "%s: on: it has one process, so it runs on one machine",
+                           stage->name);
+    }
 }
 
 // ---- ports ----

@@ -16,18 +16,6 @@
 
 enum { YAML_TREE_DEPTH = 100 }; // libyaml's time grows with the square of the depth
 
-// Returns the location of the byte at `offset` of a UTF-8 text.
-static struct location yaml_tree_offset_location(const char *data, size_t offset) {
-    struct location at = {1, 1};
-    for (size_t i = 0; i < offset; i++) {
-        if (data[i] == '\n')
-            at = (struct location){at.line + 1, 1};
-        else
-            at.column += ((unsigned char)data[i] & 0xC0) != 0x80; // a character counts once
-    }
-    return at;
-}
-
 // Whether the character at a location of a UTF-8 text is a tab.
 static bool yaml_tree_is_tab(const char *data, size_t size, struct location at) {
     size_t i = 0;
@@ -45,7 +33,13 @@ static status yaml_tree_error(const yaml_parser_t *parser, const char *data, siz
     yaml_mark_t mark = parser->error == YAML_READER_ERROR ? parser->mark : parser->problem_mark;
     *at = (struct location){mark.line + 1, mark.column + 1};
     if (parser->error == YAML_READER_ERROR && utf8 && parser->problem_offset < size) {
-        *at = yaml_tree_offset_location(data, parser->problem_offset); // the reader is ahead of its mark
+        *at = (struct location){1, 1}; // the reader is ahead of its mark
+        for (size_t i = 0; i < parser->problem_offset; i++) {
+            if (data[i] == '\n')
+                *at = (struct location){at->line + 1, 1};
+            else
+                at->column += ((unsigned char)data[i] & 0xC0) != 0x80; // a character counts once
+        }
         if (strstr(problem, "UTF-8"))
             return fail(DATAERR, "%zu:%zu: not YAML: the byte 0x%02X is not UTF-8: save the file as UTF-8", at->line,
                         at->column, (unsigned char)data[parser->problem_offset]);
@@ -55,12 +49,14 @@ static status yaml_tree_error(const yaml_parser_t *parser, const char *data, siz
     return fail(DATAERR, "%zu:%zu: not YAML: %s", at->line, at->column, problem);
 }
 
-// Reads all of the text without keeping it. DATAERR where it is not YAML or nested too deeply.
-static status yaml_tree_check(const char *data, size_t size, struct location *at) {
+status yaml_tree_read(struct yaml_tree *tree, const char *data, size_t size, struct location *at) {
+    *tree = (struct yaml_tree){0};
     yaml_parser_t parser;
     yaml_event_t event;
+    yaml_document_t more;
     status result = OK;
     int depth = 0;
+    // The first time, all of the text is read without keeping it.
     if (!yaml_parser_initialize(&parser)) return fail_oom();
     yaml_parser_set_input_string(&parser, (const unsigned char *)data, size);
     for (bool ended = false; !ended && result == OK;) {
@@ -78,15 +74,7 @@ static status yaml_tree_check(const char *data, size_t size, struct location *at
         yaml_event_delete(&event);
     }
     yaml_parser_delete(&parser);
-    return result;
-}
-
-status yaml_tree_read(struct yaml_tree *tree, const char *data, size_t size, struct location *at) {
-    *tree = (struct yaml_tree){0};
-    yaml_parser_t parser;
-    status result = OK;
-    yaml_document_t more;
-    TRY(yaml_tree_check(data, size, at));
+    if (result != OK) return result;
     if (!yaml_parser_initialize(&parser)) return fail_oom();
     yaml_parser_set_input_string(&parser, (const unsigned char *)data, size);
     if (!yaml_parser_load(&parser, &tree->yaml)) {
@@ -155,34 +143,11 @@ static const char *pipeline_parse_name(struct parsed_file *file, const char *nam
     return copy;
 }
 
-// Reads an array of strings. Returns the first one, NULL when it is not such an array, which is diagnosed.
-static const char *pipeline_parse_array(struct parsed_file *file, const char *name, const yaml_node_t *node,
-                                        struct key **items) {
-    const yaml_node_item_t *item = node->data.sequence.items.start, *end = node->data.sequence.items.top;
-    struct key **link = items;
-    if (item == end) diagnostic_add(&file->diagnostics, yaml_node_location(node), "%s: the array is empty", name);
-    for (; item < end; item++) {
-        const yaml_node_t *value_node = yaml_tree_node(&file->tree, *item);
-        const char *value = yaml_node_string(value_node);
-        struct key *key = arena_alloc(&file->pipeline->arena, sizeof *key);
-        *key = (struct key){.name = name, .value_at = yaml_node_location(value_node)};
-        if (!value) {
-            diagnostic_add(&file->diagnostics, yaml_node_location(value_node), "%s: expected a name, not %s", name,
-                           yaml_node_kind(value_node));
-            return NULL;
-        }
-        key->value = arena_strndup(&file->pipeline->arena, value, strlen(value));
-        *link = key;
-        link = &key->next;
-    }
-    return *items ? (*items)->value : NULL;
-}
-
 static void pipeline_parse_key(struct parsed_file *file, struct key_list *keys, const yaml_node_t *name_node,
                                const yaml_node_t *value_node) {
     const char *name = yaml_node_string(name_node), *value = yaml_node_string(value_node);
     struct location name_at = yaml_node_location(name_node), value_at = yaml_node_location(value_node);
-    struct key *items = NULL;
+    struct key *items = NULL, **link = &items;
     if (!name || !*name) {
         diagnostic_add(&file->diagnostics, name_at, "a key must be a name, not %s",
                        name ? "empty" : yaml_node_kind(name_node));
@@ -190,11 +155,29 @@ static void pipeline_parse_key(struct parsed_file *file, struct key_list *keys, 
     }
     const bool group = keys == &file->pipeline->machine_groups;
     if (!group) name = pipeline_parse_name(file, name, strlen(name));
-    const bool array = value_node->type == YAML_SEQUENCE_NODE;
-    if (array && (group || !strcmp(name, "on")))
-        value = pipeline_parse_array(file, name, value_node, &items);
-    else if (!value)
+    if (value_node->type == YAML_SEQUENCE_NODE && (group || !strcmp(name, "on"))) { // an array of strings
+        const yaml_node_item_t *item = value_node->data.sequence.items.start,
+                               *end = value_node->data.sequence.items.top;
+        if (item == end) diagnostic_add(&file->diagnostics, value_at, "%s: the array is empty", name);
+        for (; item < end; item++) {
+            const yaml_node_t *item_node = yaml_tree_node(&file->tree, *item);
+            const struct location item_at = yaml_node_location(item_node);
+            value = yaml_node_string(item_node);
+            if (!value) {
+                diagnostic_add(&file->diagnostics, item_at, "%s: expected a name, not %s", name,
+                               yaml_node_kind(item_node));
+                break;
+            }
+            struct key *key = *link = arena_alloc(&file->pipeline->arena, sizeof *key);
+            *key = (struct key){.name = name,
+                                .value = arena_strndup(&file->pipeline->arena, value, strlen(value)),
+                                .value_at = item_at};
+            link = &key->next;
+        }
+        if (value) value = items->value;
+    } else if (!value) {
         diagnostic_add(&file->diagnostics, value_at, "%s: expected a value, not %s", name, yaml_node_kind(value_node));
+    }
     if (key_list_find(keys, name)) {
         diagnostic_add(&file->diagnostics, name_at, "%s is given twice", name);
         return;
@@ -367,21 +350,6 @@ static void pipeline_move_stages(struct parsed_file *file, size_t source) {
     free(moved);
 }
 
-// Known stages stand in the order of stage_kinds[].
-static void pipeline_check_order(struct parsed_file *file) {
-    const struct pipeline *pipeline = file->pipeline;
-    const struct pipeline_stage *latest = NULL; // of the stages so far, the last in stage_kinds[]
-    for (size_t i = 0; i < pipeline->stage_count; i++) {
-        const struct pipeline_stage *stage = &pipeline->stages[i];
-        if (latest && latest->kind == &stage_kinds[STAGE_OPTIM])
-            diagnostic_add(&file->diagnostics, stage->at, "%s: no stage may come after %s", stage->name, latest->name);
-        else if (latest && stage->kind && stage->kind < latest->kind)
-            diagnostic_add(&file->diagnostics, stage->at, "%s: comes after %s, but must come before it", stage->name,
-                           latest->name);
-        if (stage->kind && (!latest || stage->kind > latest->kind)) latest = stage;
-    }
-}
-
 // Sorts the stages along the flow, from the source, each stage once. A stage that does not fit is diagnosed.
 static void pipeline_sort(struct parsed_file *file) {
     struct pipeline *pipeline = file->pipeline;
@@ -426,7 +394,17 @@ static void pipeline_sort(struct parsed_file *file) {
                            pipeline->stages[stage->from].name, pipeline->stages[j].name);
     }
     if (source && file->diagnostics.count == before) pipeline_move_stages(file, (size_t)(source - pipeline->stages));
-    pipeline_check_order(file);
+    // Known stages stand in the order of stage_kinds[].
+    const struct pipeline_stage *latest = NULL; // of the stages so far, the last in stage_kinds[]
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        const struct pipeline_stage *stage = &pipeline->stages[i];
+        if (latest && latest->kind == &stage_kinds[STAGE_OPTIM])
+            diagnostic_add(&file->diagnostics, stage->at, "%s: no stage may come after %s", stage->name, latest->name);
+        else if (latest && stage->kind && stage->kind < latest->kind)
+            diagnostic_add(&file->diagnostics, stage->at, "%s: comes after %s, but must come before it", stage->name,
+                           latest->name);
+        if (stage->kind && (!latest || stage->kind > latest->kind)) latest = stage;
+    }
 }
 
 // ---- reading ----
@@ -442,10 +420,9 @@ static const char *pipeline_take_key(struct key_list *keys, const char *name) {
 }
 
 // Fills the fields that have a type of their own from the keys of a file without mistakes.
-static void pipeline_finish(struct parsed_file *file) {
-    struct pipeline *pipeline = file->pipeline;
-    const char *slash = strrchr(file->path, '/'), *base = slash ? slash + 1 : file->path;
-    size_t stem = strcspn(base, ".");
+static void pipeline_finish(struct pipeline *pipeline, const char *path) {
+    const char *base = path_base_name(path);
+    const size_t stem = strcspn(base, ".");
     const struct key *run = key_list_find(&pipeline->keys, "run");
     assert(run && pipeline->stage_count > 0);
     pipeline->run_at = run->value_at;
@@ -466,18 +443,17 @@ static void pipeline_finish(struct parsed_file *file) {
     }
 }
 
-static status pipeline_parse_content(struct pipeline **out, const char *path, bool alone, const char *text, size_t size,
-                                     const char *const *sets, size_t count, struct buf *diagnostics) {
-    struct parsed_file file = {.path = path, .files_may_be_missing = alone};
+status pipeline_parse(struct pipeline **out, const char *path, bool alone, const char *text, size_t size,
+                      const char *const *sets, size_t count, struct buf *diagnostics) {
+    struct parsed_file file = {.files_may_be_missing = alone};
     struct location at = {1, 1};
     char resolved[PATH_MAX];
-    const char *slash = strrchr(path, '/');
     status result;
     *out = NULL;
     NEW(&file.pipeline, 1);
     struct arena *arena = &file.pipeline->arena;
-    const char *dir = slash ? arena_strndup(arena, path, (size_t)(slash - path) + 1) : arena_strndup(arena, ".", 1);
-    if (!realpath(dir, resolved)) TRY_TO(result, done, fail(DATAERR, "%s: %s", path, strerror(errno)));
+    if (!realpath(path_parent(arena, path), resolved))
+        TRY_TO(result, done, fail(DATAERR, "%s: %s", path, strerror(errno)));
     file.pipeline->dir = arena_strndup(arena, resolved, strlen(resolved));
     if (!getcwd(resolved, sizeof resolved))
         TRY_TO(result, done, fail(UNAVAILABLE, "the current directory: %s", strerror(errno)));
@@ -501,18 +477,13 @@ static status pipeline_parse_content(struct pipeline **out, const char *path, bo
         validate_combinations(&file);
     }
     TRY_TO(result, done, diagnostics_report(&file.diagnostics, path, diagnostics));
-    pipeline_finish(&file);
+    pipeline_finish(file.pipeline, path);
     *out = file.pipeline;
 done:
     yaml_tree_release(&file.tree);
     diagnostics_release(&file.diagnostics);
     if (result != OK) pipeline_free(&file.pipeline);
     return result;
-}
-
-status pipeline_parse(struct pipeline **out, const char *path, const char *text, size_t size, const char *const *sets,
-                      size_t count, struct buf *diagnostics) {
-    return pipeline_parse_content(out, path, false, text, size, sets, count, diagnostics);
 }
 
 status pipeline_parse_unchecked(struct pipeline **out, const char *text, size_t size) {
@@ -537,8 +508,7 @@ status pipeline_read(struct pipeline **out, const char *path, bool alone, const 
     struct buf content = {0};
     *out = NULL;
     status result = file_read(path, &content);
-    if (result == OK)
-        result = pipeline_parse_content(out, path, alone, content.data, content.size, sets, count, diagnostics);
+    if (result == OK) result = pipeline_parse(out, path, alone, content.data, content.size, sets, count, diagnostics);
     buf_release(&content);
     return result;
 }

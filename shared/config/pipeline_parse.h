@@ -42,7 +42,6 @@ const char *yaml_node_kind(const yaml_node_t *node);
 struct parsed_file {
     struct pipeline *pipeline;
     struct yaml_tree tree;
-    const char *path;          // as the user wrote it
     const char *current_dir;   // relative paths of --set start here
     bool files_may_be_missing; // a file or program that is missing is no mistake
     struct diagnostics diagnostics;

@@ -75,10 +75,11 @@ static void pipeline_validate_unknown_key(struct parsed_file *file, const char *
                        stage_kinds[i].name);
         return;
     }
-    const char *near = option_suggest(table, key->name);
-    if (!near && more) near = option_suggest(more, key->name);
-    diagnostic_add(&file->diagnostics, key->name_at, "%s: no such key: %s%s%s%s", owner, key->name,
-                   near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+    struct nearest nearest = nearest_to(key->name);
+    nearest_offer_all(&nearest, table);
+    if (!nearest.name && more) nearest_offer_all(&nearest, more);
+    diagnostic_add(&file->diagnostics, key->name_at, "%s: no such key: %s%s", owner, key->name,
+                   nearest_question(&nearest));
 }
 
 // The directory that a relative path of the key starts from.

@@ -30,7 +30,7 @@
 #define OPT_INT(...)    BOUNDED(OPTION_INT, __VA_ARGS__)
 #define OPT_NUMBER(...) BOUNDED(OPTION_NUMBER, __VA_ARGS__)
 #define OPT_NUMBER_OR(field, first, least, most, words, ...)                                                           \
-    BOUNDED(OPTION_NUMBER_OR, field, first, least, most, __VA_ARGS__, .choices = (words))
+    BOUNDED(OPTION_NUMBER, field, first, least, most, __VA_ARGS__, .choices = (words))
 
 #define OWNER common_options
 const struct option common_options[] = {COMMON_OPTIONS{0}};

@@ -227,7 +227,6 @@
 
 // ---- the structs ----
 
-#define OPT_TEXT(field, ...)      const char *field;
 #define OPT_FILE(field, ...)      const char *field;
 #define OPT_PATH(field, ...)      const char *field;
 #define OPT_NAME(field, ...)      const char *field;
@@ -331,7 +330,6 @@ struct optim_options {
     OPTIM_OPTIONS
 };
 
-#undef OPT_TEXT
 #undef OPT_FILE
 #undef OPT_PATH
 #undef OPT_NAME

@@ -88,9 +88,9 @@ static status runner_find_section(const struct stage_context *context, struct se
                                   bool *found) {
     const struct stage *stage = context->stage;
     struct buf inputs = {0};
-    uint64_t hashes[2] = {0, stage->fingerprint ? stage->fingerprint(context->state) : 0};
+    const uint64_t hashes[2] = {options_hash(&context->options, false),
+                                stage->fingerprint ? stage->fingerprint(context->state) : 0};
     *found = false;
-    options_hash(&context->options, &hashes[0]);
     buf_printf(&inputs, "%s %d ", stage->name, stage->section);
     buf_append(&inputs, hashes, sizeof hashes);
     status result = OK;

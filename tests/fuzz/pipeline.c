@@ -8,7 +8,7 @@ static void write_and_read_again(const struct pipeline *first) {
     struct pipeline *second = NULL;
     struct buf text = {0}, again = {0}, diagnostics = {0};
     if (pipeline_write(first, &text) != OK) abort();
-    if (pipeline_parse(&second, "/p.yaml", text.data, text.size, NULL, 0, &diagnostics) != OK) abort();
+    if (pipeline_parse(&second, "/p.yaml", false, text.data, text.size, NULL, 0, &diagnostics) != OK) abort();
     if (pipeline_write(second, &again) != OK || again.size != text.size ||
         memcmp(again.data, text.data, text.size) != 0)
         abort();
@@ -25,7 +25,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const char *const sets[] = {"seed=1", "frames.fps=3"};
     struct pipeline *pipeline = NULL;
     struct buf diagnostics = {0};
-    status result = pipeline_parse(&pipeline, "/p.yaml", (const char *)data, size, sets, size % 3, &diagnostics);
+    status result = pipeline_parse(&pipeline, "/p.yaml", false, (const char *)data, size, sets, size % 3, &diagnostics);
     if (result == OK)
         write_and_read_again(pipeline);
     else if (!diagnostics.size)

@@ -342,10 +342,9 @@ TEST(arguments_override_a_config_file) {
 
 static uint64_t hash_of_stage(const char *stage, const char *words) {
     struct given given;
-    uint64_t hash;
     init_defaults(&given, stage);
     assert_int_equal(arguments(&given, words), OK);
-    options_hash(&given.options, &hash);
+    const uint64_t hash = options_hash(&given.options, false);
     options_release(&given.options);
     return hash;
 }

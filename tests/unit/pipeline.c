@@ -127,7 +127,6 @@ TEST(the_arguments_of_a_process_make_the_same_struct) {
         SCOPED(struct options, options_release) again = {0};
         char program[] = "program", texts[32][512], *argv[33] = {program};
         double values[256];
-        uint64_t first, second;
         int argc = 1, rest;
         if (!stage->kind) continue;
         assert_true(stage->kind->options.size <= sizeof values);
@@ -139,9 +138,7 @@ TEST(the_arguments_of_a_process_make_the_same_struct) {
         }
         options_init(&again, &stage->kind->options, values);
         assert_int_equal(options_parse(&again, argc, argv, &rest), OK);
-        options_hash(&stage->options, &first);
-        options_hash(&again, &second);
-        assert_true(first == second);
+        assert_true(options_hash(&stage->options, false) == options_hash(&again, false));
     }
     const struct optim_options *optim = pipeline_options(&pipeline->stages[6]);
     assert_true(optim->lr == 1e-5 && optim->kl == 0.04 && optim->ema_every == 0);

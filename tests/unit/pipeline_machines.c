@@ -10,7 +10,7 @@
 
 static status parse(struct pipeline **out, const char *text, const char *const *sets, size_t count,
                     struct buf *mistakes) {
-    return pipeline_parse(out, "/p.yaml", text, strlen(text), sets, count, mistakes);
+    return pipeline_parse(out, "/p.yaml", false, text, strlen(text), sets, count, mistakes);
 }
 
 static struct pipeline *parse_good(const char *text, const char *const *sets, size_t count) {

@@ -41,7 +41,7 @@ static void check_devices(const char *options, const char *machine, const char *
             text + size, sizeof text - (size_t)size,
             "machines:\n  a: {address: 127.0.0.1, key: '%s'}\n  b: {address: 127.0.0.1, port: 7000, key: '%s'}\n",
             known, known);
-    if (pipeline_parse(&pipeline, "/p.yaml", text, (size_t)size, NULL, 0, &mistakes) != OK)
+    if (pipeline_parse(&pipeline, "/p.yaml", false, text, (size_t)size, NULL, 0, &mistakes) != OK)
         assert_string_equal(mistakes.data, "");
     assert_int_equal(deployment_init(&deployment, pipeline, machine, key), OK);
     assert_int_equal(processes_init(&processes, &deployment), OK);
@@ -93,7 +93,7 @@ static void ending_open(struct ending *ending, const char *command) {
     assert_int_equal(dir_make(path), OK);
     const int size = snprintf(
         text, sizeof text, "run: %s\nstages:\n  - source: {data: /dev/null}\n  - last: {program: cat}\n", ending->dir);
-    if (pipeline_parse(&ending->pipeline, "/p.yaml", text, (size_t)size, NULL, 0, &mistakes) != OK)
+    if (pipeline_parse(&ending->pipeline, "/p.yaml", false, text, (size_t)size, NULL, 0, &mistakes) != OK)
         assert_string_equal(mistakes.data, "");
     assert_int_equal(deployment_init(&ending->deployment, ending->pipeline, NULL, NULL), OK);
     assert_int_equal(processes_init(&ending->processes, &ending->deployment), OK);
