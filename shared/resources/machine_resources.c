@@ -75,27 +75,6 @@ static double machine_gb(uint64_t bytes) {
     return (double)bytes * 1e-9;
 }
 
-// Appends the line about memory, with the stages that need most.
-static status machine_check_memory(const struct resource_plan *plan, int machine, struct buf *lines) {
-    const uint64_t available = machine_memory_available();
-    uint64_t needed, most = 0;
-    const char *largest = "none";
-    TRY(resource_plan_memory(plan, "cpu", machine, &needed));
-    if (!available || needed <= available) return OK;
-    for (size_t i = 0; i < plan->count; i++) {
-        const struct planned_stage *stage = &plan->stages[i];
-        const int replicas = planned_stage_replicas_on(stage, "cpu", machine, stage->stage->replicas);
-        uint64_t bytes = 0;
-        if (replicas) TRY(planned_stage_bytes(stage, &bytes));
-        if (bytes * (uint64_t)replicas <= most) continue;
-        most = bytes * (uint64_t)replicas;
-        largest = stage->stage->name;
-    }
-    buf_printf(lines, "memory: the run needs %.2f GB, %s %.2f of them, and %.2f GB are available here now\n",
-               machine_gb(needed), largest, machine_gb(most), machine_gb(available));
-    return OK;
-}
-
 // ---- the disk ----
 
 static uint64_t machine_used; // bytes that the walk of a directory has found
@@ -172,11 +151,29 @@ static status machine_check_disk(const struct resource_plan *plan, int machine, 
 
 status machine_resources_check(const struct pipeline *pipeline, int machine, struct buf *lines) {
     const struct resource_options options = {.gpu = path_exists("/dev/nvidiactl"), .expected = true};
+    const uint64_t available = machine_memory_available();
+    const char *largest = "none"; // the stage that needs most memory
+    uint64_t needed, most = 0;
     struct resource_plan plan;
     struct arena arena = {0};
-    status result = resource_plan_make(&plan, pipeline, &options);
-    if (result == OK) result = machine_check_memory(&plan, machine, lines);
-    if (result == OK) result = machine_check_disk(&plan, machine, &arena, lines);
+    status result;
+    TRY_TO(result, done, resource_plan_make(&plan, pipeline, &options));
+    TRY_TO(result, done, resource_plan_memory(&plan, "cpu", machine, &needed));
+    const bool lacks_memory = available && needed > available;
+    for (size_t i = 0; lacks_memory && i < plan.count; i++) {
+        const struct planned_stage *stage = &plan.stages[i];
+        const int replicas = planned_stage_replicas_on(stage, "cpu", machine, stage->stage->replicas);
+        uint64_t bytes = 0;
+        if (replicas) TRY_TO(result, done, planned_stage_bytes(stage, &bytes));
+        if (bytes * (uint64_t)replicas <= most) continue;
+        most = bytes * (uint64_t)replicas;
+        largest = stage->stage->name;
+    }
+    if (lacks_memory)
+        buf_printf(lines, "memory: the run needs %.2f GB, %s %.2f of them, and %.2f GB are available here now\n",
+                   machine_gb(needed), largest, machine_gb(most), machine_gb(available));
+    result = machine_check_disk(&plan, machine, &arena, lines);
+done:
     arena_release(&arena);
     resource_plan_release(&plan);
     return result;

@@ -17,8 +17,6 @@ enum { TOKEN_PIXELS = 28 * 28, TOKEN_FRAMES = 2, TOKEN_PATCHES = 4, PIXEL_BYTES 
 // The text of a prompt, and a completion, of groups that are given.
 enum { GIVEN_TEXT_TOKENS = 1024, GIVEN_COMPLETION_TOKENS = 1024 };
 
-enum { MEBIBYTE = 1 << 20 };
-
 // The options of a stage, by its kind.
 union planned_options {
     struct common_options common; // of all
@@ -29,41 +27,19 @@ union planned_options {
     struct optim_options optim;
 };
 
-// Whether the stage has a model. The judge's question has no media and its answers are letters: a group of rollout's
-// has room for both.
-static bool resource_has_model(const struct pipeline_stage *stage) {
-    const char *judge = stage->kind == &stage_kinds[STAGE_JUDGE] ? pipeline_value(stage, "judge") : NULL;
-    return stage->kind == &stage_kinds[STAGE_OPTIM] || stage->kind == &stage_kinds[STAGE_CONSISTENCY] ||
-           (stage->kind && stage->kind->follows_weights) || (judge && !strcmp(judge, "likelihood"));
-}
-
 // "float32", or NULL for bfloat16.
 static const char *resource_precision(const char *given, bool on_cpu) {
     const bool wide = given ? !strcmp(given, "float32") : on_cpu;
     return wide ? "float32" : NULL;
 }
 
-// ---- what a process takes beside its model ----
+// ---- what a process takes beside its model, in MiB ----
 
 // The measured size of a process on the CPU, with its libraries. A stage with a model also has the tokenizer, the store
 // and the threads; a decoder's worker has a clip, and its frames of 1920 x 1080 pixels before they are resized. Files
 // that are mapped, the store's and the weights', do not count: the kernel drops them first. A user's program is not
-// known.
-static uint64_t resource_process_bytes(const struct pipeline_stage *stage, const union planned_options *values,
-                                       uint64_t medium) {
-    static const uint64_t plain = 10 * (uint64_t)MEBIBYTE, decoder = 32 * (uint64_t)MEBIBYTE,
-                          worker = 64 * (uint64_t)MEBIBYTE, model = 48 * (uint64_t)MEBIBYTE;
-    if (!stage->kind) return 0;
-    if (stage->kind == &stage_kinds[STAGE_FRAMES]) {
-        const struct frames_options *frames = &values->frames;
-        const int64_t threads = frames->common.threads ? frames->common.threads : pool_processors();
-        return decoder + (uint64_t)(frames->workers ? frames->workers : threads) * (worker + 2 * medium);
-    }
-    return resource_has_model(stage) ? model : plain;
-}
-
-// The allowance for the driver's context of one process, for copies and for small buffers.
-static const uint64_t resource_driver_bytes = 640 * (uint64_t)MEBIBYTE;
+// known. On a GPU: the allowance for the driver's context of one process, for copies and for small buffers.
+enum { PROCESS_PLAIN = 10, PROCESS_DECODER = 32, PROCESS_WORKER = 64, PROCESS_MODEL = 48, PROCESS_DRIVER = 640 };
 
 // ---- the stages ----
 
@@ -71,14 +47,23 @@ static const uint64_t resource_driver_bytes = 640 * (uint64_t)MEBIBYTE;
 static status resource_add_stage(struct resource_plan *plan, const struct pipeline_stage *stage,
                                  const struct memory_request *group) {
     struct planned_stage *planned = &plan->stages[plan->count++];
+    struct memory_request *request = &planned->request;
     static const union planned_options unknown = {0};
     const union planned_options *values = stage->kind ? pipeline_options(stage) : &unknown;
+    const struct common_options *common = &values->common;
+    const int threads = common->threads ? (int)common->threads : pool_processors();
+    const bool refscore = stage->kind == &stage_kinds[STAGE_REFSCORE], optim = stage->kind == &stage_kinds[STAGE_OPTIM],
+               consistency = stage->kind == &stage_kinds[STAGE_CONSISTENCY];
+    // The judge's question has no media and its answers are letters: a group of rollout's has room for both.
+    const char *judge = stage->kind == &stage_kinds[STAGE_JUDGE] ? pipeline_value(stage, "judge") : NULL;
+    const bool has_model = optim || consistency || (stage->kind && stage->kind->follows_weights) ||
+                           (judge && !strcmp(judge, "likelihood"));
     *planned = (struct planned_stage){.stage = stage, .on_cpu = true, .request = *group};
     planned->devices = arena_alloc(&plan->arena, (size_t)stage->replicas * sizeof(char *));
     for (int slot = 0; slot < stage->replicas; slot++) planned->devices[slot] = "cpu";
-    const char *device = plan->options.gpu ? "cuda" : "cpu";
-    if (values->common.device) device = values->common.device;
-    if (resource_has_model(stage)) {
+    const char *device = common->device ? common->device : plan->options.gpu ? "cuda" : "cpu";
+    uint64_t mebibytes = has_model ? PROCESS_MODEL : stage->kind ? PROCESS_PLAIN : 0;
+    if (has_model) {
         const char *shape = path_base_name(values->model.dir);
         const bool named = !path_exists(values->model.dir) && named_shape_exists(shape);
         planned->model = named ? shape : values->model.dir;
@@ -88,43 +73,47 @@ static status resource_add_stage(struct resource_plan *plan, const struct pipeli
             TRY(device_of_slot(device, slot, &plan->arena, own));
             if (!strcmp(*own, "cuda:0")) *own = "cuda";
         }
-        const struct common_options *common = &values->common;
-        struct memory_request *request = &planned->request;
+        if (!planned->on_cpu) mebibytes = PROCESS_DRIVER;
         request->on_cpu = planned->on_cpu;
-        request->threads = common->threads ? (int)common->threads : pool_processors();
+        request->threads = threads;
         request->precision = resource_precision(common->precision, planned->on_cpu);
         request->generates = stage->kind == &stage_kinds[STAGE_ROLLOUT];
-        request->training = stage->kind == &stage_kinds[STAGE_OPTIM];
+        request->training = optim;
         request->borrows = group->borrows && !planned->on_cpu && stage->kind->follows_weights;
-        if (stage->kind == &stage_kinds[STAGE_REFSCORE] && values->refscore.generate == REFSCORE_GENERATE_ANSWER)
+        if (refscore && values->refscore.generate == REFSCORE_GENERATE_ANSWER)
             request->continued_tokens = values->refscore.generate_tokens;
-        if (stage->kind == &stage_kinds[STAGE_CONSISTENCY]) {
+        if (consistency) {
             planned->text_tokens = values->consistency.max_tokens;
             planned->batch_tokens = values->consistency.batch_tokens;
         }
-        if (request->training) {
+        if (optim) {
             request->train_vision = values->optim.train_vision;
             request->ema = values->optim.ema_every > 0;
             request->gradient_precision = resource_precision(values->optim.gradient_precision, planned->on_cpu);
             request->moment_precision = resource_precision(values->optim.moment_precision, planned->on_cpu);
         }
     }
+    planned->program_bytes = mebibytes << 20;
+    if (stage->kind == &stage_kinds[STAGE_FRAMES]) {
+        const int64_t workers = values->frames.workers ? values->frames.workers : threads;
+        const uint64_t worker = ((uint64_t)PROCESS_WORKER << 20) + 2 * plan->medium;
+        planned->program_bytes = ((uint64_t)PROCESS_DECODER << 20) + (uint64_t)workers * worker;
+    }
     plan->on_gpu += !planned->on_cpu;
-    planned->program_bytes =
-        planned->on_cpu ? resource_process_bytes(stage, values, plan->medium) : resource_driver_bytes;
-    if (values->common.store_keep.bytes > (int64_t)plan->groups)
-        plan->groups = (uint64_t)values->common.store_keep.bytes;
+    if (common->store_keep.bytes > (int64_t)plan->groups) plan->groups = (uint64_t)common->store_keep.bytes;
     return OK;
 }
 
-// ---- the largest group ----
-
-// Sets the sizes of the largest group. Without a rollout they are those of the options.
-static status resource_find_group(struct resource_plan *plan, struct memory_request *group) {
-    const struct pipeline_stage *rollout = pipeline_find_stage(plan->pipeline, "rollout"),
-                                *frames = pipeline_find_stage(plan->pipeline, "frames");
+status resource_plan_make(struct resource_plan *plan, const struct pipeline *pipeline,
+                          const struct resource_options *options) {
+    const struct pipeline_stage *rollout = pipeline_find_stage(pipeline, "rollout"),
+                                *frames = pipeline_find_stage(pipeline, "frames"), *optim = pipeline_optim(pipeline);
     struct resource_options *given = &plan->options;
+    struct memory_request group = {0};
     int64_t tokens = 0;
+    *plan = (struct resource_plan){.pipeline = pipeline, .options = *options};
+    plan->stages = arena_alloc(&plan->arena, pipeline->stage_count * sizeof *plan->stages);
+    // The sizes of the largest group. Without a rollout they are those of the options.
     if (frames && frames->kind == &stage_kinds[STAGE_FRAMES]) { // what a clip or an image takes at most
         const struct frames_options *values = pipeline_options(frames);
         const int64_t image = values->image_max_pixels, frame = values->max_pixels > image ? values->max_pixels : image;
@@ -132,7 +121,7 @@ static status resource_find_group(struct resource_plan *plan, struct memory_requ
         if (values->total_pixels && values->total_pixels < clip) clip = values->total_pixels;
         const int64_t of_clip = clip / TOKEN_PIXELS / TOKEN_FRAMES, of_image = image / TOKEN_PIXELS;
         tokens = of_clip > of_image ? of_clip : of_image;
-        group->medium_patches = frame / TOKEN_PIXELS * TOKEN_PATCHES;
+        group.medium_patches = frame / TOKEN_PIXELS * TOKEN_PATCHES;
         plan->medium = (uint64_t)(clip > image ? clip : image) * PIXEL_BYTES;
         plan->frames = (uint64_t)values->store_limit;
     }
@@ -149,19 +138,9 @@ static status resource_find_group(struct resource_plan *plan, struct memory_requ
     if (!given->prompt_tokens) given->prompt_tokens = tokens + GIVEN_TEXT_TOKENS;
     if (!given->group_size) given->group_size = 1;
     if (!given->completion_tokens) given->completion_tokens = GIVEN_COMPLETION_TOKENS;
-    group->prompt_tokens = given->prompt_tokens;
-    group->group_size = given->group_size;
-    group->new_tokens = given->completion_tokens;
-    return OK;
-}
-
-status resource_plan_make(struct resource_plan *plan, const struct pipeline *pipeline,
-                          const struct resource_options *options) {
-    struct memory_request group = {0};
-    *plan = (struct resource_plan){.pipeline = pipeline, .options = *options};
-    plan->stages = arena_alloc(&plan->arena, pipeline->stage_count * sizeof *plan->stages);
-    TRY(resource_find_group(plan, &group));
-    const struct pipeline_stage *optim = pipeline_optim(pipeline);
+    group.prompt_tokens = given->prompt_tokens;
+    group.group_size = given->group_size;
+    group.new_tokens = given->completion_tokens;
     const char *publish = optim ? pipeline_value(optim, "publish") : NULL;
     group.borrows = publish && strcmp(publish, "lend") == 0;
     for (size_t i = 0; i < pipeline->stage_count; i++) TRY(resource_add_stage(plan, &pipeline->stages[i], &group));
@@ -231,44 +210,35 @@ static int64_t resource_checkpoints(const struct optim_options *optim, int64_t s
     return steps && all < most ? all : most;
 }
 
-// Sets what optim writes where it runs, and the copies of its weights where others read them.
-static status resource_find_files(const struct resource_plan *plan, const struct planned_stage *planned, int machine,
-                                  struct disk_needs *needs) {
+status resource_plan_disk(const struct resource_plan *plan, int machine, struct disk_needs *needs) {
     enum { VERSIONS = 3 }; // of the policy, and of the reference
     const struct pipeline_stage *first = plan->pipeline->stages;
+    const struct planned_stage *planned = NULL; // optim, which is the last one
+    bool read = false;                          // its weights, on this machine
+    *needs = (struct disk_needs){.groups = plan->groups};
+    for (size_t i = 0; i < plan->count; i++) {
+        const struct pipeline_stage *stage = plan->stages[i].stage;
+        const bool here = pipeline_stage_runs_on(stage, machine), optim = stage->kind == &stage_kinds[STAGE_OPTIM];
+        if (optim) planned = &plan->stages[i];
+        if (stage->kind == &stage_kinds[STAGE_FRAMES] && here) needs->frames = plan->frames;
+        read |= here && (optim || (stage->kind && stage->kind->follows_weights));
+    }
+    if (!planned) return OK;
     static const struct source_options no_source = {.groups_per_step = 1};
     const struct source_options *source =
         first->kind == &stage_kinds[STAGE_SOURCE] ? pipeline_options(first) : &no_source;
     const struct optim_options *optim = pipeline_options(planned->stage);
     struct model_file_bytes files;
     TRY(model_disk_needs(planned->model, &planned->request, &files));
-    const bool here = pipeline_stage_runs_on(planned->stage, machine);
-    bool read = here;
-    for (size_t i = 0; i < plan->count; i++) {
-        const struct pipeline_stage *stage = plan->stages[i].stage;
-        read |= stage->kind && stage->kind->follows_weights && pipeline_stage_runs_on(stage, machine);
-    }
     const bool lent = optim->publish != OPTIM_PUBLISH_FILES && !planned->on_cpu;
     needs->published = files.published;
     needs->copies = lent || !read ? 0 : optim->ema_every ? 2 * VERSIONS : VERSIONS;
-    if (!here) return OK;
+    if (!pipeline_stage_runs_on(planned->stage, machine)) return OK;
     needs->checkpoint = files.model + files.state;
     needs->state = files.state;
     int64_t steps = source->max_steps; // at most; 0: the pipeline does not say it
     if (!steps) steps = source->limit * source->epochs / source->groups_per_step;
     needs->checkpoints = resource_checkpoints(optim, steps);
-    return OK;
-}
-
-status resource_plan_disk(const struct resource_plan *plan, int machine, struct disk_needs *needs) {
-    *needs = (struct disk_needs){.groups = plan->groups};
-    for (size_t i = 0; i < plan->count; i++) {
-        const struct planned_stage *planned = &plan->stages[i];
-        const struct stage_kind *kind = planned->stage->kind;
-        if (kind == &stage_kinds[STAGE_OPTIM]) TRY(resource_find_files(plan, planned, machine, needs));
-        if (kind == &stage_kinds[STAGE_FRAMES] && pipeline_stage_runs_on(planned->stage, machine))
-            needs->frames = plan->frames;
-    }
     return OK;
 }
 
@@ -310,29 +280,22 @@ static void resource_spread_place(struct resource_spread *spread, size_t stage) 
     buf_printf(&spread->devices[stage], spread->placed[stage]++ ? ",%d" : "%d", best);
 }
 
-// Whether a stage names another GPU than the first one. USAGE when there is none of that number.
-static status resource_spread_check(const struct resource_plan *plan, int gpus, bool *named) {
-    *named = false;
-    for (size_t i = 0; i < plan->count; i++) {
-        const struct planned_stage *stage = &plan->stages[i];
-        for (int slot = 0; slot < stage->stage->replicas && !stage->on_cpu; slot++) {
-            const char *colon = strchr(stage->devices[slot], ':');
-            *named |= colon != NULL;
-            if (colon && atoi(colon + 1) >= gpus) // NOLINT: a valid device
-                return fail(USAGE, "%s.device: %s, but --gpus is %d", stage->stage->name, stage->devices[slot], gpus);
-        }
-    }
-    return OK;
-}
-
 status resource_spread(const struct resource_plan *plan, struct pipeline *pipeline, int gpus, bool *placed) {
     struct arena arena = {0};
     struct resource_spread spread = {
         .plan = plan, .gpus = gpus, .machines = pipeline->machine_count ? (int)pipeline->machine_count : 1};
     status result = OK;
-    bool named;
+    bool named = false; // a stage names another GPU than the first one
     *placed = false;
-    TRY(resource_spread_check(plan, gpus, &named));
+    for (size_t i = 0; i < plan->count; i++) {
+        const struct planned_stage *stage = &plan->stages[i];
+        for (int slot = 0; slot < stage->stage->replicas && !stage->on_cpu; slot++) {
+            const char *colon = strchr(stage->devices[slot], ':');
+            named |= colon != NULL;
+            if (colon && atoi(colon + 1) >= gpus) // NOLINT: a valid device
+                return fail(USAGE, "%s.device: %s, but --gpus is %d", stage->stage->name, stage->devices[slot], gpus);
+        }
+    }
     if (named || gpus == 1 || !plan->on_gpu) return OK;
     spread.loads = arena_alloc(&arena, (size_t)(spread.machines * gpus) * sizeof *spread.loads);
     spread.bytes = arena_alloc(&arena, plan->count * sizeof *spread.bytes);
@@ -358,9 +321,7 @@ status resource_spread(const struct resource_plan *plan, struct pipeline *pipeli
         const char *gpus_of_it = spread.devices[i].data;
         if (!spread.placed[i]) continue;
         stage->replicas = spread.placed[i];
-        pipeline_set(stage, "device",
-                     stage->replicas > 1 ? arena_printf(&arena, "cuda:[%s]", gpus_of_it)
-                                         : arena_printf(&arena, "cuda:%s", gpus_of_it));
+        pipeline_set(stage, "device", arena_printf(&arena, stage->replicas > 1 ? "cuda:[%s]" : "cuda:%s", gpus_of_it));
     }
     *placed = result == OK;
     for (size_t i = 0; i < plan->count; i++) buf_release(&spread.devices[i]);
