@@ -112,7 +112,6 @@ static void resize_filter_init_fixed(struct resize_filter *filter, int in, int o
 // ---- videos: float32 ----
 
 enum { RESIZE_PADDING = 16 }; // floats that vector code may read or write past a row
-static_assert(RESIZE_PADDING * sizeof(float) >= 64, "a vector of AVX-512 fits the padding");
 
 // Each input row is filtered horizontally once. The results that the next output row needs are kept in a ring.
 struct resizer {
@@ -120,7 +119,8 @@ struct resizer {
     struct resize_filter vertical, horizontal;
     float *horizontal_weights; // [out width / 4][taps][4]
     float *in_row;             // one input row as floats
-    float *ring;               // [vertical taps][out width, RGB, padding]
+    float *ring;               // [vertical taps][ring_stride]
+    size_t ring_stride;        // out width, RGB, padding
     const float **rows;        // [vertical taps]: the ring's rows in order
 };
 
@@ -152,14 +152,10 @@ static void resize_vertical_c(uint8_t *out, const float *const *rows, const floa
 const struct resize_ops resize_c = {"c", resize_to_float_c, resize_horizontal_c, resize_vertical_c};
 
 const struct resize_ops *const *resize_ops_available(int *count) {
-    static const struct resize_ops *const versions[] = {&resize_c, &resize_avx2, &resize_avx512};
+    static const struct resize_ops *const versions[] = {&resize_c, &resize_avx2};
     *count = 1;
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) *count = 2;
-    if (*count == 2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-        *count = 3;
-    }
 #endif
     return versions;
 }
@@ -168,12 +164,8 @@ void resizer_set_ops(struct resizer *resizer, const struct resize_ops *ops) {
     resizer->ops = ops;
 }
 
-static size_t resizer_ring_stride(const struct resizer *resizer) {
-    return (size_t)resizer->horizontal.out * 3 + RESIZE_PADDING;
-}
-
 static float *resizer_ring_row(const struct resizer *resizer, int y) {
-    return resizer->ring + (size_t)(y % resizer->vertical.taps) * resizer_ring_stride(resizer);
+    return resizer->ring + (size_t)(y % resizer->vertical.taps) * resizer->ring_stride;
 }
 
 status resizer_new(struct resizer **out, int in_height, int in_width, int out_height, int out_width) {
@@ -191,7 +183,8 @@ status resizer_new(struct resizer **out, int in_height, int in_width, int out_he
     size_t rows = (size_t)vertical->taps, taps = (size_t)horizontal->taps;
     NEW(&resizer->horizontal_weights, (size_t)out_width * taps);
     NEW(&resizer->rows, rows);
-    TRY_TO(result, failure, NEW_LARGE(&resizer->ring, rows * resizer_ring_stride(resizer)));
+    resizer->ring_stride = (size_t)out_width * 3 + RESIZE_PADDING;
+    TRY_TO(result, failure, NEW_LARGE(&resizer->ring, rows * resizer->ring_stride));
     NEW(&resizer->in_row, (size_t)in_width * 3 + RESIZE_PADDING);
     for (size_t x = 0; x < (size_t)out_width; x++) {
         for (size_t j = 0; j < taps; j++) {

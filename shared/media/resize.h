@@ -54,6 +54,6 @@ const struct resize_ops *const *resize_ops_available(int *count);
 // Makes a resampler use one version. For tests and benchmarks.
 void resizer_set_ops(struct resizer *resizer, const struct resize_ops *ops);
 
-extern const struct resize_ops resize_c, resize_avx2, resize_avx512;
+extern const struct resize_ops resize_c, resize_avx2;
 
 #endif
