@@ -110,20 +110,6 @@ static void color_webp_chroma(const AVFrame *frame, int plane, int y, int *out) 
     }
 }
 
-// The same for a lossy WebP's frame, as libwebp's fancy upsampler gives it.
-static void color_webp_row(const AVFrame *frame, int y, int *scratch, uint8_t *out) {
-    int *u = scratch, *v = scratch + frame->width + 2;
-    color_webp_chroma(frame, 1, y, u);
-    color_webp_chroma(frame, 2, y, v);
-    const uint8_t *luma = color_plane_row(frame, 0, y);
-    for (int x = 0; x < frame->width; x++, out += 3) {
-        int l = luma[x] * 19077 >> 8; // the coefficients are libwebp's, x 2^14; 6 bits are left for rounding
-        out[0] = (uint8_t)color_clamp((l + (v[x] * 26149 >> 8) - 14234) >> 6);
-        out[1] = (uint8_t)color_clamp((l - (u[x] * 6419 >> 8) - (v[x] * 13320 >> 8) + 8708) >> 6);
-        out[2] = (uint8_t)color_clamp((l + (u[x] * 33050 >> 8) - 17685) >> 6);
-    }
-}
-
 // ---- rows ----
 
 // A format whose samples are whole bytes. A pixel is `step` bytes; of 16-bit samples only the high byte is read.
@@ -195,7 +181,7 @@ static uint8_t image_over_white(int level, int alpha) {
 static status image_read_row(void *context, int y, const uint8_t **row) {
     struct image_reader *reader = context;
     const AVFrame *frame = reader->frame;
-    const uint8_t *in = frame->data[0] + (ptrdiff_t)y * frame->linesize[0];
+    const uint8_t *in = color_plane_row(frame, 0, y);
     uint8_t *out = reader->row;
     *row = out;
     switch (reader->layout) {
@@ -206,10 +192,7 @@ static status image_read_row(void *context, int y, const uint8_t **row) {
         const struct packed_format *packed = reader->packed;
         assert(packed && packed->format == frame->format);
         const uint8_t *samples[3], *alpha = reader->over_white && packed->alpha >= 0 ? in + packed->alpha : NULL;
-        for (int c = 0; c < 3; c++) {
-            int plane = packed->planes[c];
-            samples[c] = frame->data[plane] + (ptrdiff_t)y * frame->linesize[plane] + packed->offsets[c];
-        }
+        for (int c = 0; c < 3; c++) samples[c] = color_plane_row(frame, packed->planes[c], y) + packed->offsets[c];
         for (int x = 0; x < frame->width; x++, out += 3) {
             int at = x * packed->step;
             for (int c = 0; c < 3; c++) out[c] = alpha ? image_over_white(samples[c][at], alpha[at]) : samples[c][at];
@@ -240,10 +223,18 @@ static status image_read_row(void *context, int y, const uint8_t **row) {
     case LAYOUT_JPEG:
         color_jpeg_row(frame, y, reader->scratch, out);
         break;
-    case LAYOUT_WEBP: {
-        color_webp_row(frame, y, reader->scratch, out);
-        const uint8_t *alpha = reader->over_white ? frame->data[3] + (ptrdiff_t)y * frame->linesize[3] : NULL;
-        for (int i = 0; alpha && i < frame->width * 3; i++) out[i] = image_over_white(out[i], alpha[i / 3]);
+    case LAYOUT_WEBP: { // as libwebp's fancy upsampler gives it
+        const uint8_t *alpha = reader->over_white ? color_plane_row(frame, 3, y) : NULL;
+        int *u = reader->scratch, *v = reader->scratch + frame->width + 2;
+        color_webp_chroma(frame, 1, y, u);
+        color_webp_chroma(frame, 2, y, v);
+        for (int x = 0; x < frame->width; x++, out += 3) {
+            int l = in[x] * 19077 >> 8; // the coefficients are libwebp's, x 2^14; 6 bits are left for rounding
+            out[0] = (uint8_t)color_clamp((l + (v[x] * 26149 >> 8) - 14234) >> 6);
+            out[1] = (uint8_t)color_clamp((l - (u[x] * 6419 >> 8) - (v[x] * 13320 >> 8) + 8708) >> 6);
+            out[2] = (uint8_t)color_clamp((l + (u[x] * 33050 >> 8) - 17685) >> 6);
+            for (int c = 0; alpha && c < 3; c++) out[c] = image_over_white(out[c], alpha[x]);
+        }
         break;
     }
     case LAYOUT_NONE:
@@ -289,22 +280,6 @@ static status image_decode_first(struct demuxer *demuxer, AVPacket *packet, AVFr
     return damaged ? ffmpeg_fail(0, "is damaged") : OK;
 }
 
-// Converts a frame of another layout into the empty frame `out` of the format RGB24 or, with_alpha, RGBA. BAD_SAMPLE
-// when swscale cannot convert it.
-static status image_convert(AVFrame *out, const AVFrame *image, bool with_alpha) {
-    out->format = with_alpha ? AV_PIX_FMT_RGBA : AV_PIX_FMT_RGB24;
-    out->width = image->width;
-    out->height = image->height;
-    if (av_frame_get_buffer(out, 0) < 0) return fail_oom();
-    // The flags that come nearest to what image libraries do.
-    int flags = SWS_BICUBIC | SWS_ACCURATE_RND | SWS_FULL_CHR_H_INT | SWS_FULL_CHR_H_INP;
-    struct SwsContext *scaler = NULL;
-    status result = color_new_scaler(&scaler, image, out->format, flags);
-    if (result == OK) result = color_scale(scaler, image, out->data, out->linesize);
-    sws_freeContext(scaler);
-    return result;
-}
-
 static void image_close(struct image_reader *reader) {
     free(reader->row);
     free(reader->scratch);
@@ -337,8 +312,19 @@ static status image_open(struct image_reader *reader, const char *path) {
     reader->over_white = alpha;
     image_reader_set_layout(reader, codec);
     if (reader->layout == LAYOUT_NONE) {
-        reader->frame = reader->converted = mem_checked(av_frame_alloc());
-        TRY(image_convert(reader->converted, frame, alpha));
+        AVFrame *rgb = mem_checked(av_frame_alloc());
+        reader->frame = reader->converted = rgb;
+        rgb->format = alpha ? AV_PIX_FMT_RGBA : AV_PIX_FMT_RGB24;
+        rgb->width = frame->width;
+        rgb->height = frame->height;
+        if (av_frame_get_buffer(rgb, 0) < 0) return fail_oom();
+        // The flags that come nearest to what image libraries do.
+        int flags = SWS_BICUBIC | SWS_ACCURATE_RND | SWS_FULL_CHR_H_INT | SWS_FULL_CHR_H_INP;
+        struct SwsContext *scaler = NULL;
+        result = color_new_scaler(&scaler, frame, rgb->format, flags);
+        if (result == OK) result = color_scale(scaler, frame, rgb->data, rgb->linesize);
+        sws_freeContext(scaler);
+        TRY(result);
         image_reader_set_layout(reader, AV_CODEC_ID_NONE);
         assert(reader->layout != LAYOUT_NONE);
     }
@@ -369,27 +355,23 @@ done:
 
 // ---- pictures ----
 
-static bool picture_is_named(const char *name) {
-    static const char *const endings[] = {".jpg", ".jpeg", ".png", ".webp", ".bmp"};
-    const char *dot = strrchr(name, '.');
-    bool named = false;
-    for (size_t i = 0; dot && dot != name && i < sizeof endings / sizeof *endings; i++)
-        named |= strcasecmp(dot, endings[i]) == 0;
-    return named && *name != '.';
-}
-
 static int picture_compare_paths(const void *a, const void *b) {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
 status picture_list_read(struct picture_list *list, const char *path) {
+    static const char *const endings[] = {".jpg", ".jpeg", ".png", ".webp", ".bmp"};
     *list = (struct picture_list){0};
     DIR *dir = opendir(path);
     if (!dir) return fail(BAD_SAMPLE, "%s", strerror(errno));
     for (struct dirent *entry; (entry = readdir(dir));) {
-        if (!picture_is_named(entry->d_name)) continue;
+        const char *name = entry->d_name, *dot = strrchr(name, '.');
+        bool picture = false;
+        for (size_t i = 0; dot && *name != '.' && i < sizeof endings / sizeof *endings; i++)
+            picture |= strcasecmp(dot, endings[i]) == 0;
+        if (!picture) continue;
         GROW(&list->paths, list->count);
-        list->paths[list->count++] = arena_printf(&list->memory, "%s/%s", path, entry->d_name);
+        list->paths[list->count++] = arena_printf(&list->memory, "%s/%s", path, name);
     }
     closedir(dir);
     if (!list->count) return fail(BAD_SAMPLE, "the directory has no picture");

@@ -72,23 +72,6 @@ done:
     return result;
 }
 
-// The hash of the contents of a directory's pictures, in their order.
-static status media_hash_pictures(const char *path, struct frame_store *store, uint8_t hash[16]) {
-    struct picture_list list;
-    uint8_t(*hashes)[16] = NULL;
-    XXH128_canonical_t canonical;
-    status result = picture_list_read(&list, path);
-    if (result == OK) NEW(&hashes, list.count);
-    for (size_t i = 0; result == OK && i < list.count; i++) result = media_hash_file(list.paths[i], store, hashes[i]);
-    if (result == OK) {
-        XXH128_canonicalFromHash(&canonical, XXH3_128bits(hashes, list.count * sizeof *hashes));
-        memcpy(hash, canonical.digest, sizeof canonical.digest);
-    }
-    free(hashes);
-    picture_list_release(&list);
-    return result;
-}
-
 // The bytes whose hash is the key. The version changes when the same file and values would give other frames.
 struct media_key_input {
     char version[17];
@@ -106,9 +89,24 @@ static_assert(sizeof(struct media_key_input) == 112, "keys on disk depend on the
 status media_key(char key[FRAME_KEY_SIZE], const char *path, bool video, const struct sampling_config *sampling,
                  struct frame_store *store) {
     struct media_key_input input;
+    XXH128_canonical_t canonical;
     memset(&input, 0, sizeof input);
     const bool pictures = video && !isnan(sampling->frame_rate);
-    TRY(pictures ? media_hash_pictures(path, store, input.hash) : media_hash_file(path, store, input.hash));
+    if (pictures) { // the hash of the hashes of the directory's pictures, in their order
+        struct picture_list list;
+        uint8_t(*hashes)[16] = NULL;
+        status result = picture_list_read(&list, path);
+        if (result == OK) NEW(&hashes, list.count);
+        for (size_t i = 0; result == OK && i < list.count; i++)
+            result = media_hash_file(list.paths[i], store, hashes[i]);
+        if (result == OK) XXH128_canonicalFromHash(&canonical, XXH3_128bits(hashes, list.count * sizeof *hashes));
+        free(hashes);
+        picture_list_release(&list);
+        TRY(result);
+        memcpy(input.hash, canonical.digest, sizeof canonical.digest);
+    } else {
+        TRY(media_hash_file(path, store, input.hash));
+    }
     memcpy(input.version, "caravan frames 1", sizeof input.version);
     input.kind = video ? 'v' : 'i';
     if (video) {
@@ -122,7 +120,6 @@ status media_key(char key[FRAME_KEY_SIZE], const char *path, bool video, const s
         input.values[0] = sampling->image_min_pixels;
         input.values[1] = sampling->image_max_pixels;
     }
-    XXH128_canonical_t canonical;
     const bool whole = !video || (isnan(sampling->start) && isnan(sampling->end) && !pictures);
     input.start = isnan(sampling->start) ? -1 : sampling->start;
     input.end = isnan(sampling->end) ? -1 : sampling->end;
@@ -218,26 +215,6 @@ status media_check_inside(const char *media_root, const char *path) {
     return result;
 }
 
-// Takes a record from another process, by way of the store if there is one.
-static status media_request(struct frames_view *view, const struct media_source *source, const char *key, bool *found) {
-    struct buf record = {0};
-    bool stored = false;
-    status result = source->request(source->context, key, &record, found);
-    if (result == OK && *found && source->store) {
-        result = frame_store_put_record(source->store, key, record.data, record.size);
-        if (result == OK) result = frame_store_get(source->store, key, view, &stored);
-    }
-    if (result == OK && *found && !stored) { // no store, or it was evicted at once
-        result = frames_from_record(&view->frames, record.data, record.size);
-        if (result == OK) {
-            view->owned = record.data;
-            record = (struct buf){0};
-        }
-    }
-    buf_release(&record);
-    return result;
-}
-
 // Decodes the file that the prompt names, if that gives the same key. BAD_SAMPLE when it does not.
 static status media_decode_again(struct frames_view *view, const struct media_source *source, const struct group *group,
                                  size_t index, const char *key) {
@@ -273,7 +250,20 @@ status media_get(struct frames_view *view, const struct media_source *source, co
     status result;
     do {
         result = source->store ? frame_store_get(source->store, key, view, &found) : OK;
-        if (result == OK && !found && source->request) result = media_request(view, source, key, &found);
+        if (result == OK && !found && source->request) { // by way of the store if there is one
+            struct buf record = {0};
+            bool stored = false;
+            result = source->request(source->context, key, &record, &found);
+            if (result == OK && found && source->store)
+                result = frame_store_put_record(source->store, key, record.data, record.size);
+            if (result == OK && found && source->store) result = frame_store_get(source->store, key, view, &stored);
+            if (result == OK && found && !stored) { // no store, or it was evicted at once
+                result = frames_from_record(&view->frames, record.data, record.size);
+                view->owned = record.data;
+                record = (struct buf){0};
+            }
+            buf_release(&record);
+        }
         if (result != OK || found) break;
         result = media_decode_again(view, source, group, index, key);
         if (result != BAD_SAMPLE) break;

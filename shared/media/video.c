@@ -212,29 +212,6 @@ static void frame_converter_release(struct frame_converter *converter) {
     *converter = (struct frame_converter){0};
 }
 
-// Makes the converter anew unless it was made for frames like this one.
-static status frame_converter_prepare(struct frame_converter *converter, const AVFrame *frame, int rotation,
-                                      struct frame_size size) {
-    const struct frame_size in = frame_rotated_size(frame, rotation);
-    if (converter->resizer && converter->format == frame->format && converter->width == frame->width &&
-        converter->height == frame->height && converter->space == (int)frame->colorspace &&
-        converter->range == (int)frame->color_range)
-        return OK;
-    frame_converter_release(converter);
-    TRY(color_new_scaler(&converter->scaler, frame, AV_PIX_FMT_RGB24, SWS_BILINEAR));
-    // swscale may write up to a vector's length past the end of a row.
-    converter->stride = (frame->width * 3 + 127) / 64 * 64;
-    converter->rgb = av_malloc((size_t)converter->stride * (size_t)frame->height + 64);
-    if (!converter->rgb) return fail_oom();
-    if (rotation) TRY(NEW_LARGE(&converter->rotated, (size_t)in.height * (size_t)in.width * 3));
-    converter->format = frame->format;
-    converter->width = frame->width;
-    converter->height = frame->height;
-    converter->space = (int)frame->colorspace;
-    converter->range = (int)frame->color_range;
-    return resizer_new(&converter->resizer, in.height, in.width, size.height, size.width);
-}
-
 // out[size.height, size.width, RGB] = the frame. BAD_SAMPLE when it is damaged or cannot be converted, UNAVAILABLE when
 // memory is short.
 static status frame_convert(struct frame_converter *converter, const AVFrame *frame, int rotation,
@@ -242,23 +219,40 @@ static status frame_convert(struct frame_converter *converter, const AVFrame *fr
     if (frame->flags & AV_FRAME_FLAG_CORRUPT || frame->decode_error_flags)
         return ffmpeg_fail(0, "a sampled frame is damaged");
     assert(size.height > 0 && size.width > 0);
-    TRY(frame_converter_prepare(converter, frame, rotation, size));
+    const struct frame_size in = frame_rotated_size(frame, rotation);
+    if (!converter->resizer || converter->format != frame->format || converter->width != frame->width ||
+        converter->height != frame->height || converter->space != (int)frame->colorspace ||
+        converter->range != (int)frame->color_range) { // it was not made for frames like this one
+        frame_converter_release(converter);
+        TRY(color_new_scaler(&converter->scaler, frame, AV_PIX_FMT_RGB24, SWS_BILINEAR));
+        // swscale may write up to a vector's length past the end of a row.
+        converter->stride = (frame->width * 3 + 127) / 64 * 64;
+        converter->rgb = av_malloc((size_t)converter->stride * (size_t)frame->height + 64);
+        if (!converter->rgb) return fail_oom();
+        if (rotation) TRY(NEW_LARGE(&converter->rotated, (size_t)in.height * (size_t)in.width * 3));
+        converter->format = frame->format;
+        converter->width = frame->width;
+        converter->height = frame->height;
+        converter->space = (int)frame->colorspace;
+        converter->range = (int)frame->color_range;
+        TRY(resizer_new(&converter->resizer, in.height, in.width, size.height, size.width));
+    }
     const uint8_t *rgb = converter->rgb;
     ptrdiff_t stride = converter->stride;
     TRY(color_scale(converter->scaler, frame, (uint8_t *[4]){converter->rgb}, (int[4]){converter->stride}));
     if (rotation) { // clockwise, into rows without gaps
         assert(rotation == 90 || rotation == 180 || rotation == 270);
-        int height = frame->height, width = frame->width, out_width = frame_rotated_size(frame, rotation).width;
+        int height = frame->height, width = frame->width;
         for (int y = 0; y < height; y++) {
             for (int x = 0; x < width; x++) {
                 int out_y = rotation == 90 ? x : rotation == 180 ? height - 1 - y : width - 1 - x;
                 int out_x = rotation == 90 ? height - 1 - y : rotation == 180 ? width - 1 - x : y;
-                size_t pixel = (size_t)out_y * (size_t)out_width + (size_t)out_x;
+                size_t pixel = (size_t)out_y * (size_t)in.width + (size_t)out_x;
                 memcpy(converter->rotated + pixel * 3, rgb + y * stride + x * 3, 3);
             }
         }
         rgb = converter->rotated;
-        stride = (ptrdiff_t)out_width * 3;
+        stride = (ptrdiff_t)in.width * 3;
     }
     resizer_run(converter->resizer, rgb, stride, out);
     return OK;
@@ -561,14 +555,12 @@ static status video_decode_samples(struct video *video) {
         }
     }
     video->rotation = frame_rotation(stream);
-    bool complete = false;
     const char *error = video->decoder.error;
     if (video->index.unique_pts) {
         TRY(video_decode_by_pts(video));
-        complete = video_is_complete(video);
-        if (!complete && error[0]) return fail(BAD_SAMPLE, "%s", error);
+        if (video_is_complete(video)) return OK;
+        if (error[0]) return fail(BAD_SAMPLE, "%s", error);
     }
-    if (complete) return OK;
 
     // The timestamps do not identify the frames: decodes the video once to count them and once more for the samples.
     free(video->samples);
