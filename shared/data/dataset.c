@@ -52,33 +52,6 @@ static status dataset_read_sample(const struct dataset *dataset, size_t index, s
     return result;
 }
 
-// Reads every sample once. One mistake is the failure itself; of several the first are logged.
-static status dataset_check(const struct dataset *dataset) {
-    enum { MAX_LOGGED = 20 };
-    size_t mistakes = 0;
-    struct arena arena = {0};
-    const char *first = NULL;
-    status result = OK;
-    for (size_t i = 0; i < dataset->count; i++) {
-        struct group *group = NULL;
-        result = dataset_read_sample(dataset, i, &group);
-        group_free(&group);
-        if (result == OK) continue;
-        if (result != DATAERR) goto done;
-        mistakes++;
-        if (mistakes == 1) first = arena_printf(&arena, "%s", fail_text());
-        if (mistakes == 2) log_info("%s", first);
-        if (mistakes >= 2 && mistakes <= MAX_LOGGED) log_info("%s", fail_text());
-    }
-    result = OK;
-    if (mistakes == 1) result = fail(DATAERR, "%s", first);
-    if (mistakes > 1)
-        result = fail(DATAERR, "%s: %zu mistakes in %zu samples", dataset->path, mistakes, dataset->count);
-done:
-    arena_release(&arena);
-    return result;
-}
-
 // Opens the file and the template. No record is read. Free *out also after a failure.
 static status dataset_prepare(struct dataset **out, const struct source_options *options) {
     const char *path = options->data, *media_root = options->media_root, *template = options->template;
@@ -123,9 +96,29 @@ static status dataset_prepare(struct dataset **out, const struct source_options 
 }
 
 status dataset_open(struct dataset **out, const struct source_options *options) {
+    enum { MAX_LOGGED = 20 };
+    struct arena arena = {0};
+    const char *first = NULL; // mistake
+    size_t mistakes = 0;
     status result = dataset_prepare(out, options);
     struct dataset *dataset = *out;
-    if (result == OK) result = dataset_check(dataset); // without a tokenizer, because tokens take time
+    // Reads every sample once, without a tokenizer, because tokens take time. One mistake is the failure itself; of
+    // several the first are logged.
+    for (size_t i = 0; result == OK && i < dataset->count; i++) {
+        struct group *group = NULL;
+        result = dataset_read_sample(dataset, i, &group);
+        group_free(&group);
+        if (result != DATAERR) continue;
+        result = OK;
+        mistakes++;
+        if (mistakes == 1) first = arena_printf(&arena, "%s", fail_text());
+        if (mistakes == 2) log_info("%s", first);
+        if (mistakes >= 2 && mistakes <= MAX_LOGGED) log_info("%s", fail_text());
+    }
+    if (result == OK && mistakes == 1) result = fail(DATAERR, "%s", first);
+    if (result == OK && mistakes > 1)
+        result = fail(DATAERR, "%s: %zu mistakes in %zu samples", dataset->path, mistakes, dataset->count);
+    arena_release(&arena);
     if (result == OK && dataset->format->has_tokens) {
         assert(options->model); // required by the options
         result = tokenizer_open(&dataset->tokenizer, options->model);

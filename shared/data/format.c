@@ -2,9 +2,14 @@
 #include "shared/data/format.h"
 
 #include <assert.h>
+#include <ctype.h>
+#include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "shared/base/rng.h"
+#include "shared/reward/python_text.h"
 
 // ---- templates ----
 
@@ -92,9 +97,10 @@ status prompt_template_render(const struct prompt_template *template, enum probl
     return OK;
 }
 
-// ---- keys of a record ----
+// ---- keys of a record; DATAERR "KEY: what is wrong" ----
 
-status format_string(struct json *record, const char *key, bool allow_empty, struct string *out) {
+// Sets *out to the string of a key, valid as long as the record.
+static status format_string(struct json *record, const char *key, bool allow_empty, struct string *out) {
     struct json *value = json_at(record, key);
     if (!value) return fail(DATAERR, "%s: missing", key);
     if (!json_is(value, JSON_STRING)) return fail(DATAERR, "%s: not a string", key);
@@ -102,7 +108,8 @@ status format_string(struct json *record, const char *key, bool allow_empty, str
     return out->size || allow_empty ? OK : fail(DATAERR, "%s: empty", key);
 }
 
-status format_strings(struct json *record, const char *key, struct json **out) {
+// Sets *out to the array of strings of a key, valid as long as the record.
+static status format_strings(struct json *record, const char *key, struct json **out) {
     *out = json_at(record, key);
     if (!*out) return fail(DATAERR, "%s: missing", key);
     if (!json_is(*out, JSON_ARRAY)) return fail(DATAERR, "%s: not an array", key);
@@ -111,20 +118,24 @@ status format_strings(struct json *record, const char *key, struct json **out) {
     return OK;
 }
 
-status format_number(struct json *record, const char *key, bool required, double *out) {
+// *out stays as it is if the key is missing and not required.
+static status format_number(struct json *record, const char *key, bool required, double *out) {
     struct json *value = json_at(record, key);
     if (!value) return required ? fail(DATAERR, "%s: missing", key) : OK;
     return json_double(value, out) ? OK : fail(DATAERR, "%s: not a number", key);
 }
 
-struct string format_take(struct group *group, struct buf *text) {
+// Returns a copy of the text in the group's memory, and releases the buffer.
+static struct string format_take(struct group *group, struct buf *text) {
     struct string taken;
     group_string(group, &taken, text->data, text->size);
     buf_release(text);
     return taken;
 }
 
-status format_label(struct group *group, struct json *record, const char *key, struct string *out) {
+// Copies the string or the number of a key into the group. *out stays as it is if the key is missing or the string
+// empty.
+static status format_label(struct group *group, struct json *record, const char *key, struct string *out) {
     struct json *value = json_at(record, key);
     struct string text = json_string(value);
     if (!value || (text.data && !text.size)) return OK;
@@ -139,7 +150,8 @@ status format_label(struct group *group, struct json *record, const char *key, s
     return OK;
 }
 
-status format_sample_id(struct group *group, struct json *record, const char *key, size_t line) {
+// Sets the group's sample_id to the string or the number of a key, or to the line number if there is no such key.
+static status format_sample_id(struct group *group, struct json *record, const char *key, size_t line) {
     char number[24];
     TRY(format_label(group, record, key, &group->sample_id));
     if (group->sample_id.data) return OK;
@@ -148,6 +160,18 @@ status format_sample_id(struct group *group, struct json *record, const char *ke
     group_string(group, &group->sample_id, number, (size_t)length);
     return OK;
 }
+
+// ---- the prompt ----
+
+enum { MAX_FORMAT_MEDIA = 2 };
+
+// The media of one record before its message is made.
+struct format_media {
+    enum part_kind kinds[MAX_FORMAT_MEDIA];
+    struct string paths[MAX_FORMAT_MEDIA];
+    double start, end, frame_rate; // of the first one, as in struct part
+    size_t count;
+};
 
 // Sets *out to the path, below media_root if the path is relative; file:// in front of it stays.
 static void format_media_path(const struct format_options *options, struct group *group, struct string path,
@@ -165,7 +189,8 @@ static void format_media_path(const struct format_options *options, struct group
     *out = format_take(group, &joined);
 }
 
-void format_media_paths(const struct format_options *options, struct group *group) {
+// Does so with the paths of the media in all messages of the group.
+static void format_media_paths(const struct format_options *options, struct group *group) {
     for (size_t i = 0; i < group->prompt.message_count; i++)
         for (size_t k = 0; k < group->prompt.messages[i].part_count; k++) {
             struct part *part = &group->prompt.messages[i].parts[k];
@@ -174,15 +199,18 @@ void format_media_paths(const struct format_options *options, struct group *grou
         }
 }
 
-void format_set_options(struct group *group, const struct string *options, size_t count) {
+// Copies the bare texts of the options into the group's prompt.
+static void format_set_options(struct group *group, const struct string *options, size_t count) {
     struct string_array *copies = &group->prompt.options;
     copies->data = arena_alloc(&group->arena, count * sizeof *copies->data);
     copies->count = count;
     for (size_t i = 0; i < count; i++) group_string(group, &copies->data[i], options[i].data, options[i].size);
 }
 
-status format_prompt(const struct format_options *options, struct group *group, enum problem_type type,
-                     const struct format_media *media, struct string question, struct string solution) {
+// Makes the group's prompt: one user message, first the media, then the question as the template renders it. DATAERR
+// when the solution does not suit the problem type, or when the template has no section for it.
+static status format_prompt(const struct format_options *options, struct group *group, enum problem_type type,
+                            const struct format_media *media, struct string question, struct string solution) {
     struct prompt *prompt = &group->prompt;
     const char *type_name = problem_type_name(type);
     status result = solution_check(type, solution);
@@ -223,7 +251,7 @@ status format_prompt(const struct format_options *options, struct group *group, 
     return OK;
 }
 
-// ---- the formats ----
+// ---- the layout caravan ----
 
 // The layout caravan: a record is a group.
 static status format_read_caravan(const struct format_options *options, struct json *record, struct record_place place,
@@ -255,6 +283,298 @@ static status format_read_caravan(const struct format_options *options, struct j
     result = solution_check(type, prompt->solution);
     return result == OK ? OK : fail_prefix(result, "prompt.solution");
 }
+
+// ---- the layout of SEED-Bench-R1's training and validation files ----
+
+// Negatives are drawn and options are shuffled by the sample's id, so that a sample has the same question wherever it
+// stands in the file and in every epoch.
+
+enum { CHOICES = 4, NEGATIVES = CHOICES - 1 };
+
+enum { STREAM_NEGATIVES, STREAM_OPTIONS }; // of random numbers
+
+// Draws three negatives without replacement and shuffles them with the answer, whose index becomes *right.
+static status format_draw_choices(const struct format_options *options, const struct group *group, struct json *record,
+                                  struct string choices[CHOICES], size_t *right) {
+    struct json *negatives;
+    struct string drawn[CHOICES];
+    size_t order[CHOICES];
+    TRY(format_string(record, "answer", false, &drawn[0]));
+    TRY(format_strings(record, "negative_answers", &negatives));
+    size_t count = json_count(negatives);
+    if (count < NEGATIVES) return fail(DATAERR, "negative_answers: %zu, but %d are needed", count, NEGATIVES);
+    struct arena arena = {0};
+    size_t *shuffled = arena_alloc(&arena, count * sizeof *shuffled);
+    uint64_t key = rng_key(options->seed, group->sample_id.data);
+    rng_shuffle(key, STREAM_NEGATIVES, count, shuffled);
+    for (size_t i = 0; i < NEGATIVES; i++) drawn[i + 1] = json_string(json_item(negatives, shuffled[i]));
+    arena_release(&arena);
+    rng_shuffle(key, STREAM_OPTIONS, CHOICES, order);
+    for (size_t i = 0; i < CHOICES; i++) {
+        choices[i] = drawn[order[i]];
+        if (order[i] == 0) *right = i;
+    }
+    return OK;
+}
+
+// Adds the medium DIR/video_source/NAME, where NAME is the string of a key.
+static status format_add_medium(struct group *group, struct format_media *media, enum part_kind kind, const char *dir,
+                                struct json *record, const char *name_key) {
+    struct string source, name;
+    struct buf path = {0};
+    assert(media->count < MAX_FORMAT_MEDIA);
+    TRY(format_string(record, "video_source", false, &source));
+    TRY(format_string(record, name_key, false, &name));
+    buf_printf(&path, "%s/", dir);
+    buf_append(&path, source.data, source.size);
+    buf_puts(&path, "/");
+    buf_append(&path, name.data, name.size);
+    media->paths[media->count] = format_take(group, &path);
+    media->kinds[media->count++] = kind;
+    return OK;
+}
+
+static status format_read_seed_bench_r1(const struct format_options *options, struct json *record,
+                                        struct record_place place, struct group **out) {
+    static const char *const keys[] = {"choice_a", "choice_b", "choice_c", "choice_d"};
+    static_assert(sizeof keys / sizeof *keys == CHOICES, "one key per choice");
+    struct string choices[CHOICES] = {0}, problem;
+    struct buf text = {0};
+    struct format_media media = {.start = NAN, .end = NAN, .frame_rate = NAN};
+    char solution[] = "<answer>A</answer>";
+    size_t right = 0;
+    group_new(out);
+    TRY(format_sample_id(*out, record, "sample_id", place.line));
+    if (json_at(record, "golden_choice_idx")) {
+        struct string letter;
+        for (size_t i = 0; i < CHOICES; i++) TRY(format_string(record, keys[i], false, &choices[i]));
+        TRY(format_string(record, "golden_choice_idx", false, &letter));
+        for (right = 0; right < CHOICES; right++)
+            if (letter.size == 1 && (letter.data[0] == 'A' + (int)right || letter.data[0] == 'a' + (int)right)) break;
+        if (right == CHOICES) return fail(DATAERR, "golden_choice_idx: not a letter from A to D");
+    } else {
+        TRY(format_draw_choices(options, *out, record, choices, &right));
+    }
+    TRY(format_string(record, "question", false, &problem));
+    buf_append(&text, problem.data, problem.size);
+    buf_puts(&text, "Options:\n");
+    for (size_t i = 0; i < CHOICES; i++) {
+        buf_printf(&text, "%c. ", (char)('A' + i));
+        buf_append(&text, choices[i].data, choices[i].size);
+        buf_puts(&text, "\n");
+    }
+    const struct string question = format_take(*out, &text);
+    struct json *progress = json_at(record, "task_progress_metadata");
+    if (progress && !json_is(progress, JSON_ARRAY)) return fail(DATAERR, "task_progress_metadata: not an array");
+    if (progress && json_count(progress))
+        TRY(format_add_medium(*out, &media, PART_VIDEO, "videos", record, "video_basename"));
+    TRY(format_add_medium(*out, &media, PART_IMAGE, "images", record, "current_observation_basename"));
+    format_set_options(*out, choices, CHOICES);
+    TRY(format_label(*out, record, "domain", &(*out)->prompt.category));
+    TRY(format_label(*out, record, "task_level", &(*out)->prompt.level));
+    assert(right < CHOICES);
+    solution[sizeof "<answer>" - 1] = (char)('A' + right);
+    return format_prompt(options, *out, PROBLEM_CHOICE, &media, question, string_of(solution));
+}
+
+// ---- the benchmarks, which have the layout of Video-R1; the path of a medium tells which one it is ----
+
+enum benchmark { VSI_BENCH, VIDEO_MMMU, MMVU, MVBENCH, TEMPCOMPASS, VIDEO_MME, BENCHMARKS };
+
+// In small letters, without - and _, in which spellings of a directory differ.
+static const char *const benchmark_names[] = {"vsibench", "videommmu", "mmvu", "mvbench", "tempcompass", "videomme"};
+static_assert(sizeof benchmark_names / sizeof *benchmark_names == BENCHMARKS, "one name for each benchmark");
+
+// MVBench has no key for the task, but 200 records of each in this order.
+enum { RECORDS_OF_TASK = 200 };
+static const char *const mvbench_tasks[] = {
+    "action_antonym",
+    "action_count",
+    "action_localization",
+    "action_prediction",
+    "action_sequence",
+    "character_order",
+    "counterfactual_inference",
+    "egocentric_navigation",
+    "episodic_reasoning",
+    "fine_grained_action",
+    "fine_grained_pose",
+    "moving_attribute",
+    "moving_count",
+    "moving_direction",
+    "object_existence",
+    "object_interaction",
+    "object_shuffle",
+    "scene_transition",
+    "state_change",
+    "unexpected_action",
+};
+
+// Cuts the next part of a path up to a slash off *rest. Returns whether it is a directory, and not the file's name.
+static bool benchmark_next_directory(struct string *rest, struct string *directory) {
+    const char *slash = rest->size ? memchr(rest->data, '/', rest->size) : NULL;
+    if (!slash) return false;
+    *directory = (struct string){rest->data, (size_t)(slash - rest->data)};
+    *rest = string_slice(*rest, directory->size + 1, rest->size);
+    return true;
+}
+
+// Returns Art_Theory of DIR/validation_Art_Theory_12.mp4: without the first word and the last number. Empty if the name
+// has another form.
+static struct string benchmark_subject(struct string path) {
+    struct string directory;
+    while (benchmark_next_directory(&path, &directory)) {
+    }
+    const char *dot = memrchr(path.data, '.', path.size), *first = memchr(path.data, '_', path.size);
+    size_t end = dot ? (size_t)(dot - path.data) : path.size, digits = 0;
+    while (digits < end && isdigit((unsigned char)path.data[end - 1 - digits])) digits++;
+    size_t begin = first ? (size_t)(first - path.data) + 1 : end;
+    end -= digits;
+    bool formed = digits && end > begin && path.data[end - 1] == '_';
+    return formed ? string_slice(path, begin, end - 1) : (struct string){0};
+}
+
+// Sets the category of the group's prompt, which the benchmark's figures are counted by, where the record tells it.
+// `path` is the path of its medium, one of whose directories names the benchmark; `index` is the record's place in the
+// file, from 0. DATAERR "KEY: what is wrong".
+static status benchmark_set_category(struct group *group, struct json *record, struct string path, size_t index) {
+    struct string *category = &group->prompt.category, found = {0}, directory, rest = path;
+    enum benchmark benchmark = BENCHMARKS; // none of them
+    while (benchmark == BENCHMARKS && benchmark_next_directory(&rest, &directory)) {
+        char name[16] = ""; // as in benchmark_names
+        size_t size = 0;
+        for (size_t i = 0; i < directory.size && size < sizeof name - 1; i++)
+            if (directory.data[i] != '-' && directory.data[i] != '_')
+                name[size++] = (char)tolower((unsigned char)directory.data[i]);
+        benchmark = VSI_BENCH;
+        while (benchmark < BENCHMARKS && strcmp(name, benchmark_names[benchmark]) != 0) benchmark++;
+    }
+    switch (benchmark) {
+    case VSI_BENCH:
+    case TEMPCOMPASS:
+        return format_label(group, record, "original_question_type", category);
+    case VIDEO_MME:
+        return format_label(group, record, "duration", category);
+    case VIDEO_MMMU:
+        found = benchmark_subject(path);
+        break;
+    case MMVU: // the directory below videos
+        while (benchmark_next_directory(&path, &directory) && !string_equals(directory, "videos")) continue;
+        benchmark_next_directory(&path, &found);
+        break;
+    case MVBENCH:
+        index /= RECORDS_OF_TASK;
+        if (index < sizeof mvbench_tasks / sizeof *mvbench_tasks) found = string_of(mvbench_tasks[index]);
+        break;
+    case BENCHMARKS:
+        break;
+    }
+    if (found.size) group_string(group, category, found.data, found.size);
+    return OK;
+}
+
+// ---- the layout of Video-R1 ----
+
+// Whether option number `index` begins with its own letter, as in "B. y", "(B) y" or "B y". *bare = what follows it.
+// *marked: punctuation and then white space or the end follow the letter, so that it can be nothing else.
+static bool format_skip_letter(struct string option, size_t index, struct string *bare, bool *marked) {
+    option = python_strip(option);
+    size_t at = option.size && (option.data[0] == '(' || option.data[0] == '[');
+    if (index >= 26 || at >= option.size || option.data[at] != 'A' + (int)index) return false;
+    size_t letter_end = ++at, end = option.size, length = 1;
+    while (at < end && python_isspace(python_char_at(option, at, &length))) at += length;
+    size_t space_end = at;
+    while (at < end && strchr(".:)]", option.data[at]) && option.data[at]) at++;
+    bool punctuation = at > space_end, spaced = at == end || python_isspace(python_char_at(option, at, &length));
+    *marked = punctuation && spaced;
+    *bare = python_strip(string_slice(option, at, end));
+    return punctuation || space_end > letter_end || letter_end == end;
+}
+
+// Sets the prompt's options to those of the record without their own letters. A letter that could be a word or a part
+// of one, as in "A knife" and "A.M.", counts as such only if all options begin with theirs.
+static void format_set_bare_options(struct group *group, struct json *options) {
+    size_t count = json_count(options), lettered = 0;
+    struct arena arena = {0};
+    struct string *texts = arena_alloc(&arena, count * sizeof *texts);
+    struct string bare;
+    bool marked;
+    for (size_t i = 0; i < count; i++) {
+        texts[i] = json_string(json_item(options, i));
+        lettered += format_skip_letter(texts[i], i, &bare, &marked);
+    }
+    for (size_t i = 0; i < count; i++) {
+        bool skips = format_skip_letter(texts[i], i, &bare, &marked) && (marked || (lettered == count && count > 1));
+        if (skips && bare.size) texts[i] = bare; // the letter alone is the text
+    }
+    format_set_options(group, texts, count);
+    arena_release(&arena);
+}
+
+// Adds the medium at `path`, as the record's data_type says; none in a group of an unknown kind, which is quarantined.
+static status format_add_only_medium(const struct format_options *options, struct group *group, struct json *record,
+                                     struct string path, struct format_media *media) {
+    static const char ending[] = ".mp4";
+    struct string kind;
+    TRY(format_string(record, "data_type", true, &kind));
+    const bool pictures = string_equals(kind, "frame"), video = pictures || string_equals(kind, "video");
+    if (!video && !string_equals(kind, "image")) {
+        group_quarantine(group, "source", "data_type: '%s' is not image, video or frame", kind.data);
+        return OK;
+    }
+    if (pictures && options->no_frames) return OK;
+    if (pictures) {
+        size_t bare = path.size < sizeof ending ? 0 : path.size - (sizeof ending - 1);
+        if (bare && !memcmp(path.data + bare, ending, sizeof ending - 1)) path.size = bare;
+        TRY(format_number(record, "fps", true, &media->frame_rate));
+    }
+    if (pictures || (video && options->cut)) {
+        TRY(format_number(record, "start", false, &media->start));
+        TRY(format_number(record, "end", false, &media->end));
+    }
+    media->kinds[media->count] = video ? PART_VIDEO : PART_IMAGE;
+    media->paths[media->count++] = path;
+    return OK;
+}
+
+static status format_read_video_r1(const struct format_options *options, struct json *record, struct record_place place,
+                                   struct group **out) {
+    struct string type_name, problem, path, solution;
+    struct json *choices = NULL;
+    struct buf text = {0};
+    struct format_media media = {.start = NAN, .end = NAN, .frame_rate = NAN};
+    enum problem_type type;
+    group_new(out);
+    TRY(format_sample_id(*out, record, "problem_id", place.line));
+    TRY(format_string(record, "problem_type", true, &type_name));
+    if (!problem_type_parse(type_name, &type))
+        return fail(DATAERR, "problem_type: '%s' of sample %s is not one of " PROBLEM_TYPE_NAMES, type_name.data,
+                    (*out)->sample_id.data);
+    TRY(format_string(record, "problem", false, &problem));
+    if (type == PROBLEM_CHOICE) {
+        TRY(format_strings(record, "options", &choices));
+        if (!json_count(choices)) return fail(DATAERR, "options: empty");
+        format_set_bare_options(*out, choices);
+    }
+    buf_append(&text, problem.data, problem.size);
+    if (choices) buf_puts(&text, "Options:\n");
+    for (size_t i = 0; choices && i < json_count(choices); i++) {
+        const struct string choice = json_string(json_item(choices, i));
+        buf_append(&text, choice.data, choice.size);
+        buf_puts(&text, "\n");
+    }
+    const struct string question = format_take(*out, &text);
+    TRY(format_string(record, "path", false, &path));
+    if (path.size > 2 && !memcmp(path.data, "./", 2)) path = string_slice(path, 2, path.size);
+    TRY(format_add_only_medium(options, *out, record, path, &media));
+    TRY(benchmark_set_category(*out, record, path, place.index));
+    TRY(format_string(record, "solution", false, &solution));
+    if (string_find(solution, "<answer>", 0) == SIZE_MAX || string_find(solution, "</answer>", 0) == SIZE_MAX)
+        return fail(DATAERR, "solution: no <answer>...</answer>");
+    return format_prompt(options, *out, type, &media, question, solution);
+}
+
+// ---- the layout sft ----
 
 // Makes the group of a record of SEED-Bench-R1: its prompt is messages. The solution is the response's last answer.
 static status format_sft_read_messages(const struct format_options *options, struct json *record,
@@ -322,6 +642,8 @@ done:
     buf_release(&target);
     return result;
 }
+
+// ---- the formats ----
 
 static const char format_example_caravan[] =
     "[\n"

@@ -3,7 +3,6 @@
 #ifndef SHARED_DATA_FORMAT_H
 #define SHARED_DATA_FORMAT_H
 
-#include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -104,63 +103,5 @@ const struct format *format_find(const char *name);
 // without media. Free *out with group_free; it is NULL after a failure.
 status format_read(const struct format *format, const struct format_options *options, struct json *record,
                    struct record_place place, struct group **out);
-
-// ---- for the layouts only: each as `read` of struct format ----
-
-// SEED-Bench-R1's training and validation files.
-status format_read_seed_bench_r1(const struct format_options *options, struct json *record, struct record_place place,
-                                 struct group **out);
-
-// Video-R1 and the general video benchmarks.
-status format_read_video_r1(const struct format_options *options, struct json *record, struct record_place place,
-                            struct group **out);
-
-// ---- keys of a record; DATAERR "KEY: what is wrong" ----
-
-// Sets *out to the string of a key, valid as long as the record.
-status format_string(struct json *record, const char *key, bool allow_empty, struct string *out);
-
-// Sets *out to the array of strings of a key, valid as long as the record.
-status format_strings(struct json *record, const char *key, struct json **out);
-
-// Sets *out to the number of a key; *out stays as it is if the key is missing and not required.
-status format_number(struct json *record, const char *key, bool required, double *out);
-
-// Copies the string or the number of a key into the group. *out stays as it is if the key is missing or the string
-// empty.
-status format_label(struct group *group, struct json *record, const char *key, struct string *out);
-
-// Sets the group's sample_id to the string or the number of a key, or to the line number if there is no such key.
-status format_sample_id(struct group *group, struct json *record, const char *key, size_t line);
-
-// ---- the prompt ----
-
-enum { MAX_FORMAT_MEDIA = 2 };
-
-// The media of one record before its message is made, none at first: FORMAT_NO_MEDIA.
-struct format_media {
-    enum part_kind kinds[MAX_FORMAT_MEDIA];
-    struct string paths[MAX_FORMAT_MEDIA];
-    double start, end, frame_rate; // of the first one, as in struct part
-    size_t count;
-};
-
-#define FORMAT_NO_MEDIA                                                                                                \
-    { .start = NAN, .end = NAN, .frame_rate = NAN }
-
-// Copies the bare texts of the options into the group's prompt.
-void format_set_options(struct group *group, const struct string *options, size_t count);
-
-// Puts the paths of the media in all messages of the group below media_root if they are relative; file:// in front of
-// them stays.
-void format_media_paths(const struct format_options *options, struct group *group);
-
-// Returns a copy of the text in the group's memory, and releases the buffer.
-struct string format_take(struct group *group, struct buf *text);
-
-// Makes the group's prompt: one user message, first the media, then the question as the template renders it. DATAERR
-// when the solution does not suit the problem type, or when the template has no section for it.
-status format_prompt(const struct format_options *options, struct group *group, enum problem_type type,
-                     const struct format_media *media, struct string question, struct string solution);
 
 #endif
