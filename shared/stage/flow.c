@@ -210,42 +210,6 @@ static bool flow_concerns(const struct flow *flow, const struct origins *origins
     return true;
 }
 
-// Tells a replica of the stage before this one which of its groups this process has.
-static status flow_tell_all(struct flow *flow, struct wire_peer *peer) {
-    const struct wire_message synced = {.kind = MESSAGE_SYNCED};
-    const int replica = peer->replica;
-    struct wire_message have;
-    for (const struct held_group *held = flow->first; held; held = held->next) {
-        have = flow_have(flow, held->seq, false);
-        if (held->issue == flow->issue && held->state != HELD_ENDED && flow_concerns(flow, &held->origins, replica))
-            TRY(wire_send(flow->wire, peer, &have, NULL));
-    }
-    for (size_t i = 0; i < flow->outbox.count; i++) {
-        const struct outbox_entry *entry = flow->outbox.entries[i];
-        have = flow_have(flow, entry->seq, outbox_passed(&flow->outbox, entry));
-        if (entry->data.size && flow_concerns(flow, &entry->origins, replica))
-            TRY(wire_send(flow->wire, peer, &have, NULL));
-    }
-    ((struct upstream *)peer->tag)->told = true;
-    return wire_send(flow->wire, peer, &synced, NULL);
-}
-
-// A replica has joined, perhaps anew, or is gone: what it was asked for before will not come.
-static void flow_on_upstream(struct flow *flow, struct wire_peer *peer, bool gone) {
-    struct upstream *upstream = peer->tag;
-    if (!upstream) {
-        NEW(&upstream, 1);
-        upstream->next = flow->upstreams;
-        flow->upstreams = upstream;
-        peer->tag = upstream;
-    }
-    if (gone) // the others may have to give its groups
-        for (struct upstream *other = flow->upstreams; other; other = other->next) other->told = false;
-    flow->credits -= upstream->credits;
-    assert(flow->credits >= 0);
-    *upstream = (struct upstream){.next = upstream->next};
-}
-
 status flow_on_available(struct flow *flow, struct wire_peer *peer, const struct wire_message *message) {
     struct upstream *upstream = peer->tag;
     flow_set_issue(flow, message->issue, message->settled);
@@ -288,98 +252,41 @@ status flow_on_answer(struct flow *flow, struct wire_peer *peer, const struct wi
 
 // ---- to the stages that read from this one ----
 
-// The number of a stage that reads from this one, -1 for another stage.
-static int flow_reader(const struct flow *flow, const char *stage) {
-    for (size_t i = 0; i < flow->config->reader_count; i++)
-        if (!strcmp(flow->config->readers[i], stage)) return (int)i;
-    return -1;
-}
-
-// Quarantines a group that every process was lost with.
-static status flow_quarantine(struct flow *flow, struct outbox_entry *entry, const struct downstream *downstream) {
-    const char *stage = flow->config->readers[downstream->reader];
-    struct group *group = NULL;
-    struct buf data = {0};
-    status result = group_from_msgpack(&group, entry->data.data, entry->data.size);
-    if (result == OK && !group->quarantine.present)
-        group_quarantine(group, stage, "lost %d times; last in the hands of %s-%d", MAX_LOSSES, stage,
-                         downstream->replica);
-    if (result == OK) group_to_msgpack(group, &data);
-    if (result == OK) {
-        log_info("quarantined group %lld: lost %d times; last in the hands of %s-%d", (long long)entry->seq, MAX_LOSSES,
-                 stage, downstream->replica);
-        buf_release(&entry->data);
-        entry->data = data;
-        data = (struct buf){0};
-        entry->leases[downstream->reader].losses = 0;
-    }
-    buf_release(&data);
-    group_free(&group);
-    return result;
-}
-
-// Tells the user of groups that a replica has lost, with another loss before.
-static status flow_notice(struct flow *flow, const struct downstream *downstream, const struct lost_again *lost) {
-    char reason[160], others[32] = "";
-    if (lost->count > 1) snprintf(others, sizeof others, " and %zu more", lost->count - 1);
-    snprintf(reason, sizeof reason,
-             "replica %d was lost with group %lld%s for the second time; given out alone from now on",
-             downstream->replica, (long long)lost->first, others);
-    const struct wire_message notice = {.kind = MESSAGE_NOTICE,
-                                        .name = flow->config->readers[downstream->reader],
-                                        .replica = downstream->replica,
-                                        .machine = "",
-                                        .reason = reason};
-    log_info("%s: %s", notice.name, reason);
-    for (struct wire_peer *peer = wire_first_peer(flow->wire, "report", false); peer; peer = wire_next_peer(peer))
-        TRY(wire_send(flow->wire, peer, &notice, NULL));
-    return OK;
-}
-
 // Applies what has happened to a replica of a reader to the groups that it has.
 static status flow_apply(struct flow *flow, const struct downstream *downstream, enum lease_event event) {
     struct outbox_entry *entry;
     size_t reader;
-    const struct lost_again again = outbox_apply(&flow->outbox, downstream->reader, downstream->replica, event,
-                                                 downstream->blames, wire_now_ms(flow->wire));
-    if (again.count) TRY(flow_notice(flow, downstream, &again));
+    const int replica = downstream->replica;
+    const char *stage = flow->config->readers[downstream->reader];
+    const struct lost_again again =
+        outbox_apply(&flow->outbox, downstream->reader, replica, event, downstream->blames, wire_now_ms(flow->wire));
+    if (again.count) { // groups that were lost before: tells the user
+        char reason[160], others[32] = "";
+        if (again.count > 1) snprintf(others, sizeof others, " and %zu more", again.count - 1);
+        snprintf(reason, sizeof reason,
+                 "replica %d was lost with group %lld%s for the second time; given out alone from now on", replica,
+                 (long long)again.first, others);
+        const struct wire_message notice = {
+            .kind = MESSAGE_NOTICE, .name = stage, .replica = replica, .machine = "", .reason = reason};
+        log_info("%s: %s", stage, reason);
+        for (struct wire_peer *peer = wire_first_peer(flow->wire, "report", false); peer; peer = wire_next_peer(peer))
+            TRY(wire_send(flow->wire, peer, &notice, NULL));
+    }
     flow->announce = true;
-    while ((entry = outbox_find_lost(&flow->outbox, MAX_LOSSES, &reader))) {
+    while ((entry = outbox_find_lost(&flow->outbox, MAX_LOSSES, &reader))) { // quarantines it
+        struct group *group;
         assert(reader == downstream->reader);
-        TRY(flow_quarantine(flow, entry, downstream));
+        TRY(group_from_msgpack(&group, entry->data.data, entry->data.size));
+        if (!group->quarantine.present)
+            group_quarantine(group, stage, "lost %d times; last in the hands of %s-%d", MAX_LOSSES, stage, replica);
+        log_info("quarantined group %lld: lost %d times; last in the hands of %s-%d", (long long)entry->seq, MAX_LOSSES,
+                 stage, replica);
+        buf_clear(&entry->data);
+        group_to_msgpack(group, &entry->data);
+        group_free(&group);
+        entry->leases[reader].losses = 0;
     }
     return OK;
-}
-
-// A replica has joined, perhaps anew, or is gone. Sets the tag of one that joins.
-static status flow_on_downstream(struct flow *flow, const struct wire_event *event) {
-    struct wire_peer *peer = event->peer;
-    const char *stage = peer->name;
-    const int reader = flow_reader(flow, stage), replica = peer->replica;
-    struct downstream *downstream = flow->downstreams;
-    if (reader < 0) return wire_reject(flow->wire, peer, "it does not read from this stage");
-    while (downstream && (downstream->reader != (size_t)reader || downstream->replica != replica))
-        downstream = downstream->next;
-    if (!downstream) {
-        NEW(&downstream, 1);
-        const struct stage_kind *kind = stage_kind_find(stage);
-        *downstream = (struct downstream){
-            .next = flow->downstreams, .reader = (size_t)reader, .replica = replica, .blames = !kind || !kind->trains};
-        flow->downstreams = downstream;
-    }
-    peer->tag = downstream;
-    if (event->kind == WIRE_GONE) {
-        // It may have connected again before the old connection was found dead.
-        for (struct wire_peer *other = wire_first_peer(flow->wire, "flow", true); other; other = wire_next_peer(other))
-            if (other != peer && other->tag == downstream) return OK;
-        if (event->orderly) downstream->life = 0;
-        return flow_apply(flow, downstream, LEASE_GONE);
-    }
-    // The connection of a process that was killed is mostly lost long before the next process is there.
-    const bool restarted = downstream->life && downstream->life != peer->life;
-    downstream->life = peer->life;
-    downstream->refused = false;
-    return flow_apply(flow, downstream, restarted ? LEASE_RESTARTED : LEASE_RECONNECTED);
 }
 
 // Answers with a group or with EMPTY.
@@ -426,21 +333,99 @@ status flow_on_synced(struct flow *flow, struct wire_peer *peer, const struct wi
 // ---- the I/O thread ----
 
 status flow_on_peer(struct flow *flow, const struct wire_event *event) {
-    if (event->peer->client) return flow_on_downstream(flow, event);
-    flow_on_upstream(flow, event->peer, event->kind == WIRE_GONE);
-    return OK;
+    struct wire_peer *peer = event->peer;
+    struct downstream *downstream = flow->downstreams;
+    size_t reader = 0;
+    if (!peer->client) { // of the stage before: what it was asked for before will not come
+        struct upstream *upstream = peer->tag;
+        if (!upstream) {
+            NEW(&upstream, 1);
+            upstream->next = flow->upstreams;
+            flow->upstreams = upstream;
+            peer->tag = upstream;
+        }
+        if (event->kind == WIRE_GONE) // the others may have to give its groups
+            for (struct upstream *other = flow->upstreams; other; other = other->next) other->told = false;
+        flow->credits -= upstream->credits;
+        assert(flow->credits >= 0);
+        *upstream = (struct upstream){.next = upstream->next};
+        return OK;
+    }
+    while (reader < flow->config->reader_count && strcmp(flow->config->readers[reader], peer->name) != 0) reader++;
+    if (reader == flow->config->reader_count) return wire_reject(flow->wire, peer, "it does not read from this stage");
+    while (downstream && (downstream->reader != reader || downstream->replica != peer->replica))
+        downstream = downstream->next;
+    if (!downstream) {
+        NEW(&downstream, 1);
+        const struct stage_kind *kind = stage_kind_find(peer->name);
+        *downstream = (struct downstream){
+            .next = flow->downstreams, .reader = reader, .replica = peer->replica, .blames = !kind || !kind->trains};
+        flow->downstreams = downstream;
+    }
+    peer->tag = downstream;
+    if (event->kind == WIRE_GONE) {
+        // It may have connected again before the old connection was found dead.
+        for (struct wire_peer *other = wire_first_peer(flow->wire, "flow", true); other; other = wire_next_peer(other))
+            if (other != peer && other->tag == downstream) return OK;
+        if (event->orderly) downstream->life = 0;
+        return flow_apply(flow, downstream, LEASE_GONE);
+    }
+    // The connection of a process that was killed is mostly lost long before the next process is there.
+    const bool restarted = downstream->life && downstream->life != peer->life;
+    downstream->life = peer->life;
+    downstream->refused = false;
+    return flow_apply(flow, downstream, restarted ? LEASE_RESTARTED : LEASE_RECONNECTED);
 }
 
-// Sends a CREDIT for each group that there is capacity for, one to each replica in turn.
-static status flow_send_credits(struct flow *flow) {
-    const struct wire_message credit = {.kind = MESSAGE_CREDIT};
+status flow_send_pending(struct flow *flow) {
+    const struct wire_message synced = {.kind = MESSAGE_SYNCED}, credit = {.kind = MESSAGE_CREDIT};
+    struct wire_message have;
+    if (outbox_expire(&flow->outbox, wire_now_ms(flow->wire))) flow->announce = true;
+    // Otherwise a group that was lost twice would block others for ever: who has it gets no other.
+    for (struct held_group *held; (held = flow_next(flow, NULL, HELD_ENDED)); flow_remove(flow, held)) {
+        have = flow_have(flow, held->seq, true);
+        TRY(flow_tell_origins(flow, &have, &held->origins));
+    }
+    struct wire_peer *peer = wire_first_peer(flow->wire, "flow", false);
+    for (; peer; peer = wire_next_peer(peer)) { // which of its groups this process has
+        struct upstream *upstream = peer->tag;
+        const int replica = peer->replica;
+        const bool tell = upstream && !upstream->told;
+        for (const struct held_group *held = tell ? flow->first : NULL; held; held = held->next) {
+            have = flow_have(flow, held->seq, false);
+            if (held->issue == flow->issue && held->state != HELD_ENDED && flow_concerns(flow, &held->origins, replica))
+                TRY(wire_send(flow->wire, peer, &have, NULL));
+        }
+        for (size_t i = 0; tell && i < flow->outbox.count; i++) {
+            const struct outbox_entry *entry = flow->outbox.entries[i];
+            have = flow_have(flow, entry->seq, outbox_passed(&flow->outbox, entry));
+            if (entry->data.size && flow_concerns(flow, &entry->origins, replica))
+                TRY(wire_send(flow->wire, peer, &have, NULL));
+        }
+        if (tell) upstream->told = true;
+        if (tell) TRY(wire_send(flow->wire, peer, &synced, NULL));
+        if (flow->reject && replica == flow->reject_replica) TRY(wire_reject(flow->wire, peer, flow->reject));
+    }
+    free(flow->reject);
+    flow->reject = NULL;
+    peer = flow->announce ? wire_first_peer(flow->wire, "flow", true) : NULL;
+    for (; peer; peer = wire_next_peer(peer)) { // how many groups wait for it
+        const struct downstream *downstream = peer->tag;
+        const struct wire_message available = {
+            .kind = MESSAGE_AVAILABLE,
+            .count = downstream ? outbox_available(&flow->outbox, (int)downstream->reader) : 0,
+            .issue = flow->issue,
+            .settled = flow->settled};
+        if (available.count) TRY(wire_send(flow->wire, peer, &available, NULL));
+    }
+    flow->announce = false;
+    // A CREDIT for each group that there is capacity for, one to each replica in turn.
     int wanted = (flow->greedy ? MAX_CREDITS : flow->capacity) - flow->credits;
     for (const struct held_group *held = flow->first; held && !flow->greedy; held = held->next)
         wanted -= held->state == HELD_QUEUED;
     for (bool sent = true; sent && wanted > 0;) {
         sent = false;
-        for (struct wire_peer *peer = wire_first_peer(flow->wire, "flow", false); peer && wanted > 0;
-             peer = wire_next_peer(peer)) {
+        for (peer = wire_first_peer(flow->wire, "flow", false); peer && wanted > 0; peer = wire_next_peer(peer)) {
             struct upstream *upstream = peer->tag;
             bool gone;
             if (!upstream || !upstream->told || upstream->available <= 0) continue;
@@ -454,35 +439,6 @@ static status flow_send_credits(struct flow *flow) {
         }
     }
     return OK;
-}
-
-status flow_send_pending(struct flow *flow) {
-    if (outbox_expire(&flow->outbox, wire_now_ms(flow->wire))) flow->announce = true;
-    // Otherwise a group that was lost twice would block others for ever: who has it gets no other.
-    for (struct held_group *held; (held = flow_next(flow, NULL, HELD_ENDED)); flow_remove(flow, held)) {
-        const struct wire_message have = flow_have(flow, held->seq, true);
-        TRY(flow_tell_origins(flow, &have, &held->origins));
-    }
-    for (struct wire_peer *peer = wire_first_peer(flow->wire, "flow", false); peer; peer = wire_next_peer(peer)) {
-        struct upstream *upstream = peer->tag;
-        if (upstream && !upstream->told) TRY(flow_tell_all(flow, peer));
-        if (!flow->reject || peer->replica != flow->reject_replica) continue;
-        TRY(wire_reject(flow->wire, peer, flow->reject));
-    }
-    free(flow->reject);
-    flow->reject = NULL;
-    struct wire_peer *peer = flow->announce ? wire_first_peer(flow->wire, "flow", true) : NULL;
-    for (; peer; peer = wire_next_peer(peer)) { // how many groups wait for it
-        const struct downstream *downstream = peer->tag;
-        const struct wire_message available = {
-            .kind = MESSAGE_AVAILABLE,
-            .count = downstream ? outbox_available(&flow->outbox, (int)downstream->reader) : 0,
-            .issue = flow->issue,
-            .settled = flow->settled};
-        if (available.count) TRY(wire_send(flow->wire, peer, &available, NULL));
-    }
-    flow->announce = false;
-    return flow_send_credits(flow);
 }
 
 void flow_report(const struct flow *flow, double now, struct message_status *counters) {

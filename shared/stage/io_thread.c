@@ -312,60 +312,30 @@ static status io_on_message(struct io_thread *io, struct wire_peer *peer, const 
     return result;
 }
 
-// A peer has connected or is lost.
-static status io_on_peer(struct io_thread *io, const struct wire_event *event) {
-    struct wire_peer *peer = event->peer;
-    const char *purpose = peer->purpose;
-    const bool joined = event->kind == WIRE_JOINED, client = peer->client;
-    status result = OK;
-    if (!joined && !event->orderly) log_info("lost %s-%d", peer->name, peer->replica);
-    if (!strcmp(purpose, "report")) io->reported_at = 0;
-    pthread_mutex_lock(&io->lock);
-    requests_forget(&io->requests, peer);
-    if (!strcmp(purpose, "flow")) result = flow_on_peer(io->flow, event);
-    pthread_mutex_unlock(&io->lock);
-    for (int i = 0; i < 2 && io->hooks->peers[i].purpose && result == OK; i++) {
-        const struct io_peer_hook *hook = &io->hooks->peers[i];
-        if (hook->clients != client || strcmp(hook->purpose, purpose) != 0) continue;
-        if (joined && hook->joined) result = hook->joined(io->self, peer);
-        if (!joined && hook->gone) result = hook->gone(io->self, peer);
-    }
-    return result;
-}
-
-// Sends what an event or another thread has made possible.
-static status io_send_pending(struct io_thread *io) {
-    status result = OK;
-    bool done = false;
-    pthread_mutex_lock(&io->lock);
-    struct broadcast *broadcast = io->broadcasts;
-    io->broadcasts = NULL;
-    io->last_broadcast = &io->broadcasts;
-    for (struct broadcast *next; broadcast; broadcast = next) {
-        next = broadcast->next;
-        for (struct wire_peer *peer = wire_first_peer(io->wire, broadcast->purpose, broadcast->clients);
-             peer && result == OK; peer = wire_next_peer(peer))
-            result = wire_send(io->wire, peer, &broadcast->message, NULL);
-        io_free_broadcast(broadcast);
-    }
-    if (result == OK) result = flow_send_pending(io->flow);
-    if (result == OK) result = requests_send(&io->requests, io->wire, io->config, &done);
-    if (done || (signals_stopping() && !io->stop_seen)) pthread_cond_broadcast(&io->changed);
-    io->stop_seen = signals_stopping();
-    pthread_mutex_unlock(&io->lock);
-    return result;
-}
-
 status io_thread_step(struct io_thread *io, int timeout_ms) {
     struct wire_event event;
     uint64_t wakeups;
+    bool done = false;
     status result = OK;
     TRY(wire_poll(io->wire, timeout_ms, &event));
+    struct wire_peer *peer = event.peer;
     if (event.kind == WIRE_MESSAGE) {
-        result = io_on_message(io, event.peer, &event.message);
-        if (result == DATAERR) result = wire_reject(io->wire, event.peer, fail_text());
+        result = io_on_message(io, peer, &event.message);
+        if (result == DATAERR) result = wire_reject(io->wire, peer, fail_text());
     } else if (event.kind == WIRE_JOINED || event.kind == WIRE_GONE) {
-        result = io_on_peer(io, &event);
+        const bool joined = event.kind == WIRE_JOINED;
+        if (!joined && !event.orderly) log_info("lost %s-%d", peer->name, peer->replica);
+        if (!strcmp(peer->purpose, "report")) io->reported_at = 0;
+        pthread_mutex_lock(&io->lock);
+        requests_forget(&io->requests, peer);
+        if (!strcmp(peer->purpose, "flow")) result = flow_on_peer(io->flow, &event);
+        pthread_mutex_unlock(&io->lock);
+        for (int i = 0; i < 2 && io->hooks->peers[i].purpose && result == OK; i++) {
+            const struct io_peer_hook *hook = &io->hooks->peers[i];
+            if (hook->clients != peer->client || strcmp(hook->purpose, peer->purpose) != 0) continue;
+            if (joined && hook->joined) result = hook->joined(io->self, peer);
+            if (!joined && hook->gone) result = hook->gone(io->self, peer);
+        }
     } else if (event.kind == WIRE_REFUSED) {
         result = fail(UNAVAILABLE, "%s", event.message.reason);
     } else if (event.kind == WIRE_READABLE) {
@@ -374,8 +344,24 @@ status io_thread_step(struct io_thread *io, int timeout_ms) {
     }
     TRY(result);
     if (io->hooks->tick) TRY(io->hooks->tick(io->self));
-    TRY(io_send_pending(io));
-    return io_report(io);
+    // Sends what the event or another thread has made possible.
+    pthread_mutex_lock(&io->lock);
+    struct broadcast *broadcast = io->broadcasts;
+    io->broadcasts = NULL;
+    io->last_broadcast = &io->broadcasts;
+    for (struct broadcast *next; broadcast; broadcast = next) {
+        next = broadcast->next;
+        for (peer = wire_first_peer(io->wire, broadcast->purpose, broadcast->clients); peer && result == OK;
+             peer = wire_next_peer(peer))
+            result = wire_send(io->wire, peer, &broadcast->message, NULL);
+        io_free_broadcast(broadcast);
+    }
+    if (result == OK) result = flow_send_pending(io->flow);
+    if (result == OK) result = requests_send(&io->requests, io->wire, io->config, &done);
+    if (done || (signals_stopping() && !io->stop_seen)) pthread_cond_broadcast(&io->changed);
+    io->stop_seen = signals_stopping();
+    pthread_mutex_unlock(&io->lock);
+    return result == OK ? io_report(io) : result;
 }
 
 static void *io_run(void *argument) {

@@ -211,35 +211,6 @@ static status issuer_on_last_stage(void *self, struct wire_peer *peer) {
     return io_thread_reply(node->io, peer, &run_info);
 }
 
-// Appends which sample the group at `seq` is: "sample 99, line 7 of train.jsonl".
-static status issuer_name_sample(const struct issuer *issuer, int64_t seq, struct buf *out) {
-    const struct stage *stage = issuer->node->context->stage;
-    const struct source_options *options = stage_options(issuer->node->context);
-    struct group *group;
-    TRY(stage->group_at(issuer->node->context->state, seq, &group));
-    if (group->sample_id.data)
-        buf_printf(out, "sample %.200s", group->sample_id.data);
-    else
-        buf_printf(out, "group %.200s", group->id.data);
-    if (stage->line_at)
-        buf_printf(out, ", line %zu of %.200s", stage->line_at(issuer->node->context->state, seq),
-                   path_base_name(options->data));
-    group_free(&group);
-    return OK;
-}
-
-// Ends a training if the group at `seq` is one of too many in a row that were quarantined.
-static void issuer_check_row(struct issuer *issuer, int64_t seq, const char *last) {
-    const struct ledger *ledger = issuer->ledger;
-    int64_t first = seq, end = seq + 1;
-    while (first > 0 && ledger_state_of(ledger, first - 1) == LEDGER_QUARANTINED) first--;
-    while (ledger_state_of(ledger, end) == LEDGER_QUARANTINED) end++;
-    if (!issuer->trains || end - first < issuer_failed_in_a_row || issuer->refusal.size) return;
-    issuer->ready = false;
-    buf_printf(&issuer->refusal, "%lld samples in a row failed, the last one: %s (see %s/logs/source.log)",
-               (long long)(end - first), last, issuer->node->config.run_dir);
-}
-
 // The last stage says what became of a group. DATAERR when there is no such group.
 static status issuer_on_settled(void *self, struct wire_peer *peer, const struct wire_message *message) {
     const struct node *node = self;
@@ -262,16 +233,32 @@ static status issuer_on_settled(void *self, struct wire_peer *peer, const struct
     if (state == LEDGER_TRAINED && issuer->step < message->step) issuer->step = message->step;
     if (!newly_settled || state != LEDGER_QUARANTINED) return OK;
     if (issuer->max_steps && issuer->trains && issuer->end < issuer->total) issuer->end++; // another one fills the step
+    // Which sample it is: "sample 99, line 7 of train.jsonl".
+    const struct stage_context *context = node->context;
+    const struct source_options *options = stage_options(context);
     struct buf text = {0};
-    status result = issuer_name_sample(issuer, message->seq, &text);
-    if (result == OK) buf_printf(&text, ": %s", message->reason);
-    if (result == OK) {
-        const struct wire_message notice = {
-            .kind = MESSAGE_NOTICE, .name = message->name, .replica = 0, .machine = "", .reason = text.data};
-        log_info("quarantined %s: %s: %s", message->id, message->name, text.data);
-        result = io_thread_broadcast(node->io, "report", &notice);
+    struct group *group;
+    TRY(context->stage->group_at(context->state, message->seq, &group));
+    const bool named = group->sample_id.data;
+    buf_printf(&text, "%s %.200s", named ? "sample" : "group", named ? group->sample_id.data : group->id.data);
+    if (context->stage->line_at)
+        buf_printf(&text, ", line %zu of %.200s", context->stage->line_at(context->state, message->seq),
+                   path_base_name(options->data));
+    group_free(&group);
+    buf_printf(&text, ": %s", message->reason);
+    const struct wire_message notice = {
+        .kind = MESSAGE_NOTICE, .name = message->name, .replica = 0, .machine = "", .reason = text.data};
+    log_info("quarantined %s: %s: %s", message->id, message->name, text.data);
+    const status result = io_thread_broadcast(node->io, "report", &notice);
+    // Ends a training if it is one of too many in a row.
+    int64_t first = message->seq, end = message->seq + 1;
+    while (first > 0 && ledger_state_of(issuer->ledger, first - 1) == LEDGER_QUARANTINED) first--;
+    while (ledger_state_of(issuer->ledger, end) == LEDGER_QUARANTINED) end++;
+    if (result == OK && issuer->trains && end - first >= issuer_failed_in_a_row && !issuer->refusal.size) {
+        issuer->ready = false;
+        buf_printf(&issuer->refusal, "%lld samples in a row failed, the last one: %s (see %s/logs/source.log)",
+                   (long long)(end - first), text.data, node->config.run_dir);
     }
-    if (result == OK) issuer_check_row(issuer, message->seq, text.data);
     buf_release(&text);
     return result;
 }

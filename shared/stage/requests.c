@@ -74,28 +74,6 @@ static uint64_t transfer_rank(const struct transfer *transfer, const struct wire
 
 // ---- asking ----
 
-// Asks the peer for the next pieces; for one alone until it has shown that it has the file.
-static status transfer_ask(struct transfer *transfer, const struct requests *requests, struct wire *wire) {
-    while (transfer->total < 0 || transfer->asked < transfer->total) {
-        if (!transfer->answered && transfer->asked > transfer->received) return OK;
-        int64_t window = MAX_IN_FLIGHT; // bytes that may still be asked of the peer
-        for (const struct transfer *other = requests->first; other; other = other->next)
-            if (other->peer == transfer->peer) window -= other->asked - other->taken;
-        if (transfer->asked > transfer->taken && window < WIRE_PIECE_BYTES) return OK;
-        const int64_t left = transfer->total < 0 ? WIRE_PIECE_BYTES : transfer->total - transfer->asked;
-        const struct wire_message request = {.kind = transfer->kind,
-                                             .hash = transfer->hash,
-                                             .id = transfer->id,
-                                             .offset = transfer->asked,
-                                             .size = left < WIRE_PIECE_BYTES ? left : WIRE_PIECE_BYTES};
-        bool gone;
-        TRY(wire_send(wire, transfer->peer, &request, &gone));
-        if (gone) return OK; // it is about to be lost
-        transfer->asked += request.size;
-    }
-    return OK;
-}
-
 status requests_send(struct requests *requests, struct wire *wire, const struct node_config *config, bool *changed) {
     for (struct transfer *transfer = requests->first; transfer; transfer = transfer->next) {
         if (transfer_ended(transfer)) continue;
@@ -114,8 +92,25 @@ status requests_send(struct requests *requests, struct wire *wire, const struct 
             }
             transfer->absent = !transfer->peer && (there || !exists);
         }
-        if (transfer->peer) TRY(transfer_ask(transfer, requests, wire));
         *changed |= transfer->absent;
+        // Asks the peer for the next pieces; for one alone until it has shown that it has the file.
+        while (transfer->peer && (transfer->total < 0 || transfer->asked < transfer->total)) {
+            if (!transfer->answered && transfer->asked > transfer->received) break;
+            int64_t window = MAX_IN_FLIGHT; // bytes that may still be asked of the peer
+            for (const struct transfer *other = requests->first; other; other = other->next)
+                if (other->peer == transfer->peer) window -= other->asked - other->taken;
+            if (transfer->asked > transfer->taken && window < WIRE_PIECE_BYTES) break;
+            const int64_t left = transfer->total < 0 ? WIRE_PIECE_BYTES : transfer->total - transfer->asked;
+            const struct wire_message request = {.kind = transfer->kind,
+                                                 .hash = transfer->hash,
+                                                 .id = transfer->id,
+                                                 .offset = transfer->asked,
+                                                 .size = left < WIRE_PIECE_BYTES ? left : WIRE_PIECE_BYTES};
+            bool gone;
+            TRY(wire_send(wire, transfer->peer, &request, &gone));
+            if (gone) break; // it is about to be lost
+            transfer->asked += request.size;
+        }
     }
     return OK;
 }

@@ -120,47 +120,13 @@ static void stage_input_set_tokens(struct group *group, struct int_array *out, c
     if (list->count) memcpy(out->data, list->data, list->count * sizeof *list->data);
 }
 
-static status stage_input_add_completions(struct input_builder *builder, struct group *group,
-                                          struct stage_input *input) {
-    input->completions = arena_alloc(&input->arena, group->completion_count * sizeof *input->completions);
-    for (size_t i = 0; i < group->completion_count; i++) {
-        struct completion *completion = &group->completions[i];
-        char where[64];
-        snprintf(where, sizeof where, "completions[%zu].tokens", i);
-        if (completion->tokens.data) {
-            input->completions[i] = completion->tokens;
-        } else { // it has only a text
-            struct token_list list = {0};
-            status result = tokenizer_encode(builder->tokenizer, completion->text.data, completion->text.size, &list);
-            const bool ended = result == OK && string_equals(completion->finish, "eos");
-            if (ended && !builder->info->eos_count)
-                result = fail(DATAERR, "the model has no end-of-sequence token");
-            else if (ended)
-                token_list_append(&list, builder->info->eos_ids[0]);
-            if (result == OK) stage_input_set_tokens(group, &input->completions[i], &list);
-            token_list_release(&list);
-            TRY(result);
-        }
-        const size_t tokens = input->completions[i].count;
-        if (!tokens) return fail(DATAERR, "not a group: %s: empty", where);
-        TRY(stage_input_check_tokens(builder, input->completions[i].data, tokens, where));
-        if (completion->logprobs.data && completion->logprobs.count != tokens)
-            return fail(DATAERR, "not a group: completions[%zu].logprobs: %zu for %zu tokens", i,
-                        completion->logprobs.count, tokens);
-        if (completion->versions.data && completion->versions.count != tokens)
-            return fail(DATAERR, "not a group: completions[%zu].versions: %zu for %zu tokens", i,
-                        completion->versions.count, tokens);
-    }
-    return OK;
-}
-
 status stage_input_open(struct input_builder *builder, struct group *group, enum input_parts parts,
                         struct stage_input *input) {
+    const struct model_info *info = builder->info;
     *input = (struct stage_input){0};
-    assert(builder->info);
+    assert(info);
     TRY(group_check(group, NEED_MEDIA));
     if (!group->prompt_tokens.data) {
-        const struct model_info *info = builder->info;
         const struct vision_grid grid = {info->patch_size * info->spatial_merge_size, info->temporal_patch_size};
         struct token_list list = {0};
         status result = chat_template_encode_prompt(builder->tokenizer, group, grid, &list);
@@ -186,7 +152,37 @@ status stage_input_open(struct input_builder *builder, struct group *group, enum
                                           .count = group->prompt_tokens.count,
                                           .media = media,
                                           .media_count = group->media_count};
-    return parts & INPUT_COMPLETIONS ? stage_input_add_completions(builder, group, input) : OK;
+    if (!(parts & INPUT_COMPLETIONS)) return OK;
+    input->completions = arena_alloc(&input->arena, group->completion_count * sizeof *input->completions);
+    for (size_t i = 0; i < group->completion_count; i++) {
+        struct completion *completion = &group->completions[i];
+        char where[64];
+        snprintf(where, sizeof where, "completions[%zu].tokens", i);
+        if (completion->tokens.data) {
+            input->completions[i] = completion->tokens;
+        } else { // it has only a text
+            struct token_list list = {0};
+            status result = tokenizer_encode(builder->tokenizer, completion->text.data, completion->text.size, &list);
+            const bool ended = result == OK && string_equals(completion->finish, "eos");
+            if (ended && !info->eos_count)
+                result = fail(DATAERR, "the model has no end-of-sequence token");
+            else if (ended)
+                token_list_append(&list, info->eos_ids[0]);
+            if (result == OK) stage_input_set_tokens(group, &input->completions[i], &list);
+            token_list_release(&list);
+            TRY(result);
+        }
+        const size_t tokens = input->completions[i].count;
+        if (!tokens) return fail(DATAERR, "not a group: %s: empty", where);
+        TRY(stage_input_check_tokens(builder, input->completions[i].data, tokens, where));
+        if (completion->logprobs.data && completion->logprobs.count != tokens)
+            return fail(DATAERR, "not a group: completions[%zu].logprobs: %zu for %zu tokens", i,
+                        completion->logprobs.count, tokens);
+        if (completion->versions.data && completion->versions.count != tokens)
+            return fail(DATAERR, "not a group: completions[%zu].versions: %zu for %zu tokens", i,
+                        completion->versions.count, tokens);
+    }
+    return OK;
 }
 
 void stage_input_release(struct stage_input *input) {
