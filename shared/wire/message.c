@@ -15,13 +15,12 @@ static_assert(sizeof(double) == 8 && sizeof(int64_t) == 8, "numbers are 64 bits 
 static_assert(MESSAGE_HEARTBEAT == 5 && MESSAGE_GROUP == 9 && MESSAGE_TRAINED == 15, "kinds keep their numbers");
 static_assert(MESSAGE_WEIGHTS == 18 && MESSAGE_RECORD == 23 && MESSAGE_END == 26, "kinds keep their numbers");
 
-// Which side of a conversation sends a kind.
-enum message_sender { FROM_CLIENT = 1, FROM_SERVER = 2, FROM_BOTH = FROM_CLIENT | FROM_SERVER };
+// Which side of a conversation sends a kind, and whether it has a second frame.
+enum { FROM_CLIENT = 1, FROM_SERVER = 2, FROM_BOTH = FROM_CLIENT | FROM_SERVER, WITH_BULK = 4 };
 
 struct message_row {
     const char *name;
-    enum message_sender sender;
-    bool bulk; // a second frame
+    unsigned flags;
     struct message_field fields[MAX_FIELDS];
 };
 
@@ -36,46 +35,40 @@ struct message_row {
 static const struct message_row message_table[MESSAGE_KINDS] = {
     [MESSAGE_HELLO] = {"HELLO",
                        FROM_CLIENT,
-                       false,
                        {INT(protocol), INT(schema), STRING(run), STRING(name), INT(replica), STRING(machine),
                         STRING(purpose), INT(life)}},
-    [MESSAGE_WELCOME] = {"WELCOME", FROM_SERVER, false, {STRING(name), INT(replica), STRING(machine), INT(life)}},
-    [MESSAGE_REFUSED] = {"REFUSED", FROM_BOTH, false, {STRING(reason)}},
-    [MESSAGE_UNKNOWN_PEER] = {"UNKNOWN_PEER", FROM_SERVER, false, {{0}}},
-    [MESSAGE_HEARTBEAT] = {"HEARTBEAT", FROM_BOTH, false, {{0}}},
-    [MESSAGE_BYE] = {"BYE", FROM_BOTH, false, {{0}}},
-    [MESSAGE_AVAILABLE] = {"AVAILABLE", FROM_SERVER, false, {INT(count), INT(issue), INT(settled)}},
-    [MESSAGE_CREDIT] = {"CREDIT", FROM_CLIENT, false, {{0}}},
-    [MESSAGE_GROUP] = {"GROUP", FROM_SERVER, true, {INT(seq), INT(issue), INT(settled)}},
-    [MESSAGE_EMPTY] = {"EMPTY", FROM_SERVER, false, {{0}}},
-    [MESSAGE_HAVE] = {"HAVE", FROM_CLIENT, false, {INT(seq), INT(issue), INT(passed)}},
-    [MESSAGE_SYNCED] = {"SYNCED", FROM_CLIENT, false, {{0}}},
-    [MESSAGE_RUN_INFO] = {"RUN_INFO",
-                          FROM_SERVER,
-                          false,
-                          {INT(count), INT(per_step), INT(max_steps), INT(epoch), INT(seq)}},
-    [MESSAGE_POSITION] = {"POSITION", FROM_CLIENT, false, {INT(step), INT(seq), INT(count)}},
-    [MESSAGE_TRAINED] = {"TRAINED", FROM_CLIENT, false, {INT(seq), STRING(id), INT(step)}},
-    [MESSAGE_QUARANTINED] = {"QUARANTINED", FROM_CLIENT, false, {INT(seq), STRING(id), STRING(name), STRING(reason)}},
-    [MESSAGE_UNUSED] = {"UNUSED", FROM_CLIENT, false, {INT(seq), STRING(id)}},
+    [MESSAGE_WELCOME] = {"WELCOME", FROM_SERVER, {STRING(name), INT(replica), STRING(machine), INT(life)}},
+    [MESSAGE_REFUSED] = {"REFUSED", FROM_BOTH, {STRING(reason)}},
+    [MESSAGE_UNKNOWN_PEER] = {"UNKNOWN_PEER", FROM_SERVER, {{0}}},
+    [MESSAGE_HEARTBEAT] = {"HEARTBEAT", FROM_BOTH, {{0}}},
+    [MESSAGE_BYE] = {"BYE", FROM_BOTH, {{0}}},
+    [MESSAGE_AVAILABLE] = {"AVAILABLE", FROM_SERVER, {INT(count), INT(issue), INT(settled)}},
+    [MESSAGE_CREDIT] = {"CREDIT", FROM_CLIENT, {{0}}},
+    [MESSAGE_GROUP] = {"GROUP", FROM_SERVER | WITH_BULK, {INT(seq), INT(issue), INT(settled)}},
+    [MESSAGE_EMPTY] = {"EMPTY", FROM_SERVER, {{0}}},
+    [MESSAGE_HAVE] = {"HAVE", FROM_CLIENT, {INT(seq), INT(issue), INT(passed)}},
+    [MESSAGE_SYNCED] = {"SYNCED", FROM_CLIENT, {{0}}},
+    [MESSAGE_RUN_INFO] = {"RUN_INFO", FROM_SERVER, {INT(count), INT(per_step), INT(max_steps), INT(epoch), INT(seq)}},
+    [MESSAGE_POSITION] = {"POSITION", FROM_CLIENT, {INT(step), INT(seq), INT(count)}},
+    [MESSAGE_TRAINED] = {"TRAINED", FROM_CLIENT, {INT(seq), STRING(id), INT(step)}},
+    [MESSAGE_QUARANTINED] = {"QUARANTINED", FROM_CLIENT, {INT(seq), STRING(id), STRING(name), STRING(reason)}},
+    [MESSAGE_UNUSED] = {"UNUSED", FROM_CLIENT, {INT(seq), STRING(id)}},
     [MESSAGE_WEIGHTS] = {"WEIGHTS",
                          FROM_SERVER,
-                         false,
                          {INT(reference), INT(policy), INT(version), INT(hash), INT(size), INT(base), INT(difference),
                           STRING(path)}},
-    [MESSAGE_FETCH] = {"FETCH", FROM_CLIENT, false, {INT(hash), INT(offset), INT(size)}},
-    [MESSAGE_CHUNK] = {"CHUNK", FROM_SERVER, true, {INT(hash), INT(offset), INT(total)}},
-    [MESSAGE_ABSENT] = {"ABSENT", FROM_SERVER, false, {STRING(id), INT(hash)}},
-    [MESSAGE_GET] = {"GET", FROM_CLIENT, false, {STRING(id), INT(offset), INT(size)}},
-    [MESSAGE_RECORD] = {"RECORD", FROM_SERVER, true, {STRING(id), INT(offset), INT(total)}},
+    [MESSAGE_FETCH] = {"FETCH", FROM_CLIENT, {INT(hash), INT(offset), INT(size)}},
+    [MESSAGE_CHUNK] = {"CHUNK", FROM_SERVER | WITH_BULK, {INT(hash), INT(offset), INT(total)}},
+    [MESSAGE_ABSENT] = {"ABSENT", FROM_SERVER, {STRING(id), INT(hash)}},
+    [MESSAGE_GET] = {"GET", FROM_CLIENT, {STRING(id), INT(offset), INT(size)}},
+    [MESSAGE_RECORD] = {"RECORD", FROM_SERVER | WITH_BULK, {STRING(id), INT(offset), INT(total)}},
     [MESSAGE_STATUS] = {"STATUS",
                         FROM_BOTH,
-                        false,
                         {STRING(name), INT(replica), STRING(machine),
                          MESSAGE_STATUS_FIELDS(STATUS_INT, STATUS_REAL, STATUS_STRING)}},
-    [MESSAGE_NOTICE] = {"NOTICE", FROM_BOTH, false, {STRING(name), INT(replica), STRING(machine), STRING(reason)}},
-    [MESSAGE_END] = {"END", FROM_BOTH, false, {INT(code), STRING(reason)}},
-    [MESSAGE_CANNOT_BORROW] = {"CANNOT_BORROW", FROM_CLIENT, false, {STRING(path), STRING(reason)}},
+    [MESSAGE_NOTICE] = {"NOTICE", FROM_BOTH, {STRING(name), INT(replica), STRING(machine), STRING(reason)}},
+    [MESSAGE_END] = {"END", FROM_BOTH, {INT(code), STRING(reason)}},
+    [MESSAGE_CANNOT_BORROW] = {"CANNOT_BORROW", FROM_CLIENT, {STRING(path), STRING(reason)}},
 };
 
 static bool message_known(enum message_kind kind) {
@@ -87,11 +80,11 @@ const char *message_name(enum message_kind kind) {
 }
 
 bool message_has_bulk(enum message_kind kind) {
-    return message_known(kind) && message_table[kind].bulk;
+    return message_known(kind) && (message_table[kind].flags & WITH_BULK);
 }
 
 bool message_comes_from(enum message_kind kind, bool client) {
-    return message_known(kind) && (message_table[kind].sender & (client ? FROM_CLIENT : FROM_SERVER));
+    return message_known(kind) && (message_table[kind].flags & (client ? FROM_CLIENT : FROM_SERVER));
 }
 
 const struct message_field *message_fields(enum message_kind kind) {

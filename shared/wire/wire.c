@@ -180,30 +180,6 @@ status wire_reject(struct wire *wire, struct wire_peer *peer, const char *reason
 
 // ---- admission ----
 
-// Checks that the client runs where it says, has that machine's key, and may have this purpose. Programs that watch a
-// run are no processes of it; they run on one of its machines.
-static bool admission_check_name(const struct node_config *config, const struct wire_message *hello, const char *key,
-                                 char (*reason)[MAX_WIRE_REASON]) {
-    const bool watch = !strcmp(hello->purpose, "watch");
-    const bool settles = !strcmp(hello->name, SUPERVISOR_NAME) || !strcmp(hello->name, config->last_stage);
-    bool runs = false, has_key = false;
-    for (size_t i = 0; i < config->endpoint_count; i++) {
-        const struct node_endpoint *endpoint = &config->endpoints[i];
-        if (strcmp(endpoint->machine, hello->machine) != 0) continue;
-        if (!watch && (strcmp(endpoint->stage, hello->name) != 0 || endpoint->replica != hello->replica)) continue;
-        runs = true;
-        has_key |= !key || (endpoint->key && !strcmp(endpoint->key, key));
-    }
-    const char *mistake = NULL;
-    if (!settles && !strcmp(hello->purpose, "ledger")) mistake = "only the last stage settles groups";
-    if (!has_key) mistake = "its key is another machine's";
-    if (!runs) mistake = "the run has no such process there";
-    if (mistake)
-        snprintf(*reason, sizeof *reason, "%.100s-%d%s%.100s: %s", hello->name, (int)hello->replica,
-                 *hello->machine ? " on " : "", hello->machine, mistake);
-    return !mistake;
-}
-
 bool wire_admits(const struct wire_self *self, const struct wire_message *hello, const char *key,
                  char (*reason)[MAX_WIRE_REASON]) {
     **reason = 0;
@@ -238,7 +214,29 @@ bool wire_admits(const struct wire_self *self, const struct wire_message *hello,
                      self->name, self->replica);
         return false;
     }
-    return !self->config || admission_check_name(self->config, hello, key, reason);
+    // It runs where it says, has that machine's key, and may have this purpose. Programs that watch a run are no
+    // processes of it; they run on one of its machines.
+    const struct node_config *config = self->config;
+    const char *mistake = NULL;
+    bool runs = !config, has_key = !config;
+    for (size_t i = 0; config && i < config->endpoint_count; i++) {
+        const struct node_endpoint *endpoint = &config->endpoints[i];
+        if (strcmp(endpoint->machine, hello->machine) != 0) continue;
+        if (strcmp(hello->purpose, "watch") != 0 &&
+            (strcmp(endpoint->stage, hello->name) != 0 || endpoint->replica != replica))
+            continue;
+        runs = true;
+        has_key |= !key || (endpoint->key && !strcmp(endpoint->key, key));
+    }
+    if (config && !strcmp(hello->purpose, "ledger") && strcmp(hello->name, SUPERVISOR_NAME) != 0 &&
+        strcmp(hello->name, config->last_stage) != 0)
+        mistake = "only the last stage settles groups";
+    if (!has_key) mistake = "its key is another machine's";
+    if (!runs) mistake = "the run has no such process there";
+    if (mistake)
+        snprintf(*reason, sizeof *reason, "%.100s-%d%s%.100s: %s", hello->name, replica, *hello->machine ? " on " : "",
+                 hello->machine, mistake);
+    return !mistake;
 }
 
 // ---- receiving ----
@@ -249,35 +247,31 @@ static void wire_set_event(struct wire_event *event, enum wire_event_kind kind, 
     event->peer = &session->peer;
 }
 
-// Admits a client, or refuses it.
-static status wire_on_hello(struct wire *wire, struct session *session, const struct transport_event *from,
-                            const struct wire_message *hello) {
-    char reason[MAX_WIRE_REASON];
-    const struct wire_message welcome = {.kind = MESSAGE_WELCOME,
-                                         .name = wire->self.name,
-                                         .replica = wire->self.replica,
-                                         .machine = wire->self.machine,
-                                         .life = wire->life};
-    if (!wire_admits(&wire->self, hello, from->key, &reason)) {
-        log_limited(&wire->log_limit, wire_now_ms(wire), "refused a peer: %s", reason);
-        return wire_refuse(wire, NULL, &from->client, reason);
-    }
-    if (!session) {
-        session = session_new(wire, hello->name, hello->machine, hello->purpose);
-        session->peer.client = true;
-        session->peer.replica = (int)hello->replica;
-        session->peer.life = hello->life;
-        session->client = from->client;
-        session->greeted = true;
-        session->received_at = wire_now_ms(wire);
-    }
-    return wire_send_frames(wire, NULL, &from->client, &welcome, NULL);
-}
-
 static status wire_on_client_message(struct wire *wire, const struct transport_event *from, struct wire_event *event) {
     const struct wire_message *message = &event->message, unknown = {.kind = MESSAGE_UNKNOWN_PEER};
     struct session *session = session_find_client(wire, &from->client);
-    if (message->kind == MESSAGE_HELLO) return wire_on_hello(wire, session, from, message);
+    if (message->kind == MESSAGE_HELLO) { // admits the client, or refuses it
+        char reason[MAX_WIRE_REASON];
+        const struct wire_message welcome = {.kind = MESSAGE_WELCOME,
+                                             .name = wire->self.name,
+                                             .replica = wire->self.replica,
+                                             .machine = wire->self.machine,
+                                             .life = wire->life};
+        if (!wire_admits(&wire->self, message, from->key, &reason)) {
+            log_limited(&wire->log_limit, wire_now_ms(wire), "refused a peer: %s", reason);
+            return wire_refuse(wire, NULL, &from->client, reason);
+        }
+        if (!session) {
+            session = session_new(wire, message->name, message->machine, message->purpose);
+            session->peer.client = true;
+            session->peer.replica = (int)message->replica;
+            session->peer.life = message->life;
+            session->client = from->client;
+            session->greeted = true;
+            session->received_at = wire_now_ms(wire);
+        }
+        return wire_send_frames(wire, NULL, &from->client, &welcome, NULL);
+    }
     if (!session) return wire_send_frames(wire, NULL, &from->client, &unknown, NULL);
     const struct wire_peer *peer = &session->peer;
     assert(!session->lost && !session->joining);
@@ -398,27 +392,6 @@ static status wire_on_message(struct wire *wire, const struct transport_event *f
 
 // ---- polling ----
 
-// Reports the next peer that was lost, and if there is none the next one that joins: so the client that another one
-// replaces is GONE before that is JOINED. No message is received while there are such peers.
-static void wire_report_pending(struct wire *wire, struct wire_event *event) {
-    struct session *found = NULL;
-    for (struct session *session = wire->sessions; session && !(found && found->lost); session = session->next)
-        if (!session->dead && (session->lost || (session->joining && !found))) found = session;
-    wire->pending = found != NULL;
-    if (!found) return;
-    if (found->lost) {
-        found->lost = false;
-        found->dead = found->peer.client;
-        event->restarted = found->replaced;
-        wire_set_event(event, WIRE_GONE, found);
-        return;
-    }
-    found->joining = false;
-    found->peer.open = true;
-    found->sent_at = wire_now_ms(wire);
-    wire_set_event(event, WIRE_JOINED, found);
-}
-
 // Notices dead peers and lost connections, and sends the heartbeats that are due.
 static status wire_check_sessions(struct wire *wire, int64_t now) {
     const struct wire_message heartbeat = {.kind = MESSAGE_HEARTBEAT};
@@ -478,8 +451,26 @@ status wire_poll(struct wire *wire, int timeout_ms, struct wire_event *event) {
     for (;;) {
         const int64_t now = wire_look(wire), check = wire->checked_at + CHECK_MS;
         if (now >= check) TRY(wire_check_sessions(wire, now));
-        if (wire->pending) wire_report_pending(wire, event);
-        if (event->kind != WIRE_TIMEOUT) return OK;
+        // Reports the next peer that was lost, and if there is none the next one that joins: so the client that another
+        // one replaces is GONE before that is JOINED. No message is received while there are such peers.
+        struct session *found = NULL, *session = wire->pending ? wire->sessions : NULL;
+        for (; session && !(found && found->lost); session = session->next)
+            if (!session->dead && (session->lost || (session->joining && !found))) found = session;
+        wire->pending = found != NULL;
+        if (found && found->lost) {
+            found->lost = false;
+            found->dead = found->peer.client;
+            event->restarted = found->replaced;
+            wire_set_event(event, WIRE_GONE, found);
+            return OK;
+        }
+        if (found) {
+            found->joining = false;
+            found->peer.open = true;
+            found->sent_at = now;
+            wire_set_event(event, WIRE_JOINED, found);
+            return OK;
+        }
         const int64_t wake = check > now && check < until ? check : until;
         struct transport_event from;
         TRY(wire->transport->calls->receive(wire->transport, wake > now ? (int)(wake - now) : 0, &from));

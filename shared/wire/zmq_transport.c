@@ -272,32 +272,6 @@ static void *zap_run(void *argument) {
     return NULL;
 }
 
-// Starts the thread, which admits the keys of the transport's security. A client's user id is its key. UNAVAILABLE when
-// there is no thread or socket for it.
-static status zap_open(struct zmq_transport *transport) {
-    const int linger = 0;
-    void *socket = transport->zap_socket = zmq_socket(transport->context, ZMQ_REP);
-    if (socket && !zmq_setsockopt(socket, ZMQ_LINGER, &linger, sizeof linger) && !zmq_bind(socket, ZAP_ENDPOINT) &&
-        !pthread_create(&transport->zap_thread, NULL, zap_run, transport))
-        return OK;
-    status result = fail(UNAVAILABLE, "cannot authenticate clients: %s", zmq_strerror(zmq_errno()));
-    if (socket) zmq_close(socket);
-    transport->zap_socket = NULL;
-    return result;
-}
-
-// Ends the thread, if there is one.
-static void zap_close(struct zmq_transport *transport) {
-    const int linger = 0;
-    if (!transport->zap_socket) return;
-    void *stop = zmq_socket(transport->context, ZMQ_REQ);
-    if (stop && !zmq_setsockopt(stop, ZMQ_LINGER, &linger, sizeof linger) && !zmq_connect(stop, ZAP_ENDPOINT))
-        zmq_send(stop, "stop", 4, 0);
-    pthread_join(transport->zap_thread, NULL);
-    if (stop) zmq_close(stop);
-    zmq_close(transport->zap_socket);
-}
-
 // ---- sockets ----
 
 static status zmq_transport_set_int(void *socket, int option, int value) {
@@ -321,7 +295,17 @@ static status zmq_transport_bind(struct transport *base, const char *endpoint) {
     struct zmq_transport *transport = zmq_transport_of(base);
     const struct wire_security *security = transport->security;
     if (!transport->server) {
-        if (security) TRY(zap_open(transport));
+        if (security) { // a thread admits its keys; a client's user id is its key
+            const int linger = 0;
+            void *socket = transport->zap_socket = zmq_socket(transport->context, ZMQ_REP);
+            if (!socket || zmq_setsockopt(socket, ZMQ_LINGER, &linger, sizeof linger) ||
+                zmq_bind(socket, ZAP_ENDPOINT) || pthread_create(&transport->zap_thread, NULL, zap_run, transport)) {
+                status result = fail(UNAVAILABLE, "cannot authenticate clients: %s", zmq_strerror(zmq_errno()));
+                if (socket) zmq_close(socket);
+                transport->zap_socket = NULL;
+                return result;
+            }
+        }
         void *server = transport->server = zmq_socket(transport->context, ZMQ_ROUTER);
         if (!server) return zmq_transport_failure("server socket");
         transport->changed = true;
@@ -409,7 +393,15 @@ static void zmq_transport_free(struct transport *base) {
     struct zmq_transport *transport = zmq_transport_of(base);
     while (transport->links) zmq_transport_disconnect(base, transport->links);
     if (transport->server) zmq_close(transport->server);
-    zap_close(transport);
+    if (transport->zap_socket) { // ends its thread
+        const int linger = 0;
+        void *stop = zmq_socket(transport->context, ZMQ_REQ);
+        if (stop && !zmq_setsockopt(stop, ZMQ_LINGER, &linger, sizeof linger) && !zmq_connect(stop, ZAP_ENDPOINT))
+            zmq_send(stop, "stop", 4, 0);
+        pthread_join(transport->zap_thread, NULL);
+        if (stop) zmq_close(stop);
+        zmq_close(transport->zap_socket);
+    }
     zmq_msg_close(&transport->head);
     zmq_msg_close(&transport->bulk);
     while (zmq_ctx_term(transport->context) && errno == EINTR) continue; // a signal came
