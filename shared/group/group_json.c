@@ -27,19 +27,6 @@ static status group_json_read_string(struct json_reader *in, struct group *group
     return OK;
 }
 
-// Reads any value as compact JSON text.
-static status group_json_read_text(struct json_reader *in, struct group *group, struct string *out) {
-    struct buf printed = {0};
-    struct arena tree = {0};
-    struct json value = {0};
-    const status result = json_reader_value(in, &tree, &value);
-    if (result == OK) json_print(&printed, &value);
-    if (result == OK) arena_string(&group->arena, out, printed.data, printed.size);
-    arena_release(&tree);
-    buf_release(&printed);
-    return result;
-}
-
 // Takes a number, of which `path` says whose it is.
 static status group_json_read_number(struct json_reader *in, const struct field_path *path, const char *what,
                                      struct json_number *number) {
@@ -222,8 +209,16 @@ static status group_json_read_object(struct json_reader *in, struct group *group
         if (!field) { // of a key given twice the last value counts
             struct unknown_fields *unknown = object;
             struct unknown_field *same = unknown->first;
-            struct string name, text;
-            TRY(group_json_read_text(in, group, &text));
+            struct string name, text = {0};
+            struct buf printed = {0};
+            struct arena tree = {0};
+            struct json value = {0};
+            const status result = json_reader_value(in, &tree, &value);
+            if (result == OK) json_print(&printed, &value); // compact
+            if (result == OK) arena_string(&group->arena, &text, printed.data, printed.size);
+            arena_release(&tree);
+            buf_release(&printed);
+            TRY(result);
             while (same && (same->key.size != key.size || memcmp(same->key.data, key.data, key.size) != 0))
                 same = same->next;
             if (same) {
@@ -266,39 +261,33 @@ status group_from_json(struct group **out, const char *json, size_t size) {
 static void group_json_write_object(struct buf *out, const struct field_table *table, const void *object,
                                     const struct array_text **texts);
 
-// Writes an array of numbers into memory that is reserved for all of them at once. *texts is the text of the next array
-// that has one.
-static void group_json_write_numbers(struct buf *out, enum field_type type, const struct field_array *array,
-                                     const struct array_text **texts) {
-    if (*texts && (*texts)->data == array->data && (*texts)->count == array->count) {
-        const struct string text = (*texts)->text;
-        *texts = (*texts)->next;
-        buf_append(out, text.data, text.size);
-        return;
-    }
-    buf_reserve(out, (array->count + 1) * (JSON_NUMBER_SIZE + 1));
-    char *at = out->data + out->size;
-    *at++ = '[';
-    if (type == FIELD_INTS) at = json_put_ints(at, array->data, array->count);
-    for (size_t i = 0; type != FIELD_INTS && i < array->count; i++) {
-        if (i) *at++ = ',';
-        if (type == FIELD_FLOATS)
-            at = json_put_float(at, ((const float *)array->data)[i]);
-        else
-            at = json_put_double(at, ((const double *)array->data)[i]);
-    }
-    *at++ = ']';
-    *at = 0;
-    out->size = (size_t)(at - out->data);
-    assert(out->size < out->capacity);
-}
-
+// *texts is the text of the next array that has one.
 static void group_json_write_array(struct buf *out, const struct field *field, const void *array,
                                    const struct array_text **texts) {
     struct field_array loaded = field_array_load(array);
-    size_t size = field_element_size(field);
-    if (field_is_ints(field) || field->type == FIELD_FLOATS || field->type == FIELD_DOUBLES) {
-        group_json_write_numbers(out, field_is_ints(field) ? FIELD_INTS : field->type, &loaded, texts);
+    const size_t size = field_element_size(field);
+    const bool ints = field_is_ints(field);
+    if (*texts && (*texts)->data == loaded.data && (*texts)->count == loaded.count) {
+        buf_append(out, (*texts)->text.data, (*texts)->text.size);
+        *texts = (*texts)->next;
+        return;
+    }
+    if (ints || field->type == FIELD_FLOATS || field->type == FIELD_DOUBLES) { // into memory reserved for all at once
+        buf_reserve(out, (loaded.count + 1) * (JSON_NUMBER_SIZE + 1));
+        char *at = out->data + out->size;
+        *at++ = '[';
+        if (ints) at = json_put_ints(at, loaded.data, loaded.count);
+        for (size_t i = 0; !ints && i < loaded.count; i++) {
+            if (i) *at++ = ',';
+            if (field->type == FIELD_FLOATS)
+                at = json_put_float(at, ((const float *)loaded.data)[i]);
+            else
+                at = json_put_double(at, ((const double *)loaded.data)[i]);
+        }
+        *at++ = ']';
+        *at = 0;
+        out->size = (size_t)(at - out->data);
+        assert(out->size < out->capacity);
         return;
     }
     buf_puts(out, "[");
@@ -341,21 +330,6 @@ static void group_json_write_key(struct buf *out, bool *first, const char *key, 
     buf_puts(out, ":");
 }
 
-static void group_json_write_times(struct buf *out, const struct stage_times *times) {
-    bool first = true;
-    buf_puts(out, "{");
-    for (size_t i = 0; i < times->count; i++) {
-        const struct stage_time *time = &times->data[i];
-        group_json_write_key(out, &first, time->stage.data, time->stage.size);
-        buf_puts(out, "[");
-        json_print_double(out, time->in);
-        buf_puts(out, ",");
-        json_print_double(out, time->out);
-        buf_puts(out, "]");
-    }
-    buf_puts(out, "}");
-}
-
 static void group_json_write_object(struct buf *out, const struct field_table *table, const void *object,
                                     const struct array_text **texts) {
     bool first = true;
@@ -367,6 +341,7 @@ static void group_json_write_object(struct buf *out, const struct field_table *t
         const void *at = (const char *)object + field->offset;
         const struct string *string = at;
         const struct message *message = object; // of FIELD_CONTENT
+        const struct stage_times *times = at;
         switch (field->type) {
         case FIELD_INT:
             buf_printf(out, "%lld", (long long)*(const int64_t *)at);
@@ -388,7 +363,17 @@ static void group_json_write_object(struct buf *out, const struct field_table *t
                 group_json_write_array(out, field, at, texts);
             break;
         case FIELD_TIMES:
-            group_json_write_times(out, at);
+            buf_puts(out, "{");
+            for (size_t k = 0; k < times->count; k++) {
+                bool first_time = !k;
+                group_json_write_key(out, &first_time, times->data[k].stage.data, times->data[k].stage.size);
+                buf_puts(out, "[");
+                json_print_double(out, times->data[k].in);
+                buf_puts(out, ",");
+                json_print_double(out, times->data[k].out);
+                buf_puts(out, "]");
+            }
+            buf_puts(out, "}");
             break;
         default:
             group_json_write_array(out, field, at, texts);

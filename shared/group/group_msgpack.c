@@ -36,21 +36,6 @@ static void group_pack_flat(msgpack_packer *out, struct field_array array, size_
         msgpack_pack_nil(out);
 }
 
-// Packs integers as 32 bits each, and returns true, if there are any and all of them fit.
-static bool group_pack_flat_ints(msgpack_packer *out, const int64_t *integers, size_t count) {
-    int32_t part[256];
-    bool flat = count > 0;
-    for (size_t i = 0; i < count; i++) flat &= integers[i] == (int32_t)integers[i];
-    if (!flat) return false;
-    msgpack_pack_bin(out, count * sizeof *part);
-    for (size_t i = 0, size; i < count; i += size) {
-        size = count - i < sizeof part / sizeof *part ? count - i : sizeof part / sizeof *part;
-        for (size_t k = 0; k < size; k++) part[k] = (int32_t)integers[i + k];
-        msgpack_pack_bin_body(out, part, size * sizeof *part);
-    }
-    return true;
-}
-
 static void group_pack_array(msgpack_packer *out, const struct field *field, const void *array) {
     const struct field_array loaded = field_array_load(array);
     const size_t size = field_element_size(field);
@@ -58,7 +43,20 @@ static void group_pack_array(msgpack_packer *out, const struct field *field, con
         group_pack_flat(out, loaded, size);
         return;
     }
-    if (field->type == FIELD_INTS && group_pack_flat_ints(out, loaded.data, loaded.count)) return;
+    const int64_t *integers = loaded.data;
+    const size_t count = field->type == FIELD_INTS ? loaded.count : 0;
+    bool flat = count > 0;
+    for (size_t i = 0; i < count; i++) flat &= integers[i] == (int32_t)integers[i];
+    if (flat) { // all of them fit 32 bits
+        int32_t part[256];
+        msgpack_pack_bin(out, count * sizeof *part);
+        for (size_t i = 0, length; i < count; i += length) {
+            length = count - i < sizeof part / sizeof *part ? count - i : sizeof part / sizeof *part;
+            for (size_t k = 0; k < length; k++) part[k] = (int32_t)integers[i + k];
+            msgpack_pack_bin_body(out, part, length * sizeof *part);
+        }
+        return;
+    }
     msgpack_pack_array(out, loaded.count);
     for (size_t i = 0; i < loaded.count; i++) {
         const void *at = (const char *)loaded.data + i * size;
@@ -90,29 +88,6 @@ static void group_pack_array(msgpack_packer *out, const struct field *field, con
     }
 }
 
-static void group_pack_runs(msgpack_packer *out, const struct int_array *versions) {
-    size_t items = 0, length;
-    for (size_t i = 0; i < versions->count; i++) items += !i || versions->data[i] != versions->data[i - 1];
-    msgpack_pack_array(out, items);
-    for (size_t i = 0; i < versions->count; i += length) {
-        length = 1;
-        while (i + length < versions->count && versions->data[i + length] == versions->data[i]) length++;
-        msgpack_pack_array(out, 2);
-        msgpack_pack_int64(out, (int64_t)length);
-        msgpack_pack_int64(out, versions->data[i]);
-    }
-}
-
-static void group_pack_times(msgpack_packer *out, const struct stage_times *times) {
-    msgpack_pack_map(out, times->count);
-    for (size_t i = 0; i < times->count; i++) {
-        group_pack_string(out, &times->data[i].stage);
-        msgpack_pack_array(out, 2);
-        msgpack_pack_double(out, times->data[i].in);
-        msgpack_pack_double(out, times->data[i].out);
-    }
-}
-
 static bool group_pack_wants(const struct field *field, const void *object, int section) {
     return (section == GROUP_ALL_SECTIONS || field->section == section) && field_present(field, object);
 }
@@ -130,7 +105,8 @@ static void group_pack_object(msgpack_packer *out, const struct field_table *tab
         msgpack_pack_str_with_body(out, field->name, strlen(field->name));
         const void *at = (const char *)object + field->offset;
         const struct completion *completion = object; // of FIELD_RUNS
-        const struct message *message = object;       // of FIELD_CONTENT
+        const struct stage_times *times = at;
+        const struct message *message = object; // of FIELD_CONTENT
         switch (field->type) {
         case FIELD_INT:
             msgpack_pack_int64(out, *(const int64_t *)at);
@@ -142,16 +118,33 @@ static void group_pack_object(msgpack_packer *out, const struct field_table *tab
             group_pack_string(out, at);
             break;
         case FIELD_TIMES:
-            group_pack_times(out, at);
+            msgpack_pack_map(out, times->count);
+            for (size_t k = 0; k < times->count; k++) {
+                group_pack_string(out, &times->data[k].stage);
+                msgpack_pack_array(out, 2);
+                msgpack_pack_double(out, times->data[k].in);
+                msgpack_pack_double(out, times->data[k].out);
+            }
             break;
         case FIELD_OBJECT:
             group_pack_object(out, field->table, at, GROUP_ALL_SECTIONS);
             break;
         case FIELD_RUNS:
-            if (completion->versions.count <= completion->tokens.count)
-                group_pack_runs(out, &completion->versions);
-            else
+            if (completion->versions.count > completion->tokens.count) {
                 group_pack_array(out, field, at);
+                break;
+            }
+            const int64_t *versions = completion->versions.data;
+            size_t runs = 0, end = completion->versions.count;
+            for (size_t k = 0; k < end; k++) runs += !k || versions[k] != versions[k - 1];
+            msgpack_pack_array(out, runs);
+            for (size_t k = 0, length; k < end; k += length) {
+                length = 1;
+                while (k + length < end && versions[k + length] == versions[k]) length++;
+                msgpack_pack_array(out, 2);
+                msgpack_pack_int64(out, (int64_t)length);
+                msgpack_pack_int64(out, versions[k]);
+            }
             break;
         case FIELD_CONTENT:
             if (message->plain)
@@ -308,21 +301,6 @@ static status group_unpack_array(struct arena *arena, const struct field *field,
     return OK;
 }
 
-// Parses the JSON and prints it anew, so that group_to_json writes JSON whatever was sent.
-static status group_unpack_json(struct arena *arena, struct string *out, const char *data, size_t size,
-                                const struct field_path *path) {
-    struct arena tree = {0};
-    struct json *json;
-    struct buf printed = {0};
-    status result = json_parse(&json, &tree, data, size);
-    if (result == DATAERR) result = field_fail(path, "not JSON");
-    if (result == OK) json_print(&printed, json);
-    if (result == OK) arena_string(arena, out, printed.data, printed.size);
-    buf_release(&printed);
-    arena_release(&tree);
-    return result;
-}
-
 static status group_unpack_times(struct group *group, const msgpack_object *from, const struct field_path *path) {
     if (from->type != MSGPACK_OBJECT_MAP) return field_fail(path, "not an object");
     field_array_new(&group->arena, &group->times, 0, sizeof *group->times.data);
@@ -355,7 +333,17 @@ static status group_unpack_pair(struct arena *arena, const struct field_table *t
         TRY(group_unpack_string(arena, &key, &pair->key, &path)); // has no NUL, see above
         for (const struct unknown_field *u = unknown->first; u; u = u->next)
             if (string_equals(u->key, key.data)) return field_fail(&path, "given twice");
-        TRY(group_unpack_json(arena, &json, ext->ptr, ext->size, &path));
+        // Parses the JSON and prints it anew, so that group_to_json writes JSON whatever was sent.
+        struct arena tree = {0};
+        struct json *parsed;
+        struct buf printed = {0};
+        status result = json_parse(&parsed, &tree, ext->ptr, ext->size);
+        if (result == DATAERR) result = field_fail(&path, "not JSON");
+        if (result == OK) json_print(&printed, parsed);
+        if (result == OK) arena_string(arena, &json, printed.data, printed.size);
+        buf_release(&printed);
+        arena_release(&tree);
+        TRY(result);
         fields_add_unknown(arena, unknown, key, json);
         return OK;
     }
@@ -405,34 +393,29 @@ static size_t group_unpack_length(const unsigned char *at, size_t bytes, size_t 
     return length;
 }
 
-// Refuses an array or map that announces more items than there are bytes left: msgpack-c would allocate for all of them
-// first. Goes over the items without recursion.
-static status group_unpack_check_lengths(const unsigned char *data, size_t size) {
+// Reads one map into the group: a whole group, or some of its keys.
+static status group_unpack(struct group *group, const void *data, size_t size, bool whole) {
+    // Refuses an array or map that announces more items than there are bytes left: msgpack-c would allocate for all of
+    // them first. Goes over the items without recursion.
     static const unsigned char fixed[32] = {0, 0, 0, 0, 1, 2, 4, 1, 2,  4, 4, 8, 1, 2, 4, 8,
                                             1, 2, 4, 8, 1, 2, 4, 8, 16, 1, 2, 4, 2, 4, 2, 4};
     for (size_t at = 0; at < size;) {
-        unsigned char head = data[at];
-        size_t width = head >= 0xc0 && head <= 0xdf ? fixed[head - 0xc0] : 0;
-        size_t rest = size - at, items = 0, skip = 1 + width;
+        const unsigned char *item = (const unsigned char *)data + at, head = *item;
+        const size_t width = head >= 0xc0 && head <= 0xdf ? fixed[head - 0xc0] : 0, rest = size - at;
+        size_t items = 0, skip = 1 + width;
         if (head >= 0x80 && head <= 0x9f)
             items = (head & 15u) * (head < 0x90 ? 2u : 1u);
         else if (head >= 0xa0 && head <= 0xbf)
             skip += head & 31u;
         else if (head >= 0xdc && head <= 0xdf)
-            items = group_unpack_length(data + at, width, rest) * (head < 0xde ? 1u : 2u);
+            items = group_unpack_length(item, width, rest) * (head < 0xde ? 1u : 2u);
         else if ((head >= 0xc4 && head <= 0xc9) || (head >= 0xd9 && head <= 0xdb))
-            skip += group_unpack_length(data + at, width, rest) + (head >= 0xc7 && head <= 0xc9 ? 1u : 0u);
+            skip += group_unpack_length(item, width, rest) + (head >= 0xc7 && head <= 0xc9 ? 1u : 0u);
         else if (head >= 0xd4 && head <= 0xd8)
             skip += 1; // the type of a fixed ext
         if (items > rest || skip > rest) return fail(DATAERR, "not a group: msgpack cut short");
         at += skip;
     }
-    return OK;
-}
-
-// Reads one map into the group: a whole group, or some of its keys.
-static status group_unpack(struct group *group, const void *data, size_t size, bool whole) {
-    TRY(group_unpack_check_lengths(data, size));
     msgpack_unpacked unpacked;
     msgpack_unpacked_init(&unpacked);
     size_t end = 0;
