@@ -218,51 +218,7 @@ static void collector_report(void *self, struct message_status *counters) {
     pthread_mutex_unlock(&collector->lock);
 }
 
-static status collector_on_follower(void *self, struct wire_peer *peer) {
-    const struct node *node = self;
-    return weights_publisher_joined(node->publisher, node->io, peer);
-}
-
-static status collector_on_follower_gone(void *self, struct wire_peer *peer) {
-    const struct node *node = self;
-    weights_publisher_gone(node->publisher, peer);
-    return OK;
-}
-
-static status collector_on_fetch(void *self, struct wire_peer *peer, const struct wire_message *message) {
-    const struct node *node = self;
-    return weights_publisher_fetch(node->publisher, node->io, peer, message);
-}
-
-static status collector_on_cannot_borrow(void *self, struct wire_peer *peer, const struct wire_message *message) {
-    const struct node *node = self;
-    weights_publisher_cannot_borrow(node->publisher, node->io, peer, message);
-    return OK;
-}
-
-static status collector_tick(void *self) {
-    const struct node *node = self;
-    return weights_publisher_tick(node->publisher, node->io);
-}
-
 // ---- the worker ----
-
-// Returns in *out the next group in order if it has come. What was handed out before is dropped.
-static void collector_next(struct collector *collector, struct io_thread *io, struct held_group **out) {
-    struct held_group *held = io_thread_next_held(io, NULL, HELD_EARLY), *next;
-    *out = NULL;
-    for (; held && !*out; held = next) {
-        next = io_thread_next_held(io, held, HELD_EARLY);
-        if (held->seq < collector->next)
-            io_thread_drop(io, held);
-        else if (held->seq == collector->next)
-            *out = held;
-    }
-    if (!*out) return;
-    collector->next++;
-    (*out)->since = clock_monotonic();
-    io_thread_set_state(io, *out, HELD_WAITING);
-}
 
 // The next group in order; a quarantined one must be delivered before the next call. END when every group that there
 // will ever be was handed out.
@@ -273,10 +229,20 @@ static status collector_receive(struct node *node, int timeout_ms, struct held_g
         const bool started = collector->started;
         const int64_t end = collector_end(collector, collector->quarantined);
         pthread_mutex_unlock(&collector->lock);
-        if (started) collector_next(collector, node->io, out);
-        if (*out) return OK;
+        struct held_group *held = started ? io_thread_next_held(node->io, NULL, HELD_EARLY) : NULL, *other = NULL;
+        for (struct held_group *next; held; held = next) {
+            next = io_thread_next_held(node->io, held, HELD_EARLY);
+            if (held->seq < collector->next) { // it was handed out before
+                io_thread_drop(node->io, held);
+            } else if (held->seq == collector->next) {
+                collector->next++;
+                held->since = clock_monotonic();
+                io_thread_set_state(node->io, held, HELD_WAITING);
+                *out = held;
+                return OK;
+            }
+        }
         if (started && collector->next >= end) return END;
-        struct held_group *held, *other = NULL;
         TRY(io_thread_receive(node->io, 1, timeout_ms, &held));
         if (!held) return OK;
         // Keeps it until the groups before it have come; a second copy of a seq is dropped.
@@ -397,12 +363,12 @@ const struct role optim_role = {
     .hooks = {.greedy = true,
               .peers = {{.purpose = "weights",
                          .clients = true,
-                         .joined = collector_on_follower,
-                         .gone = collector_on_follower_gone}},
+                         .joined = weights_publisher_joined,
+                         .gone = weights_publisher_gone}},
               .messages = {[MESSAGE_RUN_INFO] = collector_on_run_info,
-                           [MESSAGE_FETCH] = collector_on_fetch,
-                           [MESSAGE_CANNOT_BORROW] = collector_on_cannot_borrow},
-              .tick = collector_tick,
+                           [MESSAGE_FETCH] = weights_publisher_fetch,
+                           [MESSAGE_CANNOT_BORROW] = weights_publisher_cannot_borrow},
+              .tick = weights_publisher_tick,
               .report = collector_report},
     .open = collector_open,
     .close = collector_close,

@@ -61,13 +61,19 @@ static void node_on_report(void *self, struct message_status *report) {
 
 // ---- hooks: the I/O thread ----
 
-// Sends what stage_notify has left to the supervisors.
-static status node_send_notices(struct node *node) {
+// Of a process without a worker this is the work: between two events it waits. Its report says for what.
+static status node_on_tick(void *self) {
+    struct node *node = self;
+    const bool works = node->role->no_worker;
+    struct buf notices = {0}; // what stage_notify has left for the supervisors
     status result = OK;
-    pthread_mutex_lock(&node->lock);
-    struct buf notices = node->notices;
-    node->notices = (struct buf){0};
-    pthread_mutex_unlock(&node->lock);
+    if (works) node_end_wait(node);
+    if (io_thread_is_supervised(node->io)) {
+        pthread_mutex_lock(&node->lock);
+        notices = node->notices;
+        node->notices = (struct buf){0};
+        pthread_mutex_unlock(&node->lock);
+    }
     for (size_t at = 0; at < notices.size && result == OK; at += strlen(notices.data + at) + 1) {
         const struct wire_message notice = {.kind = MESSAGE_NOTICE,
                                             .name = node->config.stage,
@@ -77,32 +83,9 @@ static status node_send_notices(struct node *node) {
         result = io_thread_broadcast(node->io, "report", &notice);
     }
     buf_release(&notices);
-    return result;
-}
-
-// Of a process without a worker this is the work: between two events it waits. Its report says for what.
-static status node_on_tick(void *self) {
-    struct node *node = self;
-    const bool works = node->role->no_worker;
-    if (works) node_end_wait(node);
-    status result = io_thread_is_supervised(node->io) ? node_send_notices(node) : OK;
     if (result == OK && node->role->hooks.tick) result = node->role->hooks.tick(node);
     if (works) node_begin_wait(node, "waits");
     return result;
-}
-
-static status node_on_weights(void *self, struct wire_peer *peer, const struct wire_message *message) {
-    struct node *node = self;
-    (void)peer;
-    weights_follower_published(&node->weights, node->io, message);
-    return OK;
-}
-
-static status node_on_optim_gone(void *self, struct wire_peer *peer) {
-    struct node *node = self;
-    (void)peer;
-    weights_follower_lost(&node->weights, node->io);
-    return OK;
 }
 
 // Frames: answers with a piece of the clip.
@@ -124,8 +107,8 @@ static status node_on_get(void *self, struct wire_peer *peer, const struct wire_
 }
 
 const struct role middle_role = {
-    .hooks = {.peers = {{.purpose = "weights", .gone = node_on_optim_gone}},
-              .messages = {[MESSAGE_WEIGHTS] = node_on_weights, [MESSAGE_GET] = node_on_get}},
+    .hooks = {.peers = {{.purpose = "weights", .gone = weights_follower_lost}},
+              .messages = {[MESSAGE_WEIGHTS] = weights_follower_published, [MESSAGE_GET] = node_on_get}},
 };
 
 // ---- the channel: the worker ----
@@ -300,38 +283,10 @@ static status node_run(struct stage_context *context) {
     return result;
 }
 
-// Sends BYE to all peers and frees; after the stage's close.
-static void node_leave(struct stage_context *context) {
-    struct node *node = context->node;
-    if (!node) return;
-    io_thread_close(&node->io);
-    if (node->part) node->role->close(node);
-    weights_publisher_free(&node->publisher);
-    weights_follower_close(&node->weights);
-    node_config_release(&node->config);
-    buf_release(&node->bulk);
-    buf_release(&node->notices);
-    pthread_mutex_destroy(&node->lock);
-    free(node);
-    context->node = NULL;
-}
-
 // ---- the program ----
 
-// Opens the store of the option `store`. In a training run, the sections of old groups are removed: optim goes back to
-// its newest checkpoint at most, and what that needs again is computed again.
-static status node_open_store(struct stage_context *context, const struct common_options *options) {
-    enum { SECTIONS_OF_GROUPS = 4096 };
-    const struct group_keep keep = {.steps = options->store_keep.steps, .bytes = options->store_keep.bytes};
-    if (!options->store) return OK;
-    if (keep.steps && context->last && !context->stage->position)
-        return fail(USAGE, "store_keep: only optim counts steps; give a size such as 20GiB");
-    TRY(group_store_open(&context->store, options->store, false));
-    group_store_set_keep(context->store, &keep, context->node && context->node->config.trains ? SECTIONS_OF_GROUPS : 0);
-    return OK;
-}
-
 int stage_main(const struct stage *stage, int argc, char **argv) {
+    enum { SECTIONS_OF_GROUPS = 4096 };
     const struct stage_kind *kind = stage_kind_find(stage->name);
     assert(stage->table || kind);
     struct stage_context context = {.stage = stage, .table = stage->table ? stage->table : &kind->options};
@@ -354,7 +309,16 @@ int stage_main(const struct stage *stage, int argc, char **argv) {
     if (result == OK) result = signals_open();
     context.last = options && !options->node;
     if (result == OK && options->node) result = node_enter(&context, options->node);
-    if (result == OK) result = node_open_store(&context, options);
+    if (result == OK && options->store) {
+        const struct group_keep keep = {.steps = options->store_keep.steps, .bytes = options->store_keep.bytes};
+        if (keep.steps && context.last && !stage->position)
+            result = fail(USAGE, "store_keep: only optim counts steps; give a size such as 20GiB");
+        if (result == OK) result = group_store_open(&context.store, options->store, false);
+        // In a training run, the sections of old groups are removed: optim goes back to its newest checkpoint at most,
+        // and what that needs again is computed again.
+        const bool trains = context.node && context.node->config.trains;
+        if (result == OK) group_store_set_keep(context.store, &keep, trains ? SECTIONS_OF_GROUPS : 0);
+    }
     if (result == OK && stage->open) result = stage->open(&context.state, &context);
     if (result == OK) result = options->node ? node_run(&context) : stdio_run(&context, STDIN_FILENO, STDOUT_FILENO);
     if (result != OK && result != END) log_info("%s", fail_text());
@@ -365,7 +329,18 @@ int stage_main(const struct stage *stage, int argc, char **argv) {
     for (size_t i = 0; i < context.unfinished_count; i++) group_free(&context.unfinished[i]);
     free(context.unfinished);
     group_store_close(&context.store);
-    node_leave(&context);
+    struct node *node = context.node;
+    if (node) { // after the stage's close
+        io_thread_close(&node->io);
+        if (node->part) node->role->close(node);
+        weights_publisher_free(&node->publisher);
+        weights_follower_close(&node->weights);
+        node_config_release(&node->config);
+        buf_release(&node->bulk);
+        buf_release(&node->notices);
+        pthread_mutex_destroy(&node->lock);
+        free(node);
+    }
     if (result == OK && context.groups)
         log_info("%zu groups, %zu quarantined, %zu found in the store, %.1f s", context.groups, context.quarantined,
                  context.found, clock_monotonic() - context.started);

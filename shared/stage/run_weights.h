@@ -62,22 +62,21 @@ bool weights_publisher_refuse(struct weights_publisher *publisher, const char *p
 // Returns the reason of the last weights_publisher_refuse once, then NULL. The caller frees it.
 char *weights_publisher_refused(struct weights_publisher *publisher);
 
-// The rest is the I/O thread's, for clients of purpose "weights". One has joined: tells it what is published.
-status weights_publisher_joined(struct weights_publisher *publisher, struct io_thread *io, struct wire_peer *peer);
+// The rest are hooks of optim (io_hooks.h), for clients of purpose "weights"; self is the node. One has joined: tells
+// it what is published.
+status weights_publisher_joined(void *self, struct wire_peer *peer);
 
 // A client is gone.
-void weights_publisher_gone(struct weights_publisher *publisher, const struct wire_peer *peer);
+status weights_publisher_gone(void *self, struct wire_peer *peer);
 
 // Answers FETCH, as weights_publisher_read; who asks for a difference waits until it is made. DATAERR, UNAVAILABLE.
-status weights_publisher_fetch(struct weights_publisher *publisher, struct io_thread *io, struct wire_peer *peer,
-                               const struct wire_message *fetch);
+status weights_publisher_fetch(void *self, struct wire_peer *peer, const struct wire_message *fetch);
 
-// Answers those who have waited for a difference. At least 20 times a second.
-status weights_publisher_tick(struct weights_publisher *publisher, struct io_thread *io);
+// Answers those who have waited for a difference.
+status weights_publisher_tick(void *self);
 
 // CANNOT_BORROW has come: weights_publisher_refuse; wakes the worker, which publishes files instead.
-void weights_publisher_cannot_borrow(struct weights_publisher *publisher, struct io_thread *io,
-                                     const struct wire_peer *peer, const struct wire_message *message);
+status weights_publisher_cannot_borrow(void *self, struct wire_peer *peer, const struct wire_message *message);
 
 // ---- following: the stages that compute with them ----
 
@@ -136,12 +135,11 @@ status weights_follower_open(struct weights_follower *follower, struct stage_con
 // Frees what it holds; a zeroed struct is fine.
 void weights_follower_close(struct weights_follower *follower);
 
-// Optim's message WEIGHTS has come, in the I/O thread.
-void weights_follower_published(struct weights_follower *follower, struct io_thread *io,
-                                const struct wire_message *message);
+// A hook (io_hooks.h), self is the node: optim's message WEIGHTS has come.
+status weights_follower_published(void *self, struct wire_peer *peer, const struct wire_message *message);
 
-// Optim's process is lost, in the I/O thread: what it had lent is gone with it. Its files stay.
-void weights_follower_lost(struct weights_follower *follower, struct io_thread *io);
+// A hook: optim's process is lost, and what it had lent is gone with it. Its files stay.
+status weights_follower_lost(void *self, struct wire_peer *peer);
 
 // Lets the stage give back lent weights that optim does not publish any more, before other ones are there. *returned:
 // it has, and has forgotten its groups.

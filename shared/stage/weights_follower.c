@@ -12,9 +12,8 @@
 
 #include "shared/base/file.h"
 #include "shared/base/log.h"
+#include "shared/stage/node.h"
 #include "shared/stage/requests.h"
-#include "shared/stage/run_weights.h"
-#include "shared/stage/runner.h"
 
 // What optim's file is called on this machine; what is not complete yet has a dot behind the hash.
 static const char *const weights_copy_prefixes[2] = {"pulled-policy-", "pulled-reference-"};
@@ -209,17 +208,22 @@ static void weights_follower_get_latest(struct weights_follower *follower, struc
     pthread_mutex_unlock(&follower->lock);
 }
 
-void weights_follower_published(struct weights_follower *follower, struct io_thread *io,
-                                const struct wire_message *message) {
+status weights_follower_published(void *self, struct wire_peer *peer, const struct wire_message *message) {
+    struct node *node = self;
     struct remote_weights latest;
-    if ((message->reference == 1) != (follower->context->stage->follows == FOLLOWS_REFERENCE)) return;
+    (void)peer;
+    if ((message->reference == 1) != (node->context->stage->follows == FOLLOWS_REFERENCE)) return OK;
     remote_weights_set(&latest, message);
-    weights_follower_set_latest(follower, io, &latest);
+    weights_follower_set_latest(&node->weights, node->io, &latest);
+    return OK;
 }
 
-void weights_follower_lost(struct weights_follower *follower, struct io_thread *io) {
+status weights_follower_lost(void *self, struct wire_peer *peer) {
+    struct node *node = self;
     const struct remote_weights none = {0};
-    if (weights_path_is_lent(follower->latest.path)) weights_follower_set_latest(follower, io, &none);
+    (void)peer;
+    if (weights_path_is_lent(node->weights.latest.path)) weights_follower_set_latest(&node->weights, node->io, &none);
+    return OK;
 }
 
 status weights_follower_return(struct weights_follower *follower, bool *returned) {

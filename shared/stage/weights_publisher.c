@@ -13,8 +13,7 @@
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/base/rng.h"
-#include "shared/stage/io_hooks.h"
-#include "shared/stage/run_weights.h"
+#include "shared/stage/node.h"
 
 enum {
     MAX_VERSIONS = 3,
@@ -120,10 +119,42 @@ static bool weights_publisher_downloads(const struct published_weights *entry) {
     return entry->asked_at > 0 && clock_monotonic() - entry->asked_at < DOWNLOAD_SECONDS;
 }
 
+bool weights_publisher_describe(struct weights_publisher *publisher, bool reference, struct wire_message *message,
+                                struct arena *arena) {
+    const struct published_weights *policy = &publisher->versions[0][0], *latest = &publisher->versions[reference][0];
+    pthread_mutex_lock(&publisher->lock);
+    const bool known = policy->path && latest->path;
+    if (known)
+        *message = (struct wire_message){.kind = MESSAGE_WEIGHTS,
+                                         .reference = reference,
+                                         .policy = policy->version,
+                                         .version = latest->version,
+                                         .hash = (int64_t)latest->hash,
+                                         .size = latest->size,
+                                         .base = latest->base,
+                                         .difference = latest->difference,
+                                         .path = arena_strndup(arena, latest->path, strlen(latest->path))};
+    pthread_mutex_unlock(&publisher->lock);
+    return known;
+}
+
+// Tells a client, or all if it is NULL, what is published.
+static status weights_publisher_tell(struct weights_publisher *publisher, struct io_thread *io,
+                                     struct wire_peer *peer) {
+    status result = OK;
+    for (int reference = 0; reference < 2 && result == OK; reference++) {
+        struct wire_message message;
+        struct arena arena = {0};
+        if (weights_publisher_describe(publisher, reference, &message, &arena))
+            result = peer ? io_thread_reply(io, peer, &message) : io_thread_push(io, "weights", &message);
+        arena_release(&arena);
+    }
+    return result;
+}
+
 status weights_publish(struct weights_publisher *publisher, struct io_thread *io, const struct stage_weights *weights) {
     struct published_weights *versions = publisher->versions[weights->reference], *before = &versions[1];
     struct stat info = {0};
-    status result = OK;
     if (weights->path && stat(weights->path, &info)) return fail(UNAVAILABLE, "%s: %s", weights->path, strerror(errno));
     pthread_mutex_lock(&publisher->lock);
     struct published_weights *kept = &versions[MAX_VERSIONS], old = versions[MAX_VERSIONS - 1];
@@ -146,14 +177,7 @@ status weights_publish(struct weights_publisher *publisher, struct io_thread *io
     }
     weights_publisher_drop(publisher, &old, NULL);
     pthread_mutex_unlock(&publisher->lock);
-    for (int reference = 0; reference < 2 && io && result == OK; reference++) {
-        struct wire_message message;
-        struct arena arena = {0};
-        if (weights_publisher_describe(publisher, reference, &message, &arena))
-            result = io_thread_push(io, "weights", &message);
-        arena_release(&arena);
-    }
-    return result;
+    return io ? weights_publisher_tell(publisher, io, NULL) : OK;
 }
 
 void weights_recycle(struct weights_publisher *publisher, bool reference, const char *path) {
@@ -166,25 +190,6 @@ void weights_recycle(struct weights_publisher *publisher, bool reference, const 
         weights_publisher_drop(publisher, &old, path);
     }
     pthread_mutex_unlock(&publisher->lock);
-}
-
-bool weights_publisher_describe(struct weights_publisher *publisher, bool reference, struct wire_message *message,
-                                struct arena *arena) {
-    const struct published_weights *policy = &publisher->versions[0][0], *latest = &publisher->versions[reference][0];
-    pthread_mutex_lock(&publisher->lock);
-    const bool known = policy->path && latest->path;
-    if (known)
-        *message = (struct wire_message){.kind = MESSAGE_WEIGHTS,
-                                         .reference = reference,
-                                         .policy = policy->version,
-                                         .version = latest->version,
-                                         .hash = (int64_t)latest->hash,
-                                         .size = latest->size,
-                                         .base = latest->base,
-                                         .difference = latest->difference,
-                                         .path = arena_strndup(arena, latest->path, strlen(latest->path))};
-    pthread_mutex_unlock(&publisher->lock);
-    return known;
 }
 
 // The version whose file has that hash, or whose difference if `difference`; NULL: none. The lock is held.
@@ -307,29 +312,28 @@ status weights_publisher_read(struct weights_publisher *publisher, const struct 
     return result;
 }
 
-status weights_publisher_joined(struct weights_publisher *publisher, struct io_thread *io, struct wire_peer *peer) {
-    weights_publisher_gone(publisher, peer); // it begins anew
-    for (int reference = 0; reference < 2; reference++) {
-        struct wire_message message;
-        struct arena arena = {0};
-        status result = OK;
-        if (weights_publisher_describe(publisher, reference, &message, &arena))
-            result = io_thread_reply(io, peer, &message);
-        arena_release(&arena);
-        TRY(result);
-    }
-    return OK;
-}
-
-void weights_publisher_gone(struct weights_publisher *publisher, const struct wire_peer *peer) {
+// Forgets what a client waits for.
+static void weights_publisher_forget(struct weights_publisher *publisher, const struct wire_peer *peer) {
     size_t kept = 0;
     for (size_t i = 0; i < publisher->waiter_count; i++)
         if (publisher->waiters[i].peer != peer) publisher->waiters[kept++] = publisher->waiters[i];
     publisher->waiter_count = kept;
 }
 
-status weights_publisher_fetch(struct weights_publisher *publisher, struct io_thread *io, struct wire_peer *peer,
-                               const struct wire_message *fetch) {
+status weights_publisher_joined(void *self, struct wire_peer *peer) {
+    const struct node *node = self;
+    weights_publisher_forget(node->publisher, peer); // it begins anew
+    return weights_publisher_tell(node->publisher, node->io, peer);
+}
+
+status weights_publisher_gone(void *self, struct wire_peer *peer) {
+    weights_publisher_forget(((const struct node *)self)->publisher, peer);
+    return OK;
+}
+
+status weights_publisher_fetch(void *self, struct wire_peer *peer, const struct wire_message *fetch) {
+    const struct node *node = self;
+    struct weights_publisher *publisher = node->publisher;
     struct wire_message reply;
     TRY(message_check_range(fetch));
     pthread_mutex_lock(&publisher->lock);
@@ -348,16 +352,19 @@ status weights_publisher_fetch(struct weights_publisher *publisher, struct io_th
         return OK;
     }
     TRY(weights_publisher_read(publisher, fetch, &reply, &publisher->bulk));
-    return io_thread_reply(io, peer, &reply);
+    return io_thread_reply(node->io, peer, &reply);
 }
 
-status weights_publisher_tick(struct weights_publisher *publisher, struct io_thread *io) {
+status weights_publisher_tick(void *self) {
+    const struct node *node = self;
+    struct weights_publisher *publisher = node->publisher;
     for (size_t left = publisher->waiter_count; left > 0; left--) { // those who wait on are added behind
         const struct difference_waiter waiter = publisher->waiters[0];
         memmove(publisher->waiters, publisher->waiters + 1, --publisher->waiter_count * sizeof *publisher->waiters);
-        const status result = weights_publisher_fetch(publisher, io, waiter.peer, &waiter.fetch);
+        const status result = weights_publisher_fetch(self, waiter.peer, &waiter.fetch);
         const struct wire_message absent = {.kind = MESSAGE_ABSENT, .id = "", .hash = waiter.fetch.hash};
-        TRY(result == DATAERR ? io_thread_reply(io, waiter.peer, &absent) : result); // it asked for what lies behind
+        TRY(result == DATAERR ? io_thread_reply(node->io, waiter.peer, &absent)
+                              : result); // it asked for what lies behind
     }
     return OK;
 }
@@ -372,13 +379,14 @@ bool weights_publisher_refuse(struct weights_publisher *publisher, const char *p
     return first;
 }
 
-void weights_publisher_cannot_borrow(struct weights_publisher *publisher, struct io_thread *io,
-                                     const struct wire_peer *peer, const struct wire_message *message) {
+status weights_publisher_cannot_borrow(void *self, struct wire_peer *peer, const struct wire_message *message) {
+    const struct node *node = self;
     struct buf reason = {0};
     buf_printf(&reason, "%s-%d cannot use the weights in optim's memory: %s", peer->name, peer->replica,
                message->reason);
-    if (weights_publisher_refuse(publisher, message->path, reason.data)) io_thread_nudge(io);
+    if (weights_publisher_refuse(node->publisher, message->path, reason.data)) io_thread_nudge(node->io);
     buf_release(&reason);
+    return OK;
 }
 
 char *weights_publisher_refused(struct weights_publisher *publisher) {

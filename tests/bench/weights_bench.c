@@ -14,16 +14,13 @@
 
 #include "shared/base/clock.h"
 #include "shared/base/log.h"
-#include "shared/stage/io_hooks.h"
-#include "shared/stage/run_weights.h"
+#include "shared/stage/node.h"
 
 enum { HASH = 0x77 };
 
 struct bench {
-    struct node_config config;
-    struct weights_publisher *publisher; // NULL: it fetches
-    struct io_thread *io;
-    bool gone; // the client
+    struct node node; // the hooks' self
+    bool gone;        // the client
 };
 
 static status bench_gone(void *self, struct wire_peer *peer) {
@@ -33,14 +30,9 @@ static status bench_gone(void *self, struct wire_peer *peer) {
     return OK;
 }
 
-static status bench_serve_piece(void *self, struct wire_peer *peer, const struct wire_message *message) {
-    struct bench *bench = self;
-    return bench->publisher ? weights_publisher_fetch(bench->publisher, bench->io, peer, message) : OK;
-}
-
 static const struct io_hooks bench_hooks = {
     .peers = {{.purpose = "weights", .clients = true, .gone = bench_gone}},
-    .messages = {[MESSAGE_FETCH] = bench_serve_piece},
+    .messages = {[MESSAGE_FETCH] = weights_publisher_fetch},
 };
 
 static double bench_processor_seconds(void) {
@@ -52,8 +44,8 @@ static double bench_processor_seconds(void) {
 
 static status bench_serve(struct bench *bench, const char *path) {
     const struct stage_weights weights = {.version = 1, .hash = HASH, .path = path};
-    TRY(weights_publish(bench->publisher, NULL, &weights));
-    while (!bench->gone) TRY(io_thread_step(bench->io, 50));
+    TRY(weights_publish(bench->node.publisher, NULL, &weights));
+    while (!bench->gone) TRY(io_thread_step(bench->node.io, 50));
     printf("%.3f\n", bench_processor_seconds());
     return OK;
 }
@@ -61,13 +53,13 @@ static status bench_serve(struct bench *bench, const char *path) {
 static status bench_fetch(struct bench *bench, const char *dir, int64_t size, int count) {
     const struct wire_message message = {.policy = 1, .version = 1, .hash = HASH, .size = size, .path = "/published"};
     double seconds = 0;
-    TRY(io_thread_connect(bench->io, "optim", "weights"));
-    TRY(io_thread_start(bench->io));
+    TRY(io_thread_connect(bench->node.io, "optim", "weights"));
+    TRY(io_thread_start(bench->node.io));
     for (int i = 0; i <= count; i++) { // the first one also connects
         struct remote_weights remote;
         remote_weights_set(&remote, &message);
         const double begin = clock_monotonic();
-        TRY(weights_fetch(bench->io, dir, true, &remote));
+        TRY(weights_fetch(bench->node.io, dir, true, &remote));
         if (i) seconds += clock_monotonic() - begin;
         (void)unlink(remote.local);
     }
@@ -105,10 +97,10 @@ static status bench_run(struct bench *bench, int argc, char **argv) {
     if (argc == 4 && !strcmp(argv[1], "difference")) return bench_difference(argv[2], argv[3]);
     if (!serve && !fetch)
         return fail(USAGE, "weights_bench CONFIG serve FILE | CONFIG fetch DIR SIZE COUNT | difference BASE FILE");
-    TRY(node_config_read(&bench->config, argv[1]));
-    if (serve) weights_publisher_new(&bench->publisher);
-    TRY(zmq_transport_open(&transport, node_config_security(&bench->config)));
-    TRY(io_thread_open(&bench->io, &bench->config, &bench_hooks, bench, transport));
+    TRY(node_config_read(&bench->node.config, argv[1]));
+    if (serve) weights_publisher_new(&bench->node.publisher);
+    TRY(zmq_transport_open(&transport, node_config_security(&bench->node.config)));
+    TRY(io_thread_open(&bench->node.io, &bench->node.config, &bench_hooks, bench, transport));
     return serve ? bench_serve(bench, argv[3]) : bench_fetch(bench, argv[3], atoll(argv[4]), atoi(argv[5]));
 }
 
@@ -116,8 +108,8 @@ int main(int argc, char **argv) {
     struct bench bench = {0};
     const status result = bench_run(&bench, argc, argv);
     if (result != OK) log_info("%s", fail_text());
-    io_thread_close(&bench.io);
-    weights_publisher_free(&bench.publisher);
-    node_config_release(&bench.config);
+    io_thread_close(&bench.node.io);
+    weights_publisher_free(&bench.node.publisher);
+    node_config_release(&bench.node.config);
     return result == OK ? 0 : 1;
 }

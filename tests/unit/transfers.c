@@ -13,10 +13,8 @@
 
 #include "shared/base/file.h"
 #include "shared/base/rng.h"
-#include "shared/stage/io_hooks.h"
-#include "shared/stage/io_thread.h"
+#include "shared/stage/node.h"
 #include "shared/stage/requests.h"
-#include "shared/stage/run_weights.h"
 #include "tests/support/fake_network.h"
 
 enum {
@@ -37,8 +35,7 @@ struct process {
     const char *listen[1];
     char address[32], machine[16], dir[96];
     struct transport *transport;
-    struct io_thread *io;                // NULL: dead
-    struct weights_publisher *publisher; // of optim
+    struct node node; // its `io` is NULL: dead; a publisher: of optim
     enum manner manner;
     int answered;  // pieces sent
     int published; // messages WEIGHTS that have come
@@ -73,13 +70,13 @@ static status answer_get(void *self, struct wire_peer *peer, const struct wire_m
     if (process->manner == OTHER_TOTAL && get->offset) reply.total++;
     if (process->manner == TOO_LATE && get->offset) return OK;
     process->answered++;
-    return io_thread_reply(process->io, peer, &reply);
+    return io_thread_reply(process->node.io, peer, &reply);
 }
 
 static status on_fetch(void *self, struct wire_peer *peer, const struct wire_message *message) {
     struct process *process = self;
     process->answered++;
-    return process->publisher ? weights_publisher_fetch(process->publisher, process->io, peer, message) : OK;
+    return process->node.publisher ? weights_publisher_fetch(&process->node, peer, message) : OK;
 }
 
 static status on_weights(void *self, struct wire_peer *peer, const struct wire_message *message) {
@@ -91,19 +88,18 @@ static status on_weights(void *self, struct wire_peer *peer, const struct wire_m
 
 static status on_joined(void *self, struct wire_peer *peer) {
     struct process *process = self;
-    return process->publisher ? weights_publisher_joined(process->publisher, process->io, peer) : OK;
+    return process->node.publisher ? weights_publisher_joined(&process->node, peer) : OK;
 }
 
 static status on_gone(void *self, struct wire_peer *peer) {
     struct process *process = self;
     if (peer->replica < 3) process->lost[peer->replica]++;
-    if (process->publisher) weights_publisher_gone(process->publisher, peer);
-    return OK;
+    return process->node.publisher ? weights_publisher_gone(&process->node, peer) : OK;
 }
 
 static status on_tick(void *self) {
     struct process *process = self;
-    return process->publisher ? weights_publisher_tick(process->publisher, process->io) : OK;
+    return process->node.publisher ? weights_publisher_tick(&process->node) : OK;
 }
 
 static const struct io_hooks hooks = {
@@ -127,7 +123,7 @@ static struct run *open_run(uint64_t seed) {
 
 static void start_process(struct process *process) {
     process->transport = fake_network_add_process(process->run->network);
-    assert_int_equal(io_thread_open(&process->io, &process->config, &hooks, process, process->transport), OK);
+    assert_int_equal(io_thread_open(&process->node.io, &process->config, &hooks, process, process->transport), OK);
 }
 
 // Adds a process of a stage on a machine of its own, or on that of `beside`; it is started by start_run.
@@ -164,16 +160,16 @@ static void start_run(struct run *run) {
 
 static void kill_process(struct process *process) {
     fake_network_kill(process->transport);
-    if (process->began) io_thread_end_transfer(process->io, &process->transfer);
+    if (process->began) io_thread_end_transfer(process->node.io, &process->transfer);
     process->began = false;
-    io_thread_close(&process->io);
+    io_thread_close(&process->node.io);
 }
 
 static void close_run(struct run *run) {
     for (size_t i = 0; i < run->count; i++) {
         struct process *process = &run->processes[i];
-        if (process->io) kill_process(process);
-        weights_publisher_free(&process->publisher);
+        if (process->node.io) kill_process(process);
+        weights_publisher_free(&process->node.publisher);
         buf_release(&process->received);
     }
     fake_network_free(&run->network);
@@ -186,7 +182,7 @@ static void begin_transfer(struct process *process, struct transfer transfer) {
     process->began = true;
     process->ended = false;
     buf_clear(&process->received);
-    io_thread_begin_transfer(process->io, &process->transfer);
+    io_thread_begin_transfer(process->node.io, &process->transfer);
 }
 
 static void get_clip(struct process *process) {
@@ -207,10 +203,10 @@ static void turn(struct run *run) {
     SCOPED(struct buf, buf_release) bytes = {0};
     for (size_t i = 0; i < run->count; i++) {
         struct process *process = &run->processes[i];
-        if (!process->io) continue;
-        for (int k = 0; k < STEPS; k++) assert_int_equal(io_thread_step(process->io, 0), OK);
+        if (!process->node.io) continue;
+        for (int k = 0; k < STEPS; k++) assert_int_equal(io_thread_step(process->node.io, 0), OK);
         if (!process->began || process->ended) continue;
-        assert_int_equal(io_thread_take_bytes(process->io, &process->transfer, 0, &bytes, &process->ended), OK);
+        assert_int_equal(io_thread_take_bytes(process->node.io, &process->transfer, 0, &bytes, &process->ended), OK);
         assert_true(bytes.size <= 8 * WIRE_PIECE_BYTES);
         buf_append(&process->received, bytes.data, bytes.size);
     }
@@ -271,14 +267,14 @@ TEST(who_lacks_the_clip_or_lies_is_passed_over) {
         struct process *optim = add_process(run, "optim", 1, NULL);
         frames[0]->manner = frames[1]->manner = manner;
         start_run(run);
-        assert_int_equal(io_thread_connect(optim->io, "frames", "frames"), OK);
+        assert_int_equal(io_thread_connect(optim->node.io, "frames", "frames"), OK);
         for (int k = 0; k < 20; k++) turn(run);
         get_clip(optim);
         finish(run);
         assert_true(optim->transfer.absent); // nobody has it
         assert_true(frames[0]->answered > 0 && frames[1]->answered > 0);
         frames[0]->manner = HONEST;
-        io_thread_end_transfer(optim->io, &optim->transfer);
+        io_thread_end_transfer(optim->node.io, &optim->transfer);
         for (int k = 0; k < 500; k++) turn(run); // those that lied are admitted again
         get_clip(optim);
         finish(run);
@@ -299,10 +295,11 @@ TEST(an_impossible_request_costs_its_peer_the_connection) {
             snprintf(path, sizeof path, "%s/weights", server->dir);
             assert_int_equal(file_write_atomic(path, run->content, SIZE), OK);
             const struct stage_weights weights = {.version = 1, .hash = HASH, .path = path};
-            if (fetch) weights_publisher_new(&server->publisher);
-            if (fetch) assert_int_equal(weights_publish(server->publisher, NULL, &weights), OK);
+            if (fetch) weights_publisher_new(&server->node.publisher);
+            if (fetch) assert_int_equal(weights_publish(server->node.publisher, NULL, &weights), OK);
             start_run(run);
-            assert_int_equal(io_thread_connect(bad->io, fetch ? "optim" : "frames", fetch ? "weights" : "frames"), OK);
+            assert_int_equal(io_thread_connect(bad->node.io, fetch ? "optim" : "frames", fetch ? "weights" : "frames"),
+                             OK);
             fetch ? fetch_weights(good) : get_clip(good);
             for (int k = 0; k < 20; k++) turn(run);
             const struct wire_message wrong = {.kind = fetch ? MESSAGE_FETCH : MESSAGE_GET,
@@ -310,7 +307,7 @@ TEST(an_impossible_request_costs_its_peer_the_connection) {
                                                .hash = HASH,
                                                .offset = ranges[i][0],
                                                .size = ranges[i][1]};
-            assert_int_equal(io_thread_broadcast(bad->io, fetch ? "weights" : "frames", &wrong), OK);
+            assert_int_equal(io_thread_broadcast(bad->node.io, fetch ? "weights" : "frames", &wrong), OK);
             for (int k = 0; k < 20; k++) turn(run);
             finish(run);
             check_content(good);
@@ -330,8 +327,8 @@ static struct run *weights_run(uint64_t seed, int replicas) {
     snprintf(path, sizeof path, "%s/policy-1", optim->dir);
     assert_int_equal(file_write_atomic(path, run->content, SIZE), OK);
     const struct stage_weights weights = {.version = 1, .hash = HASH, .path = path};
-    weights_publisher_new(&optim->publisher);
-    assert_int_equal(weights_publish(optim->publisher, NULL, &weights), OK);
+    weights_publisher_new(&optim->node.publisher);
+    assert_int_equal(weights_publish(optim->node.publisher, NULL, &weights), OK);
     for (int i = 0; i < replicas; i++) add_process(run, "rollout", i + 1, NULL);
     start_run(run);
     return run;
@@ -353,13 +350,13 @@ TEST(a_publication_goes_to_all_that_follow) {
     struct run *run = weights_run(1, 3);
     struct process *optim = &run->processes[0];
     char path[160];
-    for (int i = 1; i <= 2; i++) assert_int_equal(io_thread_connect(run->processes[i].io, "optim", "weights"), OK);
+    for (int i = 1; i <= 2; i++) assert_int_equal(io_thread_connect(run->processes[i].node.io, "optim", "weights"), OK);
     for (int k = 0; k < 20; k++) turn(run);
     snprintf(path, sizeof path, "%s/policy-1", optim->dir);
     const struct stage_weights weights = {.version = 2, .hash = HASH, .path = path};
-    assert_int_equal(weights_publish(optim->publisher, optim->io, &weights), OK);
+    assert_int_equal(weights_publish(optim->node.publisher, optim->node.io, &weights), OK);
     for (int k = 0; k < 20; k++) turn(run);
-    assert_int_equal(io_thread_connect(run->processes[3].io, "optim", "weights"), OK);
+    assert_int_equal(io_thread_connect(run->processes[3].node.io, "optim", "weights"), OK);
     for (int k = 0; k < 20; k++) turn(run);
     for (int i = 1; i <= 3; i++) assert_int_equal(run->processes[i].published, i < 3 ? 2 : 1);
     close_run(run);
@@ -397,7 +394,7 @@ struct download_thread {
 static void *download(void *argument) {
     struct download_thread *thread = argument;
     do { // again while another replica makes the copy, or as weights_follower_prepare when optim has it no more
-        thread->result = weights_fetch(thread->process->io, thread->process->dir, thread->whole, &thread->remote);
+        thread->result = weights_fetch(thread->process->node.io, thread->process->dir, thread->whole, &thread->remote);
         if (thread->result == BAD_SAMPLE) usleep(10000);
     } while (thread->result == BAD_SAMPLE);
     atomic_store(&thread->done, true);
@@ -416,7 +413,7 @@ static void download_version(struct run *run, struct process **processes, int co
     }
     while (!atomic_load(&threads[0].done) || (count > 1 && !atomic_load(&threads[1].done))) {
         for (size_t i = 0; i < run->count; i++)
-            if (run->processes[i].io) assert_int_equal(io_thread_step(run->processes[i].io, 0), OK);
+            if (run->processes[i].node.io) assert_int_equal(io_thread_step(run->processes[i].node.io, 0), OK);
         fake_network_advance(run->network, 1);
     }
     for (int i = 0; i < count; i++) {
@@ -543,8 +540,8 @@ static struct wire_message publish_next(struct run *run, int version, size_t eve
     snprintf(path, sizeof path, "%s/policy-%d", optim->dir, version);
     assert_int_equal(file_write_atomic(path, run->content, SIZE), OK);
     const struct stage_weights weights = {.version = version, .hash = HASH + (uint64_t)version, .path = path};
-    assert_int_equal(weights_publish(optim->publisher, NULL, &weights), OK);
-    assert_true(weights_publisher_describe(optim->publisher, false, &message, &arena));
+    assert_int_equal(weights_publish(optim->node.publisher, NULL, &weights), OK);
+    assert_true(weights_publisher_describe(optim->node.publisher, false, &message, &arena));
     assert_true(message.base && message.difference);
     message.path = "/elsewhere";
     for (size_t i = 0; i < run->count; i++) run->processes[i].answered = 0;
@@ -556,7 +553,7 @@ static bool offers_difference(struct run *run) {
     SCOPED(struct arena, arena_release) arena = {0};
     struct wire_message message;
     char path[160];
-    struct weights_publisher *publisher = run->processes[0].publisher;
+    struct weights_publisher *publisher = run->processes[0].node.publisher;
     snprintf(path, sizeof path, "%s/policy-1", run->processes[0].dir);
     const struct stage_weights weights = {.version = 9, .hash = HASH, .path = path};
     assert_int_equal(weights_publish(publisher, NULL, &weights), OK);
@@ -607,7 +604,7 @@ TEST(who_cannot_use_a_difference_gets_the_whole_file) {
             char path[160];
             publish_next(run, 3, 3000); // the third, so that the first one's turn to be written over comes
             snprintf(path, sizeof path, "%s/next", run->processes[0].dir);
-            weights_recycle(run->processes[0].publisher, false, path);
+            weights_recycle(run->processes[0].node.publisher, false, path);
             for (size_t i = 3; i < SIZE; i += 3000) run->content[i] ^= (char)(rng_bits(3, i, 0) | 1); // version 2
         }
         download_version(run, replicas, 1, reason == WHOLE_WANTED, &weights);
@@ -623,12 +620,12 @@ TEST(a_request_behind_a_difference_harms_nobody) {
     struct process *bad = &run->processes[2], *replicas[] = {&run->processes[1]};
     download_with(run, replicas, 1);
     const struct wire_message weights = publish_next(run, 2, 3000);
-    assert_int_equal(io_thread_connect(bad->io, "optim", "weights"), OK);
+    assert_int_equal(io_thread_connect(bad->node.io, "optim", "weights"), OK);
     for (int k = 0; k < 20; k++) turn(run);
     for (int k = 0; k < 2; k++) { // before there is a difference, and then
         const struct wire_message wrong = {
             .kind = MESSAGE_FETCH, .hash = weights.difference, .offset = SIZE, .size = 100};
-        assert_int_equal(io_thread_broadcast(bad->io, "weights", &wrong), OK);
+        assert_int_equal(io_thread_broadcast(bad->node.io, "weights", &wrong), OK);
         for (int i = 0; i < 20; i++) turn(run);
         if (!k) download_version(run, replicas, 1, false, &weights);
     }
