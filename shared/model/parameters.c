@@ -70,7 +70,10 @@ void parameter_table_close_range(struct parameter_table *table, bool decay, int 
 
 status parameter_table_finish(struct parameter_table *table, const double *numbers, size_t count, const bool *layers,
                               int layer_count) {
-    if (table->too_large) return fail(DATAERR, "the model that the configuration describes is too large");
+    if (table->too_large) {
+        parameter_table_release(table);
+        return fail(DATAERR, "the model that the configuration describes is too large");
+    }
     table->setting_count = count + (size_t)layer_count;
     double *settings = arena_alloc(&table->arena, table->setting_count * sizeof *settings);
     memcpy(settings, numbers, count * sizeof *settings);

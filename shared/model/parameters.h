@@ -60,8 +60,7 @@ struct parameter_table {
     bool too_large; // for 64 bits
 };
 
-// Makes an empty table with room for `capacity` parameters; parameter_table_release frees what it has, also after a
-// failure.
+// Makes an empty table with room for `capacity` parameters; parameter_table_release frees what it has.
 void parameter_table_init(struct parameter_table *table, size_t capacity);
 
 // Frees what the table has, and zeroes it. A zeroed struct is fine.
@@ -84,7 +83,7 @@ void parameter_table_close_range(struct parameter_table *table, bool decay, int 
 
 // Sets the numbers, besides sizes, that change a result: `count` of `numbers`, then a flag for each of `layer_count`
 // layers. Stores on disk are keyed by the hash of these numbers in this order. DATAERR when the model is too large for
-// 64 bits: then the table can only be released.
+// 64 bits: then the table is released.
 status parameter_table_finish(struct parameter_table *table, const double *numbers, size_t count, const bool *layers,
                               int layer_count);
 

@@ -94,6 +94,7 @@ status shared_weights_borrow(struct shared_weights *shared, struct backend *back
     assert(!shared->page);
     TRY(shared_weights_map(shared, path, false));
     const struct shared_weights_page *page = shared->page;
+    shared->copied = page->copied;
     status result;
     if (memcmp(page->magic, page_magic, sizeof page_magic) != 0 || page->format != PAGE_FORMAT)
         result = fail(DATAERR, "%s: lent weights of another version of caravan", path);
@@ -106,10 +107,6 @@ status shared_weights_borrow(struct shared_weights *shared, struct backend *back
     if (result == UNAVAILABLE) result = fail_prefix(DATAERR, "%s", path);
     if (result != OK) shared_weights_release(shared, backend);
     return result;
-}
-
-bool shared_weights_copied(const struct shared_weights *shared) {
-    return shared->page->copied;
 }
 
 status shared_weights_take(struct shared_weights *shared, uint64_t hash) {

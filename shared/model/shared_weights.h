@@ -17,6 +17,7 @@ struct shared_weights {
     struct shared_weights_page *page; // mapped
     struct buffer *imported;          // of the borrower; of the lender NULL
     uint64_t generation;              // of the borrower: of the weights that it took
+    bool copied;                      // of the borrower: the weights may only be copied
 };
 
 // ---- the lender ----
@@ -42,9 +43,6 @@ status shared_weights_is_page(const char *path, bool *is_page);
 // Release with shared_weights_release, after everything that uses `imported`.
 status shared_weights_borrow(struct shared_weights *shared, struct backend *backend, uint64_t layout, size_t bytes,
                              const char *path);
-
-// Whether the weights may only be copied.
-bool shared_weights_copied(const struct shared_weights *shared);
 
 // Notes the present generation. BAD_SAMPLE when the weights are changing or are not those of `hash` any more.
 status shared_weights_take(struct shared_weights *shared, uint64_t hash);

@@ -72,6 +72,14 @@ static status weights_fill_values(struct weights_loader *loader, const struct fu
     return OK;
 }
 
+// *digest += the digest of a fused parameter's values, dense in the type of the weights.
+static status weights_digest(struct backend *backend, const struct fused_param *param, struct tensor values,
+                             uint64_t *digest) {
+    uint64_t first = (uint64_t)param->offset * element_size(values.type);
+    assert(first % 8 == 0);
+    return backend->ops->digest(backend, values, first / 8, digest);
+}
+
 // Fills a dense tensor with a parameter, and adds it to the digest.
 static status weights_fill(struct weights_loader *loader, const struct fused_param *param, struct tensor out) {
     struct backend *backend = loader->weights->backend;
@@ -99,12 +107,20 @@ static bool weights_packed(const struct weights *weights) {
     return !weights->values.buffer;
 }
 
+// *out = a matrix of the list that weights_release frees.
+static status weights_add_matrix(struct weights *weights, struct tensor plain, struct weight **out) {
+    struct weight **added = &weights->matrices[weights->matrix_count++];
+    const status result = weights->backend->ops->weight_new(weights->backend, added, plain, weights_packed(weights));
+    *out = *added;
+    return result;
+}
+
 status weights_load_matrix(struct weights_loader *loader, const struct fused_param *param, struct weight **out) {
     struct weights *weights = loader->weights;
     struct backend *backend = weights->backend;
     if (!weights_packed(weights)) {
         TRY(weights_fill_values(loader, param));
-        return backend->ops->weight_new(backend, out, param_tensor(&weights->values, param), false);
+        return weights_add_matrix(weights, param_tensor(&weights->values, param), out);
     }
     size_t bytes = (size_t)param->rows * (size_t)param->columns * element_size(weights->type);
     if (loader->staging_size < bytes) {
@@ -115,7 +131,7 @@ status weights_load_matrix(struct weights_loader *loader, const struct fused_par
     }
     struct tensor plain = {loader->staging, 0, weights->type, param->rows, param->columns, param->columns};
     TRY(weights_fill(loader, param, plain));
-    TRY(backend->ops->weight_new(backend, out, plain, true));
+    TRY(weights_add_matrix(weights, plain, out));
     return backend->ops->wait(backend);
 }
 
@@ -139,8 +155,7 @@ status weights_load_unpacked(struct weights_loader *loader, const struct fused_p
 }
 
 status weights_load_tied(struct weights_loader *loader, struct tensor embedding, struct weight **out) {
-    struct weights *weights = loader->weights;
-    return weights->backend->ops->weight_new(weights->backend, out, embedding, weights_packed(weights));
+    return weights_add_matrix(loader->weights, embedding, out);
 }
 
 status weights_load_block_matrices(struct weights_loader *loader, struct transformer *transformer) {
@@ -179,6 +194,7 @@ status weights_loader_open(struct weights_loader *loader, struct weights *weight
     *loader = (struct weights_loader){.weights = weights, .digested = !source->hash};
     weights->hash_known = source->hash;
     if (source->hash) weights->hash = *source->hash;
+    weights->matrices = arena_alloc(&weights->arena, (table->fused_count + 1) * sizeof(struct weight *)); // one is tied
     weights->borrowed = !source->store;
     if (weights->borrowed) {
         param_array_view(&weights->values, source->values, table, table->range_count, weights->type, weights->type);
@@ -212,20 +228,13 @@ void weights_loader_release(struct weights_loader *loader) {
     *loader = (struct weights_loader){0};
 }
 
-void weights_free_blocks(struct backend *backend, struct transformer *transformer) {
-    for (int i = 0; transformer->blocks && i < transformer->block_count; i++) {
-        struct block *block = &transformer->blocks[i];
-        backend->ops->weight_free(backend, &block->qkv);
-        backend->ops->weight_free(backend, &block->out);
-        backend->ops->weight_free(backend, &block->gate_up);
-        backend->ops->weight_free(backend, &block->down);
-    }
-    free(transformer->blocks);
-}
-
 void weights_release(struct weights *weights) {
-    if (!weights->borrowed) param_array_release(&weights->values, weights->backend);
-    weights->backend->ops->buffer_free(weights->backend, &weights->unpacked);
+    struct backend *backend = weights->backend;
+    if (!backend) return;
+    for (size_t i = 0; i < weights->matrix_count; i++) backend->ops->weight_free(backend, &weights->matrices[i]);
+    if (!weights->borrowed) param_array_release(&weights->values, backend);
+    backend->ops->buffer_free(backend, &weights->unpacked);
+    arena_release(&weights->arena);
 }
 
 status weights_hash(struct weights *weights, uint64_t *hash) {
@@ -244,13 +253,6 @@ static_assert(sizeof(double) == 8 && sizeof((struct parameter){0}.shape[0]) == 8
 enum { STAGING_BYTES = 4 << 20 }; // of a file's data at a time
 
 static_assert(STAGING_BYTES % 8 == 0, "the data is divided between whole words");
-
-status weights_digest(struct backend *backend, const struct fused_param *param, struct tensor values,
-                      uint64_t *digest) {
-    uint64_t first = (uint64_t)param->offset * element_size(values.type);
-    assert(first % 8 == 0);
-    return backend->ops->digest(backend, values, first / 8, digest);
-}
 
 uint64_t weights_hash_finish(const struct parameter_table *table, enum element type, uint64_t digest) {
     const double number = type;

@@ -48,6 +48,9 @@ struct weights {
     struct param_array values;           // in `type`, of training in BF16 pairs; no array: the matrices are packed
     bool borrowed;                       // the array is in memory that is not freed with the weights
     struct buffer *unpacked;             // beside packed matrices: the embedding and the vectors, in `type`
+    struct arena arena;                  // the list below, and an architecture's blocks
+    struct weight **matrices;            // all that were loaded
+    size_t matrix_count;
     uint64_t hash;
     bool hash_known; // since the last change
 };
@@ -86,7 +89,7 @@ status weights_loader_open(struct weights_loader *loader, struct weights *weight
 
 // Everything is loaded in the order of the table.
 //
-// *out = a matrix, prepared for products; the caller frees it with weight_free. UNAVAILABLE when memory is short.
+// *out = a matrix, prepared for products; weights_release frees it. UNAVAILABLE when memory is short.
 status weights_load_matrix(struct weights_loader *loader, const struct fused_param *param, struct weight **out);
 
 // *out = a vector or the embedding; none if the parameter does not exist.
@@ -107,10 +110,7 @@ void weights_loader_finish(struct weights_loader *loader);
 // Frees what loading needed. A zeroed struct is fine.
 void weights_loader_release(struct weights_loader *loader);
 
-// Frees the blocks and their matrices.
-void weights_free_blocks(struct backend *backend, struct transformer *transformer);
-
-// Frees the arrays.
+// Frees the matrices and the arrays. A zeroed struct is fine.
 void weights_release(struct weights *weights);
 
 // *hash = the hash of the table's settings and of the bits in use. UNAVAILABLE when memory is short.
@@ -121,9 +121,6 @@ status weights_hash(struct weights *weights, uint64_t *hash);
 // The hash by which weights are known: XXH3 over their type, the table's settings, each parameter's name and shape in
 // the order of the table, and the digest of the bits. The digest is the sum of the fused parameters' digests
 // (kernels/ops.h), each with the position of its first byte in the table's array, divided by 8, as `first`.
-
-// *digest += the digest of a fused parameter's values, dense in the type of the weights. A failure is the backend's.
-status weights_digest(struct backend *backend, const struct fused_param *param, struct tensor values, uint64_t *digest);
 
 // Returns the hash of weights in `type` with this digest.
 uint64_t weights_hash_finish(const struct parameter_table *table, enum element type, uint64_t digest);

@@ -2,7 +2,7 @@
 // model counts on.
 #include "tests/fuzz/fuzz.h"
 
-#include "shared/model/modernbert/classifier_config.h"
+#include "shared/model/modernbert/classifier_weights.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static struct classifier_config config;

@@ -1,7 +1,7 @@
 // config.json of a ModernBERT directory, in all spellings, right and wrong.
 #include "tests/unit/unit.h"
 
-#include "shared/model/modernbert/classifier_config.h"
+#include "shared/model/modernbert/classifier_weights.h"
 
 #define SIZES                                                                                                          \
     "\"vocab_size\":64,\"hidden_size\":16,\"num_hidden_layers\":4,\"num_attention_heads\":2,\"pad_token_id\":3"

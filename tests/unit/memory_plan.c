@@ -91,21 +91,22 @@ static void write_weights(const struct parameter_table *table) {
 
 static void write_model(void) {
     struct model_config config;
-    SCOPED(struct qwen_parameters *, qwen_parameters_free) params = NULL;
+    struct qwen_parameters params;
     write_config();
     MUST(model_config_read(&config, it.dir));
-    MUST(qwen_parameters_new(&params, &config));
-    write_weights(&params->table);
+    MUST(qwen_parameters_init(&params, &config));
+    write_weights(&params.table);
+    parameter_table_release(&params.table);
 }
 
 static void write_classifier(void) {
     struct classifier_config config;
-    struct classifier_parameters *params;
+    struct classifier_parameters params;
     write_config();
     MUST(classifier_config_read(&config, it.dir));
-    MUST(classifier_parameters_new(&params, &config, PART_NONE));
-    write_weights(&params->table);
-    classifier_parameters_free(&params);
+    MUST(classifier_parameters_init(&params, &config, PART_NONE));
+    write_weights(&params.table);
+    parameter_table_release(&params.table);
 }
 
 // The largest group: a prompt that is almost only a clip, and completions of as many tokens as there may be.

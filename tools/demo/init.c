@@ -17,7 +17,6 @@
 #include "shared/base/pool.h"
 #include "shared/base/rng.h"
 #include "shared/base/status.h"
-#include "shared/model/modernbert/classifier_config.h"
 #include "shared/model/modernbert/classifier_weights.h"
 #include "shared/model/model_shapes.h"
 #include "shared/model/parameters.h"
@@ -436,15 +435,15 @@ static status init_write_language_model(struct json *shape, const struct buf *te
     const float by_group[] = {
         [GROUP_TEXT] = init_range_of(shape, "text_config"), [GROUP_VISION] = init_range_of(shape, "vision_config")};
     struct model_config *config = arena_alloc(arena, sizeof *config);
-    struct qwen_parameters *params;
+    struct qwen_parameters params;
     TRY(chat_template_check(tokenizer, weights->dir));
     TRY(model_config_parse(config, CONFIG_MODEL, text->data, text->size, name));
     TRY(init_write_settings(weights->dir, tokenizer, config));
-    TRY(qwen_parameters_new(&params, config));
-    weights->ranges = arena_alloc(arena, params->table.count * sizeof *weights->ranges);
-    for (size_t i = 0; i < params->table.count; i++) weights->ranges[i] = by_group[params->table.list[i].group];
-    const status result = init_write_weights(weights, &params->table);
-    qwen_parameters_free(&params);
+    TRY(qwen_parameters_init(&params, config));
+    weights->ranges = arena_alloc(arena, params.table.count * sizeof *weights->ranges);
+    for (size_t i = 0; i < params.table.count; i++) weights->ranges[i] = by_group[params.table.list[i].group];
+    const status result = init_write_weights(weights, &params.table);
+    parameter_table_release(&params.table);
     return result;
 }
 
@@ -453,20 +452,20 @@ static status init_write_classifier(struct json *shape, const struct buf *text, 
                                     struct init_weights *weights, struct arena *arena) {
     const float range = init_range_of(shape, "");
     struct classifier_config *config = arena_alloc(arena, sizeof *config);
-    struct classifier_parameters *params;
+    struct classifier_parameters params;
     TRY(classifier_config_parse(config, text->data, text->size, name));
-    TRY(classifier_parameters_new(&params, config, PART_NONE));
+    TRY(classifier_parameters_init(&params, config, PART_NONE));
     weights->cut = true;
-    weights->ranges = arena_alloc(arena, params->table.count * sizeof *weights->ranges);
-    for (size_t i = 0; i < params->table.count; i++) {
-        const char *tensor = params->table.list[i].name;
+    weights->ranges = arena_alloc(arena, params.table.count * sizeof *weights->ranges);
+    for (size_t i = 0; i < params.table.count; i++) {
+        const char *tensor = params.table.list[i].name;
         const bool in = strstr(tensor, "tok_embeddings.") || strstr(tensor, ".Wqkv.") || strstr(tensor, ".Wi.");
         weights->ranges[i] = in ? range : range / sqrtf(2 * (float)config->num_hidden_layers);
         if (strncmp(tensor, "classifier.", strlen("classifier.")) == 0)
             weights->ranges[i] = 1 / sqrtf((float)config->hidden_size);
     }
-    const status result = init_write_weights(weights, &params->table);
-    classifier_parameters_free(&params);
+    const status result = init_write_weights(weights, &params.table);
+    parameter_table_release(&params.table);
     return result;
 }
 

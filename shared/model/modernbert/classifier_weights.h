@@ -1,11 +1,54 @@
-// The parameters of a ModernBERT classifier. Order of the array: the matrices, then the vectors. Tensors are read with
-// or without "model." in front of the encoder's names, and a masked-LM head's decoder is ignored.
+// A ModernBERT directory: an encoder, with a masked-LM head or with a classifier; its config.json, the table of its
+// parameters, and these on a backend.
+//
+// Both layouts of config.json give the same struct: global_attn_every_n_layers and two theta keys, or layer_types and
+// rope_parameters. Fields are named as their keys.
+//
+// Order of the parameters' array: the matrices, then the vectors. Tensors are read with or without "model." in front of
+// the encoder's names, and a masked-LM head's decoder is ignored.
 #ifndef SHARED_MODEL_CLASSIFIER_WEIGHTS_H
 #define SHARED_MODEL_CLASSIFIER_WEIGHTS_H
 
-#include "shared/model/modernbert/classifier_config.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shared/base/status.h"
 #include "shared/model/transformer.h"
 #include "shared/model/weights.h"
+
+enum { MAX_CLASSIFIER_LAYERS = 1024, MAX_LABELS = 4096, DEFAULT_CLASSIFIER_VOCAB_SIZE = 50368 };
+
+struct classifier_config {
+    int64_t vocab_size, hidden_size, intermediate_size;
+    int num_hidden_layers, num_attention_heads, head_dim;
+    float norm_eps;
+    bool norm_bias, attention_bias, mlp_bias, classifier_bias;
+    bool full_attention[MAX_CLASSIFIER_LAYERS]; // of each layer; the others attend within the window
+    int64_t window;                             // half of local_attention: to each side
+    float global_rope_theta, local_rope_theta;
+    bool pools_mean;      // classifier_pooling is mean, not cls
+    int64_t pad_token_id; // whose embedding has no gradient; -1: none
+    const char *dropout;  // the first key of a dropout other than 0; NULL: none
+    int labels;           // K
+    bool has_id2label;
+    int consistent;     // the index of the label consistent, else entailment; -1: there is none
+    bool trains_labels; // the labels are exactly 0 inconsistent, 1 consistent
+};
+
+// Reads DIR/config.json. DATAERR names the file and the key.
+status classifier_config_read(struct classifier_config *config, const char *dir);
+
+// Reads the config.json that `model` stands for (named_shape_read). DATAERR names the key.
+status classifier_config_read_shape(struct classifier_config *config, const char *model);
+
+// Parses the text of a config.json; `name` is used in messages. DATAERR names the key.
+status classifier_config_parse(struct classifier_config *config, const char *text, size_t size, const char *name);
+
+// DATAERR names the key unless the labels have one that says consistent.
+status classifier_config_check_labels(const struct classifier_config *config, const char *dir);
+
+// ---- parameters ----
 
 struct classifier_parameters {
     const struct classifier_config *config;
@@ -23,13 +66,11 @@ enum classifier_part {
     PART_HEAD,       // the head too: of an encoder alone
 };
 
-// Makes the table for a configuration with its labels, which must outlive it; a file may lack the fresh part. DATAERR
-// when the model is too large for 64 bits.
-status classifier_parameters_new(struct classifier_parameters **out, const struct classifier_config *config,
-                                 enum classifier_part fresh);
-
-// NULL is fine; sets *params to NULL.
-void classifier_parameters_free(struct classifier_parameters **params);
+// Makes the table for a configuration with its labels; a file may lack the fresh part. The configuration must outlive
+// the parameters, which must stay where they are. The caller releases the table. DATAERR when the model is too large
+// for 64 bits: then there is nothing to release.
+status classifier_parameters_init(struct classifier_parameters *params, const struct classifier_config *config,
+                                  enum classifier_part fresh);
 
 // ---- on a backend ----
 
@@ -46,13 +87,10 @@ struct classifier_weights {
 // Returns the encoder without its blocks. The parameters must outlive it.
 struct transformer classifier_encoder(const struct classifier_parameters *params);
 
-// Loads weights for computing in `type`. In training, parameters that the store lacks are zero. The caller frees *out,
-// also after a failure. DATAERR names the tensor that does not fit the table; UNAVAILABLE when memory is short.
-status classifier_weights_load(struct classifier_weights **out, struct backend *backend,
+// Loads weights for computing in `type`. In training, parameters that the store lacks are zero. The caller releases the
+// base, also after a failure. DATAERR names the tensor that does not fit the table; UNAVAILABLE when memory is short.
+status classifier_weights_load(struct classifier_weights *weights, struct backend *backend,
                                const struct classifier_parameters *params, enum element type,
                                const struct weights_source *source);
-
-// NULL is fine; sets *weights to NULL.
-void classifier_weights_free(struct classifier_weights **weights);
 
 #endif

@@ -174,16 +174,16 @@ static void memory_add_passes(struct memory_list *list, const struct qwen_parame
 status model_memory_needs(const char *model, const struct memory_request *request, struct memory_item *out,
                           size_t *count) {
     struct model_config config;
-    struct qwen_parameters *params;
+    struct qwen_parameters params;
     *count = 0;
     assert(request->prompt_tokens > 0 && request->group_size > 0 && request->new_tokens > 0);
     assert(!request->on_cpu || (request->threads > 0 && !request->borrows));
     TRY(model_config_read_shape(&config, model));
-    TRY(qwen_parameters_new(&params, &config));
+    TRY(qwen_parameters_init(&params, &config));
     struct memory_list list = {out, count};
-    memory_add_weights(&list, params, request);
-    memory_add_passes(&list, params, request);
-    qwen_parameters_free(&params);
+    memory_add_weights(&list, &params, request);
+    memory_add_passes(&list, &params, request);
+    parameter_table_release(&params.table);
     return OK;
 }
 
@@ -201,10 +201,10 @@ static uint64_t memory_tensor_bytes(const struct parameter_table *table, int ran
 
 status model_disk_needs(const char *model, const struct memory_request *request, struct model_file_bytes *out) {
     struct model_config config;
-    struct qwen_parameters *params;
+    struct qwen_parameters params;
     TRY(model_config_read_shape(&config, model));
-    TRY(qwen_parameters_new(&params, &config));
-    const struct parameter_table *table = &params->table;
+    TRY(qwen_parameters_init(&params, &config));
+    const struct parameter_table *table = &params.table;
     const enum element type = memory_list_type(request->precision), stored = config.has_dtype ? config.dtype : type;
     const enum element moments = memory_list_type(request->moment_precision);
     const int all = table->range_count, trained = request->train_vision ? all : TEXT_RANGES;
@@ -214,6 +214,6 @@ status model_disk_needs(const char *model, const struct memory_request *request,
         .state = (request->ema ? 2 : 1) * master + 2 * memory_tensor_bytes(table, trained, moments, ELEMENT_F32),
         .published = memory_tensor_bytes(table, all, type, type),
     };
-    qwen_parameters_free(&params);
+    parameter_table_release(&params.table);
     return OK;
 }

@@ -1,6 +1,9 @@
-// A model's life: open a directory, swap the weights, free everything.
+// A model's life: open a directory, swap the weights, free everything; the optimizer's step over all accumulated
+// gradients, and the reference; what a model in training writes: a model directory like the one that it was opened
+// from, its training state, its gradients, and published or lent weights.
 #include "shared/model/model.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,17 +17,17 @@
 static status model_load(struct model *model) {
     const struct model_options *options = &model->options;
     const struct model_config *config = &model->config;
-    const struct backend_options backend = {.device = options->device, .threads = options->threads};
+    const struct backend_options wanted = {.device = options->device, .threads = options->threads};
     enum element type, grads, moments;
     TRY(model_config_read(&model->config, model->dir));
-    TRY(weights_open_backend(&backend, options->precision, &model->backend, &model->backend_info, &type));
+    TRY(weights_open_backend(&wanted, options->precision, &model->backend, &model->backend_info, &type));
     model->workspace.backend = model->backend;
     TRY(weights_parse_type(model->backend, "gradient_precision", options->gradient_precision, &grads));
     TRY(weights_parse_type(model->backend, "moment_precision", options->moment_precision, &moments));
     if (options->kept_activations < -1 || options->kept_activations >= KEPT_LEVELS)
         return fail(USAGE, "there is no level %d of kept activations", options->kept_activations);
-    TRY(qwen_parameters_new(&model->params, config));
-    model->table = &model->params->table;
+    TRY(qwen_parameters_init(&model->params, config));
+    model->table = &model->params.table;
     text_rope_init(&model->text_rope, &config->text, type);
     vision_rope_init(&model->vision_rope, &config->vision);
     model->info = (struct model_info){
@@ -43,14 +46,34 @@ static status model_load(struct model *model) {
         .parameter_count = model->table->parameter_count,
     };
     TRY(safetensors_open_dir(&model->store, model->dir));
-    model->weights = qwen_weights_new(model->backend, model->params, type);
+    model->weights = qwen_weights_new(model->backend, &model->params, type);
     const struct weights_source source = {.store = model->store, .training = options->training};
     if (options->no_weights)
         TRY(parameter_table_check(model->table, model->store));
     else
         TRY(qwen_weights_load(model->weights, &source));
-    if (options->training) return trainer_new(model, grads, moments);
-    safetensors_close(&model->store);
+    if (!options->training) {
+        safetensors_close(&model->store);
+        return OK;
+    }
+
+    // The optimizer, and the reference, equal to the present weights.
+    const struct param_array *weights = &model->weights->base.values;
+    struct backend *backend = model->backend;
+    NEW(&model->trainer, 1);
+    struct param_array *reference = &model->trainer->reference;
+    const int ranges = model->table->range_count;
+    TRY(optimizer_init(&model->trainer->optimizer, backend, model->table, options->train_vision ? ranges : TEXT_RANGES,
+                       grads, moments));
+    if (!options->ema) return OK;
+    TRY(param_array_init(reference, backend, model->table, ranges, weights->types[0], weights->types[0]));
+    if (weights->remainders) TRY(param_array_add_remainders(reference, backend));
+    for (int i = 0; i < ranges; i++) {
+        struct tensor to = param_range(reference, i), from = param_range(weights, i);
+        TRY(backend->ops->copy(backend, to, from));
+        if (weights->remainders)
+            TRY(backend->ops->copy(backend, param_remainders(reference, to), param_remainders(weights, from)));
+    }
     return OK;
 }
 
@@ -76,15 +99,21 @@ static void model_renew_weights(struct model *model) {
     qwen_weights_free(&model->weights);
     shared_weights_release(&model->borrowed, model->backend);
     model->backend->ops->buffer_free(model->backend, &model->copied);
-    model->weights = qwen_weights_new(model->backend, model->params, type);
+    model->weights = qwen_weights_new(model->backend, &model->params, type);
     model->weights_replaced++;
 }
 
 void model_free(struct model **freed) {
     struct model *model = *freed;
     if (!model) return;
+    struct trainer *trainer = model->trainer;
+    if (trainer) {
+        for (int i = 0; i < 2; i++) shared_weights_release(&trainer->lent[i], model->backend);
+        optimizer_release(&trainer->optimizer);
+        param_array_release(&trainer->reference, model->backend);
+        free(trainer);
+    }
     if (model->backend) {
-        trainer_free(&model->trainer, model->backend);
         qwen_weights_free(&model->weights);
         shared_weights_release(&model->borrowed, model->backend);
         model->backend->ops->buffer_free(model->backend, &model->copied);
@@ -95,7 +124,7 @@ void model_free(struct model **freed) {
         kv_scratch_release(&model->vision_kv, model->backend);
     }
     safetensors_close(&model->store);
-    qwen_parameters_free(&model->params);
+    parameter_table_release(&model->params.table);
     backend_close(&model->backend);
     arena_release(&model->arena);
     free(model);
@@ -124,28 +153,6 @@ static status model_wrong_hash(const char *path, uint64_t found, uint64_t hash) 
                 (unsigned long long)hash);
 }
 
-static status model_swap_file(struct model *model, const char *path, int64_t version, uint64_t hash) {
-    struct safetensors *store = NULL;
-    uint64_t found = 0;
-    int lock;
-    TRY(file_lock_shared(path, &lock));
-    status result = safetensors_open(&store, path);
-    if (result == OK) {
-        result = weights_hash_stored(model->backend, model->table, store, model->weights->base.type, &found);
-        if (result != OK) fail_prefix(result, "%s", path);
-    }
-    if (result == OK && found != hash) result = model_wrong_hash(path, found, hash);
-    if (result == OK) {
-        model_renew_weights(model);
-        const struct weights_source source = {.store = store, .hash = &hash};
-        result = qwen_weights_load(model->weights, &source);
-    }
-    if (result == OK) model->version = version;
-    safetensors_close(&store);
-    close(lock);
-    return result;
-}
-
 static status model_swap_lent(struct model *model, const char *path, int64_t version, uint64_t hash) {
     struct backend *backend = model->backend;
     const enum element type = model->weights->base.type;
@@ -160,7 +167,7 @@ static status model_swap_lent(struct model *model, const char *path, int64_t ver
         TRY(result);
         model_renew_weights(model);
         model->borrowed = lent;
-        const bool copied = shared_weights_copied(&lent);
+        const bool copied = lent.copied;
         if (copied) TRY(backend->ops->buffer_new(backend, model_weights_bytes(model), &model->copied));
         log_info("%s: weights in the memory of another process, %s", path,
                  copied ? "which are copied on the device" : "which are used in place");
@@ -182,10 +189,29 @@ static status model_swap_lent(struct model *model, const char *path, int64_t ver
 }
 
 status model_swap(struct model *model, const char *path, int64_t version, uint64_t hash) {
+    struct safetensors *store = NULL;
+    uint64_t found = 0;
     bool lent;
+    int lock;
     if (model->trainer) return fail(BUG, "the weights of a model in training cannot be replaced");
     TRY(shared_weights_is_page(path, &lent));
-    return lent ? model_swap_lent(model, path, version, hash) : model_swap_file(model, path, version, hash);
+    if (lent) return model_swap_lent(model, path, version, hash);
+    TRY(file_lock_shared(path, &lock));
+    status result = safetensors_open(&store, path);
+    if (result == OK) {
+        result = weights_hash_stored(model->backend, model->table, store, model->weights->base.type, &found);
+        if (result != OK) fail_prefix(result, "%s", path);
+    }
+    if (result == OK && found != hash) result = model_wrong_hash(path, found, hash);
+    if (result == OK) {
+        model_renew_weights(model);
+        const struct weights_source source = {.store = store, .hash = &hash};
+        result = qwen_weights_load(model->weights, &source);
+    }
+    if (result == OK) model->version = version;
+    safetensors_close(&store);
+    close(lock);
+    return result;
 }
 
 bool model_weights_intact(const struct model *model) {
@@ -204,7 +230,7 @@ status model_reset(struct model *model, uint64_t hash) {
         return found == hash ? OK : model_wrong_hash(model->dir, found, hash);
     }
     struct safetensors *store = NULL;
-    struct qwen_weights *weights = qwen_weights_new(model->backend, model->params, model->weights->base.type);
+    struct qwen_weights *weights = qwen_weights_new(model->backend, &model->params, model->weights->base.type);
     status result = safetensors_open_dir(&store, model->dir);
     const struct weights_source source = {.store = store};
     if (result == OK) result = qwen_weights_load(weights, &source);
@@ -220,4 +246,160 @@ status model_reset(struct model *model, uint64_t hash) {
     qwen_weights_free(&weights);
     safetensors_close(&store);
     return result;
+}
+
+// ---- training ----
+
+// A step without any medium leaves the vision tower and its moments as they are.
+status model_step(struct model *model, const struct optimizer_options *options, double *norm) {
+    struct trainer *trainer = model->trainer;
+    if (!trainer) return fail(BUG, "the model was not opened for training");
+    struct optimizer *optimizer = &trainer->optimizer;
+    TRY(optimizer_norm(optimizer, norm));
+    bool vision = trainer->vision_has_grad && optimizer->grads.ranges > TEXT_RANGES;
+    shared_weights_begin_change(&trainer->lent[0]);
+    TRY(optimizer_step(optimizer, &model->weights->base.values, vision ? GROUP_VISION + 1 : GROUP_TEXT + 1, options,
+                       *norm));
+    trainer->vision_has_grad = false;
+    model->version++;
+    model->weights->base.hash_known = false;
+    return OK;
+}
+
+status model_update_ema(struct model *model, double decay) {
+    struct trainer *trainer = model->trainer;
+    const struct param_array *weights = &model->weights->base.values;
+    if (!trainer || !trainer->reference.buffer) return fail(BUG, "the model was opened without a reference");
+    shared_weights_begin_change(&trainer->lent[1]);
+    for (int i = 0; i < trainer->optimizer.grads.ranges; i++) {
+        struct tensor to = param_range(&trainer->reference, i), from = param_range(weights, i);
+        TRY(model->backend->ops->ema(model->backend, to, param_remainders(&trainer->reference, to), from,
+                                     param_remainders(weights, from), decay));
+    }
+    return OK;
+}
+
+// ---- files ----
+
+status model_save(struct model *model, const char *dir) {
+    if (!model->trainer) return fail(BUG, "the model was not opened for training");
+    const struct parameter_table *table = model->table;
+    const struct safetensors *store = model->store;
+    const size_t count = safetensors_count(store);
+    struct arena arena = {0};
+    const struct stored_tensor **found = arena_alloc(&arena, table->count * sizeof *found);
+    status result = dir_make(dir);
+    if (result == OK) result = parameter_table_match(table, store, found);
+    for (size_t i = 0; result == OK && i < count;) { // one file after another
+        const char *file = safetensors_at(store, i)->file;
+        struct tensor_list list = tensor_list_make(&arena, count - i);
+        for (; i < count && strcmp(safetensors_at(store, i)->file, file) == 0; i++) {
+            const struct stored_tensor *stored = safetensors_at(store, i);
+            const struct parameter *parameter = parameter_of_stored(table, found, stored);
+            if (!parameter) parameter = &table->list[model->params.embedding.first]; // the stored head of a tied model
+            tensor_list_add(&list, &model->weights->base.values, parameter, stored->name, stored->type);
+        }
+        result = tensor_list_write(&list, model->backend, path_join(&arena, dir, path_base_name(file)), true);
+    }
+    if (result == OK) result = checkpoint_copy_files(model->dir, dir, store, NULL);
+    if (result == OK) result = dir_sync(dir);
+    arena_release(&arena);
+    return result;
+}
+
+static struct training_state model_state(struct model *model) {
+    struct trainer *trainer = model->trainer;
+    return (struct training_state){.backend = model->backend,
+                                   .table = model->table,
+                                   .arrays = {{"master", &model->weights->base.values},
+                                              {"first", &trainer->optimizer.exp_avg},
+                                              {"second", &trainer->optimizer.exp_avg_sq},
+                                              {"reference", &trainer->reference}},
+                                   .counters = {{"step", &trainer->optimizer.steps[GROUP_TEXT]},
+                                                {"tower_step", &trainer->optimizer.steps[GROUP_VISION]},
+                                                {"version", &model->version}}};
+}
+
+status model_save_state(struct model *model, const char *dir) {
+    if (!model->trainer) return fail(BUG, "the model was not opened for training");
+    const struct training_state state = model_state(model);
+    return training_state_save(&state, dir);
+}
+
+status model_load_state(struct model *model, const char *dir) {
+    if (!model->trainer) return fail(BUG, "the model was not opened for training");
+    const struct training_state state = model_state(model);
+    for (int i = 0; i < 2; i++) shared_weights_begin_change(&model->trainer->lent[i]);
+    TRY(training_state_load(&state, dir));
+    model->weights->base.hash_known = false;
+    return OK;
+}
+
+uint64_t model_saved_bytes(struct model *model, bool whole) {
+    const struct training_state state = model_state(model);
+    uint64_t bytes = training_state_bytes(&state);
+    for (size_t i = 0; whole && i < safetensors_count(model->store); i++) {
+        const struct stored_tensor *tensor = safetensors_at(model->store, i);
+        bytes += (uint64_t)stored_tensor_count(tensor) * element_size(tensor->type);
+    }
+    return bytes;
+}
+
+status model_save_grads(struct model *model, const char *path) {
+    if (!model->trainer) return fail(BUG, "the model was not opened for training");
+    const struct parameter_table *table = model->table;
+    const struct param_array *grads = &model->trainer->optimizer.grads;
+    struct arena arena = {0};
+    const struct stored_tensor **found = arena_alloc(&arena, table->count * sizeof *found);
+    struct tensor_list list = tensor_list_make(&arena, table->count);
+    status result = parameter_table_match(table, model->store, found);
+    for (size_t i = 0; result == OK && i < table->count; i++)
+        if (param_array_has(grads, &table->list[i]))
+            tensor_list_add(&list, grads, &table->list[i], found[i]->name, ELEMENT_F32);
+    if (result == OK) result = tensor_list_write(&list, model->backend, path, true);
+    arena_release(&arena);
+    return result;
+}
+
+// *values = what is published, *hash = its hash.
+static status model_published(struct model *model, bool reference, const struct param_array **values, uint64_t *hash) {
+    if (!model->trainer) return fail(BUG, "the model was not opened for training");
+    *values = reference ? &model->trainer->reference : &model->weights->base.values;
+    if (!(*values)->buffer) return fail(BUG, "the model was opened without a reference");
+    return reference ? weights_hash_array(model->backend, *values, hash) : model_hash(model, hash);
+}
+
+status model_publish(struct model *model, bool reference, const char *path, uint64_t *hash) {
+    const struct parameter_table *table = model->table;
+    const struct param_array *values;
+    struct arena arena = {0};
+    TRY(model_published(model, reference, &values, hash));
+    struct tensor_list list = tensor_list_make(&arena, table->count);
+    for (size_t i = 0; i < table->count; i++)
+        tensor_list_add(&list, values, &table->list[i], table->list[i].name, model->weights->base.type);
+    status result = tensor_list_write(&list, model->backend, path, false);
+    arena_release(&arena);
+    return result;
+}
+
+status model_can_lend(const struct model *model, bool *has_means) {
+    const struct operations *ops = model->backend->ops;
+    unsigned char handle[IPC_HANDLE_BYTES];
+    *has_means = ops->buffer_export != NULL;
+    if (!*has_means) return fail(UNAVAILABLE, "device %s cannot share memory", model->backend_info.device);
+    return ops->buffer_export(model->backend, model->weights->base.values.buffer, handle);
+}
+
+status model_lend(struct model *model, bool reference, bool copied, const char *path, uint64_t *hash) {
+    const struct param_array *values;
+    TRY(model_published(model, reference, &values, hash));
+    struct shared_weights *lent = &model->trainer->lent[reference];
+    if (!lent->page) {
+        const uint64_t layout = weights_hash_finish(model->table, model->weights->base.type, 0);
+        TRY(shared_weights_lend(lent, model->backend, values->buffer, model_weights_bytes(model), layout, copied,
+                                path));
+    }
+    assert(strcmp(lent->path, path) == 0);
+    shared_weights_end_change(lent, *hash);
+    return OK;
 }

@@ -25,7 +25,7 @@ struct model {
     struct model_options options;
     const char *dir;
     struct model_config config;
-    struct qwen_parameters *params;
+    struct qwen_parameters params;
     const struct parameter_table *table; // of them
     struct safetensors *store;           // training: stays open for its names, types and first values
     struct qwen_weights *weights;
@@ -40,13 +40,6 @@ struct model {
     struct kv_scratch text_kv, vision_kv; // for scoring and training
     struct trainer *trainer;              // NULL unless training
 };
-
-// Makes the trainer of a model that is opened for training, with gradients and moments of matrices in these types, and
-// its reference, equal to the present weights. UNAVAILABLE when memory is short.
-status trainer_new(struct model *model, enum element grads, enum element moments);
-
-// NULL is fine; sets *trainer to NULL.
-void trainer_free(struct trainer **trainer, struct backend *backend);
 
 // ---- the vision tower ----
 

@@ -78,11 +78,30 @@ static void qwen_add_vision(struct qwen_parameters *params) {
     parameter_table_close_range(table, false, GROUP_VISION);
 }
 
-// Sets what changes a result, except sizes, which are in the parameters' shapes.
-static status qwen_finish(struct qwen_parameters *params) {
-    const struct model_config *config = params->config;
+status qwen_parameters_init(struct qwen_parameters *params, const struct model_config *config) {
+    static const char *const tied[] = {"lm_head.weight", NULL};
+    struct parameter_table *table = &params->table;
     const struct text_config *text = &config->text;
     const struct vision_config *vision = &config->vision;
+    size_t layers = (size_t)text->num_hidden_layers, depth = (size_t)vision->depth;
+    size_t capacity = (layers + depth) * MAX_PER_BLOCK + MAX_OUTSIDE_BLOCKS;
+    *params = (struct qwen_parameters){.config = config};
+    parameter_table_init(table, capacity);
+    params->text = arena_alloc(&table->arena, layers * sizeof *params->text);
+    params->vision = arena_alloc(&table->arena, depth * sizeof *params->vision);
+    qwen_add_text(params);
+    qwen_add_vision(params);
+    assert(table->count <= capacity);
+    if (text->tie_word_embeddings) table->ignored = tied;
+    for (size_t i = 0; i < table->count; i++) { // the names that nested state dicts have
+        struct parameter *parameter = &table->list[i];
+        if (parameter->group == GROUP_VISION)
+            parameter->alias = arena_printf(&table->arena, "model.%s", parameter->name);
+        else if (strncmp(parameter->name, "model.", 6) == 0)
+            parameter->alias = arena_printf(&table->arena, "model.language_model.%s", parameter->name + 6);
+    }
+
+    // What changes a result, except sizes, which are in the parameters' shapes.
     const double numbers[] = {text->num_attention_heads,
                               text->num_key_value_heads,
                               text->head_dim,
@@ -107,42 +126,8 @@ static status qwen_finish(struct qwen_parameters *params) {
                               config->image_std[2],
                               (double)config->image_token_id,
                               (double)config->video_token_id};
-    return parameter_table_finish(&params->table, numbers, sizeof numbers / sizeof *numbers, vision->fullatt_blocks,
+    return parameter_table_finish(table, numbers, sizeof numbers / sizeof *numbers, vision->fullatt_blocks,
                                   vision->depth);
-}
-
-status qwen_parameters_new(struct qwen_parameters **out, const struct model_config *config) {
-    static const char *const tied[] = {"lm_head.weight", NULL};
-    NEW(out, 1);
-    struct qwen_parameters *params = *out;
-    struct parameter_table *table = &params->table;
-    size_t layers = (size_t)config->text.num_hidden_layers, depth = (size_t)config->vision.depth;
-    size_t capacity = (layers + depth) * MAX_PER_BLOCK + MAX_OUTSIDE_BLOCKS;
-    params->config = config;
-    parameter_table_init(table, capacity);
-    params->text = arena_alloc(&table->arena, layers * sizeof *params->text);
-    params->vision = arena_alloc(&table->arena, depth * sizeof *params->vision);
-    qwen_add_text(params);
-    qwen_add_vision(params);
-    assert(table->count <= capacity);
-    if (config->text.tie_word_embeddings) table->ignored = tied;
-    for (size_t i = 0; i < table->count; i++) { // the names that nested state dicts have
-        struct parameter *parameter = &table->list[i];
-        if (parameter->group == GROUP_VISION)
-            parameter->alias = arena_printf(&table->arena, "model.%s", parameter->name);
-        else if (strncmp(parameter->name, "model.", 6) == 0)
-            parameter->alias = arena_printf(&table->arena, "model.language_model.%s", parameter->name + 6);
-    }
-    status result = qwen_finish(params);
-    if (result != OK) qwen_parameters_free(out);
-    return result;
-}
-
-void qwen_parameters_free(struct qwen_parameters **params) {
-    if (!*params) return;
-    parameter_table_release(&(*params)->table);
-    free(*params);
-    *params = NULL;
 }
 
 // ---- on a backend ----
@@ -176,61 +161,52 @@ struct transformer vision_transformer(const struct vision_config *vision) {
 
 struct qwen_weights *qwen_weights_new(struct backend *backend, const struct qwen_parameters *params,
                                       enum element type) {
-    const struct model_config *config = params->config;
     struct qwen_weights *weights;
     NEW(&weights, 1);
     weights->params = params;
     weights->base =
         (struct weights){.backend = backend, .table = &params->table, .embedding = &params->embedding, .type = type};
-    weights->text = text_transformer(&config->text);
-    weights->text.params = params->text;
-    weights->vision = vision_transformer(&config->vision);
-    weights->vision.params = params->vision;
-    NEW(&weights->text.blocks, (size_t)config->text.num_hidden_layers);
-    NEW(&weights->vision.blocks, (size_t)config->vision.depth);
+    struct transformer *text = &weights->text, *vision = &weights->vision;
+    *text = text_transformer(&params->config->text);
+    text->params = params->text;
+    text->blocks = arena_alloc(&weights->base.arena, (size_t)text->block_count * sizeof *text->blocks);
+    *vision = vision_transformer(&params->config->vision);
+    vision->params = params->vision;
+    vision->blocks = arena_alloc(&weights->base.arena, (size_t)vision->block_count * sizeof *vision->blocks);
     return weights;
 }
 
-// Loads everything in the order of the table.
-static status qwen_load_all(struct weights_loader *loader, struct qwen_weights *weights) {
-    const struct qwen_parameters *params = weights->params;
-    TRY(weights_load_unpacked(loader, &params->embedding, &weights->embedding));
-    if (!params->lm_head.count) TRY(weights_load_tied(loader, weights->embedding, &weights->lm_head));
-    TRY(weights_load_block_matrices(loader, &weights->text));
-    if (params->lm_head.count) TRY(weights_load_matrix(loader, &params->lm_head, &weights->lm_head));
-    TRY(weights_load_block_vectors(loader, &weights->text));
-    TRY(weights_load_unpacked(loader, &params->norm, &weights->norm));
-    TRY(weights_load_matrix(loader, &params->patch_embed, &weights->patch_embed));
-    TRY(weights_load_block_matrices(loader, &weights->vision));
-    TRY(weights_load_matrix(loader, &params->merger_fc1, &weights->merger_fc1));
-    TRY(weights_load_matrix(loader, &params->merger_fc2, &weights->merger_fc2));
-    TRY(weights_load_block_vectors(loader, &weights->vision));
-    TRY(weights_load_unpacked(loader, &params->merger_norm, &weights->merger_norm));
-    TRY(weights_load_unpacked(loader, &params->merger_norm_bias, &weights->merger_norm_bias));
-    TRY(weights_load_unpacked(loader, &params->merger_fc1_bias, &weights->merger_fc1_bias));
-    return weights_load_unpacked(loader, &params->merger_fc2_bias, &weights->merger_fc2_bias);
-}
-
 status qwen_weights_load(struct qwen_weights *weights, const struct weights_source *source) {
+    const struct qwen_parameters *params = weights->params;
     struct weights_loader loader;
-    status result = weights_loader_open(&loader, &weights->base, source);
-    if (result == OK) result = qwen_load_all(&loader, weights);
-    if (result == OK) weights_loader_finish(&loader);
+    status result;
+    TRY_TO(result, done, weights_loader_open(&loader, &weights->base, source));
+
+    // In the order of the table.
+    TRY_TO(result, done, weights_load_unpacked(&loader, &params->embedding, &weights->embedding));
+    if (!params->lm_head.count) TRY_TO(result, done, weights_load_tied(&loader, weights->embedding, &weights->lm_head));
+    TRY_TO(result, done, weights_load_block_matrices(&loader, &weights->text));
+    if (params->lm_head.count) TRY_TO(result, done, weights_load_matrix(&loader, &params->lm_head, &weights->lm_head));
+    TRY_TO(result, done, weights_load_block_vectors(&loader, &weights->text));
+    TRY_TO(result, done, weights_load_unpacked(&loader, &params->norm, &weights->norm));
+    TRY_TO(result, done, weights_load_matrix(&loader, &params->patch_embed, &weights->patch_embed));
+    TRY_TO(result, done, weights_load_block_matrices(&loader, &weights->vision));
+    TRY_TO(result, done, weights_load_matrix(&loader, &params->merger_fc1, &weights->merger_fc1));
+    TRY_TO(result, done, weights_load_matrix(&loader, &params->merger_fc2, &weights->merger_fc2));
+    TRY_TO(result, done, weights_load_block_vectors(&loader, &weights->vision));
+    TRY_TO(result, done, weights_load_unpacked(&loader, &params->merger_norm, &weights->merger_norm));
+    TRY_TO(result, done, weights_load_unpacked(&loader, &params->merger_norm_bias, &weights->merger_norm_bias));
+    TRY_TO(result, done, weights_load_unpacked(&loader, &params->merger_fc1_bias, &weights->merger_fc1_bias));
+    TRY_TO(result, done, weights_load_unpacked(&loader, &params->merger_fc2_bias, &weights->merger_fc2_bias));
+    weights_loader_finish(&loader);
+done:
     weights_loader_release(&loader);
     return result;
 }
 
-void qwen_weights_free(struct qwen_weights **freed) {
-    struct qwen_weights *weights = *freed;
-    if (!weights) return;
-    struct backend *backend = weights->base.backend;
-    weights_free_blocks(backend, &weights->text);
-    weights_free_blocks(backend, &weights->vision);
-    backend->ops->weight_free(backend, &weights->lm_head);
-    backend->ops->weight_free(backend, &weights->patch_embed);
-    backend->ops->weight_free(backend, &weights->merger_fc1);
-    backend->ops->weight_free(backend, &weights->merger_fc2);
-    weights_release(&weights->base);
-    free(weights);
-    *freed = NULL;
+void qwen_weights_free(struct qwen_weights **weights) {
+    if (!*weights) return;
+    weights_release(&(*weights)->base);
+    free(*weights);
+    *weights = NULL;
 }

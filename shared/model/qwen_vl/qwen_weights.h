@@ -23,11 +23,9 @@ struct qwen_parameters {
     struct block_params *vision; // [depth]
 };
 
-// Makes the table for a configuration, which must outlive it. DATAERR when the model is too large for 64 bits.
-status qwen_parameters_new(struct qwen_parameters **out, const struct model_config *config);
-
-// NULL is fine; sets *params to NULL.
-void qwen_parameters_free(struct qwen_parameters **params);
+// Makes the table for a configuration, which must outlive the parameters. These must stay where they are. The caller
+// releases the table. DATAERR when the model is too large for 64 bits: then there is nothing to release.
+status qwen_parameters_init(struct qwen_parameters *params, const struct model_config *config);
 
 // ---- on a backend ----
 

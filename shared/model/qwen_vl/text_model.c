@@ -206,7 +206,7 @@ status text_backward(struct text_state *state, struct model *model, struct arena
         TRY(workspace_upload(workspace, ELEMENT_I32, count, 1, sequence->text_ids, &ids));
         TRY(workspace_alloc(workspace, ELEMENT_F32, count, model->config.text.hidden_size, &grad_rows));
         TRY(ops->gather(model->backend, grad_rows, state->fwd.grad_x, rows));
-        TRY(ops->scatter_add(model->backend, param_tensor(grads, &model->params->embedding), grad_rows, ids));
+        TRY(ops->scatter_add(model->backend, param_tensor(grads, &model->params.embedding), grad_rows, ids));
         workspace_restore(workspace, mark);
     }
     if (!model->options.train_vision) return OK;
@@ -292,7 +292,7 @@ static status group_head_backward(const struct head_state *head, struct model *m
                                   const float *dlogprobs) {
     const struct operations *ops = model->backend->ops;
     const struct sequence *sequence = text->sequence;
-    const struct qwen_parameters *params = model->params;
+    const struct qwen_parameters *params = &model->params;
     const struct param_array *grads = &model->trainer->optimizer.grads;
     int64_t hidden_size = model->config.text.hidden_size;
     struct workspace *workspace = &model->workspace;

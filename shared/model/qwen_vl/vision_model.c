@@ -234,7 +234,7 @@ status vision_backward(struct vision_state *state, struct model *model, struct t
     struct workspace_mark mark = workspace_save(workspace);
     struct forward_state *fwd = &state->fwd;
     const struct qwen_weights *weights = model->weights;
-    const struct qwen_parameters *params = model->params;
+    const struct qwen_parameters *params = &model->params;
     int64_t hidden_size = fwd->transformer->hidden_size;
     fwd->grads = grads;
     fwd->cache = model->vision_kv.cache; // a later medium may have needed a larger one
