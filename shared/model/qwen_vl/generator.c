@@ -282,72 +282,65 @@ static status generator_append_token(struct generator *generator, struct request
     return OK;
 }
 
-// Computes a prompt into the request's region, and samples the first token of each completion from its last row.
-static status generator_compute_prompt(struct generator *generator, struct request *request,
-                                       const struct model_prompt *prompt, struct arena *arena, struct text_state *text,
-                                       struct decode_batch **batch) {
+// Prefills a request's prompt into its region, samples the first token of each completion from its last row, and lets
+// the request run. Frees it if it cannot be computed. BAD_SAMPLE as in model_check.
+static status generator_start(struct generator *generator, struct request *request, int64_t cache_begin,
+                              const struct model_prompt *prompt) {
     struct model *model = generator->model;
     struct backend *backend = model->backend;
     const struct operations *ops = backend->ops;
     const enum element type = model->weights->base.type;
     const int64_t hidden_size = model->config.text.hidden_size;
+    const int count = request->given.count;
     const struct tensor none = {0};
-    struct sequence sequence;
-    struct tensor last_normed, index, normed;
-    TRY(sequence_make(&sequence, arena, &model->config, prompt, NULL, 0));
-    assert(sequence.span_count == 1 && sequence.cache_rows == request->cache_rows);
-    for (int64_t i = 0; i < sequence.rows; i++) sequence.cache_slots[i] += (int32_t)request->cache_begin;
-    sequence.spans[0].kv_begin = request->cache_begin;
-    request->next_position = sequence.next_position;
-    // Also for the steps, whose position ids the backend counts.
-    TRY(rope_angles_reserve(&model->text_rope, backend,
-                            (int64_t)sequence.next_position + request->given.max_new_tokens));
-    TRY(text_forward(text, model, arena, prompt, &sequence, generator->cache, false));
-    TRY(workspace_alloc(&model->workspace, type, 1, hidden_size, &last_normed));
-    struct forward_state last = text->fwd;
-    last.x = tensor_rows(text->fwd.x, text->fwd.rows - 1, 1);
-    last.delta = tensor_rows(text->fwd.delta, text->fwd.rows - 1, 1);
-    TRY(forward_norm(&last, last_normed, model->weights->norm, none, none));
-
-    size_t count = (size_t)request->given.count;
-    int32_t *zeros = arena_alloc(arena, count * sizeof *zeros); // the only row of last_normed
-    int32_t *tokens = arena_alloc(arena, count * sizeof *tokens);
-    float *logprobs = arena_alloc(arena, count * sizeof *logprobs);
-    TRY(ops->decode_batch_new(backend, batch, request->given.count, model->weights->text.heads, generator->eos_ids,
-                              model->info.eos_count));
-    for (int i = 0; i < request->given.count; i++) {
-        const struct decode_row row = {
-            .max_len = 1, .sampling = request_sampling(request), .key = request->given.key, .completion = (uint64_t)i};
-        TRY(ops->decode_batch_set(backend, *batch, i, &row));
-    }
-    assert((*batch)->rows == request->given.count);
-    TRY(workspace_upload(&model->workspace, ELEMENT_I32, request->given.count, 1, zeros, &index));
-    TRY(workspace_alloc(&model->workspace, type, request->given.count, hidden_size, &normed));
-    TRY(ops->gather(backend, normed, last_normed, index));
-    TRY(ops->sample(backend, *batch, normed, model->weights->lm_head));
-    TRY(ops->decode_batch_read(backend, *batch, 0, tokens, logprobs));
-    for (int i = 0; i < request->given.count; i++)
-        TRY(generator_append_token(generator, request, i, tokens[i], logprobs[i], model->version));
-    return OK;
-}
-
-// Prefills a request's prompt into its region, and lets the request run. Frees it if it cannot be computed. BAD_SAMPLE
-// as in model_check.
-static status generator_start(struct generator *generator, struct request *request, int64_t cache_begin,
-                              const struct model_prompt *prompt) {
-    struct model *model = generator->model;
     struct arena arena = {0};
+    struct sequence sequence;
     struct text_state text = {0};
     struct decode_batch *batch = NULL;
+    struct tensor last_normed, index, normed;
+    status result;
     request->cache_begin = cache_begin;
-    status result = generator_compute_prompt(generator, request, prompt, &arena, &text, &batch);
-    model->backend->ops->decode_batch_free(model->backend, &batch);
+    TRY_TO(result, done, sequence_make(&sequence, &arena, &model->config, prompt, NULL, 0));
+    assert(sequence.span_count == 1 && sequence.cache_rows == request->cache_rows);
+    for (int64_t i = 0; i < sequence.rows; i++) sequence.cache_slots[i] += (int32_t)cache_begin;
+    sequence.spans[0].kv_begin = cache_begin;
+    request->next_position = sequence.next_position;
+    // Also for the steps, whose position ids the backend counts.
+    int64_t positions = (int64_t)sequence.next_position + request->given.max_new_tokens;
+    TRY_TO(result, done, rope_angles_reserve(&model->text_rope, backend, positions));
+    TRY_TO(result, done, text_forward(&text, model, &arena, prompt, &sequence, generator->cache, false));
+    TRY_TO(result, done, workspace_alloc(&model->workspace, type, 1, hidden_size, &last_normed));
+    struct forward_state last = text.fwd;
+    last.x = tensor_rows(text.fwd.x, text.fwd.rows - 1, 1);
+    last.delta = tensor_rows(text.fwd.delta, text.fwd.rows - 1, 1);
+    TRY_TO(result, done, forward_norm(&last, last_normed, model->weights->norm, none, none));
+
+    int32_t *zeros = arena_alloc(&arena, (size_t)count * sizeof *zeros); // the only row of last_normed
+    int32_t *tokens = arena_alloc(&arena, (size_t)count * sizeof *tokens);
+    float *logprobs = arena_alloc(&arena, (size_t)count * sizeof *logprobs);
+    TRY_TO(result, done,
+           ops->decode_batch_new(backend, &batch, count, model->weights->text.heads, generator->eos_ids,
+                                 model->info.eos_count));
+    for (int i = 0; i < count; i++) {
+        const struct decode_row row = {
+            .max_len = 1, .sampling = request_sampling(request), .key = request->given.key, .completion = (uint64_t)i};
+        TRY_TO(result, done, ops->decode_batch_set(backend, batch, i, &row));
+    }
+    assert(batch->rows == count);
+    TRY_TO(result, done, workspace_upload(&model->workspace, ELEMENT_I32, count, 1, zeros, &index));
+    TRY_TO(result, done, workspace_alloc(&model->workspace, type, count, hidden_size, &normed));
+    TRY_TO(result, done, ops->gather(backend, normed, last_normed, index));
+    TRY_TO(result, done, ops->sample(backend, batch, normed, model->weights->lm_head));
+    TRY_TO(result, done, ops->decode_batch_read(backend, batch, 0, tokens, logprobs));
+    for (int i = 0; i < count; i++)
+        TRY_TO(result, done, generator_append_token(generator, request, i, tokens[i], logprobs[i], model->version));
+    generator_run(generator, request);
+    request = NULL;
+done:
+    ops->decode_batch_free(backend, &batch);
     text_release(&text, model);
     arena_release(&arena);
-    if (result == OK)
-        generator_run(generator, request);
-    else
-        generator_free_requests(&request);
+    generator_free_requests(&request);
     return result;
 }
 
@@ -361,44 +354,46 @@ static status generator_start_waiting(struct generator *generator) {
     return generator_start(generator, request, cache_begin, &request->given.prompt);
 }
 
-// Copies the prompt into the request, which has to wait.
-static status generator_copy_prompt(struct request *request, const struct model_prompt *prompt) {
-    int64_t *tokens = arena_alloc(&request->arena, prompt->count * sizeof *tokens);
-    struct model_medium *media = arena_alloc(&request->arena, prompt->media_count * sizeof *media);
-    memcpy(tokens, prompt->tokens, prompt->count * sizeof *tokens);
-    for (size_t i = 0; i < prompt->media_count; i++) {
-        const struct model_medium *from = &prompt->media[i];
-        size_t size = (size_t)from->frames * (size_t)from->height * (size_t)from->width * 3;
-        uint8_t *pixels;
-        TRY(arena_alloc_large(&request->arena, &pixels, size));
-        memcpy(pixels, from->pixels, size);
-        media[i] = *from;
-        media[i].pixels = pixels;
-    }
-    request->given.prompt = (struct model_prompt){tokens, prompt->count, media, prompt->media_count};
-    return OK;
-}
-
 status generator_add(struct generator *generator, const struct generate_request *from) {
+    const struct model_prompt *prompt = &from->prompt;
     struct request *request = NULL;
     struct arena arena = {0};
     struct sequence sequence;
     int64_t cache_begin = -1;
+    status result;
     if (generator->options.continues) return fail(BUG, "the generator continues completions");
     TRY(generator_request_new(generator, from, &request));
     // Whether the prompt can be computed is checked now, and not when it is. A completion's last token is not computed.
-    status result = sequence_make(&sequence, &arena, &generator->model->config, &from->prompt, NULL, 0);
-    if (result == OK) result = sequence_check_position((int64_t)sequence.next_position + from->max_new_tokens - 2);
+    TRY_TO(result, done, sequence_make(&sequence, &arena, &generator->model->config, prompt, NULL, 0));
+    TRY_TO(result, done, sequence_check_position((int64_t)sequence.next_position + from->max_new_tokens - 2));
+    TRY_TO(result, done, generator_start_waiting(generator));
+    if (generator->waiting) TRY_TO(result, done, fail(BUG, "another request is waiting already"));
+    TRY_TO(result, done, generator_find_cache_rows(generator, request, &cache_begin));
+    if (cache_begin >= 0) {
+        result = generator_start(generator, request, cache_begin, prompt);
+        request = NULL; // it runs, or is freed
+        goto done;
+    }
+
+    // The request has to wait, with a copy of its prompt.
+    int64_t *tokens = arena_alloc(&request->arena, prompt->count * sizeof *tokens);
+    struct model_medium *media = arena_alloc(&request->arena, prompt->media_count * sizeof *media);
+    memcpy(tokens, prompt->tokens, prompt->count * sizeof *tokens);
+    for (size_t i = 0; i < prompt->media_count; i++) {
+        const struct model_medium *medium = &prompt->media[i];
+        size_t size = (size_t)medium->frames * (size_t)medium->height * (size_t)medium->width * 3;
+        uint8_t *pixels;
+        TRY_TO(result, done, arena_alloc_large(&request->arena, &pixels, size));
+        memcpy(pixels, medium->pixels, size);
+        media[i] = *medium;
+        media[i].pixels = pixels;
+    }
+    request->given.prompt = (struct model_prompt){tokens, prompt->count, media, prompt->media_count};
+    generator->waiting = request;
+    request = NULL;
+done:
     arena_release(&arena);
-    if (result == OK) result = generator_start_waiting(generator);
-    if (result == OK && !generator->waiting) result = generator_find_cache_rows(generator, request, &cache_begin);
-    if (result == OK && cache_begin >= 0) return generator_start(generator, request, cache_begin, &from->prompt);
-    if (result == OK && generator->waiting) result = fail(BUG, "another request is waiting already");
-    if (result == OK) result = generator_copy_prompt(request, &from->prompt);
-    if (result == OK)
-        generator->waiting = request;
-    else
-        generator_free_requests(&request);
+    generator_free_requests(&request);
     return result;
 }
 
@@ -561,36 +556,6 @@ const struct generated *generator_pop(struct generator *generator, void **tag, i
 // cache. What a branch has behind its prefix is overwritten by the tokens that are decoded. The last token of a prefix
 // is computed again, as the input of the first step.
 
-// Fills in the request's branches but their cache rows. *longest = the tokens of the longest prefix, *room = the cache
-// rows that a branch needs at most beside those of its completion.
-static status generator_make_branches(struct request *request, const struct model *model,
-                                      const struct model_completion *completions,
-                                      const struct completion_prefix *prefixes, int64_t *longest, int64_t *room) {
-    size_t most = 0;
-    request->branches = arena_alloc(&request->arena, (size_t)request->given.count * sizeof *request->branches);
-    for (int i = 0; i < request->given.count; i++) {
-        const struct completion_prefix *prefix = &prefixes[i];
-        struct branch *branch = &request->branches[i];
-        assert(prefix->kept <= completions[i].count);
-        *branch = (struct branch){.prefix_count = prefix->kept + prefix->count};
-        TRY(sequence_check_tokens(&model->config, prefix->tokens, prefix->count));
-        const int64_t *inputs = prefix->tokens;
-        branch->input_count = prefix->count;
-        if (!prefix->count && prefix->kept) {
-            inputs = completions[i].tokens + prefix->kept - 1;
-            branch->input_count = 1;
-        }
-        int64_t *copy = arena_alloc(&request->arena, branch->input_count * sizeof *copy);
-        if (branch->input_count) memcpy(copy, inputs, branch->input_count * sizeof *copy);
-        branch->inputs = copy;
-        if ((int64_t)branch->prefix_count > *longest) *longest = (int64_t)branch->prefix_count;
-        if (prefix->count > most) most = prefix->count;
-        if (!branch->input_count) request->finished++;
-    }
-    *room = (int64_t)most + request->given.max_new_tokens;
-    return OK;
-}
-
 status generator_continue(struct generator *generator, const struct generate_request *from,
                           const struct model_completion *completions, const struct completion_prefix *prefixes,
                           const struct token_range *wanted, float *const *logprobs) {
@@ -598,20 +563,39 @@ status generator_continue(struct generator *generator, const struct generate_req
     struct arena arena = {0};
     struct sequence sequence;
     struct request *request = NULL;
-    size_t count = (size_t)from->count;
-    int64_t longest = 0, room = 0, cache_begin = 0;
+    size_t count = (size_t)from->count, longest = 0, most = 0; // tokens: of the longest prefix; behind what is kept
+    int64_t cache_begin = 0;
     status result = OK;
     if (!generator->options.continues || generator->running)
         return fail(BUG, "the generator cannot continue completions now");
     TRY(generator_request_new(generator, from, &request));
-    TRY_TO(result, done, generator_make_branches(request, model, completions, prefixes, &longest, &room));
+    request->branches = arena_alloc(&request->arena, count * sizeof *request->branches);
+    for (size_t i = 0; i < count; i++) {
+        const struct completion_prefix *prefix = &prefixes[i];
+        struct branch *branch = &request->branches[i];
+        assert(prefix->kept <= completions[i].count);
+        *branch = (struct branch){.prefix_count = prefix->kept + prefix->count, .input_count = prefix->count};
+        TRY_TO(result, done, sequence_check_tokens(&model->config, prefix->tokens, prefix->count));
+        const int64_t *inputs = prefix->tokens;
+        if (!prefix->count && prefix->kept) {
+            inputs = completions[i].tokens + prefix->kept - 1;
+            branch->input_count = 1;
+        }
+        int64_t *copy = arena_alloc(&request->arena, branch->input_count * sizeof *copy);
+        if (branch->input_count) memcpy(copy, inputs, branch->input_count * sizeof *copy);
+        branch->inputs = copy;
+        if (branch->prefix_count > longest) longest = branch->prefix_count;
+        if (prefix->count > most) most = prefix->count;
+        if (!branch->input_count) request->finished++;
+    }
+
     TRY_TO(result, done, sequence_make(&sequence, &arena, &model->config, &from->prompt, completions, count));
     int64_t *begins = arena_alloc(&arena, count * sizeof *begins);
-    sequence_place_branches(&sequence, completions, count, room, begins);
+    sequence_place_branches(&sequence, completions, count, (int64_t)most + from->max_new_tokens, begins);
     for (size_t i = 0; i < count; i++) request->branches[i].cache_begin = begins[i];
     request->cache_rows = sequence.cache_rows;
     request->next_position = sequence.next_position;
-    int64_t end = (int64_t)sequence.next_position + longest + request->given.max_new_tokens;
+    int64_t end = (int64_t)sequence.next_position + (int64_t)longest + from->max_new_tokens;
     if (longest) TRY_TO(result, done, sequence_check_position(end - 2)); // the last token is not computed
     TRY_TO(result, done, rope_angles_reserve(&model->text_rope, model->backend, end));
     if (longest) TRY_TO(result, done, generator_find_cache_rows(generator, request, &cache_begin));

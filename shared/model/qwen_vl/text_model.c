@@ -126,25 +126,6 @@ static status text_embed_media(struct text_state *state, struct model *model, st
     return OK;
 }
 
-// Allocates what each layer keeps.
-static status text_keep(struct forward_state *fwd, struct model *model, struct arena *arena) {
-    int layers = fwd->transformer->block_count, wanted = model->options.kept_activations;
-    size_t left = 0, bytes[KEPT_LEVELS];
-    fwd->kept = arena_alloc(arena, (size_t)layers * sizeof *fwd->kept);
-    for (enum kept_level level = 0; level < KEPT_LEVELS; level++)
-        bytes[level] = block_kept_bytes(fwd->transformer, fwd->type, fwd->rows, level);
-    if (wanted < 0 && model->backend_info.memory) TRY(text_memory_left(model, fwd, &left));
-    for (int i = 0; i < layers; i++) {
-        enum kept_level level = wanted < 0 ? KEEP_MLP : (enum kept_level)wanted;
-        if (wanted < 0) {
-            while (level > KEEP_INPUT && bytes[level] - bytes[KEEP_INPUT] > left) level--;
-            left -= bytes[level] - bytes[KEEP_INPUT];
-        }
-        TRY(block_keep(fwd, level, &fwd->kept[i]));
-    }
-    return OK;
-}
-
 status text_forward(struct text_state *state, struct model *model, struct arena *arena,
                     const struct model_prompt *prompt, const struct sequence *sequence, struct kv_cache *cache,
                     bool training) {
@@ -184,8 +165,23 @@ status text_forward(struct text_state *state, struct model *model, struct arena 
     fwd->rope = &model->text_rope.table;
     TRY(workspace_upload(workspace, ELEMENT_I32, fwd->rows, 3, sequence->position_ids, &fwd->position_ids));
     TRY(workspace_alloc(workspace, type, fwd->rows, hidden_size, &fwd->delta));
-    if (training) TRY(text_keep(fwd, model, arena));
-    for (int i = 0; i < fwd->transformer->block_count; i++) TRY(block_forward(fwd, i));
+    const int layers = fwd->transformer->block_count, wanted = model->options.kept_activations;
+    if (training) { // what each layer keeps
+        size_t left = 0, bytes[KEPT_LEVELS];
+        fwd->kept = arena_alloc(arena, (size_t)layers * sizeof *fwd->kept);
+        for (enum kept_level level = 0; level < KEPT_LEVELS; level++)
+            bytes[level] = block_kept_bytes(fwd->transformer, type, fwd->rows, level);
+        if (wanted < 0 && model->backend_info.memory) TRY(text_memory_left(model, fwd, &left));
+        for (int i = 0; i < layers; i++) {
+            enum kept_level level = wanted < 0 ? KEEP_MLP : (enum kept_level)wanted;
+            if (wanted < 0) {
+                while (level > KEEP_INPUT && bytes[level] - bytes[KEEP_INPUT] > left) level--;
+                left -= bytes[level] - bytes[KEEP_INPUT];
+            }
+            TRY(block_keep(fwd, level, &fwd->kept[i]));
+        }
+    }
+    for (int i = 0; i < layers; i++) TRY(block_forward(fwd, i));
     return OK;
 }
 
@@ -285,32 +281,6 @@ static status group_head_forward(struct head_state *head, struct model *model, s
     TRY(ops->gather(model->backend, head->hidden_states, head->normed, head->logit_rows));
     return ops->logprob(model->backend, head->logprobs, head->lse, head->hidden_states, model->weights->lm_head,
                         head->target_ids);
-}
-
-// fwd.grad_x = the gradient of the last block's output, given dlogprobs [N] = d loss / d logprob on the host.
-static status group_head_backward(const struct head_state *head, struct model *model, struct text_state *text,
-                                  const float *dlogprobs) {
-    const struct operations *ops = model->backend->ops;
-    const struct sequence *sequence = text->sequence;
-    const struct qwen_parameters *params = &model->params;
-    const struct param_array *grads = &model->trainer->optimizer.grads;
-    int64_t hidden_size = model->config.text.hidden_size;
-    struct workspace *workspace = &model->workspace;
-    struct workspace_mark mark = workspace_save(workspace);
-    struct tensor dlogprob, grad_hidden_states, grad_normed;
-    struct tensor grad_lm_head = param_tensor(grads, params->lm_head.count ? &params->lm_head : &params->embedding);
-    TRY(workspace_upload(workspace, ELEMENT_F32, sequence->target_count, 1, dlogprobs, &dlogprob));
-    TRY(workspace_alloc(workspace, ELEMENT_F32, sequence->target_count, hidden_size, &grad_hidden_states));
-    TRY(workspace_alloc(workspace, ELEMENT_F32, sequence->rows, hidden_size, &grad_normed));
-    TRY(ops->logprob_grad(model->backend, grad_hidden_states, grad_lm_head, head->hidden_states,
-                          model->weights->lm_head, head->target_ids, head->lse, dlogprob));
-    TRY(ops->zero(model->backend, grad_normed));
-    TRY(ops->scatter_add(model->backend, grad_normed, grad_hidden_states, head->logit_rows));
-    TRY(ops->zero(model->backend, text->fwd.grad_x));
-    TRY(ops->rmsnorm_grad(model->backend, text->fwd.grad_x, param_tensor(grads, &params->norm), grad_normed,
-                          text->fwd.x, model->weights->norm, head->rstd));
-    workspace_restore(workspace, mark);
-    return OK;
 }
 
 status group_score(struct model *model, struct arena *arena, const struct model_prompt *prompt,
@@ -425,7 +395,11 @@ status model_accumulate(struct model *model, const struct model_prompt *prompt,
     struct trainer *trainer = model->trainer;
     if (!trainer) return fail(BUG, "the model was not opened for training");
     if (count == 0) return fail(BAD_SAMPLE, "the group has no completions");
-    const struct operations *ops = model->backend->ops;
+    struct backend *backend = model->backend;
+    const struct operations *ops = backend->ops;
+    const struct qwen_parameters *params = &model->params;
+    const struct param_array *grads = &trainer->optimizer.grads;
+    const int64_t hidden_size = model->config.text.hidden_size;
     struct workspace *workspace = &model->workspace;
     struct arena arena = {0};
     struct sequence sequence;
@@ -435,27 +409,43 @@ status model_accumulate(struct model *model, const struct model_prompt *prompt,
     struct model_completion *plain = arena_alloc(&arena, count * sizeof *plain);
     for (size_t i = 0; i < count; i++) plain[i] = completions[i].completion;
     TRY_TO(result, done, sequence_make(&sequence, &arena, &model->config, prompt, plain, count));
-    size_t targets = (size_t)sequence.target_count;
-    float *logprobs = arena_alloc(&arena, targets * sizeof *logprobs);
-    float *dlogprobs = arena_alloc(&arena, targets * sizeof *dlogprobs);
+    const int64_t rows = sequence.rows, targets = sequence.target_count;
+    float *logprobs = arena_alloc(&arena, (size_t)targets * sizeof *logprobs);
+    float *dlogprobs = arena_alloc(&arena, (size_t)targets * sizeof *dlogprobs);
     TRY_TO(result, done, text_forward(&text, model, &arena, prompt, &sequence, NULL, true));
-    TRY_TO(result, done,
-           workspace_alloc(workspace, ELEMENT_F32, sequence.rows, model->config.text.hidden_size, &text.fwd.grad_x));
+    struct forward_state *fwd = &text.fwd;
+    TRY_TO(result, done, workspace_alloc(workspace, ELEMENT_F32, rows, hidden_size, &fwd->grad_x));
     struct workspace_mark mark = workspace_save(workspace);
     TRY_TO(result, done, group_head_forward(&head, model, &text, true));
-    TRY_TO(result, done, ops->download(model->backend, logprobs, ELEMENT_F32, head.logprobs));
+    TRY_TO(result, done, ops->download(backend, logprobs, ELEMENT_F32, head.logprobs));
     group_loss(completions, count, loss, weight, logprobs, dlogprobs, out);
     out->prompt_tokens = sequence.prompt_rows;
     if (!isfinite(out->nll)) TRY_TO(result, done, fail(DATAERR, "the log-probabilities are not finite"));
     if (!isfinite(out->loss)) TRY_TO(result, done, fail(DATAERR, "the loss is not finite"));
+    if (prompt->media_count) trainer->vision_has_grad = true;
 
     // The gradient is exactly 0 if all rewards of the group are equal and there is no KL term.
-    size_t nonzero = targets;
+    int64_t nonzero = targets;
     while (nonzero && dlogprobs[nonzero - 1] == 0) nonzero--;
-    if (nonzero) TRY_TO(result, done, group_head_backward(&head, model, &text, dlogprobs));
+    if (nonzero == 0) goto done;
+
+    // The head: fwd.grad_x = the gradient of the last block's output.
+    struct tensor dlogprob, grad_hidden_states, grad_normed;
+    struct tensor grad_lm_head = param_tensor(grads, params->lm_head.count ? &params->lm_head : &params->embedding);
+    TRY_TO(result, done, workspace_upload(workspace, ELEMENT_F32, targets, 1, dlogprobs, &dlogprob));
+    TRY_TO(result, done, workspace_alloc(workspace, ELEMENT_F32, targets, hidden_size, &grad_hidden_states));
+    TRY_TO(result, done, workspace_alloc(workspace, ELEMENT_F32, rows, hidden_size, &grad_normed));
+    TRY_TO(result, done,
+           ops->logprob_grad(backend, grad_hidden_states, grad_lm_head, head.hidden_states, model->weights->lm_head,
+                             head.target_ids, head.lse, dlogprob));
+    TRY_TO(result, done, ops->zero(backend, grad_normed));
+    TRY_TO(result, done, ops->scatter_add(backend, grad_normed, grad_hidden_states, head.logit_rows));
+    TRY_TO(result, done, ops->zero(backend, fwd->grad_x));
+    TRY_TO(result, done,
+           ops->rmsnorm_grad(backend, fwd->grad_x, param_tensor(grads, &params->norm), grad_normed, fwd->x,
+                             model->weights->norm, head.rstd));
     workspace_restore(workspace, mark);
-    if (prompt->media_count) trainer->vision_has_grad = true;
-    if (nonzero) TRY_TO(result, done, text_backward(&text, model, &arena, &trainer->optimizer.grads));
+    result = text_backward(&text, model, &arena, grads);
 done:
     text_release(&text, model);
     arena_release(&arena);

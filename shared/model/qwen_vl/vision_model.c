@@ -133,75 +133,68 @@ static status vision_merge(struct vision_state *state, struct model *model, stru
     return ops->gelu(model->backend, out->gelu_out, out->fc1_out);
 }
 
-// Uploads the medium and its layout, and allocates what outlives the blocks.
-static status vision_start(struct vision_state *state, struct model *model, struct arena *arena,
-                           const struct model_medium *medium, bool training) {
+status vision_forward(struct vision_state *state, struct model *model, struct arena *arena,
+                      const struct model_medium *medium, bool training) {
     struct workspace *workspace = &model->workspace;
     struct backend *backend = model->backend;
+    const struct operations *ops = backend->ops;
+    const struct qwen_weights *weights = model->weights;
+    const enum element type = weights->base.type;
     struct forward_state *fwd = &state->fwd;
-    enum element type = model->weights->base.type;
     *state = (struct vision_state){.grid = grid_of(&model->config, medium)};
     const struct vision_layout *layout = &state->layout;
     vision_layout_make(&state->layout, arena, &model->config, state->grid);
-    *fwd = forward_start(&model->weights->vision, workspace, &model->backend_info, type, grid_patches(state->grid));
+    *fwd = forward_start(&weights->vision, workspace, &model->backend_info, type, grid_patches(state->grid));
     const struct heads heads = fwd->transformer->heads;
-    TRY(kv_scratch_reserve(&model->vision_kv, backend, type, fwd->rows, heads));
+    const int64_t rows = fwd->rows, hidden_size = fwd->transformer->hidden_size;
+    const int depth = fwd->transformer->block_count;
+    TRY(kv_scratch_reserve(&model->vision_kv, backend, type, rows, heads));
     fwd->cache = model->vision_kv.cache;
 
-    int32_t *cache_slots = arena_alloc(arena, (size_t)fwd->rows * sizeof *cache_slots);
-    for (int64_t i = 0; i < fwd->rows; i++) cache_slots[i] = (int32_t)i;
+    // Upload the medium and its layout, and allocate what outlives the blocks.
+    int32_t *cache_slots = arena_alloc(arena, (size_t)rows * sizeof *cache_slots);
+    for (int64_t i = 0; i < rows; i++) cache_slots[i] = (int32_t)i;
     int64_t pixels = (int64_t)medium->height * medium->width * 3;
     int positions = state->grid.height > state->grid.width ? state->grid.height : state->grid.width;
     TRY(rope_angles_reserve(&model->vision_rope, backend, positions));
     fwd->rope = &model->vision_rope.table;
     TRY(workspace_upload(workspace, ELEMENT_U8, medium->frames, pixels, medium->pixels, &state->frames));
-    TRY(workspace_upload(workspace, ELEMENT_I32, fwd->rows, 1, layout->patch_order, &state->patch_order));
-    TRY(workspace_upload(workspace, ELEMENT_I32, fwd->rows, 1, layout->patch_rows, &state->patch_rows));
-    TRY(workspace_upload(workspace, ELEMENT_I32, fwd->rows, 3, layout->position_ids, &fwd->position_ids));
-    TRY(workspace_upload(workspace, ELEMENT_I32, fwd->rows, 1, cache_slots, &fwd->cache_slots));
+    TRY(workspace_upload(workspace, ELEMENT_I32, rows, 1, layout->patch_order, &state->patch_order));
+    TRY(workspace_upload(workspace, ELEMENT_I32, rows, 1, layout->patch_rows, &state->patch_rows));
+    TRY(workspace_upload(workspace, ELEMENT_I32, rows, 3, layout->position_ids, &fwd->position_ids));
+    TRY(workspace_upload(workspace, ELEMENT_I32, rows, 1, cache_slots, &fwd->cache_slots));
     struct tensor grad_slots = training ? fwd->cache_slots : (struct tensor){0};
-    TRY(backend->ops->attention_plan_new(backend, &state->window_plan, heads, layout->window_spans,
-                                         layout->window_count, grad_slots));
-    TRY(backend->ops->attention_plan_new(backend, &state->frame_plan, heads, layout->frame_spans, layout->frame_count,
-                                         grad_slots));
+    TRY(ops->attention_plan_new(backend, &state->window_plan, heads, layout->window_spans, layout->window_count,
+                                grad_slots));
+    TRY(ops->attention_plan_new(backend, &state->frame_plan, heads, layout->frame_spans, layout->frame_count,
+                                grad_slots));
     if (training) {
-        int depth = fwd->transformer->block_count;
         fwd->kept = arena_alloc(arena, (size_t)depth * sizeof *fwd->kept);
         for (int i = 0; i < depth; i++) TRY(block_keep(fwd, KEEP_INPUT, &fwd->kept[i]));
-        TRY(workspace_alloc(workspace, type, fwd->rows, fwd->transformer->hidden_size, &state->merger_input));
+        TRY(workspace_alloc(workspace, type, rows, hidden_size, &state->merger_input));
     }
-    return workspace_alloc(workspace, type, grid_tokens(state->grid, &model->config),
-                           model->config.vision.out_hidden_size, &state->embeds);
-}
-
-status vision_forward(struct vision_state *state, struct model *model, struct arena *arena,
-                      const struct model_medium *medium, bool training) {
-    const struct operations *ops = model->backend->ops;
-    const struct qwen_weights *weights = model->weights;
-    TRY(vision_start(state, model, arena, medium, training));
-    struct workspace_mark mark = workspace_save(&model->workspace);
-    struct forward_state *fwd = &state->fwd;
+    TRY(workspace_alloc(workspace, type, layout->unit_count, model->config.vision.out_hidden_size, &state->embeds));
+    struct workspace_mark mark = workspace_save(workspace);
     TRY(forward_alloc(fwd));
 
     // fwd.x = the patch embeddings in window order.
-    struct workspace_mark embed_mark = workspace_save(&model->workspace);
+    struct workspace_mark embed_mark = workspace_save(workspace);
     struct tensor patches, embedded;
     TRY(vision_patchify(state, model, &patches));
-    TRY(workspace_alloc(&model->workspace, weights->base.type, fwd->rows, fwd->transformer->hidden_size, &embedded));
-    TRY(ops->linear(model->backend, embedded, patches, weights->patch_embed, (struct tensor){0}));
-    TRY(ops->gather(model->backend, fwd->x, embedded, state->patch_order));
-    workspace_restore(&model->workspace, embed_mark);
+    TRY(workspace_alloc(workspace, type, rows, hidden_size, &embedded));
+    TRY(ops->linear(backend, embedded, patches, weights->patch_embed, (struct tensor){0}));
+    TRY(ops->gather(backend, fwd->x, embedded, state->patch_order));
+    workspace_restore(workspace, embed_mark);
 
-    int depth = fwd->transformer->block_count;
     for (int i = 0; i < depth; i++) {
         fwd->plan = vision_plan(state, &model->config, i);
         TRY(block_forward(fwd, i));
     }
     struct merger_activations merger;
     TRY(vision_merge(state, model, &merger));
-    if (training) TRY(ops->copy(model->backend, state->merger_input, fwd->x));
-    TRY(ops->linear(model->backend, state->embeds, merger.gelu_out, weights->merger_fc2, weights->merger_fc2_bias));
-    workspace_restore(&model->workspace, mark);
+    if (training) TRY(ops->copy(backend, state->merger_input, fwd->x));
+    TRY(ops->linear(backend, state->embeds, merger.gelu_out, weights->merger_fc2, weights->merger_fc2_bias));
+    workspace_restore(workspace, mark);
     return OK;
 }
 
