@@ -169,48 +169,47 @@ static int safetensors_compare_strings(const void *left, const void *right) {
     return strcmp(*(const char *const *)left, *(const char *const *)right);
 }
 
-// Opens the shards that an index names, in alphabetical order. Each tensor must be in the file that the index says.
-static status safetensors_add_shards(struct safetensors *store, struct arena *arena, const char *dir,
-                                     const char *path) {
+status safetensors_open_dir(struct safetensors **out, const char *dir) {
+    struct arena arena = {0};
+    const char *single = path_join(&arena, dir, "model.safetensors");
+    const char *path = path_join(&arena, dir, "model.safetensors.index.json");
     struct json *index;
     size_t count = 0;
-    TRY(json_parse_file(&index, arena, path));
+    status result;
+    *out = NULL;
+    if (path_exists(single) || !path_exists(path)) {
+        result = safetensors_open(out, single);
+        goto done;
+    }
+
+    // The shards that the index names, in alphabetical order.
+    NEW(out, 1);
+    TRY_TO(result, done, json_parse_file(&index, &arena, path));
     struct json *weight_map = json_at(index, "weight_map");
-    if (!json_is(weight_map, JSON_OBJECT)) return fail(DATAERR, "%s: weight_map is missing", path);
-    const char **files = arena_alloc(arena, json_count(weight_map) * sizeof *files);
+    if (!json_is(weight_map, JSON_OBJECT)) TRY_TO(result, done, fail(DATAERR, "%s: weight_map is missing", path));
+    const char **files = arena_alloc(&arena, json_count(weight_map) * sizeof *files);
     JSON_EACH(file, weight_map) {
         if (!json_is(file, JSON_STRING) || strchr(file->text.data, '/'))
-            return fail(DATAERR, "%s: weight_map: %.200s is not mapped to a file name", path, file->key.data);
+            TRY_TO(result, done,
+                   fail(DATAERR, "%s: weight_map: %.200s is not mapped to a file name", path, file->key.data));
         files[count++] = json_text(file);
     }
     qsort(files, count, sizeof *files, safetensors_compare_strings);
     for (size_t i = 0; i < count; i++) {
         if (i && strcmp(files[i], files[i - 1]) == 0) continue;
-        if (store->map_count == MAX_SHARDS) return fail(DATAERR, "%s: too many files", dir);
-        TRY(safetensors_add_file(store, path_join(arena, dir, files[i])));
+        if ((*out)->map_count == MAX_SHARDS) TRY_TO(result, done, fail(DATAERR, "%s: too many files", dir));
+        TRY_TO(result, done, safetensors_add_file(*out, path_join(&arena, dir, files[i])));
     }
-    TRY(safetensors_sort_names(store));
-    JSON_EACH(file, weight_map) {
-        const struct stored_tensor *tensor = safetensors_find(store, file->key.data);
+    TRY_TO(result, done, safetensors_sort_names(*out));
+    JSON_EACH(file, weight_map) { // each tensor must be in the file that the index says
+        const struct stored_tensor *tensor = safetensors_find(*out, file->key.data);
         if (!tensor || strcmp(path_base_name(tensor->file), file->text.data) != 0)
-            return fail(DATAERR, "%s/%s: tensor %.200s is not in it, although the index says so", dir, file->text.data,
-                        file->key.data);
+            TRY_TO(result, done,
+                   fail(DATAERR, "%s/%s: tensor %.200s is not in it, although the index says so", dir, file->text.data,
+                        file->key.data));
     }
-    return OK;
-}
-
-status safetensors_open_dir(struct safetensors **out, const char *dir) {
-    struct arena arena = {0};
-    const char *single = path_join(&arena, dir, "model.safetensors");
-    const char *index = path_join(&arena, dir, "model.safetensors.index.json");
-    status result;
-    if (path_exists(single) || !path_exists(index)) {
-        result = safetensors_open(out, single);
-    } else {
-        NEW(out, 1);
-        result = safetensors_add_shards(*out, &arena, dir, index);
-        if (result != OK) safetensors_close(out);
-    }
+done:
+    if (result != OK) safetensors_close(out);
     arena_release(&arena);
     return result;
 }
@@ -295,31 +294,6 @@ struct safetensors_writer {
     size_t used; // of these
 };
 
-// The header: its length, and its JSON, padded with blanks to a multiple of 8 bytes. *data_size = the bytes that
-// follow.
-static void safetensors_header(struct buf *header, const struct stored_tensor *tensors, size_t count,
-                               size_t *data_size) {
-    char prefix[PREFIX_SIZE] = {0};
-    buf_append(header, prefix, sizeof prefix);
-    buf_puts(header, "{\"__metadata__\":{\"format\":\"pt\"}");
-    *data_size = 0;
-    for (size_t i = 0; i < count; i++) {
-        const struct stored_tensor *tensor = &tensors[i];
-        const size_t end = *data_size + (size_t)stored_tensor_count(tensor) * element_size(tensor->type);
-        assert((int)tensor->type < SAFETENSORS_TYPES);
-        buf_puts(header, ",");
-        json_print_string(header, tensor->name, strlen(tensor->name));
-        buf_printf(header, ":{\"dtype\":\"%s\",\"shape\":[", safetensors_types[tensor->type]);
-        for (int d = 0; d < tensor->rank; d++) buf_printf(header, "%s%lld", d ? "," : "", (long long)tensor->shape[d]);
-        buf_printf(header, "],\"data_offsets\":[%zu,%zu]}", *data_size, end);
-        *data_size = end;
-    }
-    buf_puts(header, "}");
-    while (header->size % 8) buf_append(header, " ", 1);
-    size_t length = header->size - PREFIX_SIZE;
-    for (int i = 0; i < PREFIX_SIZE; i++) header->data[i] = (char)(length >> 8 * i);
-}
-
 static status safetensors_error(const struct safetensors_writer *writer) {
     return fail(UNAVAILABLE, "%s: cannot write: %s", writer->path, strerror(errno));
 }
@@ -372,17 +346,38 @@ status safetensors_create(struct safetensors_writer **out, const char *path, con
                           size_t count, bool durable) {
     *out = NULL;
     struct safetensors_writer *writer = NULL;
+    static const char prefix[PREFIX_SIZE] = {0};
     struct buf header = {0};
+    size_t data_size = 0;
     status result = OK;
     NEW(&writer, 1);
     writer->fd = -1;
     writer->durable = durable;
     writer->path = arena_strndup(&writer->arena, path, strlen(path));
     writer->temporary = arena_printf(&writer->arena, "%s.tmp", path);
-    safetensors_header(&header, tensors, count, &writer->remaining);
+
+    // The header: its length, and its JSON, padded with blanks to a multiple of 8 bytes.
+    buf_append(&header, prefix, sizeof prefix);
+    buf_puts(&header, "{\"__metadata__\":{\"format\":\"pt\"}");
+    for (size_t i = 0; i < count; i++) {
+        const struct stored_tensor *tensor = &tensors[i];
+        const size_t end = data_size + (size_t)stored_tensor_count(tensor) * element_size(tensor->type);
+        assert((int)tensor->type < SAFETENSORS_TYPES);
+        buf_puts(&header, ",");
+        json_print_string(&header, tensor->name, strlen(tensor->name));
+        buf_printf(&header, ":{\"dtype\":\"%s\",\"shape\":[", safetensors_types[tensor->type]);
+        for (int d = 0; d < tensor->rank; d++) buf_printf(&header, "%s%lld", d ? "," : "", (long long)tensor->shape[d]);
+        buf_printf(&header, "],\"data_offsets\":[%zu,%zu]}", data_size, end);
+        data_size = end;
+    }
+    buf_puts(&header, "}");
+    while (header.size % 8) buf_append(&header, " ", 1);
+    for (int i = 0; i < PREFIX_SIZE; i++) header.data[i] = (char)((header.size - PREFIX_SIZE) >> 8 * i);
+
+    writer->remaining = data_size;
     TRY_TO(result, done, file_lock_exclusive(writer->temporary, &writer->fd));
     struct stat info; // a file that was there before is overwritten, and what lies behind the new end is cut off
-    size_t size = header.size + writer->remaining;
+    size_t size = header.size + data_size;
     if ((fstat(writer->fd, &info) || (size_t)info.st_size > size) && ftruncate(writer->fd, (off_t)size))
         TRY_TO(result, done, safetensors_error(writer));
     if (durable) {
@@ -404,20 +399,20 @@ status safetensors_write(struct safetensors_writer *writer, const void *data, si
     return OK;
 }
 
-static status safetensors_complete(struct safetensors_writer *writer) {
+status safetensors_finish(struct safetensors_writer **finished) {
+    struct safetensors_writer *writer = *finished;
     const char *slash = strrchr(writer->path, '/');
-    if (writer->remaining) return fail(BUG, "%s: %zu bytes of data are missing", writer->path, writer->remaining);
-    if (writer->durable) TRY(safetensors_flush(writer));
-    if (writer->durable && fsync(writer->fd)) return safetensors_error(writer);
-    if (rename(writer->temporary, writer->path)) return safetensors_error(writer);
+    status result = OK;
+    if (writer->remaining)
+        TRY_TO(result, done, fail(BUG, "%s: %zu bytes of data are missing", writer->path, writer->remaining));
+    if (writer->durable) TRY_TO(result, done, safetensors_flush(writer));
+    if ((writer->durable && fsync(writer->fd)) || rename(writer->temporary, writer->path))
+        TRY_TO(result, done, safetensors_error(writer));
     writer->temporary = NULL;
     const size_t length = slash ? (size_t)(slash - writer->path) + 1 : 1;
-    return writer->durable ? dir_sync(arena_strndup(&writer->arena, slash ? writer->path : ".", length)) : OK;
-}
-
-status safetensors_finish(struct safetensors_writer **writer) {
-    const status result = safetensors_complete(*writer);
-    safetensors_abort(writer);
+    if (writer->durable) result = dir_sync(arena_strndup(&writer->arena, slash ? writer->path : ".", length));
+done:
+    safetensors_abort(finished);
     return result;
 }
 

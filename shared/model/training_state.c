@@ -99,15 +99,6 @@ status tensor_list_write(const struct tensor_list *list, struct backend *backend
     return result;
 }
 
-static bool checkpoint_skips(const char *name, const struct safetensors *store, const char *const *except) {
-    if (name[0] == '.' || strcmp(name, state_tensors) == 0 || strcmp(name, state_counters) == 0) return true;
-    for (; except && *except; except++)
-        if (strcmp(*except, name) == 0) return true;
-    for (size_t i = 0; i < safetensors_count(store); i++)
-        if (strcmp(path_base_name(safetensors_at(store, i)->file), name) == 0) return true;
-    return false;
-}
-
 status checkpoint_copy_files(const char *from, const char *to, const struct safetensors *store,
                              const char *const *except) {
     struct arena arena = {0};
@@ -119,8 +110,13 @@ status checkpoint_copy_files(const char *from, const char *to, const struct safe
         const struct dirent *entry = readdir(entries);
         if (!entry && errno) TRY_TO(result, done, fail(DATAERR, "%s: %s", from, strerror(errno)));
         if (!entry) break;
-        if (checkpoint_skips(entry->d_name, store, except)) continue;
-        char *source = path_join(&arena, from, entry->d_name), *target = path_join(&arena, to, entry->d_name);
+        const char *name = entry->d_name;
+        bool skipped = name[0] == '.' || strcmp(name, state_tensors) == 0 || strcmp(name, state_counters) == 0;
+        for (size_t i = 0; except && except[i]; i++) skipped |= strcmp(except[i], name) == 0;
+        for (size_t i = 0; i < safetensors_count(store); i++)
+            skipped |= strcmp(path_base_name(safetensors_at(store, i)->file), name) == 0;
+        if (skipped) continue;
+        char *source = path_join(&arena, from, name), *target = path_join(&arena, to, name);
         struct stat info;
         if (stat(source, &info)) TRY_TO(result, done, fail(DATAERR, "%s: %s", source, strerror(errno)));
         if (!S_ISREG(info.st_mode)) continue;

@@ -281,46 +281,46 @@ status weights_hash_array(struct backend *backend, const struct param_array *val
     return OK;
 }
 
-// Adds the digest of a fused parameter, whose tensors lie apart in the file: brings them together in `staging`, piece
-// by piece.
-static status weights_digest_stored(struct backend *backend, struct buffer *staging, const struct fused_param *param,
-                                    const struct stored_tensor *const *found, enum element type, uint64_t *digest) {
-    size_t filled = 0, digested = 0; // bytes
-    size_t total = (size_t)(param->rows * param->columns) * element_size(type);
-    uint64_t first = (uint64_t)param->offset * element_size(type) / 8;
-    for (size_t i = param->first; i < param->first + param->count; i++) {
-        const char *data = found[i]->data;
-        for (size_t at = 0, now; at < found[i]->size; at += now) {
-            now = found[i]->size - at < STAGING_BYTES - filled ? found[i]->size - at : STAGING_BYTES - filled;
-            struct tensor piece = {staging, filled, ELEMENT_U8, 1, (int64_t)now, (int64_t)now};
-            TRY(backend->ops->upload(backend, piece, data + at, ELEMENT_U8));
-            filled += now;
-            if (filled < STAGING_BYTES && digested + filled < total) continue;
-            struct tensor all = {staging, 0, ELEMENT_U8, 1, (int64_t)filled, (int64_t)filled};
-            TRY(backend->ops->digest(backend, all, first + digested / 8, digest));
-            digested += filled;
-            filled = 0;
-        }
-    }
-    assert(digested == total);
-    return OK;
-}
-
 status weights_hash_stored(struct backend *backend, const struct parameter_table *table,
                            const struct safetensors *store, enum element type, uint64_t *hash) {
+    const struct operations *ops = backend->ops;
     struct arena arena = {0};
     const struct stored_tensor **found = arena_alloc(&arena, table->count * sizeof *found);
     struct buffer *staging = NULL;
     uint64_t digest = 0;
-    status result = parameter_table_match(table, store, found);
-    for (size_t i = 0; result == OK && i < table->count; i++)
+    status result;
+    TRY_TO(result, done, parameter_table_match(table, store, found));
+    for (size_t i = 0; i < table->count; i++)
         if (found[i]->type != type)
-            result = fail(DATAERR, "tensor %s has another type than the model computes in", found[i]->name);
-    if (result == OK) result = backend->ops->buffer_new(backend, STAGING_BYTES, &staging);
-    for (size_t i = 0; result == OK && i < table->fused_count; i++)
-        result = weights_digest_stored(backend, staging, table->fused[i], found, type, &digest);
-    if (result == OK) *hash = weights_hash_finish(table, type, digest);
-    backend->ops->buffer_free(backend, &staging);
+            TRY_TO(result, done,
+                   fail(DATAERR, "tensor %s has another type than the model computes in", found[i]->name));
+    TRY_TO(result, done, ops->buffer_new(backend, STAGING_BYTES, &staging));
+
+    // The tensors of a fused parameter lie apart in the file: they are brought together in `staging`, piece by piece.
+    for (size_t k = 0; k < table->fused_count; k++) {
+        const struct fused_param *param = table->fused[k];
+        size_t filled = 0, digested = 0; // bytes
+        size_t total = (size_t)(param->rows * param->columns) * element_size(type);
+        uint64_t first = (uint64_t)param->offset * element_size(type) / 8;
+        for (size_t i = param->first; i < param->first + param->count; i++) {
+            const char *data = found[i]->data;
+            for (size_t at = 0, now; at < found[i]->size; at += now) {
+                now = found[i]->size - at < STAGING_BYTES - filled ? found[i]->size - at : STAGING_BYTES - filled;
+                struct tensor piece = {staging, filled, ELEMENT_U8, 1, (int64_t)now, (int64_t)now};
+                TRY_TO(result, done, ops->upload(backend, piece, data + at, ELEMENT_U8));
+                filled += now;
+                if (filled < STAGING_BYTES && digested + filled < total) continue;
+                struct tensor all = {staging, 0, ELEMENT_U8, 1, (int64_t)filled, (int64_t)filled};
+                TRY_TO(result, done, ops->digest(backend, all, first + digested / 8, &digest));
+                digested += filled;
+                filled = 0;
+            }
+        }
+        assert(digested == total);
+    }
+    *hash = weights_hash_finish(table, type, digest);
+done:
+    ops->buffer_free(backend, &staging);
     arena_release(&arena);
     return result;
 }

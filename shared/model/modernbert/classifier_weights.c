@@ -14,14 +14,18 @@
 
 enum { MAX_SIZE = 1 << 20, MAX_HEADS = 10000, PAD_TOKEN_ID = 50283 };
 
+static status classifier_config_check_rope(struct config_scope rope) {
+    TRY(config_require(rope, "rope_type", "default"));
+    return config_require(rope, "type", "default");
+}
+
 // *theta = the base of one kind of layer: rope_parameters.KIND.rope_theta, else `missing`.
 static status classifier_config_theta(struct config_scope root, const char *kind, float missing, float *theta) {
     struct config_scope rope = {config_find(root, "rope_parameters"), NULL, "rope_parameters."};
     *theta = missing;
     if (!rope.inner) return OK;
     if (!json_is(rope.inner, JSON_OBJECT)) return fail(DATAERR, "rope_parameters is not an object");
-    TRY(config_require(rope, "rope_type", "default"));
-    TRY(config_require(rope, "type", "default"));
+    TRY(classifier_config_check_rope(rope));
     if (config_find(rope, "rope_theta"))
         return fail(DATAERR, "rope_parameters.rope_theta belongs to neither full_attention nor sliding_attention");
     struct json *own = config_find(rope, kind);
@@ -30,45 +34,8 @@ static status classifier_config_theta(struct config_scope root, const char *kind
     const bool full = strcmp(kind, "full_attention") == 0;
     rope = (struct config_scope){own, NULL,
                                  full ? "rope_parameters.full_attention." : "rope_parameters.sliding_attention."};
-    TRY(config_require(rope, "rope_type", "default"));
-    TRY(config_require(rope, "type", "default"));
+    TRY(classifier_config_check_rope(rope));
     return config_float(rope, "rope_theta", 1, 1e30, missing, theta);
-}
-
-static status classifier_config_rope(struct classifier_config *config, struct config_scope root) {
-    struct config_scope scaling = {config_find(root, "rope_scaling"), NULL, "rope_scaling."};
-    if (scaling.inner && !json_is(scaling.inner, JSON_OBJECT))
-        TRY(config_require(root, "rope_scaling", "default"));
-    else if (scaling.inner) {
-        TRY(config_require(scaling, "rope_type", "default"));
-        TRY(config_require(scaling, "type", "default"));
-    }
-    float global, local;
-    bool null = json_find(root.inner, "local_rope_theta", NULL); // means the global one
-    TRY(config_float(root, "global_rope_theta", 1, 1e30, 160000, &global));
-    TRY(config_float(root, "local_rope_theta", 1, 1e30, null ? (double)global : 10000, &local));
-    TRY(classifier_config_theta(root, "full_attention", global, &config->global_rope_theta));
-    return classifier_config_theta(root, "sliding_attention", local, &config->local_rope_theta);
-}
-
-// Which layers attend to everything.
-static status classifier_config_layers(struct classifier_config *config, struct config_scope root) {
-    int every, local_attention;
-    TRY(config_int(root, "global_attn_every_n_layers", 1, MAX_SIZE, 3, &every));
-    TRY(config_int(root, "local_attention", 2, 1 << 30, 128, &local_attention));
-    config->window = local_attention / 2;
-    for (int i = 0; i < config->num_hidden_layers; i++) config->full_attention[i] = i % every == 0;
-    struct json *types = config_find(root, "layer_types");
-    if (!types) return OK;
-    if (!json_is(types, JSON_ARRAY) || json_count(types) != (size_t)config->num_hidden_layers)
-        return fail(DATAERR, "layer_types is not an array of num_hidden_layers %d strings", config->num_hidden_layers);
-    for (int i = 0; i < config->num_hidden_layers; i++) {
-        struct string type = json_string(json_item(types, (size_t)i));
-        config->full_attention[i] = string_equals(type, "full_attention");
-        if (!config->full_attention[i] && !string_equals(type, "sliding_attention"))
-            return fail(DATAERR, "layer_types[%d] is not full_attention or sliding_attention", i);
-    }
-    return OK;
 }
 
 static bool classifier_config_is_label(struct string label, const char *name) {
@@ -125,8 +92,36 @@ static status classifier_config_root(struct classifier_config *config, struct co
     TRY(config_bool(root, "attention_bias", false, &config->attention_bias));
     TRY(config_bool(root, "mlp_bias", false, &config->mlp_bias));
     TRY(config_bool(root, "classifier_bias", false, &config->classifier_bias));
-    TRY(classifier_config_layers(config, root));
-    TRY(classifier_config_rope(config, root));
+
+    // Which layers attend to everything.
+    int every, local_attention;
+    TRY(config_int(root, "global_attn_every_n_layers", 1, MAX_SIZE, 3, &every));
+    TRY(config_int(root, "local_attention", 2, 1 << 30, 128, &local_attention));
+    config->window = local_attention / 2;
+    for (int i = 0; i < config->num_hidden_layers; i++) config->full_attention[i] = i % every == 0;
+    struct json *types = config_find(root, "layer_types");
+    if (types && (!json_is(types, JSON_ARRAY) || json_count(types) != (size_t)config->num_hidden_layers))
+        return fail(DATAERR, "layer_types is not an array of num_hidden_layers %d strings", config->num_hidden_layers);
+    for (int i = 0; types && i < config->num_hidden_layers; i++) {
+        struct string type = json_string(json_item(types, (size_t)i));
+        config->full_attention[i] = string_equals(type, "full_attention");
+        if (!config->full_attention[i] && !string_equals(type, "sliding_attention"))
+            return fail(DATAERR, "layer_types[%d] is not full_attention or sliding_attention", i);
+    }
+
+    // What they rotate by. A local_rope_theta that is null means the global one.
+    struct config_scope scaling = {config_find(root, "rope_scaling"), NULL, "rope_scaling."};
+    if (scaling.inner && !json_is(scaling.inner, JSON_OBJECT))
+        TRY(config_require(root, "rope_scaling", "default"));
+    else if (scaling.inner)
+        TRY(classifier_config_check_rope(scaling));
+    float global, local;
+    bool null = json_find(root.inner, "local_rope_theta", NULL);
+    TRY(config_float(root, "global_rope_theta", 1, 1e30, 160000, &global));
+    TRY(config_float(root, "local_rope_theta", 1, 1e30, null ? (double)global : 10000, &local));
+    TRY(classifier_config_theta(root, "full_attention", global, &config->global_rope_theta));
+    TRY(classifier_config_theta(root, "sliding_attention", local, &config->local_rope_theta));
+
     for (size_t i = 0; i < sizeof dropouts / sizeof *dropouts; i++) {
         float share;
         TRY(config_float(root, dropouts[i], 0, 1, 0, &share));

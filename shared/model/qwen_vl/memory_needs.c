@@ -23,41 +23,6 @@ static size_t memory_packed_elements(const struct fused_param *param) {
     return (size_t)(memory_divide_up(param->rows, PACKED_ROWS) * PACKED_ROWS * param->columns);
 }
 
-// The CPU packs matrices of a model that is not trained, a tied embedding once more for the head, and holds one of them
-// unpacked while it loads them.
-static void memory_add_weights(struct memory_list *list, const struct qwen_parameters *params,
-                               const struct memory_request *request) {
-    const struct parameter_table *table = &params->table;
-    enum element type = memory_list_type(request->precision);
-    enum element grads = memory_list_type(request->gradient_precision),
-                 moments = memory_list_type(request->moment_precision);
-    int trained = request->train_vision ? table->range_count : TEXT_RANGES;
-    size_t weights = param_array_bytes(table, table->range_count, type, type);
-    size_t remainders =
-        type == ELEMENT_BF16 ? param_array_bytes(table, table->range_count, ELEMENT_U16, ELEMENT_U16) : 0;
-    if (request->training) {
-        memory_list_add(list, "weights", request->borrows ? 0 : weights);
-        memory_list_add(list, "remainders of the weights", remainders);
-        memory_list_add(list, "gradients", param_array_bytes(table, trained, grads, ELEMENT_F32));
-        memory_list_add(list, "moments", 2 * param_array_bytes(table, trained, moments, ELEMENT_F32));
-        memory_list_add(list, "reference", request->ema ? weights + remainders : 0);
-    } else if (request->on_cpu) {
-        size_t elements = 0, largest = 0;
-        for (size_t i = 0; i < table->fused_count; i++) {
-            const struct fused_param *param = table->fused[i];
-            const size_t packed = memory_packed_elements(param);
-            const bool embedding = param == &params->embedding, matrix = param->rows > 1 && !embedding;
-            elements += matrix ? packed : (size_t)(param->rows * param->columns);
-            if (embedding && !params->lm_head.count) elements += packed;
-            if (matrix && packed > largest) largest = packed;
-        }
-        memory_list_add(list, "weights", elements * element_size(type));
-        memory_list_add(list, "a matrix while it is loaded", largest * element_size(type));
-    } else {
-        memory_list_add(list, "weights", request->borrows ? 0 : weights);
-    }
-}
-
 // What the operations of kernels/cuda allocate for themselves: logits of a block of rows, in training of a part of the
 // vocabulary with their gradients and the head's input's; and in parts, one for each block of keys and each TILE_PARTS
 // tiles of queries that see it, the gradients of keys and values.
@@ -80,52 +45,46 @@ enum {
     CPU_PRODUCT_ROWS = 128
 };
 
-static size_t memory_cpu_operations(const struct qwen_parameters *params, const struct memory_request *request) {
-    const struct text_config *config = &params->config->text;
-    const struct parameter_table *table = &params->table;
-    const int64_t size = (int64_t)element_size(memory_list_type(request->precision));
-    const int64_t rows = request->prompt_tokens + request->group_size * request->new_tokens;
-    const int64_t targets = memory_max(request->group_size * request->new_tokens, GENERATOR_ROWS);
-    const int64_t vocabulary = config->vocab_size;
-    int64_t largest = 0, widest = 0;
-    for (size_t i = 0; i < table->fused_count; i++) {
-        const struct fused_param *param = table->fused[i];
-        if (param->rows == 1 || param == &params->embedding || param == &params->lm_head) continue;
-        largest = memory_max(largest, (int64_t)memory_packed_elements(param));
-        widest = memory_max(widest, param->columns);
-    }
-    const int64_t block = memory_min(targets, memory_max(CPU_BLOCK_LOGITS / vocabulary, MIN_BLOCK_ROWS));
-    const int64_t threads = request->threads;
-    int64_t bytes = block * vocabulary * (int64_t)sizeof(float) + threads * CPU_PRODUCT_ROWS * widest * size;
-    if (!request->training) return (size_t)bytes;
-    const bool wide = memory_list_type(request->gradient_precision) == ELEMENT_F32;
-    const int64_t operand = wide ? memory_min(rows, CPU_OPERAND_ROWS) : rows;
-    const int64_t part = memory_min(CPU_PART_VOCABULARY, vocabulary);
-    const struct heads heads = text_transformer(config).heads;
-    bytes += 2 * memory_max(largest, part * config->hidden_size) * size + operand * widest * size;
-    bytes += memory_min(targets, CPU_GRAD_ROWS) * part * size;
-    return (size_t)bytes + 2 * memory_list_cache_bytes(heads, ELEMENT_F32, cache_round_up(rows));
-}
-
 static size_t memory_operations(const struct qwen_parameters *params, const struct memory_request *request,
                                 int64_t patches) {
-    if (request->on_cpu) return memory_cpu_operations(params, request);
     const struct text_config *config = &params->config->text;
+    const struct parameter_table *table = &params->table;
     const enum element type = memory_list_type(request->precision);
-    int64_t targets = request->generates ? 0 : request->group_size * request->new_tokens;
+    const int64_t size = (int64_t)element_size(type), vocabulary = config->vocab_size;
+    const int64_t completed = request->group_size * request->new_tokens, rows = request->prompt_tokens + completed;
+    const struct heads heads = text_transformer(config).heads;
+    if (request->on_cpu) {
+        const int64_t targets = memory_max(completed, GENERATOR_ROWS);
+        int64_t largest = 0, widest = 0;
+        for (size_t i = 0; i < table->fused_count; i++) {
+            const struct fused_param *param = table->fused[i];
+            if (param->rows == 1 || param == &params->embedding || param == &params->lm_head) continue;
+            largest = memory_max(largest, (int64_t)memory_packed_elements(param));
+            widest = memory_max(widest, param->columns);
+        }
+        const int64_t block = memory_min(targets, memory_max(CPU_BLOCK_LOGITS / vocabulary, MIN_BLOCK_ROWS));
+        int64_t bytes = block * vocabulary * (int64_t)sizeof(float);
+        bytes += widest * size * CPU_PRODUCT_ROWS * request->threads;
+        if (!request->training) return (size_t)bytes;
+        const bool wide = memory_list_type(request->gradient_precision) == ELEMENT_F32;
+        const int64_t operand = wide ? memory_min(rows, CPU_OPERAND_ROWS) : rows;
+        const int64_t part = memory_min(CPU_PART_VOCABULARY, vocabulary);
+        bytes += 2 * memory_max(largest, part * config->hidden_size) * size + operand * widest * size;
+        bytes += memory_min(targets, CPU_GRAD_ROWS) * part * size;
+        return (size_t)bytes + 2 * memory_list_cache_bytes(heads, ELEMENT_F32, cache_round_up(rows));
+    }
+    int64_t targets = request->generates ? 0 : completed;
     if (request->generates || request->continued_tokens) targets = memory_max(targets, GENERATOR_ROWS);
-    const int64_t vocabulary = config->vocab_size;
     const int64_t block = memory_min(targets, memory_max(BLOCK_LOGITS / vocabulary, MIN_BLOCK_ROWS));
     const int64_t part = request->training ? memory_min(vocabulary, PART_VOCABULARY) : 0;
     size_t logits = (size_t)memory_max(block * vocabulary, targets * part) * sizeof(float);
     if (!request->training) return logits;
     if (type != ELEMENT_F32)
-        logits +=
-            (size_t)(targets * part) * element_size(type) + (size_t)(targets * config->hidden_size) * sizeof(float);
-    struct heads text = text_transformer(config).heads, vision = vision_transformer(&params->config->vision).heads;
+        logits += (size_t)(targets * part * size) + (size_t)(targets * config->hidden_size) * sizeof(float);
+    struct heads vision = vision_transformer(&params->config->vision).heads;
     int64_t slot_blocks = memory_divide_up(request->new_tokens, BLOCK_KEYS) * BLOCK_KEYS;
-    size_t parts = memory_grad_parts(text, request->prompt_tokens, request->prompt_tokens + targets) +
-                   memory_grad_parts(text, request->group_size * slot_blocks, request->new_tokens);
+    size_t parts = memory_grad_parts(heads, request->prompt_tokens, request->prompt_tokens + targets) +
+                   memory_grad_parts(heads, request->group_size * slot_blocks, request->new_tokens);
     size_t tower = request->train_vision ? memory_grad_parts(vision, patches, patches) : 0;
     return logits + (parts > tower ? parts : tower);
 }
@@ -175,13 +134,42 @@ status model_memory_needs(const char *model, const struct memory_request *reques
                           size_t *count) {
     struct model_config config;
     struct qwen_parameters params;
+    struct memory_list list = {out, count};
     *count = 0;
     assert(request->prompt_tokens > 0 && request->group_size > 0 && request->new_tokens > 0);
     assert(!request->on_cpu || (request->threads > 0 && !request->borrows));
     TRY(model_config_read_shape(&config, model));
     TRY(qwen_parameters_init(&params, &config));
-    struct memory_list list = {out, count};
-    memory_add_weights(&list, &params, request);
+    const struct parameter_table *table = &params.table;
+    const enum element type = memory_list_type(request->precision);
+    const enum element grads = memory_list_type(request->gradient_precision);
+    const enum element moments = memory_list_type(request->moment_precision);
+    const int all = table->range_count, trained = request->train_vision ? all : TEXT_RANGES;
+    const size_t weights = param_array_bytes(table, all, type, type);
+    if (request->training) {
+        const size_t remainders = type == ELEMENT_BF16 ? param_array_bytes(table, all, ELEMENT_U16, ELEMENT_U16) : 0;
+        memory_list_add(&list, "weights", request->borrows ? 0 : weights);
+        memory_list_add(&list, "remainders of the weights", remainders);
+        memory_list_add(&list, "gradients", param_array_bytes(table, trained, grads, ELEMENT_F32));
+        memory_list_add(&list, "moments", 2 * param_array_bytes(table, trained, moments, ELEMENT_F32));
+        memory_list_add(&list, "reference", request->ema ? weights + remainders : 0);
+    } else if (request->on_cpu) {
+        // The CPU packs matrices, a tied embedding once more for the head, and holds one of them unpacked while it
+        // loads them.
+        size_t elements = 0, largest = 0;
+        for (size_t i = 0; i < table->fused_count; i++) {
+            const struct fused_param *param = table->fused[i];
+            const size_t packed = memory_packed_elements(param);
+            const bool embedding = param == &params.embedding, matrix = param->rows > 1 && !embedding;
+            elements += matrix ? packed : (size_t)(param->rows * param->columns);
+            if (embedding && !params.lm_head.count) elements += packed;
+            if (matrix && packed > largest) largest = packed;
+        }
+        memory_list_add(&list, "weights", elements * element_size(type));
+        memory_list_add(&list, "a matrix while it is loaded", largest * element_size(type));
+    } else {
+        memory_list_add(&list, "weights", request->borrows ? 0 : weights);
+    }
     memory_add_passes(&list, &params, request);
     parameter_table_release(&params.table);
     return OK;

@@ -74,53 +74,9 @@ static status text_config_read(struct text_config *text, struct config_scope sco
     return OK;
 }
 
-// The keys that only Qwen2.5-VL's tower has.
-static status vision_config_read_windows(struct vision_config *vision, struct config_scope scope) {
-    TRY(config_int64(scope, "hidden_size", 1, MAX_SIZE, 3584, &vision->hidden_size));
-    TRY(config_int64(scope, "intermediate_size", 1, MAX_SIZE, 3420, &vision->intermediate_size));
-    TRY(config_int64(scope, "out_hidden_size", 1, MAX_SIZE, 3584, &vision->out_hidden_size));
-    TRY(config_int(scope, "window_size", 1, 1 << 16, 112, &vision->window_size));
-    TRY(config_float(scope, "tokens_per_second", 0, 1e6, 4, &vision->tokens_per_second));
-    TRY(config_require(scope, "hidden_act", "silu"));
-    int unit = vision->patch_size * vision->spatial_merge_size;
-    if (vision->window_size < unit)
-        return fail(DATAERR, "%swindow_size %d is less than %d, the pixels a side of merged patches", scope.prefix,
-                    vision->window_size, unit);
-    struct json *indexes = config_find(scope, "fullatt_block_indexes");
-    if (!indexes) {
-        static const int published[] = {7, 15, 23, 31};
-        for (int i = 0; i < 4; i++) vision->fullatt_blocks[published[i]] = true;
-        return OK;
-    }
-    if (!json_is(indexes, JSON_ARRAY)) return fail(DATAERR, "%sfullatt_block_indexes is not an array", scope.prefix);
-    for (size_t i = 0; i < json_count(indexes); i++) {
-        struct json *entry = json_item(indexes, i);
-        int64_t block = json_int_or(entry, -1);
-        if (block < 0 || block >= MAX_VISION_BLOCKS)
-            return fail(DATAERR, "%sfullatt_block_indexes[%zu] is not the index of a block", scope.prefix, i);
-        vision->fullatt_blocks[block] = true;
-    }
-    return OK;
-}
-
-// The keys that only Qwen2-VL's tower has. Its hidden_size is that of the language model.
-static status vision_config_read_frames(struct vision_config *vision, struct config_scope scope) {
-    float checked = 0;
-    TRY(config_int64(scope, "embed_dim", 1, MAX_SIZE, 1280, &vision->hidden_size));
-    TRY(config_float(scope, "mlp_ratio", 0, MAX_SIZE, 4, &checked));
-    struct json *value = config_find(scope, "mlp_ratio");
-    double ratio = json_double_or(value, (double)checked); // as Hugging Face multiplies
-    vision->intermediate_size = (int64_t)((double)vision->hidden_size * ratio);
-    if (vision->intermediate_size < 1 || vision->intermediate_size > MAX_SIZE)
-        return fail(DATAERR, "%smlp_ratio %g makes an MLP of %lld channels", scope.prefix, ratio,
-                    (long long)vision->intermediate_size);
-    TRY(config_int64(scope, "hidden_size", 1, MAX_SIZE, 3584, &vision->out_hidden_size));
-    TRY(config_require(scope, "hidden_act", "quick_gelu"));
-    for (int i = 0; i < vision->depth; i++) vision->fullatt_blocks[i] = true;
-    return OK;
-}
-
 static status vision_config_read(struct vision_config *vision, struct config_scope scope) {
+    const bool qwen2 = vision->kind == VISION_QWEN2;
+    const char *size_key = qwen2 ? "embed_dim" : "hidden_size";
     TRY(config_int(scope, "depth", 1, MAX_VISION_BLOCKS, 32, &vision->depth));
     TRY(config_int(scope, "num_heads", 1, MAX_COUNT, 16, &vision->num_heads));
     TRY(config_int(scope, "patch_size", 1, 256, 14, &vision->patch_size));
@@ -129,12 +85,43 @@ static status vision_config_read(struct vision_config *vision, struct config_sco
     int channels = 0;
     TRY(config_int(scope, "in_chans", 3, 3, 3, &channels));
     TRY(config_int(scope, "in_channels", 3, 3, 3, &channels));
-    bool frames = vision->kind == VISION_QWEN2;
-    TRY(frames ? vision_config_read_frames(vision, scope) : vision_config_read_windows(vision, scope));
+    TRY(config_int64(scope, size_key, 1, MAX_SIZE, qwen2 ? 1280 : 3584, &vision->hidden_size));
+    if (qwen2) { // the tower's hidden_size is that of the language model
+        float checked = 0;
+        TRY(config_float(scope, "mlp_ratio", 0, MAX_SIZE, 4, &checked));
+        double ratio = json_double_or(config_find(scope, "mlp_ratio"), (double)checked); // as Hugging Face multiplies
+        vision->intermediate_size = (int64_t)((double)vision->hidden_size * ratio);
+        if (vision->intermediate_size < 1 || vision->intermediate_size > MAX_SIZE)
+            return fail(DATAERR, "%smlp_ratio %g makes an MLP of %lld channels", scope.prefix, ratio,
+                        (long long)vision->intermediate_size);
+        TRY(config_int64(scope, "hidden_size", 1, MAX_SIZE, 3584, &vision->out_hidden_size));
+        TRY(config_require(scope, "hidden_act", "quick_gelu"));
+        for (int i = 0; i < vision->depth; i++) vision->fullatt_blocks[i] = true;
+    } else {
+        TRY(config_int64(scope, "intermediate_size", 1, MAX_SIZE, 3420, &vision->intermediate_size));
+        TRY(config_int64(scope, "out_hidden_size", 1, MAX_SIZE, 3584, &vision->out_hidden_size));
+        TRY(config_int(scope, "window_size", 1, 1 << 16, 112, &vision->window_size));
+        TRY(config_float(scope, "tokens_per_second", 0, 1e6, 4, &vision->tokens_per_second));
+        TRY(config_require(scope, "hidden_act", "silu"));
+        int unit = vision->patch_size * vision->spatial_merge_size;
+        if (vision->window_size < unit)
+            return fail(DATAERR, "%swindow_size %d is less than %d, the pixels a side of merged patches", scope.prefix,
+                        vision->window_size, unit);
+        static const int published[] = {7, 15, 23, 31};
+        struct json *indexes = config_find(scope, "fullatt_block_indexes");
+        for (int i = 0; !indexes && i < 4; i++) vision->fullatt_blocks[published[i]] = true;
+        if (indexes && !json_is(indexes, JSON_ARRAY))
+            return fail(DATAERR, "%sfullatt_block_indexes is not an array", scope.prefix);
+        for (size_t i = 0; indexes && i < json_count(indexes); i++) {
+            int64_t block = json_int_or(json_item(indexes, i), -1);
+            if (block < 0 || block >= MAX_VISION_BLOCKS)
+                return fail(DATAERR, "%sfullatt_block_indexes[%zu] is not the index of a block", scope.prefix, i);
+            vision->fullatt_blocks[block] = true;
+        }
+    }
     if (vision->hidden_size % vision->num_heads || vision->hidden_size / vision->num_heads % 4)
         return fail(DATAERR, "%snum_heads %d does not divide %s%s %lld into heads of a multiple of 4", scope.prefix,
-                    vision->num_heads, scope.prefix, frames ? "embed_dim" : "hidden_size",
-                    (long long)vision->hidden_size);
+                    vision->num_heads, scope.prefix, size_key, (long long)vision->hidden_size);
     vision->head_dim = (int)(vision->hidden_size / vision->num_heads);
     return OK;
 }

@@ -38,15 +38,6 @@ status sequence_check_tokens(const struct model_config *config, const int64_t *t
     return OK;
 }
 
-static status sequence_check_medium(const struct model_config *config, const struct model_medium *medium) {
-    int unit = config->vision.patch_size * config->vision.spatial_merge_size;
-    if (medium->frames < 1 || medium->height < unit || medium->width < unit || medium->height % unit ||
-        medium->width % unit)
-        return fail(BAD_SAMPLE, "a medium of %d frames of %d x %d does not divide into units of %d", medium->frames,
-                    medium->height, medium->width, unit);
-    return medium->video || medium->frames == 1 ? OK : fail(BAD_SAMPLE, "an image has %d frames", medium->frames);
-}
-
 status sequence_check_position(int64_t position) {
     if (position <= MAX_POSITION) return OK;
     return fail(BAD_SAMPLE, "position id %lld is above %d", (long long)position, MAX_POSITION);
@@ -59,6 +50,7 @@ static void sequence_add_text(struct sequence *sequence, int64_t row) {
 
 static status sequence_add_prompt(struct sequence *sequence, const struct model_config *config,
                                   const struct model_prompt *prompt) {
+    const int merge = config->vision.spatial_merge_size, unit = config->vision.patch_size * merge;
     size_t media = 0;
     for (size_t i = 0; i < prompt->count;) {
         int64_t token = prompt->tokens[i];
@@ -74,7 +66,11 @@ static status sequence_add_prompt(struct sequence *sequence, const struct model_
         sequence->media_rows[media] = (int64_t)i;
         const struct model_medium *medium = &prompt->media[media++];
         const struct grid_thw grid = grid_of(config, medium);
-        TRY(sequence_check_medium(config, medium));
+        if (medium->frames < 1 || medium->height < unit || medium->width < unit || medium->height % unit ||
+            medium->width % unit)
+            return fail(BAD_SAMPLE, "a medium of %d frames of %d x %d does not divide into units of %d", medium->frames,
+                        medium->height, medium->width, unit);
+        if (!medium->video && medium->frames != 1) return fail(BAD_SAMPLE, "an image has %d frames", medium->frames);
         bool timed = medium->video && config->vision.kind == VISION_QWEN2_5;
         if (timed && !(medium->seconds_per_grid >= 0 && medium->seconds_per_grid < 1e4))
             return fail(BAD_SAMPLE, "seconds_per_grid is %g", medium->seconds_per_grid);
@@ -84,7 +80,7 @@ static status sequence_add_prompt(struct sequence *sequence, const struct model_
         if (found < count)
             return fail(BAD_SAMPLE, "%s of %lld tokens has %lld placeholders", medium->video ? "a clip" : "an image",
                         (long long)count, (long long)found);
-        int merge = config->vision.spatial_merge_size, height = grid.height / merge, width = grid.width / merge;
+        int height = grid.height / merge, width = grid.width / merge;
         int32_t start = sequence->next_position, largest = start + (height > width ? height : width) - 1;
         for (int t = 0; t < grid.time; t++) {
             float scaled = (float)t; // an image has one frame pair
