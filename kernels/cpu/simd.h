@@ -33,6 +33,13 @@ struct row_view {
     bool bf16;
 };
 
+enum activation { SWIGLU, GEGLU, GELU, QUICK_GELU };
+
+// Whether the activation of the first half of a row is multiplied by the second half.
+static inline bool activation_gated(enum activation kind) {
+    return kind == SWIGLU || kind == GEGLU;
+}
+
 struct simd {
     enum simd_level level;
 
@@ -102,24 +109,12 @@ struct simd {
     // grad_x += the gradient of x; scale_sums and bias_sums (each may be NULL) += the gradients of scale and bias.
     void (*layernorm_grad)(struct row_view grad_x, float *scale_sums, float *bias_sums, struct row_view grad_out,
                            struct row_view x, struct row_view scale, int64_t count, const float statistics[2]);
-    // out = silu(gate) * up, where silu(gate) is rounded to the type of gate.
-    void (*swiglu)(struct row_view out, struct row_view gate, struct row_view up, int64_t count);
-    // grad_gate may be gate, and grad_up may be up.
-    void (*swiglu_grad)(struct row_view grad_gate, struct row_view grad_up, struct row_view grad_out,
-                        struct row_view gate, struct row_view up, int64_t count);
-    // out = in * Phi(in).
-    void (*gelu)(struct row_view out, struct row_view in, int64_t count);
-    // grad_in = grad_out * gelu'(in).
-    void (*gelu_grad)(struct row_view grad_in, struct row_view grad_out, struct row_view in, int64_t count);
-    // out = in * sigmoid(1.702 in).
-    void (*quick_gelu)(struct row_view out, struct row_view in, int64_t count);
-    // grad_in = grad_out * quick_gelu'(in).
-    void (*quick_gelu_grad)(struct row_view grad_in, struct row_view grad_out, struct row_view in, int64_t count);
-    // out = gelu(a) * b.
-    void (*geglu)(struct row_view out, struct row_view a, struct row_view b, int64_t count);
-    // grad_a may be a, and grad_b may be b.
-    void (*geglu_grad)(struct row_view grad_a, struct row_view grad_b, struct row_view grad_out, struct row_view a,
-                       struct row_view b, int64_t count);
+    // out = the activation of `in`; of the first half of `in`, times the second, if it is gated. The activation of
+    // SWIGLU is rounded to the type of `in`. out has `count` elements.
+    void (*activation)(enum activation kind, struct row_view out, struct row_view in, int64_t count);
+    // Its gradient; grad_in may be `in` or, unless it is gated, grad_out.
+    void (*activation_grad)(enum activation kind, struct row_view grad_in, struct row_view grad_out, struct row_view in,
+                            int64_t count);
     // Rotates the pairs (x[i], x[i + half]) by the angles of cos and sin, or by the negative angles if `back`.
     void (*rope)(float *x, const float *cos, const float *sin, int64_t half, bool back);
     // Returns the maximum; NaN is ignored.
