@@ -12,11 +12,10 @@ struct activation_job {
     int64_t columns; // of the activation, or of grad_out
 };
 
-static void activation_task(void *context, int64_t first, int64_t end, int thread) {
-    (void)thread;
+static void activation_task(void *context, struct task_range range) {
     const struct activation_job *job = context;
     const struct simd *simd = &job->cpu->simd;
-    for (int64_t row = first; row < end; row++) {
+    for (int64_t row = range.first; row < range.end; row++) {
         struct row_view out = row_view_of(job->out, row), in = row_view_of(job->in, row);
         if (tensor_none(job->grad_out))
             simd->activation(job->kind, out, in, job->columns);

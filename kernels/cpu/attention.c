@@ -14,30 +14,25 @@
 #include "kernels/cpu/attention.h"
 
 struct attention_job {
-    const struct cpu_backend *cpu;
-    struct tensor out, qkv, lse;
-    float scale;
-    const struct kv_cache *cache;
-    int layer;
-    const struct attention_plan *plan;
+    struct attention_call call;
     float *scratch; // scratch_size floats for each thread
     size_t scratch_size;
 };
 
 static void attention_tile(void *context, int task, int thread) {
     const struct attention_job *job = context;
-    const struct attention_plan *plan = job->plan;
-    const struct simd *simd = &job->cpu->simd;
+    const struct attention_plan *plan = job->call.plan;
+    const struct simd *simd = &job->call.cpu->simd;
     struct q_tile tile;
-    int tiles = plan->forward.count, size = plan->heads.size, width = job->cache->width;
+    int tiles = plan->forward.count, size = plan->heads.size, width = job->call.cache->width;
     q_tile_init(&tile, plan->spans, plan->heads, plan->forward.starts[task % tiles], task / tiles);
     float *rows = job->scratch + (size_t)thread * job->scratch_size, *panels = rows + q_tile_max * width;
     float *scores = panels + q_tile_max * width, max[q_tile_max] = {0}, sum[q_tile_max] = {0};
 
-    q_tile_gather(job->cpu, &tile, job->qkv, size, width, rows);
+    q_tile_gather(job->call.cpu, &tile, job->call.qkv, size, width, rows);
     q_tile_pack(panels, rows, tile.rows, width, size);
-    q_tile_qk(simd, &tile, scores, plan->columns, panels, kv_cache_keys(job->cache, job->layer, tile.kv_head), 0, size,
-              job->scale);
+    q_tile_qk(simd, &tile, scores, plan->columns, panels, kv_cache_keys(job->call.cache, job->call.layer, tile.kv_head),
+              0, size, job->call.scale);
     for (int row = 0; row < tile.rows; row++) {
         struct score_run runs[2];
         int count = q_tile_score_runs(&tile, row, runs);
@@ -53,16 +48,17 @@ static void attention_tile(void *context, int task, int thread) {
         sum[row] = simd->sum_lanes(sums);
     }
     memset(rows, 0, (size_t)(tile.rows * width) * sizeof *rows);
-    q_tile_av(simd, &tile, rows, width, scores, plan->columns, kv_cache_values(job->cache, job->layer, tile.kv_head),
-              0);
+    q_tile_av(simd, &tile, rows, width, scores, plan->columns,
+              kv_cache_values(job->call.cache, job->call.layer, tile.kv_head), 0);
     for (int row = 0; row < tile.rows; row++) {
         float *out = rows + row * width, factor = 1 / sum[row];
         for (int d = 0; d < width; d += kv_block) { // compilers make vectors of a constant number of steps
             for (int i = 0; i < kv_block; i++) out[d + i] *= factor;
         }
-        cpu_convert(job->cpu, q_tile_head(&tile, row, job->out, size), job->out.type, out, ELEMENT_F32, (size_t)size);
-        if (tensor_none(job->lse)) continue;
-        tensor_f32(job->lse, tile.token[row])[tile.head[row]] = (float)((double)max[row] + log((double)sum[row]));
+        cpu_convert(job->call.cpu, q_tile_head(&tile, row, job->call.out, size), job->call.out.type, out, ELEMENT_F32,
+                    (size_t)size);
+        if (tensor_none(job->call.lse)) continue;
+        tensor_f32(job->call.lse, tile.token[row])[tile.head[row]] = (float)((double)max[row] + log((double)sum[row]));
     }
 }
 
@@ -74,10 +70,8 @@ status cpu_attention(struct backend *backend, struct tensor out, struct tensor q
     CHECK(tensor_is(qkv, -1, out.rows, (heads.query + 2 * heads.key) * heads.size));
     CHECK(tensor_is(out, -1, out.rows, heads.query * heads.size));
     CHECK(tensor_none(lse) || tensor_is(lse, ELEMENT_F32, out.rows, heads.query));
-    if (cpu->f32_parts > 0 && plan->texts && scale > 0)
-        return attention_amx(cpu, out, qkv, scale, cache, layer, plan, lse);
-    struct attention_job job = {
-        .cpu = cpu, .out = out, .qkv = qkv, .lse = lse, .scale = scale, .cache = cache, .layer = layer, .plan = plan};
+    struct attention_job job = {.call = {cpu, out, qkv, lse, scale, cache, layer, plan}};
+    if (cpu->f32_parts > 0 && plan->texts && scale > 0) return attention_amx(&job.call);
     job.scratch_size = (size_t)(2 * q_tile_max * cache->width + plan->forward.max_rows * plan->columns);
     size_t floats = (size_t)pool_threads(cpu->pool) * job.scratch_size;
     TRY(cpu_scratch(cpu, SCRATCH_ATTENTION, floats * sizeof(float), &job.scratch));
@@ -105,13 +99,9 @@ enum {
 static_assert(kv_rows % kv_block == 0, "a task of the second pass has whole blocks of keys");
 
 struct attention_grad_job {
-    const struct cpu_backend *cpu;
-    struct tensor grad_qkv, grad_out, out, qkv, lse;
+    struct attention_call call;
+    struct tensor grad_qkv, grad_out;
     struct heads heads;
-    float scale;
-    const struct kv_cache *cache;
-    int layer;
-    const struct attention_plan *plan;
     int64_t tiles;            // per key/value head
     int64_t kv_begin, kv_len; // the cache rows that the spans name, rounded to whole blocks
     int64_t columns;          // of a row of scores
@@ -136,7 +126,7 @@ struct grad_tile {
 
 static struct grad_tile attention_grad_tile_at(const struct attention_grad_job *job, int64_t index) {
     float *scratch = job->batch_scratch + (size_t)index * job->grad_tile_size;
-    int64_t max_rows = job->plan->grad.max_rows, scores = max_rows * job->columns, rows = max_rows * job->width;
+    int64_t max_rows = job->call.plan->grad.max_rows, scores = max_rows * job->columns, rows = max_rows * job->width;
     return (struct grad_tile){scratch, scratch + scores, scratch + 2 * scores, scratch + 2 * scores + rows};
 }
 
@@ -147,8 +137,8 @@ static void attention_grad_prepare(void *context, int task, int thread) {
     const struct attention_grad_job *job = context;
     int head = task % job->heads.key, size = job->heads.size, width = job->width;
     int64_t first = (int64_t)(task / job->heads.key) * kv_block;
-    const float *keys = kv_cache_keys(job->cache, job->layer, head) + (job->kv_begin + first) * size;
-    const float *values = kv_cache_values(job->cache, job->layer, head) + (job->kv_begin + first) * width;
+    const float *keys = kv_cache_keys(job->call.cache, job->call.layer, head) + (job->kv_begin + first) * size;
+    const float *values = kv_cache_values(job->call.cache, job->call.layer, head) + (job->kv_begin + first) * width;
     int64_t row = head * job->kv_len + first;
     float *key_rows = job->key_rows + row * width, *value_block = job->value_blocks + row * size;
     memset(key_rows, 0, (size_t)(kv_block * width) * sizeof *key_rows);
@@ -166,19 +156,19 @@ static void attention_grad_prepare(void *context, int task, int thread) {
 
 static void attention_grad_queries(void *context, int task, int thread) {
     const struct attention_grad_job *job = context;
-    const struct simd *simd = &job->cpu->simd;
+    const struct simd *simd = &job->call.cpu->simd;
     struct q_tile *tile = &job->batch[task];
     int size = job->heads.size, width = job->width;
     int64_t index = job->batch_begin + task;
-    q_tile_init(tile, job->plan->spans, job->heads, job->plan->grad.starts[index % job->tiles],
+    q_tile_init(tile, job->call.plan->spans, job->heads, job->call.plan->grad.starts[index % job->tiles],
                 (int)(index / job->tiles));
     struct grad_tile grad = attention_grad_tile_at(job, task);
     float *panels = job->scratch + (size_t)thread * job->scratch_size, *rows = panels + q_tile_max * width;
     float delta[q_tile_max] = {0};
     int64_t first_row = tile->kv_head * job->kv_len;
 
-    q_tile_gather(job->cpu, tile, job->out, size, width, rows);
-    q_tile_gather(job->cpu, tile, job->grad_out, size, width, grad.grad_out);
+    q_tile_gather(job->call.cpu, tile, job->call.out, size, width, rows);
+    q_tile_gather(job->call.cpu, tile, job->grad_out, size, width, grad.grad_out);
     for (int row = 0; row < tile->rows; row++) {
         delta[row] = simd->dot(rows + row * width, grad.grad_out + row * width, width);
     }
@@ -186,18 +176,18 @@ static void attention_grad_queries(void *context, int task, int thread) {
     q_tile_pack(panels, grad.grad_out, tile->rows, width, size);
     q_tile_qk(simd, tile, grad.grad_scores, job->columns, panels, job->value_blocks + first_row * size, job->kv_begin,
               size, 1);
-    q_tile_gather(job->cpu, tile, job->qkv, size, width, grad.q);
+    q_tile_gather(job->call.cpu, tile, job->call.qkv, size, width, grad.q);
     q_tile_pack(panels, grad.q, tile->rows, width, size);
-    q_tile_qk(simd, tile, grad.p, job->columns, panels, kv_cache_keys(job->cache, job->layer, tile->kv_head), 0, size,
-              job->scale);
+    q_tile_qk(simd, tile, grad.p, job->columns, panels, kv_cache_keys(job->call.cache, job->call.layer, tile->kv_head),
+              0, size, job->call.scale);
     for (int row = 0; row < tile->rows; row++) {
-        float lse = tensor_f32(job->lse, tile->token[row])[tile->head[row]];
+        float lse = tensor_f32(job->call.lse, tile->token[row])[tile->head[row]];
         struct score_run runs[2];
         int count = q_tile_score_runs(tile, row, runs);
         for (int i = 0; i < count; i++) {
             int64_t at = row * job->columns + runs[i].column;
             simd->scores_grad(grad.p + at, grad.grad_scores + at, runs[i].visible, runs[i].len, lse, delta[row],
-                              job->scale);
+                              job->call.scale);
             memset(grad.p + at - runs[i].hidden, 0, (size_t)runs[i].hidden * sizeof(float));
             memset(grad.grad_scores + at - runs[i].hidden, 0, (size_t)runs[i].hidden * sizeof(float));
         }
@@ -206,7 +196,7 @@ static void attention_grad_queries(void *context, int task, int thread) {
     q_tile_av(simd, tile, rows, width, grad.grad_scores, job->columns, job->key_rows + first_row * width,
               job->kv_begin);
     for (int row = 0; row < tile->rows; row++) {
-        cpu_convert(job->cpu, q_tile_head(tile, row, job->grad_qkv, size), job->grad_qkv.type, rows + row * width,
+        cpu_convert(job->call.cpu, q_tile_head(tile, row, job->grad_qkv, size), job->grad_qkv.type, rows + row * width,
                     ELEMENT_F32, (size_t)size);
     }
 }
@@ -222,7 +212,7 @@ static void attention_grad_add(const struct attention_grad_job *job, float *sums
     for (int row = 0; row < rows; row++) {
         memcpy(dense + row * kv_rows, factors + row * job->columns, (size_t)keys * sizeof *dense);
     }
-    job->cpu->simd.av_tile(sums, job->width, dense, 1, kv_rows, keys, vectors, job->width, rows, job->width);
+    job->call.cpu->simd.av_tile(sums, job->width, dense, 1, kv_rows, keys, vectors, job->width, rows, job->width);
 }
 
 // Adds a tile's rows to the gradients of the cache rows [begin, end) of one of its ranges, at most kv_rows.
@@ -270,20 +260,19 @@ static void attention_grad_keys_values(void *context, int task, int thread) {
 // row.
 static void attention_grad_write_head(const struct attention_grad_job *job, int64_t token, const float *sums,
                                       int kv_head, int column) {
-    int64_t row = *tensor_i32(job->plan->cache_slots, token) - job->kv_begin, size = job->heads.size;
+    int64_t row = *tensor_i32(job->call.plan->cache_slots, token) - job->kv_begin, size = job->heads.size;
     void *out = tensor_row(tensor_columns(job->grad_qkv, column * size, size), token);
     if (row >= 0 && row < job->kv_len) {
         const float *sum = sums + (kv_head * job->kv_len + row) * job->width;
-        cpu_convert(job->cpu, out, job->grad_qkv.type, sum, ELEMENT_F32, (size_t)size);
+        cpu_convert(job->call.cpu, out, job->grad_qkv.type, sum, ELEMENT_F32, (size_t)size);
     } else {
         memset(out, 0, (size_t)size * element_size(job->grad_qkv.type));
     }
 }
 
-static void attention_grad_write_rows(void *context, int64_t first, int64_t end, int thread) {
-    (void)thread;
+static void attention_grad_write_rows(void *context, struct task_range range) {
     const struct attention_grad_job *job = context;
-    for (int64_t token = first; token < end; token++) {
+    for (int64_t token = range.first; token < range.end; token++) {
         for (int head = 0; head < job->heads.key; head++) {
             attention_grad_write_head(job, token, job->grad_keys, head, job->heads.query + head);
             attention_grad_write_head(job, token, job->grad_values, head, job->heads.query + job->heads.key + head);
@@ -293,33 +282,6 @@ static void attention_grad_write_rows(void *context, int64_t first, int64_t end,
 
 // ---- the operation ----
 
-// Chooses the number of tiles in a batch and divides one scratch buffer; neither affects the bits of the result.
-static status attention_grad_divide(struct cpu_backend *cpu, struct attention_grad_job *job, int64_t *batch) {
-    int64_t max_rows = job->plan->grad.max_rows;
-    job->grad_tile_size = (size_t)(2 * max_rows * (job->columns + job->width));
-    job->scratch_size = 2 * (size_t)q_tile_max * (size_t)job->width;
-    int threads = pool_threads(cpu->pool);
-    *batch = batch_floats / (int64_t)job->grad_tile_size;
-    if (*batch < 4 * threads) *batch = 4 * threads;
-    if (*batch > batch_tiles) *batch = batch_tiles;
-    if (*batch > job->tiles * job->heads.key) *batch = job->tiles * job->heads.key;
-
-    size_t rows = (size_t)(job->heads.key * job->kv_len * job->width);
-    size_t blocks = (size_t)(job->heads.key * job->kv_len * job->heads.size);
-    size_t floats = 3 * rows + blocks + (size_t)*batch * job->grad_tile_size + (size_t)threads * job->scratch_size;
-    float *scratch;
-    TRY(cpu_scratch(cpu, SCRATCH_ATTENTION, floats * sizeof(float) + (size_t)*batch * sizeof(struct q_tile), &scratch));
-    job->key_rows = scratch;
-    job->grad_keys = job->key_rows + rows;
-    job->grad_values = job->grad_keys + rows;
-    job->value_blocks = job->grad_values + rows;
-    job->batch_scratch = job->value_blocks + blocks;
-    job->scratch = job->batch_scratch + (size_t)*batch * job->grad_tile_size;
-    job->batch = (void *)(job->scratch + (size_t)threads * job->scratch_size);
-    assert((uintptr_t)job->batch % _Alignof(struct q_tile) == 0); // all sizes before it are multiples of 16 floats
-    return OK;
-}
-
 status cpu_attention_grad(struct backend *backend, struct tensor grad_qkv, struct tensor grad_out, struct tensor out,
                           struct tensor qkv, float scale, struct kv_cache *cache, int layer,
                           const struct attention_plan *plan, struct tensor lse) {
@@ -327,31 +289,44 @@ status cpu_attention_grad(struct backend *backend, struct tensor grad_qkv, struc
     struct heads heads = plan->heads;
     int64_t rows = out.rows, columns = (heads.query + 2 * heads.key) * heads.size;
     CHECK(kv_cache_fits(cache, layer, heads) && plan->kv_end <= cache->rows && plan->rows == rows);
-    CHECK(kv_cache_has_slots(cache, plan->cache_slots, rows, 0));
+    CHECK(tensor_in_range(plan->cache_slots, rows, 1, 0, cache->rows));
     CHECK(tensor_is(qkv, -1, rows, columns) && tensor_is(grad_qkv, -1, rows, columns));
     CHECK(tensor_is(out, -1, rows, heads.query * heads.size));
     CHECK(tensor_is(grad_out, -1, rows, heads.query * heads.size));
     CHECK(tensor_is(lse, ELEMENT_F32, rows, heads.query));
     if (rows == 0) return OK;
-    struct attention_grad_job job = {.cpu = cpu,
+    struct attention_grad_job job = {.call = {cpu, out, qkv, lse, scale, cache, layer, plan},
                                      .grad_qkv = grad_qkv,
                                      .grad_out = grad_out,
-                                     .out = out,
-                                     .qkv = qkv,
-                                     .lse = lse,
                                      .heads = heads,
-                                     .scale = scale,
-                                     .cache = cache,
-                                     .layer = layer,
-                                     .plan = plan,
                                      .tiles = plan->grad.count,
                                      .columns = plan->columns,
                                      .width = cache->width};
     job.kv_begin = plan->kv_begin / kv_block * kv_block;
     job.kv_len = kv_block_align(plan->kv_end - job.kv_begin);
-    int64_t batch;
-    TRY(attention_grad_divide(cpu, &job, &batch));
-    int64_t tiles = job.tiles * heads.key, kv_tasks = (job.kv_len + kv_rows - 1) / kv_rows;
+    const int64_t tiles = job.tiles * heads.key, kv_tasks = (job.kv_len + kv_rows - 1) / kv_rows;
+
+    // The number of tiles in a batch, and the division of one scratch buffer: neither affects the bits of the result.
+    const int threads = pool_threads(cpu->pool);
+    job.grad_tile_size = (size_t)(2 * plan->grad.max_rows * (job.columns + job.width));
+    job.scratch_size = 2 * (size_t)q_tile_max * (size_t)job.width;
+    int64_t batch = batch_floats / (int64_t)job.grad_tile_size;
+    if (batch < 4 * threads) batch = 4 * threads;
+    if (batch > batch_tiles) batch = batch_tiles;
+    if (batch > tiles) batch = tiles;
+    size_t kv_floats = (size_t)(heads.key * job.kv_len * job.width);
+    size_t blocks = (size_t)(heads.key * job.kv_len * heads.size);
+    size_t floats = 3 * kv_floats + blocks + (size_t)batch * job.grad_tile_size + (size_t)threads * job.scratch_size;
+    size_t bytes = floats * sizeof(float) + (size_t)batch * sizeof(struct q_tile);
+    TRY(cpu_scratch(cpu, SCRATCH_ATTENTION, bytes, &job.key_rows));
+    job.grad_keys = job.key_rows + kv_floats;
+    job.grad_values = job.grad_keys + kv_floats;
+    job.value_blocks = job.grad_values + kv_floats;
+    job.batch_scratch = job.value_blocks + blocks;
+    job.scratch = job.batch_scratch + (size_t)batch * job.grad_tile_size;
+    job.batch = (void *)(job.scratch + (size_t)threads * job.scratch_size);
+    assert((uintptr_t)job.batch % _Alignof(struct q_tile) == 0); // all sizes before it are multiples of 16 floats
+
     pool_run(cpu->pool, (int)(job.kv_len / kv_block * heads.key), attention_grad_prepare, &job);
     for (job.batch_begin = 0; job.batch_begin < tiles; job.batch_begin += batch) {
         job.batch_len = tiles - job.batch_begin < batch ? tiles - job.batch_begin : batch;

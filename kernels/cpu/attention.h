@@ -37,9 +37,6 @@ static inline float *kv_cache_values(const struct kv_cache *cache, int layer, in
 // Whether `layer` exists and the cache was made for these heads.
 bool kv_cache_fits(const struct kv_cache *cache, int layer, struct heads heads);
 
-// Whether `slots` is I32 [rows,1] and every slot is at least `least` and less than the rows of the cache.
-bool kv_cache_has_slots(const struct kv_cache *cache, struct tensor slots, int64_t rows, int32_t least);
-
 // ---- tiles of query rows ----
 
 // A tile of query rows is the unit of work of attention: its rows use the keys and values of the same key/value head,
@@ -153,17 +150,26 @@ struct attention_plan {
     bool texts;                 // no span is causal or has a prefix
     int64_t rows;               // of the query
     int64_t kv_begin, kv_end;   // the cache rows that the spans name lie in between
-    int64_t columns;            // of a row of scores
+    int64_t columns;            // that a row of scores needs in every tile
     struct tensor cache_slots;  // none: there is no gradient
     struct q_tile_list forward; // the tiles of attention
     struct q_tile_list grad;    // the tiles of attention_grad; empty if there is no gradient
 };
 
-// ---- texts ----
+// ---- calls ----
+
+// The arguments of attention and its gradient.
+struct attention_call {
+    struct cpu_backend *cpu;
+    struct tensor out, qkv, lse;
+    float scale;
+    const struct kv_cache *cache;
+    int layer;
+    const struct attention_plan *plan;
+};
 
 // `attention` of ops.h on the matrix unit (attention_amx.c), for a plan of texts and scale > 0, where cpu->f32_parts.
 // UNAVAILABLE when memory is short.
-status attention_amx(struct cpu_backend *cpu, struct tensor out, struct tensor qkv, float scale,
-                     const struct kv_cache *cache, int layer, const struct attention_plan *plan, struct tensor lse);
+status attention_amx(const struct attention_call *call);
 
 #endif

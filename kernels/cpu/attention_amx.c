@@ -17,12 +17,8 @@ enum {
 };
 
 struct attention_amx_job {
-    struct cpu_backend *cpu;
-    struct tensor out, qkv, lse;
-    float scale;
-    const struct kv_cache *cache;
-    int layer, parts;
-    const struct attention_plan *plan;
+    const struct attention_call *call;
+    int parts;
     int64_t columns, cache_rows; // the most that a span has, of scores and of cache rows
     char *scratch;               // scratch_bytes for each thread
     size_t scratch_bytes;
@@ -51,7 +47,7 @@ static void *attention_amx_take(uintptr_t *at, int64_t count, size_t size) {
 // Divides the memory from `begin` on. Returns how many bytes a task needs.
 static size_t attention_amx_divide(const struct attention_amx_job *job, struct attention_amx_task *task,
                                    uintptr_t begin) {
-    const struct heads *heads = &job->plan->heads;
+    const struct heads *heads = &job->call->plan->heads;
     const int parts = job->parts;
     uintptr_t at = begin;
     int64_t width = attention_amx_width(heads), score_floats = tile_rows * (job->columns + score_slack);
@@ -64,41 +60,14 @@ static size_t attention_amx_divide(const struct attention_amx_job *job, struct a
     return at - begin;
 }
 
-static void attention_amx_pack(const struct attention_amx_job *job, const struct attention_amx_task *task,
-                               int kv_head) {
-    int64_t size = job->plan->heads.size, width = job->cache->width, kv_begin = task->span->kv_begin;
-    int64_t key_blocks = (task->shift + task->kv_len + kv_block - 1) / kv_block;
-    const float *keys = kv_cache_keys(job->cache, job->layer, kv_head) + (kv_begin - task->shift) * size;
-    int64_t block_size = amx_columns_size(job->parts, size);
-    uint16_t *out = task->keys;
-    for (int64_t block = 0; block < key_blocks; block += amx_block / kv_block) {
-        int64_t left = key_blocks - block;
-        struct amx_columns columns = {.row_stride = kv_block,
-                                      .tile_stride = kv_block * size,
-                                      .tiles = left < amx_block / kv_block ? (int)left : amx_block / kv_block};
-        amx_pack_columns(out, keys + block * kv_block * size, &columns, job->parts, size, block_size);
-        out += block_size;
-    }
-    const float *values = kv_cache_values(job->cache, job->layer, kv_head) + kv_begin * width;
-    block_size = amx_columns_size(job->parts, task->kv_len);
-    out = task->values;
-    for (int64_t channel = 0; channel < width; channel += amx_block) {
-        int64_t left = width - channel;
-        struct amx_columns columns = {
-            .row_stride = width, .tile_stride = 16, .tiles = (int)(left < amx_block ? left : amx_block) / 16};
-        amx_pack_columns(out, values + channel, &columns, job->parts, task->kv_len, block_size);
-        out += block_size;
-    }
-}
-
 // Computes the query rows [row, row + rows) of a span for one query head.
 static void attention_amx_tile(const struct attention_amx_job *job, const struct attention_amx_task *task, int64_t row,
                                int64_t rows, int head) {
     const struct attention_span *span = task->span;
-    const struct simd *simd = &job->cpu->simd;
-    const int parts = job->parts, size = job->plan->heads.size;
-    int64_t token = span->q_begin + row, width = attention_amx_width(&job->plan->heads);
-    struct tensor queries = tensor_columns(tensor_rows(job->qkv, token, rows), (int64_t)head * size, size);
+    const struct simd *simd = &job->call->cpu->simd;
+    const int parts = job->parts, size = job->call->plan->heads.size;
+    int64_t token = span->q_begin + row, width = attention_amx_width(&job->call->plan->heads);
+    struct tensor queries = tensor_columns(tensor_rows(job->call->qkv, token, rows), (int64_t)head * size, size);
     int64_t first = attention_span_first(span, row), end = attention_span_end(span, row + rows - 1);
 
     int64_t key_block = (task->shift + first) / amx_block;
@@ -123,14 +92,14 @@ static void attention_amx_tile(const struct attention_amx_job *job, const struct
         const float *row_scores = scores.out + i * stride + task->shift + origin - key_block * amx_block;
         struct amx_softmax softmax = {.first = attention_span_first(span, row + i) - origin,
                                       .end = attention_span_end(span, row + i) - origin,
-                                      .scale = job->scale};
+                                      .scale = job->call->scale};
         softmax.max = simd->scores_max(row_scores + softmax.first, softmax.end - softmax.first, -INFINITY);
         amx_pack_softmax(task->weights + amx_rows_size(parts, i / amx_group * amx_group, steps * amx_inner) +
                              i % amx_group * amx_inner,
                          row_scores, &softmax, parts, steps);
         factors[i] = 1 / softmax.sum;
-        if (tensor_none(job->lse)) continue;
-        tensor_f32(job->lse, token + i)[head] =
+        if (tensor_none(job->call->lse)) continue;
+        tensor_f32(job->call->lse, token + i)[head] =
             (float)((double)softmax.max * (double)softmax.scale + log((double)softmax.sum));
     }
     struct amx_product sums = {.parts = parts,
@@ -144,42 +113,57 @@ static void attention_amx_tile(const struct attention_amx_job *job, const struct
                                .column_count = width,
                                .steps = steps};
     amx_multiply(&sums, false);
-    struct tensor out = tensor_columns(tensor_rows(job->out, token, rows), (int64_t)head * size, size);
+    struct tensor out = tensor_columns(tensor_rows(job->call->out, token, rows), (int64_t)head * size, size);
     for (int64_t i = 0; i < rows; i++) {
         float *values = task->sums + i * width;
         for (int64_t d = 0; d < width; d += 16) { // compilers make vectors of a constant number of steps
             for (int k = 0; k < 16; k++) values[d + k] *= factors[i];
         }
-        cpu_convert(job->cpu, tensor_row(out, i), out.type, values, ELEMENT_F32, (size_t)size);
+        cpu_convert(job->call->cpu, tensor_row(out, i), out.type, values, ELEMENT_F32, (size_t)size);
     }
 }
 
 static void attention_amx_run(void *context, int number, int thread) {
     const struct attention_amx_job *job = context;
-    const struct heads *heads = &job->plan->heads;
-    struct attention_amx_task task = {.span = &job->plan->spans[number / heads->key]};
-    int kv_head = number % heads->key, group = heads->query / heads->key;
+    const struct attention_call *call = job->call;
+    const struct heads *heads = &call->plan->heads;
+    struct attention_amx_task task = {.span = &call->plan->spans[number / heads->key]};
+    const int kv_head = number % heads->key, group = heads->query / heads->key, size = heads->size;
+    const int64_t kv_begin = task.span->kv_begin, width = call->cache->width;
     task.kv_len = attention_span_kv_len(task.span);
-    task.shift = task.span->kv_begin % kv_block;
+    task.shift = kv_begin % kv_block;
     attention_amx_divide(job, &task, (uintptr_t)job->scratch + (size_t)thread * job->scratch_bytes);
-    attention_amx_pack(job, &task, kv_head);
+
+    const float *keys = kv_cache_keys(call->cache, call->layer, kv_head) + (kv_begin - task.shift) * size;
+    int64_t key_blocks = (task.shift + task.kv_len + kv_block - 1) / kv_block;
+    int64_t block_size = amx_columns_size(job->parts, size);
+    uint16_t *out = task.keys;
+    for (int64_t block = 0; block < key_blocks; block += amx_block / kv_block, out += block_size) {
+        int64_t left = key_blocks - block;
+        struct amx_columns columns = {.row_stride = kv_block,
+                                      .tile_stride = kv_block * size,
+                                      .tiles = left < amx_block / kv_block ? (int)left : amx_block / kv_block};
+        amx_pack_columns(out, keys + block * kv_block * size, &columns, job->parts, size, block_size);
+    }
+    const float *values = kv_cache_values(call->cache, call->layer, kv_head) + kv_begin * width;
+    block_size = amx_columns_size(job->parts, task.kv_len);
+    out = task.values;
+    for (int64_t channel = 0; channel < width; channel += amx_block, out += block_size) {
+        int64_t left = width - channel;
+        struct amx_columns columns = {
+            .row_stride = width, .tile_stride = 16, .tiles = (int)(left < amx_block ? left : amx_block) / 16};
+        amx_pack_columns(out, values + channel, &columns, job->parts, task.kv_len, block_size);
+    }
     for (int head = kv_head * group; head < (kv_head + 1) * group; head++)
         for (int64_t row = 0; row < task.span->q_len; row += tile_rows)
             attention_amx_tile(job, &task, row, task.span->q_len - row < tile_rows ? task.span->q_len - row : tile_rows,
                                head);
 }
 
-status attention_amx(struct cpu_backend *cpu, struct tensor out, struct tensor qkv, float scale,
-                     const struct kv_cache *cache, int layer, const struct attention_plan *plan, struct tensor lse) {
-    struct attention_amx_job job = {.cpu = cpu,
-                                    .out = out,
-                                    .qkv = qkv,
-                                    .lse = lse,
-                                    .scale = scale,
-                                    .cache = cache,
-                                    .layer = layer,
-                                    .parts = qkv.type == ELEMENT_F32 ? cpu->f32_parts : 1,
-                                    .plan = plan};
+status attention_amx(const struct attention_call *call) {
+    const struct attention_plan *plan = call->plan;
+    struct cpu_backend *cpu = call->cpu;
+    struct attention_amx_job job = {.call = call, .parts = call->qkv.type == ELEMENT_F32 ? cpu->f32_parts : 1};
     for (size_t i = 0; i < plan->span_count; i++) {
         int64_t kv_len = attention_span_kv_len(&plan->spans[i]);
         if (kv_len > job.cache_rows) job.cache_rows = kv_len;

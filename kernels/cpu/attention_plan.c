@@ -170,27 +170,6 @@ void q_tile_av(const struct simd *simd, const struct q_tile *tile, float *out, i
 
 // ---- plans ----
 
-// Finds the cache rows that the spans name, and how many columns a row of scores needs in every tile.
-static void attention_plan_measure(struct attention_plan *plan) {
-    int64_t begin = INT64_MAX, end = 0, longest = 0;
-    for (const struct attention_span *span = plan->spans; span < plan->spans + plan->span_count; span++) {
-        int64_t own = attention_span_kv_len(span), prefix_end = span->prefix_begin + span->prefix_len;
-        if (span->kv_begin < begin) begin = span->kv_begin;
-        if (span->kv_begin + own > end) end = span->kv_begin + own;
-        if (span->prefix_len > 0 && span->prefix_begin < begin) begin = span->prefix_begin;
-        if (span->prefix_len > 0 && prefix_end > end) end = prefix_end;
-        if (span->window > 0 && span->window < own && q_tile_max + 2 * span->window < own)
-            own = q_tile_max + 2 * span->window;
-        int64_t columns = kv_block_align(span->prefix_len) + kv_block_align(own);
-        if (columns > longest) longest = columns;
-    }
-    plan->kv_begin = begin < end ? begin : end;
-    plan->kv_end = end;
-    plan->columns = longest + score_slack + 3 * kv_block;
-    // Rows a power of two apart would fall into the same cache sets.
-    if (plan->columns % (8 * kv_block) == 0) plan->columns += kv_block;
-}
-
 // Divides the spans into tiles whose rows are few enough that `arrays` arrays of their scores stay in the second-level
 // cache, and that there are at least `wanted` tiles.
 static void attention_plan_split(const struct attention_plan *plan, size_t count, int arrays, size_t wanted,
@@ -223,9 +202,26 @@ status cpu_attention_plan_new(struct backend *backend, struct attention_plan **o
     NEW(&plan->spans, count);
     if (count) memcpy(plan->spans, spans, count * sizeof *spans);
     plan->span_count = count;
+
+    // The cache rows that the spans name, and how many columns a row of scores needs in every tile.
     plan->texts = true;
-    for (size_t i = 0; i < count; i++) plan->texts &= !spans[i].causal && spans[i].prefix_len == 0;
-    attention_plan_measure(plan);
+    plan->kv_begin = count > 0 ? INT64_MAX : 0;
+    for (size_t i = 0; i < count; i++) {
+        const struct attention_span *span = &spans[i];
+        int64_t own = attention_span_kv_len(span), prefix_end = span->prefix_begin + span->prefix_len;
+        plan->texts &= !span->causal && span->prefix_len == 0;
+        if (span->kv_begin < plan->kv_begin) plan->kv_begin = span->kv_begin;
+        if (span->kv_begin + own > plan->kv_end) plan->kv_end = span->kv_begin + own;
+        if (span->prefix_len > 0 && span->prefix_begin < plan->kv_begin) plan->kv_begin = span->prefix_begin;
+        if (span->prefix_len > 0 && prefix_end > plan->kv_end) plan->kv_end = prefix_end;
+        if (span->window > 0 && span->window < own && q_tile_max + 2 * span->window < own)
+            own = q_tile_max + 2 * span->window;
+        int64_t columns = kv_block_align(span->prefix_len) + kv_block_align(own);
+        if (columns > plan->columns) plan->columns = columns;
+    }
+    plan->columns += score_slack + 3 * kv_block;
+    // Rows a power of two apart would fall into the same cache sets.
+    if (plan->columns % (8 * kv_block) == 0) plan->columns += kv_block;
     size_t wanted = (size_t)pool_threads(cpu_of(backend)->pool) * tasks_per_thread / (size_t)heads.key;
     attention_plan_split(plan, count, 1, wanted, &plan->forward);
     if (!tensor_none(cache_slots)) // the gradient needs two arrays: p and the gradients of scores

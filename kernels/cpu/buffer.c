@@ -165,17 +165,16 @@ struct copy_job {
 };
 
 // Of dense operands [first, end) are elements, otherwise rows.
-static void buffer_copy_task(void *context, int64_t first, int64_t end, int thread) {
-    (void)thread;
+static void buffer_copy_task(void *context, struct task_range range) {
     const struct copy_job *job = context;
     struct tensor out = job->out, in = job->in;
     if (job->dense) {
-        cpu_convert(job->cpu, (char *)tensor_row(out, 0) + (size_t)first * element_size(out.type), out.type,
-                    (const char *)tensor_row(in, 0) + (size_t)first * element_size(in.type), in.type,
-                    (size_t)(end - first));
+        cpu_convert(job->cpu, (char *)tensor_row(out, 0) + (size_t)range.first * element_size(out.type), out.type,
+                    (const char *)tensor_row(in, 0) + (size_t)range.first * element_size(in.type), in.type,
+                    (size_t)(range.end - range.first));
         return;
     }
-    for (int64_t i = first; i < end; i++)
+    for (int64_t i = range.first; i < range.end; i++)
         cpu_convert(job->cpu, tensor_row(out, i), out.type, tensor_row(in, i), in.type, (size_t)out.columns);
 }
 
@@ -212,10 +211,9 @@ status cpu_copy(struct backend *backend, struct tensor out, struct tensor in) {
     return buffer_copy(cpu_of(backend), out, in);
 }
 
-static void buffer_zero_task(void *context, int64_t first, int64_t end, int thread) {
-    (void)thread;
+static void buffer_zero_task(void *context, struct task_range range) {
     const struct tensor *out = context;
-    for (int64_t row = first; row < end; row++) {
+    for (int64_t row = range.first; row < range.end; row++) {
         memset(tensor_row(*out, row), 0, (size_t)out->columns * element_size(out->type));
     }
 }

@@ -54,23 +54,31 @@ void cpu_row_write(const struct cpu_backend *cpu, struct tensor t, int64_t row, 
     cpu_convert_from_f32(cpu, tensor_row(t, row), t.type, values, (size_t)t.columns);
 }
 
+bool tensor_in_range(struct tensor t, int64_t rows, int64_t columns, int32_t least, int64_t end) {
+    if (!tensor_is(t, ELEMENT_I32, rows, columns)) return false;
+    for (int64_t i = 0; i < rows * columns; i++) {
+        int32_t number = tensor_i32(t, i / columns)[i % columns];
+        if (number < least || number >= end) return false;
+    }
+    return true;
+}
+
 // ---- parallel loops ----
 
 struct parallel_job {
     int64_t count, block;
-    void (*work)(void *context, int64_t first, int64_t end, int thread);
+    void (*work)(void *context, struct task_range range);
     void *context;
 };
 
 static void cpu_parallel_task(void *context, int task, int thread) {
     const struct parallel_job *job = context;
-    int64_t first = task * job->block;
-    int64_t end = first + job->block < job->count ? first + job->block : job->count;
-    job->work(job->context, first, end, thread);
+    int64_t first = task * job->block, end = first + job->block < job->count ? first + job->block : job->count;
+    job->work(job->context, (struct task_range){first, end, thread});
 }
 
 void parallel_for(struct cpu_backend *cpu, int64_t count, int64_t block,
-                  void (*work)(void *context, int64_t first, int64_t end, int thread), void *context) {
+                  void (*work)(void *context, struct task_range range), void *context) {
     if (count <= 0) return;
     if (block < 1) block = 1;
     struct parallel_job job = {.count = count, .block = block, .work = work, .context = context};

@@ -81,10 +81,16 @@ void pages_put(struct cpu_backend *cpu, struct pages *pages);
 // Returns the idle pages to the system.
 void pages_release_idle(struct cpu_backend *cpu);
 
-// Calls work(context, first, end, thread) for the ranges [0,block), [block,2 block) ... of [0,count), distributed over
-// the threads, and waits for all of them. The ranges depend on count and block alone; a block below 1 means 1.
+// What a task of a parallel loop works on: the elements [first, end), in the thread with this number.
+struct task_range {
+    int64_t first, end;
+    int thread;
+};
+
+// Calls work for the ranges [0,block), [block,2 block) ... of [0,count), distributed over the threads, and waits for
+// all of them. The ranges depend on count and block alone; a block below 1 means 1.
 void parallel_for(struct cpu_backend *cpu, int64_t count, int64_t block,
-                  void (*work)(void *context, int64_t first, int64_t end, int thread), void *context);
+                  void (*work)(void *context, struct task_range range), void *context);
 
 static inline struct cpu_backend *cpu_of(struct backend *backend) {
     return (struct cpu_backend *)backend;
@@ -99,6 +105,9 @@ static inline bool tensor_fits(struct tensor t) {
 static inline bool tensor_is(struct tensor t, int type, int64_t rows, int64_t columns) {
     return tensor_shaped(t, type, rows, columns) && tensor_fits(t);
 }
+
+// Whether `t` lies within its buffer, is I32 [rows, columns], and has numbers in [least, end) only.
+bool tensor_in_range(struct tensor t, int64_t rows, int64_t columns, int32_t least, int64_t end);
 
 // The address of a row's first element.
 static inline void *tensor_row(struct tensor t, int64_t row) {

@@ -364,11 +364,10 @@ struct sample_job {
     int64_t first;
 };
 
-static void decode_batch_sample_task(void *context, int64_t first, int64_t end, int thread) {
-    (void)thread;
+static void decode_batch_sample_task(void *context, struct task_range range) {
     const struct sample_job *job = context;
     const struct decode_draws *draws = &job->batch->draws[job->batch->steps % 2];
-    for (int64_t row = first; row < end; row++) {
+    for (int64_t row = range.first; row < range.end; row++) {
         int slot = job->batch->slot_of_row[job->first + row];
         const struct decode_row *at = &job->batch->slots[slot].row;
         logits_sample(job->cpu, &draws->tokens[slot], &draws->logprobs[slot], tensor_f32(job->logits, row),

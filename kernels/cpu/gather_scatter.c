@@ -13,29 +13,22 @@ enum {
 
 struct gather_job {
     struct cpu_backend *cpu;
-    struct tensor out, in, index;
-    bool scatter; // the index is of rows of `out`, not of `in`
+    struct tensor out, in, index; // index: of segments, where each begins
+    bool scatter;                 // the index is of rows of `out`, not of `in`
+    // Of scatter_add: the rows of `in` with the same index are a list: first[index] is the first of them, next[i]
+    // follows i, -1 ends it.
+    int32_t *first, *next;
 };
 
-static bool gather_index_fits(struct tensor index, int64_t count, int64_t rows) {
-    if (!tensor_is(index, ELEMENT_I32, count, 1)) return false;
-    for (int64_t i = 0; i < count; i++) {
-        int32_t row = *tensor_i32(index, i);
-        if (row < 0 || row >= rows) return false;
-    }
-    return true;
-}
-
 static void gather_run(struct backend *backend, struct gather_job job, int64_t rows,
-                       void (*task)(void *context, int64_t first, int64_t end, int thread)) {
+                       void (*task)(void *context, struct task_range range)) {
     job.cpu = cpu_of(backend);
     parallel_for(job.cpu, rows, task_elements / (job.out.columns + 1) + 1, task, &job);
 }
 
-static void gather_copy_task(void *context, int64_t first, int64_t end, int thread) {
-    (void)thread;
+static void gather_copy_task(void *context, struct task_range range) {
     const struct gather_job *job = context;
-    for (int64_t i = first; i < end; i++) {
+    for (int64_t i = range.first; i < range.end; i++) {
         int64_t row = *tensor_i32(job->index, i), out = job->scatter ? row : i, in = job->scatter ? i : row;
         cpu_convert(job->cpu, tensor_row(job->out, out), job->out.type, tensor_row(job->in, in), job->in.type,
                     (size_t)job->out.columns);
@@ -44,29 +37,28 @@ static void gather_copy_task(void *context, int64_t first, int64_t end, int thre
 
 status cpu_gather(struct backend *backend, struct tensor out, struct tensor table, struct tensor index) {
     CHECK(tensor_fits(out) && tensor_fits(table) && out.columns == table.columns);
-    CHECK(gather_index_fits(index, out.rows, table.rows));
+    CHECK(tensor_in_range(index, out.rows, 1, 0, table.rows));
     gather_run(backend, (struct gather_job){.out = out, .in = table, .index = index}, out.rows, gather_copy_task);
     return OK;
 }
 
 status cpu_scatter(struct backend *backend, struct tensor out, struct tensor in, struct tensor index) {
     CHECK(tensor_fits(out) && tensor_fits(in) && out.columns == in.columns);
-    CHECK(gather_index_fits(index, in.rows, out.rows));
+    CHECK(tensor_in_range(index, in.rows, 1, 0, out.rows));
     gather_run(backend, (struct gather_job){.out = out, .in = in, .index = index, .scatter = true}, in.rows,
                gather_copy_task);
     return OK;
 }
 
 // A task adds a range of columns of every row, so that each sum is taken in the order of the rows.
-static void gather_add_rows_task(void *context, int64_t first, int64_t end, int thread) {
-    (void)thread;
+static void gather_add_rows_task(void *context, struct task_range range) {
     const struct gather_job *job = context;
-    struct tensor part = tensor_columns(job->in, first, end - first);
+    struct tensor part = tensor_columns(job->in, range.first, range.end - range.first);
     float values[sum_columns];
-    assert(end - first <= sum_columns);
+    assert(range.end - range.first <= sum_columns);
     for (int64_t i = 0; i < part.rows; i++) {
         const float *in = cpu_row_read(job->cpu, part, i, values);
-        job->cpu->simd.add(tensor_f32(job->out, 0) + first, in, (size_t)(end - first));
+        job->cpu->simd.add(tensor_f32(job->out, 0) + range.first, in, (size_t)(range.end - range.first));
     }
 }
 
@@ -75,36 +67,28 @@ void cpu_add_rows(struct cpu_backend *cpu, struct tensor out, struct tensor in) 
     parallel_for(cpu, in.columns, sum_columns, gather_add_rows_task, &job);
 }
 
-// The rows of `in` with the same index are a list: first[index] is the first of them, next[i] follows i, -1 ends it.
-struct scatter_add_job {
-    struct cpu_backend *cpu;
-    struct tensor out, in, index;
-    int32_t *first, *next;
-};
-
 // Adds a range of columns of every row. Each row of `out` is read and stored once.
-static void gather_scatter_add_task(void *context, int64_t begin, int64_t end, int thread) {
-    (void)thread;
-    const struct scatter_add_job *job = context;
-    struct tensor in = tensor_columns(job->in, begin, end - begin);
-    struct tensor out = tensor_columns(job->out, begin, end - begin);
+static void gather_scatter_add_task(void *context, struct task_range range) {
+    const struct gather_job *job = context;
+    struct tensor in = tensor_columns(job->in, range.first, range.end - range.first);
+    struct tensor out = tensor_columns(job->out, range.first, range.end - range.first);
     float sums[sum_columns], values[sum_columns];
-    assert(end - begin <= sum_columns);
+    assert(range.end - range.first <= sum_columns);
     for (int32_t i = 0; i < in.rows; i++) {
         int32_t row = *tensor_i32(job->index, i);
         if (job->first[row] != i) continue;
         float *sum = out.type == ELEMENT_F32 ? tensor_f32(out, row) : sums;
         if (sum == sums) cpu_row_read(job->cpu, out, row, sums);
         for (int32_t at = i; at >= 0; at = job->next[at])
-            job->cpu->simd.add(sum, cpu_row_read(job->cpu, in, at, values), (size_t)(end - begin));
+            job->cpu->simd.add(sum, cpu_row_read(job->cpu, in, at, values), (size_t)(range.end - range.first));
         if (sum == sums) cpu_row_write(job->cpu, out, row, sums);
     }
 }
 
 status cpu_scatter_add(struct backend *backend, struct tensor out, struct tensor in, struct tensor index) {
-    struct scatter_add_job job = {.cpu = cpu_of(backend), .out = out, .in = in, .index = index};
+    struct gather_job job = {.cpu = cpu_of(backend), .out = out, .in = in, .index = index};
     CHECK(tensor_is(out, -1, out.rows, in.columns) && tensor_is(in, -1, in.rows, in.columns));
-    CHECK(gather_index_fits(index, in.rows, out.rows) && in.rows <= INT32_MAX && out.rows <= INT32_MAX);
+    CHECK(tensor_in_range(index, in.rows, 1, 0, out.rows) && in.rows <= INT32_MAX && out.rows <= INT32_MAX);
     TRY(cpu_scratch(job.cpu, SCRATCH_SUMS, (size_t)(out.rows + in.rows) * sizeof *job.first, &job.first));
     job.next = job.first + out.rows;
     for (int64_t i = 0; i < in.rows; i++) job.first[*tensor_i32(index, i)] = -1;
@@ -117,11 +101,10 @@ status cpu_scatter_add(struct backend *backend, struct tensor out, struct tensor
     return OK;
 }
 
-static void gather_add_task(void *context, int64_t first, int64_t end, int thread) {
-    (void)thread;
+static void gather_add_task(void *context, struct task_range range) {
     const struct gather_job *job = context;
     float sums[part_columns], values[part_columns];
-    for (int64_t row = first; row < end; row++) {
+    for (int64_t row = range.first; row < range.end; row++) {
         for (int64_t column = 0; column < job->out.columns; column += part_columns) {
             int64_t count = job->out.columns - column < part_columns ? job->out.columns - column : part_columns;
             struct tensor out = tensor_columns(job->out, column, count);
@@ -143,10 +126,6 @@ status cpu_add(struct backend *backend, struct tensor out, struct tensor in) {
 // ---- segment_mean ----
 
 // A task works on a range of columns of every row, so that each sum is taken in the order of the rows.
-struct segment_mean_job {
-    const struct cpu_backend *cpu;
-    struct tensor means, rows, begins; // of segments, and of their rows
-};
 
 // Whether begins is I32 [segments + 1, 1] and increases strictly from 0 to `rows`.
 static bool segment_mean_begins_fit(struct tensor begins, int64_t segments, int64_t rows) {
@@ -160,19 +139,18 @@ static void segment_mean_divide(float *values, int64_t count, int64_t rows) {
     for (int64_t c = 0; c < count; c++) values[c] /= (float)rows;
 }
 
-static void segment_mean_task(void *context, int64_t first, int64_t end, int thread) {
-    (void)thread;
-    const struct segment_mean_job *job = context;
-    struct tensor out = tensor_columns(job->means, first, end - first);
-    struct tensor in = tensor_columns(job->rows, first, end - first);
+static void segment_mean_task(void *context, struct task_range range) {
+    const struct gather_job *job = context;
+    struct tensor out = tensor_columns(job->out, range.first, range.end - range.first);
+    struct tensor in = tensor_columns(job->in, range.first, range.end - range.first);
     float sums[sum_columns], values[sum_columns];
-    assert(end - first <= sum_columns);
+    assert(range.end - range.first <= sum_columns);
     for (int64_t s = 0; s < out.rows; s++) {
-        int32_t begin = *tensor_i32(job->begins, s), stop = *tensor_i32(job->begins, s + 1);
+        int32_t begin = *tensor_i32(job->index, s), stop = *tensor_i32(job->index, s + 1);
         memset(sums, 0, sizeof sums);
         for (int64_t t = begin; t < stop; t++)
-            job->cpu->simd.add(sums, cpu_row_read(job->cpu, in, t, values), (size_t)(end - first));
-        segment_mean_divide(sums, end - first, stop - begin);
+            job->cpu->simd.add(sums, cpu_row_read(job->cpu, in, t, values), (size_t)(range.end - range.first));
+        segment_mean_divide(sums, range.end - range.first, stop - begin);
         cpu_row_write(job->cpu, out, s, sums);
     }
 }
@@ -180,22 +158,21 @@ static void segment_mean_task(void *context, int64_t first, int64_t end, int thr
 status cpu_segment_mean(struct backend *backend, struct tensor out, struct tensor in, struct tensor begins) {
     CHECK(tensor_is(out, -1, out.rows, in.columns) && tensor_is(in, -1, in.rows, in.columns));
     CHECK(segment_mean_begins_fit(begins, out.rows, in.rows));
-    struct segment_mean_job job = {cpu_of(backend), out, in, begins};
+    struct gather_job job = {.cpu = cpu_of(backend), .out = out, .in = in, .index = begins};
     parallel_for(cpu_of(backend), in.columns, sum_columns, segment_mean_task, &job);
     return OK;
 }
 
-static void segment_mean_grad_task(void *context, int64_t first, int64_t end, int thread) {
-    (void)thread;
-    const struct segment_mean_job *job = context;
-    struct tensor grad_out = tensor_columns(job->means, first, end - first);
-    struct tensor grad_in = tensor_columns(job->rows, first, end - first);
+static void segment_mean_grad_task(void *context, struct task_range range) {
+    const struct gather_job *job = context;
+    struct tensor grad_out = tensor_columns(job->in, range.first, range.end - range.first);
+    struct tensor grad_in = tensor_columns(job->out, range.first, range.end - range.first);
     float values[sum_columns], shares[sum_columns];
-    assert(end - first <= sum_columns);
+    assert(range.end - range.first <= sum_columns);
     for (int64_t s = 0; s < grad_out.rows; s++) {
-        int32_t begin = *tensor_i32(job->begins, s), stop = *tensor_i32(job->begins, s + 1);
-        memcpy(shares, cpu_row_read(job->cpu, grad_out, s, values), (size_t)(end - first) * sizeof *shares);
-        segment_mean_divide(shares, end - first, stop - begin);
+        int32_t begin = *tensor_i32(job->index, s), stop = *tensor_i32(job->index, s + 1);
+        memcpy(shares, cpu_row_read(job->cpu, grad_out, s, values), (size_t)(range.end - range.first) * sizeof *shares);
+        segment_mean_divide(shares, range.end - range.first, stop - begin);
         for (int64_t t = begin; t < stop; t++) cpu_row_write(job->cpu, grad_in, t, shares);
     }
 }
@@ -205,7 +182,7 @@ status cpu_segment_mean_grad(struct backend *backend, struct tensor grad_in, str
     CHECK(tensor_is(grad_in, -1, grad_in.rows, grad_in.columns));
     CHECK(tensor_is(grad_out, -1, grad_out.rows, grad_in.columns));
     CHECK(segment_mean_begins_fit(begins, grad_out.rows, grad_in.rows));
-    struct segment_mean_job job = {cpu_of(backend), grad_out, grad_in, begins};
+    struct gather_job job = {.cpu = cpu_of(backend), .out = grad_in, .in = grad_out, .index = begins};
     parallel_for(cpu_of(backend), grad_in.columns, sum_columns, segment_mean_grad_task, &job);
     return OK;
 }
@@ -241,10 +218,10 @@ static void gather_patch(const struct patchify_job *job, int64_t row, float *out
     }
 }
 
-static void gather_patches_task(void *context, int64_t first, int64_t end, int thread) {
+static void gather_patches_task(void *context, struct task_range range) {
     const struct patchify_job *job = context;
-    float *scratch = job->scratch + (int64_t)thread * job->out.columns;
-    for (int64_t row = first; row < end; row++) {
+    float *scratch = job->scratch + (int64_t)range.thread * job->out.columns;
+    for (int64_t row = range.first; row < range.end; row++) {
         float *values = job->out.type == ELEMENT_F32 ? tensor_f32(job->out, row) : scratch;
         gather_patch(job, row, values);
         if (values == scratch) cpu_row_write(job->cpu, job->out, row, values);

@@ -79,45 +79,40 @@ static void gemm_amx_tile(void *context, int task, int thread) {
     }
 }
 
-// Divides rows and columns into tiles, so that every thread has work, and the inner length into what is added up.
-static void gemm_amx_divide(struct gemm_amx *job, int64_t rows) {
-    int64_t tasks = (int64_t)pool_threads(job->cpu->pool) * tasks_per_thread, inner = job->gemm->matrix.inner;
-    int64_t column_bytes = amx_columns_size(job->parts, inner) * (int64_t)sizeof(uint16_t) / amx_block;
-    bool whole = column_bytes * columns_least <= columns_bytes;
-    int64_t sums = (inner + inner_most - 1) / inner_most;
-    job->strip_inner = whole ? inner : ((inner - 1) / sums / amx_inner + 1) * amx_inner;
-    job->strip_rows = whole ? strip_rows : strip_rows_sums;
-    int64_t most =
-        columns_bytes / (amx_columns_size(job->parts, job->strip_inner) * (int64_t)sizeof(uint16_t)) * amx_block;
-    most = gemm_min(most, columns_most);
-    int64_t column_tasks = (job->columns + most - 1) / most;
-    job->row_tasks = 1;
-    while (rows / (2 * job->row_tasks) >= read_rows_most && column_tasks * job->row_tasks < tasks) job->row_tasks *= 2;
-    job->tile_rows = ((rows - 1) / job->row_tasks / (2 * amx_group) + 1) * 2 * amx_group;
-    job->strip_rows = gemm_min(job->strip_rows, job->tile_rows);
-    column_tasks = (tasks + job->row_tasks - 1) / job->row_tasks;
-    int64_t columns = job->columns / column_tasks / amx_block * amx_block;
-    job->tile_columns = columns < amx_block ? amx_block : gemm_min(columns, most);
-}
-
 static status gemm_run_amx(struct cpu_backend *cpu, const struct gemm *gemm) {
     const struct packed_matrix *matrix = &gemm->matrix;
-    int parts = matrix->type == ELEMENT_F32 ? cpu->f32_parts : 1;
-    int64_t threads = pool_threads(cpu->pool), rows = gemm_min(gemm->rows, chunk_rows);
-    struct gemm_amx job = {.cpu = cpu, .gemm = gemm, .parts = parts};
-    job.columns = (matrix->outputs + packed_block - 1) / packed_block * packed_block;
-    gemm_amx_divide(&job, rows);
+    const int parts = matrix->type == ELEMENT_F32 ? cpu->f32_parts : 1;
+    const int64_t threads = pool_threads(cpu->pool), rows = gemm_min(gemm->rows, chunk_rows), inner = matrix->inner;
+    struct gemm_amx job = {.cpu = cpu, .gemm = gemm, .parts = parts, .row_tasks = 1};
+    job.columns = gemm_round_up(matrix->outputs, packed_block);
+
+    // Divides the inner length into what is added up at a time, and rows and columns into tiles, so that every thread
+    // has work.
+    int64_t tasks = threads * tasks_per_thread, sums = (inner + inner_most - 1) / inner_most;
+    int64_t column_bytes = amx_columns_size(parts, inner) * (int64_t)sizeof(uint16_t) / amx_block;
+    bool whole = column_bytes * columns_least <= columns_bytes;
+    job.strip_inner = whole ? inner : ((inner - 1) / sums / amx_inner + 1) * amx_inner;
+    int64_t block_bytes = amx_columns_size(parts, job.strip_inner) * (int64_t)sizeof(uint16_t);
+    int64_t most = gemm_min(columns_bytes / block_bytes * amx_block, columns_most);
+    int64_t column_tasks = (job.columns + most - 1) / most;
+    while (rows / (2 * job.row_tasks) >= read_rows_most && column_tasks * job.row_tasks < tasks) job.row_tasks *= 2;
+    job.tile_rows = ((rows - 1) / job.row_tasks / (2 * amx_group) + 1) * 2 * amx_group;
+    job.strip_rows = gemm_min(whole ? strip_rows : strip_rows_sums, job.tile_rows);
+    column_tasks = (tasks + job.row_tasks - 1) / job.row_tasks;
+    int64_t columns = job.columns / column_tasks / amx_block * amx_block;
+    job.tile_columns = columns < amx_block ? amx_block : gemm_min(columns, most);
+
     int64_t tile = job.strip_rows * (job.tile_columns + strip_padding) * (int64_t)sizeof(float);
-    int64_t reading = gemm_min(rows, read_rows_most) * matrix->inner * (int64_t)element_size(matrix->type);
-    job.scratch_bytes = (size_t)((tile > reading ? tile : reading) + 4095) / 4096 * 4096;
+    int64_t reading = gemm_min(rows, read_rows_most) * inner * (int64_t)element_size(matrix->type);
+    job.scratch_bytes = (size_t)gemm_round_up(tile > reading ? tile : reading, 4096);
     TRY(cpu_scratch(cpu, SCRATCH_GEMM, job.scratch_bytes * (size_t)threads, &job.scratch));
-    size_t packed = (size_t)amx_rows_size(parts, rows, matrix->inner) * sizeof *job.packed;
+    size_t packed = (size_t)amx_rows_size(parts, rows, inner) * sizeof *job.packed;
     TRY(cpu_scratch(cpu, SCRATCH_GEMM_ROWS, packed, &job.packed));
+    column_tasks = (job.columns + job.tile_columns - 1) / job.tile_columns;
     for (; job.first < gemm->rows; job.first += chunk_rows) {
         job.rows = gemm_min(gemm->rows - job.first, chunk_rows);
         job.row_tasks = (job.rows + job.tile_rows - 1) / job.tile_rows;
         pool_run(cpu->pool, (int)((job.rows + read_rows_most - 1) / read_rows_most), gemm_amx_pack, &job);
-        int64_t column_tasks = (job.columns + job.tile_columns - 1) / job.tile_columns;
         pool_run(cpu->pool, (int)(job.row_tasks * column_tasks), gemm_amx_tile, &job);
     }
     return OK;

@@ -16,6 +16,7 @@ struct pack_job {
     const struct packed_matrix *out;
     const struct packed_layout *layout;
     struct tensor matrix;
+    bool columns; // the outputs are its columns
 };
 
 static size_t gemm_block_bytes(const struct cpu_backend *cpu, enum element type, int64_t inner) {
@@ -51,15 +52,14 @@ static void gemm_pack_pairs(const struct pack_job *job, uint32_t *block, const u
 // Packs part after part of each block of outputs. Pairs of bfloat16 are transposed as words of four bytes, like
 // float32; they are copied to `part` first, with a zero after an odd count. bfloat16 without pairs is transposed
 // element by element.
-static void gemm_pack_rows_task(void *context, int64_t first, int64_t end, int thread) {
-    (void)thread;
+static void gemm_pack_rows_task(void *context, struct task_range range) {
     const struct pack_job *job = context;
     const struct simd *simd = &job->cpu->simd;
     enum element type = job->out->type;
     uint32_t part[packed_block * part_inner / 2] = {0}, pairs[packed_block * part_inner / 2];
     uint16_t *halves = (uint16_t *)part;
     int64_t inner = job->out->inner;
-    for (int64_t row = first * packed_block; row < end * packed_block; row += packed_block) {
+    for (int64_t row = range.first * packed_block; row < range.end * packed_block; row += packed_block) {
         int64_t rows = gemm_min(job->out->outputs - row, packed_block);
         uint32_t *words = packed_at(job->cpu, job->out, row);
         if (rows < packed_block || inner % job->layout->unit) memset(words, 0, gemm_block_bytes(job->cpu, type, inner));
@@ -101,11 +101,10 @@ static void gemm_pack_read_columns(const struct pack_job *job, void *out, int64_
     }
 }
 
-static void gemm_pack_columns_task(void *context, int64_t first, int64_t end, int thread) {
-    (void)thread;
+static void gemm_pack_columns_task(void *context, struct task_range range) {
     const struct pack_job *job = context;
     size_t row_bytes = packed_block * element_size(job->out->type);
-    for (int64_t column = first * packed_block; column < end * packed_block; column += packed_block) {
+    for (int64_t column = range.first * packed_block; column < range.end * packed_block; column += packed_block) {
         char *block = packed_at(job->cpu, job->out, column);
         int64_t columns = gemm_min(job->out->outputs - column, packed_block);
         int64_t rows = (int64_t)(gemm_block_bytes(job->cpu, job->out->type, job->out->inner) / row_bytes);
@@ -124,59 +123,48 @@ static void gemm_pack_columns_task(void *context, int64_t first, int64_t end, in
     }
 }
 
-// Writes `count` inner elements of a block of float32, which are in `part` [count, 64], as parts.
-static void gemm_pack_part(const struct pack_job *job, uint16_t *block, const float *part, int64_t at, int64_t count) {
-    const struct amx_columns columns = {.row_stride = packed_block, .tile_stride = 16, .tiles = packed_block / 16};
-    int parts = job->cpu->f32_parts;
-    amx_pack_columns(block + amx_columns_at(parts, at), part, &columns, parts, count,
-                     amx_columns_size(parts, job->out->inner));
-}
-
-static void gemm_pack_rows_in_parts(void *context, int64_t first, int64_t end, int thread) {
-    (void)thread;
+// Packs float32 as parts, some inner elements of a block of outputs at a time.
+static void gemm_pack_in_parts(void *context, struct task_range range) {
     const struct pack_job *job = context;
-    float part[part_inner * packed_block] = {0};
-    for (int64_t row = first * packed_block; row < end * packed_block; row += packed_block) {
-        int64_t rows = gemm_min(job->out->outputs - row, packed_block), inner = job->out->inner;
-        if (rows < packed_block) memset(part, 0, sizeof part);
-        for (int64_t at = 0; at < inner; at += part_inner) {
-            int64_t count = gemm_min(inner - at, part_inner);
-            const uint32_t *in = (const uint32_t *)tensor_f32(job->matrix, row) + at;
-            job->cpu->simd.transpose((uint32_t *)part, packed_block, in, job->matrix.stride, rows, count);
-            gemm_pack_part(job, packed_at(job->cpu, job->out, row), part, at, count);
-        }
-    }
-}
-
-static void gemm_pack_columns_in_parts(void *context, int64_t first, int64_t end, int thread) {
-    (void)thread;
-    const struct pack_job *job = context;
+    const struct amx_columns all = {.row_stride = packed_block, .tile_stride = 16, .tiles = packed_block / 16};
+    const int parts = job->cpu->f32_parts;
+    const int64_t inner = job->out->inner;
     float part[part_inner * packed_block];
-    for (int64_t column = first * packed_block; column < end * packed_block; column += packed_block) {
-        int64_t columns = gemm_min(job->out->outputs - column, packed_block), inner = job->out->inner;
+    for (int64_t column = range.first * packed_block; column < range.end * packed_block; column += packed_block) {
+        int64_t columns = gemm_min(job->out->outputs - column, packed_block);
+        if (columns < packed_block) memset(part, 0, sizeof part);
         for (int64_t at = 0; at < inner; at += part_inner) {
             int64_t count = gemm_min(inner - at, part_inner);
-            for (int64_t i = 0; i < count; i++)
+            if (!job->columns)
+                job->cpu->simd.transpose((uint32_t *)part, packed_block,
+                                         (const uint32_t *)tensor_f32(job->matrix, column) + at, job->matrix.stride,
+                                         columns, count);
+            for (int64_t i = 0; i < count && job->columns; i++)
                 gemm_pack_read_columns(job, part + i * packed_block, at + i, column, columns);
-            gemm_pack_part(job, packed_at(job->cpu, job->out, column), part, at, count);
+            uint16_t *block = packed_at(job->cpu, job->out, column);
+            amx_pack_columns(block + amx_columns_at(parts, at), part, &all, parts, count,
+                             amx_columns_size(parts, inner));
         }
     }
 }
 
-static void gemm_pack_blocks(struct cpu_backend *cpu, const struct packed_matrix *out, struct tensor matrix,
-                             void (*task)(void *context, int64_t first, int64_t end, int thread)) {
-    struct pack_job job = {cpu, out, onednn_layout(cpu->onednn, out->type), matrix};
+// Packs the rows of a matrix as outputs, or its columns.
+static void gemm_pack(struct cpu_backend *cpu, const struct packed_matrix *out, struct tensor matrix, bool columns) {
+    struct pack_job job = {cpu, out, onednn_layout(cpu->onednn, out->type), matrix, columns};
     int64_t blocks = (out->outputs + packed_block - 1) / packed_block;
-    parallel_for(cpu, blocks, 4096 / (out->inner + 1) + 1, task, &job);
+    parallel_for(cpu, blocks, 4096 / (out->inner + 1) + 1,
+                 gemm_has_parts(cpu, out->type) ? gemm_pack_in_parts
+                 : columns                      ? gemm_pack_columns_task
+                                                : gemm_pack_rows_task,
+                 &job);
 }
 
 void pack_rows(struct cpu_backend *cpu, const struct packed_matrix *out, struct tensor matrix) {
     assert(matrix.type == out->type && matrix.rows == out->outputs && matrix.columns == out->inner);
-    gemm_pack_blocks(cpu, out, matrix, gemm_has_parts(cpu, out->type) ? gemm_pack_rows_in_parts : gemm_pack_rows_task);
+    gemm_pack(cpu, out, matrix, false);
 }
 
 void pack_columns(struct cpu_backend *cpu, const struct packed_matrix *out, struct tensor matrix) {
     assert(matrix.type == out->type && matrix.columns == out->outputs && matrix.rows <= out->inner);
-    gemm_pack_blocks(cpu, out, matrix,
-                     gemm_has_parts(cpu, out->type) ? gemm_pack_columns_in_parts : gemm_pack_columns_task);
+    gemm_pack(cpu, out, matrix, true);
 }

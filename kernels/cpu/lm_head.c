@@ -24,19 +24,6 @@ float logits_lse(const struct cpu_backend *cpu, const float *logits, int64_t voc
     return (float)((double)max + log(cpu->simd.row_sum_exp(logits, vocabulary, max)));
 }
 
-static bool lm_head_targets_fit(struct tensor targets, int64_t rows, int64_t vocabulary) {
-    if (!tensor_is(targets, ELEMENT_I32, rows, 1)) return false;
-    for (int64_t row = 0; row < rows; row++) {
-        int32_t target = *tensor_i32(targets, row);
-        if (target < 0 || target >= vocabulary) return false;
-    }
-    return true;
-}
-
-static bool lm_head_input_fits(struct tensor in, const struct weight *lm_head) {
-    return tensor_is(in, (int)lm_head->packed.type, in.rows, lm_head->packed.inner);
-}
-
 // ---- log-probabilities ----
 
 struct logprob_job {
@@ -44,10 +31,9 @@ struct logprob_job {
     struct tensor logits, logprob, lse, targets; // the rows of one block
 };
 
-static void lm_head_logprob_task(void *context, int64_t first, int64_t end, int thread) {
-    (void)thread;
+static void lm_head_logprob_task(void *context, struct task_range range) {
     const struct logprob_job *job = context;
-    for (int64_t row = first; row < end; row++) {
+    for (int64_t row = range.first; row < range.end; row++) {
         const float *logits = tensor_f32(job->logits, row);
         float lse = logits_lse(job->cpu, logits, job->logits.columns);
         *tensor_f32(job->logprob, row) = logits[*tensor_i32(job->targets, row)] - lse;
@@ -61,8 +47,9 @@ status cpu_logprob(struct backend *backend, struct tensor logprob, struct tensor
     int64_t vocabulary = lm_head->packed.outputs, block = logits_block(in.rows, vocabulary);
     // A head that is not prepacked is packed in parts.
     int64_t part = lm_head->packed.data ? vocabulary : part_vocabulary;
-    CHECK(lm_head_input_fits(in, lm_head) && tensor_is(logprob, ELEMENT_F32, in.rows, 1));
-    CHECK(lm_head_targets_fit(targets, in.rows, vocabulary));
+    CHECK(tensor_is(in, (int)lm_head->packed.type, in.rows, lm_head->packed.inner) &&
+          tensor_is(logprob, ELEMENT_F32, in.rows, 1));
+    CHECK(tensor_in_range(targets, in.rows, 1, 0, vocabulary));
     CHECK(tensor_none(lse) || tensor_is(lse, ELEMENT_F32, in.rows, 1));
     struct buffer buffer;
     struct tensor logits;
@@ -94,11 +81,10 @@ struct dlogits_job {
 };
 
 // dlogits = dlogprob * (onehot(target) - softmax(logits)); in place if dlogits are F32.
-static void lm_head_dlogits_task(void *context, int64_t first, int64_t end, int thread) {
-    (void)thread;
+static void lm_head_dlogits_task(void *context, struct task_range range) {
     const struct dlogits_job *job = context;
     int64_t columns = job->logits.columns;
-    for (int64_t row = first; row < end; row++) {
+    for (int64_t row = range.first; row < range.end; row++) {
         float *logits = tensor_f32(job->logits, row), dlogprob = *tensor_f32(job->dlogprob, row);
         int64_t target = *tensor_i32(job->targets, row) - job->token;
         job->cpu->simd.row_scaled_exp(logits, logits, columns, *tensor_f32(job->lse, row), 1, -dlogprob);
@@ -111,8 +97,9 @@ status cpu_logprob_grad(struct backend *backend, struct tensor grad_in, struct t
                         struct weight *lm_head, struct tensor targets, struct tensor lse, struct tensor dlogprob) {
     struct cpu_backend *cpu = cpu_of(backend);
     int64_t vocabulary = lm_head->packed.outputs;
-    CHECK(lm_head_input_fits(in, lm_head) && tensor_is(grad_in, -1, in.rows, in.columns));
-    CHECK(lm_head_targets_fit(targets, in.rows, vocabulary));
+    CHECK(tensor_is(in, (int)lm_head->packed.type, in.rows, lm_head->packed.inner) &&
+          tensor_is(grad_in, -1, in.rows, in.columns));
+    CHECK(tensor_in_range(targets, in.rows, 1, 0, vocabulary));
     CHECK(tensor_is(lse, ELEMENT_F32, in.rows, 1) && tensor_is(dlogprob, ELEMENT_F32, in.rows, 1));
     CHECK(tensor_none(grad_lm_head) || tensor_is(grad_lm_head, -1, vocabulary, in.columns));
     struct buffer logits_buffer, dlogits_buffer, sums_buffer, head_buffer;

@@ -86,18 +86,18 @@ static size_t optimizer_part(int64_t at, int64_t end) {
 
 // ---- the sum of squares and the digest ----
 
-static void optimizer_square_sum_task(void *context, int64_t first, int64_t end, int thread) {
-    (void)thread;
+static void optimizer_square_sum_task(void *context, struct task_range range) {
     const struct optimizer_job *job = context;
     const struct simd *simd = &job->cpu->simd;
     float part[part_elements];
     double sum = 0;
-    if (!job->in.bf16) sum = simd->square_sum((const float *)job->in.data + first, (size_t)(end - first));
-    for (int64_t at = first; at < end && job->in.bf16; at += part_elements) {
-        size_t count = optimizer_part(at, end);
+    if (!job->in.bf16)
+        sum = simd->square_sum((const float *)job->in.data + range.first, (size_t)(range.end - range.first));
+    for (int64_t at = range.first; at < range.end && job->in.bf16; at += part_elements) {
+        size_t count = optimizer_part(at, range.end);
         sum += simd->square_sum(optimizer_read(simd, &job->in, at, count, part), count);
     }
-    job->sums[first / block_elements].squares = sum;
+    job->sums[range.first / block_elements].squares = sum;
 }
 
 status cpu_square_sum(struct backend *backend, double *sum, struct tensor in) {
@@ -112,13 +112,12 @@ status cpu_square_sum(struct backend *backend, double *sum, struct tensor in) {
 }
 
 // Of words of eight bytes.
-static void optimizer_digest_task(void *context, int64_t first, int64_t end, int thread) {
-    (void)thread;
+static void optimizer_digest_task(void *context, struct task_range range) {
     const struct optimizer_job *job = context;
-    size_t begin = (size_t)first * 8, bytes = (size_t)(end - first) * 8;
+    size_t begin = (size_t)range.first * 8, bytes = (size_t)(range.end - range.first) * 8;
     if (begin + bytes > job->byte_count) bytes = job->byte_count - begin;
-    job->sums[first / block_elements].words =
-        job->cpu->simd.digest(job->bytes + begin, bytes, job->first + (uint64_t)first);
+    job->sums[range.first / block_elements].words =
+        job->cpu->simd.digest(job->bytes + begin, bytes, job->first + (uint64_t)range.first);
 }
 
 status cpu_digest(struct backend *backend, struct tensor in, uint64_t first, uint64_t *sum) {
@@ -135,13 +134,12 @@ status cpu_digest(struct backend *backend, struct tensor in, uint64_t first, uin
 
 // ---- AdamW ----
 
-static void optimizer_adamw_task(void *context, int64_t first, int64_t end, int thread) {
-    (void)thread;
+static void optimizer_adamw_task(void *context, struct task_range range) {
     const struct optimizer_job *job = context;
     const struct simd *simd = &job->cpu->simd;
     float parts[4][part_elements];
-    for (int64_t at = first; at < end; at += part_elements) {
-        size_t count = optimizer_part(at, end);
+    for (int64_t at = range.first; at < range.end; at += part_elements) {
+        size_t count = optimizer_part(at, range.end);
         float *param = optimizer_read(simd, &job->param, at, count, parts[0]);
         float *grad = optimizer_read(simd, &job->grad, at, count, parts[1]);
         float *exp_avg = optimizer_read(simd, &job->exp_avg, at, count, parts[2]);
@@ -193,13 +191,12 @@ status cpu_adamw(struct backend *backend, const struct adamw_range *ranges, size
 
 // ---- the moving average, and pairs ----
 
-static void optimizer_ema_task(void *context, int64_t first, int64_t end, int thread) {
-    (void)thread;
+static void optimizer_ema_task(void *context, struct task_range range) {
     const struct optimizer_job *job = context;
     const struct simd *simd = &job->cpu->simd;
     float parts[2][part_elements];
-    for (int64_t at = first; at < end; at += part_elements) {
-        size_t count = optimizer_part(at, end);
+    for (int64_t at = range.first; at < range.end; at += part_elements) {
+        size_t count = optimizer_part(at, range.end);
         float *average = optimizer_read(simd, &job->average, at, count, parts[0]);
         simd->ema(average, optimizer_read(simd, &job->in, at, count, parts[1]), count, job->weight);
         optimizer_write(simd, &job->average, at, count, average);
@@ -219,14 +216,13 @@ status cpu_ema(struct backend *backend, struct tensor average, struct tensor ave
 }
 
 // Splits `in` into the pairs `average`, or joins the pairs `in` into `average`.
-static void optimizer_pairs_task(void *context, int64_t first, int64_t end, int thread) {
-    (void)thread;
+static void optimizer_pairs_task(void *context, struct task_range range) {
     const struct optimizer_job *job = context;
-    size_t count = (size_t)(end - first);
+    size_t count = (size_t)(range.end - range.first);
     if (job->average.bf16)
-        optimizer_write(&job->cpu->simd, &job->average, first, count, (const float *)job->in.data + first);
+        optimizer_write(&job->cpu->simd, &job->average, range.first, count, (const float *)job->in.data + range.first);
     else
-        optimizer_read(&job->cpu->simd, &job->in, first, count, (float *)job->average.data + first);
+        optimizer_read(&job->cpu->simd, &job->in, range.first, count, (float *)job->average.data + range.first);
 }
 
 static status optimizer_pairs(struct cpu_backend *cpu, struct tensor high, struct tensor remainder,

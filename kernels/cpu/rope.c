@@ -15,15 +15,6 @@ bool kv_cache_fits(const struct kv_cache *cache, int layer, struct heads heads) 
            heads.size == cache->heads.size;
 }
 
-bool kv_cache_has_slots(const struct kv_cache *cache, struct tensor slots, int64_t rows, int32_t least) {
-    if (!tensor_is(slots, ELEMENT_I32, rows, 1)) return false;
-    for (int64_t row = 0; row < rows; row++) {
-        int32_t slot = *tensor_i32(slots, row);
-        if (slot < least || slot >= cache->rows) return false;
-    }
-    return true;
-}
-
 status cpu_kv_cache_new(struct backend *backend, struct kv_cache **out, enum element type, int layers, int64_t rows,
                         struct heads heads) {
     *out = NULL;
@@ -80,54 +71,13 @@ static void kv_cache_store(const struct cpu_backend *cpu, const struct kv_cache 
     }
 }
 
-struct kv_cache_job {
-    const struct cpu_backend *cpu;
-    const struct kv_cache *cache;
-    int layer;
-    struct tensor kv, slots; // kv: the keys and values of qkv
-    float *scratch;          // kv_block rows in float32 for each thread, unless kv is F32
-};
-
-static void kv_cache_task(void *context, int64_t first, int64_t end, int thread) {
-    const struct kv_cache_job *job = context;
-    const struct tensor *kv = &job->kv;
-    int32_t slots[kv_block] = {0};
-    assert(end - first <= kv_block);
-    for (int64_t row = first; row < end; row++) slots[row - first] = *tensor_i32(job->slots, row);
-    if (kv->type == ELEMENT_F32) {
-        kv_cache_store(job->cpu, job->cache, job->layer, slots, tensor_f32(*kv, first), kv->stride, end - first);
-        return;
-    }
-    float *rows = job->scratch + thread * kv_block * kv->columns;
-    for (int64_t row = first; row < end; row++) {
-        cpu_convert(job->cpu, rows + (row - first) * kv->columns, ELEMENT_F32, tensor_row(*kv, row), kv->type,
-                    (size_t)kv->columns);
-    }
-    kv_cache_store(job->cpu, job->cache, job->layer, slots, rows, kv->columns, end - first);
-}
-
-status cpu_kv_cache_write(struct backend *backend, struct tensor qkv, struct heads heads, struct kv_cache *cache,
-                          int layer, struct tensor slots) {
-    struct cpu_backend *cpu = cpu_of(backend);
-    int64_t query_size = (int64_t)heads.query * heads.size, kv_size = 2 * (int64_t)heads.key * heads.size;
-    CHECK(kv_cache_fits(cache, layer, heads) && kv_cache_has_slots(cache, slots, qkv.rows, -1));
-    CHECK(tensor_is(qkv, -1, qkv.rows, query_size + kv_size));
-    struct kv_cache_job job = {
-        .cpu = cpu, .cache = cache, .layer = layer, .kv = tensor_columns(qkv, query_size, kv_size), .slots = slots};
-    size_t bytes = (size_t)(kv_block * kv_size) * sizeof(float);
-    if (qkv.type != ELEMENT_F32)
-        TRY(cpu_scratch(cpu, SCRATCH_ROWS, (size_t)pool_threads(cpu->pool) * bytes, &job.scratch));
-    parallel_for(cpu, qkv.rows, kv_block, kv_cache_task, &job);
-    return OK;
-}
-
 // ---- rope ----
 
 enum { rope_block = kv_block }; // tokens per task; consecutive tokens mostly fill one block of keys
 
 struct rope_job {
     const struct cpu_backend *cpu;
-    const struct rope_table *table;
+    const struct rope_table *table; // NULL: nothing is rotated
     struct tensor qkv, position_ids, slots;
     struct heads heads;
     const struct kv_cache *cache; // NULL in the gradient: nothing is written
@@ -149,21 +99,23 @@ static const float *rope_factors(const struct rope_table *table, struct tensor v
     return scratch;
 }
 
-static void rope_rows(void *context, int64_t first, int64_t end, int thread) {
+static void rope_rows(void *context, struct task_range range) {
     const struct rope_job *job = context;
     const struct tensor *qkv = &job->qkv;
-    assert(end - first <= rope_block);
+    assert(range.end - range.first <= rope_block);
     bool convert = qkv->type != ELEMENT_F32;
     int size = job->heads.size;
     int64_t query_size = (int64_t)job->heads.query * size, key_size = (int64_t)job->heads.key * size;
     int32_t slots[rope_block] = {0};
     int64_t stride = convert ? qkv->columns : qkv->stride;
-    float *factors = job->scratch + thread * job->scratch_size;
-    float *rows = convert ? factors + kv_block_align(size) : tensor_f32(*qkv, first);
-    for (int64_t token = first; token < end; token++) {
-        float *row = rows + (token - first) * stride;
+    float *factors = job->scratch + range.thread * job->scratch_size;
+    float *rows = convert ? factors + kv_block_align(size) : tensor_f32(*qkv, range.first);
+    for (int64_t token = range.first; token < range.end; token++) {
+        float *row = rows + (token - range.first) * stride;
         void *stored = tensor_row(*qkv, token);
         if (convert) cpu_convert(job->cpu, row, ELEMENT_F32, stored, qkv->type, (size_t)stride);
+        if (job->cache) slots[token - range.first] = *tensor_i32(job->slots, token);
+        if (!job->table) continue;
         const int32_t *position = tensor_i32(job->position_ids, token);
         const float *cos = rope_factors(job->table, job->table->cos, position, factors);
         const float *sin = rope_factors(job->table, job->table->sin, position, factors + size / 2);
@@ -171,65 +123,60 @@ static void rope_rows(void *context, int64_t first, int64_t end, int thread) {
             job->cpu->simd.rope(row + head * size, cos, sin, size / 2, !job->cache);
         }
         if (convert) cpu_convert(job->cpu, stored, qkv->type, row, ELEMENT_F32, (size_t)(query_size + key_size));
-        if (!job->cache) continue;
-        if (convert)
+        if (convert && job->cache)
             cpu_convert(job->cpu, row + query_size, ELEMENT_F32, (uint16_t *)stored + query_size, qkv->type,
                         (size_t)key_size);
-        slots[token - first] = *tensor_i32(job->slots, token);
     }
-    if (job->cache) {
-        const float *kv = rows + query_size;
-        kv_cache_store(job->cpu, job->cache, job->layer, slots, kv, stride, end - first);
-    }
-}
-
-static bool rope_table_has_positions(const struct rope_table *table, struct tensor position_ids, int64_t rows) {
-    if (!tensor_is(position_ids, ELEMENT_I32, rows, 3)) return false;
-    for (int64_t row = 0; row < rows; row++) {
-        const int32_t *position = tensor_i32(position_ids, row);
-        for (int axis = 0; axis < 3; axis++) {
-            if (position[axis] < 0 || position[axis] >= table->cos.rows) return false;
-        }
-    }
-    return true;
+    if (job->cache)
+        kv_cache_store(job->cpu, job->cache, job->layer, slots, rows + query_size, stride, range.end - range.first);
 }
 
 static status rope_run(struct cpu_backend *cpu, struct rope_job *job) {
-    struct tensor qkv = job->qkv;
-    struct heads heads = job->heads;
+    job->cpu = cpu;
+    job->scratch_size = kv_block_align(job->heads.size);
+    if (job->qkv.type != ELEMENT_F32) job->scratch_size += rope_block * job->qkv.columns;
+    size_t floats = (size_t)pool_threads(cpu->pool) * (size_t)job->scratch_size;
+    TRY(cpu_scratch(cpu, SCRATCH_ROWS, floats * sizeof(float), &job->scratch));
+    parallel_for(cpu, job->qkv.rows, rope_block, rope_rows, job);
+    return OK;
+}
+
+static status rope_rotate(struct backend *backend, struct rope_job *job) {
+    const struct tensor *qkv = &job->qkv;
+    const struct heads heads = job->heads;
     const struct rope_table *table = job->table;
     CHECK(heads.size > 0 && heads.size % 2 == 0 && heads.key > 0 && heads.query % heads.key == 0);
-    CHECK(tensor_is(qkv, -1, qkv.rows, (heads.query + 2 * heads.key) * heads.size));
+    CHECK(tensor_is(*qkv, -1, qkv->rows, (heads.query + 2 * heads.key) * heads.size));
     CHECK(tensor_is(table->cos, ELEMENT_F32, table->cos.rows, heads.size / 2));
     CHECK(tensor_is(table->sin, ELEMENT_F32, table->cos.rows, heads.size / 2));
     CHECK(table->sections[0] >= 0 && table->sections[1] >= 0);
     CHECK(table->sections[0] + table->sections[1] <= heads.size / 2);
-    CHECK(rope_table_has_positions(table, job->position_ids, qkv.rows));
-    job->scratch_size = kv_block_align(heads.size);
-    if (qkv.type != ELEMENT_F32) job->scratch_size += rope_block * qkv.columns;
-    size_t floats = (size_t)pool_threads(cpu->pool) * (size_t)job->scratch_size;
-    TRY(cpu_scratch(cpu, SCRATCH_ROWS, floats * sizeof(float), &job->scratch));
-    parallel_for(cpu, qkv.rows, rope_block, rope_rows, job);
-    return OK;
+    CHECK(tensor_in_range(job->position_ids, qkv->rows, 3, 0, table->cos.rows));
+    return rope_run(cpu_of(backend), job);
 }
 
 status cpu_rope(struct backend *backend, struct tensor qkv, const struct rope_table *table, struct tensor position_ids,
                 struct heads heads, struct kv_cache *cache, int layer, struct tensor cache_slots) {
-    CHECK(kv_cache_fits(cache, layer, heads) && kv_cache_has_slots(cache, cache_slots, qkv.rows, -1));
-    struct rope_job job = {.cpu = cpu_of(backend),
-                           .table = table,
-                           .qkv = qkv,
-                           .position_ids = position_ids,
-                           .slots = cache_slots,
-                           .heads = heads,
-                           .cache = cache,
-                           .layer = layer};
-    return rope_run(cpu_of(backend), &job);
+    CHECK(kv_cache_fits(cache, layer, heads) && tensor_in_range(cache_slots, qkv.rows, 1, -1, cache->rows));
+    struct rope_job job = {NULL, table, qkv, position_ids, cache_slots, heads, cache, .layer = layer};
+    return rope_rotate(backend, &job);
 }
 
 status cpu_rope_grad(struct backend *backend, struct tensor grad_qkv, const struct rope_table *table,
                      struct tensor position_ids, struct heads heads) {
-    struct rope_job job = {
-        .cpu = cpu_of(backend), .table = table, .qkv = grad_qkv, .position_ids = position_ids, .heads = heads};
+    struct rope_job job = {.table = table, .qkv = grad_qkv, .position_ids = position_ids, .heads = heads};
+    return rope_rotate(backend, &job);
+}
+
+status cpu_kv_cache_write(struct backend *backend, struct tensor qkv, struct heads heads, struct kv_cache *cache,
+                          int layer, struct tensor slots) {
+    int64_t query_size = (int64_t)heads.query * heads.size, kv_size = 2 * (int64_t)heads.key * heads.size;
+    CHECK(kv_cache_fits(cache, layer, heads) && tensor_in_range(slots, qkv.rows, 1, -1, cache->rows));
+    CHECK(tensor_is(qkv, -1, qkv.rows, query_size + kv_size));
+    struct rope_job job = {.qkv = tensor_columns(qkv, query_size, kv_size),
+                           .slots = slots,
+                           .heads = {.key = heads.key, .size = heads.size}, // without those of queries
+                           .cache = cache,
+                           .layer = layer};
     return rope_run(cpu_of(backend), &job);
 }
