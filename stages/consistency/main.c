@@ -1,6 +1,5 @@
 // caravan-consistency: gives each completion the probability that its thinking supports its answer, by a ModernBERT
 // classifier. The pairs of several groups are scored together; a pair's probability does not depend on its neighbours.
-#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -99,23 +99,6 @@ struct frames_stage {
 
 // ---- the folder of the media ----
 
-// Says that the file or directory at `path` was read. From any thread.
-static void media_folder_add(struct media_folder *folder, const char *path) {
-    const char *slash = strrchr(path, '/');
-    const size_t length = slash ? (size_t)(slash - path) + 1 : 0; // with the slash
-    size_t same = 0;
-    if (!length || length >= sizeof folder->common) return;
-    pthread_mutex_lock(&folder->lock);
-    if (!*folder->common) {
-        snprintf(folder->common, sizeof folder->common, "%.*s", (int)length, path);
-    } else {
-        for (size_t i = 0; i < length && path[i] == folder->common[i]; i++)
-            if (path[i] == '/') same = i + 1;
-        folder->common[same] = 0;
-    }
-    pthread_mutex_unlock(&folder->lock);
-}
-
 // UNAVAILABLE, naming the folder, when media_root or the common directory cannot be entered, or when the latter has no
 // entry any more, as a mount point without its file system. From any thread.
 static status media_folder_check(struct media_folder *folder) {
@@ -134,34 +117,6 @@ static status media_folder_check(struct media_folder *folder) {
     while (count <= 2 && readdir(dir)) count++; // with . and ..
     closedir(dir);
     return count > 2 ? OK : fail(UNAVAILABLE, "the media's directory %s: it is empty now", common);
-}
-
-// Waits while the folder of the media is gone, at most FOLDER_SECONDS; the user is told. OK when it is there again. END
-// when asked to stop; UNAVAILABLE.
-static status frames_wait_for_folder(struct frames_stage *stage) {
-    enum { FOLDER_SECONDS = 600, SAID_EVERY_SECONDS = 60, PAUSE_MS = 500 };
-    struct media_folder *folder = &stage->folder;
-    const double begun = clock_monotonic();
-    status result = UNAVAILABLE;
-    while (result == UNAVAILABLE) {
-        const double now = clock_monotonic(), left = begun + FOLDER_SECONDS - now;
-        struct pollfd stop = {.fd = signals_fd(), .events = POLLIN};
-        if (left <= 0) return UNAVAILABLE;
-        pthread_mutex_lock(&folder->lock); // several threads wait
-        const bool tell = !folder->said || now - folder->said >= SAID_EVERY_SECONDS;
-        if (tell) folder->said = now;
-        pthread_mutex_unlock(&folder->lock);
-        if (tell) stage_notify(stage->context, "%s; waiting for it for %.0f s", fail_text(), left);
-        (void)poll(&stop, 1, PAUSE_MS);
-        if (signals_stopping()) return END;
-        result = media_folder_check(folder);
-    }
-    pthread_mutex_lock(&folder->lock);
-    const bool tell = folder->said > 0;
-    folder->said = 0;
-    pthread_mutex_unlock(&folder->lock);
-    if (tell) stage_notify(stage->context, "the folder of the media is there again");
-    return OK;
 }
 
 // ---- frames ----
@@ -197,7 +152,22 @@ static status frames_get(struct frames_stage *stage, const char *path, bool vide
     *link = own->next;
     pthread_cond_broadcast(&stage->key_released);
     pthread_mutex_unlock(&stage->lock);
-    if (result == OK) media_folder_add(&stage->folder, path);
+    // The folder of the media is what all directories have in common of which a file was read.
+    struct media_folder *folder = &stage->folder;
+    const char *slash = strrchr(path, '/');
+    const size_t length = slash ? (size_t)(slash - path) + 1 : 0; // with the slash
+    if (result == OK && length && length < sizeof folder->common) {
+        size_t same = 0;
+        pthread_mutex_lock(&folder->lock);
+        for (size_t i = 0; i < length && path[i] == folder->common[i]; i++)
+            if (path[i] == '/') same = i + 1;
+        if (!*folder->common) {
+            memcpy(folder->common, path, length);
+            same = length;
+        }
+        folder->common[same] = 0;
+        pthread_mutex_unlock(&folder->lock);
+    }
     if (result == OK && stage->store) {
         const struct frame_origin origin = {
             .path = path, .video = video, .start = sampling->start, .end = sampling->end, sampling->frame_rate};
@@ -248,24 +218,38 @@ static status frames_work_on_group(struct frames_stage *stage, struct group *gro
     return result;
 }
 
-// Works on one group in a thread of the pool.
+// Works on one group in a thread of the pool. In a pipeline it waits while the folder of the media is gone, at most
+// FOLDER_SECONDS, and begins again when it is there; the user is told. END when asked to stop meanwhile.
 static status frames_work(struct frames_stage *stage, struct group *group) {
-    bool again = true; // the folder was gone, and is there now
-    status result = OK;
+    enum { FOLDER_SECONDS = 600, SAID_EVERY_SECONDS = 60, PAUSE_MS = 500 };
+    struct media_folder *folder = &stage->folder;
+    status result;
     atomic_fetch_add(&stage->active_count, 1);
-    while (again) {
+    while ((result = frames_work_on_group(stage, group)) == BAD_SAMPLE) {
         char reason[600];
-        again = false;
-        result = frames_work_on_group(stage, group);
-        if (result != BAD_SAMPLE) break;
         snprintf(reason, sizeof reason, "%s", fail_text());
-        result = media_folder_check(&stage->folder);
-        if (result == OK) {
-            result = fail(BAD_SAMPLE, "%s", reason);
-        } else if (stage_in_pipeline(stage->context)) {
-            result = frames_wait_for_folder(stage);
-            again = result == OK;
+        result = media_folder_check(folder);
+        if (result == OK) result = fail(BAD_SAMPLE, "%s", reason);
+        if (result == BAD_SAMPLE || !stage_in_pipeline(stage->context)) break;
+        const double begun = clock_monotonic();
+        while (result == UNAVAILABLE) {
+            const double now = clock_monotonic(), left = begun + FOLDER_SECONDS - now;
+            struct pollfd stop = {.fd = signals_fd(), .events = POLLIN};
+            if (left <= 0) break;
+            pthread_mutex_lock(&folder->lock); // several threads wait
+            const bool tell = !folder->said || now - folder->said >= SAID_EVERY_SECONDS;
+            if (tell) folder->said = now;
+            pthread_mutex_unlock(&folder->lock);
+            if (tell) stage_notify(stage->context, "%s; waiting for it for %.0f s", fail_text(), left);
+            (void)poll(&stop, 1, PAUSE_MS);
+            result = signals_stopping() ? END : media_folder_check(folder);
         }
+        if (result != OK) break;
+        pthread_mutex_lock(&folder->lock);
+        const bool tell = folder->said > 0;
+        folder->said = 0;
+        pthread_mutex_unlock(&folder->lock);
+        if (tell) stage_notify(stage->context, "the folder of the media is there again");
     }
     atomic_fetch_sub(&stage->active_count, 1);
     return result;

@@ -63,38 +63,6 @@ done:
     return result;
 }
 
-// Writes the verdicts of this judge into the group. A completion whose thinking the model cannot be asked about is not
-// judged. DATAERR as verdict_init.
-static status likelihood_group(struct stage_model *model, struct group *group) {
-    const struct prompt *prompt = &group->prompt;
-    const size_t count = prompt->options.count < LETTERS ? prompt->options.count : LETTERS;
-    TRY(verdict_init(group, "likelihood"));
-    for (size_t i = 0; i < group->completion_count; i++) {
-        struct string thinking;
-        char answer; // the letter of the option that the completion answers with
-        double scores[LETTERS], sum = 0;
-        size_t best = 0;
-        const char *obstacle = verdict_obstacle(group, i, &thinking, &answer);
-        if (!obstacle && !prompt->question.data) obstacle = "the prompt has no question apart from its messages";
-        if (!obstacle) {
-            const status result = likelihood_score(model, prompt->question, thinking, count, scores);
-            if (result != BAD_SAMPLE && result != DATAERR) TRY(result);
-            if (result != OK) obstacle = fail_text();
-        }
-        if (obstacle) {
-            verdict_set(group, i, NAN, "%s", obstacle);
-            continue;
-        }
-        for (size_t k = 1; k < count; k++)
-            if (scores[k] > scores[best]) best = k;
-        for (size_t k = 0; k < count; k++) sum += exp(scores[k] - scores[best]);
-        const char letter = (char)('A' + best);
-        verdict_set(group, i, letter == answer, "the thinking makes %c most likely (%.3f), the answer is %c", letter,
-                    1 / sum, answer);
-    }
-    return OK;
-}
-
 // ---- judge ----
 
 struct judge {
@@ -112,9 +80,37 @@ static status judge_open(void **state, struct stage_context *context) {
     return self->has_model ? stage_model_open(&self->model, context) : OK;
 }
 
+// Writes the verdicts into the group. A completion whose thinking the model cannot be asked about is not judged.
 static status judge_work(void *state, struct group *group) {
     struct judge *self = state;
-    return self->has_model ? likelihood_group(&self->model, group) : concludes_group(group);
+    const struct prompt *prompt = &group->prompt;
+    const size_t count = prompt->options.count < LETTERS ? prompt->options.count : LETTERS;
+    if (!self->has_model) return concludes_group(group);
+    TRY(verdict_init(group, "likelihood"));
+    for (size_t i = 0; i < group->completion_count; i++) {
+        struct string thinking;
+        char answer; // the letter of the option that the completion answers with
+        double scores[LETTERS], sum = 0;
+        size_t best = 0;
+        const char *obstacle = verdict_obstacle(group, i, &thinking, &answer);
+        if (!obstacle && !prompt->question.data) obstacle = "the prompt has no question apart from its messages";
+        if (!obstacle) {
+            const status result = likelihood_score(&self->model, prompt->question, thinking, count, scores);
+            if (result != BAD_SAMPLE && result != DATAERR) TRY(result);
+            if (result != OK) obstacle = fail_text();
+        }
+        if (obstacle) {
+            verdict_set(group, i, NAN, "%s", obstacle);
+            continue;
+        }
+        for (size_t k = 1; k < count; k++)
+            if (scores[k] > scores[best]) best = k;
+        for (size_t k = 0; k < count; k++) sum += exp(scores[k] - scores[best]);
+        const char letter = (char)('A' + best);
+        verdict_set(group, i, letter == answer, "the thinking makes %c most likely (%.3f), the answer is %c", letter,
+                    1 / sum, answer);
+    }
+    return OK;
 }
 
 static const struct stage judge_stage = {

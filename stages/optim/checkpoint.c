@@ -18,7 +18,6 @@
 
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
-#include "shared/base/log.h"
 #include "stages/optim/optim.h"
 
 static const char progress_name[] = "progress";
@@ -75,23 +74,12 @@ static bool checkpoint_is_complete(DIR *out, const char *name) {
 
 // ---- writing ----
 
-// Fails without writing anything if the disk has too little room, so that the other files on it can still grow: with
-// UNAVAILABLE. A file system that does not say how much it has is tried.
-static status checkpoint_check_room(const struct optim *optim, const char *path, bool whole) {
-    const double mega = 1e6;
-    const uint64_t needed = model_saved_bytes(optim->model, whole);
-    struct statvfs disk;
-    if (statvfs(optim->options->out, &disk) || !disk.f_blocks) return OK;
-    const uint64_t free = (uint64_t)(geteuid() ? disk.f_bavail : disk.f_bfree) * disk.f_frsize;
-    if (free >= needed) return OK;
-    return fail(UNAVAILABLE, "%s: %s (it needs %.1f MB, %.1f MB are free)", path, strerror(ENOSPC),
-                (double)needed / mega, (double)free / mega);
-}
-
 status checkpoint_write(struct optim *optim, bool whole) {
     const double started = clock_monotonic();
     const int64_t step = model_version(optim->model);
     const char *out = optim->options->out;
+    const uint64_t needed = model_saved_bytes(optim->model, whole);
+    struct statvfs disk;
     struct arena arena = {0};
     status result = OK;
     char *name = arena_printf(&arena, "%s-%06lld", whole ? "step" : "state", (long long)step);
@@ -104,7 +92,14 @@ status checkpoint_write(struct optim *optim, bool whole) {
                (unsigned long long)optim->files_hash, optim->model_path);
     char *latest = path_join(&arena, out, "latest"), *new_latest = path_join(&arena, out, "latest.tmp");
     TRY_TO(result, done, dir_remove(temporary));
-    TRY_TO(result, done, checkpoint_check_room(optim, path, whole));
+    // With too little room nothing is written, so that the other files on the disk can still grow. A file system that
+    // does not say how much it has is tried.
+    const bool known = !statvfs(out, &disk) && disk.f_blocks;
+    const uint64_t unused = known ? (uint64_t)(geteuid() ? disk.f_bavail : disk.f_bfree) * disk.f_frsize : needed;
+    if (unused < needed)
+        TRY_TO(result, done,
+               fail(UNAVAILABLE, "%s: %s (it needs %.1f MB, %.1f MB are free)", path, strerror(ENOSPC),
+                    (double)needed / 1e6, (double)unused / 1e6));
     // The run's directory is not made again: it may have been moved.
     if ((mkdir(out, 0777) && errno != EEXIST) || mkdir(temporary, 0777))
         TRY_TO(result, done, fail(UNAVAILABLE, "%s: cannot make the directory: %s", temporary, strerror(errno)));
@@ -296,15 +291,13 @@ status checkpoint_resume(struct optim *optim) {
     int64_t step;
     status result = OK;
     const char *newest = checkpoint_find(optim, &arena, INT64_MAX, &step, &optim->saved_whole);
-    if (newest) {
-        TRY_TO(result, done, checkpoint_load(optim, &arena, newest, step));
-    } else {
-        optim->saved_whole = true; // the model's directory is as good as a checkpoint of this step
-        optim->never_trained = !metrics_exist(optim->options->out);
-        if (stage_in_pipeline(optim->context))
-            stage_notify(optim->context, "new training from the weights of %s", optim->model_path);
-    }
-    result = metrics_truncate(optim->options->out, model_version(optim->model));
+    if (newest) TRY_TO(result, done, checkpoint_load(optim, &arena, newest, step));
+    if (!newest) optim->saved_whole = true; // the model's directory is as good as a checkpoint of this step
+    if (!newest && stage_in_pipeline(optim->context))
+        stage_notify(optim->context, "new training from the weights of %s", optim->model_path);
+    bool exists;
+    result = metrics_open(optim, &exists);
+    optim->never_trained = !newest && !exists;
 done:
     optim->saved_step = model_version(optim->model); // after a failure, too: what was loaded is not written again
     optim->saved_at = clock_monotonic();

@@ -69,15 +69,7 @@ enum { EVENT_WALL_TIME = 1, EVENT_STEP = 2, EVENT_FILE_VERSION = 3, EVENT_SUMMAR
 enum { SESSION_LOG_STATUS = 1, SESSION_LOG_START = 1 };
 enum { SUMMARY_VALUE = 1 };
 enum { VALUE_TAG = 1, VALUE_SIMPLE = 2, VALUE_HISTO = 5 };
-enum {
-    HISTO_MIN = 1,
-    HISTO_MAX = 2,
-    HISTO_NUM = 3,
-    HISTO_SUM = 4,
-    HISTO_SUM_SQUARES = 5,
-    HISTO_BUCKET_LIMIT = 6,
-    HISTO_BUCKET = 7
-};
+enum { HISTO_MIN = 1, HISTO_MAX, HISTO_NUM, HISTO_SUM, HISTO_SUM_SQUARES, HISTO_BUCKET_LIMIT, HISTO_BUCKET };
 
 // Appends a record with an Event that has one more field, of bytes.
 static void event_write(struct buf *out, double time, int64_t step, unsigned field, const void *data, size_t size) {

@@ -10,7 +10,6 @@
 #include <stdint.h>
 
 #include "shared/base/memory.h"
-#include "shared/base/status.h"
 
 // Returns the CRC-32C (Castagnoli) of the bytes.
 uint32_t crc32c(const void *data, size_t size);

@@ -84,16 +84,33 @@ static status optim_submit(void *state, struct group *group) {
     return OK;
 }
 
-// Writes the last checkpoint. In a pipeline, where every step would have to be trained again, it is tried for a while.
-static status optim_write_last(struct optim *optim) {
+// Removes the checkpoints and states that are not kept, now that the newest one is known to be sound.
+static void optim_remove_old(struct optim *optim) {
+    optim->unproven = false;
+    if (retention_apply(optim, true) != OK) log_info("%s", fail_text());
+}
+
+// Writes the last checkpoint, unless the newest one has the last step already. A state of that step is as good, unless
+// a model directory is needed. In a pipeline, where every step would have to be trained again, it is tried for a while.
+static status optim_save_last(struct optim *optim, bool need_whole) {
     enum { PATIENCE_S = 600, PAUSE_S = 5, SAID_EVERY_S = 60 };
     const double begun = clock_monotonic();
     double said = -SAID_EVERY_S; // when it was last said, in seconds since `begun`
-    for (;;) {
-        const int64_t saved_step = optim->saved_step;
-        status result = checkpoint_write(optim, true);
+    if (optim->untrained)
+        log_info("%zu groups did not fill a step of %lld and were not trained", optim->untrained,
+                 (long long)optim->options->groups_per_step);
+    optim->untrained = 0;
+    if (optim->finished || !optim->opened || optim->unsound) return OK;
+    optim->finished = true;
+    const int64_t saved_step = optim->saved_step;
+    const bool due = model_version(optim->model) > saved_step || (need_whole && !optim->saved_whole);
+    while (due) {
+        const status result = checkpoint_write(optim, true);
         const double waited = clock_monotonic() - begun;
-        if (result != UNAVAILABLE || !stage_in_pipeline(optim->context)) return result;
+        if (result != UNAVAILABLE || !stage_in_pipeline(optim->context)) {
+            TRY(result);
+            break;
+        }
         if (waited >= PATIENCE_S)
             return fail(UNAVAILABLE,
                         "%s. The steps after %lld are lost: make room, and the same command trains them again",
@@ -105,25 +122,6 @@ static status optim_write_last(struct optim *optim) {
         }
         sleep(PAUSE_S);
     }
-}
-
-// Removes the checkpoints and states that are not kept, now that the newest one is known to be sound.
-static void optim_remove_old(struct optim *optim) {
-    optim->unproven = false;
-    if (retention_apply(optim, true) != OK) log_info("%s", fail_text());
-}
-
-// Writes the last checkpoint, unless the newest one has the last step already. A state of that step is as good, unless
-// a model directory is needed.
-static status optim_save_last(struct optim *optim, bool need_whole) {
-    if (optim->untrained)
-        log_info("%zu groups did not fill a step of %lld and were not trained", optim->untrained,
-                 (long long)optim->options->groups_per_step);
-    optim->untrained = 0;
-    if (optim->finished || !optim->opened || optim->unsound) return OK;
-    optim->finished = true;
-    const bool due = model_version(optim->model) > optim->saved_step || (need_whole && !optim->saved_whole);
-    if (due) TRY(optim_write_last(optim));
     if (!stage_stopping(optim->context)) optim_remove_old(optim); // no step will be trained from the last one
     return OK;
 }

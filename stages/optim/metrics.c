@@ -143,11 +143,6 @@ void append_queue_release(struct append_queue *queue) {
 static void metrics_append(struct optim *optim, const struct step_metrics *metrics, const struct event_scalar *list,
                            size_t count) {
     struct buf line = {0};
-    if (!optim->metrics.path) {
-        struct arena arena = {0};
-        optim->metrics.path = mem_strdup(path_join(&arena, optim->options->out, metrics_name));
-        arena_release(&arena);
-    }
     buf_printf(&line, "{\"step\": %lld", (long long)metrics->step);
     for (size_t i = 0; i < count; i++) {
         if (isfinite(list[i].value))
@@ -162,23 +157,6 @@ static void metrics_append(struct optim *optim, const struct step_metrics *metri
     buf_puts(&line, "}\n");
     metrics_queue(&optim->metrics, line.data, line.size);
     buf_release(&line);
-}
-
-// Sets optim->events.path to the path with the next number.
-static status metrics_choose_path(struct optim *optim) {
-    const char *out = optim->options->out;
-    const size_t size = strlen(out) + sizeof "/" EVENTS_NAME + 20; // a number of 20 digits at most
-    long long last = 0;
-    DIR *dir = opendir(out);
-    if (!dir) return fail(UNAVAILABLE, "%s: %s", out, strerror(errno));
-    for (struct dirent *entry; (entry = readdir(dir));) {
-        long long number;
-        if (sscanf(entry->d_name, EVENTS_NAME, &number) == 1 && number > last) last = number;
-    }
-    closedir(dir);
-    NEW(&optim->events.path, size);
-    snprintf(optim->events.path, size, "%s/" EVENTS_NAME, out, last + 1);
-    return OK;
 }
 
 status metrics_write(struct optim *optim, const struct step_metrics *metrics) {
@@ -220,8 +198,17 @@ status metrics_write(struct optim *optim, const struct step_metrics *metrics) {
     const size_t count = sizeof list / sizeof *list;
     struct buf records = {0};
     metrics_append(optim, metrics, list, count);
-    if (!optim->events.path) {
-        TRY(metrics_choose_path(optim));
+    if (!optim->events.path) { // the one with the next number
+        const char *out = optim->options->out;
+        const size_t size = strlen(out) + sizeof "/" EVENTS_NAME + 20; // a number of 20 digits at most
+        long long number, last = 0;
+        DIR *dir = opendir(out);
+        if (!dir) return fail(UNAVAILABLE, "%s: %s", out, strerror(errno));
+        for (struct dirent *entry; (entry = readdir(dir));)
+            if (sscanf(entry->d_name, EVENTS_NAME, &number) == 1 && number > last) last = number;
+        closedir(dir);
+        NEW(&optim->events.path, size);
+        snprintf(optim->events.path, size, "%s/" EVENTS_NAME, out, last + 1);
         event_file_begin(&records, now, metrics->step);
     }
     event_file_step(&records, now, metrics->step, list, count, histograms, sizeof histograms / sizeof *histograms);
@@ -230,20 +217,13 @@ status metrics_write(struct optim *optim, const struct step_metrics *metrics) {
     return OK;
 }
 
-bool metrics_exist(const char *out) {
-    struct arena arena = {0};
-    const char *path = path_join(&arena, out, metrics_name);
-    const bool exist = path_exists(path);
-    arena_release(&arena);
-    return exist;
-}
-
-status metrics_truncate(const char *out, int64_t step) {
+status metrics_open(struct optim *optim, bool *exists) {
     struct arena arena = {0};
     struct buf old = {0}, kept = {0};
     status result = OK;
-    char *path = path_join(&arena, out, metrics_name);
-    if (!path_exists(path)) goto done;
+    const char *path = optim->metrics.path = mem_strdup(path_join(&arena, optim->options->out, metrics_name));
+    *exists = path_exists(path);
+    if (!*exists) goto done;
     TRY_TO(result, done, file_read(path, &old));
     for (size_t at = 0; at < old.size;) {
         const char *line = old.data + at, *newline = memchr(line, '\n', old.size - at);
@@ -252,7 +232,7 @@ status metrics_truncate(const char *out, int64_t step) {
         struct json *object = NULL;
         int64_t number;
         const bool keep = json_parse_object(&object, &arena, line, size, metrics_name) == OK &&
-                          json_int(json_at(object, "step"), &number) && number <= step;
+                          json_int(json_at(object, "step"), &number) && number <= model_version(optim->model);
         if (keep) buf_append(&kept, line, size);
         at += size;
     }

@@ -50,7 +50,7 @@ struct optim {
     char *lent_name;
     bool publishes_files; // nothing is lent
 
-    // metrics.jsonl and this process's file for TensorBoard; without a path before the first step.
+    // metrics.jsonl and this process's file for TensorBoard; the latter has no path before the first step.
     struct append_queue metrics, events;
 
     // The groups of the next step in the order in which they came; then the same groups, to be returned.
@@ -129,11 +129,9 @@ void metrics_finish(struct step_metrics *metrics);
 // full disk, waits in memory. UNAVAILABLE.
 status metrics_write(struct optim *optim, const struct step_metrics *metrics);
 
-// Whether there is an OUT/metrics.jsonl: the first step writes it, long before the first checkpoint.
-bool metrics_exist(const char *out);
-
-// Removes the lines of the steps after `step`, which will be trained again. A missing file is fine.
-status metrics_truncate(const char *out, int64_t step);
+// Removes the lines of the steps after the model's from OUT/metrics.jsonl: they will be trained again. Sets *exists to
+// whether there is such a file: the first step writes it, long before the first checkpoint. Called once. UNAVAILABLE.
+status metrics_open(struct optim *optim, bool *exists);
 
 // Writes what waits, or logs that it is missing; frees everything.
 void append_queue_release(struct append_queue *queue);

@@ -5,7 +5,6 @@
 // file for the policy and one for the reference say where. Another process has other memory, and names the files anew.
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "shared/base/clock.h"
@@ -20,26 +19,11 @@ static char *publish_name(struct arena *arena, const struct optim *optim, bool r
     return arena_printf(arena, "%s-%06lld.safetensors", kind, (long long)version);
 }
 
-// Writes a file of weights. While it cannot be written, tries again every few seconds.
-static status publish_write(struct optim *optim, bool reference, const char *path, uint64_t *hash) {
+// Publishes the newest policy or reference. While its file cannot be written, tries again every few seconds.
+static status publish_one(struct optim *optim, bool reference) {
     enum { PAUSE_S = 2, SAID_EVERY_S = 60 };
     const double begun = clock_monotonic();
     double said = -SAID_EVERY_S; // when it was last said, in seconds since `begun`
-    for (;;) {
-        status result = model_publish(optim->model, reference, path, hash);
-        const double waited = clock_monotonic() - begun;
-        if (result != UNAVAILABLE && said >= 0) log_info("%s: written after %.0f s", path, waited);
-        if (result != UNAVAILABLE) return result;
-        if (waited - said >= SAID_EVERY_S) {
-            stage_notify(optim->context, "%s; the run waits until it can be written", fail_text());
-            said = waited;
-        }
-        if (stage_stopping(optim->context)) return END;
-        sleep(PAUSE_S);
-    }
-}
-
-static status publish_one(struct optim *optim, bool reference) {
     struct stage_weights weights = {.reference = reference,
                                     .version = reference ? optim->ema_step : model_version(optim->model)};
     struct arena arena = {0};
@@ -52,7 +36,18 @@ static status publish_one(struct optim *optim, bool reference) {
         TRY_TO(result, done, model_lend(optim->model, reference, copied, path, &weights.hash));
     } else {
         stage_recycle(optim->context, reference, temporary); // model_publish overwrites a file of that name
-        TRY_TO(result, done, publish_write(optim, reference, path, &weights.hash));
+        while ((result = model_publish(optim->model, reference, path, &weights.hash)) == UNAVAILABLE) {
+            const double waited = clock_monotonic() - begun;
+            if (waited - said >= SAID_EVERY_S) {
+                stage_notify(optim->context, "%s; the run waits until it can be written", fail_text());
+                said = waited;
+            }
+            if (stage_stopping(optim->context)) result = END;
+            if (result == END) goto done;
+            sleep(PAUSE_S);
+        }
+        TRY_TO(result, done, result);
+        if (said >= 0) log_info("%s: written after %.0f s", path, clock_monotonic() - begun);
     }
     weights.path = path;
     result = stage_publish(optim->context, &weights);

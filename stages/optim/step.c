@@ -7,51 +7,45 @@
 #include "shared/reward/reward.h"
 #include "stages/optim/optim.h"
 
-// Checks what the KL term needs of a group. DATAERR.
-static status step_check_kl(const struct optim_options *options, const struct group *group,
-                            const struct int_array *completions) {
+status step_check(struct optim *optim, struct group *group, int64_t *tokens) {
+    const struct optim_options *options = optim->options;
     const struct reference *reference = &group->reference;
     const struct double_array *accuracy = &group->rewards.accuracy;
-    const size_t count = group->completion_count;
-    if (options->kl > 0 && reference->logprob_count != count)
-        return fail(DATAERR,
-                    "not a group: reference.logprobs: missing (the KL term needs refscore with logprobs: all)");
-    if (options->kl_on == OPTIM_KL_ACCURATE && accuracy->count != count)
-        return fail(DATAERR, "not a group: rewards.accuracy: %zu for %zu completions (kl_on: accurate needs it)",
-                    accuracy->count, count);
-    if (options->kl_parts == OPTIM_KL_SEPARATE && reference->answer_span.count != count)
-        return fail(DATAERR,
-                    "not a group: reference.answer_span: %zu for %zu completions (kl_parts: separate needs it)",
-                    reference->answer_span.count, count);
-    for (size_t i = 0; i < count; i++) {
-        const size_t tokens = completions[i].count;
-        if (options->kl > 0 && reference->logprobs[i].count != tokens)
-            return fail(DATAERR, "not a group: reference.logprobs[%zu]: not one number for each token", i);
-        for (size_t t = 0; options->kl > 0 && t < tokens; t++)
-            if (!isfinite(reference->logprobs[i].data[t]))
-                return fail(DATAERR, "not a group: reference.logprobs[%zu][%zu]: null", i, t);
-        if (options->kl_on == OPTIM_KL_ACCURATE && !isfinite(accuracy->data[i]))
-            return fail(DATAERR, "not a group: rewards.accuracy[%zu]: null", i);
-        if (options->kl_parts == OPTIM_KL_SEPARATE && reference->answer_span.data[i].end > (int64_t)tokens)
-            return fail(DATAERR, "not a group: reference.answer_span[%zu]: ends after the completion's tokens", i);
-    }
-    return OK;
-}
-
-status step_check(struct optim *optim, struct group *group, int64_t *tokens) {
+    const bool kl = options->kl > 0, on_accurate = options->kl_on == OPTIM_KL_ACCURATE,
+               separate = options->kl_parts == OPTIM_KL_SEPARATE;
     struct stage_input input = {0};
     struct model_completion *completions = NULL;
     const size_t count = group->completion_count;
     status result = OK;
     *tokens = 0;
     TRY_TO(result, done, stage_input_open(&optim->input, group, INPUT_COMPLETIONS, &input));
-    TRY_TO(result, done, step_check_kl(optim->options, group, input.completions));
+    // What the KL term needs.
+    if (kl && reference->logprob_count != count)
+        result =
+            fail(DATAERR, "not a group: reference.logprobs: missing (the KL term needs refscore with logprobs: all)");
+    else if (on_accurate && accuracy->count != count)
+        result = fail(DATAERR, "not a group: rewards.accuracy: %zu for %zu completions (kl_on: accurate needs it)",
+                      accuracy->count, count);
+    else if (separate && reference->answer_span.count != count)
+        result =
+            fail(DATAERR, "not a group: reference.answer_span: %zu for %zu completions (kl_parts: separate needs it)",
+                 reference->answer_span.count, count);
     NEW(&completions, count);
-    for (size_t i = 0; i < count; i++) {
-        completions[i] = (struct model_completion){input.completions[i].data, input.completions[i].count};
-        *tokens += (int64_t)completions[i].count;
+    for (size_t i = 0; i < count && result == OK; i++) {
+        const size_t length = input.completions[i].count;
+        completions[i] = (struct model_completion){input.completions[i].data, length};
+        *tokens += (int64_t)length;
+        if (kl && reference->logprobs[i].count != length)
+            result = fail(DATAERR, "not a group: reference.logprobs[%zu]: not one number for each token", i);
+        for (size_t t = 0; kl && t < length && result == OK; t++)
+            if (!isfinite(reference->logprobs[i].data[t]))
+                result = fail(DATAERR, "not a group: reference.logprobs[%zu][%zu]: null", i, t);
+        if (result == OK && on_accurate && !isfinite(accuracy->data[i]))
+            result = fail(DATAERR, "not a group: rewards.accuracy[%zu]: null", i);
+        if (result == OK && separate && reference->answer_span.data[i].end > (int64_t)length)
+            result = fail(DATAERR, "not a group: reference.answer_span[%zu]: ends after the completion's tokens", i);
     }
-    result = model_check(optim->model, &input.prompt, completions, count);
+    if (result == OK) result = model_check(optim->model, &input.prompt, completions, count);
 done:
     free(completions);
     stage_input_release(&input);
@@ -127,20 +121,6 @@ double step_lr(const struct optim *optim, int64_t step) {
     return options->lr * 0.5 * (1.0 + cos(3.14159265358979323846 * progress));
 }
 
-// Adds to the failure of a step whose numbers are not finite from which weights the run would go on.
-static status step_explain(const struct optim *optim, int64_t step) {
-    const int64_t saved = optim->saved_step;
-    if (step == 1) return fail(DATAERR, "step 1: %s. It has the weights of %s", fail_text(), optim->model_path);
-    if (saved < step - 1)
-        return fail(DATAERR, "step %lld: %s. Nothing is saved of the steps after %lld, from which the run would go on",
-                    (long long)step, fail_text(), (long long)saved);
-    return fail(DATAERR,
-                "step %lld: %s. The checkpoint of step %lld has its weights: to go on from an older one, remove "
-                "%s/%s-%06lld",
-                (long long)step, fail_text(), (long long)saved, optim->options->out,
-                optim->saved_whole ? "step" : "state", (long long)saved);
-}
-
 status step_train(struct optim *optim, struct group **groups, size_t count, struct step_metrics *metrics) {
     enum { LISTED = 8 };
     const double started = clock_monotonic();
@@ -172,7 +152,19 @@ status step_train(struct optim *optim, struct group **groups, size_t count, stru
             buf_release(&ids);
         }
     }
-    TRY(optim->unsound ? step_explain(optim, step) : trained);
+    if (optim->unsound) { // says from which weights the run would go on
+        const long long saved = optim->saved_step;
+        if (step == 1) return fail(DATAERR, "step 1: %s. It has the weights of %s", fail_text(), optim->model_path);
+        if (saved < step - 1)
+            return fail(DATAERR,
+                        "step %lld: %s. Nothing is saved of the steps after %lld, from which the run would go on",
+                        (long long)step, fail_text(), saved);
+        return fail(DATAERR,
+                    "step %lld: %s. The checkpoint of step %lld has its weights: to go on from an older one, remove "
+                    "%s/%s-%06lld",
+                    (long long)step, fail_text(), saved, options->out, optim->saved_whole ? "step" : "state", saved);
+    }
+    TRY(trained);
     assert(model_version(optim->model) == step);
     // From here on a checkpoint has this step, so that its cursor must be behind these groups.
     for (size_t i = 0; i < count; i++) {

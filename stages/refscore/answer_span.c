@@ -3,7 +3,6 @@
 #include "stages/refscore/answer_span.h"
 
 #include <assert.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "shared/base/memory.h"

@@ -102,22 +102,6 @@ done:
 
 // ---- scoring ----
 
-// Sets the answer's span of completion i, its mean log-probability and its mean probability.
-static void refscore_set_answer(struct reference *reference, size_t i, const struct answer_span *span,
-                                const float *logprobs) {
-    double logprob_sum = 0, probability_sum = 0;
-    reference->answer_span.data[i] = (struct span){span->found ? (int64_t)span->first : -1, (int64_t)span->end};
-    reference->answer_logprob.data[i] = reference->answer_probability.data[i] = NAN;
-    if (!span->found) return;
-    for (size_t t = span->first; t < span->end; t++) {
-        logprob_sum += logprobs[t];
-        probability_sum += exp((double)logprobs[t]);
-    }
-    const size_t length = span->end - span->first;
-    reference->answer_logprob.data[i] = length ? logprob_sum / (double)length : 0;
-    reference->answer_probability.data[i] = length ? probability_sum / (double)length : 1;
-}
-
 static status refscore_work(void *state, struct group *group) {
     struct refscore *self = state;
     struct reference *reference = &group->reference;
@@ -158,7 +142,18 @@ static status refscore_work(void *state, struct group *group) {
     else
         result = model_score(self->model.model, &input.prompt, completions, count, wanted, logprobs);
     TRY_TO(result, done, result);
-    for (size_t i = 0; i < count; i++) refscore_set_answer(reference, i, &spans[i], logprobs[i]);
+    for (size_t i = 0; i < count; i++) { // the answer's span, its mean log-probability and its mean probability
+        const struct answer_span *span = &spans[i];
+        const double length = (double)(span->end - span->first);
+        double logprob_sum = 0, probability_sum = 0;
+        for (size_t t = span->first; t < span->end; t++) {
+            logprob_sum += logprobs[i][t];
+            probability_sum += exp((double)logprobs[i][t]);
+        }
+        reference->answer_span.data[i] = (struct span){span->found ? (int64_t)span->first : -1, (int64_t)span->end};
+        reference->answer_logprob.data[i] = !span->found ? NAN : length > 0 ? logprob_sum / length : 0;
+        reference->answer_probability.data[i] = !span->found ? NAN : length > 0 ? probability_sum / length : 1;
+    }
     reference->version = model_version(self->model.model);
     if (!keep_logprobs) {
         reference->logprobs = NULL;

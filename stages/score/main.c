@@ -5,15 +5,13 @@
 #include "shared/stage/stage.h"
 
 static status score_open(void **state, struct stage_context *context) {
-    static bool released; // a program has one stage
-    const struct score_options *options = stage_options(context);
-    released = options->scoring == SCORE_SCORING_RELEASED;
-    *state = &released;
+    *state = context;
     return OK;
 }
 
 static status score_work(void *state, struct group *group) {
-    return score_group(group, *(const bool *)state);
+    const struct score_options *options = stage_options(state);
+    return score_group(group, options->scoring == SCORE_SCORING_RELEASED);
 }
 
 static const struct stage score_stage = {

@@ -6,8 +6,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "shared/base/status.h"
-
 // The steps of a training, and its learning rate: it rises linearly from 0 over the warm-up, then falls linearly to 0
 // at the end.
 struct linear_schedule {

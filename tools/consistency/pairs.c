@@ -1,6 +1,5 @@
 // caravan pairs: writes the premise, the hypothesis and the verdict of judged completions as JSON lines, from which a
 // consistency model is trained.
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 

@@ -3,9 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +15,6 @@
 #include "shared/base/json.h"
 #include "shared/base/log.h"
 #include "shared/base/memory.h"
-#include "shared/base/status.h"
 #include "shared/data/consistency_pair.h"
 #include "shared/data/labelled_pairs.h"
 #include "shared/model/classifier.h"

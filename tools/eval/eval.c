@@ -1,7 +1,5 @@
 // caravan eval: figures of scored groups, a column for each file or store.
-#include <limits.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,7 +1,6 @@
 #include "tools/groups/condition.h"
 
 #include <assert.h>
-#include <ctype.h>
 #include <math.h>
 #include <string.h>
 

@@ -1,7 +1,6 @@
 // caravan data FILE: what an annotation file has, and what is wrong with it, before a run: its samples are counted by
 // their properties, every mistake is listed, every image and video is looked for, and those of a few samples are
 // decoded.
-#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <search.h>

@@ -1,6 +1,5 @@
 // caravan groups: prints the groups of a groups store as text or as JSON lines, selects completions to train on, and
 // removes old groups.
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,6 @@
 // caravan reference: the texts that are made from the tables which the programs themselves read: the reference page in
 // Markdown, manual pages, completion.
 #include <ctype.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "shared/config/pipeline.h"
