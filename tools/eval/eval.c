@@ -84,13 +84,8 @@ struct eval_column {
     long double tokens;
     struct string *samples; // the id of each group's sample
     size_t sample_count;
-    struct buf failures; // a line for each quarantined group
-};
-
-// What each group of a file or store is added to.
-struct eval_reader {
-    struct eval_column *column;
-    struct buf *released; // NULL: not wanted
+    struct buf failures;  // a line for each quarantined group
+    struct buf *released; // the file of the released evaluation; NULL: not wanted
     enum eval_by by;
 };
 
@@ -137,39 +132,32 @@ static status eval_check(const struct group *group, const char *name, const stru
     return group_check_fractions(group, name, values, nulls);
 }
 
-// Adds a quarantined group: one wrong completion, and a line without control characters.
-static void eval_add_failure(struct eval_column *column, struct string category, struct string sample,
-                             const struct group *group) {
-    const struct string type = group->prompt.problem_type;
-    const struct quarantine *quarantine = &group->quarantine;
-    struct buf *failures = &column->failures;
-    const size_t begin = failures->size;
-    eval_count(column, category, string_equals(type, problem_type_name(PROBLEM_REGRESSION)), 0,
-               string_equals(type, problem_type_name(PROBLEM_CHOICE)) ? 0 : NAN);
-    column->quarantined++;
-    buf_printf(failures, "%s: %s: %s", sample.data, quarantine->stage.data ? quarantine->stage.data : "?",
-               quarantine->reason.data ? quarantine->reason.data : "no reason given");
-    for (size_t i = begin; i < failures->size; i++) {
-        const unsigned char c = (unsigned char)failures->data[i];
-        if (c < 0x20 || c == 0x7f) failures->data[i] = '?';
-    }
-    buf_puts(failures, "\n");
-}
-
 // Adds a group to the counts of a column. DATAERR when it is not quarantined and not scored.
-static status eval_add(struct eval_column *column, const struct group *group, enum eval_by by) {
+static status eval_add(struct eval_column *column, const struct group *group) {
     const struct prompt *prompt = &group->prompt;
-    const struct string category = by == EVAL_BY_CATEGORY ? prompt->category
-                                   : by == EVAL_BY_LEVEL  ? prompt->level
-                                                          : prompt->problem_type;
+    const struct string category = column->by == EVAL_BY_CATEGORY ? prompt->category
+                                   : column->by == EVAL_BY_LEVEL  ? prompt->level
+                                                                  : prompt->problem_type;
     const struct string sample = group->sample_id.data ? group->sample_id : group->id;
     const struct scores *scores = &group->scores;
     const struct consistency *consistency = &group->consistency;
     enum problem_type type;
     GROW(&column->samples, column->sample_count);
     arena_string(&column->memory, &column->samples[column->sample_count++], sample.data, sample.size);
-    if (group->quarantine.present) {
-        eval_add_failure(column, category, sample, group);
+    if (group->quarantine.present) { // one wrong completion, and a line without control characters
+        const struct quarantine *quarantine = &group->quarantine;
+        struct buf *failures = &column->failures;
+        const size_t begin = failures->size;
+        eval_count(column, category, string_equals(prompt->problem_type, problem_type_name(PROBLEM_REGRESSION)), 0,
+                   string_equals(prompt->problem_type, problem_type_name(PROBLEM_CHOICE)) ? 0 : NAN);
+        column->quarantined++;
+        buf_printf(failures, "%s: %s: %s", sample.data, quarantine->stage.data ? quarantine->stage.data : "?",
+                   quarantine->reason.data ? quarantine->reason.data : "no reason given");
+        for (size_t i = begin; i < failures->size; i++) {
+            const unsigned char c = (unsigned char)failures->data[i];
+            if (c < 0x20 || c == 0x7f) failures->data[i] = '?';
+        }
+        buf_puts(failures, "\n");
         return OK;
     }
     TRY(group_check(group, NEED_COMPLETIONS));
@@ -303,20 +291,16 @@ static int eval_compare_samples(const void *a, const void *b) {
     return strcmp(((const struct string *)a)->data, ((const struct string *)b)->data);
 }
 
-// Sorts the column's sample ids and drops repetitions.
-static void eval_sort_samples(struct eval_column *column) {
-    size_t kept = 0;
-    if (column->sample_count)
-        qsort(column->samples, column->sample_count, sizeof *column->samples, eval_compare_samples);
-    for (size_t i = 0; i < column->sample_count; i++)
-        if (!kept || eval_compare_samples(&column->samples[kept - 1], &column->samples[i]))
-            column->samples[kept++] = column->samples[i];
-    column->sample_count = kept;
-}
-
-// Checks that two columns are of the same samples. DATAERR names one that only one of them has.
-static status eval_check_samples(const struct eval_column *first, const struct eval_column *other) {
-    size_t i = 0;
+// Sorts the sample ids of a column and drops repetitions; then checks that they are those of the `first` column, unless
+// that is NULL. DATAERR names one that only one of them has.
+static status eval_sort_samples(struct eval_column *other, const struct eval_column *first) {
+    size_t i = 0, kept = 0;
+    if (other->sample_count) qsort(other->samples, other->sample_count, sizeof *other->samples, eval_compare_samples);
+    for (size_t k = 0; k < other->sample_count; k++)
+        if (!kept || eval_compare_samples(&other->samples[kept - 1], &other->samples[k]))
+            other->samples[kept++] = other->samples[k];
+    other->sample_count = kept;
+    if (!first) return OK;
     while (i < first->sample_count && i < other->sample_count &&
            !eval_compare_samples(&first->samples[i], &other->samples[i]))
         i++;
@@ -363,29 +347,16 @@ static void released_result(struct buf *results, const struct group *group, stru
     buf_puts(results, "}");
 }
 
-// Appends the end of the file. The released code leaves the mean of no regressions at 0; other means of nothing are NaN
-// there, null here.
-static void released_finish(struct buf *results, const struct eval_counts *all) {
-    buf_puts(results, results->size ? "\n],\"final_acc\":[" : "{\"results\":[],\"final_acc\":[");
-    buf_puts(results, "{\"mean_acc\":");
-    json_print_double(results, eval_accuracy(all));
-    buf_puts(results, ",\"mean_mra\":");
-    json_print_double(results, all->regressions ? figure_ratio(all->mra, all->regressions) : 0);
-    buf_puts(results, ",\"mean_rewards\":");
-    json_print_double(results, eval_mean(all));
-    buf_puts(results, "}]}\n");
-}
-
 // ---- eval ----
 
 static status eval_visit(void *context, const struct group *group) {
-    const struct eval_reader *reader = context;
-    const status result = eval_add(reader->column, group, reader->by);
+    struct eval_column *column = context;
+    const status result = eval_add(column, group);
     if (result != OK) return fail_prefix(result, "group %s", group->id.data);
-    if (!reader->released) return OK;
-    if (group->quarantine.present) released_result(reader->released, group, eval_no_name, 0);
+    if (!column->released) return OK;
+    if (group->quarantine.present) released_result(column->released, group, eval_no_name, 0);
     for (size_t i = 0; i < group->completion_count && !group->quarantine.present; i++)
-        released_result(reader->released, group, group->completions[i].text, group->scores.accuracy.data[i]);
+        released_result(column->released, group, group->completions[i].text, group->scores.accuracy.data[i]);
     return OK;
 }
 
@@ -417,20 +388,29 @@ status eval_main(struct subcommand_call *call) {
     NEW(&names, table.columns);
     table.names = names;
     for (size_t i = 0; i < table.columns; i++) {
-        struct eval_reader reader = {&columns[i], given->released ? &released : NULL, (enum eval_by)given->by};
+        columns[i].released = given->released ? &released : NULL;
+        columns[i].by = (enum eval_by)given->by;
         columns[i].path = call->list[i];
         names[i] = eval_name(call->list[i]);
         if (table.column_width < names[i].size + 2) table.column_width = names[i].size + 2;
-        TRY_TO(result, done, subcommand_each_group(call->list[i], eval_visit, &reader));
+        TRY_TO(result, done, subcommand_each_group(call->list[i], eval_visit, &columns[i]));
         (void)eval_find(&columns[i], EVAL_TOTALS, eval_no_name); // an empty file has them, too
         for (size_t k = 0; k < columns[i].count; k++) eval_put(&columns[i], &columns[i].counts[k], &table, i);
-        eval_sort_samples(&columns[i]);
-        if (i && !given->any) TRY_TO(result, done, eval_check_samples(&columns[0], &columns[i]));
+        TRY_TO(result, done, eval_sort_samples(&columns[i], i && !given->any ? &columns[0] : NULL));
     }
     for (size_t i = 0; i < given->require.count; i++)
         TRY_TO(result, done, eval_require(columns, &table, given->require.data[i], &below));
     if (given->released) {
-        released_finish(&released, eval_find(&columns[0], EVAL_TOTALS, eval_no_name));
+        // The released code leaves the mean of no regressions at 0; other means of nothing are NaN there, null here.
+        const struct eval_counts *all = eval_find(&columns[0], EVAL_TOTALS, eval_no_name);
+        buf_puts(&released,
+                 released.size ? "\n],\"final_acc\":[{\"mean_acc\":" : "{\"results\":[],\"final_acc\":[{\"mean_acc\":");
+        json_print_double(&released, eval_accuracy(all));
+        buf_puts(&released, ",\"mean_mra\":");
+        json_print_double(&released, all->regressions ? figure_ratio(all->mra, all->regressions) : 0);
+        buf_puts(&released, ",\"mean_rewards\":");
+        json_print_double(&released, eval_mean(all));
+        buf_puts(&released, "}]}\n");
         TRY_TO(result, done, file_write_atomic(given->released, released.data, released.size));
     }
     figure_table_print(&table, given->json ? FIGURE_JSON : given->csv ? FIGURE_CSV : FIGURE_TEXT, &call->out);

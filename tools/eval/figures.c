@@ -227,13 +227,10 @@ static void figure_table_text(const struct figure_table *table, struct buf *out)
 }
 
 void figure_table_print(struct figure_table *table, enum figure_output output, struct buf *out) {
+    static void (*const printers[])(const struct figure_table *, struct buf *) = {
+        [FIGURE_TEXT] = figure_table_text, [FIGURE_JSON] = figure_table_json, [FIGURE_CSV] = figure_table_csv};
     qsort(table->blocks, table->count, sizeof *table->blocks, figure_compare_blocks);
-    if (output == FIGURE_JSON)
-        figure_table_json(table, out);
-    else if (output == FIGURE_CSV)
-        figure_table_csv(table, out);
-    else
-        figure_table_text(table, out);
+    printers[output](table, out);
 }
 
 // ---- judged ----

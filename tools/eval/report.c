@@ -217,61 +217,29 @@ static int report_compare(const void *a, const void *b) {
     return order ? order : (one->first > other->first) - (one->first < other->first);
 }
 
-// Divides the steps of all columns into at most `bins` bins of equal width, and gives each column one row for each
-// judge and bin, sorted by them.
-static void report_bin(struct report_column *columns, size_t count, int64_t bins) {
-    int64_t first = INT64_MAX, last = INT64_MIN;
-    for (size_t c = 0; c < count; c++)
-        for (size_t i = 0; i < columns[c].count; i++) {
-            const int64_t step = columns[c].rows[i].first;
-            if (step < first) first = step;
-            if (step > last) last = step;
-        }
-    if (first > last) return; // no rows
-    const int64_t width = (last - first) / bins + 1;
-    for (size_t c = 0; c < count; c++) {
-        struct report_row *rows = columns[c].rows;
-        size_t kept = 0;
-        if (columns[c].count) qsort(rows, columns[c].count, sizeof *rows, report_compare);
-        for (size_t i = 0; i < columns[c].count; i++) {
-            struct report_row row = rows[i];
-            row.first -= (row.first - first) % width;
-            row.last = last - row.first < width ? last : row.first + width - 1;
-            struct report_row *before = kept ? &rows[kept - 1] : NULL;
-            if (!before || report_compare(before, &row)) {
-                rows[kept++] = row;
-                continue;
-            }
-            for (int k = 0; k < 4; k++) before->judged.counts[k / 2][k % 2] += row.judged.counts[k / 2][k % 2];
-            before->judged.not_judged += row.judged.not_judged;
-        }
-        columns[c].count = kept;
-    }
-}
-
-// Appends a row as text, below its judge's heading if it is the first.
-static void report_print_text(const struct report_row *row, bool first, struct buf *out) {
-    const size_t(*counts)[2] = row->judged.counts;
-    const double rate = judged_rate(&row->judged);
-    char steps[64], inconsistent[32];
-    if (first) {
-        buf_puts(out, "consistency by ");
-        figure_print_cell(out, row->judge, 0, false);
-        buf_puts(out, "\n                                         -- consistent --   - inconsistent -\n"
-                      "  steps            judged  inconsistent  correct    wrong   correct    wrong\n");
-    }
-    snprintf(steps, sizeof steps, row->first < row->last ? "%lld..%lld" : "%lld", (long long)row->first,
-             (long long)row->last);
-    snprintf(inconsistent, sizeof inconsistent, isnan(rate) ? "-" : "%.1f %%", 100 * (1 - rate));
-    buf_printf(out, "  %-14s %8zu %13s %8zu %8zu  %8zu %8zu\n", steps,
-               counts[0][0] + counts[0][1] + counts[1][0] + counts[1][1], inconsistent, counts[1][1], counts[1][0],
-               counts[0][1], counts[0][0]);
-}
-
-// Appends a row as a JSON object or as a line of comma-separated values.
-static void report_print_row(const char *name, const struct report_row *row, enum figure_output output,
+// Appends a row: as text, below its judge's heading if it is the `first` of it, as a JSON object, or as a line of
+// comma-separated values.
+static void report_print_row(const char *name, const struct report_row *row, bool first, enum figure_output output,
                              struct buf *out) {
-    struct figure figures[1 + JUDGED_FIGURES] = {{"inconsistency_rate", FIGURE_SHARE, 1 - judged_rate(&row->judged)}};
+    const size_t(*counts)[2] = row->judged.counts;
+    const double rate = 1 - judged_rate(&row->judged);
+    struct figure figures[1 + JUDGED_FIGURES] = {{"inconsistency_rate", FIGURE_SHARE, rate}};
+    char steps[64], inconsistent[32];
+    if (output == FIGURE_TEXT) {
+        if (first) {
+            buf_puts(out, "consistency by ");
+            figure_print_cell(out, row->judge, 0, false);
+            buf_puts(out, "\n                                         -- consistent --   - inconsistent -\n"
+                          "  steps            judged  inconsistent  correct    wrong   correct    wrong\n");
+        }
+        snprintf(steps, sizeof steps, row->first < row->last ? "%lld..%lld" : "%lld", (long long)row->first,
+                 (long long)row->last);
+        snprintf(inconsistent, sizeof inconsistent, isnan(rate) ? "-" : "%.1f %%", 100 * rate);
+        buf_printf(out, "  %-14s %8zu %13s %8zu %8zu  %8zu %8zu\n", steps,
+                   counts[0][0] + counts[0][1] + counts[1][0] + counts[1][1], inconsistent, counts[1][1], counts[1][0],
+                   counts[0][1], counts[0][0]);
+        return;
+    }
     judged_list(&row->judged, figures + 1);
     if (output == FIGURE_JSON) {
         buf_printf(out, "\n{\"first_step\":%lld,\"last_step\":%lld,\"judge\":", (long long)row->first,
@@ -286,28 +254,48 @@ static void report_print_row(const char *name, const struct report_row *row, enu
     buf_puts(out, output == FIGURE_JSON ? "}" : "\n");
 }
 
-// Appends the rows of all columns.
-static void report_by_step(const struct report_column *columns, size_t count, enum figure_output output,
+// Divides the steps of all columns into at most `bins` bins of equal width, and appends one row for each column, judge
+// and bin, sorted by them.
+static void report_by_step(const struct report_column *columns, size_t count, int64_t bins, enum figure_output output,
                            struct buf *out) {
+    int64_t first = INT64_MAX, last = INT64_MIN;
+    for (size_t c = 0; c < count; c++)
+        for (size_t i = 0; i < columns[c].count; i++) {
+            const int64_t step = columns[c].rows[i].first;
+            if (step < first) first = step;
+            if (step > last) last = step;
+        }
+    const int64_t width = first > last ? 1 : (last - first) / bins + 1; // first > last: there are no rows
     if (output == FIGURE_JSON) buf_puts(out, "{\"files\":[");
     if (output == FIGURE_CSV)
         buf_puts(out, "name,first_step,last_step,judge,inconsistency_rate,judged,consistent,rate,rate_correct,"
                       "consistent_correct,inconsistent_correct,consistent_wrong,inconsistent_wrong\n");
     for (size_t c = 0; c < count; c++) {
         const struct report_column *column = &columns[c];
+        struct report_row *rows = column->rows;
+        size_t kept = 0;
+        if (column->count) qsort(rows, column->count, sizeof *rows, report_compare);
+        for (size_t i = 0; i < column->count; i++) {
+            struct report_row row = rows[i], *before = kept ? &rows[kept - 1] : NULL;
+            row.first -= (row.first - first) % width;
+            row.last = last - row.first < width ? last : row.first + width - 1;
+            if (!before || report_compare(before, &row)) {
+                rows[kept++] = row;
+                continue;
+            }
+            for (int k = 0; k < 4; k++) before->judged.counts[k / 2][k % 2] += row.judged.counts[k / 2][k % 2];
+            before->judged.not_judged += row.judged.not_judged;
+        }
         if (output == FIGURE_TEXT) buf_printf(out, "%s%s\n", c ? "\n" : "", column->name);
         if (output == FIGURE_JSON) {
             buf_puts(out, c ? ",\n{\"name\":" : "{\"name\":");
             json_print_string(out, column->name, strlen(column->name));
             buf_puts(out, ",\"steps\":[");
         }
-        for (size_t i = 0; i < column->count; i++) {
-            const struct report_row *row = &column->rows[i];
+        for (size_t i = 0; i < kept; i++) {
             if (output == FIGURE_JSON && i) buf_puts(out, ",");
-            if (output == FIGURE_TEXT)
-                report_print_text(row, !i || strcmp(row[-1].judge.data, row->judge.data) != 0, out);
-            else
-                report_print_row(column->name, row, output, out);
+            report_print_row(column->name, &rows[i], !i || strcmp(rows[i - 1].judge.data, rows[i].judge.data) != 0,
+                             output, out);
         }
         if (output == FIGURE_JSON) buf_puts(out, "]}");
     }
@@ -355,20 +343,6 @@ const struct option_table report_table = {
     .size = sizeof(struct report_options),
 };
 
-// Says which groups of a column are left out, and how to judge them, which no step of a training does by itself.
-static void report_say_left_out(const struct report_column *column) {
-    const char *path = column->path;
-    struct stat info;
-    if (column->untrained) log_info("%s: %zu groups left out: not trained", path, column->untrained);
-    if (!column->unjudged) return;
-    const bool lines = !stat(path, &info) && S_ISREG(info.st_mode) && !subcommand_is_pipeline(path);
-    log_info(
-        "%s: %zu groups left out: not judged; judge them with: %s%s%s > judged.jsonl, then: caravan report --by step "
-        "judged.jsonl",
-        path, column->unjudged, lines ? "caravan-judge --stdio < " : "caravan groups export ", path,
-        lines ? "" : " | caravan-judge --stdio");
-}
-
 status report_main(struct subcommand_call *call) {
     const struct report_options *given = call->given;
     struct report_column columns[MAX_REPORT_FILES] = {0};
@@ -385,14 +359,25 @@ status report_main(struct subcommand_call *call) {
         if (equals) *equals = 0;
         TRY_TO(result, done,
                subcommand_each_group(columns[i].path, by_step ? report_add_step : report_add_group, &columns[i]));
-        report_say_left_out(&columns[i]);
+        // Says which groups are left out, and how to judge them, which no step of a training does by itself.
+        const char *path = columns[i].path;
+        struct stat info;
+        if (columns[i].untrained) log_info("%s: %zu groups left out: not trained", path, columns[i].untrained);
+        const bool lines = !stat(path, &info) && S_ISREG(info.st_mode) && !subcommand_is_pipeline(path);
+        if (columns[i].unjudged)
+            log_info("%s: %zu groups left out: not judged; judge them with: %s%s%s > judged.jsonl, then: caravan "
+                     "report --by step judged.jsonl",
+                     path, columns[i].unjudged, lines ? "caravan-judge --stdio < " : "caravan groups export ", path,
+                     lines ? "" : " | caravan-judge --stdio");
     }
-    if (by_step) {
-        report_bin(columns, count, given->bins);
-        report_by_step(columns, count, given->json ? FIGURE_JSON : given->csv ? FIGURE_CSV : FIGURE_TEXT, &call->out);
-    } else {
+    if (by_step)
+        report_by_step(columns, count, given->bins,
+                       given->json  ? FIGURE_JSON
+                       : given->csv ? FIGURE_CSV
+                                    : FIGURE_TEXT,
+                       &call->out);
+    else
         report_by_file(columns, count, &call->out);
-    }
 done:
     for (size_t i = 0; i < MAX_REPORT_FILES; i++) {
         for (int k = 0; k < REPORT_STAGES; k++) free(columns[i].work[k].data);
