@@ -29,31 +29,6 @@ static bool condition_has_inner(const struct field *outer) {
     return outer->type == FIELD_OBJECT || outer->section == SECTION_ROLLOUT;
 }
 
-// Sets the condition's field, and whether its values are strings.
-static status condition_find_field(struct condition *condition, struct string name) {
-    const char *dot = memchr(name.data, '.', name.size);
-    const size_t first = dot ? (size_t)(dot - name.data) : name.size;
-    condition->outer = field_find(&group_table, name.data, first);
-    if (condition->outer && condition->outer->table && dot)
-        condition->inner = field_find(condition->outer->table, dot + 1, name.size - first - 1);
-    for (size_t i = 0; !dot && !condition->outer && i < group_table.count; i++) { // the last key of a path alone
-        const struct field *outer = &group_table.fields[i];
-        if (outer->table && condition_has_inner(outer))
-            condition->inner = field_find(outer->table, name.data, name.size);
-        if (condition->inner) condition->outer = outer;
-    }
-    const bool found = dot ? condition->inner != NULL : condition->outer != NULL;
-    if (!found) return fail(USAGE, "no field has the name '%.*s'", name.size < 60 ? (int)name.size : 60, name.data);
-    assert(condition->outer);
-    const struct field *field = condition->inner ? condition->inner : condition->outer;
-    if (field->type == FIELD_OBJECT || field->type == FIELD_SPANS || field->type == FIELD_TIMES ||
-        (condition->inner && !condition_has_inner(condition->outer)))
-        return fail(USAGE, "%.*s cannot be compared", (int)name.size, name.data);
-    condition->text =
-        field->type == FIELD_STRING || (field->type == FIELD_STRINGS && condition_by_completion(condition->outer));
-    return OK;
-}
-
 // Reads the text FIELD OP VALUE.
 static status condition_read(struct condition *condition, const char *text) {
     const char *const name = text + strspn(text, " ");
@@ -64,7 +39,25 @@ static status condition_read(struct condition *condition, const char *text) {
     size_t value_size = strlen(value);
     while (value_size && value[value_size - 1] == ' ') value_size--;
     if (!size) return fail(USAGE, "expected FIELD OP VALUE, as in accuracy = 1");
-    TRY(condition_find_field(condition, (struct string){name, size}));
+    const char *const dot = memchr(name, '.', size);
+    const size_t first = dot ? (size_t)(dot - name) : size;
+    condition->outer = field_find(&group_table, name, first);
+    if (condition->outer && condition->outer->table && dot)
+        condition->inner = field_find(condition->outer->table, dot + 1, size - first - 1);
+    for (size_t i = 0; !dot && !condition->outer && i < group_table.count; i++) { // the last key of a path alone
+        const struct field *outer = &group_table.fields[i];
+        if (outer->table && condition_has_inner(outer)) condition->inner = field_find(outer->table, name, size);
+        if (condition->inner) condition->outer = outer;
+    }
+    const bool found = dot ? condition->inner != NULL : condition->outer != NULL;
+    if (!found) return fail(USAGE, "no field has the name '%.*s'", size < 60 ? (int)size : 60, name);
+    assert(condition->outer);
+    const struct field *field = condition->inner ? condition->inner : condition->outer;
+    if (field->type == FIELD_OBJECT || field->type == FIELD_SPANS || field->type == FIELD_TIMES ||
+        (condition->inner && !condition_has_inner(condition->outer)))
+        return fail(USAGE, "%.*s cannot be compared", (int)size, name);
+    condition->text =
+        field->type == FIELD_STRING || (field->type == FIELD_STRINGS && condition_by_completion(condition->outer));
     for (size_t i = 0; i < sizeof comparisons / sizeof *comparisons; i++)
         if (strlen(comparisons[i].sign) == signs && !memcmp(sign, comparisons[i].sign, signs))
             condition->orders = comparisons[i].orders;
@@ -87,11 +80,12 @@ status condition_parse(struct condition *out, const char *text) {
 
 // ---- values ----
 
-// Sets *number or *string to the field's value. Returns whether it has one.
-static bool condition_load(const struct condition *condition, const struct group *group, size_t completion,
-                           double *number, struct string *string) {
+bool condition_holds(struct condition *condition, const struct group *group, size_t completion) {
     const struct field *field = condition->outer;
     const void *object = group;
+    double number = NAN;
+    struct string string = {0};
+    const struct string wanted = condition->string;
     if (condition->inner) {
         if (field->type == FIELD_OBJECTS && completion >= group->completion_count) return false;
         object = field->type == FIELD_OBJECTS ? (const void *)&group->completions[completion]
@@ -103,33 +97,27 @@ static bool condition_load(const struct condition *condition, const struct group
     const struct field_array array =
         field->type == FIELD_INT || field->type == FIELD_DOUBLE ? (struct field_array){0} : field_array_load(at);
     if (field->type == FIELD_INT) {
-        *number = (double)*(const int64_t *)(const void *)at;
+        number = (double)*(const int64_t *)(const void *)at;
     } else if (field->type == FIELD_DOUBLE) {
-        *number = *(const double *)(const void *)at;
+        number = *(const double *)(const void *)at;
     } else if (field->type == FIELD_STRING) {
-        *string = (struct string){array.data, array.count};
+        string = (struct string){array.data, array.count};
     } else if (!condition_by_completion(condition->outer)) {
-        *number = (double)array.count;
+        number = (double)array.count;
     } else if (completion >= array.count) {
         return false;
     } else if (field->type == FIELD_DOUBLES) {
-        *number = ((const double *)array.data)[completion];
+        number = ((const double *)array.data)[completion];
     } else if (field->type == FIELD_STRINGS) {
-        *string = ((const struct string *)array.data)[completion];
+        string = ((const struct string *)array.data)[completion];
     } else {
         assert(field->type == FIELD_ROWS);
         const struct float_array *row = (const struct float_array *)array.data + completion;
         if (!row->data) return false;
-        *number = (double)row->count;
+        number = (double)row->count;
     }
-    return condition->text ? string->data != NULL : isfinite(*number);
-}
+    if (condition->text ? !string.data : !isfinite(number)) return false;
 
-bool condition_holds(struct condition *condition, const struct group *group, size_t completion) {
-    double number = NAN;
-    struct string string = {0};
-    const struct string wanted = condition->string;
-    if (!condition_load(condition, group, completion, &number, &string)) return false;
     condition->seen = true;
     int order = (number > condition->number) - (number < condition->number);
     if (condition->text) {

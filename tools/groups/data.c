@@ -5,6 +5,7 @@
 #include <math.h>
 #include <search.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -94,11 +95,6 @@ static void data_list(struct data_report *report, enum data_part part, size_t li
     json_set_string(item, &report->arena, "what", what);
 }
 
-// The paths lie in the arena.
-static void data_forget_path(void *path) {
-    (void)path;
-}
-
 static int data_compare_paths(const void *a, const void *b) {
     return strcmp(a, b);
 }
@@ -119,7 +115,7 @@ static status data_check_medium(struct data_report *report, const struct part *p
     if (!wrong && (pictures ? !S_ISDIR(info.st_mode) : !S_ISREG(info.st_mode)))
         wrong = pictures ? "not a directory" : "not a file";
     if (!tfind(path, &report->seen, data_compare_paths)) {
-        mem_checked(tsearch(arena_strndup(&report->arena, path, strlen(path)), &report->seen, data_compare_paths));
+        mem_checked(tsearch(mem_strdup(path), &report->seen, data_compare_paths));
         if (wrong) data_list(report, DATA_MISSING, line, path, wrong);
         if (report->media_root && media_check_inside(report->media_root, path) == BAD_SAMPLE)
             data_count(report, DATA_MEDIA, "outside media_root");
@@ -133,20 +129,6 @@ static status data_check_medium(struct data_report *report, const struct part *p
 done:
     arena_release(&arena);
     return result == BAD_SAMPLE ? OK : result;
-}
-
-// Lists a sample whose answer is none of its options: no completion can be right.
-static void data_check_answer(struct data_report *report, const struct prompt *prompt, size_t line) {
-    const struct string answer = answer_extract(prompt->solution);
-    const size_t count = prompt->options.count;
-    char what[160];
-    if (!count || strcmp(prompt->problem_type.data, "multiple choice") != 0) return;
-    const char letter = option_of_answer(answer, &prompt->options);
-    if (letter && (size_t)(letter - 'A') < count) return;
-    snprintf(what, sizeof what, "solution: the answer '%.*s' is none of the %zu options, A to %c",
-             (int)(answer.size < 60 ? answer.size : 60), answer.data ? answer.data : "", count,
-             (char)('A' + (count < 26 ? count - 1 : 25)));
-    data_list(report, DATA_MISTAKES, line, NULL, what);
 }
 
 static status data_visit(void *context, const struct dataset_sample *sample) {
@@ -185,8 +167,19 @@ static status data_visit(void *context, const struct dataset_sample *sample) {
         data_count(report, DATA_MEDIA, part->kind == PART_VIDEO ? video : "image");
         if (report->media) TRY(data_check_medium(report, part, sample->line, opened));
     }
-    data_check_answer(report, prompt, sample->line);
     if (!count) data_count(report, DATA_MEDIA, "none");
+
+    // A sample whose answer is none of its options: no completion can be right.
+    const size_t options = prompt->options.count;
+    if (!options || strcmp(prompt->problem_type.data, "multiple choice") != 0) return OK;
+    const struct string answer = answer_extract(prompt->solution);
+    const char letter = option_of_answer(answer, &prompt->options);
+    if (letter && (size_t)(letter - 'A') < options) return OK;
+    char what[160];
+    snprintf(what, sizeof what, "solution: the answer '%.*s' is none of the %zu options, A to %c",
+             (int)(answer.size < 60 ? answer.size : 60), answer.data ? answer.data : "", options,
+             (char)('A' + (options < 26 ? options - 1 : 25)));
+    data_list(report, DATA_MISTAKES, sample->line, NULL, what);
     return OK;
 }
 
@@ -262,7 +255,7 @@ status data_main(struct subcommand_call *call) {
                       call->list[0], mistakes, unknown, missing, undecodable, (long long)report.opened);
 done:
     buf_release(&text);
-    tdestroy(report.seen, data_forget_path);
+    tdestroy(report.seen, free);
     arena_release(&report.arena);
     options_release(&source_options);
     return result;

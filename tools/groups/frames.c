@@ -78,18 +78,6 @@ static int frames_compare_names(const void *a, const void *b) {
     return strcmp(((const struct frame_name *)a)->key, ((const struct frame_name *)b)->key);
 }
 
-// Reads the names from the groups beside the frames, if there are any.
-static status frames_read_names(struct frame_names *names, const char *directory) {
-    struct group_store *store = NULL;
-    const char *path = path_join(&names->arena, directory, "groups.lmdb");
-    if (!path_exists(path)) return OK;
-    TRY(group_store_open(&store, directory, true));
-    status result = group_store_each(store, frames_add_names, names);
-    group_store_close(&store);
-    if (result == OK && names->count) qsort(names->list, names->count, sizeof *names->list, frames_compare_names);
-    return result;
-}
-
 // ---- ls, show, export ----
 
 // A search for the one key with a prefix.
@@ -161,6 +149,7 @@ status frames_main(struct subcommand_call *call) {
     const struct frames_tool_options *given = call->given;
     struct string_list stores;
     struct frame_store *store = NULL;
+    struct group_store *groups = NULL;
     struct frame_names names = {0};
     struct frames_view view = {0};
     status result;
@@ -176,7 +165,13 @@ status frames_main(struct subcommand_call *call) {
     struct search search = {.prefix = list ? "" : call->list[first]};
     bool found;
     TRY_TO(result, done, subcommand_find_stores(run, "frames.lmdb", &call->arena, &stores));
-    for (size_t i = 0; list && i < stores.count; i++) TRY_TO(result, done, frames_read_names(&names, stores.data[i]));
+    for (size_t i = 0; list && i < stores.count; i++) { // the groups beside the frames, if there are any
+        if (!path_exists(path_join(&names.arena, stores.data[i], "groups.lmdb"))) continue;
+        TRY_TO(result, done, group_store_open(&groups, stores.data[i], true));
+        TRY_TO(result, done, group_store_each(groups, frames_add_names, &names));
+        group_store_close(&groups);
+    }
+    if (names.count) qsort(names.list, names.count, sizeof *names.list, frames_compare_names);
     for (size_t i = 0; i < stores.count; i++) {
         search.directory = stores.data[i];
         TRY_TO(result, done, frame_store_open(&store, stores.data[i], 0, true));
@@ -199,6 +194,7 @@ status frames_main(struct subcommand_call *call) {
 done:
     frames_view_release(&view);
     frame_store_close(&store);
+    group_store_close(&groups);
     free(names.list);
     arena_release(&names.arena);
     return result;

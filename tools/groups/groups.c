@@ -33,48 +33,44 @@ struct selection {
     struct buf json;
 };
 
-// Prints a completion as a group of its own. Its sample_id and its id name the group and the completion it comes from.
-static status groups_select_print(struct selection *selection, const struct group *from, size_t i) {
-    const struct completion *completion = &from->completions[i];
-    struct buf *json = &selection->json;
-    struct group *group;
-    struct arena *arena;
-    status result = OK;
-    group_new(&group);
-    arena = &group->arena;
-    const char *id = arena_printf(arena, "%s/%zu", from->id.data, i), *sample_id = id;
-    if (from->sample_id.data) sample_id = arena_printf(arena, "%s/%s", from->sample_id.data, id);
-    group->id = string_of(id);
-    group->sample_id = string_of(sample_id);
-    group->prompt = from->prompt;
-    group_completions(group, 1);
-    group->completions[0].text = completion->text;
-    group->completions[0].finish = completion->finish;
-    if (!completion->text.data) group->completions[0].tokens = completion->tokens;
-    group_doubles(group, &group->advantages, 1);
-    group->advantages.data[0] = 1;
-    buf_clear(json);
-    group_to_json(group, json);
-    buf_puts(json, "\n");
-    if (fwrite(json->data, 1, json->size, stdout) != json->size)
-        result = fail(UNAVAILABLE, "cannot write to standard output");
-    group_free(&group);
-    return result;
+// Prints a group as a JSON line; `line` is to be used again. UNAVAILABLE.
+static status groups_print_json(const struct group *group, struct buf *line) {
+    buf_clear(line);
+    group_to_json(group, line);
+    buf_puts(line, "\n");
+    if (fwrite(line->data, 1, line->size, stdout) == line->size) return OK;
+    return fail(UNAVAILABLE, "cannot write to standard output");
 }
 
-// Prints what is selected of one group; `context` is the selection.
-static status groups_select_visit(void *context, const struct group *group) {
+// Prints what is selected of one group, each completion as a group of its own, whose sample_id and id name the group
+// and the completion that it comes from; `context` is the selection.
+static status groups_select_visit(void *context, const struct group *from) {
     struct selection *selection = context;
     int64_t selected = 0;
     selection->groups++;
-    if (group->quarantine.present) return OK;
-    for (size_t i = 0; i < group->completion_count; i++) {
+    if (from->quarantine.present) return OK;
+    for (size_t i = 0; i < from->completion_count; i++) {
+        const struct completion *completion = &from->completions[i];
+        struct group *group;
         selection->completions++;
         bool holds = true;
-        for (size_t k = 0; k < selection->count; k++) holds &= condition_holds(&selection->conditions[k], group, i);
-        if (!holds) continue;
-        if (selection->per_group && selected == selection->per_group) continue;
-        TRY(groups_select_print(selection, group, i));
+        for (size_t k = 0; k < selection->count; k++) holds &= condition_holds(&selection->conditions[k], from, i);
+        if (!holds || (selection->per_group && selected == selection->per_group)) continue;
+        group_new(&group);
+        const char *id = arena_printf(&group->arena, "%s/%zu", from->id.data, i), *sample_id = id;
+        if (from->sample_id.data) sample_id = arena_printf(&group->arena, "%s/%s", from->sample_id.data, id);
+        group->id = string_of(id);
+        group->sample_id = string_of(sample_id);
+        group->prompt = from->prompt;
+        group_completions(group, 1);
+        group->completions[0].text = completion->text;
+        group->completions[0].finish = completion->finish;
+        if (!completion->text.data) group->completions[0].tokens = completion->tokens;
+        group_doubles(group, &group->advantages, 1);
+        group->advantages.data[0] = 1;
+        const status result = groups_print_json(group, &selection->json);
+        group_free(&group);
+        TRY(result);
         selected++;
     }
     selection->selected += selected;
@@ -257,15 +253,8 @@ struct groups_output {
 // Prints a group as the action of `context`, a struct groups_output, says.
 static status groups_print(void *context, const struct group *group) {
     struct groups_output *output = context;
-    struct buf *json = &output->json;
     if (output->state && strcmp(output->state, groups_state_of(group)) != 0) return OK;
-    if (output->action == GROUPS_EXPORT) {
-        buf_clear(json);
-        group_to_json(group, json);
-        buf_puts(json, "\n");
-        if (fwrite(json->data, 1, json->size, stdout) == json->size) return OK;
-        return fail(UNAVAILABLE, "cannot write to standard output");
-    }
+    if (output->action == GROUPS_EXPORT) return groups_print_json(group, &output->json);
     if (output->action == GROUPS_SHOW) {
         groups_show(group);
         return OK;
@@ -281,35 +270,6 @@ static status groups_print(void *context, const struct group *group) {
     return OK;
 }
 
-// caravan groups prune: removes what is not to be kept from the store.
-static status groups_prune(const struct groups_options *given, const char *directory) {
-    const struct group_keep keep = {.steps = given->keep.steps, .bytes = given->keep.bytes};
-    struct group_store *store;
-    int64_t removed, freed;
-    TRY(group_store_open(&store, directory, false));
-    status result = group_store_prune(store, &keep, given->sections, &removed, &freed);
-    if (result == OK) log_info("removed %lld groups of %lld bytes", (long long)removed, (long long)freed);
-    group_store_close(&store);
-    return result;
-}
-
-// Prints the groups of one store: all, or those of `ids` that it has, whose entries become NULL.
-static status groups_print_store(struct groups_output *output, const char *directory, char **ids, int count) {
-    struct group_store *store;
-    TRY(group_store_open(&store, directory, true));
-    status result = count ? OK : group_store_each(store, groups_print, output);
-    for (int i = 0; i < count && result == OK; i++) {
-        struct group *group = NULL;
-        if (!ids[i]) continue;
-        result = group_store_get(store, ids[i], &group);
-        if (result == OK && group) result = groups_print(output, group);
-        if (group) ids[i] = NULL;
-        group_free(&group);
-    }
-    group_store_close(&store);
-    return result;
-}
-
 // The actions on the stores of a run: ls, show, export and prune.
 static status groups_of_run(struct subcommand_call *call) {
     const struct groups_options *given = call->given;
@@ -318,21 +278,42 @@ static status groups_of_run(struct subcommand_call *call) {
     const char *run = given->store ? given->store : call->count > 1 ? call->list[1] : NULL;
     char **ids = call->list + first;
     const int count = call->count > first ? call->count - first : 0;
+    const bool prune = output.action < 0;
+    const struct group_keep keep = {.steps = given->keep.steps, .bytes = given->keep.bytes};
     struct string_list stores;
+    struct group_store *store = NULL;
+    struct group *group = NULL;
+    int64_t removed, freed;
     status result;
     if (!run) return fail(USAGE, "RUN or --store is missing: a run's directory, its file or its store");
-    if (output.action < 0 && count) return fail(USAGE, "prune takes no '%s'", *ids);
-    if (output.action < 0 && !given->keep.steps && !given->keep.bytes && !given->sections)
+    if (prune && count) return fail(USAGE, "prune takes no '%s'", *ids);
+    if (prune && !given->keep.steps && !given->keep.bytes && !given->sections)
         return fail(USAGE, "prune needs --keep or --sections");
     TRY(subcommand_find_stores(run, "groups.lmdb", &call->arena, &stores));
-    for (size_t i = 0; i < stores.count; i++)
-        TRY_TO(result, done,
-               output.action < 0 ? groups_prune(given, stores.data[i])
-                                 : groups_print_store(&output, stores.data[i], ids, count));
+    for (size_t i = 0; i < stores.count; i++) {
+        TRY_TO(result, done, group_store_open(&store, stores.data[i], !prune));
+        if (prune) {
+            TRY_TO(result, done, group_store_prune(store, &keep, given->sections, &removed, &freed));
+            log_info("removed %lld groups of %lld bytes", (long long)removed, (long long)freed);
+        } else if (!count) {
+            TRY_TO(result, done, group_store_each(store, groups_print, &output));
+        }
+        for (int k = 0; k < count; k++) { // those that this store has
+            if (!ids[k]) continue;
+            TRY_TO(result, done, group_store_get(store, ids[k], &group));
+            if (!group) continue;
+            TRY_TO(result, done, groups_print(&output, group));
+            ids[k] = NULL;
+            group_free(&group);
+        }
+        group_store_close(&store);
+    }
     result = OK;
     for (int i = 0; i < count && result == OK; i++)
         if (ids[i]) result = fail(DATAERR, "the store has no group %s", ids[i]);
 done:
+    group_free(&group);
+    group_store_close(&store);
     buf_release(&output.json);
     return result;
 }
