@@ -34,11 +34,12 @@ static const char progress_name[] = "progress", result_name[] = ".training";
 #define STATE_SETTINGS      "caravan-training 1\nsettings %016" PRIx64 "\n"
 #define STATE_SETTINGS_READ "caravan-training 1 settings %" SCNx64 "%n"
 
-// Checks that `text` begins with these settings; *rest = where the next line begins.
-static status state_check(const struct buf *text, const char *path, const char *out, uint64_t settings,
-                          const char **rest) {
+// Reads a file and checks that it begins with these settings; *rest = where the next line begins. USAGE when they are
+// others; DATAERR when the file cannot be read.
+static status state_read(const char *path, const char *out, uint64_t settings, struct buf *text, const char **rest) {
     uint64_t saved;
     int end = 0;
+    TRY(file_read(path, text));
     if (!text->data || sscanf(text->data, STATE_SETTINGS_READ, &saved, &end) != 1 || text->data[end] != '\n')
         return fail(DATAERR, "%s: not a caravan-training file of version 1", path);
     *rest = text->data + end + 1;
@@ -70,9 +71,7 @@ static status state_load(struct classifier *classifier, const char *out, uint64_
     if (entries) closedir(entries);
     if (!*step) return OK;
     const char *dir = arena_printf(&arena, "%s/state-%06" PRId64, out, *step);
-    const char *path = path_join(&arena, dir, progress_name);
-    TRY_TO(result, done, file_read(path, &progress));
-    TRY_TO(result, done, state_check(&progress, path, out, settings, &rest));
+    TRY_TO(result, done, state_read(path_join(&arena, dir, progress_name), out, settings, &progress, &rest));
     result = classifier_load_state(classifier, dir);
 done:
     buf_release(&progress);
@@ -115,25 +114,6 @@ static status state_save(struct classifier *classifier, const char *out, uint64_
     result = state_remove(out, step);
 done:
     buf_release(&progress);
-    arena_release(&arena);
-    return result;
-}
-
-// Appends the line of a finished training's result to `line`, if `out` has one. USAGE when it is of other settings;
-// DATAERR when it cannot be read.
-static status state_read_result(const char *out, uint64_t settings, struct buf *line, bool *found) {
-    struct arena arena = {0};
-    struct buf content = {0};
-    const char *rest;
-    status result = OK;
-    const char *path = path_join(&arena, out, result_name);
-    *found = path_exists(path);
-    if (!*found) goto done;
-    TRY_TO(result, done, file_read(path, &content));
-    TRY_TO(result, done, state_check(&content, path, out, settings, &rest));
-    buf_puts(line, rest);
-done:
-    buf_release(&content);
     arena_release(&arena);
     return result;
 }
@@ -197,28 +177,6 @@ static status training_encode(const struct training *training, const struct labe
     return result;
 }
 
-// Drops the pairs that cannot be shortened to max_tokens, and says how many those are and how many are cut.
-static status training_check_lengths(struct training *training) {
-    struct labelled_pairs *pairs = &training->pairs;
-    size_t kept = 0, shortened = 0;
-    for (size_t i = 0; i < pairs->count; i++) {
-        struct token_list tokens = {0};
-        size_t cut = 0;
-        const status result = training_encode(training, &pairs->list[i], &tokens, &cut);
-        token_list_release(&tokens);
-        if (result != BAD_SAMPLE) TRY(result);
-        if (result == OK) pairs->list[kept++] = pairs->list[i];
-        shortened += result == OK && cut > 0;
-    }
-    if (pairs->unlabelled) log_info("%zu pairs have no label and are left out", pairs->unlabelled);
-    if (shortened) log_info("%zu pairs are cut to %lld tokens", shortened, (long long)training->given->max_tokens);
-    if (kept < pairs->count)
-        log_info("%zu pairs whose question and hypothesis alone have more than %lld tokens are left out",
-                 pairs->count - kept, (long long)training->given->max_tokens);
-    pairs->count = kept;
-    return OK;
-}
-
 // Makes a batch of the pairs indexes[order[i]], or indexes[i] without an order. Release it in any case.
 static status training_batch(const struct training *training, const size_t *indexes, const size_t *order, size_t count,
                              struct token_batch *batch) {
@@ -237,18 +195,8 @@ static status training_batch(const struct training *training, const size_t *inde
     return OK;
 }
 
-// A zeroed struct is fine.
-static void training_release(struct training *training) {
-    free(training->trained);
-    free(training->held_out);
-    classifier_free(&training->classifier);
-    tokenizer_free(&training->tokenizer);
-    labelled_pairs_release(&training->pairs);
-}
-
 // Reads the pairs and opens the model; says on standard error which pairs are left out or cut. The options must outlive
 // the training. DATAERR names the file and what is wrong, also when no pair is left to train on; USAGE, UNAVAILABLE.
-// Release with training_release, after a failure too.
 static status training_open(struct training *training, const struct train_options *given) {
     const struct classifier_options classifier_options = {.device = given->device,
                                                           .threads = (int)given->threads,
@@ -276,7 +224,24 @@ static status training_open(struct training *training, const struct train_option
     training->settings = XXH3_64bits(text.data, text.size);
     buf_release(&text);
 
-    TRY(training_check_lengths(training));
+    // Drops the pairs that cannot be shortened to max_tokens.
+    size_t kept = 0, shortened = 0;
+    for (size_t i = 0; i < pairs->count; i++) {
+        struct token_list tokens = {0};
+        size_t cut = 0;
+        const status result = training_encode(training, &pairs->list[i], &tokens, &cut);
+        token_list_release(&tokens);
+        if (result != BAD_SAMPLE) TRY(result);
+        if (result == OK) pairs->list[kept++] = pairs->list[i];
+        shortened += result == OK && cut > 0;
+    }
+    if (pairs->unlabelled) log_info("%zu pairs have no label and are left out", pairs->unlabelled);
+    if (shortened) log_info("%zu pairs are cut to %lld tokens", shortened, (long long)given->max_tokens);
+    if (kept < pairs->count)
+        log_info("%zu pairs whose question and hypothesis alone have more than %lld tokens are left out",
+                 pairs->count - kept, (long long)given->max_tokens);
+    pairs->count = kept;
+
     labelled_pairs_hold_out(pairs, given->held_out, (uint64_t)given->seed, &held_out);
     if (held_out == pairs->count)
         return fail(DATAERR, "%s: no pair is left to train on (%zu held out)", given->data, held_out);
@@ -295,39 +260,12 @@ static status training_open(struct training *training, const struct train_option
 
 // ---- the steps ----
 
-// Takes one step on the next pairs of the epoch's order.
-static status training_step(struct training *training, const size_t *order) {
-    const struct linear_schedule *schedule = &training->schedule;
-    const size_t per_step = (size_t)training->given->pairs_per_step;
-    const size_t first = (size_t)(training->step % schedule->steps_per_epoch) * per_step;
-    const size_t left = training->trained_count - first, count = left < per_step ? left : per_step;
-    const struct optimizer_options adamw = {.lr = linear_schedule_lr(schedule, training->step),
-                                            .beta1 = 0.9,
-                                            .beta2 = 0.98,
-                                            .eps = 1e-6,
-                                            .weight_decay = 0.01,
-                                            .max_grad_norm = 1};
-    const double started = clock_monotonic();
-    struct token_batch batch;
-    double loss = 0, norm;
-    status result = training_batch(training, training->trained, order + first, count, &batch);
-    if (result == OK)
-        result =
-            classifier_accumulate(training->classifier, batch.texts, batch.labels, count, 1 / (double)count, &loss);
-    token_batch_release(&batch);
-    TRY(result);
-    TRY(classifier_step(training->classifier, &adamw, &norm));
-    training->step++;
-    log_info("step %lld of %lld: loss %.4g, gradient norm %.4g, lr %.3g, %zu pairs, %.2f s", (long long)training->step,
-             (long long)schedule->steps, loss / (double)count, norm, adamw.lr, count, clock_monotonic() - started);
-    return OK;
-}
-
 // Takes the steps that are left. The state is saved at every epoch's end, and also when that costs little.
 static status training_take_steps(struct training *training) {
     enum { STATE_INTERVAL = 50, STATE_SECONDS = 60 }; // times the seconds that the last save took; at least
     const struct linear_schedule *schedule = &training->schedule;
     const char *out = training->given->out;
+    const size_t per_step = (size_t)training->given->pairs_per_step;
     double saved_at = clock_monotonic(), save_seconds = 0;
     size_t *order;
     status result = OK;
@@ -336,8 +274,30 @@ static status training_take_steps(struct training *training) {
         const int64_t epoch = training->step / schedule->steps_per_epoch;
         if (epoch != ordered) epoch_order((uint64_t)training->given->seed, epoch, training->trained_count, order);
         ordered = epoch;
-        TRY_TO(result, done, training_step(training, order));
+
+        const size_t first = (size_t)(training->step % schedule->steps_per_epoch) * per_step;
+        const size_t left = training->trained_count - first, count = left < per_step ? left : per_step;
+        const struct optimizer_options adamw = {.lr = linear_schedule_lr(schedule, training->step),
+                                                .beta1 = 0.9,
+                                                .beta2 = 0.98,
+                                                .eps = 1e-6,
+                                                .weight_decay = 0.01,
+                                                .max_grad_norm = 1};
+        const double started = clock_monotonic();
+        struct token_batch batch;
+        double loss = 0, norm;
+        result = training_batch(training, training->trained, order + first, count, &batch);
+        if (result == OK)
+            result =
+                classifier_accumulate(training->classifier, batch.texts, batch.labels, count, 1 / (double)count, &loss);
+        token_batch_release(&batch);
+        TRY_TO(result, done, result);
+        TRY_TO(result, done, classifier_step(training->classifier, &adamw, &norm));
+        training->step++;
         const double now = clock_monotonic(), since = now - saved_at;
+        log_info("step %lld of %lld: loss %.4g, gradient norm %.4g, lr %.3g, %zu pairs, %.2f s",
+                 (long long)training->step, (long long)schedule->steps, loss / (double)count, norm, adamw.lr, count,
+                 now - started);
         if (training->step % schedule->steps_per_epoch &&
             (since < STATE_SECONDS || since < STATE_INTERVAL * save_seconds))
             continue;
@@ -352,28 +312,15 @@ done:
 
 // ---- the figures ----
 
-// Scores what was held out.
-static status training_evaluate(struct training *training, struct classification *figures) {
-    struct token_batch batch;
-    double *probabilities = NULL;
-    const size_t count = training->held_out_count;
-    status result;
-    TRY_TO(result, done, training_batch(training, training->held_out, NULL, count, &batch));
-    NEW(&probabilities, count);
-    TRY_TO(result, done, classifier_score(training->classifier, batch.texts, count, probabilities));
-    classification_compute(figures, probabilities, batch.labels, count, training->given->threshold);
-done:
-    free(probabilities);
-    token_batch_release(&batch);
-    return result;
-}
-
 // Takes the steps that are left after the newest state in the options' `out`, scores what is held out, and writes the
 // model there; the last state stays. Appends the line of the result. USAGE when `out` has another model or another
 // training's state.
 static status training_run(struct training *training, struct buf *line) {
     const char *out = training->given->out;
+    const size_t held_out = training->held_out_count;
     struct classification figures;
+    struct token_batch batch = {0};
+    double *probabilities = NULL;
     struct arena arena = {0};
     const char *config = path_join(&arena, out, "config.json");
     status result = OK;
@@ -383,7 +330,10 @@ static status training_run(struct training *training, struct buf *line) {
         TRY_TO(result, done, fail(USAGE, "%s: the directory already contains a model", out));
     if (training->step) log_info("resuming from step %lld in %s", (long long)training->step, out);
     TRY_TO(result, done, training_take_steps(training));
-    TRY_TO(result, done, training_evaluate(training, &figures));
+    TRY_TO(result, done, training_batch(training, training->held_out, NULL, held_out, &batch));
+    NEW(&probabilities, held_out);
+    TRY_TO(result, done, classifier_score(training->classifier, batch.texts, held_out, probabilities));
+    classification_compute(&figures, probabilities, batch.labels, held_out, training->given->threshold);
     TRY_TO(result, done, classifier_save(training->classifier, out));
     const struct {
         const char *name;
@@ -399,6 +349,8 @@ static status training_run(struct training *training, struct buf *line) {
     }
     buf_puts(line, "}\n");
 done:
+    free(probabilities);
+    token_batch_release(&batch);
     arena_release(&arena);
     return result;
 }
@@ -449,23 +401,27 @@ const struct option_table train_consistency_table = {
 status train_consistency_main(struct subcommand_call *call) {
     const struct train_options *given = call->given;
     struct training training = {0};
-    struct buf line = {0};
-    bool finished = false;
+    struct buf line = {0}, content = {0};
     status result;
     TRY_TO(result, done, training_open(&training, given));
-    TRY_TO(result, done, state_read_result(given->out, training.settings, &line, &finished));
-    if (!finished) {
+    const char *path = path_join(&call->arena, given->out, result_name), *rest;
+    if (path_exists(path)) { // it was finished
+        TRY_TO(result, done, state_read(path, given->out, training.settings, &content, &rest));
+        buf_puts(&line, rest);
+    } else {
         TRY_TO(result, done, training_run(&training, &line));
-        struct buf content = {0};
         buf_printf(&content, STATE_SETTINGS "%s", training.settings, line.data);
-        result = subcommand_write_file(given->out, result_name, &content);
-        buf_release(&content);
-        TRY_TO(result, done, result);
+        TRY_TO(result, done, subcommand_write_file(given->out, result_name, &content));
     }
     fwrite(line.data, 1, line.size, stdout);
     result = state_remove(given->out, -1);
 done:
     buf_release(&line);
-    training_release(&training);
+    buf_release(&content);
+    free(training.trained);
+    free(training.held_out);
+    classifier_free(&training.classifier);
+    tokenizer_free(&training.tokenizer);
+    labelled_pairs_release(&training.pairs);
     return result;
 }
