@@ -63,70 +63,52 @@ static int64_t init_vocabulary(struct json *config) {
     return found && json_int(value, &size) ? size : 0;
 }
 
-struct named_token {
-    const char *key, *token;
-};
-
-// Sets the ids of the language model's tokens, also where text_config has them.
-static void init_fit_text_ids(struct json *config, struct arena *arena, const struct tokenizer *t) {
-    static const struct named_token ids[] = {
-        {"bos_token_id", "<|endoftext|>"},        {"eos_token_id", "<|im_end|>"},
-        {"image_token_id", "<|image_pad|>"},      {"video_token_id", "<|video_pad|>"},
-        {"vision_token_id", "<|vision_pad|>"},    {"vision_start_token_id", "<|vision_start|>"},
-        {"vision_end_token_id", "<|vision_end|>"}};
-    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
-        const char *name = ids[i].key;
-        int64_t id = tokenizer_token_to_id(t, ids[i].token);
-        if (id < 0)
-            json_remove(config, name);
-        else
-            json_set_int(config, arena, name, id);
-        struct json *text = json_at(config, "text_config");
-        if (!json_find(text, name, NULL)) continue;
-        if (id < 0)
-            json_set(text, arena, name); // null
-        else
-            json_set_int(text, arena, name, id);
-    }
-}
-
-// Sets the ids of a classifier's tokens, and what makes it one of consistency where the config does not say.
-static status init_fit_classifier(struct json *config, struct arena *arena, const struct tokenizer *t) {
-    static const struct named_token ids[] = {{"bos_token_id", "[CLS]"},
-                                             {"cls_token_id", "[CLS]"},
-                                             {"eos_token_id", "[SEP]"},
-                                             {"sep_token_id", "[SEP]"},
-                                             {"pad_token_id", "[PAD]"}};
-    static const char defaults[] = "{\"classifier_pooling\": \"mean\"}";
-    static const char labels[] = "{\"id2label\": {\"0\": \"inconsistent\", \"1\": \"consistent\"},"
-                                 " \"label2id\": {\"inconsistent\": 0, \"consistent\": 1}}";
-    static const char always[] = "{\"architectures\": [\"ModernBertForSequenceClassification\"]}";
-    const bool labelled = json_find(config, "id2label", NULL) || json_find(config, "num_labels", NULL);
-    const bool pooled = json_find(config, "classifier_pooling", NULL);
-    const char *changes[] = {always, labelled ? NULL : labels, pooled ? NULL : defaults};
-    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
-        const int64_t id = tokenizer_token_to_id(t, ids[i].token);
-        if (id < 0) return fail(DATAERR, "the tokenizer has no token %s", ids[i].token);
-        json_set_int(config, arena, ids[i].key, id);
-    }
-    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
-        struct json *changed;
-        if (!changes[i]) continue;
-        TRY(json_parse(&changed, arena, changes[i], strlen(changes[i])));
-        json_merge(config, arena, changed);
-    }
-    return OK;
-}
-
 // Sets the token ids and the dtype of a config, and of a classifier the labels and the pooling that it lacks. A
 // vocabulary that is not `fixed` gets the tokenizer's size, rounded up to a multiple of 64. DATAERR when a fixed one is
 // too small for the tokenizer, or the tokenizer lacks a token that a classifier needs.
 static status init_fit(struct json *config, struct arena *arena, const struct tokenizer *t, bool fixed,
                        const char *dtype) {
-    if (init_is_classifier(config))
-        TRY(init_fit_classifier(config, arena, t));
-    else
-        init_fit_text_ids(config, arena, t);
+    static const struct named_token {
+        const char *key, *token;
+    } text_ids[] = {{"bos_token_id", "<|endoftext|>"},        {"eos_token_id", "<|im_end|>"},
+                    {"image_token_id", "<|image_pad|>"},      {"video_token_id", "<|video_pad|>"},
+                    {"vision_token_id", "<|vision_pad|>"},    {"vision_start_token_id", "<|vision_start|>"},
+                    {"vision_end_token_id", "<|vision_end|>"}},
+      classifier_ids[] = {{"bos_token_id", "[CLS]"},
+                          {"cls_token_id", "[CLS]"},
+                          {"eos_token_id", "[SEP]"},
+                          {"sep_token_id", "[SEP]"},
+                          {"pad_token_id", "[PAD]"}};
+    const bool classifier = init_is_classifier(config);
+    const struct named_token *ids = classifier ? classifier_ids : text_ids;
+    const size_t count = classifier ? sizeof classifier_ids / sizeof *ids : sizeof text_ids / sizeof *ids;
+    for (size_t i = 0; i < count; i++) {
+        const int64_t id = tokenizer_token_to_id(t, ids[i].token);
+        if (id < 0 && classifier) return fail(DATAERR, "the tokenizer has no token %s", ids[i].token);
+        if (id < 0)
+            json_remove(config, ids[i].key);
+        else
+            json_set_int(config, arena, ids[i].key, id);
+        struct json *text = json_at(config, "text_config"); // a language model's may have the ids, too
+        if (classifier || !json_find(text, ids[i].key, NULL)) continue;
+        if (id < 0)
+            json_set(text, arena, ids[i].key); // null
+        else
+            json_set_int(text, arena, ids[i].key, id);
+    }
+    const bool labelled = json_find(config, "id2label", NULL) || json_find(config, "num_labels", NULL);
+    const bool pooled = json_find(config, "classifier_pooling", NULL);
+    const char *changes[] = {"{\"architectures\": [\"ModernBertForSequenceClassification\"]}",
+                             labelled ? NULL
+                                      : "{\"id2label\": {\"0\": \"inconsistent\", \"1\": \"consistent\"},"
+                                        " \"label2id\": {\"inconsistent\": 0, \"consistent\": 1}}",
+                             pooled ? NULL : "{\"classifier_pooling\": \"mean\"}"};
+    for (size_t i = 0; classifier && i < sizeof changes / sizeof *changes; i++) {
+        struct json *changed;
+        if (!changes[i]) continue;
+        TRY(json_parse(&changed, arena, changes[i], strlen(changes[i])));
+        json_merge(config, arena, changed);
+    }
     int64_t size = tokenizer_vocab_size(t), given = init_vocabulary(config);
     if (fixed && given < size)
         return fail(DATAERR, "--shape: vocab_size %lld is less than the tokenizer's %lld", (long long)given,
@@ -134,40 +116,9 @@ static status init_fit(struct json *config, struct arena *arena, const struct to
     if (!fixed) json_set_int(config, arena, "vocab_size", (size + 63) / 64 * 64);
     const char *key = json_find(config, "dtype", NULL) ? "dtype" : "torch_dtype";
     json_set_string(config, arena, key, dtype);
-    struct json *text = init_text_config(config, key);
-    if (text != config) json_set_string(text, arena, key, dtype);
+    struct json *owner = init_text_config(config, key);
+    if (owner != config) json_set_string(owner, arena, key, dtype);
     return OK;
-}
-
-// Writes generation_config.json and preprocessor_config.json.
-static status init_write_settings(const char *dir, const struct tokenizer *t, const struct model_config *config) {
-    struct buf out = {0};
-    long long end = tokenizer_token_to_id(t, "<|im_end|>"), pad = tokenizer_token_to_id(t, "<|endoftext|>");
-    const struct vision_config *vision = &config->vision;
-    status result = OK;
-    if (pad >= 0) {
-        buf_printf(&out,
-                   "{\n  \"bos_token_id\": %lld,\n  \"pad_token_id\": %lld,\n  \"do_sample\": true,\n"
-                   "  \"eos_token_id\": [%lld, %lld]\n}\n",
-                   pad, pad, end, pad);
-    } else {
-        buf_printf(&out, "{\n  \"do_sample\": true,\n  \"eos_token_id\": [%lld]\n}\n", end);
-    }
-    if (result == OK) result = subcommand_write_file(dir, "generation_config.json", &out);
-    buf_clear(&out);
-    if (result == OK)
-        buf_printf(&out,
-                   "{\n  \"min_pixels\": 3136,\n  \"max_pixels\": 12845056,\n  \"patch_size\": %d,\n"
-                   "  \"temporal_patch_size\": %d,\n  \"merge_size\": %d,\n"
-                   "  \"image_mean\": [0.48145466, 0.4578275, 0.40821073],\n"
-                   "  \"image_std\": [0.26862954, 0.26130258, 0.27577711],\n"
-                   "  \"image_processor_type\": \"Qwen2VLImageProcessor\",\n"
-                   "  \"processor_class\": \"%s\"\n}\n",
-                   vision->patch_size, vision->temporal_patch_size, vision->spatial_merge_size,
-                   vision->kind == VISION_QWEN2 ? "Qwen2VLProcessor" : "Qwen2_5_VLProcessor");
-    if (result == OK) result = subcommand_write_file(dir, "preprocessor_config.json", &out);
-    buf_release(&out);
-    return result;
 }
 
 // ---- init_weights ----
@@ -192,9 +143,10 @@ struct weight_block {
 // Threads and buffers that are shared by all tensors.
 struct init_scratch {
     struct pool *pool;
-    float *block;      // BLOCK elements
-    double *quantiles; // LEVELS, of the standard distribution
-    float *levels;     // LEVELS, of a tensor's
+    float *block; // BLOCK elements
+    double
+        *quantiles; // LEVELS: the standard normal distribution's at (i + 1/2) / LEVELS; sixteen random bits choose one
+    float *levels;  // LEVELS, of a tensor's
 };
 
 static void init_store(const struct weight_block *weight_block, size_t index, float value) {
@@ -206,21 +158,6 @@ static void init_store(const struct weight_block *weight_block, size_t index, fl
     memcpy(&bits, &value, sizeof bits);
     bits += 0x7FFF + (bits >> 16 & 1); // to the nearest, ties to even
     ((uint16_t *)weight_block->out)[index] = (uint16_t)(bits >> 16);
-}
-
-// quantiles[i] = the standard normal distribution's quantile at (i + 1/2) / LEVELS: sixteen random bits choose one. If
-// `cut`, the distribution's within two deviations. Newton's method from the middle outwards, each quantile starting
-// from its neighbour.
-static void init_fill_quantiles(double *quantiles, bool cut) {
-    const double tail = cut ? 0.5 * erfc(2 * M_SQRT1_2) : 0; // left out at each end
-    double z = 0;
-    for (int i = LEVELS / 2; i < LEVELS; i++) {
-        const double above = tail + (1 - 2 * tail) * ((LEVELS - i - 0.5) / LEVELS);
-        for (int step = 0; step < 4; step++)
-            z += (0.5 * erfc(z * M_SQRT1_2) - above) / (exp(-z * z / 2) * 0.5 * M_SQRT1_2 * M_2_SQRTPI);
-        quantiles[i] = z;
-        quantiles[LEVELS - 1 - i] = -z;
-    }
 }
 
 static void init_draw_task(void *context, int task, int thread) {
@@ -319,7 +256,17 @@ static status init_write_weights(const struct init_weights *weights, const struc
     NEW(&scratch.block, BLOCK);
     NEW(&scratch.quantiles, LEVELS);
     NEW(&scratch.levels, LEVELS);
-    init_fill_quantiles(scratch.quantiles, weights->cut);
+    // If `cut`, the quantiles of the distribution within two deviations. Newton's method from the middle outwards, each
+    // quantile starting from its neighbour.
+    const double tail = weights->cut ? 0.5 * erfc(2 * M_SQRT1_2) : 0; // left out at each end
+    double z = 0;
+    for (int i = LEVELS / 2; i < LEVELS; i++) {
+        const double above = tail + (1 - 2 * tail) * ((LEVELS - i - 0.5) / LEVELS);
+        for (int step = 0; step < 4; step++)
+            z += (0.5 * erfc(z * M_SQRT1_2) - above) / (exp(-z * z / 2) * 0.5 * M_SQRT1_2 * M_2_SQRTPI);
+        scratch.quantiles[i] = z;
+        scratch.quantiles[LEVELS - 1 - i] = -z;
+    }
     for (size_t i = 0; i < count; i++) {
         if (count > 1) log_info("writing %s/%s", weights->dir, shards[i].name);
         TRY_TO(result, done, init_write_shard(weights, &shards[i], &scratch));
@@ -428,22 +375,45 @@ static float init_range_of(struct json *config, const char *part) {
     return json_float(value, &range) && range >= 0 ? range : 0.02f;
 }
 
-// Writes the settings and the weights of a Qwen-VL model with this config.json.
+// Writes generation_config.json, preprocessor_config.json and the weights of a Qwen-VL model with this config.json.
 static status init_write_language_model(struct json *shape, const struct buf *text, const char *name,
                                         const struct tokenizer *tokenizer, struct init_weights *weights,
                                         struct arena *arena) {
     const float by_group[] = {
         [GROUP_TEXT] = init_range_of(shape, "text_config"), [GROUP_VISION] = init_range_of(shape, "vision_config")};
     struct model_config *config = arena_alloc(arena, sizeof *config);
-    struct qwen_parameters params;
+    const struct vision_config *vision = &config->vision;
+    const long long end = tokenizer_token_to_id(tokenizer, "<|im_end|>"),
+                    pad = tokenizer_token_to_id(tokenizer, "<|endoftext|>");
+    struct qwen_parameters params = {0};
+    struct buf out = {0};
+    status result;
     TRY(chat_template_check(tokenizer, weights->dir));
     TRY(model_config_parse(config, CONFIG_MODEL, text->data, text->size, name));
-    TRY(init_write_settings(weights->dir, tokenizer, config));
-    TRY(qwen_parameters_init(&params, config));
+    buf_puts(&out, "{\n");
+    if (pad >= 0) buf_printf(&out, "  \"bos_token_id\": %lld,\n  \"pad_token_id\": %lld,\n", pad, pad);
+    buf_printf(&out, "  \"do_sample\": true,\n  \"eos_token_id\": [%lld", end);
+    if (pad >= 0) buf_printf(&out, ", %lld", pad);
+    buf_puts(&out, "]\n}\n");
+    TRY_TO(result, done, subcommand_write_file(weights->dir, "generation_config.json", &out));
+    buf_clear(&out);
+    buf_printf(&out,
+               "{\n  \"min_pixels\": 3136,\n  \"max_pixels\": 12845056,\n  \"patch_size\": %d,\n"
+               "  \"temporal_patch_size\": %d,\n  \"merge_size\": %d,\n"
+               "  \"image_mean\": [0.48145466, 0.4578275, 0.40821073],\n"
+               "  \"image_std\": [0.26862954, 0.26130258, 0.27577711],\n"
+               "  \"image_processor_type\": \"Qwen2VLImageProcessor\",\n"
+               "  \"processor_class\": \"%s\"\n}\n",
+               vision->patch_size, vision->temporal_patch_size, vision->spatial_merge_size,
+               vision->kind == VISION_QWEN2 ? "Qwen2VLProcessor" : "Qwen2_5_VLProcessor");
+    TRY_TO(result, done, subcommand_write_file(weights->dir, "preprocessor_config.json", &out));
+    TRY_TO(result, done, qwen_parameters_init(&params, config));
     weights->ranges = arena_alloc(arena, params.table.count * sizeof *weights->ranges);
     for (size_t i = 0; i < params.table.count; i++) weights->ranges[i] = by_group[params.table.list[i].group];
-    const status result = init_write_weights(weights, &params.table);
+    result = init_write_weights(weights, &params.table);
+done:
     parameter_table_release(&params.table);
+    buf_release(&out);
     return result;
 }
 

@@ -274,9 +274,8 @@ status tokenizer_save_chat_template(const char *dir) {
     struct buf out = {0};
     buf_puts(&out, "{\n  \"chat_template\": ");
     json_print_string(&out, chat_template_jinja, strlen(chat_template_jinja));
-    status result = OK;
-    if (result == OK) buf_puts(&out, "\n}\n");
-    if (result == OK) result = tokenizer_train_write(dir, "chat_template.json", &out);
+    buf_puts(&out, "\n}\n");
+    const status result = tokenizer_train_write(dir, "chat_template.json", &out);
     buf_release(&out);
     return result;
 }
@@ -290,47 +289,41 @@ static void tokenizer_train_print_token(struct buf *out, const struct tokenizer_
                index < kind->special_count ? "true" : "false");
 }
 
-// Appends pre_tokenizer, post_processor and decoder.
-static void tokenizer_train_print_qwen(struct buf *out) {
-    static const char byte_level[] =
-        "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": false, \"use_regex\": false}";
-    buf_puts(out, "  \"pre_tokenizer\": {\"type\": \"Sequence\", "
-                  "\"pretokenizers\": [{\"type\": \"Split\", \"pattern\": {\"Regex\": ");
-    json_print_string(out, pre_tokenizer_qwen2, strlen(pre_tokenizer_qwen2));
-    buf_printf(out, "}, \"behavior\": \"Isolated\", \"invert\": false}, %s]},\n", byte_level);
-    buf_printf(out, "  \"post_processor\": %s,\n  \"decoder\": %s,\n", byte_level, byte_level);
-}
-
-// The same: [CLS] text [SEP], and [CLS] text [SEP] pair [SEP]. `first` is the id of the first added token.
-static void tokenizer_train_print_modernbert(struct buf *out, size_t first) {
-    static const char byte_level[] =
-        "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": true}";
+static void tokenizer_train_print_json(struct buf *out, enum tokenizer_kind kind, const struct vocab *v,
+                                       const struct buf *merges) {
+    static const char *const byte_levels[] = {
+        [TOKENIZER_QWEN] = "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": false, "
+                           "\"use_regex\": false}",
+        [TOKENIZER_MODERNBERT] = "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, "
+                                 "\"use_regex\": true}"};
     static const char cls[] = "{\"SpecialToken\": {\"id\": \"[CLS]\", \"type_id\": 0}}",
                       sep[] = "{\"SpecialToken\": {\"id\": \"[SEP]\", \"type_id\": 0}}",
                       a[] = "{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}",
                       b[] = "{\"Sequence\": {\"id\": \"B\", \"type_id\": 0}}";
-    buf_printf(out, "  \"pre_tokenizer\": %s,\n  \"post_processor\": {\"type\": \"TemplateProcessing\",\n", byte_level);
-    buf_printf(out, "    \"single\": [%s, %s, %s],\n    \"pair\": [%s, %s, %s, %s, %s],\n", cls, a, sep, cls, a, sep, b,
-               sep);
-    buf_printf(out,
-               "    \"special_tokens\": {\"[CLS]\": {\"id\": \"[CLS]\", \"ids\": [%zu], \"tokens\": [\"[CLS]\"]}, "
-               "\"[SEP]\": {\"id\": \"[SEP]\", \"ids\": [%zu], \"tokens\": [\"[SEP]\"]}}},\n",
-               first + MODERNBERT_CLS, first + MODERNBERT_SEP);
-    buf_printf(out, "  \"decoder\": %s,\n", byte_level);
-}
-
-static void tokenizer_train_print_json(struct buf *out, enum tokenizer_kind kind, const struct vocab *v,
-                                       const struct buf *merges) {
+    const char *const byte_level = byte_levels[kind];
     buf_puts(out, "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": [");
     for (size_t i = 0; i < kinds[kind].count; i++) {
         buf_printf(out, "%s\n    {\"id\": %zu, ", i ? "," : "", v->size + i);
         tokenizer_train_print_token(out, &kinds[kind], i);
     }
     buf_puts(out, "\n  ],\n  \"normalizer\": {\"type\": \"NFC\"},\n");
-    if (kind == TOKENIZER_QWEN)
-        tokenizer_train_print_qwen(out);
-    else
-        tokenizer_train_print_modernbert(out, v->size);
+    if (kind == TOKENIZER_QWEN) {
+        buf_puts(out, "  \"pre_tokenizer\": {\"type\": \"Sequence\", "
+                      "\"pretokenizers\": [{\"type\": \"Split\", \"pattern\": {\"Regex\": ");
+        json_print_string(out, pre_tokenizer_qwen2, strlen(pre_tokenizer_qwen2));
+        buf_printf(out, "}, \"behavior\": \"Isolated\", \"invert\": false}, %s]},\n", byte_level);
+        buf_printf(out, "  \"post_processor\": %s,\n", byte_level);
+    } else { // [CLS] text [SEP], and [CLS] text [SEP] pair [SEP]
+        buf_printf(out, "  \"pre_tokenizer\": %s,\n  \"post_processor\": {\"type\": \"TemplateProcessing\",\n",
+                   byte_level);
+        buf_printf(out, "    \"single\": [%s, %s, %s],\n    \"pair\": [%s, %s, %s, %s, %s],\n", cls, a, sep, cls, a,
+                   sep, b, sep);
+        buf_printf(out,
+                   "    \"special_tokens\": {\"[CLS]\": {\"id\": \"[CLS]\", \"ids\": [%zu], \"tokens\": "
+                   "[\"[CLS]\"]}, \"[SEP]\": {\"id\": \"[SEP]\", \"ids\": [%zu], \"tokens\": [\"[SEP]\"]}}},\n",
+                   v->size + MODERNBERT_CLS, v->size + MODERNBERT_SEP);
+    }
+    buf_printf(out, "  \"decoder\": %s,\n", byte_level);
     buf_puts(out, "  \"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, "
                   "\"continuing_subword_prefix\": \"\", \"end_of_word_suffix\": \"\", \"fuse_unk\": false, "
                   "\"byte_fallback\": false, \"ignore_merges\": false,\n    \"vocab\": {");

@@ -272,36 +272,59 @@ static void man_options(const struct option *option, struct buf *out) {
     arena_release(&arena);
 }
 
-// Appends usage, help, options and details under `heading`, the request of a section or subsection.
-static void man_table(const char *heading, const struct option_table *table, struct buf *out) {
-    const bool keys = table->options || table->common;
-    buf_printf(out, "%s \"", heading);
-    man_text(table->program, out);
-    buf_printf(out, "%s%s", keys ? " [\\-\\-KEY VALUE]..." : "", table->operands ? " " : "");
-    man_text(table->operands ? table->operands : "", out);
-    buf_puts(out, "\"\n");
-    man_text((char[]){(char)toupper((unsigned char)*table->help), 0}, out);
-    man_text(table->help + 1, out);
-    buf_puts(out, ".\n");
-    man_options(table->options, out);
-    if (!table->details) return;
-    buf_puts(out, ".PP\n.nf\n");
-    man_text(table->details, out);
-    buf_puts(out, ".fi\n");
-}
-
-// Appends the title and the name of a page.
-static void man_head(const char *program, const char *help, struct buf *out) {
+// Appends the manual page of a program, "caravan" or "caravan-STAGE", as troff with the macros of man(7). USAGE for
+// another name.
+static status man_page(const char *program, struct buf *out) {
+    const bool tool = strcmp(program, "caravan") == 0;
+    const struct option_table *table = NULL; // of the stage
+    for (int i = 0; i < STAGE_COUNT; i++)
+        if (strcmp(program, stage_kinds[i].options.program) == 0) table = &stage_kinds[i].options;
+    if (!tool && !table) return fail(USAGE, "%s: there is no such program; write caravan or caravan-STAGE", program);
     buf_puts(out, ".TH \"");
     for (const char *at = program; *at; at++) man_text((char[]){(char)toupper((unsigned char)*at), 0}, out);
     buf_puts(out, "\" 1 \"\" \"caravan " CARAVAN_VERSION "\" \"User Commands\"\n.SH NAME\n");
     man_text(program, out);
     buf_puts(out, " \\- ");
-    man_text(help, out);
-    buf_puts(out, "\n");
-}
+    man_text(tool ? "consistency-aware reinforcement learning for video-language models" : table->help, out);
+    buf_puts(out, "\n.SH SYNOPSIS\n.B ");
+    if (tool) {
+        buf_puts(out, "caravan\n.I SUBCOMMAND\n[...]\n.br\n.B caravan\n.I SUBCOMMAND\n.B \\-\\-help\n"
+                      ".br\n.B caravan\n.B \\-\\-version\n.SH DESCRIPTION\n");
+        buf_puts(out, "caravan trains Qwen2.5\\-VL and Qwen2\\-VL on video question answering by GRPO\\-CARE.\n");
+        buf_puts(out, man_tool_description);
+        buf_puts(out, ".SH SUBCOMMANDS\n");
+    } else {
+        man_text(program, out);
+        buf_puts(out, "\n.B \\-\\-stdio\n[\\fB\\-\\-\\fIKEY VALUE\\fR]...\n.SH DESCRIPTION\nA stage of caravan: ");
+        man_text(table->help, out);
+        buf_puts(out,
+                 ".\nWith \\-\\-stdio it reads groups as JSON lines from standard input and writes them to standard\n"
+                 "output. In a pipeline file the same keys, with underscores, belong to the stage.\n.SH OPTIONS\n");
+        man_options(table->options, out);
+        buf_puts(out, ".SH OPTIONS OF EVERY STAGE\n");
+        man_options(table->common, out);
+        buf_puts(out, ".PP\nA true\\-or\\-false option may stand alone (true) or as \\-\\-no\\-NAME (false).\n");
+    }
+    for (const struct subcommand *at = subcommands; tool && at->name; at++) { // usage, help, options and details
+        const struct option_table *own = at->options;
+        buf_puts(out, ".SS \"");
+        man_text(own->program, out);
+        buf_puts(out, own->options || own->common ? " [\\-\\-KEY VALUE]..." : "");
+        if (own->operands) buf_puts(out, " ");
+        if (own->operands) man_text(own->operands, out);
+        buf_puts(out, "\"\n");
+        man_text((char[]){(char)toupper((unsigned char)*own->help), 0}, out);
+        man_text(own->help + 1, out);
+        buf_puts(out, ".\n");
+        man_options(own->options, out);
+        if (!own->details) continue;
+        buf_puts(out, ".PP\n.nf\n");
+        man_text(own->details, out);
+        buf_puts(out, ".fi\n");
+    }
+    if (tool) buf_puts(out, man_files);
+    buf_puts(out, man_exit_status);
 
-static void man_see_also(const char *program, struct buf *out) {
     const char *separator = "";
     buf_puts(out, ".SH SEE ALSO\n");
     for (int i = -1; i < STAGE_COUNT; i++) {
@@ -313,50 +336,7 @@ static void man_see_also(const char *program, struct buf *out) {
         separator = ",\n";
     }
     buf_puts(out, "\n");
-}
-
-static void man_tool(struct buf *out) {
-    man_head("caravan", "consistency-aware reinforcement learning for video-language models", out);
-    buf_puts(out, ".SH SYNOPSIS\n.B caravan\n.I SUBCOMMAND\n[...]\n.br\n.B caravan\n.I SUBCOMMAND\n.B \\-\\-help\n"
-                  ".br\n.B caravan\n.B \\-\\-version\n.SH DESCRIPTION\n");
-    buf_puts(out, "caravan trains Qwen2.5\\-VL and Qwen2\\-VL on video question answering by GRPO\\-CARE.\n");
-    buf_puts(out, man_tool_description);
-    buf_puts(out, ".SH SUBCOMMANDS\n");
-    for (const struct subcommand *at = subcommands; at->name; at++) man_table(".SS", at->options, out);
-    buf_puts(out, man_files);
-    buf_puts(out, man_exit_status);
-    man_see_also("caravan", out);
-}
-
-static void man_stage(const struct option_table *table, struct buf *out) {
-    man_head(table->program, table->help, out);
-    buf_puts(out, ".SH SYNOPSIS\n.B ");
-    man_text(table->program, out);
-    buf_puts(out, "\n.B \\-\\-stdio\n[\\fB\\-\\-\\fIKEY VALUE\\fR]...\n.SH DESCRIPTION\nA stage of caravan: ");
-    man_text(table->help, out);
-    buf_puts(out, ".\nWith \\-\\-stdio it reads groups as JSON lines from standard input and writes them to standard\n"
-                  "output. In a pipeline file the same keys, with underscores, belong to the stage.\n.SH OPTIONS\n");
-    man_options(table->options, out);
-    buf_puts(out, ".SH OPTIONS OF EVERY STAGE\n");
-    man_options(table->common, out);
-    buf_puts(out, ".PP\nA true\\-or\\-false option may stand alone (true) or as \\-\\-no\\-NAME (false).\n");
-    buf_puts(out, man_exit_status);
-    man_see_also(table->program, out);
-}
-
-// Appends the manual page of a program, "caravan" or "caravan-STAGE", as troff with the macros of man(7). USAGE for
-// another name.
-static status man_page(const char *program, struct buf *out) {
-    if (strcmp(program, "caravan") == 0) {
-        man_tool(out);
-        return OK;
-    }
-    for (int i = 0; i < STAGE_COUNT; i++)
-        if (strcmp(program, stage_kinds[i].options.program) == 0) {
-            man_stage(&stage_kinds[i].options, out);
-            return OK;
-        }
-    return fail(USAGE, "%s: there is no such program; write caravan or caravan-STAGE", program);
+    return OK;
 }
 
 // ---- reference ----
