@@ -44,12 +44,6 @@ void cond_init_monotonic(pthread_cond_t *cond) {
     (void)failed;
 }
 
-bool mutex_is_held(pthread_mutex_t *lock) {
-    if (pthread_mutex_trylock(lock)) return true;
-    pthread_mutex_unlock(lock);
-    return false;
-}
-
 bool cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, double deadline) {
     assert(deadline >= 0);
     struct timespec until = {.tv_sec = (time_t)deadline};

@@ -21,9 +21,6 @@ double clock_realtime(void);
 // The same in whole nanoseconds, as the time stamps of files.
 int64_t clock_realtime_ns(void);
 
-// Whether some thread holds the lock. For assertions only: the answer may be outdated when it is given.
-bool mutex_is_held(pthread_mutex_t *lock);
-
 // Initializes a condition variable for cond_wait_until. Destroy it with pthread_cond_destroy.
 void cond_init_monotonic(pthread_cond_t *cond);
 
