@@ -304,15 +304,13 @@ void parse_override(struct parsed_file *file, const char *set) {
     }
     struct key_list *keys = &pipeline->keys;
     if (dot) {
-        size_t length = (size_t)(dot - set), i = 0;
-        while (i < pipeline->stage_count &&
-               (strlen(pipeline->stages[i].name) != length || memcmp(pipeline->stages[i].name, set, length) != 0))
-            i++;
-        if (i == pipeline->stage_count) {
-            diagnostic_add(&file->diagnostics, typed, "%s: the file has no stage %.*s", set, (int)length, set);
+        const char *owner = arena_strndup(&pipeline->arena, set, (size_t)(dot - set));
+        struct pipeline_stage *stage = pipeline_find_stage(pipeline, owner);
+        if (!stage) {
+            diagnostic_add(&file->diagnostics, typed, "%s: the file has no stage %s", set, owner);
             return;
         }
-        keys = &pipeline->stages[i].options.given;
+        keys = &stage->options.given;
     }
     const char *name = pipeline_parse_name(file, start, (size_t)(equals - start));
     key_list_set(keys, &pipeline->arena, name, equals + 1, typed, typed);
@@ -323,11 +321,9 @@ void parse_override(struct parsed_file *file, const char *set) {
 // Moves the stages into the order of the flow. Those that the source does not reach go to the end and are diagnosed.
 static void pipeline_move_stages(struct parsed_file *file, size_t source) {
     struct pipeline *pipeline = file->pipeline;
-    struct pipeline_stage *sorted = NULL;
-    bool *moved = NULL;
+    struct pipeline_stage *sorted = arena_alloc(&pipeline->arena, pipeline->stage_count * sizeof *sorted);
+    bool *moved = arena_alloc(&pipeline->arena, pipeline->stage_count);
     size_t count = 0;
-    NEW(&sorted, pipeline->stage_count);
-    NEW(&moved, pipeline->stage_count);
     for (int at = (int)source; at >= 0;) {
         sorted[count++] = pipeline->stages[at];
         moved[at] = true;
@@ -345,9 +341,7 @@ static void pipeline_move_stages(struct parsed_file *file, size_t source) {
             diagnostic_add(&file->diagnostics, stage->at, "%s: no group of source reaches this stage", stage->name);
     }
     assert(count == pipeline->stage_count);
-    memcpy(pipeline->stages, sorted, pipeline->stage_count * sizeof *sorted);
-    free(sorted);
-    free(moved);
+    pipeline->stages = sorted;
 }
 
 // Sorts the stages along the flow, from the source, each stage once. A stage that does not fit is diagnosed.

@@ -7,11 +7,10 @@
 static void write_and_read_again(const struct pipeline *first) {
     struct pipeline *second = NULL;
     struct buf text = {0}, again = {0}, diagnostics = {0};
-    if (pipeline_write(first, &text) != OK) abort();
-    if (pipeline_parse(&second, "/p.yaml", false, text.data, text.size, NULL, 0, &diagnostics) != OK) abort();
-    if (pipeline_write(second, &again) != OK || again.size != text.size ||
-        memcmp(again.data, text.data, text.size) != 0)
-        abort();
+    fuzz_must(pipeline_write(first, &text) == OK);
+    fuzz_must(pipeline_parse(&second, "/p.yaml", false, text.data, text.size, NULL, 0, &diagnostics) == OK);
+    fuzz_must(pipeline_write(second, &again) == OK && again.size == text.size);
+    fuzz_must(memcmp(again.data, text.data, text.size) == 0);
     buf_clear(&again);
     pipeline_dot(first, &again);
     pipeline_text(first, &again);
