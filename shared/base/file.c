@@ -28,29 +28,22 @@ static status file_fail(status code, const char *path, const char *what) {
 
 // ---- descriptors ----
 
-bool fd_write_all(int fd, const void *data, size_t size) {
+bool fd_pwrite_all(int fd, const void *data, size_t size, off_t offset) {
     for (const char *at = data; size;) {
-        ssize_t written = write(fd, at, size);
+        const ssize_t written = offset < 0 ? write(fd, at, size) : pwrite(fd, at, size, offset);
         if (written < 0 && errno == EAGAIN) poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, -1);
         if (written < 0 && errno != EINTR && errno != EAGAIN) return false;
         if (written < 0) continue;
         assert((size_t)written <= size);
         at += written;
         size -= (size_t)written;
+        if (offset >= 0) offset += written;
     }
     return true;
 }
 
-bool fd_pwrite_all(int fd, const void *data, size_t size, off_t offset) {
-    for (const char *at = data; size;) {
-        ssize_t written = pwrite(fd, at, size, offset);
-        if (written < 0 && errno != EINTR) return false;
-        if (written < 0) continue;
-        at += written;
-        offset += written;
-        size -= (size_t)written;
-    }
-    return true;
+bool fd_write_all(int fd, const void *data, size_t size) {
+    return fd_pwrite_all(fd, data, size, -1);
 }
 
 bool fd_pread_all(int fd, void *data, size_t size, off_t offset) {
@@ -65,18 +58,15 @@ bool fd_pread_all(int fd, void *data, size_t size, off_t offset) {
     return true;
 }
 
-ssize_t fd_read(int fd, void *data, size_t size) {
+ssize_t fd_pread(int fd, void *data, size_t size, off_t offset) {
     ssize_t got;
-    do got = read(fd, data, size);
+    do got = offset < 0 ? read(fd, data, size) : pread(fd, data, size, offset);
     while (got < 0 && errno == EINTR);
     return got;
 }
 
-ssize_t fd_pread(int fd, void *data, size_t size, off_t offset) {
-    ssize_t got;
-    do got = pread(fd, data, size, offset);
-    while (got < 0 && errno == EINTR);
-    return got;
+ssize_t fd_read(int fd, void *data, size_t size) {
+    return fd_pread(fd, data, size, -1);
 }
 
 status fd_reserve_standard(void) {
@@ -198,11 +188,12 @@ done:
 status file_append(const char *path, const void *data, size_t size) {
     status result = OK;
     const int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (fd < 0) return fail(UNAVAILABLE, "%s: cannot write: %s", path, strerror(errno));
+    if (fd < 0) return file_fail(UNAVAILABLE, path, "cannot write: ");
     const off_t end = lseek(fd, 0, SEEK_END);
     const ssize_t written = write(fd, data, size);
     if (written != (ssize_t)size) {
-        result = fail(UNAVAILABLE, "%s: cannot write: %s", path, strerror(written < 0 ? errno : ENOSPC));
+        if (written >= 0) errno = ENOSPC;
+        result = file_fail(UNAVAILABLE, path, "cannot write: ");
         if (written > 0) (void)!ftruncate(fd, end);
     }
     close(fd);

@@ -20,7 +20,7 @@
 // some bytes may then have been written.
 bool fd_write_all(int fd, const void *data, size_t size);
 
-// Writes all `size` bytes of a file at `offset`. Returns false with errno set on failure.
+// The same at `offset` of a file.
 bool fd_pwrite_all(int fd, const void *data, size_t size, off_t offset);
 
 // Reads exactly `size` bytes at `offset`. Returns false with errno set on failure, ENODATA if the file ends earlier.

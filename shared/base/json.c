@@ -18,8 +18,8 @@ static struct json *json_member(const struct json *object, struct string key) {
     return NULL;
 }
 
-// Appends a null to an array or an object.
-static struct json *json_append(struct json *value, struct arena *arena) {
+struct json *json_push(struct json *value, struct arena *arena) {
+    assert(value->type == JSON_ARRAY || value->type == JSON_OBJECT);
     if (value->count == value->capacity) {
         value->capacity = value->capacity ? 2 * value->capacity : 4;
         struct json *items = arena_alloc(arena, value->capacity * sizeof *items);
@@ -62,7 +62,7 @@ static struct json *json_index_member(struct key_index *index, struct json *obje
     uint32_t *slot = index->size ? json_index_slot(index, object, key) : NULL;
     struct json *member = !slot ? json_member(object, key) : *slot ? &object->items[*slot - 1] : NULL;
     if (member) return member;
-    member = json_append(object, arena);
+    member = json_push(object, arena);
     arena_string(arena, &member->key, key.data, key.size);
     if (slot) *slot = (uint32_t)object->count;
     return member;
@@ -80,7 +80,7 @@ static status json_read_items(struct json_reader *reader, struct arena *arena, s
         if (!more) break;
         if (open == '{') TRY_TO(result, done, json_reader_key(reader, arena, &key));
         // It moves when another one is added, not before it is read.
-        struct json *item = open == '{' ? json_index_member(&index, out, arena, key) : json_append(out, arena);
+        struct json *item = open == '{' ? json_index_member(&index, out, arena, key) : json_push(out, arena);
         const struct string own = item->key;
         *item = (struct json){.key = own};
         result = json_reader_value(reader, arena, item);
@@ -243,7 +243,7 @@ struct json *json_set(struct json *object, struct arena *arena, const char *key)
     assert(object->type == JSON_OBJECT);
     struct json *member = json_member(object, string_of(key));
     if (!member) {
-        member = json_append(object, arena);
+        member = json_push(object, arena);
         arena_string(arena, &member->key, key, strlen(key));
     }
     *member = (struct json){.key = member->key};
@@ -261,11 +261,6 @@ void json_set_int(struct json *object, struct arena *arena, const char *key, int
     struct json *member = json_set(object, arena, key);
     member->type = JSON_NUMBER;
     arena_string(arena, &member->text, text, (size_t)(json_put_int(text, value) - text));
-}
-
-struct json *json_push(struct json *array, struct arena *arena) {
-    assert(array->type == JSON_ARRAY);
-    return json_append(array, arena);
 }
 
 void json_remove(struct json *object, const char *key) {

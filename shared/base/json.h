@@ -99,8 +99,8 @@ void json_set_string(struct json *object, struct arena *arena, const char *key, 
 // Sets a key to an integer.
 void json_set_int(struct json *object, struct arena *arena, const char *key, int64_t value);
 
-// Returns a new last element of an array, null.
-struct json *json_push(struct json *array, struct arena *arena);
+// Returns a new last element of an array, or a member of an object, still without its key: null.
+struct json *json_push(struct json *value, struct arena *arena);
 
 // Removes a key, if it is there.
 void json_remove(struct json *object, const char *key);
@@ -126,16 +126,9 @@ enum { JSON_NUMBER_SIZE = 32 };
 // Writes an integer, without a NUL, at `at`, where JSON_NUMBER_SIZE bytes must be free. Returns where it ends.
 char *json_put_int(char *at, int64_t value);
 
-// Writes `count` integers with commas between them, where JSON_NUMBER_SIZE bytes must be free for each and for one
-// more. Returns where they end.
-char *json_put_ints(char *at, const int64_t *values, size_t count);
-
-// Writes the shortest text that reads back as the same float32, directly or by way of a double; null for NaN and
-// infinities. Otherwise as json_put_int.
-char *json_put_float(char *at, float value);
-
-// The same for a double.
-char *json_put_double(char *at, double value);
+// Writes the shortest text that reads back as the same double, or, if `single`, as the same float32, directly or by way
+// of a double; null for NaN and infinities. Otherwise as json_put_int.
+char *json_put_number(char *at, double value, bool single);
 
 // ---- reading without a tree ----
 

@@ -144,29 +144,8 @@ static int32_t json_reader_unit(const char *text, size_t size) {
     return unit;
 }
 
-// Writes the character of the escape at raw[*at], moves *at behind the escape and returns where the character ends.
-static char *json_reader_unescape(char *out, struct string raw, size_t *at) {
-    static const char letters[] = "bfnrt\"\\/", characters[] = "\b\f\n\r\t\"\\/";
-    const char *const escape = raw.data + *at, *const letter = strchr(letters, escape[1]);
-    const size_t rest = raw.size - *at;
-    if (letter && *letter) {
-        *at += 2;
-        *out = characters[letter - letters];
-        return out + 1;
-    }
-    int32_t code = json_reader_unit(escape, rest);
-    if (code < 0) return NULL;
-    *at += 6;
-    const int32_t low = rest > 6 ? json_reader_unit(escape + 6, rest - 6) : -1;
-    if (code >= 0xd800 && code <= 0xdbff && low >= 0xdc00 && low <= 0xdfff) {
-        code = 0x10000 + ((code & 0x3ff) << 10 | (low & 0x3ff));
-        *at += 6;
-    }
-    if (code >= 0xd800 && code <= 0xdfff) code = 0xfffd;
-    return out + utf8proc_encode_char(code, (utf8proc_uint8_t *)out);
-}
-
 status json_reader_string(struct json_reader *reader, struct arena *arena, struct string *out) {
+    static const char letters[] = "bfnrt\"\\/", characters[] = "\b\f\n\r\t\"\\/";
     uint64_t high = 0;
     bool escaped = false;
     if (json_reader_peek(reader) != '"') return json_reader_unexpected(reader);
@@ -189,8 +168,21 @@ status json_reader_string(struct json_reader *reader, struct arena *arena, struc
             *end++ = raw.data[at++];
             continue;
         }
-        end = json_reader_unescape(end, raw, &at);
-        if (!end) return json_reader_fail(reader, "invalid escape", begin + at);
+        const char *const escape = raw.data + at, *const letter = strchr(letters, escape[1]);
+        const size_t rest = raw.size - at;
+        if (letter && *letter) {
+            *end++ = characters[letter - letters];
+            at += 2;
+            continue;
+        }
+        int32_t code = json_reader_unit(escape, rest);
+        if (code < 0) return json_reader_fail(reader, "invalid escape", begin + at);
+        const int32_t low = rest > 6 ? json_reader_unit(escape + 6, rest - 6) : -1;
+        const bool pair = code >= 0xd800 && code <= 0xdbff && low >= 0xdc00 && low <= 0xdfff;
+        if (pair) code = 0x10000 + ((code & 0x3ff) << 10 | (low & 0x3ff));
+        if (code >= 0xd800 && code <= 0xdfff) code = 0xfffd;
+        end += utf8proc_encode_char(code, (utf8proc_uint8_t *)end);
+        at += pair ? 12 : 6;
     }
     *out = (struct string){text, (size_t)(end - text)};
     assert(out->size <= raw.size);
@@ -521,7 +513,7 @@ static char *json_put_decimal(char *at, struct json_decimal decimal) {
     return json_put_digits(at, (uint64_t)-decimal.exponent);
 }
 
-static char *json_put_number(char *at, double value, bool single) {
+char *json_put_number(char *at, double value, bool single) {
     struct json_decimal decimal;
     const char *special = !isfinite(value) ? "null" : value != 0 ? NULL : signbit(value) ? "-0.0" : "0";
     if (special) return stpcpy(at, special);
@@ -549,23 +541,7 @@ char *json_put_int(char *at, int64_t value) {
     return json_put_digits(at, value < 0 ? 0 - (uint64_t)value : (uint64_t)value);
 }
 
-char *json_put_ints(char *at, const int64_t *values, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        at = json_put_int(at, values[i]);
-        *at++ = ',';
-    }
-    return count ? at - 1 : at;
-}
-
-char *json_put_float(char *at, float value) {
-    return json_put_number(at, (double)value, true);
-}
-
-char *json_put_double(char *at, double value) {
-    return json_put_number(at, value, false);
-}
-
 void json_print_double(struct buf *out, double value) {
     char text[JSON_NUMBER_SIZE];
-    buf_append(out, text, (size_t)(json_put_double(text, value) - text));
+    buf_append(out, text, (size_t)(json_put_number(text, value, false) - text));
 }

@@ -276,13 +276,14 @@ static void group_json_write_array(struct buf *out, const struct field *field, c
         buf_reserve(out, (loaded.count + 1) * (JSON_NUMBER_SIZE + 1));
         char *at = out->data + out->size;
         *at++ = '[';
-        if (ints) at = json_put_ints(at, loaded.data, loaded.count);
-        for (size_t i = 0; !ints && i < loaded.count; i++) {
+        for (size_t i = 0; i < loaded.count; i++) {
             if (i) *at++ = ',';
-            if (field->type == FIELD_FLOATS)
-                at = json_put_float(at, ((const float *)loaded.data)[i]);
+            if (ints)
+                at = json_put_int(at, ((const int64_t *)loaded.data)[i]);
+            else if (field->type == FIELD_FLOATS)
+                at = json_put_number(at, (double)((const float *)loaded.data)[i], true);
             else
-                at = json_put_double(at, ((const double *)loaded.data)[i]);
+                at = json_put_number(at, ((const double *)loaded.data)[i], false);
         }
         *at++ = ']';
         *at = 0;
