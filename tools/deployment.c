@@ -40,13 +40,6 @@ const char *deployment_endpoint(const struct deployment *deployment, const struc
     return replica->machine == deployment->here || !replica->remote ? replica->local : replica->remote;
 }
 
-size_t deployment_max_fds(const struct deployment *deployment) {
-    // A process without peers has about 20: standard streams, libzmq's own, stores, logs, a clip or a checkpoint. A
-    // connection to a process and one from it have 3.
-    enum { OWN = 40, CONNECTION = 3 };
-    return OWN + CONNECTION * deployment->count;
-}
-
 const char *deployment_key_file(struct arena *arena) {
     const char *dir = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
     if (dir && *dir) return arena_printf(arena, "%s/caravan/machine.key", dir);
@@ -59,42 +52,13 @@ const char *deployment_shared_key_file(struct arena *arena, const struct pipelin
 
 // ---- replicas and their endpoints ----
 
-// Returns a hash of the settings that change what a stage computes. Paths and devices may differ from machine to
-// machine and are left out. The types of a program's keys are unknown: a value that begins with '/' counts as a path.
-static uint64_t deployment_hash_settings(const struct pipeline_stage *stage) {
-    struct buf text = {0};
-    if (stage->kind) return options_hash(&stage->options, true);
-    for (const struct key *key = stage->options.given.first; key; key = key->next)
-        if (*key->value != '/') buf_printf(&text, "%s=%s\n", key->name, key->value);
-    const uint64_t hash = XXH3_64bits(text.data, text.size);
-    buf_release(&text);
-    return hash;
-}
-
-// Sets `settings`: a hash of all that the stages compute with, the model's directory included. An evaluation is only
-// continued with the same.
-static void deployment_hash_all(struct deployment *deployment) {
-    const struct pipeline *pipeline = deployment->pipeline;
-    struct buf text = {0};
-    for (size_t i = 0; i < pipeline->stage_count; i++) {
-        const struct pipeline_stage *stage = &pipeline->stages[i];
-        buf_printf(&text, "%s %s\n", stage->name, stage->program ? stage->program : "");
-        for (const struct key *key = stage->options.given.first; key; key = key->next) {
-            const struct option *option = stage->kind ? option_find(&stage->kind->options, key->name) : NULL;
-            if (!option || !option->not_hashed) buf_printf(&text, "%s=%s\n", key->name, key->value);
-        }
-    }
-    deployment->settings =
-        arena_printf(&deployment->arena, "%016llx", (unsigned long long)XXH3_64bits(text.data, text.size));
-    buf_release(&text);
-}
-
 // Sets `run`: a hash of the pipeline's form, then NAME=HASH of the settings of each stage, so that a peer can tell
-// which of them differ.
+// which of them differ; and `settings`: a hash of all that the stages compute with, the model's directory included. An
+// evaluation is only continued with the same.
 static void deployment_fingerprint(struct deployment *deployment) {
-    enum { RUN_MAX = 3500 }; // bytes: it is one string of HELLO
+    enum { MAX_RUN = 3500 }; // bytes: it is one string of HELLO
     const struct pipeline *pipeline = deployment->pipeline;
-    struct buf text = {0}, settings = {0};
+    struct buf text = {0}, settings = {0}, all = {0}, own = {0};
     buf_printf(&text, "%s\n", pipeline->name);
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         const struct pipeline_stage *stage = &pipeline->stages[i];
@@ -102,8 +66,20 @@ static void deployment_fingerprint(struct deployment *deployment) {
         for (size_t k = 0; k < pipeline_stage_machine_count(stage); k++)
             buf_printf(&text, " %d", pipeline_stage_machine(stage, k));
         buf_puts(&text, "\n");
-        buf_printf(&settings, " %s=%016llx", stage->name, (unsigned long long)deployment_hash_settings(stage));
+        buf_printf(&all, "%s %s\n", stage->name, stage->program ? stage->program : "");
+        buf_clear(&own);
+        for (const struct key *key = stage->options.given.first; key; key = key->next) {
+            const struct option *option = stage->kind ? option_find(&stage->kind->options, key->name) : NULL;
+            if (!option || !option->not_hashed) buf_printf(&all, "%s=%s\n", key->name, key->value);
+            if (*key->value != '/') buf_printf(&own, "%s=%s\n", key->name, key->value);
+        }
+        // Paths and devices may differ from machine to machine and are left out. The types of a program's keys are
+        // unknown: a value that begins with '/' counts as a path.
+        const uint64_t hash = stage->kind ? options_hash(&stage->options, true) : XXH3_64bits(own.data, own.size);
+        buf_printf(&settings, " %s=%016llx", stage->name, (unsigned long long)hash);
     }
+    deployment->settings =
+        arena_printf(&deployment->arena, "%016llx", (unsigned long long)XXH3_64bits(all.data, all.size));
     for (size_t i = 0; i < pipeline->machine_count; i++) {
         const struct pipeline_machine *machine = &pipeline->machines[i];
         buf_printf(&text, "%s %s %d %s\n", machine->name, machine->address, machine->port,
@@ -112,12 +88,14 @@ static void deployment_fingerprint(struct deployment *deployment) {
     // On one machine, one file can have a run in each of several directories.
     if (deployment->machines < 2) buf_puts(&text, pipeline->run);
     // Too many stages to list are hashed together.
-    const bool listed = settings.size <= RUN_MAX;
+    const bool listed = settings.size <= MAX_RUN;
     if (!listed) buf_append(&text, settings.data, settings.size);
     deployment->run = arena_printf(&deployment->arena, "%016llx%s",
                                    (unsigned long long)XXH3_64bits(text.data, text.size), listed ? settings.data : "");
     buf_release(&text);
     buf_release(&settings);
+    buf_release(&all);
+    buf_release(&own);
 }
 
 // Returns a TCP endpoint.
@@ -169,24 +147,6 @@ static status deployment_make_replicas(struct deployment *deployment) {
 
 // ---- the deployment ----
 
-// The nodes of a Slurm job have one key: *secret names its file, unless it does so already.
-static status deployment_share_key(struct deployment *deployment, const char **secret) {
-    struct pipeline *pipeline = deployment->pipeline;
-    struct wire_security keys = {0};
-    if (!*secret) *secret = deployment_shared_key_file(&deployment->arena, pipeline);
-    status result = wire_key_read(&keys, *secret);
-    const char *public = result == OK ? arena_strndup(&pipeline->arena, keys.public, strlen(keys.public)) : NULL;
-    wire_security_release(&keys);
-    for (size_t i = 0; i < pipeline->machine_count; i++) pipeline->machines[i].key = public;
-    return result;
-}
-
-// Returns whether both names begin with the same label: "gpu1" and "gpu1.example.org".
-static bool deployment_same_host(const char *a, const char *b) {
-    const size_t length = strcspn(a, ".");
-    return length == strcspn(b, ".") && !strncmp(a, b, length);
-}
-
 status deployment_find_here(const struct pipeline *pipeline, const char *name, int *here) {
     struct utsname host = {0};
     int similar = 0;
@@ -194,13 +154,14 @@ status deployment_find_here(const struct pipeline *pipeline, const char *name, i
     if (!name && pipeline->machine_count < 2) return OK;
     if (!name && pipeline->slurm) name = getenv("SLURMD_NODENAME");
     if (!name && uname(&host)) return fail(UNAVAILABLE, "the name of this host: %s", strerror(errno));
+    const size_t label = strcspn(host.nodename, "."); // of "gpu1.example.org"
     for (size_t i = 0; i < pipeline->machine_count; i++) {
         const char *machine = pipeline->machines[i].name;
         if (strcmp(machine, name ? name : host.nodename) == 0) {
             *here = (int)i;
             return OK;
         }
-        if (name || !deployment_same_host(machine, host.nodename)) continue;
+        if (name || strcspn(machine, ".") != label || strncmp(machine, host.nodename, label) != 0) continue;
         *here = (int)i;
         similar++;
     }
@@ -221,7 +182,13 @@ status deployment_init(struct deployment *deployment, struct pipeline *pipeline,
     if (pipeline->slurm && !pipeline->slurm_job)
         return fail(USAGE, "machines: slurm: this is no job of Slurm: SLURM_JOB_NODELIST is not set");
     TRY(deployment_find_here(pipeline, machine, &deployment->here));
-    if (pipeline->slurm && machines > 1) TRY_TO(result, done, deployment_share_key(deployment, &secret));
+    if (pipeline->slurm && machines > 1) { // the nodes of a Slurm job have one key
+        if (!secret) secret = deployment_shared_key_file(&deployment->arena, pipeline);
+        TRY_TO(result, done, wire_key_read(&own, secret));
+        const char *public = arena_strndup(&pipeline->arena, own.public, strlen(own.public));
+        wire_security_release(&own);
+        for (size_t i = 0; i < pipeline->machine_count; i++) pipeline->machines[i].key = public;
+    }
     for (size_t i = 0; i < machines && machines > 1; i++) {
         const struct pipeline_machine *other = &pipeline->machines[i];
         if (!other->key)
@@ -242,7 +209,6 @@ status deployment_init(struct deployment *deployment, struct pipeline *pipeline,
                         here->name));
     }
     deployment_fingerprint(deployment);
-    deployment_hash_all(deployment);
     result = deployment_make_replicas(deployment);
 done:
     wire_security_release(&own);

@@ -63,9 +63,6 @@ const char *replica_stage(const struct replica *replica);
 // Returns the endpoint at which `deployment->here` reaches the replica.
 const char *deployment_endpoint(const struct deployment *deployment, const struct replica *replica);
 
-// Returns the greatest number of descriptors that a process of the deployment may need.
-size_t deployment_max_fds(const struct deployment *deployment);
-
 // Returns the path of the key file that the nodes of a Slurm job share: RUN/machine.key.
 const char *deployment_shared_key_file(struct arena *arena, const struct pipeline *pipeline);
 

@@ -26,61 +26,43 @@ const struct option_table run_table = {.program = "caravan run",
                                        .options = run_options,
                                        .size = sizeof(struct run_member_options)};
 
-// Sets *steps to the number of steps of the run: optim's `steps`, or what the data and max_steps make.
-static status run_count_steps(const struct deployment *deployment, int64_t *steps) {
-    const struct optim_options *optim = pipeline_options(pipeline_optim(deployment->pipeline));
-    const struct source_options *source = pipeline_options(&deployment->pipeline->stages[0]);
-    size_t groups;
-    *steps = optim->steps;
-    if (*steps) return OK;
-    const status result = dataset_count_groups(source, &groups);
-    if (result != OK && deployment->machines > 1)
-        return fail_prefix(
-            result, "this machine cannot count the steps: set optim's `steps`, or copy the data to this machine");
-    TRY(result);
-    int64_t count = (int64_t)groups / source->groups_per_step;
-    if (source->max_steps && source->max_steps < count) count = source->max_steps;
-    *steps = count > 0 ? count : 1;
-    return OK;
-}
-
-// Sets `steps` where a stage of this machine needs it: for the learning rate's schedule and for that of cora's beta.
+// Sets `steps` where a stage of this machine needs it: for the learning rate's schedule and for that of cora's beta. It
+// is optim's `steps`, or what the data and max_steps make.
 static status run_set_steps(struct deployment *deployment) {
     struct pipeline *pipeline = deployment->pipeline;
-    int64_t steps = 0;
-    if (!pipeline_optim(pipeline) || pipeline->stages[0].kind != &stage_kinds[STAGE_SOURCE]) return OK;
+    const struct pipeline_stage *last = pipeline_optim(pipeline), *first = &pipeline->stages[0];
+    if (!last || first->kind != &stage_kinds[STAGE_SOURCE]) return OK;
+    const struct optim_options *optim = pipeline_options(last);
+    const struct source_options *source = pipeline_options(first);
+    int64_t steps = optim->steps;
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         struct pipeline_stage *stage = &pipeline->stages[i];
         bool needed = false; // it computes with a number of steps that the file does not give
         char text[32];
+        size_t groups;
         if (!pipeline_stage_runs_on(stage, deployment->here)) continue;
-        if (stage->kind == &stage_kinds[STAGE_OPTIM]) {
-            const struct optim_options *optim = pipeline_options(stage);
+        if (stage == last)
             needed = !optim->steps && (optim->schedule != OPTIM_SCHEDULE_CONSTANT || optim->warmup_ratio > 0);
-        } else if (stage->kind == &stage_kinds[STAGE_REWARD]) {
+        if (stage->kind == &stage_kinds[STAGE_REWARD]) {
             const struct reward_options *reward = pipeline_options(stage);
             needed = !reward->steps && reward->beta_schedule != REWARD_BETA_SCHEDULE_CONSTANT;
         }
         if (!needed) continue;
-        if (!steps) TRY(run_count_steps(deployment, &steps));
+        if (!steps) {
+            const status result = dataset_count_groups(source, &groups);
+            if (result != OK && deployment->machines > 1)
+                return fail_prefix(
+                    result,
+                    "this machine cannot count the steps: set optim's `steps`, or copy the data to this machine");
+            TRY(result);
+            steps = (int64_t)groups / source->groups_per_step;
+            if (source->max_steps && source->max_steps < steps) steps = source->max_steps;
+            if (steps < 1) steps = 1;
+        }
         snprintf(text, sizeof text, "%lld", (long long)steps);
         pipeline_set(stage, "steps", text);
     }
     return OK;
-}
-
-// Several machines may share the run's directory, but LMDB files cannot be shared: instead of the default RUN/store
-// each machine has RUN/store-MACHINE. Called when pipeline.yaml is written, which is the same for all machines.
-static void run_set_stores(struct deployment *deployment) {
-    struct pipeline *pipeline = deployment->pipeline;
-    struct arena *arena = &pipeline->arena;
-    const char *common = path_join(arena, pipeline->run, "store");
-    const char *own = arena_printf(arena, "%s-%s", common, deployment_machine(deployment, deployment->here));
-    if (deployment->machines < 2) return;
-    for (size_t i = 0; i < pipeline->stage_count; i++) {
-        const char *store = pipeline_value(&pipeline->stages[i], "store");
-        if (store && !strcmp(store, common)) pipeline_set(&pipeline->stages[i], "store", own);
-    }
 }
 
 // Makes the key that the nodes of a Slurm job share. They start at the same time, and the first one wins.
@@ -104,20 +86,21 @@ done:
     return result;
 }
 
-// Makes the directory of the local endpoints, which no other user may enter. It must not be a link to another one.
-static status run_make_sockets(const char *path) {
-    TRY(dir_make(path));
-    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    const bool private = fd >= 0 && !fchmod(fd, 0700);
-    const status result = private ? OK : fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
-    if (fd >= 0) close(fd);
-    return result;
-}
-
-// Tells the stages that need frames how the run's frames stage makes them, and its limit: they decode evicted frames
-// again, and evict from the stores of their machines.
-static void run_set_frames_options(struct pipeline *pipeline) {
+// Sets what pipeline.yaml, which is the same for all machines, does not have.
+static void run_set_own_values(struct deployment *deployment) {
+    struct pipeline *pipeline = deployment->pipeline;
+    struct arena *arena = &pipeline->arena;
     const struct pipeline_stage *frames = pipeline_find_stage(pipeline, stage_kinds[STAGE_FRAMES].name);
+    // Several machines may share the run's directory, but LMDB files cannot be shared: instead of the default RUN/store
+    // each machine has RUN/store-MACHINE.
+    const char *common = path_join(arena, pipeline->run, "store");
+    const char *own = arena_printf(arena, "%s-%s", common, deployment_machine(deployment, deployment->here));
+    for (size_t i = 0; i < pipeline->stage_count && deployment->machines > 1; i++) {
+        const char *store = pipeline_value(&pipeline->stages[i], "store");
+        if (store && !strcmp(store, common)) pipeline_set(&pipeline->stages[i], "store", own);
+    }
+    // The stages that need frames are told how the run's frames stage makes them, and its limit: they decode evicted
+    // frames again, and evict from the stores of their machines.
     if (!frames || frames->kind != &stage_kinds[STAGE_FRAMES]) return;
     for (const struct key *key = frames->options.given.first; key; key = key->next) {
         char name[64];
@@ -141,14 +124,18 @@ static status run(struct deployment *deployment) {
     const struct pipeline_stage *optim = pipeline_optim(pipeline);
     const char *machine = deployment_machine(deployment, deployment->here);
     const bool last_here = pipeline_stage_runs_on(&pipeline->stages[pipeline->stage_count - 1], deployment->here);
+    // A process without peers has about 20 descriptors: standard streams, libzmq's own, stores, logs, a clip or a
+    // checkpoint. A connection to a process and one from it have 3.
+    enum { OWN_FDS = 40, CONNECTION_FDS = 3 };
+    const size_t needed = OWN_FDS + CONNECTION_FDS * deployment->count;
     struct buf path = {0}, target = {0};
-    int lock = -1;
+    int lock = -1, sockets = -1;
     status result;
     uint64_t fds = fd_raise_limit();
-    if (fds < deployment_max_fds(deployment))
+    if (fds < needed)
         return fail(UNAVAILABLE,
                     "a process of this run may need %zu file descriptors, but only %llu are allowed (ulimit -Hn)",
-                    deployment_max_fds(deployment), (unsigned long long)fds);
+                    needed, (unsigned long long)fds);
     TRY_TO(result, done, dir_make(pipeline->run));
     // Each machine has one run in a directory. The kernel drops the lock when this process ends; no child inherits it.
     buf_printf(&path, "%s/lock%s%s", pipeline->run, *machine ? "-" : "", machine);
@@ -164,12 +151,15 @@ static status run(struct deployment *deployment) {
         buf_printf(&path, "%s/%s", pipeline->run, dirs[i]);
         TRY_TO(result, done, dir_make(path.data));
     }
-    TRY_TO(result, done, run_make_sockets(deployment->sockets));
+    // No other user may enter the directory of the local endpoints, which must not be a link to another one.
+    TRY_TO(result, done, dir_make(deployment->sockets));
+    sockets = open(deployment->sockets, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (sockets < 0 || fchmod(sockets, 0700))
+        TRY_TO(result, done, fail(UNAVAILABLE, "%s: %s", deployment->sockets, strerror(errno)));
     TRY_TO(result, done, run_set_steps(deployment));
     subcommand_set_publish(deployment->pipeline);
     if (last_here) TRY_TO(result, done, run_settings_write(pipeline));
-    run_set_stores(deployment);
-    run_set_frames_options(deployment->pipeline);
+    run_set_own_values(deployment);
     if (optim && last_here) {
         // Optim writes its metrics beside its checkpoints; people look for them in the run's directory.
         const char *out = pipeline_value(optim, "out"); // the default is below the run's directory
@@ -184,6 +174,7 @@ static status run(struct deployment *deployment) {
     }
     result = supervisor_run(deployment);
 done:
+    if (sockets >= 0) close(sockets);
     if (lock >= 0) close(lock);
     buf_release(&path);
     buf_release(&target);
