@@ -211,15 +211,13 @@ TEST(a_restarted_process_begins_anew) {
 }
 
 // Returns the line that is due, "" if none is.
-static const char *slow_line(struct run_status *run_status, double now) {
+static const char *warning(struct run_status *run_status, double now) {
     static char line[256];
-    struct replica_status slow;
     SCOPED(struct buf, buf_release) text = {0};
     line[0] = 0;
-    if (!run_status_find_slow(run_status, now, &slow)) return line;
-    run_status_slow_line(&slow, &text);
+    if (!run_status_warning(run_status, now, &text)) return line;
     snprintf(line, sizeof line, "%s", text.data);
-    assert_false(run_status_find_slow(run_status, now, &slow)); // said once
+    assert_false(run_status_warning(run_status, now, &text)); // said once
     return line;
 }
 
@@ -232,17 +230,17 @@ TEST(a_slow_group_is_said_once_and_when_its_age_has_doubled) {
         now.oldest_age = age;
         now.up = 400 + age;
         report(run_status, ROLLOUT_2, &now, 400 + age);
-        assert_string_equal(slow_line(run_status, 400 + age), "");
+        assert_string_equal(warning(run_status, 400 + age), "");
     }
-    assert_string_equal(slow_line(run_status, 602), "rollout-2 has had group 17 for 3:22 (typical 0:40)");
-    assert_string_equal(slow_line(run_status, 803), "");
-    assert_string_equal(slow_line(run_status, 804),
+    assert_string_equal(warning(run_status, 602), "rollout-2 has had group 17 for 3:22 (typical 0:40)");
+    assert_string_equal(warning(run_status, 803), "");
+    assert_string_equal(warning(run_status, 804),
                         "rollout-2 has had group 17 for 6:44 (typical 0:40)"); // silent, too
     now.oldest_seq = 18;
     now.up = 900;
     report(run_status, ROLLOUT_2, &now, 900);
-    assert_string_equal(slow_line(run_status, 900), "");
-    assert_string_equal(slow_line(run_status, 4600), "rollout-2 has had group 18 for 1:05:00 (typical 0:40)");
+    assert_string_equal(warning(run_status, 900), "");
+    assert_string_equal(warning(run_status, 4600), "rollout-2 has had group 18 for 1:05:00 (typical 0:40)");
 }
 
 TEST(who_waits_for_groups_is_not_slow) {
@@ -254,27 +252,14 @@ TEST(who_waits_for_groups_is_not_slow) {
     now.oldest_age = 1000;
     now.state = "waits for groups"; // for the rest of the step
     report(run_status, OPTIM, &now, 11);
-    assert_string_equal(slow_line(run_status, 11), "");
+    assert_string_equal(warning(run_status, 11), "");
     run_status_summary(run_status, 11, &run);
     assert_near(run.oldest.oldest_age, -1);
     now.state = "waits for weights";
     report(run_status, OPTIM, &now, 11);
-    assert_string_equal(slow_line(run_status, 11), "optim has had group 4 for 16:40 (typical 1.0 s)");
+    assert_string_equal(warning(run_status, 11), "optim has had group 4 for 16:40 (typical 1.0 s)");
     run_status_summary(run_status, 11, &run);
     assert_string_equal(run.oldest.name, "optim");
-}
-
-// Returns the line that is due, "" if none is.
-static const char *still_line(struct run_status *run_status, double now) {
-    static char line[256];
-    struct standstill standstill;
-    SCOPED(struct buf, buf_release) text = {0};
-    line[0] = 0;
-    if (!run_status_find_standstill(run_status, now, &standstill)) return line;
-    run_status_standstill_line(run_status, &standstill, now, &text);
-    snprintf(line, sizeof line, "%s", text.data);
-    assert_false(run_status_find_standstill(run_status, now, &standstill)); // said once
-    return line;
 }
 
 TEST(a_run_that_stands_still_says_who_has_the_group_that_all_wait_for) {
@@ -286,16 +271,16 @@ TEST(a_run_that_stands_still_says_who_has_the_group_that_all_wait_for) {
     now[SOURCE].settled = 4;
     now[SOURCE].total = 6;
     for (int i = 0; i < REPLICAS; i++) {
-        assert_string_equal(still_line(run_status, 100), ""); // not all are there
+        assert_string_equal(warning(run_status, 100), ""); // not all are there
         report(run_status, i, &now[i], 0);
     }
-    assert_string_equal(still_line(run_status, 30), "");
+    assert_string_equal(warning(run_status, 30), "");
     for (int i = 0; i < REPLICAS; i++) {
         now[i].up = 30;
         report(run_status, i, &now[i], 30);
     }
     assert_string_equal(
-        still_line(run_status, 31), // no stage has finished a group yet
+        warning(run_status, 31), // no stage has finished a group yet
         "nothing has been done for 0:31: group 4 is not settled, and no stage reports it; source: all issued");
     // Rollout gave group 4 to optim, which waits for group 5, and that is in a replica of rollout.
     now[ROLLOUT].done_age = 15;
@@ -306,17 +291,17 @@ TEST(a_run_that_stands_still_says_who_has_the_group_that_all_wait_for) {
     now[SOURCE].given_stage = "rollout";
     now[SOURCE].given_replica = 2;
     for (int i = 0; i < REPLICAS; i++) report(run_status, i, &now[i], 45);
-    assert_string_equal(still_line(run_status, 60), "");
+    assert_string_equal(warning(run_status, 60), "");
     now[ROLLOUT].done_age = 45;
     for (int i = 0; i < REPLICAS; i++) report(run_status, i, &now[i], 75);
-    assert_string_equal(still_line(run_status, 75),
+    assert_string_equal(warning(run_status, 75),
                         "nothing has been done for 0:45: source gave group 5 to rollout-2, which waits for groups");
     // Once more when the time has doubled: both are lost meanwhile.
     now[SOURCE].given_replica = 0;
     report(run_status, SOURCE, &now[SOURCE], 119);
     run_status_forget(run_status, &replicas[SUPERVISORS + ROLLOUT]);
-    assert_string_equal(still_line(run_status, 119), "");
-    assert_string_equal(still_line(run_status, 121),
+    assert_string_equal(warning(run_status, 119), "");
+    assert_string_equal(warning(run_status, 121),
                         "nothing has been done for 1:31: source has group 5, which no replica of rollout has taken: "
                         "rollout is starting, rollout-2 is silent");
     // Who is at work may take its time. What it has reported before it is stopped may not be so any more.
@@ -324,9 +309,9 @@ TEST(a_run_that_stands_still_says_who_has_the_group_that_all_wait_for) {
     now[ROLLOUT_2].given_seq = 5;
     now[ROLLOUT_2].given_stage = "optim";
     report(run_status, ROLLOUT_2, &now[ROLLOUT_2], 1000);
-    assert_string_equal(still_line(run_status, 1000), "");
+    assert_string_equal(warning(run_status, 1000), "");
     report(run_status, SOURCE, &now[SOURCE], 1009);
-    assert_string_equal(still_line(run_status, 1010), // it is stopped
+    assert_string_equal(warning(run_status, 1010), // it is stopped
                         "nothing has been done for 16:20: source has group 5, which no replica of rollout has taken: "
                         "rollout is starting, rollout-2 is silent");
     // Optim has all of the step and does not train it. Rollout does not know yet that group 3 is settled.
@@ -336,13 +321,13 @@ TEST(a_run_that_stands_still_says_who_has_the_group_that_all_wait_for) {
     now[SOURCE].given_seq = -1;
     now[ROLLOUT].pid = 1000; // it was started again
     for (int i = 0; i < REPLICAS; i++) report(run_status, i, &now[i], 2085);
-    assert_string_equal(still_line(run_status, 2065), "");
-    assert_string_equal(still_line(run_status, 2086),
+    assert_string_equal(warning(run_status, 2065), "");
+    assert_string_equal(warning(run_status, 2086),
                         "nothing has been done for 0:46: rollout gave group 4 to optim, which waits for groups");
     // A run that is over does not stand still.
     now[SOURCE].settled = 6;
     report(run_status, SOURCE, &now[SOURCE], 3000);
-    assert_string_equal(still_line(run_status, 3000), "");
+    assert_string_equal(warning(run_status, 3000), "");
 }
 
 TEST(without_a_typical_time_five_minutes_are_slow) {
@@ -351,8 +336,8 @@ TEST(without_a_typical_time_five_minutes_are_slow) {
     now.oldest_seq = 0;
     now.oldest_age = 299;
     report(run_status, ROLLOUT, &now, 299);
-    assert_string_equal(slow_line(run_status, 299), "");
-    assert_string_equal(slow_line(run_status, 301), "rollout has had group 0 for 5:01 (it has finished none yet)");
+    assert_string_equal(warning(run_status, 299), "");
+    assert_string_equal(warning(run_status, 301), "rollout has had group 0 for 5:01 (it has finished none yet)");
 }
 
 // Steps of four groups that take 400 s each, after ten quick ones.
@@ -365,7 +350,6 @@ TEST(the_time_left_is_from_the_last_steps) {
     now.held = 4;
     run_status_summary(run_status, 0, &run);
     assert_null(run.source);
-    assert_int_equal(run_status_step(run_status), -1);
     for (now.up = 0; now.up <= 3000; now.up += 10) {
         now.step = now.up <= 200 ? (int64_t)(now.up / 20) : 10 + (int64_t)((now.up - 200) / 400);
         now.done = 4 * now.step;
@@ -378,7 +362,7 @@ TEST(the_time_left_is_from_the_last_steps) {
         if (now.up == 2600) assert_near(run.rate, 0.01);
         if (now.up == 2600) assert_near(run.left, (400 - 64) / 0.01);
     }
-    assert_int_equal(run_status_step(run_status), 17);
+    assert_int_equal(run.source->step, 17);
     // If it stands still, the time left grows.
     run_status_summary(run_status, 10000, &run);
     assert_true(run.left > 2 * 33600);

@@ -287,30 +287,8 @@ static bool run_status_is_at_work(const struct replica_status *replica) {
     return replica->oldest_age >= 0 && strcmp(replica->report->state, "waits for groups") != 0;
 }
 
-// Sets the bottleneck and the stage next to it: while the others wait, the bottleneck is at work.
-static void run_status_find_bottleneck(const struct run_status *run_status, double now, struct run_summary *out) {
-    const double least = 0.02; // of the minute
-    out->bottleneck = out->next = NULL;
-    out->bottleneck_busy = out->next_busy = 0;
-    for (size_t i = 0, end; i < run_status->count; i = end) {
-        const struct pipeline_stage *stage = run_status->rows[i].replica->stage;
-        double busy = 0;
-        for (end = i; end < run_status->count && run_status->rows[end].replica->stage == stage; end++) {
-            struct replica_status replica;
-            run_status_replica(run_status, end, now, &replica);
-            busy += replica.busy;
-        }
-        busy /= (double)(end - i);
-        if (busy < least || busy <= out->next_busy) continue;
-        const bool most = busy > out->bottleneck_busy;
-        out->next = most ? out->bottleneck : stage->name;
-        out->next_busy = most ? out->bottleneck_busy : busy;
-        if (most) out->bottleneck = stage->name;
-        if (most) out->bottleneck_busy = busy;
-    }
-}
-
 void run_status_summary(const struct run_status *run_status, double now, struct run_summary *out) {
+    const double least = 0.02; // of the minute: so long at least a stage is at work that is a bottleneck
     const struct row *source = run_status_source(run_status), *optim = &run_status->rows[run_status->count - 1];
     *out = (struct run_summary){.name = run_status->deployment->pipeline->name,
                                 .trains = pipeline_optim(run_status->deployment->pipeline) != NULL,
@@ -319,12 +297,24 @@ void run_status_summary(const struct run_status *run_status, double now, struct 
                                 .accuracy = optim->window.count ? optim->report.accuracy : NAN,
                                 .failed_saves = optim->window.count ? optim->report.failed_saves : 0};
     out->oldest.oldest_age = -1;
-    for (size_t i = 0; i < run_status->count; i++) {
-        struct replica_status replica;
-        run_status_replica(run_status, i, now, &replica);
-        if (run_status_is_at_work(&replica) && replica.oldest_age > out->oldest.oldest_age) out->oldest = replica;
+    for (size_t i = 0, end; i < run_status->count; i = end) {
+        const struct pipeline_stage *stage = run_status->rows[i].replica->stage;
+        double busy = 0;
+        for (end = i; end < run_status->count && run_status->rows[end].replica->stage == stage; end++) {
+            struct replica_status replica;
+            run_status_replica(run_status, end, now, &replica);
+            if (run_status_is_at_work(&replica) && replica.oldest_age > out->oldest.oldest_age) out->oldest = replica;
+            busy += replica.busy;
+        }
+        // While the others wait, the bottleneck is at work.
+        busy /= (double)(end - i);
+        if (busy < least || busy <= out->next_busy) continue;
+        const bool most = busy > out->bottleneck_busy;
+        out->next = most ? out->bottleneck : stage->name;
+        out->next_busy = most ? out->bottleneck_busy : busy;
+        if (most) out->bottleneck = stage->name;
+        if (most) out->bottleneck_busy = busy;
     }
-    run_status_find_bottleneck(run_status, now, out);
     if (!source) return;
     out->source = &source->report;
     out->settled = run_status_settled(&source->report);
@@ -334,11 +324,6 @@ void run_status_summary(const struct run_status *run_status, double now, struct 
     const double rate = run_status_rate(run_status, now, LEFT_SECONDS);
     if (rate > 0 && out->settled < source->report.total)
         out->left = (double)(source->report.total - out->settled) / rate;
-}
-
-int64_t run_status_step(const struct run_status *run_status) {
-    const struct row *source = run_status_source(run_status);
-    return source ? source->report.step : -1;
 }
 
 bool run_status_find_slow(struct run_status *run_status, double now, struct replica_status *out) {

@@ -81,9 +81,6 @@ void run_status_replica(const struct run_status *run_status, size_t index, doubl
 // Sets *out to the state of the run.
 void run_status_summary(const struct run_status *run_status, double now, struct run_summary *out);
 
-// Returns the steps trained so far, -1 while unknown.
-int64_t run_status_step(const struct run_status *run_status);
-
 // Finds a replica that has been at work on its oldest group for more than 30 s and five times as long as is typical of
 // it (300 s if that is unknown), and sets *out to it. It is found once for each group, and again whenever the age has
 // doubled. Returns false if there is none.
@@ -104,13 +101,10 @@ void run_status_line(const struct run_status *run_status, double now, struct buf
 // less is left out. It has a row for each replica, or for each stage if those are more than so many rows.
 void run_status_table(const struct run_status *run_status, double now, int columns, int rows, struct buf *out);
 
-// Appends "rollout-2 has had group 17 for 10:02 (typical 0:40)" for a replica that run_status_find_slow has found.
-void run_status_slow_line(const struct replica_status *replica, struct buf *out);
-
-// Appends "nothing has been done for 0:45: source gave group 17 to frames-2, which waits for groups" for what
-// run_status_find_standstill has found.
-void run_status_standstill_line(const struct run_status *run_status, const struct standstill *standstill, double now,
-                                struct buf *out);
+// Sets *line to what run_status_find_slow has found, "rollout-2 has had group 17 for 10:02 (typical 0:40)", else to
+// what run_status_find_standstill has: "nothing has been done for 0:45: source gave group 17 to frames-2, which waits
+// for groups". Returns false if there is neither.
+bool run_status_warning(struct run_status *run_status, double now, struct buf *line);
 
 // Appends what the user of a run that is over wants to know: how it ended, where its result is, what to type next. At
 // most three lines, each with its end. `seconds` is the time since `caravan run` was started.

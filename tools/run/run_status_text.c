@@ -147,18 +147,52 @@ struct table {
     bool shown[TABLE_COLUMNS];
 };
 
+// A replica, or all of a stage as one: means of shares, the longest times, otherwise sums.
+struct table_row {
+    struct replica_status replica; // its name and state are those of the first one
+    struct message_status report;
+    bool reported;    // at least one has
+    int count, alike; // replicas, those in the state of the first one
+};
+
+static void table_row_add(struct table_row *row, const struct replica_status *replica) {
+    struct replica_status *sum = &row->replica;
+    if (!row->count++) {
+        *sum = *replica;
+        sum->rate = sum->busy = sum->tokens_rate = 0;
+        sum->restarts = 0;
+    }
+    row->alike += !strcmp(replica->state, sum->state);
+    sum->rate += replica->rate;
+    sum->busy += (replica->busy - sum->busy) / row->count;
+    sum->tokens_rate += replica->tokens_rate;
+    sum->typical = fmax(sum->typical, replica->typical);
+    sum->oldest_age = fmax(sum->oldest_age, replica->oldest_age);
+    sum->restarts += replica->restarts;
+    if (!replica->report) return;
+    row->reported = true;
+    row->report.done += replica->report->done;
+    row->report.found += replica->report->found;
+    row->report.dropped += replica->report->dropped;
+    row->report.held += replica->report->held;
+    row->report.waiting += replica->report->waiting;
+}
+
 // Of a replica that has not reported only the restarts are known.
-static void table_row(const struct table *table, const struct replica_status *replica, struct buf *out) {
-    static const struct message_status none = {0};
-    const struct message_status *report = replica->report ? replica->report : &none;
+static void table_row_print(const struct table_row *row, const struct table *table, struct buf *out) {
+    const struct message_status *report = &row->report;
+    const struct replica_status *replica = &row->replica;
     const int64_t counts[TABLE_COLUMNS] = {
         [TABLE_DONE] = report->done, [TABLE_STORED] = report->found,  [TABLE_DROPPED] = report->dropped,
         [TABLE_HELD] = report->held, [TABLE_QUEUE] = report->waiting, [TABLE_RESTARTS] = replica->restarts};
-    buf_printf(out, "%-*s", table->name_width, replica->name);
+    char name[96];
+    snprintf(name, sizeof name, "%s", replica->name);
+    if (row->count > 1) snprintf(name, sizeof name, "%s x %d", replica->stage, row->count);
+    buf_printf(out, "%-*s", table->name_width, name);
     for (int i = 0; i < TABLE_COLUMNS; i++) {
         char text[DURATION_SIZE] = "";
         if (!table->shown[i]) continue;
-        if (!replica->report && i != TABLE_RESTARTS) {
+        if (!row->reported && i != TABLE_RESTARTS) {
             buf_printf(out, "%*s", table_columns[i].width, "");
             continue;
         }
@@ -174,52 +208,9 @@ static void table_row(const struct table *table, const struct replica_status *re
             snprintf(text, sizeof text, "%lld", (long long)counts[i]);
         buf_printf(out, "%*s", table_columns[i].width, text);
     }
-    buf_printf(out, "  %s\n", replica->state);
-}
-
-// A replica, or all of a stage as one.
-struct stage_row {
-    struct replica_status replica;
-    struct message_status report;
-    char name[96], state[96];
-    int count, alike; // replicas, those in the state of the first one
-};
-
-static void stage_row_add(struct stage_row *row, const struct replica_status *replica) {
-    struct replica_status *sum = &row->replica;
-    if (!row->count++) {
-        row->report = (struct message_status){0};
-        *sum = *replica;
-        sum->report = NULL;
-        sum->rate = sum->busy = sum->tokens_rate = 0;
-    }
-    row->alike += !strcmp(replica->state, sum->state);
-    sum->rate += replica->rate;
-    sum->busy += (replica->busy - sum->busy) / row->count;
-    sum->tokens_rate += replica->tokens_rate;
-    sum->typical = fmax(sum->typical, replica->typical);
-    sum->oldest_age = fmax(sum->oldest_age, replica->oldest_age);
-    sum->restarts += row->count > 1 ? replica->restarts : 0;
-    if (!replica->report) return;
-    sum->report = &row->report;
-    row->report.done += replica->report->done;
-    row->report.found += replica->report->found;
-    row->report.dropped += replica->report->dropped;
-    row->report.held += replica->report->held;
-    row->report.waiting += replica->report->waiting;
-}
-
-static void table_stage_row(const struct table *table, struct stage_row *row, struct buf *out) {
-    if (row->count == 1) {
-        table_row(table, &row->replica, out);
-        return;
-    }
-    snprintf(row->name, sizeof row->name, "%s x %d", row->replica.stage, row->count);
-    snprintf(row->state, sizeof row->state, "%s", row->replica.state);
-    if (row->alike < row->count) snprintf(row->state, sizeof row->state, "%d %s", row->alike, row->replica.state);
-    row->replica.name = row->name;
-    row->replica.state = row->state;
-    table_row(table, &row->replica, out);
+    buf_puts(out, "  ");
+    if (row->alike < row->count) buf_printf(out, "%d ", row->alike);
+    buf_printf(out, "%s\n", replica->state);
 }
 
 void run_status_table(const struct run_status *run_status, double now, int columns, int rows, struct buf *out) {
@@ -227,7 +218,7 @@ void run_status_table(const struct run_status *run_status, double now, int colum
     struct run_summary run;
     struct replica_status replica;
     struct table table = {.name_width = NAME};
-    struct stage_row stage = {0};
+    struct table_row row = {0};
     const size_t count = run_status_count(run_status), began = out->size;
     run_status_summary(run_status, now, &run);
     run_text_summary(&run, columns, out);
@@ -251,51 +242,50 @@ void run_status_table(const struct run_status *run_status, double now, int colum
     buf_puts(out, "  state\n");
     for (size_t i = 0; i < count; i++) {
         run_status_replica(run_status, i, now, &replica);
-        if (i && (!folded || strcmp(replica.stage, stage.replica.stage) != 0)) {
-            table_stage_row(&table, &stage, out);
-            stage = (struct stage_row){0};
+        if (i && (!folded || strcmp(replica.stage, row.replica.stage) != 0)) {
+            table_row_print(&row, &table, out);
+            row = (struct table_row){0};
         }
-        stage_row_add(&stage, &replica);
+        table_row_add(&row, &replica);
     }
-    table_stage_row(&table, &stage, out);
+    table_row_print(&row, &table, out);
 }
 
-void run_status_slow_line(const struct replica_status *replica, struct buf *out) {
-    char age[DURATION_SIZE], typical[DURATION_SIZE];
-    buf_printf(out, "%s has had group %lld for %s", replica->name, (long long)replica->report->oldest_seq,
-               run_text_duration(replica->oldest_age, age));
-    if (replica->typical < 0) {
-        buf_puts(out, " (it has finished none yet)");
-        return;
-    }
-    buf_printf(out, " (typical %s)", run_text_duration(replica->typical, typical));
-}
-
-void run_status_standstill_line(const struct run_status *run_status, const struct standstill *standstill, double now,
-                                struct buf *out) {
-    const long long seq = (long long)standstill->seq;
+bool run_status_warning(struct run_status *run_status, double now, struct buf *line) {
     char duration[DURATION_SIZE];
-    bool listed = false;
     struct replica_status replica;
-    buf_printf(out, "nothing has been done for %s: ", run_text_duration(standstill->seconds, duration));
-    if (!standstill->sender) {
-        buf_printf(out, "group %lld is not settled, and no stage reports it; source: %s", seq,
-                   standstill->source_state);
-        return;
+    struct standstill still;
+    const char *between = "";
+    buf_clear(line);
+    if (run_status_find_slow(run_status, now, &replica)) {
+        buf_printf(line, "%s has had group %lld for %s", replica.name, (long long)replica.report->oldest_seq,
+                   run_text_duration(replica.oldest_age, duration));
+        if (replica.typical < 0)
+            buf_puts(line, " (it has finished none yet)");
+        else
+            buf_printf(line, " (typical %s)", run_text_duration(replica.typical, duration));
+        return true;
     }
-    if (standstill->receiver)
-        buf_printf(out, "%s gave group %lld to %s, which ", standstill->sender, seq, standstill->receiver);
+    if (!run_status_find_standstill(run_status, now, &still)) return false;
+    const long long seq = (long long)still.seq;
+    buf_printf(line, "nothing has been done for %s: ", run_text_duration(still.seconds, duration));
+    if (!still.sender) {
+        buf_printf(line, "group %lld is not settled, and no stage reports it; source: %s", seq, still.source_state);
+        return true;
+    }
+    if (still.receiver)
+        buf_printf(line, "%s gave group %lld to %s, which ", still.sender, seq, still.receiver);
     else
-        buf_printf(out, "%s has group %lld, which no replica of %s has taken: ", standstill->sender, seq,
-                   standstill->stage);
+        buf_printf(line, "%s has group %lld, which no replica of %s has taken: ", still.sender, seq, still.stage);
     for (size_t i = 0; i < run_status_count(run_status); i++) {
         run_status_replica(run_status, i, now, &replica);
-        if (strcmp(replica.stage, standstill->stage) != 0) continue;
-        if (standstill->receiver && strcmp(replica.name, standstill->receiver) != 0) continue;
-        if (!standstill->receiver) buf_printf(out, "%s%s ", listed ? ", " : "", replica.name);
-        buf_printf(out, "%s%s", strncmp(replica.state, "waits", 5) ? "is " : "", replica.state);
-        listed = true;
+        if (strcmp(replica.stage, still.stage) != 0) continue;
+        if (still.receiver && strcmp(replica.name, still.receiver) != 0) continue;
+        if (!still.receiver) buf_printf(line, "%s%s ", between, replica.name);
+        buf_printf(line, "%s%s", strncmp(replica.state, "waits", 5) ? "is " : "", replica.state);
+        between = ", ";
     }
+    return true;
 }
 
 // ---- run end ----
@@ -379,35 +369,16 @@ static void run_metrics_value(const struct metric_family *family, const char *ru
     run_metrics_sample(family, run, NULL, NULL, value, out);
 }
 
-static void run_metrics_run(const struct run_summary *run, struct buf *out) {
-    static const struct metric_family steps = {"trained_steps", "steps", "Steps trained.", false},
-                                      reissued = {"reissued_groups", "groups",
-                                                  "Groups in flight that the source issued again.", true},
-                                      groups = {"groups", "groups", "Groups of the run by what became of them.", false},
-                                      failed = {"failed_checkpoints", "checkpoints",
-                                                "Checkpoints that could not be written since one was written.", false},
-                                      reward = {"step_reward", "", "Mean reward of the last step.", false},
-                                      accuracy = {"step_accuracy", "", "Mean accuracy of the last step.", false};
-    if (run->source) {
-        if (run->trains) run_metrics_value(&steps, run->name, (double)run->source->step, out);
-        if (run->trains) run_metrics_value(&failed, run->name, (double)run->failed_saves, out);
-        const struct message_status *source = run->source;
-        const struct {
-            const char *state;
-            int64_t count;
-        } states[] = {{run->trains ? "trained" : "done", source->done},
-                      {"quarantined", source->run_quarantined},
-                      {"unused", source->run_unused},
-                      {"in_flight", source->held},
-                      {"unissued", source->total - run->settled - source->held}};
-        run_metrics_family(&groups, out);
-        for (size_t i = 0; i < sizeof states / sizeof *states; i++)
-            run_metrics_sample(&groups, run->name, NULL, states[i].state, (double)states[i].count, out);
-        run_metrics_value(&reissued, run->name, (double)run->source->reissued, out);
-    }
-    run_metrics_value(&reward, run->name, run->reward, out);
-    run_metrics_value(&accuracy, run->name, run->accuracy, out);
-}
+static const struct metric_family metric_steps = {"trained_steps", "steps", "Steps trained.", false},
+                                  metric_reissued = {"reissued_groups", "groups",
+                                                     "Groups in flight that the source issued again.", true},
+                                  metric_groups = {"groups", "groups", "Groups of the run by what became of them.",
+                                                   false},
+                                  metric_failed = {"failed_checkpoints", "checkpoints",
+                                                   "Checkpoints that could not be written since one was written.",
+                                                   false},
+                                  metric_reward = {"step_reward", "", "Mean reward of the last step.", false},
+                                  metric_accuracy = {"step_accuracy", "", "Mean accuracy of the last step.", false};
 
 // ---- the replicas ----
 
@@ -446,7 +417,25 @@ static const struct replica_metric replica_metrics[] = {
 void run_metrics(const struct run_status *run_status, double now, struct buf *out) {
     struct run_summary run;
     run_status_summary(run_status, now, &run);
-    run_metrics_run(&run, out);
+    const struct message_status *source = run.source;
+    if (source) {
+        const struct {
+            const char *state;
+            int64_t count;
+        } states[] = {{run.trains ? "trained" : "done", source->done},
+                      {"quarantined", source->run_quarantined},
+                      {"unused", source->run_unused},
+                      {"in_flight", source->held},
+                      {"unissued", source->total - run.settled - source->held}};
+        if (run.trains) run_metrics_value(&metric_steps, run.name, (double)source->step, out);
+        if (run.trains) run_metrics_value(&metric_failed, run.name, (double)run.failed_saves, out);
+        run_metrics_family(&metric_groups, out);
+        for (size_t i = 0; i < sizeof states / sizeof *states; i++)
+            run_metrics_sample(&metric_groups, run.name, NULL, states[i].state, (double)states[i].count, out);
+        run_metrics_value(&metric_reissued, run.name, (double)source->reissued, out);
+    }
+    run_metrics_value(&metric_reward, run.name, run.reward, out);
+    run_metrics_value(&metric_accuracy, run.name, run.accuracy, out);
     for (size_t m = 0; m < sizeof replica_metrics / sizeof *replica_metrics; m++) {
         const struct replica_metric *metric = &replica_metrics[m];
         run_metrics_family(&metric->family, out);

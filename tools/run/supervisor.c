@@ -42,91 +42,6 @@ struct machine {
     bool ended;             // its supervisor has said that the run has ended
 };
 
-struct machines {
-    struct machine *list;
-    size_t count;
-};
-
-// Connects to the supervisors of all machines but deployment->here. UNAVAILABLE. The caller frees the list, after a
-// failure too; the connections are the wire's.
-static status machines_connect(struct machines *machines, struct wire *wire, const struct deployment *deployment,
-                               double now) {
-    const struct pipeline *pipeline = deployment->pipeline;
-    NEW(&machines->list, deployment->machines);
-    for (int i = 0; i < (int)deployment->machines; i++) {
-        if (i == deployment->here) continue;
-        struct machine *machine = &machines->list[machines->count++];
-        machine->name = pipeline->machines[i].name;
-        machine->address = pipeline->machines[i].address;
-        machine->away_since = now;
-        TRY(wire_connect(wire, deployment_endpoint(deployment, deployment_supervisor(deployment, i)),
-                         pipeline->machines[i].key, "report", &machine->peer));
-    }
-    assert(machines->count == deployment->machines - 1);
-    return OK;
-}
-
-// Returns the machine of that name, NULL if there is none.
-static struct machine *machines_find(struct machines *machines, const char *name) {
-    for (size_t i = 0; i < machines->count; i++)
-        if (!strcmp(machines->list[i].name, name)) return &machines->list[i];
-    return NULL;
-}
-
-// Notes which machines are there at `now`; appends those that are not, as "gpu1 (10.0.0.2), gpu2 (10.0.0.3)". Returns
-// that which has been away for longest, NULL if all are there.
-static const struct machine *machines_update(struct machines *machines, double now, struct buf *missing) {
-    const struct machine *away = NULL;
-    for (size_t i = 0; i < machines->count; i++) {
-        struct machine *machine = &machines->list[i];
-        const bool there = machine->peer->open;
-        if (there) machine->joined = true;
-        if (there) machine->away_since = 0;
-        if (!there && machine->away_since == 0) machine->away_since = now;
-        if (there) continue;
-        buf_printf(missing, "%s%s (%s)", missing->size ? ", " : "", machine->name, machine->address);
-        if (!away || machine->away_since < away->away_since) away = machine;
-    }
-    return away;
-}
-
-// ---- end_note ----
-
-// The note that the run is over, which each of several machines has until it has told the others: one that is killed
-// between would wait for ever for machines that have ended. The machines may share the run's directory.
-
-static char *end_note_path(struct arena *arena, const struct deployment *deployment) {
-    return arena_printf(arena, "%s/ended-%s", deployment->pipeline->run,
-                        deployment_machine(deployment, deployment->here));
-}
-
-// Notes in the run's directory that the run is over and what it has come to, before anybody is told. UNAVAILABLE.
-static status end_note_write(const struct deployment *deployment, const char *reason) {
-    struct arena arena = {0};
-    struct buf text = {0};
-    buf_printf(&text, "%s\n%s\n", deployment->settings, reason);
-    const status result = file_write_atomic(end_note_path(&arena, deployment), text.data, text.size);
-    buf_release(&text);
-    arena_release(&arena);
-    return result;
-}
-
-// Appends what a run with these settings has come to if this machine was killed after it had noted it; otherwise
-// nothing. UNAVAILABLE or DATAERR when the note cannot be read.
-static status end_note_find(const struct deployment *deployment, struct buf *reason) {
-    struct arena arena = {0};
-    struct buf text = {0};
-    const char *path = end_note_path(&arena, deployment);
-    const status result = path_exists(path) ? file_read(path, &text) : OK;
-    const size_t size = strlen(deployment->settings);
-    // A run that was given other settings, for example more epochs, goes on.
-    if (text.size > size + 1 && !strncmp(text.data, deployment->settings, size) && text.data[size] == '\n')
-        buf_printf(reason, "%.*s", (int)strcspn(text.data + size + 1, "\n"), text.data + size + 1);
-    buf_release(&text);
-    arena_release(&arena);
-    return result;
-}
-
 // ---- notices ----
 
 // Lines for the terminal that come in floods, as one for each of 3,000 missing clips: the first few of a sender are
@@ -211,7 +126,9 @@ struct supervisor {
     struct processes processes;
     struct run_status *run_status;
     struct wire *wire;
-    struct machines machines; // the other ones
+    struct machine *machines; // the other ones
+    size_t machine_count;
+    const char *end_note; // the path of the note that the run is over
     struct notice_sender notices[NOTICE_SENDERS];
     char optim_notice[MESSAGE_SIZE]; // the last thing that optim told the user
     struct node_config config;       // our own
@@ -232,11 +149,17 @@ struct supervisor {
     struct buf line;
 };
 
+// Returns the other machine of that name, NULL if there is none.
+static struct machine *supervisor_find_machine(struct supervisor *supervisor, const char *name) {
+    for (size_t i = 0; i < supervisor->machine_count; i++)
+        if (!strcmp(supervisor->machines[i].name, name)) return &supervisor->machines[i];
+    return NULL;
+}
+
 // Logs a line for the user. On a terminal it breaks between words, and replaces the line of progress, which is written
 // again later.
-static void supervisor_log(const struct supervisor *supervisor, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-static void supervisor_log(const struct supervisor *supervisor, const char *format, ...) {
+__attribute__((format(printf, 2, 3))) static void supervisor_log(const struct supervisor *supervisor,
+                                                                 const char *format, ...) {
     enum { INDENT = 2 };
     char text[MESSAGE_SIZE];
     struct buf lines = {0};
@@ -290,14 +213,6 @@ static void supervisor_publish(struct supervisor *supervisor, const struct wire_
         (void)wire_send(wire, peer, message, NULL);
 }
 
-// Tells a client that begins to watch the run how it was a minute ago, so that it knows the rates of the last minute.
-static void supervisor_greet(struct supervisor *supervisor, struct wire_peer *watcher) {
-    struct wire_message message;
-    for (size_t i = 0; i < run_status_count(supervisor->run_status); i++)
-        if (run_status_replay(supervisor->run_status, i, clock_monotonic(), &message))
-            (void)wire_send(supervisor->wire, watcher, &message, NULL);
-}
-
 static struct wire_message supervisor_end(const struct supervisor *supervisor) {
     return (struct wire_message){.kind = MESSAGE_END, .code = supervisor->result, .reason = supervisor->reason};
 }
@@ -322,8 +237,15 @@ static void supervisor_stop(struct supervisor *supervisor, status result, bool e
     if (result != OK && result != END) supervisor_log(supervisor, "%s", supervisor->reason);
     service_notify(&supervisor->service, "STOPPING=1");
     const char *here = deployment_machine(supervisor->deployment, supervisor->deployment->here);
-    if (result == OK && everywhere && *here && end_note_write(supervisor->deployment, reason) != OK)
-        supervisor_log(supervisor, "%s", fail_text());
+    // Each of several machines notes that the run is over and what it has come to before anybody is told, until it has
+    // told the others: one that is killed between would wait for ever for machines that have ended.
+    if (result == OK && everywhere && *here) {
+        struct buf note = {0};
+        buf_printf(&note, "%s\n%s\n", supervisor->deployment->settings, reason);
+        if (file_write_atomic(supervisor->end_note, note.data, note.size) != OK)
+            supervisor_log(supervisor, "%s", fail_text());
+        buf_release(&note);
+    }
     const struct wire_message notice = {
         .kind = MESSAGE_NOTICE, .name = *here ? here : SUPERVISOR_NAME, .machine = here, .reason = supervisor->reason};
     if (everywhere)
@@ -339,8 +261,8 @@ static bool supervisor_finished(struct supervisor *supervisor) {
     const bool all = supervisor->end_found && now - supervisor->began < FOUND_SECONDS; // also those not heard of yet
     const struct machine *unaware = NULL;
     if (supervisor->state < SUPERVISOR_STOPPING || processes_running(&supervisor->processes)) return false;
-    for (size_t i = 0; i < supervisor->machines.count && supervisor->everywhere && !unaware; i++) {
-        const struct machine *machine = &supervisor->machines.list[i];
+    for (size_t i = 0; i < supervisor->machine_count && supervisor->everywhere && !unaware; i++) {
+        const struct machine *machine = &supervisor->machines[i];
         if ((all || machine->joined) && !machine->ended && !machine->stopped) unaware = machine;
     }
     if (!unaware || supervisor->interrupted) return true;
@@ -438,34 +360,13 @@ static void supervisor_on_signals(struct supervisor *supervisor) {
     }
 }
 
-// Takes over a report and forwards it. A process that reports for another one loses its connection.
-static status supervisor_on_status(struct supervisor *supervisor, struct wire_peer *peer,
-                                   const struct wire_message *message, bool from_here) {
-    const struct replica *replica = deployment_find(supervisor->deployment, message->name, (int)message->replica);
-    const double now = clock_monotonic();
-    struct wire_message report = *message;
-    struct run_summary summary;
-    const bool own = !strcmp(message->name, peer->name) && message->replica == peer->replica;
-    if (!replica || (from_here && !own))
-        return wire_reject(supervisor->wire, peer, "STATUS: it is about another process than its sender");
-    if (from_here) report.counters.restarts = run_status_restarts(supervisor->run_status, replica);
-    run_status_update(supervisor->run_status, &report, now);
-    run_status_summary(supervisor->run_status, now, &summary);
-    if (summary.source && summary.settled > supervisor->settled) supervisor->settled = summary.settled;
-    supervisor_publish(supervisor, &report, from_here);
-    return OK;
-}
-
 // The source, another machine's supervisor or `caravan stop` ends the run; nobody else may.
-static status supervisor_on_end(struct supervisor *supervisor, struct wire_peer *peer,
+static status supervisor_on_end(struct supervisor *supervisor, struct wire_peer *peer, struct machine *other,
                                 const struct wire_message *message) {
-    const char *name = peer->name, *machine = peer->machine;
-    const bool of_supervisor = !strcmp(name, SUPERVISOR_NAME), asked = !strcmp(peer->purpose, "watch");
-    struct machine *other = of_supervisor ? machines_find(&supervisor->machines, machine) : NULL;
     const int64_t code = message->code;
     char text[MESSAGE_SIZE];
-    if (asked) {
-        snprintf(text, sizeof text, "stopped by `caravan stop`%s%.100s", *machine ? " on " : "", machine);
+    if (!strcmp(peer->purpose, "watch")) {
+        snprintf(text, sizeof text, "stopped by `caravan stop`%s%.100s", *peer->machine ? " on " : "", peer->machine);
         if (supervisor->state < SUPERVISOR_STOPPING)
             supervisor_log(supervisor, "%s; the same command resumes the run", text);
         supervisor_stop(supervisor, END, true, text);
@@ -473,7 +374,7 @@ static status supervisor_on_end(struct supervisor *supervisor, struct wire_peer 
     }
     if (code != OK && code != END && status_exit_code((status)code) != code)
         return wire_reject(supervisor->wire, peer, "END: code is no exit code");
-    if (!other && strcmp(name, "source") != 0)
+    if (!other && strcmp(peer->name, "source") != 0)
         return wire_reject(supervisor->wire, peer, "END: only the source and the supervisors may end the run");
     if (other) other->ended = true;
     if (supervisor->state < SUPERVISOR_STOPPING && code == END)
@@ -487,20 +388,27 @@ static status supervisor_on_end(struct supervisor *supervisor, struct wire_peer 
 
 static status supervisor_on_event(struct supervisor *supervisor, const struct wire_event *event) {
     const struct wire_message *message = &event->message;
+    struct wire_peer *peer = event->peer;
+    struct run_status *run_status = supervisor->run_status;
+    const double now = clock_monotonic();
     if (event->kind == WIRE_REFUSED) return fail(UNAVAILABLE, "%s", message->reason);
     if (event->kind == WIRE_READABLE) supervisor_on_signals(supervisor);
-    if (!event->peer) return OK;
-    const bool from_here = strcmp(event->peer->name, SUPERVISOR_NAME) != 0;
-    struct machine *machine = from_here ? NULL : machines_find(&supervisor->machines, event->peer->machine);
+    if (!peer) return OK;
+    const bool from_here = strcmp(peer->name, SUPERVISOR_NAME) != 0;
+    struct machine *machine = from_here ? NULL : supervisor_find_machine(supervisor, peer->machine);
     switch (event->kind) {
     case WIRE_JOINED:
-        if (!strcmp(event->peer->purpose, "watch")) supervisor_greet(supervisor, event->peer);
-        if (!machine || !event->peer->client) return OK;
+        // Who begins to watch the run hears how it was a minute ago, and so knows the rates of the last minute.
+        for (size_t i = 0; !strcmp(peer->purpose, "watch") && i < run_status_count(run_status); i++) {
+            struct wire_message before;
+            if (run_status_replay(run_status, i, now, &before)) (void)wire_send(supervisor->wire, peer, &before, NULL);
+        }
+        if (!machine || !peer->client) return OK;
         machine->stopped = machine->ended = false;
         supervisor_log(supervisor, "%s is connected", machine->name);
         return OK;
     case WIRE_GONE:
-        if (!machine || !event->peer->client) return OK;
+        if (!machine || !peer->client) return OK;
         if (event->orderly) machine->stopped = true; // an old connection may be found dead later than that
         if (supervisor->state < SUPERVISOR_STOPPING)
             supervisor_log(supervisor, "%s %s; waiting for it", machine->name,
@@ -512,17 +420,29 @@ static status supervisor_on_event(struct supervisor *supervisor, const struct wi
         return OK;
     }
     switch (message->kind) {
-    case MESSAGE_STATUS:
-        return supervisor_on_status(supervisor, event->peer, message, from_here);
+    case MESSAGE_STATUS: { // is taken over and forwarded
+        const struct replica *replica = deployment_find(supervisor->deployment, message->name, (int)message->replica);
+        struct wire_message report = *message;
+        struct run_summary summary;
+        const bool own = !strcmp(message->name, peer->name) && message->replica == peer->replica;
+        if (!replica || (from_here && !own))
+            return wire_reject(supervisor->wire, peer, "STATUS: it is about another process than its sender");
+        if (from_here) report.counters.restarts = run_status_restarts(run_status, replica);
+        run_status_update(run_status, &report, now);
+        run_status_summary(run_status, now, &summary);
+        if (summary.source && summary.settled > supervisor->settled) supervisor->settled = summary.settled;
+        supervisor_publish(supervisor, &report, from_here);
+        return OK;
+    }
     case MESSAGE_NOTICE:
         supervisor_publish(supervisor, message, from_here);
         if (message->replica && !strcmp(message->name, stage_kinds[STAGE_OPTIM].name))
             snprintf(supervisor->optim_notice, sizeof supervisor->optim_notice, "%s", message->reason);
-        if (notice_passes(supervisor->notices, message->name, message->replica, clock_monotonic()))
+        if (notice_passes(supervisor->notices, message->name, message->replica, now))
             supervisor_log(supervisor, "%s: %s", message->name, message->reason);
         return OK;
     case MESSAGE_END:
-        return supervisor_on_end(supervisor, event->peer, message);
+        return supervisor_on_end(supervisor, peer, machine, message);
     default:
         return OK;
     }
@@ -545,7 +465,9 @@ static void supervisor_write_metrics(struct supervisor *supervisor, double now) 
 static void supervisor_show_progress(struct supervisor *supervisor, double now) {
     static const char status_is[] = "STATUS="; // for the service manager
     struct buf *line = &supervisor->line;
-    const int64_t step = run_status_step(supervisor->run_status);
+    struct run_summary run;
+    run_status_summary(supervisor->run_status, now, &run);
+    const int64_t step = run.source ? run.source->step : -1;
     const bool earlier = !supervisor->terminal && step != supervisor->progress_step;
     if (now < supervisor->due[DUE_PROGRESS] - (earlier ? PLAIN_SECONDS - STEP_SECONDS : 0)) return;
     supervisor->due[DUE_PROGRESS] = now + (supervisor->terminal ? 0.5 : PLAIN_SECONDS);
@@ -569,12 +491,21 @@ static void supervisor_show_progress(struct supervisor *supervisor, double now) 
 static void supervisor_on_tick(struct supervisor *supervisor) {
     const struct deployment *deployment = supervisor->deployment;
     const double now = clock_monotonic();
-    struct replica_status slow;
-    struct standstill standstill;
+    const struct machine *away = NULL; // that which has been away for longest
     struct buf *line = &supervisor->line;
     double *due = supervisor->due;
     buf_clear(line);
-    const struct machine *away = machines_update(&supervisor->machines, now, line);
+    for (size_t i = 0; i < supervisor->machine_count; i++) {
+        struct machine *machine = &supervisor->machines[i];
+        if (machine->peer->open) {
+            machine->joined = true;
+            machine->away_since = 0;
+            continue;
+        }
+        if (machine->away_since == 0) machine->away_since = now;
+        buf_printf(line, "%s%s (%s)", line->size ? ", " : "", machine->name, machine->address);
+        if (!away || machine->away_since < away->away_since) away = machine;
+    }
     supervisor_sum_up(supervisor, false);
     if (supervisor->state < SUPERVISOR_STOPPING || processes_running(&supervisor->processes))
         supervisor_check_run(supervisor);
@@ -602,16 +533,7 @@ static void supervisor_on_tick(struct supervisor *supervisor) {
     }
     supervisor->state = SUPERVISOR_RUNNING;
     if (processes_start(&supervisor->processes, now) != OK) supervisor_log(supervisor, "%s", fail_text());
-    while (run_status_find_slow(supervisor->run_status, now, &slow)) {
-        buf_clear(line);
-        run_status_slow_line(&slow, line);
-        supervisor_log(supervisor, "%s", line->data);
-    }
-    if (run_status_find_standstill(supervisor->run_status, now, &standstill)) {
-        buf_clear(line);
-        run_status_standstill_line(supervisor->run_status, &standstill, now, line);
-        supervisor_log(supervisor, "%s", line->data);
-    }
+    while (run_status_warning(supervisor->run_status, now, line)) supervisor_log(supervisor, "%s", line->data);
     if (now >= due[DUE_METRICS]) {
         due[DUE_METRICS] = now + METRICS_SECONDS;
         supervisor_write_metrics(supervisor, now);
@@ -674,6 +596,9 @@ static status supervisor_open(struct supervisor *supervisor) {
     if (supervisor->signal_fd < 0) return fail(UNAVAILABLE, "signalfd: %s", strerror(errno));
     supervisor->run_fd = open(pipeline->run, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (supervisor->run_fd < 0) return fail(UNAVAILABLE, "%s: %s", pipeline->run, strerror(errno));
+    // The machines may share the run's directory.
+    supervisor->end_note = arena_printf(&deployment->arena, "%s/ended-%s", pipeline->run,
+                                        deployment_machine(deployment, deployment->here));
     TRY(processes_init(&supervisor->processes, deployment));
     run_status_new(&supervisor->run_status, deployment);
     const char *path = arena_printf(&deployment->arena, "%s/nodes/" SUPERVISOR_NAME "-%d", pipeline->run, own->number);
@@ -690,17 +615,29 @@ static status supervisor_open(struct supervisor *supervisor) {
     wire_add_fd(supervisor->wire, supervisor->signal_fd);
     for (size_t i = 0; i < supervisor->config.listen_count; i++)
         TRY(wire_bind(supervisor->wire, supervisor->config.listen[i]));
-    TRY(machines_connect(&supervisor->machines, supervisor->wire, deployment, clock_monotonic()));
     if (deployment->machines < 2) return OK;
-    // The others may have ended when this machine was killed: it must not wait for them.
-    struct buf reason = {0};
-    const status result = end_note_find(deployment, &reason);
-    supervisor->end_found = reason.size;
-    if (reason.size) {
-        supervisor_log(supervisor, "the run had ended when this machine was killed; the other ones are told");
-        supervisor_stop(supervisor, OK, true, reason.data);
+    NEW(&supervisor->machines, deployment->machines);
+    for (int i = 0; i < (int)deployment->machines; i++) {
+        const struct pipeline_machine *other = &pipeline->machines[i];
+        if (i == deployment->here) continue;
+        struct machine *machine = &supervisor->machines[supervisor->machine_count++];
+        *machine = (struct machine){.name = other->name, .address = other->address, .away_since = clock_monotonic()};
+        TRY(wire_connect(supervisor->wire, deployment_endpoint(deployment, deployment_supervisor(deployment, i)),
+                         other->key, "report", &machine->peer));
     }
-    buf_release(&reason);
+    // The others may have ended when this machine was killed after it had noted the end: it must not wait for them. A
+    // run that was given other settings, for example more epochs, goes on.
+    struct buf note = {0};
+    const status result = path_exists(supervisor->end_note) ? file_read(supervisor->end_note, &note) : OK;
+    const size_t size = strlen(deployment->settings);
+    if (note.size > size + 1 && !strncmp(note.data, deployment->settings, size) && note.data[size] == '\n') {
+        char *reason = note.data + size + 1;
+        reason[strcspn(reason, "\n")] = 0;
+        supervisor->end_found = true;
+        supervisor_log(supervisor, "the run had ended when this machine was killed; the other ones are told");
+        supervisor_stop(supervisor, OK, true, reason);
+    }
+    buf_release(&note);
     return result;
 }
 
@@ -738,7 +675,7 @@ status supervisor_run(struct deployment *deployment) {
     }
     supervisor_finish(&supervisor);
     result = supervisor.result;
-    if (deployment->machines > 1) unlink(end_note_path(&deployment->arena, deployment));
+    if (deployment->machines > 1) unlink(supervisor.end_note);
     if (result == END) result = STOPPED;
     if (result != OK) result = fail(result, "%s", ""); // it was said
 done:
@@ -750,6 +687,6 @@ done:
     if (supervisor.signal_fd >= 0) close(supervisor.signal_fd);
     if (supervisor.run_fd >= 0) close(supervisor.run_fd);
     buf_release(&supervisor.line);
-    free(supervisor.machines.list);
+    free(supervisor.machines);
     return result;
 }

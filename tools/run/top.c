@@ -82,12 +82,6 @@ static bool keyboard_open(void) {
     return !tcsetattr(STDIN_FILENO, TCSANOW, &keyboard_ours);
 }
 
-// Returns the next key of standard input, 0 if there is none.
-static char keyboard_read(void) {
-    char key;
-    return keyboard_is_open && keyboard_in_foreground() && read(STDIN_FILENO, &key, 1) == 1 ? key : 0;
-}
-
 // ---- top ----
 
 enum { NOTICES = 8, NOTICE = 200 };
@@ -202,29 +196,12 @@ static void top_show_steps(struct buf *text, const char *path, int columns) {
     }
 }
 
-// Appends the last notices that fit into so many columns and rows.
-static void top_show_notices(const struct top *top, int columns, int rows, struct buf *text) {
-    const size_t last = top->notice_count, first = last > NOTICES ? last - NOTICES : 0;
-    struct buf notice = {0};
-    size_t from = last;
-    for (; from > first; from--) {
-        buf_clear(&notice);
-        text_wrap(top->notices[(from - 1) % NOTICES], 0, 2, columns, &notice);
-        for (size_t i = 0; i < notice.size; i++) rows -= notice.data[i] == '\n';
-        if (--rows < 0) break;
-    }
-    for (; from < last; from++) {
-        text_wrap(top->notices[from % NOTICES], 0, 2, columns, text);
-        buf_puts(text, "\n");
-    }
-    buf_release(&notice);
-}
-
-// Prints the table of the stages, that of the last steps and the last notices. Nothing that a terminal redraws is wider
-// or longer than it.
+// Prints the table of the stages, that of the last steps and the last notices that fit. Nothing that a terminal redraws
+// is wider or longer than it.
 static status top_show(struct top *top) {
     char path[4096];
-    struct buf *text = &top->text;
+    const size_t last = top->notice_count, first = last > NOTICES ? last - NOTICES : 0;
+    struct buf *text = &top->text, notice = {0};
     int columns = INT_MAX, rows = INT_MAX;
     if (top->terminal) terminal_size(STDOUT_FILENO, &columns, &rows);
     if (!top->redraws) rows = INT_MAX;
@@ -233,9 +210,20 @@ static status top_show(struct top *top) {
     run_status_table(top->run_status, clock_monotonic(), columns, rows, text);
     snprintf(path, sizeof path, "%s/metrics.jsonl", top->watcher.deployment.pipeline->run);
     top_show_steps(text, path, columns);
-    int lines = 0;
-    for (size_t i = 0; i < text->size; i++) lines += text->data[i] == '\n';
-    top_show_notices(top, columns, rows - lines, text);
+    int left = rows;
+    for (size_t i = 0; i < text->size; i++) left -= text->data[i] == '\n';
+    size_t from = last;
+    for (; from > first; from--) {
+        buf_clear(&notice);
+        text_wrap(top->notices[(from - 1) % NOTICES], 0, 2, columns, &notice);
+        for (size_t i = 0; i < notice.size; i++) left -= notice.data[i] == '\n';
+        if (--left < 0) break;
+    }
+    buf_release(&notice);
+    for (; from < last; from++) {
+        text_wrap(top->notices[from % NOTICES], 0, 2, columns, text);
+        buf_puts(text, "\n");
+    }
     if (!top->redraws) {
         fwrite(text->data, 1, text->size, stdout);
         if (!top->terminal) putchar('\n');
@@ -259,38 +247,21 @@ static void top_leave(struct top *top) {
     fflush(stdout);
 }
 
-// Keeps a line about a replica that has had a group for too long, or that a run which stands still waits for, as the
-// supervisor writes them.
-static void top_notice_slow(struct top *top) {
-    const double now = clock_monotonic();
-    struct replica_status slow;
-    struct standstill standstill;
-    struct buf *text = &top->text;
-    if (run_status_find_standstill(top->run_status, now, &standstill)) {
-        buf_clear(text);
-        run_status_standstill_line(top->run_status, &standstill, now, text);
-        snprintf(top->notices[top->notice_count++ % NOTICES], NOTICE, "%s", text->data);
-    }
-    while (run_status_find_slow(top->run_status, now, &slow)) {
-        buf_clear(text);
-        run_status_slow_line(&slow, text);
-        snprintf(top->notices[top->notice_count++ % NOTICES], NOTICE, "%s", text->data);
-    }
-}
-
 // Shows the run until it ends or the user stops this program.
 static status top_watch(struct top *top) {
     enum { WAIT_MS = 100 };
     while (!signals_stopping() && !top->ended) {
         struct wire_event event;
         const struct wire_message *message = &event.message;
+        char key;
         TRY(wire_poll(top->watcher.wire, WAIT_MS, &event));
         if (event.kind == WIRE_REFUSED) return fail(UNAVAILABLE, "%s", message->reason);
         if (event.kind == WIRE_GONE && !event.orderly)
             return fail(UNAVAILABLE, "lost the run in %s: its supervisor was killed or does not answer",
                         top->watcher.deployment.pipeline->run);
         if (event.kind == WIRE_GONE) top->ended = true;
-        if (event.kind == WIRE_READABLE && keyboard_read() == 'q') return OK;
+        if (event.kind == WIRE_READABLE && keyboard_in_foreground() && read(STDIN_FILENO, &key, 1) == 1 && key == 'q')
+            return OK;
         if (event.kind == WIRE_MESSAGE) {
             top->answered = true;
             if (message->kind == MESSAGE_STATUS) run_status_update(top->run_status, message, clock_monotonic());
@@ -307,8 +278,9 @@ static status top_watch(struct top *top) {
         if (!top->answered || clock_monotonic() - top->shown < top->pause) continue;
         // All replicas have reported after a second.
         if (top->once && clock_monotonic() - top->began < 2) continue;
-        top_notice_slow(top);
         top->shown = clock_monotonic();
+        while (run_status_warning(top->run_status, top->shown, &top->text)) // as the supervisor writes it
+            snprintf(top->notices[top->notice_count++ % NOTICES], NOTICE, "%s", top->text.data);
         TRY(top_show(top));
         if (top->once) return OK;
     }
