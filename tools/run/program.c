@@ -212,25 +212,6 @@ static status filter_converse(struct filter *filter, const struct buf *line, dou
     }
 }
 
-// Writes a line, with its newline, and waits for the line with which it answers: the first *size bytes of
-// filter->output, without the newline, which the caller removes. `timeout` is in seconds, 0: none. BAD_SAMPLE when it
-// has ended, or has not answered in time and was killed: it does not run any more, fail_text() says how it ended
-// ("ended with exit code 1: the last line of its log"), and *read whether it had taken any of the line. END when this
-// process is asked to stop.
-static status filter_exchange(struct filter *filter, const struct buf *line, double timeout, size_t *size, bool *read) {
-    char how[FILTER_REASON];
-    size_t done = 0;
-    int unread = 0;
-    bool late = false;
-    assert(filter->pid && line->size);
-    status result = filter_converse(filter, line, timeout > 0 ? clock_monotonic() + timeout : 0, &done, size, &late);
-    *read = ioctl(filter->in, FIONREAD, &unread) || done > (size_t)unread;
-    if (result != BAD_SAMPLE) return result;
-    if (late) kill(-filter->pid, SIGKILL);
-    filter_end(filter, how);
-    return late ? fail(BAD_SAMPLE, "did not answer within %g s", timeout) : fail(BAD_SAMPLE, "%s", how);
-}
-
 // ---- program ----
 
 enum { MAX_QUOTED = 60, MAX_TRIES = 4, MAX_FAILED_GROUPS = 3, PAUSE_MS = 100 };
@@ -258,15 +239,28 @@ struct program {
 static struct program user_program; // the only one of this process
 
 // Gives the group to the program and replaces it by the answer. BAD_SAMPLE: the program has failed and does not run;
-// fail_text() says how, and *read whether it had read any of the group. END when this process is asked to stop.
+// fail_text() says how ("ended with exit code 1: the last line of its log"), and *read whether it had read any of the
+// group. END when this process is asked to stop.
 static status program_try(struct program *program, struct group *group, bool *read) {
     struct filter *filter = &program->filter;
     struct group *answer = NULL;
-    size_t size = 0;
+    size_t size = 0, done = 0;
+    int unread = 0;
+    bool late = false;
     *read = false;
     if (!filter->pid) TRY(filter_start(filter));
-    TRY(filter_exchange(filter, &program->line, program->timeout, &size, read));
-    status result = group_from_json(&answer, filter->output.data, size);
+    const double deadline = program->timeout > 0 ? clock_monotonic() + program->timeout : 0;
+    status result = filter_converse(filter, &program->line, deadline, &done, &size, &late);
+    *read = ioctl(filter->in, FIONREAD, &unread) || done > (size_t)unread;
+    if (result == BAD_SAMPLE) {
+        char how[FILTER_REASON];
+        if (late) kill(-filter->pid, SIGKILL);
+        filter_end(filter, how);
+        return late ? fail(BAD_SAMPLE, "did not answer within %g s", program->timeout) : fail(BAD_SAMPLE, "%s", how);
+    }
+    TRY(result);
+    // The answer is the first `size` bytes of the output, without the newline behind it.
+    result = group_from_json(&answer, filter->output.data, size);
     if (result == OK) result = group_restore(answer, group);
     if (result == OK) {
         const struct group before = *group;

@@ -34,18 +34,6 @@ static const char *run_setting_below_run(const char *path, const struct pipeline
     return run && !strncmp(path, run->value, length) && path[length] == '/' ? path + length : "";
 }
 
-// Whether the two paths are one file, or at the same place below the two runs.
-static bool run_setting_same_path(const struct pipeline *before, const char *a, const struct pipeline *after,
-                                  const char *b) {
-    const char *below = run_setting_below_run(a, before);
-    if (*below && !strcmp(below, run_setting_below_run(b, after))) return true;
-    char *real_a = realpath(a, NULL), *real_b = realpath(b, NULL);
-    const bool same = real_a && real_b && !strcmp(real_a, real_b);
-    free(real_a);
-    free(real_b);
-    return same;
-}
-
 // Appends a line for a key of a stage, or of the file (""), if its value differs. One of the two keys may be NULL: it
 // is left out there.
 static void run_setting_compare(const char *stage, const struct pipeline *before, const struct key *old,
@@ -56,10 +44,16 @@ static void run_setting_compare(const char *stage, const struct pipeline *before
     const char *unset = option ? option->default_value : NULL;
     struct arena arena = {0};
     const char *a = old ? run_setting_text(&arena, old) : unset, *b = fresh ? run_setting_text(&arena, fresh) : unset;
-    const bool run = !*stage && !strcmp(name, "run");
-    const bool same = a && b && (option ? option_same_value(option, a, b) : !strcmp(a, b));
-    const bool same_path = a && b && *a == '/' && *b == '/' && run_setting_same_path(before, a, after, b);
-    if (!run && !same && !same_path)
+    bool same = a && b && (option ? option_same_value(option, a, b) : !strcmp(a, b));
+    if (a && b && *a == '/' && *b == '/') { // also one file, or at the same place below the two runs
+        const char *below = run_setting_below_run(a, before);
+        char *real_a = realpath(a, NULL), *real_b = realpath(b, NULL);
+        same |= *below && !strcmp(below, run_setting_below_run(b, after));
+        same |= real_a && real_b && !strcmp(real_a, real_b);
+        free(real_a);
+        free(real_b);
+    }
+    if (!same && (*stage || strcmp(name, "run") != 0))
         buf_printf(lines, "%s%s%s %s%s -> %s%s\n", stage, *stage ? "." : "", name, a ? a : "not given",
                    !old && a ? " (the default)" : "", b ? b : "not given", !fresh && b ? " (the default)" : "");
     arena_release(&arena);
@@ -109,34 +103,6 @@ static long long run_settings_highest(const char *path, const char *before, cons
     return highest;
 }
 
-// Logs what differs from the settings of the last start, since the step of optim's newest checkpoint or state.
-static void run_settings_say(const struct pipeline *pipeline, const struct buf *before, const struct buf *after) {
-    const struct pipeline_stage *optim = pipeline_optim(pipeline);
-    const char *out = optim ? pipeline_value(optim, "out") : NULL;
-    const long long checkpoint = out ? run_settings_highest(out, "step-", "") : 0,
-                    state = out ? run_settings_highest(out, "state-", "") : 0;
-    char since[64] = "since the last start";
-    struct buf lines = {0};
-    struct pipeline *old = NULL, *fresh = NULL;
-    if (checkpoint || state) snprintf(since, sizeof since, "since step %lld", checkpoint > state ? checkpoint : state);
-    status result = pipeline_parse_unchecked(&old, before->data, before->size);
-    if (result == OK) result = pipeline_parse_unchecked(&fresh, after->data, after->size);
-    if (result == OK) {
-        run_settings_compare(old, fresh, false, &lines);
-        run_settings_compare(old, fresh, true, &lines);
-    } else {
-        log_info("%s/pipeline.yaml: %s: it is not known what has changed since the last start", pipeline->run,
-                 fail_text());
-    }
-    pipeline_free(&old);
-    pipeline_free(&fresh);
-    for (char *line = lines.data, *end; line && (end = strchr(line, '\n')); line = end + 1) {
-        *end = 0;
-        log_info("%s: %s", since, line);
-    }
-    buf_release(&lines);
-}
-
 // Returns the text behind the comment that it begins with.
 static const char *run_settings_body(const struct buf *text) {
     const char *at = text->data ? text->data : "";
@@ -146,10 +112,11 @@ static const char *run_settings_body(const struct buf *text) {
 
 status run_settings_write(const struct pipeline *pipeline) {
     struct arena arena = {0};
-    struct buf before = {0}, text = {0};
+    struct buf before = {0}, text = {0}, lines = {0};
+    struct pipeline *old = NULL, *fresh = NULL;
     const time_t now = time(NULL);
     struct tm utc;
-    char when[32] = "";
+    char when[32] = "", since[64] = "since the last start";
     status result = OK;
     char *link = path_join(&arena, pipeline->run, "pipeline.yaml");
     char *new_link = path_join(&arena, pipeline->run, "pipeline.yaml.tmp");
@@ -157,8 +124,7 @@ status run_settings_write(const struct pipeline *pipeline) {
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
     buf_printf(&text, "# caravan " CARAVAN_VERSION ", commit " CARAVAN_COMMIT ", started %s\n", when);
     TRY_TO(result, done, pipeline_write(pipeline, &text));
-    const bool same = before.size && !strcmp(run_settings_body(&before), run_settings_body(&text));
-    if (same) goto done;
+    if (before.size && !strcmp(run_settings_body(&before), run_settings_body(&text))) goto done;
     char *name =
         arena_printf(&arena, "pipeline-%lld.yaml", run_settings_highest(pipeline->run, "pipeline-", ".yaml") + 1);
     char *path = path_join(&arena, pipeline->run, name);
@@ -166,8 +132,28 @@ status run_settings_write(const struct pipeline *pipeline) {
     unlink(new_link);
     if (symlink(name, new_link) || rename(new_link, link))
         TRY_TO(result, done, fail(UNAVAILABLE, "%s: cannot write: %s", link, strerror(errno)));
-    if (before.size) run_settings_say(pipeline, &before, &text);
+    if (!before.size) goto done;
+    // What differs from the settings of the last start is logged, since the step of optim's newest checkpoint or state.
+    const struct pipeline_stage *optim = pipeline_optim(pipeline);
+    const char *out = optim ? pipeline_value(optim, "out") : NULL;
+    const long long checkpoint = out ? run_settings_highest(out, "step-", "") : 0,
+                    state = out ? run_settings_highest(out, "state-", "") : 0;
+    if (checkpoint || state) snprintf(since, sizeof since, "since step %lld", checkpoint > state ? checkpoint : state);
+    if (pipeline_parse_unchecked(&old, before.data, before.size) == OK &&
+        pipeline_parse_unchecked(&fresh, text.data, text.size) == OK) {
+        run_settings_compare(old, fresh, false, &lines);
+        run_settings_compare(old, fresh, true, &lines);
+    } else {
+        log_info("%s: %s: it is not known what has changed since the last start", link, fail_text());
+    }
+    for (char *line = lines.data, *end; line && (end = strchr(line, '\n')); line = end + 1) {
+        *end = 0;
+        log_info("%s: %s", since, line);
+    }
 done:
+    pipeline_free(&old);
+    pipeline_free(&fresh);
+    buf_release(&lines);
     buf_release(&before);
     buf_release(&text);
     arena_release(&arena);

@@ -46,27 +46,12 @@ struct active_run {
     char run[4096];   // its directory; "" where it may not be read
     char machine[64]; // "" for a run on one machine
     bool removed;     // the directory is gone
-    char process;     // state of the process in /proc/PID/stat
-    double age;       // seconds since the process started, -1: unknown
 };
 
-// Sets run and machine to those of the lock file RUN/lock or RUN/lock-MACHINE at `path`; returns false for another
-// file.
-static bool active_run_of_lock(const char *path, struct active_run *out) {
-    static const char name[] = "lock", removed[] = " (deleted)";
-    const char *slash = strrchr(path, '/');
-    if (*path != '/' || !slash || strncmp(slash + 1, name, sizeof name - 1) != 0) return false;
-    const char *end = strstr(slash, removed), *machine = slash + sizeof name;
-    out->removed = end && !end[sizeof removed - 1];
-    if (!out->removed) end = machine + strlen(machine);
-    if (machine < end && *machine++ != '-') return false;
-    snprintf(out->run, sizeof out->run, "%.*s", (int)(slash - path), path);
-    snprintf(out->machine, sizeof out->machine, "%.*s", (int)(end - machine), machine);
-    return true;
-}
-
-// Finds the lock file among the files that the process has open. *unknown: they may not be read.
+// Finds the lock file RUN/lock or RUN/lock-MACHINE among the files that the process has open, and sets what it names.
+// *unknown: they may not be read.
 static bool active_run_find_lock(struct active_run *out, bool *unknown) {
+    static const char name[] = "lock", removed[] = " (deleted)";
     char path[64], target[4096];
     bool found = false;
     snprintf(path, sizeof path, "/proc/%ld/fd", out->pid);
@@ -74,79 +59,73 @@ static bool active_run_find_lock(struct active_run *out, bool *unknown) {
     *unknown = !dir && errno == EACCES;
     for (struct dirent *entry; dir && !found && (entry = readdir(dir));) {
         const ssize_t size = readlinkat(dirfd(dir), entry->d_name, target, sizeof target - 1);
-        if (size <= 0) continue;
-        target[size] = 0;
-        found = active_run_of_lock(target, out);
+        target[size > 0 ? size : 0] = 0;
+        const char *slash = strrchr(target, '/');
+        if (!slash || *target != '/' || strncmp(slash + 1, name, sizeof name - 1) != 0) continue;
+        const char *end = strstr(slash, removed), *machine = slash + sizeof name;
+        out->removed = end && !end[sizeof removed - 1];
+        if (!out->removed) end = machine + strlen(machine);
+        if (machine < end && *machine++ != '-') continue;
+        snprintf(out->run, sizeof out->run, "%.*s", (int)(slash - target), target);
+        snprintf(out->machine, sizeof out->machine, "%.*s", (int)(end - machine), machine);
+        found = true;
     }
     if (dir) closedir(dir);
     return found;
 }
 
-// Returns whether the process is `caravan run`.
-static bool active_run_is_supervisor(long pid) {
-    char path[64], line[512] = "";
-    snprintf(path, sizeof path, "/proc/%ld/cmdline", pid);
-    FILE *file = fopen(path, "re");
-    const size_t size = file ? fread(line, 1, sizeof line - 1, file) : 0;
-    if (file) fclose(file);
-    const char *second = line + strlen(line) + 1;
-    return size > strlen(line) && !strcmp(path_base_name(line), "caravan") && !strcmp(second, "run");
-}
-
-// Reads the state of the process and the time since its start.
-static void active_run_read_process(struct active_run *out) {
-    char path[64], text[1024] = "";
-    unsigned long long start = 0; // since the machine's
-    struct timespec up;
-    snprintf(path, sizeof path, "/proc/%ld/stat", out->pid);
-    FILE *file = fopen(path, "re");
-    if (file && !fgets(text, sizeof text, file)) *text = 0;
-    if (file) fclose(file);
-    const char *at = strrchr(text, ')'); // the name before it may have blanks
-    const int found =
-        at ? sscanf(at + 1, " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu",
-                    &out->process, &start)
-           : 0;
-    const bool known = found == 2 && !clock_gettime(CLOCK_BOOTTIME, &up);
-    out->age =
-        known ? (double)up.tv_sec + 1e-9 * (double)up.tv_nsec - (double)start / (double)sysconf(_SC_CLK_TCK) : -1;
-}
-
-// What RUN/metrics.prom says.
+// What /proc and RUN/metrics.prom say of a run.
 struct run_progress {
+    char process;                   // state of the process
+    double age;                     // seconds since the process started, -1: unknown
+    bool known;                     // this process has written metrics.prom
     long long step, settled, total; // step -1: there is none
     double written;                 // seconds ago
 };
 
-// Returns false when this process has not written it yet.
-static bool active_run_read_progress(const struct active_run *run, struct run_progress *out) {
-    char path[sizeof run->run + sizeof run->machine + 32];
+static void active_run_read(const struct active_run *run, struct run_progress *out) {
+    char path[sizeof run->run + sizeof run->machine + 32], line[1024] = "";
     struct buf text = {0};
     struct stat info;
-    *out = (struct run_progress){.step = -1};
+    unsigned long long start = 0; // since the machine's
+    struct timespec up;
+    *out = (struct run_progress){.age = -1, .step = -1};
+    snprintf(path, sizeof path, "/proc/%ld/stat", run->pid);
+    FILE *file = fopen(path, "re");
+    if (file && !fgets(line, sizeof line, file)) *line = 0;
+    if (file) fclose(file);
+    const char *at = strrchr(line, ')'); // the name before it may have blanks
+    if (at &&
+        sscanf(at + 1, " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu",
+               &out->process, &start) == 2 &&
+        !clock_gettime(CLOCK_BOOTTIME, &up))
+        out->age = (double)up.tv_sec + 1e-9 * (double)up.tv_nsec - (double)start / (double)sysconf(_SC_CLK_TCK);
     snprintf(path, sizeof path, "%s/metrics%s%s.prom", run->run, *run->machine ? "-" : "", run->machine);
-    if (stat(path, &info) || file_read(path, &text) != OK) return false;
+    if (!*run->run || stat(path, &info) || file_read(path, &text) != OK) return;
     out->written = difftime(time(NULL), info.st_mtime);
-    for (const char *line = text.data; line && *line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
-        const size_t size = strcspn(line, "\n");
-        const char *value = memrchr(line, ' ', size);
+    out->known = out->written <= out->age + 1;
+    for (const char *sample = text.data; sample && *sample;) {
+        const size_t size = strcspn(sample, "\n");
+        const char *value = memrchr(sample, ' ', size);
         const long long number = value ? strtoll(value, NULL, 10) : 0;
-        if (!strncmp(line, "caravan_trained_steps{", strlen("caravan_trained_steps{"))) out->step = number;
-        if (strncmp(line, "caravan_groups{", strlen("caravan_groups{")) != 0) continue;
-        out->total += number;
-        // The states of groups that the run is not done with.
-        const bool open = memmem(line, size, "state=\"in_flight\"", strlen("state=\"in_flight\"")) ||
-                          memmem(line, size, "state=\"unissued\"", strlen("state=\"unissued\""));
-        out->settled += open ? 0 : number;
+        if (!strncmp(sample, "caravan_trained_steps{", strlen("caravan_trained_steps{"))) out->step = number;
+        if (!strncmp(sample, "caravan_groups{", strlen("caravan_groups{"))) {
+            // The states of groups that the run is not done with.
+            const bool open = memmem(sample, size, "state=\"in_flight\"", strlen("state=\"in_flight\"")) ||
+                              memmem(sample, size, "state=\"unissued\"", strlen("state=\"unissued\""));
+            out->total += number;
+            out->settled += open ? 0 : number;
+        }
+        sample += size + (sample[size] == '\n');
     }
     buf_release(&text);
-    return out->written <= run->age + 1;
 }
 
 static void active_run_row(const struct active_run *run, struct buf *out) {
-    const long long age = (long long)run->age;
     struct run_progress progress;
     char step[24] = "-", groups[48] = "-", since[32] = "-", path[64], name[64];
+    active_run_read(run, &progress);
+    const long long age = (long long)progress.age;
     snprintf(path, sizeof path, "/proc/%ld", run->pid);
     path_owner(path, name, sizeof name);
     if (age >= 0) snprintf(since, sizeof since, "%lld:%02lld:%02lld", age / 3600, age / 60 % 60, age % 60);
@@ -154,14 +133,14 @@ static void active_run_row(const struct active_run *run, struct buf *out) {
         buf_printf(out, "%8s %15s  %-8s %9s %7ld  a run of user %s\n", step, groups, "running", since, run->pid, name);
         return;
     }
-    const bool known = active_run_read_progress(run, &progress);
-    const char *state = run->removed                        ? "removed"
-                        : run->process == 'T'               ? "stopped"
-                        : !known || !progress.total         ? "starting"
-                        : progress.written > SILENT_SECONDS ? "silent"
-                                                            : "running";
-    if (known && progress.step >= 0) snprintf(step, sizeof step, "%lld", progress.step);
-    if (known && progress.total) snprintf(groups, sizeof groups, "%lld of %lld", progress.settled, progress.total);
+    const char *state = run->removed                         ? "removed"
+                        : progress.process == 'T'            ? "stopped"
+                        : !progress.known || !progress.total ? "starting"
+                        : progress.written > SILENT_SECONDS  ? "silent"
+                                                             : "running";
+    if (progress.known && progress.step >= 0) snprintf(step, sizeof step, "%lld", progress.step);
+    if (progress.known && progress.total)
+        snprintf(groups, sizeof groups, "%lld of %lld", progress.settled, progress.total);
     buf_printf(out, "%8s %15s  %-8s %9s %7ld  %s%s%s%s\n", step, groups, state, since, run->pid, run->run,
                *run->machine ? " (machine " : "", run->machine, *run->machine ? ")" : "");
 }
@@ -174,13 +153,19 @@ static status active_runs_table(struct buf *out) {
     if (!dir) return fail(UNAVAILABLE, "/proc: %s", strerror(errno));
     for (struct dirent *entry; (entry = readdir(dir));) {
         struct active_run run = {.pid = strtol(entry->d_name, NULL, 10)};
+        char path[64], line[512] = "";
         bool unknown;
-        if (run.pid <= 0 || !active_run_is_supervisor(run.pid)) continue;
+        if (run.pid <= 0) continue;
+        snprintf(path, sizeof path, "/proc/%ld/cmdline", run.pid);
+        FILE *file = fopen(path, "re");
+        const size_t size = file ? fread(line, 1, sizeof line - 1, file) : 0, first = strlen(line);
+        if (file) fclose(file);
+        if (size <= first || strcmp(path_base_name(line), "caravan") != 0 || strcmp(line + first + 1, "run") != 0)
+            continue;
         if (!active_run_find_lock(&run, &unknown)) {
             if (!unknown) continue; // it has not begun, or has ended
             *run.run = *run.machine = 0;
         }
-        active_run_read_process(&run);
         if (!out->size) buf_printf(out, "%8s %15s  %-8s %9s %7s  %s\n", "STEP", "GROUPS", "STATE", "AGE", "PID", "RUN");
         active_run_row(&run, out);
     }
@@ -305,23 +290,27 @@ static status stop_on_event(struct stop *stop, const struct wire_event *event) {
     }
 }
 
-// Asks the supervisors to stop and waits for their end.
-static status stop_run(struct stop *stop) {
+status stop_main(struct subcommand_call *call) {
     enum { WAIT_MS = 100 };
-    const struct deployment *deployment = &stop->watcher.deployment;
+    const struct run_member_options *given = call->given;
+    struct stop stop = {0};
+    const struct deployment *deployment = &stop.watcher.deployment;
     const double began = clock_monotonic();
     bool missed = false; // a machine was not reached in time
-    NEW(&stop->machines, deployment->machines);
+    status result;
+    TRY_TO(result, done, signals_open());
+    TRY_TO(result, done, watcher_open(&stop.watcher, call->pipeline, given->machine, given->key, "stop"));
+    NEW(&stop.machines, deployment->machines);
     for (size_t i = 0; i < deployment->machines; i++)
-        TRY(watcher_connect(&stop->watcher, (int)i, &stop->machines[i].peer));
-    while (!signals_stopping()) {
+        TRY_TO(result, done, watcher_connect(&stop.watcher, (int)i, &stop.machines[i].peer));
+    for (bool stopped = false; !stopped && !signals_stopping();) {
         struct wire_event event;
         size_t reached = 0, left = 0;
-        TRY(wire_poll(stop->watcher.wire, WAIT_MS, &event));
-        TRY(stop_on_event(stop, &event));
+        TRY_TO(result, done, wire_poll(stop.watcher.wire, WAIT_MS, &event));
+        TRY_TO(result, done, stop_on_event(&stop, &event));
         const double now = clock_monotonic();
         for (size_t i = 0; i < deployment->machines; i++) {
-            struct stop_machine *machine = &stop->machines[i];
+            struct stop_machine *machine = &stop.machines[i];
             // Who does not come back in time was killed.
             if (machine->state == STOP_LOST && now - machine->lost_at > WATCHER_ANSWER_SECONDS)
                 machine->state = STOP_ENDED;
@@ -329,25 +318,15 @@ static status stop_run(struct stop *stop) {
             left += machine->state == STOP_ASKED || machine->state == STOP_LOST;
         }
         const bool late = now - began > WATCHER_ANSWER_SECONDS;
-        if (!reached && late) return watcher_not_active(&stop->watcher);
+        if (!reached && late) TRY_TO(result, done, watcher_not_active(&stop.watcher));
         for (size_t i = 0; late && !missed && i < deployment->machines; i++)
-            if (stop->machines[i].state == STOP_NOT_REACHED)
+            if (stop.machines[i].state == STOP_NOT_REACHED)
                 log_info("%s is not reached from here", deployment_machine(deployment, (int)i));
         missed = late;
-        if (reached && !left && (late || reached == deployment->machines)) {
-            log_info("the run has stopped");
-            return OK;
-        }
+        stopped = reached && !left && (late || reached == deployment->machines);
+        if (stopped) log_info("the run has stopped");
     }
-    return END;
-}
-
-status stop_main(struct subcommand_call *call) {
-    const struct run_member_options *given = call->given;
-    struct stop stop = {0};
-    status result = signals_open();
-    if (result == OK) result = watcher_open(&stop.watcher, call->pipeline, given->machine, given->key, "stop");
-    if (result == OK) result = stop_run(&stop);
+done:
     watcher_close(&stop.watcher);
     free(stop.machines);
     return result;
