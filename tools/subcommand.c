@@ -16,52 +16,44 @@
 #include "shared/store/group_store.h"
 #include "tools/tools.h"
 
-// *path is the directory of a run: makes it that of the run's pipeline file. The file may say that the run is
-// elsewhere, because the directory was moved: then *set is added, which says where it is.
-static status subcommand_use_run(const char **path, const char **set, struct arena *arena) {
-    struct pipeline *pipeline = NULL;
+// Reads a pipeline file as `all` sets it; its diagnostics are written to standard error.
+static status subcommand_read(struct pipeline **out, const char *path, bool alone, const struct string_list *all) {
     struct buf diagnostics = {0};
-    struct stat here, there;
-    char *directory = realpath(*path, NULL), *file = directory ? path_join(arena, directory, "pipeline.yaml") : NULL;
-    status result = !directory ? fail(DATAERR, "%s: %s", *path, strerror(errno)) : OK;
-    if (result == OK && access(file, F_OK))
-        result = fail(DATAERR, "%s: %s", file,
-                      errno == ENOENT ? "there is none: this is not the directory of a run" : strerror(errno));
-    if (result == OK) result = pipeline_read(&pipeline, file, false, NULL, 0, &diagnostics);
-    if (result == OK && (stat(pipeline->run, &there) || stat(directory, &here) || there.st_dev != here.st_dev ||
-                         there.st_ino != here.st_ino)) {
-        *set = arena_printf(arena, "run=%s", directory);
-    }
+    const status result = pipeline_read(out, path, alone, all->data, all->count, &diagnostics);
     if (diagnostics.size) fwrite(diagnostics.data, 1, diagnostics.size, stderr);
-    *path = file;
     buf_release(&diagnostics);
-    pipeline_free(&pipeline);
-    free(directory);
     return result;
 }
 
 // Reads the pipeline of a call.
 static status subcommand_open(struct subcommand_call *call, enum subcommand_pipeline kind) {
-    const struct string_list *sets = &((const struct pipeline_file_options *)call->given)->set;
-    struct buf diagnostics = {0};
-    struct stat info;
-    const char *set = NULL, **all = NULL;
+    const struct string_list none = {0}, *sets = &((const struct pipeline_file_options *)call->given)->set;
+    struct pipeline *pipeline = NULL;
+    struct stat here, there;
+    const char **all = arena_alloc(&call->arena, (sets->count + 1) * sizeof *all);
+    size_t count = 0;
     call->path = call->list[0];
-    if (!stat(call->path, &info) && S_ISDIR(info.st_mode)) {
+    if (!stat(call->path, &here) && S_ISDIR(here.st_mode)) {
         if (kind == PIPELINE_FILE)
             return fail(USAGE, "%s: this is a directory: give the pipeline file that the run was started with",
                         call->path);
-        TRY(subcommand_use_run(&call->path, &set, &call->arena));
+        char *directory = realpath(call->path, NULL);
+        if (!directory) return fail(DATAERR, "%s: %s", call->path, strerror(errno));
+        const char *set = arena_printf(&call->arena, "run=%s", directory);
+        call->path = path_join(&call->arena, directory, "pipeline.yaml");
+        free(directory);
+        if (access(call->path, F_OK))
+            return fail(DATAERR, "%s: %s", call->path,
+                        errno == ENOENT ? "there is none: this is not the directory of a run" : strerror(errno));
+        TRY(subcommand_read(&pipeline, call->path, false, &none));
+        // The file may say that the run is elsewhere, because the directory was moved.
+        if (stat(pipeline->run, &there) || there.st_dev != here.st_dev || there.st_ino != here.st_ino)
+            all[count++] = set;
+        pipeline_free(&pipeline);
     }
-    NEW(&all, sets->count + 1);
-    if (set) all[0] = set;
-    if (sets->count) memcpy(all + (set != NULL), sets->data, sets->count * sizeof *all);
-    const size_t count = sets->count + (set != NULL);
-    const status result = pipeline_read(&call->pipeline, call->path, kind == PIPELINE_ALONE, all, count, &diagnostics);
-    if (diagnostics.size) fwrite(diagnostics.data, 1, diagnostics.size, stderr);
-    buf_release(&diagnostics);
-    free(all);
-    return result;
+    for (size_t i = 0; i < sets->count; i++) all[count++] = sets->data[i];
+    const struct string_list given = {.data = all, .count = count};
+    return subcommand_read(&call->pipeline, call->path, kind == PIPELINE_ALONE, &given);
 }
 
 int subcommand_run(const struct subcommand *subcommand, int argc, char **argv) {

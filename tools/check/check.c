@@ -32,29 +32,10 @@ const struct option_table check_table = {
     .options = check_options,
     .size = sizeof(struct check_options)};
 
-// Diagnoses every machine whose key is missing or malformed, as caravan run would. One machine needs none, and the
-// nodes of a Slurm job share one that is made for them.
-static void check_keys(const struct pipeline *pipeline, struct diagnostics *diagnostics) {
-    for (size_t i = 0; i < pipeline->machine_count && pipeline->machine_count > 1 && !pipeline->slurm; i++) {
-        const struct pipeline_machine *machine = &pipeline->machines[i];
-        const struct key *key = key_list_find(&machine->keys, "key");
-        if (i && machine->at.line == machine[-1].at.line && machine->at.column == machine[-1].at.column)
-            continue; // machines of one range have the same keys
-        if (!key)
-            diagnostic_add(diagnostics, machine->at,
-                           "%s: missing: key; type caravan keygen on that machine, and write the public key here",
-                           machine->name);
-        else if (!wire_key_valid(key->value))
-            diagnostic_add(diagnostics, key->value_at,
-                           "%s: key: '%s' is not a public key, which has 40 characters; caravan keygen prints it",
-                           machine->name, key->value);
-    }
-}
-
-static void check_print(const struct inspection *inspection, const char *path) {
-    const struct pipeline *pipeline = inspection->pipeline;
+// Prints what the pipeline is, and what was not looked at. Says what this machine has too little of now.
+static void check_print(const struct inspection *inspection, struct pipeline *pipeline, const char *path) {
     const size_t warnings = diagnostics_warnings(inspection->diagnostics);
-    struct buf ports = {0};
+    struct buf ports = {0}, lines = {0};
     char counted[48] = "";
     const char *between = ""; // behind the name of a stage on another machine
     size_t processes = 0;
@@ -75,13 +56,9 @@ static void check_print(const struct inspection *inspection, const char *path) {
     if (pipeline->machine_count > 1) pipeline_ports_text(pipeline, &ports);
     if (ports.size) fwrite(ports.data, 1, ports.size, stdout);
     buf_release(&ports);
-}
-
-// Says what this machine has too little of now. A model that cannot be read was diagnosed before.
-static void check_print_resources(const struct inspection *inspection, struct pipeline *pipeline) {
-    struct buf lines = {0};
     if (inspection->here < 0 || !inspection->devices) return;
     subcommand_set_publish(pipeline);
+    // A model that cannot be read was diagnosed before.
     const status result = machine_resources_check(pipeline, inspection->here, &lines);
     if (result != OK) log_debug("memory and disk: %s", fail_text());
     if (result == OK && lines.size) fwrite(lines.data, 1, lines.size, stderr);
@@ -100,8 +77,24 @@ status check_main(struct subcommand_call *call) {
         inspection.here = -1;
         result = OK;
     }
+    // Every machine needs a valid key, as caravan run demands. One machine needs none, and the nodes of a Slurm job
+    // share one that is made for them.
+    const size_t keys = result == OK && pipeline->machine_count > 1 && !pipeline->slurm ? pipeline->machine_count : 0;
+    for (size_t i = 0; i < keys; i++) {
+        const struct pipeline_machine *machine = &pipeline->machines[i];
+        const struct key *key = key_list_find(&machine->keys, "key");
+        if (i && machine->at.line == machine[-1].at.line && machine->at.column == machine[-1].at.column)
+            continue; // machines of one range have the same keys
+        if (!key)
+            diagnostic_add(&diagnostics, machine->at,
+                           "%s: missing: key; type caravan keygen on that machine, and write the public key here",
+                           machine->name);
+        else if (!wire_key_valid(key->value))
+            diagnostic_add(&diagnostics, key->value_at,
+                           "%s: key: '%s' is not a public key, which has 40 characters; caravan keygen prints it",
+                           machine->name, key->value);
+    }
     if (result == OK) {
-        check_keys(pipeline, &diagnostics);
         inspect_values(&inspection);
         inspect_outputs(&inspection);
         inspect_devices(&inspection);
@@ -111,10 +104,7 @@ status check_main(struct subcommand_call *call) {
         result = diagnostics_report(&diagnostics, call->path, &text);
         if (text.size) fwrite(text.data, 1, text.size, stderr);
     }
-    if (result == OK) {
-        check_print(&inspection, call->path);
-        check_print_resources(&inspection, pipeline);
-    }
+    if (result == OK) check_print(&inspection, pipeline, call->path);
     buf_release(&text);
     diagnostics_release(&diagnostics);
     return result;

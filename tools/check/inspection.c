@@ -131,19 +131,6 @@ static enum model_use inspection_model_use(const struct pipeline_stage *stage) {
     return stage->kind == &stage_kinds[STAGE_CONSISTENCY] ? MODEL_USE_CLASSIFIER : MODEL_USE_ALL;
 }
 
-// Whether no stage before this one uses the same model in the same way at the same place of the file.
-static bool inspection_is_first(const struct inspection *inspection, const struct pipeline_stage *stage) {
-    const struct key *model = key_list_find(&stage->options.given, "model");
-    for (const struct pipeline_stage *other = inspection->pipeline->stages; other < stage; other++) {
-        const struct key *key = key_list_find(&other->options.given, "model");
-        if (inspection_covers(inspection, other) && inspection_model_use(other) == inspection_model_use(stage) &&
-            !strcmp(key->value, model->value) && key->value_at.line == model->value_at.line &&
-            key->value_at.column == model->value_at.column)
-            return false;
-    }
-    return true;
-}
-
 void inspect_chat_templates(struct inspection *inspection) {
     const struct pipeline *pipeline = inspection->pipeline;
     for (size_t i = 0; i < pipeline->stage_count; i++) {
@@ -160,32 +147,26 @@ void inspect_chat_templates(struct inspection *inspection) {
     }
 }
 
-// Looks at the files of a Qwen2.5-VL as a stage that computes with it does, without its weights.
-static status inspection_open_model(struct inspection *inspection, const struct pipeline_stage *stage, const char *dir,
-                                    const struct tokenizer *tokenizer) {
+// Looks at the files of a model as a stage that computes with it does, without its weights.
+static void inspection_look_at_model(struct inspection *inspection, const struct pipeline_stage *stage) {
     const struct model_options options = {.device = "cpu", .threads = 1, .no_weights = true};
-    struct model *model;
-    TRY(model_open(&model, dir, &options));
+    const enum model_use use = inspection_model_use(stage);
+    const char *dir = pipeline_value(stage, "model");
+    struct tokenizer *tokenizer = NULL;
+    struct model *model = NULL;
+    int64_t vocab_size = 0;
+    status result = tokenizer_open(&tokenizer, dir);
+    if (result == OK && use != MODEL_USE_CLASSIFIER) result = chat_template_check(tokenizer, dir);
+    if (result != OK) inspection_add(inspection, MISTAKE, stage, "model", "%s", fail_text());
+    if (use == MODEL_USE_ALL) result = model_open(&model, dir, &options);
     const long long tokens = tokenizer ? (long long)tokenizer_vocab_size(tokenizer) : 0,
-                    rows = (long long)model_get_info(model)->vocab_size;
+                    rows = model ? (long long)model_get_info(model)->vocab_size : tokens;
     if (tokens > rows)
         inspection_add(inspection, WARNING, stage, "model",
                        "%s: the tokenizer has %lld tokens, but vocab_size is %lld; a text with one of the others "
                        "ends the run",
                        dir, tokens, rows);
     model_free(&model);
-    return OK;
-}
-
-static void inspection_look_at_model(struct inspection *inspection, const struct pipeline_stage *stage) {
-    const enum model_use use = inspection_model_use(stage);
-    const char *dir = pipeline_value(stage, "model");
-    struct tokenizer *tokenizer = NULL;
-    int64_t vocab_size = 0;
-    status result = tokenizer_open(&tokenizer, dir);
-    if (result == OK && use != MODEL_USE_CLASSIFIER) result = chat_template_check(tokenizer, dir);
-    if (result != OK) inspection_add(inspection, MISTAKE, stage, "model", "%s", fail_text());
-    if (use == MODEL_USE_ALL) result = inspection_open_model(inspection, stage, dir, tokenizer);
     if (use == MODEL_USE_CLASSIFIER) result = classifier_check_files(dir, &vocab_size);
     if (use == MODEL_USE_CLASSIFIER && result == OK && tokenizer)
         result = consistency_tokenizer_check(tokenizer, dir, vocab_size);
@@ -197,8 +178,17 @@ void inspect_models(struct inspection *inspection) {
     const struct pipeline *pipeline = inspection->pipeline;
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         const struct pipeline_stage *stage = &pipeline->stages[i];
+        const struct key *model = key_list_find(&stage->options.given, "model");
+        bool first = true; // that uses the same model in the same way at the same place of the file
         if (!inspection_covers(inspection, stage) || inspection_model_use(stage) == MODEL_USE_NONE) continue;
-        if (inspection_is_first(inspection, stage)) inspection_look_at_model(inspection, stage);
+        for (const struct pipeline_stage *other = pipeline->stages; other < stage && first; other++) {
+            const struct key *key = key_list_find(&other->options.given, "model");
+            first = !inspection_covers(inspection, other) ||
+                    inspection_model_use(other) != inspection_model_use(stage) ||
+                    strcmp(key->value, model->value) != 0 || key->value_at.line != model->value_at.line ||
+                    key->value_at.column != model->value_at.column;
+        }
+        if (first) inspection_look_at_model(inspection, stage);
         if (inspection_model_use(stage) != MODEL_USE_CLASSIFIER) continue;
         struct arena arena = {0};
         struct string hypothesis;
@@ -312,34 +302,25 @@ static status inspection_visit_sample(void *context, const struct dataset_sample
     return OK;
 }
 
-// Finds the stage that would wait in vain for frames, or the frames stage with what it would open.
-static void inspection_find_frames(struct inspected_data *data) {
-    const struct pipeline *pipeline = data->inspection->pipeline;
-    for (size_t i = 0; i < pipeline->stage_count; i++) {
-        const struct pipeline_stage *stage = &pipeline->stages[i];
-        if (stage->program) return; // it may write what it likes
-        if (stage->kind == &stage_kinds[STAGE_FRAMES]) {
-            const struct frames_options *frames = pipeline_options(stage);
-            const status result = stage_media_sampling(&data->sampling, frames);
-            data->media_root = frames->media_root;
-            data->inside = frames->media_outside == MEDIA_OUTSIDE_REFUSE;
-            data->look = result == OK && inspection_covers(data->inspection, stage);
-            if (result != OK) inspection_add(data->inspection, MISTAKE, stage, "min_frames", "%s", fail_text());
-            return;
-        }
-        if (stage->kind->needs_frames) {
-            data->needs_frames = stage;
-            return;
-        }
-    }
-}
-
 void inspect_data(struct inspection *inspection) {
     const struct pipeline *pipeline = inspection->pipeline;
     struct inspected_data data = {.inspection = inspection, .source = &pipeline->stages[0]};
     size_t groups = 0;
     if (data.source->kind != &stage_kinds[STAGE_SOURCE] || !inspection_covers(inspection, data.source)) return;
-    inspection_find_frames(&data);
+    // The first stage that opens media or would wait in vain for frames. A user's program may write what it likes.
+    const struct pipeline_stage *end = &pipeline->stages[pipeline->stage_count], *stage = pipeline->stages;
+    while (stage < end && stage->kind && stage->kind != &stage_kinds[STAGE_FRAMES] && !stage->kind->needs_frames)
+        stage++;
+    if (stage < end && stage->kind == &stage_kinds[STAGE_FRAMES]) {
+        const struct frames_options *frames = pipeline_options(stage);
+        const status result = stage_media_sampling(&data.sampling, frames);
+        data.media_root = frames->media_root;
+        data.inside = frames->media_outside == MEDIA_OUTSIDE_REFUSE;
+        data.look = result == OK && inspection_covers(inspection, stage);
+        if (result != OK) inspection_add(inspection, MISTAKE, stage, "min_frames", "%s", fail_text());
+    } else if (stage < end && stage->kind) {
+        data.needs_frames = stage;
+    }
     const struct source_options *source = pipeline_options(data.source);
     status result = dataset_count_groups(source, &groups);
     if (result == OK) result = dataset_each(source, inspection_visit_sample, &data);

@@ -40,24 +40,6 @@ const struct option_table plan_table = {
     .options = plan_options,
     .size = sizeof(struct plan_options)};
 
-static status plan_capacity(const char *gpu, uint64_t *bytes) {
-    static const struct {
-        const char *name;
-        int mebibytes; // as nvidia-smi says
-    } gpus[] = {{"h100", 81559},      {"h200", 143771}, {"a100", 81920},
-                {"a100-40gb", 40960}, {"l40s", 46068},  {"4090", 24564}};
-    int64_t size = 0;
-    for (size_t i = 0; i < sizeof gpus / sizeof *gpus; i++) {
-        if (strcmp(gpu, gpus[i].name) != 0) continue;
-        *bytes = (uint64_t)gpus[i].mebibytes * MEBIBYTE;
-        return OK;
-    }
-    if (!parse_bytes(gpu, &size) || size < 1)
-        return fail(USAGE, "--gpu: %s is none of h100, h200, a100, a100-40gb, l40s, 4090 and a size such as 24GB", gpu);
-    *bytes = (uint64_t)size;
-    return OK;
-}
-
 static double plan_gb(uint64_t bytes) {
     return (double)bytes * 1e-9;
 }
@@ -259,30 +241,6 @@ static status plan_print_disk(const struct resource_plan *plan, int machine) {
     return OK;
 }
 
-// Prints every GPU's stages and sum, and what each machine needs besides. DATAERR if a GPU is too small.
-static status plan_print(const struct resource_plan *plan, uint64_t capacity) {
-    const int machines = plan->pipeline->machine_count ? (int)plan->pipeline->machine_count : 1;
-    struct buf fitting = {0};
-    uint64_t largest = 0, total;
-    status result = OK;
-    for (int m = 0; m < machines; m++) {
-        int before = 0;
-        while (before < m && !plan_same_machine(plan, before, m)) before++;
-        if (before < m) continue;
-        TRY_TO(result, done, plan_print_gpus(plan, m, capacity, &largest, &fitting));
-        TRY_TO(result, done, plan_print_device(plan, "cpu", m, &total));
-        printf("together %.2f GB of memory\n", plan_gb(total));
-        TRY_TO(result, done, plan_print_disk(plan, m));
-    }
-    if (!plan->on_gpu) printf("no stage computes on a GPU\n");
-    if (capacity && largest > capacity)
-        result = fail(DATAERR, "the pipeline needs %.2f GB of a GPU that has %.2f%s%s", plan_gb(largest),
-                      plan_gb(capacity), fitting.size ? "; it fits with " : "", fitting.size ? fitting.data : "");
-done:
-    buf_release(&fitting);
-    return result;
-}
-
 // Spreads the stages over the GPUs of each machine, and prints how to write that.
 static status plan_spread(struct pipeline *pipeline, const struct resource_options *options, int gpus) {
     struct resource_plan plan = {0};
@@ -301,23 +259,50 @@ static status plan_spread(struct pipeline *pipeline, const struct resource_optio
     return result;
 }
 
+// Prints every GPU's stages and sum, and what each machine needs besides. DATAERR if a GPU is too small.
 status plan_main(struct subcommand_call *call) {
+    static const struct {
+        const char *name;
+        int mebibytes; // as nvidia-smi says
+    } gpus[] = {{"h100", 81559},      {"h200", 143771}, {"a100", 81920},
+                {"a100-40gb", 40960}, {"l40s", 46068},  {"4090", 24564}};
     const struct plan_options *given = call->given;
+    const char *gpu = given->gpu;
     struct pipeline *pipeline = call->pipeline;
+    const int machines = pipeline->machine_count ? (int)pipeline->machine_count : 1;
     struct resource_plan plan = {0};
-    uint64_t capacity = 0;
+    struct buf fitting = {0};
+    int64_t capacity = 0; // of a GPU; 0: not given
+    uint64_t largest = 0, total;
     status result = OK;
-    if (given->gpu) result = plan_capacity(given->gpu, &capacity);
-    const struct resource_options resources = {.gpu = given->gpu != NULL,
+    for (size_t i = 0; gpu && i < sizeof gpus / sizeof *gpus; i++)
+        if (!strcmp(gpu, gpus[i].name)) capacity = (int64_t)gpus[i].mebibytes * MEBIBYTE;
+    if (gpu && !capacity && (!parse_bytes(gpu, &capacity) || capacity < 1))
+        return fail(USAGE, "--gpu: %s is none of h100, h200, a100, a100-40gb, l40s, 4090 and a size such as 24GB", gpu);
+    if (given->gpus && !gpu) return fail(USAGE, "--gpus needs --gpu, which says what they have");
+    const struct resource_options resources = {.gpu = gpu != NULL,
                                                .prompt_tokens = given->prompt_tokens,
                                                .completion_tokens = given->completion_tokens,
                                                .group_size = given->group_size};
-    if (result == OK && given->gpus && !given->gpu)
-        result = fail(USAGE, "--gpus needs --gpu, which says what they have");
-    if (result == OK && given->gpus) result = plan_spread(pipeline, &resources, (int)given->gpus);
-    if (result == OK) subcommand_set_publish(pipeline);
-    if (result == OK) result = resource_plan_make(&plan, pipeline, &resources);
-    if (result == OK) result = plan_print(&plan, capacity);
+    if (given->gpus) TRY(plan_spread(pipeline, &resources, (int)given->gpus));
+    subcommand_set_publish(pipeline);
+    TRY_TO(result, done, resource_plan_make(&plan, pipeline, &resources));
+    for (int m = 0; m < machines; m++) {
+        int before = 0;
+        while (before < m && !plan_same_machine(&plan, before, m)) before++;
+        if (before < m) continue;
+        TRY_TO(result, done, plan_print_gpus(&plan, m, (uint64_t)capacity, &largest, &fitting));
+        TRY_TO(result, done, plan_print_device(&plan, "cpu", m, &total));
+        printf("together %.2f GB of memory\n", plan_gb(total));
+        TRY_TO(result, done, plan_print_disk(&plan, m));
+    }
+    if (!plan.on_gpu) printf("no stage computes on a GPU\n");
+    if (capacity && largest > (uint64_t)capacity)
+        result =
+            fail(DATAERR, "the pipeline needs %.2f GB of a GPU that has %.2f%s%s", plan_gb(largest),
+                 plan_gb((uint64_t)capacity), fitting.size ? "; it fits with " : "", fitting.size ? fitting.data : "");
+done:
+    buf_release(&fitting);
     resource_plan_release(&plan);
     return result;
 }
