@@ -167,8 +167,9 @@ static status optim_poll(void *state, bool draining, struct group **done) {
         char reward[32] = "", accuracy[32] = ""; // supervised groups have none
         status result = step_train(optim, optim->batch, optim->batch_count, &metrics);
         if (result == OK) result = metrics_write(optim, &metrics);
-        if (!isnan(metrics.reward)) snprintf(reward, sizeof reward, "reward %.3f, ", metrics.reward);
-        if (!isnan(metrics.accuracy)) snprintf(accuracy, sizeof accuracy, "accuracy %.3f, ", metrics.accuracy);
+        const double mean_reward = metrics_mean(&metrics.reward), mean_accuracy = metrics_mean(&metrics.accuracy);
+        if (!isnan(mean_reward)) snprintf(reward, sizeof reward, "reward %.3f, ", mean_reward);
+        if (!isnan(mean_accuracy)) snprintf(accuracy, sizeof accuracy, "accuracy %.3f, ", mean_accuracy);
         if (result == OK)
             log_info("step %lld: loss %.4g, nll %.4g, gradient norm %.4g, %s%s%lld tokens, %.2f s",
                      (long long)metrics.step, metrics.loss, metrics.nll, metrics.grad_norm, reward, accuracy,

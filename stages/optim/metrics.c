@@ -35,6 +35,15 @@ void metrics_release(struct step_metrics *metrics) {
     metrics->lengths = metrics->rewards = NULL;
 }
 
+static void metrics_add_mean(struct step_mean *mean, double sum, size_t count) {
+    mean->sum += sum;
+    mean->count += (int64_t)count;
+}
+
+double metrics_mean(const struct step_mean *mean) {
+    return mean->count ? mean->sum / (double)mean->count : NAN;
+}
+
 static double metrics_sum(const struct double_array *values) {
     double sum = 0;
     for (size_t i = 0; i < values->count; i++) sum += values->data[i];
@@ -48,7 +57,7 @@ void metrics_add(struct step_metrics *metrics, const struct group *group, const 
     for (size_t i = 0; i < count; i++) {
         const struct string *finish = &group->completions[i].finish;
         metrics->lengths[metrics->completions++] = (double)completions[i].count;
-        metrics->truncated += finish->data && !strcmp(finish->data, "length");
+        metrics_add_mean(&metrics->truncated, finish->data && !strcmp(finish->data, "length"), 1);
     }
     metrics->loss += weight * trained->loss;
     metrics->nll += weight * trained->nll;
@@ -57,62 +66,35 @@ void metrics_add(struct step_metrics *metrics, const struct group *group, const 
     metrics->logprob_diff_max = fmax(metrics->logprob_diff_max, trained->logprob_diff_max);
     metrics->tokens += trained->tokens;
     metrics->prompt_tokens += trained->prompt_tokens;
-    for (size_t i = 0; i < consistency->count; i++) {
-        if (!isfinite(consistency->data[i])) continue;
-        metrics->consistency += consistency->data[i];
-        metrics->judged++;
-    }
+    for (size_t i = 0; i < consistency->count; i++)
+        if (isfinite(consistency->data[i])) metrics_add_mean(&metrics->consistency, consistency->data[i], 1);
+
     const struct rewards *rewards = &group->rewards;
     if (!rewards->present) return; // a supervised group
-    const bool accuracies = rewards->accuracy.count > 0;
-    bool all_correct = accuracies, all_wrong = accuracies;
-    for (size_t i = 0; i < rewards->accuracy.count; i++) {
+    const size_t accuracies = rewards->accuracy.count;
+    bool all_correct = true, all_wrong = true;
+    for (size_t i = 0; i < accuracies; i++) {
         all_correct = all_correct && rewards->accuracy.data[i] == 1;
         all_wrong = all_wrong && rewards->accuracy.data[i] == 0;
     }
-    metrics->all_correct += all_correct;
-    metrics->all_wrong += all_wrong;
-    metrics->reward += metrics_sum(&rewards->total);
-    metrics->accuracy += metrics_sum(&rewards->accuracy);
-    metrics->bonus += metrics_sum(&rewards->bonus);
-    metrics->format += metrics_sum(&rewards->format);
-    for (size_t i = 0; i < rewards->bonus.count; i++) metrics->bonus_rate += rewards->bonus.data[i] > 0;
+    if (accuracies) metrics_add_mean(&metrics->all_correct, all_correct, 1);
+    if (accuracies) metrics_add_mean(&metrics->all_wrong, all_wrong, 1);
+    metrics_add_mean(&metrics->reward, metrics_sum(&rewards->total), count);
+    metrics_add_mean(&metrics->accuracy, metrics_sum(&rewards->accuracy), accuracies);
+    metrics_add_mean(&metrics->bonus, metrics_sum(&rewards->bonus), count);
+    metrics_add_mean(&metrics->format, metrics_sum(&rewards->format), rewards->format.count);
+    metrics_add_mean(&metrics->bonus_rate, 0, count);
+    for (size_t i = 0; i < rewards->bonus.count; i++) metrics->bonus_rate.sum += rewards->bonus.data[i] > 0;
     if (rewards->total.count > 1) { // the unbiased standard deviation
         const double others = (double)(rewards->total.count - 1), mean = metrics_sum(&rewards->total) / (others + 1);
         double squares = 0;
         for (size_t i = 0; i < rewards->total.count; i++)
             squares += (rewards->total.data[i] - mean) * (rewards->total.data[i] - mean);
-        metrics->reward_std += sqrt(squares / others);
-        metrics->compared_groups++;
+        metrics_add_mean(&metrics->reward_std, sqrt(squares / others), 1);
     }
     for (size_t i = 0; i < rewards->total.count && i < count; i++)
         metrics->rewards[metrics->reward_count++] = rewards->total.data[i];
-    metrics->rewarded += (int64_t)count;
-    metrics->accuracies += (int64_t)rewards->accuracy.count;
-    metrics->accuracy_groups += accuracies;
-    metrics->formats += (int64_t)rewards->format.count;
-    metrics->entropy += trained->entropy * (double)trained->tokens;
-    metrics->rewarded_tokens += trained->tokens;
-}
-
-static double metrics_mean(double sum, int64_t count) {
-    return count ? sum / (double)count : NAN;
-}
-
-void metrics_finish(struct step_metrics *metrics) {
-    metrics->reward = metrics_mean(metrics->reward, metrics->rewarded);
-    metrics->accuracy = metrics_mean(metrics->accuracy, metrics->accuracies);
-    metrics->bonus = metrics_mean(metrics->bonus, metrics->rewarded);
-    metrics->format = metrics_mean(metrics->format, metrics->formats);
-    metrics->bonus_rate = metrics_mean(metrics->bonus_rate, metrics->rewarded);
-    metrics->completion_length = metrics_mean((double)metrics->tokens, metrics->completions);
-    metrics->truncated = metrics_mean(metrics->truncated, metrics->completions);
-    metrics->consistency = metrics_mean(metrics->consistency, metrics->judged);
-    metrics->reward_std = metrics_mean(metrics->reward_std, metrics->compared_groups);
-    metrics->all_correct = metrics_mean(metrics->all_correct, metrics->accuracy_groups);
-    metrics->all_wrong = metrics_mean(metrics->all_wrong, metrics->accuracy_groups);
-    metrics->entropy = metrics_mean(metrics->entropy, metrics->rewarded_tokens);
-    if (metrics->tokens) metrics->age_mean /= (double)metrics->tokens;
+    metrics_add_mean(&metrics->entropy, trained->entropy * (double)trained->tokens, (size_t)trained->tokens);
 }
 
 // ---- files ----
@@ -161,6 +143,7 @@ static void metrics_append(struct optim *optim, const struct step_metrics *metri
 
 status metrics_write(struct optim *optim, const struct step_metrics *metrics) {
     const double now = clock_realtime();
+    const struct step_mean lengths = {(double)metrics->tokens, metrics->completions};
     const struct event_histogram histograms[] = {
         {"completion_lengths", metrics->lengths, (size_t)metrics->completions},
         {"rewards", metrics->rewards, metrics->reward_count},
@@ -172,22 +155,22 @@ status metrics_write(struct optim *optim, const struct step_metrics *metrics) {
         {"grad_norm", metrics->grad_norm},
         {"lr", metrics->lr},
         {"tokens", (double)metrics->tokens},
-        {"reward", metrics->reward},
-        {"accuracy", metrics->accuracy},
-        {"format", metrics->format},
-        {"bonus", metrics->bonus},
+        {"reward", metrics_mean(&metrics->reward)},
+        {"accuracy", metrics_mean(&metrics->accuracy)},
+        {"format", metrics_mean(&metrics->format)},
+        {"bonus", metrics_mean(&metrics->bonus)},
         {"kl", metrics->kl},
-        {"reward_std", metrics->reward_std},
-        {"all_correct", metrics->all_correct},
-        {"all_wrong", metrics->all_wrong},
-        {"bonus_rate", metrics->bonus_rate},
-        {"completion_length", metrics->completion_length},
-        {"truncated", metrics->truncated},
-        {"entropy", metrics->entropy},
-        {"consistency", metrics->consistency},
+        {"reward_std", metrics_mean(&metrics->reward_std)},
+        {"all_correct", metrics_mean(&metrics->all_correct)},
+        {"all_wrong", metrics_mean(&metrics->all_wrong)},
+        {"bonus_rate", metrics_mean(&metrics->bonus_rate)},
+        {"completion_length", metrics_mean(&lengths)},
+        {"truncated", metrics_mean(&metrics->truncated)},
+        {"entropy", metrics_mean(&metrics->entropy)},
+        {"consistency", metrics_mean(&metrics->consistency)},
         {"logprob_difference", metrics->logprob_diff_mean},
         {"logprob_difference_max", metrics->logprob_diff_max},
-        {"age_mean", metrics->age_mean},
+        {"age_mean", metrics->tokens ? metrics->ages / (double)metrics->tokens : 0},
         {"age_max", (double)metrics->age_max},
         {"groups", (double)metrics->groups},
         {"completions", (double)metrics->completions},

@@ -63,7 +63,13 @@ struct optim {
     bool finished;    // the run is over and its checkpoint was written or cannot be
 };
 
-// The metrics of one step, a line of metrics.jsonl. A mean is NaN where no group of the step has the values.
+// A mean while it is added up: NaN of nothing.
+struct step_mean {
+    double sum;
+    int64_t count;
+};
+
+// The metrics of one step, a line of metrics.jsonl. What no group of the step has is NaN.
 struct step_metrics {
     int64_t step; // from 1
     double loss, nll, kl, grad_norm, lr, seconds;
@@ -71,22 +77,15 @@ struct step_metrics {
     double epoch;                               // how often the data have been used, NaN outside a pipeline
     double logprob_diff_mean, logprob_diff_max; // the sampler's against the trainer's, over on-policy tokens
     int64_t tokens, prompt_tokens, groups, completions;
-    double reward, accuracy, bonus, format; // means over completions; accuracy and format over those that have one
-    double completion_length;               // mean number of tokens
-    double truncated;                       // share of the completions that ended at max_new_tokens
-    double bonus_rate;                      // share of the completions with a bonus above 0
-    double consistency;                     // mean probability of the consistency model
-    double reward_std;                      // mean over groups of the unbiased standard deviation of their rewards
-    double all_correct, all_wrong;          // share of the groups in which every accuracy is 1, or every one is 0
-    double entropy;                         // mean over sampled tokens of minus their log-probability
-    double age_mean;                        // of the tokens, in steps
+    struct step_mean reward, accuracy, bonus, format; // over completions; accuracy and format over those that have one
+    struct step_mean truncated;                       // share of the completions that ended at max_new_tokens
+    struct step_mean bonus_rate;                      // share of the completions with a bonus above 0
+    struct step_mean consistency;                     // probability of the consistency model, over completions with one
+    struct step_mean reward_std;                      // over groups: the unbiased standard deviation of their rewards
+    struct step_mean all_correct, all_wrong; // share of the groups in which every accuracy is 1, or every one is 0
+    struct step_mean entropy;                // over sampled tokens: minus their log-probability
+    double ages;                             // of all tokens, in steps
     int64_t age_max;
-
-    // What the means are over.
-    int64_t rewarded, rewarded_tokens;            // completions and tokens of groups with rewards
-    int64_t accuracy_groups, accuracies, formats; // groups with accuracies; completions with an accuracy, a format
-    int64_t compared_groups;                      // those of two completions or more
-    int64_t judged;                               // completions with a probability of the consistency model
 
     double *lengths; // of every completion
     double *rewards; // every total reward
@@ -121,8 +120,8 @@ void metrics_release(struct step_metrics *metrics);
 void metrics_add(struct step_metrics *metrics, const struct group *group, const struct int_array *completions,
                  const struct train_result *trained, double weight, double share);
 
-// Turns sums into means after the last group.
-void metrics_finish(struct step_metrics *metrics);
+// Returns the mean of what was added.
+double metrics_mean(const struct step_mean *mean);
 
 // Appends the metrics of a step to OUT/metrics.jsonl, and to this process's event file, which the first call makes:
 // OUT/events.out.tfevents.N.caravan, with N above those of earlier processes. What cannot be written, for example on a

@@ -82,7 +82,7 @@ static status step_accumulate(struct optim *optim, struct group *group, double s
             const int64_t from = completion->versions.data[t];
             const int64_t age = from < 0 ? version + 1 : from < version ? version - from : 0;
             older |= age > 0;
-            metrics->age_mean += (double)age; // divided by the number of tokens at the end of the step
+            metrics->ages += (double)age;
             if (age > metrics->age_max) metrics->age_max = age;
         }
         completions[i] = (struct train_completion){
@@ -138,7 +138,6 @@ status step_train(struct optim *optim, struct group **groups, size_t count, stru
     status trained = OK;
     for (size_t i = 0; i < count && trained == OK; i++)
         trained = step_accumulate(optim, groups[i], 1.0 / (double)count, metrics);
-    metrics_finish(metrics);
     if (trained == OK && options->gradients) trained = model_save_grads(optim->model, options->gradients);
     if (trained == OK) {
         trained = model_step(optim->model, &adamw, &metrics->grad_norm);
