@@ -2,11 +2,10 @@
 #include "tools/demo/tokenizer_train.h"
 
 #include <assert.h>
+#include <search.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include "shared/base/file.h"
 #include "shared/base/json.h"
@@ -20,94 +19,79 @@
 // heap holds a pair under the count that it had when it was pushed; an entry that has become too high is pushed again.
 
 struct bpe_train_word {
+    struct bpe_train_word *next;
+    const char *text; // the word is text[0..size)
+    size_t size;
     int32_t *ids;
     uint32_t length;
-    uint32_t size; // the key in the hash table is text[0..size)
-    const char *text;
     int64_t count;
 };
 
 struct bpe_train_pair {
-    int32_t left, right; // left < 0: an empty slot
+    int32_t ids[2];
     int64_t count;
-    uint32_t *words; // indices of words that contain or contained it; some are listed twice
+    struct bpe_train_word **words; // that contain or contained it; some are listed twice
     size_t word_count;
 };
 
 struct bpe_train_candidate {
     int64_t count;
-    int32_t left, right;
+    struct bpe_train_pair *pair;
 };
 
 struct bpe_trainer {
     struct vocab *vocab;
     struct arena memory;
-    struct bpe_train_word *words;
-    size_t word_count, word_capacity;
-    uint32_t *word_slots; // index + 1; 0: empty
-    size_t word_mask;
-    struct bpe_train_pair *pairs;
-    size_t pair_count, pair_mask;
+    void *words, *pairs; // as tsearch keeps them
+    struct bpe_train_word *first;
     struct bpe_train_candidate *heap;
     size_t heap_count;
 };
 
-// Returns the slot of a word, or the empty slot where it belongs.
-static uint32_t *bpe_train_word_slot(const struct bpe_trainer *t, const char *text, size_t size) {
-    for (size_t at = XXH3_64bits(text, size);; at++) {
-        uint32_t *slot = &t->word_slots[at & t->word_mask];
-        if (!*slot) return slot;
-        const struct bpe_train_word *word = &t->words[*slot - 1];
-        if (word->size == size && !memcmp(word->text, text, size)) return slot;
-    }
+static int bpe_train_compare_words(const void *left, const void *right) {
+    const struct bpe_train_word *a = left, *b = right;
+    return a->size != b->size ? (a->size < b->size ? -1 : 1) : memcmp(a->text, b->text, a->size);
+}
+
+static int bpe_train_compare_pairs(const void *left, const void *right) {
+    const int32_t *a = ((const struct bpe_train_pair *)left)->ids, *b = ((const struct bpe_train_pair *)right)->ids;
+    const int i = a[0] == b[0];
+    return (a[i] > b[i]) - (a[i] < b[i]);
+}
+
+static void bpe_train_free_pair(void *pair) {
+    free(((struct bpe_train_pair *)pair)->words);
+    free(pair);
 }
 
 // Counts one word of the text. The tokens of a new word are those of its bytes.
 static status bpe_train_count_word(void *context, const char *text, size_t size) {
     struct bpe_trainer *t = context;
-    if (t->word_count == t->word_capacity) {
-        size_t capacity = t->word_capacity ? t->word_capacity * 2 : 1024;
-        RESIZE(&t->words, capacity);
-        t->word_capacity = capacity;
-        free(t->word_slots);
-        t->word_slots = NULL;
-        NEW(&t->word_slots, capacity * 2);
-        t->word_mask = capacity * 2 - 1;
-        for (size_t i = 0; i < t->word_count; i++)
-            *bpe_train_word_slot(t, t->words[i].text, t->words[i].size) = (uint32_t)i + 1;
-    }
-    uint32_t *slot = bpe_train_word_slot(t, text, size);
-    if (*slot) {
-        t->words[*slot - 1].count++;
+    const struct bpe_train_word wanted = {.text = text, .size = size, .length = (uint32_t)size, .count = 1};
+    struct bpe_train_word *const *known = tfind(&wanted, &t->words, bpe_train_compare_words), *word;
+    if (known) {
+        (*known)->count++;
         return OK;
     }
     if (size > INT32_MAX) return fail(DATAERR, "a word of %zu bytes is too long", size);
-    struct bpe_train_word word = {.length = (uint32_t)size, .size = (uint32_t)size, .count = 1};
-    word.text = arena_strndup(&t->memory, text, size);
-    word.ids = arena_alloc(&t->memory, size * sizeof *word.ids);
+    NEW(&word, 1);
+    *word = wanted;
+    word->text = arena_strndup(&t->memory, text, size);
+    word->ids = arena_alloc(&t->memory, size * sizeof *word->ids);
     for (size_t i = 0; i < size; i++) {
         char token[2];
-        word.ids[i] = vocab_token_to_id(t->vocab, token, byte_to_unicode((unsigned char)text[i], token));
-        assert(word.ids[i] >= 0 && word.ids[i] < BPE_BYTE_TOKENS);
+        word->ids[i] = vocab_token_to_id(t->vocab, token, byte_to_unicode((unsigned char)text[i], token));
+        assert(word->ids[i] >= 0 && word->ids[i] < BPE_BYTE_TOKENS);
     }
-    t->words[t->word_count++] = word;
-    *slot = (uint32_t)t->word_count;
+    word->next = t->first;
+    t->first = word;
+    mem_checked(tsearch(word, &t->words, bpe_train_compare_words));
     return OK;
-}
-
-// Returns the slot of a pair, or the empty slot where it belongs.
-static struct bpe_train_pair *bpe_train_pair_slot(const struct bpe_trainer *t, int32_t left, int32_t right) {
-    const int32_t key[2] = {left, right};
-    for (size_t at = XXH3_64bits(key, sizeof key);; at++) {
-        struct bpe_train_pair *slot = &t->pairs[at & t->pair_mask];
-        if (slot->left < 0 || (slot->left == left && slot->right == right)) return slot;
-    }
 }
 
 // The heap's order: the higher count first, then the lower ids.
 static bool bpe_train_is_before(const struct bpe_train_candidate *a, const struct bpe_train_candidate *b) {
-    if (a->count != b->count) return a->count > b->count;
-    return a->left != b->left ? a->left < b->left : a->right < b->right;
+    return a->count != b->count ? a->count > b->count : bpe_train_compare_pairs(a->pair, b->pair) < 0;
 }
 
 static void bpe_train_heap_push(struct bpe_trainer *t, struct bpe_train_candidate candidate) {
@@ -119,32 +103,23 @@ static void bpe_train_heap_push(struct bpe_trainer *t, struct bpe_train_candidat
 }
 
 // Adds the counts of a word's pairs (sign 1) or subtracts them (sign -1). Pushes a pair whose count rises.
-static void bpe_train_count_pairs(struct bpe_trainer *t, uint32_t index, int sign) {
-    const struct bpe_train_word *word = &t->words[index];
-    assert(index < t->word_count && (sign == 1 || sign == -1));
+static void bpe_train_count_pairs(struct bpe_trainer *t, struct bpe_train_word *word, int sign) {
+    assert(sign == 1 || sign == -1);
     for (uint32_t i = 0; i + 1 < word->length; i++) {
-        if (!t->pairs || t->pair_count * 2 > t->pair_mask) {
-            size_t old_slots = t->pairs ? t->pair_mask + 1 : 0, slots = old_slots ? old_slots * 2 : 4096;
-            struct bpe_train_pair *old = t->pairs, *pairs;
-            NEW(&pairs, slots);
-            for (size_t k = 0; k < slots; k++) pairs[k].left = -1;
-            t->pairs = pairs;
-            t->pair_mask = slots - 1;
-            for (size_t k = 0; k < old_slots; k++)
-                if (old[k].left >= 0) *bpe_train_pair_slot(t, old[k].left, old[k].right) = old[k];
-            free(old);
-        }
-        struct bpe_train_pair *pair = bpe_train_pair_slot(t, word->ids[i], word->ids[i + 1]);
-        if (pair->left < 0) {
-            *pair = (struct bpe_train_pair){.left = word->ids[i], .right = word->ids[i + 1]};
-            t->pair_count++;
+        const struct bpe_train_pair wanted = {.ids = {word->ids[i], word->ids[i + 1]}};
+        struct bpe_train_pair *const *known = tfind(&wanted, &t->pairs, bpe_train_compare_pairs);
+        struct bpe_train_pair *pair = known ? *known : NULL;
+        if (!pair) {
+            NEW(&pair, 1);
+            *pair = wanted;
+            mem_checked(tsearch(pair, &t->pairs, bpe_train_compare_pairs));
         }
         pair->count += sign * word->count;
         if (sign < 0) continue;
-        bpe_train_heap_push(t, (struct bpe_train_candidate){pair->count, pair->left, pair->right});
-        if (pair->word_count && pair->words[pair->word_count - 1] == index) continue;
+        bpe_train_heap_push(t, (struct bpe_train_candidate){pair->count, pair});
+        if (pair->word_count && pair->words[pair->word_count - 1] == word) continue;
         GROW(&pair->words, pair->word_count);
-        pair->words[pair->word_count++] = index;
+        pair->words[pair->word_count++] = word;
     }
 }
 
@@ -160,14 +135,16 @@ static status bpe_train_merge_pairs(struct bpe_trainer *t, struct buf *merges, s
             heap[at] = heap[child];
         }
         heap[at] = last;
-        int64_t count = bpe_train_pair_slot(t, top.left, top.right)->count;
+        struct bpe_train_pair *pair = top.pair;
+        const int32_t left_id = pair->ids[0], right_id = pair->ids[1];
+        const int64_t count = pair->count;
         if (count != top.count) { // it has changed since; if it rose, it was pushed again under the new count
             top.count = count < top.count ? count : 0;
             if (top.count > 1) bpe_train_heap_push(t, top);
             continue;
         }
         if (count < 2) break;
-        const char *left = v->entries[top.left].token, *right = v->entries[top.right].token;
+        const char *left = v->entries[left_id].token, *right = v->entries[right_id].token;
         buf_printf(merges, "%s %s\n", left, right);
         char *token = arena_printf(&t->memory, "%s%s", left, right);
         int32_t new_id = vocab_token_to_id(v, token, strlen(token)); // another pair may have made the same token
@@ -175,26 +152,24 @@ static status bpe_train_merge_pairs(struct bpe_trainer *t, struct buf *merges, s
             new_id = (int32_t)v->size;
             TRY(vocab_add(v, token, strlen(token), new_id));
         }
-        // The words are owned here, because counting may move or extend the table's entry.
-        struct bpe_train_pair *pair = bpe_train_pair_slot(t, top.left, top.right);
-        uint32_t *words = pair->words;
-        size_t word_count = pair->word_count;
-        pair->words = NULL;
+        struct bpe_train_word **words = pair->words;
+        const size_t word_count = pair->word_count;
+        pair->words = NULL; // counting may list words anew
         pair->word_count = 0;
         for (size_t i = 0; i < word_count; i++) { // replaces the pair by its token
-            struct bpe_train_word *word = &t->words[words[i]];
+            struct bpe_train_word *word = words[i];
             uint32_t first = 0, length = 0;
-            while (first + 1 < word->length && (word->ids[first] != top.left || word->ids[first + 1] != top.right))
+            while (first + 1 < word->length && (word->ids[first] != left_id || word->ids[first + 1] != right_id))
                 first++;
             if (first + 1 >= word->length) continue; // listed twice, or the word has changed
-            bpe_train_count_pairs(t, words[i], -1);
+            bpe_train_count_pairs(t, word, -1);
             for (uint32_t k = 0; k < word->length; k++) {
-                bool here = k + 1 < word->length && word->ids[k] == top.left && word->ids[k + 1] == top.right;
+                bool here = k + 1 < word->length && word->ids[k] == left_id && word->ids[k + 1] == right_id;
                 word->ids[length++] = here ? new_id : word->ids[k];
                 k += here;
             }
             word->length = length;
-            bpe_train_count_pairs(t, words[i], 1);
+            bpe_train_count_pairs(t, word, 1);
         }
         free(words);
     }
@@ -223,13 +198,11 @@ status bpe_train(struct vocab *v, struct buf *merges, const char *pattern, const
     TRY_TO(result, done, pre_tokenizer_add(&words, pattern, strlen(pattern), SPLIT_ISOLATED, false));
     TRY_TO(result, done, normalize_text(NORMALIZE_NFC, text, size, &normalized, &text, &size));
     TRY_TO(result, done, pre_tokenizer_run(&words, text, size, bpe_train_count_word, &t));
-    for (size_t i = 0; i < t.word_count; i++) bpe_train_count_pairs(&t, (uint32_t)i, 1);
+    for (struct bpe_train_word *word = t.first; word; word = word->next) bpe_train_count_pairs(&t, word, 1);
     if (t.pairs) TRY_TO(result, done, bpe_train_merge_pairs(&t, merges, vocab_size));
 done:
-    for (size_t i = 0; t.pairs && i <= t.pair_mask; i++) free(t.pairs[i].words);
-    free(t.pairs);
-    free(t.words);
-    free(t.word_slots);
+    tdestroy(t.pairs, bpe_train_free_pair);
+    tdestroy(t.words, free);
     free(t.heap);
     arena_release(&t.memory);
     buf_release(&normalized);
@@ -345,32 +318,6 @@ static void tokenizer_train_print_json(struct buf *out, enum tokenizer_kind kind
     buf_puts(out, "]}\n}\n");
 }
 
-// Appends tokenizer_config.json. `first` is the id of the first added token.
-static void tokenizer_train_print_config(struct buf *out, enum tokenizer_kind kind, size_t first) {
-    buf_puts(out, "{\n  \"add_prefix_space\": false,\n  \"added_tokens_decoder\": {");
-    for (size_t i = 0; i < kinds[kind].count; i++) {
-        buf_printf(out, "%s\n    \"%zu\": {", i ? "," : "", first + i);
-        tokenizer_train_print_token(out, &kinds[kind], i);
-    }
-    buf_puts(out, "\n  },\n  \"clean_up_tokenization_spaces\": false,\n  \"split_special_tokens\": false,\n");
-    if (kind == TOKENIZER_MODERNBERT) {
-        buf_puts(out, "  \"cls_token\": \"[CLS]\",\n  \"mask_token\": \"[MASK]\",\n"
-                      "  \"model_input_names\": [\"input_ids\", \"attention_mask\"],\n"
-                      "  \"model_max_length\": 8192,\n  \"pad_token\": \"[PAD]\",\n"
-                      "  \"sep_token\": \"[SEP]\",\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n"
-                      "  \"unk_token\": \"[UNK]\"\n}\n");
-        return;
-    }
-    buf_puts(out, "  \"add_bos_token\": false,\n  \"additional_special_tokens\": [");
-    for (size_t i = 1; i < kinds[kind].special_count; i++)
-        buf_printf(out, "%s\"%s\"", i > 1 ? ", " : "", kinds[kind].tokens[i]);
-    buf_puts(out, "],\n  \"bos_token\": null,\n  \"chat_template\": ");
-    json_print_string(out, chat_template_jinja, strlen(chat_template_jinja));
-    buf_puts(out, ",\n  \"eos_token\": \"<|im_end|>\",\n  \"errors\": \"replace\",\n"
-                  "  \"model_max_length\": 131072,\n  \"pad_token\": \"<|endoftext|>\",\n"
-                  "  \"tokenizer_class\": \"Qwen2Tokenizer\",\n  \"unk_token\": null\n}\n");
-}
-
 status tokenizer_train(const char *dir, enum tokenizer_kind kind, const char *text, size_t size, size_t vocab_size) {
     struct vocab v = {0};
     struct buf merges = {0}, out = {0};
@@ -379,7 +326,28 @@ status tokenizer_train(const char *dir, enum tokenizer_kind kind, const char *te
     tokenizer_train_print_json(&out, kind, &v, &merges);
     TRY_TO(result, done, tokenizer_train_write(dir, "tokenizer.json", &out));
     buf_clear(&out);
-    tokenizer_train_print_config(&out, kind, v.size);
+    buf_puts(&out, "{\n  \"add_prefix_space\": false,\n  \"added_tokens_decoder\": {");
+    for (size_t i = 0; i < kinds[kind].count; i++) {
+        buf_printf(&out, "%s\n    \"%zu\": {", i ? "," : "", v.size + i);
+        tokenizer_train_print_token(&out, &kinds[kind], i);
+    }
+    buf_puts(&out, "\n  },\n  \"clean_up_tokenization_spaces\": false,\n  \"split_special_tokens\": false,\n");
+    if (kind == TOKENIZER_QWEN) {
+        buf_puts(&out, "  \"add_bos_token\": false,\n  \"additional_special_tokens\": [");
+        for (size_t i = 1; i < kinds[kind].special_count; i++)
+            buf_printf(&out, "%s\"%s\"", i > 1 ? ", " : "", kinds[kind].tokens[i]);
+        buf_puts(&out, "],\n  \"bos_token\": null,\n  \"chat_template\": ");
+        json_print_string(&out, chat_template_jinja, strlen(chat_template_jinja));
+        buf_puts(&out, ",\n  \"eos_token\": \"<|im_end|>\",\n  \"errors\": \"replace\",\n"
+                       "  \"model_max_length\": 131072,\n  \"pad_token\": \"<|endoftext|>\",\n"
+                       "  \"tokenizer_class\": \"Qwen2Tokenizer\",\n  \"unk_token\": null\n}\n");
+    } else {
+        buf_puts(&out, "  \"cls_token\": \"[CLS]\",\n  \"mask_token\": \"[MASK]\",\n"
+                       "  \"model_input_names\": [\"input_ids\", \"attention_mask\"],\n"
+                       "  \"model_max_length\": 8192,\n  \"pad_token\": \"[PAD]\",\n"
+                       "  \"sep_token\": \"[SEP]\",\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n"
+                       "  \"unk_token\": \"[UNK]\"\n}\n");
+    }
     TRY_TO(result, done, tokenizer_train_write(dir, "tokenizer_config.json", &out));
     if (kind == TOKENIZER_QWEN) result = tokenizer_save_chat_template(dir);
 done:
