@@ -93,21 +93,16 @@ struct eval_column {
 
 // Returns the counts of that name, which are made if there are none. Valid until the next call.
 static struct eval_counts *eval_find(struct eval_column *column, enum eval_section section, struct string name) {
-    size_t low = 0, high = column->count;
-    while (low < high) {
-        const size_t middle = (low + high) / 2;
-        const struct eval_counts *at = &column->counts[middle];
-        if (at->section < section || (at->section == section && figure_compare_names(at->name, name) < 0))
-            low = middle + 1;
-        else
-            high = middle;
+    size_t at = 0;
+    for (; at < column->count && column->counts[at].section <= section; at++) {
+        const int order = figure_compare_names(column->counts[at].name, name);
+        if (column->counts[at].section < section || order < 0) continue;
+        if (order == 0) return &column->counts[at];
+        break;
     }
-    const struct eval_counts *at = &column->counts[low];
-    if (low < column->count && at->section == section && !figure_compare_names(at->name, name))
-        return &column->counts[low];
     GROW(&column->counts, column->count);
-    struct eval_counts *made = &column->counts[low];
-    memmove(made + 1, made, (column->count++ - low) * sizeof *made);
+    struct eval_counts *made = &column->counts[at];
+    memmove(made + 1, made, (column->count++ - at) * sizeof *made);
     *made = (struct eval_counts){.section = section};
     arena_string(&column->memory, &made->name, name.data, name.size);
     return made;
@@ -202,25 +197,6 @@ static double eval_wilson(double p, size_t n, int side) {
     return n ? fmin(1, fmax(0, (p + z2 / 2 + side * half) / (1 + z2))) : NAN;
 }
 
-// The mean over the categories of their means. The three levels of VSI-Bench's object_rel_direction count as one.
-static double eval_macro_mean(const struct eval_column *column) {
-    static const char merged[] = "object_rel_direction_";
-    static const char *const levels[] = {"easy", "medium", "hard"};
-    long double sum = 0, merged_sum = 0;
-    size_t count = 0, merged_count = 0;
-    for (size_t i = 0; i < column->count; i++) {
-        const struct string name = column->counts[i].name;
-        bool is_level = false;
-        if (column->counts[i].section != EVAL_CATEGORIES) continue;
-        for (int k = 0; k < 3 && string_find(name, merged, 0) == 0; k++)
-            is_level |= string_equals(string_slice(name, sizeof merged - 1, name.size), levels[k]);
-        *(is_level ? &merged_sum : &sum) += eval_mean(&column->counts[i]);
-        *(is_level ? &merged_count : &count) += 1;
-    }
-    if (merged_count) sum += merged_sum / (long double)merged_count;
-    return figure_ratio(sum, count + (merged_count > 0));
-}
-
 // Adds the figures of a file, of a category or of a judge to the table.
 static void eval_put(const struct eval_column *column, const struct eval_counts *counts, struct figure_table *table,
                      size_t index) {
@@ -228,6 +204,22 @@ static void eval_put(const struct eval_column *column, const struct eval_counts 
                  mra = figure_ratio(counts->mra, counts->regressions), mean = eval_mean(counts);
     const size_t judged = counts->records - counts->regressions;
     if (counts->section == EVAL_TOTALS) {
+        // The mean over the categories of their means. The three levels of VSI-Bench's object_rel_direction count as
+        // one.
+        static const char merged[] = "object_rel_direction_";
+        static const char *const levels[] = {"easy", "medium", "hard"};
+        long double sum = 0, merged_sum = 0;
+        size_t categories = 0, merged_count = 0;
+        for (size_t i = 0; i < column->count; i++) {
+            const struct string name = column->counts[i].name;
+            bool is_level = false;
+            if (column->counts[i].section != EVAL_CATEGORIES) continue;
+            for (int k = 0; k < 3 && string_find(name, merged, 0) == 0; k++)
+                is_level |= string_equals(string_slice(name, sizeof merged - 1, name.size), levels[k]);
+            *(is_level ? &merged_sum : &sum) += eval_mean(&column->counts[i]);
+            *(is_level ? &merged_count : &categories) += 1;
+        }
+        if (merged_count) sum += merged_sum / (long double)merged_count;
         const struct figure figures[] = {
             {"records", FIGURE_COUNT, (double)counts->records},
             {"answered", FIGURE_COUNT, (double)(counts->records - column->quarantined)},
@@ -243,7 +235,7 @@ static void eval_put(const struct eval_column *column, const struct eval_counts 
             {"letter_high", FIGURE_HIDDEN, eval_wilson(letter, counts->letters, 1)},
             {"mra", FIGURE_SHARE, mra},
             {"mean", FIGURE_SHARE, mean},
-            {"macro_mean", FIGURE_SHARE, eval_macro_mean(column)},
+            {"macro_mean", FIGURE_SHARE, figure_ratio(sum, categories + (merged_count > 0))},
             {"tokens_mean", FIGURE_TENTHS, figure_ratio(column->tokens, column->token_counts)},
         };
         figure_table_add(table, index, EVAL_TOTALS, counts->name, figures, sizeof figures / sizeof *figures);

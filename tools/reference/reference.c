@@ -14,24 +14,6 @@
 // looks them up; FILE stands for the names of files. Those of zsh and fish describe each option to the shell's own
 // functions.
 
-static const char completion_head[] =
-    "# Completion of caravan's programs in bash: the output of `caravan reference --completion bash`.\n"
-    "declare -gA _caravan_words=(\n";
-
-static const char completion_function[] =
-    ")\n"
-    "_caravan() {\n"
-    "    local program=${1##*/} word=$2 option=${3//_/-} words\n"
-    "    [[ $program = caravan && $COMP_CWORD -gt 1 ]] && program=\"caravan ${COMP_WORDS[1]}\"\n"
-    "    words=${_caravan_words[$program]-FILE}\n"
-    "    [[ $option = --* ]] && words=${_caravan_words[$program $option]-$words}\n"
-    "    mapfile -t COMPREPLY < <(compgen -W \"${words//FILE/}\" -- \"$word\"; [[ $words = *FILE* ]] && compgen -f -- "
-    "\"$word\")\n"
-    "    [[ $words = *FILE* ]] && compopt -o filenames 2>/dev/null\n"
-    "    return 0\n"
-    "}\n"
-    "complete -F _caravan caravan";
-
 // Appends " WORD" for each word of "a|b". Those that begin with a capital (FILE, ID...) stand for something else.
 static void completion_words(const char *text, struct buf *out) {
     while (*text) {
@@ -76,13 +58,24 @@ static void completion_table(const struct option_table *table, struct buf *out) 
 }
 
 static void completion_bash(struct buf *out) {
-    buf_puts(out, completion_head);
-    buf_puts(out, "['caravan']='");
+    buf_puts(out, "# Completion of caravan's programs in bash: the output of `caravan reference --completion bash`.\n"
+                  "declare -gA _caravan_words=(\n['caravan']='");
     for (const struct subcommand *at = subcommands; at->name; at++) buf_printf(out, "%s ", at->name);
     buf_puts(out, "--help --version'\n");
     for (const struct subcommand *at = subcommands; at->name; at++) completion_table(at->options, out);
     for (int i = 0; i < STAGE_COUNT; i++) completion_table(&stage_kinds[i].options, out);
-    buf_puts(out, completion_function);
+    buf_puts(out, ")\n"
+                  "_caravan() {\n"
+                  "    local program=${1##*/} word=$2 option=${3//_/-} words\n"
+                  "    [[ $program = caravan && $COMP_CWORD -gt 1 ]] && program=\"caravan ${COMP_WORDS[1]}\"\n"
+                  "    words=${_caravan_words[$program]-FILE}\n"
+                  "    [[ $option = --* ]] && words=${_caravan_words[$program $option]-$words}\n"
+                  "    mapfile -t COMPREPLY < <(compgen -W \"${words//FILE/}\" -- \"$word\"; [[ $words = *FILE* ]] && "
+                  "compgen -f -- \"$word\")\n"
+                  "    [[ $words = *FILE* ]] && compopt -o filenames 2>/dev/null\n"
+                  "    return 0\n"
+                  "}\n"
+                  "complete -F _caravan caravan");
     for (int i = 0; i < STAGE_COUNT; i++) buf_printf(out, " %s", stage_kinds[i].options.program);
     buf_puts(out, "\n");
 }
@@ -97,10 +90,6 @@ static void completion_quoted(const char *text, bool zsh, struct buf *out) {
             buf_append(out, text, 1);
     }
 }
-
-static const char zsh_function[] = "    esac\n"
-                                   "}\n"
-                                   "_caravan \"$@\"\n";
 
 static void completion_zsh_option(const struct option *option, const char *prefix, struct buf *out) {
     buf_printf(out, " \\\n        '%s--%s", option->repeatable ? "*" : "", prefix);
@@ -154,7 +143,9 @@ static void completion_zsh(struct buf *out) {
     buf_puts(out, ")\n        _describe subcommand subcommands ;;\n");
     for (const struct subcommand *at = subcommands; at->name; at++) completion_zsh_table(at->options, out);
     for (int i = 0; i < STAGE_COUNT; i++) completion_zsh_table(&stage_kinds[i].options, out);
-    buf_puts(out, zsh_function);
+    buf_puts(out, "    esac\n"
+                  "}\n"
+                  "_caravan \"$@\"\n");
 }
 
 // Appends the beginning of a line about a program, or about the subcommand `name` of caravan.
@@ -210,28 +201,6 @@ static void completion_fish(struct buf *out) {
 // ---- man ----
 
 // caravan(1) has every subcommand, since caravan-frames(1) is the stage of that name; each stage has a page.
-
-static const char man_tool_description[] =
-    ".PP\n"
-    "A pipeline file names the stages of a training or an evaluation. caravan run starts them as processes, which "
-    "pass\n"
-    "groups of completions to each other. Each stage is also a filter of groups as JSON lines.\n";
-
-static const char man_files[] =
-    ".SH FILES\n"
-    ".TP\n.I RUN/store\nframes and groups of a run\n"
-    ".TP\n.I RUN/checkpoints\nmodel directories in the layout of Hugging Face, and metrics\n"
-    ".TP\n.I RUN/logs\none log for each process\n"
-    ".TP\n.I ~/.config/caravan/machine.key\nthe secret key of this machine\n"
-    ".SH ENVIRONMENT\n"
-    ".TP\n.B CARAVAN_LIB\na directory with the plug\\-in for GPUs\n"
-    ".TP\n.B CARAVAN_CUBLASLT\nthe file of cuBLASLt, or none\n"
-    ".TP\n.B CARAVAN_AMX\nnone leaves AMX unused\n"
-    ".TP\n.B CARAVAN_DEBUG\n1 logs where an error came from\n";
-
-static const char man_exit_status[] =
-    ".SH EXIT STATUS\n"
-    "0 done, 64 wrong usage, 65 bad input, 69 a missing service or device, 70 a bug, 75 a stopped run.\n";
 
 // Appends a text, in which troff would take some characters for its own.
 static void man_text(const char *text, struct buf *out) {
@@ -290,9 +259,11 @@ static status man_page(const char *program, struct buf *out) {
     if (tool) {
         buf_puts(out, "caravan\n.I SUBCOMMAND\n[...]\n.br\n.B caravan\n.I SUBCOMMAND\n.B \\-\\-help\n"
                       ".br\n.B caravan\n.B \\-\\-version\n.SH DESCRIPTION\n");
-        buf_puts(out, "caravan trains Qwen2.5\\-VL and Qwen2\\-VL on video question answering by GRPO\\-CARE.\n");
-        buf_puts(out, man_tool_description);
-        buf_puts(out, ".SH SUBCOMMANDS\n");
+        buf_puts(out, "caravan trains Qwen2.5\\-VL and Qwen2\\-VL on video question answering by GRPO\\-CARE.\n.PP\n"
+                      "A pipeline file names the stages of a training or an evaluation. caravan run starts them as "
+                      "processes, which pass\n"
+                      "groups of completions to each other. Each stage is also a filter of groups as JSON lines.\n"
+                      ".SH SUBCOMMANDS\n");
     } else {
         man_text(program, out);
         buf_puts(out, "\n.B \\-\\-stdio\n[\\fB\\-\\-\\fIKEY VALUE\\fR]...\n.SH DESCRIPTION\nA stage of caravan: ");
@@ -322,11 +293,21 @@ static status man_page(const char *program, struct buf *out) {
         man_text(own->details, out);
         buf_puts(out, ".fi\n");
     }
-    if (tool) buf_puts(out, man_files);
-    buf_puts(out, man_exit_status);
-
+    if (tool)
+        buf_puts(out, ".SH FILES\n"
+                      ".TP\n.I RUN/store\nframes and groups of a run\n"
+                      ".TP\n.I RUN/checkpoints\nmodel directories in the layout of Hugging Face, and metrics\n"
+                      ".TP\n.I RUN/logs\none log for each process\n"
+                      ".TP\n.I ~/.config/caravan/machine.key\nthe secret key of this machine\n"
+                      ".SH ENVIRONMENT\n"
+                      ".TP\n.B CARAVAN_LIB\na directory with the plug\\-in for GPUs\n"
+                      ".TP\n.B CARAVAN_CUBLASLT\nthe file of cuBLASLt, or none\n"
+                      ".TP\n.B CARAVAN_AMX\nnone leaves AMX unused\n"
+                      ".TP\n.B CARAVAN_DEBUG\n1 logs where an error came from\n");
+    buf_puts(out,
+             ".SH EXIT STATUS\n0 done, 64 wrong usage, 65 bad input, 69 a missing service or device, 70 a bug, 75 a "
+             "stopped run.\n.SH SEE ALSO\n");
     const char *separator = "";
-    buf_puts(out, ".SH SEE ALSO\n");
     for (int i = -1; i < STAGE_COUNT; i++) {
         const char *other = i < 0 ? "caravan" : stage_kinds[i].options.program;
         if (strcmp(other, program) == 0) continue;
