@@ -18,21 +18,6 @@ void reward_find_accurate(const struct double_array *accuracy, bool *accurate) {
     for (size_t i = 0; i < accuracy->count; i++) accurate[i] = accuracy->data[i] > above && accuracy->data[i] >= least;
 }
 
-// The length reward goes to accurate completions of the right length, if more than one completion is accurate.
-static status reward_length(struct group *group, const struct option_range *range) {
-    const double *accuracy = group->rewards.accuracy.data;
-    size_t accurate = 0;
-    group_doubles(group, &group->rewards.length, group->completion_count); // zeros
-    for (size_t i = 0; i < group->completion_count; i++) accurate += accuracy[i] > accuracy_threshold;
-    for (size_t i = 0; i < group->completion_count; i++) {
-        const struct int_array *tokens = &group->completions[i].tokens;
-        if (!tokens->data) return fail(DATAERR, "not a group: completions[%zu].tokens: missing", i);
-        const bool fits = (double)tokens->count >= range->from && (double)tokens->count <= range->to;
-        if (accurate > 1 && accuracy[i] > accuracy_threshold && fits) group->rewards.length.data[i] = length_reward;
-    }
-    return OK;
-}
-
 // ---- bonus ----
 
 static const double likelihood_tolerance = 1e-6; // in the comparison with the mean
@@ -128,21 +113,6 @@ static void advantages_add(struct group *group, const struct double_array *value
         if (!part || part[i]) group->advantages.data[i] += weight * ((value[i] - mean) / (deviation + epsilon));
 }
 
-// The weight of the consistency at the group's step: beta rises linearly from 0 over the first steps and falls linearly
-// to 0 over the last ones, as its schedule says.
-static double advantages_beta(const struct group *group, const struct reward_options *options) {
-    const int schedule = options->beta_schedule;
-    const bool placed = group->requires.present && group->requires.order >= 0 && options->steps;
-    if (schedule == REWARD_BETA_SCHEDULE_CONSTANT || !placed) return options->beta;
-    const int64_t step = group->requires.order / options->groups_per_step;
-    const double done = fmin(1, (double)step / (double)options->steps);
-    double factor = 1;
-    if (schedule != REWARD_BETA_SCHEDULE_DECAY && done < options->beta_warmup) factor = done / options->beta_warmup;
-    if (schedule != REWARD_BETA_SCHEDULE_WARMUP && 1 - done < options->beta_decay)
-        factor = fmin(factor, (1 - done) / options->beta_decay);
-    return options->beta * factor;
-}
-
 static void advantages_compute(struct group *group, const struct reward_options *options) {
     const struct rewards *rewards = &group->rewards;
     const bool split =
@@ -160,9 +130,21 @@ static void advantages_compute(struct group *group, const struct reward_options 
     advantages_add(group, &task, NULL, options->alpha, deviation_epsilon);
     bool *accurate = arena_alloc(&group->arena, task.count * sizeof *accurate);
     reward_find_accurate(&rewards->accuracy, accurate);
-    advantages_add(group, &rewards->consistency,
-                   options->consistency_on == REWARD_CONSISTENCY_ON_CORRECT ? accurate : NULL,
-                   advantages_beta(group, options), fmax(deviation_epsilon, options->consistency_floor));
+    // The weight of the consistency rises linearly from 0 over the first steps and falls linearly to 0 over the last
+    // ones, as its schedule says.
+    const int schedule = options->beta_schedule;
+    double factor = 1;
+    if (schedule != REWARD_BETA_SCHEDULE_CONSTANT && group->requires.present && group->requires.order >= 0 &&
+        options->steps) {
+        const int64_t step = group->requires.order / options->groups_per_step;
+        const double done = fmin(1, (double)step / (double)options->steps);
+        if (schedule != REWARD_BETA_SCHEDULE_DECAY && done < options->beta_warmup) factor = done / options->beta_warmup;
+        if (schedule != REWARD_BETA_SCHEDULE_WARMUP && 1 - done < options->beta_decay)
+            factor = fmin(factor, (1 - done) / options->beta_decay);
+    }
+    const bool *part = options->consistency_on == REWARD_CONSISTENCY_ON_CORRECT ? accurate : NULL;
+    advantages_add(group, &rewards->consistency, part, options->beta * factor,
+                   fmax(deviation_epsilon, options->consistency_floor));
 }
 
 // ---- the group ----
@@ -185,7 +167,18 @@ status reward_group(struct group *group, const struct reward_options *options) {
         if (result != OK) return fail_prefix(result, "sample %s", sample);
         rewards->format.data[i] = format_matches(text);
     }
-    if (!isnan(options->length_reward.from)) TRY(reward_length(group, &options->length_reward));
+    // The length reward goes to accurate completions of the right length, if more than one completion is accurate.
+    const struct option_range *range = &options->length_reward;
+    const double *accuracy = rewards->accuracy.data;
+    size_t accurate = 0;
+    for (size_t i = 0; i < count; i++) accurate += accuracy[i] > accuracy_threshold;
+    if (!isnan(range->from)) group_doubles(group, &rewards->length, count); // zeros
+    for (size_t i = 0; i < rewards->length.count; i++) {
+        const struct int_array *tokens = &group->completions[i].tokens;
+        if (!tokens->data) return fail(DATAERR, "not a group: completions[%zu].tokens: missing", i);
+        const bool fits = (double)tokens->count >= range->from && (double)tokens->count <= range->to;
+        if (accurate > 1 && accuracy[i] > accuracy_threshold && fits) rewards->length.data[i] = length_reward;
+    }
     const enum method_bonus bonus = methods[options->method].bonus;
     if (bonus == BONUS_CONSISTENCY) {
         const struct double_array *probability = &group->consistency.probability;

@@ -248,16 +248,45 @@ static void bpe_heap_push(struct bpe *b, int32_t index) {
     b->heap[at] = candidate;
 }
 
-// Merges the word of `count` symbols into b->ids. The candidates wait in a heap; one whose symbols have changed since
-// is skipped.
-static void bpe_merge(struct bpe *b, size_t count) {
-    struct bpe_symbol *symbols = b->symbols;
-    for (size_t i = 0; i < count; i++) {
-        symbols[i].previous = (int32_t)i - 1;
-        symbols[i].next = i + 1 < count ? (int32_t)i + 1 : -1;
+// Sets b->ids to the tokens of the word, with every pair merged that may be.
+static status bpe_encode_uncached(struct bpe *b, const char *word, size_t size) {
+    if (size > MAX_WORD_SIZE) return fail(DATAERR, "a word of %zu bytes is too long", size);
+    if (size > b->symbol_capacity) {
+        b->symbol_capacity = size * 2;
+        RESIZE(&b->symbols, b->symbol_capacity);
+        RESIZE(&b->ids, b->symbol_capacity);
     }
+    b->id_count = 0;
+    if (b->ignore_merges) { // a word that is itself a token of the model's vocabulary is that token
+        struct buf token = {0};
+        for (size_t i = 0; i < size; i++) {
+            char character[2];
+            buf_append(&token, character, byte_to_unicode((unsigned char)word[i], character));
+        }
+        const int32_t id = vocab_token_to_id(b->vocab, token.data, token.size);
+        buf_release(&token);
+        if (id >= 0 && !b->vocab->entries[id].added_only) {
+            b->ids[b->id_count++] = id;
+            return OK;
+        }
+    }
+    struct bpe_symbol *symbols = b->symbols;
+    int32_t count = 0; // of symbols
+    bool last_unknown = false;
+    for (size_t i = 0; i < size; i++) {
+        int32_t id = b->byte_ids[(unsigned char)word[i]];
+        bool unknown = id < 0;
+        if (unknown) id = b->unk_id;
+        if (id < 0 || (unknown && last_unknown && b->fuse_unk)) continue;
+        symbols[count] = (struct bpe_symbol){.id = id, .previous = count - 1, .next = count + 1};
+        count++;
+        last_unknown = unknown;
+    }
+    assert((size_t)count <= b->symbol_capacity);
+    if (count) symbols[count - 1].next = -1;
+    // The candidates wait in a heap; one whose symbols have changed since is skipped.
     b->heap_count = 0;
-    for (size_t i = 0; i + 1 < count; i++) bpe_heap_push(b, (int32_t)i);
+    for (int32_t i = 0; i + 1 < count; i++) bpe_heap_push(b, i);
     while (b->heap_count) {
         struct bpe_candidate candidate = b->heap[0], last = b->heap[--b->heap_count];
         size_t at = 0;
@@ -280,44 +309,8 @@ static void bpe_merge(struct bpe *b, size_t count) {
         }
         if (symbols[index].previous >= 0) bpe_heap_push(b, symbols[index].previous);
     }
-    for (size_t i = 0; i < count; i++)
+    for (int32_t i = 0; i < count; i++)
         if (symbols[i].id >= 0) b->ids[b->id_count++] = symbols[i].id;
-}
-
-// Sets b->ids to the tokens of the word.
-static status bpe_encode_uncached(struct bpe *b, const char *word, size_t size) {
-    if (size > MAX_WORD_SIZE) return fail(DATAERR, "a word of %zu bytes is too long", size);
-    if (size > b->symbol_capacity) {
-        b->symbol_capacity = size * 2;
-        RESIZE(&b->symbols, b->symbol_capacity);
-        RESIZE(&b->ids, b->symbol_capacity);
-    }
-    b->id_count = 0;
-    if (b->ignore_merges) { // a word that is itself a token of the model's vocabulary is that token
-        struct buf token = {0};
-        for (size_t i = 0; i < size; i++) {
-            char character[2];
-            buf_append(&token, character, byte_to_unicode((unsigned char)word[i], character));
-        }
-        const int32_t id = vocab_token_to_id(b->vocab, token.data, token.size);
-        buf_release(&token);
-        if (id >= 0 && !b->vocab->entries[id].added_only) {
-            b->ids[b->id_count++] = id;
-            return OK;
-        }
-    }
-    size_t count = 0; // of symbols
-    bool last_unknown = false;
-    for (size_t i = 0; i < size; i++) {
-        int32_t id = b->byte_ids[(unsigned char)word[i]];
-        bool unknown = id < 0;
-        if (unknown) id = b->unk_id;
-        if (id < 0 || (unknown && last_unknown && b->fuse_unk)) continue;
-        b->symbols[count++].id = id;
-        last_unknown = unknown;
-    }
-    assert(count <= b->symbol_capacity);
-    bpe_merge(b, count);
     return OK;
 }
 

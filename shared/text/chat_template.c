@@ -40,23 +40,6 @@ status chat_template_check(const struct tokenizer *t, const char *dir) {
 
 // ---- the model's own template ----
 
-// Reads a model directory's own template; *path is the file that has it, NULL if there is none.
-static status chat_template_read(const char *dir, struct arena *arena, struct buf *template, const char **path) {
-    static const char *const files[] = {"chat_template.jinja", "chat_template.json", "tokenizer_config.json"};
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        struct json *root = NULL;
-        *path = path_join(arena, dir, files[i]);
-        if (!path_exists(*path)) continue;
-        if (i == 0) return file_read(*path, template);
-        TRY(json_parse_file(&root, arena, *path));
-        const struct string text = json_string(json_at(root, "chat_template"));
-        if (text.data) buf_append(template, text.data, text.size);
-        if (template->size) return OK;
-    }
-    *path = NULL;
-    return OK;
-}
-
 // Appends a template without what does not count in a comparison. A newline in a string of Jinja is written as \n.
 static void chat_template_reduce(const char *template, struct buf *out) {
     for (const char *at = template; *at; at++) {
@@ -84,12 +67,21 @@ static struct string chat_template_beginning(const char *template, const char *n
 }
 
 status chat_template_compare(const char *dir, struct buf *difference) {
-    enum { MAX_QUOTED = 60 };
+    enum { MAX_QUOTED = 60, FILES = 3 };
+    static const char *const files[FILES] = {"chat_template.jinja", "chat_template.json", "tokenizer_config.json"};
     struct arena arena = {0};
     struct buf template = {0}, own = {0}, used = {0};
-    const char *path;
-    status result;
-    TRY_TO(result, done, chat_template_read(dir, &arena, &template, &path));
+    const char *path = NULL; // of the file that has the template
+    status result = OK;
+    for (size_t i = 0; i < FILES && !path; i++) {
+        const char *file = path_join(&arena, dir, files[i]);
+        struct json *root = NULL;
+        if (!path_exists(file)) continue;
+        TRY_TO(result, done, i == 0 ? file_read(file, &template) : json_parse_file(&root, &arena, file));
+        const struct string text = json_string(json_at(root, "chat_template"));
+        if (text.data) buf_append(&template, text.data, text.size);
+        if (i == 0 || template.size) path = file;
+    }
     if (!path) goto done;
     buf_puts(&template, ""); // a string, even if the file is empty
     chat_template_reduce(template.data, &own);

@@ -99,16 +99,9 @@ static_assert(sizeof(utf8proc_int32_t) == 4, "code points are 32 bits wide");
 
 static bool normalize_is_newer(utf8proc_int32_t character) {
     const size_t count = sizeof normalize_after_unicode9 / sizeof *normalize_after_unicode9;
-    size_t low = 0, high = count;
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        if (character > normalize_after_unicode9[middle].last) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low < count && character >= normalize_after_unicode9[low].first;
+    for (size_t i = 0; i < count && character >= normalize_after_unicode9[i].first; i++)
+        if (character <= normalize_after_unicode9[i].last) return true;
+    return false;
 }
 
 // Returns whether no character changes under NFC or composes with its neighbours. Decides by the characters' properties
@@ -239,33 +232,30 @@ static void regex_translate(const char *pattern, size_t size, bool full, struct 
     buf_puts(out, "");
 }
 
-static status regex_compile(struct regex_program *p, const char *pattern, size_t size) {
-    int code;
-    size_t offset;
-    p->code = pcre2_compile((PCRE2_SPTR)pattern, size,
-                            PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &code, &offset, NULL);
-    if (!p->code) {
-        char reason[256] = "";
-        pcre2_get_error_message(code, (PCRE2_UCHAR *)reason, sizeof reason);
-        return fail(DATAERR, "the pattern is not a regular expression: %s, at byte %zu of %.*s", reason, offset,
-                    (int)size, pattern);
-    }
-    pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE); // without JIT, pcre2_match interprets
-    p->context = mem_checked(pcre2_match_context_create(NULL));
-    p->stack = pcre2_jit_stack_create(MIN_JIT_STACK, MAX_JIT_STACK, NULL);
-    if (p->stack) pcre2_jit_stack_assign(p->context, NULL, p->stack);
-    return OK;
-}
-
 status regex_new(struct regex **out, const char *pattern, size_t size) {
+    const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
     struct buf translated = {0};
     struct regex *r;
     status result = OK;
     NEW(&r, 1);
-    for (int full = 0; full < 2 && result == OK; full++) {
+    for (int full = 0; full < 2; full++) {
+        struct regex_program *p = &r->programs[full];
+        int code;
+        size_t offset;
         buf_clear(&translated);
         regex_translate(pattern, size, full, &translated);
-        result = regex_compile(&r->programs[full], translated.data, translated.size);
+        p->code = pcre2_compile((PCRE2_SPTR)translated.data, translated.size, options, &code, &offset, NULL);
+        if (!p->code) {
+            char reason[256] = "";
+            pcre2_get_error_message(code, (PCRE2_UCHAR *)reason, sizeof reason);
+            result = fail(DATAERR, "the pattern is not a regular expression: %s, at byte %zu of %.*s", reason, offset,
+                          (int)translated.size, translated.data);
+            break;
+        }
+        pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE); // without JIT, pcre2_match interprets
+        p->context = mem_checked(pcre2_match_context_create(NULL));
+        p->stack = pcre2_jit_stack_create(MIN_JIT_STACK, MAX_JIT_STACK, NULL);
+        if (p->stack) pcre2_jit_stack_assign(p->context, NULL, p->stack);
     }
     r->program = r->programs;
     r->match = mem_checked(pcre2_match_data_create(1, NULL));

@@ -192,12 +192,18 @@ void tokenizer_decode(const struct tokenizer *t, const int64_t *ids, size_t coun
     }
 }
 
-// Drops spaces in out[from..) as clean_up_tokenization of transformers: one replacement after the other.
-static void tokenizer_clean_up(struct buf *out, size_t from) {
+void tokenizer_decode_utf8(const struct tokenizer *t, const int64_t *ids, size_t count, bool skip_special,
+                           struct buf *out) {
     static const char *const replaced[][2] = {{" .", "."},     {" ?", "?"},     {" !", "!"},   {" ,", ","},
                                               {" ' ", "'"},    {" n't", "n't"}, {" 'm", "'m"}, {" 's", "'s"},
                                               {" 've", "'ve"}, {" 're", "'re"}};
-    for (size_t i = 0; i < sizeof replaced / sizeof *replaced; i++) {
+    struct buf raw = {0};
+    const size_t from = out->size;
+    tokenizer_decode(t, ids, count, skip_special, &raw);
+    utf8_replace(raw.data, raw.size, out);
+    buf_release(&raw);
+    // Drops spaces as clean_up_tokenization of transformers: one replacement after the other.
+    for (size_t i = 0; t->clean_up_spaces && i < sizeof replaced / sizeof *replaced; i++) {
         const char *old = replaced[i][0], *new = replaced[i][1];
         const size_t old_size = strlen(old), new_size = strlen(new);
         size_t kept = from;
@@ -213,16 +219,6 @@ static void tokenizer_clean_up(struct buf *out, size_t from) {
         out->size = kept;
     }
     if (out->data) out->data[out->size] = 0;
-}
-
-void tokenizer_decode_utf8(const struct tokenizer *t, const int64_t *ids, size_t count, bool skip_special,
-                           struct buf *out) {
-    struct buf raw = {0};
-    const size_t from = out->size;
-    tokenizer_decode(t, ids, count, skip_special, &raw);
-    utf8_replace(raw.data, raw.size, out);
-    if (t->clean_up_spaces) tokenizer_clean_up(out, from);
-    buf_release(&raw);
 }
 
 int64_t tokenizer_token_to_id(const struct tokenizer *t, const char *token) {

@@ -135,45 +135,40 @@ static status post_processor_read_piece(struct token_list *template, struct json
     return OK;
 }
 
-static status post_processor_read_template(struct tokenizer *t, struct json *json) {
-    enum { MAX_TOKENS = 256 }; // a longer template is taken for broken
-    static const char *const keys[] = {"single", "pair"};
-    struct token_list *const templates[] = {&t->post_processor.single, &t->post_processor.pair};
-    struct json *specials, *pieces;
-    TRY(json_get(json, "special_tokens", JSON_OBJECT, &specials));
-    if (!specials) return fail(DATAERR, "special_tokens: missing");
-    for (int pair = 0; pair < 2; pair++) {
-        TRY(json_get(json, keys[pair], JSON_ARRAY, &pieces));
-        if (!pieces) return fail(DATAERR, "%s: missing", keys[pair]);
-        for (size_t i = 0; i < json_count(pieces); i++) {
-            status result = post_processor_read_piece(templates[pair], json_item(pieces, i), pair, specials, &t->vocab);
-            if (result == OK && templates[pair]->count > MAX_TOKENS)
-                result = fail(DATAERR, "more than %d tokens", MAX_TOKENS);
-            if (result != OK) return fail_prefix(result, "%s[%zu]", keys[pair], i);
-        }
-    }
-    return OK;
-}
-
 // Reads a post_processor: ByteLevel, which adds no tokens, TemplateProcessing, or a Sequence of these with one template
 // at most. DATAERR with the key and the error, also for a special token whose id is not in the vocabulary.
 static status post_processor_read(struct tokenizer *t, struct json *json) {
-    struct json *type, *list;
+    enum { MAX_TOKENS = 256 }; // a longer template is taken for broken
+    static const char *const keys[] = {"single", "pair"};
+    struct token_list *const templates[] = {&t->post_processor.single, &t->post_processor.pair};
+    struct json *type, *list, *specials;
     if (!json_is(json, JSON_OBJECT)) return fail(DATAERR, "not an object");
     TRY(json_get(json, "type", JSON_STRING, &type));
     const char *name = type ? json_text(type) : "without type";
     if (!strcmp(name, "ByteLevel")) return OK; // changes offsets only
-    if (!strcmp(name, "TemplateProcessing")) {
-        if (t->post_processor.is_template) return fail(DATAERR, "a second TemplateProcessing is not supported");
-        t->post_processor.is_template = true;
-        return post_processor_read_template(t, json);
+    if (!strcmp(name, "Sequence")) {
+        TRY(json_get(json, "processors", JSON_ARRAY, &list));
+        if (!list) return fail(DATAERR, "processors: missing");
+        for (size_t i = 0; i < json_count(list); i++) {
+            status result = post_processor_read(t, json_item(list, i));
+            if (result != OK) return fail_prefix(result, "processors[%zu]", i);
+        }
+        return OK;
     }
-    if (strcmp(name, "Sequence") != 0) return fail(DATAERR, "%s is not supported", name);
-    TRY(json_get(json, "processors", JSON_ARRAY, &list));
-    if (!list) return fail(DATAERR, "processors: missing");
-    for (size_t i = 0; i < json_count(list); i++) {
-        status result = post_processor_read(t, json_item(list, i));
-        if (result != OK) return fail_prefix(result, "processors[%zu]", i);
+    if (strcmp(name, "TemplateProcessing") != 0) return fail(DATAERR, "%s is not supported", name);
+    if (t->post_processor.is_template) return fail(DATAERR, "a second TemplateProcessing is not supported");
+    t->post_processor.is_template = true;
+    TRY(json_get(json, "special_tokens", JSON_OBJECT, &specials));
+    if (!specials) return fail(DATAERR, "special_tokens: missing");
+    for (int pair = 0; pair < 2; pair++) {
+        TRY(json_get(json, keys[pair], JSON_ARRAY, &list));
+        if (!list) return fail(DATAERR, "%s: missing", keys[pair]);
+        for (size_t i = 0; i < json_count(list); i++) {
+            status result = post_processor_read_piece(templates[pair], json_item(list, i), pair, specials, &t->vocab);
+            if (result == OK && templates[pair]->count > MAX_TOKENS)
+                result = fail(DATAERR, "more than %d tokens", MAX_TOKENS);
+            if (result != OK) return fail_prefix(result, "%s[%zu]", keys[pair], i);
+        }
     }
     return OK;
 }
@@ -451,34 +446,13 @@ static int tokenizer_config_compare(const void *left, const void *right) {
     return (a > b) - (a < b);
 }
 
-// Reads added_tokens_decoder in ascending order of the ids, which are its keys. The id that tokenizer.json gives a
-// token takes precedence, as in Hugging Face.
-static status tokenizer_config_read_decoder(struct tokenizer *t, struct json *decoder) {
-    JSON_EACH(value, decoder) {
-        if (tokenizer_config_id(value) < 0)
-            return fail(DATAERR, "added_tokens_decoder: \"%s\" is not an id", value->key.data);
-    }
-    if (decoder->count) qsort(decoder->items, decoder->count, sizeof *decoder->items, tokenizer_config_compare);
-    JSON_EACH(value, decoder) {
-        const int64_t id = tokenizer_config_id(value);
-        struct added_token token;
-        status result = added_token_parse(value, &token);
-        if (result == OK) {
-            bool known = added_tokens_find(&t->added, token.content, token.size) != NULL;
-            result = added_tokens_add(t, &token, known ? -1 : id);
-        }
-        if (result != OK) return fail_prefix(result, "added_tokens_decoder.%lld", (long long)id);
-    }
-    return OK;
-}
-
 // Reads tokenizer_config.json if the directory has one: added tokens and which of them are special. DATAERR with the
 // file.
 static status tokenizer_read_config(struct tokenizer *t, const char *dir) {
     static const char *const roles[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                         "pad_token", "cls_token", "mask_token"};
     struct arena memory = {0};
-    struct json *config, *value;
+    struct json *config, *value, *decoder;
     bool split_special, add_prefix_space;
     status result;
     char *path = path_join(&memory, dir, "tokenizer_config.json");
@@ -492,8 +466,22 @@ static status tokenizer_read_config(struct tokenizer *t, const char *dir) {
     TRY_TO(result, failed, json_get_bool(config, "split_special_tokens", false, &split_special));
     if (split_special) TRY_TO(result, failed, fail(DATAERR, "split_special_tokens: true is not supported"));
     TRY_TO(result, failed, json_get_bool(config, "clean_up_tokenization_spaces", false, &t->clean_up_spaces));
-    TRY_TO(result, failed, json_get(config, "added_tokens_decoder", JSON_OBJECT, &value));
-    if (value) TRY_TO(result, failed, tokenizer_config_read_decoder(t, value));
+    // In ascending order of the ids, which are the keys. The id that tokenizer.json gives a token takes precedence, as
+    // in Hugging Face.
+    TRY_TO(result, failed, json_get(config, "added_tokens_decoder", JSON_OBJECT, &decoder));
+    if (!decoder) decoder = json_new(&memory, JSON_OBJECT);
+    JSON_EACH(token, decoder)
+    if (tokenizer_config_id(token) < 0)
+        TRY_TO(result, failed, fail(DATAERR, "added_tokens_decoder: \"%s\" is not an id", token->key.data));
+    if (decoder->count) qsort(decoder->items, decoder->count, sizeof *decoder->items, tokenizer_config_compare);
+    JSON_EACH(json, decoder) {
+        const int64_t id = tokenizer_config_id(json);
+        struct added_token token;
+        result = added_token_parse(json, &token);
+        const bool known = result == OK && added_tokens_find(&t->added, token.content, token.size);
+        if (result == OK) result = added_tokens_add(t, &token, known ? -1 : id);
+        if (result != OK) TRY_TO(result, failed, fail_prefix(result, "added_tokens_decoder.%lld", (long long)id));
+    }
     for (size_t i = 0; i < sizeof roles / sizeof *roles; i++) {
         if (!json_find(config, roles[i], &value)) continue;
         result = tokenizer_config_add_named(t, value);
