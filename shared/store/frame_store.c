@@ -19,7 +19,6 @@
 
 enum { DBI_FRAMES, DBI_USED, DBI_FILES, DBI_ORDER, DBI_TOTAL, DBI_ORIGINS };
 static const char *const frame_store_dbis[] = {"frames", "used", "files", "order", "total", "origins", NULL};
-static const char *const frame_store_read_dbis[] = {"frames", "used", "files", NULL}; // what every version has
 
 enum { MAX_PENDING = 256 };
 
@@ -307,8 +306,7 @@ status frame_store_open(struct frame_store **out, const char *directory, uint64_
     struct arena arena = {0};
     char *path = path_join(&arena, directory, "frames.lmdb");
     struct lmdb_options options = {.read_only = read_only, .lazy = true};
-    const char *const *dbis = read_only ? frame_store_read_dbis : frame_store_dbis;
-    status result = lmdb_env_open(&store->env, path, dbis, &options);
+    status result = lmdb_env_open(&store->env, path, frame_store_dbis, &options);
     arena_release(&arena);
     *out = store;
     if (result != OK) frame_store_close(out);
@@ -418,7 +416,7 @@ status frame_store_each(struct frame_store *store,
     struct lmdb_txn *txn;
     struct lmdb_cursor cursor;
     TRY(lmdb_txn_begin_read(store->env, &txn));
-    status result = lmdb_cursor_init(&cursor, txn, DBI_FRAMES, (struct lmdb_val){0});
+    status result = lmdb_cursor_init(&cursor, txn, DBI_FRAMES);
     while (result == OK && cursor.key.data) {
         struct frame_usage usage = {0};
         struct frames frames;

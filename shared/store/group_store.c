@@ -10,7 +10,6 @@
 
 enum { DBI_SECTIONS, DBI_GROUPS, DBI_ORDER, DBI_NUMBERS, DBI_SEQS, DBI_TOTALS };
 static const char *const group_store_dbis[] = {"sections", "groups", "order", "numbers", "seqs", "totals", NULL};
-static const char *const group_store_read_dbis[] = {"sections", "groups", NULL}; // what every version has
 
 enum { MAX_KEY = 500 }; // bytes of a key in DBI_GROUPS
 static_assert(MAX_KEY <= 511, "LMDB's keys have at most 511 bytes");
@@ -48,8 +47,7 @@ status group_store_open(struct group_store **out, const char *directory, bool re
     NEW(out, 1);
     char *path = path_join(&arena, directory, "groups.lmdb");
     status result = read_only ? OK : dir_make(directory);
-    const char *const *dbis = read_only ? group_store_read_dbis : group_store_dbis;
-    if (result == OK) result = lmdb_env_open(&(*out)->env, path, dbis, &options);
+    if (result == OK) result = lmdb_env_open(&(*out)->env, path, group_store_dbis, &options);
     arena_release(&arena);
     if (result != OK) group_store_close(out);
     return result;
@@ -135,39 +133,6 @@ static status group_retention_remove_oldest(struct lmdb_txn *txn, struct group_t
     return OK;
 }
 
-// Gives a whole group that is about to be stored under `id` the newest place, and removes some of those beyond `keep`.
-// step: in which it was trained, NULL: in none.
-static status group_retention_add_group(struct lmdb_txn *txn, const struct group_keep *keep, struct lmdb_val id,
-                                        int64_t bytes, const int64_t *step) {
-    struct group_totals totals;
-    uint8_t number[LMDB_NUMBER_SIZE];
-    bool found;
-    int64_t removed = 0, freed = 0;
-    TRY(group_retention_read_totals(txn, &totals));
-    TRY(lmdb_txn_get_fixed(txn, DBI_NUMBERS, id, number, sizeof number, &found));
-    if (found) { // it leaves its old place
-        struct group_place old = {0};
-        struct lmdb_val stored;
-        TRY(lmdb_txn_get(txn, DBI_ORDER, (struct lmdb_val){number, sizeof number}, &stored));
-        if (stored.data && stored.size >= sizeof old) memcpy(&old, stored.data, sizeof old);
-        TRY(lmdb_txn_del(txn, DBI_ORDER, (struct lmdb_val){number, sizeof number}));
-        totals.bytes -= old.bytes;
-    }
-    if (step) totals.step = *step;
-    const struct group_place place = {.bytes = bytes, .step = totals.step};
-    uint8_t value[sizeof place + MAX_KEY];
-    assert(id.size <= MAX_KEY);
-    memcpy(value, &place, sizeof place);
-    memcpy(value + sizeof place, id.data, id.size);
-    lmdb_number_write(number, totals.next++);
-    totals.bytes += bytes;
-    const struct lmdb_val order = {number, sizeof number};
-    TRY(lmdb_txn_put(txn, DBI_ORDER, order, (struct lmdb_val){value, sizeof place + id.size}));
-    TRY(lmdb_txn_put(txn, DBI_NUMBERS, id, order));
-    TRY(group_retention_remove_oldest(txn, &totals, keep, REMOVED_PER_SAVE, &removed, &freed));
-    return group_retention_put_totals(txn, &totals);
-}
-
 // Remembers at which seq the section was stored, and removes some of those of groups more than `keep` before it.
 static status group_retention_add_section(struct lmdb_txn *txn, int64_t keep, int64_t seq,
                                           const struct section_key *key) {
@@ -219,24 +184,22 @@ status group_store_prune(struct group_store *store, const struct group_keep *kee
     struct lmdb_txn *txn;
     struct group_totals totals;
     status result;
-    int64_t before, bytes_before;
-    bool sections_left = sections, left = sections;
+    int64_t count, bytes; // that one transaction removes
+    bool sections_left = sections;
     *removed = *freed = 0;
     do {
-        before = *removed;
-        bytes_before = *freed;
-        left = sections_left;
         do {
-            *removed = before;
-            *freed = bytes_before;
+            count = bytes = 0;
             result = lmdb_txn_begin_write(store->env, &txn);
             if (result == OK) result = group_retention_read_totals(txn, &totals);
             if (result == OK)
-                result = group_retention_remove_oldest(txn, &totals, keep, REMOVED_PER_TXN, removed, freed);
+                result = group_retention_remove_oldest(txn, &totals, keep, REMOVED_PER_TXN, &count, &bytes);
             if (result == OK) result = group_retention_put_totals(txn, &totals);
-            if (result == OK && left) result = group_retention_remove_sections(txn, &sections_left);
+            if (result == OK && sections) result = group_retention_remove_sections(txn, &sections_left);
         } while (lmdb_txn_commit(&txn, &result));
-    } while (result == OK && (*removed > before || sections_left));
+        *removed += count;
+        *freed += bytes;
+    } while (result == OK && (count || sections_left));
     return result;
 }
 
@@ -249,7 +212,6 @@ struct group_store_values {
 
 static status group_store_put(const struct group_store *store, struct lmdb_txn *txn, const struct group_record *record,
                               const struct group_store_values *values) {
-    XXH128_canonical_t hash;
     if (record->section >= 0) {
         const struct lmdb_val key = group_store_section_key(&record->key);
         const struct requirement *requires = &record->group->requires;
@@ -261,10 +223,37 @@ static status group_store_put(const struct group_store *store, struct lmdb_txn *
             TRY(group_retention_add_section(txn, store->sections, requires->order, &record->key));
     }
     if (record->section_only) return OK;
+
+    // The whole group gets the newest place, and some of those beyond `keep` are removed.
     const struct group *group = record->group;
+    XXH128_canonical_t hash;
+    struct group_totals totals;
+    struct group_place place = {0};
+    uint8_t number[LMDB_NUMBER_SIZE], value[sizeof place + MAX_KEY];
+    const struct lmdb_val order = {number, sizeof number}; // its key in DBI_ORDER
     const struct lmdb_val id = group_store_id_key(group->id, &hash), packed = {values->group.data, values->group.size};
-    TRY(group_retention_add_group(txn, &store->keep, id, (int64_t)packed.size,
-                                  group->trained.present ? &group->trained.step : NULL));
+    int64_t removed = 0, freed = 0;
+    bool found;
+    assert(id.size <= MAX_KEY);
+    TRY(group_retention_read_totals(txn, &totals));
+    TRY(lmdb_txn_get_fixed(txn, DBI_NUMBERS, id, number, sizeof number, &found));
+    if (found) { // it leaves its old place
+        struct lmdb_val stored;
+        TRY(lmdb_txn_get(txn, DBI_ORDER, order, &stored));
+        if (stored.data && stored.size >= sizeof place) memcpy(&place, stored.data, sizeof place);
+        TRY(lmdb_txn_del(txn, DBI_ORDER, order));
+        totals.bytes -= place.bytes;
+    }
+    if (group->trained.present) totals.step = group->trained.step;
+    place = (struct group_place){.bytes = (int64_t)packed.size, .step = totals.step};
+    memcpy(value, &place, sizeof place);
+    memcpy(value + sizeof place, id.data, id.size);
+    lmdb_number_write(number, totals.next++);
+    totals.bytes += place.bytes;
+    TRY(lmdb_txn_put(txn, DBI_ORDER, order, (struct lmdb_val){value, sizeof place + id.size}));
+    TRY(lmdb_txn_put(txn, DBI_NUMBERS, id, order));
+    TRY(group_retention_remove_oldest(txn, &totals, &store->keep, REMOVED_PER_SAVE, &removed, &freed));
+    TRY(group_retention_put_totals(txn, &totals));
     return lmdb_txn_put(txn, DBI_GROUPS, id, packed);
 }
 
@@ -309,7 +298,7 @@ status group_store_each(struct group_store *store, status (*visit)(void *context
     struct lmdb_txn *txn;
     struct lmdb_cursor cursor;
     TRY(lmdb_txn_begin_read(store->env, &txn));
-    status result = lmdb_cursor_init(&cursor, txn, DBI_GROUPS, (struct lmdb_val){0});
+    status result = lmdb_cursor_init(&cursor, txn, DBI_GROUPS);
     while (result == OK && cursor.key.data) {
         struct group *group = NULL;
         result = group_from_msgpack(&group, cursor.value.data, cursor.value.size);

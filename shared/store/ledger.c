@@ -233,7 +233,7 @@ status ledger_each(struct ledger *ledger, status (*visit)(void *context, const s
     struct lmdb_cursor cursor;
     TRY(ledger_flush(ledger));
     TRY(lmdb_txn_begin_read(ledger->env, &txn));
-    status result = lmdb_cursor_init(&cursor, txn, DBI_ENTRIES, (struct lmdb_val){0});
+    status result = lmdb_cursor_init(&cursor, txn, DBI_ENTRIES);
     while (result == OK && cursor.key.data) {
         struct ledger_entry entry;
         if (cursor.key.size != LMDB_NUMBER_SIZE)

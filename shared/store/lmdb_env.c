@@ -173,17 +173,6 @@ static bool lmdb_is_in_use(const char *lock_path) {
     return in_use;
 }
 
-// The lock file takes write access also of readers. A user without it can read the file as long as no process has it
-// open. UNAVAILABLE if one has.
-static status lmdb_check_unused(const char *path, const char *lock_path) {
-    char owner[64];
-    if (access(lock_path, R_OK) && errno != ENOENT) return fail(UNAVAILABLE, "%s: %s", lock_path, strerror(errno));
-    if (!lmdb_is_in_use(lock_path)) return OK;
-    path_owner(path, owner, sizeof owner);
-    return fail(UNAVAILABLE, "%s belongs to user %s, and a process uses it: others can read it when no process does",
-                path, owner);
-}
-
 static void lmdb_file_free(struct lmdb_file *file) {
     if (file->mdb) mdb_env_close(file->mdb);
     pthread_cond_destroy(&file->txn_ended);
@@ -219,8 +208,18 @@ static status lmdb_file_open(struct lmdb_file **out, const char *path, const str
     for (int tries = 0; code == MDB_INVALID && tries < OPEN_TRIES; tries++)
         code = lmdb_open(&file->mdb, file->path, options, mapsize, false);
     const bool unlocked = code == EACCES && options->read_only && !access(path, R_OK);
-    if (unlocked) TRY_TO(result, failure, lmdb_check_unused(path, lock_path));
-    if (unlocked) code = lmdb_open(&file->mdb, file->path, options, mapsize, true);
+    if (unlocked) { // a user who may not write the lock file, as readers do, too, reads while no process uses the file
+        char owner[64];
+        if (access(lock_path, R_OK) && errno != ENOENT)
+            TRY_TO(result, failure, fail(UNAVAILABLE, "%s: %s", lock_path, strerror(errno)));
+        path_owner(path, owner, sizeof owner);
+        if (lmdb_is_in_use(lock_path))
+            TRY_TO(result, failure,
+                   fail(UNAVAILABLE,
+                        "%s belongs to user %s, and a process uses it: others can read it when no process does", path,
+                        owner));
+        code = lmdb_open(&file->mdb, file->path, options, mapsize, true);
+    }
     while (code == ENOMEM && mapsize > lmdb_min_mapsize)
         code = lmdb_open(&file->mdb, file->path, options, mapsize /= 2, unlocked);
     if (code) TRY_TO(result, failure, lmdb_fail(path, code, "cannot open"));
@@ -511,24 +510,18 @@ status lmdb_txn_del(struct lmdb_txn *txn, int dbi, struct lmdb_val key) {
 
 // ---- iteration ----
 
-// Moves the cursor; past the last key it has no key.
-static status lmdb_cursor_move(struct lmdb_cursor *cursor, MDB_val key, MDB_cursor_op op) {
-    MDB_val value;
-    int code = mdb_cursor_get(cursor->mdb, &key, &value, op);
+status lmdb_cursor_next(struct lmdb_cursor *cursor) {
+    MDB_val key, value;
+    int code = mdb_cursor_get(cursor->mdb, &key, &value, MDB_NEXT); // a new cursor moves to the first key
     cursor->key = code ? (struct lmdb_val){0} : lmdb_from_mdb(key);
     cursor->value = code ? (struct lmdb_val){0} : lmdb_from_mdb(value);
     return code == MDB_NOTFOUND ? OK : lmdb_result(cursor->txn, code, "cannot iterate");
 }
 
-status lmdb_cursor_init(struct lmdb_cursor *cursor, struct lmdb_txn *txn, int dbi, struct lmdb_val first) {
+status lmdb_cursor_init(struct lmdb_cursor *cursor, struct lmdb_txn *txn, int dbi) {
     *cursor = (struct lmdb_cursor){.txn = txn};
     TRY(lmdb_result(txn, mdb_cursor_open(txn->mdb, lmdb_dbi(txn, dbi), &cursor->mdb), "cannot iterate"));
-    return lmdb_cursor_move(cursor, lmdb_to_mdb(first), first.size ? MDB_SET_RANGE : MDB_FIRST);
-}
-
-status lmdb_cursor_next(struct lmdb_cursor *cursor) {
-    assert(cursor->key.data);
-    return lmdb_cursor_move(cursor, (MDB_val){0}, MDB_NEXT);
+    return lmdb_cursor_next(cursor);
 }
 
 void lmdb_cursor_release(struct lmdb_cursor *cursor) {
@@ -538,7 +531,7 @@ void lmdb_cursor_release(struct lmdb_cursor *cursor) {
 
 status lmdb_txn_first(struct lmdb_txn *txn, int dbi, struct lmdb_val *key, struct lmdb_val *value) {
     struct lmdb_cursor cursor;
-    status result = lmdb_cursor_init(&cursor, txn, dbi, (struct lmdb_val){0});
+    status result = lmdb_cursor_init(&cursor, txn, dbi);
     *key = cursor.key;
     *value = cursor.value;
     lmdb_cursor_release(&cursor);

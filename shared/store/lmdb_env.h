@@ -106,7 +106,7 @@ status lmdb_txn_del(struct lmdb_txn *txn, int dbi, struct lmdb_val key);
 
 // Iterates over the keys of a database in ascending order of bytes:
 //
-//     result = lmdb_cursor_init(&cursor, txn, dbi, first);
+//     result = lmdb_cursor_init(&cursor, txn, dbi);
 //     for (; result == OK && cursor.key.data; result = lmdb_cursor_next(&cursor)) ...
 //     lmdb_cursor_release(&cursor);
 struct lmdb_cursor {
@@ -115,9 +115,9 @@ struct lmdb_cursor {
     struct MDB_cursor *mdb;
 };
 
-// Starts at the lowest key that is not below `first`; size 0: at the first key. The database must not change while the
-// cursor is used. The caller releases it with lmdb_cursor_release before the transaction ends, also after a failure.
-status lmdb_cursor_init(struct lmdb_cursor *cursor, struct lmdb_txn *txn, int dbi, struct lmdb_val first);
+// Starts at the first key. The database must not change while the cursor is used. The caller releases it with
+// lmdb_cursor_release before the transaction ends, also after a failure.
+status lmdb_cursor_init(struct lmdb_cursor *cursor, struct lmdb_txn *txn, int dbi);
 
 // Moves to the next key; only while there is one.
 status lmdb_cursor_next(struct lmdb_cursor *cursor);
