@@ -2,6 +2,8 @@
 // may lie where the operands lie.
 #include "kernels/cuda/rows.h"
 
+enum activation { SWIGLU, GEGLU, GELU, QUICK_GELU };
+
 // The operands of SwiGLU and GeGLU are the two halves of a row: gate and up.
 struct activation_args {
     struct device_rows out, in, up;
@@ -9,231 +11,135 @@ struct activation_args {
     int64_t rows, columns;
 };
 
-template <int layout> __global__ void __launch_bounds__(row_threads, 8) swiglu_kernel(struct activation_args a) {
+template <enum activation kind> constexpr bool activation_gated = kind == SWIGLU || kind == GEGLU;
+
+// An activation is x times this factor: sigmoid(x) of SwiGLU, sigmoid(1.702 x) of quick GELU, Phi(x) of the others.
+template <enum activation kind> DEVICE float activation_factor(float x) {
+    if (kind == SWIGLU) return sigmoid_f32(x);
+    if (kind == QUICK_GELU) return sigmoid_f32(mul_rn(x, 1.702f));
+    return normal_cdf_f32(x);
+}
+
+// The derivative, given the factor s or Phi(x): s (1 + x (1 - s)) of SwiGLU, s (1 + 1.702 x (1 - s)) of quick GELU, and
+// Phi(x) + x exp(-x^2 / 2) / sqrt(2 pi) of the others.
+template <enum activation kind> DEVICE float activation_derivative(float x, float factor) {
+    if (kind == SWIGLU) return mul_rn(factor, fma_rn(x, add_rn(1.0f, -factor), 1.0f));
+    if (kind == QUICK_GELU) return mul_rn(factor, fma_rn(mul_rn(x, 1.702f), add_rn(1.0f, -factor), 1.0f));
+    float density = mul_rn(exp_f32(mul_rn(mul_rn(x, x), -0.5f)), 0x1.988454p-2f);
+    return fma_rn(x, density, factor);
+}
+
+template <enum activation kind, int layout>
+__global__ void __launch_bounds__(row_threads, 8) activation_kernel(struct activation_args a) {
     int64_t i = grid_unit() * octet;
     if (i >= a.columns) return;
     for (int64_t row = blockIdx.y; row < a.rows; row += gridDim.y) {
         float x[octet], up[octet];
         octet_load<layout>(x, a.in, row, i, a.columns);
-        octet_load<layout>(up, a.up, row, i, a.columns);
+        if (activation_gated<kind>) octet_load<layout>(up, a.up, row, i, a.columns);
 #pragma unroll
-        for (int e = 0; e < octet; e++) x[e] = mul_rn(x[e], sigmoid_f32(x[e]));
-        octet_round<layout>(x, a.in);
-#pragma unroll
-        for (int e = 0; e < octet; e++) x[e] = mul_rn(x[e], up[e]);
-        octet_store<layout>(a.out, row, i, a.columns, x);
-    }
-}
-
-// silu'(x) = sigmoid(x) (1 + x (1 - sigmoid(x))).
-template <int layout> __global__ void __launch_bounds__(row_threads, 8) swiglu_grad_kernel(struct activation_args a) {
-    int64_t i = grid_unit() * octet;
-    if (i >= a.columns) return;
-    for (int64_t row = blockIdx.y; row < a.rows; row += gridDim.y) {
-        float x[octet], up[octet], grad[octet], silu[octet];
-        octet_load<layout>(x, a.in, row, i, a.columns);
-        octet_load<layout>(up, a.up, row, i, a.columns);
-        octet_load<layout>(grad, a.grad_out, row, i, a.columns);
-#pragma unroll
-        for (int e = 0; e < octet; e++) {
-            float sigmoid = sigmoid_f32(x[e]);
-            silu[e] = mul_rn(x[e], sigmoid);
-            float derivative = mul_rn(sigmoid, fma_rn(x[e], add_rn(1.0f, -sigmoid), 1.0f));
-            x[e] = mul_rn(mul_rn(grad[e], up[e]), derivative);
-        }
-        octet_round<layout>(silu, a.in);
-#pragma unroll
-        for (int e = 0; e < octet; e++) silu[e] = mul_rn(grad[e], silu[e]);
-        octet_store<layout>(a.grad_up, row, i, a.columns, silu);
-        octet_store<layout>(a.grad_in, row, i, a.columns, x);
-    }
-}
-
-template <int layout> __global__ void __launch_bounds__(row_threads, 8) gelu_kernel(struct activation_args a) {
-    int64_t i = grid_unit() * octet;
-    if (i >= a.columns) return;
-    for (int64_t row = blockIdx.y; row < a.rows; row += gridDim.y) {
-        float x[octet];
-        octet_load<layout>(x, a.in, row, i, a.columns);
-#pragma unroll
-        for (int e = 0; e < octet; e++) x[e] = mul_rn(x[e], normal_cdf_f32(x[e]));
-        octet_store<layout>(a.out, row, i, a.columns, x);
-    }
-}
-
-// gelu'(x) = Phi(x) + x exp(-x^2 / 2) / sqrt(2 pi), given Phi(x).
-DEVICE float activation_gelu_derivative(float x, float cdf) {
-    float density = mul_rn(exp_f32(mul_rn(mul_rn(x, x), -0.5f)), 0x1.988454p-2f);
-    return fma_rn(x, density, cdf);
-}
-
-template <int layout> __global__ void __launch_bounds__(row_threads, 8) gelu_grad_kernel(struct activation_args a) {
-    int64_t i = grid_unit() * octet;
-    if (i >= a.columns) return;
-    for (int64_t row = blockIdx.y; row < a.rows; row += gridDim.y) {
-        float x[octet], grad[octet];
-        octet_load<layout>(x, a.in, row, i, a.columns);
-        octet_load<layout>(grad, a.grad_out, row, i, a.columns);
+        for (int e = 0; e < octet; e++) x[e] = mul_rn(x[e], activation_factor<kind>(x[e]));
+        if (kind == SWIGLU) octet_round<layout>(x, a.in);
 #pragma unroll
         for (int e = 0; e < octet; e++)
-            grad[e] = mul_rn(grad[e], activation_gelu_derivative(x[e], normal_cdf_f32(x[e])));
-        octet_store<layout>(a.grad_in, row, i, a.columns, grad);
-    }
-}
-
-template <int layout> __global__ void __launch_bounds__(row_threads, 8) geglu_kernel(struct activation_args a) {
-    int64_t i = grid_unit() * octet;
-    if (i >= a.columns) return;
-    for (int64_t row = blockIdx.y; row < a.rows; row += gridDim.y) {
-        float x[octet], up[octet];
-        octet_load<layout>(x, a.in, row, i, a.columns);
-        octet_load<layout>(up, a.up, row, i, a.columns);
-#pragma unroll
-        for (int e = 0; e < octet; e++) x[e] = mul_rn(mul_rn(x[e], normal_cdf_f32(x[e])), up[e]);
+            if (activation_gated<kind>) x[e] = mul_rn(x[e], up[e]);
         octet_store<layout>(a.out, row, i, a.columns, x);
     }
 }
 
-template <int layout> __global__ void __launch_bounds__(row_threads, 8) geglu_grad_kernel(struct activation_args a) {
+template <enum activation kind, int layout>
+__global__ void __launch_bounds__(row_threads, 8) activation_grad_kernel(struct activation_args a) {
     int64_t i = grid_unit() * octet;
     if (i >= a.columns) return;
     for (int64_t row = blockIdx.y; row < a.rows; row += gridDim.y) {
-        float x[octet], up[octet], grad[octet];
+        float x[octet], up[octet], grad[octet], value[octet];
         octet_load<layout>(x, a.in, row, i, a.columns);
-        octet_load<layout>(up, a.up, row, i, a.columns);
+        if (activation_gated<kind>) octet_load<layout>(up, a.up, row, i, a.columns);
         octet_load<layout>(grad, a.grad_out, row, i, a.columns);
 #pragma unroll
         for (int e = 0; e < octet; e++) {
-            float cdf = normal_cdf_f32(x[e]), gelu = mul_rn(x[e], cdf);
-            x[e] = mul_rn(mul_rn(grad[e], up[e]), activation_gelu_derivative(x[e], cdf));
-            up[e] = mul_rn(grad[e], gelu);
+            float factor = activation_factor<kind>(x[e]), derivative = activation_derivative<kind>(x[e], factor);
+            value[e] = mul_rn(x[e], factor);
+            x[e] = mul_rn(activation_gated<kind> ? mul_rn(grad[e], up[e]) : grad[e], derivative);
         }
-        octet_store<layout>(a.grad_up, row, i, a.columns, up);
+        if (activation_gated<kind>) {
+            if (kind == SWIGLU) octet_round<layout>(value, a.in);
+#pragma unroll
+            for (int e = 0; e < octet; e++) value[e] = mul_rn(grad[e], value[e]);
+            octet_store<layout>(a.grad_up, row, i, a.columns, value);
+        }
         octet_store<layout>(a.grad_in, row, i, a.columns, x);
-    }
-}
-
-// sigmoid(1.702 x).
-DEVICE float activation_quick_sigmoid(float x) {
-    return sigmoid_f32(mul_rn(x, 1.702f));
-}
-
-template <int layout> __global__ void __launch_bounds__(row_threads, 8) quick_gelu_kernel(struct activation_args a) {
-    int64_t i = grid_unit() * octet;
-    if (i >= a.columns) return;
-    for (int64_t row = blockIdx.y; row < a.rows; row += gridDim.y) {
-        float x[octet];
-        octet_load<layout>(x, a.in, row, i, a.columns);
-#pragma unroll
-        for (int e = 0; e < octet; e++) x[e] = mul_rn(x[e], activation_quick_sigmoid(x[e]));
-        octet_store<layout>(a.out, row, i, a.columns, x);
-    }
-}
-
-// With s = sigmoid(1.702 x): quick_gelu'(x) = s (1 + 1.702 x (1 - s)).
-template <int layout>
-__global__ void __launch_bounds__(row_threads, 8) quick_gelu_grad_kernel(struct activation_args a) {
-    int64_t i = grid_unit() * octet;
-    if (i >= a.columns) return;
-    for (int64_t row = blockIdx.y; row < a.rows; row += gridDim.y) {
-        float x[octet], grad[octet];
-        octet_load<layout>(x, a.in, row, i, a.columns);
-        octet_load<layout>(grad, a.grad_out, row, i, a.columns);
-#pragma unroll
-        for (int e = 0; e < octet; e++) {
-            float s = activation_quick_sigmoid(x[e]);
-            float derivative = mul_rn(s, fma_rn(mul_rn(x[e], 1.702f), add_rn(1.0f, -s), 1.0f));
-            grad[e] = mul_rn(grad[e], derivative);
-        }
-        octet_store<layout>(a.grad_in, row, i, a.columns, grad);
     }
 }
 
 // ---- starting the kernels ----
 
+template <enum activation kind, int layout>
+static void activation_launch(struct cuda_backend *cuda, const struct activation_args *args) {
+    dim3 grid = grid_of(octets_of(args->columns), args->rows);
+    if (args->grad_in.data)
+        LAUNCH((activation_grad_kernel<kind, layout>), grid, row_threads, 0, cuda->stream, *args);
+    else
+        LAUNCH((activation_kernel<kind, layout>), grid, row_threads, 0, cuda->stream, *args);
+}
+
 // Of a gradient `out` is the gradient of the result, which is read, and grad_in is written; otherwise grad_in is NULL.
-// `in` has `halves` times as many columns as out.
-static status activation_operands(struct activation_args *args, int halves, struct tensor out, struct tensor in,
-                                  const struct tensor *grad_in) {
-    int64_t rows = out.rows, columns = out.columns;
-    CHECK(tensor_is(out, -1, rows, columns) && tensor_is(in, -1, rows, halves * columns));
-    CHECK(!grad_in || tensor_is(*grad_in, -1, rows, halves * columns));
-    *args = {};
-    args->rows = rows;
-    args->columns = columns;
-    args->in = device_rows_of(tensor_columns(in, 0, columns));
-    if (halves == 2) args->up = device_rows_of(tensor_columns(in, columns, columns));
-    *(grad_in ? &args->grad_out : &args->out) = device_rows_of(out);
-    if (grad_in) args->grad_in = device_rows_of(tensor_columns(*grad_in, 0, columns));
-    if (grad_in && halves == 2) args->grad_up = device_rows_of(tensor_columns(*grad_in, columns, columns));
-    return OK;
+template <enum activation kind>
+static status activation_run(struct backend *backend, const char *name, struct tensor out, struct tensor in,
+                             const struct tensor *grad_in) {
+    struct cuda_backend *cuda = cuda_of(backend);
+    int64_t rows = out.rows, columns = out.columns, in_columns = activation_gated<kind> ? 2 * columns : columns;
+    CHECK(tensor_is(out, -1, rows, columns) && tensor_is(in, -1, rows, in_columns));
+    CHECK(!grad_in || tensor_is(*grad_in, -1, rows, in_columns));
+    if (rows == 0 || columns == 0) return OK;
+    struct activation_args args = {};
+    args.rows = rows;
+    args.columns = columns;
+    args.in = device_rows_of(tensor_columns(in, 0, columns));
+    if (activation_gated<kind>) args.up = device_rows_of(tensor_columns(in, columns, columns));
+    *(grad_in ? &args.grad_out : &args.out) = device_rows_of(out);
+    if (grad_in) args.grad_in = device_rows_of(tensor_columns(*grad_in, 0, columns));
+    if (grad_in && activation_gated<kind>) args.grad_up = device_rows_of(tensor_columns(*grad_in, columns, columns));
+    struct device_rows operands[] = {args.out, args.in, args.up, args.grad_out, args.grad_in, args.grad_up};
+    enum layout layout = layout_of(columns, operands, 6);
+    if (layout == LAYOUT_F32)
+        activation_launch<kind, LAYOUT_F32>(cuda, &args);
+    else if (layout == LAYOUT_BF16)
+        activation_launch<kind, LAYOUT_BF16>(cuda, &args);
+    else
+        activation_launch<kind, LAYOUT_ANY>(cuda, &args);
+    return cuda_launched(name);
 }
-
-static enum layout activation_layout(const struct activation_args *a) {
-    struct device_rows operands[] = {a->out, a->in, a->up, a->grad_out, a->grad_in, a->grad_up};
-    return layout_of(a->columns, operands, 6);
-}
-
-#define ACTIVATION_LAUNCH(kernel, args)                                                                                \
-    do {                                                                                                               \
-        if ((args).rows > 0 && (args).columns > 0)                                                                     \
-            LAUNCH_LAYOUT(activation_layout(&(args)), kernel, grid_of(octets_of((args).columns), (args).rows),         \
-                          row_threads, 0, cuda_of(backend)->stream, args);                                             \
-    } while (0)
 
 status cuda_swiglu(struct backend *backend, struct tensor out, struct tensor gate_up) {
-    struct activation_args args;
-    TRY(activation_operands(&args, 2, out, gate_up, NULL));
-    ACTIVATION_LAUNCH(swiglu_kernel, args);
-    return cuda_launched("swiglu");
+    return activation_run<SWIGLU>(backend, "swiglu", out, gate_up, NULL);
 }
 
 status cuda_swiglu_grad(struct backend *backend, struct tensor grad_gate_up, struct tensor grad_out,
                         struct tensor gate_up) {
-    struct activation_args args;
-    TRY(activation_operands(&args, 2, grad_out, gate_up, &grad_gate_up));
-    ACTIVATION_LAUNCH(swiglu_grad_kernel, args);
-    return cuda_launched("swiglu_grad");
+    return activation_run<SWIGLU>(backend, "swiglu_grad", grad_out, gate_up, &grad_gate_up);
 }
 
 status cuda_geglu(struct backend *backend, struct tensor out, struct tensor in) {
-    struct activation_args args;
-    TRY(activation_operands(&args, 2, out, in, NULL));
-    ACTIVATION_LAUNCH(geglu_kernel, args);
-    return cuda_launched("geglu");
+    return activation_run<GEGLU>(backend, "geglu", out, in, NULL);
 }
 
 status cuda_geglu_grad(struct backend *backend, struct tensor grad_in, struct tensor grad_out, struct tensor in) {
-    struct activation_args args;
-    TRY(activation_operands(&args, 2, grad_out, in, &grad_in));
-    ACTIVATION_LAUNCH(geglu_grad_kernel, args);
-    return cuda_launched("geglu_grad");
+    return activation_run<GEGLU>(backend, "geglu_grad", grad_out, in, &grad_in);
 }
 
 status cuda_gelu(struct backend *backend, struct tensor out, struct tensor in) {
-    struct activation_args args;
-    TRY(activation_operands(&args, 1, out, in, NULL));
-    ACTIVATION_LAUNCH(gelu_kernel, args);
-    return cuda_launched("gelu");
+    return activation_run<GELU>(backend, "gelu", out, in, NULL);
 }
 
 status cuda_gelu_grad(struct backend *backend, struct tensor grad_in, struct tensor grad_out, struct tensor in) {
-    struct activation_args args;
-    TRY(activation_operands(&args, 1, grad_out, in, &grad_in));
-    ACTIVATION_LAUNCH(gelu_grad_kernel, args);
-    return cuda_launched("gelu_grad");
+    return activation_run<GELU>(backend, "gelu_grad", grad_out, in, &grad_in);
 }
 
 status cuda_quick_gelu(struct backend *backend, struct tensor out, struct tensor in) {
-    struct activation_args args;
-    TRY(activation_operands(&args, 1, out, in, NULL));
-    ACTIVATION_LAUNCH(quick_gelu_kernel, args);
-    return cuda_launched("quick_gelu");
+    return activation_run<QUICK_GELU>(backend, "quick_gelu", out, in, NULL);
 }
 
 status cuda_quick_gelu_grad(struct backend *backend, struct tensor grad_in, struct tensor grad_out, struct tensor in) {
-    struct activation_args args;
-    TRY(activation_operands(&args, 1, grad_out, in, &grad_in));
-    ACTIVATION_LAUNCH(quick_gelu_grad_kernel, args);
-    return cuda_launched("quick_gelu_grad");
+    return activation_run<QUICK_GELU>(backend, "quick_gelu_grad", grad_out, in, &grad_in);
 }
