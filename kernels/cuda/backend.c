@@ -49,14 +49,8 @@ static const struct operations backend_operations = {.name = DEVICE_NAME,
                                                      .info = backend_info_cuda,
                                                      CUDA_OPERATIONS(ENTRY)};
 
-static status backend_start(struct cuda_backend *cuda, const struct cudaDeviceProp *properties) {
-    cuda->compute_capability = properties->major * 10 + properties->minor;
-    cuda->processors = properties->multiProcessorCount;
-    cuda->uuid = properties->uuid;
-    snprintf(cuda->kind, sizeof cuda->kind, "%s", properties->name);
-    if (cuda->compute_capability < least_compute_capability)
-        return fail(UNAVAILABLE, "%s has compute capability %d.%d: 8.0 or more is needed", properties->name,
-                    properties->major, properties->minor);
+// Sets up what the stream needs on the device that `cuda` names; the caller closes the backend also when this fails.
+static status backend_start(struct cuda_backend *cuda) {
     CUDA_TRY(cudaSetDevice(cuda->device));
     CUDA_TRY(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking));
     CUDA_TRY(cudaMalloc((void **)&cuda->reports, sizeof *cuda->reports));
@@ -65,42 +59,45 @@ static status backend_start(struct cuda_backend *cuda, const struct cudaDevicePr
     return lt_open(cuda);
 }
 
-// A driver of the same major version is enough.
-static status backend_refuse_driver(void) {
-    const int major = CUDART_VERSION / 1000;
-    const char *number = major == 13 ? ", driver 580 or newer" : "";
-    int driver = 0; // stays so without a driver
-    (void)cudaDriverGetVersion(&driver);
-    if (!driver)
-        return fail(UNAVAILABLE, "device " DEVICE_NAME ": there is no driver for a GPU; CUDA %d.0%s, is needed", major,
-                    number);
-    return fail(UNAVAILABLE, "device " DEVICE_NAME ": the driver is for CUDA %d.%d; %d.0%s, is needed", driver / 1000,
-                driver % 1000 / 10, major, number);
-}
-
 static status backend_open_cuda(struct backend **out, const struct backend_options *options, int number) {
     (void)options; // a GPU has no threads to choose
     *out = NULL;
-    int count = 0;
+    int count = 0, driver = 0; // the driver's version stays so without one
+    const int major = CUDART_VERSION / 1000;
+    const char *newer = major == 13 ? ", driver 580 or newer" : "";
     cudaError_t error = cudaGetDeviceCount(&count);
-    if (error == cudaErrorInsufficientDriver) return backend_refuse_driver();
+    if (error == cudaErrorInsufficientDriver) { // one of the same major version is enough
+        (void)cudaDriverGetVersion(&driver);
+        if (!driver)
+            return fail(UNAVAILABLE, "device " DEVICE_NAME ": there is no driver for a GPU; CUDA %d.0%s, is needed",
+                        major, newer);
+        return fail(UNAVAILABLE, "device " DEVICE_NAME ": the driver is for CUDA %d.%d; %d.0%s, is needed",
+                    driver / 1000, driver % 1000 / 10, major, newer);
+    }
     if (error != cudaSuccess) return fail(UNAVAILABLE, "device " DEVICE_NAME ": %s", cudaGetErrorString(error));
     if (number < 0) number = 0;
     if (number >= count) return fail(UNAVAILABLE, "device " DEVICE_NAME ":%d: there are %d devices", number, count);
     struct cudaDeviceProp properties;
     CUDA_TRY(cudaGetDeviceProperties(&properties, number));
+    if (properties.major * 10 + properties.minor < least_compute_capability)
+        return fail(UNAVAILABLE, "%s has compute capability %d.%d: 8.0 or more is needed", properties.name,
+                    properties.major, properties.minor);
     struct cuda_backend *cuda;
     NEW(&cuda, 1);
     cuda->base.ops = &backend_operations;
     cuda->device = number;
+    cuda->compute_capability = properties.major * 10 + properties.minor;
+    cuda->processors = properties.multiProcessorCount;
+    cuda->uuid = properties.uuid;
     snprintf(cuda->name, sizeof cuda->name, DEVICE_NAME ":%d", number);
-    status result;
-    TRY_TO(result, close, backend_start(cuda, &properties));
-    log_debug("using %s", properties.name);
-    *out = &cuda->base;
-    return OK;
-close:
-    backend_close_cuda(&cuda->base);
+    snprintf(cuda->kind, sizeof cuda->kind, "%s", properties.name);
+    status result = backend_start(cuda);
+    if (result == OK) {
+        log_debug("using %s", cuda->kind);
+        *out = &cuda->base;
+    } else {
+        backend_close_cuda(&cuda->base);
+    }
     return result;
 }
 

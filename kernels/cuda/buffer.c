@@ -5,7 +5,6 @@
 // one while the GPU fills the other.
 #include "kernels/cuda/cuda.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,26 +69,13 @@ status cuda_staging_new(struct cuda_staging **out) {
     return buffer_event_new(&staging->done);
 }
 
+// Whether the GPU has not fetched a piece yet that has bytes in common with [begin, end) of the ring.
 static bool buffer_overlaps(const struct cuda_staging *staging, size_t begin, size_t end) {
     for (int i = 0; i < staging->count; i++) {
         const struct staged_piece *piece = &staging->pieces[(staging->first + i) % ring_pieces];
         if (begin < piece->end && piece->begin < end) return true;
     }
     return false;
-}
-
-// *out = the next `bytes` bytes of the ring, after the GPU has fetched what was there. The caller lists the piece when
-// its copies from the ring are in the stream.
-static status buffer_stage(struct cuda_staging *staging, size_t bytes, unsigned char **out) {
-    assert(bytes <= piece_bytes);
-    if (staging->next + bytes > ring_bytes) staging->next = 0;
-    while (staging->count == ring_pieces || buffer_overlaps(staging, staging->next, staging->next + bytes)) {
-        CUDA_TRY(cudaEventSynchronize(staging->pieces[staging->first].fetched));
-        staging->first = (staging->first + 1) % ring_pieces;
-        staging->count--;
-    }
-    *out = staging->ring + staging->next;
-    return OK;
 }
 
 // ---- buffers ----
@@ -174,12 +160,6 @@ status cuda_buffer_import(struct backend *backend, const unsigned char handle[IP
 
 // ---- copies ----
 
-static bool buffer_convertible(enum element out, enum element in) {
-    static_assert(ELEMENT_F32 < ELEMENT_F16 && ELEMENT_BF16 < ELEMENT_F16 && ELEMENT_F16 < ELEMENT_I32,
-                  "the float types come first");
-    return out == in || (out <= ELEMENT_F16 && in <= ELEMENT_F16);
-}
-
 // A dense tensor is one long row: it is divided into pieces of any length.
 static struct tensor buffer_flattened(struct tensor t) {
     return tensor_dense(t) ? tensor_reshape(t, 1, t.rows * t.columns) : t;
@@ -213,62 +193,72 @@ static bool buffer_next(struct tensor whole, const struct tensor_part *part, int
     return *row < whole.rows;
 }
 
-static status buffer_upload_part(struct cuda_backend *cuda, const struct tensor_part *part, const unsigned char *host,
-                                 enum element type) {
-    size_t elements = (size_t)(part->view.rows * part->view.columns), bytes = elements * element_size(type);
-    struct cuda_staging *staging = cuda->staging;
-    unsigned char *staged = NULL;
-    TRY(buffer_stage(staging, bytes, &staged));
-    memcpy(staged, host + part->host_offset * element_size(type), bytes);
-    struct tensor out = part->view;
-    if (out.type == type) {
-        size_t width = (size_t)out.columns * element_size(type);
-        CUDA_TRY(cudaMemcpy2DAsync(tensor_row(out, 0), out.rows > 1 ? (size_t)out.stride * element_size(type) : width,
-                                   staged, width, width, (size_t)out.rows, cudaMemcpyHostToDevice, cuda->stream));
-    } else {
-        void *dense;
-        TRY(cuda_scratch(cuda, CUDA_SCRATCH_CONVERT, piece_bytes, &dense));
-        CUDA_TRY(cudaMemcpyAsync(dense, staged, bytes, cudaMemcpyHostToDevice, cuda->stream));
-        TRY(cuda_convert(cuda, tensor_row(out, 0), out.type, out.stride, dense, type, out.columns, out.rows,
-                         out.columns));
-    }
-    struct staged_piece *piece = &staging->pieces[(staging->first + staging->count) % ring_pieces];
-    piece->begin = staging->next;
-    piece->end = staging->next + bytes;
-    staging->next = (piece->end + alignment - 1) / alignment * alignment;
-    staging->count++;
-    CUDA_TRY(cudaEventRecord(piece->fetched, cuda->stream));
+// *out = a dense tensor of the shape of `like` in scratch memory that has room for every part.
+static status buffer_dense(struct cuda_backend *cuda, struct tensor like, enum element type, struct tensor *out) {
+    TRY(cuda_scratch_tensor(cuda, CUDA_SCRATCH_CONVERT, ELEMENT_U8, 1, piece_bytes, out));
+    *out = (struct tensor){out->buffer, 0, type, like.rows, like.columns, like.columns};
     return OK;
+}
+
+// The distance of a tensor's rows in memory, in bytes.
+static size_t buffer_pitch(struct tensor t) {
+    return (size_t)(t.rows > 1 ? t.stride : t.columns) * element_size(t.type);
 }
 
 status cuda_upload(struct backend *backend, struct tensor out, const void *host, enum element type) {
     struct cuda_backend *cuda = cuda_of(backend);
-    CHECK(tensor_fits(out) && buffer_convertible(out.type, type) && !cuda->recording);
+    struct cuda_staging *staging = cuda->staging;
+    CHECK(tensor_fits(out) && elements_convertible(out.type, type) && !cuda->recording);
     if (out.rows == 0 || out.columns == 0) return OK;
     out = buffer_flattened(out);
     int64_t row = 0, column = 0, most = piece_bytes / (int64_t)element_size(type);
     struct tensor_part part;
     do {
         part = buffer_part(out, row, column, most);
-        TRY(buffer_upload_part(cuda, &part, host, type));
+        struct tensor to = part.view, dense;
+        size_t width = (size_t)to.columns * element_size(type), bytes = (size_t)to.rows * width;
+        // The next bytes of the ring, after the GPU has fetched what was there.
+        assert(bytes <= piece_bytes);
+        if (staging->next + bytes > ring_bytes) staging->next = 0;
+        while (staging->count == ring_pieces || buffer_overlaps(staging, staging->next, staging->next + bytes)) {
+            CUDA_TRY(cudaEventSynchronize(staging->pieces[staging->first].fetched));
+            staging->first = (staging->first + 1) % ring_pieces;
+            staging->count--;
+        }
+        unsigned char *staged = staging->ring + staging->next;
+        memcpy(staged, (const unsigned char *)host + part.host_offset * element_size(type), bytes);
+        if (to.type == type) {
+            CUDA_TRY(cudaMemcpy2DAsync(tensor_row(to, 0), buffer_pitch(to), staged, width, width, (size_t)to.rows,
+                                       cudaMemcpyHostToDevice, cuda->stream));
+        } else {
+            TRY(buffer_dense(cuda, to, type, &dense));
+            CUDA_TRY(cudaMemcpyAsync(tensor_row(dense, 0), staged, bytes, cudaMemcpyHostToDevice, cuda->stream));
+            TRY(cuda_convert(cuda, to, dense));
+        }
+        // The copies from the ring are in the stream: the piece is listed.
+        struct staged_piece *piece = &staging->pieces[(staging->first + staging->count) % ring_pieces];
+        piece->begin = staging->next;
+        piece->end = staging->next + bytes;
+        staging->next = (piece->end + alignment - 1) / alignment * alignment;
+        staging->count++;
+        CUDA_TRY(cudaEventRecord(piece->fetched, cuda->stream));
     } while (buffer_next(out, &part, &row, &column));
     return OK;
 }
 
 // Starts the copy of a part into a half of the landing memory.
 static status buffer_land(struct cuda_backend *cuda, const struct tensor_part *part, enum element type, int half) {
-    struct tensor in = part->view;
+    struct tensor in = part->view, dense;
     unsigned char *landing = cuda->staging->landing + (size_t)half * piece_bytes;
     size_t width = (size_t)in.columns * element_size(type);
     if (in.type == type) {
-        CUDA_TRY(cudaMemcpy2DAsync(landing, width, tensor_row(in, 0),
-                                   in.rows > 1 ? (size_t)in.stride * element_size(type) : width, width, (size_t)in.rows,
+        CUDA_TRY(cudaMemcpy2DAsync(landing, width, tensor_row(in, 0), buffer_pitch(in), width, (size_t)in.rows,
                                    cudaMemcpyDeviceToHost, cuda->stream));
     } else {
-        void *dense;
-        TRY(cuda_scratch(cuda, CUDA_SCRATCH_CONVERT, piece_bytes, &dense));
-        TRY(cuda_convert(cuda, dense, type, in.columns, tensor_row(in, 0), in.type, in.stride, in.rows, in.columns));
-        CUDA_TRY(cudaMemcpyAsync(landing, dense, width * (size_t)in.rows, cudaMemcpyDeviceToHost, cuda->stream));
+        TRY(buffer_dense(cuda, in, type, &dense));
+        TRY(cuda_convert(cuda, dense, in));
+        CUDA_TRY(cudaMemcpyAsync(landing, tensor_row(dense, 0), width * (size_t)in.rows, cudaMemcpyDeviceToHost,
+                                 cuda->stream));
     }
     CUDA_TRY(cudaEventRecord(cuda->staging->landed[half], cuda->stream));
     return OK;
@@ -284,7 +274,7 @@ static status buffer_take(struct cuda_staging *staging, const struct tensor_part
 
 status cuda_download(struct backend *backend, void *host, enum element type, struct tensor in) {
     struct cuda_backend *cuda = cuda_of(backend);
-    CHECK(tensor_fits(in) && buffer_convertible(type, in.type) && !cuda->recording);
+    CHECK(tensor_fits(in) && elements_convertible(type, in.type) && !cuda->recording);
     if (in.rows == 0 || in.columns == 0) return cuda_wait(backend);
     in = buffer_flattened(in);
     size_t larger = element_size(type) > element_size(in.type) ? element_size(type) : element_size(in.type);
@@ -305,9 +295,7 @@ status cuda_download(struct backend *backend, void *host, enum element type, str
 status cuda_copy(struct backend *backend, struct tensor out, struct tensor in) {
     struct cuda_backend *cuda = cuda_of(backend);
     CHECK(tensor_fits(out) && tensor_fits(in) && out.rows == in.rows && out.columns == in.columns);
-    CHECK(buffer_convertible(out.type, in.type));
-    return cuda_convert(cuda, tensor_row(out, 0), out.type, out.stride, tensor_row(in, 0), in.type, in.stride, out.rows,
-                        out.columns);
+    return cuda_convert(cuda, out, in);
 }
 
 status cuda_zero(struct backend *backend, struct tensor out) {

@@ -15,7 +15,8 @@ struct cuda_backend *cuda_of(struct backend *backend) {
 
 // ---- errors ----
 
-static bool cuda_is_bug(cudaError_t error) {
+#undef cuda_failed // cuda.h defines it for the static analyzer
+status cuda_failed(cudaError_t error, const char *expression) {
     static const cudaError_t bugs[] = {cudaErrorInvalidValue,
                                        cudaErrorInvalidConfiguration,
                                        cudaErrorInvalidDeviceFunction,
@@ -29,15 +30,9 @@ static bool cuda_is_bug(cudaError_t error) {
                                        cudaErrorLaunchFailure,
                                        cudaErrorStreamCaptureUnsupported,
                                        cudaErrorStreamCaptureInvalidated};
-    for (size_t i = 0; i < sizeof bugs / sizeof *bugs; i++)
-        if (error == bugs[i]) return true;
-    return false;
-}
-
-#undef cuda_failed // cuda.h defines it for the static analyzer
-status cuda_failed(cudaError_t error, const char *expression) {
     (void)cudaGetLastError(); // it is reported here, and not by the next launch too
-    if (cuda_is_bug(error)) return fail(BUG, "%s: %s", expression, cudaGetErrorString(error));
+    for (size_t i = 0; i < sizeof bugs / sizeof *bugs; i++)
+        if (error == bugs[i]) return fail(BUG, "%s: %s", expression, cudaGetErrorString(error));
     return fail(UNAVAILABLE, DEVICE_NAME ": %s", cudaGetErrorString(error));
 }
 
@@ -71,4 +66,11 @@ status cuda_scratch(struct cuda_backend *cuda, enum cuda_scratch_slot slot, size
     }
     memcpy(out, &scratch->data, sizeof scratch->data);
     return OK;
+}
+
+status cuda_scratch_tensor(struct cuda_backend *cuda, enum cuda_scratch_slot slot, enum element type, int64_t rows,
+                           int64_t columns, struct tensor *out) {
+    unsigned char *data;
+    *out = (struct tensor){&cuda->scratch[slot], 0, type, rows, columns, columns};
+    return cuda_scratch(cuda, slot, (size_t)(rows * columns) * element_size(type), &data);
 }

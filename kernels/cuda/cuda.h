@@ -7,6 +7,7 @@
 #ifndef KERNELS_CUDA_CUDA_H
 #define KERNELS_CUDA_CUDA_H
 
+#include <assert.h>
 #include <cuda_runtime_api.h>
 
 #ifdef __cplusplus
@@ -111,13 +112,15 @@ static inline size_t cuda_place(size_t *end, size_t bytes) {
     return at;
 }
 
+// The same as a dense tensor, *out; a slot is one buffer.
+status cuda_scratch_tensor(struct cuda_backend *cuda, enum cuda_scratch_slot slot, enum element type, int64_t rows,
+                           int64_t columns, struct tensor *out);
+
 // Frees scratch memory that was outgrown while there were graphs.
 void cuda_scratch_free_outgrown(struct cuda_backend *cuda);
 
-// out[rows, columns] = in, converted between float types or copied; strides in elements (gather_scatter.cu). Does not
-// wait.
-status cuda_convert(struct cuda_backend *cuda, void *out, enum element to, int64_t out_stride, const void *in,
-                    enum element from, int64_t in_stride, int64_t rows, int64_t columns);
+// out = in, converted between float types or copied; both have the same shape (gather_scatter.cu). Does not wait.
+status cuda_convert(struct cuda_backend *cuda, struct tensor out, struct tensor in);
 
 // *out = new staging memory. The caller frees it with cuda_staging_free, also when this fails. UNAVAILABLE.
 status cuda_staging_new(struct cuda_staging **out);
@@ -126,6 +129,13 @@ status cuda_staging_new(struct cuda_staging **out);
 void cuda_staging_free(struct cuda_staging **staging);
 
 // ---- tensors ----
+
+// Whether elements can be copied, or converted between float types.
+static inline bool elements_convertible(enum element out, enum element in) {
+    static_assert(ELEMENT_F32 < ELEMENT_F16 && ELEMENT_BF16 < ELEMENT_F16 && ELEMENT_F16 < ELEMENT_I32,
+                  "the float types come first");
+    return out == in || (out <= ELEMENT_F16 && in <= ELEMENT_F16);
+}
 
 // Whether the view lies within its buffer.
 static inline bool tensor_fits(struct tensor t) {

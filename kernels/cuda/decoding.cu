@@ -552,13 +552,13 @@ status cuda_sample(struct backend *backend, struct decode_batch *base, struct te
     struct tensor plain = lm_head->plain;
     int64_t vocabulary = plain.rows, block = in.rows < sample_rows ? in.rows : (int64_t)sample_rows;
     CHECK(tensor_is(in, (int)plain.type, base->rows, plain.columns) && vocabulary <= sample_vocabulary);
-    float *logits;
-    TRY(cuda_scratch(cuda, CUDA_SCRATCH_LOGITS, (size_t)(block * vocabulary) * sizeof *logits, &logits));
+    struct tensor logits;
+    TRY(cuda_scratch_tensor(cuda, CUDA_SCRATCH_LOGITS, ELEMENT_F32, block, vocabulary, &logits));
     for (int64_t first = 0; first < in.rows; first += block) {
         int64_t rows = in.rows - first < block ? in.rows - first : block;
-        TRY(product_logits(cuda, logits, tensor_rows(in, first, rows), plain));
-        LAUNCH(sample_kernel, (unsigned)rows, logits_threads, sizeof(struct sample_shared), cuda->stream, logits,
-               (int)vocabulary, batch->state, (int)first);
+        TRY(product_logits(cuda, tensor_rows(logits, 0, rows), tensor_rows(in, first, rows), plain));
+        LAUNCH(sample_kernel, (unsigned)rows, logits_threads, sizeof(struct sample_shared), cuda->stream,
+               (const float *)tensor_row(logits, 0), (int)vocabulary, batch->state, (int)first);
     }
     // The step ends: what was drawn is noted, the slots move on, and the inputs of the next step are prepared.
     LAUNCH(decode_advance_kernel, 1, decode_threads, 0, cuda->stream, batch->state);

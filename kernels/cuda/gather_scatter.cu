@@ -11,7 +11,7 @@ enum {
 // ---- convert ----
 
 // out row i = in row i; with an index, one of the two rows is index[i]. Columns are elements, or units of a copy.
-struct convert_args {
+struct row_args {
     struct device_rows out, in;
     const int32_t *index; // or NULL
     int64_t index_stride;
@@ -20,8 +20,16 @@ struct convert_args {
     uint32_t *reports;
 };
 
+// The arguments for tensors with as many columns; index I32 [T,1], or none.
+static struct row_args row_args_of(struct cuda_backend *cuda, struct tensor out, struct tensor in, struct tensor index,
+                                   bool scatter) {
+    return {
+        device_rows_of(out),          device_rows_of(in), (const int32_t *)tensor_row(index, 0), index.stride, scatter,
+        scatter ? in.rows : out.rows, out.columns,        scatter ? out.rows : in.rows,          cuda->reports};
+}
+
 // Returns the indexed row of row i, or i without an index; -1 if it is out of range, which is reported once.
-DEVICE int64_t convert_row(const struct convert_args &a, int64_t i) {
+DEVICE int64_t convert_row(const struct row_args &a, int64_t i) {
     if (!a.index) return i;
     int64_t row = a.index[i * a.index_stride];
     if (row >= 0 && row < a.indexed_rows) return row;
@@ -29,7 +37,7 @@ DEVICE int64_t convert_row(const struct convert_args &a, int64_t i) {
     return -1;
 }
 
-template <typename unit> __global__ void __launch_bounds__(row_threads) copy_kernel(struct convert_args a) {
+template <typename unit> __global__ void __launch_bounds__(row_threads) copy_kernel(struct row_args a) {
     int64_t column = grid_unit();
     for (int64_t i = blockIdx.y; i < a.rows && column < a.columns; i += gridDim.y) {
         int64_t row = convert_row(a, i), out = a.scatter ? row : i, in = a.scatter ? i : row;
@@ -38,7 +46,7 @@ template <typename unit> __global__ void __launch_bounds__(row_threads) copy_ker
     }
 }
 
-__global__ void __launch_bounds__(row_threads) convert_kernel(struct convert_args a) {
+__global__ void __launch_bounds__(row_threads) convert_kernel(struct row_args a) {
     int64_t column = grid_unit() * octet;
     for (int64_t i = blockIdx.y; i < a.rows && column < a.columns; i += gridDim.y) {
         int64_t row = convert_row(a, i), out = a.scatter ? row : i, in = a.scatter ? i : row;
@@ -49,8 +57,14 @@ __global__ void __launch_bounds__(row_threads) convert_kernel(struct convert_arg
     }
 }
 
-// Copies units of 16 bytes where rows consist of them, otherwise elements.
-static void convert_copy(struct cuda_backend *cuda, struct convert_args a) {
+static status convert_run(struct cuda_backend *cuda, struct row_args a) {
+    CHECK(elements_convertible(a.out.type, a.in.type));
+    if (a.rows == 0 || a.columns == 0) return OK;
+    if (a.in.type != a.out.type) {
+        LAUNCH(convert_kernel, grid_of(octets_of(a.columns), a.rows), row_threads, 0, cuda->stream, a);
+        return cuda_launched("convert");
+    }
+    // Units of 16 bytes are copied where rows consist of them, otherwise elements.
     int64_t size = (int64_t)element_size(a.in.type), bytes = a.columns * size;
     if (a.out.aligned && a.in.aligned && bytes % 16 == 0) size = 16;
     a.columns = bytes / size;
@@ -63,76 +77,35 @@ static void convert_copy(struct cuda_backend *cuda, struct convert_args a) {
         LAUNCH(copy_kernel<uint16_t>, grid, row_threads, 0, cuda->stream, a);
     else
         LAUNCH(copy_kernel<uint8_t>, grid, row_threads, 0, cuda->stream, a);
-}
-
-static bool convert_is_float(enum element type) {
-    return type == ELEMENT_F32 || type == ELEMENT_BF16 || type == ELEMENT_F16;
-}
-
-static status convert_run(struct cuda_backend *cuda, const struct convert_args *a) {
-    CHECK(a->in.type == a->out.type || (convert_is_float(a->in.type) && convert_is_float(a->out.type)));
-    if (a->rows == 0 || a->columns == 0) return OK;
-    if (a->in.type == a->out.type)
-        convert_copy(cuda, *a);
-    else
-        LAUNCH(convert_kernel, grid_of(octets_of(a->columns), a->rows), row_threads, 0, cuda->stream, *a);
     return cuda_launched("convert");
 }
 
-// out[i] = in[index[i]], or out[index[i]] = in[i] with `scatter`, converted between float types or copied; index I32
-// [T,1]. out and in have the same number of columns.
-static status convert_indexed(struct cuda_backend *cuda, struct tensor out, struct tensor in, struct tensor index,
-                              bool scatter) {
-    struct convert_args args = {
-        device_rows_of(out), device_rows_of(in), (const int32_t *)tensor_row(index, 0), index.stride, scatter,
-        index.rows,          out.columns,        scatter ? out.rows : in.rows,          cuda->reports};
-    return convert_run(cuda, &args);
-}
-
-static struct device_rows convert_rows_of(const void *data, enum element type, int64_t stride, int64_t rows) {
-    int64_t bytes = stride * (int64_t)element_size(type);
-    bool aligned = (uintptr_t)data % 16 == 0 && (rows <= 1 || bytes % 16 == 0);
-    return {(char *)(uintptr_t)data, bytes, type, aligned};
-}
-
-status cuda_convert(struct cuda_backend *cuda, void *out, enum element to, int64_t out_stride, const void *in,
-                    enum element from, int64_t in_stride, int64_t rows, int64_t columns) {
-    if (rows > 1 && out_stride == columns && in_stride == columns) { // one long row
-        columns *= rows;
-        rows = 1;
+status cuda_convert(struct cuda_backend *cuda, struct tensor out, struct tensor in) {
+    if (tensor_dense(out) && tensor_dense(in)) { // one long row
+        out = tensor_reshape(out, 1, out.rows * out.columns);
+        in = tensor_reshape(in, 1, in.rows * in.columns);
     }
-    struct convert_args args = {};
-    args.out = convert_rows_of(out, to, out_stride, rows);
-    args.in = convert_rows_of(in, from, in_stride, rows);
-    args.rows = rows;
-    args.columns = columns;
-    return convert_run(cuda, &args);
+    return convert_run(cuda, row_args_of(cuda, out, in, {}, false));
 }
 
 status cuda_gather(struct backend *backend, struct tensor out, struct tensor table, struct tensor index) {
     CHECK(tensor_fits(out) && tensor_fits(table) && out.columns == table.columns);
     CHECK(tensor_is(index, ELEMENT_I32, out.rows, 1));
-    return convert_indexed(cuda_of(backend), out, table, index, false);
+    struct cuda_backend *cuda = cuda_of(backend);
+    return convert_run(cuda, row_args_of(cuda, out, table, index, false));
 }
 
 status cuda_scatter(struct backend *backend, struct tensor out, struct tensor in, struct tensor index) {
     CHECK(tensor_fits(out) && tensor_fits(in) && out.columns == in.columns);
     CHECK(tensor_is(index, ELEMENT_I32, in.rows, 1));
-    return convert_indexed(cuda_of(backend), out, in, index, true);
+    struct cuda_backend *cuda = cuda_of(backend);
+    return convert_run(cuda, row_args_of(cuda, out, in, index, true));
 }
 
 // ---- scatter_add ----
 
-struct scatter_add_args {
-    struct device_rows out, in;
-    const int32_t *index;
-    int64_t index_stride;
-    int64_t rows, columns, out_rows;
-    uint32_t *reports;
-};
-
 // Whether an earlier row than i has the index `row`: then that row's block adds row i. Every thread of the block calls.
-DEVICE bool scatter_add_earlier(const struct scatter_add_args &a, int64_t i, int32_t row, uint32_t *shared) {
+DEVICE bool scatter_add_earlier(const struct row_args &a, int64_t i, int32_t row, uint32_t *shared) {
     bool found = false;
     for (int64_t j = threadIdx.x; j < i; j += blockDim.x) found = found || a.index[j * a.index_stride] == row;
     uint32_t any = ballot(found);
@@ -146,7 +119,7 @@ DEVICE bool scatter_add_earlier(const struct scatter_add_args &a, int64_t i, int
 
 // sums += row j of `in`, for each of the rows [first, first + blockDim.x) whose bit is set, in their order.
 template <int layout>
-DEVICE void scatter_add_rows(float sums[octet], const struct scatter_add_args &a, int64_t first, const uint32_t *bits,
+DEVICE void scatter_add_rows(float sums[octet], const struct row_args &a, int64_t first, const uint32_t *bits,
                              int64_t column) {
     for (int warp = 0; warp < (int)blockDim.x / 32; warp++) {
         uint32_t word = bits[warp];
@@ -162,12 +135,11 @@ DEVICE void scatter_add_rows(float sums[octet], const struct scatter_add_args &a
 
 // A block for each row i of `in` (x), and for its columns (y). The block of the first row of an index adds all rows of
 // that index, in their order: it looks for them among blockDim.x rows at a time, one a thread.
-template <int layout>
-__global__ void __launch_bounds__(scatter_most_threads) scatter_add_kernel(struct scatter_add_args a) {
+template <int layout> __global__ void __launch_bounds__(scatter_most_threads) scatter_add_kernel(struct row_args a) {
     uint32_t *shared = (uint32_t *)dynamic_shared();
     int64_t i = blockIdx.x, column = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * octet;
     int32_t row = a.index[i * a.index_stride];
-    if (row < 0 || row >= a.out_rows) {
+    if (row < 0 || row >= a.indexed_rows) {
         if (threadIdx.x == 0) report_error(a.reports, CUDA_REPORT_INDEX);
         return;
     }
@@ -190,14 +162,11 @@ status cuda_scatter_add(struct backend *backend, struct tensor out, struct tenso
     CHECK(tensor_is(out, -1, out.rows, in.columns) && tensor_is(in, -1, in.rows, in.columns));
     CHECK(tensor_is(index, ELEMENT_I32, in.rows, 1));
     if (in.rows == 0 || in.columns == 0) return OK;
-    struct device_rows rows = device_rows_of(in);
-    struct scatter_add_args args = {
-        device_rows_of(out), rows, (const int32_t *)tensor_row(index, 0), index.stride, in.rows, in.columns, out.rows,
-        cuda->reports};
+    struct row_args args = row_args_of(cuda, out, in, index, true);
     int64_t octets = octets_of(in.columns), threads = (octets + 31) / 32 * 32;
     if (threads > scatter_most_threads) threads = scatter_most_threads;
     dim3 grid((unsigned)in.rows, (unsigned)((octets + threads - 1) / threads));
-    LAUNCH_LAYOUT(layout_of(in.columns, &rows, 1), scatter_add_kernel, grid, (unsigned)threads,
+    LAUNCH_LAYOUT(layout_of(in.columns, &args.in, 1), scatter_add_kernel, grid, (unsigned)threads,
                   (size_t)threads / 32 * sizeof(uint32_t), cuda->stream, args);
     return cuda_launched("scatter_add");
 }

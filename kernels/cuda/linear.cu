@@ -21,16 +21,8 @@ status product_run(struct cuda_backend *cuda, const struct product *p) {
     return done ? OK : gemm_bf16(cuda, p);
 }
 
-status product_logits(struct cuda_backend *cuda, float *logits, struct tensor in, struct tensor plain) {
-    struct product p = {operand_of(in, false),
-                        operand_of(plain, false),
-                        in.type,
-                        logits,
-                        ELEMENT_F32,
-                        plain.rows,
-                        NULL,
-                        ELEMENT_F32,
-                        false};
+status product_logits(struct cuda_backend *cuda, struct tensor logits, struct tensor in, struct tensor plain) {
+    struct product p = product_of(logits, operand_of(in, false), operand_of(plain, false), in.type);
     return product_run(cuda, &p);
 }
 
@@ -92,18 +84,6 @@ __global__ void __launch_bounds__(sum_threads)
     grad_bias[column] = add_rn(grad_bias[column], sum);
 }
 
-static status linear_add_bias_gradient(struct cuda_backend *cuda, struct tensor grad_bias, struct tensor grad_out) {
-    int64_t blocks = (grad_out.rows + sum_rows - 1) / sum_rows;
-    unsigned across = (unsigned)((grad_out.columns + sum_threads - 1) / sum_threads);
-    float *sums;
-    TRY(cuda_scratch(cuda, CUDA_SCRATCH_SUMS, (size_t)(blocks * grad_out.columns) * sizeof *sums, &sums));
-    LAUNCH(linear_sum_rows_kernel, dim3(across, (unsigned)blocks), sum_threads, 0, cuda->stream, sums,
-           operand_of(grad_out, false), grad_out.type);
-    LAUNCH(linear_add_sums_kernel, across, sum_threads, 0, cuda->stream, (float *)tensor_row(grad_bias, 0), sums,
-           grad_out.columns, blocks);
-    return cuda_launched("linear_grad_weight");
-}
-
 status cuda_linear_grad_weight(struct backend *backend, struct tensor grad_weight, struct tensor grad_bias,
                                struct tensor grad_out, struct tensor in) {
     struct cuda_backend *cuda = cuda_of(backend);
@@ -112,7 +92,17 @@ status cuda_linear_grad_weight(struct backend *backend, struct tensor grad_weigh
     CHECK(tensor_is(grad_out, (int)in.type, in.rows, grad_out.columns));
     CHECK(tensor_none(grad_bias) || tensor_is(grad_bias, ELEMENT_F32, 1, grad_out.columns));
     if (in.rows == 0 || grad_out.columns == 0) return OK;
-    if (!tensor_none(grad_bias)) TRY(linear_add_bias_gradient(cuda, grad_bias, grad_out));
+    if (!tensor_none(grad_bias)) {
+        int64_t blocks = (grad_out.rows + sum_rows - 1) / sum_rows;
+        unsigned across = (unsigned)((grad_out.columns + sum_threads - 1) / sum_threads);
+        float *sums;
+        TRY(cuda_scratch(cuda, CUDA_SCRATCH_SUMS, (size_t)(blocks * grad_out.columns) * sizeof *sums, &sums));
+        LAUNCH(linear_sum_rows_kernel, dim3(across, (unsigned)blocks), sum_threads, 0, cuda->stream, sums,
+               operand_of(grad_out, false), grad_out.type);
+        LAUNCH(linear_add_sums_kernel, across, sum_threads, 0, cuda->stream, (float *)tensor_row(grad_bias, 0), sums,
+               grad_out.columns, blocks);
+        TRY(cuda_launched("linear_grad_weight"));
+    }
     struct product p = product_of(grad_weight, operand_of(grad_out, true), operand_of(in, true), in.type);
     p.add = true;
     return product_run(cuda, &p);

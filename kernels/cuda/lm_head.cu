@@ -26,13 +26,8 @@ template <typename T> static struct lm_head_column<T> lm_head_column_of(struct t
     return {(T *)tensor_row(t, 0), t.stride};
 }
 
-// A dense tensor in scratch memory is an operand and an output of products.
-static struct operand
-lm_head_operand(const void *data, int64_t rows, int64_t columns, bool transposed) {
-    return {data, transposed ? columns : rows, transposed ? rows : columns, columns, transposed};
-}
-
-static bool lm_head_arguments_fit(struct tensor in, const struct weight *lm_head, struct tensor targets) {
+static bool
+lm_head_arguments_fit(struct tensor in, const struct weight *lm_head, struct tensor targets) {
     return tensor_is(in, (int)lm_head->plain.type, in.rows, lm_head->plain.columns) &&
            tensor_is(targets, ELEMENT_I32, in.rows, 1);
 }
@@ -64,13 +59,14 @@ status cuda_logprob(struct backend *backend, struct tensor logprob, struct tenso
     CHECK(tensor_none(lse) || tensor_is(lse, ELEMENT_F32, in.rows, 1));
     if (block < block_rows_least) block = block_rows_least;
     if (block > in.rows) block = in.rows;
-    float *logits;
-    TRY(cuda_scratch(cuda, CUDA_SCRATCH_LOGITS, (size_t)(block * vocabulary) * sizeof *logits, &logits));
+    struct tensor logits;
+    TRY(cuda_scratch_tensor(cuda, CUDA_SCRATCH_LOGITS, ELEMENT_F32, block, vocabulary, &logits));
     for (int64_t first = 0; first < in.rows; first += block) {
         int64_t rows = in.rows - first < block ? in.rows - first : block;
-        TRY(product_logits(cuda, logits, tensor_rows(in, first, rows), lm_head->plain));
-        LAUNCH(logprob_kernel, (unsigned)rows, logits_threads, logits_warps * sizeof(double), cuda->stream, logits,
-               (int)vocabulary, lm_head_column_of<const int32_t>(tensor_rows(targets, first, rows)),
+        TRY(product_logits(cuda, tensor_rows(logits, 0, rows), tensor_rows(in, first, rows), lm_head->plain));
+        LAUNCH(logprob_kernel, (unsigned)rows, logits_threads, logits_warps * sizeof(double), cuda->stream,
+               (const float *)tensor_row(logits, 0), (int)vocabulary,
+               lm_head_column_of<const int32_t>(tensor_rows(targets, first, rows)),
                lm_head_column_of<float>(tensor_rows(logprob, first, rows)),
                lm_head_column_of<float>(tensor_none(lse) ? lse : tensor_rows(lse, first, rows)), cuda->reports);
     }
@@ -110,71 +106,44 @@ __global__ void __launch_bounds__(dlogits_threads)
         ((struct bf16 *)part.out)[at] = bf16_from_f32(sum);
 }
 
-struct logprob_grad {
-    struct tensor in, plain, targets, lse, dlogprob, grad_lm_head;
-    float *logits, *grad_in; // float32 sums of the gradient of `in`, over the parts of the vocabulary
-    int64_t grad_in_stride;
-    void *dlogits; // in the type of `in`
-};
-
-// The tokens [token, token + columns) of the vocabulary, for all rows.
-static status lm_head_grad_part(struct cuda_backend *cuda, const struct logprob_grad *g, int64_t token,
-                                int64_t columns) {
-    int64_t rows = g->in.rows;
-    struct tensor plain = tensor_rows(g->plain, token, columns);
-    TRY(product_logits(cuda, g->logits, g->in, plain));
-    struct dlogits part = {g->logits, g->dlogits, g->in.type, (int)columns, token, g->plain.rows};
-    LAUNCH(dlogits_kernel, dim3((unsigned)rows, (unsigned)((columns + dlogits_threads - 1) / dlogits_threads)),
-           dlogits_threads, 0, cuda->stream, part, lm_head_column_of<const int32_t>(g->targets),
-           lm_head_column_of<const float>(g->lse), lm_head_column_of<const float>(g->dlogprob), cuda->reports);
-    struct product p = {lm_head_operand(g->dlogits, rows, columns, false),
-                        operand_of(plain, true),
-                        g->in.type,
-                        g->grad_in,
-                        ELEMENT_F32,
-                        g->grad_in_stride,
-                        NULL,
-                        ELEMENT_F32,
-                        token > 0};
-    TRY(product_run(cuda, &p));
-    if (tensor_none(g->grad_lm_head)) return cuda_launched("logprob_grad");
-    p = product_of(tensor_rows(g->grad_lm_head, token, columns), lm_head_operand(g->dlogits, rows, columns, true),
-                   operand_of(g->in, true), g->in.type);
-    p.add = true;
-    return product_run(cuda, &p);
-}
-
-// The tokens of the part that begins with `token`.
-static int64_t lm_head_part(int64_t vocabulary, int64_t token) {
-    int64_t left = vocabulary - token;
-    return left < part_vocabulary ? left : (int64_t)part_vocabulary;
-}
-
 // All rows at once, so that the head's gradient is read, added to and rounded once.
 status cuda_logprob_grad(struct backend *backend, struct tensor grad_in, struct tensor grad_lm_head, struct tensor in,
                          struct weight *lm_head, struct tensor targets, struct tensor lse, struct tensor dlogprob) {
     struct cuda_backend *cuda = cuda_of(backend);
-    int64_t vocabulary = lm_head->plain.rows, most = lm_head_part(vocabulary, 0);
+    int64_t rows = in.rows, vocabulary = lm_head->plain.rows;
+    int64_t most = vocabulary < part_vocabulary ? vocabulary : (int64_t)part_vocabulary;
     CHECK(!lm_head->prepacked && lm_head_arguments_fit(in, lm_head, targets));
-    CHECK(tensor_is(grad_in, -1, in.rows, in.columns));
-    CHECK(tensor_is(lse, ELEMENT_F32, in.rows, 1) && tensor_is(dlogprob, ELEMENT_F32, in.rows, 1));
+    CHECK(tensor_is(grad_in, -1, rows, in.columns));
+    CHECK(tensor_is(lse, ELEMENT_F32, rows, 1) && tensor_is(dlogprob, ELEMENT_F32, rows, 1));
     CHECK(tensor_none(grad_lm_head) || tensor_is(grad_lm_head, -1, vocabulary, in.columns));
-    if (in.rows == 0) return OK;
-    struct logprob_grad g = {in, lm_head->plain, targets, lse, dlogprob, grad_lm_head, NULL, NULL, in.columns, NULL};
-    size_t logits = (size_t)(in.rows * most), sums = (size_t)(in.rows * in.columns);
-    TRY(cuda_scratch(cuda, CUDA_SCRATCH_LOGITS, logits * sizeof(float), &g.logits));
-    g.dlogits = g.logits; // in place, unless products are of another type
-    if (in.type != ELEMENT_F32)
-        TRY(cuda_scratch(cuda, CUDA_SCRATCH_DLOGITS, logits * element_size(in.type), &g.dlogits));
-    if (grad_in.type == ELEMENT_F32) {
-        g.grad_in = (float *)tensor_row(grad_in, 0);
-        g.grad_in_stride = grad_in.stride;
-    } else {
-        TRY(cuda_scratch(cuda, CUDA_SCRATCH_GRAD_IN, sums * sizeof(float), &g.grad_in));
+    if (rows == 0) return OK;
+    struct tensor logits, dlogits, sums = grad_in; // sums: float32, of the gradient of `in` over the parts
+    TRY(cuda_scratch_tensor(cuda, CUDA_SCRATCH_LOGITS, ELEMENT_F32, rows, most, &logits));
+    dlogits = logits; // in place, unless products are of another type
+    if (in.type != ELEMENT_F32) TRY(cuda_scratch_tensor(cuda, CUDA_SCRATCH_DLOGITS, in.type, rows, most, &dlogits));
+    if (grad_in.type != ELEMENT_F32)
+        TRY(cuda_scratch_tensor(cuda, CUDA_SCRATCH_GRAD_IN, ELEMENT_F32, rows, in.columns, &sums));
+    for (int64_t token = 0; token < vocabulary; token += part_vocabulary) {
+        // The tokens [token, token + columns) of the vocabulary, for all rows.
+        int64_t columns = vocabulary - token < most ? vocabulary - token : most;
+        struct tensor plain = tensor_rows(lm_head->plain, token, columns);
+        logits = tensor_reshape(logits, rows, columns);
+        dlogits = tensor_reshape(dlogits, rows, columns);
+        TRY(product_logits(cuda, logits, in, plain));
+        struct dlogits part = {
+            (const float *)tensor_row(logits, 0), tensor_row(dlogits, 0), in.type, (int)columns, token, vocabulary};
+        LAUNCH(dlogits_kernel, dim3((unsigned)rows, (unsigned)((columns + dlogits_threads - 1) / dlogits_threads)),
+               dlogits_threads, 0, cuda->stream, part, lm_head_column_of<const int32_t>(targets),
+               lm_head_column_of<const float>(lse), lm_head_column_of<const float>(dlogprob), cuda->reports);
+        TRY(cuda_launched("logprob_grad"));
+        struct product p = product_of(sums, operand_of(dlogits, false), operand_of(plain, true), in.type);
+        p.add = token > 0;
+        TRY(product_run(cuda, &p));
+        if (tensor_none(grad_lm_head)) continue;
+        p = product_of(tensor_rows(grad_lm_head, token, columns), operand_of(dlogits, true), operand_of(in, true),
+                       in.type);
+        p.add = true;
+        TRY(product_run(cuda, &p));
     }
-    for (int64_t token = 0; token < vocabulary; token += part_vocabulary)
-        TRY(lm_head_grad_part(cuda, &g, token, lm_head_part(vocabulary, token)));
-    if (grad_in.type == ELEMENT_F32) return OK;
-    return cuda_convert(cuda, tensor_row(grad_in, 0), grad_in.type, grad_in.stride, g.grad_in, ELEMENT_F32, in.columns,
-                        in.rows, in.columns);
+    return grad_in.type == ELEMENT_F32 ? OK : cuda_convert(cuda, grad_in, sums);
 }

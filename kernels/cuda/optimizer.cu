@@ -328,36 +328,28 @@ __global__ void __launch_bounds__(sum_block_threads)
     if (threadIdx.x == 0) sums[blockIdx.x].words = sum;
 }
 
-// The number of blocks whose threads take `units` units of memory in turn.
-static int64_t sums_blocks(int64_t units) {
+// *out = scratch memory for the sums of the blocks whose threads take `units` units of memory in turn.
+static status sums_scratch(struct cuda_backend *cuda, int64_t units, struct tensor *out) {
     int64_t blocks = (units + sum_block_threads - 1) / sum_block_threads;
-    return blocks < sum_most_blocks ? blocks : (int64_t)sum_most_blocks;
-}
-
-// host = the blocks' sums; waits.
-static status sums_read(struct cuda_backend *cuda, union sum_of_block *host, int64_t blocks) {
-    int64_t bytes = blocks * (int64_t)sizeof *host;
-    struct tensor sums = {};
-    sums.buffer = &cuda->scratch[CUDA_SCRATCH_SUMS];
-    sums.type = ELEMENT_U8;
-    sums.rows = 1;
-    sums.columns = sums.stride = bytes;
-    return cuda_download(&cuda->base, host, ELEMENT_U8, sums);
+    if (blocks > sum_most_blocks) blocks = sum_most_blocks;
+    return cuda_scratch_tensor(cuda, CUDA_SCRATCH_SUMS, ELEMENT_U8, blocks, sizeof(union sum_of_block), out);
 }
 
 status cuda_square_sum(struct backend *backend, double *sum, struct tensor in) {
     struct cuda_backend *cuda = cuda_of(backend);
-    int64_t count = in.rows * in.columns, blocks = sums_blocks(octets_of(count));
+    int64_t count = in.rows * in.columns;
     CHECK(tensor_is(in, -1, in.rows, in.columns) && tensor_dense(in));
     if (count == 0) return OK;
     struct device_rows row = device_rows_of(tensor_reshape(in, 1, count));
-    union sum_of_block *sums, host[sum_most_blocks];
-    TRY(cuda_scratch(cuda, CUDA_SCRATCH_SUMS, (size_t)blocks * sizeof *sums, &sums));
-    LAUNCH_LAYOUT(layout_of(count, &row, 1), square_sum_kernel, (unsigned)blocks, sum_block_threads,
-                  sum_block_threads / 32 * sizeof(double), cuda->stream, sums, row, count);
+    union sum_of_block host[sum_most_blocks];
+    struct tensor sums;
+    TRY(sums_scratch(cuda, octets_of(count), &sums));
+    LAUNCH_LAYOUT(layout_of(count, &row, 1), square_sum_kernel, (unsigned)sums.rows, sum_block_threads,
+                  sum_block_threads / 32 * sizeof(double), cuda->stream, (union sum_of_block *)tensor_row(sums, 0), row,
+                  count);
     TRY(cuda_launched("square_sum"));
-    TRY(sums_read(cuda, host, blocks));
-    for (int64_t i = 0; i < blocks; i++) *sum += host[i].squares;
+    TRY(cuda_download(backend, host, ELEMENT_U8, sums));
+    for (int64_t i = 0; i < sums.rows; i++) *sum += host[i].squares;
     return OK;
 }
 
@@ -365,14 +357,15 @@ status cuda_digest(struct backend *backend, struct tensor in, uint64_t first, ui
     struct cuda_backend *cuda = cuda_of(backend);
     CHECK(tensor_fits(in) && tensor_dense(in));
     int64_t bytes = in.rows * in.columns * (int64_t)element_size(in.type);
-    int64_t blocks = sums_blocks((bytes + 15) / 16);
     if (bytes == 0) return OK;
-    union sum_of_block *sums, host[sum_most_blocks];
-    TRY(cuda_scratch(cuda, CUDA_SCRATCH_SUMS, (size_t)blocks * sizeof *sums, &sums));
-    LAUNCH(digest_kernel, (unsigned)blocks, sum_block_threads, sum_block_threads / 32 * sizeof(uint64_t), cuda->stream,
-           sums, (const unsigned char *)tensor_row(in, 0), bytes, first);
+    union sum_of_block host[sum_most_blocks];
+    struct tensor sums;
+    TRY(sums_scratch(cuda, (bytes + 15) / 16, &sums));
+    LAUNCH(digest_kernel, (unsigned)sums.rows, sum_block_threads, sum_block_threads / 32 * sizeof(uint64_t),
+           cuda->stream, (union sum_of_block *)tensor_row(sums, 0), (const unsigned char *)tensor_row(in, 0), bytes,
+           first);
     TRY(cuda_launched("digest"));
-    TRY(sums_read(cuda, host, blocks));
-    for (int64_t i = 0; i < blocks; i++) *sum += host[i].words;
+    TRY(cuda_download(backend, host, ELEMENT_U8, sums));
+    for (int64_t i = 0; i < sums.rows; i++) *sum += host[i].words;
     return OK;
 }

@@ -60,8 +60,8 @@ int operand_alignment(const struct operand *operand);
 // same bits (cublaslt.cu). Nothing happens if it has no outputs.
 status product_run(struct cuda_backend *cuda, const struct product *product);
 
-// logits F32 [T,V], dense = in[T,C] plain[V,C]^T.
-status product_logits(struct cuda_backend *cuda, float *logits, struct tensor in, struct tensor plain);
+// logits F32 [T,V] = in[T,C] plain[V,C]^T.
+status product_logits(struct cuda_backend *cuda, struct tensor logits, struct tensor in, struct tensor plain);
 
 // The canonical product of bfloat16, of any shape, by the own kernel; if `a` is transposed, `b` is too.
 status gemm_bf16(struct cuda_backend *cuda, const struct product *product);
