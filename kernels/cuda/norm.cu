@@ -25,12 +25,6 @@ static unsigned norm_threads(int64_t columns) {
     return (unsigned)((threads + 31) / 32 * 32);
 }
 
-// The rows that a block of a gradient works on.
-static int64_t norm_block_rows(int64_t rows, unsigned threads) {
-    int64_t most_blocks = norm_grad_most_threads / threads;
-    return (rows + most_blocks - 1) / most_blocks;
-}
-
 // A warp adds every sum_groups-th row of 32 columns.
 __global__ void __launch_bounds__(sum_threads)
     norm_sum_kernel(float *out, const float *sums, int64_t blocks, int64_t columns) {
@@ -46,21 +40,35 @@ __global__ void __launch_bounds__(sum_threads)
     out[column] = add_rn(out[column], sum);
 }
 
-// out F32 [1,C] += the rows of sums [blocks,C], in an order that their number determines.
-static void norm_add_sums(struct cuda_backend *cuda, struct tensor out, const float *sums, int64_t blocks) {
+// out F32 [1,C] += the rows of sums F32 [blocks,C], if there are some, in an order that their number determines.
+static void norm_add_sums(struct cuda_backend *cuda, struct tensor out, const struct device_rows *sums,
+                          int64_t blocks) {
+    if (!sums->data) return;
     LAUNCH(norm_sum_kernel, (unsigned)((out.columns + 31) / 32), sum_threads, sum_threads * sizeof(float), cuda->stream,
-           (float *)tensor_row(out, 0), sums, blocks, out.columns);
+           (float *)tensor_row(out, 0), (const float *)sums->data, blocks, out.columns);
 }
 
-// ---- rmsnorm ----
-
-struct rmsnorm_args {
+struct norm_args {
     struct device_rows out, x, delta, scale;
-    float *rstd; // or NULL
-    int64_t rstd_stride;
+    float *statistics; // of a row: rstd of rmsnorm, mean and rstd of layernorm; or NULL
+    int64_t statistics_stride;
     int64_t columns;
     float epsilon;
 };
+
+struct layernorm_args : norm_args {
+    struct device_rows bias; // or none
+};
+
+struct norm_grad_args {
+    struct device_rows grad_x, grad_out, x, scale;
+    const float *statistics;
+    int64_t statistics_stride;
+    struct device_rows scale_sums, bias_sums; // F32 [blocks,C], the gradients from each block of rows; or none
+    int64_t rows, columns, block_rows;
+};
+
+// ---- rmsnorm ----
 
 // values = scale, rounded to the type of x.
 template <int layout>
@@ -70,7 +78,7 @@ DEVICE void rmsnorm_scale(float values[octet], const struct device_rows &scale, 
     octet_round<layout>(values, x);
 }
 
-template <int layout> __global__ void __launch_bounds__(norm_most_threads) rmsnorm_kernel(struct rmsnorm_args a) {
+template <int layout> __global__ void __launch_bounds__(norm_most_threads) rmsnorm_kernel(struct norm_args a) {
     int64_t row = blockIdx.x;
     float x[norm_octets][octet], delta[norm_octets][octet], squares = 0;
 #pragma unroll
@@ -95,7 +103,7 @@ template <int layout> __global__ void __launch_bounds__(norm_most_threads) rmsno
     }
     squares = block_sum(squares, (float *)dynamic_shared());
     float rstd = rsqrt_rn(add_rn(div_rn(squares, (float)a.columns), a.epsilon));
-    if (a.rstd && threadIdx.x == 0) a.rstd[row * a.rstd_stride] = rstd;
+    if (a.statistics && threadIdx.x == 0) a.statistics[row * a.statistics_stride] = rstd;
 #pragma unroll
     for (int k = 0; k < norm_octets; k++) {
         int64_t i = norm_column(k);
@@ -111,35 +119,9 @@ template <int layout> __global__ void __launch_bounds__(norm_most_threads) rmsno
     }
 }
 
-status cuda_rmsnorm(struct backend *backend, struct tensor out, struct tensor x, struct tensor delta,
-                    struct tensor scale, float epsilon, struct tensor rstd) {
-    struct cuda_backend *cuda = cuda_of(backend);
-    CHECK(tensor_is(x, -1, x.rows, x.columns) && tensor_is(out, -1, x.rows, x.columns));
-    CHECK(tensor_none(delta) || tensor_is(delta, -1, x.rows, x.columns));
-    CHECK(tensor_is(scale, -1, 1, x.columns) && x.columns <= norm_most_columns);
-    CHECK(tensor_none(rstd) || tensor_is(rstd, ELEMENT_F32, x.rows, 1));
-    if (x.rows == 0 || x.columns == 0) return OK;
-    struct device_rows operands[] = {device_rows_of(out), device_rows_of(x), device_rows_of(delta)};
-    struct rmsnorm_args args = {
-        operands[0], operands[1], operands[2], device_rows_of(scale), (float *)tensor_row(rstd, 0),
-        rstd.stride, x.columns,   epsilon};
-    unsigned threads = norm_threads(x.columns);
-    LAUNCH_LAYOUT(layout_of(x.columns, operands, 3), rmsnorm_kernel, (unsigned)x.rows, threads,
-                  threads / 32 * sizeof(float), cuda->stream, args);
-    return cuda_launched("rmsnorm");
-}
-
-struct rmsnorm_grad_args {
-    struct device_rows grad_x, grad_out, x, scale;
-    const float *rstd;
-    int64_t rstd_stride;
-    float *sums; // [blocks,C], the gradient of scale from each block of rows; or NULL
-    int64_t rows, columns, block_rows;
-};
-
 // With n = x rstd and g = grad_out scale: grad_x += rstd (g - n mean(g n)), sums += grad_out round(n).
 template <int layout>
-__global__ void __launch_bounds__(norm_most_threads) rmsnorm_grad_kernel(struct rmsnorm_grad_args a) {
+__global__ void __launch_bounds__(norm_most_threads) rmsnorm_grad_kernel(struct norm_grad_args a) {
     float *shared = (float *)dynamic_shared();
     int64_t first = (int64_t)blockIdx.x * a.block_rows;
     int64_t end = first + a.block_rows < a.rows ? first + a.block_rows : a.rows;
@@ -147,7 +129,7 @@ __global__ void __launch_bounds__(norm_most_threads) rmsnorm_grad_kernel(struct 
 #pragma unroll
     for (int j = 0; j < norm_octets * octet; j++) sums[j / octet][j % octet] = 0;
     for (int64_t row = first; row < end; row++) {
-        float rstd = a.rstd[row * a.rstd_stride], products = 0;
+        float rstd = a.statistics[row * a.statistics_stride], products = 0;
         float g[norm_octets][octet], normal[norm_octets][octet];
 #pragma unroll
         for (int k = 0; k < norm_octets; k++) {
@@ -187,52 +169,15 @@ __global__ void __launch_bounds__(norm_most_threads) rmsnorm_grad_kernel(struct 
         }
         __syncthreads(); // before `shared` is used again
     }
-    struct device_rows partial = {(char *)a.sums, a.columns * (int64_t)sizeof(float), ELEMENT_F32, false};
+    struct device_rows partial = {a.scale_sums.data, a.columns * (int64_t)sizeof(float), ELEMENT_F32, false};
 #pragma unroll
     for (int k = 0; k < norm_octets; k++) {
         int64_t i = norm_column(k);
-        if (a.sums && i < a.columns) octet_store<LAYOUT_ANY>(partial, blockIdx.x, i, a.columns, sums[k]);
+        if (a.scale_sums.data && i < a.columns) octet_store<LAYOUT_ANY>(partial, blockIdx.x, i, a.columns, sums[k]);
     }
 }
 
-status cuda_rmsnorm_grad(struct backend *backend, struct tensor grad_x, struct tensor grad_scale,
-                         struct tensor grad_out, struct tensor x, struct tensor scale, struct tensor rstd) {
-    struct cuda_backend *cuda = cuda_of(backend);
-    CHECK(tensor_is(x, -1, x.rows, x.columns) && tensor_is(grad_x, -1, x.rows, x.columns));
-    CHECK(tensor_is(grad_out, -1, x.rows, x.columns) && tensor_is(scale, -1, 1, x.columns));
-    CHECK(tensor_is(rstd, ELEMENT_F32, x.rows, 1) && x.columns <= norm_most_columns);
-    CHECK(tensor_none(grad_scale) || tensor_is(grad_scale, ELEMENT_F32, 1, x.columns));
-    if (x.rows == 0 || x.columns == 0) return OK;
-    struct device_rows operands[] = {device_rows_of(grad_out), device_rows_of(x)};
-    unsigned threads = norm_threads(x.columns);
-    int64_t block_rows = norm_block_rows(x.rows, threads), blocks = (x.rows + block_rows - 1) / block_rows;
-    struct rmsnorm_grad_args args = {device_rows_of(grad_x),
-                                     operands[0],
-                                     operands[1],
-                                     device_rows_of(scale),
-                                     (const float *)tensor_row(rstd, 0),
-                                     rstd.stride,
-                                     NULL,
-                                     x.rows,
-                                     x.columns,
-                                     block_rows};
-    if (!tensor_none(grad_scale))
-        TRY(cuda_scratch(cuda, CUDA_SCRATCH_SUMS, (size_t)(blocks * x.columns) * sizeof(float), &args.sums));
-    LAUNCH_LAYOUT(layout_of(x.columns, operands, 2), rmsnorm_grad_kernel, (unsigned)blocks, threads,
-                  threads / 32 * sizeof(float), cuda->stream, args);
-    if (!tensor_none(grad_scale)) norm_add_sums(cuda, grad_scale, args.sums, blocks);
-    return cuda_launched("rmsnorm_grad");
-}
-
 // ---- layernorm ----
-
-struct layernorm_args {
-    struct device_rows out, x, delta, scale, bias;
-    float *statistics; // or NULL
-    int64_t statistics_stride;
-    int64_t columns;
-    float epsilon;
-};
 
 // values -= mean, for the octet that begins at column i; 0 after the row's end.
 DEVICE void layernorm_centre(float values[octet], float mean, int64_t i, int64_t columns) {
@@ -287,43 +232,10 @@ template <int layout> __global__ void __launch_bounds__(norm_most_threads) layer
     }
 }
 
-status cuda_layernorm(struct backend *backend, struct tensor out, struct tensor x, struct tensor delta,
-                      struct tensor scale, struct tensor bias, float epsilon, struct tensor statistics) {
-    struct cuda_backend *cuda = cuda_of(backend);
-    CHECK(tensor_is(x, -1, x.rows, x.columns) && tensor_is(out, -1, x.rows, x.columns));
-    CHECK(tensor_none(delta) || tensor_is(delta, -1, x.rows, x.columns));
-    CHECK(tensor_is(scale, -1, 1, x.columns) && x.columns <= norm_most_columns);
-    CHECK(tensor_none(bias) || tensor_is(bias, -1, 1, x.columns));
-    CHECK(tensor_none(statistics) || tensor_is(statistics, ELEMENT_F32, x.rows, 2));
-    if (x.rows == 0 || x.columns == 0) return OK;
-    struct device_rows operands[] = {device_rows_of(out), device_rows_of(x), device_rows_of(delta)};
-    struct layernorm_args args = {operands[0],
-                                  operands[1],
-                                  operands[2],
-                                  device_rows_of(scale),
-                                  device_rows_of(bias),
-                                  (float *)tensor_row(statistics, 0),
-                                  statistics.stride,
-                                  x.columns,
-                                  epsilon};
-    unsigned threads = norm_threads(x.columns);
-    LAUNCH_LAYOUT(layout_of(x.columns, operands, 3), layernorm_kernel, (unsigned)x.rows, threads,
-                  2 * (threads / 32) * sizeof(float), cuda->stream, args);
-    return cuda_launched("layernorm");
-}
-
-struct layernorm_grad_args {
-    struct device_rows grad_x, grad_out, x, scale;
-    const float *statistics;
-    int64_t statistics_stride;
-    struct device_rows scale_sums, bias_sums; // F32 [blocks,C], the gradients from each block of rows; or none
-    int64_t rows, columns, block_rows;
-};
-
 // With n = (x - mean) rstd and g = grad_out scale: grad_x += rstd (g - mean(g) - n mean(g n)),
 // scale_sums += grad_out n, bias_sums += grad_out.
 template <int layout>
-__global__ void __launch_bounds__(norm_most_threads) layernorm_grad_kernel(struct layernorm_grad_args a) {
+__global__ void __launch_bounds__(norm_most_threads) layernorm_grad_kernel(struct norm_grad_args a) {
     float *shared = (float *)dynamic_shared(), *more_shared = shared + blockDim.x / 32;
     int64_t first = (int64_t)blockIdx.x * a.block_rows;
     int64_t end = first + a.block_rows < a.rows ? first + a.block_rows : a.rows;
@@ -379,23 +291,53 @@ __global__ void __launch_bounds__(norm_most_threads) layernorm_grad_kernel(struc
     }
 }
 
-status cuda_layernorm_grad(struct backend *backend, struct tensor grad_x, struct tensor grad_scale,
-                           struct tensor grad_bias, struct tensor grad_out, struct tensor x, struct tensor scale,
-                           struct tensor statistics) {
+// ---- the operations ----
+
+// rmsnorm, or layernorm, whose rows are `centred`.
+static status norm_run(struct backend *backend, bool centred, struct tensor out, struct tensor x, struct tensor delta,
+                       struct tensor scale, struct tensor bias, float epsilon, struct tensor statistics) {
+    struct cuda_backend *cuda = cuda_of(backend);
+    CHECK(tensor_is(x, -1, x.rows, x.columns) && tensor_is(out, -1, x.rows, x.columns));
+    CHECK(tensor_none(delta) || tensor_is(delta, -1, x.rows, x.columns));
+    CHECK(tensor_is(scale, -1, 1, x.columns) && x.columns <= norm_most_columns);
+    CHECK(tensor_none(bias) || tensor_is(bias, -1, 1, x.columns));
+    CHECK(tensor_none(statistics) || tensor_is(statistics, ELEMENT_F32, x.rows, centred ? 2 : 1));
+    if (x.rows == 0 || x.columns == 0) return OK;
+    struct device_rows operands[] = {device_rows_of(out), device_rows_of(x), device_rows_of(delta)};
+    struct norm_args args = {
+        operands[0],       operands[1], operands[2], device_rows_of(scale), (float *)tensor_row(statistics, 0),
+        statistics.stride, x.columns,   epsilon};
+    struct layernorm_args with_bias = {args, device_rows_of(bias)};
+    enum layout layout = layout_of(x.columns, operands, 3);
+    unsigned threads = norm_threads(x.columns);
+    size_t shared = threads / 32 * sizeof(float);
+    if (centred)
+        LAUNCH_LAYOUT(layout, layernorm_kernel, (unsigned)x.rows, threads, 2 * shared, cuda->stream, with_bias);
+    else
+        LAUNCH_LAYOUT(layout, rmsnorm_kernel, (unsigned)x.rows, threads, shared, cuda->stream, args);
+    return cuda_launched(centred ? "layernorm" : "rmsnorm");
+}
+
+static status norm_grad_run(struct backend *backend, bool centred, struct tensor grad_x, struct tensor grad_scale,
+                            struct tensor grad_bias, struct tensor grad_out, struct tensor x, struct tensor scale,
+                            struct tensor statistics) {
     struct cuda_backend *cuda = cuda_of(backend);
     int64_t rows = x.rows, columns = x.columns;
     CHECK(tensor_is(x, -1, rows, columns) && tensor_is(grad_x, -1, rows, columns));
     CHECK(tensor_is(grad_out, -1, rows, columns) && tensor_is(scale, -1, 1, columns));
-    CHECK(tensor_is(statistics, ELEMENT_F32, rows, 2) && columns <= norm_most_columns);
+    CHECK(tensor_is(statistics, ELEMENT_F32, rows, centred ? 2 : 1) && columns <= norm_most_columns);
     CHECK(tensor_none(grad_scale) || tensor_is(grad_scale, ELEMENT_F32, 1, columns));
     CHECK(tensor_none(grad_bias) || tensor_is(grad_bias, ELEMENT_F32, 1, columns));
     if (rows == 0 || columns == 0) return OK;
-    struct device_rows operands[] = {device_rows_of(grad_out), device_rows_of(x)};
+    // A block works on some rows, and has sums of its own.
     unsigned threads = norm_threads(columns);
-    int64_t block_rows = norm_block_rows(rows, threads), blocks = (rows + block_rows - 1) / block_rows;
-    float *sums;
-    TRY(cuda_scratch(cuda, CUDA_SCRATCH_SUMS, (size_t)(2 * blocks * columns) * sizeof *sums, &sums));
-    struct layernorm_grad_args args = {};
+    int64_t most_blocks = norm_grad_most_threads / threads, block_rows = (rows + most_blocks - 1) / most_blocks;
+    int64_t blocks = (rows + block_rows - 1) / block_rows, sums_size = blocks * columns;
+    float *sums = NULL;
+    if (centred || !tensor_none(grad_scale))
+        TRY(cuda_scratch(cuda, CUDA_SCRATCH_SUMS, (size_t)((centred ? 2 : 1) * sums_size) * sizeof *sums, &sums));
+    struct device_rows operands[] = {device_rows_of(grad_out), device_rows_of(x)};
+    struct norm_grad_args args = {};
     args.grad_x = device_rows_of(grad_x);
     args.grad_out = operands[0];
     args.x = operands[1];
@@ -407,11 +349,38 @@ status cuda_layernorm_grad(struct backend *backend, struct tensor grad_x, struct
     args.block_rows = block_rows;
     struct device_rows partial = {(char *)sums, columns * (int64_t)sizeof *sums, ELEMENT_F32, false};
     if (!tensor_none(grad_scale)) args.scale_sums = partial;
-    partial.data = (char *)(sums + blocks * columns);
-    if (!tensor_none(grad_bias)) args.bias_sums = partial;
-    LAUNCH_LAYOUT(layout_of(columns, operands, 2), layernorm_grad_kernel, (unsigned)blocks, threads,
-                  2 * (threads / 32) * sizeof(float), cuda->stream, args);
-    if (!tensor_none(grad_scale)) norm_add_sums(cuda, grad_scale, sums, blocks);
-    if (!tensor_none(grad_bias)) norm_add_sums(cuda, grad_bias, sums + blocks * columns, blocks);
-    return cuda_launched("layernorm_grad");
+    if (!tensor_none(grad_bias)) {
+        args.bias_sums = partial;
+        args.bias_sums.data = (char *)(sums + sums_size);
+    }
+    enum layout layout = layout_of(columns, operands, 2);
+    size_t shared = threads / 32 * sizeof(float);
+    if (centred)
+        LAUNCH_LAYOUT(layout, layernorm_grad_kernel, (unsigned)blocks, threads, 2 * shared, cuda->stream, args);
+    else
+        LAUNCH_LAYOUT(layout, rmsnorm_grad_kernel, (unsigned)blocks, threads, shared, cuda->stream, args);
+    norm_add_sums(cuda, grad_scale, &args.scale_sums, blocks);
+    norm_add_sums(cuda, grad_bias, &args.bias_sums, blocks);
+    return cuda_launched(centred ? "layernorm_grad" : "rmsnorm_grad");
+}
+
+status cuda_rmsnorm(struct backend *backend, struct tensor out, struct tensor x, struct tensor delta,
+                    struct tensor scale, float epsilon, struct tensor rstd) {
+    return norm_run(backend, false, out, x, delta, scale, {}, epsilon, rstd);
+}
+
+status cuda_rmsnorm_grad(struct backend *backend, struct tensor grad_x, struct tensor grad_scale,
+                         struct tensor grad_out, struct tensor x, struct tensor scale, struct tensor rstd) {
+    return norm_grad_run(backend, false, grad_x, grad_scale, {}, grad_out, x, scale, rstd);
+}
+
+status cuda_layernorm(struct backend *backend, struct tensor out, struct tensor x, struct tensor delta,
+                      struct tensor scale, struct tensor bias, float epsilon, struct tensor statistics) {
+    return norm_run(backend, true, out, x, delta, scale, bias, epsilon, statistics);
+}
+
+status cuda_layernorm_grad(struct backend *backend, struct tensor grad_x, struct tensor grad_scale,
+                           struct tensor grad_bias, struct tensor grad_out, struct tensor x, struct tensor scale,
+                           struct tensor statistics) {
+    return norm_grad_run(backend, true, grad_x, grad_scale, grad_bias, grad_out, x, scale, statistics);
 }
