@@ -15,8 +15,6 @@ struct plan_interval {
 // A plan's arrays on the host.
 struct plan_arrays {
     struct attention_tile *tiles;
-    struct plan_interval *intervals; // disjoint, in order: what the spans name
-    size_t interval_count;
     struct grad_block *blocks;
     struct grad_part *parts;
 };
@@ -51,26 +49,31 @@ static int attention_plan_compare_intervals(const void *a, const void *b) {
     return (left->begin > right->begin) - (left->begin < right->begin);
 }
 
-// The cache rows that the spans name, without repetition. Ranges that only touch stay apart: blocks then begin where
-// the prompt and the branches begin.
-static void attention_plan_find_intervals(struct plan_arrays *arrays, const struct attention_span *spans,
-                                          size_t count) {
-    NEW(&arrays->intervals, 2 * count);
+// Cuts the cache rows that the spans name, without repetition, into blocks. Ranges that only touch stay apart: blocks
+// then begin where the prompt and the branches begin.
+static void attention_plan_cut_blocks(struct plan_arrays *arrays, struct attention_plan *plan,
+                                      const struct attention_span *spans, size_t count) {
+    struct plan_interval *intervals;
     size_t found = 0;
+    NEW(&intervals, 2 * count);
     for (const struct attention_span *span = spans; span < spans + count; span++) {
         struct plan_interval own = {span->kv_begin, span->kv_begin + attention_span_kv_len(span)};
         struct plan_interval prefix = {span->prefix_begin, span->prefix_begin + span->prefix_len};
-        if (span->q_len > 0 && own.end > own.begin) arrays->intervals[found++] = own;
-        if (span->q_len > 0 && prefix.end > prefix.begin) arrays->intervals[found++] = prefix;
+        if (span->q_len > 0 && own.end > own.begin) intervals[found++] = own;
+        if (span->q_len > 0 && prefix.end > prefix.begin) intervals[found++] = prefix;
     }
-    if (found) qsort(arrays->intervals, found, sizeof *arrays->intervals, attention_plan_compare_intervals);
-    for (size_t i = 0; i < found; i++) {
-        struct plan_interval next = arrays->intervals[i], *last = arrays->intervals + arrays->interval_count - 1;
-        if (arrays->interval_count == 0 || next.begin >= last->end)
-            arrays->intervals[arrays->interval_count++] = next;
-        else if (next.end > last->end)
-            last->end = next.end;
+    if (found) qsort(intervals, found, sizeof *intervals, attention_plan_compare_intervals);
+    for (size_t i = 0; i < found;) {
+        int64_t begin = intervals[i].begin, end = intervals[i].end;
+        for (i++; i < found && intervals[i].begin < end; i++)
+            if (intervals[i].end > end) end = intervals[i].end;
+        for (; begin < end; begin += key_block) {
+            int64_t rows = end - begin < key_block ? end - begin : key_block;
+            GROW(&arrays->blocks, (size_t)plan->block_count);
+            arrays->blocks[plan->block_count++] = (struct grad_block){.begin = (int32_t)begin, .rows = (int32_t)rows};
+        }
     }
+    free(intervals);
 }
 
 // Whether a row of the tile sees a cache row of the block in its prefix or in its own rows.
@@ -83,18 +86,6 @@ static bool attention_plan_tile_sees(const struct attention_tile *tile, const st
         end = attention_span_end(&span, (tile->first + tile->rows - 1) / group);
     }
     return block->begin < begin + end && begin + first < block->begin + block->rows;
-}
-
-// Cuts the intervals into blocks.
-static void attention_plan_cut_blocks(struct plan_arrays *arrays, struct attention_plan *plan) {
-    for (size_t i = 0; i < arrays->interval_count; i++) {
-        struct plan_interval interval = arrays->intervals[i];
-        for (int64_t begin = interval.begin; begin < interval.end; begin += key_block) {
-            int64_t rows = interval.end - begin < key_block ? interval.end - begin : key_block;
-            GROW(&arrays->blocks, (size_t)plan->block_count);
-            arrays->blocks[plan->block_count++] = (struct grad_block){.begin = (int32_t)begin, .rows = (int32_t)rows};
-        }
-    }
 }
 
 // Lists, for each block, the tiles that see it: first in their own rows, then in their prefix. Sets the blocks' parts.
@@ -151,28 +142,6 @@ static status attention_plan_store(struct cuda_backend *cuda, struct attention_p
     return result;
 }
 
-static status attention_plan_fill(struct cuda_backend *cuda, struct attention_plan *plan, struct plan_arrays *arrays,
-                                  const struct attention_span *spans, size_t count) {
-    // Decoding's kernels apply where each span is one token.
-    bool decoding = tensor_none(plan->cache_slots) && count > 0 && count <= decode_max_rows;
-    for (size_t i = 0; i < count; i++) {
-        decoding = decoding && spans[i].q_len == 1;
-        plan->has_window = plan->has_window || spans[i].window > 0;
-    }
-    plan->max_rows = decoding ? plan->heads.query / plan->heads.key : tile_rows;
-    attention_plan_cut_tiles(arrays, plan, spans, count);
-    if (!tensor_none(plan->cache_slots)) {
-        attention_plan_find_intervals(arrays, spans, count);
-        attention_plan_cut_blocks(arrays, plan);
-        attention_plan_list_parts(arrays, plan);
-    }
-    TRY(attention_plan_store(cuda, plan, arrays, decoding));
-    if (!decoding) return OK;
-    for (size_t i = 0; i < count; i++)
-        TRY(attention_plan_reserve(cuda, plan, spans[i].prefix_len, attention_span_kv_len(&spans[i])));
-    return attention_plan_divide(cuda, plan);
-}
-
 status cuda_attention_plan_new(struct backend *backend, struct attention_plan **out, struct heads heads,
                                const struct attention_span *spans, size_t count, struct tensor cache_slots) {
     struct cuda_backend *cuda = cuda_of(backend);
@@ -195,10 +164,25 @@ status cuda_attention_plan_new(struct backend *backend, struct attention_plan **
     plan->rows = rows;
     plan->kv_end = kv_end;
     plan->cache_slots = cache_slots;
+    // Decoding's kernels apply where each span is one token.
+    bool decoding = tensor_none(cache_slots) && count > 0 && count <= decode_max_rows;
+    for (size_t i = 0; i < count; i++) {
+        decoding = decoding && spans[i].q_len == 1;
+        plan->has_window = plan->has_window || spans[i].window > 0;
+    }
+    plan->max_rows = decoding ? heads.query / heads.key : tile_rows;
+
     struct plan_arrays arrays = {0};
-    status result = attention_plan_fill(cuda, plan, &arrays, spans, count);
+    attention_plan_cut_tiles(&arrays, plan, spans, count);
+    if (!tensor_none(cache_slots)) {
+        attention_plan_cut_blocks(&arrays, plan, spans, count);
+        attention_plan_list_parts(&arrays, plan);
+    }
+    status result = attention_plan_store(cuda, plan, &arrays, decoding);
+    for (size_t i = 0; decoding && result == OK && i < count; i++)
+        result = attention_plan_reserve(cuda, plan, spans[i].prefix_len, attention_span_kv_len(&spans[i]));
+    if (decoding && result == OK) result = attention_plan_divide(cuda, plan);
     free(arrays.tiles);
-    free(arrays.intervals);
     free(arrays.blocks);
     free(arrays.parts);
     if (result != OK) cuda_attention_plan_free(backend, &plan);

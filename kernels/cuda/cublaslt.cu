@@ -174,8 +174,11 @@ static bool lt_run(struct cuda_backend *cuda, const struct product *p, const cub
     return done;
 }
 
-// Matrices are aligned to 16 bytes, sums are not split, and there is no workspace, which is the default.
-static bool lt_prefer(struct lt *lt, cublasLtMatmulPreference_t preference) {
+// candidates[0..*count) = the algorithms that cuBLASLt proposes for a product and that do not say that they split sums,
+// in its order.
+static void lt_candidates(struct lt *lt, const struct product *p, cublasLtMatmulAlgo_t candidates[LT_MAX_CANDIDATES],
+                          int *count) {
+    // Matrices are aligned to 16 bytes, sums are not split, and there is no workspace, which is the default.
     static const struct {
         cublasLtMatmulPreferenceAttributes_t attribute;
         uint32_t value;
@@ -184,43 +187,31 @@ static bool lt_prefer(struct lt *lt, cublasLtMatmulPreference_t preference) {
                   {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, 16},
                   {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, 16},
                   {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, CUBLASLT_REDUCTION_SCHEME_NONE}};
-    for (size_t i = 0; i < sizeof wishes / sizeof *wishes; i++) {
-        if (lt->MatmulPreferenceSetAttribute(preference, wishes[i].attribute, &wishes[i].value,
-                                             sizeof wishes[i].value) != CUBLAS_STATUS_SUCCESS)
-            return false;
-    }
-    return true;
-}
-
-// Whether an algorithm says, or may have meant to say, that it splits sums.
-static bool lt_splits(struct lt *lt, const cublasLtMatmulAlgo_t *algo) {
-    int32_t split = 0;
-    uint32_t scheme = 0;
-    size_t bytes;
-    return lt->MatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &split, sizeof split, &bytes) !=
-               CUBLAS_STATUS_SUCCESS ||
-           lt->MatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme,
-                                            &bytes) != CUBLAS_STATUS_SUCCESS ||
-           split > 1 || split < 0 || scheme != CUBLASLT_REDUCTION_SCHEME_NONE;
-}
-
-// candidates[0..*count) = the algorithms that cuBLASLt proposes for a product and that do not say that they split sums,
-// in its order.
-static void lt_candidates(struct lt *lt, const struct product *p, cublasLtMatmulAlgo_t candidates[LT_MAX_CANDIDATES],
-                          int *count) {
     struct lt_call call;
     cublasLtMatmulPreference_t preference = NULL;
     cublasLtMatmulHeuristicResult_t proposals[LT_MAX_CANDIDATES];
     int proposed = 0;
     *count = 0;
-    if (lt_describe(lt, p, &call) && lt->MatmulPreferenceCreate(&preference) == CUBLAS_STATUS_SUCCESS &&
-        lt_prefer(lt, preference) &&
-        lt->MatmulAlgoGetHeuristic(lt->handle, call.desc, call.b, call.a, call.out, call.out, preference,
-                                   LT_MAX_CANDIDATES, proposals, &proposed) == CUBLAS_STATUS_SUCCESS) {
-        for (int i = 0; i < proposed; i++) {
-            bool usable = proposals[i].state == CUBLAS_STATUS_SUCCESS && proposals[i].workspaceSize == 0;
-            if (usable && !lt_splits(lt, &proposals[i].algo)) candidates[(*count)++] = proposals[i].algo;
-        }
+    bool ready = lt_describe(lt, p, &call) && lt->MatmulPreferenceCreate(&preference) == CUBLAS_STATUS_SUCCESS;
+    for (size_t i = 0; ready && i < sizeof wishes / sizeof *wishes; i++)
+        ready = lt->MatmulPreferenceSetAttribute(preference, wishes[i].attribute, &wishes[i].value,
+                                                 sizeof wishes[i].value) == CUBLAS_STATUS_SUCCESS;
+    if (ready && lt->MatmulAlgoGetHeuristic(lt->handle, call.desc, call.b, call.a, call.out, call.out, preference,
+                                            LT_MAX_CANDIDATES, proposals, &proposed) != CUBLAS_STATUS_SUCCESS)
+        proposed = 0;
+    for (int i = 0; i < proposed; i++) {
+        const cublasLtMatmulAlgo_t *algo = &proposals[i].algo;
+        int32_t split = 0;
+        uint32_t scheme = 0;
+        size_t bytes;
+        // An algorithm that does not answer may have meant to say that it splits sums.
+        if (proposals[i].state == CUBLAS_STATUS_SUCCESS && proposals[i].workspaceSize == 0 &&
+            lt->MatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &split, sizeof split, &bytes) ==
+                CUBLAS_STATUS_SUCCESS &&
+            lt->MatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme,
+                                             &bytes) == CUBLAS_STATUS_SUCCESS &&
+            (split == 0 || split == 1) && scheme == CUBLASLT_REDUCTION_SCHEME_NONE)
+            candidates[(*count)++] = *algo;
     }
     if (preference) (void)lt->MatmulPreferenceDestroy(preference);
     lt_call_release(lt, &call);
@@ -466,23 +457,6 @@ static void lt_write(struct lt *lt, const struct lt_entry *entry) {
     if (fd >= 0) close(fd);
 }
 
-// Makes the directory too. The path stays "" if the environment names no place.
-static void lt_choose_path(struct lt *lt, const char *gpu) {
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    bool given = cache && *cache == '/';
-    char dir[1000];
-    if (!given && (!home || *home != '/')) return;
-    snprintf(dir, sizeof dir, "%s%s", given ? cache : home, given ? "" : "/.cache");
-    (void)mkdir(dir, 0777);
-    snprintf(lt->path, sizeof lt->path, "%s/caravan", dir);
-    (void)mkdir(lt->path, 0777);
-    size_t size = strlen(lt->path);
-    snprintf(lt->path + size, sizeof lt->path - size, "/cublaslt-%.100s", gpu);
-    for (char *at = lt->path + size + 1; *at; at++) {
-        if (!isalnum((unsigned char)*at)) *at = '-';
-    }
-}
-
 // Finds out what the entries are true for, and reads those of the file. A build of the plug-in is known by its file's
 // time and size.
 static status lt_read(struct lt *lt, const struct cuda_backend *cuda) {
@@ -492,15 +466,30 @@ static status lt_read(struct lt *lt, const struct cuda_backend *cuda) {
     Dl_info plugin;
     struct stat file = {};
     CUDA_TRY(cudaDriverGetVersion(&driver));
-    if (dladdr(format, &plugin) != 0 && stat(plugin.dli_fname, &file) == 0) lt_choose_path(lt, cuda->kind);
+    bool known = dladdr(format, &plugin) != 0 && stat(plugin.dli_fname, &file) == 0;
     snprintf(lt->version, sizeof lt->version, format, cuda->kind, cuda->compute_capability, cuda->processors, driver,
              lt->GetVersion(), (long long)file.st_mtim.tv_sec, file.st_mtim.tv_nsec, (long long)file.st_size);
-    char line[LT_MAX_LINE];
-    struct lt_entry entry;
-    FILE *kept = *lt->path ? fopen(lt->path, "re") : NULL;
+
+    // The path stays "" if the environment names no place. The directory is made too.
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    bool given = cache && *cache == '/';
+    char dir[1000];
+    if (!known || (!given && (!home || *home != '/'))) return OK;
+    snprintf(dir, sizeof dir, "%s%s", given ? cache : home, given ? "" : "/.cache");
+    (void)mkdir(dir, 0777);
+    snprintf(lt->path, sizeof lt->path, "%s/caravan", dir);
+    (void)mkdir(lt->path, 0777);
+    size_t size = strlen(lt->path);
+    snprintf(lt->path + size, sizeof lt->path - size, "/cublaslt-%.100s", cuda->kind);
+    for (char *at = lt->path + size + 1; *at; at++)
+        if (!isalnum((unsigned char)*at)) *at = '-';
+
+    FILE *kept = fopen(lt->path, "re");
     if (!kept) return OK;
+    char line[LT_MAX_LINE];
     lt->current = fgets(line, sizeof line, kept) && strcmp(line, lt->version) == 0;
     while (lt->current && fgets(line, sizeof line, kept)) {
+        struct lt_entry entry;
         if (lt_parse(line, &entry) && !lt_find(lt, &entry.shape)) (void)lt_add(lt, &entry);
     }
     fclose(kept);
@@ -625,25 +614,6 @@ void lt_close(struct cuda_backend *cuda) {
 
 // ---- products ----
 
-// Whether cuBLASLt may be asked for this product: many tokens, aligned throughout, with a bias of the output's type.
-static bool lt_fits(const struct product *p) {
-    size_t row = (size_t)p->out_stride * element_size(p->out_type);
-    return (p->a.transposed ? p->a.inner : p->a.outer) >= LT_MIN_TOKENS && operand_alignment(&p->a) == 16 &&
-           operand_alignment(&p->b) == 16 && (uintptr_t)p->out % 16 == 0 && row % 16 == 0 &&
-           (!p->bias || (p->bias_type == p->out_type && (uintptr_t)p->bias % 16 == 0));
-}
-
-static struct lt_shape lt_shape_of(const struct product *p) {
-    struct lt_shape shape = {p->a.outer, p->b.outer, p->a.inner,
-                             (p->a.transposed ? LT_A_TRANSPOSED : 0) | (p->b.transposed ? LT_B_TRANSPOSED : 0) |
-                                 (p->out_type == ELEMENT_F32 ? LT_OUT_F32 : 0) | (p->bias ? LT_BIAS : 0) |
-                                 (p->add ? LT_ADD : 0)};
-    int64_t *tokens = p->a.transposed ? &shape.inner : &shape.a_outer, most = 1;
-    while (most < *tokens) most *= 2;
-    *tokens = most;
-    return shape;
-}
-
 // Tries the algorithms for a class. *out = its entry, which is kept on disk too, unless memory was too short to try.
 // Waits; what it allocates is freed.
 static status lt_try(struct cuda_backend *cuda, const struct lt_shape *shape, const struct lt_entry **out) {
@@ -673,8 +643,22 @@ static status lt_try(struct cuda_backend *cuda, const struct lt_shape *shape, co
 status lt_product(struct cuda_backend *cuda, const struct product *p, bool *done) {
     struct lt *lt = cuda->lt;
     *done = false;
-    if (!lt || cuda->recording || !lt_fits(p)) return OK;
-    struct lt_shape shape = lt_shape_of(p);
+    if (!lt || cuda->recording) return OK;
+
+    // cuBLASLt is asked for products of many tokens, aligned throughout, with a bias of the output's type.
+    size_t row = (size_t)p->out_stride * element_size(p->out_type);
+    if ((p->a.transposed ? p->a.inner : p->a.outer) < LT_MIN_TOKENS || operand_alignment(&p->a) != 16 ||
+        operand_alignment(&p->b) != 16 || (uintptr_t)p->out % 16 != 0 || row % 16 != 0)
+        return OK;
+    if (p->bias && (p->bias_type != p->out_type || (uintptr_t)p->bias % 16 != 0)) return OK;
+
+    struct lt_shape shape = {p->a.outer, p->b.outer, p->a.inner,
+                             (p->a.transposed ? LT_A_TRANSPOSED : 0) | (p->b.transposed ? LT_B_TRANSPOSED : 0) |
+                                 (p->out_type == ELEMENT_F32 ? LT_OUT_F32 : 0) | (p->bias ? LT_BIAS : 0) |
+                                 (p->add ? LT_ADD : 0)};
+    int64_t *tokens = p->a.transposed ? &shape.inner : &shape.a_outer, most = 1;
+    while (most < *tokens) most *= 2;
+    *tokens = most;
     const struct lt_entry *entry = lt_find(lt, &shape);
     if (!entry) TRY(lt_try(cuda, &shape, &entry));
     if (entry->admitted) *done = lt_run(cuda, p, &entry->algo);
