@@ -19,12 +19,11 @@ constexpr size_t attention_shared = (size_t)(tile_rows + 4 * key_block) * (D + 8
 
 // ---- packed ----
 
-// Starts the copy of a step's keys and values to to[0..64) and to[64..128).
+// Starts the copy of `count` keys and values from the cache row `begin` on to to[0..64) and to[64..128); zeros follow.
 template <int D>
-DEVICE void tile_step_load(struct bf16 *to, const struct bf16 *keys, const struct bf16 *values,
-                           const struct tile_step *step) {
-    load_rows<D, key_block>(to, keys + step->begin * D, step->count);
-    load_rows<D, key_block>(to + key_block * (D + 8), values + step->begin * D, step->count);
+DEVICE void load_step(struct bf16 *to, const struct bf16 *keys, const struct bf16 *values, int64_t begin, int count) {
+    load_rows<D, key_block>(to, keys + begin * D, count);
+    load_rows<D, key_block>(to + key_block * (D + 8), values + begin * D, count);
     cp_async_commit();
 }
 
@@ -68,7 +67,7 @@ __global__ void __launch_bounds__(tensor_threads, 2) attention_kernel(struct att
     }
     struct tile_step step = tile_step_of(&tile, first_step, own, 0);
     load_queries<D, tile_rows>(q, a.qkv, a.qkv_stride, a.qkv_aligned, &tile, 0, group, key_head);
-    tile_step_load<D>(stages, keys, values, &step);
+    load_step<D>(stages, keys, values, step.begin, step.count);
     float total[column_tiles<D>][4], max[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0},
                                      scale_log2 = mul_rn(a.scale, log2_e);
     struct chunk_sums<D> chunk;
@@ -83,7 +82,7 @@ __global__ void __launch_bounds__(tensor_threads, 2) attention_kernel(struct att
         const struct bf16 *stage = stages + block % 2 * 2 * key_block * (D + 8);
         struct tile_step next = tile_step_of(&tile, first_step, own, block + 1);
         if (block + 1 < steps)
-            tile_step_load<D>(stages + (block + 1) % 2 * 2 * key_block * (D + 8), keys, values, &next);
+            load_step<D>(stages + (block + 1) % 2 * 2 * key_block * (D + 8), keys, values, next.begin, next.count);
         int seen[2], hidden[2];
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -278,16 +277,6 @@ DEVICE void decode_store(const struct decode_args *g, const struct decode_region
     }
 }
 
-// Starts the copy of the block-th keys and values of a chunk to to[0..64) and to[64..128).
-template <int D>
-DEVICE void decode_load_keys(struct bf16 *to, const struct bf16 *keys, const struct bf16 *values, int64_t begin,
-                             int count, int block) {
-    int left = count - block * key_block;
-    load_rows<D, key_block>(to, keys + (begin + block * key_block) * D, left);
-    load_rows<D, key_block>(to + key_block * (D + 8), values + (begin + block * key_block) * D, left);
-    cp_async_commit();
-}
-
 // The blocks of a key head share the chunks.
 template <int D> __global__ void __launch_bounds__(tensor_threads, 2) attention_decode_kernel(struct decode_args g) {
     const struct attention_args a = g.layer;
@@ -303,7 +292,7 @@ template <int D> __global__ void __launch_bounds__(tensor_threads, 2) attention_
         int64_t begin = region.kv_begin + index * chunk_keys;
         bool has_rows = warp * 16 < region.tokens * (a.heads / a.key_heads);
         decode_load_queries<D>(q, &g, &region, key_head);
-        decode_load_keys<D>(stages, keys, values, begin, count, 0);
+        load_step<D>(stages, keys, values, begin, count);
         struct chunk_sums<D> chunk;
         chunk_clear(&chunk);
         for (int block = 0; block < blocks; block++) {
@@ -311,8 +300,8 @@ template <int D> __global__ void __launch_bounds__(tensor_threads, 2) attention_
             __syncthreads(); // the keys are there, and nobody reads the other stage any more
             const struct bf16 *stage = stages + block % 2 * 2 * key_block * (D + 8);
             if (block + 1 < blocks)
-                decode_load_keys<D>(stages + (block + 1) % 2 * 2 * key_block * (D + 8), keys, values, begin, count,
-                                    block + 1);
+                load_step<D>(stages + (block + 1) % 2 * 2 * key_block * (D + 8), keys, values,
+                             begin + (block + 1) * key_block, count - (block + 1) * key_block);
             int seen = count - block * key_block, both[2] = {seen, seen};
             if (has_rows)
                 chunk_add<D, false>(&chunk, q + warp * 16 * (D + 8), stage, stage + key_block * (D + 8), NULL, both,
@@ -358,17 +347,6 @@ static void attention_decode_launch(struct cuda_backend *cuda, const struct atte
            cuda->stream, *args);
 }
 
-static status attention_decode(struct cuda_backend *cuda, const struct attention_plan *plan,
-                               const struct attention_args *layer) {
-    struct decode_args args = {};
-    args.layer = *layer;
-    args.work = plan->decode;
-    ATTENTION_OF_SIZE(layer->size, attention_decode_launch)(cuda, plan, &args);
-    dim3 rows((unsigned)plan->tile_count, (unsigned)layer->heads);
-    LAUNCH(attention_decode_merge_kernel, rows, merge_threads, 0, cuda->stream, args);
-    return cuda_launched("attention");
-}
-
 // ---- the operation ----
 
 void attention_args_init(struct attention_args *args, struct tensor out, struct tensor qkv, float scale,
@@ -406,6 +384,10 @@ status cuda_attention(struct backend *backend, struct tensor out, struct tensor 
     struct attention_args args;
     attention_args_init(&args, out, qkv, scale, cache, layer, plan, lse);
     if (!attention_on_tensor_cores(heads, qkv.type)) return attention_plain(cuda, plan, &args, qkv.type);
-    if (plan->decode) return attention_decode(cuda, plan, &args);
-    return ATTENTION_OF_SIZE(heads.size, attention_packed)(cuda, plan, &args);
+    if (!plan->decode) return ATTENTION_OF_SIZE(heads.size, attention_packed)(cuda, plan, &args);
+    struct decode_args decode = {args, plan->decode};
+    ATTENTION_OF_SIZE(heads.size, attention_decode_launch)(cuda, plan, &decode);
+    LAUNCH(attention_decode_merge_kernel, dim3((unsigned)plan->tile_count, (unsigned)heads.query), merge_threads, 0,
+           cuda->stream, decode);
+    return cuda_launched("attention");
 }

@@ -50,9 +50,7 @@ extern "C" {
 enum {
     LT_MAX_CANDIDATES = 16, // algorithms that are tried for a class
     LT_MIN_TOKENS = 65,     // with fewer the own product serves
-    LT_ALGO_WORDS = sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t),
-    LT_ENTRY_WORDS = 5 + LT_ALGO_WORDS, // of a line of the file, without the check sum
-    LT_MAX_LINE = 512,                  // bytes
+    LT_MAX_LINE = 512,      // bytes of the file
     LT_THREADS = 256,
     LT_MAX_BLOCKS = 1024,
     LT_MAX_ELEMENTS = 1 << 25, // of an operand of a trial: 64 MiB
@@ -71,12 +69,15 @@ struct lt_shape {
     int64_t flags; // of enum lt_flag
 };
 
-// What is known of a class.
+// What is known of a class: words, which the file has too.
 struct lt_entry {
     struct lt_shape shape;
-    bool admitted;
+    uint64_t admitted;         // 0 or 1
     cublasLtMatmulAlgo_t algo; // if admitted
 };
+
+enum { LT_ENTRY_WORDS = sizeof(struct lt_entry) / sizeof(uint64_t) };
+static_assert(sizeof(struct lt_entry) == 5 * sizeof(uint64_t) + sizeof(cublasLtMatmulAlgo_t), "there are no gaps");
 
 #define LT_FUNCTIONS(X)                                                                                                \
     X(Create)                                                                                                          \
@@ -428,9 +429,7 @@ static bool lt_parse(const char *line, struct lt_entry *out) {
         line = end;
     }
     if (*line != '\n' || words[LT_ENTRY_WORDS] != lt_check_sum(words)) return false;
-    out->shape = {(int64_t)words[0], (int64_t)words[1], (int64_t)words[2], (int64_t)words[3]};
-    out->admitted = words[4] == 1;
-    memcpy(out->algo.data, words + 5, sizeof out->algo);
+    memcpy(out, words, sizeof *out);
     return true;
 }
 
@@ -444,9 +443,8 @@ static void lt_write(struct lt *lt, const struct lt_entry *entry) {
         lt->current = size >= length && memcmp(line, lt->version, (size_t)length) == 0;
         if (!lt->current && ftruncate(fd, 0) != 0) log_debug("cannot begin %s anew", lt->path);
     }
-    uint64_t words[LT_ENTRY_WORDS + 1] = {(uint64_t)entry->shape.a_outer, (uint64_t)entry->shape.b_outer,
-                                          (uint64_t)entry->shape.inner, (uint64_t)entry->shape.flags, entry->admitted};
-    memcpy(words + 5, entry->algo.data, sizeof entry->algo);
+    uint64_t words[LT_ENTRY_WORDS + 1];
+    memcpy(words, entry, sizeof *entry);
     words[LT_ENTRY_WORDS] = lt_check_sum(words);
     char *end = line;
     for (int i = 0; i <= LT_ENTRY_WORDS; i++)
@@ -574,7 +572,7 @@ static bool lt_search(struct lt *lt) {
 
 static void lt_log_admitted(const struct lt *lt) {
     int admitted = 0;
-    for (size_t i = 0; i < lt->count; i++) admitted += lt->entries[i].admitted;
+    for (size_t i = 0; i < lt->count; i++) admitted += lt->entries[i].admitted != 0;
     log_info("%s: algorithms are admitted for %d of %d shapes of products so far", lt->name, admitted, (int)lt->count);
 }
 

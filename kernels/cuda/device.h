@@ -160,16 +160,14 @@ DEVICE void mma_bf16(float c[4], const uint32_t a[4], const uint32_t b[2]) {
 
 // ---- starting a kernel, in host code ----
 
-// A kernel must be allowed to have more than 48 KiB of dynamic shared memory. A refusal shows at cuda_launched.
-static inline void launch_allow_shared(const void *kernel, size_t bytes) {
-    if (bytes > 48 << 10) (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-}
-
 // Starts kernel(arguments...) on a stream; cuda_launched (cuda.h) then tells whether that went well. A kernel of a
-// template with a comma in it stands in parentheses. `grid` and `block` are numbers or dim3.
+// template with a comma in it stands in parentheses. `grid` and `block` are numbers or dim3. A kernel must be allowed
+// to have more than 48 KiB of dynamic shared memory; a refusal shows at cuda_launched.
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                                         \
     do {                                                                                                               \
-        launch_allow_shared((const void *)(kernel), (shared_bytes));                                                   \
+        if ((shared_bytes) > 48 << 10)                                                                                 \
+            (void)cudaFuncSetAttribute((const void *)(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,            \
+                                       (int)(shared_bytes));                                                           \
         (kernel)<<<(grid), (block), (shared_bytes), (stream)>>>(__VA_ARGS__);                                          \
     } while (0)
 

@@ -266,39 +266,34 @@ __global__ void __launch_bounds__(segment_threads, 4) segment_mean_grad_kernel(s
         octet_store<layout>(a.rows, row, i, a.columns, share);
 }
 
-static status segment_mean_operands(struct cuda_backend *cuda, struct segment_mean_args *args, struct tensor means,
-                                    struct tensor rows, struct tensor begins) {
+// Of a gradient the means are read, and the rows are written.
+static status segment_mean_run(struct backend *backend, bool grad, struct tensor means, struct tensor rows,
+                               struct tensor begins) {
+    struct cuda_backend *cuda = cuda_of(backend);
     CHECK(tensor_is(means, -1, means.rows, rows.columns) && tensor_is(rows, -1, rows.rows, rows.columns));
     CHECK(tensor_is(begins, ELEMENT_I32, means.rows + 1, 1) && (means.rows > 0) == (rows.rows > 0));
-    *args = {device_rows_of(means), device_rows_of(rows), (const int32_t *)tensor_row(begins, 0),
-             begins.stride,         means.rows,           rows.rows,
-             rows.columns,          cuda->reports};
-    return OK;
-}
-
-static dim3 segment_mean_grid(const struct segment_mean_args *args) {
-    return dim3((unsigned)args->segments, (unsigned)((octets_of(args->columns) + 31) / 32));
+    if (means.rows == 0 || rows.columns == 0) return OK;
+    struct segment_mean_args args = {
+        device_rows_of(means), device_rows_of(rows), (const int32_t *)tensor_row(begins, 0),
+        begins.stride,         means.rows,           rows.rows,
+        rows.columns,          cuda->reports};
+    enum layout layout = layout_of(rows.columns, &args.rows, 1);
+    dim3 grid((unsigned)means.rows, (unsigned)((octets_of(rows.columns) + 31) / 32));
+    if (grad)
+        LAUNCH_LAYOUT(layout, segment_mean_grad_kernel, grid, segment_threads, 0, cuda->stream, args);
+    else
+        LAUNCH_LAYOUT(layout, segment_mean_kernel, grid, segment_threads, octet * segment_threads * sizeof(float),
+                      cuda->stream, args);
+    return cuda_launched(grad ? "segment_mean_grad" : "segment_mean");
 }
 
 status cuda_segment_mean(struct backend *backend, struct tensor out, struct tensor in, struct tensor begins) {
-    struct cuda_backend *cuda = cuda_of(backend);
-    struct segment_mean_args args;
-    TRY(segment_mean_operands(cuda, &args, out, in, begins));
-    if (args.segments == 0 || args.columns == 0) return OK;
-    LAUNCH_LAYOUT(layout_of(args.columns, &args.rows, 1), segment_mean_kernel, segment_mean_grid(&args),
-                  segment_threads, octet * segment_threads * sizeof(float), cuda->stream, args);
-    return cuda_launched("segment_mean");
+    return segment_mean_run(backend, false, out, in, begins);
 }
 
 status cuda_segment_mean_grad(struct backend *backend, struct tensor grad_in, struct tensor grad_out,
                               struct tensor begins) {
-    struct cuda_backend *cuda = cuda_of(backend);
-    struct segment_mean_args args;
-    TRY(segment_mean_operands(cuda, &args, grad_out, grad_in, begins));
-    if (args.segments == 0 || args.columns == 0) return OK;
-    LAUNCH_LAYOUT(layout_of(args.columns, &args.rows, 1), segment_mean_grad_kernel, segment_mean_grid(&args),
-                  segment_threads, 0, cuda->stream, args);
-    return cuda_launched("segment_mean_grad");
+    return segment_mean_run(backend, true, grad_out, grad_in, begins);
 }
 
 // ---- patchify ----

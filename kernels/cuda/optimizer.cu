@@ -15,11 +15,6 @@ struct number_row {
     struct device_rows values, remainders;
 };
 
-// Two 16-bit elements from an octet of integers, the first one in the low half.
-DEVICE uint32_t number_pack(const uint32_t values[octet], int i) {
-    return (values[2 * i] & 0xffff) | values[2 * i + 1] << 16;
-}
-
 // out = the 16-bit integers of the octet at element i, of `count`.
 DEVICE void number_load_u16(uint32_t out[octet], const struct device_rows &in, int64_t i, int64_t count) {
     const uint16_t *from = (const uint16_t *)in.data + i;
@@ -41,7 +36,7 @@ DEVICE void number_store_u16(const struct device_rows &out, int64_t i, int64_t c
     if (out.aligned && count - i >= octet) {
         struct words16 words;
 #pragma unroll
-        for (int j = 0; j < 4; j++) words.word[j] = number_pack(values, j);
+        for (int j = 0; j < 4; j++) words.word[j] = (values[2 * j] & 0xffff) | values[2 * j + 1] << 16;
         *(struct words16 *)to = words;
     } else {
 #pragma unroll

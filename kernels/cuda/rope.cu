@@ -134,46 +134,20 @@ template <typename T> __global__ void kv_cache_write_kernel(struct rope_args a) 
     }
 }
 
-static void rope_set_qkv(struct rope_args *args, const struct cuda_backend *cuda, struct tensor qkv,
-                         struct heads heads) {
+// Without a cache, in the gradient, nothing is written.
+static status rope_args_init(struct rope_args *args, struct cuda_backend *cuda, struct tensor qkv, struct heads heads,
+                             const struct kv_cache *cache, int layer, struct tensor cache_slots) {
+    CHECK(tensor_is(qkv, -1, qkv.rows, (heads.query + 2 * heads.key) * heads.size));
+    *args = {};
     args->qkv = tensor_row(qkv, 0);
     args->stride = qkv.stride;
     args->heads = heads.query;
     args->key_heads = heads.key;
     args->size = heads.size;
     args->reports = cuda->reports;
-}
-
-static status rope_run(struct cuda_backend *cuda, struct rope_args *args, struct tensor qkv,
-                       const struct rope_table *table, struct tensor position_ids, struct heads heads) {
-    CHECK(heads.size > 0 && heads.size % 2 == 0 && heads.key > 0 && heads.query % heads.key == 0);
-    CHECK(tensor_is(qkv, -1, qkv.rows, (heads.query + 2 * heads.key) * heads.size));
-    CHECK(tensor_is(table->cos, ELEMENT_F32, table->cos.rows, heads.size / 2));
-    CHECK(tensor_is(table->sin, ELEMENT_F32, table->cos.rows, heads.size / 2));
-    CHECK(tensor_is(position_ids, ELEMENT_I32, qkv.rows, 3));
-    CHECK(table->sections[0] >= 0 && table->sections[1] >= 0);
-    CHECK(table->sections[0] + table->sections[1] <= heads.size / 2);
-    if (qkv.rows == 0) return OK;
-    rope_set_qkv(args, cuda, qkv, heads);
-    args->cos = (const float *)tensor_row(table->cos, 0);
-    args->sin = (const float *)tensor_row(table->sin, 0);
-    args->cos_stride = table->cos.stride;
-    args->sin_stride = table->sin.stride;
-    args->positions = table->cos.rows;
-    args->section0 = table->sections[0];
-    args->section1 = table->sections[1];
-    args->position_ids = (const int32_t *)tensor_row(position_ids, 0);
-    args->position_stride = position_ids.stride;
-    LAUNCH_TYPE(qkv.type, rope_kernel, (unsigned)qkv.rows, rope_threads, 0, cuda->stream, *args);
-    return cuda_launched("rope");
-}
-
-// Fills what rope and kv_cache_write have in common.
-static status rope_cache_args(struct rope_args *args, struct tensor qkv, struct heads heads,
-                              const struct kv_cache *cache, int layer, struct tensor cache_slots) {
+    if (!cache) return OK;
     CHECK(kv_cache_fits(cache, layer, heads, qkv.type));
     CHECK(tensor_is(cache_slots, ELEMENT_I32, qkv.rows, 1));
-    *args = {};
     args->keys = kv_cache_layer(cache, cache->keys, layer);
     args->values = kv_cache_layer(cache, cache->values, layer);
     args->cache_rows = cache->rows;
@@ -182,27 +156,48 @@ static status rope_cache_args(struct rope_args *args, struct tensor qkv, struct 
     return OK;
 }
 
+static status rope_run(struct backend *backend, struct tensor qkv, const struct rope_table *table,
+                       struct tensor position_ids, struct heads heads, const struct kv_cache *cache, int layer,
+                       struct tensor cache_slots) {
+    struct cuda_backend *cuda = cuda_of(backend);
+    struct rope_args args;
+    CHECK(heads.size > 0 && heads.size % 2 == 0 && heads.key > 0 && heads.query % heads.key == 0);
+    TRY(rope_args_init(&args, cuda, qkv, heads, cache, layer, cache_slots));
+    CHECK(tensor_is(table->cos, ELEMENT_F32, table->cos.rows, heads.size / 2));
+    CHECK(tensor_is(table->sin, ELEMENT_F32, table->cos.rows, heads.size / 2));
+    CHECK(tensor_is(position_ids, ELEMENT_I32, qkv.rows, 3));
+    CHECK(table->sections[0] >= 0 && table->sections[1] >= 0);
+    CHECK(table->sections[0] + table->sections[1] <= heads.size / 2);
+    if (qkv.rows == 0) return OK;
+    args.cos = (const float *)tensor_row(table->cos, 0);
+    args.sin = (const float *)tensor_row(table->sin, 0);
+    args.cos_stride = table->cos.stride;
+    args.sin_stride = table->sin.stride;
+    args.positions = table->cos.rows;
+    args.section0 = table->sections[0];
+    args.section1 = table->sections[1];
+    args.position_ids = (const int32_t *)tensor_row(position_ids, 0);
+    args.position_stride = position_ids.stride;
+    LAUNCH_TYPE(qkv.type, rope_kernel, (unsigned)qkv.rows, rope_threads, 0, cuda->stream, args);
+    return cuda_launched("rope");
+}
+
 status cuda_rope(struct backend *backend, struct tensor qkv, const struct rope_table *table, struct tensor position_ids,
                  struct heads heads, struct kv_cache *cache, int layer, struct tensor cache_slots) {
-    struct rope_args args;
-    TRY(rope_cache_args(&args, qkv, heads, cache, layer, cache_slots));
-    return rope_run(cuda_of(backend), &args, qkv, table, position_ids, heads);
+    return rope_run(backend, qkv, table, position_ids, heads, cache, layer, cache_slots);
+}
+
+status cuda_rope_grad(struct backend *backend, struct tensor grad_qkv, const struct rope_table *table,
+                      struct tensor position_ids, struct heads heads) {
+    return rope_run(backend, grad_qkv, table, position_ids, heads, NULL, 0, {});
 }
 
 status cuda_kv_cache_write(struct backend *backend, struct tensor qkv, struct heads heads, struct kv_cache *cache,
                            int layer, struct tensor cache_slots) {
     struct cuda_backend *cuda = cuda_of(backend);
     struct rope_args args;
-    TRY(rope_cache_args(&args, qkv, heads, cache, layer, cache_slots));
-    CHECK(tensor_is(qkv, -1, qkv.rows, (heads.query + 2 * heads.key) * heads.size));
+    TRY(rope_args_init(&args, cuda, qkv, heads, cache, layer, cache_slots));
     if (qkv.rows == 0) return OK;
-    rope_set_qkv(&args, cuda, qkv, heads);
     LAUNCH_TYPE(qkv.type, kv_cache_write_kernel, (unsigned)qkv.rows, rope_threads, 0, cuda->stream, args);
     return cuda_launched("kv_cache_write");
-}
-
-status cuda_rope_grad(struct backend *backend, struct tensor grad_qkv, const struct rope_table *table,
-                      struct tensor position_ids, struct heads heads) {
-    struct rope_args args = {};
-    return rope_run(cuda_of(backend), &args, grad_qkv, table, position_ids, heads);
 }
