@@ -136,8 +136,8 @@ status options_read_file(struct options *options, const char *path) {
         result = fail(DATAERR, "1:1: expected a mapping of keys, not %s", yaml_node_kind(tree.root));
     const yaml_node_pair_t *pair = result == OK && tree.root ? tree.root->data.mapping.pairs.start : NULL;
     for (; result == OK && pair && pair < tree.root->data.mapping.pairs.top; pair++) {
-        const yaml_node_t *name_node = yaml_tree_node(&tree, pair->key),
-                          *value_node = yaml_tree_node(&tree, pair->value);
+        const yaml_node_t *name_node = yaml_document_get_node(&tree.yaml, pair->key),
+                          *value_node = yaml_document_get_node(&tree.yaml, pair->value);
         const char *name = yaml_node_string(name_node), *value = yaml_node_string(value_node);
         const struct option *option = name ? option_find(options->table, name) : NULL;
         if (!name) {

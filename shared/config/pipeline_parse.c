@@ -105,10 +105,6 @@ void yaml_tree_release(struct yaml_tree *tree) {
     tree->root = NULL;
 }
 
-yaml_node_t *yaml_tree_node(struct yaml_tree *tree, int index) {
-    return yaml_document_get_node(&tree->yaml, index);
-}
-
 struct location yaml_node_location(const yaml_node_t *node) {
     return (struct location){node->start_mark.line + 1, node->start_mark.column + 1};
 }
@@ -160,7 +156,7 @@ static void pipeline_parse_key(struct parsed_file *file, struct key_list *keys, 
                                *end = value_node->data.sequence.items.top;
         if (item == end) diagnostic_add(&file->diagnostics, value_at, "%s: the array is empty", name);
         for (; item < end; item++) {
-            const yaml_node_t *item_node = yaml_tree_node(&file->tree, *item);
+            const yaml_node_t *item_node = yaml_document_get_node(&file->tree.yaml, *item);
             const struct location item_at = yaml_node_location(item_node);
             value = yaml_node_string(item_node);
             if (!value) {
@@ -197,8 +193,8 @@ static void pipeline_parse_keys(struct parsed_file *file, struct key_list *keys,
         return;
     }
     for (yaml_node_pair_t *pair = node->data.mapping.pairs.start; pair < node->data.mapping.pairs.top; pair++)
-        pipeline_parse_key(file, keys, yaml_tree_node(&file->tree, pair->key),
-                           yaml_tree_node(&file->tree, pair->value));
+        pipeline_parse_key(file, keys, yaml_document_get_node(&file->tree.yaml, pair->key),
+                           yaml_document_get_node(&file->tree.yaml, pair->value));
 }
 
 static void pipeline_parse_stages(struct parsed_file *file, const yaml_node_t *node) {
@@ -213,7 +209,7 @@ static void pipeline_parse_stages(struct parsed_file *file, const yaml_node_t *n
     pipeline->stages = arena_alloc(&pipeline->arena, (size_t)(end - item + 1) * sizeof *pipeline->stages);
     for (; item < end; item++) {
         // `- frames: {fps: 2}`, or `- reward` for a stage at its defaults.
-        const yaml_node_t *stage_node = yaml_tree_node(&file->tree, *item), *keys = NULL;
+        const yaml_node_t *stage_node = yaml_document_get_node(&file->tree.yaml, *item), *keys = NULL;
         const char *name = yaml_node_string(stage_node);
         struct location at = yaml_node_location(stage_node);
         if (stage_node->type == YAML_MAPPING_NODE) {
@@ -223,8 +219,8 @@ static void pipeline_parse_stages(struct parsed_file *file, const yaml_node_t *n
                 diagnostic_add(&file->diagnostics, at,
                                "expected one name with its keys, as in `- frames: {fps: 2}`, not %d names", names);
             if (!names) continue;
-            name = yaml_node_string(yaml_tree_node(&file->tree, pair->key));
-            keys = yaml_tree_node(&file->tree, pair->value);
+            name = yaml_node_string(yaml_document_get_node(&file->tree.yaml, pair->key));
+            keys = yaml_document_get_node(&file->tree.yaml, pair->value);
         }
         if (!name || !*name) {
             diagnostic_add(&file->diagnostics, at, "a stage must have a name");
@@ -236,37 +232,37 @@ static void pipeline_parse_stages(struct parsed_file *file, const yaml_node_t *n
     }
 }
 
-void parse_tree(struct parsed_file *file) {
+// Fills the pipeline from the file's tree: checks which node stands where, not what it means.
+static void pipeline_parse_tree(struct parsed_file *file) {
+    enum { STAGES, MACHINES, MACHINE_GROUPS, SECTIONS };
+    static const char *const sections[SECTIONS] = {"stages", "machines", "machine_groups"};
     struct pipeline *pipeline = file->pipeline;
-    const yaml_node_t *root = file->tree.root, *machines_node = NULL, *groups_node = NULL;
+    const yaml_node_t *root = file->tree.root, *nodes[SECTIONS] = {0};
     if (!root || root->type != YAML_MAPPING_NODE) {
         diagnostic_add(&file->diagnostics, (struct location){1, 1},
                        "a pipeline file is a mapping with `run` and `stages`, not %s", yaml_node_kind(root));
         return;
     }
     for (yaml_node_pair_t *pair = root->data.mapping.pairs.start; pair < root->data.mapping.pairs.top; pair++) {
-        const yaml_node_t *name_node = yaml_tree_node(&file->tree, pair->key);
-        const yaml_node_t *value_node = yaml_tree_node(&file->tree, pair->value);
+        const yaml_node_t *name_node = yaml_document_get_node(&file->tree.yaml, pair->key);
+        const yaml_node_t *value_node = yaml_document_get_node(&file->tree.yaml, pair->value);
         const char *name = yaml_node_string(name_node);
-        bool stages = name && !strcmp(name, "stages"), machines = name && !strcmp(name, "machines");
-        bool machine_groups = name && !strcmp(name, "machine_groups");
-        if ((stages && pipeline->stages_at.line) || (machines && pipeline->machines_at.line) ||
-            (machine_groups && groups_node)) {
-            diagnostic_add(&file->diagnostics, yaml_node_location(name_node), "%s is given twice", name);
-        } else if (stages) {
-            pipeline_parse_stages(file, value_node);
-        } else if (machines) {
-            machines_node = value_node;
-            pipeline->machines_at = yaml_node_location(value_node);
-        } else if (machine_groups) {
-            groups_node = value_node;
-        } else {
+        int section = 0;
+        while (section < SECTIONS && !(name && !strcmp(name, sections[section]))) section++;
+        if (section == SECTIONS) {
             pipeline_parse_key(file, &pipeline->keys, name_node, value_node);
+        } else if (nodes[section]) {
+            diagnostic_add(&file->diagnostics, yaml_node_location(name_node), "%s is given twice", name);
+        } else {
+            nodes[section] = value_node;
+            if (section == STAGES) pipeline_parse_stages(file, value_node);
         }
     }
-    if (!pipeline->stages_at.line) diagnostic_add(&file->diagnostics, yaml_node_location(root), "missing: stages");
+    const yaml_node_t *groups_node = nodes[MACHINE_GROUPS], *machines_node = nodes[MACHINES];
+    if (!nodes[STAGES]) diagnostic_add(&file->diagnostics, yaml_node_location(root), "missing: stages");
     if (groups_node) pipeline_parse_keys(file, &pipeline->machine_groups, groups_node, "machine_groups");
     if (!machines_node) return;
+    pipeline->machines_at = yaml_node_location(machines_node);
     const char *machines = yaml_node_string(machines_node);
     if (machines && !strcmp(machines, "slurm")) {
         parse_slurm_machines(file);
@@ -279,7 +275,7 @@ void parse_tree(struct parsed_file *file) {
     }
     yaml_node_pair_t *pair = machines_node->data.mapping.pairs.start, *end = machines_node->data.mapping.pairs.top;
     for (; pair < end; pair++) {
-        const yaml_node_t *name_node = yaml_tree_node(&file->tree, pair->key);
+        const yaml_node_t *name_node = yaml_document_get_node(&file->tree.yaml, pair->key);
         const char *name = yaml_node_string(name_node);
         struct location at = yaml_node_location(name_node);
         if (!name || !*name) {
@@ -287,12 +283,13 @@ void parse_tree(struct parsed_file *file) {
             continue;
         }
         struct key_list keys = {0};
-        pipeline_parse_keys(file, &keys, yaml_tree_node(&file->tree, pair->value), name);
+        pipeline_parse_keys(file, &keys, yaml_document_get_node(&file->tree.yaml, pair->value), name);
         parse_machines(file, name, at, &keys);
     }
 }
 
-void parse_override(struct parsed_file *file, const char *set) {
+// Applies one --set: "stage.key=value", "key=value" for a key of the file.
+static void pipeline_parse_override(struct parsed_file *file, const char *set) {
     const struct location typed = {0, 0};
     struct pipeline *pipeline = file->pipeline;
     const char *equals = strchr(set, '=');
@@ -454,7 +451,7 @@ status pipeline_parse(struct pipeline **out, const char *path, bool alone, const
     file.current_dir = arena_strndup(arena, resolved, strlen(resolved));
     result = yaml_tree_read(&file.tree, text, size, &at);
     if (result == OK) {
-        parse_tree(&file);
+        pipeline_parse_tree(&file);
     } else if (result == DATAERR) {                    // a file that is not YAML gets one diagnostic
         const char *reason = strchr(fail_text(), ' '); // behind "LINE:COLUMN:"
         diagnostic_add(&file.diagnostics, at, "%s", reason ? reason + 1 : fail_text());
@@ -462,7 +459,7 @@ status pipeline_parse(struct pipeline **out, const char *path, bool alone, const
         goto done;
     }
     if (file.diagnostics.count == 0 || file.pipeline->stages_at.line) {
-        for (size_t i = 0; i < count; i++) parse_override(&file, sets[i]);
+        for (size_t i = 0; i < count; i++) pipeline_parse_override(&file, sets[i]);
         validate_pipeline(&file);
         validate_machines(&file);
         pipeline_sort(&file);
@@ -485,7 +482,7 @@ status pipeline_parse_unchecked(struct pipeline **out, const char *text, size_t 
     struct location at;
     NEW(&file.pipeline, 1);
     status result = yaml_tree_read(&file.tree, text, size, &at);
-    if (result == OK) parse_tree(&file);
+    if (result == OK) pipeline_parse_tree(&file);
     if (file.diagnostics.count) {
         const struct diagnostic *first = file.diagnostics.list;
         result = fail(DATAERR, "%zu:%zu: %s", first->at.line, first->at.column, first->text);

@@ -25,9 +25,6 @@ status yaml_tree_read(struct yaml_tree *tree, const char *data, size_t size, str
 // Frees the tree; a zeroed document is fine.
 void yaml_tree_release(struct yaml_tree *tree);
 
-// Returns the node with that index, NULL for 0. The document owns it.
-yaml_node_t *yaml_tree_node(struct yaml_tree *tree, int index);
-
 // Returns where a node begins.
 struct location yaml_node_location(const yaml_node_t *node);
 
@@ -46,12 +43,6 @@ struct parsed_file {
     bool files_may_be_missing; // a file or program that is missing is no mistake
     struct diagnostics diagnostics;
 };
-
-// Fills the pipeline from the file's tree: checks which node stands where, not what it means.
-void parse_tree(struct parsed_file *file);
-
-// Applies one --set: "stage.key=value", "key=value" for a key of the file.
-void parse_override(struct parsed_file *file, const char *set);
 
 // Checks every key against its option table and every name against what it names, makes paths absolute, and completes
 // each stage with the values that it inherits.

@@ -87,46 +87,38 @@ static const char *pipeline_validate_base_dir(const struct parsed_file *file, co
     return key->value_at.line ? file->pipeline->dir : file->current_dir;
 }
 
-// Diagnoses a path that does not exist, and says what was meant where it looks like a name of Hugging Face's hub or of
-// a shell.
-static void pipeline_validate_missing(struct parsed_file *file, const char *owner, const struct key *key,
-                                      const char *path) {
-    const char *value = key->value, *slash = strchr(value, '/'), *name = path_base_name(value),
-               *reason = strerror(errno);
-    const char *parent = path_parent(&file->pipeline->arena, path);
-    const bool model = !strcmp(key->name, "model") && *value != '~' && !strchr(value, '$');
-    const bool hub = model && slash && slash > value && slash[1] && !strchr(slash + 1, '/') && *value != '.' &&
-                     strncmp(value, "models/", strlen("models/")) != 0 && parent && access(parent, F_OK);
-    if (model && !hub && !strncmp(name, "Qwen2", strlen("Qwen2")) && strstr(name, "-VL-"))
-        diagnostic_add(&file->diagnostics, key->value_at,
-                       "%s: %s: %s: %s; to have the released model there: hf download Qwen/%s --local-dir %s", owner,
-                       key->name, path, reason, name, path);
-    else if (hub)
-        diagnostic_add(&file->diagnostics, key->value_at,
-                       "%s: %s: %s: %s; for the model of that name: hf download %s --local-dir models/%s, then %s: "
-                       "models/%s, from this file's directory",
-                       owner, key->name, path, reason, value, slash + 1, key->name, slash + 1);
-    else if (*value == '~' || *value == '$')
-        diagnostic_add(&file->diagnostics, key->value_at,
-                       "%s: %s: %s: %s; ~ and variables are not replaced in a file: write the whole path", owner,
-                       key->name, path, reason);
-    else
-        diagnostic_add(&file->diagnostics, key->value_at, "%s: %s: %s: %s", owner, key->name, path, reason);
-}
-
-// Checks a key's value. With `options` it goes into their struct. A relative path becomes absolute.
+// Checks a key's value. With `options` it goes into their struct. A relative path becomes absolute. Of a path that does
+// not exist it says what was meant where it looks like a name of Hugging Face's hub or of a shell.
 static void pipeline_validate_value(struct parsed_file *file, const char *owner, struct options *options,
                                     struct key *key, const struct option *option) {
     if (!key->value) return; // an array or a mapping, diagnosed already
-    const char *value =
-        option_absolute(option, pipeline_validate_base_dir(file, key), key->value, &file->pipeline->arena);
-    if ((options ? options_set(options, key->name, value) : option_check(option, value)) != OK)
+    struct arena *arena = &file->pipeline->arena;
+    const char *value = key->value,
+               *path = option_absolute(option, pipeline_validate_base_dir(file, key), value, arena);
+    if ((options ? options_set(options, key->name, path) : option_check(option, path)) != OK) {
         diagnostic_add(&file->diagnostics, key->value_at, "%s: %s", owner, fail_text());
-    else if (option->type == OPTION_FILE && choice_index(option->choices, value) < 0 && !file->files_may_be_missing &&
-             access(value, F_OK))
-        pipeline_validate_missing(file, owner, key, value);
-    else
-        key->value = value;
+        return;
+    }
+    if (option->type != OPTION_FILE || choice_index(option->choices, path) >= 0 || file->files_may_be_missing ||
+        !access(path, F_OK)) {
+        key->value = path;
+        return;
+    }
+    const char *slash = strchr(value, '/'), *name = path_base_name(value), *reason = strerror(errno), *advice = "";
+    const bool model = !strcmp(key->name, "model") && *value != '~' && !strchr(value, '$');
+    const bool hub = model && slash && slash > value && slash[1] && !strchr(slash + 1, '/') && *value != '.' &&
+                     strncmp(value, "models/", strlen("models/")) != 0 && access(path_parent(arena, path), F_OK);
+    if (hub)
+        advice = arena_printf(arena,
+                              "; for the model of that name: hf download %s --local-dir models/%s, then %s: models/%s, "
+                              "from this file's directory",
+                              value, slash + 1, key->name, slash + 1);
+    else if (model && !strncmp(name, "Qwen2", strlen("Qwen2")) && strstr(name, "-VL-"))
+        advice =
+            arena_printf(arena, "; to have the released model there: hf download Qwen/%s --local-dir %s", name, path);
+    else if (*value == '~' || *value == '$')
+        advice = "; ~ and variables are not replaced in a file: write the whole path";
+    diagnostic_add(&file->diagnostics, key->value_at, "%s: %s: %s: %s%s", owner, key->name, path, reason, advice);
 }
 
 // A program is a path from the file's directory; a bare name is looked for in PATH.
@@ -138,23 +130,19 @@ static void pipeline_validate_program(struct parsed_file *file, const struct pip
     const char *path = bare ? NULL : option_absolute(option, pipeline_validate_base_dir(file, key), key->value, arena);
     const char *search = bare ? getenv("PATH") : NULL;
     while (search && *search && !path) {
-        size_t length = strcspn(search, ":");
-        const char *dir = arena_strndup(arena, search, length);
-        const char *candidate = dir ? path_join(arena, dir, key->value) : NULL;
-        if (candidate && *key->value && access(candidate, X_OK) == 0) path = candidate;
+        const size_t length = strcspn(search, ":");
+        const char *candidate = path_join(arena, arena_strndup(arena, search, length), key->value);
+        if (*key->value && access(candidate, X_OK) == 0) path = candidate;
         search += length + (search[length] == ':');
     }
-    if (file->files_may_be_missing) {
-        if (path) key->value = path;
-    } else if (!path) {
+    if (!path && !file->files_may_be_missing)
         diagnostic_add(&file->diagnostics, key->value_at,
                        "%s: program: %s is not in PATH (for a file beside this one: ./%s)", stage->name, key->value,
                        key->value);
-    } else if (access(path, X_OK)) {
+    else if (path && !file->files_may_be_missing && access(path, X_OK))
         diagnostic_add(&file->diagnostics, key->value_at, "%s: program: %s: %s", stage->name, path, strerror(errno));
-    } else {
+    else if (path)
         key->value = path;
-    }
 }
 
 static void pipeline_validate_stage(struct parsed_file *file, struct pipeline_stage *stage) {
@@ -205,20 +193,9 @@ static void pipeline_validate_stage(struct parsed_file *file, struct pipeline_st
         diagnostic_add(&file->diagnostics, replicas->value_at, "%s: replicas: must be 1", stage->name);
 }
 
-// Gives the stage its directories below the run's.
-static void pipeline_validate_inherit_dirs(struct parsed_file *file, struct pipeline_stage *stage,
-                                           const struct option *options) {
-    const struct key *run = key_list_find(&file->pipeline->keys, "run");
-    for (const struct option *option = options; run && run->value && option->name; option++)
-        if (option->below_run && !key_list_find(&stage->options.given, option->name))
-            pipeline_set_at(stage, option->name, path_join(&file->pipeline->arena, run->value, option->below_run),
-                            run->name_at, run->value_at);
-}
-
 // Whether the option can be inherited: one that another option needs only with some value counts only with that value.
-static bool pipeline_validate_useful(const struct pipeline_stage *stage, const struct option *options,
-                                     const struct option *option) {
-    for (const struct option *other = options; other->name; other++) {
+static bool pipeline_validate_useful(const struct pipeline_stage *stage, const struct option *option) {
+    for (const struct option *other = NULL; (other = options_next(stage->options.table, other));) {
         if (!other->needs.value || strcmp(other->needs.other, option->name) != 0) continue;
         const struct key *key = key_list_find(&stage->options.given, other->name);
         const char *value = key ? key->value : other->default_value;
@@ -227,13 +204,14 @@ static bool pipeline_validate_useful(const struct pipeline_stage *stage, const s
     return true;
 }
 
-// Gives the stage the values of the file or the source for the keys that it lacks.
-static void pipeline_validate_inherit_values(struct parsed_file *file, struct pipeline_stage *stage,
-                                             const struct option *options) {
+// Gives the stage the values of the file or the source for the keys that it lacks, and then its directories below the
+// run's.
+static void pipeline_validate_inherit(struct parsed_file *file, struct pipeline_stage *stage) {
     const struct pipeline_stage *source = pipeline_find_stage(file->pipeline, stage_kinds[STAGE_SOURCE].name);
-    for (const struct option *option = options; option->name; option++) {
-        if (key_list_find(&stage->options.given, option->name) || !pipeline_validate_useful(stage, options, option))
-            continue;
+    const struct option *const lists[] = {common_options, stage->kind->options.options};
+    const struct key *run = key_list_find(&file->pipeline->keys, "run");
+    for (const struct option *option = NULL; (option = options_next(&stage->kind->options, option));) {
+        if (key_list_find(&stage->options.given, option->name) || !pipeline_validate_useful(stage, option)) continue;
         const struct key *top = key_list_find(&file->pipeline->keys, option->name), *key = NULL;
         if (top && !option->own && pipeline_validate_find_shared(option->name))
             key = top;
@@ -244,6 +222,11 @@ static void pipeline_validate_inherit_values(struct parsed_file *file, struct pi
         else if (!key && option->required && !option->below_run) // a key that is wrong where it stands is not missing
             diagnostic_add(&file->diagnostics, stage->at, "%s: missing: %s", stage->name, option->name);
     }
+    for (size_t i = 0; run && run->value && i < sizeof lists / sizeof *lists; i++)
+        for (const struct option *option = lists[i]; option->name; option++)
+            if (option->below_run && !key_list_find(&stage->options.given, option->name))
+                pipeline_set_at(stage, option->name, path_join(&file->pipeline->arena, run->value, option->below_run),
+                                run->name_at, run->value_at);
 }
 
 void validate_pipeline(struct parsed_file *file) {
@@ -274,14 +257,8 @@ void validate_pipeline(struct parsed_file *file) {
                 diagnostic_add(&file->diagnostics, machine->at, "%s: missing: %s", machine->name, option->name);
     }
     for (size_t i = 0; i < pipeline->stage_count; i++) pipeline_validate_stage(file, &pipeline->stages[i]);
-    for (size_t i = 0; i < pipeline->stage_count; i++) {
-        struct pipeline_stage *stage = &pipeline->stages[i];
-        if (!stage->kind) continue;
-        pipeline_validate_inherit_values(file, stage, stage->kind->options.options);
-        pipeline_validate_inherit_values(file, stage, common_options);
-        pipeline_validate_inherit_dirs(file, stage, common_options); // after the file's own value
-        pipeline_validate_inherit_dirs(file, stage, stage->kind->options.options);
-    }
+    for (size_t i = 0; i < pipeline->stage_count; i++)
+        if (pipeline->stages[i].kind) pipeline_validate_inherit(file, &pipeline->stages[i]);
 }
 
 void validate_combinations(struct parsed_file *file) {

@@ -109,46 +109,6 @@ static status machine_find_place(struct machine_place *place, struct arena *aren
     return OK;
 }
 
-// Appends a line for each file system with too little room.
-static status machine_check_disk(const struct resource_plan *plan, int machine, struct arena *arena,
-                                 struct buf *lines) {
-    const struct pipeline *pipeline = plan->pipeline;
-    const struct pipeline_stage *optim = pipeline_optim(pipeline), *frames = pipeline_find_stage(pipeline, "frames");
-    const char *out = optim ? pipeline_value(optim, "out") : NULL;
-    const char *store = frames ? pipeline_value(frames, "store") : NULL;
-    struct disk_needs needs;
-    TRY(resource_plan_disk(plan, machine, &needs));
-    const int64_t checkpoints = needs.checkpoints ? needs.checkpoints : 1;
-    struct machine_place places[] = {
-        {.path = out, .bytes = (uint64_t)checkpoints * needs.checkpoint + needs.state},
-        {.path = path_join(arena, pipeline->run, "weights"), .bytes = (uint64_t)needs.copies * needs.published},
-        {.path = store, .bytes = needs.frames + needs.groups}};
-    const size_t count = sizeof places / sizeof *places;
-    for (size_t i = 0; i < count; i++)
-        if (places[i].path && places[i].bytes) TRY(machine_find_place(&places[i], arena));
-    for (size_t i = 0; i < count; i++) {
-        uint64_t bytes = 0, free = places[i].free;
-        bool first = places[i].bytes; // of its file system
-        for (size_t k = 0; k < count; k++) {
-            if (!places[k].bytes || places[k].device != places[i].device) continue;
-            bytes += places[k].bytes;
-            free += places[k].used;
-            first &= k >= i;
-        }
-        if (!first || bytes <= free) continue;
-        buf_printf(lines, "disk: the run needs %.2f GB in %s, and %.2f GB are free there now", machine_gb(bytes),
-                   pipeline->run, machine_gb(free));
-        if (needs.checkpoint && needs.checkpoints)
-            buf_printf(lines, "; %lld checkpoints of %.2f GB each", (long long)needs.checkpoints,
-                       machine_gb(needs.checkpoint));
-        if (needs.checkpoint && !needs.checkpoints)
-            buf_printf(lines, "; each checkpoint adds %.2f GB unless optim's keep is set",
-                       machine_gb(needs.checkpoint));
-        buf_puts(lines, "\n");
-    }
-    return OK;
-}
-
 status machine_resources_check(const struct pipeline *pipeline, int machine, struct buf *lines) {
     const struct resource_options options = {.gpu = path_exists("/dev/nvidiactl"), .expected = true};
     const uint64_t available = machine_memory_available();
@@ -172,7 +132,40 @@ status machine_resources_check(const struct pipeline *pipeline, int machine, str
     if (lacks_memory)
         buf_printf(lines, "memory: the run needs %.2f GB, %s %.2f of them, and %.2f GB are available here now\n",
                    machine_gb(needed), largest, machine_gb(most), machine_gb(available));
-    result = machine_check_disk(&plan, machine, &arena, lines);
+    // A line for each file system with too little room.
+    const struct pipeline_stage *optim = pipeline_optim(pipeline), *frames = pipeline_find_stage(pipeline, "frames");
+    const char *out = optim ? pipeline_value(optim, "out") : NULL;
+    const char *store = frames ? pipeline_value(frames, "store") : NULL;
+    struct disk_needs needs;
+    TRY_TO(result, done, resource_plan_disk(&plan, machine, &needs));
+    const int64_t checkpoints = needs.checkpoints ? needs.checkpoints : 1;
+    struct machine_place places[] = {
+        {.path = out, .bytes = (uint64_t)checkpoints * needs.checkpoint + needs.state},
+        {.path = path_join(&arena, pipeline->run, "weights"), .bytes = (uint64_t)needs.copies * needs.published},
+        {.path = store, .bytes = needs.frames + needs.groups}};
+    const size_t count = sizeof places / sizeof *places;
+    for (size_t i = 0; i < count; i++)
+        if (places[i].path && places[i].bytes) TRY_TO(result, done, machine_find_place(&places[i], &arena));
+    for (size_t i = 0; i < count; i++) {
+        uint64_t bytes = 0, free = places[i].free;
+        bool first = places[i].bytes; // of its file system
+        for (size_t k = 0; k < count; k++) {
+            if (!places[k].bytes || places[k].device != places[i].device) continue;
+            bytes += places[k].bytes;
+            free += places[k].used;
+            first &= k >= i;
+        }
+        if (!first || bytes <= free) continue;
+        buf_printf(lines, "disk: the run needs %.2f GB in %s, and %.2f GB are free there now", machine_gb(bytes),
+                   pipeline->run, machine_gb(free));
+        if (needs.checkpoint && needs.checkpoints)
+            buf_printf(lines, "; %lld checkpoints of %.2f GB each", (long long)needs.checkpoints,
+                       machine_gb(needs.checkpoint));
+        if (needs.checkpoint && !needs.checkpoints)
+            buf_printf(lines, "; each checkpoint adds %.2f GB unless optim's keep is set",
+                       machine_gb(needs.checkpoint));
+        buf_puts(lines, "\n");
+    }
 done:
     arena_release(&arena);
     resource_plan_release(&plan);

@@ -199,17 +199,6 @@ status resource_plan_memory(const struct resource_plan *plan, const char *device
     return OK;
 }
 
-// Returns how many checkpoints there are at a time at most: the newest one is complete before an older one goes. 0: it
-// is not known.
-static int64_t resource_checkpoints(const struct optim_options *optim, int64_t steps) {
-    if (!optim->save_every) return 1;
-    const int64_t all = (steps + optim->save_every - 1) / optim->save_every;
-    if (!optim->keep) return all;
-    if (optim->keep_every && !steps) return 0;
-    const int64_t most = optim->keep + 1 + (optim->keep_every ? steps / optim->keep_every : 0);
-    return steps && all < most ? all : most;
-}
-
 status resource_plan_disk(const struct resource_plan *plan, int machine, struct disk_needs *needs) {
     enum { VERSIONS = 3 }; // of the policy, and of the reference
     const struct pipeline_stage *first = plan->pipeline->stages;
@@ -238,7 +227,13 @@ status resource_plan_disk(const struct resource_plan *plan, int machine, struct 
     needs->state = files.state;
     int64_t steps = source->max_steps; // at most; 0: the pipeline does not say it
     if (!steps) steps = source->limit * source->epochs / source->groups_per_step;
-    needs->checkpoints = resource_checkpoints(optim, steps);
+    // The newest checkpoint is complete before an older one goes.
+    const int64_t all = optim->save_every ? (steps + optim->save_every - 1) / optim->save_every : 1;
+    const int64_t most = optim->keep + 1 + (optim->keep_every ? steps / optim->keep_every : 0);
+    if (!optim->save_every || !optim->keep || (steps && all < most))
+        needs->checkpoints = all;
+    else if (steps || !optim->keep_every)
+        needs->checkpoints = most;
     return OK;
 }
 
