@@ -86,18 +86,23 @@ void omp_set_num_threads(int threads);
 
 enum { cache_capacity = 512, bucket_count = 256 };
 
-// The arguments of a product in one thread. Their data pointers change with each call.
-struct matmul_args {
-    dnnl_memory_t in, matrix, out, scratch;
-};
+// The arguments of a product: the input, the matrix, the output and scratch memory.
+enum { matmul_arg_count = 4 };
+static const struct {
+    int name;
+    dnnl_query_t query; // of its descriptor
+} matmul_args[matmul_arg_count] = {{DNNL_ARG_SRC, dnnl_query_src_md},
+                                   {DNNL_ARG_WEIGHTS, dnnl_query_weights_md},
+                                   {DNNL_ARG_DST, dnnl_query_dst_md},
+                                   {DNNL_ARG_SCRATCHPAD, dnnl_query_scratchpad_md}};
 
 struct matmul {
-    struct matmul *next;          // in the bucket
-    struct matmul *older, *newer; // by last use
+    struct matmul *next; // in the bucket
+    uint64_t last_use;
     struct matmul_shape shape;
     dnnl_primitive_t primitive;
-    size_t scratch;           // bytes
-    struct matmul_args *args; // of each thread
+    size_t scratch;                          // bytes
+    dnnl_memory_t (*args)[matmul_arg_count]; // of each thread; their data pointers change with each call
 };
 
 struct onednn {
@@ -106,8 +111,8 @@ struct onednn {
     int threads;
     struct packed_layout layouts[2]; // F32, BF16
     struct matmul *buckets[bucket_count];
-    struct matmul *oldest, *newest;
     int count;
+    uint64_t uses;
 };
 
 static const dnnl_data_type_t onednn_types[] = {[ELEMENT_F32] = dnnl_f32, [ELEMENT_BF16] = dnnl_bf16};
@@ -155,12 +160,9 @@ static bool matmul_is_brgemm(const_dnnl_primitive_desc_t desc, const char **name
 }
 
 static void matmul_free(struct matmul *matmul, int threads) {
-    for (int i = 0; matmul->args && i < threads; i++) {
-        dnnl_memory_t all[] = {matmul->args[i].in, matmul->args[i].matrix, matmul->args[i].out,
-                               matmul->args[i].scratch};
-        for (size_t j = 0; j < sizeof all / sizeof *all; j++)
-            if (all[j]) dnnl_memory_destroy(all[j]);
-    }
+    for (int i = 0; matmul->args && i < threads; i++)
+        for (int j = 0; j < matmul_arg_count; j++)
+            if (matmul->args[i][j]) dnnl_memory_destroy(matmul->args[i][j]);
     free(matmul->args);
     if (matmul->primitive) dnnl_primitive_destroy(matmul->primitive);
     free(matmul);
@@ -187,18 +189,10 @@ static status matmul_new(const struct onednn *onednn, const struct matmul_shape 
     TRY_TO(result, done, onednn_check(dnnl_primitive_create(&matmul->primitive, desc), "primitive_create"));
     NEW(&matmul->args, (size_t)onednn->threads);
     for (int i = 0; i < onednn->threads; i++) {
-        struct matmul_args *args = &matmul->args[i];
-        const struct {
-            dnnl_memory_t *memory;
-            dnnl_query_t query;
-        } all[] = {{&args->in, dnnl_query_src_md},
-                   {&args->matrix, dnnl_query_weights_md},
-                   {&args->out, dnnl_query_dst_md},
-                   {&args->scratch, dnnl_query_scratchpad_md}};
-        for (size_t j = 0; j < sizeof all / sizeof *all; j++) {
-            const_dnnl_memory_desc_t described = dnnl_primitive_desc_query_md(desc, all[j].query, 0);
+        for (int j = 0; j < matmul_arg_count; j++) {
+            const_dnnl_memory_desc_t described = dnnl_primitive_desc_query_md(desc, matmul_args[j].query, 0);
             TRY_TO(result, done,
-                   onednn_check(dnnl_memory_create(all[j].memory, described, onednn->engine, DNNL_MEMORY_NONE),
+                   onednn_check(dnnl_memory_create(&matmul->args[i][j], described, onednn->engine, DNNL_MEMORY_NONE),
                                 "memory_create"));
         }
     }
@@ -217,18 +211,13 @@ bool matmul_run(const struct onednn *onednn, const struct matmul *matmul, int th
                 float *out, void *scratch) {
     omp_set_num_threads(1);
     assert(thread >= 0 && thread < onednn->threads);
-    const struct matmul_args *args = &matmul->args[thread];
-    if (dnnl_memory_set_data_handle(args->in, in) != dnnl_success ||
-        dnnl_memory_set_data_handle(args->matrix, matrix) != dnnl_success ||
-        dnnl_memory_set_data_handle(args->out, out) != dnnl_success ||
-        dnnl_memory_set_data_handle(args->scratch, scratch) != dnnl_success)
-        return false;
-    const dnnl_exec_arg_t all[] = {{DNNL_ARG_SRC, args->in},
-                                   {DNNL_ARG_WEIGHTS, args->matrix},
-                                   {DNNL_ARG_DST, args->out},
-                                   {DNNL_ARG_SCRATCHPAD, args->scratch}};
-    return dnnl_primitive_execute(matmul->primitive, onednn->streams[thread], sizeof all / sizeof *all, all) ==
-           dnnl_success;
+    void *const data[matmul_arg_count] = {in, matrix, out, scratch};
+    dnnl_exec_arg_t args[matmul_arg_count];
+    for (int i = 0; i < matmul_arg_count; i++) {
+        args[i] = (dnnl_exec_arg_t){matmul_args[i].name, matmul->args[thread][i]};
+        if (dnnl_memory_set_data_handle(args[i].memory, data[i]) != dnnl_success) return false;
+    }
+    return dnnl_primitive_execute(matmul->primitive, onednn->streams[thread], matmul_arg_count, args) == dnnl_success;
 }
 
 // ---- the cache ----
@@ -239,24 +228,15 @@ static unsigned onednn_bucket(const struct matmul_shape *shape) {
     return (unsigned)(hash >> 40) % bucket_count;
 }
 
-static void onednn_unlink(struct onednn *onednn, struct matmul *matmul) {
-    *(matmul->older ? &matmul->older->newer : &onednn->oldest) = matmul->newer;
-    *(matmul->newer ? &matmul->newer->older : &onednn->newest) = matmul->older;
-}
-
-static void onednn_link_newest(struct onednn *onednn, struct matmul *matmul) {
-    matmul->older = onednn->newest;
-    matmul->newer = NULL;
-    *(onednn->newest ? &onednn->newest->newer : &onednn->oldest) = matmul;
-    onednn->newest = matmul;
-}
-
 static void onednn_drop_oldest(struct onednn *onednn) {
-    struct matmul *oldest = onednn->oldest, **link = &onednn->buckets[onednn_bucket(&oldest->shape)];
-    while (*link != oldest) link = &(*link)->next;
-    *link = oldest->next;
-    onednn_unlink(onednn, oldest);
-    matmul_free(oldest, onednn->threads);
+    struct matmul **oldest = NULL;
+    for (int i = 0; i < bucket_count; i++)
+        for (struct matmul **link = &onednn->buckets[i]; *link; link = &(*link)->next)
+            if (!oldest || (*link)->last_use < (*oldest)->last_use) oldest = link;
+    assert(oldest);
+    struct matmul *dropped = *oldest;
+    *oldest = dropped->next;
+    matmul_free(dropped, onednn->threads);
     onednn->count--;
 }
 
@@ -268,8 +248,7 @@ status onednn_matmul(struct onednn *onednn, const struct matmul_shape *shape, st
         if (has->type != shape->type || has->rows != shape->rows || has->columns != shape->columns ||
             has->inner != shape->inner)
             continue;
-        onednn_unlink(onednn, matmul);
-        onednn_link_newest(onednn, matmul);
+        matmul->last_use = ++onednn->uses;
         *out = matmul;
         return OK;
     }
@@ -277,7 +256,7 @@ status onednn_matmul(struct onednn *onednn, const struct matmul_shape *shape, st
     TRY(matmul_new(onednn, shape, out));
     (*out)->next = *bucket;
     *bucket = *out;
-    onednn_link_newest(onednn, *out);
+    (*out)->last_use = ++onednn->uses;
     onednn->count++;
     return OK;
 }
