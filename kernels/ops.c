@@ -64,13 +64,22 @@ static bool open_matches(const char *device, const char *name, int *number) {
            value <= INT_MAX;
 }
 
-// The best device: a GPU if there is one, otherwise the CPU. A GPU that does not open is not replaced by the CPU: its
-// bits are others, and a large model would take weeks there.
-static status open_best(struct backend **out, const struct backend_options *options) {
-    static const char file[] = "libcaravan-cuda.so";
+status backend_open(struct backend **out, const struct backend_options *options) {
+    static const char cuda[] = "libcaravan-cuda.so";
+    const char *device = options->device;
+    int number;
+    *out = NULL;
+    if (device && strcmp(device, "cpu") == 0) return cpu_backend_open(out, options);
+    if (device && open_matches(device, "cuda", &number)) return open_plugin(out, options, device, cuda, number);
+    if (device && open_matches(device, "emulated", &number))
+        return open_plugin(out, options, device, "libcaravan-emulated.so", number);
+    if (device) return fail(USAGE, "unknown device %s: expected cpu, cuda, cuda:N or emulated", device);
+
+    // The best device: a GPU if there is one, otherwise the CPU. A GPU that does not open is not replaced by the CPU:
+    // its bits are others, and a large model would take weeks there.
     char path[PATH_MAX];
-    const bool gpu = access("/dev/nvidiactl", F_OK) == 0, plugin = open_find_plugin("cuda", file, path) == OK;
-    const status result = plugin ? open_plugin(out, options, "cuda", file, -1) : UNAVAILABLE;
+    const bool gpu = access("/dev/nvidiactl", F_OK) == 0, plugin = open_find_plugin("cuda", cuda, path) == OK;
+    const status result = plugin ? open_plugin(out, options, "cuda", cuda, -1) : UNAVAILABLE;
     if (result == OK) return OK;
     if (gpu && plugin) return fail(result, "%s; --device cpu computes on the CPU", fail_text());
     if (gpu)
@@ -78,18 +87,6 @@ static status open_best(struct backend **out, const struct backend_options *opti
     else
         log_debug("using the CPU: %s", fail_text());
     return cpu_backend_open(out, options);
-}
-
-status backend_open(struct backend **out, const struct backend_options *options) {
-    const char *device = options->device;
-    int number;
-    *out = NULL;
-    if (!device) return open_best(out, options);
-    if (strcmp(device, "cpu") == 0) return cpu_backend_open(out, options);
-    if (open_matches(device, "cuda", &number)) return open_plugin(out, options, device, "libcaravan-cuda.so", number);
-    if (open_matches(device, "emulated", &number))
-        return open_plugin(out, options, device, "libcaravan-emulated.so", number);
-    return fail(USAGE, "unknown device %s: expected cpu, cuda, cuda:N or emulated", device);
 }
 
 void backend_close(struct backend **backend) {
