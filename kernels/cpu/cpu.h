@@ -133,21 +133,6 @@ static inline struct row_view row_view_of(struct tensor t, int64_t row) {
     return (struct row_view){tensor_row(t, row), t.type == ELEMENT_BF16};
 }
 
-static inline float f32_from_bf16(uint16_t bits) {
-    uint32_t wide = (uint32_t)bits << 16;
-    float value;
-    memcpy(&value, &wide, 4);
-    return value;
-}
-
-// Rounds to nearest even; NaN stays NaN.
-static inline uint16_t bf16_from_f32(float value) {
-    uint32_t wide;
-    memcpy(&wide, &value, 4);
-    if ((wide & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(wide >> 16 | 0x40);
-    return (uint16_t)((wide + 0x7fffu + (wide >> 16 & 1)) >> 16);
-}
-
 // From IEEE half.
 static inline float f32_from_f16(uint16_t half) {
     uint32_t sign = (uint32_t)(half & 0x8000) << 16, rest = half & 0x7fff;

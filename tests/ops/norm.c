@@ -3,15 +3,9 @@
 
 #include <math.h>
 
-#include "kernels/cpu/cpu.h"
-
 // ---- rmsnorm ----
 //
 // rmsnorm and its gradient, against double precision.
-
-static float rmsnorm_rounded(float value, enum element type) {
-    return type == ELEMENT_BF16 ? f32_from_bf16(bf16_from_f32(value)) : value;
-}
 
 struct rmsnorm_case {
     enum element type;
@@ -38,7 +32,7 @@ static void rmsnorm_check_rmsnorm(struct harness *h, int64_t rows, int64_t colum
     if (moved) {
         delta = harness_tensor(h, n.type, n.rows, n.columns, FILL_EDGES, 1);
         float *more = harness_values(h, delta);
-        for (int64_t i = 0; i < n.rows * n.columns; i++) want_x[i] = rmsnorm_rounded(x[i] + more[i], n.type);
+        for (int64_t i = 0; i < n.rows * n.columns; i++) want_x[i] = harness_rounded(x[i] + more[i], n.type);
     }
     harness_ok(h, h->ops->rmsnorm(h->backend, out, n.x, delta, n.scale, 1e-6f, n.rstd));
     for (int64_t row = 0; row < n.rows; row++) {
@@ -47,7 +41,7 @@ static void rmsnorm_check_rmsnorm(struct harness *h, int64_t rows, int64_t colum
         want_rstd[row] = 1 / sqrt(sum / (double)n.columns + 1e-6);
         for (int64_t c = 0; c < n.columns; c++)
             want[row * n.columns + c] =
-                want_x[row * n.columns + c] * want_rstd[row] * (double)rmsnorm_rounded(scale[c], n.type);
+                want_x[row * n.columns + c] * want_rstd[row] * (double)harness_rounded(scale[c], n.type);
     }
     harness_near(h, "x", n.x, want_x, 0, 0);
     harness_near(h, "rstd", n.rstd, want_rstd, 0, 1e-6);
@@ -70,8 +64,8 @@ static void rmsnorm_check_rmsnorm_grad(struct harness *h, int64_t rows, int64_t 
         double sum = 0;
         for (int64_t c = 0; c < n.columns; c++) {
             int64_t i = row * n.columns + c;
-            want_scale[c] += g[i] * (double)rmsnorm_rounded((float)(x[i] * r[row]), n.type);
-            g[i] *= (double)rmsnorm_rounded((float)scale[c], n.type);
+            want_scale[c] += g[i] * (double)harness_rounded((float)(x[i] * r[row]), n.type);
+            g[i] *= (double)harness_rounded((float)scale[c], n.type);
             sum += g[i] * x[i];
         }
         for (int64_t c = 0; c < n.columns; c++) {
