@@ -38,6 +38,11 @@ typedef struct v16 {
 
 #if defined(__AVX512F__)
 
+#define V16_OF_TWO(name, f)                                                                                            \
+    V16 v16 name(v16 a, v16 b) {                                                                                       \
+        return f(a, b);                                                                                                \
+    }
+
 V16 v16 v16_set1(float x) {
     return _mm512_set1_ps(x);
 }
@@ -51,27 +56,17 @@ V16 v16 v16_in_register(v16 x) {
     __asm__("" : "+v"(x));
     return x;
 }
-V16 v16 v16_add(v16 a, v16 b) {
-    return _mm512_add_ps(a, b);
-}
-V16 v16 v16_sub(v16 a, v16 b) {
-    return _mm512_sub_ps(a, b);
-}
-V16 v16 v16_mul(v16 a, v16 b) {
-    return _mm512_mul_ps(a, b);
-}
-V16 v16 v16_div(v16 a, v16 b) {
-    return _mm512_div_ps(a, b);
-}
+V16_OF_TWO(v16_add, _mm512_add_ps)
+V16_OF_TWO(v16_sub, _mm512_sub_ps)
+V16_OF_TWO(v16_mul, _mm512_mul_ps)
+V16_OF_TWO(v16_div, _mm512_div_ps)
 V16 v16 v16_sqrt(v16 a) {
     return _mm512_sqrt_ps(a);
 }
 V16 v16 v16_fma(v16 a, v16 b, v16 c) {
     return _mm512_fmadd_ps(a, b, c);
 }
-V16 v16 v16_max(v16 a, v16 b) {
-    return _mm512_max_ps(a, b);
-}
+V16_OF_TWO(v16_max, _mm512_max_ps)
 V16 v16 v16_abs(v16 a) {
     return _mm512_abs_ps(a);
 }
@@ -112,7 +107,10 @@ V16 float v16_reduce_add(v16 x) {
 
 #elif defined(__AVX2__)
 
-#define V16_BOTH(f) ((v16){f(a.low, b.low), f(a.high, b.high)})
+#define V16_OF_TWO(name, f)                                                                                            \
+    V16 v16 name(v16 a, v16 b) {                                                                                       \
+        return (v16){f(a.low, b.low), f(a.high, b.high)};                                                              \
+    }
 
 V16 v16 v16_set1(float x) {
     return (v16){_mm256_set1_ps(x), _mm256_set1_ps(x)};
@@ -127,27 +125,17 @@ V16 void v16_store(float *p, v16 x) {
 V16 v16 v16_in_register(v16 x) {
     return x;
 }
-V16 v16 v16_add(v16 a, v16 b) {
-    return V16_BOTH(_mm256_add_ps);
-}
-V16 v16 v16_sub(v16 a, v16 b) {
-    return V16_BOTH(_mm256_sub_ps);
-}
-V16 v16 v16_mul(v16 a, v16 b) {
-    return V16_BOTH(_mm256_mul_ps);
-}
-V16 v16 v16_div(v16 a, v16 b) {
-    return V16_BOTH(_mm256_div_ps);
-}
+V16_OF_TWO(v16_add, _mm256_add_ps)
+V16_OF_TWO(v16_sub, _mm256_sub_ps)
+V16_OF_TWO(v16_mul, _mm256_mul_ps)
+V16_OF_TWO(v16_div, _mm256_div_ps)
 V16 v16 v16_sqrt(v16 a) {
     return (v16){_mm256_sqrt_ps(a.low), _mm256_sqrt_ps(a.high)};
 }
 V16 v16 v16_fma(v16 a, v16 b, v16 c) {
     return (v16){_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
 }
-V16 v16 v16_max(v16 a, v16 b) {
-    return V16_BOTH(_mm256_max_ps);
-}
+V16_OF_TWO(v16_max, _mm256_max_ps)
 V16 v16 v16_abs(v16 a) {
     const v16 b = v16_set1(-0.0f);
     return (v16){_mm256_andnot_ps(b.low, a.low), _mm256_andnot_ps(b.high, a.high)};
@@ -172,9 +160,7 @@ V16 __m256 v16_half_add_exponent(__m256 x, __m256 bits) {
     return _mm256_castsi256_ps(
         _mm256_add_epi32(_mm256_castps_si256(x), _mm256_slli_epi32(_mm256_castps_si256(bits), 23)));
 }
-V16 v16 v16_add_exponent(v16 a, v16 b) {
-    return V16_BOTH(v16_half_add_exponent);
-}
+V16_OF_TWO(v16_add_exponent, v16_half_add_exponent)
 V16 __m256 v16_half_load_bf16(const uint16_t *p) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p)), 16));
 }
@@ -207,14 +193,16 @@ V16 float v16_reduce_add(v16 x) {
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
-#undef V16_BOTH
-
 #else
 
 #define V16_EACH(expression)                                                                                           \
     v16 out;                                                                                                           \
     for (int i = 0; i < 16; i++) out.lane[i] = (expression);                                                           \
     return out
+#define V16_OF_TWO(name, expression)                                                                                   \
+    V16 v16 name(v16 a, v16 b) {                                                                                       \
+        V16_EACH(expression);                                                                                          \
+    }
 
 V16 uint32_t v16_bits(float x) {
     uint32_t bits;
@@ -238,27 +226,17 @@ V16 void v16_store(float *p, v16 x) {
 V16 v16 v16_in_register(v16 x) {
     return x;
 }
-V16 v16 v16_add(v16 a, v16 b) {
-    V16_EACH(a.lane[i] + b.lane[i]);
-}
-V16 v16 v16_sub(v16 a, v16 b) {
-    V16_EACH(a.lane[i] - b.lane[i]);
-}
-V16 v16 v16_mul(v16 a, v16 b) {
-    V16_EACH(a.lane[i] * b.lane[i]);
-}
-V16 v16 v16_div(v16 a, v16 b) {
-    V16_EACH(a.lane[i] / b.lane[i]);
-}
+V16_OF_TWO(v16_add, a.lane[i] + b.lane[i])
+V16_OF_TWO(v16_sub, a.lane[i] - b.lane[i])
+V16_OF_TWO(v16_mul, a.lane[i] * b.lane[i])
+V16_OF_TWO(v16_div, a.lane[i] / b.lane[i])
 V16 v16 v16_sqrt(v16 a) {
     V16_EACH(sqrtf(a.lane[i]));
 }
 V16 v16 v16_fma(v16 a, v16 b, v16 c) {
     V16_EACH(fmaf(a.lane[i], b.lane[i], c.lane[i]));
 }
-V16 v16 v16_max(v16 a, v16 b) {
-    V16_EACH(a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]);
-}
+V16_OF_TWO(v16_max, a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i])
 V16 v16 v16_abs(v16 a) {
     V16_EACH(fabsf(a.lane[i]));
 }
@@ -300,6 +278,8 @@ V16 float v16_reduce_add(v16 x) {
 #undef V16_EACH
 
 #endif
+
+#undef V16_OF_TWO
 
 enum { v16_lanes = 16 };
 static_assert(sizeof(v16) == v16_lanes * sizeof(float), "a v16 is stored as sixteen floats");
