@@ -70,16 +70,8 @@ static inline __m512 amx_part(__m512 *x) {
     return _mm512_castsi512_ps(upper);
 }
 
-// Packs `count` elements, at most 32, of a row.
-static void amx_pack_step(uint16_t *out, const void *in, int parts, int64_t count) {
-    __mmask32 mask = (__mmask32)((1ull << count) - 1);
-    if (parts == 1) {
-        _mm512_storeu_si512(out, _mm512_maskz_loadu_epi16(mask, in));
-        return;
-    }
-    const float *values = in;
-    __m512 low = _mm512_maskz_loadu_ps((__mmask16)mask, values);
-    __m512 high = _mm512_maskz_loadu_ps((__mmask16)(mask >> 16), values + 16);
+// Packs the parts of 32 elements of a row.
+static inline void amx_pack_parts(uint16_t *out, __m512 low, __m512 high, int parts) {
     for (int part = 0; part < parts; part++) {
         __m512 low_part = amx_part(&low), high_part = amx_part(&high);
         _mm512_storeu_si512(out + part * rows_tile, (__m512i)_mm512_cvtne2ps_pbh(high_part, low_part));
@@ -87,14 +79,22 @@ static void amx_pack_step(uint16_t *out, const void *in, int parts, int64_t coun
 }
 
 void amx_pack_rows(uint16_t *out, const void *in, int64_t stride, int parts, int64_t rows, int64_t inner) {
-    int64_t size = parts == 1 ? 2 : 4, steps = amx_steps(inner);
+    const int64_t size = parts == 1 ? 2 : 4, steps = amx_steps(inner);
     for (int64_t first = 0; first < rows; first += amx_group) {
         int64_t count = rows - first < amx_group ? rows - first : amx_group;
         for (int64_t step = 0; step < steps; step++, out += parts * rows_tile) {
             int64_t left = inner - step * amx_inner;
+            __mmask32 mask = (__mmask32)((1ull << (left < amx_inner ? left : amx_inner)) - 1);
             const char *from = (const char *)in + (first * stride + step * amx_inner) * size;
-            for (int64_t row = 0; row < count; row++, from += stride * size)
-                amx_pack_step(out + row * amx_inner, from, parts, left < amx_inner ? left : amx_inner);
+            for (int64_t row = 0; row < count; row++, from += stride * size) {
+                uint16_t *to = out + row * amx_inner;
+                const float *values = (const void *)from;
+                if (parts == 1)
+                    _mm512_storeu_si512(to, _mm512_maskz_loadu_epi16(mask, from));
+                else
+                    amx_pack_parts(to, _mm512_maskz_loadu_ps((__mmask16)mask, values),
+                                   _mm512_maskz_loadu_ps((__mmask16)(mask >> 16), values + 16), parts);
+            }
         }
     }
 }
@@ -133,10 +133,7 @@ void amx_pack_softmax(uint16_t *out, const float *scores, struct amx_softmax *so
                                   v16_mask_first(end - tile_columns, high, v16_set1(0)));
         }
         sums = v16_add(v16_add(sums, low), high);
-        for (int part = 0; part < parts; part++) {
-            __m512 low_part = amx_part(&low), high_part = amx_part(&high);
-            _mm512_storeu_si512(out + part * rows_tile, (__m512i)_mm512_cvtne2ps_pbh(high_part, low_part));
-        }
+        amx_pack_parts(out, low, high, parts);
     }
     softmax->sum = v16_reduce_add(sums);
 }

@@ -342,21 +342,6 @@ status cpu_decode_batch_read(struct backend *backend, struct decode_batch *base,
 
 // ---- sample ----
 
-// Ends a step, in which every row has drawn a token: the rows move on. UNAVAILABLE when memory is short.
-static status decode_batch_advance(struct backend *backend, struct cpu_decode_batch *batch) {
-    const int32_t *tokens = batch->draws[batch->steps++ % 2].tokens;
-    for (int at = 0; at < batch->base.rows; at++) {
-        struct decode_slot *slot = &batch->slots[batch->slot_of_row[at]];
-        slot->row.token = tokens[batch->slot_of_row[at]];
-        slot->row.position++;
-        slot->row.len++;
-        if (slot->row.len == slot->row.max_len) slot->at_work = false;
-        for (size_t i = 0; i < batch->eos_count; i++)
-            if (batch->eos_ids[i] == slot->row.token) slot->at_work = false;
-    }
-    return decode_batch_refresh(backend, batch);
-}
-
 struct sample_job {
     const struct cpu_backend *cpu;
     struct tensor logits; // of the rows from `first` on
@@ -396,5 +381,17 @@ status cpu_sample(struct backend *backend, struct decode_batch *base, struct ten
         TRY(linear_packed(cpu, job.logits, tensor_rows(in, first, rows), matrix, (struct tensor){0}, false));
         parallel_for(cpu, rows, 1, decode_batch_sample_task, &job);
     }
-    return decode_batch_advance(backend, batch);
+
+    // Every row has drawn a token: the rows move on.
+    batch->steps++;
+    for (int at = 0; at < base->rows; at++) {
+        struct decode_slot *slot = &batch->slots[batch->slot_of_row[at]];
+        slot->row.token = draws->tokens[batch->slot_of_row[at]];
+        slot->row.position++;
+        slot->row.len++;
+        if (slot->row.len == slot->row.max_len) slot->at_work = false;
+        for (size_t i = 0; i < batch->eos_count; i++)
+            if (batch->eos_ids[i] == slot->row.token) slot->at_work = false;
+    }
+    return decode_batch_refresh(backend, batch);
 }

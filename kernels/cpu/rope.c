@@ -46,31 +46,6 @@ void cpu_kv_cache_free(struct backend *backend, struct kv_cache **cache) {
     *cache = NULL;
 }
 
-// Stores `count` tokens in the rows slots[0..count) of all key/value heads of a layer. Token i is at kv[i * stride]: K
-// heads of keys, then K heads of values, D floats each. A token with the slot -1 is not stored. The loop over heads is
-// outside, so that a block of keys stays in the first-level cache while its rows are filled.
-static void kv_cache_store(const struct cpu_backend *cpu, const struct kv_cache *cache, int layer, const int32_t *slots,
-                           const float *kv, int64_t stride, int64_t count) {
-    const int size = cache->heads.size, width = cache->width;
-    bool block = count == kv_block && slots[0] >= 0 && slots[0] % kv_block == 0; // the rows fill one, in its order
-    for (int i = 1; i < kv_block && block; i++) block = slots[i] == slots[0] + i;
-    for (int64_t i = 0; i < count; i++) assert(slots[i] >= -1 && slots[i] < cache->rows);
-    for (int head = 0; head < cache->heads.key; head++) {
-        float *head_keys = kv_cache_keys(cache, layer, head), *head_values = kv_cache_values(cache, layer, head);
-        const float *keys = kv + head * size, *values = keys + cache->heads.key * size;
-        if (block)
-            cpu->simd.transpose((uint32_t *)(head_keys + (int64_t)slots[0] * size), kv_block, (const uint32_t *)keys,
-                                stride, kv_block, size);
-        for (int64_t i = 0; i < count; i++) {
-            if (slots[i] < 0) continue;
-            float *column = head_keys + slots[i] / kv_block * kv_block * size + slots[i] % kv_block;
-            if (!block)
-                for (int d = 0; d < size; d++) column[d * kv_block] = keys[i * stride + d];
-            memcpy(head_values + (int64_t)slots[i] * width, values + i * stride, (size_t)size * sizeof *values);
-        }
-    }
-}
-
 // ---- rope ----
 
 enum { rope_block = kv_block }; // tokens per task; consecutive tokens mostly fill one block of keys
@@ -127,8 +102,30 @@ static void rope_rows(void *context, struct task_range range) {
             cpu_convert(job->cpu, row + query_size, ELEMENT_F32, (uint16_t *)stored + query_size, qkv->type,
                         (size_t)key_size);
     }
-    if (job->cache)
-        kv_cache_store(job->cpu, job->cache, job->layer, slots, rows + query_size, stride, range.end - range.first);
+    if (!job->cache) return;
+
+    // Stores keys and values in the rows slots[0..count) of the layer. A token with the slot -1 is not stored. The loop
+    // over heads is outside, so that a block of keys stays in the first-level cache while its rows are filled.
+    const int width = job->cache->width;
+    const int64_t count = range.end - range.first;
+    bool block = count == kv_block && slots[0] >= 0 && slots[0] % kv_block == 0; // the rows fill one, in its order
+    for (int i = 1; i < kv_block && block; i++) block = slots[i] == slots[0] + i;
+    for (int64_t i = 0; i < count; i++) assert(slots[i] >= -1 && slots[i] < job->cache->rows);
+    for (int head = 0; head < job->heads.key; head++) {
+        float *head_keys = kv_cache_keys(job->cache, job->layer, head);
+        float *head_values = kv_cache_values(job->cache, job->layer, head);
+        const float *keys = rows + query_size + head * size, *values = keys + key_size;
+        if (block)
+            job->cpu->simd.transpose((uint32_t *)(head_keys + (int64_t)slots[0] * size), kv_block,
+                                     (const uint32_t *)keys, stride, kv_block, size);
+        for (int64_t i = 0; i < count; i++) {
+            if (slots[i] < 0) continue;
+            float *column = head_keys + slots[i] / kv_block * kv_block * size + slots[i] % kv_block;
+            if (!block)
+                for (int d = 0; d < size; d++) column[d * kv_block] = keys[i * stride + d];
+            memcpy(head_values + (int64_t)slots[i] * width, values + i * stride, (size_t)size * sizeof *values);
+        }
+    }
 }
 
 static status rope_run(struct cpu_backend *cpu, struct rope_job *job) {
