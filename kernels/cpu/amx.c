@@ -149,22 +149,6 @@ struct tile_config {
 
 static_assert(sizeof(struct tile_config) == 64, "the size that the instruction reads");
 
-// Tiles 0 to 3 hold sums. With more than amx_group rows 0, 1 and 2, 3 are those of the first and second group, 4 and 5
-// hold rows of these groups, 6 and 7 columns. Otherwise 4 holds rows, and 5 to 7 columns.
-static void amx_configure(int64_t rows) {
-    int first = rows < amx_group ? (int)rows : amx_group, second = (int)rows - amx_group;
-    struct tile_config config = {.palette = 1};
-    for (int i = 0; i < 8; i++) {
-        config.row_bytes[i] = 64;
-        config.rows[i] = (uint8_t)first;
-    }
-    if (second > 0) config.rows[2] = config.rows[3] = config.rows[5] = (uint8_t)second;
-    config.rows[6] = config.rows[7] = amx_inner / 2;
-    if (second <= 0) config.rows[5] = amx_inner / 2;
-    __asm__ volatile("" : : "m"(config)); // gcc's intrinsic does not say that it reads all of it
-    _tile_loadconfig(&config);
-}
-
 #define INLINE_PRODUCT static inline __attribute__((always_inline))
 
 // Adds some steps to out [up to 32, 32 columns] and leaves the sums in the tiles. The sums that stood there before are
@@ -325,10 +309,25 @@ INLINE_PRODUCT void amx_multiply_rows(const struct amx_product *product, int64_t
     amx_store(before, stride);
 }
 
+// Tiles 0 to 3 hold sums. With more than amx_group rows 0, 1 and 2, 3 are those of the first and second group, 4 and 5
+// hold rows of these groups, 6 and 7 columns. Otherwise 4 holds rows, and 5 to 7 columns.
 INLINE_PRODUCT void amx_multiply_parts(const struct amx_product *product, bool add, int parts) {
     for (int64_t row = 0; row < product->row_count; row += 2 * amx_group) {
         int64_t left = product->row_count - row;
-        if (row == 0 || left < 2 * amx_group) amx_configure(left < 2 * amx_group ? left : 2 * amx_group);
+        if (row == 0 || left < 2 * amx_group) {
+            int first_rows = left < amx_group ? (int)left : amx_group;
+            int second_rows = left < 2 * amx_group ? (int)left - amx_group : amx_group;
+            struct tile_config config = {.palette = 1};
+            for (int i = 0; i < 8; i++) {
+                config.row_bytes[i] = 64;
+                config.rows[i] = (uint8_t)first_rows;
+            }
+            if (second_rows > 0) config.rows[2] = config.rows[3] = config.rows[5] = (uint8_t)second_rows;
+            config.rows[6] = config.rows[7] = amx_inner / 2;
+            if (second_rows <= 0) config.rows[5] = amx_inner / 2;
+            __asm__ volatile("" : : "m"(config)); // gcc's intrinsic does not say that it reads all of it
+            _tile_loadconfig(&config);
+        }
         if (left > amx_group) {
             amx_multiply_rows(product, row, add, parts);
             continue;

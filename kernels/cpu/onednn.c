@@ -30,8 +30,10 @@ struct onednn_desc {
 
 #if DNNL_VERSION_MAJOR < 3
 typedef const dnnl_memory_desc_t *const_dnnl_memory_desc_t; // oneDNN 3's name for a borrowed descriptor
+#define ONEDNN_BORROWED(owned) (&(owned).desc)              // valid as long as the owned descriptor
 enum { onednn_rows_min = 1 };                               // the fewest rows whose sums have the common order
 #else
+#define ONEDNN_BORROWED(owned) ((owned).desc) // the same
 enum { onednn_rows_min = 2 }; // the same
 #endif
 
@@ -56,26 +58,45 @@ static void onednn_desc_release(struct onednn_desc *desc) {
 #endif
 }
 
-// The descriptor, valid as long as its owner.
-static const_dnnl_memory_desc_t onednn_desc_get(const struct onednn_desc *desc) {
-#if DNNL_VERSION_MAJOR < 3
-    return &desc->desc;
-#else
-    return desc->desc;
-#endif
+static const dnnl_data_type_t onednn_types[] = {[ELEMENT_F32] = dnnl_f32, [ELEMENT_BF16] = dnnl_bf16};
+static_assert(ELEMENT_F32 == 0 && ELEMENT_BF16 == 1, "layouts and onednn_types are indexed by element type");
+
+static status onednn_check(dnnl_status_t code, const char *call) {
+    if (code == dnnl_success) return OK;
+    return fail(code == dnnl_out_of_memory ? UNAVAILABLE : BUG, "oneDNN: %s failed with status %d", call, (int)code);
 }
 
-// *out = the best implementation of out = in x matrix. The caller destroys it with dnnl_primitive_desc_destroy.
-static dnnl_status_t onednn_matmul_desc(dnnl_primitive_desc_t *out, dnnl_engine_t engine, const struct onednn_desc *in,
-                                        const struct onednn_desc *matrix, const struct onednn_desc *result,
-                                        const_dnnl_primitive_attr_t attr) {
+// *out = oneDNN's best implementation of out = in x matrix for a shape whose matrix has the format `tag`. The caller
+// destroys it with dnnl_primitive_desc_destroy.
+static status matmul_describe(dnnl_primitive_desc_t *out, dnnl_engine_t engine, const struct matmul_shape *shape,
+                              dnnl_format_tag_t tag) {
+    dnnl_data_type_t type = onednn_types[shape->type];
+    struct onednn_desc in = {0}, matrix = {0}, result = {0};
+    dnnl_primitive_attr_t attr = NULL;
+    status code;
+    TRY_TO(code, done, onednn_check(onednn_desc_init(&in, type, dnnl_ab, shape->rows, shape->inner), "memory_desc"));
+    TRY_TO(code, done, onednn_check(onednn_desc_init(&matrix, type, tag, shape->inner, shape->columns), "memory_desc"));
+    TRY_TO(code, done,
+           onednn_check(onednn_desc_init(&result, dnnl_f32, dnnl_ab, shape->rows, shape->columns), "memory_desc"));
+    TRY_TO(code, done, onednn_check(dnnl_primitive_attr_create(&attr), "primitive_attr_create"));
+    TRY_TO(code, done,
+           onednn_check(dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user), "scratchpad_mode"));
 #if DNNL_VERSION_MAJOR < 3
     dnnl_matmul_desc_t matmul;
-    dnnl_status_t code = dnnl_matmul_desc_init(&matmul, &in->desc, &matrix->desc, NULL, &result->desc);
-    return code == dnnl_success ? dnnl_primitive_desc_create(out, &matmul, attr, engine, NULL) : code;
+    dnnl_status_t made =
+        dnnl_matmul_desc_init(&matmul, ONEDNN_BORROWED(in), ONEDNN_BORROWED(matrix), NULL, ONEDNN_BORROWED(result));
+    if (made == dnnl_success) made = dnnl_primitive_desc_create(out, &matmul, attr, engine, NULL);
 #else
-    return dnnl_matmul_primitive_desc_create(out, engine, in->desc, matrix->desc, NULL, result->desc, attr);
+    dnnl_status_t made = dnnl_matmul_primitive_desc_create(out, engine, ONEDNN_BORROWED(in), ONEDNN_BORROWED(matrix),
+                                                           NULL, ONEDNN_BORROWED(result), attr);
 #endif
+    code = onednn_check(made, "matmul_primitive_desc");
+done:
+    if (attr) dnnl_primitive_attr_destroy(attr);
+    onednn_desc_release(&result);
+    onednn_desc_release(&matrix);
+    onednn_desc_release(&in);
+    return code;
 }
 
 // ---- the library ----
@@ -115,41 +136,10 @@ struct onednn {
     uint64_t uses;
 };
 
-static const dnnl_data_type_t onednn_types[] = {[ELEMENT_F32] = dnnl_f32, [ELEMENT_BF16] = dnnl_bf16};
-static_assert(ELEMENT_F32 == 0 && ELEMENT_BF16 == 1, "layouts and onednn_types are indexed by element type");
-
-static status onednn_check(dnnl_status_t code, const char *call) {
-    if (code == dnnl_success) return OK;
-    return fail(code == dnnl_out_of_memory ? UNAVAILABLE : BUG, "oneDNN: %s failed with status %d", call, (int)code);
-}
-
 // ---- products ----
 
 static dnnl_format_tag_t matmul_packed_tag(enum element type) {
     return type == ELEMENT_BF16 ? dnnl_BA16a64b2a : dnnl_BA16a64b;
-}
-
-// *out = oneDNN's implementation for a shape whose matrix has the format `tag`.
-static status matmul_describe(dnnl_primitive_desc_t *out, dnnl_engine_t engine, const struct matmul_shape *shape,
-                              dnnl_format_tag_t tag) {
-    dnnl_data_type_t type = onednn_types[shape->type];
-    struct onednn_desc in = {0}, matrix = {0}, result = {0};
-    dnnl_primitive_attr_t attr = NULL;
-    status code;
-    TRY_TO(code, done, onednn_check(onednn_desc_init(&in, type, dnnl_ab, shape->rows, shape->inner), "memory_desc"));
-    TRY_TO(code, done, onednn_check(onednn_desc_init(&matrix, type, tag, shape->inner, shape->columns), "memory_desc"));
-    TRY_TO(code, done,
-           onednn_check(onednn_desc_init(&result, dnnl_f32, dnnl_ab, shape->rows, shape->columns), "memory_desc"));
-    TRY_TO(code, done, onednn_check(dnnl_primitive_attr_create(&attr), "primitive_attr_create"));
-    TRY_TO(code, done,
-           onednn_check(dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user), "scratchpad_mode"));
-    code = onednn_check(onednn_matmul_desc(out, engine, &in, &matrix, &result, attr), "matmul_primitive_desc");
-done:
-    if (attr) dnnl_primitive_attr_destroy(attr);
-    onednn_desc_release(&result);
-    onednn_desc_release(&matrix);
-    onednn_desc_release(&in);
-    return code;
 }
 
 // Whether oneDNN chose its blocked code (brgemm).
@@ -166,41 +156,6 @@ static void matmul_free(struct matmul *matmul, int threads) {
     free(matmul->args);
     if (matmul->primitive) dnnl_primitive_destroy(matmul->primitive);
     free(matmul);
-}
-
-// oneDNN would compute a format that it has no fast code for with its slow reference: that is an error.
-static status matmul_new(const struct onednn *onednn, const struct matmul_shape *shape, struct matmul **out) {
-    bool blocked = onednn->layouts[shape->type].blocked;
-    dnnl_primitive_desc_t desc = NULL;
-    const char *name;
-    struct matmul *matmul;
-    *out = NULL;
-    NEW(&matmul, 1);
-    matmul->shape = *shape;
-    status result;
-    TRY_TO(result, done,
-           matmul_describe(&desc, onednn->engine, shape, blocked ? matmul_packed_tag(shape->type) : dnnl_ab));
-    if (blocked && !matmul_is_brgemm(desc, &name)) {
-        result = fail(BUG, "oneDNN has no packed product for %lld x %lld x %lld: its implementation is %s",
-                      (long long)shape->rows, (long long)shape->columns, (long long)shape->inner, name);
-        goto done;
-    }
-    matmul->scratch = dnnl_memory_desc_get_size(dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0));
-    TRY_TO(result, done, onednn_check(dnnl_primitive_create(&matmul->primitive, desc), "primitive_create"));
-    NEW(&matmul->args, (size_t)onednn->threads);
-    for (int i = 0; i < onednn->threads; i++) {
-        for (int j = 0; j < matmul_arg_count; j++) {
-            const_dnnl_memory_desc_t described = dnnl_primitive_desc_query_md(desc, matmul_args[j].query, 0);
-            TRY_TO(result, done,
-                   onednn_check(dnnl_memory_create(&matmul->args[i][j], described, onednn->engine, DNNL_MEMORY_NONE),
-                                "memory_create"));
-        }
-    }
-    *out = matmul;
-done:
-    if (desc) dnnl_primitive_desc_destroy(desc);
-    if (result != OK) matmul_free(matmul, onednn->threads);
-    return result;
 }
 
 size_t matmul_scratch(const struct matmul *matmul) {
@@ -222,12 +177,6 @@ bool matmul_run(const struct onednn *onednn, const struct matmul *matmul, int th
 
 // ---- the cache ----
 
-static unsigned onednn_bucket(const struct matmul_shape *shape) {
-    uint64_t hash = (uint64_t)shape->rows * 0x9E3779B97F4A7C15u ^ (uint64_t)shape->columns * 0xC2B2AE3D27D4EB4Fu ^
-                    (uint64_t)shape->inner * 0x165667B19E3779F9u ^ (uint64_t)shape->type;
-    return (unsigned)(hash >> 40) % bucket_count;
-}
-
 static void onednn_drop_oldest(struct onednn *onednn) {
     struct matmul **oldest = NULL;
     for (int i = 0; i < bucket_count; i++)
@@ -242,7 +191,9 @@ static void onednn_drop_oldest(struct onednn *onednn) {
 
 status onednn_matmul(struct onednn *onednn, const struct matmul_shape *shape, struct matmul **out) {
     assert(shape->type <= ELEMENT_BF16 && shape->columns % packed_block == 0);
-    struct matmul **bucket = &onednn->buckets[onednn_bucket(shape)];
+    uint64_t hash = (uint64_t)shape->rows * 0x9E3779B97F4A7C15u ^ (uint64_t)shape->columns * 0xC2B2AE3D27D4EB4Fu ^
+                    (uint64_t)shape->inner * 0x165667B19E3779F9u ^ (uint64_t)shape->type;
+    struct matmul **bucket = &onednn->buckets[(hash >> 40) % bucket_count];
     for (struct matmul *matmul = *bucket; matmul; matmul = matmul->next) {
         const struct matmul_shape *has = &matmul->shape;
         if (has->type != shape->type || has->rows != shape->rows || has->columns != shape->columns ||
@@ -253,12 +204,42 @@ status onednn_matmul(struct onednn *onednn, const struct matmul_shape *shape, st
         return OK;
     }
     if (onednn->count == cache_capacity) onednn_drop_oldest(onednn);
-    TRY(matmul_new(onednn, shape, out));
-    (*out)->next = *bucket;
-    *bucket = *out;
-    (*out)->last_use = ++onednn->uses;
+
+    // oneDNN would compute a format that it has no fast code for with its slow reference: that is an error.
+    bool blocked = onednn->layouts[shape->type].blocked;
+    dnnl_primitive_desc_t desc = NULL;
+    const char *name;
+    struct matmul *matmul;
+    *out = NULL;
+    NEW(&matmul, 1);
+    matmul->shape = *shape;
+    status result;
+    TRY_TO(result, done,
+           matmul_describe(&desc, onednn->engine, shape, blocked ? matmul_packed_tag(shape->type) : dnnl_ab));
+    if (blocked && !matmul_is_brgemm(desc, &name)) {
+        result = fail(BUG, "oneDNN has no packed product for %lld x %lld x %lld: its implementation is %s",
+                      (long long)shape->rows, (long long)shape->columns, (long long)shape->inner, name);
+        goto done;
+    }
+    matmul->scratch = dnnl_memory_desc_get_size(dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0));
+    TRY_TO(result, done, onednn_check(dnnl_primitive_create(&matmul->primitive, desc), "primitive_create"));
+    NEW(&matmul->args, (size_t)onednn->threads);
+    for (int i = 0; i < onednn->threads * matmul_arg_count; i++) {
+        int arg = i % matmul_arg_count;
+        const_dnnl_memory_desc_t described = dnnl_primitive_desc_query_md(desc, matmul_args[arg].query, 0);
+        TRY_TO(result, done,
+               onednn_check(dnnl_memory_create(&matmul->args[i / matmul_arg_count][arg], described, onednn->engine,
+                                               DNNL_MEMORY_NONE),
+                            "memory_create"));
+    }
+    matmul->last_use = ++onednn->uses;
+    matmul->next = *bucket;
+    *out = *bucket = matmul;
     onednn->count++;
-    return OK;
+done:
+    if (desc) dnnl_primitive_desc_destroy(desc);
+    if (result != OK) matmul_free(matmul, onednn->threads);
+    return result;
 }
 
 // ---- set-up ----
@@ -301,7 +282,7 @@ status onednn_new(struct onednn **out, int threads) {
         if (matmul_is_brgemm(desc, &name) && onednn_desc_init(&packed, onednn_types[type], matmul_packed_tag(type),
                                                               typical.inner, typical.columns) == dnnl_success) {
             const_dnnl_memory_desc_t chosen = dnnl_primitive_desc_query_md(desc, dnnl_query_weights_md, 0);
-            if (dnnl_memory_desc_equal(chosen, onednn_desc_get(&packed))) {
+            if (dnnl_memory_desc_equal(chosen, ONEDNN_BORROWED(packed))) {
                 layout->blocked = true;
                 layout->pair = type == ELEMENT_BF16 ? 2 : 1;
                 layout->unit = 16 * layout->pair;
