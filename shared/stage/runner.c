@@ -82,33 +82,6 @@ static status runner_settle(struct runner *runner, struct held_group *held, stat
     return runner_finish(runner, held, group->quarantine.present ? -1 : context->stage->section);
 }
 
-// Sets *key to the key of the section that the stage is about to add. If *found, the group has the section now. Two
-// stages add to `consistency`, so what the group has of that section already counts, too.
-static status runner_find_section(const struct stage_context *context, struct section_key *key, struct group *group,
-                                  bool *found) {
-    const struct stage *stage = context->stage;
-    struct buf inputs = {0};
-    const uint64_t hashes[2] = {options_hash(&context->options, false),
-                                stage->fingerprint ? stage->fingerprint(context->state) : 0};
-    *found = false;
-    buf_printf(&inputs, "%s %d ", stage->name, stage->section);
-    buf_append(&inputs, hashes, sizeof hashes);
-    status result = OK;
-    const int end = stage->section + (stage->section == SECTION_CONSISTENCY);
-    for (int section = SECTION_PROMPT; section < end && result == OK; section++)
-        group_section_to_msgpack(group, (enum group_section)section, &inputs);
-    if (result == OK) {
-        XXH128_canonical_t canonical;
-        static_assert(sizeof canonical.digest == sizeof key->bytes, "a key is a hash");
-        XXH128_canonicalFromHash(&canonical, XXH3_128bits(inputs.data, inputs.size));
-        memcpy(key->bytes, canonical.digest, sizeof key->bytes);
-        result = group_store_find(context->store, key, (enum group_section)stage->section, group, found);
-    }
-    buf_release(&inputs);
-    if (result == OK && *found && stage->usable) *found = stage->usable(context->state, group);
-    return result;
-}
-
 // Passes a group on, finds its section in the store, or gives it to the stage.
 static status runner_begin(struct runner *runner, struct held_group *held) {
     struct stage_context *context = runner->context;
@@ -118,7 +91,24 @@ static status runner_begin(struct runner *runner, struct held_group *held) {
     if (held->group->quarantine.present) return runner_finish(runner, held, -1);
     if (group_check(held->group, stage->needs) != OK)
         return runner->channel->deliver(runner->channel->self, held, DATAERR);
-    if (context->store && stage->section >= 0) TRY(runner_find_section(context, &held->key, held->group, &found));
+    if (context->store && stage->section >= 0) {
+        struct buf inputs = {0};
+        const uint64_t hashes[2] = {options_hash(&context->options, false),
+                                    stage->fingerprint ? stage->fingerprint(context->state) : 0};
+        buf_printf(&inputs, "%s %d ", stage->name, stage->section);
+        buf_append(&inputs, hashes, sizeof hashes);
+        // Two stages add to `consistency`, so what the group has of that section already counts, too.
+        const int end = stage->section + (stage->section == SECTION_CONSISTENCY);
+        for (int section = SECTION_PROMPT; section < end; section++)
+            group_section_to_msgpack(held->group, (enum group_section)section, &inputs);
+        XXH128_canonical_t canonical;
+        static_assert(sizeof canonical.digest == sizeof held->key.bytes, "a key is a hash");
+        XXH128_canonicalFromHash(&canonical, XXH3_128bits(inputs.data, inputs.size));
+        memcpy(held->key.bytes, canonical.digest, sizeof held->key.bytes);
+        buf_release(&inputs);
+        TRY(group_store_find(context->store, &held->key, (enum group_section)stage->section, held->group, &found));
+        if (found && stage->usable) found = stage->usable(context->state, held->group);
+    }
     if (found) {
         context->found++;
         return runner_finish(runner, held, -1);
@@ -156,59 +146,39 @@ static status runner_fill(struct runner *runner) {
     }
 }
 
-// Lets the stage work for a while between two fills, and settles the group that it returns, if any.
-static status runner_run_filter(struct runner *runner) {
-    const struct stage *stage = runner->context->stage;
-    const struct channel *channel = runner->channel;
-    do {
-        struct group *done = NULL;
-        status result = OK;
-        TRY(runner_fill(runner));
-        if (runner->context->node && signals_stopping()) return OK;
-        if (runner->count) {
-            result = stage->poll(runner->context->state, runner->draining, &done);
-            runner->idle = result == END;
-        }
-        if (done && (result == OK || result == BAD_SAMPLE || result == DATAERR)) {
-            struct held_group *held = channel->next(channel->self, NULL);
-            while (held && held->group != done) held = channel->next(channel->self, held);
-            if (!held) return fail(BUG, "the stage returned a group that it was not given");
-            runner->count--;
-            TRY(runner_settle(runner, held, result));
-        } else if (result != END) {
-            TRY(result);
-        } else if (runner->draining && runner->count) {
-            return fail(BUG, "the stage kept %zu groups at the end", runner->count);
-        }
-        if (!runner->count && stage->on_idle) TRY(stage->on_idle(runner->context->state, false));
-    } while (runner->count || !runner->draining);
-    return runner_flush(runner);
-}
-
-// Without a pipeline a source delivers its groups one after the other.
-static status runner_run_source(struct runner *runner) {
-    struct stage_context *context = runner->context;
-    struct held_group *held;
-    while (!signals_stopping()) {
-        const status result = runner->channel->receive(runner->channel->self, 1, -1, &held);
-        if (result == END) return OK;
-        TRY(result);
-        assert(held);
-        context->quarantined += held->group->quarantine.present;
-        runner_set_times(held->group, context->stage->name, held->begun);
-        TRY(runner->channel->deliver(runner->channel->self, held, OK));
-    }
-    return OK;
-}
-
 status runner_run(struct stage_context *context, const struct channel *channel) {
     struct runner runner = {.context = context, .channel = channel};
     const struct stage *stage = context->stage;
-    assert(stage->group_at || stage->work || (stage->capacity && stage->submit && stage->poll));
-    assert(!stage->weights_intact || channel->give_back || !context->node);
-    const status result = stage->group_at ? runner_run_source(&runner) : runner_run_filter(&runner);
-    // After a failure the stage may still be at work on its groups: they are freed when it is closed.
     struct held_group *held = NULL;
+    status result;
+    assert(stage->work || (stage->capacity && stage->submit && stage->poll));
+    assert(!stage->weights_intact || channel->give_back || !context->node);
+    do { // lets the stage work for a while between two fills, and settles the group that it returns, if any
+        struct group *done = NULL;
+        TRY_TO(result, end, runner_fill(&runner));
+        if (context->node && signals_stopping()) goto end;
+        if (runner.count) {
+            result = stage->poll(context->state, runner.draining, &done);
+            runner.idle = result == END;
+        }
+        if (done && (result == OK || result == BAD_SAMPLE || result == DATAERR)) {
+            held = channel->next(channel->self, NULL);
+            while (held && held->group != done) held = channel->next(channel->self, held);
+            if (!held) TRY_TO(result, end, fail(BUG, "the stage returned a group that it was not given"));
+            runner.count--;
+            result = runner_settle(&runner, held, result);
+        } else if (result == END && runner.draining && runner.count) {
+            result = fail(BUG, "the stage kept %zu groups at the end", runner.count);
+        } else if (result == END) {
+            result = OK;
+        }
+        if (result == OK && !runner.count && stage->on_idle) result = stage->on_idle(context->state, false);
+        if (result != OK) goto end;
+    } while (runner.count || !runner.draining);
+    result = runner_flush(&runner);
+end:
+    // After a failure the stage may still be at work on its groups: they are freed when it is closed.
+    held = NULL;
     while ((held = channel->next(channel->self, held))) {
         RESIZE(&context->unfinished, context->unfinished_count + 1);
         context->unfinished[context->unfinished_count++] = held->group;
@@ -285,7 +255,7 @@ static status stdio_receive(void *self, int capacity, int timeout_ms, struct hel
     size_t size = 0;
     (void)capacity;
     *out = NULL;
-    if (filter->closed || (stage->group_at && filter->seq == filter->total)) return END;
+    if (filter->closed) return END;
     if (timeout_ms >= 0 && filter->count >= MAX_SLOTS) return OK;
     if (!stage->group_at) TRY(line_reader_next(&filter->lines, timeout_ms, &line, &size));
     if (!stage->group_at && !line) return OK;
@@ -337,13 +307,21 @@ static status stdio_deliver(void *self, struct held_group *held, status outcome)
 
 status stdio_run(struct stage_context *context, int input, int output) {
     struct stdio_filter filter = {.context = context, .lines = {.fd = input}, .output = output};
-    struct channel channel = {&filter, stdio_receive, stdio_next, stdio_deliver, NULL, NULL};
-    status result = OK;
+    const struct channel channel = {&filter, stdio_receive, stdio_next, stdio_deliver, NULL, NULL};
+    const bool source = context->stage->group_at;
+    struct held_group *held;
     uint64_t hash;
     filter.end = &filter.first;
-    if (context->stage->group_at) result = context->stage->describe(context->state, &filter.total, &hash);
-    if (result == OK) result = runner_run(context, &channel);
+    status result =
+        source ? context->stage->describe(context->state, &filter.total, &hash) : runner_run(context, &channel);
+    while (source && result == OK && filter.seq < filter.total && !signals_stopping()) { // one group after the other
+        TRY_TO(result, done, stdio_receive(&filter, 1, -1, &held));
+        context->quarantined += held->group->quarantine.present;
+        runner_set_times(held->group, context->stage->name, held->begun);
+        result = stdio_deliver(&filter, held, OK);
+    }
     if (result == OK) result = stdio_flush(&filter);
+done:
     while (filter.count) stdio_remove_first(&filter);
     line_reader_release(&filter.lines);
     return result;

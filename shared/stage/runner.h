@@ -44,7 +44,7 @@ struct channel {
 };
 
 // Passes groups from the channel through the open stage until the channel ends or the program is asked to stop. What
-// the stage has then is finished; in a pipeline it is given up, since the source issues it again. Runs a source, too.
+// the stage has then is finished; in a pipeline it is given up, since the source issues it again.
 status runner_run(struct stage_context *context, const struct channel *channel);
 
 // Sets times[stage] = [taken, now] in the group, in seconds since 1970; other stages' times stay.
