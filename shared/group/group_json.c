@@ -133,40 +133,14 @@ static status group_json_read_array(struct json_reader *in, struct group *group,
     return OK;
 }
 
-static status group_json_read_times(struct json_reader *in, struct group *group, const struct field_path *path) {
-    static const char not_times[] = "not [in, out]";
-    struct json_number number;
-    bool more;
-    if (json_reader_peek(in) != '{') return field_fail(path, "not an object");
-    TRY(json_reader_enter(in, '{'));
-    field_array_new(&group->arena, &group->times, 0, sizeof *group->times.data);
-    for (;;) {
-        struct string key, stage;
-        double seconds[2];
-        TRY(json_reader_next(in, '{', &more));
-        if (!more) return OK;
-        TRY(json_reader_key(in, &group->arena, &key));
-        arena_string(&group->arena, &stage, key.data, key.size);
-        if (json_reader_peek(in) != '[') return field_fail(path, not_times);
-        TRY(json_reader_enter(in, '['));
-        for (int i = 0; i < 2; i++) {
-            TRY(json_reader_next(in, '[', &more));
-            if (!more) return field_fail(path, not_times);
-            TRY(group_json_read_number(in, path, not_times, &number));
-            if (!json_number_double(&number, &seconds[i])) return field_fail(path, not_times);
-        }
-        TRY(json_reader_next(in, '[', &more));
-        if (more) return field_fail(path, not_times);
-        group_set_times(group, stage.data, seconds[0], seconds[1]);
-    }
-}
-
 static status group_json_read_field(struct json_reader *in, struct group *group, const struct field *field,
                                     void *object, const struct field_path *path) {
+    static const char not_times[] = "not [in, out]";
     const char c = json_reader_peek(in);
     void *at = (char *)object + field->offset;
     struct message *message = object; // of FIELD_CONTENT
     struct json_number number;
+    bool more;
     switch (field->type) {
     case FIELD_INT:
         TRY(group_json_read_number(in, path, "not an integer", &number));
@@ -187,7 +161,28 @@ static status group_json_read_field(struct json_reader *in, struct group *group,
         field_array_new(&group->arena, at, 1, sizeof *message->parts);
         return group_json_read_string(in, group, &message->parts[0].text, path);
     case FIELD_TIMES:
-        return group_json_read_times(in, group, path);
+        if (c != '{') return field_fail(path, "not an object");
+        TRY(json_reader_enter(in, '{'));
+        field_array_new(&group->arena, &group->times, 0, sizeof *group->times.data);
+        for (;;) {
+            struct string key, stage;
+            double seconds[2];
+            TRY(json_reader_next(in, '{', &more));
+            if (!more) return OK;
+            TRY(json_reader_key(in, &group->arena, &key));
+            arena_string(&group->arena, &stage, key.data, key.size);
+            if (json_reader_peek(in) != '[') return field_fail(path, not_times);
+            TRY(json_reader_enter(in, '['));
+            for (int i = 0; i < 2; i++) {
+                TRY(json_reader_next(in, '[', &more));
+                if (!more) return field_fail(path, not_times);
+                TRY(group_json_read_number(in, path, not_times, &number));
+                if (!json_number_double(&number, &seconds[i])) return field_fail(path, not_times);
+            }
+            TRY(json_reader_next(in, '[', &more));
+            if (more) return field_fail(path, not_times);
+            group_set_times(group, stage.data, seconds[0], seconds[1]);
+        }
     default:
         return group_json_read_array(in, group, field, at, path);
     }

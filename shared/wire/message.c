@@ -140,30 +140,6 @@ static status message_read_value(struct message_reader *reader, const msgpack_ob
     return OK;
 }
 
-static status message_decode_field(struct wire_message *message, struct arena *arena, const struct message_row *row,
-                                   const struct message_field *field, const msgpack_object *value) {
-    void *member = (char *)message + field->offset;
-    if (field->type == FIELD_INT) {
-        bool fits = value->type == MSGPACK_OBJECT_NEGATIVE_INTEGER ||
-                    (value->type == MSGPACK_OBJECT_POSITIVE_INTEGER && value->via.u64 <= INT64_MAX);
-        if (!fits) return fail(DATAERR, "%s: %s is not an integer", row->name, field->name);
-        *(int64_t *)member = value->via.i64;
-    } else if (field->type == FIELD_REAL) {
-        if (value->type != MSGPACK_OBJECT_FLOAT64 && value->type != MSGPACK_OBJECT_FLOAT32)
-            return fail(DATAERR, "%s: %s is not a number", row->name, field->name);
-        *(double *)member = value->via.f64;
-    } else {
-        if (value->type != MSGPACK_OBJECT_STR) return fail(DATAERR, "%s: %s is not a string", row->name, field->name);
-        const msgpack_object_str *text = &value->via.str;
-        if (text->size > MAX_STRING) return fail(DATAERR, "%s: %s is too long", row->name, field->name);
-        if (text->size && memchr(text->ptr, 0, text->size))
-            return fail(DATAERR, "%s: %s has a NUL", row->name, field->name);
-        const char *copy = arena_strndup(arena, text->size ? text->ptr : "", text->size);
-        *(const char **)member = copy;
-    }
-    return OK;
-}
-
 status message_decode(struct wire_message *message, struct arena *arena, const void *data, size_t size) {
     static const msgpack_object nothing = {.type = MSGPACK_OBJECT_NIL};
     struct message_reader reader = {.data = data, .size = size};
@@ -200,8 +176,28 @@ status message_decode(struct wire_message *message, struct arena *arena, const v
                       value->type == MSGPACK_OBJECT_POSITIVE_INTEGER ? (long long)value->via.u64 : -1LL, WIRE_PROTOCOL);
     }
     for (size_t i = 0; i < count && result == OK; i++) {
-        result = message_read_value(&reader, &value);
-        if (result == OK) result = message_decode_field(message, arena, row, &row->fields[i], value);
+        const struct message_field *field = &row->fields[i];
+        void *member = (char *)message + field->offset;
+        TRY_TO(result, done, message_read_value(&reader, &value));
+        const msgpack_object_str *text = value->type == MSGPACK_OBJECT_STR ? &value->via.str : NULL;
+        const bool positive = value->type == MSGPACK_OBJECT_POSITIVE_INTEGER && value->via.u64 <= INT64_MAX;
+        const bool real = value->type == MSGPACK_OBJECT_FLOAT64 || value->type == MSGPACK_OBJECT_FLOAT32;
+        const char *mistake = NULL;
+        if (field->type == FIELD_INT && (positive || value->type == MSGPACK_OBJECT_NEGATIVE_INTEGER))
+            *(int64_t *)member = value->via.i64;
+        else if (field->type == FIELD_REAL && real)
+            *(double *)member = value->via.f64;
+        else if (field->type != FIELD_STRING)
+            mistake = field->type == FIELD_INT ? "is not an integer" : "is not a number";
+        else if (!text)
+            mistake = "is not a string";
+        else if (text->size > MAX_STRING)
+            mistake = "is too long";
+        else if (text->size && memchr(text->ptr, 0, text->size))
+            mistake = "has a NUL";
+        else
+            *(const char **)member = arena_strndup(arena, text->size ? text->ptr : "", text->size);
+        if (mistake) result = fail(DATAERR, "%s: %s %s", row->name, field->name, mistake);
     }
     if (result == OK && reader.at != size) result = fail(DATAERR, "%s: trailing bytes", row->name);
 done:
