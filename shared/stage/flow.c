@@ -255,11 +255,11 @@ status flow_on_answer(struct flow *flow, struct wire_peer *peer, const struct wi
 // Applies what has happened to a replica of a reader to the groups that it has.
 static status flow_apply(struct flow *flow, const struct downstream *downstream, enum lease_event event) {
     struct outbox_entry *entry;
-    size_t reader;
+    const size_t reader = downstream->reader;
     const int replica = downstream->replica;
-    const char *stage = flow->config->readers[downstream->reader];
+    const char *stage = flow->config->readers[reader];
     const struct lost_again again =
-        outbox_apply(&flow->outbox, downstream->reader, replica, event, downstream->blames, wire_now_ms(flow->wire));
+        outbox_apply(&flow->outbox, reader, replica, event, downstream->blames, wire_now_ms(flow->wire));
     if (again.count) { // groups that were lost before: tells the user
         char reason[160], others[32] = "";
         if (again.count > 1) snprintf(others, sizeof others, " and %zu more", again.count - 1);
@@ -273,9 +273,8 @@ static status flow_apply(struct flow *flow, const struct downstream *downstream,
             TRY(wire_send(flow->wire, peer, &notice, NULL));
     }
     flow->announce = true;
-    while ((entry = outbox_find_lost(&flow->outbox, MAX_LOSSES, &reader))) { // quarantines it
+    while ((entry = outbox_find_lost(&flow->outbox, reader, MAX_LOSSES))) { // quarantines it
         struct group *group;
-        assert(reader == downstream->reader);
         TRY(group_from_msgpack(&group, entry->data.data, entry->data.size));
         if (!group->quarantine.present)
             group_quarantine(group, stage, "lost %d times; last in the hands of %s-%d", MAX_LOSSES, stage, replica);

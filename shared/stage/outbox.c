@@ -94,10 +94,11 @@ struct outbox_entry *outbox_find(const struct outbox *outbox, int64_t seq) {
     return at < outbox->count && outbox->entries[at]->seq == seq ? outbox->entries[at] : NULL;
 }
 
-// Adds an entry without data.
-static void outbox_insert(struct outbox *outbox, int64_t seq, struct outbox_entry **out) {
+// Returns the group's entry; one that is added has no data.
+static struct outbox_entry *outbox_entry_of(struct outbox *outbox, int64_t seq) {
     const size_t at = outbox_position(outbox, seq);
     struct outbox_entry *entry;
+    if (at < outbox->count && outbox->entries[at]->seq == seq) return outbox->entries[at];
     mem_new(&entry, 1, sizeof *entry + outbox->reader_count * sizeof *entry->leases);
     assert(outbox->reader_count > 0);
     RESIZE(&outbox->entries, outbox->count + 1);
@@ -105,7 +106,7 @@ static void outbox_insert(struct outbox *outbox, int64_t seq, struct outbox_entr
     outbox->entries[at] = entry;
     outbox->count++;
     entry->seq = seq;
-    *out = entry;
+    return entry;
 }
 
 static void outbox_remove(struct outbox *outbox, size_t begin, size_t end) {
@@ -120,8 +121,7 @@ static void outbox_remove(struct outbox *outbox, size_t begin, size_t end) {
 }
 
 struct outbox_entry *outbox_add(struct outbox *outbox, int64_t seq, const struct origins *origins, struct buf *data) {
-    struct outbox_entry *entry = outbox_find(outbox, seq);
-    if (!entry) outbox_insert(outbox, seq, &entry);
+    struct outbox_entry *entry = outbox_entry_of(outbox, seq);
     if (!entry->data.size) {
         entry->data = *data;
         entry->origins = *origins;
@@ -187,8 +187,7 @@ bool outbox_passed(const struct outbox *outbox, const struct outbox_entry *entry
 // ---- what happens to the readers ----
 
 struct outbox_entry *outbox_claim(struct outbox *outbox, int64_t seq, size_t reader, int replica, bool passed) {
-    struct outbox_entry *entry = outbox_find(outbox, seq);
-    if (!entry) outbox_insert(outbox, seq, &entry);
+    struct outbox_entry *entry = outbox_entry_of(outbox, seq);
     lease_apply(&entry->leases[reader], passed ? LEASE_PASS : LEASE_HAVE, replica, false, 0);
     return entry;
 }
@@ -219,11 +218,8 @@ bool outbox_expire(struct outbox *outbox, int64_t now) {
     return expired;
 }
 
-struct outbox_entry *outbox_find_lost(const struct outbox *outbox, int losses, size_t *reader) {
+struct outbox_entry *outbox_find_lost(const struct outbox *outbox, size_t reader, int losses) {
     for (size_t i = 0; i < outbox->count; i++)
-        for (size_t k = 0; k < outbox->reader_count; k++) {
-            *reader = k;
-            if (outbox->entries[i]->leases[k].losses >= losses) return outbox->entries[i];
-        }
+        if (outbox->entries[i]->leases[reader].losses >= losses) return outbox->entries[i];
     return NULL;
 }

@@ -120,8 +120,8 @@ struct lost_again outbox_apply(struct outbox *outbox, size_t reader, int replica
 // Makes available what is due at `now` (ms). Returns whether there was something.
 bool outbox_expire(struct outbox *outbox, int64_t now);
 
-// Returns a group that was lost `losses` times by a reader, and that reader; NULL if there is none.
-struct outbox_entry *outbox_find_lost(const struct outbox *outbox, int losses, size_t *reader);
+// Returns a group that was lost `losses` times by a reader, NULL if there is none.
+struct outbox_entry *outbox_find_lost(const struct outbox *outbox, size_t reader, int losses);
 
 // Removes the groups below a seq.
 void outbox_settle_below(struct outbox *outbox, int64_t seq);

@@ -123,28 +123,17 @@ static void transfer_skip_peer(struct transfer *transfer) {
     transfer_leave_peer(transfer);
 }
 
-static bool transfer_is_answered(const struct transfer *transfer, const struct wire_peer *peer,
-                                 const struct wire_message *message) {
-    const bool fetch = transfer->kind == MESSAGE_FETCH;
-    if (transfer->peer != peer || transfer_ended(transfer)) return false;
-    switch (message->kind) {
-    case MESSAGE_CHUNK:
-        return fetch && message->hash == transfer->hash;
-    case MESSAGE_RECORD:
-        return !fetch && !strcmp(message->id, transfer->id);
-    default:
-        assert(message->kind == MESSAGE_ABSENT);
-        return message->hash == transfer->hash && !strcmp(message->id, transfer->id);
-    }
-}
-
 status requests_on_answer(struct requests *requests, const struct wire_peer *peer, const struct wire_message *message,
                           bool *changed) {
     const bool piece = message->kind == MESSAGE_CHUNK || message->kind == MESSAGE_RECORD;
     struct transfer *transfer = requests->first;
-    while (transfer && !(transfer_is_answered(transfer, peer, message) &&
-                         (!piece || message->offset < 0 || message->offset == transfer->received)))
-        transfer = transfer->next;
+    for (; transfer; transfer = transfer->next) {
+        if (transfer->peer != peer || transfer_ended(transfer)) continue;
+        if (piece && (message->kind == MESSAGE_CHUNK) != (transfer->kind == MESSAGE_FETCH)) continue;
+        if (message->kind != MESSAGE_RECORD && message->hash != transfer->hash) continue;
+        if (message->kind != MESSAGE_CHUNK && strcmp(message->id, transfer->id) != 0) continue;
+        if (!piece || message->offset < 0 || message->offset == transfer->received) break;
+    }
     if (!transfer) return OK;
     if (!piece) {
         transfer_skip_peer(transfer);
