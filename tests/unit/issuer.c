@@ -130,23 +130,34 @@ static void tell(struct fixture *fixture, struct wire_message message) {
     assert_int_equal(message_from(&fixture->node, &message), OK);
 }
 
+static void tell_position(struct fixture *fixture, int64_t step, int64_t seq) {
+    tell(fixture, (struct wire_message){.kind = MESSAGE_POSITION, .step = step, .seq = seq});
+}
+
 static void tick(struct fixture *fixture) {
     assert_int_equal(source_role.hooks.tick(&fixture->node), OK);
 }
 
 // Opens the issuer with a supervisor and with an optim that begins to train.
 static void open_supervised_issuer(struct fixture *fixture) {
-    const struct wire_message position = {.kind = MESSAGE_POSITION, .step = 0, .seq = 0};
     struct wire_peer supervisor = {.purpose = "report", .name = "caravan"};
     open_issuer(fixture, 0);
     assert_int_equal(join(&fixture->node, &supervisor), OK);
-    tell(fixture, position);
+    tell_position(fixture, 0, 0);
     tick(fixture);
 }
 
 // Optim reports that the group at `seq` was trained.
 static void tell_trained(struct fixture *fixture, int64_t seq) {
     tell(fixture, (struct wire_message){.kind = MESSAGE_TRAINED, .seq = seq, .id = "", .step = seq / PER_STEP + 1});
+}
+
+// Frames has quarantined the group at `seq`.
+static void tell_quarantined(struct fixture *fixture, int64_t seq) {
+    char id[32];
+    snprintf(id, sizeof id, "e0-%06lld", (long long)seq);
+    tell(fixture, (struct wire_message){
+                      .kind = MESSAGE_QUARANTINED, .seq = seq, .id = id, .name = "frames", .reason = "no such clip"});
 }
 
 TEST(nothing_is_issued_before_the_position) {
@@ -158,7 +169,7 @@ TEST(nothing_is_issued_before_the_position) {
     source_role.hooks.report(&fixture.node, &counters);
     assert_string_equal(counters.state, "waits for optim");
     assert_int_equal(counters.held, 0);
-    tell(&fixture, (struct wire_message){.kind = MESSAGE_POSITION, .step = 0, .seq = -1});
+    tell_position(&fixture, 0, -1);
     tick(&fixture);
     assert_int_equal(fixture.io.put_count, PER_STEP); // a step, since no staleness is allowed
     assert_int_equal(fixture.io.put[0], 0);
@@ -171,7 +182,7 @@ TEST(nothing_is_issued_before_the_position) {
 TEST(staleness_bounds_the_groups_in_flight) {
     SCOPED(struct fixture, close_issuer) fixture = {0};
     open_issuer(&fixture, 1);
-    tell(&fixture, (struct wire_message){.kind = MESSAGE_POSITION, .step = 0, .seq = 0});
+    tell_position(&fixture, 0, 0);
     tick(&fixture);
     tick(&fixture);
     assert_int_equal(fixture.io.put_count, 2 * PER_STEP);
@@ -187,7 +198,7 @@ TEST(the_number_of_the_issue_rises_when_optim_goes_back) {
     SCOPED(struct fixture, close_issuer) fixture = {0};
     struct message_status counters = {0};
     open_issuer(&fixture, 0);
-    tell(&fixture, (struct wire_message){.kind = MESSAGE_POSITION, .step = 0, .seq = 0});
+    tell_position(&fixture, 0, 0);
     tick(&fixture);
     const int64_t first = fixture.io.issue;
     assert_true(first > 0);
@@ -196,13 +207,13 @@ TEST(the_number_of_the_issue_rises_when_optim_goes_back) {
     tick(&fixture);
     assert_int_equal(fixture.io.issue, first);
     assert_int_equal(fixture.io.put_count, 2 * PER_STEP);
-    tell(&fixture, (struct wire_message){.kind = MESSAGE_POSITION, .step = 1, .seq = 2});
+    tell_position(&fixture, 1, 2);
     tick(&fixture);
     assert_int_equal(fixture.io.issue, first);
     assert_int_equal(fixture.io.settled, 2);
     assert_int_equal(fixture.io.put_count, 3 * PER_STEP);
     assert_int_equal(fixture.io.put[2 * PER_STEP], 2);
-    tell(&fixture, (struct wire_message){.kind = MESSAGE_POSITION, .step = 0, .seq = 0});
+    tell_position(&fixture, 0, 0);
     tick(&fixture);
     assert_int_equal(fixture.io.issue, first + 1);
     assert_int_equal(fixture.io.settled, 0);
@@ -231,13 +242,11 @@ TEST(nobody_is_told_what_the_ledger_on_the_disk_lacks) {
     SCOPED(struct fixture, close_issuer) fixture = {0};
     struct wire_peer optim = {.purpose = "ledger", .name = "optim"};
     open_issuer(&fixture, 0);
-    tell(&fixture, (struct wire_message){.kind = MESSAGE_POSITION, .step = 0, .seq = 0});
+    tell_position(&fixture, 0, 0);
     for (int64_t seq = 0; seq < TOTAL; seq++) {
         tick(&fixture);
         if (seq % 2)
-            tell(&fixture,
-                 (struct wire_message){
-                     .kind = MESSAGE_QUARANTINED, .seq = seq, .id = "", .name = "frames", .reason = "cut off"});
+            tell_quarantined(&fixture, seq);
         else
             tell_trained(&fixture, seq);
         tick(&fixture);
@@ -260,7 +269,7 @@ TEST(an_optim_that_lost_its_directory_is_refused) {
     SCOPED(struct fixture, close_issuer) fixture = {0};
     open_supervised_issuer(&fixture);
     for (int64_t seq = 0; seq < PER_STEP; seq++) tell_trained(&fixture, seq);
-    tell(&fixture, (struct wire_message){.kind = MESSAGE_POSITION, .step = 0, .seq = -1});
+    tell_position(&fixture, 0, -1);
     tick(&fixture);
     tick(&fixture);
     assert_int_equal(fixture.io.put_count, PER_STEP);
@@ -277,7 +286,7 @@ TEST(an_older_checkpoint_is_trained_again_with_a_notice) {
         tick(&fixture);
         tell_trained(&fixture, seq);
     }
-    tell(&fixture, (struct wire_message){.kind = MESSAGE_POSITION, .step = 1, .seq = PER_STEP});
+    tell_position(&fixture, 1, PER_STEP);
     fixture.io.put_count = 0;
     tick(&fixture);
     assert_int_equal(fixture.io.last.kind, MESSAGE_NOTICE);
@@ -295,16 +304,12 @@ TEST(the_end_is_told_once_everything_is_settled) {
     assert_int_equal(fixture.io.last.kind, MESSAGE_RUN_INFO);
     assert_int_equal(fixture.io.last.count, TOTAL);
     assert_int_equal(fixture.io.last.per_step, PER_STEP);
-    tell(&fixture, (struct wire_message){.kind = MESSAGE_POSITION, .step = 0, .seq = 0});
+    tell_position(&fixture, 0, 0);
     for (int64_t seq = 0; seq < TOTAL; seq++) {
         tick(&fixture);
         assert_int_equal(fixture.io.broadcasts, seq > 8);
         if (seq == 8) {
-            tell(&fixture, (struct wire_message){.kind = MESSAGE_QUARANTINED,
-                                                 .seq = seq,
-                                                 .id = "e0-000008",
-                                                 .name = "frames",
-                                                 .reason = "the clip is cut off"});
+            tell_quarantined(&fixture, seq);
             assert_int_equal(fixture.io.last.kind, MESSAGE_NOTICE);
         } else if (seq == 9) {
             tell(&fixture, (struct wire_message){.kind = MESSAGE_UNUSED, .seq = seq, .id = ""});
@@ -321,12 +326,11 @@ TEST(the_end_is_told_once_everything_is_settled) {
                                            "step of 2");
 }
 
-static void quarantine(struct fixture *fixture, int64_t seq) {
-    char id[32];
-    snprintf(id, sizeof id, "e0-%06lld", (long long)seq);
-    tell(fixture, (struct wire_message){
-                      .kind = MESSAGE_QUARANTINED, .seq = seq, .id = id, .name = "frames", .reason = "no such clip"});
-    tick(fixture);
+static void quarantine_row(struct fixture *fixture, int64_t begin, int64_t end) {
+    for (int64_t seq = begin; seq < end; seq++) {
+        tell_quarantined(fixture, seq);
+        tick(fixture);
+    }
 }
 
 TEST(a_training_ends_when_many_samples_fail_in_a_row) {
@@ -334,14 +338,14 @@ TEST(a_training_ends_when_many_samples_fail_in_a_row) {
     struct wire_peer supervisor = {.purpose = "report", .name = "caravan"};
     total = 80;
     open_supervised_issuer(&fixture);
-    for (int64_t seq = 0; seq < 31; seq++) quarantine(&fixture, seq);
+    quarantine_row(&fixture, 0, 31);
     tell_trained(&fixture, 31); // in the order of issue: it does not matter when it is told
-    for (int64_t seq = 40; seq < 63; seq++) quarantine(&fixture, seq);
-    for (int64_t seq = 32; seq < 39; seq++) quarantine(&fixture, seq);
+    quarantine_row(&fixture, 40, 63);
+    quarantine_row(&fixture, 32, 39);
     assert_int_equal(fixture.io.last.kind, MESSAGE_NOTICE);
-    quarantine(&fixture, 63);
+    quarantine_row(&fixture, 63, 64);
     assert_int_equal(fixture.io.last.kind, MESSAGE_NOTICE);
-    quarantine(&fixture, 39);
+    quarantine_row(&fixture, 39, 40);
     assert_int_equal(fixture.io.last.kind, MESSAGE_END);
     assert_int_equal(fixture.io.last.code, DATAERR);
     assert_non_null(
@@ -351,7 +355,7 @@ TEST(a_training_ends_when_many_samples_fail_in_a_row) {
     open_issuer_of(&fixture, false, 0, 0);
     assert_int_equal(join(&fixture.node, &supervisor), OK);
     tick(&fixture);
-    for (int64_t seq = 0; seq < 60; seq++) quarantine(&fixture, seq);
+    quarantine_row(&fixture, 0, 60);
     assert_int_equal(fixture.io.last.kind, MESSAGE_NOTICE);
     close_issuer(&fixture);
     total = TOTAL;
@@ -385,15 +389,13 @@ TEST(without_optim_all_are_in_flight_at_once) {
     for (int64_t seq = TOTAL - 1; seq > 0; seq--)
         for (int i = 0; i < 2; i++)
             tell(&fixture, (struct wire_message){.kind = MESSAGE_TRAINED, .seq = seq, .id = "x"});
-    tell(&fixture,
-         (struct wire_message){.kind = MESSAGE_POSITION, .step = 0, .seq = -1}); // of nobody: it has no effect
+    tell_position(&fixture, 0, -1); // of nobody: it has no effect
     source_role.hooks.report(&fixture.node, &counters);
     assert_int_equal(counters.done, TOTAL - 1);
     assert_int_equal(counters.step, 0);
     tick(&fixture);
     assert_int_equal(fixture.io.broadcasts, 0);
-    tell(&fixture,
-         (struct wire_message){.kind = MESSAGE_QUARANTINED, .id = "e0-000000", .name = "frames", .reason = "cut off"});
+    tell_quarantined(&fixture, 0);
     tick(&fixture);
     tick(&fixture);
     assert_int_equal(fixture.io.broadcasts, 2); // the notice and the end
@@ -409,11 +411,10 @@ TEST(groups_before_one_that_is_settled_already_are_issued) {
     SCOPED(struct fixture, close_issuer) fixture = {0};
     struct message_status counters = {0};
     open_issuer(&fixture, 0);
-    tell(&fixture, (struct wire_message){.kind = MESSAGE_POSITION, .step = 0, .seq = 0});
+    tell_position(&fixture, 0, 0);
     tick(&fixture);
     assert_int_equal(fixture.io.put_count, PER_STEP);
-    tell(&fixture,
-         (struct wire_message){.kind = MESSAGE_QUARANTINED, .seq = 4, .id = "", .name = "frames", .reason = "cut off"});
+    tell_quarantined(&fixture, 4);
     for (int64_t seq = 0; seq < PER_STEP; seq++) tell_trained(&fixture, seq);
     tick(&fixture);
     source_role.hooks.report(&fixture.node, &counters);
@@ -453,8 +454,7 @@ TEST(max_steps_ends_the_run) {
     assert_int_equal(fixture.io.put_count, 4);
     for (int64_t seq = 0; seq < 3; seq++) tell_trained(&fixture, seq);
     for (int i = 0; i < 2; i++) // sent twice, it counts once
-        tell(&fixture, (struct wire_message){
-                           .kind = MESSAGE_QUARANTINED, .seq = 3, .id = "", .name = "frames", .reason = "cut off"});
+        tell_quarantined(&fixture, 3);
     tick(&fixture);
     assert_int_equal(fixture.io.put_count, 5);
     source_role.hooks.report(&fixture.node, &counters);

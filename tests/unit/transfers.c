@@ -230,6 +230,20 @@ static void check_content(const struct process *process) {
     assert_memory_equal(process->received.data, process->run->content, SIZE);
 }
 
+static void turns(struct run *run, int count) {
+    for (int i = 0; i < count; i++) turn(run);
+}
+
+// A server publishes the run's content as a version of the weights, and tells those that are there if `tell`.
+static void publish(struct run *run, struct process *server, int version, uint64_t hash, bool tell) {
+    char path[160];
+    snprintf(path, sizeof path, "%s/policy-%d", server->dir, version);
+    assert_int_equal(file_write_atomic(path, run->content, SIZE), OK);
+    const struct stage_weights weights = {.version = version, .hash = hash, .path = path};
+    if (!server->node.publisher) weights_publisher_new(&server->node.publisher);
+    assert_int_equal(weights_publish(server->node.publisher, tell ? server->node.io : NULL, &weights), OK);
+}
+
 // ---- clips
 
 TEST(a_clip_comes_in_pieces) {
@@ -268,14 +282,14 @@ TEST(who_lacks_the_clip_or_lies_is_passed_over) {
         frames[0]->manner = frames[1]->manner = manner;
         start_run(run);
         assert_int_equal(io_thread_connect(optim->node.io, "frames", "frames"), OK);
-        for (int k = 0; k < 20; k++) turn(run);
+        turns(run, 20);
         get_clip(optim);
         finish(run);
         assert_true(optim->transfer.absent); // nobody has it
         assert_true(frames[0]->answered > 0 && frames[1]->answered > 0);
         frames[0]->manner = HONEST;
         io_thread_end_transfer(optim->node.io, &optim->transfer);
-        for (int k = 0; k < 500; k++) turn(run); // those that lied are admitted again
+        turns(run, 500); // those that lied are admitted again
         get_clip(optim);
         finish(run);
         check_content(optim);
@@ -291,24 +305,19 @@ TEST(an_impossible_request_costs_its_peer_the_connection) {
             struct run *run = open_run(i);
             struct process *server = add_process(run, fetch ? "optim" : "frames", 1, NULL);
             struct process *good = add_process(run, "rollout", 1, NULL), *bad = add_process(run, "rollout", 2, NULL);
-            char path[160];
-            snprintf(path, sizeof path, "%s/weights", server->dir);
-            assert_int_equal(file_write_atomic(path, run->content, SIZE), OK);
-            const struct stage_weights weights = {.version = 1, .hash = HASH, .path = path};
-            if (fetch) weights_publisher_new(&server->node.publisher);
-            if (fetch) assert_int_equal(weights_publish(server->node.publisher, NULL, &weights), OK);
+            if (fetch) publish(run, server, 1, HASH, false);
             start_run(run);
             assert_int_equal(io_thread_connect(bad->node.io, fetch ? "optim" : "frames", fetch ? "weights" : "frames"),
                              OK);
             fetch ? fetch_weights(good) : get_clip(good);
-            for (int k = 0; k < 20; k++) turn(run);
+            turns(run, 20);
             const struct wire_message wrong = {.kind = fetch ? MESSAGE_FETCH : MESSAGE_GET,
                                                .id = "clip",
                                                .hash = HASH,
                                                .offset = ranges[i][0],
                                                .size = ranges[i][1]};
             assert_int_equal(io_thread_broadcast(bad->node.io, fetch ? "weights" : "frames", &wrong), OK);
-            for (int k = 0; k < 20; k++) turn(run);
+            turns(run, 20);
             finish(run);
             check_content(good);
             assert_int_equal(server->lost[1], 0);
@@ -322,13 +331,7 @@ TEST(an_impossible_request_costs_its_peer_the_connection) {
 // A run of optim, which has published the file, and replicas on machines of their own.
 static struct run *weights_run(uint64_t seed, int replicas) {
     struct run *run = open_run(seed);
-    char path[160];
-    struct process *optim = add_process(run, "optim", 1, NULL);
-    snprintf(path, sizeof path, "%s/policy-1", optim->dir);
-    assert_int_equal(file_write_atomic(path, run->content, SIZE), OK);
-    const struct stage_weights weights = {.version = 1, .hash = HASH, .path = path};
-    weights_publisher_new(&optim->node.publisher);
-    assert_int_equal(weights_publish(optim->node.publisher, NULL, &weights), OK);
+    publish(run, add_process(run, "optim", 1, NULL), 1, HASH, false);
     for (int i = 0; i < replicas; i++) add_process(run, "rollout", i + 1, NULL);
     start_run(run);
     return run;
@@ -348,16 +351,12 @@ TEST(every_machine_gets_the_weights_from_optim_once) {
 // that joins later.
 TEST(a_publication_goes_to_all_that_follow) {
     struct run *run = weights_run(1, 3);
-    struct process *optim = &run->processes[0];
-    char path[160];
     for (int i = 1; i <= 2; i++) assert_int_equal(io_thread_connect(run->processes[i].node.io, "optim", "weights"), OK);
-    for (int k = 0; k < 20; k++) turn(run);
-    snprintf(path, sizeof path, "%s/policy-1", optim->dir);
-    const struct stage_weights weights = {.version = 2, .hash = HASH, .path = path};
-    assert_int_equal(weights_publish(optim->node.publisher, optim->node.io, &weights), OK);
-    for (int k = 0; k < 20; k++) turn(run);
+    turns(run, 20);
+    publish(run, &run->processes[0], 2, HASH, true);
+    turns(run, 20);
     assert_int_equal(io_thread_connect(run->processes[3].node.io, "optim", "weights"), OK);
-    for (int k = 0; k < 20; k++) turn(run);
+    turns(run, 20);
     for (int i = 1; i <= 3; i++) assert_int_equal(run->processes[i].published, i < 3 ? 2 : 1);
     close_run(run);
 }
@@ -535,12 +534,8 @@ static struct wire_message publish_next(struct run *run, int version, size_t eve
     struct process *optim = &run->processes[0];
     SCOPED(struct arena, arena_release) arena = {0};
     struct wire_message message;
-    char path[160];
     for (size_t i = (size_t)version; i < SIZE; i += every) run->content[i] ^= (char)(rng_bits(3, i, 0) | 1);
-    snprintf(path, sizeof path, "%s/policy-%d", optim->dir, version);
-    assert_int_equal(file_write_atomic(path, run->content, SIZE), OK);
-    const struct stage_weights weights = {.version = version, .hash = HASH + (uint64_t)version, .path = path};
-    assert_int_equal(weights_publish(optim->node.publisher, NULL, &weights), OK);
+    publish(run, optim, version, HASH + (uint64_t)version, false);
     assert_true(weights_publisher_describe(optim->node.publisher, false, &message, &arena));
     assert_true(message.base && message.difference);
     message.path = "/elsewhere";
@@ -621,12 +616,12 @@ TEST(a_request_behind_a_difference_harms_nobody) {
     download_with(run, replicas, 1);
     const struct wire_message weights = publish_next(run, 2, 3000);
     assert_int_equal(io_thread_connect(bad->node.io, "optim", "weights"), OK);
-    for (int k = 0; k < 20; k++) turn(run);
+    turns(run, 20);
     for (int k = 0; k < 2; k++) { // before there is a difference, and then
         const struct wire_message wrong = {
             .kind = MESSAGE_FETCH, .hash = weights.difference, .offset = SIZE, .size = 100};
         assert_int_equal(io_thread_broadcast(bad->node.io, "weights", &wrong), OK);
-        for (int i = 0; i < 20; i++) turn(run);
+        turns(run, 20);
         if (!k) download_version(run, replicas, 1, false, &weights);
     }
     assert_int_equal(run->processes[0].lost[1], 0);
