@@ -29,11 +29,13 @@ struct parameter {
     int64_t offset; // of the first element
 };
 
-// Adjacent parameters that are used as one matrix or vector.
+// Adjacent parameters that are used as one matrix or vector. What it has on a backend: weights_load.
 struct fused_param {
     size_t first, count;   // in the table's list; count 0: it does not exist
     int64_t offset;        // of the first element
     int64_t rows, columns; // a vector has 1 row
+    struct weight *weight; // of a matrix, prepared for products
+    struct tensor values;  // of a vector, or of the embedding
 };
 
 // Consecutive elements which all decay or all do not. Exactly matrices decay.
@@ -51,7 +53,7 @@ struct parameter_table {
     uint64_t parameter_count;                        // elements without the padding
     struct parameter_range ranges[MAX_PARAM_RANGES]; // in the order of the array
     int range_count;
-    const struct fused_param **fused; // all of them, in the order of the array
+    struct fused_param **fused; // all of them, in the order of the array
     size_t fused_count;
     // Names, up to NULL, of tensors of a file that are not read: no parameters, or ones that get other values; or NULL.
     const char *const *ignored;

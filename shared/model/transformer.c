@@ -116,17 +116,17 @@ static int64_t block_mlp_chunk(const struct forward_state *fwd) {
 
 // x += delta (or none), and out = norm(x).
 static status block_norm(const struct forward_state *fwd, struct tensor out, struct tensor x, struct tensor delta,
-                         struct tensor scale, struct tensor bias, struct tensor statistics) {
+                         const struct fused_param *scale, const struct fused_param *bias, struct tensor statistics) {
     const struct operations *ops = fwd->backend->ops;
     float eps = fwd->transformer->eps;
     if (fwd->transformer->norm == NORM_LAYERNORM)
-        return ops->layernorm(fwd->backend, out, x, delta, scale, bias, eps, statistics);
-    assert(!bias.buffer);
-    return ops->rmsnorm(fwd->backend, out, x, delta, scale, eps, statistics);
+        return ops->layernorm(fwd->backend, out, x, delta, scale->values, bias->values, eps, statistics);
+    assert(!bias || !bias->count);
+    return ops->rmsnorm(fwd->backend, out, x, delta, scale->values, eps, statistics);
 }
 
-status forward_norm(struct forward_state *fwd, struct tensor out, struct tensor scale, struct tensor bias,
-                    struct tensor statistics) {
+status forward_norm(struct forward_state *fwd, struct tensor out, const struct fused_param *scale,
+                    const struct fused_param *bias, struct tensor statistics) {
     struct tensor delta = fwd->has_delta ? fwd->delta : (struct tensor){0};
     fwd->has_delta = false;
     return block_norm(fwd, out, fwd->x, delta, scale, bias, statistics);
@@ -135,8 +135,8 @@ status forward_norm(struct forward_state *fwd, struct tensor out, struct tensor 
 // *out = n: the first norm of x, or x itself.
 static status block_norm1(struct forward_state *fwd, const struct block *block, const struct block_activations *act,
                           struct tensor *out) {
-    *out = block->norm1.buffer ? act->normed : fwd->x;
-    if (block->norm1.buffer) return forward_norm(fwd, *out, block->norm1, block->norm1_bias, act->statistics1);
+    *out = block->norm1.count ? act->normed : fwd->x;
+    if (block->norm1.count) return forward_norm(fwd, *out, &block->norm1, &block->norm1_bias, act->statistics1);
     assert(!fwd->has_delta);
     return OK;
 }
@@ -149,14 +149,14 @@ static status block_attention_forward(struct forward_state *fwd, int index, stru
     const struct transformer *transformer = fwd->transformer;
     const struct block *block = &transformer->blocks[index];
     int layer = fwd->layered ? index : 0;
-    TRY(ops->linear(backend, act->qkv, n, block->qkv, block->qkv_bias));
+    TRY(ops->linear(backend, act->qkv, n, block->qkv.weight, block->qkv_bias.values));
     TRY(ops->rope(backend, act->qkv, fwd->rope, fwd->position_ids, transformer->heads, fwd->cache, layer,
                   fwd->cache_slots));
     TRY(ops->attention(backend, act->attended, act->qkv, transformer->attention_scale, fwd->cache, layer, fwd->plan,
                        act->lse));
-    TRY(ops->linear(backend, fwd->delta, act->attended, block->out, block->out_bias));
+    TRY(ops->linear(backend, fwd->delta, act->attended, block->out.weight, block->out_bias.values));
     fwd->has_delta = true;
-    return forward_norm(fwd, act->normed, block->norm2, block->norm2_bias, act->statistics2);
+    return forward_norm(fwd, act->normed, &block->norm2, &block->norm2_bias, act->statistics2);
 }
 
 status block_forward(struct forward_state *fwd, int index) {
@@ -183,9 +183,11 @@ status block_forward(struct forward_state *fwd, int index) {
         int64_t rows = fwd->rows - first < chunk ? fwd->rows - first : chunk;
         struct tensor gate_up = tensor_rows(act.gate_up, kept ? first : 0, rows);
         struct tensor hidden = tensor_rows(hidden_chunk, 0, rows);
-        TRY(ops->linear(backend, gate_up, tensor_rows(act.normed, first, rows), block->gate_up, block->gate_up_bias));
+        TRY(ops->linear(backend, gate_up, tensor_rows(act.normed, first, rows), block->gate_up.weight,
+                        block->gate_up_bias.values));
         TRY(block_activation_of(fwd).forward(backend, hidden, gate_up));
-        TRY(ops->linear(backend, tensor_rows(fwd->delta, first, rows), hidden, block->down, block->down_bias));
+        TRY(ops->linear(backend, tensor_rows(fwd->delta, first, rows), hidden, block->down.weight,
+                        block->down_bias.values));
     }
     fwd->has_delta = true;
     workspace_restore(fwd->workspace, mark);
@@ -207,20 +209,21 @@ static status block_round_grad(struct forward_state *fwd, int64_t first, int64_t
 }
 
 status backward_linear(const struct forward_state *fwd, struct tensor grad_in, struct tensor grad_out, struct tensor in,
-                       struct weight *weight, const struct fused_param *param, const struct fused_param *bias) {
+                       const struct fused_param *matrix, const struct fused_param *bias) {
     struct backend *backend = fwd->backend;
-    TRY(backend->ops->linear_grad_weight(backend, backward_param(fwd, param), backward_param(fwd, bias), grad_out, in));
-    return backend->ops->linear_grad_input(backend, grad_in, grad_out, weight, false);
+    TRY(backend->ops->linear_grad_weight(backend, backward_param(fwd, matrix), backward_param(fwd, bias), grad_out,
+                                         in));
+    return backend->ops->linear_grad_input(backend, grad_in, grad_out, matrix->weight, false);
 }
 
-status backward_norm(const struct forward_state *fwd, const struct fused_param *scale_param,
-                     const struct fused_param *bias_param, struct tensor grad_out, struct tensor x, struct tensor scale,
-                     struct tensor statistics) {
+status backward_norm(const struct forward_state *fwd, const struct fused_param *scale, const struct fused_param *bias,
+                     struct tensor grad_out, struct tensor x, struct tensor statistics) {
     const struct operations *ops = fwd->backend->ops;
-    struct tensor grad_scale = backward_param(fwd, scale_param), grad_bias = backward_param(fwd, bias_param);
+    struct tensor grad_scale = backward_param(fwd, scale), grad_bias = backward_param(fwd, bias);
     if (fwd->transformer->norm == NORM_LAYERNORM)
-        return ops->layernorm_grad(fwd->backend, fwd->grad_x, grad_scale, grad_bias, grad_out, x, scale, statistics);
-    return ops->rmsnorm_grad(fwd->backend, fwd->grad_x, grad_scale, grad_out, x, scale, statistics);
+        return ops->layernorm_grad(fwd->backend, fwd->grad_x, grad_scale, grad_bias, grad_out, x, scale->values,
+                                   statistics);
+    return ops->rmsnorm_grad(fwd->backend, fwd->grad_x, grad_scale, grad_out, x, scale->values, statistics);
 }
 
 // grad_normed [T,C] = the gradient of n through attention.
@@ -230,17 +233,16 @@ static status block_attention_backward(struct forward_state *fwd, int index, str
     const struct operations *ops = backend->ops;
     const struct transformer *transformer = fwd->transformer;
     const struct block *block = &transformer->blocks[index];
-    const struct block_params *params = &transformer->params[index];
     struct workspace_mark mark = workspace_save(fwd->workspace);
     struct tensor grad_out, grad_attended, grad_qkv;
     TRY(block_round_grad(fwd, 0, fwd->rows, &grad_out));
     TRY(workspace_alloc(fwd->workspace, fwd->type, fwd->rows, act->attended.columns, &grad_attended));
     TRY(workspace_alloc(fwd->workspace, fwd->type, fwd->rows, act->qkv.columns, &grad_qkv));
-    TRY(backward_linear(fwd, grad_attended, grad_out, act->attended, block->out, &params->out, &params->out_bias));
+    TRY(backward_linear(fwd, grad_attended, grad_out, act->attended, &block->out, &block->out_bias));
     TRY(ops->attention_grad(backend, grad_qkv, grad_attended, act->attended, act->qkv, transformer->attention_scale,
                             fwd->cache, fwd->layered ? index : 0, fwd->plan, act->lse));
     TRY(ops->rope_grad(backend, grad_qkv, fwd->rope, fwd->position_ids, transformer->heads));
-    TRY(backward_linear(fwd, grad_normed, grad_qkv, n, block->qkv, &params->qkv, &params->qkv_bias));
+    TRY(backward_linear(fwd, grad_normed, grad_qkv, n, &block->qkv, &block->qkv_bias));
     workspace_restore(fwd->workspace, mark);
     return OK;
 }
@@ -256,7 +258,7 @@ static status block_attention_again(struct forward_state *fwd, int index, struct
     if (act->residual.buffer) {
         TRY(ops->kv_cache_write(backend, act->qkv, transformer->heads, fwd->cache, fwd->layered ? index : 0,
                                 fwd->cache_slots));
-        return block_norm(fwd, act->normed, act->residual, (struct tensor){0}, block->norm2, block->norm2_bias,
+        return block_norm(fwd, act->normed, act->residual, (struct tensor){0}, &block->norm2, &block->norm2_bias,
                           act->statistics2);
     }
     TRY(ops->copy(backend, fwd->x, act->input));
@@ -272,7 +274,6 @@ status block_backward(struct forward_state *fwd, int index) {
     struct backend *backend = fwd->backend;
     const struct operations *ops = backend->ops;
     const struct block *block = &fwd->transformer->blocks[index];
-    const struct block_params *params = &fwd->transformer->params[index];
     struct tensor none = {0};
     struct tensor grad_normed = fwd->delta; // delta is free after the second norm
     struct workspace_mark mark = workspace_save(fwd->workspace);
@@ -294,27 +295,25 @@ status block_backward(struct forward_state *fwd, int index) {
         struct tensor hidden = tensor_rows(hidden_chunk, 0, rows);
         struct workspace_mark chunk_mark = workspace_save(fwd->workspace);
         TRY(block_round_grad(fwd, first, rows, &grad_out));
-        if (!kept) TRY(ops->linear(backend, gate_up, in, block->gate_up, block->gate_up_bias));
+        if (!kept) TRY(ops->linear(backend, gate_up, in, block->gate_up.weight, block->gate_up_bias.values));
         TRY(block_activation_of(fwd).forward(backend, hidden, gate_up));
-        TRY(backward_linear(fwd, hidden, grad_out, hidden, block->down, &params->down, &params->down_bias));
+        TRY(backward_linear(fwd, hidden, grad_out, hidden, &block->down, &block->down_bias));
         TRY(block_activation_of(fwd).gradient(backend, gate_up, hidden, gate_up));
-        TRY(backward_linear(fwd, tensor_rows(grad_normed, first, rows), gate_up, in, block->gate_up, &params->gate_up,
-                            &params->gate_up_bias));
+        TRY(backward_linear(fwd, tensor_rows(grad_normed, first, rows), gate_up, in, &block->gate_up,
+                            &block->gate_up_bias));
         workspace_restore(fwd->workspace, chunk_mark);
     }
     workspace_restore(fwd->workspace, mlp_mark);
-    TRY(backward_norm(fwd, &params->norm2, &params->norm2_bias, grad_normed, act.residual, block->norm2,
-                      act.statistics2));
+    TRY(backward_norm(fwd, &block->norm2, &block->norm2_bias, grad_normed, act.residual, act.statistics2));
 
     // n again: the second norm has overwritten the output of the first.
-    if (!block->norm1.buffer) {
+    if (!block->norm1.count) {
         TRY(block_attention_backward(fwd, index, act.input, grad_normed, &act));
         TRY(ops->add(backend, fwd->grad_x, grad_normed));
     } else {
-        TRY(block_norm(fwd, act.normed, act.input, none, block->norm1, block->norm1_bias, act.statistics1));
+        TRY(block_norm(fwd, act.normed, act.input, none, &block->norm1, &block->norm1_bias, act.statistics1));
         TRY(block_attention_backward(fwd, index, act.normed, grad_normed, &act));
-        TRY(backward_norm(fwd, &params->norm1, &params->norm1_bias, grad_normed, act.input, block->norm1,
-                          act.statistics1));
+        TRY(backward_norm(fwd, &block->norm1, &block->norm1_bias, grad_normed, act.input, act.statistics1));
     }
     workspace_restore(fwd->workspace, mark);
     return OK;

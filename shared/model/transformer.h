@@ -13,8 +13,8 @@
 #include "shared/model/parameters.h"
 #include "shared/model/workspace.h"
 
-// The parameters of a block. A bias that does not exist has none.
-struct block_params {
+// The parameters of a block. A bias or a norm1 that does not exist is empty.
+struct block {
     struct fused_param qkv, out, gate_up, down;
     struct fused_param norm1, norm2, norm1_bias, norm2_bias, qkv_bias, out_bias, gate_up_bias, down_bias;
 };
@@ -24,15 +24,8 @@ enum norm_kind { NORM_RMSNORM, NORM_LAYERNORM };
 // From [T, 2I] with gate and up, or from [T, I] alone, to [T, I].
 enum activation_kind { ACTIVATION_SWIGLU, ACTIVATION_GEGLU, ACTIVATION_QUICK_GELU };
 
-struct block {
-    struct weight *qkv, *out, *gate_up, *down;
-    struct tensor norm1, norm2; // norm1 may be none, as may every bias
-    struct tensor norm1_bias, norm2_bias, qkv_bias, out_bias, gate_up_bias, down_bias;
-};
-
 // A stack of blocks.
 struct transformer {
-    const struct block_params *params;
     struct block *blocks;
     int block_count;
     struct heads heads;
@@ -94,22 +87,22 @@ status forward_alloc(struct forward_state *fwd);
 // Returns how many numbers a norm keeps of each row for the backward pass.
 int64_t norm_statistics_size(const struct transformer *transformer);
 
-// out = norm(x + delta; scale, bias), and x = x + delta. statistics (or none) are kept for the backward pass.
-status forward_norm(struct forward_state *fwd, struct tensor out, struct tensor scale, struct tensor bias,
-                    struct tensor statistics);
+// out = norm(x + delta; scale, bias), and x = x + delta. `bias` may be NULL or empty. statistics (or none) are kept for
+// the backward pass.
+status forward_norm(struct forward_state *fwd, struct tensor out, const struct fused_param *scale,
+                    const struct fused_param *bias, struct tensor statistics);
 
 // Returns the gradient of a parameter; none if the model does not have it, or if it is not trained.
 struct tensor backward_param(const struct forward_state *fwd, const struct fused_param *param);
 
 // Adds the gradients of a linear layer's weight and bias; then grad_in = that of its input, which may be `in` itself.
 status backward_linear(const struct forward_state *fwd, struct tensor grad_in, struct tensor grad_out, struct tensor in,
-                       struct weight *weight, const struct fused_param *param, const struct fused_param *bias);
+                       const struct fused_param *matrix, const struct fused_param *bias);
 
 // grad_x += the gradient of x through norm(x), and the gradients of its parameters += theirs. A bias that does not
-// exist has an empty parameter.
-status backward_norm(const struct forward_state *fwd, const struct fused_param *scale_param,
-                     const struct fused_param *bias_param, struct tensor grad_out, struct tensor x, struct tensor scale,
-                     struct tensor statistics);
+// exist is empty.
+status backward_norm(const struct forward_state *fwd, const struct fused_param *scale, const struct fused_param *bias,
+                     struct tensor grad_out, struct tensor x, struct tensor statistics);
 
 // Computes block `index` for all rows, and fills in kept[index]. Its output is x + delta.
 status block_forward(struct forward_state *fwd, int index);

@@ -7,7 +7,7 @@
 
 #include "shared/base/memory.h"
 
-enum { UNPACKED_ALIGNMENT = 64 }; // bytes
+enum { DENSE_ALIGNMENT = 64 }; // bytes
 
 // ---- stack ----
 
@@ -26,8 +26,8 @@ static void stack_add_layer(struct parameter_table *table, struct fused_param *w
                                             matrices ? "weight" : "bias"));
 }
 
-void stack_add_block(struct parameter_table *table, struct block_params *params, const struct stack_shape *shape,
-                     int block, bool matrices) {
+void stack_add_block(struct parameter_table *table, struct block *params, const struct stack_shape *shape, int block,
+                     bool matrices) {
     struct fused_param *const norms[2][2] = {{&params->norm1, &params->norm1_bias},
                                              {&params->norm2, &params->norm2_bias}};
     for (int k = 0; k < 4 && !matrices; k++) {
@@ -60,16 +60,25 @@ status weights_open_backend(const struct backend_options *options, const char *p
     return backend_supports(*backend, *type);
 }
 
-// Fills a parameter of the array. One that the file may lack, and does, stays zero.
-static status weights_fill_values(struct weights_loader *loader, const struct fused_param *param) {
-    struct weights *weights = loader->weights;
-    for (size_t i = param->first; loader->found && i < param->first + param->count; i++) {
-        const struct stored_tensor *stored = loader->found[i];
-        if (!stored) continue;
-        TRY(parameter_upload(weights->backend, &weights->values, &weights->table->list[i], stored->data, stored->type));
-        safetensors_release_pages(stored);
-    }
-    return OK;
+// What is passed along while weights are loaded.
+struct weights_loader {
+    const struct stored_tensor **found; // by parameter; NULL: the array has its values already
+    bool packed;
+    size_t unpacked_bytes;  // of weights->unpacked, given away so far
+    struct buffer *staging; // one matrix after another, before it is packed
+    size_t staging_size;
+    bool digested; // the digest of packed weights is computed
+    uint64_t digest;
+};
+
+// Whether a parameter is no matrix of a product.
+static bool weights_keep_unpacked(const struct weights *weights, const struct fused_param *param) {
+    return weights->table.list[param->first].kind != PARAMETER_MATRIX || param == weights->embedding;
+}
+
+static size_t weights_dense_bytes(const struct weights *weights, const struct fused_param *param) {
+    size_t bytes = (size_t)param->rows * (size_t)param->columns * element_size(weights->type);
+    return (bytes + DENSE_ALIGNMENT - 1) / DENSE_ALIGNMENT * DENSE_ALIGNMENT;
 }
 
 // *digest += the digest of a fused parameter's values, dense in the type of the weights.
@@ -80,161 +89,114 @@ static status weights_digest(struct backend *backend, const struct fused_param *
     return backend->ops->digest(backend, values, first / 8, digest);
 }
 
-// Fills a dense tensor with a parameter, and adds it to the digest.
-static status weights_fill(struct weights_loader *loader, const struct fused_param *param, struct tensor out) {
-    struct backend *backend = loader->weights->backend;
-    assert(loader->found);
-    for (size_t i = param->first; i < param->first + param->count; i++) {
-        const struct parameter *parameter = &loader->weights->table->list[i];
-        const struct stored_tensor *stored = loader->found[i];
-        struct tensor row = tensor_reshape(out, 1, parameter->count);
-        row.offset += (size_t)(parameter->offset - param->offset) * element_size(out.type);
-        bool aligned = (uintptr_t)stored->data % element_size(stored->type) == 0;
-        char *copy = NULL; // the data of a file may be unaligned
-        if (!aligned) {
-            TRY(mem_new_large(&copy, stored->size, 1));
-            memcpy(copy, stored->data, stored->size);
+static status weights_load_param(struct weights *weights, struct weights_loader *loader, struct fused_param *param) {
+    struct backend *backend = weights->backend;
+    const struct operations *ops = backend->ops;
+    const bool packed = loader->packed, unpacked = weights_keep_unpacked(weights, param);
+    const size_t bytes = weights_dense_bytes(weights, param);
+    struct tensor values = {NULL, 0, weights->type, param->rows, param->columns, param->columns};
+    if (!packed) {
+        values = param_tensor(&weights->values, param);
+    } else if (unpacked) {
+        values.buffer = weights->unpacked;
+        values.offset = loader->unpacked_bytes;
+        loader->unpacked_bytes += bytes;
+    } else {
+        if (loader->staging_size < bytes) {
+            ops->buffer_free(backend, &loader->staging);
+            loader->staging_size = 0;
+            TRY(ops->buffer_new(backend, bytes, &loader->staging));
+            loader->staging_size = bytes;
         }
-        status result = backend->ops->upload(backend, row, aligned ? stored->data : copy, stored->type);
-        free(copy);
-        TRY(result);
+        values.buffer = loader->staging;
+    }
+    for (size_t i = param->first; loader->found && i < param->first + param->count; i++) {
+        const struct parameter *parameter = &weights->table.list[i];
+        const struct stored_tensor *stored = loader->found[i];
+        if (!stored) continue; // one that the file may lack stays zero
+        if (packed) {
+            struct tensor row = tensor_reshape(values, 1, parameter->count);
+            row.offset += (size_t)(parameter->offset - param->offset) * element_size(row.type);
+            char *copy = NULL; // the data of a file may be unaligned
+            if ((uintptr_t)stored->data % element_size(stored->type)) {
+                TRY(mem_new_large(&copy, stored->size, 1));
+                memcpy(copy, stored->data, stored->size);
+            }
+            status result = ops->upload(backend, row, copy ? copy : stored->data, stored->type);
+            free(copy);
+            TRY(result);
+        } else {
+            TRY(parameter_upload(backend, &weights->values, parameter, stored->data, stored->type));
+        }
         safetensors_release_pages(stored);
     }
-    return loader->digested ? weights_digest(backend, param, out, &loader->digest) : OK;
+    if (packed && loader->digested) TRY(weights_digest(backend, param, values, &loader->digest));
+    if (unpacked)
+        param->values = values;
+    else
+        TRY(ops->weight_new(backend, &param->weight, values, packed));
+    if (param == weights->embedding && weights->tied_head)
+        TRY(ops->weight_new(backend, &weights->tied_head->weight, values, packed));
+    return packed && !unpacked ? ops->wait(backend) : OK; // the next matrix overwrites this one
 }
 
-static bool weights_packed(const struct weights *weights) {
-    return !weights->values.buffer;
-}
-
-// *out = a matrix of the list that weights_release frees.
-static status weights_add_matrix(struct weights *weights, struct tensor plain, struct weight **out) {
-    struct weight **added = &weights->matrices[weights->matrix_count++];
-    const status result = weights->backend->ops->weight_new(weights->backend, added, plain, weights_packed(weights));
-    *out = *added;
+status weights_load(struct weights *weights, const struct weights_source *source) {
+    struct backend *backend = weights->backend;
+    const struct parameter_table *table = &weights->table;
+    const enum element type = weights->type;
+    struct weights_loader loader = {.digested = !source->hash};
+    struct backend_info info;
+    status result = OK;
+    weights->hash_known = source->hash;
+    if (source->hash) weights->hash = *source->hash;
+    weights->borrowed = !source->store;
+    if (source->store) {
+        NEW(&loader.found, table->count);
+        TRY_TO(result, done, parameter_table_match(table, source->store, loader.found));
+        TRY_TO(result, done, backend_get_info(backend, &info));
+        loader.packed = info.packs && !source->training;
+    }
+    if (loader.packed) {
+        size_t bytes = 0;
+        for (size_t i = 0; i < table->fused_count; i++)
+            if (weights_keep_unpacked(weights, table->fused[i])) bytes += weights_dense_bytes(weights, table->fused[i]);
+        TRY_TO(result, done, backend->ops->buffer_new(backend, bytes, &weights->unpacked));
+    } else if (source->store) {
+        TRY_TO(result, done, param_array_init(&weights->values, backend, table, table->range_count, type, type));
+        if (source->training && type == ELEMENT_BF16)
+            TRY_TO(result, done, param_array_add_remainders(&weights->values, backend));
+    } else {
+        param_array_view(&weights->values, source->values, table, table->range_count, type, type);
+    }
+    for (size_t i = 0; i < table->fused_count; i++)
+        TRY_TO(result, done, weights_load_param(weights, &loader, table->fused[i]));
+    if (!weights->hash_known && loader.packed) { // an array is hashed when it is asked for
+        weights->hash_known = true;
+        weights->hash = weights_hash_finish(table, type, loader.digest);
+    }
+done:
+    backend->ops->buffer_free(backend, &loader.staging);
+    free(loader.found);
     return result;
 }
 
-status weights_load_matrix(struct weights_loader *loader, const struct fused_param *param, struct weight **out) {
-    struct weights *weights = loader->weights;
+void weights_unload(struct weights *weights) {
     struct backend *backend = weights->backend;
-    if (!weights_packed(weights)) {
-        TRY(weights_fill_values(loader, param));
-        return weights_add_matrix(weights, param_tensor(&weights->values, param), out);
+    if (!backend) return;
+    for (size_t i = 0; i < weights->table.fused_count; i++) {
+        backend->ops->weight_free(backend, &weights->table.fused[i]->weight);
+        weights->table.fused[i]->values = (struct tensor){0};
     }
-    size_t bytes = (size_t)param->rows * (size_t)param->columns * element_size(weights->type);
-    if (loader->staging_size < bytes) {
-        backend->ops->buffer_free(backend, &loader->staging);
-        loader->staging_size = 0;
-        TRY(backend->ops->buffer_new(backend, bytes, &loader->staging));
-        loader->staging_size = bytes;
-    }
-    struct tensor plain = {loader->staging, 0, weights->type, param->rows, param->columns, param->columns};
-    TRY(weights_fill(loader, param, plain));
-    TRY(weights_add_matrix(weights, plain, out));
-    return backend->ops->wait(backend);
-}
-
-// Bytes that a parameter takes in weights->unpacked.
-static size_t weights_unpacked_bytes(const struct weights *weights, const struct fused_param *param) {
-    size_t bytes = (size_t)param->rows * (size_t)param->columns * element_size(weights->type);
-    return (bytes + UNPACKED_ALIGNMENT - 1) / UNPACKED_ALIGNMENT * UNPACKED_ALIGNMENT;
-}
-
-status weights_load_unpacked(struct weights_loader *loader, const struct fused_param *param, struct tensor *out) {
-    struct weights *weights = loader->weights;
-    if (param->count == 0) return OK;
-    if (!weights_packed(weights)) {
-        *out = param_tensor(&weights->values, param);
-        return weights_fill_values(loader, param);
-    }
-    *out = (struct tensor){weights->unpacked, loader->unpacked_bytes, weights->type,
-                           param->rows,       param->columns,         param->columns};
-    loader->unpacked_bytes += weights_unpacked_bytes(weights, param);
-    return weights_fill(loader, param, *out);
-}
-
-status weights_load_tied(struct weights_loader *loader, struct tensor embedding, struct weight **out) {
-    return weights_add_matrix(loader->weights, embedding, out);
-}
-
-status weights_load_block_matrices(struct weights_loader *loader, struct transformer *transformer) {
-    for (int i = 0; i < transformer->block_count; i++) {
-        const struct block_params *params = &transformer->params[i];
-        struct block *block = &transformer->blocks[i];
-        TRY(weights_load_matrix(loader, &params->qkv, &block->qkv));
-        TRY(weights_load_matrix(loader, &params->out, &block->out));
-        TRY(weights_load_matrix(loader, &params->gate_up, &block->gate_up));
-        TRY(weights_load_matrix(loader, &params->down, &block->down));
-    }
-    return OK;
-}
-
-status weights_load_block_vectors(struct weights_loader *loader, struct transformer *transformer) {
-    for (int i = 0; i < transformer->block_count; i++) {
-        const struct block_params *params = &transformer->params[i];
-        struct block *block = &transformer->blocks[i];
-        TRY(weights_load_unpacked(loader, &params->norm1, &block->norm1));
-        TRY(weights_load_unpacked(loader, &params->norm1_bias, &block->norm1_bias));
-        TRY(weights_load_unpacked(loader, &params->norm2, &block->norm2));
-        TRY(weights_load_unpacked(loader, &params->norm2_bias, &block->norm2_bias));
-        TRY(weights_load_unpacked(loader, &params->qkv_bias, &block->qkv_bias));
-        TRY(weights_load_unpacked(loader, &params->out_bias, &block->out_bias));
-        TRY(weights_load_unpacked(loader, &params->gate_up_bias, &block->gate_up_bias));
-        TRY(weights_load_unpacked(loader, &params->down_bias, &block->down_bias));
-    }
-    return OK;
-}
-
-status weights_loader_open(struct weights_loader *loader, struct weights *weights,
-                           const struct weights_source *source) {
-    struct backend *backend = weights->backend;
-    const struct parameter_table *table = weights->table;
-    struct backend_info info;
-    *loader = (struct weights_loader){.weights = weights, .digested = !source->hash};
-    weights->hash_known = source->hash;
-    if (source->hash) weights->hash = *source->hash;
-    weights->matrices = arena_alloc(&weights->arena, (table->fused_count + 1) * sizeof(struct weight *)); // one is tied
-    weights->borrowed = !source->store;
-    if (weights->borrowed) {
-        param_array_view(&weights->values, source->values, table, table->range_count, weights->type, weights->type);
-        return OK;
-    }
-    NEW(&loader->found, table->count);
-    TRY(parameter_table_match(table, source->store, loader->found));
-    TRY(backend_get_info(backend, &info));
-    if (source->training || !info.packs) {
-        TRY(param_array_init(&weights->values, backend, table, table->range_count, weights->type, weights->type));
-        const bool pairs = source->training && weights->type == ELEMENT_BF16;
-        return pairs ? param_array_add_remainders(&weights->values, backend) : OK;
-    }
-    size_t bytes = 0;
-    for (size_t i = 0; i < table->fused_count; i++)
-        if (table->fused[i]->rows == 1 || table->fused[i] == weights->embedding)
-            bytes += weights_unpacked_bytes(weights, table->fused[i]);
-    return backend->ops->buffer_new(backend, bytes, &weights->unpacked);
-}
-
-void weights_loader_finish(struct weights_loader *loader) {
-    struct weights *weights = loader->weights;
-    if (weights->hash_known || !weights_packed(weights)) return; // an array is hashed when it is asked for
-    weights->hash_known = true;
-    weights->hash = weights_hash_finish(weights->table, weights->type, loader->digest);
-}
-
-void weights_loader_release(struct weights_loader *loader) {
-    if (loader->weights) loader->weights->backend->ops->buffer_free(loader->weights->backend, &loader->staging);
-    free(loader->found);
-    *loader = (struct weights_loader){0};
+    if (weights->tied_head) backend->ops->weight_free(backend, &weights->tied_head->weight);
+    if (weights->borrowed) weights->values = (struct param_array){0};
+    param_array_release(&weights->values, backend);
+    backend->ops->buffer_free(backend, &weights->unpacked);
+    weights->hash_known = false;
 }
 
 void weights_release(struct weights *weights) {
-    struct backend *backend = weights->backend;
-    if (!backend) return;
-    for (size_t i = 0; i < weights->matrix_count; i++) backend->ops->weight_free(backend, &weights->matrices[i]);
-    if (!weights->borrowed) param_array_release(&weights->values, backend);
-    backend->ops->buffer_free(backend, &weights->unpacked);
-    arena_release(&weights->arena);
+    weights_unload(weights);
+    parameter_table_release(&weights->table);
 }
 
 status weights_hash(struct weights *weights, uint64_t *hash) {

@@ -5,7 +5,7 @@
 // is. Only on a backend that packs, sampling and scoring keep packed matrices instead, and unpacked what is not a
 // product's matrix. Both compute with the same bits.
 //
-// An architecture embeds the struct in its own, which also has the matrices and vectors, and loads these one by one.
+// An architecture embeds the struct in its own, which also has the table's matrices and vectors.
 #ifndef SHARED_MODEL_WEIGHTS_H
 #define SHARED_MODEL_WEIGHTS_H
 
@@ -35,22 +35,22 @@ struct stack_shape {
 };
 
 // Adds the matrices of a block to the table, or its vectors.
-void stack_add_block(struct parameter_table *table, struct block_params *params, const struct stack_shape *shape,
-                     int block, bool matrices);
+void stack_add_block(struct parameter_table *table, struct block *params, const struct stack_shape *shape, int block,
+                     bool matrices);
 
 // ---- loading ----
 
+// An architecture makes the table and says which are its embedding and its head; the backend and the type are set
+// before anything is loaded.
 struct weights {
+    struct parameter_table table;
+    struct fused_param *embedding; // of the table: the one matrix that is read as rows
+    struct fused_param *tied_head; // not of the table: the embedding, prepared for products too; NULL: there is none
     struct backend *backend;
-    const struct parameter_table *table;
-    const struct fused_param *embedding; // of the table: the one matrix that is read as rows
-    enum element type;                   // of products and activations
-    struct param_array values;           // in `type`, of training in BF16 pairs; no array: the matrices are packed
-    bool borrowed;                       // the array is in memory that is not freed with the weights
-    struct buffer *unpacked;             // beside packed matrices: the embedding and the vectors, in `type`
-    struct arena arena;                  // the list below, and an architecture's blocks
-    struct weight **matrices;            // all that were loaded
-    size_t matrix_count;
+    enum element type;         // of products and activations
+    struct param_array values; // in `type`, of training in BF16 pairs; no array: the matrices are packed
+    bool borrowed;             // the array is in memory that is not freed with the weights
+    struct buffer *unpacked;   // beside packed matrices: the embedding and the vectors, in `type`
     uint64_t hash;
     bool hash_known; // since the last change
 };
@@ -63,17 +63,6 @@ struct weights_source {
     const uint64_t *hash; // theirs if it is known already, else NULL
 };
 
-// What is passed along while weights are loaded.
-struct weights_loader {
-    struct weights *weights;
-    const struct stored_tensor **found; // by parameter; NULL: the array has its values already
-    size_t unpacked_bytes;              // of weights->unpacked, given away so far
-    struct buffer *staging;             // one matrix after another, before it is packed
-    size_t staging_size;
-    bool digested; // whether the hash of packed weights is computed while they are loaded
-    uint64_t digest;
-};
-
 // *type = the type that an option names: float32, bfloat16; NULL: the backend's default, bfloat16 on a GPU. USAGE names
 // the option.
 status weights_parse_type(const struct backend *backend, const char *option, const char *name, enum element *type);
@@ -83,34 +72,16 @@ status weights_parse_type(const struct backend *backend, const char *option, con
 status weights_open_backend(const struct backend_options *options, const char *precision, struct backend **backend,
                             struct backend_info *info, enum element *type);
 
-// Begins to load weights, of which the first four fields are set. The caller calls weights_loader_release, also after a
-// failure. DATAERR names the tensor that does not fit the table; UNAVAILABLE when memory is short.
-status weights_loader_open(struct weights_loader *loader, struct weights *weights, const struct weights_source *source);
+// Loads weights that have no values: those of every fused parameter, and the head of a tied model. In training,
+// parameters that the store lacks are zero. The weights have a hash then, or get it when it is asked for. After a
+// failure they can only be released. DATAERR names the tensor that does not fit the table; UNAVAILABLE when memory is
+// short.
+status weights_load(struct weights *weights, const struct weights_source *source);
 
-// Everything is loaded in the order of the table.
-//
-// *out = a matrix, prepared for products; weights_release frees it. UNAVAILABLE when memory is short.
-status weights_load_matrix(struct weights_loader *loader, const struct fused_param *param, struct weight **out);
+// Frees the values, which can then be loaded again.
+void weights_unload(struct weights *weights);
 
-// *out = a vector or the embedding; none if the parameter does not exist.
-status weights_load_unpacked(struct weights_loader *loader, const struct fused_param *param, struct tensor *out);
-
-// *out = the embedding, which was loaded to `embedding`, prepared for products too: the head of a tied model.
-status weights_load_tied(struct weights_loader *loader, struct tensor embedding, struct weight **out);
-
-// The matrices of all blocks.
-status weights_load_block_matrices(struct weights_loader *loader, struct transformer *transformer);
-
-// The vectors of all blocks.
-status weights_load_block_vectors(struct weights_loader *loader, struct transformer *transformer);
-
-// Ends loading: the weights have a hash, or get it when it is asked for.
-void weights_loader_finish(struct weights_loader *loader);
-
-// Frees what loading needed. A zeroed struct is fine.
-void weights_loader_release(struct weights_loader *loader);
-
-// Frees the matrices and the arrays. A zeroed struct is fine.
+// Frees the values and the table. A zeroed struct is fine.
 void weights_release(struct weights *weights);
 
 // *hash = the hash of the table's settings and of the bits in use. UNAVAILABLE when memory is short.

@@ -23,15 +23,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         return 0;
     }
     if (model_config_parse(&config, CONFIG_MODEL, text, size - 1, "fuzz") != OK) return 0;
-    struct qwen_parameters params;
-    if (qwen_parameters_init(&params, &config) != OK) return 0;
-    const struct parameter_table *table = &params.table;
+    struct qwen_weights weights;
+    if (qwen_weights_init(&weights, &config) != OK) return 0;
+    const struct parameter_table *table = &weights.base.table;
     int64_t end = 0;
     for (size_t i = 0; i < table->count; i++) {
         if (table->list[i].offset < end) abort();
         end = table->list[i].offset + table->list[i].count;
     }
     if (end > table->elements) abort();
-    parameter_table_release(&params.table);
+    weights_release(&weights.base);
     return 0;
 }

@@ -91,22 +91,22 @@ static void write_weights(const struct parameter_table *table) {
 
 static void write_model(void) {
     struct model_config config;
-    struct qwen_parameters params;
+    struct qwen_weights weights;
     write_config();
     MUST(model_config_read(&config, it.dir));
-    MUST(qwen_parameters_init(&params, &config));
-    write_weights(&params.table);
-    parameter_table_release(&params.table);
+    MUST(qwen_weights_init(&weights, &config));
+    write_weights(&weights.base.table);
+    weights_release(&weights.base);
 }
 
 static void write_classifier(void) {
     struct classifier_config config;
-    struct classifier_parameters params;
+    struct classifier_weights weights;
     write_config();
     MUST(classifier_config_read(&config, it.dir));
-    MUST(classifier_parameters_init(&params, &config, PART_NONE));
-    write_weights(&params.table);
-    parameter_table_release(&params.table);
+    MUST(classifier_weights_init(&weights, &config, PART_NONE));
+    write_weights(&weights.base.table);
+    weights_release(&weights.base);
 }
 
 // The largest group: a prompt that is almost only a clip, and completions of as many tokens as there may be.

@@ -257,15 +257,15 @@ TEST(parameters_are_matched_in_both_namings) {
                            "{%s,%s,%s,\"tie_word_embeddings\":true,\"rope_scaling\":{\"mrope_section\":[1,1,2]}}",
                            text_keys, token_keys, vision),
                      OK);
-    struct qwen_parameters params;
-    assert_int_equal(qwen_parameters_init(&params, &config), OK);
-    const struct parameter_table *table = &params.table;
-    assert_int_equal(params.text[1].qkv.count, 3);
-    assert_int_equal(params.text[1].qkv.rows, 32);
-    assert_int_equal(params.lm_head.count, 0);
-    const struct parameter *key = &table->list[params.text[0].qkv.first + 1];
+    struct qwen_weights weights;
+    assert_int_equal(qwen_weights_init(&weights, &config), OK);
+    const struct parameter_table *table = &weights.base.table;
+    assert_int_equal(weights.text.blocks[1].qkv.count, 3);
+    assert_int_equal(weights.text.blocks[1].qkv.rows, 32);
+    assert_int_equal(weights.lm_head.count, 0);
+    const struct parameter *key = &table->list[weights.text.blocks[0].qkv.first + 1];
     assert_string_equal(key->name, "model.layers.0.self_attn.k_proj.weight");
-    assert_int_equal(key->offset, params.text[0].qkv.offset + 16 * 16);
+    assert_int_equal(key->offset, weights.text.blocks[0].qkv.offset + 16 * 16);
     assert_string_equal(key->alias, "model.language_model.layers.0.self_attn.k_proj.weight");
     for (size_t i = 0; i < table->count; i++) {
         int range = 3;
@@ -274,7 +274,7 @@ TEST(parameters_are_matched_in_both_namings) {
         assert_int_equal(table->ranges[range].group, table->list[i].group);
         assert_int_equal(table->list[i].group == GROUP_VISION, strncmp(table->list[i].name, "visual.", 7) == 0);
     }
-    parameter_table_release(&params.table);
+    weights_release(&weights.base);
 }
 
 // The longest prompt ends at position MAX_POSITION. Whatever goes beyond it is refused with its position.

@@ -269,7 +269,7 @@ TEST(needs_are_those_of_a_pass) {
         struct pass pass;
         struct model *model = training_model(&it, "float32", 0, true);
         take_pass(&it, model, &pass);
-        uint64_t bytes = (uint64_t)model->table->elements * sizeof(float);
+        uint64_t bytes = (uint64_t)model->weights->base.table.elements * sizeof(float);
         assert_int_equal(item_bytes(items, count, "weights"), bytes);
         assert_int_equal(item_bytes(items, count, "gradients"), bytes);
         assert_int_equal(item_bytes(items, count, "moments"), 2 * bytes);

@@ -385,7 +385,7 @@ static status init_write_language_model(struct json *shape, const struct buf *te
     const struct vision_config *vision = &config->vision;
     const long long end = tokenizer_token_to_id(tokenizer, "<|im_end|>"),
                     pad = tokenizer_token_to_id(tokenizer, "<|endoftext|>");
-    struct qwen_parameters params = {0};
+    struct qwen_weights model = {0};
     struct buf out = {0};
     status result;
     TRY(chat_template_check(tokenizer, weights->dir));
@@ -407,12 +407,12 @@ static status init_write_language_model(struct json *shape, const struct buf *te
                vision->patch_size, vision->temporal_patch_size, vision->spatial_merge_size,
                vision->kind == VISION_QWEN2 ? "Qwen2VLProcessor" : "Qwen2_5_VLProcessor");
     TRY_TO(result, done, subcommand_write_file(weights->dir, "preprocessor_config.json", &out));
-    TRY_TO(result, done, qwen_parameters_init(&params, config));
-    weights->ranges = arena_alloc(arena, params.table.count * sizeof *weights->ranges);
-    for (size_t i = 0; i < params.table.count; i++) weights->ranges[i] = by_group[params.table.list[i].group];
-    result = init_write_weights(weights, &params.table);
+    TRY_TO(result, done, qwen_weights_init(&model, config));
+    weights->ranges = arena_alloc(arena, model.base.table.count * sizeof *weights->ranges);
+    for (size_t i = 0; i < model.base.table.count; i++) weights->ranges[i] = by_group[model.base.table.list[i].group];
+    result = init_write_weights(weights, &model.base.table);
 done:
-    parameter_table_release(&params.table);
+    weights_release(&model.base);
     buf_release(&out);
     return result;
 }
@@ -422,20 +422,20 @@ static status init_write_classifier(struct json *shape, const struct buf *text, 
                                     struct init_weights *weights, struct arena *arena) {
     const float range = init_range_of(shape, "");
     struct classifier_config *config = arena_alloc(arena, sizeof *config);
-    struct classifier_parameters params;
+    struct classifier_weights model;
     TRY(classifier_config_parse(config, text->data, text->size, name));
-    TRY(classifier_parameters_init(&params, config, PART_NONE));
+    TRY(classifier_weights_init(&model, config, PART_NONE));
     weights->cut = true;
-    weights->ranges = arena_alloc(arena, params.table.count * sizeof *weights->ranges);
-    for (size_t i = 0; i < params.table.count; i++) {
-        const char *tensor = params.table.list[i].name;
+    weights->ranges = arena_alloc(arena, model.base.table.count * sizeof *weights->ranges);
+    for (size_t i = 0; i < model.base.table.count; i++) {
+        const char *tensor = model.base.table.list[i].name;
         const bool in = strstr(tensor, "tok_embeddings.") || strstr(tensor, ".Wqkv.") || strstr(tensor, ".Wi.");
         weights->ranges[i] = in ? range : range / sqrtf(2 * (float)config->num_hidden_layers);
         if (strncmp(tensor, "classifier.", strlen("classifier.")) == 0)
             weights->ranges[i] = 1 / sqrtf((float)config->hidden_size);
     }
-    const status result = init_write_weights(weights, &params.table);
-    parameter_table_release(&params.table);
+    const status result = init_write_weights(weights, &model.base.table);
+    weights_release(&model.base);
     return result;
 }
 

@@ -28,8 +28,7 @@ struct classifier {
     const char *dir;
     bool training;
     struct classifier_config config; // in training with the labels that it trains
-    struct classifier_parameters params;
-    struct safetensors *store; // training: stays open for its types
+    struct safetensors *store;       // training: stays open for its types
     struct classifier_weights weights;
     struct classifier_info info;
     struct workspace workspace;
@@ -55,7 +54,7 @@ static status classifier_set(struct classifier *classifier, const struct fused_p
 // A matrix of normal numbers; one that is beyond two deviations is drawn again.
 static status classifier_draw(struct classifier *classifier, const struct fused_param *param, double deviation,
                               uint64_t seed) {
-    uint64_t key = rng_key(seed, classifier->params.table.list[param->first].name);
+    uint64_t key = rng_key(seed, classifier->weights.base.table.list[param->first].name);
     size_t count = (size_t)(param->rows * param->columns);
     float *values = NULL;
     TRY(NEW_LARGE(&values, count));
@@ -72,7 +71,7 @@ static status classifier_draw(struct classifier *classifier, const struct fused_
 // Opens everything; after a failure the caller frees what there is.
 static status classifier_load(struct classifier *classifier, const struct classifier_options *options) {
     struct classifier_config *config = &classifier->config;
-    const struct classifier_parameters *params = &classifier->params;
+    struct classifier_weights *weights = &classifier->weights;
     const struct backend_options backend = {
         .device = options->device, .threads = options->threads, .f32_parts = options->training ? 3 : 2};
     enum element type;
@@ -95,15 +94,17 @@ static status classifier_load(struct classifier *classifier, const struct classi
     }
     TRY(weights_open_backend(&backend, options->precision, &classifier->backend, &classifier->backend_info, &type));
     classifier->workspace.backend = classifier->backend;
-    TRY(classifier_parameters_init(&classifier->params, config, fresh));
+    TRY(classifier_weights_init(weights, config, fresh));
+    weights->base.backend = classifier->backend;
+    weights->base.type = type;
     classifier->global_rope = classifier_rope(config, config->global_rope_theta, type);
     classifier->local_rope = classifier_rope(config, config->local_rope_theta, type);
     classifier->info = (struct classifier_info){.vocab_size = config->vocab_size,
                                                 .labels = config->labels,
                                                 .consistent = config->consistent,
                                                 .precision = type == ELEMENT_BF16 ? "bfloat16" : "float32",
-                                                .parameter_count = params->table.parameter_count};
-    TRY(classifier_weights_load(&classifier->weights, classifier->backend, params, type, &source));
+                                                .parameter_count = weights->base.table.parameter_count};
+    TRY(weights_load(&weights->base, &source));
     if (!options->training) {
         safetensors_close(&classifier->store);
         return OK;
@@ -113,15 +114,15 @@ static status classifier_load(struct classifier *classifier, const struct classi
     // N(0, 0.02 / sqrt(2 L)), both cut at two standard deviations; head.norm.weight is 1, biases stay 0. Each number is
     // a function of the seed, the tensor's name and the index.
     if (fresh != PART_NONE)
-        TRY(classifier_draw(classifier, &params->classifier, 1 / sqrt((double)config->hidden_size), options->seed));
+        TRY(classifier_draw(classifier, &weights->classifier, 1 / sqrt((double)config->hidden_size), options->seed));
     if (fresh == PART_HEAD) {
-        TRY(classifier_draw(classifier, &params->dense, 0.02 / sqrt(2.0 * config->num_hidden_layers), options->seed));
+        TRY(classifier_draw(classifier, &weights->dense, 0.02 / sqrt(2.0 * config->num_hidden_layers), options->seed));
         float *ones = arena_alloc(&classifier->arena, (size_t)config->hidden_size * sizeof *ones);
         for (int64_t i = 0; i < config->hidden_size; i++) ones[i] = 1;
-        TRY(classifier_set(classifier, &params->head_norm, ones));
+        TRY(classifier_set(classifier, &weights->head_norm, ones));
     }
-    return optimizer_init(&classifier->optimizer, classifier->backend, &params->table, params->table.range_count,
-                          ELEMENT_F32, ELEMENT_F32);
+    return optimizer_init(&classifier->optimizer, classifier->backend, &weights->base.table,
+                          weights->base.table.range_count, ELEMENT_F32, ELEMENT_F32);
 }
 
 status classifier_open(struct classifier **out, const char *dir, const struct classifier_options *options) {
@@ -135,16 +136,16 @@ status classifier_open(struct classifier **out, const char *dir, const struct cl
 
 status classifier_check_files(const char *dir, int64_t *vocab_size) {
     struct classifier_config config;
-    struct classifier_parameters params;
+    struct classifier_weights weights;
     struct safetensors *store = NULL;
     TRY(classifier_config_read(&config, dir));
     *vocab_size = config.vocab_size;
     TRY(classifier_config_check_labels(&config, dir));
-    TRY(classifier_parameters_init(&params, &config, PART_NONE));
+    TRY(classifier_weights_init(&weights, &config, PART_NONE));
     status result = safetensors_open_dir(&store, dir);
-    if (result == OK) result = parameter_table_check(&params.table, store);
+    if (result == OK) result = parameter_table_check(&weights.base.table, store);
     safetensors_close(&store);
-    parameter_table_release(&params.table);
+    weights_release(&weights.base);
     return result;
 }
 
@@ -160,7 +161,6 @@ void classifier_free(struct classifier **freed) {
         kv_scratch_release(&classifier->kv, classifier->backend);
     }
     safetensors_close(&classifier->store);
-    parameter_table_release(&classifier->params.table);
     backend_close(&classifier->backend);
     arena_release(&classifier->arena);
     free(classifier);
@@ -317,9 +317,9 @@ static status classifier_forward(struct classifier_pass *pass, struct classifier
         for (int i = 0; i < layers; i++) TRY(block_keep(fwd, KEEP_INPUT, &fwd->kept[i]));
     }
 
-    TRY(ops->gather(backend, fwd->x, weights->embedding, pass->token_ids));
-    TRY(ops->layernorm(backend, fwd->x, fwd->x, none, weights->embedding_norm, weights->embedding_norm_bias,
-                       fwd->transformer->eps, pass->embedding_norm));
+    TRY(ops->gather(backend, fwd->x, weights->embedding.values, pass->token_ids));
+    TRY(ops->layernorm(backend, fwd->x, fwd->x, none, weights->embedding_norm.values,
+                       weights->embedding_norm_bias.values, fwd->transformer->eps, pass->embedding_norm));
     for (int i = 0; i < fwd->transformer->block_count; i++) {
         classifier_pass_layer(pass, classifier, i);
         TRY(block_forward(fwd, i));
@@ -327,17 +327,18 @@ static status classifier_forward(struct classifier_pass *pass, struct classifier
     struct workspace_mark mark = workspace_save(fwd->workspace);
     struct tensor normed;
     TRY(classifier_alloc(pass, rows, hidden_size, &normed));
-    TRY(forward_norm(fwd, normed, weights->final_norm, weights->final_norm_bias, pass->final_norm));
+    TRY(forward_norm(fwd, normed, &weights->final_norm, &weights->final_norm_bias, pass->final_norm));
     if (classifier->config.pools_mean)
         TRY(ops->segment_mean(backend, pass->pooled, normed, pass->begins));
     else
         TRY(ops->gather(backend, pass->pooled, normed, tensor_rows(pass->begins, 0, text_count)));
     workspace_restore(fwd->workspace, mark);
-    TRY(ops->linear(backend, pass->dense_out, pass->pooled, weights->dense, weights->dense_bias));
+    TRY(ops->linear(backend, pass->dense_out, pass->pooled, weights->dense.weight, weights->dense_bias.values));
     TRY(ops->gelu(backend, pass->gelu_out, pass->dense_out));
-    TRY(ops->layernorm(backend, pass->head_out, pass->gelu_out, none, weights->head_norm, weights->head_norm_bias,
-                       fwd->transformer->eps, pass->head_norm));
-    TRY(ops->linear(backend, pass->logits, pass->head_out, weights->classifier, weights->classifier_bias));
+    TRY(ops->layernorm(backend, pass->head_out, pass->gelu_out, none, weights->head_norm.values,
+                       weights->head_norm_bias.values, fwd->transformer->eps, pass->head_norm));
+    TRY(ops->linear(backend, pass->logits, pass->head_out, weights->classifier.weight,
+                    weights->classifier_bias.values));
     *logits = arena_alloc(arena, count * (size_t)labels * sizeof **logits);
     return ops->download(backend, *logits, ELEMENT_F32, pass->logits);
 }
@@ -346,7 +347,6 @@ static status classifier_forward(struct classifier_pass *pass, struct classifier
 static status classifier_backward(struct classifier_pass *pass, struct classifier *classifier,
                                   const float *grad_logits) {
     const struct classifier_weights *weights = &classifier->weights;
-    const struct classifier_parameters *params = &classifier->params;
     struct forward_state *fwd = &pass->fwd;
     struct workspace *workspace = fwd->workspace;
     struct backend *backend = classifier->backend;
@@ -365,16 +365,14 @@ static status classifier_backward(struct classifier_pass *pass, struct classifie
     TRY(workspace_alloc(workspace, ELEMENT_F32, texts, hidden_size, &grad_gelu_out));
     TRY(classifier_alloc(pass, texts, hidden_size, &grad_hidden));
     TRY(ops->copy(backend, grad_out, exact));
-    TRY(backward_linear(fwd, grad_hidden, grad_out, pass->head_out, weights->classifier, &params->classifier,
-                        &params->classifier_bias));
+    TRY(backward_linear(fwd, grad_hidden, grad_out, pass->head_out, &weights->classifier, &weights->classifier_bias));
     TRY(ops->zero(backend, grad_gelu_out));
-    TRY(ops->layernorm_grad(backend, grad_gelu_out, backward_param(fwd, &params->head_norm),
-                            backward_param(fwd, &params->head_norm_bias), grad_hidden, pass->gelu_out,
-                            weights->head_norm, pass->head_norm));
+    TRY(ops->layernorm_grad(backend, grad_gelu_out, backward_param(fwd, &weights->head_norm),
+                            backward_param(fwd, &weights->head_norm_bias), grad_hidden, pass->gelu_out,
+                            weights->head_norm.values, pass->head_norm));
     TRY(ops->copy(backend, grad_pooled, grad_gelu_out));
     TRY(ops->gelu_grad(backend, grad_hidden, grad_pooled, pass->dense_out));
-    TRY(backward_linear(fwd, grad_pooled, grad_hidden, pass->pooled, weights->dense, &params->dense,
-                        &params->dense_bias));
+    TRY(backward_linear(fwd, grad_pooled, grad_hidden, pass->pooled, &weights->dense, &weights->dense_bias));
     workspace_restore(workspace, mark);
 
     if (classifier->config.pools_mean) {
@@ -384,8 +382,7 @@ static status classifier_backward(struct classifier_pass *pass, struct classifie
         TRY(ops->scatter(backend, grad_normed, grad_pooled, tensor_rows(pass->begins, 0, texts)));
     }
     TRY(ops->zero(backend, fwd->grad_x));
-    TRY(backward_norm(fwd, &params->final_norm, &params->final_norm_bias, grad_normed, fwd->x, weights->final_norm,
-                      pass->final_norm));
+    TRY(backward_norm(fwd, &weights->final_norm, &weights->final_norm_bias, grad_normed, fwd->x, pass->final_norm));
     for (int i = fwd->transformer->block_count - 1; i >= 0; i--) {
         classifier_pass_layer(pass, classifier, i);
         TRY(block_backward(fwd, i));
@@ -393,15 +390,15 @@ static status classifier_backward(struct classifier_pass *pass, struct classifie
 
     // The embedding and its norm. The padding token's embedding has no gradient.
     struct tensor embedded = fwd->x, grad_embedded; // x is not needed any more
-    struct tensor grad_embedding = param_tensor(fwd->grads, &params->embedding);
+    struct tensor grad_embedding = param_tensor(fwd->grads, &weights->embedding);
     TRY(classifier_alloc(pass, rows, hidden_size, &grad_normed));
     TRY(workspace_alloc(workspace, ELEMENT_F32, rows, hidden_size, &grad_embedded));
-    TRY(ops->gather(backend, embedded, weights->embedding, pass->token_ids));
+    TRY(ops->gather(backend, embedded, weights->embedding.values, pass->token_ids));
     TRY(ops->copy(backend, grad_normed, fwd->grad_x));
     TRY(ops->zero(backend, grad_embedded));
-    TRY(ops->layernorm_grad(backend, grad_embedded, backward_param(fwd, &params->embedding_norm),
-                            backward_param(fwd, &params->embedding_norm_bias), grad_normed, embedded,
-                            weights->embedding_norm, pass->embedding_norm));
+    TRY(ops->layernorm_grad(backend, grad_embedded, backward_param(fwd, &weights->embedding_norm),
+                            backward_param(fwd, &weights->embedding_norm_bias), grad_normed, embedded,
+                            weights->embedding_norm.values, pass->embedding_norm));
     TRY(ops->scatter_add(backend, grad_embedding, grad_embedded, pass->token_ids));
     if (classifier->config.pad_token_id >= 0)
         TRY(ops->zero(backend, tensor_rows(grad_embedding, classifier->config.pad_token_id, 1)));
@@ -446,7 +443,7 @@ status classifier_score(struct classifier *classifier, const struct classifier_t
 status classifier_memory_needs(const char *model, const char *precision, bool on_cpu, int64_t text_tokens,
                                int64_t tokens, struct memory_item *out, size_t *count) {
     struct classifier_config config;
-    struct classifier_parameters params;
+    struct classifier_weights weights;
     struct memory_list list = {out, count};
     enum { CPU_ROWS = 2048 }; // of an MLP that the CPU computes at a time
     const enum element type = memory_list_type(precision);
@@ -454,18 +451,19 @@ status classifier_memory_needs(const char *model, const char *precision, bool on
     assert(text_tokens > 0 && tokens >= text_tokens);
     TRY(classifier_config_read_shape(&config, model));
     if (!named_shape_exists(model)) TRY(classifier_config_check_labels(&config, model)); // a shape names no labels
-    TRY(classifier_parameters_init(&params, &config, PART_NONE));
-    const struct transformer encoder = classifier_encoder(&params);
+    TRY(classifier_weights_init(&weights, &config, PART_NONE));
+    const struct transformer encoder = weights.encoder;
     int64_t rows = tokens < PASS_ROWS ? tokens : PASS_ROWS;
     if (rows < text_tokens) rows = text_tokens;
     const int64_t chunk = !on_cpu || rows < CPU_ROWS ? rows : CPU_ROWS;
     const int64_t texts = (rows + text_tokens - 1) / text_tokens;
-    memory_list_add(&list, "weights", param_array_bytes(&params.table, params.table.range_count, type, type));
+    memory_list_add(&list, "weights",
+                    param_array_bytes(&weights.base.table, weights.base.table.range_count, type, type));
     memory_list_add(&list, "working memory", classifier_pass_bytes(&encoder, type, rows, texts, config.labels, chunk));
     memory_list_add(&list, "scratch for keys and values",
                     memory_list_cache_bytes(encoder.heads, on_cpu ? ELEMENT_F32 : type, rows));
     memory_list_add(&list, "rotary angles", 2 * rope_angles_bytes(config.head_dim / 2, text_tokens));
-    parameter_table_release(&params.table);
+    weights_release(&weights.base);
     return OK;
 }
 
@@ -517,13 +515,13 @@ status classifier_step(struct classifier *classifier, const struct optimizer_opt
 // Writes every parameter's numbers under its name: in the type of the opened store, or in float32 if that is `exact`.
 static status classifier_write(struct classifier *classifier, const struct param_array *array, bool exact,
                                const char *path) {
-    const struct parameter_table *table = &classifier->params.table;
+    const struct parameter_table *table = &classifier->weights.base.table;
     struct arena arena = {0};
     const struct stored_tensor **found = arena_alloc(&arena, table->count * sizeof *found);
     struct tensor_list list = tensor_list_make(&arena, table->count);
     status result = parameter_table_match(table, classifier->store, found);
     for (size_t i = 0; result == OK && i < table->count; i++) {
-        const size_t like = found[i] ? i : classifier->params.embedding.first; // of what the store lacks
+        const size_t like = found[i] ? i : classifier->weights.embedding.first; // of what the store lacks
         tensor_list_add(&list, array, &table->list[i], table->list[i].name, exact ? ELEMENT_F32 : found[like]->type);
     }
     if (result == OK) result = tensor_list_write(&list, classifier->backend, path, true);
@@ -573,7 +571,7 @@ done:
 static struct training_state classifier_state(struct classifier *classifier) {
     struct optimizer *optimizer = &classifier->optimizer;
     return (struct training_state){.backend = classifier->backend,
-                                   .table = &classifier->params.table,
+                                   .table = &classifier->weights.base.table,
                                    .arrays = {{"master", &classifier->weights.base.values},
                                               {"first", &optimizer->exp_avg},
                                               {"second", &optimizer->exp_avg_sq}},

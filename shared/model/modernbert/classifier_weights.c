@@ -179,7 +179,7 @@ status classifier_config_check_labels(const struct classifier_config *config, co
     return fail(DATAERR, "%s/config.json: id2label has neither a label consistent nor a label entailment", dir);
 }
 
-// ---- parameters ----
+// ---- weights ----
 
 enum { MAX_PER_BLOCK = 12, MAX_OUTSIDE_BLOCKS = 11, ENCODER_PREFIX = 6 }; // "model."
 
@@ -191,21 +191,21 @@ static void classifier_add_bias(struct parameter_table *table, struct fused_para
 }
 
 // A norm's NAME.weight and, if the configuration says so, NAME.bias.
-static void classifier_add_norm(struct classifier_parameters *params, struct fused_param *scale,
-                                struct fused_param *bias, const char *name) {
-    const struct classifier_config *config = params->config;
-    parameter_table_single(&params->table, scale, PARAMETER_NORM, 1, config->hidden_size,
-                           arena_printf(&params->table.arena, "%s.weight", name));
-    classifier_add_bias(&params->table, bias, config->norm_bias, config->hidden_size, name);
+static void classifier_add_norm(struct classifier_weights *weights, struct fused_param *scale, struct fused_param *bias,
+                                const char *name) {
+    const struct classifier_config *config = weights->config;
+    parameter_table_single(&weights->base.table, scale, PARAMETER_NORM, 1, config->hidden_size,
+                           arena_printf(&weights->base.table.arena, "%s.weight", name));
+    classifier_add_bias(&weights->base.table, bias, config->norm_bias, config->hidden_size, name);
 }
 
-status classifier_parameters_init(struct classifier_parameters *params, const struct classifier_config *config,
-                                  enum classifier_part fresh) {
+status classifier_weights_init(struct classifier_weights *weights, const struct classifier_config *config,
+                               enum classifier_part fresh) {
     static const char *const all[] = {"head.dense.weight", "head.dense.bias",   "head.norm.weight",
                                       "head.norm.bias",    "classifier.weight", "classifier.bias",
                                       "decoder.weight",    "decoder.bias",      NULL};
     static const int first[] = {[PART_NONE] = 6, [PART_CLASSIFIER] = 4, [PART_HEAD] = 0};
-    struct parameter_table *table = &params->table;
+    struct parameter_table *table = &weights->base.table;
     const int64_t hidden = config->hidden_size, mlp = config->intermediate_size, labels = config->labels;
     const int layers = config->num_hidden_layers;
     const size_t capacity = (size_t)layers * MAX_PER_BLOCK + MAX_OUTSIDE_BLOCKS;
@@ -220,23 +220,35 @@ status classifier_parameters_init(struct classifier_parameters *params, const st
         .gate_up = {{"mlp.Wi"}, {2 * mlp}, hidden, config->mlp_bias},
         .down = {{"mlp.Wo"}, {hidden}, mlp, config->mlp_bias},
     };
-    *params = (struct classifier_parameters){.config = config};
+    *weights = (struct classifier_weights){
+        .base = {.embedding = &weights->embedding},
+        .config = config,
+        .encoder = {.block_count = layers,
+                    .heads = {config->num_attention_heads, config->num_attention_heads, config->head_dim},
+                    .attention_scale = 1 / sqrtf((float)config->head_dim),
+                    .eps = config->norm_eps,
+                    .hidden_size = hidden,
+                    .intermediate_size = mlp,
+                    .norm = NORM_LAYERNORM,
+                    .activation = ACTIVATION_GEGLU},
+    };
     parameter_table_init(table, capacity);
-    params->blocks = arena_alloc(&table->arena, (size_t)layers * sizeof *params->blocks);
+    struct block *blocks = arena_alloc(&table->arena, (size_t)layers * sizeof *blocks);
+    weights->encoder.blocks = blocks;
 
     // First the matrices, then the vectors.
-    parameter_table_single(table, &params->embedding, PARAMETER_MATRIX, config->vocab_size, hidden,
+    parameter_table_single(table, &weights->embedding, PARAMETER_MATRIX, config->vocab_size, hidden,
                            "model.embeddings.tok_embeddings.weight");
-    for (int i = 0; i < layers; i++) stack_add_block(table, &params->blocks[i], &shape, i, true);
-    parameter_table_single(table, &params->dense, PARAMETER_MATRIX, hidden, hidden, "head.dense.weight");
-    parameter_table_single(table, &params->classifier, PARAMETER_MATRIX, labels, hidden, "classifier.weight");
+    for (int i = 0; i < layers; i++) stack_add_block(table, &blocks[i], &shape, i, true);
+    parameter_table_single(table, &weights->dense, PARAMETER_MATRIX, hidden, hidden, "head.dense.weight");
+    parameter_table_single(table, &weights->classifier, PARAMETER_MATRIX, labels, hidden, "classifier.weight");
     parameter_table_close_range(table, true, 0);
-    classifier_add_norm(params, &params->embedding_norm, &params->embedding_norm_bias, "model.embeddings.norm");
-    for (int i = 0; i < layers; i++) stack_add_block(table, &params->blocks[i], &shape, i, false);
-    classifier_add_norm(params, &params->final_norm, &params->final_norm_bias, "model.final_norm");
-    classifier_add_bias(table, &params->dense_bias, config->classifier_bias, hidden, "head.dense");
-    classifier_add_norm(params, &params->head_norm, &params->head_norm_bias, "head.norm");
-    classifier_add_bias(table, &params->classifier_bias, true, labels, "classifier");
+    classifier_add_norm(weights, &weights->embedding_norm, &weights->embedding_norm_bias, "model.embeddings.norm");
+    for (int i = 0; i < layers; i++) stack_add_block(table, &blocks[i], &shape, i, false);
+    classifier_add_norm(weights, &weights->final_norm, &weights->final_norm_bias, "model.final_norm");
+    classifier_add_bias(table, &weights->dense_bias, config->classifier_bias, hidden, "head.dense");
+    classifier_add_norm(weights, &weights->head_norm, &weights->head_norm_bias, "head.norm");
+    classifier_add_bias(table, &weights->classifier_bias, true, labels, "classifier");
     parameter_table_close_range(table, false, 0);
     assert(table->count <= capacity);
 
@@ -250,53 +262,4 @@ status classifier_parameters_init(struct classifier_parameters *params, const st
                               config->local_rope_theta,    (double)config->window, config->pools_mean,
                               config->consistent};
     return parameter_table_finish(table, numbers, sizeof numbers / sizeof *numbers, config->full_attention, layers);
-}
-
-// ---- on a backend ----
-
-struct transformer classifier_encoder(const struct classifier_parameters *params) {
-    const struct classifier_config *config = params->config;
-    return (struct transformer){
-        .params = params->blocks,
-        .block_count = config->num_hidden_layers,
-        .heads = {config->num_attention_heads, config->num_attention_heads, config->head_dim},
-        .attention_scale = 1 / sqrtf((float)config->head_dim),
-        .eps = config->norm_eps,
-        .hidden_size = config->hidden_size,
-        .intermediate_size = config->intermediate_size,
-        .norm = NORM_LAYERNORM,
-        .activation = ACTIVATION_GEGLU,
-    };
-}
-
-status classifier_weights_load(struct classifier_weights *weights, struct backend *backend,
-                               const struct classifier_parameters *params, enum element type,
-                               const struct weights_source *source) {
-    struct weights_loader loader;
-    status result;
-    *weights = (struct classifier_weights){
-        .base = {.backend = backend, .table = &params->table, .embedding = &params->embedding, .type = type},
-        .encoder = classifier_encoder(params)};
-    struct transformer *encoder = &weights->encoder;
-    encoder->blocks = arena_alloc(&weights->base.arena, (size_t)encoder->block_count * sizeof *encoder->blocks);
-    TRY_TO(result, done, weights_loader_open(&loader, &weights->base, source));
-
-    // In the order of the table.
-    TRY_TO(result, done, weights_load_unpacked(&loader, &params->embedding, &weights->embedding));
-    TRY_TO(result, done, weights_load_block_matrices(&loader, encoder));
-    TRY_TO(result, done, weights_load_matrix(&loader, &params->dense, &weights->dense));
-    TRY_TO(result, done, weights_load_matrix(&loader, &params->classifier, &weights->classifier));
-    TRY_TO(result, done, weights_load_unpacked(&loader, &params->embedding_norm, &weights->embedding_norm));
-    TRY_TO(result, done, weights_load_unpacked(&loader, &params->embedding_norm_bias, &weights->embedding_norm_bias));
-    TRY_TO(result, done, weights_load_block_vectors(&loader, encoder));
-    TRY_TO(result, done, weights_load_unpacked(&loader, &params->final_norm, &weights->final_norm));
-    TRY_TO(result, done, weights_load_unpacked(&loader, &params->final_norm_bias, &weights->final_norm_bias));
-    TRY_TO(result, done, weights_load_unpacked(&loader, &params->dense_bias, &weights->dense_bias));
-    TRY_TO(result, done, weights_load_unpacked(&loader, &params->head_norm, &weights->head_norm));
-    TRY_TO(result, done, weights_load_unpacked(&loader, &params->head_norm_bias, &weights->head_norm_bias));
-    TRY_TO(result, done, weights_load_unpacked(&loader, &params->classifier_bias, &weights->classifier_bias));
-    weights_loader_finish(&loader);
-done:
-    weights_loader_release(&loader);
-    return result;
 }

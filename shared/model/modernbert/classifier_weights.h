@@ -48,15 +48,16 @@ status classifier_config_parse(struct classifier_config *config, const char *tex
 // DATAERR names the key unless the labels have one that says consistent.
 status classifier_config_check_labels(const struct classifier_config *config, const char *dir);
 
-// ---- parameters ----
+// ---- weights ----
 
-struct classifier_parameters {
+// The parameters, and their values on a backend once they are loaded.
+struct classifier_weights {
+    struct weights base;
     const struct classifier_config *config;
-    struct parameter_table table;
     struct fused_param embedding, dense, classifier;
     struct fused_param embedding_norm, final_norm, dense_bias, head_norm, classifier_bias;
     struct fused_param embedding_norm_bias, final_norm_bias, head_norm_bias;
-    struct block_params *blocks; // [num_hidden_layers]
+    struct transformer encoder;
 };
 
 // What a checkpoint lacks and training begins with fresh values.
@@ -67,30 +68,9 @@ enum classifier_part {
 };
 
 // Makes the table for a configuration with its labels; a file may lack the fresh part. The configuration must outlive
-// the parameters, which must stay where they are. The caller releases the table. DATAERR when the model is too large
-// for 64 bits: then there is nothing to release.
-status classifier_parameters_init(struct classifier_parameters *params, const struct classifier_config *config,
-                                  enum classifier_part fresh);
-
-// ---- on a backend ----
-
-// The matrices and vectors.
-struct classifier_weights {
-    struct weights base;
-    struct tensor embedding; // [V,C]
-    struct tensor embedding_norm, embedding_norm_bias, final_norm, final_norm_bias, head_norm, head_norm_bias;
-    struct weight *dense, *classifier;
-    struct tensor dense_bias, classifier_bias;
-    struct transformer encoder;
-};
-
-// Returns the encoder without its blocks. The parameters must outlive it.
-struct transformer classifier_encoder(const struct classifier_parameters *params);
-
-// Loads weights for computing in `type`. In training, parameters that the store lacks are zero. The caller releases the
-// base, also after a failure. DATAERR names the tensor that does not fit the table; UNAVAILABLE when memory is short.
-status classifier_weights_load(struct classifier_weights *weights, struct backend *backend,
-                               const struct classifier_parameters *params, enum element type,
-                               const struct weights_source *source);
+// the weights, which must stay where they are. The caller releases the base. DATAERR when the model is too large for 64
+// bits: then there is nothing to release.
+status classifier_weights_init(struct classifier_weights *weights, const struct classifier_config *config,
+                               enum classifier_part fresh);
 
 #endif

@@ -313,7 +313,7 @@ static status generator_start(struct generator *generator, struct request *reque
     struct forward_state last = text.fwd;
     last.x = tensor_rows(text.fwd.x, text.fwd.rows - 1, 1);
     last.delta = tensor_rows(text.fwd.delta, text.fwd.rows - 1, 1);
-    TRY_TO(result, done, forward_norm(&last, last_normed, model->weights->norm, none, none));
+    TRY_TO(result, done, forward_norm(&last, last_normed, &model->weights->norm, NULL, none));
 
     int32_t *zeros = arena_alloc(&arena, (size_t)count * sizeof *zeros); // the only row of last_normed
     int32_t *tokens = arena_alloc(&arena, (size_t)count * sizeof *tokens);
@@ -330,7 +330,7 @@ static status generator_start(struct generator *generator, struct request *reque
     TRY_TO(result, done, workspace_upload(&model->workspace, ELEMENT_I32, count, 1, zeros, &index));
     TRY_TO(result, done, workspace_alloc(&model->workspace, type, count, hidden_size, &normed));
     TRY_TO(result, done, ops->gather(backend, normed, last_normed, index));
-    TRY_TO(result, done, ops->sample(backend, batch, normed, model->weights->lm_head));
+    TRY_TO(result, done, ops->sample(backend, batch, normed, model->weights->lm_head.weight));
     TRY_TO(result, done, ops->decode_batch_read(backend, batch, 0, tokens, logprobs));
     for (int i = 0; i < count; i++)
         TRY_TO(result, done, generator_append_token(generator, request, i, tokens[i], logprobs[i], model->version));
@@ -446,10 +446,10 @@ static status generator_compute_step(struct generator *generator) {
     fwd.layered = true;
     status result = forward_alloc(&fwd);
     if (result == OK) result = workspace_alloc(fwd.workspace, type, fwd.rows, fwd.x.columns, &normed);
-    if (result == OK) result = ops->gather(backend, fwd.x, model->weights->embedding, batch->tokens);
+    if (result == OK) result = ops->gather(backend, fwd.x, model->weights->embedding.values, batch->tokens);
     for (int i = 0; result == OK && i < fwd.transformer->block_count; i++) result = block_forward(&fwd, i);
-    if (result == OK) result = forward_norm(&fwd, normed, model->weights->norm, none, none);
-    if (result == OK) result = ops->sample(backend, generator->batch, normed, model->weights->lm_head);
+    if (result == OK) result = forward_norm(&fwd, normed, &model->weights->norm, NULL, none);
+    if (result == OK) result = ops->sample(backend, generator->batch, normed, model->weights->lm_head.weight);
     workspace_restore(fwd.workspace, (struct workspace_mark){0});
     return result;
 }

@@ -45,10 +45,10 @@ enum {
     CPU_PRODUCT_ROWS = 128
 };
 
-static size_t memory_operations(const struct qwen_parameters *params, const struct memory_request *request,
+static size_t memory_operations(const struct qwen_weights *weights, const struct memory_request *request,
                                 int64_t patches) {
-    const struct text_config *config = &params->config->text;
-    const struct parameter_table *table = &params->table;
+    const struct text_config *config = &weights->config->text;
+    const struct parameter_table *table = &weights->base.table;
     const enum element type = memory_list_type(request->precision);
     const int64_t size = (int64_t)element_size(type), vocabulary = config->vocab_size;
     const int64_t completed = request->group_size * request->new_tokens, rows = request->prompt_tokens + completed;
@@ -58,7 +58,7 @@ static size_t memory_operations(const struct qwen_parameters *params, const stru
         int64_t largest = 0, widest = 0;
         for (size_t i = 0; i < table->fused_count; i++) {
             const struct fused_param *param = table->fused[i];
-            if (param->rows == 1 || param == &params->embedding || param == &params->lm_head) continue;
+            if (param->rows == 1 || param == &weights->embedding || param == &weights->lm_head) continue;
             largest = memory_max(largest, (int64_t)memory_packed_elements(param));
             widest = memory_max(widest, param->columns);
         }
@@ -81,7 +81,7 @@ static size_t memory_operations(const struct qwen_parameters *params, const stru
     if (!request->training) return logits;
     if (type != ELEMENT_F32)
         logits += (size_t)(targets * part * size) + (size_t)(targets * config->hidden_size) * sizeof(float);
-    struct heads vision = vision_transformer(&params->config->vision).heads;
+    struct heads vision = vision_transformer(&weights->config->vision).heads;
     int64_t slot_blocks = memory_divide_up(request->new_tokens, BLOCK_KEYS) * BLOCK_KEYS;
     size_t parts = memory_grad_parts(heads, request->prompt_tokens, request->prompt_tokens + targets) +
                    memory_grad_parts(heads, request->group_size * slot_blocks, request->new_tokens);
@@ -91,9 +91,9 @@ static size_t memory_operations(const struct qwen_parameters *params, const stru
 
 // The longest group: every completion has all its tokens, and all of the prompt may be media. The CPU computes the MLP
 // and the tower in parts, does not keep the tower's inputs, and has float32 in its caches.
-static void memory_add_passes(struct memory_list *list, const struct qwen_parameters *params,
+static void memory_add_passes(struct memory_list *list, const struct qwen_weights *weights,
                               const struct memory_request *request) {
-    const struct model_config *config = params->config;
+    const struct model_config *config = weights->config;
     enum { CPU_ROWS_F32 = 1152, CPU_ROWS_BF16 = 4096, CPU_PATCHES = 2048 };
     enum element type = memory_list_type(request->precision);
     struct transformer text = text_transformer(&config->text), vision = vision_transformer(&config->vision);
@@ -115,7 +115,7 @@ static void memory_add_passes(struct memory_list *list, const struct qwen_parame
     pass = text_pass_bytes(&text, type, GENERATOR_ROWS, GENERATOR_ROWS, false);
     bool decodes = request->generates || request->continued_tokens;
     memory_list_add(list, "working memory of a step", !decodes ? 0 : on_cpu ? pass : workspace_chunk_size(pass));
-    memory_list_add(list, "working memory of the operations", memory_operations(params, request, patches));
+    memory_list_add(list, "working memory of the operations", memory_operations(weights, request, patches));
     const enum element cached = on_cpu ? ELEMENT_F32 : type;
     int64_t cache_rows = request->generates
                              ? text.block_count * generator_cache_rows(GENERATOR_ROWS, slot_rows, request->group_size,
@@ -133,14 +133,14 @@ static void memory_add_passes(struct memory_list *list, const struct qwen_parame
 status model_memory_needs(const char *model, const struct memory_request *request, struct memory_item *out,
                           size_t *count) {
     struct model_config config;
-    struct qwen_parameters params;
+    struct qwen_weights model_weights;
     struct memory_list list = {out, count};
     *count = 0;
     assert(request->prompt_tokens > 0 && request->group_size > 0 && request->new_tokens > 0);
     assert(!request->on_cpu || (request->threads > 0 && !request->borrows));
     TRY(model_config_read_shape(&config, model));
-    TRY(qwen_parameters_init(&params, &config));
-    const struct parameter_table *table = &params.table;
+    TRY(qwen_weights_init(&model_weights, &config));
+    const struct parameter_table *table = &model_weights.base.table;
     const enum element type = memory_list_type(request->precision);
     const enum element grads = memory_list_type(request->gradient_precision);
     const enum element moments = memory_list_type(request->moment_precision);
@@ -160,9 +160,9 @@ status model_memory_needs(const char *model, const struct memory_request *reques
         for (size_t i = 0; i < table->fused_count; i++) {
             const struct fused_param *param = table->fused[i];
             const size_t packed = memory_packed_elements(param);
-            const bool embedding = param == &params.embedding, matrix = param->rows > 1 && !embedding;
+            const bool embedding = param == &model_weights.embedding, matrix = param->rows > 1 && !embedding;
             elements += matrix ? packed : (size_t)(param->rows * param->columns);
-            if (embedding && !params.lm_head.count) elements += packed;
+            if (embedding && !model_weights.lm_head.count) elements += packed;
             if (matrix && packed > largest) largest = packed;
         }
         memory_list_add(&list, "weights", elements * element_size(type));
@@ -170,8 +170,8 @@ status model_memory_needs(const char *model, const struct memory_request *reques
     } else {
         memory_list_add(&list, "weights", request->borrows ? 0 : weights);
     }
-    memory_add_passes(&list, &params, request);
-    parameter_table_release(&params.table);
+    memory_add_passes(&list, &model_weights, request);
+    weights_release(&model_weights.base);
     return OK;
 }
 
@@ -189,10 +189,10 @@ static uint64_t memory_tensor_bytes(const struct parameter_table *table, int ran
 
 status model_disk_needs(const char *model, const struct memory_request *request, struct model_file_bytes *out) {
     struct model_config config;
-    struct qwen_parameters params;
+    struct qwen_weights model_weights;
     TRY(model_config_read_shape(&config, model));
-    TRY(qwen_parameters_init(&params, &config));
-    const struct parameter_table *table = &params.table;
+    TRY(qwen_weights_init(&model_weights, &config));
+    const struct parameter_table *table = &model_weights.base.table;
     const enum element type = memory_list_type(request->precision), stored = config.has_dtype ? config.dtype : type;
     const enum element moments = memory_list_type(request->moment_precision);
     const int all = table->range_count, trained = request->train_vision ? all : TEXT_RANGES;
@@ -202,6 +202,6 @@ status model_disk_needs(const char *model, const struct memory_request *request,
         .state = (request->ema ? 2 : 1) * master + 2 * memory_tensor_bytes(table, trained, moments, ELEMENT_F32),
         .published = memory_tensor_bytes(table, all, type, type),
     };
-    parameter_table_release(&params.table);
+    weights_release(&model_weights.base);
     return OK;
 }

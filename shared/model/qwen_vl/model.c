@@ -13,6 +13,22 @@
 #include "shared/model/qwen_vl/model_internal.h"
 #include "shared/model/weights.h"
 
+// *out = weights without values for computing in `type`. DATAERR when the model is too large. The caller frees them,
+// also after a failure.
+static status model_new_weights(const struct model *model, enum element type, struct qwen_weights **out) {
+    NEW(out, 1);
+    TRY(qwen_weights_init(*out, &model->config));
+    (*out)->base.backend = model->backend;
+    (*out)->base.type = type;
+    return OK;
+}
+
+static void model_free_weights(struct qwen_weights **weights) {
+    if (*weights) weights_release(&(*weights)->base);
+    free(*weights);
+    *weights = NULL;
+}
+
 // Opens everything; after a failure the caller frees what there is.
 static status model_load(struct model *model) {
     const struct model_options *options = &model->options;
@@ -26,8 +42,9 @@ static status model_load(struct model *model) {
     TRY(weights_parse_type(model->backend, "moment_precision", options->moment_precision, &moments));
     if (options->kept_activations < -1 || options->kept_activations >= KEPT_LEVELS)
         return fail(USAGE, "there is no level %d of kept activations", options->kept_activations);
-    TRY(qwen_parameters_init(&model->params, config));
-    model->table = &model->params.table;
+    TRY(model_new_weights(model, type, &model->weights));
+    struct weights *weights = &model->weights->base;
+    const struct parameter_table *table = &weights->table;
     text_rope_init(&model->text_rope, &config->text, type);
     vision_rope_init(&model->vision_rope, &config->vision);
     model->info = (struct model_info){
@@ -43,36 +60,35 @@ static status model_load(struct model *model) {
         .temporal_patch_size = config->vision.temporal_patch_size,
         .precision = type == ELEMENT_BF16 ? "bfloat16" : "float32",
         .device_kind = model->backend_info.kind,
-        .parameter_count = model->table->parameter_count,
+        .parameter_count = table->parameter_count,
     };
     TRY(safetensors_open_dir(&model->store, model->dir));
-    model->weights = qwen_weights_new(model->backend, &model->params, type);
     const struct weights_source source = {.store = model->store, .training = options->training};
     if (options->no_weights)
-        TRY(parameter_table_check(model->table, model->store));
+        TRY(parameter_table_check(table, model->store));
     else
-        TRY(qwen_weights_load(model->weights, &source));
+        TRY(weights_load(weights, &source));
     if (!options->training) {
         safetensors_close(&model->store);
         return OK;
     }
 
     // The optimizer, and the reference, equal to the present weights.
-    const struct param_array *weights = &model->weights->base.values;
+    const struct param_array *values = &weights->values;
     struct backend *backend = model->backend;
     NEW(&model->trainer, 1);
     struct param_array *reference = &model->trainer->reference;
-    const int ranges = model->table->range_count;
-    TRY(optimizer_init(&model->trainer->optimizer, backend, model->table, options->train_vision ? ranges : TEXT_RANGES,
-                       grads, moments));
+    const int ranges = table->range_count;
+    TRY(optimizer_init(&model->trainer->optimizer, backend, table, options->train_vision ? ranges : TEXT_RANGES, grads,
+                       moments));
     if (!options->ema) return OK;
-    TRY(param_array_init(reference, backend, model->table, ranges, weights->types[0], weights->types[0]));
-    if (weights->remainders) TRY(param_array_add_remainders(reference, backend));
+    TRY(param_array_init(reference, backend, table, ranges, values->types[0], values->types[0]));
+    if (values->remainders) TRY(param_array_add_remainders(reference, backend));
     for (int i = 0; i < ranges; i++) {
-        struct tensor to = param_range(reference, i), from = param_range(weights, i);
+        struct tensor to = param_range(reference, i), from = param_range(values, i);
         TRY(backend->ops->copy(backend, to, from));
-        if (weights->remainders)
-            TRY(backend->ops->copy(backend, param_remainders(reference, to), param_remainders(weights, from)));
+        if (values->remainders)
+            TRY(backend->ops->copy(backend, param_remainders(reference, to), param_remainders(values, from)));
     }
     return OK;
 }
@@ -88,18 +104,15 @@ status model_open(struct model **out, const char *dir, const struct model_option
 
 // The bytes of an array of all weights.
 static size_t model_weights_bytes(const struct model *model) {
-    const enum element type = model->weights->base.type;
-    return param_array_bytes(model->table, model->table->range_count, type, type);
+    const struct weights *weights = &model->weights->base;
+    return param_array_bytes(&weights->table, weights->table.range_count, weights->type, weights->type);
 }
 
-// Gives the model new weights without values. The old ones go first, and what they were borrowed from, so that the new
-// ones can use the memory.
-static void model_renew_weights(struct model *model) {
-    const enum element type = model->weights->base.type;
-    qwen_weights_free(&model->weights);
+// Frees the values of the weights, and what they were borrowed from, so that new ones can use the memory.
+static void model_unload_weights(struct model *model) {
+    weights_unload(&model->weights->base);
     shared_weights_release(&model->borrowed, model->backend);
     model->backend->ops->buffer_free(model->backend, &model->copied);
-    model->weights = qwen_weights_new(model->backend, &model->params, type);
     model->weights_replaced++;
 }
 
@@ -114,7 +127,7 @@ void model_free(struct model **freed) {
         free(trainer);
     }
     if (model->backend) {
-        qwen_weights_free(&model->weights);
+        model_free_weights(&model->weights);
         shared_weights_release(&model->borrowed, model->backend);
         model->backend->ops->buffer_free(model->backend, &model->copied);
         workspace_release(&model->workspace);
@@ -124,7 +137,6 @@ void model_free(struct model **freed) {
         kv_scratch_release(&model->vision_kv, model->backend);
     }
     safetensors_close(&model->store);
-    parameter_table_release(&model->params.table);
     backend_close(&model->backend);
     arena_release(&model->arena);
     free(model);
@@ -141,7 +153,7 @@ status model_hash(struct model *model, uint64_t *hash) {
 
 status model_hash_files(const struct model *model, uint64_t *hash) {
     if (!model->trainer) return fail(BUG, "the model was not opened for training");
-    return weights_hash_files(model->table, model->store, hash);
+    return weights_hash_files(&model->weights->base.table, model->store, hash);
 }
 
 int64_t model_version(const struct model *model) {
@@ -155,35 +167,36 @@ static status model_wrong_hash(const char *path, uint64_t found, uint64_t hash) 
 
 static status model_swap_lent(struct model *model, const char *path, int64_t version, uint64_t hash) {
     struct backend *backend = model->backend;
-    const enum element type = model->weights->base.type;
+    struct weights *weights = &model->weights->base;
+    const struct parameter_table *table = &weights->table;
     if (model->borrowed.page && strcmp(model->borrowed.path, path) == 0) {
         TRY(shared_weights_take(&model->borrowed, hash));
     } else {
         struct shared_weights lent = {0};
-        const uint64_t layout = weights_hash_finish(model->table, type, 0);
+        const uint64_t layout = weights_hash_finish(table, weights->type, 0);
         TRY(shared_weights_borrow(&lent, backend, layout, model_weights_bytes(model), path));
         status result = shared_weights_take(&lent, hash);
         if (result != OK) shared_weights_release(&lent, backend);
         TRY(result);
-        model_renew_weights(model);
+        model_unload_weights(model);
         model->borrowed = lent;
         const bool copied = lent.copied;
         if (copied) TRY(backend->ops->buffer_new(backend, model_weights_bytes(model), &model->copied));
         log_info("%s: weights in the memory of another process, %s", path,
                  copied ? "which are copied on the device" : "which are used in place");
         const struct weights_source source = {.values = copied ? model->copied : lent.imported, .hash = &hash};
-        TRY(qwen_weights_load(model->weights, &source));
+        TRY(weights_load(weights, &source));
     }
     if (model->copied) { // copy again, or for the first time
         struct param_array from;
-        param_array_view(&from, model->borrowed.imported, model->table, model->table->range_count, type, type);
-        for (int i = 0; i < model->table->range_count; i++)
-            TRY(backend->ops->copy(backend, param_range(&model->weights->base.values, i), param_range(&from, i)));
+        param_array_view(&from, model->borrowed.imported, table, table->range_count, weights->type, weights->type);
+        for (int i = 0; i < table->range_count; i++)
+            TRY(backend->ops->copy(backend, param_range(&weights->values, i), param_range(&from, i)));
         TRY(backend->ops->wait(backend));
         if (!shared_weights_intact(&model->borrowed))
             return fail(BAD_SAMPLE, "%s: the weights changed while they were copied", model->borrowed.path);
     }
-    model->weights->base.hash = hash;
+    weights->hash = hash;
     model->version = version;
     return OK;
 }
@@ -197,16 +210,17 @@ status model_swap(struct model *model, const char *path, int64_t version, uint64
     TRY(shared_weights_is_page(path, &lent));
     if (lent) return model_swap_lent(model, path, version, hash);
     TRY(file_lock_shared(path, &lock));
+    struct weights *weights = &model->weights->base;
     status result = safetensors_open(&store, path);
     if (result == OK) {
-        result = weights_hash_stored(model->backend, model->table, store, model->weights->base.type, &found);
+        result = weights_hash_stored(model->backend, &weights->table, store, weights->type, &found);
         if (result != OK) fail_prefix(result, "%s", path);
     }
     if (result == OK && found != hash) result = model_wrong_hash(path, found, hash);
     if (result == OK) {
-        model_renew_weights(model);
+        model_unload_weights(model);
         const struct weights_source source = {.store = store, .hash = &hash};
-        result = qwen_weights_load(model->weights, &source);
+        result = weights_load(weights, &source);
     }
     if (result == OK) model->version = version;
     safetensors_close(&store);
@@ -219,31 +233,32 @@ bool model_weights_intact(const struct model *model) {
 }
 
 void model_return_weights(struct model *model) {
-    if (model->borrowed.page) model_renew_weights(model);
+    if (model->borrowed.page) model_unload_weights(model);
 }
 
 status model_reset(struct model *model, uint64_t hash) {
     if (model->trainer) return fail(BUG, "the weights of a model in training cannot be replaced");
     uint64_t found = 0;
-    if (model->version == 0 && model->weights->embedding.buffer) {
+    if (model->version == 0 && model->weights->embedding.values.buffer) {
         TRY(model_hash(model, &found));
         return found == hash ? OK : model_wrong_hash(model->dir, found, hash);
     }
     struct safetensors *store = NULL;
-    struct qwen_weights *weights = qwen_weights_new(model->backend, &model->params, model->weights->base.type);
-    status result = safetensors_open_dir(&store, model->dir);
+    struct qwen_weights *weights;
+    status result = model_new_weights(model, model->weights->base.type, &weights);
+    if (result == OK) result = safetensors_open_dir(&store, model->dir);
     const struct weights_source source = {.store = store};
-    if (result == OK) result = qwen_weights_load(weights, &source);
+    if (result == OK) result = weights_load(&weights->base, &source);
     if (result == OK) result = weights_hash(&weights->base, &found);
     if (result == OK && found != hash) result = model_wrong_hash(model->dir, found, hash);
     if (result == OK) {
-        model_renew_weights(model);
+        model_unload_weights(model);
         struct qwen_weights *none = model->weights;
         model->weights = weights;
         weights = none;
         model->version = 0;
     }
-    qwen_weights_free(&weights);
+    model_free_weights(&weights);
     safetensors_close(&store);
     return result;
 }
@@ -283,7 +298,7 @@ status model_update_ema(struct model *model, double decay) {
 
 status model_save(struct model *model, const char *dir) {
     if (!model->trainer) return fail(BUG, "the model was not opened for training");
-    const struct parameter_table *table = model->table;
+    const struct parameter_table *table = &model->weights->base.table;
     const struct safetensors *store = model->store;
     const size_t count = safetensors_count(store);
     struct arena arena = {0};
@@ -296,7 +311,8 @@ status model_save(struct model *model, const char *dir) {
         for (; i < count && strcmp(safetensors_at(store, i)->file, file) == 0; i++) {
             const struct stored_tensor *stored = safetensors_at(store, i);
             const struct parameter *parameter = parameter_of_stored(table, found, stored);
-            if (!parameter) parameter = &table->list[model->params.embedding.first]; // the stored head of a tied model
+            if (!parameter)
+                parameter = &table->list[model->weights->embedding.first]; // the stored head of a tied model
             tensor_list_add(&list, &model->weights->base.values, parameter, stored->name, stored->type);
         }
         result = tensor_list_write(&list, model->backend, path_join(&arena, dir, path_base_name(file)), true);
@@ -310,7 +326,7 @@ status model_save(struct model *model, const char *dir) {
 static struct training_state model_state(struct model *model) {
     struct trainer *trainer = model->trainer;
     return (struct training_state){.backend = model->backend,
-                                   .table = model->table,
+                                   .table = &model->weights->base.table,
                                    .arrays = {{"master", &model->weights->base.values},
                                               {"first", &trainer->optimizer.exp_avg},
                                               {"second", &trainer->optimizer.exp_avg_sq},
@@ -347,7 +363,7 @@ uint64_t model_saved_bytes(struct model *model, bool whole) {
 
 status model_save_grads(struct model *model, const char *path) {
     if (!model->trainer) return fail(BUG, "the model was not opened for training");
-    const struct parameter_table *table = model->table;
+    const struct parameter_table *table = &model->weights->base.table;
     const struct param_array *grads = &model->trainer->optimizer.grads;
     struct arena arena = {0};
     const struct stored_tensor **found = arena_alloc(&arena, table->count * sizeof *found);
@@ -370,7 +386,7 @@ static status model_published(struct model *model, bool reference, const struct 
 }
 
 status model_publish(struct model *model, bool reference, const char *path, uint64_t *hash) {
-    const struct parameter_table *table = model->table;
+    const struct parameter_table *table = &model->weights->base.table;
     const struct param_array *values;
     struct arena arena = {0};
     TRY(model_published(model, reference, &values, hash));
@@ -395,7 +411,7 @@ status model_lend(struct model *model, bool reference, bool copied, const char *
     TRY(model_published(model, reference, &values, hash));
     struct shared_weights *lent = &model->trainer->lent[reference];
     if (!lent->page) {
-        const uint64_t layout = weights_hash_finish(model->table, model->weights->base.type, 0);
+        const uint64_t layout = weights_hash_finish(&model->weights->base.table, model->weights->base.type, 0);
         TRY(shared_weights_lend(lent, model->backend, values->buffer, model_weights_bytes(model), layout, copied,
                                 path));
     }

@@ -25,9 +25,7 @@ struct model {
     struct model_options options;
     const char *dir;
     struct model_config config;
-    struct qwen_parameters params;
-    const struct parameter_table *table; // of them
-    struct safetensors *store;           // training: stays open for its names, types and first values
+    struct safetensors *store; // training: stays open for its names, types and first values
     struct qwen_weights *weights;
     struct shared_weights borrowed; // another process's weights; zeroed: none
     struct buffer *copied;          // own memory with a copy of them; NULL: they are used in place

@@ -7,10 +7,37 @@
 
 enum { MAX_PER_BLOCK = 15, MAX_OUTSIDE_BLOCKS = 16 }; // parameters
 
+struct transformer text_transformer(const struct text_config *text) {
+    return (struct transformer){
+        .block_count = text->num_hidden_layers,
+        .heads = {text->num_attention_heads, text->num_key_value_heads, text->head_dim},
+        .attention_scale = 1 / sqrtf((float)text->head_dim),
+        .eps = text->rms_norm_eps,
+        .hidden_size = text->hidden_size,
+        .intermediate_size = text->intermediate_size,
+        .norm = NORM_RMSNORM,
+        .activation = ACTIVATION_SWIGLU,
+    };
+}
+
+struct transformer vision_transformer(const struct vision_config *vision) {
+    bool qwen2 = vision->kind == VISION_QWEN2;
+    return (struct transformer){
+        .block_count = vision->depth,
+        .heads = {vision->num_heads, vision->num_heads, vision->head_dim},
+        .attention_scale = 1 / sqrtf((float)vision->head_dim),
+        .eps = 1e-6f,
+        .hidden_size = vision->hidden_size,
+        .intermediate_size = vision->intermediate_size,
+        .norm = qwen2 ? NORM_LAYERNORM : NORM_RMSNORM,
+        .activation = qwen2 ? ACTIVATION_QUICK_GELU : ACTIVATION_SWIGLU,
+    };
+}
+
 // Adds the language model: first the matrices, then the vectors.
-static void qwen_add_text(struct qwen_parameters *params) {
-    const struct text_config *text = &params->config->text;
-    struct parameter_table *table = &params->table;
+static void qwen_add_text(struct qwen_weights *weights) {
+    const struct text_config *text = &weights->config->text;
+    struct parameter_table *table = &weights->base.table;
     const int64_t hidden = text->hidden_size, mlp = text->intermediate_size;
     const int64_t query = (int64_t)text->num_attention_heads * text->head_dim;
     const int64_t key = (int64_t)text->num_key_value_heads * text->head_dim;
@@ -23,22 +50,23 @@ static void qwen_add_text(struct qwen_parameters *params) {
         .gate_up = {{"mlp.gate_proj", "mlp.up_proj"}, {mlp, mlp}, hidden, false},
         .down = {{"mlp.down_proj"}, {hidden}, mlp, false},
     };
-    parameter_table_single(table, &params->embedding, PARAMETER_MATRIX, text->vocab_size, hidden,
+    parameter_table_single(table, &weights->embedding, PARAMETER_MATRIX, text->vocab_size, hidden,
                            "model.embed_tokens.weight");
-    for (int i = 0; i < text->num_hidden_layers; i++) stack_add_block(table, &params->text[i], &shape, i, true);
+    for (int i = 0; i < text->num_hidden_layers; i++) stack_add_block(table, &weights->text.blocks[i], &shape, i, true);
     if (!text->tie_word_embeddings)
-        parameter_table_single(table, &params->lm_head, PARAMETER_MATRIX, text->vocab_size, hidden, "lm_head.weight");
+        parameter_table_single(table, &weights->lm_head, PARAMETER_MATRIX, text->vocab_size, hidden, "lm_head.weight");
     parameter_table_close_range(table, true, GROUP_TEXT);
-    for (int i = 0; i < text->num_hidden_layers; i++) stack_add_block(table, &params->text[i], &shape, i, false);
-    parameter_table_single(table, &params->norm, PARAMETER_NORM, 1, hidden, "model.norm.weight");
+    for (int i = 0; i < text->num_hidden_layers; i++)
+        stack_add_block(table, &weights->text.blocks[i], &shape, i, false);
+    parameter_table_single(table, &weights->norm, PARAMETER_NORM, 1, hidden, "model.norm.weight");
     parameter_table_close_range(table, false, GROUP_TEXT);
     assert(table->range_count == TEXT_RANGES);
 }
 
 // Adds the vision tower, in the same order.
-static void qwen_add_vision(struct qwen_parameters *params) {
-    const struct vision_config *vision = &params->config->vision;
-    struct parameter_table *table = &params->table;
+static void qwen_add_vision(struct qwen_weights *weights) {
+    const struct vision_config *vision = &weights->config->vision;
+    struct parameter_table *table = &weights->base.table;
     const int64_t hidden = vision->hidden_size, mlp = vision->intermediate_size, patch = vision->patch_size;
     const int64_t pixels = 3 * vision->temporal_patch_size * patch * patch;
     const int64_t merged = hidden * vision->spatial_merge_size * vision->spatial_merge_size;
@@ -56,41 +84,45 @@ static void qwen_add_vision(struct qwen_parameters *params) {
         .gate_up = qwen2 ? fc1 : gate_up,
         .down = {{qwen2 ? "mlp.fc2" : "mlp.down_proj"}, {hidden}, mlp, true},
     };
-    parameter_table_single(table, &params->patch_embed, PARAMETER_MATRIX, hidden, pixels,
+    parameter_table_single(table, &weights->patch_embed, PARAMETER_MATRIX, hidden, pixels,
                            "visual.patch_embed.proj.weight");
-    struct parameter *patch_embed = &table->list[params->patch_embed.first];
+    struct parameter *patch_embed = &table->list[weights->patch_embed.first];
     const int64_t convolution[] = {hidden, 3, vision->temporal_patch_size, patch, patch};
     static_assert(sizeof convolution == sizeof patch_embed->shape, "a three-dimensional convolution has rank 5");
     patch_embed->rank = 5;
     memcpy(patch_embed->shape, convolution, sizeof convolution);
-    for (int i = 0; i < vision->depth; i++) stack_add_block(table, &params->vision[i], &shape, i, true);
-    parameter_table_single(table, &params->merger_fc1, PARAMETER_MATRIX, merged, merged, "visual.merger.mlp.0.weight");
-    parameter_table_single(table, &params->merger_fc2, PARAMETER_MATRIX, vision->out_hidden_size, merged,
+    for (int i = 0; i < vision->depth; i++) stack_add_block(table, &weights->vision.blocks[i], &shape, i, true);
+    parameter_table_single(table, &weights->merger_fc1, PARAMETER_MATRIX, merged, merged, "visual.merger.mlp.0.weight");
+    parameter_table_single(table, &weights->merger_fc2, PARAMETER_MATRIX, vision->out_hidden_size, merged,
                            "visual.merger.mlp.2.weight");
     parameter_table_close_range(table, true, GROUP_VISION);
-    for (int i = 0; i < vision->depth; i++) stack_add_block(table, &params->vision[i], &shape, i, false);
-    parameter_table_single(table, &params->merger_norm, PARAMETER_NORM, 1, hidden, "visual.merger.ln_q.weight");
+    for (int i = 0; i < vision->depth; i++) stack_add_block(table, &weights->vision.blocks[i], &shape, i, false);
+    parameter_table_single(table, &weights->merger_norm, PARAMETER_NORM, 1, hidden, "visual.merger.ln_q.weight");
     if (qwen2)
-        parameter_table_single(table, &params->merger_norm_bias, PARAMETER_BIAS, 1, hidden, "visual.merger.ln_q.bias");
-    parameter_table_single(table, &params->merger_fc1_bias, PARAMETER_BIAS, 1, merged, "visual.merger.mlp.0.bias");
-    parameter_table_single(table, &params->merger_fc2_bias, PARAMETER_BIAS, 1, vision->out_hidden_size,
+        parameter_table_single(table, &weights->merger_norm_bias, PARAMETER_BIAS, 1, hidden, "visual.merger.ln_q.bias");
+    parameter_table_single(table, &weights->merger_fc1_bias, PARAMETER_BIAS, 1, merged, "visual.merger.mlp.0.bias");
+    parameter_table_single(table, &weights->merger_fc2_bias, PARAMETER_BIAS, 1, vision->out_hidden_size,
                            "visual.merger.mlp.2.bias");
     parameter_table_close_range(table, false, GROUP_VISION);
 }
 
-status qwen_parameters_init(struct qwen_parameters *params, const struct model_config *config) {
+status qwen_weights_init(struct qwen_weights *weights, const struct model_config *config) {
     static const char *const tied[] = {"lm_head.weight", NULL};
-    struct parameter_table *table = &params->table;
+    struct parameter_table *table = &weights->base.table;
     const struct text_config *text = &config->text;
     const struct vision_config *vision = &config->vision;
     size_t layers = (size_t)text->num_hidden_layers, depth = (size_t)vision->depth;
     size_t capacity = (layers + depth) * MAX_PER_BLOCK + MAX_OUTSIDE_BLOCKS;
-    *params = (struct qwen_parameters){.config = config};
+    *weights = (struct qwen_weights){.base = {.embedding = &weights->embedding},
+                                     .config = config,
+                                     .text = text_transformer(text),
+                                     .vision = vision_transformer(vision)};
+    if (text->tie_word_embeddings) weights->base.tied_head = &weights->lm_head;
     parameter_table_init(table, capacity);
-    params->text = arena_alloc(&table->arena, layers * sizeof *params->text);
-    params->vision = arena_alloc(&table->arena, depth * sizeof *params->vision);
-    qwen_add_text(params);
-    qwen_add_vision(params);
+    weights->text.blocks = arena_alloc(&table->arena, layers * sizeof *weights->text.blocks);
+    weights->vision.blocks = arena_alloc(&table->arena, depth * sizeof *weights->vision.blocks);
+    qwen_add_text(weights);
+    qwen_add_vision(weights);
     assert(table->count <= capacity);
     if (text->tie_word_embeddings) table->ignored = tied;
     for (size_t i = 0; i < table->count; i++) { // the names that nested state dicts have
@@ -128,85 +160,4 @@ status qwen_parameters_init(struct qwen_parameters *params, const struct model_c
                               (double)config->video_token_id};
     return parameter_table_finish(table, numbers, sizeof numbers / sizeof *numbers, vision->fullatt_blocks,
                                   vision->depth);
-}
-
-// ---- on a backend ----
-
-struct transformer text_transformer(const struct text_config *text) {
-    return (struct transformer){
-        .block_count = text->num_hidden_layers,
-        .heads = {text->num_attention_heads, text->num_key_value_heads, text->head_dim},
-        .attention_scale = 1 / sqrtf((float)text->head_dim),
-        .eps = text->rms_norm_eps,
-        .hidden_size = text->hidden_size,
-        .intermediate_size = text->intermediate_size,
-        .norm = NORM_RMSNORM,
-        .activation = ACTIVATION_SWIGLU,
-    };
-}
-
-struct transformer vision_transformer(const struct vision_config *vision) {
-    bool qwen2 = vision->kind == VISION_QWEN2;
-    return (struct transformer){
-        .block_count = vision->depth,
-        .heads = {vision->num_heads, vision->num_heads, vision->head_dim},
-        .attention_scale = 1 / sqrtf((float)vision->head_dim),
-        .eps = 1e-6f,
-        .hidden_size = vision->hidden_size,
-        .intermediate_size = vision->intermediate_size,
-        .norm = qwen2 ? NORM_LAYERNORM : NORM_RMSNORM,
-        .activation = qwen2 ? ACTIVATION_QUICK_GELU : ACTIVATION_SWIGLU,
-    };
-}
-
-struct qwen_weights *qwen_weights_new(struct backend *backend, const struct qwen_parameters *params,
-                                      enum element type) {
-    struct qwen_weights *weights;
-    NEW(&weights, 1);
-    weights->params = params;
-    weights->base =
-        (struct weights){.backend = backend, .table = &params->table, .embedding = &params->embedding, .type = type};
-    struct transformer *text = &weights->text, *vision = &weights->vision;
-    *text = text_transformer(&params->config->text);
-    text->params = params->text;
-    text->blocks = arena_alloc(&weights->base.arena, (size_t)text->block_count * sizeof *text->blocks);
-    *vision = vision_transformer(&params->config->vision);
-    vision->params = params->vision;
-    vision->blocks = arena_alloc(&weights->base.arena, (size_t)vision->block_count * sizeof *vision->blocks);
-    return weights;
-}
-
-status qwen_weights_load(struct qwen_weights *weights, const struct weights_source *source) {
-    const struct qwen_parameters *params = weights->params;
-    struct weights_loader loader;
-    status result;
-    TRY_TO(result, done, weights_loader_open(&loader, &weights->base, source));
-
-    // In the order of the table.
-    TRY_TO(result, done, weights_load_unpacked(&loader, &params->embedding, &weights->embedding));
-    if (!params->lm_head.count) TRY_TO(result, done, weights_load_tied(&loader, weights->embedding, &weights->lm_head));
-    TRY_TO(result, done, weights_load_block_matrices(&loader, &weights->text));
-    if (params->lm_head.count) TRY_TO(result, done, weights_load_matrix(&loader, &params->lm_head, &weights->lm_head));
-    TRY_TO(result, done, weights_load_block_vectors(&loader, &weights->text));
-    TRY_TO(result, done, weights_load_unpacked(&loader, &params->norm, &weights->norm));
-    TRY_TO(result, done, weights_load_matrix(&loader, &params->patch_embed, &weights->patch_embed));
-    TRY_TO(result, done, weights_load_block_matrices(&loader, &weights->vision));
-    TRY_TO(result, done, weights_load_matrix(&loader, &params->merger_fc1, &weights->merger_fc1));
-    TRY_TO(result, done, weights_load_matrix(&loader, &params->merger_fc2, &weights->merger_fc2));
-    TRY_TO(result, done, weights_load_block_vectors(&loader, &weights->vision));
-    TRY_TO(result, done, weights_load_unpacked(&loader, &params->merger_norm, &weights->merger_norm));
-    TRY_TO(result, done, weights_load_unpacked(&loader, &params->merger_norm_bias, &weights->merger_norm_bias));
-    TRY_TO(result, done, weights_load_unpacked(&loader, &params->merger_fc1_bias, &weights->merger_fc1_bias));
-    TRY_TO(result, done, weights_load_unpacked(&loader, &params->merger_fc2_bias, &weights->merger_fc2_bias));
-    weights_loader_finish(&loader);
-done:
-    weights_loader_release(&loader);
-    return result;
-}
-
-void qwen_weights_free(struct qwen_weights **weights) {
-    if (!*weights) return;
-    weights_release(&(*weights)->base);
-    free(*weights);
-    *weights = NULL;
 }

@@ -149,7 +149,7 @@ status text_forward(struct text_state *state, struct model *model, struct arena 
     struct workspace_mark mark = workspace_save(workspace);
     struct tensor tokens;
     TRY(workspace_upload(workspace, ELEMENT_I32, sequence->rows, 1, sequence->tokens, &tokens));
-    TRY(ops->gather(model->backend, fwd->x, model->weights->embedding, tokens));
+    TRY(ops->gather(model->backend, fwd->x, model->weights->embedding.values, tokens));
     workspace_restore(workspace, mark);
     TRY(text_embed_media(state, model, arena, training));
     state->mark = workspace_save(workspace);
@@ -202,7 +202,7 @@ status text_backward(struct text_state *state, struct model *model, struct arena
         TRY(workspace_upload(workspace, ELEMENT_I32, count, 1, sequence->text_ids, &ids));
         TRY(workspace_alloc(workspace, ELEMENT_F32, count, model->config.text.hidden_size, &grad_rows));
         TRY(ops->gather(model->backend, grad_rows, state->fwd.grad_x, rows));
-        TRY(ops->scatter_add(model->backend, param_tensor(grads, &model->params.embedding), grad_rows, ids));
+        TRY(ops->scatter_add(model->backend, param_tensor(grads, &model->weights->embedding), grad_rows, ids));
         workspace_restore(workspace, mark);
     }
     if (!model->options.train_vision) return OK;
@@ -277,9 +277,9 @@ static status group_head_forward(struct head_state *head, struct model *model, s
     TRY(workspace_alloc(workspace, ELEMENT_F32, targets, 1, &head->logprobs));
     if (training) TRY(workspace_alloc(workspace, ELEMENT_F32, sequence->rows, 1, &head->rstd));
     if (training) TRY(workspace_alloc(workspace, ELEMENT_F32, targets, 1, &head->lse));
-    TRY(forward_norm(&text->fwd, head->normed, model->weights->norm, (struct tensor){0}, head->rstd));
+    TRY(forward_norm(&text->fwd, head->normed, &model->weights->norm, NULL, head->rstd));
     TRY(ops->gather(model->backend, head->hidden_states, head->normed, head->logit_rows));
-    return ops->logprob(model->backend, head->logprobs, head->lse, head->hidden_states, model->weights->lm_head,
+    return ops->logprob(model->backend, head->logprobs, head->lse, head->hidden_states, model->weights->lm_head.weight,
                         head->target_ids);
 }
 
@@ -397,7 +397,7 @@ status model_accumulate(struct model *model, const struct model_prompt *prompt,
     if (count == 0) return fail(BAD_SAMPLE, "the group has no completions");
     struct backend *backend = model->backend;
     const struct operations *ops = backend->ops;
-    const struct qwen_parameters *params = &model->params;
+    const struct qwen_weights *weights = model->weights;
     const struct param_array *grads = &trainer->optimizer.grads;
     const int64_t hidden_size = model->config.text.hidden_size;
     struct workspace *workspace = &model->workspace;
@@ -431,19 +431,19 @@ status model_accumulate(struct model *model, const struct model_prompt *prompt,
 
     // The head: fwd.grad_x = the gradient of the last block's output.
     struct tensor dlogprob, grad_hidden_states, grad_normed;
-    struct tensor grad_lm_head = param_tensor(grads, params->lm_head.count ? &params->lm_head : &params->embedding);
+    struct tensor grad_lm_head = param_tensor(grads, weights->lm_head.count ? &weights->lm_head : &weights->embedding);
     TRY_TO(result, done, workspace_upload(workspace, ELEMENT_F32, targets, 1, dlogprobs, &dlogprob));
     TRY_TO(result, done, workspace_alloc(workspace, ELEMENT_F32, targets, hidden_size, &grad_hidden_states));
     TRY_TO(result, done, workspace_alloc(workspace, ELEMENT_F32, rows, hidden_size, &grad_normed));
     TRY_TO(result, done,
-           ops->logprob_grad(backend, grad_hidden_states, grad_lm_head, head.hidden_states, model->weights->lm_head,
+           ops->logprob_grad(backend, grad_hidden_states, grad_lm_head, head.hidden_states, weights->lm_head.weight,
                              head.target_ids, head.lse, dlogprob));
     TRY_TO(result, done, ops->zero(backend, grad_normed));
     TRY_TO(result, done, ops->scatter_add(backend, grad_normed, grad_hidden_states, head.logit_rows));
     TRY_TO(result, done, ops->zero(backend, fwd->grad_x));
     TRY_TO(result, done,
-           ops->rmsnorm_grad(backend, fwd->grad_x, param_tensor(grads, &params->norm), grad_normed, fwd->x,
-                             model->weights->norm, head.rstd));
+           ops->rmsnorm_grad(backend, fwd->grad_x, param_tensor(grads, &weights->norm), grad_normed, fwd->x,
+                             weights->norm.values, head.rstd));
     workspace_restore(workspace, mark);
     result = text_backward(&text, model, &arena, grads);
 done:

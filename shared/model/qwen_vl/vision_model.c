@@ -128,8 +128,9 @@ static status vision_merge(struct vision_state *state, struct model *model, stru
     TRY(workspace_alloc(&model->workspace, weights->base.type, units, merged_size, &out->fc1_out));
     TRY(workspace_alloc(&model->workspace, weights->base.type, units, merged_size, &out->gelu_out));
     out->joined = tensor_reshape(out->normed, units, merged_size);
-    TRY(forward_norm(&state->fwd, out->normed, weights->merger_norm, weights->merger_norm_bias, out->statistics));
-    TRY(ops->linear(model->backend, out->fc1_out, out->joined, weights->merger_fc1, weights->merger_fc1_bias));
+    TRY(forward_norm(&state->fwd, out->normed, &weights->merger_norm, &weights->merger_norm_bias, out->statistics));
+    TRY(ops->linear(model->backend, out->fc1_out, out->joined, weights->merger_fc1.weight,
+                    weights->merger_fc1_bias.values));
     return ops->gelu(model->backend, out->gelu_out, out->fc1_out);
 }
 
@@ -182,7 +183,7 @@ status vision_forward(struct vision_state *state, struct model *model, struct ar
     struct tensor patches, embedded;
     TRY(vision_patchify(state, model, &patches));
     TRY(workspace_alloc(workspace, type, rows, hidden_size, &embedded));
-    TRY(ops->linear(backend, embedded, patches, weights->patch_embed, (struct tensor){0}));
+    TRY(ops->linear(backend, embedded, patches, weights->patch_embed.weight, (struct tensor){0}));
     TRY(ops->gather(backend, fwd->x, embedded, state->patch_order));
     workspace_restore(workspace, embed_mark);
 
@@ -193,7 +194,8 @@ status vision_forward(struct vision_state *state, struct model *model, struct ar
     struct merger_activations merger;
     TRY(vision_merge(state, model, &merger));
     if (training) TRY(ops->copy(backend, state->merger_input, fwd->x));
-    TRY(ops->linear(backend, state->embeds, merger.gelu_out, weights->merger_fc2, weights->merger_fc2_bias));
+    TRY(ops->linear(backend, state->embeds, merger.gelu_out, weights->merger_fc2.weight,
+                    weights->merger_fc2_bias.values));
     workspace_restore(workspace, mark);
     return OK;
 }
@@ -227,7 +229,6 @@ status vision_backward(struct vision_state *state, struct model *model, struct t
     struct workspace_mark mark = workspace_save(workspace);
     struct forward_state *fwd = &state->fwd;
     const struct qwen_weights *weights = model->weights;
-    const struct qwen_parameters *params = &model->params;
     int64_t hidden_size = fwd->transformer->hidden_size;
     fwd->grads = grads;
     fwd->cache = model->vision_kv.cache; // a later medium may have needed a larger one
@@ -243,16 +244,13 @@ status vision_backward(struct vision_state *state, struct model *model, struct t
     TRY(vision_merge(state, model, &merger));
     TRY(workspace_alloc(workspace, weights->base.type, merger.fc1_out.rows, merger.fc1_out.columns, &grad_fc1));
     TRY(workspace_alloc(workspace, weights->base.type, merger.fc1_out.rows, merger.fc1_out.columns, &grad_gelu));
-    TRY(backward_linear(fwd, grad_gelu, grad_embeds, merger.gelu_out, weights->merger_fc2, &params->merger_fc2,
-                        &params->merger_fc2_bias));
+    TRY(backward_linear(fwd, grad_gelu, grad_embeds, merger.gelu_out, &weights->merger_fc2, &weights->merger_fc2_bias));
     TRY(ops->gelu_grad(model->backend, grad_fc1, grad_gelu, merger.fc1_out));
     struct tensor grad_joined = grad_gelu; // which is free now, and has the same shape
-    TRY(backward_linear(fwd, grad_joined, grad_fc1, merger.joined, weights->merger_fc1, &params->merger_fc1,
-                        &params->merger_fc1_bias));
+    TRY(backward_linear(fwd, grad_joined, grad_fc1, merger.joined, &weights->merger_fc1, &weights->merger_fc1_bias));
     TRY(ops->zero(model->backend, fwd->grad_x));
-    TRY(backward_norm(fwd, &params->merger_norm, &params->merger_norm_bias,
-                      tensor_reshape(grad_joined, fwd->rows, hidden_size), fwd->x, weights->merger_norm,
-                      merger.statistics));
+    TRY(backward_norm(fwd, &weights->merger_norm, &weights->merger_norm_bias,
+                      tensor_reshape(grad_joined, fwd->rows, hidden_size), fwd->x, merger.statistics));
     workspace_restore(workspace, merger_mark);
 
     for (int i = fwd->transformer->block_count - 1; i >= 0; i--) {
@@ -265,7 +263,7 @@ status vision_backward(struct vision_state *state, struct model *model, struct t
     TRY(vision_patchify(state, model, &patches));
     TRY(workspace_alloc(workspace, weights->base.type, fwd->rows, hidden_size, &grad_embedded));
     TRY(ops->gather(model->backend, grad_embedded, fwd->grad_x, state->patch_rows));
-    TRY(ops->linear_grad_weight(model->backend, param_tensor(grads, &params->patch_embed), (struct tensor){0},
+    TRY(ops->linear_grad_weight(model->backend, param_tensor(grads, &weights->patch_embed), (struct tensor){0},
                                 grad_embedded, patches));
     workspace_restore(workspace, mark);
     return OK;
