@@ -12,7 +12,6 @@
 #include "shared/model/classifier.h"
 #include "shared/model/model.h"
 #include "shared/model/modernbert/classifier_weights.h"
-#include "shared/model/qwen_vl/model_config.h"
 #include "shared/model/qwen_vl/qwen_weights.h"
 #include "tests/emulate/emulated_memory.h"
 

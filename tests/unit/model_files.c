@@ -5,10 +5,8 @@
 
 #include "shared/base/file.h"
 #include "shared/base/memory.h"
-#include "shared/model/qwen_vl/model_config.h"
-#include "shared/model/qwen_vl/qwen_weights.h"
+#include "shared/model/qwen_vl/model_internal.h"
 #include "shared/model/safetensors.h"
-#include "shared/model/qwen_vl/sequence.h"
 
 static const char text_keys[] = "\"vocab_size\":64,\"hidden_size\":16,\"intermediate_size\":24,\"num_hidden_layers\":2,"
                                 "\"num_attention_heads\":2,\"num_key_value_heads\":1,\"rms_norm_eps\":1e-6";

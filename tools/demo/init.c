@@ -20,7 +20,6 @@
 #include "shared/model/modernbert/classifier_weights.h"
 #include "shared/model/model_shapes.h"
 #include "shared/model/parameters.h"
-#include "shared/model/qwen_vl/model_config.h"
 #include "shared/model/qwen_vl/qwen_weights.h"
 #include "shared/model/safetensors.h"
 #include "shared/text/chat_template.h"

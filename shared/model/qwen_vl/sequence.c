@@ -1,6 +1,6 @@
 // Position ids follow Hugging Face's get_rope_index: text counts on by one; a medium spans its own grid from there; the
 // text after it continues after the largest of the three axes.
-#include "shared/model/qwen_vl/sequence.h"
+#include "shared/model/qwen_vl/model_internal.h"
 
 #include <assert.h>
 #include <math.h>
