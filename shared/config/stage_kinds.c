@@ -7,30 +7,12 @@
 
 #include "shared/config/stage_options.h"
 
-// A row of the table of OWNER's options. MEMBER says where the field lies, NAME what the option is called; then come
-// what the type takes, the help, and what else the option says.
+// A row of the table of OWNER's options. MEMBER says where the field lies, NAME what the option is called.
 #define MEMBER(field) field
 #define NAME(field)   #field
-#define ROW(kind, field, ...)                                                                                          \
-    {.name = NAME(field), .offset = offsetof(struct OWNER, MEMBER(field)), .type = kind, __VA_ARGS__},
-#define HELPED(kind, field, text, ...) ROW(kind, field, .help = (text), ##__VA_ARGS__)
-#define OPT_FILE(...)                  HELPED(OPTION_FILE, __VA_ARGS__)
-#define OPT_PATH(...)                  HELPED(OPTION_PATH, __VA_ARGS__)
-#define OPT_DEVICE(...)                HELPED(OPTION_DEVICE, __VA_ARGS__)
-#define OPT_SIZE(...)                  HELPED(OPTION_SIZE, __VA_ARGS__)
-#define OPT_BOOL(field, first, ...)    HELPED(OPTION_BOOL, field, __VA_ARGS__, .default_value = (first))
-#define WORDS(kind, field, first, words, ...)                                                                          \
-    HELPED(kind, field, __VA_ARGS__, .default_value = (first), .choices = (words))
-#define OPT_NAME(...)   WORDS(OPTION_NAME, __VA_ARGS__)
-#define OPT_CHOICE(...) WORDS(OPTION_CHOICE, __VA_ARGS__)
-#define OPT_RANGE(...)  WORDS(OPTION_RANGE, __VA_ARGS__)
-#define OPT_KEEP(...)   WORDS(OPTION_KEEP, __VA_ARGS__)
-#define BOUNDED(kind, field, first, least, most, ...)                                                                  \
-    HELPED(kind, field, __VA_ARGS__, .default_value = (first), .low = (least), .high = (most))
-#define OPT_INT(...)    BOUNDED(OPTION_INT, __VA_ARGS__)
-#define OPT_NUMBER(...) BOUNDED(OPTION_NUMBER, __VA_ARGS__)
-#define OPT_NUMBER_OR(field, first, least, most, words, ...)                                                           \
-    BOUNDED(OPTION_NUMBER, field, first, least, most, __VA_ARGS__, .choices = (words))
+#undef OPTION_ENTRY
+#define OPTION_ENTRY(of_field, of_option, field, ...)                                                                  \
+    {.name = NAME(field), .offset = offsetof(struct OWNER, MEMBER(field)), .type = of_option, __VA_ARGS__},
 
 #define OWNER common_options
 const struct option common_options[] = {COMMON_OPTIONS{0}};
@@ -55,14 +37,9 @@ static const struct option model_internal_options[] = {
 #undef NAME
 #define MEMBER(field) field
 #define NAME(field)   #field
-// Rows of options that lie in `model` under another name.
-#define MODEL_ROW(kind, member, field, ...)                                                                            \
-    {.name = (field), .offset = offsetof(struct OWNER, model.member), .type = kind, __VA_ARGS__},
-#define OPT_MODEL(text, ...) MODEL_ROW(OPTION_FILE, dir, "model", .help = (text), ##__VA_ARGS__)
-#define OPT_MODEL_MEDIA                                                                                                \
-    MODEL_ROW(OPTION_FILE, media_root, "media_root", .help = MEDIA_ROOT_HELP, FROM_SOURCE, NOT_HASHED)                 \
-    MODEL_ROW(OPTION_CHOICE, media_outside, "media_outside", .default_value = "allow", .choices = "allow|refuse",      \
-              .help = MEDIA_OUTSIDE_HELP, FROM_SOURCE, NOT_HASHED)
+#undef MODEL_ENTRY
+#define MODEL_ENTRY(of_option, member, field, ...)                                                                     \
+    {.name = (field), .offset = offsetof(struct OWNER, model.member), .type = of_option, __VA_ARGS__},
 
 #define OWNER source_options
 static const struct option source_options[] = {SOURCE_OPTIONS{0}};

@@ -26,6 +26,34 @@
 #define NOT_ABOVE(other)  .not_above = (other)
 #define INSTEAD_OF(other) .instead_of = (other)
 
+// An option of each type. OPTION_ENTRY makes a field of it below, and in stage_kinds.c a row of a table; MODEL_ENTRY is
+// for options that lie in the struct of all stages with a model, under another name.
+#define OPT_FILE(field, text, ...)   OPTION_ENTRY(const char *, OPTION_FILE, field, .help = (text), ##__VA_ARGS__)
+#define OPT_PATH(field, text, ...)   OPTION_ENTRY(const char *, OPTION_PATH, field, .help = (text), ##__VA_ARGS__)
+#define OPT_DEVICE(field, text, ...) OPTION_ENTRY(const char *, OPTION_DEVICE, field, .help = (text), ##__VA_ARGS__)
+#define OPT_SIZE(field, text, ...)   OPTION_ENTRY(int64_t, OPTION_SIZE, field, .help = (text), ##__VA_ARGS__)
+#define OPT_BOOL(field, first, text, ...)                                                                              \
+    OPTION_ENTRY(bool, OPTION_BOOL, field, .default_value = (first), .help = (text), ##__VA_ARGS__)
+#define OPT_WORDS(of_field, of_option, field, first, words, text, ...)                                                 \
+    OPTION_ENTRY(of_field, of_option, field, .default_value = (first), .choices = (words), .help = (text),             \
+                 ##__VA_ARGS__)
+#define OPT_NAME(...)   OPT_WORDS(const char *, OPTION_NAME, __VA_ARGS__)
+#define OPT_CHOICE(...) OPT_WORDS(int, OPTION_CHOICE, __VA_ARGS__)
+#define OPT_RANGE(...)  OPT_WORDS(struct option_range, OPTION_RANGE, __VA_ARGS__)
+#define OPT_KEEP(...)   OPT_WORDS(struct option_keep, OPTION_KEEP, __VA_ARGS__)
+#define OPT_BOUNDED(of_field, of_option, field, first, least, most, text, ...)                                         \
+    OPTION_ENTRY(of_field, of_option, field, .default_value = (first), .low = (least), .high = (most), .help = (text), \
+                 ##__VA_ARGS__)
+#define OPT_INT(...)    OPT_BOUNDED(int64_t, OPTION_INT, __VA_ARGS__)
+#define OPT_NUMBER(...) OPT_BOUNDED(double, OPTION_NUMBER, __VA_ARGS__)
+#define OPT_NUMBER_OR(field, first, least, most, words, ...)                                                           \
+    OPT_BOUNDED(double, OPTION_NUMBER, field, first, least, most, __VA_ARGS__, .choices = (words))
+#define OPT_MODEL(text, ...) MODEL_ENTRY(OPTION_FILE, dir, "model", .help = (text), ##__VA_ARGS__)
+#define OPT_MODEL_MEDIA                                                                                                \
+    MODEL_ENTRY(OPTION_FILE, media_root, "media_root", .help = MEDIA_ROOT_HELP, FROM_SOURCE, NOT_HASHED)               \
+    MODEL_ENTRY(OPTION_CHOICE, media_outside, "media_outside", .default_value = "allow", .choices = "allow|refuse",    \
+                .help = MEDIA_OUTSIDE_HELP, FROM_SOURCE, NOT_HASHED)
+
 // clang-format off
 // Of several stages.
 #define MEDIA_ROOT_HELP    "directory that relative media paths start from"
@@ -227,20 +255,8 @@
 
 // ---- the structs ----
 
-#define OPT_FILE(field, ...)      const char *field;
-#define OPT_PATH(field, ...)      const char *field;
-#define OPT_NAME(field, ...)      const char *field;
-#define OPT_DEVICE(field, ...)    const char *field;
-#define OPT_CHOICE(field, ...)    int field;
-#define OPT_INT(field, ...)       int64_t field;
-#define OPT_NUMBER(field, ...)    double field;
-#define OPT_NUMBER_OR(field, ...) double field;
-#define OPT_RANGE(field, ...)     struct option_range field;
-#define OPT_BOOL(field, ...)      bool field;
-#define OPT_SIZE(field, ...)      int64_t field;
-#define OPT_KEEP(field, ...)      struct option_keep field;
-#define OPT_MODEL(...)
-#define OPT_MODEL_MEDIA
+#define OPTION_ENTRY(of_field, of_option, field, ...) of_field field;
+#define MODEL_ENTRY(...)
 
 // Of every stage: the first member of its struct.
 struct common_options {
@@ -329,20 +345,5 @@ struct optim_options {
     struct stage_model_options model;
     OPTIM_OPTIONS
 };
-
-#undef OPT_FILE
-#undef OPT_PATH
-#undef OPT_NAME
-#undef OPT_DEVICE
-#undef OPT_CHOICE
-#undef OPT_INT
-#undef OPT_NUMBER
-#undef OPT_NUMBER_OR
-#undef OPT_RANGE
-#undef OPT_BOOL
-#undef OPT_SIZE
-#undef OPT_KEEP
-#undef OPT_MODEL
-#undef OPT_MODEL_MEDIA
 
 #endif
