@@ -360,16 +360,12 @@ bool json_number_float(const struct json_number *number, float *out) {
 
 bool json_number_int(const struct json_number *number, int64_t *out) {
     double value;
-    if (number->integral && number->exact && number->digits <= INT64_MAX) {
-        *out = number->negative ? -(int64_t)number->digits : (int64_t)number->digits;
+    if (number->integral) {
+        if (!number->exact || number->digits > (uint64_t)INT64_MAX + number->negative) return false;
+        *out = (int64_t)(number->negative ? 0 - number->digits : number->digits);
         return true;
     }
-    if (number->integral && number->exact && number->negative && number->digits == (uint64_t)INT64_MAX + 1) {
-        *out = INT64_MIN;
-        return true;
-    }
-    if (number->integral || !json_number_double(number, &value) || fabs(value) > 0x1p53 || value != floor(value))
-        return false;
+    if (!json_number_double(number, &value) || fabs(value) > 0x1p53 || value != floor(value)) return false;
     *out = (int64_t)value;
     return true;
 }

@@ -317,20 +317,18 @@ static void pipeline_parse_override(struct parsed_file *file, const char *set) {
 
 // Moves the stages into the order of the flow. Those that the source does not reach go to the end and are diagnosed.
 static void pipeline_move_stages(struct parsed_file *file, size_t source) {
+    enum { MOVED = -2 }; // instead of the stage before it
     struct pipeline *pipeline = file->pipeline;
     struct pipeline_stage *sorted = arena_alloc(&pipeline->arena, pipeline->stage_count * sizeof *sorted);
-    bool *moved = arena_alloc(&pipeline->arena, pipeline->stage_count);
     size_t count = 0;
-    for (int at = (int)source; at >= 0;) {
+    for (int at = (int)source, next; at >= 0; at = next) {
         sorted[count++] = pipeline->stages[at];
-        moved[at] = true;
-        int next = -1;
-        for (int i = (int)pipeline->stage_count - 1; i >= 0; i--)
-            if (pipeline->stages[i].from == at && !moved[i]) next = i;
-        at = next;
+        pipeline->stages[at].from = MOVED;
+        next = (int)pipeline->stage_count - 1; // its only reader
+        while (next >= 0 && pipeline->stages[next].from != at) next--;
     }
     for (size_t i = 0; i < pipeline->stage_count; i++) {
-        if (moved[i]) continue;
+        if (pipeline->stages[i].from == MOVED) continue;
         const struct pipeline_stage *stage = &pipeline->stages[i];
         const struct key *from = key_list_find(&stage->options.given, "from");
         sorted[count++] = *stage;
