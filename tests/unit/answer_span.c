@@ -15,33 +15,21 @@ static int close_tokenizer(void **state) {
     return 0;
 }
 
-// Returns the text of the answer's tokens: "" if the span is empty, NULL if there is no answer.
-static char *answer_text(enum answer_span_rule rule, const char *completion, bool ended, size_t *tokens_after) {
+// The text of the answer's tokens contains `part`, and nothing of the thinking; NULL: there is no answer.
+static void expect_answer(enum answer_span_rule rule, const char *completion, bool ended, const char *part) {
     SCOPED(struct token_list, token_list_release) tokens = {0};
+    SCOPED(struct buf, buf_release) text = {0};
     struct answer_span span;
-    struct buf text = {0};
     assert_int_equal(tokenizer_encode(tokenizer, completion, strlen(completion), &tokens), OK);
     if (ended) token_list_append(&tokens, tokenizer_token_to_id(tokenizer, "<|im_end|>"));
     answer_span_find(tokenizer, rule, tokens.data, tokens.count, ended, &span);
-    if (span.found) {
-        assert_true(span.end <= tokens.count);
-        buf_puts(&text, "");
-        tokenizer_decode(tokenizer, tokens.data + span.first, span.end - span.first, false, &text);
-        if (tokens_after) *tokens_after = tokens.count - span.end;
-    }
-    return text.data;
-}
-
-static void expect_answer(enum answer_span_rule rule, const char *completion, bool ended, const char *part) {
-    char *text = answer_text(rule, completion, ended, NULL);
-    if (part) {
-        assert_non_null(text);
-        assert_non_null(strstr(text, part));
-        assert_null(strstr(text, "think"));
-    } else {
-        assert_null(text);
-    }
-    free(text);
+    assert_int_equal(span.found, part != NULL);
+    if (!part) return;
+    assert_true(span.end + ended <= tokens.count); // without the end-of-sequence token
+    buf_puts(&text, "");
+    tokenizer_decode(tokenizer, tokens.data + span.first, span.end - span.first, false, &text);
+    assert_non_null(strstr(text.data, part));
+    assert_null(strstr(text.data, "think"));
 }
 
 TEST(the_content_of_the_last_answer_counts) {
@@ -61,22 +49,12 @@ TEST(without_a_whole_tag_there_is_no_answer) {
 }
 
 TEST(eos_is_not_part_of_the_answer) {
-    size_t after = 0;
-    char *text = answer_text(ANSWER_SPAN_CONTENT, "<answer>not closed", true, &after);
-    assert_non_null(text);
-    assert_int_equal(after, 1);
-    free(text);
+    expect_answer(ANSWER_SPAN_CONTENT, "<answer>not closed", true, "not closed");
 }
 
 TEST(rules_agree_on_well_formed_completions) {
-    const char *completion = "<think>we see it.</think><answer>C</answer>";
-    char *content = answer_text(ANSWER_SPAN_CONTENT, completion, true, NULL);
-    char *released = answer_text(ANSWER_SPAN_RELEASED, completion, true, NULL);
-    assert_non_null(content);
-    assert_non_null(released);
-    assert_non_null(strstr(released, "C"));
-    free(content);
-    free(released);
+    expect_answer(ANSWER_SPAN_CONTENT, "<think>we see it.</think><answer>C</answer>", true, "C");
+    expect_answer(ANSWER_SPAN_RELEASED, "<think>we see it.</think><answer>C</answer>", true, "C");
 }
 
 // The prefix of a completion reads `want`, and its tokens are the completion's own up to the last ones, the cut

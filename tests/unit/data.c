@@ -35,11 +35,7 @@ static char *write_file(struct arena *arena, const char *name, const char *conte
 
 // Sets "key", "value", ..., NULL.
 static void set_options(struct options *options, const char *const *pairs) {
-    for (; *pairs; pairs += 2) {
-        status result = options_set(options, pairs[0], pairs[1]);
-        if (result != OK) print_error("%s\n", fail_text());
-        assert_int_equal(result, OK);
-    }
+    for (; *pairs; pairs += 2) MUST(options_set(options, pairs[0], pairs[1]));
 }
 
 static status open_text(struct dataset **out, const char *format, const char *content, const char *const *more) {
@@ -50,15 +46,12 @@ static status open_text(struct dataset **out, const char *format, const char *co
     options_init(&options, &stage_kinds[STAGE_SOURCE].options, &source);
     set_options(&options, (const char *[]){"data", path, "format", format, NULL});
     if (more) set_options(&options, more);
-    status result = dataset_open(out, &source);
-    return result;
+    return dataset_open(out, &source);
 }
 
 static struct dataset *opened(const char *format, const char *content, const char *const *more) {
     struct dataset *dataset = NULL;
-    status result = open_text(&dataset, format, content, more);
-    if (result != OK) print_error("%s\n", fail_text());
-    assert_int_equal(result, OK);
+    MUST(open_text(&dataset, format, content, more));
     return dataset;
 }
 
