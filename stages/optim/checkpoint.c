@@ -142,22 +142,6 @@ static bool retention_is_incomplete(const char *name) {
     return length > 4 && !strcmp(name + length - 4, ".tmp") && strncmp(name, "metrics", 7) != 0;
 }
 
-// Whether a link in the directory, besides `latest`, refers to the name.
-static bool retention_is_linked(DIR *dir, const char *name) {
-    char target[PATH_MAX];
-    bool linked = false;
-    rewinddir(dir);
-    for (struct dirent *entry; !linked && (entry = readdir(dir));) {
-        ssize_t length = readlinkat(dirfd(dir), entry->d_name, target, sizeof target - 1);
-        if (length <= 0 || !strcmp(entry->d_name, "latest") || retention_is_incomplete(entry->d_name)) continue;
-        while (length > 1 && target[length - 1] == '/') length--;
-        target[length] = 0;
-        const char *slash = strrchr(target, '/');
-        linked = !strcmp(slash ? slash + 1 : target, name);
-    }
-    return linked;
-}
-
 status retention_apply(const struct optim *optim, bool proven) {
     const struct optim_options *options = optim->options;
     struct arena arena = {0};
@@ -191,7 +175,18 @@ status retention_apply(const struct optim *optim, bool proven) {
         removed[count++] = arena_strndup(&arena, name, strlen(name));
     }
     for (size_t i = 0; i < count; i++) {
-        if (checkpoint_number(removed[i], "step") >= 0 && retention_is_linked(dir, removed[i])) continue;
+        bool linked = false; // a link in the directory, besides `latest`, refers to the checkpoint
+        rewinddir(dir);
+        for (struct dirent *entry; !linked && checkpoint_number(removed[i], "step") >= 0 && (entry = readdir(dir));) {
+            char target[PATH_MAX];
+            ssize_t length = readlinkat(dirfd(dir), entry->d_name, target, sizeof target - 1);
+            if (length <= 0 || !strcmp(entry->d_name, "latest") || retention_is_incomplete(entry->d_name)) continue;
+            while (length > 1 && target[length - 1] == '/') length--;
+            target[length] = 0;
+            const char *slash = strrchr(target, '/');
+            linked = !strcmp(slash ? slash + 1 : target, removed[i]);
+        }
+        if (linked) continue;
         char *path = path_join(&arena, options->out, removed[i]), *going = path;
         if (!retention_is_incomplete(removed[i])) { // after a crash in between, the rest is an incomplete one
             going = arena_printf(&arena, "%s.tmp", path);

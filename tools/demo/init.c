@@ -29,11 +29,19 @@
 
 struct init_weights {
     const char *dir;
+    struct arena *arena; // of the arrays
+    const struct parameter_table *table;
     float *ranges; // standard deviations, of each parameter of the table
     bool cut;      // the normal distribution is cut at two deviations
     uint64_t seed;
     enum element type;
-    int threads;
+    int element_size, threads;
+
+    // Shared by all tensors.
+    struct pool *pool;
+    float *block;      // BLOCK elements
+    double *quantiles; // LEVELS: of the standard normal distribution at (i + 1/2) / LEVELS
+    float *levels;     // LEVELS: of a tensor's; sixteen random bits choose one
 };
 
 // ---- init_config ----
@@ -139,15 +147,6 @@ struct weight_block {
     void *out;
 };
 
-// Threads and buffers that are shared by all tensors.
-struct init_scratch {
-    struct pool *pool;
-    float *block; // BLOCK elements
-    double
-        *quantiles; // LEVELS: the standard normal distribution's at (i + 1/2) / LEVELS; sixteen random bits choose one
-    float *levels;  // LEVELS, of a tensor's
-};
-
 static void init_store(const struct weight_block *weight_block, size_t index, float value) {
     if (weight_block->type == ELEMENT_F32) {
         ((float *)weight_block->out)[index] = value;
@@ -171,90 +170,74 @@ static void init_draw_task(void *context, int task, int thread) {
 }
 
 struct shard {
-    const struct parameter_table *table;
     size_t first, end; // parameters
     char name[64];
 };
 
 // Draws and writes the tensors of a shard, in blocks.
-static status init_write_shard(const struct init_weights *weights, const struct shard *shard,
-                               const struct init_scratch *scratch) {
-    struct arena memory = {0};
+static status init_write_shard(const struct init_weights *weights, const struct shard *shard) {
     struct safetensors_writer *writer = NULL;
     status result;
     size_t count = shard->end - shard->first;
-    char *path = path_join(&memory, weights->dir, shard->name);
-    struct stored_tensor *tensors = arena_alloc(&memory, count * sizeof *tensors);
+    char *path = path_join(weights->arena, weights->dir, shard->name);
+    struct stored_tensor *tensors = arena_alloc(weights->arena, count * sizeof *tensors);
     for (size_t i = 0; i < count; i++) {
-        const struct parameter *parameter = &shard->table->list[shard->first + i];
+        const struct parameter *parameter = &weights->table->list[shard->first + i];
         tensors[i] = parameter_stored(parameter, parameter->name, weights->type);
     }
     TRY_TO(result, done, safetensors_create(&writer, path, tensors, count, true));
     for (size_t i = shard->first; i < shard->end; i++) {
-        const struct parameter *parameter = &shard->table->list[i];
+        const struct parameter *parameter = &weights->table->list[i];
         struct weight_block block = {.key = rng_key(weights->seed, parameter->name),
-                                     .levels = scratch->levels,
+                                     .levels = weights->levels,
                                      .type = weights->type,
-                                     .out = scratch->block};
+                                     .out = weights->block};
         if (parameter->kind == PARAMETER_MATRIX)
             for (size_t k = 0; k < LEVELS; k++)
-                scratch->levels[k] = (float)(scratch->quantiles[k] * weights->ranges[i]);
+                weights->levels[k] = (float)(weights->quantiles[k] * weights->ranges[i]);
         for (; block.first < parameter->count; block.first += BLOCK) {
             int64_t left = parameter->count - block.first;
             block.count = left < BLOCK ? (size_t)left : BLOCK;
             if (parameter->kind == PARAMETER_MATRIX) {
-                pool_run(scratch->pool, (int)((block.count + TASK - 1) / TASK), init_draw_task, &block);
+                pool_run(weights->pool, (int)((block.count + TASK - 1) / TASK), init_draw_task, &block);
             } else {
                 for (size_t k = 0; k < block.count; k++)
                     init_store(&block, k, parameter->kind == PARAMETER_NORM ? 1 : 0);
             }
             TRY_TO(result, done,
-                   safetensors_write(writer, scratch->block, block.count * (weights->type == ELEMENT_F32 ? 4 : 2)));
+                   safetensors_write(writer, weights->block, block.count * (size_t)weights->element_size));
         }
     }
     result = safetensors_finish(&writer);
 done:
     safetensors_abort(&writer);
-    arena_release(&memory);
     return result;
-}
-
-static int64_t init_parameter_bytes(const struct init_weights *weights, const struct parameter *parameter) {
-    return parameter->count * (weights->type == ELEMENT_F32 ? 4 : 2);
-}
-
-// Returns where the shard that begins at parameter `first` ends: it has as many parameters as fit into SHARD bytes, at
-// least one.
-static size_t shard_end(const struct init_weights *weights, const struct parameter_table *table, size_t first) {
-    int64_t bytes = init_parameter_bytes(weights, &table->list[first]);
-    size_t end = first + 1;
-    while (end < table->count && bytes + init_parameter_bytes(weights, &table->list[end]) <= SHARD)
-        bytes += init_parameter_bytes(weights, &table->list[end++]);
-    return end;
 }
 
 // Writes model.safetensors, or shards of 5 GB with their index: matrices normal, biases 0, normalisation weights 1. A
 // weight depends only on the seed, its tensor's name and its index. UNAVAILABLE when a file cannot be written.
-static status init_write_weights(const struct init_weights *weights, const struct parameter_table *table) {
-    struct init_scratch scratch = {0};
-    struct shard *shards = NULL;
+static status init_write_weights(struct init_weights *weights) {
+    const struct parameter_table *table = weights->table;
+    struct shard *shards = arena_alloc(weights->arena, table->count * sizeof *shards);
     struct buf index = {0};
     size_t count = 0;
-    long long total = 0;
+    int64_t total = 0, bytes = 0; // bytes: of the last shard, which has at most SHARD, or one parameter
     status result;
-    for (size_t first = 0; first < table->count; first = shard_end(weights, table, first)) count++;
-    assert(count > 0);
-    NEW(&shards, count);
-    for (size_t i = 0, first = 0; i < count; first = shards[i++].end) {
-        shards[i] = (struct shard){.table = table, .first = first, .end = shard_end(weights, table, first)};
-        snprintf(shards[i].name, sizeof shards[i].name,
-                 count == 1 ? "model.safetensors" : "model-%05zu-of-%05zu.safetensors", i + 1, count);
+    for (size_t i = 0; i < table->count; i++) {
+        const int64_t size = table->list[i].count * weights->element_size;
+        if (!count || bytes + size > SHARD) {
+            shards[count++].first = i;
+            bytes = 0;
+        }
+        shards[count - 1].end = i + 1;
+        bytes += size;
+        total += size;
     }
-    assert(shards[count - 1].end == table->count);
-    TRY_TO(result, done, pool_new(&scratch.pool, weights->threads));
-    NEW(&scratch.block, BLOCK);
-    NEW(&scratch.quantiles, LEVELS);
-    NEW(&scratch.levels, LEVELS);
+    assert(count > 0);
+    TRY(pool_new(&weights->pool, weights->threads));
+    weights->block = arena_alloc(weights->arena, BLOCK * sizeof *weights->block);
+    weights->quantiles = arena_alloc(weights->arena, LEVELS * sizeof *weights->quantiles);
+    weights->levels = arena_alloc(weights->arena, LEVELS * sizeof *weights->levels);
     // If `cut`, the quantiles of the distribution within two deviations. Newton's method from the middle outwards, each
     // quantile starting from its neighbour.
     const double tail = weights->cut ? 0.5 * erfc(2 * M_SQRT1_2) : 0; // left out at each end
@@ -263,16 +246,17 @@ static status init_write_weights(const struct init_weights *weights, const struc
         const double above = tail + (1 - 2 * tail) * ((LEVELS - i - 0.5) / LEVELS);
         for (int step = 0; step < 4; step++)
             z += (0.5 * erfc(z * M_SQRT1_2) - above) / (exp(-z * z / 2) * 0.5 * M_SQRT1_2 * M_2_SQRTPI);
-        scratch.quantiles[i] = z;
-        scratch.quantiles[LEVELS - 1 - i] = -z;
+        weights->quantiles[i] = z;
+        weights->quantiles[LEVELS - 1 - i] = -z;
     }
     for (size_t i = 0; i < count; i++) {
+        snprintf(shards[i].name, sizeof shards[i].name,
+                 count == 1 ? "model.safetensors" : "model-%05zu-of-%05zu.safetensors", i + 1, count);
         if (count > 1) log_info("writing %s/%s", weights->dir, shards[i].name);
-        TRY_TO(result, done, init_write_shard(weights, &shards[i], &scratch));
+        TRY_TO(result, done, init_write_shard(weights, &shards[i]));
     }
     if (count == 1) goto done;
-    for (size_t i = 0; i < table->count; i++) total += init_parameter_bytes(weights, &table->list[i]);
-    buf_printf(&index, "{\n  \"metadata\": {\"total_size\": %lld},\n  \"weight_map\": {", total);
+    buf_printf(&index, "{\n  \"metadata\": {\"total_size\": %lld},\n  \"weight_map\": {", (long long)total);
     for (size_t s = 0; s < count; s++)
         for (size_t i = shards[s].first; i < shards[s].end; i++)
             buf_printf(&index, "%s\n    \"%s\": \"%s\"", i ? "," : "", table->list[i].name, shards[s].name);
@@ -280,11 +264,7 @@ static status init_write_weights(const struct init_weights *weights, const struc
     result = subcommand_write_file(weights->dir, "model.safetensors.index.json", &index);
 done:
     buf_release(&index);
-    free(scratch.quantiles);
-    free(scratch.levels);
-    free(scratch.block);
-    free(shards);
-    pool_free(&scratch.pool);
+    pool_free(&weights->pool);
     return result;
 }
 
@@ -376,11 +356,10 @@ static float init_range_of(struct json *config, const char *part) {
 
 // Writes generation_config.json, preprocessor_config.json and the weights of a Qwen-VL model with this config.json.
 static status init_write_language_model(struct json *shape, const struct buf *text, const char *name,
-                                        const struct tokenizer *tokenizer, struct init_weights *weights,
-                                        struct arena *arena) {
+                                        const struct tokenizer *tokenizer, struct init_weights *weights) {
     const float by_group[] = {
         [GROUP_TEXT] = init_range_of(shape, "text_config"), [GROUP_VISION] = init_range_of(shape, "vision_config")};
-    struct model_config *config = arena_alloc(arena, sizeof *config);
+    struct model_config *config = arena_alloc(weights->arena, sizeof *config);
     const struct vision_config *vision = &config->vision;
     const long long end = tokenizer_token_to_id(tokenizer, "<|im_end|>"),
                     pad = tokenizer_token_to_id(tokenizer, "<|endoftext|>");
@@ -407,9 +386,10 @@ static status init_write_language_model(struct json *shape, const struct buf *te
                vision->kind == VISION_QWEN2 ? "Qwen2VLProcessor" : "Qwen2_5_VLProcessor");
     TRY_TO(result, done, subcommand_write_file(weights->dir, "preprocessor_config.json", &out));
     TRY_TO(result, done, qwen_weights_init(&model, config));
-    weights->ranges = arena_alloc(arena, model.base.table.count * sizeof *weights->ranges);
+    weights->table = &model.base.table;
+    weights->ranges = arena_alloc(weights->arena, model.base.table.count * sizeof *weights->ranges);
     for (size_t i = 0; i < model.base.table.count; i++) weights->ranges[i] = by_group[model.base.table.list[i].group];
-    result = init_write_weights(weights, &model.base.table);
+    result = init_write_weights(weights);
 done:
     weights_release(&model.base);
     buf_release(&out);
@@ -418,14 +398,15 @@ done:
 
 // Writes the weights of a ModernBERT classifier with this config.json, distributed as Hugging Face does.
 static status init_write_classifier(struct json *shape, const struct buf *text, const char *name,
-                                    struct init_weights *weights, struct arena *arena) {
+                                    struct init_weights *weights) {
     const float range = init_range_of(shape, "");
-    struct classifier_config *config = arena_alloc(arena, sizeof *config);
+    struct classifier_config *config = arena_alloc(weights->arena, sizeof *config);
     struct classifier_weights model;
     TRY(classifier_config_parse(config, text->data, text->size, name));
     TRY(classifier_weights_init(&model, config, PART_NONE));
     weights->cut = true;
-    weights->ranges = arena_alloc(arena, model.base.table.count * sizeof *weights->ranges);
+    weights->table = &model.base.table;
+    weights->ranges = arena_alloc(weights->arena, model.base.table.count * sizeof *weights->ranges);
     for (size_t i = 0; i < model.base.table.count; i++) {
         const char *tensor = model.base.table.list[i].name;
         const bool in = strstr(tensor, "tok_embeddings.") || strstr(tensor, ".Wqkv.") || strstr(tensor, ".Wi.");
@@ -433,7 +414,7 @@ static status init_write_classifier(struct json *shape, const struct buf *text, 
         if (strncmp(tensor, "classifier.", strlen("classifier.")) == 0)
             weights->ranges[i] = 1 / sqrtf((float)config->hidden_size);
     }
-    const status result = init_write_weights(weights, &model.base.table);
+    const status result = init_write_weights(weights);
     weights_release(&model.base);
     return result;
 }
@@ -466,13 +447,15 @@ status init_main(struct subcommand_call *call) {
     }
     buf_puts(&text, "\n}\n");
     struct init_weights weights = {.dir = dir,
+                                   .arena = memory,
                                    .seed = (uint64_t)given->seed,
                                    .type = given->dtype == INIT_DTYPE_FLOAT32 ? ELEMENT_F32 : ELEMENT_BF16,
+                                   .element_size = given->dtype == INIT_DTYPE_FLOAT32 ? 4 : 2,
                                    .threads = (int)given->threads};
     if (init_is_classifier(shape))
-        TRY_TO(result, done, init_write_classifier(shape, &text, given->shape, &weights, memory));
+        TRY_TO(result, done, init_write_classifier(shape, &text, given->shape, &weights));
     else
-        TRY_TO(result, done, init_write_language_model(shape, &text, given->shape, tokenizer, &weights, memory));
+        TRY_TO(result, done, init_write_language_model(shape, &text, given->shape, tokenizer, &weights));
     result = file_write_atomic(path, text.data, text.size);
 done:
     tokenizer_free(&tokenizer);

@@ -148,17 +148,13 @@ static void completion_zsh(struct buf *out) {
                   "_caravan \"$@\"\n");
 }
 
-// Appends the beginning of a line about a program, or about the subcommand `name` of caravan.
-static void completion_fish_begin(const struct option_table *table, const char *name, struct buf *out) {
-    if (!name) {
-        buf_printf(out, "complete -c %s", table->program);
-        return;
-    }
-    buf_printf(out, "complete -c caravan -n '__fish_seen_subcommand_from %s'", name);
-}
-
 static void completion_fish_table(const struct option_table *table, const char *name, struct buf *out) {
-    completion_fish_begin(table, name, out);
+    struct buf begin = {0}; // of a line about the program, or about the subcommand `name` of caravan
+    if (name)
+        buf_printf(&begin, "complete -c caravan -n '__fish_seen_subcommand_from %s'", name);
+    else
+        buf_printf(&begin, "complete -c %s", table->program);
+    buf_puts(out, begin.data);
     if (table->operands) {
         buf_puts(out, " -a '");
         completion_words(table->operands, out);
@@ -168,7 +164,7 @@ static void completion_fish_table(const struct option_table *table, const char *
     }
     for (const struct option *option = NULL; (option = options_next(table, option));) {
         for (int negated = 0; negated <= (option->type == OPTION_BOOL); negated++) {
-            completion_fish_begin(table, name, out);
+            buf_puts(out, begin.data);
             buf_puts(out, negated ? " -l no-" : " -l ");
             completion_name(option, out);
             buf_puts(out, option->type == OPTION_BOOL     ? " -d '"
@@ -180,6 +176,7 @@ static void completion_fish_table(const struct option_table *table, const char *
             buf_puts(out, option->choices ? "'\n" : "\n");
         }
     }
+    buf_release(&begin);
 }
 
 static void completion_fish(struct buf *out) {
