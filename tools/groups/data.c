@@ -80,9 +80,10 @@ struct data_report {
     void *seen;         // paths that were looked for, as tsearch keeps them
 };
 
-static void data_count(struct data_report *report, enum data_part part, const char *name) {
+// Counts a name, if there is one.
+static void data_count(struct data_report *report, enum data_part part, struct string name) {
     struct json *counts = &report->parts->items[part];
-    json_set_int(counts, &report->arena, name, json_int_or(json_at(counts, name), 0) + 1);
+    if (name.size) json_set_int(counts, &report->arena, name.data, json_int_or(json_at(counts, name.data), 0) + 1);
 }
 
 // Adds what is wrong with the sample at `line`. path NULL: it is not about a medium.
@@ -118,7 +119,7 @@ static status data_check_medium(struct data_report *report, const struct part *p
         mem_checked(tsearch(mem_strdup(path), &report->seen, data_compare_paths));
         if (wrong) data_list(report, DATA_MISSING, line, path, wrong);
         if (report->media_root && media_check_inside(report->media_root, path) == BAD_SAMPLE)
-            data_count(report, DATA_MEDIA, "outside media_root");
+            data_count(report, DATA_MEDIA, string_of("outside media_root"));
     }
     if (!wrong && opened) {
         report->opened++;
@@ -148,15 +149,10 @@ static status data_visit(void *context, const struct dataset_sample *sample) {
     const struct prompt *prompt = &group->prompt;
     const struct string video_source = json_string(json_at(sample->record, "video_source")),
                         data_source = json_string(json_at(sample->record, "data_source"));
-    const struct {
-        enum data_part part;
-        struct string name;
-    } properties[] = {{DATA_TYPES, prompt->problem_type},
-                      {DATA_CATEGORIES, prompt->category},
-                      {DATA_LEVELS, prompt->level},
-                      {DATA_SOURCES, video_source.data ? video_source : data_source}};
-    for (size_t i = 0; i < sizeof properties / sizeof *properties; i++)
-        if (properties[i].name.size) data_count(report, properties[i].part, properties[i].name.data);
+    data_count(report, DATA_TYPES, prompt->problem_type);
+    data_count(report, DATA_CATEGORIES, prompt->category);
+    data_count(report, DATA_LEVELS, prompt->level);
+    data_count(report, DATA_SOURCES, video_source.data ? video_source : data_source);
     if (group->quarantine.present) {
         data_list(report, DATA_QUARANTINED, sample->line, NULL, group->quarantine.reason.data);
         return OK;
@@ -164,10 +160,10 @@ static status data_visit(void *context, const struct dataset_sample *sample) {
     size_t count = 0;
     for (const struct part *part; (part = media_part(group, count)); count++) {
         const char *video = isnan(part->frame_rate) ? "video" : "pictures";
-        data_count(report, DATA_MEDIA, part->kind == PART_VIDEO ? video : "image");
+        data_count(report, DATA_MEDIA, string_of(part->kind == PART_VIDEO ? video : "image"));
         if (report->media) TRY(data_check_medium(report, part, sample->line, opened));
     }
-    if (!count) data_count(report, DATA_MEDIA, "none");
+    if (!count) data_count(report, DATA_MEDIA, string_of("none"));
 
     // A sample whose answer is none of its options: no completion can be right.
     const size_t options = prompt->options.count;

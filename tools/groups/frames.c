@@ -56,20 +56,14 @@ struct frame_names {
 // Adds the media of a group to `context`, the names.
 static status frames_add_names(void *context, const struct group *group) {
     struct frame_names *names = context;
-    size_t medium = 0;
-    for (size_t m = 0; m < group->prompt.message_count; m++) {
-        const struct message *message = &group->prompt.messages[m];
-        for (size_t p = 0; p < message->part_count && medium < group->media_count; p++) {
-            const struct part *part = &message->parts[p];
-            if (part->kind == PART_TEXT) continue;
-            const struct string path = part->kind == PART_VIDEO ? part->video : part->image;
-            const struct string key = group->media[medium++].key;
-            if (!path.data || !key.data || key.size >= FRAME_KEY_SIZE) continue;
-            GROW(&names->list, names->count);
-            struct frame_name *name = &names->list[names->count++];
-            snprintf(name->key, sizeof name->key, "%s", key.data);
-            name->path = arena_strndup(&names->arena, path.data, path.size);
-        }
+    const struct part *part;
+    for (size_t i = 0; i < group->media_count && (part = media_part(group, i)); i++) {
+        const struct string path = media_uri(part), key = group->media[i].key;
+        if (!path.data || !key.data || key.size >= FRAME_KEY_SIZE) continue;
+        GROW(&names->list, names->count);
+        struct frame_name *name = &names->list[names->count++];
+        snprintf(name->key, sizeof name->key, "%s", key.data);
+        name->path = arena_strndup(&names->arena, path.data, path.size);
     }
     return OK;
 }
