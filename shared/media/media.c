@@ -252,14 +252,14 @@ status media_get(struct frames_view *view, const struct media_source *source, co
         result = source->store ? frame_store_get(source->store, key, view, &found) : OK;
         if (result == OK && !found && source->request) { // by way of the store if there is one
             struct buf record = {0};
+            struct frames received;
             bool stored = false;
             result = source->request(source->context, key, &record, &found);
-            if (result == OK && found && source->store)
-                result = frame_store_put_record(source->store, key, record.data, record.size);
+            if (result == OK && found) result = frames_from_record(&received, record.data, record.size);
+            if (result == OK && found && source->store) result = frame_store_put(source->store, key, &received);
             if (result == OK && found && source->store) result = frame_store_get(source->store, key, view, &stored);
             if (result == OK && found && !stored) { // no store, or it was evicted at once
-                result = frames_from_record(&view->frames, record.data, record.size);
-                view->owned = record.data;
+                *view = (struct frames_view){.frames = received, .owned = record.data};
                 record = (struct buf){0};
             }
             buf_release(&record);

@@ -281,7 +281,7 @@ struct video_decoder {
 struct video {
     const char *path;
     const struct sampling_config *sampling;
-    struct media_options options;
+    struct media_options options; // threads: at most MAX_VIDEO_THREADS
     struct demuxer demuxer;
     struct packet_index index;
     struct demuxer second_demuxer; // reads the file again when its packets were too large to keep
@@ -298,11 +298,6 @@ struct video {
     bool times_rise;              // the decoded times are known and rise (by_index)
     struct video_decoder decoder; // of the calling thread
 };
-
-static int video_thread_count(const struct video *video) {
-    int threads = video->options.threads;
-    return threads < 1 ? 1 : threads > MAX_VIDEO_THREADS ? MAX_VIDEO_THREADS : threads;
-}
 
 // Returns the index of the sample with this pts that is still to be decoded, -1: none.
 static int video_find_sample(const struct video *video, int64_t pts) {
@@ -509,7 +504,7 @@ static status video_decode_by_pts(struct video *video) {
     queue.ranges = ranges;
     // The first range, which decides the frames' size, runs alone with all threads in the codec. The others run in
     // parallel, because one thread per range is faster than several threads in one range.
-    int threads = video_thread_count(video);
+    const int threads = video->options.threads;
     assert(queue.count > 0 && threads <= MAX_VIDEO_THREADS);
     decode_range_run(&ranges[0], &video->decoder);
     if (ranges[0].result == OK && threads > 1 && queue.count > 2 && video->index.cached && video->pixels) {
@@ -537,7 +532,7 @@ static status video_decode_by_pts(struct video *video) {
 }
 
 static status video_decode_samples(struct video *video) {
-    TRY(demuxer_open(&video->demuxer, video->path, video_thread_count(video), DEMUX_VIDEO));
+    TRY(demuxer_open(&video->demuxer, video->path, video->options.threads, DEMUX_VIDEO));
     TRY(packet_index_build(&video->index, &video->demuxer));
     if (video->index.displayed_count == 0) return fail(BAD_SAMPLE, "has no frame");
     video->decoder.video = video;
@@ -596,6 +591,8 @@ status video_decode(struct frames_view *view, const char *path, const struct sam
     video->frames.video = true;
     video->demuxer.fd = video->second_demuxer.fd = -1;
     if (options) video->options = *options;
+    if (video->options.threads < 1) video->options.threads = 1;
+    if (video->options.threads > MAX_VIDEO_THREADS) video->options.threads = MAX_VIDEO_THREADS;
     status result = video_decode_samples(video);
     if (result == OK) {
         for (int i = 0; i < video->frames.count; i++) video->timestamps[i] = video->samples[i].time;

@@ -75,11 +75,6 @@ status solution_check(enum problem_type type, struct string solution) {
     return fail(DATAERR, "the solution of a regression is not a finite number: %.*s", (int)truth.size, truth.data);
 }
 
-status accuracy_compute(enum problem_type type, struct string solution, struct string completion, double *accuracy) {
-    TRY(solution_check(type, solution));
-    return accuracy_of_answer(type, answer_extract(solution), answer_extract(completion), accuracy);
-}
-
 static bool accuracy_has_decimals(struct string number) {
     return memchr(number.data, '.', number.size) || memchr(number.data, ',', number.size);
 }

@@ -43,11 +43,8 @@ bool format_matches(struct string text);
 // a regression is infinite or NaN.
 status solution_check(enum problem_type type, struct string solution);
 
-// Sets *accuracy to how accurate the completion's answer is, 0 to 1, by the rule of the problem's type. DATAERR as
-// solution_check.
-status accuracy_compute(enum problem_type type, struct string solution, struct string completion, double *accuracy);
-
-// The same for an answer and a ground truth that are already extracted.
+// Sets *accuracy to how accurate the answer is, 0 to 1, by the rule of the problem's type; `truth` is the solution's
+// answer. BUG for an unknown type.
 status accuracy_of_answer(enum problem_type type, struct string truth, struct string answer, double *accuracy);
 
 // ---- the option that an answer to a multiple choice question chooses, by its letter or by its text ----

@@ -161,12 +161,14 @@ status reward_group(struct group *group, const struct reward_options *options) {
     enum problem_type type;
     const char *sample = group->sample_id.data ? group->sample_id.data : group->id.data;
     TRY(problem_type_of(group, &type));
-    for (size_t i = 0; i < count; i++) {
+    const struct string truth = answer_extract(group->prompt.solution);
+    status result = solution_check(type, group->prompt.solution);
+    for (size_t i = 0; i < count && result == OK; i++) {
         const struct string text = group->completions[i].text;
-        status result = accuracy_compute(type, group->prompt.solution, text, &rewards->accuracy.data[i]);
-        if (result != OK) return fail_prefix(result, "sample %s", sample);
+        result = accuracy_of_answer(type, truth, answer_extract(text), &rewards->accuracy.data[i]);
         rewards->format.data[i] = format_matches(text);
     }
+    if (result != OK) return fail_prefix(result, "sample %s", sample);
     // The length reward goes to accurate completions of the right length, if more than one completion is accurate.
     const struct option_range *range = &options->length_reward;
     const double *accuracy = rewards->accuracy.data;

@@ -403,12 +403,6 @@ status frame_store_put(struct frame_store *store, const char *key, const struct 
     return result;
 }
 
-status frame_store_put_record(struct frame_store *store, const char *key, const void *record, size_t size) {
-    struct frames frames;
-    TRY(frames_from_record(&frames, record, size));
-    return frame_store_put(store, key, &frames);
-}
-
 status frame_store_each(struct frame_store *store,
                         status (*visit)(void *context, const char *key, const struct frames *frames, uint64_t bytes,
                                         double used),

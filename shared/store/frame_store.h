@@ -77,9 +77,6 @@ status frame_store_read(struct frame_store *store, const char *key, int64_t offs
 // disk is full; the store is then unchanged.
 status frame_store_put(struct frame_store *store, const char *key, const struct frames *frames);
 
-// Stores a record that came from another process. DATAERR when it is not a record, otherwise as frame_store_put.
-status frame_store_put_record(struct frame_store *store, const char *key, const void *record, size_t size);
-
 // Calls visit for each key in order; `bytes` is the record's size, `used` the time of its last use in seconds since
 // 1970. END from visit ends the iteration with OK, any other failure is returned.
 status frame_store_each(struct frame_store *store,

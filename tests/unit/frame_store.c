@@ -17,17 +17,14 @@
 #include "shared/store/lmdb_env.h"
 #include "tests/support/groups.h"
 
-static char directory[64];
+static const char *directory; // of the present test's store
 
-static int set_up(void **state) {
-    (void)state;
-    strcpy(directory, "/tmp/caravan-frames-XXXXXX");
-    return mkdtemp(directory) == NULL;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    return dir_remove(directory) != OK;
+// Opens a new store, whose records may take `limit` bytes.
+static struct frame_store *open_new(uint64_t limit) {
+    struct frame_store *store = NULL;
+    directory = unit_new_directory();
+    assert_int_equal(frame_store_open(&store, directory, limit, false), OK);
+    return store;
 }
 
 enum { height = 56, width = 84, count = 4, pixel_bytes = count * height * width * 3 };
@@ -89,8 +86,9 @@ static void remove_record(const char *key, bool *found) {
     assert_int_equal(result, OK);
 }
 
-TEST_BETWEEN(what_is_put_is_got, set_up, tear_down) {
+TEST(what_is_put_is_got) {
     SCOPED(struct frame_store *, frame_store_close) store = NULL;
+    directory = unit_new_directory();
     assert_int_equal(frame_store_open(&store, directory, 0, true), DATAERR);
     assert_int_equal(frame_store_open(&store, directory, 0, false), OK);
     assert_false(has_sample(store, 1));
@@ -115,7 +113,7 @@ static void pack(const struct frames *frames, struct buf *out) {
     out->size += size;
 }
 
-TEST_BETWEEN(records_are_checked, set_up, tear_down) {
+TEST(records_are_checked) {
     struct stored_video sample;
     SCOPED(struct buf, buf_release) record = {0};
     struct frames frames;
@@ -134,17 +132,14 @@ TEST_BETWEEN(records_are_checked, set_up, tear_down) {
         }
         record.data[i] ^= (char)0xff;
     }
-    SCOPED(struct frame_store *, frame_store_close) store = NULL;
-    assert_int_equal(frame_store_open(&store, directory, 0, false), OK);
-    assert_int_equal(frame_store_put_record(store, sample.key, record.data, 100), DATAERR);
-    assert_false(has_sample(store, 3));
-    assert_int_equal(frame_store_put_record(store, sample.key, record.data, record.size), OK);
+    SCOPED(struct frame_store *, frame_store_close) store = open_new(0);
+    assert_int_equal(frames_from_record(&frames, record.data, record.size), OK);
+    assert_int_equal(frame_store_put(store, sample.key, &frames), OK);
     assert_true(has_sample(store, 3));
 }
 
-TEST_BETWEEN(the_least_recently_used_is_evicted, set_up, tear_down) {
-    struct frame_store *store;
-    assert_int_equal(frame_store_open(&store, directory, (uint64_t)(3.5 * pixel_bytes), false), OK);
+TEST(the_least_recently_used_is_evicted) {
+    struct frame_store *store = open_new((uint64_t)(3.5 * pixel_bytes));
     for (unsigned i = 1; i <= 3; i++) assert_int_equal(put_sample(store, i), OK);
     assert_true(has_sample(store, 1)); // used again, so 2 is the least recently used
     struct stored_video two;
@@ -171,15 +166,14 @@ TEST_BETWEEN(the_least_recently_used_is_evicted, set_up, tear_down) {
     assert_true(file.st_size < 12 * pixel_bytes); // freed space is reused
 }
 
-TEST_BETWEEN(origins_are_remembered, set_up, tear_down) {
-    SCOPED(struct frame_store *, frame_store_close) store = NULL;
+TEST(origins_are_remembered) {
+    SCOPED(struct frame_store *, frame_store_close) store = open_new(1);
     struct frame_origin origin = {.path = "/a/b.mp4", .video = true, .start = 1.5, .end = NAN, .frame_rate = NAN};
     struct frame_origin got;
     struct stored_video sample;
     SCOPED(struct arena, arena_release) arena = {0};
     bool found = true;
     make_sample(&sample, 1);
-    assert_int_equal(frame_store_open(&store, directory, 1, false), OK);
     assert_int_equal(frame_store_recall_origin(store, sample.key, &arena, &got, &found), OK);
     assert_false(found);
     for (int i = 0; i < 2; i++) assert_int_equal(frame_store_remember_origin(store, sample.key, &origin), OK);
@@ -201,9 +195,8 @@ static status count_record(void *context, const char *key, const struct frames *
     return OK;
 }
 
-TEST_BETWEEN(records_are_listed_and_evicted_by_key, set_up, tear_down) {
-    SCOPED(struct frame_store *, frame_store_close) store = NULL;
-    assert_int_equal(frame_store_open(&store, directory, 0, false), OK);
+TEST(records_are_listed_and_evicted_by_key) {
+    SCOPED(struct frame_store *, frame_store_close) store = open_new(0);
     for (unsigned i = 0; i < 5; i++) assert_int_equal(put_sample(store, i), OK);
     struct stored_video sample;
     make_sample(&sample, 2);
@@ -217,9 +210,10 @@ TEST_BETWEEN(records_are_listed_and_evicted_by_key, set_up, tear_down) {
     assert_int_equal(records, 4);
 }
 
-TEST_BETWEEN(many_processes_write_at_once, set_up, tear_down) {
+TEST(many_processes_write_at_once) {
     enum { processes = 4, each = 12 };
     pid_t children[processes];
+    directory = unit_new_directory();
     fflush(stdout);
     for (unsigned p = 0; p < processes; p++) {
         children[p] = fork();
@@ -244,7 +238,8 @@ TEST_BETWEEN(many_processes_write_at_once, set_up, tear_down) {
 }
 
 // A limit on the file's size stands in for a full disk.
-TEST_BETWEEN(a_full_disk_loses_nothing, set_up, tear_down) {
+TEST(a_full_disk_loses_nothing) {
+    directory = unit_new_directory();
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
@@ -272,12 +267,11 @@ TEST_BETWEEN(a_full_disk_loses_nothing, set_up, tear_down) {
     assert_int_equal(put_sample(store, 50), OK);
 }
 
-TEST_BETWEEN(hashes_are_remembered, set_up, tear_down) {
-    SCOPED(struct frame_store *, frame_store_close) store = NULL;
+TEST(hashes_are_remembered) {
+    SCOPED(struct frame_store *, frame_store_close) store = open_new(0);
     struct file_stamp stamp = {1, 2, 3, 4, 5}, other = {1, 2, 3, 4, 6};
     uint8_t hash[16] = "fifteen letters", got[16] = {0};
     bool found;
-    assert_int_equal(frame_store_open(&store, directory, 0, false), OK);
     assert_int_equal(frame_store_remember_hash(store, "/a/path", &stamp, hash), OK);
     for (unsigned i = 0; i < 600; i++) { // more than may be pending
         char path[32];
@@ -339,12 +333,11 @@ static status send_record(void *context, const char *key, struct buf *record, bo
     return OK;
 }
 
-TEST_BETWEEN(frames_come_from_the_store_or_are_decoded_again, set_up, tear_down) {
+TEST(frames_come_from_the_store_or_are_decoded_again) {
     struct sampling_config sampling = sampling_config_default();
     char key[FRAME_KEY_SIZE];
     assert_int_equal(media_key(key, "tests/data/media/b-frames.mp4", true, &sampling, NULL), OK);
-    SCOPED(struct frame_store *, frame_store_close) store = NULL;
-    assert_int_equal(frame_store_open(&store, directory, 0, false), OK);
+    SCOPED(struct frame_store *, frame_store_close) store = open_new(0);
     SCOPED(struct group *, group_free) group = video_group(key, 6);
     struct media_source source = {.store = store, .request = send_record};
     struct frames_view view, decoded;
@@ -444,7 +437,8 @@ static status open_media(const char *pairs) {
     return result;
 }
 
-TEST_BETWEEN(the_options_of_the_frames_stage_are_checked, set_up, tear_down) {
+TEST(the_options_of_the_frames_stage_are_checked) {
+    directory = unit_new_directory();
     assert_int_equal(open_media(""), OK);
     assert_int_equal(open_media("frames.fps=4 frames.store_limit=10 frames.total_pixels=100000"), OK);
     assert_int_equal(open_media("frames.fps=x"), USAGE);

@@ -11,19 +11,14 @@
 #include "shared/store/ledger.h"
 #include "shared/store/lmdb_env.h"
 
-static char dir[64], path[96];
+static const char *dir;
+static char path[96];
 static const struct ledger_config config = {.data = 77, .groups_per_step = 2};
 
 static int set_up(void **state) {
     (void)state;
-    snprintf(dir, sizeof dir, "/tmp/caravan-ledger-%d", (int)getpid());
-    snprintf(path, sizeof path, "%s/ledger.lmdb", dir);
-    return dir_make(dir) == OK ? 0 : -1;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    return dir_remove(dir) == OK ? 0 : -1;
+    dir = unit_directory();
+    return snprintf(path, sizeof path, "%s/ledger.lmdb", dir) < 0;
 }
 
 static struct ledger *open_ledger(void) {
@@ -288,5 +283,5 @@ TEST(a_key_of_another_size_is_refused) {
 }
 
 int main(void) {
-    return unit_run(set_up, tear_down);
+    return unit_run(set_up, NULL);
 }

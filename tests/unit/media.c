@@ -324,8 +324,8 @@ static void copy_picture(const char *dir, const char *name, const char *from) {
 }
 
 // Ten pictures: photo.jpg, and from the fifth on photo-422.jpg, which is of the same size.
-static void make_pictures(char *dir) {
-    assert_non_null(mkdtemp(dir));
+static const char *make_pictures(void) {
+    const char *dir = unit_new_directory();
     for (int i = 9; i >= 0; i--) {
         char name[24];
         snprintf(name, sizeof name, i % 2 ? "%05d.JPG" : "%05d.jpeg", i + 1);
@@ -333,13 +333,14 @@ static void make_pictures(char *dir) {
     }
     copy_picture(dir, "notes.txt", "tests/data/media/golden.txt");
     copy_picture(dir, ".hidden.jpg", "tests/data/media/golden.txt");
+    return dir;
 }
 
 TEST(a_directory_of_pictures_is_a_clip) {
-    char dir[] = "/tmp/caravan-pictures-XXXXXX", a[FRAME_KEY_SIZE], b[FRAME_KEY_SIZE];
+    const char *dir = make_pictures();
+    char a[FRAME_KEY_SIZE], b[FRAME_KEY_SIZE];
     struct sampling_config sampling = small_sampling(), image = sampling;
     struct frames_view view, one;
-    make_pictures(dir);
     sampling.frame_rate = 2;
     assert_int_equal(media_decode(&view, dir, true, &sampling, NULL), OK);
     assert_int_equal(view.frames.count, 10);
@@ -376,48 +377,9 @@ TEST(a_directory_of_pictures_is_a_clip) {
     copy_picture(dir, "00009.jpeg", "tests/data/media/photo.jpg");
     assert_int_equal(media_key(b, dir, true, &sampling, NULL), OK);
     assert_string_not_equal(a, b);
-    assert_int_equal(dir_remove(dir), OK);
 }
 
-static void expect_bad_pictures(const char *dir, struct sampling_config sampling, const char *reason) {
-    struct frames_view view;
-    assert_int_equal(media_decode(&view, dir, true, &sampling, NULL), BAD_SAMPLE);
-    if (!strstr(fail_text(), reason)) print_error("'%s' lacks '%s'\n", fail_text(), reason);
-    assert_non_null(strstr(fail_text(), reason));
-    assert_null(view.owned);
-}
-
-TEST(bad_directories_and_ranges_are_refused) {
-    char dir[] = "/tmp/caravan-pictures-XXXXXX", empty[] = "/tmp/caravan-pictures-XXXXXX", key[FRAME_KEY_SIZE];
-    const double ranges[][3] = {{-1, NAN, 2}, {3, 3, 2}, {9, 12, 2}, {4.2, 4.7, 2}, {NAN, NAN, 0}};
-    static const char *const reasons[] = {"start -1 is negative", "end 3 is not after start 3", "no frame",
-                                          "1 frame, at least 2", "frame_rate 0 is not above 0"};
-    struct sampling_config sampling = small_sampling();
-    make_pictures(dir);
-    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
-        sampling.start = ranges[i][0];
-        sampling.end = ranges[i][1];
-        sampling.frame_rate = ranges[i][2];
-        expect_bad_pictures(dir, sampling, reasons[i]);
-    }
-    sampling = small_sampling();
-    sampling.frame_rate = 2;
-    copy_picture(dir, "00010.JPG", "tests/data/media/golden.txt");
-    expect_bad_pictures(dir, sampling, "00010.JPG: cannot be opened");
-    expect_bad_pictures("/nowhere", sampling, "No such file");
-    expect_bad_pictures("tests/data/media/photo.jpg", sampling, "Not a directory");
-    assert_non_null(mkdtemp(empty));
-    expect_bad_pictures(empty, sampling, "the directory has no picture");
-    assert_int_equal(media_key(key, empty, true, &sampling, NULL), BAD_SAMPLE);
-    assert_int_equal(dir_remove(empty), OK);
-    assert_int_equal(dir_remove(dir), OK);
-    sampling = small_sampling();
-    sampling.start = 1e6;
-    expect_bad_pictures("tests/data/media/b-frames.mp4", sampling, "no frame of the video lies between start and end");
-}
-
-static void expect_bad_sample(const char *path, bool video, const char *reason) {
-    struct sampling_config sampling = sampling_config_default();
+static void expect_bad(const char *path, bool video, struct sampling_config sampling, const char *reason) {
     struct frames_view view;
     assert_int_equal(media_decode(&view, path, video, &sampling, NULL), BAD_SAMPLE);
     if (!strstr(fail_text(), reason)) print_error("%s: '%s' lacks '%s'\n", path, fail_text(), reason);
@@ -426,15 +388,42 @@ static void expect_bad_sample(const char *path, bool video, const char *reason) 
     assert_null(view.owned);
 }
 
+TEST(bad_directories_and_ranges_are_refused) {
+    const char *dir = make_pictures(), *empty = unit_new_directory();
+    char key[FRAME_KEY_SIZE];
+    const double ranges[][3] = {{-1, NAN, 2}, {3, 3, 2}, {9, 12, 2}, {4.2, 4.7, 2}, {NAN, NAN, 0}};
+    static const char *const reasons[] = {"start -1 is negative", "end 3 is not after start 3", "no frame",
+                                          "1 frame, at least 2", "frame_rate 0 is not above 0"};
+    struct sampling_config sampling = small_sampling();
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
+        sampling.start = ranges[i][0];
+        sampling.end = ranges[i][1];
+        sampling.frame_rate = ranges[i][2];
+        expect_bad(dir, true, sampling, reasons[i]);
+    }
+    sampling = small_sampling();
+    sampling.frame_rate = 2;
+    copy_picture(dir, "00010.JPG", "tests/data/media/golden.txt");
+    expect_bad(dir, true, sampling, "00010.JPG: cannot be opened");
+    expect_bad("/nowhere", true, sampling, "No such file");
+    expect_bad("tests/data/media/photo.jpg", true, sampling, "Not a directory");
+    expect_bad(empty, true, sampling, "the directory has no picture");
+    assert_int_equal(media_key(key, empty, true, &sampling, NULL), BAD_SAMPLE);
+    sampling = small_sampling();
+    sampling.start = 1e6;
+    expect_bad("tests/data/media/b-frames.mp4", true, sampling, "no frame of the video lies between start and end");
+}
+
+static void expect_bad_sample(const char *path, bool video, const char *reason) {
+    expect_bad(path, video, sampling_config_default(), reason);
+}
+
 // Writes these bytes to a file.
 static void expect_bad_content(const char *data, size_t size, bool video, const char *reason) {
-    char path[64] = "/tmp/caravan-bad-media-XXXXXX";
-    int fd = mkstemp(path);
-    assert_true(fd >= 0);
-    close(fd);
+    char path[300];
+    snprintf(path, sizeof path, "%s/bad", unit_directory());
     assert_int_equal(file_write_atomic(path, data, size), OK);
     expect_bad_sample(path, video, reason);
-    unlink(path);
 }
 
 // Truncates a copy of the file to this part of its length.
@@ -524,10 +513,8 @@ TEST(the_key_depends_on_content_and_sampling) {
 TEST(a_contact_sheet_shows_the_frames) {
     struct sampling_config sampling = small_sampling();
     struct frames_view view, sheet;
-    char path[] = "/tmp/caravan-contact-sheet-XXXXXX";
-    int fd = mkstemp(path);
-    assert_true(fd >= 0);
-    close(fd);
+    char path[300];
+    snprintf(path, sizeof path, "%s/sheet.png", unit_directory());
     assert_int_equal(media_decode(&view, "tests/data/media/b-frames.mp4", true, &sampling, NULL), OK);
     assert_int_equal(contact_sheet_write(&view.frames, path), OK);
     sampling.image_min_pixels = 784;
@@ -535,9 +522,6 @@ TEST(a_contact_sheet_shows_the_frames) {
     assert_int_equal(media_decode(&sheet, path, false, &sampling, NULL), OK);
     assert_true(sheet.frames.width >= 3 * view.frames.width - 28);
     frames_view_release(&sheet);
-    frames_view_release(&view);
-    unlink(path);
-    assert_int_equal(media_decode(&view, "tests/data/media/b-frames.mp4", true, &sampling, NULL), OK);
     assert_int_equal(contact_sheet_write(&view.frames, "/nowhere/at/all.png"), UNAVAILABLE);
     frames_view_release(&view);
 }
