@@ -419,21 +419,6 @@ static bool benchmark_next_directory(struct string *rest, struct string *directo
     return true;
 }
 
-// Returns Art_Theory of DIR/validation_Art_Theory_12.mp4: without the first word and the last number. Empty if the name
-// has another form.
-static struct string benchmark_subject(struct string path) {
-    struct string directory;
-    while (benchmark_next_directory(&path, &directory)) {
-    }
-    const char *dot = memrchr(path.data, '.', path.size), *first = memchr(path.data, '_', path.size);
-    size_t end = dot ? (size_t)(dot - path.data) : path.size, digits = 0;
-    while (digits < end && isdigit((unsigned char)path.data[end - 1 - digits])) digits++;
-    size_t begin = first ? (size_t)(first - path.data) + 1 : end;
-    end -= digits;
-    bool formed = digits && end > begin && path.data[end - 1] == '_';
-    return formed ? string_slice(path, begin, end - 1) : (struct string){0};
-}
-
 // Sets the category of the group's prompt, which the benchmark's figures are counted by, where the record tells it.
 // `path` is the path of its medium, one of whose directories names the benchmark; `index` is the record's place in the
 // file, from 0. DATAERR "KEY: what is wrong".
@@ -455,9 +440,16 @@ static status benchmark_set_category(struct group *group, struct json *record, s
         return format_label(group, record, "original_question_type", category);
     case VIDEO_MME:
         return format_label(group, record, "duration", category);
-    case VIDEO_MMMU:
-        found = benchmark_subject(path);
+    case VIDEO_MMMU: { // Art_Theory of DIR/validation_Art_Theory_12.mp4; empty if the name has another form
+        while (benchmark_next_directory(&path, &directory)) continue;
+        const char *dot = memrchr(path.data, '.', path.size), *first = memchr(path.data, '_', path.size);
+        size_t end = dot ? (size_t)(dot - path.data) : path.size, digits = 0;
+        while (digits < end && isdigit((unsigned char)path.data[end - 1 - digits])) digits++;
+        const size_t begin = first ? (size_t)(first - path.data) + 1 : end;
+        end -= digits;
+        if (digits && end > begin && path.data[end - 1] == '_') found = string_slice(path, begin, end - 1);
         break;
+    }
     case MMVU: // the directory below videos
         while (benchmark_next_directory(&path, &directory) && !string_equals(directory, "videos")) continue;
         benchmark_next_directory(&path, &found);

@@ -175,28 +175,6 @@ struct frame_size {
     int height, width;
 };
 
-// Returns by how many degrees a player rotates the stream's frames clockwise: 0, 90, 180 or 270.
-static int frame_rotation(const AVStream *stream) {
-    const uint8_t *data = NULL;
-    size_t size = 0;
-#if LIBAVFORMAT_VERSION_INT >= AV_VERSION_INT(60, 15, 100)
-    const AVPacketSideData *entry = av_packet_side_data_get(
-        stream->codecpar->coded_side_data, stream->codecpar->nb_coded_side_data, AV_PKT_DATA_DISPLAYMATRIX);
-    if (entry) data = entry->data, size = entry->size;
-#else
-    data = av_stream_get_side_data(stream, AV_PKT_DATA_DISPLAYMATRIX, &size);
-#endif
-    // FFmpeg allocates side data with an alignment that suits every type.
-    const int32_t *matrix = size >= 9 * sizeof *matrix ? (const int32_t *)(const void *)data : NULL;
-    double angle = matrix ? -av_display_rotation_get(matrix) : 0;
-    if (isnan(angle)) return 0;
-    angle -= 360 * floor(angle / 360 + 0.9 / 360);
-    for (int rotation = 90; rotation < 360; rotation += 90) {
-        if (fabs(angle - rotation) < 1) return rotation;
-    }
-    return 0;
-}
-
 // Returns the frame's size after the rotation.
 static struct frame_size frame_rotated_size(const AVFrame *frame, int rotation) {
     const bool upright = rotation == 0 || rotation == 180;
@@ -287,7 +265,7 @@ struct video {
     struct demuxer second_demuxer; // reads the file again when its packets were too large to keep
     size_t second_position;        // the index of its next packet
     double fps;
-    int rotation;
+    int rotation;                 // 0, 90, 180 or 270
     struct video_sample *samples; // [frames.count], sorted by pts
     struct frames frames;
     uint8_t *pixels;              // [frames.count, height, width, RGB]; NULL until the first sample is decoded
@@ -301,16 +279,9 @@ struct video {
 
 // Returns the index of the sample with this pts that is still to be decoded, -1: none.
 static int video_find_sample(const struct video *video, int64_t pts) {
-    int low = 0, high = video->frames.count;
-    while (low < high) {
-        int middle = (low + high) / 2;
-        if (video->samples[middle].pts < pts)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    bool found = low < video->frames.count && video->samples[low].pts == pts && !video->samples[low].done;
-    return found ? low : -1;
+    for (int i = 0; i < video->frames.count; i++)
+        if (video->samples[i].pts == pts && !video->samples[i].done) return i;
+    return -1;
 }
 
 // ---- decoding packets ----
@@ -549,7 +520,23 @@ static status video_decode_samples(struct video *video) {
             video->fps = (double)(index->displayed_count - 1) / ((double)span * av_q2d(stream->time_base));
         }
     }
-    video->rotation = frame_rotation(stream);
+    // By how many degrees a player rotates the frames clockwise.
+    const uint8_t *data = NULL;
+    size_t size = 0;
+#if LIBAVFORMAT_VERSION_INT >= AV_VERSION_INT(60, 15, 100)
+    const AVPacketSideData *entry = av_packet_side_data_get(
+        stream->codecpar->coded_side_data, stream->codecpar->nb_coded_side_data, AV_PKT_DATA_DISPLAYMATRIX);
+    if (entry) data = entry->data, size = entry->size;
+#else
+    data = av_stream_get_side_data(stream, AV_PKT_DATA_DISPLAYMATRIX, &size);
+#endif
+    // FFmpeg allocates side data with an alignment that suits every type.
+    const int32_t *matrix = size >= 9 * sizeof *matrix ? (const int32_t *)(const void *)data : NULL;
+    double angle = matrix ? -av_display_rotation_get(matrix) : 0; // NaN: there is none
+    angle -= 360 * floor(angle / 360 + 0.9 / 360);
+    for (int rotation = 90; rotation < 360; rotation += 90)
+        if (fabs(angle - rotation) < 1) video->rotation = rotation;
+
     const char *error = video->decoder.error;
     if (video->index.unique_pts) {
         TRY(video_decode_by_pts(video));

@@ -34,12 +34,6 @@ static void rouge_tokenize(struct arena *arena, struct string text, struct rouge
     }
 }
 
-static int rouge_compare_words(const void *left, const void *right) {
-    const struct string *a = *(const struct string *const *)left, *b = *(const struct string *const *)right;
-    int order = memcmp(a->data, b->data, a->size < b->size ? a->size : b->size);
-    return order ? order : (a->size > b->size) - (a->size < b->size);
-}
-
 static int rouge_compare_ids(const void *left, const void *right) {
     uint64_t a = *(const uint64_t *)left, b = *(const uint64_t *)right;
     return (a > b) - (a < b);
@@ -102,23 +96,20 @@ double rouge_mean(struct string target, struct string prediction) {
     rouge_tokenize(&arena, target, &a);
     rouge_tokenize(&arena, prediction, &b);
 
-    // Numbers the distinct words of both texts.
-    size_t count = a.words.count + b.words.count;
-    const struct string **order = arena_alloc(&arena, (count + 1) * sizeof *order);
-    a.ids = arena_alloc(&arena, (a.words.count + 1) * sizeof *a.ids);
-    b.ids = arena_alloc(&arena, (b.words.count + 1) * sizeof *b.ids);
-    for (size_t i = 0; i < a.words.count; i++) order[i] = &a.words.data[i];
-    for (size_t i = 0; i < b.words.count; i++) order[a.words.count + i] = &b.words.data[i];
-    qsort(order, count, sizeof *order, rouge_compare_words);
-    uint64_t id = 0;
+    // The id of a word is the place of the first one that equals it, in both texts.
+    const size_t count = a.words.count + b.words.count;
+    const struct string **words = arena_alloc(&arena, (count + 1) * sizeof *words);
+    a.ids = arena_alloc(&arena, (count + 1) * sizeof *a.ids);
+    b.ids = a.ids + a.words.count;
+    for (size_t i = 0; i < a.words.count; i++) words[i] = &a.words.data[i];
+    for (size_t i = 0; i < b.words.count; i++) words[a.words.count + i] = &b.words.data[i];
     for (size_t i = 0; i < count; i++) {
-        if (i && rouge_compare_words(&order[i - 1], &order[i]) != 0) id++;
-        if (order[i] >= a.words.data && order[i] < a.words.data + a.words.count)
-            a.ids[order[i] - a.words.data] = id;
-        else
-            b.ids[order[i] - b.words.data] = id;
+        size_t first = 0;
+        while (words[first]->size != words[i]->size || memcmp(words[first]->data, words[i]->data, words[i]->size) != 0)
+            first++;
+        a.ids[i] = first;
     }
-    assert(id <= UINT32_MAX); // two ids are packed into one bigram
+    assert(count <= UINT32_MAX); // two ids are packed into one bigram
 
     const double rouge1 = rouge_n(&arena, &a, &b, 1), rouge2 = rouge_n(&arena, &a, &b, 2);
     const double mean = (rouge1 + rouge2 + rouge_l(&arena, &a, &b)) / 3;

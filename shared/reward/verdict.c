@@ -179,20 +179,12 @@ static char concludes_last_mention(struct string sentence, const struct string_a
     return last.letter;
 }
 
-// The last sentences are looked at first, so all are found before. Those before the ones that are kept are found again.
 char concludes_option(struct string thinking, const struct string_array *options) {
-    enum { KEPT = 256 };
-    size_t begins[KEPT]; // of the last sentences, a ring
     char option = 0;
-    while (thinking.size && !option) {
-        size_t count = 0, end = thinking.size;
-        for (size_t at = 0; at < thinking.size; at = concludes_sentence_end(thinking, at)) begins[count++ % KEPT] = at;
-        for (size_t kept = count < KEPT ? count : KEPT; kept > 0 && !option; kept--) {
-            const size_t begin = begins[--count % KEPT];
-            option = concludes_last_mention(string_slice(thinking, begin, end), options);
-            end = begin;
-        }
-        thinking.size = end;
+    for (size_t begin = 0, end; begin < thinking.size; begin = end) {
+        end = concludes_sentence_end(thinking, begin);
+        const char named = concludes_last_mention(string_slice(thinking, begin, end), options);
+        if (named) option = named;
     }
     return option;
 }

@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <math.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -95,21 +96,14 @@ struct frame_store {
 
 // Sets the hash that the key states. DATAERR when it is not 32 hex digits.
 static status frame_key_parse(uint8_t out[FRAME_KEY_BYTES], const char *key) {
-    for (int i = 0; i < 2 * FRAME_KEY_BYTES; i++) {
-        char c = key[i];
-        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-        if (digit < 0) return fail(DATAERR, "'%.40s' is not a frame key (32 hex digits)", key);
-        out[i / 2] = (uint8_t)(i % 2 ? out[i / 2] | digit : digit << 4);
-    }
-    return key[2 * FRAME_KEY_BYTES] ? fail(DATAERR, "'%.40s' is not a frame key (32 hex digits)", key) : OK;
+    if (strspn(key, "0123456789abcdef") != 2 * FRAME_KEY_BYTES || key[2 * FRAME_KEY_BYTES])
+        return fail(DATAERR, "'%.40s' is not a frame key (32 hex digits)", key);
+    for (int i = 0; i < FRAME_KEY_BYTES; i++) sscanf(key + 2 * i, "%2hhx", &out[i]);
+    return OK;
 }
 
 void frame_key_print(char key[FRAME_KEY_SIZE], const uint8_t hash[FRAME_KEY_BYTES]) {
-    for (int i = 0; i < FRAME_KEY_BYTES; i++) {
-        key[2 * i] = "0123456789abcdef"[hash[i] >> 4];
-        key[2 * i + 1] = "0123456789abcdef"[hash[i] & 15];
-    }
-    key[2 * FRAME_KEY_BYTES] = 0;
+    for (int i = 0; i < FRAME_KEY_BYTES; i++) snprintf(key + 2 * i, 3, "%02x", hash[i]);
 }
 
 size_t frames_bytes(const struct frames *frames) {

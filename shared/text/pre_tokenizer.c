@@ -104,27 +104,6 @@ static bool normalize_is_newer(utf8proc_int32_t character) {
     return false;
 }
 
-// Returns whether no character changes under NFC or composes with its neighbours. Decides by the characters' properties
-// alone, so the answer may be no for text that is in NFC (Vietnamese letters, for example), but never the reverse.
-static bool normalize_is_nfc(const char *text, size_t size) {
-    utf8proc_ssize_t length;
-    for (size_t at = 0; at < size; at += (size_t)length) {
-        length = 1;
-        if ((unsigned char)text[at] < 0xCC) continue; // U+0300 starts with CC
-        utf8proc_int32_t character;
-        length = utf8proc_iterate((const utf8proc_uint8_t *)text + at, (utf8proc_ssize_t)(size - at), &character);
-        assert(length > 0);
-        if (character >= 0xAC00 && character <= 0xD7A3) continue;
-        if (character >= 0x1100 && character <= 0x11FF) return false; // Hangul letters compose by rule, not by table
-        if (character < 0x300 || normalize_is_newer(character)) continue;
-        const utf8proc_property_t *property = utf8proc_get_property(character);
-        if (property->combining_class != 0 || property->decomp_seqindex != UINT16_MAX ||
-            (property->comb_index != UINT16_MAX && property->comb_index & 0x8000))
-            return false;
-    }
-    return true;
-}
-
 static const utf8proc_option_t normalize_options[] = {
     [NORMALIZE_NFC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE,
     [NORMALIZE_NFD] = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE,
@@ -147,9 +126,11 @@ static status normalize_append(enum normalize_form form, const char *text, size_
 status normalize_text(enum normalize_form form, const char *text, size_t size, struct buf *buffer, const char **out,
                       size_t *out_size) {
     assert((size_t)form < sizeof normalize_options / sizeof *normalize_options);
+    size_t ascii = 0; // no form changes these bytes
+    while (ascii < size && (unsigned char)text[ascii] < 0x80) ascii++;
     *out = text;
     *out_size = size;
-    if (form == NORMALIZE_NONE || (form == NORMALIZE_NFC && normalize_is_nfc(text, size))) return OK;
+    if (form == NORMALIZE_NONE || ascii == size) return OK;
     buf_clear(buffer);
     size_t done = 0;
     for (size_t at = 0; at < size;) {

@@ -55,8 +55,8 @@ status pre_tokenizer_run(struct pre_tokenizer *p, const char *text, size_t size,
 // A form of Unicode.
 enum normalize_form { NORMALIZE_NONE, NORMALIZE_NFC, NORMALIZE_NFD, NORMALIZE_NFKC, NORMALIZE_NFKD };
 
-// Sets *out and *out_size to the well-formed text[0..size) in that form: to the text itself if nothing changes, else to
-// the contents of `buffer`, which the next call overwrites.
+// Sets *out and *out_size to the well-formed text[0..size) in that form: to the text itself if it is ASCII, else to the
+// contents of `buffer`, which the next call overwrites.
 status normalize_text(enum normalize_form form, const char *text, size_t size, struct buf *buffer, const char **out,
                       size_t *out_size);
 

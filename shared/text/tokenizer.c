@@ -26,19 +26,6 @@ void token_list_release(struct token_list *list) {
 
 // ---- added_tokens ----
 
-// Returns the first index in [low, high) of the sorted tokens whose byte `depth` is at least `byte`.
-static size_t added_tokens_lower_bound(const struct added_token_set *set, size_t low, size_t high, size_t depth,
-                                       unsigned byte) {
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        if ((unsigned char)set->tokens[middle]->content[depth] < byte)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
 // Sets *yes to whether the character before text[at..), or the one behind text[..at), is of the regex's kind, and *next
 // to its other end.
 static status added_tokens_look(struct regex *kind, const char *text, size_t size, size_t at, bool before, bool *yes,
@@ -64,16 +51,12 @@ static status added_tokens_next(const struct added_tokens *a, const struct added
                                 size_t size, size_t from, size_t taken, bool *found, struct added_token_match *match) {
     *found = false;
     for (size_t at = from; set->count && at < size; at++) {
-        // The longest token at text[at..size). The range of the tokens that start like the text narrows byte by byte.
+        // The longest token at text[at..size): a token sorts before those that it is a prefix of.
         unsigned char lead = (unsigned char)text[at];
-        size_t low = set->first[lead], high = set->first[lead + 1];
         const struct added_token *token = NULL;
-        for (size_t depth = 1; low < high; depth++) {
-            if (set->tokens[low]->size == depth) token = set->tokens[low++]; // sorts before those it is a prefix of
-            if (at + depth >= size) break;
-            unsigned byte = (unsigned char)text[at + depth];
-            low = added_tokens_lower_bound(set, low, high, depth, byte);
-            high = added_tokens_lower_bound(set, low, high, depth, byte + 1);
+        for (size_t i = set->first[lead]; i < set->first[lead + 1]; i++) {
+            const struct added_token *other = set->tokens[i];
+            if (other->size <= size - at && !memcmp(other->content, text + at, other->size)) token = other;
         }
         if (!token) continue;
         *match = (struct added_token_match){at, at + token->size, at + token->size, token->id};
