@@ -307,7 +307,7 @@ struct key *key_list_set(struct key_list *keys, struct arena *arena, const char 
         key = *link = arena_alloc(arena, sizeof *key);
         *key = (struct key){.name = arena_strndup(arena, name, strlen(name))};
     }
-    key->value = arena_strndup(arena, value, strlen(value));
+    key->value = value ? arena_strndup(arena, value, strlen(value)) : NULL;
     key->name_at = name_at;
     key->value_at = value_at;
     key->items = NULL;

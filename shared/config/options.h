@@ -162,7 +162,7 @@ struct key *key_list_find(const struct key_list *keys, const char *name);
 // Returns the number of keys in the list.
 size_t key_list_count(const struct key_list *keys);
 
-// Sets or replaces a key and returns it; `name` and `value` are copied into the arena.
+// Sets or replaces a key and returns it; `name` and `value`, which may be NULL, are copied into the arena.
 struct key *key_list_set(struct key_list *keys, struct arena *arena, const char *name, const char *value,
                          struct location name_at, struct location value_at);
 

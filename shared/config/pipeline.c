@@ -73,6 +73,7 @@ void pipeline_free(struct pipeline **pipeline) {
     if (!*pipeline) return;
     struct arena arena = (*pipeline)->arena;
     for (size_t i = 0; i < (*pipeline)->stage_count; i++) options_release(&(*pipeline)->stages[i].options);
+    free((*pipeline)->machines);
     free(*pipeline);
     arena_release(&arena);
     *pipeline = NULL;

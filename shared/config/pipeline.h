@@ -74,7 +74,7 @@ struct pipeline_machine {
 // in the order of the flow. So the ports of a process do not depend on the replicas and machines of other stages.
 enum { PIPELINE_FIRST_PORT = 5600, PIPELINE_STAGE_PORTS = 64 };
 
-// All strings live in the arena, and what a stage was given in that of its options, too.
+// All strings live in the arena, and what a stage was given in that of its options, too. The machines are on the heap.
 struct pipeline {
     struct arena arena;
     const char *dir; // of the file, absolute

@@ -12,19 +12,11 @@
 static void pipeline_add_machine(struct parsed_file *file, const char *name, struct location at,
                                  const struct key_list *keys) {
     struct pipeline *pipeline = file->pipeline;
-    const size_t count = pipeline->machine_count;
-    if (!(count & (count - 1))) { // a power of two: there is no room
-        struct pipeline_machine *more = arena_alloc(&pipeline->arena, (count ? 2 * count : 1) * sizeof *more);
-        if (count) memcpy(more, pipeline->machines, count * sizeof *more);
-        pipeline->machines = more;
-    }
+    GROW(&pipeline->machines, pipeline->machine_count);
     struct pipeline_machine *machine = &pipeline->machines[pipeline->machine_count++];
     *machine = (struct pipeline_machine){.name = name, .at = at};
-    for (const struct key *key = keys->first; key; key = key->next) {
-        struct key *copy = key_list_set(&machine->keys, &pipeline->arena, key->name, key->value ? key->value : "",
-                                        key->name_at, key->value_at);
-        if (!key->value) copy->value = NULL;
-    }
+    for (const struct key *key = keys->first; key; key = key->next)
+        key_list_set(&machine->keys, &pipeline->arena, key->name, key->value, key->name_at, key->value_at);
 }
 
 void parse_machines(struct parsed_file *file, const char *name, struct location at, struct key_list *keys) {

@@ -178,9 +178,8 @@ static void pipeline_parse_key(struct parsed_file *file, struct key_list *keys, 
         diagnostic_add(&file->diagnostics, name_at, "%s is given twice", name);
         return;
     }
-    struct key *key = key_list_set(keys, &file->pipeline->arena, name, value ? value : "", name_at, value_at);
-    if (!value) key->value = NULL; // given, although wrong: it is not reported as missing
-    key->items = items;
+    // Without a value it is given, although wrong: it is not reported as missing.
+    key_list_set(keys, &file->pipeline->arena, name, value, name_at, value_at)->items = items;
 }
 
 // Reads a mapping of plain values; `owner` names it.
