@@ -38,18 +38,23 @@ struct media_folder {
     double said;           // clock_monotonic() when the user was last told that it is gone; 0: it is there
 };
 
-enum { MAX_AGAIN = 64 }; // a key that finds no place is asked for again later
+// A key that another machine has asked for and that the store lacks.
+struct asked_key {
+    char key[FRAME_KEY_SIZE];
+    bool twice; // it is decoded again
+};
 
-// Decodes frames that were evicted again, when another machine asks for them: a thread with a queue of keys.
+enum { MAX_AGAIN = 64 };
+
+// Decodes frames that were evicted again, when another machine asks for them: a thread, and the keys that were asked
+// for last, as a ring. A key that others have pushed out is asked for again later.
 struct decode_again {
     pthread_t thread;
     bool started;
     pthread_mutex_t lock; // of all below
     pthread_cond_t changed;
     bool stopping;
-    char queue[MAX_AGAIN][FRAME_KEY_SIZE]; // the first one is being decoded
-    int queue_count;
-    char asked[MAX_AGAIN][FRAME_KEY_SIZE]; // the last keys that were asked for once, as a ring
+    struct asked_key asked[MAX_AGAIN];
     int asked_next;
 };
 
@@ -393,26 +398,22 @@ static void *decode_again_run(void *argument) {
     struct frames_stage *stage = argument;
     struct decode_again *again = &stage->again;
     pthread_mutex_lock(&again->lock);
-    for (;;) {
-        while (!again->queue_count && !again->stopping) pthread_cond_wait(&again->changed, &again->lock);
-        if (again->stopping) break;
+    while (!again->stopping) {
+        struct asked_key *asked = again->asked, *const end = asked + MAX_AGAIN;
+        while (asked < end && !asked->twice) asked++;
+        if (asked == end) {
+            pthread_cond_wait(&again->changed, &again->lock);
+            continue;
+        }
         char key[FRAME_KEY_SIZE];
-        memcpy(key, again->queue[0], sizeof key);
+        memcpy(key, asked->key, sizeof key);
         pthread_mutex_unlock(&again->lock);
         if (decode_again(stage, key) != OK) log_info("frames %s cannot be decoded again: %s", key, fail_text());
         pthread_mutex_lock(&again->lock);
-        again->queue_count--;
-        memmove(again->queue[0], again->queue[1], (size_t)again->queue_count * sizeof again->queue[0]);
+        if (!strcmp(asked->key, key)) *asked = (struct asked_key){0};
     }
     pthread_mutex_unlock(&again->lock);
     return NULL;
-}
-
-// Returns the place of a key in a list, -1 if it is not there.
-static int decode_again_find(char (*keys)[FRAME_KEY_SIZE], int count, const char *key) {
-    for (int i = 0; i < count; i++)
-        if (!strcmp(keys[i], key)) return i;
-    return -1;
 }
 
 // ---- the stage ----
@@ -467,16 +468,16 @@ static status frames_serve(void *state, const char *key, int64_t offset, size_t 
     if (*found) return OK;
     assert(strlen(key) < FRAME_KEY_SIZE); // as the store has checked
     pthread_mutex_lock(&again->lock);
-    if (decode_again_find(again->queue, again->queue_count, key) < 0) {
-        const int asked = decode_again_find(again->asked, MAX_AGAIN, key);
-        if (asked < 0) {
-            strcpy(again->asked[again->asked_next], key);
-            again->asked_next = (again->asked_next + 1) % MAX_AGAIN;
-        } else if (again->queue_count < MAX_AGAIN) {
-            again->asked[asked][0] = 0;
-            strcpy(again->queue[again->queue_count++], key);
-            pthread_cond_signal(&again->changed);
-        }
+    struct asked_key *asked = again->asked, *const end = asked + MAX_AGAIN;
+    while (asked < end && strcmp(asked->key, key) != 0) asked++;
+    if (asked == end) {
+        asked = &again->asked[again->asked_next];
+        again->asked_next = (again->asked_next + 1) % MAX_AGAIN;
+        strcpy(asked->key, key);
+        asked->twice = false;
+    } else if (!asked->twice) {
+        asked->twice = true;
+        pthread_cond_signal(&again->changed);
     }
     pthread_mutex_unlock(&again->lock);
     return OK;

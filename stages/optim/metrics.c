@@ -21,14 +21,6 @@ static const char metrics_name[] = "metrics.jsonl";
 // TensorBoard reads the files in the order of their names.
 #define EVENTS_NAME "events.out.tfevents.%010lld.caravan"
 
-void metrics_begin(struct step_metrics *metrics, struct group *const *groups, size_t count) {
-    size_t completions = 0;
-    for (size_t i = 0; i < count; i++) completions += groups[i]->completion_count;
-    *metrics = (struct step_metrics){.groups = (int64_t)count};
-    NEW(&metrics->lengths, completions);
-    NEW(&metrics->rewards, completions);
-}
-
 void metrics_release(struct step_metrics *metrics) {
     free(metrics->lengths);
     free(metrics->rewards);
@@ -56,6 +48,7 @@ void metrics_add(struct step_metrics *metrics, const struct group *group, const 
     const size_t count = group->completion_count;
     for (size_t i = 0; i < count; i++) {
         const struct string *finish = &group->completions[i].finish;
+        GROW(&metrics->lengths, (size_t)metrics->completions);
         metrics->lengths[metrics->completions++] = (double)completions[i].count;
         metrics_add_mean(&metrics->truncated, finish->data && !strcmp(finish->data, "length"), 1);
     }
@@ -92,8 +85,10 @@ void metrics_add(struct step_metrics *metrics, const struct group *group, const 
             squares += (rewards->total.data[i] - mean) * (rewards->total.data[i] - mean);
         metrics_add_mean(&metrics->reward_std, sqrt(squares / others), 1);
     }
-    for (size_t i = 0; i < rewards->total.count && i < count; i++)
+    for (size_t i = 0; i < rewards->total.count && i < count; i++) {
+        GROW(&metrics->rewards, metrics->reward_count);
         metrics->rewards[metrics->reward_count++] = rewards->total.data[i];
+    }
     metrics_add_mean(&metrics->entropy, trained->entropy * (double)trained->tokens, (size_t)trained->tokens);
 }
 

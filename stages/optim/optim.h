@@ -110,9 +110,6 @@ double step_lr(const struct optim *optim, int64_t step);
 
 // ---- metrics.c ----
 
-// Begins the metrics of a step on these groups.
-void metrics_begin(struct step_metrics *metrics, struct group *const *groups, size_t count);
-
 // Frees the arrays; a zeroed struct is fine.
 void metrics_release(struct step_metrics *metrics);
 

@@ -132,9 +132,8 @@ status step_train(struct optim *optim, struct group **groups, size_t count, stru
                                             .eps = options->epsilon,
                                             .weight_decay = options->weight_decay,
                                             .max_grad_norm = options->clip_norm};
-    metrics_begin(metrics, groups, count);
-    metrics->step = step;
-    metrics->lr = optim->lr = adamw.lr;
+    optim->lr = adamw.lr;
+    *metrics = (struct step_metrics){.step = step, .lr = adamw.lr, .groups = (int64_t)count};
     status trained = OK;
     for (size_t i = 0; i < count && trained == OK; i++)
         trained = step_accumulate(optim, groups[i], 1.0 / (double)count, metrics);
