@@ -33,7 +33,6 @@
 // sample: a network file system may be away for a moment.
 struct media_folder {
     const char *root;      // media_root, NULL: none
-    pthread_mutex_t lock;  // of what follows
     char common[PATH_MAX]; // of the media that were read; "" before the first one
     double said;           // clock_monotonic() when the user was last told that it is gone; 0: it is there
 };
@@ -51,9 +50,7 @@ enum { MAX_AGAIN = 64 };
 struct decode_again {
     pthread_t thread;
     bool started;
-    pthread_mutex_t lock; // of all below
     pthread_cond_t changed;
-    bool stopping;
     struct asked_key asked[MAX_AGAIN];
     int asked_next;
 };
@@ -73,11 +70,9 @@ struct job {
 struct worker_pool {
     pthread_t *threads;
     int thread_count, started;
-    pthread_mutex_t lock; // of all below
     pthread_cond_t job_waiting, job_done;
     struct job *jobs; // those that are not done in the order of submission, the others in that of completion
     int job_count;
-    bool stopping;
 };
 
 // A key whose frames some thread is decoding.
@@ -97,20 +92,22 @@ struct frames_stage {
     struct frame_store *store; // NULL without --store
     int thread_count;          // that may decode at the same time
     atomic_int active_count;   // groups that the pool's threads are working on
-    pthread_mutex_t lock;      // of locked_keys
+    pthread_mutex_t lock;      // of what several threads use: the pool, `again`, the folder and locked_keys
     pthread_cond_t key_released;
     struct locked_key *locked_keys;
+    bool stopping; // the threads end
 };
 
 // ---- the folder of the media ----
 
 // UNAVAILABLE, naming the folder, when media_root or the common directory cannot be entered, or when the latter has no
 // entry any more, as a mount point without its file system. From any thread.
-static status media_folder_check(struct media_folder *folder) {
+static status media_folder_check(struct frames_stage *stage) {
+    struct media_folder *folder = &stage->folder;
     char common[PATH_MAX];
-    pthread_mutex_lock(&folder->lock);
+    pthread_mutex_lock(&stage->lock);
     snprintf(common, sizeof common, "%s", folder->common);
-    pthread_mutex_unlock(&folder->lock);
+    pthread_mutex_unlock(&stage->lock);
     if (folder->root && access(folder->root, X_OK))
         return fail(UNAVAILABLE, "media_root %s: %s", folder->root, strerror(errno));
     if (!*common) return OK;
@@ -151,19 +148,17 @@ static status frames_get(struct frames_stage *stage, const char *path, bool vide
         if (result == OK && stage->store) result = frame_store_put(stage->store, own->key, &view->frames);
     }
 
+    struct media_folder *folder = &stage->folder;
+    const char *slash = strrchr(path, '/');
+    const size_t length = slash ? (size_t)(slash - path) + 1 : 0; // with the slash
     pthread_mutex_lock(&stage->lock);
     struct locked_key **link = &stage->locked_keys;
     while (*link != own) link = &(*link)->next;
     *link = own->next;
     pthread_cond_broadcast(&stage->key_released);
-    pthread_mutex_unlock(&stage->lock);
     // The folder of the media is what all directories have in common of which a file was read.
-    struct media_folder *folder = &stage->folder;
-    const char *slash = strrchr(path, '/');
-    const size_t length = slash ? (size_t)(slash - path) + 1 : 0; // with the slash
     if (result == OK && length && length < sizeof folder->common) {
         size_t same = 0;
-        pthread_mutex_lock(&folder->lock);
         for (size_t i = 0; i < length && path[i] == folder->common[i]; i++)
             if (path[i] == '/') same = i + 1;
         if (!*folder->common) {
@@ -171,8 +166,8 @@ static status frames_get(struct frames_stage *stage, const char *path, bool vide
             same = length;
         }
         folder->common[same] = 0;
-        pthread_mutex_unlock(&folder->lock);
     }
+    pthread_mutex_unlock(&stage->lock);
     if (result == OK && stage->store) {
         const struct frame_origin origin = {
             .path = path, .video = video, .start = sampling->start, .end = sampling->end, sampling->frame_rate};
@@ -233,7 +228,7 @@ static status frames_work(struct frames_stage *stage, struct group *group) {
     while ((result = frames_work_on_group(stage, group)) == BAD_SAMPLE) {
         char reason[600];
         snprintf(reason, sizeof reason, "%s", fail_text());
-        result = media_folder_check(folder);
+        result = media_folder_check(stage);
         if (result == OK) result = fail(BAD_SAMPLE, "%s", reason);
         if (result == BAD_SAMPLE || !stage_in_pipeline(stage->context)) break;
         const double begun = clock_monotonic();
@@ -241,19 +236,19 @@ static status frames_work(struct frames_stage *stage, struct group *group) {
             const double now = clock_monotonic(), left = begun + FOLDER_SECONDS - now;
             struct pollfd stop = {.fd = signals_fd(), .events = POLLIN};
             if (left <= 0) break;
-            pthread_mutex_lock(&folder->lock); // several threads wait
+            pthread_mutex_lock(&stage->lock); // several threads wait
             const bool tell = !folder->said || now - folder->said >= SAID_EVERY_SECONDS;
             if (tell) folder->said = now;
-            pthread_mutex_unlock(&folder->lock);
+            pthread_mutex_unlock(&stage->lock);
             if (tell) stage_notify(stage->context, "%s; waiting for it for %.0f s", fail_text(), left);
             (void)poll(&stop, 1, PAUSE_MS);
-            result = signals_stopping() ? END : media_folder_check(folder);
+            result = signals_stopping() ? END : media_folder_check(stage);
         }
         if (result != OK) break;
-        pthread_mutex_lock(&folder->lock);
+        pthread_mutex_lock(&stage->lock);
         const bool tell = folder->said > 0;
         folder->said = 0;
-        pthread_mutex_unlock(&folder->lock);
+        pthread_mutex_unlock(&stage->lock);
         if (tell) stage_notify(stage->context, "the folder of the media is there again");
     }
     atomic_fetch_sub(&stage->active_count, 1);
@@ -295,18 +290,18 @@ static struct job **worker_pool_find(struct worker_pool *pool, enum job_state st
 static void *worker_pool_run(void *argument) {
     struct frames_stage *stage = argument;
     struct worker_pool *pool = &stage->pool;
-    pthread_mutex_lock(&pool->lock);
-    while (!pool->stopping) {
+    pthread_mutex_lock(&stage->lock);
+    while (!stage->stopping) {
         struct job *job = *worker_pool_find(pool, JOB_WAITING);
         if (!job) {
-            pthread_cond_wait(&pool->job_waiting, &pool->lock);
+            pthread_cond_wait(&pool->job_waiting, &stage->lock);
             continue;
         }
         job->state = JOB_IN_WORK;
-        pthread_mutex_unlock(&pool->lock);
+        pthread_mutex_unlock(&stage->lock);
         job->result = frames_work(stage, job->group);
         if (job->result != OK) snprintf(job->reason, sizeof job->reason, "%s", fail_text());
-        pthread_mutex_lock(&pool->lock);
+        pthread_mutex_lock(&stage->lock);
         job->state = JOB_DONE;
         // Done jobs leave in the order in which they were done: it goes behind the others.
         struct job **link = &pool->jobs;
@@ -316,44 +311,47 @@ static void *worker_pool_run(void *argument) {
         *worker_pool_find(pool, JOB_STATES) = job;
         pthread_cond_signal(&pool->job_done);
     }
-    pthread_mutex_unlock(&pool->lock);
+    pthread_mutex_unlock(&stage->lock);
     return NULL;
 }
 
 // The queue holds one waiting group per thread, so that no thread idles.
 static int worker_pool_capacity(void *state) {
-    struct worker_pool *pool = &((struct frames_stage *)state)->pool;
-    pthread_mutex_lock(&pool->lock);
+    struct frames_stage *stage = state;
+    struct worker_pool *pool = &stage->pool;
+    pthread_mutex_lock(&stage->lock);
     int capacity = pool->thread_count * 2 - pool->job_count;
-    pthread_mutex_unlock(&pool->lock);
+    pthread_mutex_unlock(&stage->lock);
     return capacity;
 }
 
 static status worker_pool_submit(void *state, struct group *group) {
-    struct worker_pool *pool = &((struct frames_stage *)state)->pool;
+    struct frames_stage *stage = state;
+    struct worker_pool *pool = &stage->pool;
     struct job *job;
     NEW(&job, 1);
     job->group = group;
-    pthread_mutex_lock(&pool->lock);
+    pthread_mutex_lock(&stage->lock);
     *worker_pool_find(pool, JOB_STATES) = job; // at the end
     pool->job_count++;
     pthread_cond_signal(&pool->job_waiting);
-    pthread_mutex_unlock(&pool->lock);
+    pthread_mutex_unlock(&stage->lock);
     return OK;
 }
 
 // *done is NULL when no group was done within 50 ms.
 static status worker_pool_poll(void *state, bool draining, struct group **done) {
-    struct worker_pool *pool = &((struct frames_stage *)state)->pool;
+    struct frames_stage *stage = state;
+    struct worker_pool *pool = &stage->pool;
     const double deadline = clock_monotonic() + 0.05;
     (void)draining; // the groups in the pool are finished either way
     *done = NULL;
-    pthread_mutex_lock(&pool->lock);
+    pthread_mutex_lock(&stage->lock);
     const bool empty = !pool->jobs;
     bool waiting = !empty;
     struct job **link = worker_pool_find(pool, JOB_DONE), *job;
     while (!*link && waiting) {
-        waiting = cond_wait_until(&pool->job_done, &pool->lock, deadline);
+        waiting = cond_wait_until(&pool->job_done, &stage->lock, deadline);
         link = worker_pool_find(pool, JOB_DONE);
     }
     job = *link;
@@ -361,7 +359,7 @@ static status worker_pool_poll(void *state, bool draining, struct group **done) 
         *link = job->next;
         pool->job_count--;
     }
-    pthread_mutex_unlock(&pool->lock);
+    pthread_mutex_unlock(&stage->lock);
     if (!job) return empty ? END : OK;
     *done = job->group;
     status result = job->result == OK ? OK : fail(job->result, "%s", job->reason);
@@ -397,22 +395,22 @@ static status decode_again(struct frames_stage *stage, const char *key) {
 static void *decode_again_run(void *argument) {
     struct frames_stage *stage = argument;
     struct decode_again *again = &stage->again;
-    pthread_mutex_lock(&again->lock);
-    while (!again->stopping) {
+    pthread_mutex_lock(&stage->lock);
+    while (!stage->stopping) {
         struct asked_key *asked = again->asked, *const end = asked + MAX_AGAIN;
         while (asked < end && !asked->twice) asked++;
         if (asked == end) {
-            pthread_cond_wait(&again->changed, &again->lock);
+            pthread_cond_wait(&again->changed, &stage->lock);
             continue;
         }
         char key[FRAME_KEY_SIZE];
         memcpy(key, asked->key, sizeof key);
-        pthread_mutex_unlock(&again->lock);
+        pthread_mutex_unlock(&stage->lock);
         if (decode_again(stage, key) != OK) log_info("frames %s cannot be decoded again: %s", key, fail_text());
-        pthread_mutex_lock(&again->lock);
+        pthread_mutex_lock(&stage->lock);
         if (!strcmp(asked->key, key)) *asked = (struct asked_key){0};
     }
-    pthread_mutex_unlock(&again->lock);
+    pthread_mutex_unlock(&stage->lock);
     return NULL;
 }
 
@@ -426,11 +424,8 @@ static status frames_open(void **state, struct stage_context *context) {
     stage->context = context;
     pthread_mutex_init(&stage->lock, NULL);
     pthread_cond_init(&stage->key_released, NULL);
-    pthread_mutex_init(&stage->folder.lock, NULL);
-    pthread_mutex_init(&stage->pool.lock, NULL);
     pthread_cond_init(&stage->pool.job_waiting, NULL);
     cond_init_monotonic(&stage->pool.job_done);
-    pthread_mutex_init(&stage->again.lock, NULL);
     pthread_cond_init(&stage->again.changed, NULL);
     stage->folder.root = options->media_root;
     TRY(stage_media_sampling(&stage->sampling, options));
@@ -467,7 +462,7 @@ static status frames_serve(void *state, const char *key, int64_t offset, size_t 
     TRY(frame_store_read(stage->store, key, offset, size, bytes, total, found));
     if (*found) return OK;
     assert(strlen(key) < FRAME_KEY_SIZE); // as the store has checked
-    pthread_mutex_lock(&again->lock);
+    pthread_mutex_lock(&stage->lock);
     struct asked_key *asked = again->asked, *const end = asked + MAX_AGAIN;
     while (asked < end && strcmp(asked->key, key) != 0) asked++;
     if (asked == end) {
@@ -479,7 +474,7 @@ static status frames_serve(void *state, const char *key, int64_t offset, size_t 
         asked->twice = true;
         pthread_cond_signal(&again->changed);
     }
-    pthread_mutex_unlock(&again->lock);
+    pthread_mutex_unlock(&stage->lock);
     return OK;
 }
 
@@ -487,31 +482,23 @@ static status frames_close(void *state) {
     struct frames_stage *stage = state;
     if (!stage) return OK;
     struct worker_pool *pool = &stage->pool;
-    pthread_mutex_lock(&pool->lock);
-    pool->stopping = true;
+    pthread_mutex_lock(&stage->lock);
+    stage->stopping = true;
     pthread_cond_broadcast(&pool->job_waiting);
-    pthread_mutex_unlock(&pool->lock);
+    pthread_cond_signal(&stage->again.changed);
+    pthread_mutex_unlock(&stage->lock);
     for (int i = 0; i < pool->started; i++) pthread_join(pool->threads[i], NULL); // finishes the groups in work
     for (struct job *job = pool->jobs, *next; job; job = next) {
         next = job->next;
         free(job);
     }
     free(pool->threads);
-    if (stage->again.started) { // waits for the key that is being decoded
-        pthread_mutex_lock(&stage->again.lock);
-        stage->again.stopping = true;
-        pthread_cond_signal(&stage->again.changed);
-        pthread_mutex_unlock(&stage->again.lock);
-        pthread_join(stage->again.thread, NULL);
-    }
+    if (stage->again.started) pthread_join(stage->again.thread, NULL); // waits for the key that is being decoded
     assert(!stage->locked_keys);
     frame_store_close(&stage->store);
     pthread_cond_destroy(&pool->job_waiting);
     pthread_cond_destroy(&pool->job_done);
-    pthread_mutex_destroy(&pool->lock);
     pthread_cond_destroy(&stage->again.changed);
-    pthread_mutex_destroy(&stage->again.lock);
-    pthread_mutex_destroy(&stage->folder.lock);
     pthread_cond_destroy(&stage->key_released);
     pthread_mutex_destroy(&stage->lock);
     free(stage);
