@@ -247,28 +247,6 @@ static status block_attention_backward(struct forward_state *fwd, int index, str
     return OK;
 }
 
-// The block again, up to its second norm, as far as it was not kept: normed, residual, and the cache that the blocks
-// share.
-static status block_attention_again(struct forward_state *fwd, int index, struct block_activations *act) {
-    struct backend *backend = fwd->backend;
-    const struct operations *ops = backend->ops;
-    const struct transformer *transformer = fwd->transformer;
-    const struct block *block = &transformer->blocks[index];
-    struct tensor n;
-    if (act->residual.buffer) {
-        TRY(ops->kv_cache_write(backend, act->qkv, transformer->heads, fwd->cache, fwd->layered ? index : 0,
-                                fwd->cache_slots));
-        return block_norm(fwd, act->normed, act->residual, (struct tensor){0}, &block->norm2, &block->norm2_bias,
-                          act->statistics2);
-    }
-    TRY(ops->copy(backend, fwd->x, act->input));
-    fwd->has_delta = false;
-    TRY(block_norm1(fwd, block, act, &n));
-    TRY(block_attention_forward(fwd, index, n, act));
-    act->residual = fwd->x;
-    return OK;
-}
-
 status block_backward(struct forward_state *fwd, int index) {
     assert(index >= 0 && index < fwd->transformer->block_count && fwd->kept && fwd->kept[index].input.buffer);
     struct backend *backend = fwd->backend;
@@ -279,7 +257,21 @@ status block_backward(struct forward_state *fwd, int index) {
     struct workspace_mark mark = workspace_save(fwd->workspace);
     struct block_activations act;
     TRY(block_alloc(fwd, index, true, &act));
-    TRY(block_attention_again(fwd, index, &act));
+
+    // The block again, up to its second norm, as far as it was not kept: normed, residual, and the cache that the
+    // blocks share.
+    if (act.residual.buffer) {
+        TRY(ops->kv_cache_write(backend, act.qkv, fwd->transformer->heads, fwd->cache, fwd->layered ? index : 0,
+                                fwd->cache_slots));
+        TRY(block_norm(fwd, act.normed, act.residual, none, &block->norm2, &block->norm2_bias, act.statistics2));
+    } else {
+        struct tensor n;
+        TRY(ops->copy(backend, fwd->x, act.input));
+        fwd->has_delta = false;
+        TRY(block_norm1(fwd, block, &act, &n));
+        TRY(block_attention_forward(fwd, index, n, &act));
+        act.residual = fwd->x;
+    }
 
     // grad_normed [T,C] = the gradient of m through the MLP, one chunk of rows after another.
     int64_t intermediate_size = fwd->transformer->intermediate_size, chunk = block_mlp_chunk(fwd);

@@ -52,7 +52,7 @@ static size_t memory_operations(const struct qwen_weights *weights, const struct
     const enum element type = memory_list_type(request->precision);
     const int64_t size = (int64_t)element_size(type), vocabulary = config->vocab_size;
     const int64_t completed = request->group_size * request->new_tokens, rows = request->prompt_tokens + completed;
-    const struct heads heads = text_transformer(config).heads;
+    const struct heads heads = weights->text.heads;
     if (request->on_cpu) {
         const int64_t targets = memory_max(completed, GENERATOR_ROWS);
         int64_t largest = 0, widest = 0;
@@ -81,7 +81,7 @@ static size_t memory_operations(const struct qwen_weights *weights, const struct
     if (!request->training) return logits;
     if (type != ELEMENT_F32)
         logits += (size_t)(targets * part * size) + (size_t)(targets * config->hidden_size) * sizeof(float);
-    struct heads vision = vision_transformer(&weights->config->vision).heads;
+    struct heads vision = weights->vision.heads;
     int64_t slot_blocks = memory_divide_up(request->new_tokens, BLOCK_KEYS) * BLOCK_KEYS;
     size_t parts = memory_grad_parts(heads, request->prompt_tokens, request->prompt_tokens + targets) +
                    memory_grad_parts(heads, request->group_size * slot_blocks, request->new_tokens);
@@ -93,11 +93,10 @@ static size_t memory_operations(const struct qwen_weights *weights, const struct
 // and the tower in parts, does not keep the tower's inputs, and has float32 in its caches.
 static void memory_add_passes(struct memory_list *list, const struct qwen_weights *weights,
                               const struct memory_request *request) {
-    const struct model_config *config = weights->config;
     enum { CPU_ROWS_F32 = 1152, CPU_ROWS_BF16 = 4096, CPU_PATCHES = 2048 };
     enum element type = memory_list_type(request->precision);
-    struct transformer text = text_transformer(&config->text), vision = vision_transformer(&config->vision);
-    int64_t merge = config->vision.spatial_merge_size, patches = request->prompt_tokens * merge * merge;
+    const struct transformer *text = &weights->text;
+    int64_t merge = weights->config->vision.spatial_merge_size, patches = request->prompt_tokens * merge * merge;
     int64_t slot_rows = cache_round_up(request->new_tokens), prompt_rows = cache_round_up(request->prompt_tokens);
     int64_t rows = request->prompt_tokens, area;
     if (!request->generates) rows += request->group_size * request->new_tokens;
@@ -105,29 +104,29 @@ static void memory_add_passes(struct memory_list *list, const struct qwen_weight
     const int64_t part = on_cpu ? memory_min(patches, memory_max(CPU_PATCHES, request->medium_patches)) : patches;
     const int64_t chunk = !on_cpu ? rows : type == ELEMENT_F32 ? CPU_ROWS_F32 : CPU_ROWS_BF16;
     const bool keeps = train_vision && !on_cpu;
-    size_t kept = vision_kept_bytes(&config->vision, type, part, train_vision);
-    size_t embeds = (size_t)((train_vision && on_cpu ? rows + request->prompt_tokens : rows) * text.hidden_size);
+    size_t kept = vision_kept_bytes(weights, type, part, train_vision);
+    size_t embeds = (size_t)((train_vision && on_cpu ? rows + request->prompt_tokens : rows) * text->hidden_size);
     size_t tower =
-        vision_pass_bytes(&config->vision, type, part, train_vision) + (keeps ? 0 : kept) + embeds * element_size(type);
-    size_t pass = text_pass_bytes(&text, type, rows, chunk, request->training);
+        vision_pass_bytes(weights, type, part, train_vision) + (keeps ? 0 : kept) + embeds * element_size(type);
+    size_t pass = text_pass_bytes(text, type, rows, chunk, request->training);
     memory_list_add(list, "the tower's inputs", keeps ? kept : 0);
     memory_list_add(list, "working memory", pass > tower ? pass : tower);
-    pass = text_pass_bytes(&text, type, GENERATOR_ROWS, GENERATOR_ROWS, false);
+    pass = text_pass_bytes(text, type, GENERATOR_ROWS, GENERATOR_ROWS, false);
     bool decodes = request->generates || request->continued_tokens;
     memory_list_add(list, "working memory of a step", !decodes ? 0 : on_cpu ? pass : workspace_chunk_size(pass));
     memory_list_add(list, "working memory of the operations", memory_operations(weights, request, patches));
     const enum element cached = on_cpu ? ELEMENT_F32 : type;
     int64_t cache_rows = request->generates
-                             ? text.block_count * generator_cache_rows(GENERATOR_ROWS, slot_rows, request->group_size,
-                                                                       prompt_rows, &area)
+                             ? text->block_count * generator_cache_rows(GENERATOR_ROWS, slot_rows, request->group_size,
+                                                                        prompt_rows, &area)
                              : prompt_rows + request->group_size * slot_rows;
     if (request->continued_tokens)
         cache_rows +=
-            text.block_count *
+            text->block_count *
             (prompt_rows + request->group_size * cache_round_up(request->new_tokens + request->continued_tokens));
     memory_list_add(list, "cache of keys and values",
-                    memory_list_cache_bytes(text.heads, cached, cache_rows) +
-                        memory_list_cache_bytes(vision.heads, cached, part));
+                    memory_list_cache_bytes(text->heads, cached, cache_rows) +
+                        memory_list_cache_bytes(weights->vision.heads, cached, part));
 }
 
 status model_memory_needs(const char *model, const struct memory_request *request, struct memory_item *out,

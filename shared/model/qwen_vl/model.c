@@ -76,10 +76,9 @@ static status model_load(struct model *model) {
     // The optimizer, and the reference, equal to the present weights.
     const struct param_array *values = &weights->values;
     struct backend *backend = model->backend;
-    NEW(&model->trainer, 1);
-    struct param_array *reference = &model->trainer->reference;
+    struct param_array *reference = &model->trainer.reference;
     const int ranges = table->range_count;
-    TRY(optimizer_init(&model->trainer->optimizer, backend, table, options->train_vision ? ranges : TEXT_RANGES, grads,
+    TRY(optimizer_init(&model->trainer.optimizer, backend, table, options->train_vision ? ranges : TEXT_RANGES, grads,
                        moments));
     if (!options->ema) return OK;
     TRY(param_array_init(reference, backend, table, ranges, values->types[0], values->types[0]));
@@ -119,14 +118,10 @@ static void model_unload_weights(struct model *model) {
 void model_free(struct model **freed) {
     struct model *model = *freed;
     if (!model) return;
-    struct trainer *trainer = model->trainer;
-    if (trainer) {
-        for (int i = 0; i < 2; i++) shared_weights_release(&trainer->lent[i], model->backend);
-        optimizer_release(&trainer->optimizer);
-        param_array_release(&trainer->reference, model->backend);
-        free(trainer);
-    }
     if (model->backend) {
+        for (int i = 0; i < 2; i++) shared_weights_release(&model->trainer.lent[i], model->backend);
+        optimizer_release(&model->trainer.optimizer);
+        param_array_release(&model->trainer.reference, model->backend);
         model_free_weights(&model->weights);
         shared_weights_release(&model->borrowed, model->backend);
         model->backend->ops->buffer_free(model->backend, &model->copied);
@@ -152,7 +147,7 @@ status model_hash(struct model *model, uint64_t *hash) {
 }
 
 status model_hash_files(const struct model *model, uint64_t *hash) {
-    if (!model->trainer) return fail(BUG, "the model was not opened for training");
+    if (!model->options.training) return fail(BUG, "the model was not opened for training");
     return weights_hash_files(&model->weights->base.table, model->store, hash);
 }
 
@@ -206,7 +201,7 @@ status model_swap(struct model *model, const char *path, int64_t version, uint64
     uint64_t found = 0;
     bool lent;
     int lock;
-    if (model->trainer) return fail(BUG, "the weights of a model in training cannot be replaced");
+    if (model->options.training) return fail(BUG, "the weights of a model in training cannot be replaced");
     TRY(shared_weights_is_page(path, &lent));
     if (lent) return model_swap_lent(model, path, version, hash);
     TRY(file_lock_shared(path, &lock));
@@ -237,7 +232,7 @@ void model_return_weights(struct model *model) {
 }
 
 status model_reset(struct model *model, uint64_t hash) {
-    if (model->trainer) return fail(BUG, "the weights of a model in training cannot be replaced");
+    if (model->options.training) return fail(BUG, "the weights of a model in training cannot be replaced");
     uint64_t found = 0;
     if (model->version == 0 && model->weights->embedding.values.buffer) {
         TRY(model_hash(model, &found));
@@ -267,8 +262,8 @@ status model_reset(struct model *model, uint64_t hash) {
 
 // A step without any medium leaves the vision tower and its moments as they are.
 status model_step(struct model *model, const struct optimizer_options *options, double *norm) {
-    struct trainer *trainer = model->trainer;
-    if (!trainer) return fail(BUG, "the model was not opened for training");
+    struct trainer *trainer = &model->trainer;
+    if (!model->options.training) return fail(BUG, "the model was not opened for training");
     struct optimizer *optimizer = &trainer->optimizer;
     TRY(optimizer_norm(optimizer, norm));
     bool vision = trainer->vision_has_grad && optimizer->grads.ranges > TEXT_RANGES;
@@ -282,9 +277,9 @@ status model_step(struct model *model, const struct optimizer_options *options, 
 }
 
 status model_update_ema(struct model *model, double decay) {
-    struct trainer *trainer = model->trainer;
+    struct trainer *trainer = &model->trainer;
     const struct param_array *weights = &model->weights->base.values;
-    if (!trainer || !trainer->reference.buffer) return fail(BUG, "the model was opened without a reference");
+    if (!trainer->reference.buffer) return fail(BUG, "the model was opened without a reference");
     shared_weights_begin_change(&trainer->lent[1]);
     for (int i = 0; i < trainer->optimizer.grads.ranges; i++) {
         struct tensor to = param_range(&trainer->reference, i), from = param_range(weights, i);
@@ -297,7 +292,7 @@ status model_update_ema(struct model *model, double decay) {
 // ---- files ----
 
 status model_save(struct model *model, const char *dir) {
-    if (!model->trainer) return fail(BUG, "the model was not opened for training");
+    if (!model->options.training) return fail(BUG, "the model was not opened for training");
     const struct parameter_table *table = &model->weights->base.table;
     const struct safetensors *store = model->store;
     const size_t count = safetensors_count(store);
@@ -324,7 +319,7 @@ status model_save(struct model *model, const char *dir) {
 }
 
 static struct training_state model_state(struct model *model) {
-    struct trainer *trainer = model->trainer;
+    struct trainer *trainer = &model->trainer;
     return (struct training_state){.backend = model->backend,
                                    .table = &model->weights->base.table,
                                    .arrays = {{"master", &model->weights->base.values},
@@ -337,15 +332,15 @@ static struct training_state model_state(struct model *model) {
 }
 
 status model_save_state(struct model *model, const char *dir) {
-    if (!model->trainer) return fail(BUG, "the model was not opened for training");
+    if (!model->options.training) return fail(BUG, "the model was not opened for training");
     const struct training_state state = model_state(model);
     return training_state_save(&state, dir);
 }
 
 status model_load_state(struct model *model, const char *dir) {
-    if (!model->trainer) return fail(BUG, "the model was not opened for training");
+    if (!model->options.training) return fail(BUG, "the model was not opened for training");
     const struct training_state state = model_state(model);
-    for (int i = 0; i < 2; i++) shared_weights_begin_change(&model->trainer->lent[i]);
+    for (int i = 0; i < 2; i++) shared_weights_begin_change(&model->trainer.lent[i]);
     TRY(training_state_load(&state, dir));
     model->weights->base.hash_known = false;
     return OK;
@@ -362,9 +357,9 @@ uint64_t model_saved_bytes(struct model *model, bool whole) {
 }
 
 status model_save_grads(struct model *model, const char *path) {
-    if (!model->trainer) return fail(BUG, "the model was not opened for training");
+    if (!model->options.training) return fail(BUG, "the model was not opened for training");
     const struct parameter_table *table = &model->weights->base.table;
-    const struct param_array *grads = &model->trainer->optimizer.grads;
+    const struct param_array *grads = &model->trainer.optimizer.grads;
     struct arena arena = {0};
     const struct stored_tensor **found = arena_alloc(&arena, table->count * sizeof *found);
     struct tensor_list list = tensor_list_make(&arena, table->count);
@@ -379,8 +374,8 @@ status model_save_grads(struct model *model, const char *path) {
 
 // *values = what is published, *hash = its hash.
 static status model_published(struct model *model, bool reference, const struct param_array **values, uint64_t *hash) {
-    if (!model->trainer) return fail(BUG, "the model was not opened for training");
-    *values = reference ? &model->trainer->reference : &model->weights->base.values;
+    if (!model->options.training) return fail(BUG, "the model was not opened for training");
+    *values = reference ? &model->trainer.reference : &model->weights->base.values;
     if (!(*values)->buffer) return fail(BUG, "the model was opened without a reference");
     return reference ? weights_hash_array(model->backend, *values, hash) : model_hash(model, hash);
 }
@@ -409,7 +404,7 @@ status model_can_lend(const struct model *model, bool *has_means) {
 status model_lend(struct model *model, bool reference, bool copied, const char *path, uint64_t *hash) {
     const struct param_array *values;
     TRY(model_published(model, reference, &values, hash));
-    struct shared_weights *lent = &model->trainer->lent[reference];
+    struct shared_weights *lent = &model->trainer.lent[reference];
     if (!lent->page) {
         const uint64_t layout = weights_hash_finish(&model->weights->base.table, model->weights->base.type, 0);
         TRY(shared_weights_lend(lent, model->backend, values->buffer, model_weights_bytes(model), layout, copied,

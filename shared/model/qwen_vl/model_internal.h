@@ -35,7 +35,7 @@ struct model {
     size_t workspace_limit; // what it may grow to with kept activations; 0: not known yet
     struct rope_angles text_rope, vision_rope;
     struct kv_scratch text_kv, vision_kv; // for scoring and training
-    struct trainer *trainer;              // NULL unless training
+    struct trainer trainer;
 };
 
 // ---- sequence ----
@@ -158,10 +158,10 @@ status vision_forward(struct vision_state *state, struct model *model, struct ar
                       const struct model_medium *medium, bool training);
 
 // Returns the bytes that vision_forward keeps for a medium of `patches` patches.
-size_t vision_kept_bytes(const struct vision_config *config, enum element type, int64_t patches, bool training);
+size_t vision_kept_bytes(const struct qwen_weights *weights, enum element type, int64_t patches, bool training);
 
 // Returns the bytes of working memory that the tower's passes over `patches` patches need beside what is kept.
-size_t vision_pass_bytes(const struct vision_config *config, enum element type, int64_t patches, bool training);
+size_t vision_pass_bytes(const struct qwen_weights *weights, enum element type, int64_t patches, bool training);
 
 // Adds the gradients of the tower's parameters to grads, given the gradient of state->embeds in the type of the
 // products; it may be state->embeds. Other media may have been computed since vision_forward.

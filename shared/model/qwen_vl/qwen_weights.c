@@ -278,33 +278,6 @@ status model_config_read(struct model_config *config, const char *dir) {
 
 enum { MAX_PER_BLOCK = 15, MAX_OUTSIDE_BLOCKS = 16 }; // parameters
 
-struct transformer text_transformer(const struct text_config *text) {
-    return (struct transformer){
-        .block_count = text->num_hidden_layers,
-        .heads = {text->num_attention_heads, text->num_key_value_heads, text->head_dim},
-        .attention_scale = 1 / sqrtf((float)text->head_dim),
-        .eps = text->rms_norm_eps,
-        .hidden_size = text->hidden_size,
-        .intermediate_size = text->intermediate_size,
-        .norm = NORM_RMSNORM,
-        .activation = ACTIVATION_SWIGLU,
-    };
-}
-
-struct transformer vision_transformer(const struct vision_config *vision) {
-    bool qwen2 = vision->kind == VISION_QWEN2;
-    return (struct transformer){
-        .block_count = vision->depth,
-        .heads = {vision->num_heads, vision->num_heads, vision->head_dim},
-        .attention_scale = 1 / sqrtf((float)vision->head_dim),
-        .eps = 1e-6f,
-        .hidden_size = vision->hidden_size,
-        .intermediate_size = vision->intermediate_size,
-        .norm = qwen2 ? NORM_LAYERNORM : NORM_RMSNORM,
-        .activation = qwen2 ? ACTIVATION_QUICK_GELU : ACTIVATION_SWIGLU,
-    };
-}
-
 // Adds the language model: first the matrices, then the vectors.
 static void qwen_add_text(struct qwen_weights *weights) {
     const struct text_config *text = &weights->config->text;
@@ -384,10 +357,28 @@ status qwen_weights_init(struct qwen_weights *weights, const struct model_config
     const struct vision_config *vision = &config->vision;
     size_t layers = (size_t)text->num_hidden_layers, depth = (size_t)vision->depth;
     size_t capacity = (layers + depth) * MAX_PER_BLOCK + MAX_OUTSIDE_BLOCKS;
-    *weights = (struct qwen_weights){.base = {.embedding = &weights->embedding},
-                                     .config = config,
-                                     .text = text_transformer(text),
-                                     .vision = vision_transformer(vision)};
+    const bool qwen2 = vision->kind == VISION_QWEN2;
+    *weights = (struct qwen_weights){.base = {.embedding = &weights->embedding}, .config = config};
+    weights->text = (struct transformer){
+        .block_count = text->num_hidden_layers,
+        .heads = {text->num_attention_heads, text->num_key_value_heads, text->head_dim},
+        .attention_scale = 1 / sqrtf((float)text->head_dim),
+        .eps = text->rms_norm_eps,
+        .hidden_size = text->hidden_size,
+        .intermediate_size = text->intermediate_size,
+        .norm = NORM_RMSNORM,
+        .activation = ACTIVATION_SWIGLU,
+    };
+    weights->vision = (struct transformer){
+        .block_count = vision->depth,
+        .heads = {vision->num_heads, vision->num_heads, vision->head_dim},
+        .attention_scale = 1 / sqrtf((float)vision->head_dim),
+        .eps = 1e-6f,
+        .hidden_size = vision->hidden_size,
+        .intermediate_size = vision->intermediate_size,
+        .norm = qwen2 ? NORM_LAYERNORM : NORM_RMSNORM,
+        .activation = qwen2 ? ACTIVATION_QUICK_GELU : ACTIVATION_SWIGLU,
+    };
     if (text->tie_word_embeddings) weights->base.tied_head = &weights->lm_head;
     parameter_table_init(table, capacity);
     weights->text.blocks = arena_alloc(&table->arena, layers * sizeof *weights->text.blocks);

@@ -95,10 +95,4 @@ struct qwen_weights {
 // releases the base. DATAERR when the model is too large for 64 bits: then there is nothing to release.
 status qwen_weights_init(struct qwen_weights *weights, const struct model_config *config);
 
-// Returns the language model without its blocks.
-struct transformer text_transformer(const struct text_config *text);
-
-// The same of the vision tower.
-struct transformer vision_transformer(const struct vision_config *vision);
-
 #endif

@@ -14,32 +14,6 @@ void text_rope_init(struct rope_angles *angles, const struct text_config *text, 
     for (int axis = 0; axis < 3; axis++) angles->table.sections[axis] = text->mrope_section[axis];
 }
 
-// Divides the prompt's media into chunks of at most chunk_patches patches; a chunk of one frame pair may be larger.
-static void text_split_media(struct text_state *state, const struct model *model, struct arena *arena,
-                             const struct model_prompt *prompt) {
-    const struct model_config *config = &model->config;
-    int64_t chunk_patches = model->backend_info.chunk_patches;
-    int frames_per_pair = config->vision.temporal_patch_size;
-    size_t frames = 0;
-    for (size_t i = 0; i < prompt->media_count; i++) frames += (size_t)prompt->media[i].frames;
-    state->chunks = arena_alloc(arena, frames * sizeof *state->chunks);
-    for (size_t i = 0; i < prompt->media_count; i++) {
-        const struct model_medium *medium = &prompt->media[i];
-        const struct grid_thw grid = grid_of(config, medium);
-        int64_t pair_patches = (int64_t)grid.height * grid.width, pair_tokens = grid_tokens(grid, config) / grid.time;
-        int64_t pairs = chunk_patches / pair_patches > 1 ? chunk_patches / pair_patches : 1;
-        int chunk_frames = (int)(pairs < grid.time ? pairs : grid.time) * frames_per_pair;
-        for (int frame = 0; frame < medium->frames; frame += chunk_frames) {
-            struct vision_chunk *chunk = &state->chunks[state->chunk_count++];
-            *chunk = (struct vision_chunk){.medium = *medium};
-            chunk->first_row = state->sequence->media_rows[i] + frame / frames_per_pair * pair_tokens;
-            chunk->medium.frames = medium->frames - frame < chunk_frames ? medium->frames - frame : chunk_frames;
-            chunk->medium.pixels = medium->pixels + (int64_t)frame * medium->height * medium->width * 3;
-        }
-    }
-    assert(state->chunk_count <= frames);
-}
-
 // Of each row: x, delta, its gradient and indices; with them the blocks' inputs, and a block or the head.
 size_t text_pass_bytes(const struct transformer *transformer, enum element type, int64_t rows, int64_t chunk_rows,
                        bool training) {
@@ -55,16 +29,16 @@ size_t text_pass_bytes(const struct transformer *transformer, enum element type,
 // ends would be lost.
 static void text_expect_memory(struct model *model, const struct sequence *sequence, const struct model_prompt *prompt,
                                int64_t chunk_rows, bool training) {
-    const struct vision_config *config = &model->config.vision;
-    const struct transformer *text = &model->weights->text;
+    const struct qwen_weights *weights = model->weights;
+    const struct transformer *text = &weights->text;
     enum element type = model->weights->base.type;
     bool train_vision = training && model->options.train_vision;
     size_t kept = 0, tower = 0, x = (size_t)(sequence->rows * text->hidden_size) * element_size(type);
     if (!model->backend_info.memory) return;
     for (size_t i = 0; i < prompt->media_count; i++) {
         int64_t patches = grid_patches(grid_of(&model->config, &prompt->media[i]));
-        size_t outlives = vision_kept_bytes(config, type, patches, train_vision);
-        size_t bytes = vision_pass_bytes(config, type, patches, train_vision) + (train_vision ? 0 : outlives);
+        size_t outlives = vision_kept_bytes(weights, type, patches, train_vision);
+        size_t bytes = vision_pass_bytes(weights, type, patches, train_vision) + (train_vision ? 0 : outlives);
         if (train_vision) kept += outlives;
         if (bytes > tower) tower = bytes;
     }
@@ -90,16 +64,40 @@ static status text_memory_left(struct model *model, const struct forward_state *
 }
 
 // Computes all media and puts their embeddings, which are in window order, into x.
-static status text_embed_media(struct text_state *state, struct model *model, struct arena *arena, bool training) {
+static status text_embed_media(struct text_state *state, struct model *model, struct arena *arena,
+                               const struct model_prompt *prompt, bool training) {
     struct workspace *workspace = &model->workspace;
     const struct model_config *config = &model->config;
     const enum element type = model->weights->base.type;
     const bool train_vision = training && model->options.train_vision;
+
+    // Divide the media into chunks of at most chunk_patches patches; a chunk of one frame pair may be larger.
+    const int64_t chunk_patches = model->backend_info.chunk_patches;
+    const int frames_per_pair = config->vision.temporal_patch_size;
+    size_t frames = 0;
+    for (size_t i = 0; i < prompt->media_count; i++) frames += (size_t)prompt->media[i].frames;
+    state->chunks = arena_alloc(arena, frames * sizeof *state->chunks);
+    for (size_t i = 0; i < prompt->media_count; i++) {
+        const struct model_medium *medium = &prompt->media[i];
+        const struct grid_thw grid = grid_of(config, medium);
+        int64_t pair_patches = (int64_t)grid.height * grid.width, pair_tokens = grid_tokens(grid, config) / grid.time;
+        int64_t pairs = chunk_patches / pair_patches > 1 ? chunk_patches / pair_patches : 1;
+        int chunk_frames = (int)(pairs < grid.time ? pairs : grid.time) * frames_per_pair;
+        for (int frame = 0; frame < medium->frames; frame += chunk_frames) {
+            struct vision_chunk *chunk = &state->chunks[state->chunk_count++];
+            *chunk = (struct vision_chunk){.medium = *medium};
+            chunk->first_row = state->sequence->media_rows[i] + frame / frames_per_pair * pair_tokens;
+            chunk->medium.frames = medium->frames - frame < chunk_frames ? medium->frames - frame : chunk_frames;
+            chunk->medium.pixels = medium->pixels + (int64_t)frame * medium->height * medium->width * 3;
+        }
+    }
+    assert(state->chunk_count <= frames);
+
     if (train_vision) { // whether the tower's block inputs stay in memory until the backward pass
         size_t bytes = 0, left;
         for (size_t i = 0; i < state->chunk_count; i++)
             bytes +=
-                vision_kept_bytes(&config->vision, type, grid_patches(grid_of(config, &state->chunks[i].medium)), true);
+                vision_kept_bytes(model->weights, type, grid_patches(grid_of(config, &state->chunks[i].medium)), true);
         TRY(text_memory_left(model, &state->fwd, &left));
         state->vision_kept = bytes <= left;
     }
@@ -136,7 +134,6 @@ status text_forward(struct text_state *state, struct model *model, struct arena 
     int64_t hidden_size = model->config.text.hidden_size;
     const struct heads heads = model->weights->text.heads;
     *state = (struct text_state){.sequence = sequence};
-    text_split_media(state, model, arena, prompt);
     *fwd = forward_start(&model->weights->text, workspace, &model->backend_info, type, sequence->rows);
     fwd->layered = cache != NULL;
     fwd->cache = cache;
@@ -151,7 +148,7 @@ status text_forward(struct text_state *state, struct model *model, struct arena 
     TRY(workspace_upload(workspace, ELEMENT_I32, sequence->rows, 1, sequence->tokens, &tokens));
     TRY(ops->gather(model->backend, fwd->x, model->weights->embedding.values, tokens));
     workspace_restore(workspace, mark);
-    TRY(text_embed_media(state, model, arena, training));
+    TRY(text_embed_media(state, model, arena, prompt, training));
     state->mark = workspace_save(workspace);
     TRY(workspace_upload(workspace, ELEMENT_I32, fwd->rows, 1, sequence->cache_slots, &fwd->cache_slots));
     struct tensor grad_slots = training ? fwd->cache_slots : (struct tensor){0};
@@ -392,8 +389,8 @@ static void group_loss(const struct train_completion *completions, size_t count,
 status model_accumulate(struct model *model, const struct model_prompt *prompt,
                         const struct train_completion *completions, size_t count, const struct loss_options *loss,
                         double weight, struct train_result *out) {
-    struct trainer *trainer = model->trainer;
-    if (!trainer) return fail(BUG, "the model was not opened for training");
+    struct trainer *trainer = &model->trainer;
+    if (!model->options.training) return fail(BUG, "the model was not opened for training");
     if (count == 0) return fail(BAD_SAMPLE, "the group has no completions");
     struct backend *backend = model->backend;
     const struct operations *ops = backend->ops;

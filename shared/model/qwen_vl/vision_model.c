@@ -201,23 +201,24 @@ status vision_forward(struct vision_state *state, struct model *model, struct ar
 }
 
 // The frames, indices and embeddings; in training also the blocks' and the merger's inputs.
-size_t vision_kept_bytes(const struct vision_config *config, enum element type, int64_t patches, bool training) {
-    const struct transformer transformer = vision_transformer(config);
+size_t vision_kept_bytes(const struct qwen_weights *weights, enum element type, int64_t patches, bool training) {
+    const struct vision_config *config = &weights->config->vision;
+    const struct transformer *transformer = &weights->vision;
     size_t indices = 6 * sizeof(int32_t), merge = (size_t)config->spatial_merge_size;
     size_t embeds = (size_t)patches / (merge * merge) * (size_t)config->out_hidden_size * element_size(type);
-    size_t inputs = training ? block_kept_bytes(&transformer, type, patches, KEEP_INPUT) : 0;
+    size_t inputs = training ? block_kept_bytes(transformer, type, patches, KEEP_INPUT) : 0;
     return (size_t)patches * ((size_t)vision_patch_values(config) + indices) + embeds +
-           (size_t)(transformer.block_count + 1) * inputs;
+           (size_t)(transformer->block_count + 1) * inputs;
 }
 
 // x, delta and their gradient; with them a block, the merger with its gradients, or the patches and their embeddings.
-size_t vision_pass_bytes(const struct vision_config *config, enum element type, int64_t patches, bool training) {
-    const struct transformer transformer = vision_transformer(config);
-    size_t size = element_size(type), hidden_size = (size_t)transformer.hidden_size;
+size_t vision_pass_bytes(const struct qwen_weights *weights, enum element type, int64_t patches, bool training) {
+    const struct transformer *transformer = &weights->vision;
+    size_t size = element_size(type), hidden_size = (size_t)transformer->hidden_size;
     size_t always = (size_t)patches * hidden_size * (2 * size + (training ? sizeof(float) : 0));
-    size_t block = block_work_bytes(&transformer, type, patches, patches);
+    size_t block = block_work_bytes(transformer, type, patches, patches);
     size_t merger = (size_t)patches * (training ? 5 : 3) * hidden_size * size;
-    size_t embedding = (size_t)patches * ((size_t)vision_patch_values(config) + hidden_size) * size;
+    size_t embedding = (size_t)patches * ((size_t)vision_patch_values(&weights->config->vision) + hidden_size) * size;
     size_t most = block > merger ? block : merger;
     return always + (most > embedding ? most : embedding);
 }
