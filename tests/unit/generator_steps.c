@@ -3,29 +3,7 @@
 #include "tests/unit/model_case.h"
 #include "tests/unit/recording_backend.h"
 
-enum { REQUESTS = 5, GROUP = 4, NEW_TOKENS = 24 };
-
-struct samples {
-    int64_t tokens[REQUESTS][GROUP][NEW_TOKENS], versions[REQUESTS][GROUP][NEW_TOKENS];
-    float logprobs[REQUESTS][GROUP][NEW_TOKENS];
-    size_t count[REQUESTS][GROUP];
-    bool ended[REQUESTS][GROUP];
-};
-
-static void take_finished(struct generator *generator, struct samples *out) {
-    void *tag = NULL;
-    int count = 0;
-    for (const struct generated *got; (got = generator_pop(generator, &tag, &count));) {
-        int request = (int)(intptr_t)tag;
-        for (int i = 0; i < count; i++) {
-            out->count[request][i] = got[i].count;
-            out->ended[request][i] = got[i].ended;
-            memcpy(out->tokens[request][i], got[i].tokens, got[i].count * sizeof(int64_t));
-            memcpy(out->versions[request][i], got[i].versions, got[i].count * sizeof(int64_t));
-            memcpy(out->logprobs[request][i], got[i].logprobs, got[i].count * sizeof(float));
-        }
-    }
-}
+enum { REQUESTS = SAMPLED_REQUESTS, GROUP = SAMPLED_COMPLETIONS, NEW_TOKENS = SAMPLED_TOKENS };
 
 // The first request is short: the cache that is made for it has no room for the others' prompts.
 static struct generate_request request_of(const struct model_case *it, int request) {
@@ -50,10 +28,10 @@ static void sample_all(const struct model_case *it, struct model *model, int slo
             MUST(generator_step(generator));
         const struct generate_request request = request_of(it, i);
         MUST(generator_add(generator, &request));
-        take_finished(generator, out);
+        case_take_finished(generator, out);
     }
     while (generator_busy(generator)) MUST(generator_step(generator));
-    take_finished(generator, out);
+    case_take_finished(generator, out);
 }
 
 TEST(requests_join_and_leave) {
@@ -93,7 +71,7 @@ static void sample_changed(const struct model_case *it, struct model *model, voi
         if (step == 7) change(model, context);
         MUST(generator_step(generator));
     }
-    take_finished(generator, out);
+    case_take_finished(generator, out);
     generator_free(&generator);
 }
 
@@ -197,7 +175,7 @@ static void sample_emulated(struct model *model, bool with_graphs, struct sample
         for (int step = 0; step < 5; step++) MUST(generator_step(generator));
     }
     while (generator_busy(generator)) MUST(generator_step(generator));
-    take_finished(generator, out);
+    case_take_finished(generator, out);
     generator_free(&generator);
     model->backend->ops = counted.device;
 }

@@ -4,15 +4,7 @@
 
 #include "tests/support/guarded.h"
 
-enum { REQUESTS = 3, GROUP = 4, NEW_TOKENS = 21 };
-
-// The completions of up to three requests.
-struct samples {
-    int requests;
-    int64_t tokens[REQUESTS][GROUP][NEW_TOKENS];
-    float logprobs[REQUESTS][GROUP][NEW_TOKENS];
-    size_t count[REQUESTS][GROUP];
-};
+enum { REQUESTS = 3, GROUP = SAMPLED_COMPLETIONS, NEW_TOKENS = 21 };
 
 // The case's prompt, or its text alone.
 static struct model_prompt prompt_of(struct model_case *it, const struct model *model, int request) {
@@ -24,20 +16,6 @@ static struct model_prompt prompt_of(struct model_case *it, const struct model *
         if (it->prompt.tokens[i] != info->image_token_id && it->prompt.tokens[i] != info->video_token_id)
             words[count++] = it->prompt.tokens[i];
     return (struct model_prompt){words, count, NULL, 0};
-}
-
-static void take_finished(struct generator *generator, struct samples *out) {
-    void *tag = NULL;
-    int count = 0;
-    for (const struct generated *got; (got = generator_pop(generator, &tag, &count));) {
-        int request = (int)(intptr_t)tag;
-        assert_int_equal(count, GROUP);
-        for (int i = 0; i < count; i++) {
-            out->count[request][i] = got[i].count;
-            memcpy(out->tokens[request][i], got[i].tokens, got[i].count * sizeof(int64_t));
-            memcpy(out->logprobs[request][i], got[i].logprobs, got[i].count * sizeof(float));
-        }
-    }
 }
 
 // Few rows begin with the shortest prompt, so that the cache it makes is too small for the next, which then waits.
@@ -57,10 +35,11 @@ static void sample_all(struct model_case *it, struct model *model, int rows, int
                                                                  .max_new_tokens = NEW_TOKENS,
                                                                  .key = (uint64_t)request + 7,
                                                                  .tag = (void *)(intptr_t)request}));
-        take_finished(generator, out);
+        case_take_finished(generator, out);
     }
     while (generator_busy(generator)) MUST(generator_step(generator));
-    take_finished(generator, out);
+    case_take_finished(generator, out);
+    for (int i = 0; i < requests; i++) assert_int_equal(out->completions[i], GROUP);
 }
 
 static void completions_of(const struct samples *samples, int request, struct model_completion *out) {
@@ -176,28 +155,10 @@ TEST(sampler_scorer_and_trainer_agree_emulated_in_bfloat16) {
 
 static const struct optimizer_options rates = {3e-3, 0.9, 0.99, 1e-8, 0.01, 1.0};
 
-// A step on the golden step's completions.
 static void take_step(struct model_case *it, struct model *model) {
-    struct json *step = json_item(key_of(it->golden, "steps"), 0);
-    struct train_completion completions[COMPLETIONS];
-    case_step(it, step, completions);
-    struct train_result result;
     double norm = 0;
-    MUST(model_accumulate(model, &it->prompt, completions, COMPLETIONS, &(struct loss_options){0}, 1, &result));
+    case_accumulate(it, model);
     MUST(model_step(model, &rates, &norm));
-}
-
-static void score_case(struct model *model, const struct model_case *it, float out[COMPLETIONS][MAX_TOKENS]) {
-    float *rows[COMPLETIONS];
-    memset(out, 0, sizeof(float[COMPLETIONS][MAX_TOKENS]));
-    for (int i = 0; i < COMPLETIONS; i++) rows[i] = out[i];
-    MUST(model_score(model, &it->prompt, it->completions, COMPLETIONS, NULL, rows));
-}
-
-static uint64_t hash_of(struct model *model) {
-    uint64_t hash = 0;
-    MUST(model_hash(model, &hash));
-    return hash;
 }
 
 static void publish_and_swap(const char *precision, const char *name) {
@@ -209,20 +170,20 @@ static void publish_and_swap(const char *precision, const char *name) {
     struct model *trained = case_model(
         &it, &(struct model_options){.precision = precision, .training = true, .train_vision = true, .ema = true});
     SCOPED(struct model *, model_free) scorer = case_model(&it, &(struct model_options){.precision = precision});
-    assert_true(hash_of(trained) == hash_of(scorer));
+    assert_true(case_hash(trained) == case_hash(scorer));
     char *dir = unit_new_directory(), *path = path_join(&it.arena, dir, "weights");
-    uint64_t hash = 0, before = hash_of(scorer);
+    uint64_t hash = 0, before = case_hash(scorer);
     take_step(&it, trained);
     MUST(model_publish(trained, false, path, &hash));
-    assert_true(hash == hash_of(trained) && hash != before);
+    assert_true(hash == case_hash(trained) && hash != before);
     assert_int_equal(model_swap(scorer, path, 1, hash ^ 1), DATAERR);
-    assert_true(hash_of(scorer) == before);
+    assert_true(case_hash(scorer) == before);
     MUST(model_swap(scorer, path, 1, hash));
-    assert_true(hash_of(scorer) == hash);
+    assert_true(case_hash(scorer) == hash);
     assert_int_equal(model_version(scorer), 1);
     float a[COMPLETIONS][MAX_TOKENS], b[COMPLETIONS][MAX_TOKENS];
-    score_case(trained, &it, a);
-    score_case(scorer, &it, b);
+    case_score(&it, trained, a);
+    case_score(&it, scorer, b);
     assert_memory_equal(a, b, sizeof a);
     uint64_t kept = 0;
     MUST(model_publish(trained, true, path, &kept)); // the reference is still the opened weights
@@ -260,7 +221,7 @@ TEST(a_restart_changes_no_bit) {
         assert_int_equal(model_version(again), 1);
         uint64_t one = 0, other = 0;
         for (int i = 0; i < 2; i++) {
-            assert_true(hash_of(straight) == hash_of(again));
+            assert_true(case_hash(straight) == case_hash(again));
             char *path = path_join(&it.arena, dir, "weights");
             MUST(model_publish(straight, true, path, &one));
             MUST(model_publish(again, true, path, &other));
@@ -366,8 +327,8 @@ TEST(the_model_touches_nothing_behind_the_backend) {
     sample_all(&it, open, 5, REQUESTS, &plain);
     sample_all(&it, closed, 5, REQUESTS, &guarded);
     assert_memory_equal(&plain, &guarded, sizeof plain);
-    score_case(open, &it, a);
-    score_case(closed, &it, b);
+    case_score(&it, open, a);
+    case_score(&it, closed, b);
     assert_memory_equal(a, b, sizeof a);
     model_free(&open);
     model_free(&closed);
@@ -378,7 +339,7 @@ TEST(the_model_touches_nothing_behind_the_backend) {
     take_step(&it, open);
     take_step(&it, closed);
     MUST(model_update_ema(closed, 0.9));
-    assert_true(hash_of(open) == hash_of(closed));
+    assert_true(case_hash(open) == case_hash(closed));
     char *dir = unit_new_directory();
     MUST(model_save(closed, dir));
     MUST(model_save_state(closed, dir));

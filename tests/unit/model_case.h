@@ -160,4 +160,53 @@ static inline void case_step(struct model_case *it, struct json *step, struct tr
     }
 }
 
+// Accumulates the gradients of the golden data's first step.
+static inline void case_accumulate(struct model_case *it, struct model *model) {
+    struct train_completion completions[COMPLETIONS];
+    struct train_result result;
+    case_step(it, json_item(key_of(it->golden, "steps"), 0), completions);
+    MUST(model_accumulate(model, &it->prompt, completions, COMPLETIONS, &(struct loss_options){0}, 1, &result));
+}
+
+static inline void case_score(const struct model_case *it, struct model *model, float out[COMPLETIONS][MAX_TOKENS]) {
+    float *rows[COMPLETIONS];
+    memset(out, 0, sizeof(float[COMPLETIONS][MAX_TOKENS]));
+    for (int i = 0; i < COMPLETIONS; i++) rows[i] = out[i];
+    MUST(model_score(model, &it->prompt, it->completions, COMPLETIONS, NULL, rows));
+}
+
+static inline uint64_t case_hash(struct model *model) {
+    uint64_t hash = 0;
+    MUST(model_hash(model, &hash));
+    return hash;
+}
+
+// The completions of some requests, whose tags are their numbers.
+enum { SAMPLED_REQUESTS = 5, SAMPLED_COMPLETIONS = 4, SAMPLED_TOKENS = 24 };
+
+struct samples {
+    int requests, completions[SAMPLED_REQUESTS];
+    int64_t tokens[SAMPLED_REQUESTS][SAMPLED_COMPLETIONS][SAMPLED_TOKENS];
+    int64_t versions[SAMPLED_REQUESTS][SAMPLED_COMPLETIONS][SAMPLED_TOKENS];
+    float logprobs[SAMPLED_REQUESTS][SAMPLED_COMPLETIONS][SAMPLED_TOKENS];
+    size_t count[SAMPLED_REQUESTS][SAMPLED_COMPLETIONS];
+    bool ended[SAMPLED_REQUESTS][SAMPLED_COMPLETIONS];
+};
+
+static inline void case_take_finished(struct generator *generator, struct samples *out) {
+    void *tag = NULL;
+    int count = 0;
+    for (const struct generated *got; (got = generator_pop(generator, &tag, &count));) {
+        int request = (int)(intptr_t)tag;
+        out->completions[request] = count;
+        for (int i = 0; i < count; i++) {
+            out->count[request][i] = got[i].count;
+            out->ended[request][i] = got[i].ended;
+            memcpy(out->tokens[request][i], got[i].tokens, got[i].count * sizeof(int64_t));
+            memcpy(out->versions[request][i], got[i].versions, got[i].count * sizeof(int64_t));
+            memcpy(out->logprobs[request][i], got[i].logprobs, got[i].count * sizeof(float));
+        }
+    }
+}
+
 #endif

@@ -59,19 +59,13 @@ static struct model *training_model(const struct model_case *it, const char *pre
                                                   .ema = true});
 }
 
-static void score_case(struct model *model, const struct model_case *it, float out[COMPLETIONS][MAX_TOKENS]) {
-    float *rows[COMPLETIONS];
-    for (int i = 0; i < COMPLETIONS; i++) rows[i] = out[i];
-    MUST(model_score(model, &it->prompt, it->completions, COMPLETIONS, NULL, rows));
-}
-
 static void log_probabilities(const char *precision) {
     for (int c = 0; c < case_count; c++) {
         if (left_out(c, precision)) continue;
         struct model_case *it = &cases[c];
         SCOPED(struct model *, model_free) model = scoring_model(it, precision);
         float got[COMPLETIONS][MAX_TOKENS];
-        score_case(model, it, got);
+        case_score(it, model, got);
         double sum = 0, maximum = 0;
         size_t total = 0;
         for (int i = 0; i < COMPLETIONS; i++) {
@@ -220,7 +214,7 @@ TEST(a_packed_groups_gradient_is_the_sum_of_its_completions) {
         struct train_result result;
         MUST(model_accumulate(packed, &it->prompt, completions, COMPLETIONS, &loss, 1, &result));
         float together[COMPLETIONS][MAX_TOKENS], alone[MAX_TOKENS], *row = alone;
-        score_case(packed, it, together);
+        case_score(it, packed, together);
         double maximum = 0;
         for (size_t i = 0; i < COMPLETIONS; i++) {
             MUST(model_accumulate(separate, &it->prompt, &completions[i], 1, &loss, 1.0 / COMPLETIONS, &result));
@@ -250,7 +244,7 @@ TEST(a_packed_groups_gradient_is_the_sum_of_its_completions) {
 static double objective(struct model *model, const struct model_case *it, const struct train_completion *completions) {
     float got[COMPLETIONS][MAX_TOKENS];
     double sum = 0;
-    score_case(model, it, got);
+    case_score(it, model, got);
     for (int i = 0; i < COMPLETIONS; i++)
         for (size_t t = 0; t < it->completions[i].count; t++)
             sum -= completions[i].advantage * got[i][t] / (double)it->completions[i].count / COMPLETIONS;

@@ -50,14 +50,6 @@ static uint32_t bits_of(float value) {
     return bits;
 }
 
-static void accumulate_case(struct model_case *it, struct model *model) {
-    struct json *step = json_item(key_of(it->golden, "steps"), 0);
-    struct train_completion completions[COMPLETIONS];
-    struct train_result result;
-    case_step(it, step, completions);
-    MUST(model_accumulate(model, &it->prompt, completions, COMPLETIONS, &(struct loss_options){0}, 1, &result));
-}
-
 // One AdamW step of one number in float32.
 struct float_step {
     float param, exp_avg, exp_avg_sq;
@@ -127,7 +119,7 @@ TEST(bfloat16_updates_float32_weights) {
                 char *path = path_join(&it.arena, before.dir, "grads");
                 struct safetensors *grads = NULL;
                 double norm = 0;
-                accumulate_case(&it, model);
+                case_accumulate(&it, model);
                 MUST(model_save_grads(model, path));
                 MUST(safetensors_open(&grads, path));
                 MUST(model_step(model, &rates, &norm));
@@ -158,7 +150,7 @@ static void expect_same_state(const struct saved_state *one, const struct saved_
 
 static void train_a_step(struct model_case *it, struct model *model) {
     double norm = 0;
-    accumulate_case(it, model);
+    case_accumulate(it, model);
     MUST(model_step(model, &rates, &norm));
     MUST(model_update_ema(model, 0.9));
 }
@@ -258,18 +250,6 @@ TEST(coarse_gradients_and_moments_train_almost_the_same) {
     state_release(&other);
 }
 
-static uint64_t hash_of(struct model *model) {
-    uint64_t hash = 0;
-    MUST(model_hash(model, &hash));
-    return hash;
-}
-
-static void score_case(const struct model_case *it, struct model *model, float out[COMPLETIONS][MAX_TOKENS]) {
-    float *rows[COMPLETIONS];
-    for (int i = 0; i < COMPLETIONS; i++) rows[i] = out[i];
-    MUST(model_score(model, &it->prompt, it->completions, COMPLETIONS, NULL, rows));
-}
-
 // A device that packs nothing gives the same weights the same hash, takes over published ones
 // and computes with them.
 TEST(weights_are_the_same_on_a_device_that_does_not_pack) {
@@ -288,24 +268,24 @@ TEST(weights_are_the_same_on_a_device_that_does_not_pack) {
             options = (struct model_options){
                 .precision = options.precision, .training = true, .train_vision = true, .ema = true};
             SCOPED(struct model *, model_free) trained = case_model(&it, &options);
-            uint64_t first = hash_of(trained), hash = 0;
-            assert_true(hash_of(scorer) == first);
+            uint64_t first = case_hash(trained), hash = 0;
+            assert_true(case_hash(scorer) == first);
             train_a_step(&it, trained);
             char *dir = unit_new_directory(), *path = path_join(&it.arena, dir, "weights");
             MUST(model_publish(trained, true, path, &hash));
             MUST(model_swap(scorer, path, 1, hash));
-            assert_true(hash != first && hash_of(scorer) == hash);
+            assert_true(hash != first && case_hash(scorer) == hash);
             float fine[COMPLETIONS][MAX_TOKENS] = {0}, other[COMPLETIONS][MAX_TOKENS] = {0};
             struct model *packed = case_model(&it, &(struct model_options){.precision = options.precision});
             MUST(model_swap(packed, path, 1, hash));
-            score_case(&it, packed, fine);
-            score_case(&it, scorer, other);
+            case_score(&it, packed, fine);
+            case_score(&it, scorer, other);
             double distance = relative_distance(other[0], fine[0], COMPLETIONS * MAX_TOKENS);
             print_message("%s, %s: log-probabilities differ by %.2g\n", case_names[c], options.precision, distance);
             assert_true(distance < (i ? 1e-2 : 1e-5));
             model_free(&packed);
             MUST(model_reset(scorer, first));
-            assert_true(hash_of(scorer) == first);
+            assert_true(case_hash(scorer) == first);
             MUST(dir_remove(dir));
         }
     }

@@ -91,13 +91,6 @@ TEST(growing_keeps_the_bits) {
     }
 }
 
-static void score_case(struct model_case *it, struct model *model, float out[COMPLETIONS][MAX_TOKENS]) {
-    float *rows[COMPLETIONS];
-    memset(out, 0, COMPLETIONS * sizeof *out);
-    for (int i = 0; i < COMPLETIONS; i++) rows[i] = out[i];
-    MUST(model_score(model, &it->prompt, it->completions, COMPLETIONS, NULL, rows));
-}
-
 static float score_long(struct model *model, const struct model_case *it, int64_t *tokens) {
     float logprob, *row = &logprob;
     for (int i = 0; i < MANY; i++) tokens[i] = it->completions[0].tokens[0];
@@ -112,9 +105,9 @@ TEST(a_long_prompt_changes_no_other) {
     static int64_t tokens[MANY];
     float before[COMPLETIONS][MAX_TOKENS], after[COMPLETIONS][MAX_TOKENS];
     SCOPED(struct model *, model_free) model = case_model(&it, &(struct model_options){.precision = "float32"});
-    score_case(&it, model, before);
+    case_score(&it, model, before);
     float grown = score_long(model, &it, tokens);
-    score_case(&it, model, after);
+    case_score(&it, model, after);
     assert_memory_equal(before, after, sizeof before);
     model_free(&model);
     model = case_model(&it, &(struct model_options){.precision = "float32"});
