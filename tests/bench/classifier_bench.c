@@ -4,13 +4,13 @@
 // additions, measured before and after.
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/resource.h>
 
 #include "shared/base/clock.h"
 #include "shared/base/log.h"
 #include "shared/base/pool.h"
 #include "shared/base/rng.h"
 #include "shared/model/classifier.h"
+#include "tests/bench/usage.h"
 #include "tests/ops/peak.h"
 
 enum {
@@ -28,10 +28,7 @@ struct bench_time {
 };
 
 static struct bench_time bench_now(void) {
-    struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
-    return (struct bench_time){clock_monotonic(), (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-                                                      1e-6 * (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec)};
+    return (struct bench_time){clock_monotonic(), bench_processor_seconds()};
 }
 
 static void bench_take_least(struct bench_time *least, struct bench_time since) {
@@ -83,13 +80,11 @@ static status bench_run(const char *dir, const char *precision, int threads, str
     if (result == OK) result = classifier_score(classifier, texts, TEXTS, probabilities);
     bench_take_least(&least, began);
     bench_peak(pool, &peak);
-    struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
     double share = bench_flops() / (peak_flops_f32() * pool_threads(pool));
     if (result == OK)
         printf("%s %.2f s %.0f tokens/s %.2f GB %.2f processor-s %.0f %% of the peak, %.0f %% by processor time\n",
-               precision, least.wall, TEXTS * TOKENS / least.wall, (double)usage.ru_maxrss * 1024 / 1e9,
-               least.processor, 100 * share * peak.wall / least.wall, 100 * share * peak.processor / least.processor);
+               precision, least.wall, TEXTS * TOKENS / least.wall, bench_peak_gigabytes(), least.processor,
+               100 * share * peak.wall / least.wall, 100 * share * peak.processor / least.processor);
     classifier_free(&classifier);
     return result;
 }

@@ -7,11 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #include "shared/base/clock.h"
 #include "shared/stage/runner.h"
 #include "shared/stage/stage.h"
+#include "tests/bench/usage.h"
 
 enum { COMPLETIONS = 8, TOKENS = 768, PROMPT = 1174 };
 
@@ -39,16 +39,18 @@ static status flow_describe(void *state, int64_t *count, uint64_t *hash) {
     return OK;
 }
 
-static status flow_set(struct group *group, struct string *string, const char *text) {
+static void flow_set(struct group *group, struct string *string, const char *text) {
     group_string(group, string, text, strlen(text));
-    return OK;
 }
 
-static status flow_fill(struct group *group, int64_t seq) {
+static status flow_group_at(void *state, int64_t seq, struct group **out) {
+    (void)state;
+    group_new(out);
+    struct group *group = *out;
     char id[32];
     snprintf(id, sizeof id, "e0-%06lld", (long long)seq);
-    TRY(flow_set(group, &group->id, id));
-    TRY(flow_set(group, &group->sample_id, id));
+    flow_set(group, &group->id, id);
+    flow_set(group, &group->sample_id, id);
     group->prompt.present = true;
     group->prompt.messages = arena_alloc(&group->arena, sizeof *group->prompt.messages);
     struct message *message = group->prompt.messages;
@@ -56,10 +58,10 @@ static status flow_fill(struct group *group, int64_t seq) {
     message->parts = arena_alloc(&group->arena, sizeof *message->parts);
     message->part_count = 1;
     message->plain = true;
-    TRY(flow_set(group, &message->role, "user"));
-    TRY(flow_set(group, &message->parts->type, "text"));
-    TRY(flow_set(group, &message->parts->text, "Which?"));
-    TRY(flow_set(group, &group->prompt.solution, "<answer>B</answer>"));
+    flow_set(group, &message->role, "user");
+    flow_set(group, &message->parts->type, "text");
+    flow_set(group, &message->parts->text, "Which?");
+    flow_set(group, &group->prompt.solution, "<answer>B</answer>");
     group_ints(group, &group->prompt_tokens, PROMPT);
     for (int i = 0; i < PROMPT; i++) group->prompt_tokens.data[i] = i * 7919 % 151643;
     group_completions(group, COMPLETIONS);
@@ -68,22 +70,14 @@ static status flow_fill(struct group *group, int64_t seq) {
         group_ints(group, &completion->tokens, TOKENS);
         group_ints(group, &completion->versions, TOKENS);
         group_floats(group, &completion->logprobs, TOKENS);
-        TRY(flow_set(group, &completion->text, "<think>a</think><answer>B</answer>"));
-        TRY(flow_set(group, &completion->finish, "length"));
+        flow_set(group, &completion->text, "<think>a</think><answer>B</answer>");
+        flow_set(group, &completion->finish, "length");
         for (int i = 0; i < TOKENS; i++) {
             completion->tokens.data[i] = (c * TOKENS + i) * 7919 % 151643;
             completion->logprobs.data[i] = -(float)(i * 31 % 97) / 13;
         }
     }
     return OK;
-}
-
-static status flow_group_at(void *state, int64_t seq, struct group **out) {
-    (void)state;
-    group_new(out);
-    status result = flow_fill(*out, seq);
-    if (result != OK) group_free(out);
-    return result;
 }
 
 // ---- optim ----
@@ -128,12 +122,8 @@ static status flow_on_idle(void *state, bool run_over) {
 }
 
 static status flow_close(void *state) {
-    struct rusage used;
     (void)state;
-    getrusage(RUSAGE_SELF, &used);
-    fprintf(stderr, "flow: %.3f s\n",
-            (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
-                1e-6 * (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec));
+    fprintf(stderr, "flow: %.3f s\n", bench_processor_seconds());
     return OK;
 }
 

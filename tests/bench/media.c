@@ -32,11 +32,10 @@ static status draw(const char *path) {
     struct clip_writer *writer = NULL;
     NEW(&rgb, height * width * 3);
     NEW(&texture, height * width);
-    status result = OK;
-    for (int i = 0; result == OK && i < height * width; i++) {
+    for (int i = 0; i < height * width; i++) {
         texture[i] = (uint8_t)rng_below(1, (uint64_t)(i / width / 3), (uint64_t)(i % width / 3), 256);
     }
-    if (result == OK) result = clip_writer_open(&writer, path, width, height, rate);
+    status result = clip_writer_open(&writer, path, width, height, rate);
     for (int frame = 0; result == OK && frame < rate * seconds; frame++) {
         draw_frame(rgb, texture, frame);
         result = clip_writer_add(writer, rgb);

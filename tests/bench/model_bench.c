@@ -5,13 +5,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #include "shared/base/clock.h"
 #include "shared/base/log.h"
 #include "shared/base/memory.h"
 #include "shared/base/rng.h"
 #include "shared/model/model.h"
+#include "tests/bench/usage.h"
 
 enum {
     CLIP_FRAMES = 16,
@@ -35,14 +35,6 @@ struct bench {
     struct generator *answers; // of bench_answers
 };
 
-// CPU seconds of all threads, which other work on the machine does not change.
-static double bench_cpu_seconds(void) {
-    struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
-    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-           1e-6 * (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
-}
-
 static int64_t bench_token(const struct model_info *info, uint64_t stream, uint64_t position) {
     for (;; position += 1u << 20) {
         int64_t token = (int64_t)rng_below(1, stream, position, (uint64_t)info->vocab_size);
@@ -51,7 +43,7 @@ static int64_t bench_token(const struct model_info *info, uint64_t stream, uint6
     }
 }
 
-static status bench_inputs(struct bench *bench, uint8_t **pixels) {
+static void bench_inputs(struct bench *bench, uint8_t **pixels) {
     const struct model_info *info = model_get_info(bench->model);
     size_t count = (size_t)CLIP_FRAMES * CLIP_HEIGHT * CLIP_WIDTH * 3;
     NEW(pixels, count);
@@ -72,18 +64,21 @@ static status bench_inputs(struct bench *bench, uint8_t **pixels) {
                                         .seconds_per_grid = 1,
                                         .pixels = *pixels};
     bench->prompt = (struct model_prompt){bench->tokens, PROMPT_TOKENS, &bench->clip, 1};
-    return OK;
+}
+
+static struct generate_request bench_request(const struct bench *bench, int max_new_tokens) {
+    return (struct generate_request){.prompt = bench->prompt,
+                                     .count = GROUP_SIZE,
+                                     .temperature = 1,
+                                     .top_p = 0.95f,
+                                     .max_new_tokens = max_new_tokens,
+                                     .key = 5};
 }
 
 static status bench_rollout(struct bench *bench, int64_t *tokens) {
     struct generator *generator;
     const struct generator_options options = {.max_new_tokens = COMPLETION_TOKENS};
-    const struct generate_request request = {.prompt = bench->prompt,
-                                             .count = GROUP_SIZE,
-                                             .temperature = 1,
-                                             .top_p = 0.95f,
-                                             .max_new_tokens = COMPLETION_TOKENS,
-                                             .key = 5};
+    const struct generate_request request = bench_request(bench, COMPLETION_TOKENS);
     const struct generated *found = NULL;
     void *tag;
     int count = 0;
@@ -115,12 +110,7 @@ static status bench_answers(struct bench *bench, int64_t *tokens) {
     struct model_completion completions[GROUP_SIZE];
     struct completion_prefix prefixes[GROUP_SIZE];
     float *logprobs[GROUP_SIZE];
-    const struct generate_request request = {.prompt = bench->prompt,
-                                             .count = GROUP_SIZE,
-                                             .temperature = 1,
-                                             .top_p = 0.95f,
-                                             .max_new_tokens = ANSWER_TOKENS,
-                                             .key = 5};
+    const struct generate_request request = bench_request(bench, ANSWER_TOKENS);
     void *tag;
     int count;
     bench_completions(bench, completions, logprobs);
@@ -167,18 +157,17 @@ static status bench_run(struct bench *bench, const char *dir, const char *kind, 
     double best = 1e30, cpu = 0;
     int64_t tokens = 0;
     TRY(model_open(&bench->model, dir, &options));
-    status result = bench_inputs(bench, &pixels);
+    bench_inputs(bench, &pixels);
+    status result = OK;
     for (int pass = 0; result == OK && pass < 2; pass++) { // the first warms up
-        double began = clock_monotonic(), before = bench_cpu_seconds();
+        double began = clock_monotonic(), before = bench_processor_seconds();
         result = task(bench, &tokens);
         if (clock_monotonic() - began < best) best = clock_monotonic() - began;
-        cpu = bench_cpu_seconds() - before;
+        cpu = bench_processor_seconds() - before;
     }
-    struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
     if (result == OK)
         printf("%s %s %.3f s %.0f tokens/s %.2f GB %.3f processor-s\n", kind, precision, best, (double)tokens / best,
-               (double)usage.ru_maxrss * 1024 / 1e9, cpu);
+               bench_peak_gigabytes(), cpu);
     free(pixels);
     generator_free(&bench->answers);
     model_free(&bench->model);
@@ -193,9 +182,8 @@ int main(int argc, char **argv) {
     }
     struct bench *bench;
     NEW(&bench, 1);
-    status result = OK;
-    if (result == OK)
-        result = bench_run(bench, argv[1], argv[2], argv[3], argc > 4 ? atoi(argv[4]) : 0, argc > 5 ? argv[5] : "cpu");
+    status result =
+        bench_run(bench, argv[1], argv[2], argv[3], argc > 4 ? atoi(argv[4]) : 0, argc > 5 ? argv[5] : "cpu");
     if (result != OK) log_info("%s", fail_text());
     free(bench);
     return (int)result;

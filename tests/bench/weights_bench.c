@@ -8,13 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "shared/base/clock.h"
 #include "shared/base/log.h"
 #include "shared/stage/node.h"
+#include "tests/bench/usage.h"
 
 enum { HASH = 0x77 };
 
@@ -34,13 +34,6 @@ static const struct io_hooks bench_hooks = {
     .peers = {{.purpose = "weights", .clients = true, .gone = bench_gone}},
     .messages = {[MESSAGE_FETCH] = weights_publisher_fetch},
 };
-
-static double bench_processor_seconds(void) {
-    struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
-    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
-}
 
 static status bench_serve(struct bench *bench, const char *path) {
     const struct stage_weights weights = {.version = 1, .hash = HASH, .path = path};

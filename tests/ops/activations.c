@@ -7,119 +7,81 @@
 
 #include "kernels/cpu/cpu.h"
 
-static double activations_sigmoid(double x) {
-    return 1 / (1 + exp(-x));
-}
-
 static double activations_phi(double x) {
     return 0.5 * erfc(-x * sqrt(0.5));
 }
 
-static void activations_check_swiglu(struct harness *h) {
-    int64_t rows = harness_range(h, 1, 20), columns = harness_columns(h, 1, 200);
-    enum element type = harness_float_type(h);
-    harness_case(h, "swiglu %lld x %lld, type %d", (long long)rows, (long long)columns, type);
-    struct tensor in = harness_tensor(h, type, rows, 2 * columns, FILL_EDGES, 3);
-    struct tensor out = harness_tensor(h, type, rows, columns, FILL_NORMAL, 1);
-    struct tensor grad_out = harness_tensor(h, type, rows, columns, FILL_NORMAL, 1);
-    struct tensor grad_in = harness_tensor(h, type, rows, 2 * columns, FILL_NORMAL, 1);
-    harness_ok(h, h->ops->swiglu(h->backend, out, in));
-    harness_ok(h, h->ops->swiglu_grad(h->backend, grad_in, grad_out, in));
-    struct tensor in_place = harness_tensor(h, type, rows, 2 * columns, FILL_ZERO, 0);
-    harness_ok(h, h->ops->copy(h->backend, in_place, in));
-    harness_ok(h, h->ops->swiglu_grad(h->backend, in_place, grad_out, in_place));
-    harness_equal(h, "grad_gate_up in place", in_place, grad_in);
-    double *x = harness_doubles(h, in), *g = harness_doubles(h, grad_out), *want = harness_doubles(h, out),
-           *want_grad = harness_doubles(h, grad_in);
-    double most = 0; // near a zero of silu', the error is in proportion to the factor of silu'
-    for (int64_t i = 0; i < rows * columns; i++) {
-        int64_t gate = i / columns * 2 * columns + i % columns, up = gate + columns;
-        most = fmax(most, fabs(g[i] * x[up]));
-        double silu = x[gate] * activations_sigmoid(x[gate]);
-        want[i] = silu * x[up];
-        want_grad[up] = g[i] * silu;
-        want_grad[gate] =
-            g[i] * x[up] * activations_sigmoid(x[gate]) * (1 + x[gate] * (1 - activations_sigmoid(x[gate])));
-    }
-    double relative = type == ELEMENT_BF16 ? 0x1p-8 : 1e-6; // silu is rounded on the way
-    harness_near(h, "out", out, want, 1e-32, relative);
-    harness_near(h, "grad_gate_up", grad_in, want_grad, 1e-6 + 3e-7 * most, type == ELEMENT_BF16 ? 0x1p-8 : 2e-6);
+enum activation_case { CASE_SWIGLU, CASE_GELU, CASE_GEGLU, CASE_QUICK_GELU, ACTIVATION_CASES };
+
+// The activation of x; *slope = its derivative.
+static double activations_value(enum activation_case kind, double x, double *slope) {
+    const double a = kind == CASE_SWIGLU ? 1 : 1.702, sigmoid = 1 / (1 + exp(-a * x));
+    *slope = sigmoid * (1 + a * x * (1 - sigmoid));
+    if (kind == CASE_SWIGLU || kind == CASE_QUICK_GELU) return x * sigmoid;
+    *slope = activations_phi(x) + x * exp(-x * x / 2) / sqrt(2 * M_PI);
+    return x * activations_phi(x);
 }
 
-static void activations_check_gelu(struct harness *h) {
-    int64_t rows = harness_range(h, 1, 20), columns = harness_columns(h, 1, 400);
+static void activations_check_kind(struct harness *h, enum activation_case kind) {
+    const struct operations *ops = h->ops;
+    const struct {
+        const char *name;
+        bool gated;                            // the activation is multiplied by the second half of a row
+        double out, out_most, out_relative;    // bounds: absolute, by the largest factor of an error, relative
+        double grad, grad_most, grad_relative; // the same of the gradient
+        status (*run)(struct backend *, struct tensor out, struct tensor in);
+        status (*run_grad)(struct backend *, struct tensor grad_in, struct tensor grad_out, struct tensor in);
+    } cases[ACTIVATION_CASES] = {{"swiglu", true, 1e-32, 0, 1e-6, 1e-6, 3e-7, 2e-6, ops->swiglu, ops->swiglu_grad},
+                                 {"gelu", false, 4e-7, 0, 2e-7, 1e-6, 0, 1e-6, ops->gelu, ops->gelu_grad},
+                                 {"geglu", true, 0, 4e-7, 4e-7, 0, 1e-6, 1e-6, ops->geglu, ops->geglu_grad},
+                                 {"quick_gelu", false, 1e-6, 0, 1e-6, 2e-6, 0, 2e-6, ops->quick_gelu,
+                                  ops->quick_gelu_grad}},
+      *c = &cases[kind];
+    const bool gated = c->gated;
+    int64_t rows = harness_range(h, 1, 20), columns = harness_columns(h, 1, gated ? 200 : 400);
+    int64_t in_columns = gated ? 2 * columns : columns;
     enum element type = harness_float_type(h);
-    harness_case(h, "gelu %lld x %lld, type %d", (long long)rows, (long long)columns, type);
-    struct tensor in = harness_tensor(h, type, rows, columns, FILL_EDGES, 2);
+    harness_case(h, "%s %lld x %lld, type %d", c->name, (long long)rows, (long long)columns, type);
+    struct tensor in = harness_tensor(h, type, rows, in_columns, FILL_EDGES, kind == CASE_SWIGLU ? 3 : 2);
     struct tensor out = harness_tensor(h, type, rows, columns, FILL_NORMAL, 1);
     struct tensor grad_out = harness_tensor(h, type, rows, columns, FILL_NORMAL, 1);
-    struct tensor grad_in = harness_tensor(h, type, rows, columns, FILL_NORMAL, 1);
-    harness_ok(h, h->ops->gelu(h->backend, out, in));
-    harness_ok(h, h->ops->gelu_grad(h->backend, grad_in, grad_out, in));
+    struct tensor grad_in = harness_tensor(h, type, rows, in_columns, FILL_NORMAL, 1);
+    struct tensor in_place = harness_tensor(h, type, rows, in_columns, FILL_ZERO, 0);
     double *x = harness_doubles(h, in), *g = harness_doubles(h, grad_out), *want = harness_doubles(h, out),
            *want_grad = harness_doubles(h, grad_in);
-    for (int64_t i = 0; i < rows * columns; i++) {
-        want[i] = x[i] * activations_phi(x[i]);
-        want_grad[i] = g[i] * (activations_phi(x[i]) + x[i] * exp(-x[i] * x[i] / 2) / sqrt(2 * M_PI));
-    }
-    harness_near(h, "out", out, want, 4e-7, 2e-7);
-    harness_near(h, "grad_in", grad_in, want_grad, 1e-6, 1e-6);
-}
+    harness_ok(h, c->run(h->backend, out, in));
+    harness_ok(h, c->run_grad(h->backend, grad_in, grad_out, in));
 
-static void activations_check_geglu(struct harness *h) {
-    int64_t rows = harness_range(h, 1, 20), columns = harness_columns(h, 1, 200);
-    enum element type = harness_float_type(h);
-    harness_case(h, "geglu %lld x %lld, type %d", (long long)rows, (long long)columns, type);
-    struct tensor in = harness_tensor(h, type, rows, 2 * columns, FILL_EDGES, 2);
-    struct tensor out = harness_tensor(h, type, rows, columns, FILL_NORMAL, 1);
-    struct tensor grad_out = harness_tensor(h, type, rows, columns, FILL_NORMAL, 1);
-    struct tensor grad_in = harness_tensor(h, type, rows, 2 * columns, FILL_NORMAL, 1);
-    double *x = harness_doubles(h, in), *g = harness_doubles(h, grad_out), *want = harness_doubles(h, out),
-           *want_grad = harness_doubles(h, grad_in);
-    harness_ok(h, h->ops->geglu(h->backend, out, in));
-    harness_ok(h, h->ops->geglu_grad(h->backend, grad_in, grad_out, in));
     int64_t row = harness_range(h, 0, rows - 1);
     struct tensor alone = harness_tensor(h, type, 1, columns, FILL_ZERO, 0);
-    harness_ok(h, h->ops->geglu(h->backend, alone, tensor_rows(in, row, 1)));
+    harness_ok(h, c->run(h->backend, alone, tensor_rows(in, row, 1)));
     harness_equal(h, "a row alone", alone, tensor_rows(out, row, 1));
-    harness_ok(h, h->ops->geglu_grad(h->backend, in, grad_out, in));
-    harness_equal(h, "grad_in in place", in, grad_in);
-    double most = 1; // an error of Phi counts by its factors
-    for (int64_t i = 0; i < rows * columns; i++) {
-        int64_t a = i / columns * 2 * columns + i % columns, b = a + columns;
-        double phi = activations_phi(x[a]);
-        most = fmax(most, fmax(fabs(x[b]), fabs(g[i])) * (1 + fmin(fabs(x[a]), 6)) + fabs(g[i] * x[b]));
-        want[i] = x[a] * phi * x[b];
-        want_grad[a] = g[i] * x[b] * (phi + x[a] * exp(-x[a] * x[a] / 2) / sqrt(2 * M_PI));
-        want_grad[b] = g[i] * x[a] * phi;
+    if (kind != CASE_GELU) {
+        harness_ok(h, h->ops->copy(h->backend, in_place, in));
+        harness_ok(h, c->run_grad(h->backend, in_place, grad_out, in_place));
+        harness_equal(h, "grad_in in place of in", in_place, grad_in);
     }
-    harness_near(h, "out", out, want, 4e-7 * most, 4e-7);
-    harness_near(h, "grad_in", grad_in, want_grad, 1e-6 * most, 1e-6);
-}
+    if (kind == CASE_QUICK_GELU) {
+        harness_ok(h, c->run_grad(h->backend, grad_out, grad_out, in));
+        harness_equal(h, "grad_in in place of grad_out", grad_out, grad_in);
+        harness_ok(h, c->run(h->backend, in, in));
+        harness_equal(h, "out in place", in, out);
+    }
 
-static void activations_check_quick_gelu(struct harness *h) {
-    int64_t rows = harness_range(h, 1, 20), columns = harness_columns(h, 1, 400);
-    enum element type = harness_float_type(h);
-    harness_case(h, "quick_gelu %lld x %lld, type %d", (long long)rows, (long long)columns, type);
-    struct tensor in = harness_tensor(h, type, rows, columns, FILL_EDGES, 2);
-    struct tensor out = harness_tensor(h, type, rows, columns, FILL_NORMAL, 1);
-    struct tensor grad_out = harness_tensor(h, type, rows, columns, FILL_NORMAL, 1);
-    struct tensor grad_in = harness_tensor(h, type, rows, columns, FILL_NORMAL, 1);
-    double *x = harness_doubles(h, in), *g = harness_doubles(h, grad_out), *want = harness_doubles(h, out),
-           *want_grad = harness_doubles(h, grad_in);
-    harness_ok(h, h->ops->quick_gelu(h->backend, out, in));
-    harness_ok(h, h->ops->quick_gelu_grad(h->backend, grad_in, grad_out, in));
-    harness_ok(h, h->ops->quick_gelu_grad(h->backend, grad_out, grad_out, in));
-    harness_equal(h, "grad_in in place of grad_out", grad_out, grad_in);
-    harness_ok(h, h->ops->quick_gelu(h->backend, in, in));
-    harness_equal(h, "out in place", in, out);
+    // Near a zero of silu' an error counts by the factor of silu', and an error of Phi by its factors.
+    double most = kind == CASE_GEGLU, slope;
     for (int64_t i = 0; i < rows * columns; i++) {
-        double s = activations_sigmoid(1.702 * x[i]);
-        want[i] = x[i] * s;
-        want_grad[i] = g[i] * s * (1 + 1.702 * x[i] * (1 - s));
+        int64_t first = i / columns * in_columns + i % columns, second = first + columns;
+        double up = gated ? x[second] : 1, value = activations_value(kind, x[first], &slope);
+        double factor = kind == CASE_GEGLU ? fmax(fabs(up), fabs(g[i])) * (1 + fmin(fabs(x[first]), 6)) : 0;
+        most = fmax(most, factor + fabs(g[i] * up));
+        want[i] = value * up;
+        want_grad[first] = g[i] * up * slope;
+        if (gated) want_grad[second] = g[i] * value;
     }
-    harness_near(h, "out", out, want, 1e-6, 1e-6);
-    harness_near(h, "grad_in", grad_in, want_grad, 2e-6, 2e-6);
+    bool coarse = kind == CASE_SWIGLU && type == ELEMENT_BF16; // silu is rounded on the way
+    harness_near(h, "out", out, want, c->out + c->out_most * most, coarse ? 0x1p-8 : c->out_relative);
+    harness_near(h, "grad_in", grad_in, want_grad, c->grad + c->grad_most * most, coarse ? 0x1p-8 : c->grad_relative);
 }
 
 static void activations_check_refusals(struct harness *h) {
@@ -176,10 +138,7 @@ static void activations_check_phi(struct harness *h) {
 }
 
 static void activations_check_each(struct harness *h) {
-    activations_check_swiglu(h);
-    activations_check_gelu(h);
-    activations_check_geglu(h);
-    activations_check_quick_gelu(h);
+    for (int kind = 0; kind < ACTIVATION_CASES; kind++) activations_check_kind(h, (enum activation_case)kind);
 }
 
 static void activations_check(struct harness *h) {

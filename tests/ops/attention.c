@@ -738,34 +738,40 @@ static void attention_check_edges(struct harness *h) {
     }
 }
 
-static bool attention_refuses_plan(struct harness *h, struct heads heads, struct attention_span span,
-                                   struct tensor slots) {
-    struct attention_plan *plan;
-    return h->ops->attention_plan_new(h->backend, &plan, heads, &span, 1, slots) == BUG && !plan;
-}
-
 static void attention_check_plan_refusals(struct harness *h) {
     harness_case(h, "refusals of plans");
-    struct heads heads = {2, 1, 4};
-    struct tensor none = {0}, slots = harness_index(h, 2, 16);
-    struct attention_span span = {.q_len = 1, .visible = 7};
-    harness_hold(h, attention_refuses_plan(h, (struct heads){3, 2, 4}, span, none), "key heads that do not divide");
-    harness_hold(h, attention_refuses_plan(h, heads, span, slots), "more slots than rows");
-    span.q_begin = 1;
-    harness_hold(h, attention_refuses_plan(h, heads, span, none), "a span beyond the rows");
-    span = (struct attention_span){.q_len = 1, .kv_begin = -1, .visible = 7};
-    harness_hold(h, attention_refuses_plan(h, heads, span, none), "a span before the cache");
-    span = (struct attention_span){.q_len = 1};
-    harness_hold(h, attention_refuses_plan(h, heads, span, none), "a row that sees nothing");
-    span = (struct attention_span){.q_len = 2, .visible = 2, .window = -1};
-    harness_hold(h, attention_refuses_plan(h, heads, span, none), "a negative window");
-    span = (struct attention_span){.q_len = 2, .visible = 2, .window = 1, .causal = true};
-    harness_hold(h, attention_refuses_plan(h, heads, span, none), "a causal window");
-    span = (struct attention_span){.q_len = 2, .visible = 2, .window = 1, .prefix_len = 1};
-    harness_hold(h, attention_refuses_plan(h, heads, span, none), "a window with a prefix");
-    span = (struct attention_span){.q_len = 5, .visible = 2, .window = 2};
-    harness_hold(h, attention_refuses_plan(h, heads, span, none), "a row whose window is behind the cache rows");
+    const struct tensor none = {0}, two = harness_index(h, 2, 16);
+    const struct heads heads = {2, 1, 4};
+    const struct {
+        const char *what;
+        struct heads heads;
+        struct attention_span span;
+        struct tensor slots;
+    } refused[] = {
+        {"key heads that do not divide", {3, 2, 4}, {.q_len = 1, .visible = 7}, none},
+        {"more slots than rows", heads, {.q_len = 1, .visible = 7}, two},
+        {"a span beyond the rows", heads, {.q_begin = 1, .q_len = 1, .visible = 7}, none},
+        {"a span before the cache", heads, {.q_len = 1, .kv_begin = -1, .visible = 7}, none},
+        {"a row that sees nothing", heads, {.q_len = 1}, none},
+        {"a negative window", heads, {.q_len = 2, .visible = 2, .window = -1}, none},
+        {"a causal window", heads, {.q_len = 2, .visible = 2, .window = 1, .causal = true}, none},
+        {"a window with a prefix", heads, {.q_len = 2, .visible = 2, .window = 1, .prefix_len = 1}, none},
+        {"a row whose window is behind the cache rows", heads, {.q_len = 5, .visible = 2, .window = 2}, none},
+    };
     struct attention_plan *plan = NULL;
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        status result =
+            h->ops->attention_plan_new(h->backend, &plan, refused[i].heads, &refused[i].span, 1, refused[i].slots);
+        harness_hold(h, result == BUG && !plan, "%s", refused[i].what);
+    }
+    h->ops->attention_plan_free(h->backend, &plan);
+}
+
+static void attention_expect_refusal(struct harness *h, const struct attention_setup *s, struct heads heads,
+                                     const struct attention_span *span, size_t count, const char *what) {
+    const struct tensor none = {0};
+    struct attention_plan *plan = attention_plan_of(h, heads, span, count, none);
+    harness_hold(h, h->ops->attention(h->backend, s->out, s->qkv, 1, s->cache, 0, plan, none) == BUG, "%s", what);
     h->ops->attention_plan_free(h->backend, &plan);
 }
 
@@ -802,24 +808,16 @@ static void attention_check_refusals(struct harness *h) {
     table.sections[1] = 1;
     harness_hold(h, h->ops->rope_grad(h->backend, qkv, &table, position_ids, heads) == BUG,
                  "sections of too many pairs");
-    struct attention_span span = {.q_len = 1, .kv_begin = 10, .visible = 7};
+    struct attention_span span = {.q_len = 1, .kv_begin = 10, .visible = 7},
+                          prefix = {.q_len = 1, .prefix_begin = 10, .prefix_len = 7, .visible = 1};
+    const struct attention_setup s = {.qkv = qkv, .out = out, .cache = cache};
+    attention_expect_refusal(h, &s, heads, &span, 1, "a span beyond the cache");
+    attention_expect_refusal(h, &s, heads, &prefix, 1, "a prefix beyond the cache");
+    attention_expect_refusal(h, &s, heads, &span, 0, "a row without a span");
+    span.kv_begin = 9;
+    attention_expect_refusal(h, &s, (struct heads){2, 2, 2}, &span, 1, "a plan for other heads");
     struct tensor none = {0}, lse = harness_dense(h, ELEMENT_F32, 1, 2, FILL_ZERO, 0);
     struct attention_plan *plan = attention_plan_of(h, heads, &span, 1, none);
-    harness_hold(h, h->ops->attention(h->backend, out, qkv, 1, cache, 0, plan, none) == BUG, "a span beyond the cache");
-    h->ops->attention_plan_free(h->backend, &plan);
-    struct attention_span prefix = {.q_len = 1, .prefix_begin = 10, .prefix_len = 7, .visible = 1};
-    plan = attention_plan_of(h, heads, &prefix, 1, none);
-    harness_hold(h, h->ops->attention(h->backend, out, qkv, 1, cache, 0, plan, none) == BUG,
-                 "a prefix beyond the cache");
-    h->ops->attention_plan_free(h->backend, &plan);
-    plan = attention_plan_of(h, heads, &span, 0, none);
-    harness_hold(h, h->ops->attention(h->backend, out, qkv, 1, cache, 0, plan, none) == BUG, "a row without a span");
-    h->ops->attention_plan_free(h->backend, &plan);
-    span.kv_begin = 9;
-    plan = attention_plan_of(h, (struct heads){2, 2, 2}, &span, 1, none);
-    harness_hold(h, h->ops->attention(h->backend, out, qkv, 1, cache, 0, plan, none) == BUG, "a plan for other heads");
-    h->ops->attention_plan_free(h->backend, &plan);
-    plan = attention_plan_of(h, heads, &span, 1, none);
     struct tensor grad_qkv = harness_dense(h, ELEMENT_F32, 1, 16, FILL_ZERO, 0);
     harness_ok(h, h->ops->attention(h->backend, out, qkv, 1, cache, 0, plan, lse));
     harness_hold(h, h->ops->attention_grad(h->backend, grad_qkv, out, out, qkv, 1, cache, 0, plan, lse) == BUG,

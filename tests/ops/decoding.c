@@ -29,12 +29,8 @@ void sampling_step(struct harness *h, struct tensor in, struct weight *head, con
     harness_hold(h, !batch, "a batch that was freed is not NULL");
 }
 
-// ---- logits ----
-//
-// Sampling of rows of logits with the lengths of real vocabularies, against a reference that sorts the tokens and
-// computes in double. A head of one column, applied to 1, gives exactly the logits that a test wants.
-
-static struct weight *logits_head(struct harness *h, const float *logits, int64_t count) {
+// A head of one column: applied to 1, it gives exactly these logits.
+static struct weight *sampling_head(struct harness *h, const float *logits, int64_t count) {
     struct tensor plain = harness_dense(h, ELEMENT_F32, count, 1, FILL_ZERO, 0);
     struct weight *head = NULL;
     harness_set(h, plain, logits);
@@ -43,7 +39,7 @@ static struct weight *logits_head(struct harness *h, const float *logits, int64_
 }
 
 // F32 [rows,1] of ones.
-static struct tensor logits_ones(struct harness *h, int64_t rows) {
+static struct tensor sampling_ones(struct harness *h, int64_t rows) {
     struct tensor ones = harness_dense(h, ELEMENT_F32, rows, 1, FILL_ZERO, 0);
     float *values = harness_memory(h, (size_t)rows * sizeof *values);
     for (int64_t i = 0; i < rows; i++) values[i] = 1;
@@ -51,29 +47,26 @@ static struct tensor logits_ones(struct harness *h, int64_t rows) {
     return ones;
 }
 
-// Samples `rows` tokens from the same logits, with the random numbers of keys[0..rows).
-static void logits_sample(struct harness *h, const float *logits, int64_t count, struct sampling settings,
-                          const uint64_t *keys, int64_t rows, int32_t *tokens, float *logprobs) {
-    struct weight *head = logits_head(h, logits, count);
+void sampling_draw(struct harness *h, const float *logits, int64_t count, struct sampling settings,
+                   const uint64_t *keys, int64_t rows, int32_t *tokens, float *logprobs) {
+    struct weight *head = sampling_head(h, logits, count);
     struct decode_row *row = harness_memory(h, (size_t)rows * sizeof *row);
     for (int64_t i = 0; i < rows; i++) row[i] = (struct decode_row){.max_len = 1, .sampling = settings, .key = keys[i]};
-    sampling_step(h, logits_ones(h, rows), head, row, tokens, logprobs);
+    sampling_step(h, sampling_ones(h, rows), head, row, tokens, logprobs);
     h->ops->weight_free(h->backend, &head);
 }
 
-static int logits_by_token(const void *a, const void *b) {
+static int sampling_by_rank(const void *a, const void *b) {
     const struct ranked *x = a, *y = b;
+    if (x->logit != y->logit) return x->logit > y->logit ? -1 : 1;
     return x->token < y->token ? -1 : 1;
 }
 
-// Sorts the tokens by rank. Returns how many of them top-k and top-p keep.
-static int64_t logits_reference_order(struct ranked *order, const float *logits, int64_t count,
-                                      struct sampling settings) {
-    double max = -INFINITY, total = 0, sum = 0;
-    for (int64_t i = 0; i < count; i++) max = fmax(max, logits[i]);
+int64_t sampling_order(struct ranked *order, int64_t count, struct sampling settings) {
+    double total = 0, sum = 0;
+    qsort(order, (size_t)count, sizeof *order, sampling_by_rank);
     for (int64_t i = 0; i < count; i++)
-        order[i] = (struct ranked){logits[i], exp((logits[i] - max) / (double)settings.temperature), (int32_t)i};
-    qsort(order, (size_t)count, sizeof *order, by_rank);
+        order[i].weight = exp((order[i].logit - order[0].logit) / (double)settings.temperature);
     int64_t kept = settings.top_k > 0 && settings.top_k < count ? settings.top_k : count;
     for (int64_t i = 0; i < kept; i++) total += order[i].weight;
     for (int64_t i = 0; i < kept && settings.top_p < 1; i++) {
@@ -83,11 +76,22 @@ static int64_t logits_reference_order(struct ranked *order, const float *logits,
     return kept;
 }
 
+// ---- logits ----
+//
+// Sampling of rows of logits with the lengths of real vocabularies, against a reference that sorts the tokens and
+// computes in double.
+
+static int logits_by_token(const void *a, const void *b) {
+    const struct ranked *x = a, *y = b;
+    return x->token < y->token ? -1 : 1;
+}
+
 // Whether `token` is where `uniform` falls among the kept tokens in order, a tolerance on either side granted.
 static bool logits_is_sampled(struct harness *h, const float *logits, int64_t count, struct sampling settings,
                               double uniform, int32_t token) {
     struct ranked *order = harness_memory(h, (size_t)count * sizeof *order);
-    int64_t kept = logits_reference_order(order, logits, count, settings);
+    for (int64_t i = 0; i < count; i++) order[i] = (struct ranked){.logit = logits[i], .token = (int32_t)i};
+    int64_t kept = sampling_order(order, count, settings);
     const double tolerance = 2e-6;
     bool boundary = kept < count && order[kept].token == token; // the first token after the cutoff, by rounding
     qsort(order, (size_t)kept, sizeof *order, logits_by_token);
@@ -126,7 +130,7 @@ static void logits_check_sample(struct harness *h) {
     struct tensor tokens = harness_index(h, 1, 1), logprobs = harness_dense(h, ELEMENT_F32, 1, 1, FILL_ZERO, 0);
     int32_t token;
     float logprob;
-    logits_sample(h, logits, count, settings, &key, 1, &token, &logprob);
+    sampling_draw(h, logits, count, settings, &key, 1, &token, &logprob);
     harness_set(h, tokens, &token);
     harness_set(h, logprobs, &logprob);
     harness_same(h, "token", tokens);
@@ -149,7 +153,7 @@ static void logits_check_greedy(struct harness *h) {
         if (logits[i] >= max) best = (int32_t)i;
         if (logits[i] >= max) max = logits[i];
     }
-    logits_sample(h, logits, count, (struct sampling){0, 0.5f, 3}, &(uint64_t){0}, 1, &token, &logprob);
+    sampling_draw(h, logits, count, (struct sampling){0, 0.5f, 3}, &(uint64_t){0}, 1, &token, &logprob);
     harness_hold(h, token == best, "token %d, not %d", token, best);
 }
 
@@ -162,7 +166,8 @@ static void logits_check_top_k(struct harness *h) {
     float *logits = logits_random(h, count);
     for (int64_t i = 0; i < count; i++) logits[i] = fmaxf(logits[i], -100);
     struct ranked *order = harness_memory(h, count * sizeof *order);
-    int64_t kept = logits_reference_order(order, logits, count, settings);
+    for (int64_t i = 0; i < count; i++) order[i] = (struct ranked){.logit = logits[i], .token = (int32_t)i};
+    int64_t kept = sampling_order(order, count, settings);
     qsort(order, (size_t)kept, sizeof *order, logits_by_token);
     uint64_t *keys = harness_memory(h, (size_t)kept * sizeof *keys);
     int32_t *tokens = harness_memory(h, (size_t)kept * sizeof *tokens);
@@ -175,7 +180,7 @@ static void logits_check_top_k(struct harness *h) {
     }
     for (int64_t first = 0, rows; first < drawn; first += rows) {
         rows = drawn - first < DECODE_ROWS_MOST ? drawn - first : DECODE_ROWS_MOST;
-        logits_sample(h, logits, count, settings, keys + first, rows, tokens + first, logprobs + first);
+        sampling_draw(h, logits, count, settings, keys + first, rows, tokens + first, logprobs + first);
     }
     for (int64_t i = 0; i < drawn; i++) {
         const int32_t wanted = order[kept - 1 - (drawn - 1 - i) * stride].token;
@@ -196,7 +201,7 @@ static void logits_check_not_finite(struct harness *h) {
         }
         int32_t token = -1;
         const struct sampling settings = {1, 0.95f, i % 2 ? 50 : 0};
-        logits_sample(h, logits, count, settings, (uint64_t[]){sampling_key(0.49, 0.51)}, 1, &token, &logprob);
+        sampling_draw(h, logits, count, settings, (uint64_t[]){sampling_key(0.49, 0.51)}, 1, &token, &logprob);
         harness_hold(h, token >= 0 && token < count, "token %d", token);
     }
 }
@@ -217,8 +222,8 @@ static void logits_time(struct harness *h) {
     harness_case(h, "timing");
     float *logits = harness_memory(h, count * sizeof *logits);
     for (int64_t i = 0; i < count; i++) logits[i] = (float)(2 * harness_normal(h) + (i < 40 ? 12 : 0));
-    const struct tensor in = logits_ones(h, 1);
-    struct weight *head = logits_head(h, logits, count);
+    const struct tensor in = sampling_ones(h, 1);
+    struct weight *head = sampling_head(h, logits, count);
     struct decode_batch *batch = NULL;
     harness_ok(h, h->ops->decode_batch_new(h->backend, &batch, 1, (struct heads){2, 1, 4}, NULL, 0));
     const struct sampling variants[] = {{0, 1, 0}, {1, 1, 0}, {1, 0.95f, 0}, {1, 0.95f, 50}};

@@ -33,6 +33,20 @@ static double linear_bound(const struct harness *h, int64_t terms) {
     return fmax(3e-6 * sqrt((double)terms), 1.5e-7 * (double)terms) + 1e-6 + 6 * h->product_error * sqrt((double)terms);
 }
 
+// `out` is in W^T + bias (or none), where `plain` is W.
+static void linear_near(struct harness *h, struct tensor out, struct tensor in, struct tensor plain,
+                        struct tensor bias) {
+    const int64_t n = plain.rows, l = plain.columns;
+    double *want = NULL;
+    if (h->first) {
+        const float *add = bias.buffer ? harness_values(h, bias) : NULL;
+        want =
+            linear_product(h, harness_values(h, in), harness_values(h, plain), in.rows, n, l, (int64_t[]){l, 1, l, 1});
+        for (int64_t i = 0; add && i < in.rows * n; i++) want[i] += add[i % n];
+    }
+    harness_near(h, "out", out, want, linear_bound(h, l), 1e-5 + h->product_error);
+}
+
 static void linear_check_forward(struct harness *h, const struct linear_case *s, struct tensor plain, struct tensor in,
                                  struct weight *fresh) {
     struct tensor out = harness_tensor(h, s->out, s->m, s->n, FILL_ZERO, 0),
@@ -51,14 +65,7 @@ static void linear_check_forward(struct harness *h, const struct linear_case *s,
         harness_equal(h, "rows alone and in a batch", part, tensor_rows(out, first, rows));
     }
     h->ops->weight_free(h->backend, &prepacked);
-    double *want = NULL;
-    if (h->first) {
-        float *add = s->bias ? harness_values(h, bias) : NULL;
-        want = linear_product(h, harness_values(h, in), harness_values(h, plain), s->m, s->n, s->l,
-                              (int64_t[]){s->l, 1, s->l, 1});
-        for (int64_t i = 0; add && i < s->m * s->n; i++) want[i] += add[i % s->n];
-    }
-    harness_near(h, "out", out, want, linear_bound(h, s->l), 1e-5 + h->product_error);
+    linear_near(h, out, in, plain, bias);
 }
 
 // A weight that was not prepacked follows its matrix.
@@ -157,13 +164,7 @@ static void linear_check_ways(struct harness *h, int64_t m, int64_t n, int64_t l
     harness_ok(h, h->ops->weight_new(h->backend, &weight, plain, false));
     harness_ok(h, h->ops->weight_new(h->backend, &weight_apart, linear_apart(h, plain, 3), false));
     harness_ok(h, h->ops->linear(h->backend, out, in, weight, bias));
-    double *want = NULL;
-    if (h->first) {
-        float *values = harness_values(h, bias);
-        want = linear_product(h, harness_values(h, in), harness_values(h, plain), m, n, l, (int64_t[]){l, 1, l, 1});
-        for (int64_t i = 0; i < m * n; i++) want[i] += values[i % n];
-    }
-    harness_near(h, "out", out, want, linear_bound(h, l), 1e-5 + h->product_error);
+    linear_near(h, out, in, plain, bias);
     for (size_t i = 0; i < sizeof few / sizeof *few && few[i] <= m; i++) {
         struct tensor part = tensor_rows(again, m - few[i], few[i]);
         harness_ok(h, h->ops->linear(h->backend, part, tensor_rows(in, m - few[i], few[i]), weight, bias));
@@ -250,11 +251,7 @@ static void linear_check_many_outputs(struct harness *h) {
         harness_ok(h, h->ops->linear(h->backend, part, tensor_rows(in, 0, parts[i]), weight, none));
         harness_equal(h, "the first rows alone", part, tensor_rows(out, 0, parts[i]));
     }
-    double *want = NULL;
-    if (h->first)
-        want = linear_product(h, harness_values(h, in), harness_values(h, plain), rows, columns, inner,
-                              (int64_t[]){inner, 1, inner, 1});
-    harness_near(h, "out", out, want, linear_bound(h, inner), 1e-5 + h->product_error);
+    linear_near(h, out, in, plain, none);
     h->ops->weight_free(h->backend, &last);
     h->ops->weight_free(h->backend, &weight);
 }

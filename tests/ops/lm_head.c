@@ -140,27 +140,13 @@ static void lm_head_check_rounded_grad(struct harness *h) {
 
 // ---- sampling ----
 
-// Returns how many of the ranked tokens top-k and then top-p keep; *sum = the sum of their weights.
-static int64_t lm_head_kept_tokens(const struct ranked *order, int64_t count, const struct sampling *how, double *sum) {
-    int64_t kept = how->top_k > 0 && how->top_k < count ? how->top_k : count;
-    double total = 0, cumulated = 0;
-    for (int64_t i = 0; i < kept; i++) total += exp((order[i].logit - order[0].logit) / how->temperature);
-    for (int64_t i = 0; i < kept; i++) {
-        cumulated += exp((order[i].logit - order[0].logit) / how->temperature);
-        if (how->top_p < 1 && cumulated >= how->top_p * total) kept = i + 1;
-    }
-    *sum = cumulated;
-    return kept;
-}
-
 // Whether `token` may be sampled: it is among the kept tokens, or at their boundary within rounding.
 static bool lm_head_is_allowed(const double *logits, int64_t count, const struct sampling *how, int32_t token) {
     struct ranked *order = malloc((size_t)count * sizeof *order);
     if (!order) exit(69);
     for (int64_t i = 0; i < count; i++) order[i] = (struct ranked){.logit = logits[i], .token = (int32_t)i};
-    qsort(order, (size_t)count, sizeof *order, by_rank);
-    double sum;
-    int64_t kept = how->temperature > 0 ? lm_head_kept_tokens(order, count, how, &sum) : 1;
+    int64_t kept = sampling_order(order, count, *how);
+    if (how->temperature <= 0) kept = 1;
     double least = order[kept - 1].logit - 1e-4 * (1 + fabs(order[kept - 1].logit));
     if (how->top_p < 1 && kept < count) least = fmin(least, order[kept].logit - 1e-4); // the bound within rounding
     free(order);
@@ -236,33 +222,25 @@ static void lm_head_check_frequencies(struct harness *h) {
     const int apart = h->cpu ? 1 : 5, draws = frequency_draws / apart;
     const struct sampling how = {.temperature = 0.8f, .top_p = 0.9f, .top_k = 30};
     harness_case(h, "frequencies");
-    struct tensor in = harness_dense(h, ELEMENT_F32, draws, 1, FILL_ZERO, 0),
-                  plain = harness_dense(h, ELEMENT_F32, vocabulary, 1, FILL_NORMAL, 1.5);
-    size_t count = (size_t)draws;
-    float *ones = harness_memory(h, count * sizeof *ones);
-    float *logprobs = harness_memory(h, count * sizeof *logprobs);
-    int32_t *numbers = harness_memory(h, count * sizeof *numbers);
-    struct decode_row *rows = harness_memory(h, count * sizeof *rows);
-    for (int i = 0; i < draws; i++) {
-        ones[i] = 1;
-        rows[i] = (struct decode_row){.max_len = 1, .sampling = how, .key = lm_head_even_keys()[i * apart + apart / 2]};
-    }
-    harness_set(h, in, ones);
-    struct weight *head;
-    harness_ok(h, h->ops->weight_new(h->backend, &head, plain, true));
-    for (int i = 0; i < draws; i += part) // a batch of all draws would take long to fill
-        sampling_step(h, tensor_rows(in, i, part), head, rows + i, numbers + i, logprobs + i);
-    h->ops->weight_free(h->backend, &head);
-    float *logits = harness_values(h, plain);
+    float logits[vocabulary], *logprobs = harness_memory(h, (size_t)draws * sizeof *logprobs);
+    int32_t *numbers = harness_memory(h, (size_t)draws * sizeof *numbers);
+    uint64_t keys[part];
     struct ranked order[vocabulary];
-    int seen[vocabulary] = {0};
-    for (int i = 0; i < vocabulary; i++) order[i] = (struct ranked){.logit = logits[i], .token = i};
-    qsort(order, vocabulary, sizeof *order, by_rank);
-    for (int i = 0; i < draws; i++) seen[numbers[i]]++;
-    double sum;
-    int64_t kept = lm_head_kept_tokens(order, vocabulary, &how, &sum);
     for (int i = 0; i < vocabulary; i++) {
-        double expected = i < kept ? draws * exp((order[i].logit - order[0].logit) / (double)0.8f) / sum : 0;
+        logits[i] = (float)(1.5 * harness_normal(h));
+        order[i] = (struct ranked){.logit = logits[i], .token = i};
+    }
+    for (int i = 0; i < draws; i += part) { // a batch of all draws would take long to fill
+        for (int j = 0; j < part; j++) keys[j] = lm_head_even_keys()[(i + j) * apart + apart / 2];
+        sampling_draw(h, logits, vocabulary, how, keys, part, numbers + i, logprobs + i);
+    }
+    int seen[vocabulary] = {0};
+    for (int i = 0; i < draws; i++) seen[numbers[i]]++;
+    double sum = 0;
+    const int64_t kept = sampling_order(order, vocabulary, how);
+    for (int64_t i = 0; i < kept; i++) sum += order[i].weight;
+    for (int i = 0; i < vocabulary; i++) {
+        double expected = i < kept ? draws * order[i].weight / sum : 0;
         harness_hold(h, fabs(seen[order[i].token] - expected) <= 1.01, "token %d was sampled %d times instead of %.1f",
                      order[i].token, seen[order[i].token], expected);
     }

@@ -1,10 +1,8 @@
 #include "tests/ops/peak.h"
 
-#include "kernels/cpu/amx.h"
-
-#if defined(__x86_64__)
 #include <immintrin.h>
-#include <stdbool.h>
+
+#include "kernels/cpu/amx.h"
 
 enum {
     turns = 2000000,
@@ -101,28 +99,3 @@ double peak_flops_bf16(void) {
     if (amx_usable()) return 4.0 * tile_turns * tile_flops;
     return peak_has_bf16() ? 4.0 * turns * chains * 16 : peak_flops_f32();
 }
-#else
-enum { turns = 2000000, chains = 16 };
-
-float peak_multiply_f32(void) {
-    float sums[chains] = {0};
-    for (int turn = 0; turn < turns; turn++) {
-        for (int i = 0; i < chains; i++) sums[i] = sums[i] * 0.999f + 1e-3f;
-    }
-    float sum = 0;
-    for (int i = 0; i < chains; i++) sum += sums[i];
-    return sum;
-}
-
-double peak_flops_f32(void) {
-    return 2.0 * turns * chains;
-}
-
-float peak_multiply_bf16(void) {
-    return peak_multiply_f32();
-}
-
-double peak_flops_bf16(void) {
-    return peak_flops_f32();
-}
-#endif

@@ -1,4 +1,5 @@
-// Sampling through a decode batch of its own, keys for random numbers that a test wants, and the order of tokens.
+// Sampling through a decode batch of its own, keys for random numbers that a test wants, and the order of tokens
+// (decoding.c).
 #ifndef TESTS_OPS_SAMPLING_H
 #define TESTS_OPS_SAMPLING_H
 
@@ -12,17 +13,18 @@ uint64_t sampling_key(double low, double high);
 void sampling_step(struct harness *h, struct tensor in, struct weight *head, const struct decode_row *rows,
                    int32_t *tokens, float *logprobs);
 
+// Draws `rows` tokens from the same logits, with the random numbers of keys[0..rows).
+void sampling_draw(struct harness *h, const float *logits, int64_t count, struct sampling settings,
+                   const uint64_t *keys, int64_t rows, int32_t *tokens, float *logprobs);
+
 // A token, in the order in which sampling keeps them: by logit from the highest, equal ones by number.
 struct ranked {
-    double logit, weight; // the weight is the test's own
+    double logit, weight;
     int32_t token;
 };
 
-// For qsort.
-static inline int by_rank(const void *a, const void *b) {
-    const struct ranked *x = a, *y = b;
-    if (x->logit != y->logit) return x->logit > y->logit ? -1 : 1;
-    return x->token < y->token ? -1 : 1;
-}
+// Sorts `count` tokens, whose logits and numbers are set, and computes their weights. Returns how many of them top-k
+// and then top-p keep.
+int64_t sampling_order(struct ranked *order, int64_t count, struct sampling settings);
 
 #endif
