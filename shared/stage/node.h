@@ -59,4 +59,8 @@ struct node {
     } counters;
 };
 
+// Returns the channel of the node (runner.h), through which its stage gets groups and passes them on. The node's
+// weights are open (weights_follower_open), and so is its I/O thread when the channel is used.
+struct channel node_channel(struct node *node);
+
 #endif

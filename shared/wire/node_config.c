@@ -1,6 +1,5 @@
 #include "shared/wire/node_config.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -209,67 +209,46 @@ enum { ZAP_VERSION, ZAP_REQUEST_ID, ZAP_DOMAIN, ZAP_ADDRESS, ZAP_IDENTITY, ZAP_M
 enum { MAX_ZAP_FRAME = 256, ZAP_KEY_BYTES = 32 };
 static_assert(ZAP_KEY_BYTES / 4 * 5 + 1 == WIRE_KEY, "Z85 writes 4 bytes as 5 characters");
 
-struct zap_request {
-    char data[ZAP_FRAMES][MAX_ZAP_FRAME];
-    int size[ZAP_FRAMES];
-    int count;
-};
-
-// Receives all frames of a request, each terminated with NUL; a longer one is cut to fit. False when the context ends.
-// A request that is too long has more than ZAP_FRAMES frames. A signal does not end the handler: nobody could connect
-// any more.
-static bool zap_receive(void *socket, struct zap_request *request) {
-    int more = 1;
-    request->count = 0;
-    while (more) {
-        char spare[MAX_ZAP_FRAME];
-        const int at = request->count++;
-        const bool fits = at < ZAP_FRAMES;
-        char *data = fits ? request->data[at] : spare;
-        int size;
-        do {
-            size = zmq_recv(socket, data, MAX_ZAP_FRAME - 1, 0);
-        } while (size < 0 && zmq_errno() == EINTR);
-        if (size < 0) return false;
-        if (size >= MAX_ZAP_FRAME) size = MAX_ZAP_FRAME - 1;
-        data[size] = 0;
-        if (fits) request->size[at] = size;
-        size_t length = sizeof more;
-        if (zmq_getsockopt(socket, ZMQ_RCVMORE, &more, &length)) return false;
-    }
-    return true;
-}
-
 static void *zap_run(void *argument) {
     const struct zmq_transport *transport = argument;
     const struct wire_security *security = transport->security;
     void *socket = transport->zap_socket;
-    struct zap_request request;
     struct log_limit limit = {0};
-    while (zap_receive(socket, &request)) {
-        if (request.size[0] == 4 && !memcmp(request.data[0], "stop", 4)) break;
+    for (;;) {
+        // The frames of a request, each terminated with NUL; a longer one is cut to fit. One more than ZAP_FRAMES
+        // stands for all that are too many.
+        char data[ZAP_FRAMES + 1][MAX_ZAP_FRAME];
+        int sizes[ZAP_FRAMES + 1], count = 0, more = 1;
+        for (size_t length = sizeof more; more; count++) {
+            const int at = count < ZAP_FRAMES ? count : ZAP_FRAMES;
+            int size = zmq_recv(socket, data[at], MAX_ZAP_FRAME - 1, 0);
+            while (size < 0 && zmq_errno() == EINTR) // a signal does not end the thread: nobody could connect any more
+                size = zmq_recv(socket, data[at], MAX_ZAP_FRAME - 1, 0);
+            if (size < 0 || zmq_getsockopt(socket, ZMQ_RCVMORE, &more, &length)) return NULL; // the context ends
+            sizes[at] = size < MAX_ZAP_FRAME ? size : MAX_ZAP_FRAME - 1;
+            data[at][sizes[at]] = 0;
+        }
+        if (sizes[0] == 4 && !memcmp(data[0], "stop", 4)) return NULL;
         char key[WIRE_KEY] = "";
-        bool valid = request.count == ZAP_FRAMES && !strcmp(request.data[ZAP_MECHANISM], "CURVE") &&
-                     request.size[ZAP_CREDENTIALS] == ZAP_KEY_BYTES &&
-                     zmq_z85_encode(key, (const uint8_t *)request.data[ZAP_CREDENTIALS], ZAP_KEY_BYTES);
+        bool valid = count == ZAP_FRAMES && !strcmp(data[ZAP_MECHANISM], "CURVE") &&
+                     sizes[ZAP_CREDENTIALS] == ZAP_KEY_BYTES &&
+                     zmq_z85_encode(key, (const uint8_t *)data[ZAP_CREDENTIALS], ZAP_KEY_BYTES);
         bool admitted = false;
         for (size_t i = 0; valid && !admitted && i < security->count; i++)
             admitted = !strcmp(security->admitted[i], key);
         if (valid && !admitted)
             log_limited(&limit, clock_monotonic_ms(),
-                        "refused a peer at %s: its key %s belongs to no machine of this run", request.data[ZAP_ADDRESS],
-                        key);
+                        "refused a peer at %s: its key %s belongs to no machine of this run", data[ZAP_ADDRESS], key);
         const char *text = admitted ? "welcome" : "not of this run";
-        size_t id_size = request.count > ZAP_REQUEST_ID ? (size_t)request.size[ZAP_REQUEST_ID] : 0;
+        size_t id_size = count > ZAP_REQUEST_ID ? (size_t)sizes[ZAP_REQUEST_ID] : 0;
         // A reply that cannot be sent leaves the client unconnected; it tries again.
         zmq_send(socket, "1.0", 3, ZMQ_SNDMORE);
-        zmq_send(socket, request.data[ZAP_REQUEST_ID], id_size, ZMQ_SNDMORE);
+        zmq_send(socket, data[ZAP_REQUEST_ID], id_size, ZMQ_SNDMORE);
         zmq_send(socket, admitted ? "200" : "400", 3, ZMQ_SNDMORE);
         zmq_send(socket, text, strlen(text), ZMQ_SNDMORE);
         zmq_send(socket, key, admitted ? WIRE_KEY - 1 : 0, ZMQ_SNDMORE);
         zmq_send(socket, "", 0, 0);
     }
-    return NULL;
 }
 
 // ---- sockets ----
