@@ -212,6 +212,10 @@ static status node_update_weights(void *self, bool *forgotten) {
     return weights_follower_return(&node->weights, forgotten);
 }
 
+struct channel node_channel(struct node *node) {
+    return (struct channel){node, node_receive, node_next, node_deliver, node_give_back, node_update_weights};
+}
+
 // ---- the life of a node ----
 
 // Reads the node config at `path`; before the stage's open. Sets context->node, also when it fails, and context->last.
@@ -244,7 +248,7 @@ static status node_run(struct stage_context *context) {
     struct node *node = context->node;
     const struct stage *stage = context->stage;
     const struct role *role = node->role;
-    const struct channel channel = {node, node_receive, node_next, node_deliver, node_give_back, node_update_weights};
+    const struct channel channel = node_channel(node);
     struct transport *transport;
     if (role->open) TRY(role->open(node));
     node->hooks = role->hooks;
@@ -353,11 +357,6 @@ int stage_main(const struct stage *stage, int argc, char **argv) {
 
 const void *stage_options(const struct stage_context *context) {
     return context->options.values;
-}
-
-bool stage_stopping(const struct stage_context *context) {
-    (void)context;
-    return signals_stopping();
 }
 
 bool stage_in_pipeline(const struct stage_context *context) {

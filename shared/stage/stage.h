@@ -132,9 +132,6 @@ int stage_main(const struct stage *stage, int argc, char **argv);
 // The stage's options: the struct of its table, as struct rollout_options. Valid until close.
 const void *stage_options(const struct stage_context *context);
 
-// Whether the program was asked to stop (SIGTERM, SIGINT).
-bool stage_stopping(const struct stage_context *context);
-
 // True in a pipeline, false under --stdio.
 bool stage_in_pipeline(const struct stage_context *context);
 

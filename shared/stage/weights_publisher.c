@@ -1,6 +1,5 @@
 // Optim's side of the weights of a run. `lock` guards the versions: the worker publishes, the I/O thread answers, and a
 // third thread makes differences. Files are removed and given away to be written over with the lock held.
-#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -12,6 +12,7 @@
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
+#include "shared/base/signals.h"
 #include "stages/optim/optim.h"
 
 static status optim_open(void **state, struct stage_context *context) {
@@ -122,7 +123,7 @@ static status optim_save_last(struct optim *optim, bool need_whole) {
         }
         sleep(PAUSE_S);
     }
-    if (!stage_stopping(optim->context)) optim_remove_old(optim); // no step will be trained from the last one
+    if (!signals_stopping()) optim_remove_old(optim); // no step will be trained from the last one
     return OK;
 }
 

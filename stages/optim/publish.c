@@ -10,6 +10,7 @@
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
+#include "shared/base/signals.h"
 #include "stages/optim/optim.h"
 
 static char *publish_name(struct arena *arena, const struct optim *optim, bool reference) {
@@ -42,7 +43,7 @@ static status publish_one(struct optim *optim, bool reference) {
                 stage_notify(optim->context, "%s; the run waits until it can be written", fail_text());
                 said = waited;
             }
-            if (stage_stopping(optim->context)) result = END;
+            if (signals_stopping()) result = END;
             if (result == END) goto done;
             sleep(PAUSE_S);
         }
