@@ -77,11 +77,6 @@ TEST(null_and_integral_floats_are_read) {
     group_free(&group);
 }
 
-struct bad_line {
-    const char *json;
-    const char *says;
-};
-
 // Reads prompt_tokens of `count` zeros and one more element, and asserts what is written.
 static void assert_tokens(size_t count, const char *element, const char *written) {
     SCOPED(struct buf, buf_release) json = {0}, wanted = {0};
@@ -166,7 +161,9 @@ TEST(other_forms_of_the_same_json_are_read) {
 }
 
 TEST(what_is_not_a_group_is_refused_with_its_key) {
-    static const struct bad_line lines[] = {
+    static const struct {
+        const char *json, *says;
+    } lines[] = {
         {"", "not JSON"},
         {"[]", "not a group: not an object"},
         {"null", "not an object"},
@@ -271,8 +268,7 @@ static status read_msgpack(struct group **group, const char *fields, const char 
     buf_puts(&packed, "\x84\xa2id\xa1x\xa6prompt\x82\xa8messages\x90\xa8solution\xa1y\xa9sample_id\xa1x");
     buf_puts(&packed, fields);
     buf_append(&packed, value, size);
-    status result = group_from_msgpack(group, packed.data, packed.size);
-    return result;
+    return group_from_msgpack(group, packed.data, packed.size);
 }
 
 // Reads a group with one completion of three tokens whose versions are this msgpack.
@@ -371,8 +367,7 @@ TEST(a_quarantine_has_stage_and_valid_text) {
 static status restore(const char *dropped, struct group **out) {
     SCOPED(struct group *, group_free) sent = group_of_json(whole);
     *out = group_of_json(dropped);
-    status result = group_restore(*out, sent);
-    return result;
+    return group_restore(*out, sent);
 }
 
 TEST(dropped_fields_come_back) {

@@ -187,8 +187,9 @@ static char *child_read_line(const struct child *child) {
     return line;
 }
 
-static int run(const struct stage *stage, const char *input, struct buf *out, struct buf *log) {
-    struct child child = child_start(stage, NULL, NULL);
+static int run(const struct stage *stage, const char *option, const char *value, const char *input, struct buf *out,
+               struct buf *log) {
+    struct child child = child_start(stage, option, value);
     child_write(&child, input);
     return child_finish(&child, out, log);
 }
@@ -205,7 +206,7 @@ static char *ids(const struct buf *out) {
 
 static void expect(const struct stage *stage, const char *input, int code, const char *order, const char *logged) {
     SCOPED(struct buf, buf_release) out = {0}, log = {0};
-    assert_int_equal(run(stage, input, &out, &log), code);
+    assert_int_equal(run(stage, NULL, NULL, input, &out, &log), code);
     assert_string_equal(out.data ? ids(&out) : "", order);
     if (logged) assert_non_null(log.data);
     if (logged && !strstr(log.data, logged)) assert_string_equal(log.data, logged);
@@ -253,7 +254,7 @@ TEST(needs_are_checked) {
 
 TEST(a_bad_sample_is_quarantined) {
     SCOPED(struct buf, buf_release) out = {0}, log = {0};
-    assert_int_equal(run(&simple, GROUP("a", "defect") GROUP("b", ""), &out, &log), 0);
+    assert_int_equal(run(&simple, NULL, NULL, GROUP("a", "defect") GROUP("b", ""), &out, &log), 0);
     assert_string_equal(ids(&out), "a b ");
     assert_non_null(strstr(out.data, "\"quarantine\":{\"stage\":\"reward\",\"reason\":\"the clip is cut off\"}"));
     assert_non_null(strstr(log.data, "2 groups, 1 quarantined"));
@@ -266,9 +267,9 @@ TEST(a_quarantined_group_passes_untouched) {
         "\"problem_type\":\"free-form\",\"solution\":\"x\"},\"quarantine\":{\"stage\":\"frames\",\"reason\":\"cut\"}}"
         "\n";
     SCOPED(struct buf, buf_release) out = {0}, log = {0};
-    assert_int_equal(run(&simple, line, &out, &log), 0);
+    assert_int_equal(run(&simple, NULL, NULL, line, &out, &log), 0);
     assert_string_equal(out.data, line);
-    assert_int_equal(run(&holding, line, &out, &log), 0);
+    assert_int_equal(run(&holding, NULL, NULL, line, &out, &log), 0);
 }
 
 TEST(each_line_leaves_at_once) {
@@ -334,8 +335,7 @@ TEST(wrong_options_are_refused_by_name) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         SCOPED(struct buf, buf_release) out = {0}, log = {0};
-        struct child child = child_start(&simple, cases[i].option, cases[i].value);
-        assert_int_equal(child_finish(&child, &out, &log), cases[i].code);
+        assert_int_equal(run(&simple, cases[i].option, cases[i].value, "", &out, &log), cases[i].code);
         assert_non_null(strstr(log.data, cases[i].logged));
         assert_int_equal(out.size, 0);
     }
@@ -350,9 +350,7 @@ TEST(what_the_store_has_is_not_computed_again) {
     const char *logged[] = {"0 found", "2 found", "0 found"};
     for (int i = 0; i < 3; i++) {
         SCOPED(struct buf, buf_release) out = {0}, log = {0};
-        struct child child = child_start(&simple, option, seeds[i]);
-        child_write(&child, GROUP("a", "") GROUP("b", ""));
-        assert_int_equal(child_finish(&child, &out, &log), 0);
+        assert_int_equal(run(&simple, option, seeds[i], GROUP("a", "") GROUP("b", ""), &out, &log), 0);
         assert_string_equal(ids(&out), "a b ");
         assert_non_null(strstr(log.data, logged[i]));
         assert_non_null(strstr(out.data, i == 2 ? "\"advantages\":[2" : "\"advantages\":[1"));
@@ -382,9 +380,7 @@ TEST(the_last_stages_store_has_whole_groups) {
     snprintf(option, sizeof option, "--store=%s", dir);
     for (int i = 0; i < 3; i++) {
         SCOPED(struct buf, buf_release) out = {0}, log = {0};
-        struct child child = child_start(&simple, option, NULL);
-        child_write(&child, inputs[i]);
-        assert_int_equal(child_finish(&child, &out, &log), 0);
+        assert_int_equal(run(&simple, option, NULL, inputs[i], &out, &log), 0);
         if (i == 1) assert_non_null(strstr(log.data, "1 found"));
     }
     assert_int_equal(group_store_open(&store, dir, true), OK);

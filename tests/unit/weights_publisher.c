@@ -14,13 +14,14 @@ struct fixture {
     struct buf bulk;
 };
 
-static void open_versions(struct fixture *fixture) {
+static struct fixture open_versions(void) {
     static int number;
-    *fixture = (struct fixture){0};
-    snprintf(fixture->dir, sizeof fixture->dir, "/tmp/caravan-unit-weights-%d-%d", (int)getpid(), number++);
-    assert_int_equal(dir_make(fixture->dir), OK);
-    for (int i = 0; i < 5; i++) snprintf(fixture->path[i], sizeof fixture->path[i], "%s/%d", fixture->dir, i);
-    weights_publisher_new(&fixture->publisher);
+    struct fixture fixture = {0};
+    snprintf(fixture.dir, sizeof fixture.dir, "/tmp/caravan-unit-weights-%d-%d", (int)getpid(), number++);
+    assert_int_equal(dir_make(fixture.dir), OK);
+    for (int i = 0; i < 5; i++) snprintf(fixture.path[i], sizeof fixture.path[i], "%s/%d", fixture.dir, i);
+    weights_publisher_new(&fixture.publisher);
+    return fixture;
 }
 
 static void close_versions(struct fixture *fixture) {
@@ -53,18 +54,15 @@ static bool describe(struct fixture *fixture, bool reference) {
 }
 
 TEST(nothing_is_absent) {
-    struct fixture fixture;
-    open_versions(&fixture);
+    SCOPED(struct fixture, close_versions) fixture = open_versions();
     assert_false(describe(&fixture, false));
     publish(&fixture, true, 1); // a reference without a policy: optim has not published both yet
     assert_false(describe(&fixture, true));
     assert_int_equal(answer(&fixture, 7, 0, 9), MESSAGE_ABSENT);
-    close_versions(&fixture);
 }
 
 TEST(the_newest_weights_are_described) {
-    struct fixture fixture;
-    open_versions(&fixture);
+    SCOPED(struct fixture, close_versions) fixture = open_versions();
     publish(&fixture, true, 1);
     publish(&fixture, false, 2);
     publish(&fixture, false, 3);
@@ -79,12 +77,10 @@ TEST(the_newest_weights_are_described) {
     assert_int_equal(fixture.reply.reference, 1);
     assert_int_equal(fixture.reply.version, 1);
     assert_int_equal(fixture.reply.policy, 3);
-    close_versions(&fixture);
 }
 
 TEST(a_file_is_sent_in_chunks) {
-    struct fixture fixture;
-    open_versions(&fixture);
+    SCOPED(struct fixture, close_versions) fixture = open_versions();
     publish(&fixture, false, 1);
     assert_int_equal(answer(&fixture, 101, 0, 4), MESSAGE_CHUNK);
     assert_int_equal(fixture.reply.bulk_size, 4);
@@ -95,12 +91,10 @@ TEST(a_file_is_sent_in_chunks) {
     assert_memory_equal(fixture.reply.bulk, "hts 1", 5);
     const struct wire_message before = {.kind = MESSAGE_FETCH, .hash = 101, .offset = -1, .size = 4};
     assert_int_equal(weights_publisher_read(fixture.publisher, &before, &fixture.reply, &fixture.bulk), DATAERR);
-    close_versions(&fixture);
 }
 
 TEST(the_fourth_version_removes_the_first_file) {
-    struct fixture fixture;
-    open_versions(&fixture);
+    SCOPED(struct fixture, close_versions) fixture = open_versions();
     for (int version = 1; version <= 3; version++) publish(&fixture, false, version);
     assert_true(path_exists(fixture.path[1]));
     publish(&fixture, false, 4);
@@ -108,12 +102,10 @@ TEST(the_fourth_version_removes_the_first_file) {
     assert_true(path_exists(fixture.path[2]));
     assert_int_equal(answer(&fixture, 101, 0, 9), MESSAGE_ABSENT);
     assert_int_equal(answer(&fixture, 102, 0, 9), MESSAGE_CHUNK);
-    close_versions(&fixture);
 }
 
 TEST(an_old_file_is_recycled_unless_it_is_in_use) {
-    struct fixture fixture;
-    open_versions(&fixture);
+    SCOPED(struct fixture, close_versions) fixture = open_versions();
     publish(&fixture, true, 1); // the reference and the oldest policy have one file
     for (int version = 1; version <= 3; version++) publish(&fixture, false, version);
     weights_recycle(fixture.publisher, false, fixture.path[4]);
@@ -123,13 +115,11 @@ TEST(an_old_file_is_recycled_unless_it_is_in_use) {
     weights_recycle(fixture.publisher, false, fixture.path[0]);
     assert_false(path_exists(fixture.path[2]));
     assert_true(path_exists(fixture.path[0]));
-    close_versions(&fixture);
 }
 
 // A slow machine gets the whole file of a version that all others have left behind.
 TEST(a_version_stays_while_somebody_downloads_it) {
-    struct fixture fixture;
-    open_versions(&fixture);
+    SCOPED(struct fixture, close_versions) fixture = open_versions();
     for (int version = 1; version <= 3; version++) publish(&fixture, false, version);
     assert_int_equal(answer(&fixture, 101, 0, 4), MESSAGE_CHUNK);
     assert_int_equal(answer(&fixture, 102, 0, 4), MESSAGE_CHUNK);
@@ -144,12 +134,10 @@ TEST(a_version_stays_while_somebody_downloads_it) {
     assert_true(path_exists(fixture.path[2]));
     assert_int_equal(answer(&fixture, 101, 0, 9), MESSAGE_ABSENT);
     assert_int_equal(answer(&fixture, 103, 0, 9), MESSAGE_CHUNK);
-    close_versions(&fixture);
 }
 
 TEST(only_what_is_published_can_be_refused) {
-    struct fixture fixture;
-    open_versions(&fixture);
+    SCOPED(struct fixture, close_versions) fixture = open_versions();
     assert_false(weights_publisher_refuse(fixture.publisher, fixture.path[1], "too early"));
     publish(&fixture, false, 1);
     assert_false(weights_publisher_refuse(fixture.publisher, fixture.path[2], "of an earlier process"));
@@ -162,5 +150,4 @@ TEST(only_what_is_published_can_be_refused) {
     assert_string_equal(reason, "another container");
     free(reason);
     assert_null(weights_publisher_refused(fixture.publisher));
-    close_versions(&fixture);
 }
