@@ -169,18 +169,16 @@ status file_write_atomic(const char *path, const void *data, size_t size) {
     struct utsname host = {0};
     status result = OK;
     uname(&host);
-    char *temporary = arena_printf(&arena, "%s.%s.%d.tmp", path, host.nodename, (int)getpid());
-    char *dir = path_parent(&arena, path);
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) TRY_TO(result, done, file_fail(UNAVAILABLE, path, "cannot write: "));
-    if (!fd_write_all(fd, data, size) || fsync(fd)) result = file_fail(UNAVAILABLE, path, "cannot write: ");
-    if (close(fd) && result == OK) result = file_fail(UNAVAILABLE, path, "cannot write: ");
-    if (result == OK && rename(temporary, path)) result = file_fail(UNAVAILABLE, path, "cannot write: ");
-    if (result == OK)
-        result = dir_sync(dir);
-    else
-        unlink(temporary);
-done:
+    const char *temporary = arena_printf(&arena, "%s.%s.%d.tmp", path, host.nodename, (int)getpid());
+    const int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    bool written = fd >= 0 && fd_write_all(fd, data, size) && !fsync(fd);
+    if (fd >= 0 && close(fd)) written = false; // a close that works leaves errno as it is
+    if (!written || rename(temporary, path)) {
+        result = file_fail(UNAVAILABLE, path, "cannot write: ");
+        if (fd >= 0) unlink(temporary);
+    } else {
+        result = dir_sync(path_parent(&arena, path));
+    }
     arena_release(&arena);
     return result;
 }

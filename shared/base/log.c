@@ -18,7 +18,7 @@ enum {
     LOG_TIME_SIZE = 32,
     NS_PER_S = 1000000000,
     NS_PER_MS = 1000000,
-    log_minute_ms = 60000
+    LOG_MINUTE_MS = 60000
 };
 
 static const char *log_program = "caravan";
@@ -100,7 +100,7 @@ bool log_limited(struct log_limit *limit, int64_t now_ms, const char *format, ..
     }
     if (free_at < 0) return false;
     limit->lines[free_at].hash = hash;
-    limit->lines[free_at].until = now_ms + log_minute_ms;
+    limit->lines[free_at].until = now_ms + LOG_MINUTE_MS;
     log_info("%s", line);
     return true;
 }

@@ -30,41 +30,34 @@ static int64_t machine_read_number(const char *path, const char *name) {
     return number;
 }
 
-// Lowers *available to what a cgroup leaves: its limit minus its memory without the files that the kernel can drop.
-static void machine_apply_cgroup(const char *dir, const char *limit_name, const char *used_name, int64_t *available) {
-    char path[4352];
-    snprintf(path, sizeof path, "%s/%s", dir, limit_name);
-    const int64_t limit = machine_read_number(path, "");
-    snprintf(path, sizeof path, "%s/%s", dir, used_name);
-    const int64_t used = machine_read_number(path, "");
-    snprintf(path, sizeof path, "%s/memory.stat", dir);
-    const int64_t files = machine_read_number(path, "inactive_file");
-    if (limit < 0 || used < 0) return;
-    const int64_t left = limit - used + (files > 0 ? files : 0);
-    if (*available < 0 || left < *available) *available = left > 0 ? left : 0;
-}
-
 uint64_t machine_memory_available(void) {
     static const char root[] = "/sys/fs/cgroup";
     int64_t available = machine_read_number("/proc/meminfo", "MemAvailable");
-    char line[4096], dir[4224];
+    char line[4096], dir[4224], path[4352];
     FILE *file = fopen("/proc/self/cgroup", "re");
     if (available > 0) available *= 1024;
     while (file && fgets(line, sizeof line, file)) {
         line[strcspn(line, "\n")] = 0;
-        const bool second = strncmp(line, "0::", 3) == 0;
+        const bool second = strncmp(line, "0::", 3) == 0; // version of the interface
         const char *memory = strstr(line, ":memory:");
         if (!second && !memory) continue;
         snprintf(dir, sizeof dir, "%s%s%s", root, second ? "" : "/memory", second ? line + 3 : memory + 8);
         const size_t least = strlen(root) + (second ? 0 : strlen("/memory"));
-        for (;;) { // the group and those that it is in
-            if (second)
-                machine_apply_cgroup(dir, "memory.max", "memory.current", &available);
-            else
-                machine_apply_cgroup(dir, "memory.limit_in_bytes", "memory.usage_in_bytes", &available);
-            char *slash = strrchr(dir, '/');
-            if (strlen(dir) <= least || !slash) break;
-            *slash = 0;
+        // A cgroup, and each one that it is in, leaves its limit minus its memory without the files that the kernel can
+        // drop.
+        for (char *slash = dir; slash;) {
+            snprintf(path, sizeof path, "%s/%s", dir, second ? "memory.max" : "memory.limit_in_bytes");
+            const int64_t limit = machine_read_number(path, "");
+            snprintf(path, sizeof path, "%s/%s", dir, second ? "memory.current" : "memory.usage_in_bytes");
+            const int64_t used = machine_read_number(path, "");
+            snprintf(path, sizeof path, "%s/memory.stat", dir);
+            const int64_t files = machine_read_number(path, "inactive_file");
+            if (limit >= 0 && used >= 0) {
+                const int64_t left = limit - used + (files > 0 ? files : 0);
+                if (available < 0 || left < available) available = left > 0 ? left : 0;
+            }
+            slash = strlen(dir) > least ? strrchr(dir, '/') : NULL;
+            if (slash) *slash = 0;
         }
     }
     if (file) fclose(file);
