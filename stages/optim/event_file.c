@@ -95,8 +95,9 @@ void event_file_begin(struct buf *out, double time, int64_t step) {
     event_write(out, time, step, EVENT_SESSION_LOG, started, sizeof started);
 }
 
-// Appends HistogramProto's fields: of equal buckets from the least value to the greatest. *empty: there is no value.
-static void event_histogram_fields(struct buf *out, const struct event_histogram *histogram, bool *empty) {
+// Appends HistogramProto's fields: of equal buckets from the least value to the greatest. Returns whether there are
+// any.
+static bool event_histogram_fields(struct buf *out, const struct event_histogram *histogram) {
     enum { BUCKETS = 30 };
     double limits[BUCKETS] = {0}, counts[BUCKETS] = {0}, low = INFINITY, high = -INFINITY, number = 0, sum = 0,
            squares = 0;
@@ -109,8 +110,7 @@ static void event_histogram_fields(struct buf *out, const struct event_histogram
         squares += value * value;
         number++;
     }
-    *empty = number == 0;
-    if (*empty) return;
+    if (number == 0) return false;
     const int buckets = high > low ? BUCKETS : 1;
     for (int b = 0; b < buckets; b++) limits[b] = b + 1 == buckets ? high : low + (high - low) * (b + 1) / buckets;
     for (size_t i = 0; i < histogram->count; i++) {
@@ -126,6 +126,7 @@ static void event_histogram_fields(struct buf *out, const struct event_histogram
     event_double(out, HISTO_SUM_SQUARES, squares);
     event_doubles(out, HISTO_BUCKET_LIMIT, limits, (size_t)buckets);
     event_doubles(out, HISTO_BUCKET, counts, (size_t)buckets);
+    return true;
 }
 
 void event_file_step(struct buf *out, double time, int64_t step, const struct event_scalar *scalars,
@@ -144,11 +145,9 @@ void event_file_step(struct buf *out, double time, int64_t step, const struct ev
         event_bytes(&summary, SUMMARY_VALUE, value.data, value.size);
     }
     for (size_t i = 0; i < histogram_count; i++) {
-        bool empty;
         buf_clear(&value);
         buf_clear(&histo);
-        event_histogram_fields(&histo, &histograms[i], &empty);
-        if (empty) continue;
+        if (!event_histogram_fields(&histo, &histograms[i])) continue;
         event_bytes(&value, VALUE_TAG, histograms[i].tag, strlen(histograms[i].tag));
         event_bytes(&value, VALUE_HISTO, histo.data, histo.size);
         event_bytes(&summary, SUMMARY_VALUE, value.data, value.size);

@@ -39,7 +39,7 @@ struct init_weights {
 
     // Shared by all tensors.
     struct pool *pool;
-    float *block;      // BLOCK elements
+    void *block;       // BLOCK elements
     double *quantiles; // LEVELS: of the standard normal distribution at (i + 1/2) / LEVELS
     float *levels;     // LEVELS: of a tensor's; sixteen random bits choose one
 };
@@ -139,33 +139,31 @@ static_assert(LEVELS == 1 << 64 / DRAW, "each level has the bits of its share of
 static const int64_t SHARD = 5000000000; // bytes
 
 struct weight_block {
+    const struct init_weights *weights;
     uint64_t key;
     int64_t first; // element of the tensor, a multiple of BLOCK
     size_t count;
-    const float *levels;
-    enum element type;
-    void *out;
 };
 
-static void init_store(const struct weight_block *weight_block, size_t index, float value) {
-    if (weight_block->type == ELEMENT_F32) {
-        ((float *)weight_block->out)[index] = value;
+static void init_store(const struct init_weights *weights, size_t index, float value) {
+    if (weights->type == ELEMENT_F32) {
+        ((float *)weights->block)[index] = value;
         return;
     }
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     bits += 0x7FFF + (bits >> 16 & 1); // to the nearest, ties to even
-    ((uint16_t *)weight_block->out)[index] = (uint16_t)(bits >> 16);
+    ((uint16_t *)weights->block)[index] = (uint16_t)(bits >> 16);
 }
 
 static void init_draw_task(void *context, int task, int thread) {
-    const struct weight_block *weight_block = context;
+    const struct weight_block *block = context;
     (void)thread;
-    size_t end = ((size_t)task + 1) * TASK < weight_block->count ? ((size_t)task + 1) * TASK : weight_block->count;
+    size_t end = ((size_t)task + 1) * TASK < block->count ? ((size_t)task + 1) * TASK : block->count;
     for (size_t index = (size_t)task * TASK; index < end; index += DRAW) {
-        uint64_t bits = rng_bits(weight_block->key, ((uint64_t)weight_block->first + index) / DRAW, 0);
+        uint64_t bits = rng_bits(block->key, ((uint64_t)block->first + index) / DRAW, 0);
         for (size_t i = 0; i < DRAW && index + i < end; i++, bits >>= 16)
-            init_store(weight_block, index + i, weight_block->levels[bits & 0xFFFF]);
+            init_store(block->weights, index + i, block->weights->levels[bits & 0xFFFF]);
     }
 }
 
@@ -188,10 +186,7 @@ static status init_write_shard(const struct init_weights *weights, const struct 
     TRY_TO(result, done, safetensors_create(&writer, path, tensors, count, true));
     for (size_t i = shard->first; i < shard->end; i++) {
         const struct parameter *parameter = &weights->table->list[i];
-        struct weight_block block = {.key = rng_key(weights->seed, parameter->name),
-                                     .levels = weights->levels,
-                                     .type = weights->type,
-                                     .out = weights->block};
+        struct weight_block block = {.weights = weights, .key = rng_key(weights->seed, parameter->name)};
         if (parameter->kind == PARAMETER_MATRIX)
             for (size_t k = 0; k < LEVELS; k++)
                 weights->levels[k] = (float)(weights->quantiles[k] * weights->ranges[i]);
@@ -202,7 +197,7 @@ static status init_write_shard(const struct init_weights *weights, const struct 
                 pool_run(weights->pool, (int)((block.count + TASK - 1) / TASK), init_draw_task, &block);
             } else {
                 for (size_t k = 0; k < block.count; k++)
-                    init_store(&block, k, parameter->kind == PARAMETER_NORM ? 1 : 0);
+                    init_store(weights, k, parameter->kind == PARAMETER_NORM ? 1 : 0);
             }
             TRY_TO(result, done,
                    safetensors_write(writer, weights->block, block.count * (size_t)weights->element_size));
@@ -235,7 +230,7 @@ static status init_write_weights(struct init_weights *weights) {
     }
     assert(count > 0);
     TRY(pool_new(&weights->pool, weights->threads));
-    weights->block = arena_alloc(weights->arena, BLOCK * sizeof *weights->block);
+    weights->block = arena_alloc(weights->arena, BLOCK * (size_t)weights->element_size);
     weights->quantiles = arena_alloc(weights->arena, LEVELS * sizeof *weights->quantiles);
     weights->levels = arena_alloc(weights->arena, LEVELS * sizeof *weights->levels);
     // If `cut`, the quantiles of the distribution within two deviations. Newton's method from the middle outwards, each
