@@ -116,26 +116,6 @@ void append_queue_release(struct append_queue *queue) {
     *queue = (struct append_queue){0};
 }
 
-// Appends a line to OUT/metrics.jsonl.
-static void metrics_append(struct optim *optim, const struct step_metrics *metrics, const struct event_scalar *list,
-                           size_t count) {
-    struct buf line = {0};
-    buf_printf(&line, "{\"step\": %lld", (long long)metrics->step);
-    for (size_t i = 0; i < count; i++) {
-        if (isfinite(list[i].value))
-            buf_printf(&line, ", \"%s\": %.9g", list[i].tag, list[i].value);
-        else
-            buf_printf(&line, ", \"%s\": null", list[i].tag);
-    }
-    buf_printf(&line, ", \"time\": %.3f", metrics->time);
-    const char *device = model_get_info(optim->model)->device_kind; // another kind may give other bits
-    buf_puts(&line, ", \"device\": ");
-    json_print_string(&line, device, strlen(device));
-    buf_puts(&line, "}\n");
-    metrics_queue(&optim->metrics, line.data, line.size);
-    buf_release(&line);
-}
-
 status metrics_write(struct optim *optim, const struct step_metrics *metrics) {
     const double now = clock_realtime();
     const struct step_mean lengths = {(double)metrics->tokens, metrics->completions};
@@ -174,8 +154,22 @@ status metrics_write(struct optim *optim, const struct step_metrics *metrics) {
         {"epoch", metrics->epoch},
     };
     const size_t count = sizeof list / sizeof *list;
-    struct buf records = {0};
-    metrics_append(optim, metrics, list, count);
+    struct buf line = {0}, records = {0};
+    buf_printf(&line, "{\"step\": %lld", (long long)metrics->step);
+    for (size_t i = 0; i < count; i++) {
+        if (isfinite(list[i].value))
+            buf_printf(&line, ", \"%s\": %.9g", list[i].tag, list[i].value);
+        else
+            buf_printf(&line, ", \"%s\": null", list[i].tag);
+    }
+    buf_printf(&line, ", \"time\": %.3f", metrics->time);
+    const char *device = model_get_info(optim->model)->device_kind; // another kind may give other bits
+    buf_puts(&line, ", \"device\": ");
+    json_print_string(&line, device, strlen(device));
+    buf_puts(&line, "}\n");
+    metrics_queue(&optim->metrics, line.data, line.size);
+    buf_release(&line);
+
     if (!optim->events.path) { // the one with the next number
         const char *out = optim->options->out;
         const size_t size = strlen(out) + sizeof "/" EVENTS_NAME + 20; // a number of 20 digits at most

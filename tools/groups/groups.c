@@ -77,37 +77,6 @@ static status groups_select_visit(void *context, const struct group *from) {
     return OK;
 }
 
-// caravan groups select: writes the completions for which each `where` holds, in the groups of the store and of each
-// operand behind the first, as supervised data to standard output. USAGE, DATAERR, UNAVAILABLE.
-static status groups_select(const struct subcommand_call *call) {
-    const struct groups_options *options = call->given;
-    struct selection selection = {.per_group = options->per_group};
-    struct buf missing = {0};
-    status result = OK;
-    if (!options->where.count) return fail(USAGE, "--where is missing");
-    if (!options->store && call->count == 1) return fail(USAGE, "RUN, --store or a file of groups is missing");
-    NEW(&selection.conditions, options->where.count);
-    for (; selection.count < options->where.count; selection.count++) {
-        result = condition_parse(&selection.conditions[selection.count], options->where.data[selection.count]);
-        if (result != OK) TRY_TO(result, done, fail_prefix(result, "--where"));
-    }
-    if (options->store) TRY_TO(result, done, subcommand_each_group(options->store, groups_select_visit, &selection));
-    for (int i = 1; i < call->count; i++)
-        TRY_TO(result, done, subcommand_each_group(call->list[i], groups_select_visit, &selection));
-    log_info("%lld of %lld completions of %lld groups", selection.selected, selection.completions, selection.groups);
-    for (size_t k = 0; k < selection.count; k++) {
-        if (selection.conditions[k].seen) continue;
-        if (missing.size) buf_puts(&missing, ", ");
-        condition_path(&selection.conditions[k], &missing);
-    }
-    if (missing.size) log_info("no completion has a value of %s", missing.data);
-done:
-    free(selection.conditions);
-    buf_release(&selection.json);
-    buf_release(&missing);
-    return result;
-}
-
 static const struct option groups_options[] = {
     TOOL_OPTION(groups_options, store, OPTION_FILE,
                 "instead of RUN: the same, a run or a directory that holds groups.lmdb"),
@@ -333,5 +302,33 @@ status groups_main(struct subcommand_call *call) {
     if (!select && !prune && (given->keep.steps || given->keep.bytes || given->sections))
         return fail(USAGE, "--keep and --sections belong to prune");
     if ((select || prune) && given->state) return fail(USAGE, "--state belongs to ls, show and export");
-    return select ? groups_select(call) : groups_of_run(call);
+    if (!select) return groups_of_run(call);
+
+    // Writes the completions for which each `where` holds, in the groups of the store and of each operand behind the
+    // first, as supervised data to standard output.
+    struct selection selection = {.per_group = given->per_group};
+    struct buf missing = {0};
+    status result = OK;
+    if (!given->where.count) return fail(USAGE, "--where is missing");
+    if (!given->store && call->count == 1) return fail(USAGE, "RUN, --store or a file of groups is missing");
+    NEW(&selection.conditions, given->where.count);
+    for (; selection.count < given->where.count; selection.count++) {
+        result = condition_parse(&selection.conditions[selection.count], given->where.data[selection.count]);
+        if (result != OK) TRY_TO(result, done, fail_prefix(result, "--where"));
+    }
+    if (given->store) TRY_TO(result, done, subcommand_each_group(given->store, groups_select_visit, &selection));
+    for (int i = 1; i < call->count; i++)
+        TRY_TO(result, done, subcommand_each_group(call->list[i], groups_select_visit, &selection));
+    log_info("%lld of %lld completions of %lld groups", selection.selected, selection.completions, selection.groups);
+    for (size_t k = 0; k < selection.count; k++) {
+        if (selection.conditions[k].seen) continue;
+        if (missing.size) buf_puts(&missing, ", ");
+        condition_path(&selection.conditions[k], &missing);
+    }
+    if (missing.size) log_info("no completion has a value of %s", missing.data);
+done:
+    free(selection.conditions);
+    buf_release(&selection.json);
+    buf_release(&missing);
+    return result;
 }
