@@ -164,26 +164,16 @@ static bool option_value_range_end(const char *text, size_t size, double open, d
 }
 
 bool parse_bytes(const char *text, int64_t *bytes) {
-    static const struct {
-        const char *name;
-        int64_t bytes;
-    } units[] = {{"", 1},
-                 {"B", 1},
-                 {"KB", 1000},
-                 {"MB", 1000000},
-                 {"GB", 1000000000},
-                 {"TB", 1000000000000},
-                 {"KiB", INT64_C(1) << 10},
-                 {"MiB", INT64_C(1) << 20},
-                 {"GiB", INT64_C(1) << 30},
-                 {"TiB", INT64_C(1) << 40}};
+    static const char letters[] = "KMGT";
     const size_t digits = strspn(text, "0123456789");
-    int64_t number = 0;
-    if (!digits || digits > 18) return false;
-    for (size_t i = 0; i < digits; i++) number = number * 10 + (text[i] - '0');
-    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
-        if (!strcmp(text + digits, units[i].name)) return !__builtin_mul_overflow(number, units[i].bytes, bytes);
-    return false;
+    const char *unit = text + digits, *letter = *unit ? strchr(letters, *unit) : NULL;
+    const bool binary = letter && unit[1] == 'i';
+    *bytes = 0;
+    if (!digits || digits > 18 || (*unit && strcmp(letter ? unit + 1 + binary : unit, "B") != 0)) return false;
+    for (size_t i = 0; i < digits; i++) *bytes = *bytes * 10 + (text[i] - '0');
+    for (int power = letter ? (int)(letter - letters) + 1 : 0; power > 0; power--)
+        if (__builtin_mul_overflow(*bytes, binary ? 1024 : 1000, bytes)) return false;
+    return true;
 }
 
 // Parses a string as a value of the option, without looking for files or at the option's bounds. Numbers are read to

@@ -127,8 +127,7 @@ status options_read_file(struct options *options, const char *path) {
     struct buf content = {0};
     struct yaml_tree tree = {0};
     struct location at;
-    const char *slash = strrchr(path, '/');
-    const char *dir = arena_strndup(&options->arena, path, slash ? (size_t)(slash - path) + 1 : 0);
+    const char *dir = path_parent(&options->arena, path);
     status result = file_read(path, &content);
     if (result != OK) goto done;
     result = yaml_tree_read(&tree, content.data, content.size, &at);

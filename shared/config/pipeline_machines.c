@@ -224,12 +224,6 @@ static int pipeline_shared_port(const struct pipeline *pipeline, int a, int b) {
     return 0;
 }
 
-// Returns where a machine's key stands, or the machine itself if it is not given.
-static struct location pipeline_machine_key_at(const struct pipeline_machine *machine, const char *name) {
-    const struct key *key = key_list_find(&machine->keys, name);
-    return key ? key->value_at : machine->at;
-}
-
 void validate_placement(struct parsed_file *file) {
     const struct pipeline *pipeline = file->pipeline;
     const int machines = (int)pipeline->machine_count;
@@ -248,18 +242,19 @@ void validate_placement(struct parsed_file *file) {
     }
     for (int m = 0; m < machines && machines > 1; m++) {
         const struct pipeline_machine *machine = &pipeline->machines[m];
+        const struct key *port_key = key_list_find(&machine->keys, "port");
+        const struct location at = port_key ? port_key->value_at : machine->at;
         const int first = pipeline_port(pipeline, machine, NULL),
                   last = first + PIPELINE_STAGE_PORTS * ((int)pipeline->stage_count + 1) - 1;
         if (last > UINT16_MAX)
-            diagnostic_add(&file->diagnostics, pipeline_machine_key_at(machine, "port"),
+            diagnostic_add(&file->diagnostics, at,
                            "%s: port: the stages need the ports from %d to %d, and the last one is %d", machine->name,
                            first, last, UINT16_MAX);
         for (int other = 0; other < m; other++) {
             const int port = pipeline_shared_port(pipeline, other, m);
             if (!port) continue;
-            diagnostic_add(&file->diagnostics, pipeline_machine_key_at(machine, "port"),
-                           "%s: port %d is one of %s, which has the same address", machine->name, port,
-                           pipeline->machines[other].name);
+            diagnostic_add(&file->diagnostics, at, "%s: port %d is one of %s, which has the same address",
+                           machine->name, port, pipeline->machines[other].name);
             break;
         }
     }

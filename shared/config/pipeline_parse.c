@@ -116,17 +116,12 @@ const char *yaml_node_string(const yaml_node_t *node) {
 }
 
 const char *yaml_node_kind(const yaml_node_t *node) {
-    switch (node ? node->type : YAML_NO_NODE) {
-    case YAML_SCALAR_NODE:
-        return strlen((const char *)node->data.scalar.value) == node->data.scalar.length ? "a string"
-                                                                                         : "a string with a NUL";
-    case YAML_SEQUENCE_NODE:
-        return "an array";
-    case YAML_MAPPING_NODE:
-        return "a mapping";
-    default:
-        return "nothing";
-    }
+    static const char *const kinds[] = {[YAML_NO_NODE] = "nothing",
+                                        [YAML_SCALAR_NODE] = "a string",
+                                        [YAML_SEQUENCE_NODE] = "an array",
+                                        [YAML_MAPPING_NODE] = "a mapping"};
+    const char *kind = kinds[node ? node->type : YAML_NO_NODE];
+    return node && node->type == YAML_SCALAR_NODE && !yaml_node_string(node) ? "a string with a NUL" : kind;
 }
 
 // ---- which node stands where ----
