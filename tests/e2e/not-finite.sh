@@ -19,9 +19,8 @@ norm=$(head -c 100000 model/model.safetensors | grep -ao '"model\.[a-z_.]*norm\.
 cp -r model nan
 poison nan/model.safetensors "$norm"
 
-got=0
-optim --model nan --out none <groups >out 2>err || got=$?
-[ $got = 65 ] || fail "a NaN in the weights: exit $got: $(cat err)"
+trained() { optim "${@:2}" <"$1"; } # FILE OPTION...
+expect 65 '' trained groups --model nan --out none
 [ "$(tail -1 err)" = "caravan-optim: step 1: group 1: the log-probabilities are not finite. It has the weights of $work/nan" ] ||
     fail "a NaN in the weights: $(cat err)"
 [ ! -s out ] && [ "$(ls none)" = "" ] || fail "a step is trained or saved: $(ls none)"
@@ -31,12 +30,10 @@ optim --model nan --out none <groups >out 2>err || got=$?
 head -6 groups | optim --out bad --lr 1e-3 --schedule constant >out 2>err || fail "optim: $(cat err)"
 rm -r bad/step-000001
 poison bad/step-000003/training.safetensors "master.$norm"
+tail -2 groups >two
 for turn in 1 2; do
-    got=0
-    tail -2 groups | optim --out bad --keep 1 >out 2>err || got=$?
-    [ $got = 65 ] || fail "a NaN in a checkpoint: exit $got: $(cat err)"
-    grep -q "step 4: group 7: the log-probabilities are not finite. The checkpoint of step 3 has its weights: to go on from an older one, remove bad/step-000003$" err ||
-        fail "a NaN in a checkpoint: $(cat err)"
+    expect 65 "step 4: group 7: the log-probabilities are not finite. The checkpoint of step 3 has its weights: to go on from an older one, remove bad/step-000003$" \
+        trained two --out bad --keep 1
     [ "$(cd bad && echo step-*)" = "step-000002 step-000003" ] || fail "kept of a bad training: $(ls bad)"
 done
 rm -r bad/step-000003
@@ -51,9 +48,7 @@ kept_after() {
 }
 # A rate that ruins the weights within a few steps.
 for i in 1 2 3; do cat groups; done >many
-got=0
-optim --out ruined --keep 1 --lr 1e6 --schedule constant <many >out 2>err || got=$?
-[ $got = 65 ] || fail "a ruinous rate: exit $got: $(cat err)"
+expect 65 '' trained many --out ruined --keep 1 --lr 1e6 --schedule constant
 step=$(last_step_of err)
 [ "${step:-0}" -ge 3 ] || fail "a ruinous rate: $(cat err)"
 kept_after ruined $step

@@ -19,9 +19,8 @@ expect 64 'store_keep: only optim counts steps' score --store "$work/store" --st
 "$bin/caravan" groups ls --store "$work/store" | grep -q '^q *quarantined .*no clip' || fail "the store lacks the quarantined group"
 
 line c puzzle C C >>"$work/in.jsonl"
-code=0
-score <"$work/in.jsonl" >"$work/out" 2>"$work/err" || code=$?
-[ $code = 65 ] && grep -q "line 4: sample c: problem type 'puzzle'" "$work/err" || fail "an unknown problem type: exit $code: $(cat "$work/err")"
+scored() { score <"$work/in.jsonl"; }
+expect 65 "line 4: sample c: problem type 'puzzle'" scored
 [ "$(wc -l <"$work/out")" = 3 ] || fail "the lines before the bad one are not written"
 expect 64 "scoring: 'mine'" score --scoring mine
 

@@ -41,19 +41,13 @@ grep -q '"mine":{"b":1.50,"a":\[1e400,-0,123456789012345678901\]}' "$work/reward
 # A quarantined group passes unchanged. A line that is not a group ends the stage after the lines before it were written.
 set_aside='{"id":"q","prompt":{"messages":[],"solution":""},"quarantine":{"stage":"frames","reason":"no clip"},  "x":0.10}'
 { echo "$set_aside"; echo; cat "$work/sampled.jsonl"; echo '{"id":"x"}'; cat "$work/sampled.jsonl"; } >"$work/mixed.jsonl"
-code=0
-reward --method grpo <"$work/mixed.jsonl" >"$work/out" 2>"$work/err" || code=$?
-[ "$code" = 65 ] || fail "exit $code"
-grep -q 'caravan-reward: line 4: not a group: prompt: missing' "$work/err" || fail "$(cat "$work/err")"
+rewarded() { reward "${@:2}" <"$work/$1.jsonl"; } # FILE OPTION...
+expect 65 'caravan-reward: line 4: not a group: prompt: missing' rewarded mixed --method grpo
 [ "$(wc -l <"$work/out")" = 2 ] || fail "expected the two lines before the bad one"
 [ "$(head -n 1 "$work/out")" = "$set_aside" ] || fail "a quarantined group was changed"
 
-code=0
-reward <"$work/sampled.jsonl" >"$work/out" 2>"$work/err" || code=$?
-[ "$code" = 65 ] && grep -q 'not a group: reference: missing' "$work/err" || fail "care without a reference: exit $code"
-code=0
-reward --method cora <"$work/sampled.jsonl" >"$work/out" 2>"$work/err" || code=$?
-[ "$code" = 65 ] && grep -q 'not a group: consistency.probability: missing' "$work/err" || fail "cora without consistency: exit $code"
+expect 65 'not a group: reference: missing' rewarded sampled
+expect 65 'not a group: consistency.probability: missing' rewarded sampled --method cora
 expect 64 "method: 'coral' is not one of care|grpo|" reward --method coral
 
 "$bin/caravan" groups ls --store "$work/store" | grep -q '^e0-000000 *rewarded .*accuracy 0.5  reward 1$' || fail "groups ls"
