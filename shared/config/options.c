@@ -383,49 +383,33 @@ double options_number(const struct options *options, const struct option *option
 
 // ---- rules ----
 
-// An option with what was given for it.
-struct rule_side {
-    const struct option *option;
-    const struct key *key; // NULL: not given
-    const char *value;     // the default if it is not given; NULL: none, or of the wrong form
-};
-
-static struct rule_side rule_side(const struct options *options, const struct option *option) {
-    const struct key *key = key_list_find(&options->given, option->name);
-    return (struct rule_side){option, key, key ? key->value : option->default_value};
-}
-
-// Whether the option has that value; NULL: one of a rule that it does not have.
-static bool rule_side_is(const struct rule_side *side, const char *value) {
-    return value && side->value && !strcmp(side->value, value);
-}
-
-bool options_next_broken_rule(const struct options *options, struct broken_rule *rule) {
-    while ((rule->option = options_next(options->table, rule->option))) {
-        const struct option *option = rule->option;
-        const struct rule_side here = rule_side(options, option);
-        const char *value = here.value;
-        const char *other = option->needs.value       ? option->needs.other
-                            : option->conflicts.value ? option->conflicts.other
-                            : option->instead_of      ? option->instead_of
-                                                      : option->not_above;
-        if (!other) continue;
-        const struct rule_side there = rule_side(options, option_find(options->table, other));
-        const struct key *either = here.key ? here.key : there.key;
-        const size_t size = sizeof rule->text;
-        if (either) rule->at = either->value_at;
-        if (rule_side_is(&here, option->needs.value) && !there.key) {
-            snprintf(rule->text, size, "missing: %s, for %s: %s", other, option->name, value);
-        } else if (rule_side_is(&here, option->conflicts.value) &&
-                   rule_side_is(&there, option->conflicts.other_value)) {
-            snprintf(rule->text, size, "%s: %s does not go with %s: %s", option->name, value, other, there.value);
-        } else if (option->instead_of && here.key && there.key) {
-            rule->at = here.key->name_at;
-            snprintf(rule->text, size, "%s: cannot be given together with %s", option->name, other);
-        } else if (option->not_above && either && (!here.key || here.key->stored) &&
-                   (!there.key || there.key->stored) &&
-                   options_number(options, option) > options_number(options, there.option)) {
-            snprintf(rule->text, size, "%s: %s is above %s, which is %s", option->name, value, other, there.value);
+bool options_next_broken_rule(const struct options *options, struct broken_rule *broken) {
+    while ((broken->option = options_next(options->table, broken->option))) {
+        const struct option *option = broken->option;
+        if (!option->rule) continue;
+        const struct option *other = option_find(options->table, option->other);
+        const struct key *key = key_list_find(&options->given, option->name),
+                         *other_key = key_list_find(&options->given, other->name), *either = key ? key : other_key;
+        // NULL: there is no default, or what was given has the wrong form.
+        const char *value = key ? key->value : option->default_value,
+                   *other_value = other_key ? other_key->value : other->default_value;
+        const bool applies = value && option->this_value && !strcmp(value, option->this_value);
+        const bool stored = (!key || key->stored) && (!other_key || other_key->stored);
+        const size_t size = sizeof broken->text;
+        if (either) broken->at = either->value_at;
+        if (option->rule == RULE_NEEDS && applies && !other_key) {
+            snprintf(broken->text, size, "missing: %s, for %s: %s", other->name, option->name, value);
+        } else if (option->rule == RULE_CONFLICTS && applies && other_value &&
+                   !strcmp(other_value, option->other_value)) {
+            snprintf(broken->text, size, "%s: %s does not go with %s: %s", option->name, value, other->name,
+                     other_value);
+        } else if (option->rule == RULE_INSTEAD_OF && key && other_key) {
+            broken->at = key->name_at;
+            snprintf(broken->text, size, "%s: cannot be given together with %s", option->name, other->name);
+        } else if (option->rule == RULE_NOT_ABOVE && either && stored &&
+                   options_number(options, option) > options_number(options, other)) {
+            snprintf(broken->text, size, "%s: %s is above %s, which is %s", option->name, value, other->name,
+                     other_value);
         } else {
             continue;
         }

@@ -42,36 +42,33 @@ struct string_list {
     size_t count;
 };
 
-// With `value`, the option `other` of the same table must be given. A pipeline's stage inherits that option only then.
-struct option_need {
-    const char *value, *other;
-};
-
-// With `value`, the option `other` of the same table may not have `other_value`.
-struct option_conflict {
-    const char *value, *other, *other_value;
+// What an option asks of the option `other` of the same table.
+enum option_rule {
+    RULE_NONE,
+    RULE_NEEDS,      // with `this_value`, the other must be given; a pipeline's stage inherits the other only then
+    RULE_CONFLICTS,  // with `this_value`, the other may not have `other_value`
+    RULE_NOT_ABOVE,  // of two numbers: the other's may not be below this one's
+    RULE_INSTEAD_OF, // not both may be given
 };
 
 struct option {
     const char *name; // with underscores
     enum option_type type;
-    size_t offset;                    // of the field in the table's struct
-    const char *default_value;        // as it would be typed; NULL: unset
-    double low, high;                 // OPTION_INT, OPTION_NUMBER
-    const char *choices;              // words separated by '|'
-    struct option_need needs;         // OPTION_NAME, OPTION_CHOICE
-    struct option_conflict conflicts; // the same
-    const char *not_above;            // the name of a numeric option whose value may not be below this one's
-    const char *instead_of;           // the name of an option that may not be given together with this one
-    const char *below_run;            // in a pipeline, where unset: this directory below the run's
-    bool from_source;                 // in a pipeline, where unset: as the source has it
-    bool own;                         // in a pipeline, where unset: not as the file has it
-    bool same_as_source;              // in a pipeline: it must have the source's value
-    bool command_line_only;           // not to be written in a pipeline file
-    bool required;                    // its field is a string
-    bool repeatable;                  // may be given many times
-    bool not_hashed;                  // changes how, not what, a stage computes: not part of options_hash
-    const char *help;                 // one line
+    size_t offset;             // of the field in the table's struct
+    const char *default_value; // as it would be typed; NULL: unset
+    double low, high;          // OPTION_INT, OPTION_NUMBER
+    const char *choices;       // words separated by '|'
+    enum option_rule rule;
+    const char *other, *this_value, *other_value; // of the rule
+    const char *below_run;                        // in a pipeline, where unset: this directory below the run's
+    bool from_source;                             // in a pipeline, where unset: as the source has it
+    bool own;                                     // in a pipeline, where unset: not as the file has it
+    bool same_as_source;                          // in a pipeline: it must have the source's value
+    bool command_line_only;                       // not to be written in a pipeline file
+    bool required;                                // its field is a string
+    bool repeatable;                              // may be given many times
+    bool not_hashed;                              // changes how, not what, a stage computes: not part of options_hash
+    const char *help;                             // one line
 };
 
 struct option_table {
@@ -197,7 +194,7 @@ status options_read_file(struct options *options, const char *path);
 // options that are missing, and for options that break a rule.
 status options_parse(struct options *options, int argc, char **argv, int *rest);
 
-// A rule of a table (needs, conflicts, instead_of, not_above) that the options break.
+// A rule of a table that the options break.
 struct broken_rule {
     const struct option *option; // whose rule it is
     struct location at;          // of what was given
@@ -205,7 +202,7 @@ struct broken_rule {
 };
 
 // Finds the next broken rule, in the order of the table; a zeroed one starts. Returns false when there is no other.
-bool options_next_broken_rule(const struct options *options, struct broken_rule *rule);
+bool options_next_broken_rule(const struct options *options, struct broken_rule *broken);
 
 // Returns the value of a number's option, or the lower end of a range; NaN for one of the choices.
 double options_number(const struct options *options, const struct option *option);

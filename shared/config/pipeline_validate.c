@@ -196,10 +196,10 @@ static void pipeline_validate_stage(struct parsed_file *file, struct pipeline_st
 // Whether the option can be inherited: one that another option needs only with some value counts only with that value.
 static bool pipeline_validate_useful(const struct pipeline_stage *stage, const struct option *option) {
     for (const struct option *other = NULL; (other = options_next(stage->options.table, other));) {
-        if (!other->needs.value || strcmp(other->needs.other, option->name) != 0) continue;
+        if (other->rule != RULE_NEEDS || strcmp(other->other, option->name) != 0) continue;
         const struct key *key = key_list_find(&stage->options.given, other->name);
         const char *value = key ? key->value : other->default_value;
-        return value && !strcmp(value, other->needs.value);
+        return value && !strcmp(value, other->this_value);
     }
     return true;
 }

@@ -20,11 +20,12 @@
 #define FROM_SOURCE  .from_source = true
 #define AS_SOURCE    .from_source = true, .same_as_source = true
 // With this value, the other option must be given; with this value, the other option may not have that value.
-#define NEEDS(this_value, other)                  .needs = {this_value, other}
-#define CONFLICTS(this_value, other, other_value) .conflicts = {this_value, other, other_value}
+#define NEEDS(value, name) .rule = RULE_NEEDS, .this_value = (value), .other = (name)
+#define CONFLICTS(value, name, its_own)                                                                                \
+    .rule = RULE_CONFLICTS, .this_value = (value), .other = (name), .other_value = (its_own)
 // The other option's value may not be below this one's; not both may be given.
-#define NOT_ABOVE(other)  .not_above = (other)
-#define INSTEAD_OF(other) .instead_of = (other)
+#define NOT_ABOVE(name)  .rule = RULE_NOT_ABOVE, .other = (name)
+#define INSTEAD_OF(name) .rule = RULE_INSTEAD_OF, .other = (name)
 
 // An option of each type. OPTION_ENTRY makes a field of it below, and in stage_kinds.c a row of a table; MODEL_ENTRY is
 // for options that lie in the struct of all stages with a model, under another name.

@@ -44,22 +44,18 @@ static void check_option(const struct option_table *table, const struct option *
     assert_non_null(option->help);
     assert_true(option->offset < table->size);
     if (option->default_value) assert_int_equal(option_check(option, option->default_value), OK);
-    if (option->not_above) assert_true(option_find(table, option->not_above)->type >= OPTION_INT);
-    if (option->needs.value || option->conflicts.value)
-        assert_true(option->type == OPTION_CHOICE || option->type == OPTION_NAME);
-    if (option->needs.value) {
-        assert_true(choice_index(option->choices, option->needs.value) >= 0);
-        assert_int_equal(option_find(table, option->needs.other)->type, OPTION_FILE);
+    if (option->rule) {
+        const struct option *other = option_find(table, option->other);
+        assert_non_null(other);
+        if (option->rule == RULE_NOT_ABOVE) assert_true(other->type >= OPTION_INT);
+        if (option->rule == RULE_NEEDS) assert_int_equal(other->type, OPTION_FILE);
+        if (option->rule == RULE_CONFLICTS) assert_int_equal(other->type, OPTION_CHOICE);
+        if (option->rule == RULE_CONFLICTS) assert_true(choice_index(other->choices, option->other_value) >= 0);
+        if (option->rule == RULE_NEEDS || option->rule == RULE_CONFLICTS) {
+            assert_true(option->type == OPTION_CHOICE || option->type == OPTION_NAME);
+            assert_true(choice_index(option->choices, option->this_value) >= 0);
+        }
     }
-    if (option->conflicts.value) {
-        const struct option *other = option_find(table, option->conflicts.other);
-        assert_true(choice_index(option->choices, option->conflicts.value) >= 0);
-        assert_int_equal(other->type, OPTION_CHOICE);
-        assert_true(choice_index(other->choices, option->conflicts.other_value) >= 0);
-    }
-    // An option has one rule at most.
-    assert_true(!option->needs.value + !option->conflicts.value + !option->not_above + !option->instead_of >= 3);
-    if (option->instead_of) assert_non_null(option_find(table, option->instead_of));
     if (option->type == OPTION_INT && !option->default_value) assert_true(option->low >= 1);
     if (option->type == OPTION_CHOICE || (option->type > OPTION_INT && option->type != OPTION_SIZE))
         assert_non_null(option->default_value);

@@ -329,7 +329,7 @@ static const struct option reference_options[] = {
     TOOL_OPTION(reference_options, man, OPTION_STRING,
                 "print the manual page of this program, caravan or caravan-STAGE"),
     TOOL_OPTION(reference_options, completion, OPTION_NAME, "print the completion script of this shell",
-                .choices = reference_shells, .instead_of = "man"),
+                .choices = reference_shells, .rule = RULE_INSTEAD_OF, .other = "man"),
     {0},
 };
 const struct option_table reference_table = {
