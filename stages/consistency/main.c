@@ -27,10 +27,11 @@ struct consistency_stage {
     uint64_t hash;          // of the weights and of the template
     char model[17];         // the weights' hash, as text
     struct unscored_group *waiting;
-    size_t first, count; // of waiting: those before `first` are returned
-    size_t tokens;       // of those that are not scored
-    bool scored;         // all of them are
-    size_t cut;          // pairs that were cut to max_tokens
+    size_t first, count;           // of waiting: those before `first` are returned
+    struct classifier_text *texts; // the pairs of those that are not scored, in their order
+    size_t text_count, tokens;     // of these pairs
+    bool scored;                   // all of them are
+    size_t cut;                    // pairs that were cut to max_tokens
 };
 
 static status consistency_open(void **state, struct stage_context *context) {
@@ -76,7 +77,7 @@ static status consistency_submit(void *state, struct group *group) {
     struct consistency_stage *self = state;
     struct unscored_group waiting = {.group = group};
     struct arena arena = {0};
-    size_t tokens = 0, shortened = 0;
+    size_t shortened = 0;
     status result = OK;
     NEW(&waiting.pairs, group->completion_count);
     for (size_t i = 0; i < group->completion_count; i++) {
@@ -87,12 +88,16 @@ static status consistency_submit(void *state, struct group *group) {
         TRY_TO(result, done,
                consistency_pair_encode(&pair, self->tokenizer, (size_t)self->options->max_tokens, &waiting.pairs[i],
                                        &cut));
-        tokens += waiting.pairs[i].count;
         shortened += cut > 0;
     }
     GROW(&self->waiting, self->count);
     self->waiting[self->count++] = waiting;
-    self->tokens += tokens;
+    for (size_t i = 0; i < group->completion_count; i++) {
+        if (!waiting.pairs[i].count) continue;
+        GROW(&self->texts, self->text_count);
+        self->texts[self->text_count++] = (struct classifier_text){waiting.pairs[i].data, waiting.pairs[i].count};
+        self->tokens += waiting.pairs[i].count;
+    }
     self->cut += shortened;
 done:
     if (result != OK) unscored_group_release(&waiting);
@@ -100,45 +105,32 @@ done:
     return result;
 }
 
-// Scores the pairs of all waiting groups and writes the probabilities into the groups; 0 where there is no pair.
-static status consistency_score(struct consistency_stage *self) {
-    struct classifier_text *texts = NULL;
-    double *probabilities = NULL;
-    size_t completions = 0, count = 0;
-    status result = OK;
-    for (size_t g = 0; g < self->count; g++) completions += self->waiting[g].group->completion_count;
-    NEW(&texts, completions);
-    NEW(&probabilities, completions);
-    for (size_t g = 0; g < self->count; g++)
-        for (size_t i = 0; i < self->waiting[g].group->completion_count; i++) {
-            const struct token_list *pair = &self->waiting[g].pairs[i];
-            if (pair->count) texts[count++] = (struct classifier_text){pair->data, pair->count};
-        }
-    if (count) TRY_TO(result, done, classifier_score(self->classifier, texts, count, probabilities));
-    count = 0;
-    for (size_t g = 0; g < self->count; g++) {
-        struct group *group = self->waiting[g].group;
-        struct consistency *consistency = &group->consistency;
-        group_doubles(group, &consistency->probability, group->completion_count);
-        group_string(group, &consistency->model, self->model, sizeof self->model - 1);
-        for (size_t i = 0; i < group->completion_count; i++)
-            if (self->waiting[g].pairs[i].count) consistency->probability.data[i] = probabilities[count++];
-        consistency->present = true;
-    }
-    self->scored = true;
-    self->tokens = 0;
-done:
-    free(texts);
-    free(probabilities);
-    return result;
-}
-
+// Returns a waiting group. The pairs of all of them are scored before the first is returned.
 static status consistency_poll(void *state, bool draining, struct group **done) {
     struct consistency_stage *self = state;
     (void)draining; // the groups that it has are scored either way
     *done = NULL;
     if (!self->count) return END;
-    if (!self->scored) TRY(consistency_score(self));
+    if (!self->scored) {
+        double *probabilities;
+        size_t scored = 0;
+        NEW(&probabilities, self->text_count);
+        const status result =
+            self->text_count ? classifier_score(self->classifier, self->texts, self->text_count, probabilities) : OK;
+        for (size_t g = 0; result == OK && g < self->count; g++) {
+            struct group *group = self->waiting[g].group;
+            struct consistency *consistency = &group->consistency;
+            group_doubles(group, &consistency->probability, group->completion_count);
+            group_string(group, &consistency->model, self->model, sizeof self->model - 1);
+            for (size_t i = 0; i < group->completion_count; i++) // 0 where there is no pair
+                if (self->waiting[g].pairs[i].count) consistency->probability.data[i] = probabilities[scored++];
+            consistency->present = true;
+        }
+        free(probabilities);
+        TRY(result);
+        self->scored = true;
+        self->tokens = self->text_count = 0;
+    }
     *done = self->waiting[self->first].group;
     unscored_group_release(&self->waiting[self->first++]);
     if (self->first < self->count) return OK;
@@ -153,6 +145,7 @@ static status consistency_close(void *state) {
     if (self->cut) log_info("%zu pairs were cut to %lld tokens", self->cut, (long long)self->options->max_tokens);
     for (size_t i = self->first; i < self->count; i++) unscored_group_release(&self->waiting[i]);
     free(self->waiting);
+    free(self->texts);
     arena_release(&self->arena);
     classifier_free(&self->classifier);
     tokenizer_free(&self->tokenizer);
