@@ -55,30 +55,6 @@ static int64_t state_step(const char *name) {
     return sscanf(name, "state-%" SCNd64 "%n", &step, &end) == 1 && !name[end] ? step : -1;
 }
 
-// Loads the newest state in `out`, if there is one; *step is then its step, else 0. USAGE when it is of a training with
-// other settings; DATAERR when it cannot be read.
-static status state_load(struct classifier *classifier, const char *out, uint64_t settings, int64_t *step) {
-    struct arena arena = {0};
-    struct buf progress = {0};
-    const char *rest;
-    status result = OK;
-    DIR *entries = opendir(out);
-    *step = 0;
-    for (struct dirent *entry; entries && (entry = readdir(entries));) {
-        const int64_t found = state_step(entry->d_name);
-        if (found > *step) *step = found;
-    }
-    if (entries) closedir(entries);
-    if (!*step) return OK;
-    const char *dir = arena_printf(&arena, "%s/state-%06" PRId64, out, *step);
-    TRY_TO(result, done, state_read(path_join(&arena, dir, progress_name), out, settings, &progress, &rest));
-    result = classifier_load_state(classifier, dir);
-done:
-    buf_release(&progress);
-    arena_release(&arena);
-    return result;
-}
-
 // Removes the states in `out` but the one of step `keep`, -1: all of them, and what a killed process has left of
 // others. UNAVAILABLE.
 static status state_remove(const char *out, int64_t keep) {
@@ -321,35 +297,42 @@ static status training_run(struct training *training, struct buf *line) {
     struct classification figures;
     struct token_batch batch = {0};
     double *probabilities = NULL;
+    struct buf progress = {0};
     struct arena arena = {0};
-    const char *config = path_join(&arena, out, "config.json");
     status result = OK;
     TRY_TO(result, done, dir_make(out));
-    TRY_TO(result, done, state_load(training->classifier, out, training->settings, &training->step));
-    if (!training->step && path_exists(config))
+    DIR *entries = opendir(out);
+    for (struct dirent *entry; entries && (entry = readdir(entries));) {
+        const int64_t found = state_step(entry->d_name);
+        if (found > training->step) training->step = found;
+    }
+    if (entries) closedir(entries);
+    if (training->step) {
+        const char *dir = arena_printf(&arena, "%s/state-%06" PRId64, out, training->step), *rest;
+        TRY_TO(result, done,
+               state_read(path_join(&arena, dir, progress_name), out, training->settings, &progress, &rest));
+        TRY_TO(result, done, classifier_load_state(training->classifier, dir));
+        log_info("resuming from step %lld in %s", (long long)training->step, out);
+    } else if (path_exists(path_join(&arena, out, "config.json"))) {
         TRY_TO(result, done, fail(USAGE, "%s: the directory already contains a model", out));
-    if (training->step) log_info("resuming from step %lld in %s", (long long)training->step, out);
+    }
     TRY_TO(result, done, training_take_steps(training));
     TRY_TO(result, done, training_batch(training, training->held_out, NULL, held_out, &batch));
     NEW(&probabilities, held_out);
     TRY_TO(result, done, classifier_score(training->classifier, batch.texts, held_out, probabilities));
     classification_compute(&figures, probabilities, batch.labels, held_out, training->given->threshold);
     TRY_TO(result, done, classifier_save(training->classifier, out));
-    const struct {
-        const char *name;
-        double value;
-    } rates[] = {{"accuracy", figures.accuracy},
-                 {"auc", figures.auc},
-                 {"rate_consistent", figures.rate_consistent},
-                 {"rate_inconsistent", figures.rate_inconsistent}};
+    static const char *const names[] = {"accuracy", "auc", "rate_consistent", "rate_inconsistent"};
+    const double rates[] = {figures.accuracy, figures.auc, figures.rate_consistent, figures.rate_inconsistent};
     buf_printf(line, "{\"pairs\": %zu, \"held_out\": %zu", training->trained_count, figures.count);
     for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
-        buf_printf(line, ", \"%s\": ", rates[i].name);
-        json_print_double(line, rates[i].value);
+        buf_printf(line, ", \"%s\": ", names[i]);
+        json_print_double(line, rates[i]);
     }
     buf_puts(line, "}\n");
 done:
     free(probabilities);
+    buf_release(&progress);
     token_batch_release(&batch);
     arena_release(&arena);
     return result;
