@@ -347,6 +347,7 @@ void options_release(struct options *options) {
 status options_set(struct options *options, const char *name, const char *value) {
     const struct option *option = option_find_any(options->table, name);
     struct option_value parsed;
+    assert(value);
     if (!option) {
         struct nearest nearest = nearest_to(name);
         nearest_offer_all(&nearest, options->table);

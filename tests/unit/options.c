@@ -24,6 +24,10 @@ struct given {
     };
 };
 
+static void given_release(struct given *given) {
+    options_release(&given->options);
+}
+
 static void init_defaults(struct given *given, const char *stage) {
     const struct stage_kind *kind = stage_kind_find(stage);
     assert_non_null(kind);
@@ -163,7 +167,7 @@ TEST(defaults_are_the_published_ones) {
 }
 
 TEST(both_spellings_and_forms_are_read) {
-    struct given given;
+    SCOPED(struct given, given_release) given;
     init_defaults(&given, "source");
     assert_int_equal(arguments(&given, "--data /dev/null --group-size=3 --max_staleness 2 --no-shuffle --stdio"), OK);
     assert_int_equal(given.source.group_size, 3);
@@ -174,7 +178,6 @@ TEST(both_spellings_and_forms_are_read) {
     assert_true(given.source.shuffle);
     assert_false(given.source.common.stdio);
     assert_string_equal(given.source.template, "none");
-    options_release(&given.options);
 }
 
 TEST(mistakes_are_named) {
@@ -254,11 +257,10 @@ TEST(mistakes_are_named) {
         {"source", "--data / --shuffle=maybe", "shuffle: 'maybe' is not true or false", USAGE},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct given given;
+        SCOPED(struct given, given_release) given;
         init_defaults(&given, cases[i].stage);
         assert_int_equal(arguments(&given, cases[i].words), cases[i].code);
         if (cases[i].said) assert_string_equal(fail_text(), cases[i].said);
-        options_release(&given.options);
     }
 }
 
@@ -277,7 +279,7 @@ TEST(amounts_to_keep_are_read) {
     static const char *const bad[] = {"",      "none",    "100", "100steps",          "-1 steps",       "0 steps",
                                       "0GiB",  "1.5GiB",  "20G", "9999999999999999B", "99999999999TiB", "steps",
                                       "5 GiB", "1 stepss"};
-    struct given given;
+    SCOPED(struct given, given_release) given;
     init_defaults(&given, "optim");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_int_equal(options_set(&given.options, "store_keep", cases[i].text), OK);
@@ -288,11 +290,10 @@ TEST(amounts_to_keep_are_read) {
         assert_int_equal(options_set(&given.options, "store_keep", bad[i]), USAGE);
         assert_non_null(strstr(fail_text(), "store_keep: '"));
     }
-    options_release(&given.options);
 }
 
 TEST(ranges_and_none_are_read) {
-    struct given given;
+    SCOPED(struct given, given_release) given;
     init_defaults(&given, "reward");
     assert_int_equal(arguments(&given, "--length-reward 320..512 --margin none --upper-bound none --device cuda:1"),
                      OK);
@@ -302,7 +303,6 @@ TEST(ranges_and_none_are_read) {
     assert_int_equal(arguments(&given, "--length-reward ..512"), OK);
     const struct option_range *range = &given.reward.length_reward;
     assert_true(isinf(range->from) && range->from < 0 && range->to == 512);
-    options_release(&given.options);
 }
 
 // Runs with a --config file of that content and returns its status.
@@ -319,7 +319,7 @@ static status with_config(struct given *given, const char *content, const char *
 }
 
 TEST(arguments_override_a_config_file) {
-    struct given given;
+    SCOPED(struct given, given_release) given;
     init_defaults(&given, "frames");
     assert_int_equal(with_config(&given, "fps: 1.5\nmax_frames: 8\nstore: here\n", "--max-frames 12"), OK);
     assert_true(given.frames.fps == 1.5);
@@ -333,16 +333,13 @@ TEST(arguments_override_a_config_file) {
     assert_non_null(strstr(fail_text(), "not YAML"));
     assert_int_equal(with_config(&given, "- fps\n", ""), DATAERR);
     assert_int_equal(with_config(&given, "", ""), OK);
-    options_release(&given.options);
 }
 
 static uint64_t hash_of_stage(const char *stage, const char *words) {
-    struct given given;
+    SCOPED(struct given, given_release) given;
     init_defaults(&given, stage);
     assert_int_equal(arguments(&given, words), OK);
-    const uint64_t hash = options_hash(&given.options, false);
-    options_release(&given.options);
-    return hash;
+    return options_hash(&given.options, false);
 }
 
 static uint64_t hash_of(const char *words) {
