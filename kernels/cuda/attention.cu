@@ -19,11 +19,14 @@ constexpr size_t attention_shared = (size_t)(tile_rows + 4 * key_block) * (D + 8
 
 // ---- packed ----
 
-// Starts the copy of `count` keys and values from the cache row `begin` on to to[0..64) and to[64..128); zeros follow.
+// Starts the copy of the block-th 64 of `count` keys and values, from the cache row `begin` on, to to[0..64) and
+// to[64..128).
 template <int D>
-DEVICE void load_step(struct bf16 *to, const struct bf16 *keys, const struct bf16 *values, int64_t begin, int count) {
-    load_rows<D, key_block>(to, keys + begin * D, count);
-    load_rows<D, key_block>(to + key_block * (D + 8), values + begin * D, count);
+DEVICE void load_step(struct bf16 *to, const struct bf16 *keys, const struct bf16 *values, int64_t begin, int count,
+                      int block) {
+    int left = count - block * key_block;
+    load_rows<D, key_block>(to, keys + (begin + block * key_block) * D, left);
+    load_rows<D, key_block>(to + key_block * (D + 8), values + (begin + block * key_block) * D, left);
     cp_async_commit();
 }
 
@@ -67,7 +70,7 @@ __global__ void __launch_bounds__(tensor_threads, 2) attention_kernel(struct att
     }
     struct tile_step step = tile_step_of(&tile, first_step, own, 0);
     load_queries<D, tile_rows>(q, a.qkv, a.qkv_stride, a.qkv_aligned, &tile, 0, group, key_head);
-    load_step<D>(stages, keys, values, step.begin, step.count);
+    load_step<D>(stages, keys, values, step.begin, step.count, 0);
     float total[column_tiles<D>][4], max[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0},
                                      scale_log2 = mul_rn(a.scale, log2_e);
     struct chunk_sums<D> chunk;
@@ -82,7 +85,7 @@ __global__ void __launch_bounds__(tensor_threads, 2) attention_kernel(struct att
         const struct bf16 *stage = stages + block % 2 * 2 * key_block * (D + 8);
         struct tile_step next = tile_step_of(&tile, first_step, own, block + 1);
         if (block + 1 < steps)
-            load_step<D>(stages + (block + 1) % 2 * 2 * key_block * (D + 8), keys, values, next.begin, next.count);
+            load_step<D>(stages + (block + 1) % 2 * 2 * key_block * (D + 8), keys, values, next.begin, next.count, 0);
         int seen[2], hidden[2];
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -292,7 +295,7 @@ template <int D> __global__ void __launch_bounds__(tensor_threads, 2) attention_
         int64_t begin = region.kv_begin + index * chunk_keys;
         bool has_rows = warp * 16 < region.tokens * (a.heads / a.key_heads);
         decode_load_queries<D>(q, &g, &region, key_head);
-        load_step<D>(stages, keys, values, begin, count);
+        load_step<D>(stages, keys, values, begin, count, 0);
         struct chunk_sums<D> chunk;
         chunk_clear(&chunk);
         for (int block = 0; block < blocks; block++) {
@@ -300,8 +303,7 @@ template <int D> __global__ void __launch_bounds__(tensor_threads, 2) attention_
             __syncthreads(); // the keys are there, and nobody reads the other stage any more
             const struct bf16 *stage = stages + block % 2 * 2 * key_block * (D + 8);
             if (block + 1 < blocks)
-                load_step<D>(stages + (block + 1) % 2 * 2 * key_block * (D + 8), keys, values,
-                             begin + (block + 1) * key_block, count - (block + 1) * key_block);
+                load_step<D>(stages + (block + 1) % 2 * 2 * key_block * (D + 8), keys, values, begin, count, block + 1);
             int seen = count - block * key_block, both[2] = {seen, seen};
             if (has_rows)
                 chunk_add<D, false>(&chunk, q + warp * 16 * (D + 8), stage, stage + key_block * (D + 8), NULL, both,
