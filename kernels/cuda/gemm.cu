@@ -240,16 +240,20 @@ void gemm_bf16_load(void) {
     gemm_load<false, false>();
 }
 
+// The number of tiles of `tile` rows and columns that a product's outputs have.
+static unsigned gemm_tiles(const struct product *p, int64_t tile) {
+    return (unsigned)((p->a.outer + tile - 1) / tile * ((p->b.outer + tile - 1) / tile));
+}
+
 status gemm_bf16(struct cuda_backend *cuda, const struct product *p) {
-    int64_t down = (p->a.outer + gemm_tile - 1) / gemm_tile;
-    int64_t right = (p->b.outer + gemm_tile - 1) / gemm_tile;
+    unsigned blocks = gemm_tiles(p, gemm_tile);
     assert(p->b.transposed || !p->a.transposed);
     if (p->a.transposed)
-        gemm_launch<true, true>(cuda, p, (unsigned)(down * right));
+        gemm_launch<true, true>(cuda, p, blocks);
     else if (p->b.transposed)
-        gemm_launch<false, true>(cuda, p, (unsigned)(down * right));
+        gemm_launch<false, true>(cuda, p, blocks);
     else
-        gemm_launch<false, false>(cuda, p, (unsigned)(down * right));
+        gemm_launch<false, false>(cuda, p, blocks);
     return cuda_launched("gemm_bf16");
 }
 
@@ -387,9 +391,7 @@ __global__ void __launch_bounds__(gemm_f32_threads) gemm_f32_kernel(struct produ
 }
 
 status gemm_f32(struct cuda_backend *cuda, const struct product *p) {
-    int64_t down = (p->a.outer + gemm_f32_tile - 1) / gemm_f32_tile;
-    int64_t right = (p->b.outer + gemm_f32_tile - 1) / gemm_f32_tile;
-    LAUNCH(gemm_f32_kernel, (unsigned)(down * right), gemm_f32_threads, 2 * gemm_f32_piece * sizeof(float),
+    LAUNCH(gemm_f32_kernel, gemm_tiles(p, gemm_f32_tile), gemm_f32_threads, 2 * gemm_f32_piece * sizeof(float),
            cuda->stream, *p);
     return cuda_launched("gemm_f32");
 }

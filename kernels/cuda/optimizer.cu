@@ -246,24 +246,24 @@ __global__ void __launch_bounds__(row_threads)
     number_store<LAYOUT_ANY>(out, i, count, values);
 }
 
-static status optimizer_pairs(struct cuda_backend *cuda, struct number_row out, struct number_row in, int64_t count) {
+static status optimizer_pairs(struct backend *backend, struct tensor out, struct tensor out_remainder, struct tensor in,
+                              struct tensor in_remainder) {
+    struct cuda_backend *cuda = cuda_of(backend);
+    int64_t count = in.rows * in.columns;
+    CHECK(optimizer_number(out, out_remainder, count) && optimizer_number(in, in_remainder, count));
+    CHECK(tensor_none(out_remainder) != tensor_none(in_remainder));
     if (count == 0) return OK;
-    LAUNCH(pairs_kernel, grid_of(octets_of(count), 1), row_threads, 0, cuda->stream, out, in, count);
+    LAUNCH(pairs_kernel, grid_of(octets_of(count), 1), row_threads, 0, cuda->stream, number_row_of(out, out_remainder),
+           number_row_of(in, in_remainder), count);
     return cuda_launched("pairs");
 }
 
 status cuda_split_f32(struct backend *backend, struct tensor out, struct tensor remainder, struct tensor in) {
-    int64_t count = in.rows * in.columns;
-    CHECK(optimizer_dense(out, ELEMENT_BF16, count) && optimizer_dense(remainder, ELEMENT_U16, count));
-    CHECK(optimizer_dense(in, ELEMENT_F32, count));
-    return optimizer_pairs(cuda_of(backend), number_row_of(out, remainder), number_row_of(in, {}), count);
+    return optimizer_pairs(backend, out, remainder, in, {});
 }
 
 status cuda_join_f32(struct backend *backend, struct tensor out, struct tensor in, struct tensor remainder) {
-    int64_t count = out.rows * out.columns;
-    CHECK(optimizer_dense(in, ELEMENT_BF16, count) && optimizer_dense(remainder, ELEMENT_U16, count));
-    CHECK(optimizer_dense(out, ELEMENT_F32, count));
-    return optimizer_pairs(cuda_of(backend), number_row_of(out, {}), number_row_of(in, remainder), count);
+    return optimizer_pairs(backend, out, {}, in, remainder);
 }
 
 // ---- sums ----
