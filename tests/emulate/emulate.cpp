@@ -161,17 +161,10 @@ static void run(struct fibre *to) {
 
 // ---- misuse ----
 
-static void print_site(struct site site) {
-    fprintf(stderr, "%s:%d", site.file, site.line);
-}
-
 [[noreturn]] void misuse(struct site site, const char *format, ...) {
     fprintf(stderr, "emulate: %s, block (%u,%u,%u), thread %u: ", block.kernel_name, position.block.x, position.block.y,
             position.block.z, self ? self->number : 0);
-    if (site.file) {
-        print_site(site);
-        fputs(": ", stderr);
-    }
+    if (site.file) fprintf(stderr, "%s:%d: ", site.file, site.line);
     va_list arguments;
     va_start(arguments, format);
     vfprintf(stderr, format, arguments);

@@ -27,24 +27,10 @@
 
 #define __global__
 #define __device__
-#define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __align__(bytes) alignas(bytes)
 #define DEVICE           static inline
-
-struct alignas(8) uint2 {
-    unsigned x, y;
-};
-struct alignas(16) uint4 {
-    unsigned x, y, z, w;
-};
-struct alignas(8) float2 {
-    float x, y;
-};
-struct alignas(16) float4 {
-    float x, y, z, w;
-};
 
 // One, two or three numbers of blocks or threads.
 struct dim3 {
@@ -304,13 +290,6 @@ template <typename T> T atomicAdd(T *address, T value) {
     static_assert(std::is_integral_v<T>, "the order of atomic additions is not fixed: integers only");
     T old = *address;
     *address = old + value;
-    return old;
-}
-
-template <typename T> T atomicMax(T *address, T value) {
-    static_assert(std::is_integral_v<T>, "integers only");
-    T old = *address;
-    if (value > old) *address = value;
     return old;
 }
 

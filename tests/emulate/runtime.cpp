@@ -263,34 +263,21 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
 }
 
 const char *cudaGetErrorString(cudaError_t error) {
-    switch (error) {
-    case cudaSuccess:
-        return "no error";
-    case cudaErrorInvalidValue:
-        return "invalid argument";
-    case cudaErrorMemoryAllocation:
-        return "out of memory";
-    case cudaErrorInvalidConfiguration:
-        return "invalid configuration argument";
-    case cudaErrorInsufficientDriver:
-        return "CUDA driver version is insufficient for CUDA runtime version";
-    case cudaErrorInvalidDevice:
-        return "invalid device ordinal";
-    case cudaErrorDeviceUninitialized:
-        return "invalid device context";
-    case cudaErrorMapBufferObjectFailed:
-        return "mapping of buffer object failed";
-    case cudaErrorInvalidResourceHandle:
-        return "invalid resource handle";
-    case cudaErrorNotSupported:
-        return "operation not supported";
-    case cudaErrorStreamCaptureUnsupported:
-        return "operation not permitted when stream is capturing";
-    case cudaErrorStreamCaptureInvalidated:
-        return "operation failed due to a previous error during capture";
-    default:
-        return "an error that the emulator does not make";
-    }
+    static const std::map<cudaError_t, const char *> texts = {
+        {cudaSuccess, "no error"},
+        {cudaErrorInvalidValue, "invalid argument"},
+        {cudaErrorMemoryAllocation, "out of memory"},
+        {cudaErrorInvalidConfiguration, "invalid configuration argument"},
+        {cudaErrorInsufficientDriver, "CUDA driver version is insufficient for CUDA runtime version"},
+        {cudaErrorInvalidDevice, "invalid device ordinal"},
+        {cudaErrorDeviceUninitialized, "invalid device context"},
+        {cudaErrorMapBufferObjectFailed, "mapping of buffer object failed"},
+        {cudaErrorInvalidResourceHandle, "invalid resource handle"},
+        {cudaErrorNotSupported, "operation not supported"},
+        {cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing"},
+        {cudaErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture"}};
+    auto known = texts.find(error);
+    return known == texts.end() ? "an error that the emulator does not make" : known->second;
 }
 
 cudaError_t cudaGetLastError(void) {

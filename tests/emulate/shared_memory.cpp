@@ -22,42 +22,33 @@ static size_t whole_pages(size_t bytes) {
     return (bytes + page - 1) / page * page;
 }
 
-// What follows the bytes on their last page may not be used; the address sanitizer reports it.
-static void protect_rest(void *pages, size_t bytes) {
+// What follows the bytes on their last page may not be used, which the address sanitizer reports, until the pages are
+// given back: something else may lie there afterwards.
+static void protect_rest(void *pages, size_t bytes, bool protects) {
 #ifdef __SANITIZE_ADDRESS__
-    __asan_poison_memory_region(static_cast<char *>(pages) + bytes, whole_pages(bytes) - bytes);
+    auto *poison = protects ? __asan_poison_memory_region : __asan_unpoison_memory_region;
+    poison(static_cast<char *>(pages) + bytes, whole_pages(bytes) - bytes);
 #else
-    (void)pages;
-    (void)bytes;
-#endif
-}
-
-// Before the pages are given back: something else may lie there afterwards.
-static void release_rest(void *pages, size_t bytes) {
-#ifdef __SANITIZE_ADDRESS__
-    __asan_unpoison_memory_region(static_cast<char *>(pages) + bytes, whole_pages(bytes) - bytes);
-#else
-    (void)pages;
-    (void)bytes;
+    (void)pages, (void)bytes, (void)protects;
 #endif
 }
 
 void *emulate::pages_new(size_t bytes) {
     void *pages;
     if (posix_memalign(&pages, page, whole_pages(bytes)) != 0) return nullptr;
-    protect_rest(pages, bytes);
+    protect_rest(pages, bytes, true);
     return pages;
 }
 
 void emulate::pages_free(void *pages, size_t bytes) {
-    release_rest(pages, bytes);
+    protect_rest(pages, bytes, false);
     free(pages);
 }
 
 // Maps pages of a file over those at `at`.
 static bool map_over(void *at, size_t bytes, int file) {
     bool mapped = mmap(at, whole_pages(bytes), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == at;
-    if (mapped) protect_rest(at, bytes);
+    if (mapped) protect_rest(at, bytes, true);
     return mapped;
 }
 
@@ -100,6 +91,6 @@ void *emulate::shared_map(const struct shared_name *name) {
 }
 
 void emulate::shared_unmap(void *pages, const struct shared_name *name) {
-    release_rest(pages, name->bytes);
+    protect_rest(pages, name->bytes, false);
     munmap(static_cast<char *>(pages) - page, whole_pages(name->bytes) + 2 * page);
 }
