@@ -28,6 +28,8 @@ enum { noise_elements = 1 << 18 };
 static const struct bench_shape bench_7b = {.rows = 5792,
                                             .hidden = 3584,
                                             .inner = 18944,
+                                            .qkv = 36 * 128,
+                                            .gate_up = 2 * 18944,
                                             .vocabulary = 152064,
                                             .heads = {28, 4, 128},
                                             .prompt = 1792,
@@ -36,6 +38,7 @@ static const struct bench_shape bench_7b = {.rows = 5792,
                                             .window = 64,
                                             .vision_hidden = 1280,
                                             .vision_inner = 3424,
+                                            .vision_gate_up = 2 * 3424,
                                             .vision_heads = {16, 16, 80},
                                             .decoded = 32,
                                             .own = 256,
@@ -46,6 +49,8 @@ static const struct bench_shape bench_7b = {.rows = 5792,
 static const struct bench_shape bench_tiny = {.rows = 40,
                                               .hidden = 136,
                                               .inner = 264,
+                                              .qkv = 4 * 64,
+                                              .gate_up = 2 * 264,
                                               .vocabulary = 272,
                                               .heads = {2, 1, 64},
                                               .prompt = 16,
@@ -54,6 +59,7 @@ static const struct bench_shape bench_tiny = {.rows = 40,
                                               .window = 16,
                                               .vision_hidden = 128,
                                               .vision_inner = 136,
+                                              .vision_gate_up = 2 * 136,
                                               .vision_heads = {1, 1, 64},
                                               .decoded = 4,
                                               .own = 8,
@@ -104,12 +110,6 @@ static void bench_clear(struct bench *b) {
     b->tensor_count = 0;
 }
 
-static bool bench_lacks(const struct bench *b, const struct bench_item *item) {
-    void (*operation)(void);
-    memcpy(&operation, (const char *)b->ops + item->needs, sizeof operation);
-    return !operation;
-}
-
 // *seconds = of one call: the best batch after one call to warm up.
 static status bench_time(struct bench *b, const struct bench_item *item, double *seconds) {
     TRY(item->call(b));
@@ -155,31 +155,32 @@ static void bench_row(FILE *out, const struct bench *b, const struct bench_item 
     if (seconds <= 0) fprintf(out, " | |\n");
 }
 
-static void bench_print(const struct bench *b, const struct bench_item *item, double seconds) {
-    double bytes = item->bytes(b), flops = item->flops ? item->flops(b) : 0;
-    double share = bench_ceiling(bytes, flops, b->copy_rate, b->product_rate) / seconds;
-    printf("{\"item\": \"%s\", \"operation\": \"%s\", \"rows\": %lld, \"columns\": %lld, \"bytes\": %.0f, "
-           "\"flops\": %.0f, \"us\": %.2f, \"gb_per_s\": %.2f, \"tflop_per_s\": %.3f, \"share\": %.3f%s}\n",
-           item->name, item->operation, (long long)b->tensors[0].rows, (long long)b->tensors[0].columns, bytes, flops,
-           seconds * 1e6, bytes / seconds * 1e-9, flops / seconds * 1e-12, share,
-           bench_own_ceiling(b, item) ? ", \"share_of\": \"the own product\"" : "");
-    fflush(stdout); // the items so far are seen, whatever happens
-    bench_row(stderr, b, item, seconds, share);
-}
-
 // Measures one item.
 static status bench_run(struct bench *b, const struct bench_item *item) {
-    if (bench_lacks(b, item)) {
+    void (*operation)(void);
+    memcpy(&operation, (const char *)b->ops + item->needs, sizeof operation);
+    if (!operation) {
         printf("{\"item\": \"%s\", \"lacks\": \"%s\"}\n", item->name, item->operation);
         return OK;
     }
     double seconds = 0;
+    b->item = item;
     status result = item->set_up(b);
     if (result == OK && item->prepare) result = item->prepare(b);
     if (result == OK) result = bench_time(b, item, &seconds);
     if (result == OK && item == bench_memory_items) b->copy_rate = item->bytes(b) / seconds;
     if (result == OK && item == bench_product_items) b->product_rate = item->flops(b) / seconds;
-    if (result == OK) bench_print(b, item, seconds);
+    if (result == OK) {
+        double bytes = item->bytes(b), flops = item->flops ? item->flops(b) : 0;
+        double share = bench_ceiling(bytes, flops, b->copy_rate, b->product_rate) / seconds;
+        printf("{\"item\": \"%s\", \"operation\": \"%s\", \"rows\": %lld, \"columns\": %lld, \"bytes\": %.0f, "
+               "\"flops\": %.0f, \"us\": %.2f, \"gb_per_s\": %.2f, \"tflop_per_s\": %.3f, \"share\": %.3f%s}\n",
+               item->name, item->operation, (long long)b->tensors[0].rows, (long long)b->tensors[0].columns, bytes,
+               flops, seconds * 1e6, bytes / seconds * 1e-9, flops / seconds * 1e-12, share,
+               bench_own_ceiling(b, item) ? ", \"share_of\": \"the own product\"" : "");
+        fflush(stdout); // the items so far are seen, whatever happens
+        bench_row(stderr, b, item, seconds, share);
+    }
     bench_clear(b);
     return result == OK ? OK : fail_prefix(result, "%s", item->name);
 }
@@ -207,6 +208,7 @@ static status bench_estimate(struct bench *b) {
     for (size_t i = 0; i < bench_memory_count + bench_product_count; i++) {
         const struct bench_item *item =
             i < bench_memory_count ? &bench_memory_items[i] : &bench_product_items[i - bench_memory_count];
+        b->item = item;
         TRY(item->set_up(b));
         bench_row(stdout, b, item, 0, 0);
         bench_clear(b);

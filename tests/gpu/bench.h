@@ -10,10 +10,10 @@ enum { BENCH_TENSORS = 12 };
 
 // The sizes of a pass over one group: a prompt and branches that share it, `rows` tokens in all.
 struct bench_shape {
-    int64_t rows, hidden, inner, vocabulary;
+    int64_t rows, hidden, inner, qkv, gate_up, vocabulary; // qkv, gate_up: columns of these products
     struct heads heads;
     int64_t prompt, branches;
-    int64_t patches, window, vision_hidden, vision_inner; // of the vision tower
+    int64_t patches, window, vision_hidden, vision_inner, vision_gate_up; // of the vision tower
     struct heads vision_heads;
     int64_t decoded, own; // completions decoded side by side, eight behind a prompt, and the keys that each has
     int64_t params, square;
@@ -28,6 +28,7 @@ struct bench {
     float *noise;
     double copy_rate, product_rate; // bytes and floating point operations a second: the ceilings
     // Of the item that runs.
+    const struct bench_item *item;
     struct tensor tensors[BENCH_TENSORS];
     int tensor_count;
     struct weight *weight;
@@ -45,6 +46,7 @@ struct bench_item {
     status (*call)(struct bench *);
     double (*bytes)(const struct bench *); // of a call
     double (*flops)(const struct bench *); // of a call; NULL: memory limits it
+    size_t sizes[3];                       // of a product, m, n and l: their offsets in struct bench_shape
 };
 
 // The items; the first one of each list gives a ceiling: the rate of a copy, and that of a large product.
@@ -61,6 +63,10 @@ double bench_tensor_bytes(const struct bench *b, int i);
 double bench_all_bytes(const struct bench *b);
 
 #define BENCH_ITEM(name, operation, call, set_up, prepare, bytes, flops)                                               \
-    { name, #operation, offsetof(struct operations, operation), set_up, prepare, call, bytes, flops }
+    {                                                                                                                  \
+        name, #operation, offsetof(struct operations, operation), set_up, prepare, call, bytes, flops, {               \
+            0                                                                                                          \
+        }                                                                                                              \
+    }
 
 #endif

@@ -1,6 +1,7 @@
 // The items that arithmetic limits, or the memory of weights and of the KV cache: products, attention, the language
 // model head, and rope, which feeds the cache.
 #include <stdlib.h>
+#include <string.h>
 
 #include "shared/base/memory.h"
 #include "tests/gpu/bench.h"
@@ -8,54 +9,12 @@
 // ---- products ----
 
 // in [m, l], weight [n, l], out [m, n].
-static status bench_product(struct bench *b, int64_t m, int64_t n, int64_t l) {
-    TRY(bench_tensor(b, ELEMENT_BF16, m, l));
-    TRY(bench_tensor(b, ELEMENT_BF16, n, l));
-    return bench_tensor(b, ELEMENT_BF16, m, n);
-}
-
-static status bench_set_up_square(struct bench *b) {
-    return bench_product(b, b->shape->square, b->shape->square, b->shape->square);
-}
-
-static int64_t bench_qkv_columns(struct heads heads) {
-    return (int64_t)(heads.query + 2 * heads.key) * heads.size;
-}
-
-static status bench_set_up_qkv(struct bench *b) {
-    return bench_product(b, b->shape->rows, bench_qkv_columns(b->shape->heads), b->shape->hidden);
-}
-
-static status bench_set_up_out(struct bench *b) {
-    return bench_product(b, b->shape->rows, b->shape->hidden, b->shape->hidden);
-}
-
-static status bench_set_up_gate_up(struct bench *b) {
-    return bench_product(b, b->shape->rows, 2 * b->shape->inner, b->shape->hidden);
-}
-
-static status bench_set_up_down(struct bench *b) {
-    return bench_product(b, b->shape->rows, b->shape->hidden, b->shape->inner);
-}
-
-static status bench_set_up_vision_gate_up(struct bench *b) {
-    return bench_product(b, b->shape->patches, 2 * b->shape->vision_inner, b->shape->vision_hidden);
-}
-
-static status bench_set_up_vision_down(struct bench *b) {
-    return bench_product(b, b->shape->patches, b->shape->vision_hidden, b->shape->vision_inner);
-}
-
-static status bench_set_up_decoded_qkv(struct bench *b) {
-    return bench_product(b, b->shape->decoded, bench_qkv_columns(b->shape->heads), b->shape->hidden);
-}
-
-static status bench_set_up_decoded_gate_up(struct bench *b) {
-    return bench_product(b, b->shape->decoded, 2 * b->shape->inner, b->shape->hidden);
-}
-
-static status bench_set_up_decoded_down(struct bench *b) {
-    return bench_product(b, b->shape->decoded, b->shape->hidden, b->shape->inner);
+static status bench_set_up_product(struct bench *b) {
+    int64_t size[3];
+    for (int i = 0; i < 3; i++) memcpy(&size[i], (const char *)b->shape + b->item->sizes[i], sizeof size[i]);
+    TRY(bench_tensor(b, ELEMENT_BF16, size[0], size[2]));
+    TRY(bench_tensor(b, ELEMENT_BF16, size[1], size[2]));
+    return bench_tensor(b, ELEMENT_BF16, size[0], size[1]);
 }
 
 static status bench_prepare_weight(struct bench *b) {
@@ -93,6 +52,10 @@ static status bench_number_rows(struct bench *b, struct tensor out) {
     status result = b->ops->upload(b->backend, out, numbers, ELEMENT_I32);
     free(numbers);
     return result;
+}
+
+static int64_t bench_qkv_columns(struct heads heads) {
+    return (int64_t)(heads.query + 2 * heads.key) * heads.size;
 }
 
 enum { QKV, OUT, LSE, SLOTS, POSITIONS, COS, SIN, GRAD_QKV };
@@ -311,26 +274,30 @@ static status bench_sample(struct bench *b) {
 
 // ---- the items ----
 
-#define LINEAR(name, operation, set_up, bytes)                                                                         \
-    BENCH_ITEM(name, operation, bench_##operation, bench_set_up_##set_up, bench_prepare_weight, bytes,                 \
-               bench_product_flops)
+#define LINEAR(name, operation, m, n, l, bytes)                                                                        \
+    {                                                                                                                  \
+        name, #operation, offsetof(struct operations, operation), bench_set_up_product, bench_prepare_weight,          \
+            bench_##operation, bytes, bench_product_flops, {                                                           \
+            offsetof(struct bench_shape, m), offsetof(struct bench_shape, n), offsetof(struct bench_shape, l)          \
+        }                                                                                                              \
+    }
 #define ATTENTION(name, operation, call, set_up, bytes, flops)                                                         \
     BENCH_ITEM(name, operation, call, bench_set_up_##set_up, bench_prepare_##set_up, bytes, flops)
 const struct bench_item bench_product_items[] = {
-    LINEAR("large product", linear, square, bench_all_bytes),
-    LINEAR("qkv", linear, qkv, bench_all_bytes),
-    LINEAR("out", linear, out, bench_all_bytes),
-    LINEAR("gate_up", linear, gate_up, bench_all_bytes),
-    LINEAR("down", linear, down, bench_all_bytes),
-    LINEAR("gradient of gate_up's input", linear_grad_input, gate_up, bench_all_bytes),
-    LINEAR("gradient of down's input", linear_grad_input, down, bench_all_bytes),
-    LINEAR("gradient of gate_up", linear_grad_weight, gate_up, bench_grad_weight_bytes),
-    LINEAR("gradient of down", linear_grad_weight, down, bench_grad_weight_bytes),
-    LINEAR("gate_up of patches", linear, vision_gate_up, bench_all_bytes),
-    LINEAR("down of patches", linear, vision_down, bench_all_bytes),
-    LINEAR("qkv, decoding", linear, decoded_qkv, bench_all_bytes),
-    LINEAR("gate_up, decoding", linear, decoded_gate_up, bench_all_bytes),
-    LINEAR("down, decoding", linear, decoded_down, bench_all_bytes),
+    LINEAR("large product", linear, square, square, square, bench_all_bytes),
+    LINEAR("qkv", linear, rows, qkv, hidden, bench_all_bytes),
+    LINEAR("out", linear, rows, hidden, hidden, bench_all_bytes),
+    LINEAR("gate_up", linear, rows, gate_up, hidden, bench_all_bytes),
+    LINEAR("down", linear, rows, hidden, inner, bench_all_bytes),
+    LINEAR("gradient of gate_up's input", linear_grad_input, rows, gate_up, hidden, bench_all_bytes),
+    LINEAR("gradient of down's input", linear_grad_input, rows, hidden, inner, bench_all_bytes),
+    LINEAR("gradient of gate_up", linear_grad_weight, rows, gate_up, hidden, bench_grad_weight_bytes),
+    LINEAR("gradient of down", linear_grad_weight, rows, hidden, inner, bench_grad_weight_bytes),
+    LINEAR("gate_up of patches", linear, patches, vision_gate_up, vision_hidden, bench_all_bytes),
+    LINEAR("down of patches", linear, patches, vision_hidden, vision_inner, bench_all_bytes),
+    LINEAR("qkv, decoding", linear, decoded, qkv, hidden, bench_all_bytes),
+    LINEAR("gate_up, decoding", linear, decoded, gate_up, hidden, bench_all_bytes),
+    LINEAR("down, decoding", linear, decoded, hidden, inner, bench_all_bytes),
     ATTENTION("rope", rope, bench_rope, text, bench_rope_bytes, NULL),
     ATTENTION("attention", attention, bench_attention, text, bench_attention_bytes, bench_text_flops),
     ATTENTION("attention_grad", attention_grad, bench_attention_grad, text, bench_attention_grad_bytes,
