@@ -75,10 +75,7 @@ __global__ void __launch_bounds__(tensor_threads, 2) attention_kernel(struct att
                                      scale_log2 = mul_rn(a.scale, log2_e);
     struct chunk_sums<D> chunk;
     chunk_clear(&chunk);
-#pragma unroll
-    for (int n = 0; n < D / 8; n++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) total[n][e] = 0;
+    tile_clear<D>(total);
     for (int block = 0; block < steps; block++) {
         cp_async_wait<0>();
         __syncthreads(); // the step is there, and nobody reads the other stage any more

@@ -164,14 +164,19 @@ DEVICE void load_queries(struct bf16 *to, const void *from, int64_t stride, bool
 
 // ---- products ----
 
+// Sets a thread's elements of a product of so many columns to 0.
+template <int columns> DEVICE void tile_clear(float sums[column_tiles<columns>][4]) {
+#pragma unroll
+    for (int n = 0; n < columns / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) sums[n][e] = 0;
+}
+
 // scores[16,columns] = a[16,D] b[columns,D]^T: `a` is the warp's first row. Every score is one sum over d, in order.
 template <int D, int columns>
 DEVICE void tile_scores(float scores[column_tiles<columns>][4], const struct bf16 *a, const struct bf16 *b) {
     int lane = lane_id();
-#pragma unroll
-    for (int j = 0; j < columns / 8; j++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) scores[j][e] = 0;
+    tile_clear<columns>(scores);
 #pragma unroll
     for (int d = 0; d < D; d += 16) {
         uint32_t left[4];
@@ -217,10 +222,7 @@ template <int D> DEVICE void chunk_clear(struct chunk_sums<D> *chunk) {
         chunk->max[i] = -INFINITY;
         chunk->sum[i] = 0;
     }
-#pragma unroll
-    for (int n = 0; n < D / 8; n++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) chunk->out[n][e] = 0;
+    tile_clear<D>(chunk->out);
 }
 
 // Adds a block of keys, of which the thread's rows see those before end[0] and end[1], and with a window only those

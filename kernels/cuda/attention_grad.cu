@@ -104,10 +104,7 @@ __global__ void __launch_bounds__(tensor_threads, 2) attention_grad_queries_kern
     load_rows<D, key_block>(v, values + step.begin * D, step.count);
     cp_async_commit();
     float sums[column_tiles<D>][4], scale_log2 = mul_rn(a.scale, log2_e);
-#pragma unroll
-    for (int n = 0; n < D / 8; n++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) sums[n][e] = 0;
+    tile_clear<D>(sums);
     for (int block = 0; block < steps; block++) {
         const struct bf16 *step_keys = k + block % 2 * tile_elements;
         float p[key_block / 8][4], ds[key_block / 8][4];
@@ -192,10 +189,8 @@ __global__ void __launch_bounds__(tensor_threads, 2) attention_grad_keys_kernel(
     load_rows<D, key_block>(v, values, part.rows);
     grad_load_stage<D>(&stages[0], &g, &part, 0, key_head);
     float grad_keys[column_tiles<D>][4], grad_values[column_tiles<D>][4], scale_log2 = mul_rn(a.scale, log2_e);
-#pragma unroll
-    for (int n = 0; n < D / 8; n++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) grad_keys[n][e] = grad_values[n][e] = 0;
+    tile_clear<D>(grad_keys);
+    tile_clear<D>(grad_values);
     for (int step = 0; step < steps; step++) {
         cp_async_wait<0>();
         __syncthreads(); // the step is there, and nobody reads the other stage any more

@@ -83,17 +83,15 @@ static bool buffer_overlaps(const struct cuda_staging *staging, size_t begin, si
 status cuda_buffer_new(struct backend *backend, size_t bytes, struct buffer **out) {
     struct cuda_backend *cuda = cuda_of(backend);
     *out = NULL;
-    struct buffer *buffer;
-    NEW(&buffer, 1);
-    buffer->bytes = bytes;
-    cudaError_t error = cudaMalloc((void **)&buffer->data, bytes ? bytes : alignment);
-    if (error == cudaSuccess) error = cudaMemsetAsync(buffer->data, 0, bytes, cuda->stream);
+    unsigned char *data = NULL;
+    cudaError_t error = cudaMalloc((void **)&data, bytes ? bytes : alignment);
+    if (error == cudaSuccess) error = cudaMemsetAsync(data, 0, bytes, cuda->stream);
     if (error == cudaSuccess) {
-        *out = buffer;
+        NEW(out, 1);
+        **out = (struct buffer){.data = data, .bytes = bytes};
         return OK;
     }
-    (void)cudaFree(buffer->data);
-    free(buffer);
+    (void)cudaFree(data);
     if (error != cudaErrorMemoryAllocation) return cuda_failed(error, "buffer_new");
     (void)cudaGetLastError();
     return fail(UNAVAILABLE, "out of memory: cannot allocate %zu bytes of the GPU for tensors", bytes);
@@ -137,22 +135,20 @@ status cuda_buffer_export(struct backend *backend, struct buffer *buffer, unsign
 status cuda_buffer_import(struct backend *backend, const unsigned char handle[IPC_HANDLE_BYTES], size_t bytes,
                           struct buffer **out) {
     struct cuda_backend *cuda = cuda_of(backend);
-    struct buffer *buffer;
     struct buffer_name name;
+    unsigned char *data = NULL;
     *out = NULL;
     memcpy(&name, handle, sizeof name);
     CHECK(name.bytes == bytes && !cuda->recording);
     if (memcmp(&name.device, &cuda->uuid, sizeof name.device) != 0)
         return fail(UNAVAILABLE, "the memory of another process is on another device than %s", cuda->name);
-    NEW(&buffer, 1);
-    *buffer = (struct buffer){.bytes = bytes, .imported = true};
     // A process that opens a handle again gets the same address, and closes it as often.
-    cudaError_t error = cudaIpcOpenMemHandle((void **)&buffer->data, name.memory, cudaIpcMemLazyEnablePeerAccess);
+    cudaError_t error = cudaIpcOpenMemHandle((void **)&data, name.memory, cudaIpcMemLazyEnablePeerAccess);
     if (error == cudaSuccess) {
-        *out = buffer;
+        NEW(out, 1);
+        **out = (struct buffer){.data = data, .bytes = bytes, .imported = true};
         return OK;
     }
-    free(buffer);
     (void)cudaGetLastError();
     return fail(UNAVAILABLE, "%s: the memory of another process cannot be used: %s", cuda->name,
                 cudaGetErrorString(error));

@@ -128,15 +128,10 @@ static cudaDataType_t lt_type(enum element type) {
     return type == ELEMENT_F32 ? CUDA_R_32F : CUDA_R_16BF;
 }
 
-static bool lt_layout(struct lt *lt, cublasLtMatrixLayout_t *out, enum element type, int64_t rows, int64_t columns,
-                      int64_t stride) {
-    return lt->MatrixLayoutCreate(out, lt_type(type), (uint64_t)columns, (uint64_t)rows, stride) ==
-           CUBLAS_STATUS_SUCCESS;
-}
-
-static bool lt_operand(struct lt *lt, cublasLtMatrixLayout_t *out, const struct operand *o) {
-    return lt_layout(lt, out, ELEMENT_BF16, o->transposed ? o->inner : o->outer, o->transposed ? o->outer : o->inner,
-                     o->stride);
+static bool lt_layout(struct lt *lt, cublasLtMatrixLayout_t *out, enum element type, const struct operand &o) {
+    uint64_t rows = (uint64_t)(o.transposed ? o.inner : o.outer),
+             columns = (uint64_t)(o.transposed ? o.outer : o.inner);
+    return lt->MatrixLayoutCreate(out, lt_type(type), columns, rows, o.stride) == CUBLAS_STATUS_SUCCESS;
 }
 
 static bool lt_set(struct lt *lt, cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute,
@@ -158,8 +153,8 @@ static bool lt_describe(struct lt *lt, const struct product *p, struct lt_call *
                     !lt_set(lt, call->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias) ||
                     !lt_set(lt, call->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type, sizeof bias_type)))
         return false;
-    return lt_operand(lt, &call->a, &p->a) && lt_operand(lt, &call->b, &p->b) &&
-           lt_layout(lt, &call->out, p->out_type, p->a.outer, p->b.outer, p->out_stride);
+    return lt_layout(lt, &call->a, ELEMENT_BF16, p->a) && lt_layout(lt, &call->b, ELEMENT_BF16, p->b) &&
+           lt_layout(lt, &call->out, p->out_type, {p->out, p->a.outer, p->b.outer, p->out_stride, false});
 }
 
 // Starts a product with an algorithm. False if cuBLASLt refuses; then nothing has happened. There is no workspace:

@@ -479,15 +479,9 @@ static void graph_release(struct graph *graph) {
 status cuda_graph_begin(struct backend *backend) {
     struct cuda_backend *cuda = cuda_of(backend);
     CHECK(!cuda->recording);
-    struct graph *graph;
     if (cuda->lt) gemm_bf16_load();
-    NEW(&graph, 1);
-    cudaError_t error = cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal);
-    if (error != cudaSuccess) {
-        graph_release(graph);
-        return cuda_failed(error, "graph_begin");
-    }
-    cuda->recording = graph;
+    CUDA_TRY(cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal));
+    NEW(&cuda->recording, 1);
     return OK;
 }
 
