@@ -19,11 +19,6 @@ const char *replica_stage(const struct replica *replica) {
     return replica->stage ? replica->stage->name : SUPERVISOR_NAME;
 }
 
-const char *deployment_name(struct deployment *deployment, const struct replica *replica) {
-    const char *stage = replica_stage(replica);
-    return replica->number == 1 ? stage : arena_printf(&deployment->arena, "%s-%d", stage, replica->number);
-}
-
 const struct replica *deployment_supervisor(const struct deployment *deployment, int machine) {
     return &deployment->replicas[machine];
 }
@@ -127,6 +122,7 @@ static status deployment_make_replicas(struct deployment *deployment) {
         for (int k = 0; k < replicas; k++)
             deployment->replicas[deployment->count++] =
                 (struct replica){.stage = stage,
+                                 .name = k ? arena_printf(arena, "%s-%d", stage->name, k + 1) : stage->name,
                                  .number = k + 1,
                                  .machine = pipeline_stage_machine(stage, (size_t)(k / stage->replicas)),
                                  .slot = k % stage->replicas};

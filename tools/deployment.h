@@ -12,6 +12,7 @@ struct replica {
     int number;                         // from 1, over all machines of the stage
     int machine;                        // 0 on one machine
     int slot;                           // from 0: which of the stage's replicas on its machine
+    const char *name;                   // for messages: "rollout", "rollout-2"; NULL for a supervisor
     const char *local;                  // its endpoint as reached on its own machine
     const char *remote;                 // as other machines reach it, NULL on one machine
     const char *bound;                  // where it listens for other machines
@@ -53,9 +54,6 @@ const struct replica *deployment_find(const struct deployment *deployment, const
 
 // Returns a machine's name, "" if there is only one.
 const char *deployment_machine(const struct deployment *deployment, int machine);
-
-// Returns the name of a replica for messages: "rollout", "rollout-2". Valid as long as the deployment.
-const char *deployment_name(struct deployment *deployment, const struct replica *replica);
 
 // Returns the stage name of a replica as wire messages have it.
 const char *replica_stage(const struct replica *replica);

@@ -45,11 +45,12 @@ static status subcommand_open(struct subcommand_call *call, enum subcommand_pipe
         if (access(call->path, F_OK))
             return fail(DATAERR, "%s: %s", call->path,
                         errno == ENOENT ? "there is none: this is not the directory of a run" : strerror(errno));
-        TRY(subcommand_read(&pipeline, call->path, false, &none));
+        const status result = subcommand_read(&pipeline, call->path, false, &none);
         // The file may say that the run is elsewhere, because the directory was moved.
-        if (stat(pipeline->run, &there) || there.st_dev != here.st_dev || there.st_ino != here.st_ino)
+        if (result == OK && (stat(pipeline->run, &there) || there.st_dev != here.st_dev || there.st_ino != here.st_ino))
             all[count++] = set;
         pipeline_free(&pipeline);
+        TRY(result);
     }
     for (size_t i = 0; i < sets->count; i++) all[count++] = sets->data[i];
     const struct string_list given = {.data = all, .count = count};

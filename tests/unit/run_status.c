@@ -25,10 +25,10 @@ static struct pipeline pipeline = {.name = "care \"7B\" in C:\\runs\nagain",
 static struct replica replicas[SUPERVISORS + REPLICAS] = {
     {.number = 1},
     {.number = 2, .machine = 1},
-    {.stage = &stages[0], .number = 1},
-    {.stage = &stages[1], .number = 1},
-    {.stage = &stages[1], .number = 2, .machine = 1},
-    {.stage = &stages[2], .number = 1},
+    {.stage = &stages[0], .name = "source", .number = 1},
+    {.stage = &stages[1], .name = "rollout", .number = 1},
+    {.stage = &stages[1], .name = "rollout-2", .number = 2, .machine = 1},
+    {.stage = &stages[2], .name = "optim", .number = 1},
 };
 static const struct deployment deployment = {
     .pipeline = &pipeline, .replicas = replicas, .count = SUPERVISORS + REPLICAS, .machines = 2};

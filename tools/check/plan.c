@@ -241,24 +241,6 @@ static status plan_print_disk(const struct resource_plan *plan, int machine) {
     return OK;
 }
 
-// Spreads the stages over the GPUs of each machine, and prints how to write that.
-static status plan_spread(struct pipeline *pipeline, const struct resource_options *options, int gpus) {
-    struct resource_plan plan = {0};
-    bool placed = false;
-    status result = resource_plan_make(&plan, pipeline, options);
-    if (result == OK) result = resource_spread(&plan, pipeline, gpus, &placed);
-    if (result == OK && placed) printf("spread over %d GPU%s, by\n", gpus, gpus == 1 ? "" : "s");
-    for (size_t i = 0; result == OK && placed && i < plan.count; i++) {
-        const struct pipeline_stage *stage = plan.stages[i].stage;
-        if (plan.stages[i].on_cpu) continue;
-        if (stage->replicas > 1) printf("  --set %s.replicas=%d", stage->name, stage->replicas);
-        printf("  --set '%s.device=%s'\n", stage->name, pipeline_value(stage, "device"));
-    }
-    if (result == OK && pipeline_optim(pipeline)) printf("optim is one process on one GPU: it is not divided\n");
-    resource_plan_release(&plan);
-    return result;
-}
-
 // Prints every GPU's stages and sum, and what each machine needs besides. DATAERR if a GPU is too small.
 status plan_main(struct subcommand_call *call) {
     static const struct {
@@ -274,7 +256,8 @@ status plan_main(struct subcommand_call *call) {
     struct buf fitting = {0};
     int64_t capacity = 0; // of a GPU; 0: not given
     uint64_t largest = 0, total;
-    status result = OK;
+    bool placed = false;
+    status result;
     for (size_t i = 0; gpu && i < sizeof gpus / sizeof *gpus; i++)
         if (!strcmp(gpu, gpus[i].name)) capacity = (int64_t)gpus[i].mebibytes * MEBIBYTE;
     if (gpu && !capacity && (!parse_bytes(gpu, &capacity) || capacity < 1))
@@ -284,7 +267,19 @@ status plan_main(struct subcommand_call *call) {
                                                .prompt_tokens = given->prompt_tokens,
                                                .completion_tokens = given->completion_tokens,
                                                .group_size = given->group_size};
-    if (given->gpus) TRY(plan_spread(pipeline, &resources, (int)given->gpus));
+    if (given->gpus) { // the stages are spread over the GPUs of each machine, and it is printed how to write that
+        TRY_TO(result, done, resource_plan_make(&plan, pipeline, &resources));
+        TRY_TO(result, done, resource_spread(&plan, pipeline, (int)given->gpus, &placed));
+        if (placed) printf("spread over %d GPU%s, by\n", (int)given->gpus, given->gpus == 1 ? "" : "s");
+        for (size_t i = 0; placed && i < plan.count; i++) {
+            const struct pipeline_stage *stage = plan.stages[i].stage;
+            if (plan.stages[i].on_cpu) continue;
+            if (stage->replicas > 1) printf("  --set %s.replicas=%d", stage->name, stage->replicas);
+            printf("  --set '%s.device=%s'\n", stage->name, pipeline_value(stage, "device"));
+        }
+        if (pipeline_optim(pipeline)) printf("optim is one process on one GPU: it is not divided\n");
+        resource_plan_release(&plan);
+    }
     subcommand_set_publish(pipeline);
     TRY_TO(result, done, resource_plan_make(&plan, pipeline, &resources));
     for (int m = 0; m < machines; m++) {

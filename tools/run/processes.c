@@ -60,7 +60,7 @@ status processes_init(struct processes *processes, struct deployment *deployment
         size_t count = 0, capacity = key_list_count(&stage->options.given) + 6;
         process->replica = replica;
         process->settled = -1;
-        process->name = deployment_name(deployment, replica);
+        process->name = replica->name;
         process->log = arena_printf(arena, "%s/%s.log", processes->logs, process->name);
         const char *config = arena_printf(arena, "%s/nodes/%s", run, process->name);
         TRY(deployment_write_config(deployment, replica, config));
@@ -151,10 +151,6 @@ static void process_describe_end(const struct process *process, int number, int 
     char tail[LINE_SIZE] = "";
     struct stat info;
     struct statvfs disk;
-    if (number == SIGKILL) { // it could say nothing
-        snprintf(text, PROCESS_END_SIZE, "was killed by signal 9 (Killed)");
-        return;
-    }
     // The last line of its log tells more than the code.
     if (!number && !stat(process->log, &info) && info.st_size > process->log_start)
         file_read_tail(process->log, tail, sizeof tail);
@@ -171,28 +167,6 @@ static void process_describe_end(const struct process *process, int number, int 
     else
         snprintf(text, PROCESS_END_SIZE, "ended with exit code %d: %s%s (see %s)", code,
                  *line ? line : "it has logged nothing", full ? "; the disk of its log is full" : "", process->log);
-}
-
-// Says in how[0..PROCESS_END_SIZE) what follows when a process has been killed with SIGKILL, which is mostly the
-// kernel's answer when memory is short: it is started again, at once for the first two times, then after a pause.
-static status process_on_kill(struct process *process, double now, char *how) {
-    const int again = ++process->kills - KILLS_AT_ONCE;
-    const int pause = again <= MAX_KILL_DOUBLINGS ? 1 << (again > 0 ? again - 1 : 0) : MAX_KILL_PAUSE;
-    if (again <= 0) {
-        snprintf(how, PROCESS_END_SIZE, "was killed by signal 9 (Killed); starting it again");
-        return OK;
-    }
-    if (process->kills == MAX_KILLS)
-        return fail(UNAVAILABLE,
-                    "%s was killed by signal 9 (Killed) %d times without a group done: if dmesg says that the memory "
-                    "was short, this machine needs more of it, or its stages less",
-                    process->name, MAX_KILLS);
-    snprintf(how, PROCESS_END_SIZE,
-             "was killed by signal 9 (Killed) %d times without a group done: is it the memory (see dmesg)? Starting it "
-             "again in %d s",
-             process->kills, pause);
-    process->start_after = now + pause;
-    return OK;
 }
 
 status processes_reap(struct processes *processes, double now, int64_t settled, struct process **ended,
@@ -214,14 +188,32 @@ status processes_reap(struct processes *processes, double now, int64_t settled, 
     process->pid = 0;
     const int number = WIFSIGNALED(state) ? WTERMSIG(state) : 0, code = WIFEXITED(state) ? WEXITSTATUS(state) : BUG;
     char end[PROCESS_END_SIZE];
-    process_describe_end(process, number, code, end);
     if (settled > process->settled) {
         if (process->settled >= 0) process->failures = process->kills = 0;
         process->settled = settled;
     }
     // A process that was killed is started again, at once if it had run for a while.
     process->start_after = now + (now - process->started < BRIEF_SECONDS || !number ? restart_seconds : 0);
-    if (number == SIGKILL) return process_on_kill(process, now, text);
+    if (number == SIGKILL) {
+        // Mostly the kernel's answer when memory is short: it is started again, at once for the first two times, then
+        // after a pause.
+        const int again = ++process->kills - KILLS_AT_ONCE;
+        const int pause = again <= MAX_KILL_DOUBLINGS ? 1 << (again > 0 ? again - 1 : 0) : MAX_KILL_PAUSE;
+        if (process->kills == MAX_KILLS)
+            return fail(UNAVAILABLE,
+                        "%s was killed by signal 9 (Killed) %d times without a group done: if dmesg says that the "
+                        "memory was short, this machine needs more of it, or its stages less",
+                        process->name, MAX_KILLS);
+        snprintf(text, sizeof text, "was killed by signal 9 (Killed); starting it again");
+        if (again <= 0) return OK;
+        snprintf(text, sizeof text,
+                 "was killed by signal 9 (Killed) %d times without a group done: is it the memory (see dmesg)? "
+                 "Starting it again in %d s",
+                 process->kills, pause);
+        process->start_after = now + pause;
+        return OK;
+    }
+    process_describe_end(process, number, code, end);
     snprintf(text, sizeof text, "%s; starting it again", end);
     if (number == SIGTERM || number == SIGINT || number == SIGHUP) return OK;
     // A wrong command line and bad input stay so, and end the run at once. Any other failure may be the moment's: the
@@ -269,11 +261,6 @@ status processes_rotate_logs(const struct processes *processes) {
         if (moved != OK) result = moved;
     }
     return result;
-}
-
-void processes_terminate(const struct processes *processes) {
-    for (size_t i = 0; i < processes->count; i++)
-        if (processes->list[i].pid) kill(processes->list[i].pid, SIGTERM);
 }
 
 void process_kill(const struct process *process) {

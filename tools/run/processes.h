@@ -50,9 +50,6 @@ status processes_reap(struct processes *processes, double now, int64_t settled, 
 // line that one writes at that very moment may be lost. UNAVAILABLE when a log cannot be moved; it then stays.
 status processes_rotate_logs(const struct processes *processes);
 
-// Asks every running process to stop (SIGTERM).
-void processes_terminate(const struct processes *processes);
-
 // Kills a running process with its process group: a user's program may have started others.
 void process_kill(const struct process *process);
 

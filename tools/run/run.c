@@ -65,27 +65,6 @@ static status run_set_steps(struct deployment *deployment) {
     return OK;
 }
 
-// Makes the key that the nodes of a Slurm job share. They start at the same time, and the first one wins.
-static status run_make_key(const struct pipeline *pipeline) {
-    struct arena arena = {0};
-    struct wire_security keys = {0};
-    struct utsname host = {0};
-    status result = OK;
-    const char *path = deployment_shared_key_file(&arena, pipeline);
-    uname(&host);
-    const char *own = arena_printf(&arena, "%s.%s.%d", path, host.nodename, (int)getpid());
-    if (path_exists(path)) goto done;
-    TRY_TO(result, done, dir_make(pipeline->run));
-    TRY_TO(result, done, wire_key_make(&keys));
-    TRY_TO(result, done, wire_key_write(&keys, own));
-    if (link(own, path) && errno != EEXIST) result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
-    unlink(own);
-done:
-    wire_security_release(&keys);
-    arena_release(&arena);
-    return result;
-}
-
 // Sets what pipeline.yaml, which is the same for all machines, does not have.
 static void run_set_own_values(struct deployment *deployment) {
     struct pipeline *pipeline = deployment->pipeline;
@@ -187,19 +166,33 @@ status run_main(struct subcommand_call *call) {
     struct deployment deployment = {0};
     struct diagnostics warnings = {0};
     struct inspection inspection = {.pipeline = pipeline, .diagnostics = &warnings};
+    struct wire_security keys = {0};
+    struct utsname host = {0};
     struct buf text = {0};
-    status result = OK;
-    if (pipeline->slurm_job && pipeline->machine_count > 1 && !given->key) result = run_make_key(pipeline);
-    if (result == OK) result = deployment_init(&deployment, pipeline, given->machine, given->key);
-    if (result == OK) {
-        // Says what makes no sense in what this machine is to run; the stages themselves refuse what is wrong.
-        inspection.here = deployment.here;
-        inspect_values(&inspection);
-        inspect_chat_templates(&inspection);
-        result = diagnostics_report(&warnings, call->path, &text);
-        if (text.size) fwrite(text.data, 1, text.size, stderr);
+    status result;
+    const char *path = deployment_shared_key_file(&call->arena, pipeline);
+    if (pipeline->slurm_job && pipeline->machine_count > 1 && !given->key && !path_exists(path)) {
+        // The nodes of a Slurm job share a key. They start at the same time, and the first one makes it.
+        uname(&host);
+        const char *own = arena_printf(&call->arena, "%s.%s.%d", path, host.nodename, (int)getpid());
+        TRY_TO(result, done, dir_make(pipeline->run));
+        TRY_TO(result, done, wire_key_make(&keys));
+        TRY_TO(result, done, wire_key_write(&keys, own));
+        const bool made = !link(own, path) || errno == EEXIST;
+        result = made ? OK : fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
+        unlink(own);
+        if (!made) goto done;
     }
+    TRY_TO(result, done, deployment_init(&deployment, pipeline, given->machine, given->key));
+    // Says what makes no sense in what this machine is to run; the stages themselves refuse what is wrong.
+    inspection.here = deployment.here;
+    inspect_values(&inspection);
+    inspect_chat_templates(&inspection);
+    result = diagnostics_report(&warnings, call->path, &text);
+    if (text.size) fwrite(text.data, 1, text.size, stderr);
     if (result == OK) result = run(&deployment);
+done:
+    wire_security_release(&keys);
     deployment_release(&deployment);
     diagnostics_release(&warnings);
     buf_release(&text);

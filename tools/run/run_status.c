@@ -66,7 +66,6 @@ static const struct rate_sample *rate_window_start(const struct rate_window *win
 
 struct row {
     const struct replica *replica;
-    char name[64];
     bool known;                   // it has reported since it was last forgotten
     double reported;              // seconds
     struct message_status report; // its strings are those below
@@ -96,12 +95,8 @@ void run_status_new(struct run_status **out, const struct deployment *deployment
     for (size_t i = 0; i < deployment->count; i++) {
         const struct replica *replica = &deployment->replicas[i];
         if (!replica->stage) continue;
-        struct row *row = &run_status->rows[run_status->count++];
-        *row = (struct row){.replica = replica, .typical = -1, .slow_seq = -1, .done_at = -1};
-        if (replica->number > 1)
-            snprintf(row->name, sizeof row->name, "%s-%d", replica->stage->name, replica->number);
-        else
-            snprintf(row->name, sizeof row->name, "%s", replica->stage->name);
+        run_status->rows[run_status->count++] =
+            (struct row){.replica = replica, .typical = -1, .slow_seq = -1, .done_at = -1};
     }
     assert(run_status->count > 0);
     *out = run_status;
@@ -260,7 +255,7 @@ void run_status_replica(const struct run_status *run_status, size_t index, doubl
     const struct row *row = &run_status->rows[index];
     const struct message_status *report = &row->report;
     assert(index < run_status->count);
-    *out = (struct replica_status){.name = row->name,
+    *out = (struct replica_status){.name = row->replica->name,
                                    .stage = row->replica->stage->name,
                                    .machine = deployment_machine(run_status->deployment, row->replica->machine),
                                    .number = row->replica->number,
@@ -387,10 +382,9 @@ bool run_status_find_standstill(struct run_status *run_status, double now, struc
     const struct message_status *report = &sender->report;
     const struct replica *receiver =
         deployment_find(run_status->deployment, report->given_stage, (int)report->given_replica);
-    const struct row *row = receiver ? run_status_row(run_status, receiver) : NULL;
     out->seq = lowest;
-    out->sender = sender->name;
-    out->receiver = row ? row->name : NULL;
+    out->sender = sender->replica->name;
+    out->receiver = receiver ? receiver->name : NULL;
     out->stage = report->given_stage;
     return true;
 }

@@ -115,38 +115,6 @@ static void run_text_summary(const struct run_summary *run, int columns, struct 
     buf_release(&line);
 }
 
-// The columns between name and state, as they stand. Where not all fit, those of the lowest rank do. Rates, `busy` and
-// `typical` are of the last minute, the other numbers since the start.
-enum table_column {
-    TABLE_RATE,
-    TABLE_DONE,
-    TABLE_STORED,
-    TABLE_DROPPED,
-    TABLE_HELD,
-    TABLE_QUEUE,
-    TABLE_BUSY,
-    TABLE_TOKENS,
-    TABLE_TYPICAL,
-    TABLE_OLDEST,
-    TABLE_RESTARTS,
-    TABLE_COLUMNS
-};
-static const struct {
-    const char *title;
-    int width, rank;
-} table_columns[TABLE_COLUMNS] = {
-    [TABLE_RATE] = {"groups/min", 10, 1}, [TABLE_DONE] = {"done", 8, 6},         [TABLE_STORED] = {"stored", 7, 10},
-    [TABLE_DROPPED] = {"dropped", 8, 9},  [TABLE_HELD] = {"held", 6, 5},         [TABLE_QUEUE] = {"queue", 6, 4},
-    [TABLE_BUSY] = {"busy", 7, 0},        [TABLE_TOKENS] = {"tokens/s", 9, 8},   [TABLE_TYPICAL] = {"typical", 9, 2},
-    [TABLE_OLDEST] = {"oldest", 8, 3},    [TABLE_RESTARTS] = {"restarts", 9, 7},
-};
-
-// What of the table is shown.
-struct table {
-    int name_width;
-    bool shown[TABLE_COLUMNS];
-};
-
 // A replica, or all of a stage as one: means of shares, the longest times, otherwise sums.
 struct table_row {
     struct replica_status replica; // its name and state are those of the first one
@@ -155,62 +123,58 @@ struct table_row {
     int count, alike; // replicas, those in the state of the first one
 };
 
-static void table_row_add(struct table_row *row, const struct replica_status *replica) {
-    struct replica_status *sum = &row->replica;
-    if (!row->count++) {
-        *sum = *replica;
-        sum->rate = sum->busy = sum->tokens_rate = 0;
-        sum->restarts = 0;
-    }
-    row->alike += !strcmp(replica->state, sum->state);
-    sum->rate += replica->rate;
-    sum->busy += (replica->busy - sum->busy) / row->count;
-    sum->tokens_rate += replica->tokens_rate;
-    sum->typical = fmax(sum->typical, replica->typical);
-    sum->oldest_age = fmax(sum->oldest_age, replica->oldest_age);
-    sum->restarts += replica->restarts;
-    if (!replica->report) return;
-    row->reported = true;
-    row->report.done += replica->report->done;
-    row->report.found += replica->report->found;
-    row->report.dropped += replica->report->dropped;
-    row->report.held += replica->report->held;
-    row->report.waiting += replica->report->waiting;
-}
+// The columns between name and state, as they stand. Where not all fit, those of the lowest rank do. Rates, `busy` and
+// `typical` are of the last minute, the other numbers since the start.
+static const struct {
+    const char *title;
+    int width, rank;
+    enum { TABLE_COUNT, TABLE_RATE, TABLE_SHARE, TABLE_TOKENS, TABLE_TIME } kind; // a count is an int64_t
+    size_t offset;                                                                // in struct table_row
+} table_columns[] = {
+    {"groups/min", 10, 1, TABLE_RATE, offsetof(struct table_row, replica.rate)},
+    {"done", 8, 6, TABLE_COUNT, offsetof(struct table_row, report.done)},
+    {"stored", 7, 10, TABLE_COUNT, offsetof(struct table_row, report.found)},
+    {"dropped", 8, 9, TABLE_COUNT, offsetof(struct table_row, report.dropped)},
+    {"held", 6, 5, TABLE_COUNT, offsetof(struct table_row, report.held)},
+    {"queue", 6, 4, TABLE_COUNT, offsetof(struct table_row, report.waiting)},
+    {"busy", 7, 0, TABLE_SHARE, offsetof(struct table_row, replica.busy)},
+    {"tokens/s", 9, 8, TABLE_TOKENS, offsetof(struct table_row, replica.tokens_rate)},
+    {"typical", 9, 2, TABLE_TIME, offsetof(struct table_row, replica.typical)},
+    {"oldest", 8, 3, TABLE_TIME, offsetof(struct table_row, replica.oldest_age)},
+    {"restarts", 9, 7, TABLE_COUNT, offsetof(struct table_row, replica.restarts)},
+};
+enum { TABLE_COLUMNS = sizeof table_columns / sizeof *table_columns };
 
-// Of a replica that has not reported only the restarts are known.
-static void table_row_print(const struct table_row *row, const struct table *table, struct buf *out) {
-    const struct message_status *report = &row->report;
-    const struct replica_status *replica = &row->replica;
-    const int64_t counts[TABLE_COLUMNS] = {
-        [TABLE_DONE] = report->done, [TABLE_STORED] = report->found,  [TABLE_DROPPED] = report->dropped,
-        [TABLE_HELD] = report->held, [TABLE_QUEUE] = report->waiting, [TABLE_RESTARTS] = replica->restarts};
+// What of the table is shown.
+struct table {
+    int name_width;
+    bool shown[TABLE_COLUMNS];
+};
+
+static void table_row(const struct table_row *row, const struct table *table, struct buf *out) {
     char name[96];
-    snprintf(name, sizeof name, "%s", replica->name);
-    if (row->count > 1) snprintf(name, sizeof name, "%s x %d", replica->stage, row->count);
+    snprintf(name, sizeof name, "%s", row->replica.name);
+    if (row->count > 1) snprintf(name, sizeof name, "%s x %d", row->replica.stage, row->count);
     buf_printf(out, "%-*s", table->name_width, name);
     for (int i = 0; i < TABLE_COLUMNS; i++) {
+        const void *at = (const char *)row + table_columns[i].offset;
+        const bool count = table_columns[i].kind == TABLE_COUNT;
+        const double value = count ? 0 : *(const double *)at;
         char text[DURATION_SIZE] = "";
         if (!table->shown[i]) continue;
-        if (!row->reported && i != TABLE_RESTARTS) {
-            buf_printf(out, "%*s", table_columns[i].width, "");
-            continue;
+        // Of a replica that has not reported only the restarts are known.
+        if (row->reported || at == &row->replica.restarts) {
+            if (count) snprintf(text, sizeof text, "%lld", (long long)*(const int64_t *)at);
+            if (table_columns[i].kind == TABLE_RATE) snprintf(text, sizeof text, "%.1f", value * 60);
+            if (table_columns[i].kind == TABLE_SHARE) snprintf(text, sizeof text, "%.0f%%", 100 * value);
+            if (table_columns[i].kind == TABLE_TOKENS && value >= 1) snprintf(text, sizeof text, "%.0f", value);
+            if (table_columns[i].kind == TABLE_TIME) run_text_duration(value, text);
         }
-        if (i == TABLE_RATE)
-            snprintf(text, sizeof text, "%.1f", replica->rate * 60);
-        else if (i == TABLE_BUSY)
-            snprintf(text, sizeof text, "%.0f%%", 100 * replica->busy);
-        else if (i == TABLE_TOKENS && replica->tokens_rate >= 1)
-            snprintf(text, sizeof text, "%.0f", replica->tokens_rate);
-        else if (i == TABLE_TYPICAL || i == TABLE_OLDEST)
-            run_text_duration(i == TABLE_TYPICAL ? replica->typical : replica->oldest_age, text);
-        else if (i != TABLE_TOKENS)
-            snprintf(text, sizeof text, "%lld", (long long)counts[i]);
         buf_printf(out, "%*s", table_columns[i].width, text);
     }
     buf_puts(out, "  ");
     if (row->alike < row->count) buf_printf(out, "%d ", row->alike);
-    buf_printf(out, "%s\n", replica->state);
+    buf_printf(out, "%s\n", row->replica.state);
 }
 
 void run_status_table(const struct run_status *run_status, double now, int columns, int rows, struct buf *out) {
@@ -242,13 +206,32 @@ void run_status_table(const struct run_status *run_status, double now, int colum
     buf_puts(out, "  state\n");
     for (size_t i = 0; i < count; i++) {
         run_status_replica(run_status, i, now, &replica);
-        if (i && (!folded || strcmp(replica.stage, row.replica.stage) != 0)) {
-            table_row_print(&row, &table, out);
+        struct replica_status *sum = &row.replica;
+        if (i && (!folded || strcmp(replica.stage, sum->stage) != 0)) {
+            table_row(&row, &table, out);
             row = (struct table_row){0};
         }
-        table_row_add(&row, &replica);
+        if (!row.count++) {
+            *sum = replica;
+            sum->rate = sum->busy = sum->tokens_rate = 0;
+            sum->restarts = 0;
+        }
+        row.alike += !strcmp(replica.state, sum->state);
+        sum->rate += replica.rate;
+        sum->busy += (replica.busy - sum->busy) / row.count;
+        sum->tokens_rate += replica.tokens_rate;
+        sum->typical = fmax(sum->typical, replica.typical);
+        sum->oldest_age = fmax(sum->oldest_age, replica.oldest_age);
+        sum->restarts += replica.restarts;
+        if (!replica.report) continue;
+        row.reported = true;
+        row.report.done += replica.report->done;
+        row.report.found += replica.report->found;
+        row.report.dropped += replica.report->dropped;
+        row.report.held += replica.report->held;
+        row.report.waiting += replica.report->waiting;
     }
-    table_row_print(&row, &table, out);
+    table_row(&row, &table, out);
 }
 
 bool run_status_warning(struct run_status *run_status, double now, struct buf *line) {

@@ -149,13 +149,6 @@ struct supervisor {
     struct buf line;
 };
 
-// Returns the other machine of that name, NULL if there is none.
-static struct machine *supervisor_find_machine(struct supervisor *supervisor, const char *name) {
-    for (size_t i = 0; i < supervisor->machine_count; i++)
-        if (!strcmp(supervisor->machines[i].name, name)) return &supervisor->machines[i];
-    return NULL;
-}
-
 // Logs a line for the user. On a terminal it breaks between words, and replaces the line of progress, which is written
 // again later.
 __attribute__((format(printf, 2, 3))) static void supervisor_log(const struct supervisor *supervisor,
@@ -252,7 +245,8 @@ static void supervisor_stop(struct supervisor *supervisor, status result, bool e
         supervisor_announce(supervisor);
     else
         supervisor_publish(supervisor, &notice, true);
-    processes_terminate(&supervisor->processes);
+    for (size_t i = 0; i < supervisor->processes.count; i++)
+        if (supervisor->processes.list[i].pid) kill(supervisor->processes.list[i].pid, SIGTERM);
 }
 
 // Whether the run is over here: no process is left, and the other machines know it or had the time to hear of it.
@@ -307,25 +301,6 @@ static void supervisor_kill_late(struct supervisor *supervisor) {
             process_kill(process);
         }
     }
-}
-
-// Ends the run when its directory was moved or removed: its processes find files by their paths, and would wait for
-// ever to write them, or begin a new directory. They are killed, because none can save anything.
-static void supervisor_check_run(struct supervisor *supervisor) {
-    const char *path = supervisor->deployment->pipeline->run;
-    struct stat own, found;
-    char text[MESSAGE_SIZE];
-    if (supervisor->gone || fstat(supervisor->run_fd, &own)) return;
-    if (stat(path, &found) ? errno != ENOENT && errno != ENOTDIR
-                           : found.st_dev == own.st_dev && found.st_ino == own.st_ino)
-        return;
-    supervisor->gone = true;
-    snprintf(text, sizeof text,
-             "%.700s is gone: it was moved or removed. The run stops; it goes on with `run:` set to where it is", path);
-    supervisor->result = UNAVAILABLE; // also where it was being stopped
-    if (supervisor->state >= SUPERVISOR_STOPPING) supervisor_log(supervisor, "%s", text);
-    supervisor_stop(supervisor, UNAVAILABLE, true, text);
-    supervisor_kill(supervisor);
 }
 
 // ---- events ----
@@ -395,7 +370,9 @@ static status supervisor_on_event(struct supervisor *supervisor, const struct wi
     if (event->kind == WIRE_READABLE) supervisor_on_signals(supervisor);
     if (!peer) return OK;
     const bool from_here = strcmp(peer->name, SUPERVISOR_NAME) != 0;
-    struct machine *machine = from_here ? NULL : supervisor_find_machine(supervisor, peer->machine);
+    struct machine *machine = NULL; // that whose supervisor it is
+    for (size_t i = 0; i < supervisor->machine_count && !from_here && !machine; i++)
+        if (!strcmp(supervisor->machines[i].name, peer->machine)) machine = &supervisor->machines[i];
     switch (event->kind) {
     case WIRE_JOINED:
         // Who begins to watch the run hears how it was a minute ago, and so knows the rates of the last minute.
@@ -489,9 +466,11 @@ static void supervisor_show_progress(struct supervisor *supervisor, double now) 
 
 // Does what is due: announces the end, waits for the other machines, starts processes, shows the progress.
 static void supervisor_on_tick(struct supervisor *supervisor) {
-    const struct deployment *deployment = supervisor->deployment;
-    const double now = clock_monotonic();
+    const double now = clock_monotonic(), minutes = supervisor->deployment->pipeline->give_up_after;
+    const char *run = supervisor->deployment->pipeline->run;
     const struct machine *away = NULL; // that which has been away for longest
+    struct stat own, found;            // of the run's directory
+    char text[MESSAGE_SIZE];
     struct buf *line = &supervisor->line;
     double *due = supervisor->due;
     buf_clear(line);
@@ -507,16 +486,27 @@ static void supervisor_on_tick(struct supervisor *supervisor) {
         if (!away || machine->away_since < away->away_since) away = machine;
     }
     supervisor_sum_up(supervisor, false);
-    if (supervisor->state < SUPERVISOR_STOPPING || processes_running(&supervisor->processes))
-        supervisor_check_run(supervisor);
+    // The run ends when its directory was moved or removed: its processes find files by their paths, and would wait for
+    // ever to write them, or begin a new directory. They are killed, because none can save anything.
+    const bool works = supervisor->state < SUPERVISOR_STOPPING || processes_running(&supervisor->processes);
+    if (works && !supervisor->gone && !fstat(supervisor->run_fd, &own) &&
+        (stat(run, &found) ? errno == ENOENT || errno == ENOTDIR
+                           : found.st_dev != own.st_dev || found.st_ino != own.st_ino)) {
+        supervisor->gone = true;
+        snprintf(text, sizeof text,
+                 "%.700s is gone: it was moved or removed. The run stops; it goes on with `run:` set to where it is",
+                 run);
+        supervisor->result = UNAVAILABLE; // also where it was being stopped
+        if (supervisor->state >= SUPERVISOR_STOPPING) supervisor_log(supervisor, "%s", text);
+        supervisor_stop(supervisor, UNAVAILABLE, true, text);
+        supervisor_kill(supervisor);
+    }
     if (supervisor->state >= SUPERVISOR_STOPPING) {
         supervisor_kill_late(supervisor);
         if (supervisor->everywhere && now > due[DUE_ANNOUNCEMENT]) supervisor_announce(supervisor);
         return;
     }
-    const double minutes = deployment->pipeline->give_up_after;
     if (minutes > 0 && away && now - away->away_since >= minutes * 60) {
-        char text[MESSAGE_SIZE];
         snprintf(text, sizeof text,
                  "%.200s has been away for %g minutes (give_up_after): this machine gives up; the same command resumes "
                  "the run",

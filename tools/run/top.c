@@ -122,10 +122,8 @@ const struct option_table top_table = {.program = "caravan top",
 struct top {
     struct watcher watcher;
     struct run_status *run_status;
-    bool terminal, once;
+    bool terminal;
     bool redraws;                  // a terminal, until the user types q
-    bool answered, ended;          // the supervisor has sent something; the run has ended
-    double pause, shown, began;    // seconds: between two updates; clock_monotonic() of the last one and of the start
     char notices[NOTICES][NOTICE]; // the last ones
     size_t notice_count;
     struct buf text;
@@ -247,59 +245,55 @@ static void top_leave(struct top *top) {
     fflush(stdout);
 }
 
-// Shows the run until it ends or the user stops this program.
-static status top_watch(struct top *top) {
-    enum { WAIT_MS = 100 };
-    while (!signals_stopping() && !top->ended) {
-        struct wire_event event;
-        const struct wire_message *message = &event.message;
-        char key;
-        TRY(wire_poll(top->watcher.wire, WAIT_MS, &event));
-        if (event.kind == WIRE_REFUSED) return fail(UNAVAILABLE, "%s", message->reason);
-        if (event.kind == WIRE_GONE && !event.orderly)
-            return fail(UNAVAILABLE, "lost the run in %s: its supervisor was killed or does not answer",
-                        top->watcher.deployment.pipeline->run);
-        if (event.kind == WIRE_GONE) top->ended = true;
-        if (event.kind == WIRE_READABLE && keyboard_in_foreground() && read(STDIN_FILENO, &key, 1) == 1 && key == 'q')
-            return OK;
-        if (event.kind == WIRE_MESSAGE) {
-            top->answered = true;
-            if (message->kind == MESSAGE_STATUS) run_status_update(top->run_status, message, clock_monotonic());
-            if (message->kind == MESSAGE_NOTICE)
-                snprintf(top->notices[top->notice_count++ % NOTICES], NOTICE, "%s: %s", message->name, message->reason);
-            if (message->kind == MESSAGE_END) {
-                top_leave(top);
-                printf("%s\n", message->reason);
-                top->ended = true;
-            }
-        }
-        if (!top->answered && clock_monotonic() - top->began > WATCHER_ANSWER_SECONDS)
-            return watcher_not_active(&top->watcher);
-        if (!top->answered || clock_monotonic() - top->shown < top->pause) continue;
-        // All replicas have reported after a second.
-        if (top->once && clock_monotonic() - top->began < 2) continue;
-        top->shown = clock_monotonic();
-        while (run_status_warning(top->run_status, top->shown, &top->text)) // as the supervisor writes it
-            snprintf(top->notices[top->notice_count++ % NOTICES], NOTICE, "%s", top->text.data);
-        TRY(top_show(top));
-        if (top->once) return OK;
-    }
-    return OK;
-}
-
 status top_main(struct subcommand_call *call) {
+    enum { WAIT_MS = 100 };
     const struct top_options *given = call->given;
-    struct top top = {.terminal = isatty(STDOUT_FILENO), .began = clock_monotonic()};
+    struct top top = {.terminal = isatty(STDOUT_FILENO)};
+    const double began = clock_monotonic();
+    double shown = 0;
+    bool answered = false; // the supervisor has sent something
+    bool ended = false;    // the run has, or the user of this program wants no more
     status result;
-    top.once = given->once;
-    top.pause = given->seconds;
     TRY_TO(result, done, signals_open());
     TRY_TO(result, done, watcher_open(&top.watcher, call->pipeline, given->run.machine, given->run.key, "top"));
     run_status_new(&top.run_status, &top.watcher.deployment);
     TRY_TO(result, done, watcher_connect(&top.watcher, top.watcher.deployment.here, NULL));
-    top.redraws = top.terminal && !top.once;
+    top.redraws = top.terminal && !given->once;
     if (top.redraws && keyboard_open()) wire_add_fd(top.watcher.wire, STDIN_FILENO);
-    result = top_watch(&top);
+    while (!signals_stopping() && !ended) {
+        struct wire_event event;
+        const struct wire_message *message = &event.message;
+        char key;
+        TRY_TO(result, done, wire_poll(top.watcher.wire, WAIT_MS, &event));
+        if (event.kind == WIRE_REFUSED) TRY_TO(result, done, fail(UNAVAILABLE, "%s", message->reason));
+        if (event.kind == WIRE_GONE && !event.orderly)
+            TRY_TO(result, done,
+                   fail(UNAVAILABLE, "lost the run in %s: its supervisor was killed or does not answer",
+                        top.watcher.deployment.pipeline->run));
+        if (event.kind == WIRE_GONE) ended = true;
+        if (event.kind == WIRE_READABLE && keyboard_in_foreground() && read(STDIN_FILENO, &key, 1) == 1 && key == 'q')
+            break;
+        if (event.kind == WIRE_MESSAGE) {
+            answered = true;
+            if (message->kind == MESSAGE_STATUS) run_status_update(top.run_status, message, clock_monotonic());
+            if (message->kind == MESSAGE_NOTICE)
+                snprintf(top.notices[top.notice_count++ % NOTICES], NOTICE, "%s: %s", message->name, message->reason);
+            if (message->kind == MESSAGE_END) {
+                top_leave(&top);
+                printf("%s\n", message->reason);
+                ended = true;
+            }
+        }
+        const double now = clock_monotonic();
+        if (!answered && now - began > WATCHER_ANSWER_SECONDS) TRY_TO(result, done, watcher_not_active(&top.watcher));
+        // All replicas have reported after a second.
+        if (!answered || now - shown < given->seconds || (given->once && now - began < 2)) continue;
+        shown = now;
+        while (run_status_warning(top.run_status, now, &top.text)) // as the supervisor writes it
+            snprintf(top.notices[top.notice_count++ % NOTICES], NOTICE, "%s", top.text.data);
+        TRY_TO(result, done, top_show(&top));
+        ended |= given->once;
+    }
 done:
     top_leave(&top);
     keyboard_close();

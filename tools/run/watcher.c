@@ -121,30 +121,6 @@ static void active_run_read(const struct active_run *run, struct run_progress *o
     buf_release(&text);
 }
 
-static void active_run_row(const struct active_run *run, struct buf *out) {
-    struct run_progress progress;
-    char step[24] = "-", groups[48] = "-", since[32] = "-", path[64], name[64];
-    active_run_read(run, &progress);
-    const long long age = (long long)progress.age;
-    snprintf(path, sizeof path, "/proc/%ld", run->pid);
-    path_owner(path, name, sizeof name);
-    if (age >= 0) snprintf(since, sizeof since, "%lld:%02lld:%02lld", age / 3600, age / 60 % 60, age % 60);
-    if (!*run->run) {
-        buf_printf(out, "%8s %15s  %-8s %9s %7ld  a run of user %s\n", step, groups, "running", since, run->pid, name);
-        return;
-    }
-    const char *state = run->removed                         ? "removed"
-                        : progress.process == 'T'            ? "stopped"
-                        : !progress.known || !progress.total ? "starting"
-                        : progress.written > SILENT_SECONDS  ? "silent"
-                                                             : "running";
-    if (progress.known && progress.step >= 0) snprintf(step, sizeof step, "%lld", progress.step);
-    if (progress.known && progress.total)
-        snprintf(groups, sizeof groups, "%lld of %lld", progress.settled, progress.total);
-    buf_printf(out, "%8s %15s  %-8s %9s %7ld  %s%s%s%s\n", step, groups, state, since, run->pid, run->run,
-               *run->machine ? " (machine " : "", run->machine, *run->machine ? ")" : "");
-}
-
 // Appends a table with a row for each active run, or nothing if there is none: its directory, step, groups, state, time
 // since its start, process. Of another user's run only user and process are known, unless this user is root.
 // UNAVAILABLE.
@@ -153,7 +129,8 @@ static status active_runs_table(struct buf *out) {
     if (!dir) return fail(UNAVAILABLE, "/proc: %s", strerror(errno));
     for (struct dirent *entry; (entry = readdir(dir));) {
         struct active_run run = {.pid = strtol(entry->d_name, NULL, 10)};
-        char path[64], line[512] = "";
+        struct run_progress progress;
+        char path[64], line[512] = "", step[24] = "-", groups[48] = "-", since[32] = "-", name[64];
         bool unknown;
         if (run.pid <= 0) continue;
         snprintf(path, sizeof path, "/proc/%ld/cmdline", run.pid);
@@ -167,7 +144,26 @@ static status active_runs_table(struct buf *out) {
             *run.run = *run.machine = 0;
         }
         if (!out->size) buf_printf(out, "%8s %15s  %-8s %9s %7s  %s\n", "STEP", "GROUPS", "STATE", "AGE", "PID", "RUN");
-        active_run_row(&run, out);
+        active_run_read(&run, &progress);
+        const long long age = (long long)progress.age;
+        if (age >= 0) snprintf(since, sizeof since, "%lld:%02lld:%02lld", age / 3600, age / 60 % 60, age % 60);
+        if (!*run.run) {
+            snprintf(path, sizeof path, "/proc/%ld", run.pid);
+            path_owner(path, name, sizeof name);
+            buf_printf(out, "%8s %15s  %-8s %9s %7ld  a run of user %s\n", step, groups, "running", since, run.pid,
+                       name);
+            continue;
+        }
+        const char *state = run.removed                          ? "removed"
+                            : progress.process == 'T'            ? "stopped"
+                            : !progress.known || !progress.total ? "starting"
+                            : progress.written > SILENT_SECONDS  ? "silent"
+                                                                 : "running";
+        if (progress.known && progress.step >= 0) snprintf(step, sizeof step, "%lld", progress.step);
+        if (progress.known && progress.total)
+            snprintf(groups, sizeof groups, "%lld of %lld", progress.settled, progress.total);
+        buf_printf(out, "%8s %15s  %-8s %9s %7ld  %s%s%s%s\n", step, groups, state, since, run.pid, run.run,
+                   *run.machine ? " (machine " : "", run.machine, *run.machine ? ")" : "");
     }
     closedir(dir);
     return OK;
