@@ -19,10 +19,6 @@ const char *replica_stage(const struct replica *replica) {
     return replica->stage ? replica->stage->name : SUPERVISOR_NAME;
 }
 
-const struct replica *deployment_supervisor(const struct deployment *deployment, int machine) {
-    return &deployment->replicas[machine];
-}
-
 const struct replica *deployment_find(const struct deployment *deployment, const char *stage, int number) {
     for (size_t i = 0; i < deployment->count; i++) {
         const struct replica *replica = &deployment->replicas[i];

@@ -26,7 +26,7 @@ struct deployment {
     const char *run;          // fingerprint of what all machines must agree on, for HELLO
     const char *settings;     // a hash of what the stages compute with, paths included
     const char *sockets;      // directory of the local endpoints
-    struct replica *replicas; // supervisors first, then the stages in the order of the flow
+    struct replica *replicas; // that of a machine's supervisor at its index, then the stages in the order of the flow
     size_t count, machines;
 };
 
@@ -45,9 +45,6 @@ void deployment_release(struct deployment *deployment);
 
 // Writes the configuration of a replica to `path`. UNAVAILABLE when the file cannot be written.
 status deployment_write_config(const struct deployment *deployment, const struct replica *replica, const char *path);
-
-// Returns the supervisor of a machine.
-const struct replica *deployment_supervisor(const struct deployment *deployment, int machine);
 
 // Returns the replica with that stage name and number, NULL if there is none.
 const struct replica *deployment_find(const struct deployment *deployment, const char *stage, int number);

@@ -569,7 +569,7 @@ static status supervisor_open(struct supervisor *supervisor) {
     static const int stops[] = {SIGINT, SIGTERM, SIGHUP};
     struct deployment *deployment = supervisor->deployment;
     const struct pipeline *pipeline = deployment->pipeline;
-    const struct replica *own = deployment_supervisor(deployment, deployment->here);
+    const struct replica *own = &deployment->replicas[deployment->here];
     // SIGCHLD and the signals that stop a run become readable from signal_fd. A signal that was ignored at the start
     // stays ignored: `nohup` ignores SIGHUP, a shell's background job SIGINT.
     sigset_t set;
@@ -612,8 +612,8 @@ static status supervisor_open(struct supervisor *supervisor) {
         if (i == deployment->here) continue;
         struct machine *machine = &supervisor->machines[supervisor->machine_count++];
         *machine = (struct machine){.name = other->name, .address = other->address, .away_since = clock_monotonic()};
-        TRY(wire_connect(supervisor->wire, deployment_endpoint(deployment, deployment_supervisor(deployment, i)),
-                         other->key, "report", &machine->peer));
+        TRY(wire_connect(supervisor->wire, deployment_endpoint(deployment, &deployment->replicas[i]), other->key,
+                         "report", &machine->peer));
     }
     // The others may have ended when this machine was killed after it had noted the end: it must not wait for them. A
     // run that was given other settings, for example more epochs, goes on.

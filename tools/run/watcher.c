@@ -43,9 +43,14 @@ enum { SILENT_SECONDS = 60 }; // a run writes metrics.prom twelve times as often
 
 struct active_run {
     long pid;
-    char run[4096];   // its directory; "" where it may not be read
-    char machine[64]; // "" for a run on one machine
-    bool removed;     // the directory is gone
+    char run[4096];                 // its directory; "" where it may not be read
+    char machine[64];               // "" for a run on one machine
+    bool removed;                   // the directory is gone
+    char process;                   // state of the process
+    double age;                     // seconds since the process started, -1: unknown
+    bool known;                     // this process has written metrics.prom, which says:
+    long long step, settled, total; // step -1: there is none
+    double written;                 // seconds ago
 };
 
 // Finds the lock file RUN/lock or RUN/lock-MACHINE among the files that the process has open, and sets what it names.
@@ -74,22 +79,15 @@ static bool active_run_find_lock(struct active_run *out, bool *unknown) {
     return found;
 }
 
-// What /proc and RUN/metrics.prom say of a run.
-struct run_progress {
-    char process;                   // state of the process
-    double age;                     // seconds since the process started, -1: unknown
-    bool known;                     // this process has written metrics.prom
-    long long step, settled, total; // step -1: there is none
-    double written;                 // seconds ago
-};
-
-static void active_run_read(const struct active_run *run, struct run_progress *out) {
+// Sets what the process's file in /proc and RUN/metrics.prom say.
+static void active_run_read(struct active_run *run) {
     char path[sizeof run->run + sizeof run->machine + 32], line[1024] = "";
     struct buf text = {0};
     struct stat info;
     unsigned long long start = 0; // since the machine's
     struct timespec up;
-    *out = (struct run_progress){.age = -1, .step = -1};
+    run->step = -1;
+    run->age = -1;
     snprintf(path, sizeof path, "/proc/%ld/stat", run->pid);
     FILE *file = fopen(path, "re");
     if (file && !fgets(line, sizeof line, file)) *line = 0;
@@ -97,24 +95,24 @@ static void active_run_read(const struct active_run *run, struct run_progress *o
     const char *at = strrchr(line, ')'); // the name before it may have blanks
     if (at &&
         sscanf(at + 1, " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu",
-               &out->process, &start) == 2 &&
+               &run->process, &start) == 2 &&
         !clock_gettime(CLOCK_BOOTTIME, &up))
-        out->age = (double)up.tv_sec + 1e-9 * (double)up.tv_nsec - (double)start / (double)sysconf(_SC_CLK_TCK);
+        run->age = (double)up.tv_sec + 1e-9 * (double)up.tv_nsec - (double)start / (double)sysconf(_SC_CLK_TCK);
     snprintf(path, sizeof path, "%s/metrics%s%s.prom", run->run, *run->machine ? "-" : "", run->machine);
     if (!*run->run || stat(path, &info) || file_read(path, &text) != OK) return;
-    out->written = difftime(time(NULL), info.st_mtime);
-    out->known = out->written <= out->age + 1;
+    run->written = difftime(time(NULL), info.st_mtime);
+    run->known = run->written <= run->age + 1;
     for (const char *sample = text.data; sample && *sample;) {
         const size_t size = strcspn(sample, "\n");
         const char *value = memrchr(sample, ' ', size);
         const long long number = value ? strtoll(value, NULL, 10) : 0;
-        if (!strncmp(sample, "caravan_trained_steps{", strlen("caravan_trained_steps{"))) out->step = number;
+        if (!strncmp(sample, "caravan_trained_steps{", strlen("caravan_trained_steps{"))) run->step = number;
         if (!strncmp(sample, "caravan_groups{", strlen("caravan_groups{"))) {
             // The states of groups that the run is not done with.
             const bool open = memmem(sample, size, "state=\"in_flight\"", strlen("state=\"in_flight\"")) ||
                               memmem(sample, size, "state=\"unissued\"", strlen("state=\"unissued\""));
-            out->total += number;
-            out->settled += open ? 0 : number;
+            run->total += number;
+            run->settled += open ? 0 : number;
         }
         sample += size + (sample[size] == '\n');
     }
@@ -129,7 +127,6 @@ static status active_runs_table(struct buf *out) {
     if (!dir) return fail(UNAVAILABLE, "/proc: %s", strerror(errno));
     for (struct dirent *entry; (entry = readdir(dir));) {
         struct active_run run = {.pid = strtol(entry->d_name, NULL, 10)};
-        struct run_progress progress;
         char path[64], line[512] = "", step[24] = "-", groups[48] = "-", since[32] = "-", name[64];
         bool unknown;
         if (run.pid <= 0) continue;
@@ -144,8 +141,8 @@ static status active_runs_table(struct buf *out) {
             *run.run = *run.machine = 0;
         }
         if (!out->size) buf_printf(out, "%8s %15s  %-8s %9s %7s  %s\n", "STEP", "GROUPS", "STATE", "AGE", "PID", "RUN");
-        active_run_read(&run, &progress);
-        const long long age = (long long)progress.age;
+        active_run_read(&run);
+        const long long age = (long long)run.age;
         if (age >= 0) snprintf(since, sizeof since, "%lld:%02lld:%02lld", age / 3600, age / 60 % 60, age % 60);
         if (!*run.run) {
             snprintf(path, sizeof path, "/proc/%ld", run.pid);
@@ -154,14 +151,13 @@ static status active_runs_table(struct buf *out) {
                        name);
             continue;
         }
-        const char *state = run.removed                          ? "removed"
-                            : progress.process == 'T'            ? "stopped"
-                            : !progress.known || !progress.total ? "starting"
-                            : progress.written > SILENT_SECONDS  ? "silent"
-                                                                 : "running";
-        if (progress.known && progress.step >= 0) snprintf(step, sizeof step, "%lld", progress.step);
-        if (progress.known && progress.total)
-            snprintf(groups, sizeof groups, "%lld of %lld", progress.settled, progress.total);
+        const char *state = run.removed                    ? "removed"
+                            : run.process == 'T'           ? "stopped"
+                            : !run.known || !run.total     ? "starting"
+                            : run.written > SILENT_SECONDS ? "silent"
+                                                           : "running";
+        if (run.known && run.step >= 0) snprintf(step, sizeof step, "%lld", run.step);
+        if (run.known && run.total) snprintf(groups, sizeof groups, "%lld of %lld", run.settled, run.total);
         buf_printf(out, "%8s %15s  %-8s %9s %7ld  %s%s%s%s\n", step, groups, state, since, run.pid, run.run,
                    *run.machine ? " (machine " : "", run.machine, *run.machine ? ")" : "");
     }
@@ -206,7 +202,7 @@ status watcher_open(struct watcher *watcher, struct pipeline *pipeline, const ch
     struct transport *transport;
     *watcher = (struct watcher){0};
     TRY(deployment_init(deployment, pipeline, machine, key));
-    const struct replica *supervisor = deployment_supervisor(deployment, deployment->here);
+    const struct replica *supervisor = &deployment->replicas[deployment->here];
     const char *path =
         arena_printf(&deployment->arena, "%s/nodes/" SUPERVISOR_NAME "-%d", pipeline->run, supervisor->number);
     TRY(watcher_check_access(pipeline->run, pipeline->run, X_OK));
@@ -226,8 +222,8 @@ status watcher_open(struct watcher *watcher, struct pipeline *pipeline, const ch
 status watcher_connect(struct watcher *watcher, int machine, struct wire_peer **peer) {
     const struct deployment *deployment = &watcher->deployment;
     const char *key = deployment->machines > 1 ? deployment->pipeline->machines[machine].key : NULL;
-    return wire_connect(watcher->wire, deployment_endpoint(deployment, deployment_supervisor(deployment, machine)), key,
-                        "watch", peer);
+    return wire_connect(watcher->wire, deployment_endpoint(deployment, &deployment->replicas[machine]), key, "watch",
+                        peer);
 }
 
 void watcher_close(struct watcher *watcher) {
