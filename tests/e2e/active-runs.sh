@@ -3,11 +3,7 @@
 trap 'kill ${pid:-} 2>/dev/null || true; rm -rf "$work"' EXIT
 chmod 755 "$work"
 make_questions 400
-cat >"$work/slow.sh" <<'END'
-#!/bin/sh
-exec sed -u -e "e sleep 0.2"
-END
-chmod +x "$work/slow.sh"
+make_program slow 'exec sed -u "e sleep 0.2"'
 cat >"$work/p.yaml" <<'END'
 name: questions
 run: run

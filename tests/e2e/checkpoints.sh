@@ -129,14 +129,8 @@ stages:
   - complete: {program: ./complete.sh}
   - optim: {lr: 1.0e-3, ema_every: 1}
 END
-for i in $(seq 8); do
-    echo "{\"id\": \"$i\", \"prompt\": {\"messages\": [{\"role\": \"user\", \"content\": \"What is $i?\"}], \"problem_type\": \"numerical\", \"solution\": \"<answer>1</answer>\"}}"
-done >data.jsonl
-cat >complete.sh <<'END'
-#!/bin/sh
-exec sed -u -e 's/}$/,"completions":[{"text":"a","finish":"eos"}],"rewards":{"accuracy":[0],"format":[0],"total":[0]},"advantages":[1]}/' -e 'e sleep 0.2'
-END
-chmod +x complete.sh
+make_numbers 8
+make_program complete "exec sed -u -e '$complete' -e 'e sleep 0.2'"
 run whole || fail "whole: $(cat whole.err)"
 run tight &
 runner=$!

@@ -69,6 +69,22 @@ make_questions() {
     done >"$work/data.jsonl"
 }
 
+# make_numbers COUNT: writes groups whose prompts are text, for a model, to $work/data.jsonl.
+make_numbers() {
+    for i in $(seq "$1"); do
+        echo "{\"id\": \"$i\", \"prompt\": {\"messages\": [{\"role\": \"user\", \"content\": \"What is $i?\"}], \"problem_type\": \"numerical\", \"solution\": \"<answer>1</answer>\"}}"
+    done >"$work/data.jsonl"
+}
+
+# make_program NAME LINES: writes the shell script $work/NAME.sh, a stage's program. sed's command `complete` gives a group
+# all that optim needs; `force` sets its advantages, because those of a random model are all zero.
+complete='s/}$/,"completions":[{"text":"a","finish":"eos"}],"rewards":{"accuracy":[0],"format":[0],"total":[0]},"advantages":[1]}/'
+force='s/"advantages":\[[^]]*\]/"advantages":[1.0,-1.0]/'
+make_program() {
+    printf '#!/bin/sh\n%s\n' "$2" >"$work/$1.sh"
+    chmod +x "$work/$1.sh"
+}
+
 # Writes a small model with random weights to $work/model.
 make_model() {
     "$bin/caravan" init "$work/model" --shape pipelines/demo/shape.json --train-tokenizer "$work/data/text.txt" --seed 3

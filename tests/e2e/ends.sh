@@ -2,8 +2,7 @@
 # while the network is cut. No model takes part.
 . tests/e2e/common.sh
 make_questions 12
-printf '#!/bin/sh\nwhile read -r line; do sleep 0.2; echo >>%s/touched; printf "%%s\\n" "$line"; done\n' "$work" >"$work/slow.sh"
-chmod +x "$work/slow.sh"
+make_program slow "while read -r line; do sleep 0.2; echo >>$work/touched; printf '%s\n' \"\$line\"; done"
 
 two_machines 10.78.0 true
 port=$((10000 + $$ % 30 * 640))

@@ -24,8 +24,7 @@ run twice --set frames.replicas=2 --set rollout.replicas=2 --set refscore.replic
 [ -f "$work/twice/logs/rollout-2.log" ] || fail "no log of the second replica"
 [ "$(weights_of twice)" = "$want" ] || fail "the weights differ with two replicas"
 
-"$bin/caravan" run "$work/p.yaml" --set run="$work/killed" --set force.program="$work/slow.sh" 2>"$work/killed.err" &
-pid=$!
+begin killed --set force.program="$work/slow.sh"
 turn=0
 wait_for_step killed 1
 while [ $turn -lt 40 ] && children=$(pgrep -P $pid -f /nodes/); do # not the leak sanitizer's own process
@@ -52,20 +51,14 @@ check_steps again 8
 [ "$(weights_of again)" = "$want" ] || fail "the weights differ after three stops"
 
 # A user's program that exits after every third group is restarted and gets its group again.
-sed '/^exec/{s/sed -u/sed -u -e/; s/$/ -e 3q/}' "$work/force.sh" >"$work/mortal.sh"
-chmod +x "$work/mortal.sh"
+make_program mortal "exec sed -u -e '$force' -e 3q"
 run mortal --set force.program="$work/mortal.sh" || fail "mortal: $(cat "$work/mortal.err")"
 grep -q "starting it again" "$work/mortal/logs/force.log" || fail "the program did not die: $(cat "$work/mortal.sh")"
 [ "$(weights_of mortal)" = "$want" ] || fail "the weights differ after a program that exits"
 
 # A program that answers before it has read the whole line gets lines that are longer than its pipes hold.
-cat >"$work/pad.sh" <<'END'
-#!/bin/sh
-pad=$(head -c 100000 /dev/zero | tr '\0' x)
-exec sed -u -e "s/}$/,\"a\":\"$pad\"}/" -e "s/}$/,\"b\":\"$pad\"}/" -e "s/}$/,\"c\":\"$pad\"}/" \
-    -e "s/}$/,\"d\":\"$pad\"}/"
-END
-chmod +x "$work/pad.sh"
+make_program pad 'pad=$(head -c 100000 /dev/zero | tr "\0" x)
+exec sed -u -e "s/}$/,\"a\":\"$pad\"}/" -e "s/}$/,\"b\":\"$pad\"}/" -e "s/}$/,\"c\":\"$pad\"}/" -e "s/}$/,\"d\":\"$pad\"}/"'
 sed 's/^  - optim:/  - pad: {program: .\/pad.sh}\n  - copy: {program: cat}\n&/' "$work/p.yaml" >"$work/long.yaml"
 timeout -k 10 120 "$bin/caravan" run "$work/long.yaml" --set run="$work/long" 2>"$work/long.err" || fail "long: $(cat "$work/long.err")"
 [ "$(weights_of long)" = "$want" ] || fail "the weights differ after a program that copies long lines"
@@ -79,8 +72,7 @@ if grep -qvx '[01]' "$work/ages"; then fail "some groups were more than one step
 
 # Stopped in the middle, then started with an empty directory for optim: that is refused, and the ledger stays as it is.
 # Step 6 has groups only after the ledger has step 5.
-"$bin/caravan" run "$work/p.yaml" --set run="$work/moved" --set optim.save_every=2 2>"$work/moved.err" &
-pid=$!
+begin moved --set optim.save_every=2
 wait_for_step moved 6
 kill -TERM $pid
 ends_with 75 $pid "$work/moved.err"
@@ -98,8 +90,7 @@ check_steps moved 8
 [ "$(weights_of moved)" = "$want" ] || fail "a run that went back trains other weights"
 
 # A second run in the same directory is refused while the first one runs.
-"$bin/caravan" run "$work/p.yaml" --set run="$work/busy" --set source.epochs=50 2>"$work/busy.err" &
-pid=$!
+begin busy --set source.epochs=50
 wait_for_step busy 1
 expect 64 "another caravan run is using" "$bin/caravan" run "$work/p.yaml" --set run="$work/busy"
 kill -TERM $pid

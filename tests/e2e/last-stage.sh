@@ -19,11 +19,7 @@ stages:
   - score: {}
 END
 # A program that takes its time and drops what says in which order the groups were issued.
-cat >"$work/slow.sh" <<'END'
-#!/bin/sh
-exec sed -u -e "e sleep 0.1" -e 's/"requires":{[^}]*},//'
-END
-chmod +x "$work/slow.sh"
+make_program slow "exec sed -u -e 'e sleep 0.1' -e 's/\"requires\":{[^}]*},//'"
 sed 's/- score:.*/&\n  - slow: {program: .\/slow.sh, replicas: 2}/' "$work/p.yaml" >"$work/slow.yaml"
 sed '/- score:/d' "$work/p.yaml" >"$work/rollout.yaml"
 

@@ -16,11 +16,7 @@ question=$(head -c 1000000 /dev/zero | tr '\0' x)
 for number in $(seq 60); do
     printf '{"id":"%s","prompt":{"messages":[],"problem_type":"OCR","solution":"<answer>x</answer>","question":"%s"}}\n' "$number" "$question"
 done >"$work/data.jsonl"
-cat >"$work/copy.sh" <<'END'
-#!/bin/sh
-exec sed -u -e "e sleep 0.1"
-END
-chmod +x "$work/copy.sh"
+make_program copy 'exec sed -u "e sleep 0.1"'
 cat >"$work/p.yaml" <<'END'
 run: run
 stages:

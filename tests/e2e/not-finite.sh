@@ -55,11 +55,8 @@ kept_after ruined $step
 [ "$(grep -c '"trained":' out)" = $((2 * step - 2)) ] || fail "what left before step $step: $(cat out)"
 
 # In a pipeline the run ends at once, whether the weights are the model's or became so.
-for i in $(seq 8); do
-    echo "{\"id\": \"$i\", \"prompt\": {\"messages\": [{\"role\": \"user\", \"content\": \"What is $i?\"}], \"problem_type\": \"numerical\", \"solution\": \"<answer>1</answer>\"}}"
-done >data.jsonl
-printf '#!/bin/sh\nexec sed -u %s\n' "'s/\"advantages\":\\[[^]]*\\]/\"advantages\":[1.0,-1.0]/'" >force.sh
-chmod +x force.sh
+make_numbers 8
+make_program force "exec sed -u '$force'"
 cat >p.yaml <<END
 run: run
 model: model

@@ -1,6 +1,7 @@
 # User's programs that fail: one group that crashes or hangs them does not end the run, a program that is of no use does.
 # What they drop of a group comes back, and nothing that they have started outlives them.
 . tests/e2e/common.sh
+. tests/e2e/run-helpers.sh
 for name in a b poison c hang d; do
     printf '{"id":"%s","prompt":{"messages":[{"role":"user","content":"%s?"}],"problem_type":"OCR","solution":"<answer>x</answer>"}}\n' $name $name
 done >"$work/data.jsonl"
@@ -15,14 +16,10 @@ END
 number=$((200000 + $$))
 # program LINES: writes a program that has the group in $line.
 program() {
-    printf '#!/bin/sh\nwhile read -r line; do\n%s\nprintf "%%s\\n" "$line"\ndone\n' "$1" >"$work/mine.sh"
-    chmod +x "$work/mine.sh"
-}
-# run NAME OPTION...: runs the pipeline in $work/NAME.
-run() {
-    name=$1
-    shift
-    timeout -k 10 120 "$bin/caravan" run "$work/p.yaml" --set run="$work/$name" "$@" 2>"$work/$name.err"
+    make_program mine "while read -r line; do
+$1
+printf '%s\n' \"\$line\"
+done"
 }
 
 # The program drops the names of the samples, crashes with one group and hangs with another, with a child of its own.
@@ -81,11 +78,7 @@ stages:
   - complete: {program: ./complete.sh}
   - optim: {lr: 1.0e-3, ema_every: 0}
 END
-cat >"$work/complete.sh" <<'END'
-#!/bin/sh
-exec sed -u 's/}$/,"completions":[{"text":"a","finish":"eos"}],"rewards":{"accuracy":[0],"format":[0],"total":[0]},"advantages":[1]}/'
-END
-chmod +x "$work/complete.sh"
+make_program complete "exec sed -u '$complete'"
 expect 65 "^caravan: 0 steps, 0 groups trained, 0 quarantined, 3 left over: they did not fill a step of 4" \
     timeout -k 10 60 "$bin/caravan" run "$work/short.yaml" --set run="$work/short"
 
@@ -94,8 +87,7 @@ mkdir "$work/disk"
 if mount -t tmpfs -o size=3m caravan-test "$work/disk" 2>/dev/null; then
     trap 'umount -l "$work/disk"; rm -rf "$work"' EXIT
     printf '#!/bin/sh\nuntil [ -e %s/full ]; do sleep 0.1; done\nexit 1\n' "$work" >"$work/mine.sh"
-    "$bin/caravan" run "$work/p.yaml" --set run="$work/disk/run" --set mine.timeout=0 2>"$work/disk.err" &
-    pid=$!
+    begin disk --set run="$work/disk/run" --set mine.timeout=0
     wait_for_line "$work/disk.err" "mine working"
     dd if=/dev/zero of="$work/disk/zeros" bs=4k 2>/dev/null || true
     touch "$work/full"
@@ -116,8 +108,7 @@ fi
 
 # A process that fails again and again ends the run when no group is done meanwhile.
 program "sleep 1000 & wait"
-"$bin/caravan" run "$work/p.yaml" --set run="$work/dying" --set mine.timeout=0 2>"$work/dying.err" &
-pid=$!
+begin dying --set mine.timeout=0
 for _ in $(seq 400); do
     pkill -USR1 -P $pid -f 'caravan program .*/nodes/last ' || true
     if grep -q "^caravan: last failed 5 times without a group done" "$work/dying.err"; then break; fi
@@ -134,8 +125,7 @@ grep "^caravan: last " "$work/dying.err" | diff - <(
 
 # When its adapter or the whole run is killed, what the program has started ends, too.
 program "sleep $number & wait"
-"$bin/caravan" run "$work/p.yaml" --set run="$work/orphans" --set mine.timeout=0 2>"$work/orphans.err" &
-pid=$!
+begin orphans --set mine.timeout=0
 # wait_for_sleeper OTHER: until a child of the program sleeps that is not OTHER.
 wait_for_sleeper() {
     other=$1

@@ -4,14 +4,8 @@
 . "$(dirname "$0")/run-helpers.sh"
 make_tiny_model
 cd "$work"
-for i in $(seq 6); do
-    echo "{\"id\": \"$i\", \"prompt\": {\"messages\": [{\"role\": \"user\", \"content\": \"What is $i?\"}], \"problem_type\": \"numerical\", \"solution\": \"<answer>1</answer>\"}}"
-done >data.jsonl
-cat >complete.sh <<'END'
-#!/bin/sh
-exec sed -u -e 's/}$/,"completions":[{"text":"a","finish":"eos"}],"rewards":{"accuracy":[0],"format":[0],"total":[0]},"advantages":[1]}/'
-END
-chmod +x complete.sh
+make_numbers 6
+make_program complete "exec sed -u '$complete'"
 cat >p.yaml <<END
 run: run
 model: model

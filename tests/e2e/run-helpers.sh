@@ -1,15 +1,11 @@
 # Functions of the scripts that run pipelines, which source this file after common.sh.
 
 # make_pipeline OPTIONS: writes a pipeline of 8 steps of 2 groups, with OPTIONS for rollout and refscore. A program sets the
-# advantages, because those of a random model are all zero.
+# advantages.
 make_pipeline() {
-    cat >"$work/force.sh" <<'END'
-#!/bin/sh
-exec sed -u 's/"advantages":\[[^]]*\]/"advantages":[1.0,-1.0]/'
-END
+    make_program force "exec sed -u -e '$force'"
     # Takes its time, which keeps a run from ending before it is hit, however busy the machine is.
-    sed '/^exec/s/$/ -e "e sleep 0.2"/; s/sed -u/sed -u -e/' "$work/force.sh" >"$work/slow.sh"
-    chmod +x "$work/force.sh" "$work/slow.sh"
+    make_program slow "exec sed -u -e '$force' -e 'e sleep 0.2'"
     cat >"$work/p.yaml" <<END
 name: faults
 run: run
@@ -33,6 +29,14 @@ run() {
     name=$1
     shift
     timeout -k 10 120 "$bin/caravan" run "$work/p.yaml" --set run="$work/$name" "$@" 2>"$work/$name.err"
+}
+
+# begin NAME OPTION...: starts it in the background; $pid is its process.
+begin() {
+    name=$1
+    shift
+    "$bin/caravan" run "$work/p.yaml" --set run="$work/$name" "$@" 2>"$work/$name.err" &
+    pid=$!
 }
 
 # weights_of RUN: prints the hash of the weights of its last checkpoint.

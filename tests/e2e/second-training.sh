@@ -5,11 +5,8 @@
 . "$(dirname "$0")/run-helpers.sh"
 make_tiny_model
 cd "$work"
-for i in $(seq 4); do
-    echo "{\"id\": \"$i\", \"prompt\": {\"messages\": [{\"role\": \"user\", \"content\": \"What is $i?\"}], \"problem_type\": \"numerical\", \"solution\": \"<answer>1</answer>\"}}"
-done >data.jsonl
-printf '#!/bin/sh\nexec sed -u %s\n' "'s/\"advantages\":\\[[^]]*\\]/\"advantages\":[1.0,-1.0]/'" >force.sh
-chmod +x force.sh
+make_numbers 4
+make_program force "exec sed -u '$force'"
 
 # care: a reference that follows the policy; frozen: the model that the training starts from; none: no reference.
 for kind in care frozen none; do

@@ -1,8 +1,7 @@
 # A run under a service manager: it says that it is ready, how it goes, that it is alive and that it stops.
 . tests/e2e/common.sh
 make_questions 20
-printf '#!/bin/sh\nenv >%s/env\nwhile read -r line; do sleep 0.2; printf "%%s\\n" "$line"; done\n' "$work" >"$work/slow.sh"
-chmod +x "$work/slow.sh"
+make_program slow "env >$work/env; exec sed -u 'e sleep 0.2'"
 cat >"$work/p.yaml" <<'END'
 run: run
 stages:

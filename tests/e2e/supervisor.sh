@@ -14,8 +14,8 @@ wait_for() {
 # A run that stands still says which group it waits for, and who was given it. This takes half a minute, in which the
 # other runs go on.
 still="--set run=$work/still --set source.epochs=400"
-"$bin/caravan" run "$work/p.yaml" $still 2>"$work/still.err" &
-still_pid=$!
+begin still $still
+still_pid=$pid
 wait_for still "$work/still/metrics.jsonl"
 stopped=$(pgrep -P $still_pid -f caravan-refscore)
 # Where it is stopped while it writes to the store, which has one writer at a time, the others wait in their own write.
@@ -90,8 +90,7 @@ expect 65 '^caravan: rollout ended with exit code 65: caravan-rollout: ' "$bin/c
 
 # What a user's program has started ends with the run. The number marks this test's own process.
 number=$((100000 + $$))
-sed "s/^exec/sleep $number >\/dev\/null 2>\&1 \& &/" "$work/force.sh" >"$work/parent.sh"
-chmod +x "$work/parent.sh"
+make_program parent "sleep $number >/dev/null 2>&1 & exec sed -u '$force'"
 run parent --set force.program="$work/parent.sh" || fail "parent: $(cat "$work/parent.err")"
 if pgrep -f "^sleep $number"; then
     pkill -f "^sleep $number"
@@ -161,8 +160,7 @@ ends_with 75 $still_pid "$work/still.err"
 # is, to the same weights. One that is removed ends the run as well.
 want=$(weights_of lines)
 for how in mv rm; do
-    "$bin/caravan" run "$work/p.yaml" --set run="$work/gone" --set force.program="$work/slow.sh" 2>"$work/gone.err" &
-    pid=$!
+    begin gone --set force.program="$work/slow.sh"
     wait_for_step gone 3
     if [ $how = mv ]; then mv "$work/gone" "$work/elsewhere"; else mv "$work/gone" "$work/gone-2" && rm -r "$work/gone-2"; fi
     ends_with 69 $pid "$work/gone.err"

@@ -3,8 +3,7 @@
 . tests/e2e/common.sh
 command -v python3 >/dev/null || { echo "no python3: left out"; exit 0; }
 make_questions 8
-printf '#!/bin/sh\nwhile [ ! -e %s/go ]; do sleep 0.1; done\nexec cat\n' "$work" >"$work/wait.sh"
-chmod +x "$work/wait.sh"
+make_program wait "while [ ! -e $work/go ]; do sleep 0.1; done; exec cat"
 cat >"$work/p.yaml" <<'END'
 run: run
 stages:
