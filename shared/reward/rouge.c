@@ -2,7 +2,6 @@
 
 #include <assert.h>
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
 
@@ -11,7 +10,7 @@
 // Equal tokens of the target and of the prediction have equal ids.
 struct rouge_tokens {
     struct string_array words;
-    uint64_t *ids;
+    size_t *ids;
 };
 
 static void rouge_tokenize(struct arena *arena, struct string text, struct rouge_tokens *out) {
@@ -34,22 +33,6 @@ static void rouge_tokenize(struct arena *arena, struct string text, struct rouge
     }
 }
 
-static int rouge_compare_ids(const void *left, const void *right) {
-    uint64_t a = *(const uint64_t *)left, b = *(const uint64_t *)right;
-    return (a > b) - (a < b);
-}
-
-// Sets *out to the n-grams (n 1 or 2) in ascending order.
-static void rouge_ngrams(struct arena *arena, const struct rouge_tokens *tokens, size_t n, uint64_t **out,
-                         size_t *count) {
-    const uint64_t *ids = tokens->ids;
-    assert(n == 1 || n == 2);
-    *count = tokens->words.count >= n ? tokens->words.count - n + 1 : 0;
-    *out = arena_alloc(arena, (*count + 1) * sizeof **out);
-    for (size_t i = 0; i < *count; i++) (*out)[i] = n == 1 ? ids[i] : ids[i] << 32 | ids[i + 1];
-    qsort(*out, *count, sizeof **out, rouge_compare_ids);
-}
-
 static double rouge_fmeasure(size_t common, size_t target, size_t prediction) {
     double precision = (double)common / (double)(prediction ? prediction : 1);
     double recall = (double)common / (double)(target ? target : 1);
@@ -59,15 +42,17 @@ static double rouge_fmeasure(size_t common, size_t target, size_t prediction) {
 // The F-measure of n-grams.
 static double rouge_n(struct arena *arena, const struct rouge_tokens *target, const struct rouge_tokens *prediction,
                       size_t n) {
-    uint64_t *a, *b;
-    size_t a_count, b_count, common = 0;
-    rouge_ngrams(arena, target, n, &a, &a_count);
-    rouge_ngrams(arena, prediction, n, &b, &b_count);
-    for (size_t i = 0, j = 0; i < a_count && j < b_count;) {
-        common += a[i] == b[j];
-        const bool first = a[i] <= b[j], second = b[j] <= a[i];
-        i += first;
-        j += second;
+    const size_t a_count = target->words.count >= n ? target->words.count - n + 1 : 0;
+    const size_t b_count = prediction->words.count >= n ? prediction->words.count - n + 1 : 0;
+    bool *used = arena_alloc(arena, b_count + 1);
+    size_t common = 0;
+    for (size_t i = 0; i < a_count; i++) {
+        size_t j = 0;
+        while (j < b_count && (used[j] || memcmp(target->ids + i, prediction->ids + j, n * sizeof *target->ids) != 0))
+            j++;
+        if (j == b_count) continue;
+        used[j] = true;
+        common++;
     }
     return rouge_fmeasure(common, a_count, b_count);
 }
@@ -109,7 +94,6 @@ double rouge_mean(struct string target, struct string prediction) {
             first++;
         a.ids[i] = first;
     }
-    assert(count <= UINT32_MAX); // two ids are packed into one bigram
 
     const double rouge1 = rouge_n(&arena, &a, &b, 1), rouge2 = rouge_n(&arena, &a, &b, 2);
     const double mean = (rouge1 + rouge2 + rouge_l(&arena, &a, &b)) / 3;

@@ -45,18 +45,19 @@ struct added_token_match {
     int32_t id;
 };
 
-// Finds the next token of the set in text[from..size): sets *found, and *match if it is true. `taken` is the end of the
-// last match, which a match that takes white space does not overlap. DATAERR as in regex_find.
-static status added_tokens_next(const struct added_tokens *a, const struct added_token_set *set, const char *text,
-                                size_t size, size_t from, size_t taken, bool *found, struct added_token_match *match) {
+// Finds the next token that matches the text as it is, or normalized, in text[from..size): sets *found, and *match if
+// it is true. `taken` is the end of the last match, which a match that takes white space does not overlap. DATAERR as
+// in regex_find.
+static status added_tokens_next(const struct added_tokens *a, bool normalized, const char *text, size_t size,
+                                size_t from, size_t taken, bool *found, struct added_token_match *match) {
     *found = false;
-    for (size_t at = from; set->count && at < size; at++) {
-        // The longest token at text[at..size): a token sorts before those that it is a prefix of.
-        unsigned char lead = (unsigned char)text[at];
-        const struct added_token *token = NULL;
-        for (size_t i = set->first[lead]; i < set->first[lead + 1]; i++) {
-            const struct added_token *other = set->tokens[i];
-            if (other->size <= size - at && !memcmp(other->content, text + at, other->size)) token = other;
+    for (size_t at = from; at < size; at++) {
+        const struct added_token *token = NULL; // the longest one at text[at..size)
+        for (size_t i = 0; a->starts[(unsigned char)text[at]] && i < a->count; i++) {
+            const struct added_token *other = &a->tokens[i];
+            if (other->flags.normalized == normalized && other->size <= size - at &&
+                other->size > (token ? token->size : 0) && !memcmp(other->content, text + at, other->size))
+                token = other;
         }
         if (!token) continue;
         *match = (struct added_token_match){at, at + token->size, at + token->size, token->id};
@@ -108,11 +109,10 @@ static status tokenizer_encode_text(const struct tokenizer *t, bool normalized, 
                                     struct token_list *out) {
     struct tokenizer_encoder *encoder = t->encoder;
     struct tokenizer_output output = {&encoder->bpe, out};
-    const struct added_token_set *set = normalized ? &t->added.normalized : &t->added.raw;
     size_t from = 0, taken = 0;
     for (bool found = true; found;) {
         struct added_token_match match;
-        TRY(added_tokens_next(&t->added, set, text, size, from, taken, &found, &match));
+        TRY(added_tokens_next(&t->added, normalized, text, size, from, taken, &found, &match));
         size_t end = found ? match.start : size;
         if (end > taken && normalized) {
             TRY(pre_tokenizer_run(&encoder->pre_tokenizer, text + taken, end - taken, tokenizer_encode_word, &output));

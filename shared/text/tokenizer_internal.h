@@ -34,16 +34,10 @@ struct added_token {
     struct added_token_flags flags;
 };
 
-struct added_token_set {
-    const struct added_token **tokens; // sorted by content
-    size_t count;
-    uint32_t first[257]; // tokens whose first byte is b are first[b] to first[b + 1] - 1
-};
-
 struct added_tokens {
     struct added_token *tokens; // in the order in which they were read
     size_t count;
-    struct added_token_set raw, normalized;
+    bool starts[256];           // a token starts with this byte
     struct regex *word, *space; // one character of a word, one of white space
 };
 

@@ -79,26 +79,6 @@ static status added_tokens_read(struct tokenizer *t, struct json *list) {
     return OK;
 }
 
-static int added_tokens_compare(const void *left, const void *right) {
-    const struct added_token *a = *(const struct added_token *const *)left,
-                             *b = *(const struct added_token *const *)right;
-    int order = memcmp(a->content, b->content, a->size < b->size ? a->size : b->size);
-    return order ? order : (a->size > b->size) - (a->size < b->size);
-}
-
-static void added_tokens_build_set(const struct added_tokens *a, struct added_token_set *set, bool normalized) {
-    NEW(&set->tokens, a->count);
-    for (size_t i = 0; i < a->count; i++)
-        if (a->tokens[i].flags.normalized == normalized && a->tokens[i].size) set->tokens[set->count++] = &a->tokens[i];
-    qsort(set->tokens, set->count, sizeof(const struct added_token *), added_tokens_compare);
-    size_t at = 0;
-    for (unsigned byte = 0; byte <= 256; byte++) {
-        while (at < set->count && (unsigned char)set->tokens[at]->content[0] < byte) at++;
-        set->first[byte] = (uint32_t)at;
-    }
-    assert(set->first[256] == set->count);
-}
-
 // ---- post_processor ----
 
 // Appends a piece of a template: {"SpecialToken": {"id": ...}}, whose ids special_tokens has, or
@@ -511,8 +491,6 @@ void tokenizer_free(struct tokenizer **pointer) {
     free(t->encoder);
     vocab_release(&t->vocab);
     free(t->added.tokens);
-    free(t->added.raw.tokens);
-    free(t->added.normalized.tokens);
     regex_free(&t->added.word);
     regex_free(&t->added.space);
     token_list_release(&t->post_processor.single);
@@ -530,7 +508,7 @@ static struct tokenizer *tokenizer_new(void) {
 }
 
 // Completes a tokenizer after all its files have been read: marks the special tokens, normalizes the added tokens that
-// match normalized text, and sorts the added tokens into their sets.
+// match normalized text, and notes how the added tokens start.
 static status tokenizer_finish(struct tokenizer *t) {
     static const char word[] = "[\\p{L}\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}]", space[] = "\\s";
     struct added_tokens *a = &t->added;
@@ -538,18 +516,16 @@ static status tokenizer_finish(struct tokenizer *t) {
     status result;
     for (size_t i = 0; i < a->count; i++) {
         struct added_token *token = &a->tokens[i];
-        const char *normalized;
-        size_t size;
+        const char *content = token->content;
+        size_t size = token->size;
         assert(token->id >= 0 && (size_t)token->id < t->vocab.size);
         if (token->flags.special) t->vocab.entries[token->id].special = true;
-        if (!token->flags.normalized) continue;
-        TRY_TO(result, done, normalize_text(t->form, token->content, token->size, &buffer, &normalized, &size));
-        if (normalized == token->content) continue;
-        token->content = arena_strndup(&t->vocab.memory, normalized, size);
+        if (token->flags.normalized)
+            TRY_TO(result, done, normalize_text(t->form, content, size, &buffer, &content, &size));
+        if (content != token->content) token->content = arena_strndup(&t->vocab.memory, content, size);
         token->size = size;
+        a->starts[(unsigned char)*token->content] = true;
     }
-    added_tokens_build_set(a, &a->raw, false);
-    added_tokens_build_set(a, &a->normalized, true);
     TRY_TO(result, done, regex_new(&a->word, word, sizeof word - 1));
     TRY_TO(result, done, regex_new(&a->space, space, sizeof space - 1));
 done:
