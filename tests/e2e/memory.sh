@@ -4,12 +4,12 @@
 if grep -q '__[at]san_init' "$bin/caravan"; then echo "left out: sanitizers take more address space than any limit"; exit 0; fi
 make_tiny_model
 echo '{"id":"a","prompt":{"messages":[{"role":"user","content":"What is it?"}],"problem_type":"OCR","solution":"<answer>x</answer>"}}' >"$work/group.jsonl"
-limited() {
+limited() (
     ulimit -v 1000000
     exec "$@" <"$work/group.jsonl"
-}
+)
 expect 69 'out of memory: cannot allocate [0-9]* bytes for tensors' \
-    limited "$bin/caravan-rollout" --stdio --model "$work/model" --device cpu --threads 1 --max-new-tokens 1000000
+    limited "$bin/caravan-rollout" --stdio --model "$work/model" --device cpu --threads 1 --max-new-tokens 100000
 
 # Groups of a megabyte take fresh memory, which the stage may have no more of.
 question=$(head -c 1000000 /dev/zero | tr '\0' x)
@@ -25,11 +25,10 @@ stages:
 END
 "$bin/caravan" run "$work/p.yaml" 2>"$work/run.err" &
 pid=$!
-for _ in $(seq 300); do
-    child=$(pgrep -f "caravan program --node=$work/run/nodes/copy") && [ -s "$work/run/store/groups.lmdb" ] && break
-    sleep 0.1
-done
+worked() { [ "$("$bin/caravan" groups ls "$work/run" 2>/dev/null | wc -l)" -ge 3 ]; } # and so has started whole
+wait_until 60 worked || fail "no group is done: $(cat "$work/run.err")"
+child=$(pgrep -o -f "caravan program --node=$work/run/nodes/copy")
 prlimit --pid "$child" --as=1:unlimited
 ends_with 0 $pid "$work/run.err"
-grep -q "^caravan: copy ended with code 69.*out of memory: 1 x [0-9]* bytes" "$work/run.err" || fail "no small memory that was short: $(cat "$work/run.err")"
+grep -q "^caravan: copy ended with exit code 69: copy: out of memory: 1 x [0-9]* bytes" "$work/run.err" || fail "no small memory that was short: $(cat "$work/run.err")"
 [ "$("$bin/caravan" groups ls "$work/run" | wc -l)" = 60 ] || fail "groups are missing"
