@@ -1,5 +1,6 @@
 // Making an attention plan: it checks the spans, cuts their rows into tiles and, for the gradient, the cache rows that
 // they name into blocks. The arrays are made on the host and copied to the device once. See attention.h.
+#include <assert.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,6 +92,7 @@ static bool attention_plan_tile_sees(const struct attention_tile *tile, const st
 // Lists, for each block, the tiles that see it: first in their own rows, then in their prefix. Sets the blocks' parts.
 static void attention_plan_list_parts(struct plan_arrays *arrays, struct attention_plan *plan) {
     int group = plan->heads.query / plan->heads.key;
+    assert(!plan->block_count || arrays->blocks);
     for (int i = 0; i < plan->block_count; i++) {
         struct grad_block *block = &arrays->blocks[i];
         block->first_part = plan->part_count;

@@ -246,6 +246,7 @@ static status node_enter(struct stage_context *context, const char *path) {
 static status node_run(struct stage_context *context) {
     enum { NOTICES_MS = 2000 }; // how long a supervisor is waited for
     struct node *node = context->node;
+    assert(node);
     const struct stage *stage = context->stage;
     const struct role *role = node->role;
     const struct channel channel = node_channel(node);

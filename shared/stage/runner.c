@@ -314,6 +314,7 @@ status stdio_run(struct stage_context *context, int input, int output) {
         source ? context->stage->describe(context->state, &filter.total, &hash) : runner_run(context, &channel);
     while (source && result == OK && filter.seq < filter.total && !signals_stopping()) { // one group after the other
         TRY_TO(result, done, stdio_receive(&filter, 1, -1, &held));
+        assert(held);
         context->quarantined += held->group->quarantine.present;
         runner_set_times(held->group, context->stage->name, held->begun);
         result = stdio_deliver(&filter, held, OK);
