@@ -12,6 +12,7 @@
 enum {
     MAX_READERS = 64,
     MAX_CREDITS = 1 << 20,
+    UNSAID_MS = 1000,
     MAX_LOSSES = 4, // a group that was lost so often is quarantined
 };
 
@@ -106,6 +107,7 @@ void flow_set_issue(struct flow *flow, int64_t issue, int64_t settled) {
         }
         outbox_release(&flow->outbox);
     }
+    if (!flow->unsaid_since) flow->unsaid_since = wire_now_ms(flow->wire);
     flow->issue = issue;
     flow->settled = settled;
     for (size_t i = 0; i < flow->outbox.count && flow->outbox.entries[i]->seq < settled; i++) {
@@ -379,7 +381,12 @@ status flow_on_peer(struct flow *flow, const struct wire_event *event) {
 status flow_send_pending(struct flow *flow) {
     const struct wire_message synced = {.kind = MESSAGE_SYNCED}, credit = {.kind = MESSAGE_CREDIT};
     struct wire_message have;
-    if (outbox_expire(&flow->outbox, wire_now_ms(flow->wire))) flow->announce = true;
+    // A reader may still have a group that is settled, and wait for weights that will not come: it hears of that, too,
+    // where no other group is available for it.
+    const int64_t now = wire_now_ms(flow->wire);
+    const bool unsaid = flow->unsaid_since && now - flow->unsaid_since >= UNSAID_MS;
+    if (unsaid) flow->unsaid_since = 0;
+    if (outbox_expire(&flow->outbox, now) || unsaid) flow->announce = true;
     // Otherwise a group that was lost twice would block others for ever: who has it gets no other.
     for (struct held_group *held; (held = flow_next(flow, NULL, HELD_ENDED)); flow_remove(flow, held)) {
         have = flow_have(flow, held->seq, true);
@@ -415,7 +422,7 @@ status flow_send_pending(struct flow *flow) {
             .count = downstream ? outbox_available(&flow->outbox, (int)downstream->reader) : 0,
             .issue = flow->issue,
             .settled = flow->settled};
-        if (available.count) TRY(wire_send(flow->wire, peer, &available, NULL));
+        if (available.count || unsaid) TRY(wire_send(flow->wire, peer, &available, NULL));
     }
     flow->announce = false;
     // A CREDIT for each group that there is capacity for, one to each replica in turn.

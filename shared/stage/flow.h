@@ -47,8 +47,9 @@ struct flow {
     struct outbox outbox;
     struct held_group *first, **end; // in the order in which they came
     // Of flow.c:
-    bool announce; // the readers are to be told how many groups wait for them
-    int credits;   // CREDITs that are not answered
+    bool announce;        // the readers are to be told how many groups wait for them
+    int64_t unsaid_since; // ms; 0: the readers have heard what is settled
+    int credits;          // CREDITs that are not answered
     int64_t dropped;
     struct upstream *upstreams;
     struct downstream *downstreams;
