@@ -620,13 +620,13 @@ static status format_read_sft(const struct format_options *options, struct json 
     struct completion *completion = &group->completions[0];
     group_string(group, &completion->text, target.data, target.size);
     group_string(group, &completion->finish, "eos", 3);
-    group_doubles(group, &group->advantages, 1);
+    GROUP_ARRAY(group, &group->advantages, 1);
     group->advantages.data[0] = 1;
     status result = OK;
     if (options->tokenizer) { // in the chat template the message ends with <|im_end|> and a newline; both are learned
         buf_puts(&target, "<|im_end|>\n");
         TRY_TO(result, done, tokenizer_encode(options->tokenizer, target.data, target.size, &tokens));
-        group_ints(group, &completion->tokens, tokens.count);
+        GROUP_ARRAY(group, &completion->tokens, tokens.count);
         memcpy(completion->tokens.data, tokens.data, tokens.count * sizeof *tokens.data);
     }
 done:

@@ -236,14 +236,15 @@ size_t field_size(const struct field *field) {
     return field->type == FIELD_OBJECT ? field->table->size : field_types[field->type].size;
 }
 
-bool field_is_ints(const struct field *field) {
-    return field->type == FIELD_INTS || field->type == FIELD_RUNS;
-}
-
 size_t field_element_size(const struct field *field) {
     const size_t size = field_types[field->type].element_size;
     assert(size || field->type == FIELD_OBJECTS || field->type == FIELD_CONTENT);
     return size ? size : field->table->size;
+}
+
+bool field_element_is_null(const struct field *field, const void *element) {
+    if (field->type == FIELD_SPANS) return ((const struct span *)element)->first < 0;
+    return (field->type == FIELD_STRINGS || field->type == FIELD_ROWS) && !field_array_load(element).data;
 }
 
 struct field_array field_array_load(const void *array) {

@@ -68,20 +68,17 @@ const struct field *field_find(const struct field_table *table, const char *name
 // Whether the field of `object` is present.
 bool field_present(const struct field *field, const void *object);
 
-// Whether the field is a struct int_array.
-bool field_is_ints(const struct field *field);
-
 // Returns the size of the field itself in its struct.
 size_t field_size(const struct field *field);
 
 // Returns the size of one element of an array field.
 size_t field_element_size(const struct field *field);
 
+// Whether an element of an array field stands for null.
+bool field_element_is_null(const struct field *field, const void *element);
+
 // Returns a copy of the {data, count} at `array`.
 struct field_array field_array_load(const void *array);
-
-// Makes `count` zeroed elements in the arena; data is not NULL even for none. `array` begins with {data, count}.
-void field_array_new(struct arena *arena, void *array, size_t count, size_t element_size);
 
 // Makes every field of a zeroed object absent (NaN, ABSENT) and sets the group's version.
 void fields_clear(const struct field_table *table, void *object);

@@ -24,22 +24,6 @@ void group_free(struct group **group) {
     arena_release(&arena);
 }
 
-void group_ints(struct group *group, struct int_array *array, size_t count) {
-    field_array_new(&group->arena, array, count, sizeof *array->data);
-}
-
-void group_floats(struct group *group, struct float_array *array, size_t count) {
-    field_array_new(&group->arena, array, count, sizeof *array->data);
-}
-
-void group_doubles(struct group *group, struct double_array *array, size_t count) {
-    field_array_new(&group->arena, array, count, sizeof *array->data);
-}
-
-void group_strings(struct group *group, struct string_array *array, size_t count) {
-    field_array_new(&group->arena, array, count, sizeof *array->data);
-}
-
 static void group_new_objects(struct group *group, const char *name, void *array, size_t count) {
     const struct field *field = field_find(&group_table, name, strlen(name));
     assert(field && field->table);
@@ -85,7 +69,7 @@ void group_set_times(struct group *group, const char *stage, double in, double o
     while (at < times->count && !string_equals(times->data[at].stage, stage)) at++;
     if (at == MAX_STAGE_TIMES) return;
     if (at == times->count) {
-        field_array_new(&group->arena, &wider, at + 1, sizeof *wider.data);
+        GROUP_ARRAY(group, &wider, at + 1);
         if (at) memcpy(wider.data, times->data, at * sizeof *wider.data);
         *times = wider;
         group_string(group, &times->data[at].stage, stage, strlen(stage));

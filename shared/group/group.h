@@ -289,17 +289,11 @@ void group_completions(struct group *group, size_t count);
 // Replaces the media by `count` empty ones.
 void group_media(struct group *group, size_t count);
 
-// Makes a zeroed array in the group's arena.
-void group_ints(struct group *group, struct int_array *array, size_t count);
+// Makes `count` zeroed elements in the arena; data is not NULL even for none. `array` begins with {data, count}.
+void field_array_new(struct arena *arena, void *array, size_t count, size_t element_size);
 
-// The same for floats.
-void group_floats(struct group *group, struct float_array *array, size_t count);
-
-// The same for doubles.
-void group_doubles(struct group *group, struct double_array *array, size_t count);
-
-// The same for strings, which are absent.
-void group_strings(struct group *group, struct string_array *array, size_t count);
+// The same in the group's arena, for an array of any type: GROUP_ARRAY(group, &completion->tokens, count).
+#define GROUP_ARRAY(group, array, count) field_array_new(&(group)->arena, (array), (count), sizeof *(array)->data)
 
 // Copies `size` bytes into the group's arena; bytes that are not UTF-8 become U+FFFD.
 void group_string(struct group *group, struct string *out, const char *data, size_t size);

@@ -27,53 +27,58 @@ static status group_json_read_string(struct json_reader *in, struct group *group
     return OK;
 }
 
-// Takes a number, of which `path` says whose it is.
+// Takes a number of FIELD_INT, FIELD_DOUBLE or FIELD_FLOATS; `what` is the failure of any other value.
 static status group_json_read_number(struct json_reader *in, const struct field_path *path, const char *what,
-                                     struct json_number *number) {
+                                     enum field_type type, void *at) {
     const char c = json_reader_peek(in);
-    return c == '-' || (c >= '0' && c <= '9') ? json_reader_number(in, number) : field_fail(path, what);
+    struct json_number number;
+    if (c != '-' && (c < '0' || c > '9')) return field_fail(path, what);
+    TRY(json_reader_number(in, &number));
+    const bool fits = type == FIELD_INT      ? json_number_int(&number, at)
+                      : type == FIELD_DOUBLE ? json_number_double(&number, at)
+                                             : json_number_float(&number, at);
+    return fits ? OK : field_fail(path, what);
+}
+
+// Takes an array of two numbers.
+static status group_json_read_pair(struct json_reader *in, const struct field_path *path, const char *what,
+                                   enum field_type type, void *first, void *second) {
+    bool more;
+    if (json_reader_peek(in) != '[') return field_fail(path, what);
+    TRY(json_reader_enter(in, '['));
+    for (int i = 0; i < 2; i++) {
+        TRY(json_reader_next(in, '[', &more));
+        if (!more) return field_fail(path, what);
+        TRY(group_json_read_number(in, path, what, type, i ? second : first));
+    }
+    TRY(json_reader_next(in, '[', &more));
+    return more ? field_fail(path, what) : OK;
 }
 
 static status group_json_read_element(struct json_reader *in, struct group *group, const struct field *field, void *at,
                                       const struct field_path *path) {
-    static const char not_float[] = "not a number in the range of a float32",
-                      not_double[] = "not a number in the range of a double", not_span[] = "not [first, end] or null";
+    static const char not_span[] = "not [first, end] or null";
     const bool null = json_reader_peek(in) == 'n';
-    struct json_number number;
     struct span *span = at;
-    bool more;
     if (null) TRY(json_reader_literal(in, "null"));
     switch (field->type) {
     case FIELD_INTS:
     case FIELD_RUNS:
         if (null) return field_fail(path, "not an integer");
-        TRY(group_json_read_number(in, path, "not an integer", &number));
-        return json_number_int(&number, at) ? OK : field_fail(path, "not an integer");
+        return group_json_read_number(in, path, "not an integer", FIELD_INT, at);
     case FIELD_FLOATS:
         *(float *)at = NAN;
-        if (null) return OK;
-        TRY(group_json_read_number(in, path, not_float, &number));
-        return json_number_float(&number, at) ? OK : field_fail(path, not_float);
+        return null ? OK : group_json_read_number(in, path, "not a number in the range of a float32", FIELD_FLOATS, at);
     case FIELD_DOUBLES:
         *(double *)at = NAN;
-        if (null) return OK;
-        TRY(group_json_read_number(in, path, not_double, &number));
-        return json_number_double(&number, at) ? OK : field_fail(path, not_double);
+        return null ? OK : group_json_read_number(in, path, "not a number in the range of a double", FIELD_DOUBLE, at);
     case FIELD_STRINGS:
         return null ? OK : group_json_read_string(in, group, at, path);
     case FIELD_SPANS:
         *span = (struct span){-1, -1};
         if (null) return OK;
-        if (json_reader_peek(in) != '[') return field_fail(path, not_span);
-        TRY(json_reader_enter(in, '['));
-        for (int i = 0; i < 2; i++) {
-            TRY(json_reader_next(in, '[', &more));
-            if (!more) return field_fail(path, not_span);
-            TRY(group_json_read_number(in, path, not_span, &number));
-            if (!json_number_int(&number, i ? &span->end : &span->first)) return field_fail(path, not_span);
-        }
-        TRY(json_reader_next(in, '[', &more));
-        return !more && span->first >= 0 && span->end >= span->first ? OK : field_fail(path, not_span);
+        TRY(group_json_read_pair(in, path, not_span, FIELD_INT, &span->first, &span->end));
+        return span->first >= 0 && span->end >= span->first ? OK : field_fail(path, not_span);
     case FIELD_ROWS:
         return null ? OK : group_json_read_array(in, group, &group_json_floats, at, path);
     default:
@@ -87,7 +92,7 @@ static status group_json_read_array(struct json_reader *in, struct group *group,
                                     const struct field_path *path) {
     enum { SAMPLE = 256 };
     enum { KEPT_COUNT = 32 }; // elements from which on keeping the text is faster than printing
-    const bool ints = field_is_ints(field),
+    const bool ints = field->type == FIELD_INTS || field->type == FIELD_RUNS,
                numbers = ints || field->type == FIELD_FLOATS || field->type == FIELD_DOUBLES;
     const size_t size = field_element_size(field);
     struct field_array elements, wider;
@@ -135,19 +140,15 @@ static status group_json_read_array(struct json_reader *in, struct group *group,
 
 static status group_json_read_field(struct json_reader *in, struct group *group, const struct field *field,
                                     void *object, const struct field_path *path) {
-    static const char not_times[] = "not [in, out]";
     const char c = json_reader_peek(in);
     void *at = (char *)object + field->offset;
     struct message *message = object; // of FIELD_CONTENT
-    struct json_number number;
     bool more;
     switch (field->type) {
     case FIELD_INT:
-        TRY(group_json_read_number(in, path, "not an integer", &number));
-        return json_number_int(&number, at) ? OK : field_fail(path, "not an integer");
+        return group_json_read_number(in, path, "not an integer", FIELD_INT, at);
     case FIELD_DOUBLE:
-        TRY(group_json_read_number(in, path, "not a number", &number));
-        return json_number_double(&number, at) ? OK : field_fail(path, "not a number");
+        return group_json_read_number(in, path, "not a number", FIELD_DOUBLE, at);
     case FIELD_STRING:
         return group_json_read_string(in, group, at, path);
     case FIELD_OBJECT:
@@ -163,25 +164,16 @@ static status group_json_read_field(struct json_reader *in, struct group *group,
     case FIELD_TIMES:
         if (c != '{') return field_fail(path, "not an object");
         TRY(json_reader_enter(in, '{'));
-        field_array_new(&group->arena, &group->times, 0, sizeof *group->times.data);
+        GROUP_ARRAY(group, &group->times, 0);
         for (;;) {
             struct string key, stage;
-            double seconds[2];
+            double begin, end;
             TRY(json_reader_next(in, '{', &more));
             if (!more) return OK;
             TRY(json_reader_key(in, &group->arena, &key));
             arena_string(&group->arena, &stage, key.data, key.size);
-            if (json_reader_peek(in) != '[') return field_fail(path, not_times);
-            TRY(json_reader_enter(in, '['));
-            for (int i = 0; i < 2; i++) {
-                TRY(json_reader_next(in, '[', &more));
-                if (!more) return field_fail(path, not_times);
-                TRY(group_json_read_number(in, path, not_times, &number));
-                if (!json_number_double(&number, &seconds[i])) return field_fail(path, not_times);
-            }
-            TRY(json_reader_next(in, '[', &more));
-            if (more) return field_fail(path, not_times);
-            group_set_times(group, stage.data, seconds[0], seconds[1]);
+            TRY(group_json_read_pair(in, path, "not [in, out]", FIELD_DOUBLE, &begin, &end));
+            group_set_times(group, stage.data, begin, end);
         }
     default:
         return group_json_read_array(in, group, field, at, path);
@@ -261,7 +253,7 @@ static void group_json_write_array(struct buf *out, const struct field *field, c
                                    const struct array_text **texts) {
     struct field_array loaded = field_array_load(array);
     const size_t size = field_element_size(field);
-    const bool ints = field_is_ints(field);
+    const bool ints = field->type == FIELD_INTS || field->type == FIELD_RUNS;
     if (*texts && (*texts)->data == loaded.data && (*texts)->count == loaded.count) {
         buf_append(out, (*texts)->text.data, (*texts)->text.size);
         *texts = (*texts)->next;
@@ -292,24 +284,19 @@ static void group_json_write_array(struct buf *out, const struct field *field, c
         const struct string *string = at;
         const struct span *span = at;
         if (i) buf_puts(out, ",");
+        if (field_element_is_null(field, at)) {
+            buf_puts(out, "null");
+            continue;
+        }
         switch (field->type) {
         case FIELD_STRINGS:
-            if (string->data)
-                json_print_string(out, string->data, string->size);
-            else
-                buf_puts(out, "null");
+            json_print_string(out, string->data, string->size);
             break;
         case FIELD_SPANS:
-            if (span->first < 0)
-                buf_puts(out, "null");
-            else
-                buf_printf(out, "[%lld,%lld]", (long long)span->first, (long long)span->end);
+            buf_printf(out, "[%lld,%lld]", (long long)span->first, (long long)span->end);
             break;
         case FIELD_ROWS:
-            if (field_array_load(at).data)
-                group_json_write_array(out, &group_json_floats, at, texts);
-            else
-                buf_puts(out, "null");
+            group_json_write_array(out, &group_json_floats, at, texts);
             break;
         default:
             assert(field->table);
@@ -352,9 +339,8 @@ static void group_json_write_object(struct buf *out, const struct field_table *t
             group_json_write_object(out, field->table, at, texts);
             break;
         case FIELD_CONTENT:
-            string = message->plain ? &message->parts[0].text : NULL;
-            if (string)
-                json_print_string(out, string->data, string->size);
+            if (message->plain)
+                json_print_string(out, message->parts[0].text.data, message->parts[0].text.size);
             else
                 group_json_write_array(out, field, at, texts);
             break;

@@ -23,24 +23,14 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "flat arrays are writte
 static void group_pack_object(msgpack_packer *out, const struct field_table *table, const void *object, int section);
 
 static void group_pack_string(msgpack_packer *out, const struct string *string) {
-    if (string->data)
-        msgpack_pack_str_with_body(out, string->data, string->size);
-    else
-        msgpack_pack_nil(out);
-}
-
-static void group_pack_flat(msgpack_packer *out, struct field_array array, size_t element_size) {
-    if (array.data)
-        msgpack_pack_bin_with_body(out, array.data, array.count * element_size);
-    else
-        msgpack_pack_nil(out);
+    msgpack_pack_str_with_body(out, string->data, string->size);
 }
 
 static void group_pack_array(msgpack_packer *out, const struct field *field, const void *array) {
     const struct field_array loaded = field_array_load(array);
     const size_t size = field_element_size(field);
     if (field->type == FIELD_FLOATS || field->type == FIELD_DOUBLES) {
-        group_pack_flat(out, loaded, size);
+        msgpack_pack_bin_with_body(out, loaded.data, loaded.count * size);
         return;
     }
     const int64_t *integers = loaded.data;
@@ -61,6 +51,11 @@ static void group_pack_array(msgpack_packer *out, const struct field *field, con
     for (size_t i = 0; i < loaded.count; i++) {
         const void *at = (const char *)loaded.data + i * size;
         const struct span *span = at;
+        const struct float_array *row = at;
+        if (field_element_is_null(field, at)) {
+            msgpack_pack_nil(out);
+            continue;
+        }
         switch (field->type) {
         case FIELD_INTS:
         case FIELD_RUNS:
@@ -70,16 +65,12 @@ static void group_pack_array(msgpack_packer *out, const struct field *field, con
             group_pack_string(out, at);
             break;
         case FIELD_SPANS:
-            if (span->first < 0) {
-                msgpack_pack_nil(out);
-                break;
-            }
             msgpack_pack_array(out, 2);
             msgpack_pack_int64(out, span->first);
             msgpack_pack_int64(out, span->end);
             break;
         case FIELD_ROWS:
-            group_pack_flat(out, field_array_load(at), sizeof(float));
+            msgpack_pack_bin_with_body(out, row->data, row->count * sizeof *row->data);
             break;
         default:
             assert(field->table);
@@ -301,22 +292,6 @@ static status group_unpack_array(struct arena *arena, const struct field *field,
     return OK;
 }
 
-static status group_unpack_times(struct group *group, const msgpack_object *from, const struct field_path *path) {
-    if (from->type != MSGPACK_OBJECT_MAP) return field_fail(path, "not an object");
-    field_array_new(&group->arena, &group->times, 0, sizeof *group->times.data);
-    for (size_t i = 0; i < from->via.map.size; i++) {
-        const msgpack_object *value = &from->via.map.ptr[i].val, *numbers = value->via.array.ptr;
-        struct string stage;
-        TRY(group_unpack_string(&group->arena, &stage, &from->via.map.ptr[i].key, path));
-        bool right = value->type == MSGPACK_OBJECT_ARRAY && value->via.array.size == 2;
-        for (int k = 0; k < 2 && right; k++)
-            right = numbers[k].type == MSGPACK_OBJECT_FLOAT64 && isfinite(numbers[k].via.f64);
-        if (!right) return field_fail(path, "not [in, out]");
-        group_set_times(group, stage.data, numbers[0].via.f64, numbers[1].via.f64);
-    }
-    return OK;
-}
-
 static status group_unpack_pair(struct arena *arena, const struct field_table *table, void *object,
                                 const msgpack_object_kv *pair, const struct field_path *parent) {
     const msgpack_object_str *name = &pair->key.via.str;
@@ -371,7 +346,19 @@ static status group_unpack_pair(struct arena *arena, const struct field_table *t
         message->plain = true;
         return group_unpack_string(arena, &message->parts[0].text, value, &path);
     case FIELD_TIMES:
-        return group_unpack_times(object, value, &path);
+        if (value->type != MSGPACK_OBJECT_MAP) return field_fail(&path, "not an object");
+        field_array_new(arena, at, 0, sizeof(struct stage_time));
+        for (size_t i = 0; i < value->via.map.size; i++) {
+            const msgpack_object *times = &value->via.map.ptr[i].val, *numbers = times->via.array.ptr;
+            struct string stage;
+            TRY(group_unpack_string(arena, &stage, &value->via.map.ptr[i].key, &path));
+            bool right = times->type == MSGPACK_OBJECT_ARRAY && times->via.array.size == 2;
+            for (int k = 0; k < 2 && right; k++)
+                right = numbers[k].type == MSGPACK_OBJECT_FLOAT64 && isfinite(numbers[k].via.f64);
+            if (!right) return field_fail(&path, "not [in, out]");
+            group_set_times(object, stage.data, numbers[0].via.f64, numbers[1].via.f64);
+        }
+        return OK;
     default:
         return group_unpack_array(arena, field, at, value, &path);
     }

@@ -155,11 +155,11 @@ status score_group(struct group *group, bool released) {
     TRY(group_check(group, NEED_COMPLETIONS));
     TRY(problem_type_of(group, &type));
     *scores = (struct scores){.present = true, .unknown = scores->unknown};
-    group_doubles(group, &scores->accuracy, count);
-    group_doubles(group, &scores->letter, count);
-    group_doubles(group, &scores->correct, count);
-    group_doubles(group, &scores->parsed, count);
-    group_doubles(group, &scores->formatted, count);
+    GROUP_ARRAY(group, &scores->accuracy, count);
+    GROUP_ARRAY(group, &scores->letter, count);
+    GROUP_ARRAY(group, &scores->correct, count);
+    GROUP_ARRAY(group, &scores->parsed, count);
+    GROUP_ARRAY(group, &scores->formatted, count);
 
     const struct string truth = answer_extract(group->prompt.solution);
     const char letter = type == PROBLEM_CHOICE ? option_letter(truth) : 0;

@@ -56,7 +56,7 @@ static status bonus_from_likelihood(struct group *group, const struct reward_opt
     size_t count = 0;
     bool *accurate = arena_alloc(&group->arena, accuracy->count * sizeof *accurate);
     reward_find_accurate(accuracy, accurate);
-    group_doubles(group, &likelihoods, accuracy->count);
+    GROUP_ARRAY(group, &likelihoods, accuracy->count);
     for (size_t i = 0; i < likelihoods.count; i++) {
         TRY(bonus_likelihood(group, options, i, &likelihoods.data[i]));
         if (!accurate[i] || isnan(likelihoods.data[i])) continue;
@@ -117,13 +117,13 @@ static void advantages_compute(struct group *group, const struct reward_options 
     const struct rewards *rewards = &group->rewards;
     const bool split =
         methods[options->method].bonus == BONUS_CONSISTENCY && options->advantages == REWARD_ADVANTAGES_SPLIT;
-    group_doubles(group, &group->advantages, group->completion_count); // zeros
+    GROUP_ARRAY(group, &group->advantages, group->completion_count); // zeros
     if (!split) {
         advantages_add(group, &rewards->total, NULL, 1, deviation_epsilon);
         return;
     }
     struct double_array task;
-    group_doubles(group, &task, group->completion_count);
+    GROUP_ARRAY(group, &task, group->completion_count);
     for (size_t i = 0; i < task.count; i++)
         task.data[i] =
             rewards->accuracy.data[i] + rewards->format.data[i] + (rewards->length.data ? rewards->length.data[i] : 0);
@@ -155,8 +155,8 @@ status reward_group(struct group *group, const struct reward_options *options) {
     struct rewards *rewards = &group->rewards;
     size_t count = group->completion_count;
     *rewards = (struct rewards){.present = true, .unknown = unknown};
-    group_doubles(group, &rewards->accuracy, count);
-    group_doubles(group, &rewards->format, count);
+    GROUP_ARRAY(group, &rewards->accuracy, count);
+    GROUP_ARRAY(group, &rewards->format, count);
 
     enum problem_type type;
     const char *sample = group->sample_id.data ? group->sample_id.data : group->id.data;
@@ -174,7 +174,7 @@ status reward_group(struct group *group, const struct reward_options *options) {
     const double *accuracy = rewards->accuracy.data;
     size_t accurate = 0;
     for (size_t i = 0; i < count; i++) accurate += accuracy[i] > accuracy_threshold;
-    if (!isnan(range->from)) group_doubles(group, &rewards->length, count); // zeros
+    if (!isnan(range->from)) GROUP_ARRAY(group, &rewards->length, count); // zeros
     for (size_t i = 0; i < rewards->length.count; i++) {
         const struct int_array *tokens = &group->completions[i].tokens;
         if (!tokens->data) return fail(DATAERR, "not a group: completions[%zu].tokens: missing", i);
@@ -185,17 +185,17 @@ status reward_group(struct group *group, const struct reward_options *options) {
     if (bonus == BONUS_CONSISTENCY) {
         const struct double_array *probability = &group->consistency.probability;
         TRY(group_check_fractions(group, "consistency.probability", probability, false));
-        group_doubles(group, &rewards->consistency, count);
+        GROUP_ARRAY(group, &rewards->consistency, count);
         for (size_t i = 0; i < count; i++) rewards->consistency.data[i] = probability->data[i];
     }
     if (bonus != BONUS_CONSISTENCY && bonus != BONUS_NONE) {
         TRY(group_check(group, NEED_REFERENCE));
-        group_doubles(group, &rewards->bonus, count); // zeros
+        GROUP_ARRAY(group, &rewards->bonus, count); // zeros
         TRY(bonus == BONUS_GENERATED ? bonus_from_generated(group, type, options)
                                      : bonus_from_likelihood(group, options));
     }
 
-    group_doubles(group, &rewards->total, count);
+    GROUP_ARRAY(group, &rewards->total, count);
     for (size_t i = 0; i < count; i++) {
         double total = rewards->accuracy.data[i] + rewards->format.data[i];
         if (rewards->length.data) total += rewards->length.data[i];

@@ -16,9 +16,9 @@ status verdict_init(struct group *group, const char *judge) {
     enum problem_type type;
     TRY(group_check(group, NEED_COMPLETIONS));
     TRY(problem_type_of(group, &type));
-    group_doubles(group, &consistency->verdict, count);
+    GROUP_ARRAY(group, &consistency->verdict, count);
     for (size_t i = 0; i < count; i++) consistency->verdict.data[i] = NAN;
-    group_strings(group, &consistency->reason, count);
+    GROUP_ARRAY(group, &consistency->reason, count);
     consistency->present = true;
     group_string(group, &consistency->judge, judge, strlen(judge));
     return OK;

@@ -116,7 +116,7 @@ static status stage_input_check_tokens(const struct input_builder *builder, cons
 
 // Copies a list of tokens into an array in the group.
 static void stage_input_set_tokens(struct group *group, struct int_array *out, const struct token_list *list) {
-    group_ints(group, out, list->count);
+    GROUP_ARRAY(group, out, list->count);
     if (list->count) memcpy(out->data, list->data, list->count * sizeof *list->data);
 }
 

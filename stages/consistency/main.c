@@ -120,7 +120,7 @@ static status consistency_poll(void *state, bool draining, struct group **done) 
         for (size_t g = 0; result == OK && g < self->count; g++) {
             struct group *group = self->waiting[g].group;
             struct consistency *consistency = &group->consistency;
-            group_doubles(group, &consistency->probability, group->completion_count);
+            GROUP_ARRAY(group, &consistency->probability, group->completion_count);
             group_string(group, &consistency->model, self->model, sizeof self->model - 1);
             for (size_t i = 0; i < group->completion_count; i++) // 0 where there is no pair
                 if (self->waiting[g].pairs[i].count) consistency->probability.data[i] = probabilities[scored++];

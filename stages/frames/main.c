@@ -206,7 +206,7 @@ static status frames_work_on_group(struct frames_stage *stage, struct group *gro
         if (result == OK && frames->video) {
             const bool measured = isnan(stage->seconds_per_grid);
             medium->seconds_per_grid = measured ? frames->seconds_per_grid : stage->seconds_per_grid;
-            group_doubles(group, &medium->timestamps, (size_t)frames->count);
+            GROUP_ARRAY(group, &medium->timestamps, (size_t)frames->count);
             memcpy(medium->timestamps.data, frames->timestamps, (size_t)frames->count * sizeof *frames->timestamps);
         }
         frames_view_release(&view);

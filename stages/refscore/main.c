@@ -123,8 +123,8 @@ static status refscore_work(void *state, struct group *group) {
     struct token_range *answers = arena_alloc(&group->arena, count * sizeof *answers);
     bool *ended = arena_alloc(&group->arena, count * sizeof *ended);
     reference->answer_span.count = reference->logprob_count = count;
-    group_doubles(group, &reference->answer_logprob, count);
-    group_doubles(group, &reference->answer_probability, count);
+    GROUP_ARRAY(group, &reference->answer_logprob, count);
+    GROUP_ARRAY(group, &reference->answer_probability, count);
     for (size_t i = 0; i < count; i++) {
         const struct int_array *tokens = &input.completions[i];
         for (size_t k = 0; tokens->count && k < info->eos_count; k++)
@@ -132,7 +132,7 @@ static status refscore_work(void *state, struct group *group) {
         answer_span_find(tokenizer, rule, tokens->data, tokens->count, ended[i], &spans[i]);
         assert(spans[i].first <= spans[i].end && spans[i].end <= tokens->count);
         if (spans[i].found) answers[i] = (struct token_range){spans[i].first, spans[i].end};
-        group_floats(group, &reference->logprobs[i], tokens->count);
+        GROUP_ARRAY(group, &reference->logprobs[i], tokens->count);
         completions[i] = (struct model_completion){tokens->data, tokens->count};
         logprobs[i] = reference->logprobs[i].data;
     }

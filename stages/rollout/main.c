@@ -88,9 +88,9 @@ static status rollout_poll(void *state, bool draining, struct group **done) {
     const struct tokenizer *tokenizer = self->model.input.tokenizer;
     for (int i = 0; i < count; i++, generated++) {
         struct completion *completion = &group->completions[i];
-        group_ints(group, &completion->tokens, generated->count);
-        group_floats(group, &completion->logprobs, generated->count);
-        group_ints(group, &completion->versions, generated->count);
+        GROUP_ARRAY(group, &completion->tokens, generated->count);
+        GROUP_ARRAY(group, &completion->logprobs, generated->count);
+        GROUP_ARRAY(group, &completion->versions, generated->count);
         for (size_t t = 0; t < generated->count; t++) {
             completion->tokens.data[t] = generated->tokens[t];
             completion->logprobs.data[t] = generated->logprobs[t];

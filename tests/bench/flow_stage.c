@@ -62,14 +62,14 @@ static status flow_group_at(void *state, int64_t seq, struct group **out) {
     flow_set(group, &message->parts->type, "text");
     flow_set(group, &message->parts->text, "Which?");
     flow_set(group, &group->prompt.solution, "<answer>B</answer>");
-    group_ints(group, &group->prompt_tokens, PROMPT);
+    GROUP_ARRAY(group, &group->prompt_tokens, PROMPT);
     for (int i = 0; i < PROMPT; i++) group->prompt_tokens.data[i] = i * 7919 % 151643;
     group_completions(group, COMPLETIONS);
     for (int c = 0; c < COMPLETIONS; c++) {
         struct completion *completion = &group->completions[c];
-        group_ints(group, &completion->tokens, TOKENS);
-        group_ints(group, &completion->versions, TOKENS);
-        group_floats(group, &completion->logprobs, TOKENS);
+        GROUP_ARRAY(group, &completion->tokens, TOKENS);
+        GROUP_ARRAY(group, &completion->versions, TOKENS);
+        GROUP_ARRAY(group, &completion->logprobs, TOKENS);
         flow_set(group, &completion->text, "<think>a</think><answer>B</answer>");
         flow_set(group, &completion->finish, "length");
         for (int i = 0; i < TOKENS; i++) {

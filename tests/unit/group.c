@@ -130,7 +130,7 @@ TEST(integers_that_were_changed_are_written) {
     buf_append(&wanted, json.data, end - 2);
     buf_puts(&wanted, "],\"text\":\"\"}]}");
     assert_json(group, wanted.data);
-    group_ints(group, &group->prompt_tokens, 64);
+    GROUP_ARRAY(group, &group->prompt_tokens, 64);
     buf_clear(&wanted);
     buf_puts(&wanted, "{" HEAD PROMPT ",\"prompt_tokens\":[0");
     for (int i = 1; i < 64; i++) buf_puts(&wanted, ",0");
@@ -351,7 +351,7 @@ TEST(a_group_is_checked_for_what_a_stage_needs) {
     assert_int_equal(group_check(group, NEED_COMPLETIONS | NEED_TARGETS), OK);
     assert_int_equal(group_check(group, NEED_REFERENCE), DATAERR);
     assert_int_equal(group_check(group, NEED_ADVANTAGES), DATAERR);
-    group_doubles(group, &group->advantages, 2);
+    GROUP_ARRAY(group, &group->advantages, 2);
     assert_int_equal(group_check(group, NEED_ADVANTAGES), OK);
     group->advantages.data[1] = NAN;
     assert_int_equal(group_check(group, NEED_ADVANTAGES), DATAERR);

@@ -41,7 +41,7 @@ static status open_nothing(void **state, struct stage_context *context) {
 }
 
 static status set_advantage(struct group *group, double value) {
-    group_doubles(group, &group->advantages, 1);
+    GROUP_ARRAY(group, &group->advantages, 1);
     group->advantages.data[0] = value;
     return OK;
 }

@@ -23,7 +23,7 @@ struct scorer {
 static status scorer_work(void *state, struct group *group) {
     struct scorer *scorer = state;
     if (scorer->worked++ == scorer->changes_at) scorer->intact = false;
-    group_doubles(group, &group->advantages, 1);
+    GROUP_ARRAY(group, &group->advantages, 1);
     group->advantages.data[0] = scorer->version;
     return OK;
 }

@@ -66,7 +66,7 @@ static status groups_select_visit(void *context, const struct group *from) {
         group->completions[0].text = completion->text;
         group->completions[0].finish = completion->finish;
         if (!completion->text.data) group->completions[0].tokens = completion->tokens;
-        group_doubles(group, &group->advantages, 1);
+        GROUP_ARRAY(group, &group->advantages, 1);
         group->advantages.data[0] = 1;
         const status result = groups_print_json(group, &selection->json);
         group_free(&group);
