@@ -53,7 +53,7 @@ static void deployment_fingerprint(struct deployment *deployment) {
     buf_printf(&text, "%s\n", pipeline->name);
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         const struct pipeline_stage *stage = &pipeline->stages[i];
-        buf_printf(&text, "%s %d %d", stage->name, stage->from, stage->replicas);
+        buf_printf(&text, "%s %d %d", stage->name, (int)i - 1, stage->replicas);
         for (size_t k = 0; k < pipeline_stage_machine_count(stage); k++)
             buf_printf(&text, " %d", pipeline_stage_machine(stage, k));
         buf_puts(&text, "\n");
@@ -224,7 +224,7 @@ status deployment_write_config(const struct deployment *deployment, const struct
                                  .stage = replica_stage(replica),
                                  .replica = replica->number,
                                  .machine = deployment_machine(deployment, replica->machine),
-                                 .from = stage && stage->from >= 0 ? stages[stage->from].name : "",
+                                 .from = stage && stage > stages ? stage[-1].name : "",
                                  .last_stage = stages[pipeline->stage_count - 1].name,
                                  .last = stage == &stages[pipeline->stage_count - 1],
                                  .trains = pipeline_optim(pipeline) != NULL,
@@ -235,10 +235,8 @@ status deployment_write_config(const struct deployment *deployment, const struct
     NEW(&config.listen, 2);
     config.listen[config.listen_count++] = replica->local;
     if (replica->bound) config.listen[config.listen_count++] = replica->bound;
-    NEW(&config.readers, pipeline->stage_count);
-    for (size_t i = 0; i < pipeline->stage_count; i++)
-        if (stages[i].from >= 0 && &stages[stages[i].from] == stage)
-            config.readers[config.reader_count++] = stages[i].name;
+    NEW(&config.readers, 1);
+    if (stage && !config.last) config.readers[config.reader_count++] = stage[1].name;
     if (stage && stage->program) {
         config.program_dir = pipeline->dir;
         NEW(&config.command, key_list_count(&stage->options.given) * 2 + 1);

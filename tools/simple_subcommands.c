@@ -94,16 +94,11 @@ const struct option_table tokenize_table = {
     .size = sizeof(struct tokenize_options),
 };
 
-static status tokenize_require(struct json *object, const char *key, enum json_type type, struct json **out) {
-    TRY(json_get(object, key, type, out));
-    return *out ? OK : fail(DATAERR, "%s: missing", key);
-}
-
 // Reads one message. The kinds of its parts are told apart as the chat template does it.
 static status tokenize_read_message(struct arena *memory, struct json *json, struct message *message) {
     struct json *value;
     if (!json_is(json, JSON_OBJECT)) return fail(DATAERR, "not an object");
-    TRY(tokenize_require(json, "role", JSON_STRING, &value));
+    TRY(json_require(json, "role", JSON_STRING, &value));
     message->role = json_string(value);
     if (!json_find(json, "content", &value)) return fail(DATAERR, "content: missing");
     bool plain = json_is(value, JSON_STRING);
@@ -122,7 +117,7 @@ static status tokenize_read_message(struct arena *memory, struct json *json, str
         } else if (!strcmp(type, "video") || json_find(part, "video", NULL)) {
             message->parts[i].kind = PART_VIDEO;
         } else {
-            result = tokenize_require(part, "text", JSON_STRING, &field);
+            result = json_require(part, "text", JSON_STRING, &field);
             if (result != OK) return fail_prefix(result, "content[%zu]", i);
             message->parts[i] = (struct part){.kind = PART_TEXT, .text = json_string(field)};
         }
@@ -175,7 +170,7 @@ static status tokenize_decode(const struct tokenizer *tokenizer, int64_t limit, 
     struct token_list tokens = {0};
     struct buf decoded = {0};
     status result = OK;
-    TRY(tokenize_require(json, "tokens", JSON_ARRAY, &list));
+    TRY(json_require(json, "tokens", JSON_ARRAY, &list));
     for (size_t i = 0; i < json_count(list); i++) {
         int64_t value;
         if (!json_int(json_item(list, i), &value))

@@ -182,6 +182,11 @@ status json_get(const struct json *object, const char *key, enum json_type type,
     return fail(DATAERR, "%s: expected %s, not %s", key, names[type], names[got]);
 }
 
+status json_require(const struct json *object, const char *key, enum json_type type, struct json **out) {
+    TRY(json_get(object, key, type, out));
+    return *out ? OK : fail(DATAERR, "%s: missing", key);
+}
+
 status json_get_bool(const struct json *object, const char *key, bool otherwise, bool *out) {
     struct json *value;
     TRY(json_get(object, key, JSON_BOOL, &value));

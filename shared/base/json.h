@@ -59,6 +59,9 @@ struct json *json_item(const struct json *array, size_t i);
 // *out = the value of a key, NULL if the key is missing or null. DATAERR if the value is of another type.
 status json_get(const struct json *object, const char *key, enum json_type type, struct json **out);
 
+// The same, but DATAERR also if the key is missing or null.
+status json_require(const struct json *object, const char *key, enum json_type type, struct json **out);
+
 // *out = a key's boolean, `otherwise` if the key is missing or null. DATAERR if the value is of another type.
 status json_get_bool(const struct json *object, const char *key, bool otherwise, bool *out);
 

@@ -188,6 +188,13 @@ void buf_puts(struct buf *buf, const char *text) {
     buf_append(buf, text, strlen(text));
 }
 
+void buf_escape(struct buf *buf, const char *text, const char *special) {
+    for (; *text; text++) {
+        if (strchr(special, *text)) buf_puts(buf, "\\");
+        buf_append(buf, text, 1);
+    }
+}
+
 void buf_printf(struct buf *buf, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);

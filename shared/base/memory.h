@@ -129,6 +129,9 @@ int buf_write(void *buf, const char *data, size_t size);
 // Appends a NUL-terminated text.
 void buf_puts(struct buf *buf, const char *text);
 
+// Appends a text with a backslash before each character that is one of `special`.
+void buf_escape(struct buf *buf, const char *text, const char *special);
+
 // Appends a formatted text.
 void buf_printf(struct buf *buf, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

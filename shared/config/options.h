@@ -184,10 +184,6 @@ void options_release(struct options *options);
 // DATAERR: missing file.
 status options_set(struct options *options, const char *name, const char *value);
 
-// Reads a YAML mapping of options; relative paths are relative to that file. DATAERR for a file that is not such a
-// mapping, USAGE for a wrong name or value, both with "FILE:LINE:COLUMN: ".
-status options_read_file(struct options *options, const char *path);
-
 // Reads --name value, --name=value, --flag, --no-flag; '-' and '_' are the same; `--` ends the options. Operands are
 // moved behind the options; *rest is the index of the first one, or argc. --help and --version print to standard output
 // and return END. Reads the file of --config first, so the command line wins. USAGE for what is wrong, for required

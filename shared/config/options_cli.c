@@ -83,16 +83,6 @@ void options_help(const struct option_table *table, int columns, struct buf *out
                   "device, 70 a bug\n");
 }
 
-// A '|' would end the cell.
-static void options_markdown_cell(const char *text, struct buf *out) {
-    for (; *text; text++) {
-        if (*text == '|')
-            buf_puts(out, "\\|");
-        else
-            buf_append(out, text, 1);
-    }
-}
-
 void options_markdown(const char *title, const char *help, const struct option *option, struct buf *out) {
     struct arena arena = {0};
     buf_printf(out, "### %s\n\n%c%s.\n\n| key | value | default | meaning |\n|---|---|---|---|\n", title,
@@ -102,9 +92,9 @@ void options_markdown(const char *title, const char *help, const struct option *
         const char *value = option->required ? "required" : option->default_value ? option->default_value : "";
         bool number = option->type == OPTION_INT || option->type == OPTION_NUMBER;
         buf_printf(out, "| `%s` | ", option->name);
-        options_markdown_cell(argument, out);
+        buf_escape(out, argument, "|"); // which would end the cell
         buf_printf(out, " | %s | ", value);
-        options_markdown_cell(option->help, out);
+        buf_escape(out, option->help, "|");
         if (number && option->high < 1e15)
             buf_printf(out, " (%.10g to %.10g)", option->low, option->high);
         else if (number && option->low > -1e300)
@@ -123,7 +113,9 @@ void stage_kinds_markdown(struct buf *out) {
 
 // ---- the file of --config ----
 
-status options_read_file(struct options *options, const char *path) {
+// Reads a YAML mapping of options; relative paths are relative to that file. DATAERR for a file that is not such a
+// mapping, USAGE for a wrong name or value, both with "FILE:LINE:COLUMN: ".
+static status options_read_file(struct options *options, const char *path) {
     struct buf content = {0};
     struct yaml_tree tree = {0};
     struct location at;

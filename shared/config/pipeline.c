@@ -247,19 +247,13 @@ static void pipeline_stage_title(const struct pipeline *pipeline, const struct p
     if (stage->machine_count) buf_printf(out, " on %s", pipeline->machines[stage->machines[0]].name);
 }
 
-// Appends the inside of a quoted string of dot.
-static void pipeline_dot_escape(const char *text, struct buf *out) {
-    for (; *text; text++) {
-        if (*text == '"' || *text == '\\') buf_puts(out, "\\");
-        buf_append(out, text, 1);
-    }
-}
+static const char pipeline_dot_special[] = "\"\\"; // in a quoted string of dot
 
 static void pipeline_dot_edge(const char *from, const char *to, const char *attributes, struct buf *out) {
     buf_puts(out, "    \"");
-    pipeline_dot_escape(from, out);
+    buf_escape(out, from, pipeline_dot_special);
     buf_puts(out, "\" -> \"");
-    pipeline_dot_escape(to, out);
+    buf_escape(out, to, pipeline_dot_special);
     buf_printf(out, "\"%s;\n", attributes);
 }
 
@@ -269,26 +263,26 @@ void pipeline_dot(const struct pipeline *pipeline, struct buf *out) {
     struct buf title = {0};
     assert(pipeline->stage_count > 0);
     buf_puts(out, "digraph \"");
-    pipeline_dot_escape(pipeline->name, out);
+    buf_escape(out, pipeline->name, pipeline_dot_special);
     buf_puts(out, "\" {\n    rankdir=LR;\n    node [shape=box, fontname=\"sans-serif\"];\n");
     for (const struct pipeline_stage *stage = first; stage < end; stage++) {
         buf_clear(&title);
         pipeline_stage_title(pipeline, stage, &title);
         buf_puts(out, "    \"");
-        pipeline_dot_escape(stage->name, out);
+        buf_escape(out, stage->name, pipeline_dot_special);
         buf_puts(out, "\" [label=\"");
-        pipeline_dot_escape(title.data, out);
+        buf_escape(out, title.data, pipeline_dot_special);
         if (stage->program) buf_puts(out, "\\n");
-        if (stage->program) pipeline_dot_escape(stage->program, out);
+        if (stage->program) buf_escape(out, stage->program, pipeline_dot_special);
         for (const struct key *key = stage->options.given.first; key; key = key->next) {
             if (!pipeline_shows_key(stage, key)) continue;
             buf_printf(out, "\\n%s: ", key->name);
-            pipeline_dot_escape(key->value, out);
+            buf_escape(out, key->value, pipeline_dot_special);
         }
         buf_puts(out, stage->program ? "\", style=dashed];\n" : "\"];\n");
     }
     for (const struct pipeline_stage *stage = first; stage < end; stage++) {
-        if (stage->from >= 0) pipeline_dot_edge(first[stage->from].name, stage->name, "", out);
+        if (stage > first) pipeline_dot_edge(stage[-1].name, stage->name, "", out);
         if (optim && stage->kind && stage->kind->follows_weights)
             pipeline_dot_edge(optim->name, stage->name, " [style=dashed, label=\"weights\"]", out);
     }

@@ -52,7 +52,6 @@ struct pipeline_stage {
     struct location at;
     const struct stage_kind *kind; // NULL: a user's program
     const char *program;           // of a user: an absolute path; NULL otherwise
-    int from;                      // index of the stage whose groups it reads, -1: it is the source
     int replicas;                  // on each of its machines, 1 or more
     int *machines;                 // indices of those that were named, in this order
     size_t machine_count;          // 0: none was named
@@ -84,7 +83,7 @@ struct pipeline {
     double give_up_after;                   // minutes to wait for a machine that is away, 0: for ever
     struct key_list keys;                   // of the file itself
     struct location stages_at, machines_at; // line 0: not given
-    struct pipeline_stage *stages;          // in the order of the flow: stages[i].from < i
+    struct pipeline_stage *stages;          // in the order of the flow: each reads the groups of the one before
     size_t stage_count;
     struct pipeline_machine *machines;
     size_t machine_count;

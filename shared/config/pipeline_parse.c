@@ -16,16 +16,6 @@
 
 enum { YAML_TREE_DEPTH = 100 }; // libyaml's time grows with the square of the depth
 
-// Whether the character at a location of a UTF-8 text is a tab.
-static bool yaml_tree_is_tab(const char *data, size_t size, struct location at) {
-    size_t i = 0;
-    while (i < size && at.line > 1) at.line -= data[i++] == '\n';
-    for (; i < size && at.column > 1; at.column--) do
-            i++;
-        while (i < size && ((unsigned char)data[i] & 0xC0) == 0x80);
-    return i < size && data[i] == '\t';
-}
-
 static status yaml_tree_error(const yaml_parser_t *parser, const char *data, size_t size, struct location *at) {
     if (parser->error == YAML_MEMORY_ERROR) return fail_oom();
     const char *problem = parser->problem ? parser->problem : "it cannot be read";
@@ -43,9 +33,13 @@ static status yaml_tree_error(const yaml_parser_t *parser, const char *data, siz
         if (strstr(problem, "UTF-8"))
             return fail(DATAERR, "%zu:%zu: not YAML: the byte 0x%02X is not UTF-8: save the file as UTF-8", at->line,
                         at->column, (unsigned char)data[parser->problem_offset]);
-    } else if (utf8 && yaml_tree_is_tab(data, size, *at)) {
-        return fail(DATAERR, "%zu:%zu: not YAML: a tab; YAML is indented with spaces", at->line, at->column);
     }
+    size_t i = 0; // of the character at that place
+    for (size_t line = 1; i < size && line < at->line; i++) line += data[i] == '\n';
+    for (size_t column = 1; i < size && column < at->column; column++) do
+            i++;
+        while (i < size && ((unsigned char)data[i] & 0xC0) == 0x80);
+    if (utf8 && i < size && data[i] == '\t') problem = "a tab; YAML is indented with spaces";
     return fail(DATAERR, "%zu:%zu: not YAML: %s", at->line, at->column, problem);
 }
 
@@ -309,24 +303,25 @@ static void pipeline_parse_override(struct parsed_file *file, const char *set) {
 
 // ---- the order of the stages ----
 
-// Moves the stages into the order of the flow. Those that the source does not reach go to the end and are diagnosed.
-static void pipeline_move_stages(struct parsed_file *file, size_t source) {
+// Moves the stages into the order of the flow. `from` has the index of the stage before each, or -1. Those that the
+// source does not reach go to the end and are diagnosed.
+static void pipeline_move_stages(struct parsed_file *file, int *from, size_t source) {
     enum { MOVED = -2 }; // instead of the stage before it
     struct pipeline *pipeline = file->pipeline;
     struct pipeline_stage *sorted = arena_alloc(&pipeline->arena, pipeline->stage_count * sizeof *sorted);
     size_t count = 0;
     for (int at = (int)source, next; at >= 0; at = next) {
         sorted[count++] = pipeline->stages[at];
-        pipeline->stages[at].from = MOVED;
+        from[at] = MOVED;
         next = (int)pipeline->stage_count - 1; // its only reader
-        while (next >= 0 && pipeline->stages[next].from != at) next--;
+        while (next >= 0 && from[next] != at) next--;
     }
     for (size_t i = 0; i < pipeline->stage_count; i++) {
-        if (pipeline->stages[i].from == MOVED) continue;
+        if (from[i] == MOVED) continue;
         const struct pipeline_stage *stage = &pipeline->stages[i];
-        const struct key *from = key_list_find(&stage->options.given, "from");
+        const struct key *key = key_list_find(&stage->options.given, "from");
         sorted[count++] = *stage;
-        if (!from || from->value) // otherwise it is diagnosed already
+        if (!key || key->value) // otherwise it is diagnosed already
             diagnostic_add(&file->diagnostics, stage->at, "%s: no group of source reaches this stage", stage->name);
     }
     assert(count == pipeline->stage_count);
@@ -336,25 +331,26 @@ static void pipeline_move_stages(struct parsed_file *file, size_t source) {
 // Sorts the stages along the flow, from the source, each stage once. A stage that does not fit is diagnosed.
 static void pipeline_sort(struct parsed_file *file) {
     struct pipeline *pipeline = file->pipeline;
+    int *from = arena_alloc(&pipeline->arena, pipeline->stage_count * sizeof *from);
     size_t before = file->diagnostics.count;
     for (size_t i = 0; i < pipeline->stage_count; i++) {
-        struct pipeline_stage *stage = &pipeline->stages[i];
-        const struct key *from = key_list_find(&stage->options.given, "from");
+        const struct pipeline_stage *stage = &pipeline->stages[i];
+        const struct key *key = key_list_find(&stage->options.given, "from");
         bool is_source = !strcmp(stage->name, stage_kinds[STAGE_SOURCE].name);
-        // An index into the file's order, until the stages are sorted; -1 also where `from` names no stage.
-        stage->from = is_source || (from && from->value) ? -1 : (int)i - 1;
-        if (!from || !from->value) continue;
-        const struct pipeline_stage *parent = pipeline_find_stage(pipeline, from->value);
+        // An index into the file's order; -1 also where the key names no stage.
+        from[i] = is_source || (key && key->value) ? -1 : (int)i - 1;
+        if (!key || !key->value) continue;
+        const struct pipeline_stage *parent = pipeline_find_stage(pipeline, key->value);
         if (is_source) {
-            diagnostic_add(&file->diagnostics, from->name_at, "%s: from: no stage comes before source", stage->name);
+            diagnostic_add(&file->diagnostics, key->name_at, "%s: from: no stage comes before source", stage->name);
         } else if (!parent) {
-            struct nearest nearest = nearest_to(from->value);
+            struct nearest nearest = nearest_to(key->value);
             for (size_t k = 0; k < pipeline->stage_count; k++) nearest_offer(&nearest, pipeline->stages[k].name);
-            diagnostic_add(&file->diagnostics, from->value_at, "%s: from: no stage is named %s%s", stage->name,
-                           from->value, nearest_question(&nearest));
+            diagnostic_add(&file->diagnostics, key->value_at, "%s: from: no stage is named %s%s", stage->name,
+                           key->value, nearest_question(&nearest));
         } else {
-            stage->from = (int)(parent - pipeline->stages);
-            if (parent == stage) diagnostic_add(&file->diagnostics, from->value_at, "%s: from: itself", stage->name);
+            from[i] = (int)(parent - pipeline->stages);
+            if (parent == stage) diagnostic_add(&file->diagnostics, key->value_at, "%s: from: itself", stage->name);
         }
     }
     const struct pipeline_stage *source = pipeline_find_stage(pipeline, stage_kinds[STAGE_SOURCE].name);
@@ -366,17 +362,16 @@ static void pipeline_sort(struct parsed_file *file) {
         diagnostic_add(&file->diagnostics, pipeline->stages_at, "stages: empty");
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         const struct pipeline_stage *stage = &pipeline->stages[i];
-        const struct key *from = key_list_find(&stage->options.given, "from");
+        const struct key *key = key_list_find(&stage->options.given, "from");
         size_t j = 0; // another reader of the same stage
-        while (j < i && (stage->from < 0 || stage->from != pipeline->stages[j].from || stage->from == (int)i ||
-                         stage->from == (int)j))
-            j++;
+        while (j < i && (from[i] < 0 || from[i] != from[j] || from[i] == (int)i || from[i] == (int)j)) j++;
         if (j < i)
-            diagnostic_add(&file->diagnostics, from ? from->value_at : stage->at,
+            diagnostic_add(&file->diagnostics, key ? key->value_at : stage->at,
                            "%s: reads from %s, but %s reads from it already", stage->name,
-                           pipeline->stages[stage->from].name, pipeline->stages[j].name);
+                           pipeline->stages[from[i]].name, pipeline->stages[j].name);
     }
-    if (source && file->diagnostics.count == before) pipeline_move_stages(file, (size_t)(source - pipeline->stages));
+    if (source && file->diagnostics.count == before)
+        pipeline_move_stages(file, from, (size_t)(source - pipeline->stages));
     // Known stages stand in the order of stage_kinds[].
     const struct pipeline_stage *latest = NULL; // of the stages so far, the last in stage_kinds[]
     for (size_t i = 0; i < pipeline->stage_count; i++) {
@@ -402,30 +397,6 @@ static const char *pipeline_take_key(struct key_list *keys, const char *name) {
     return value;
 }
 
-// Fills the fields that have a type of their own from the keys of a file without mistakes.
-static void pipeline_finish(struct pipeline *pipeline, const char *path) {
-    const char *base = path_base_name(path);
-    const size_t stem = strcspn(base, ".");
-    const struct key *run = key_list_find(&pipeline->keys, "run");
-    assert(run && pipeline->stage_count > 0);
-    pipeline->run_at = run->value_at;
-    pipeline->run = pipeline_take_key(&pipeline->keys, "run");
-    pipeline->name = pipeline_take_key(&pipeline->keys, "name");
-    const char *give_up_after = pipeline_take_key(&pipeline->keys, "give_up_after");
-    pipeline->give_up_after = give_up_after ? atof(give_up_after) : 0; // NOLINT: validated
-    if (!pipeline->name) pipeline->name = arena_strndup(&pipeline->arena, base, stem ? stem : strlen(base));
-    for (size_t i = 0; i < pipeline->stage_count; i++) {
-        struct pipeline_stage *stage = &pipeline->stages[i];
-        pipeline_take_key(&stage->options.given, "replicas");
-        pipeline_take_key(&stage->options.given, "on");
-        pipeline_take_key(&stage->options.given, "from");
-        stage->from = (int)i - 1;
-        stage->program = pipeline_take_key(&stage->options.given, "program");
-        const char *timeout = pipeline_take_key(&stage->options.given, "timeout");
-        stage->timeout = timeout ? atof(timeout) : 0; // NOLINT: validated
-    }
-}
-
 status pipeline_parse(struct pipeline **out, const char *path, bool alone, const char *text, size_t size,
                       const char *const *sets, size_t count, struct buf *diagnostics) {
     struct parsed_file file = {.files_may_be_missing = alone};
@@ -434,10 +405,11 @@ status pipeline_parse(struct pipeline **out, const char *path, bool alone, const
     status result;
     *out = NULL;
     NEW(&file.pipeline, 1);
-    struct arena *arena = &file.pipeline->arena;
+    struct pipeline *pipeline = file.pipeline;
+    struct arena *arena = &pipeline->arena;
     if (!realpath(path_parent(arena, path), resolved))
         TRY_TO(result, done, fail(DATAERR, "%s: %s", path, strerror(errno)));
-    file.pipeline->dir = arena_strndup(arena, resolved, strlen(resolved));
+    pipeline->dir = arena_strndup(arena, resolved, strlen(resolved));
     if (!getcwd(resolved, sizeof resolved))
         TRY_TO(result, done, fail(UNAVAILABLE, "the current directory: %s", strerror(errno)));
     file.current_dir = arena_strndup(arena, resolved, strlen(resolved));
@@ -450,7 +422,7 @@ status pipeline_parse(struct pipeline **out, const char *path, bool alone, const
     } else {
         goto done;
     }
-    if (file.diagnostics.count == 0 || file.pipeline->stages_at.line) {
+    if (file.diagnostics.count == 0 || pipeline->stages_at.line) {
         for (size_t i = 0; i < count; i++) pipeline_parse_override(&file, sets[i]);
         validate_pipeline(&file);
         validate_machines(&file);
@@ -460,8 +432,27 @@ status pipeline_parse(struct pipeline **out, const char *path, bool alone, const
         validate_combinations(&file);
     }
     TRY_TO(result, done, diagnostics_report(&file.diagnostics, path, diagnostics));
-    pipeline_finish(file.pipeline, path);
-    *out = file.pipeline;
+    // The file has no mistakes. The fields that have a type of their own, from its keys:
+    const char *base = path_base_name(path);
+    const size_t stem = strcspn(base, ".");
+    const struct key *run = key_list_find(&pipeline->keys, "run");
+    assert(run && pipeline->stage_count > 0);
+    pipeline->run_at = run->value_at;
+    pipeline->run = pipeline_take_key(&pipeline->keys, "run");
+    pipeline->name = pipeline_take_key(&pipeline->keys, "name");
+    const char *give_up_after = pipeline_take_key(&pipeline->keys, "give_up_after");
+    pipeline->give_up_after = give_up_after ? atof(give_up_after) : 0; // NOLINT: validated
+    if (!pipeline->name) pipeline->name = arena_strndup(arena, base, stem ? stem : strlen(base));
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        struct pipeline_stage *stage = &pipeline->stages[i];
+        pipeline_take_key(&stage->options.given, "replicas");
+        pipeline_take_key(&stage->options.given, "on");
+        pipeline_take_key(&stage->options.given, "from");
+        stage->program = pipeline_take_key(&stage->options.given, "program");
+        const char *timeout = pipeline_take_key(&stage->options.given, "timeout");
+        stage->timeout = timeout ? atof(timeout) : 0; // NOLINT: validated
+    }
+    *out = pipeline;
 done:
     yaml_tree_release(&file.tree);
     diagnostics_release(&file.diagnostics);

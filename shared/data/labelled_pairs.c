@@ -10,9 +10,9 @@
 
 static status pair_record_string(struct json *json, const char *key, struct string *out) {
     struct json *value;
-    TRY(json_get(json, key, JSON_STRING, &value));
+    TRY(json_require(json, key, JSON_STRING, &value));
     *out = json_string(value);
-    return value ? OK : fail(DATAERR, "%s: missing", key);
+    return OK;
 }
 
 status pair_record_parse(struct pair_record *out, const char *data, size_t size) {

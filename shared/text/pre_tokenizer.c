@@ -97,13 +97,6 @@ static const struct normalize_range normalize_after_unicode9[] = {
 
 static_assert(sizeof(utf8proc_int32_t) == 4, "code points are 32 bits wide");
 
-static bool normalize_is_newer(utf8proc_int32_t character) {
-    const size_t count = sizeof normalize_after_unicode9 / sizeof *normalize_after_unicode9;
-    for (size_t i = 0; i < count && character >= normalize_after_unicode9[i].first; i++)
-        if (character <= normalize_after_unicode9[i].last) return true;
-    return false;
-}
-
 static const utf8proc_option_t normalize_options[] = {
     [NORMALIZE_NFC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE,
     [NORMALIZE_NFD] = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE,
@@ -126,6 +119,8 @@ static status normalize_append(enum normalize_form form, const char *text, size_
 status normalize_text(enum normalize_form form, const char *text, size_t size, struct buf *buffer, const char **out,
                       size_t *out_size) {
     assert((size_t)form < sizeof normalize_options / sizeof *normalize_options);
+    const struct normalize_range *const ranges = normalize_after_unicode9;
+    const size_t count = sizeof normalize_after_unicode9 / sizeof *ranges;
     size_t ascii = 0; // no form changes these bytes
     while (ascii < size && (unsigned char)text[ascii] < 0x80) ascii++;
     *out = text;
@@ -138,7 +133,9 @@ status normalize_text(enum normalize_form form, const char *text, size_t size, s
         utf8proc_ssize_t length =
             utf8proc_iterate((const utf8proc_uint8_t *)text + at, (utf8proc_ssize_t)(size - at), &character);
         if (length < 1) return fail(UNAVAILABLE, "cannot normalize text: %s", utf8proc_errmsg(length));
-        if (normalize_is_newer(character)) {
+        size_t i = 0;
+        while (i < count && character > ranges[i].last) i++;
+        if (i < count && character >= ranges[i].first) {
             TRY(normalize_append(form, text + done, at - done, buffer));
             buf_append(buffer, text + at, (size_t)length);
             done = at + (size_t)length;

@@ -11,11 +11,7 @@
 // ---- token list ----
 
 void token_list_append(struct token_list *list, int64_t id) {
-    assert(list->count <= list->capacity);
-    if (list->count == list->capacity) {
-        list->capacity = list->capacity ? list->capacity * 2 : 256;
-        RESIZE(&list->data, list->capacity);
-    }
+    GROW(&list->data, list->count);
     list->data[list->count++] = id;
 }
 

@@ -15,7 +15,6 @@
 struct token_list {
     int64_t *data;
     size_t count;
-    size_t capacity;
 };
 
 // Appends one id.

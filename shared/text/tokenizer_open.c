@@ -54,8 +54,7 @@ static status added_token_parse(struct json *json, struct added_token *token) {
     struct json *content;
     *token = (struct added_token){.id = -1};
     if (!json_is(json, JSON_OBJECT)) return fail(DATAERR, "not an object");
-    TRY(json_get(json, "content", JSON_STRING, &content));
-    if (!content) return fail(DATAERR, "content: missing");
+    TRY(json_require(json, "content", JSON_STRING, &content));
     token->content = json_text(content);
     token->size = content->text.size;
     TRY(json_get_bool(json, "single_word", false, &token->flags.single_word));
@@ -71,8 +70,7 @@ static status added_tokens_read(struct tokenizer *t, struct json *list) {
         struct json *json = json_item(list, i), *id = NULL;
         struct added_token token;
         status result = added_token_parse(json, &token);
-        if (result == OK) result = json_get(json, "id", JSON_NUMBER, &id);
-        if (result == OK) result = id ? OK : fail(DATAERR, "id: missing");
+        if (result == OK) result = json_require(json, "id", JSON_NUMBER, &id);
         if (result == OK) result = added_tokens_add(t, &token, json_int_or(id, 0));
         if (result != OK) return fail_prefix(result, "[%zu]", i);
     }
@@ -90,8 +88,7 @@ static status post_processor_read_piece(struct token_list *template, struct json
     TRY(json_get(piece, "SpecialToken", JSON_OBJECT, &special));
     TRY(json_get(piece, "Sequence", JSON_OBJECT, &sequence));
     if (!special == !sequence) return fail(DATAERR, "neither SpecialToken nor Sequence");
-    TRY(json_get(special ? special : sequence, "id", JSON_STRING, &id));
-    if (!id) return fail(DATAERR, "id: missing");
+    TRY(json_require(special ? special : sequence, "id", JSON_STRING, &id));
     const char *name = json_text(id);
     if (sequence) {
         const bool first = !strcmp(name, "A"), second = !strcmp(name, "B") && pair;
@@ -127,8 +124,7 @@ static status post_processor_read(struct tokenizer *t, struct json *json) {
     const char *name = type ? json_text(type) : "without type";
     if (!strcmp(name, "ByteLevel")) return OK; // changes offsets only
     if (!strcmp(name, "Sequence")) {
-        TRY(json_get(json, "processors", JSON_ARRAY, &list));
-        if (!list) return fail(DATAERR, "processors: missing");
+        TRY(json_require(json, "processors", JSON_ARRAY, &list));
         for (size_t i = 0; i < json_count(list); i++) {
             status result = post_processor_read(t, json_item(list, i));
             if (result != OK) return fail_prefix(result, "processors[%zu]", i);
@@ -138,11 +134,9 @@ static status post_processor_read(struct tokenizer *t, struct json *json) {
     if (strcmp(name, "TemplateProcessing") != 0) return fail(DATAERR, "%s is not supported", name);
     if (t->post_processor.is_template) return fail(DATAERR, "a second TemplateProcessing is not supported");
     t->post_processor.is_template = true;
-    TRY(json_get(json, "special_tokens", JSON_OBJECT, &specials));
-    if (!specials) return fail(DATAERR, "special_tokens: missing");
+    TRY(json_require(json, "special_tokens", JSON_OBJECT, &specials));
     for (int pair = 0; pair < 2; pair++) {
-        TRY(json_get(json, keys[pair], JSON_ARRAY, &list));
-        if (!list) return fail(DATAERR, "%s: missing", keys[pair]);
+        TRY(json_require(json, keys[pair], JSON_ARRAY, &list));
         for (size_t i = 0; i < json_count(list); i++) {
             status result = post_processor_read_piece(templates[pair], json_item(list, i), pair, specials, &t->vocab);
             if (result == OK && templates[pair]->count > MAX_TOKENS)
@@ -189,11 +183,9 @@ static status tokenizer_json_read_model(struct tokenizer *t, struct json *model)
                                                : json_double_or(value, 0) == 0;
         if (!off) return fail(DATAERR, "%s: %s is not supported", unsupported[i], json_text(value));
     }
-    TRY(json_get(model, "vocab", JSON_OBJECT, &value));
-    if (!value) return fail(DATAERR, "vocab: missing");
+    TRY(json_require(model, "vocab", JSON_OBJECT, &value));
     TRY(tokenizer_json_read_vocab(t, value));
-    TRY(json_get(model, "merges", JSON_ARRAY, &merges));
-    if (!merges) return fail(DATAERR, "merges: missing");
+    TRY(json_require(model, "merges", JSON_ARRAY, &merges));
     for (size_t i = 0; i < json_count(merges); i++) {
         // A merge is "left right" or ["left", "right"].
         struct json *merge = json_item(merges, i);

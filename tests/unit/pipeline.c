@@ -74,7 +74,6 @@ static void check_good(const struct pipeline *pipeline) {
     assert_string_equal(pipeline_value(&stages[0], "group_size"), "4");
     assert_string_equal(pipeline_value(&stages[0], "seed"), "7");
     assert_null(pipeline_value(&stages[0], "model"));
-    assert_int_equal(stages[0].from, -1);
     assert_int_equal(stages[1].replicas, 2);
     assert_int_equal(stages[1].machine_count, 1);
     assert_int_equal(stages[1].machines[0], 0);
@@ -90,7 +89,6 @@ static void check_good(const struct pipeline *pipeline) {
     assert_int_equal(key_list_count(&stages[4].options.given), 2);
     assert_true(stages[4].timeout == 2.5 && stages[3].timeout == 0 && pipeline->give_up_after == 30);
     assert_string_equal(pipeline_value(&stages[4], "model"), "crm");
-    assert_int_equal(stages[4].from, 3);
     assert_string_equal(pipeline_value(&stages[6], "out"), below("runs/demo/checkpoints"));
     assert_int_equal(pipeline->machine_count, 1);
     assert_int_equal(pipeline->machines[0].port, 7000);

@@ -12,9 +12,9 @@
 enum { SOURCE, ROLLOUT, ROLLOUT_2, OPTIM, REPLICAS, SUPERVISORS = 2 };
 
 static struct pipeline_stage stages[] = {
-    {.name = "source", .kind = &stage_kinds[STAGE_SOURCE], .from = -1},
+    {.name = "source", .kind = &stage_kinds[STAGE_SOURCE]},
     {.name = "rollout", .kind = &stage_kinds[STAGE_ROLLOUT]},
-    {.name = "optim", .kind = &stage_kinds[STAGE_OPTIM], .from = 1},
+    {.name = "optim", .kind = &stage_kinds[STAGE_OPTIM]},
 };
 static struct pipeline_machine machines[] = {{.name = "gpu0"}, {.name = "gpu1"}};
 static struct pipeline pipeline = {.name = "care \"7B\" in C:\\runs\nagain",
