@@ -47,40 +47,32 @@ static uint32_t *json_index_slot(const struct key_index *index, const struct jso
     return &index->slots[at];
 }
 
-// Returns the member with the key, which is added if there is none.
-static struct json *json_index_member(struct key_index *index, struct json *object, struct arena *arena,
-                                      struct string key) {
-    enum { FEW = 16 };
-    if (object->count >= FEW && 2 * object->count >= index->size) {
-        free(index->slots);
-        index->size = 8 * object->count;
-        while (index->size & (index->size - 1)) index->size &= index->size - 1;
-        NEW(&index->slots, index->size);
-        for (size_t i = 0; i < object->count; i++)
-            *json_index_slot(index, object, object->items[i].key) = (uint32_t)i + 1;
-    }
-    uint32_t *slot = index->size ? json_index_slot(index, object, key) : NULL;
-    struct json *member = !slot ? json_member(object, key) : *slot ? &object->items[*slot - 1] : NULL;
-    if (member) return member;
-    member = json_push(object, arena);
-    arena_string(arena, &member->key, key.data, key.size);
-    if (slot) *slot = (uint32_t)object->count;
-    return member;
-}
-
 // ---- reading ----
 
 static status json_read_items(struct json_reader *reader, struct arena *arena, struct json *out, char open) {
+    enum { FEW = 16 };
     struct key_index index = {0};
-    struct string key;
+    struct string key = {0};
     bool more;
     status result = json_reader_enter(reader, open);
     while (result == OK) {
         TRY_TO(result, done, json_reader_next(reader, open, &more));
         if (!more) break;
         if (open == '{') TRY_TO(result, done, json_reader_key(reader, arena, &key));
-        // It moves when another one is added, not before it is read.
-        struct json *item = open == '{' ? json_index_member(&index, out, arena, key) : json_push(out, arena);
+        if (open == '{' && out->count >= FEW && 2 * out->count >= index.size) {
+            free(index.slots);
+            index.size = 8 * out->count;
+            while (index.size & (index.size - 1)) index.size &= index.size - 1;
+            NEW(&index.slots, index.size);
+            for (size_t i = 0; i < out->count; i++) *json_index_slot(&index, out, out->items[i].key) = (uint32_t)i + 1;
+        }
+        uint32_t *slot = index.size ? json_index_slot(&index, out, key) : NULL;
+        struct json *item = open == '[' ? NULL : !slot ? json_member(out, key) : *slot ? &out->items[*slot - 1] : NULL;
+        if (!item) { // it moves when another one is added, not before it is read
+            item = json_push(out, arena);
+            if (open == '{') arena_string(arena, &item->key, key.data, key.size);
+            if (slot) *slot = (uint32_t)out->count;
+        }
         const struct string own = item->key;
         *item = (struct json){.key = own};
         result = json_reader_value(reader, arena, item);

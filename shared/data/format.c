@@ -202,8 +202,7 @@ static void format_media_paths(const struct format_options *options, struct grou
 // Copies the bare texts of the options into the group's prompt.
 static void format_set_options(struct group *group, const struct string *options, size_t count) {
     struct string_array *copies = &group->prompt.options;
-    copies->data = arena_alloc(&group->arena, count * sizeof *copies->data);
-    copies->count = count;
+    GROUP_ARRAY(group, copies, count);
     for (size_t i = 0; i < count; i++) group_string(group, &copies->data[i], options[i].data, options[i].size);
 }
 
