@@ -189,19 +189,13 @@ static status issuer_tick(void *self) {
 
 // ---- messages ----
 
-// It may be another process of the supervisor, which does not know the end yet.
-static status issuer_on_supervisor(void *self, struct wire_peer *peer) {
-    const struct node *node = self;
-    (void)peer;
-    ((struct issuer *)node->part)->finished = false;
-    return OK;
-}
-
 // Tells optim how many groups there are; without optim the last stage needs no answer.
-static status issuer_on_last_stage(void *self, struct wire_peer *peer) {
+static status issuer_on_joined(void *self, struct wire_peer *peer) {
     const struct node *node = self;
-    const struct issuer *issuer = node->part;
-    if (!issuer->trains || !strcmp(peer->name, SUPERVISOR_NAME)) return OK;
+    struct issuer *issuer = node->part;
+    // It may be another process of the supervisor, which does not know the end yet.
+    if (!peer->client) issuer->finished = false;
+    if (!peer->client || !issuer->trains || !strcmp(peer->name, SUPERVISOR_NAME)) return OK;
     const struct wire_message run_info = {.kind = MESSAGE_RUN_INFO,
                                           .count = issuer->total,
                                           .per_step = issuer->per_step,
@@ -324,8 +318,8 @@ static void issuer_report(void *self, struct message_status *counters) {
 }
 
 const struct role source_role = {
-    .hooks = {.peers = {{.purpose = "report", .joined = issuer_on_supervisor},
-                        {.purpose = "ledger", .clients = true, .joined = issuer_on_last_stage}},
+    .hooks = {.peers = {{.purpose = "report", .joined = issuer_on_joined},
+                        {.purpose = "ledger", .clients = true, .joined = issuer_on_joined}},
               .messages = {[MESSAGE_POSITION] = issuer_on_position,
                            [MESSAGE_TRAINED] = issuer_on_settled,
                            [MESSAGE_QUARANTINED] = issuer_on_settled,

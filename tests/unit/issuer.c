@@ -81,6 +81,9 @@ const void *stage_options(const struct stage_context *context) {
     return context->options.values;
 }
 
+static struct wire_peer supervisor = {.purpose = "report", .name = "caravan"},
+                        optim = {.client = true, .purpose = "ledger", .name = "optim"};
+
 struct fixture {
     char dir[64];
     struct source_options options;
@@ -126,6 +129,12 @@ static status join(struct node *node, struct wire_peer *peer) {
     return hooks[strcmp(hooks[0].purpose, peer->purpose) != 0].joined(node, peer);
 }
 
+static struct message_status report(struct fixture *fixture) {
+    struct message_status counters = {0};
+    source_role.hooks.report(&fixture->node, &counters);
+    return counters;
+}
+
 static void tell(struct fixture *fixture, struct wire_message message) {
     assert_int_equal(message_from(&fixture->node, &message), OK);
 }
@@ -140,7 +149,6 @@ static void tick(struct fixture *fixture) {
 
 // Opens the issuer with a supervisor and with an optim that begins to train.
 static void open_supervised_issuer(struct fixture *fixture) {
-    struct wire_peer supervisor = {.purpose = "report", .name = "caravan"};
     open_issuer(fixture, 0);
     assert_int_equal(join(&fixture->node, &supervisor), OK);
     tell_position(fixture, 0, 0);
@@ -162,21 +170,18 @@ static void tell_quarantined(struct fixture *fixture, int64_t seq) {
 
 TEST(nothing_is_issued_before_the_position) {
     SCOPED(struct fixture, close_issuer) fixture = {0};
-    struct message_status counters = {0};
     open_issuer(&fixture, 0);
     tick(&fixture);
     assert_int_equal(fixture.io.put_count, 0);
-    source_role.hooks.report(&fixture.node, &counters);
-    assert_string_equal(counters.state, "waits for optim");
-    assert_int_equal(counters.held, 0);
+    assert_string_equal(report(&fixture).state, "waits for optim");
+    assert_int_equal(report(&fixture).held, 0);
     tell_position(&fixture, 0, -1);
     tick(&fixture);
     assert_int_equal(fixture.io.put_count, PER_STEP); // a step, since no staleness is allowed
     assert_int_equal(fixture.io.put[0], 0);
     assert_int_equal(fixture.io.put[1], 1);
-    source_role.hooks.report(&fixture.node, &counters);
-    assert_int_equal(counters.held, PER_STEP);
-    assert_int_equal(counters.total, TOTAL);
+    assert_int_equal(report(&fixture).held, PER_STEP);
+    assert_int_equal(report(&fixture).total, TOTAL);
 }
 
 TEST(staleness_bounds_the_groups_in_flight) {
@@ -196,7 +201,6 @@ TEST(staleness_bounds_the_groups_in_flight) {
 // What is in flight is issued again with the same number when optim is where it was: the stages drop what they have.
 TEST(the_number_of_the_issue_rises_when_optim_goes_back) {
     SCOPED(struct fixture, close_issuer) fixture = {0};
-    struct message_status counters = {0};
     open_issuer(&fixture, 0);
     tell_position(&fixture, 0, 0);
     tick(&fixture);
@@ -218,8 +222,7 @@ TEST(the_number_of_the_issue_rises_when_optim_goes_back) {
     assert_int_equal(fixture.io.issue, first + 1);
     assert_int_equal(fixture.io.settled, 0);
     assert_int_equal(fixture.io.put[3 * PER_STEP], 0);
-    source_role.hooks.report(&fixture.node, &counters);
-    assert_int_equal(counters.held, PER_STEP);
+    assert_int_equal(report(&fixture).held, PER_STEP);
 }
 
 // Returns what a source that is started now would find: the ledger in a copy of the file. The caller closes it.
@@ -240,7 +243,6 @@ static struct ledger *open_copy(const struct fixture *fixture) {
 // the next one's ledger lacks it. Each second group is quarantined.
 TEST(nobody_is_told_what_the_ledger_on_the_disk_lacks) {
     SCOPED(struct fixture, close_issuer) fixture = {0};
-    struct wire_peer optim = {.purpose = "ledger", .name = "optim"};
     open_issuer(&fixture, 0);
     tell_position(&fixture, 0, 0);
     for (int64_t seq = 0; seq < TOTAL; seq++) {
@@ -298,7 +300,6 @@ TEST(an_older_checkpoint_is_trained_again_with_a_notice) {
 
 TEST(the_end_is_told_once_everything_is_settled) {
     SCOPED(struct fixture, close_issuer) fixture = {0};
-    struct wire_peer optim = {.purpose = "ledger", .name = "optim"};
     open_issuer(&fixture, 0);
     assert_int_equal(join(&fixture.node, &optim), OK);
     assert_int_equal(fixture.io.last.kind, MESSAGE_RUN_INFO);
@@ -335,7 +336,6 @@ static void quarantine_row(struct fixture *fixture, int64_t begin, int64_t end) 
 
 TEST(a_training_ends_when_many_samples_fail_in_a_row) {
     struct fixture fixture;
-    struct wire_peer supervisor = {.purpose = "report", .name = "caravan"};
     total = 80;
     open_supervised_issuer(&fixture);
     quarantine_row(&fixture, 0, 31);
@@ -372,9 +372,7 @@ TEST(a_group_that_does_not_exist_is_an_error) {
 // An evaluation: there is no POSITION to wait for, no step and no weights of optim's.
 TEST(without_optim_all_are_in_flight_at_once) {
     SCOPED(struct fixture, close_issuer) fixture = {0};
-    struct message_status counters = {0};
-    struct wire_peer score = {.purpose = "ledger", .name = "score"},
-                     supervisor = {.purpose = "report", .name = "caravan"};
+    struct wire_peer score = {.client = true, .purpose = "ledger", .name = "score"};
     open_issuer_of(&fixture, false, 0, 0);
     assert_int_equal(join(&fixture.node, &supervisor), OK);
     assert_int_equal(join(&fixture.node, &score), OK);
@@ -382,17 +380,15 @@ TEST(without_optim_all_are_in_flight_at_once) {
     tick(&fixture);
     assert_int_equal(fixture.io.put_count, TOTAL);
     for (int i = 0; i < TOTAL; i++) assert_int_equal(fixture.io.policy[i], 0);
-    source_role.hooks.report(&fixture.node, &counters);
-    assert_string_equal(counters.state, "all issued");
-    assert_int_equal(counters.held, TOTAL);
+    assert_string_equal(report(&fixture).state, "all issued");
+    assert_int_equal(report(&fixture).held, TOTAL);
     // In any order, and twice.
     for (int64_t seq = TOTAL - 1; seq > 0; seq--)
         for (int i = 0; i < 2; i++)
             tell(&fixture, (struct wire_message){.kind = MESSAGE_TRAINED, .seq = seq, .id = "x"});
     tell_position(&fixture, 0, -1); // of nobody: it has no effect
-    source_role.hooks.report(&fixture.node, &counters);
-    assert_int_equal(counters.done, TOTAL - 1);
-    assert_int_equal(counters.step, 0);
+    assert_int_equal(report(&fixture).done, TOTAL - 1);
+    assert_int_equal(report(&fixture).step, 0);
     tick(&fixture);
     assert_int_equal(fixture.io.broadcasts, 0);
     tell_quarantined(&fixture, 0);
@@ -409,7 +405,6 @@ TEST(without_optim_all_are_in_flight_at_once) {
 // Those before them may have been lost.
 TEST(groups_before_one_that_is_settled_already_are_issued) {
     SCOPED(struct fixture, close_issuer) fixture = {0};
-    struct message_status counters = {0};
     open_issuer(&fixture, 0);
     tell_position(&fixture, 0, 0);
     tick(&fixture);
@@ -417,8 +412,7 @@ TEST(groups_before_one_that_is_settled_already_are_issued) {
     tell_quarantined(&fixture, 4);
     for (int64_t seq = 0; seq < PER_STEP; seq++) tell_trained(&fixture, seq);
     tick(&fixture);
-    source_role.hooks.report(&fixture.node, &counters);
-    assert_int_equal(counters.held, PER_STEP);
+    assert_int_equal(report(&fixture).held, PER_STEP);
     for (int64_t seq = PER_STEP; seq < 2 * PER_STEP; seq++) tell_trained(&fixture, seq);
     tick(&fixture);
     static const int64_t issued[] = {0, 1, 2, 3, 5, 6};
@@ -445,8 +439,6 @@ TEST(without_optim_a_new_source_goes_on_from_the_ledger) {
 // POSITION says how many groups the steps take; each group that is quarantined adds one.
 TEST(max_steps_ends_the_run) {
     SCOPED(struct fixture, close_issuer) fixture = {0};
-    struct wire_peer supervisor = {.purpose = "report", .name = "caravan"};
-    struct message_status counters = {0};
     open_issuer_of(&fixture, true, 4, 2);
     assert_int_equal(join(&fixture.node, &supervisor), OK);
     tell(&fixture, (struct wire_message){.kind = MESSAGE_POSITION, .step = 0, .seq = 0, .count = 4});
@@ -457,8 +449,7 @@ TEST(max_steps_ends_the_run) {
         tell_quarantined(&fixture, 3);
     tick(&fixture);
     assert_int_equal(fixture.io.put_count, 5);
-    source_role.hooks.report(&fixture.node, &counters);
-    assert_int_equal(counters.total, 5);
+    assert_int_equal(report(&fixture).total, 5);
     tell_trained(&fixture, 4);
     tick(&fixture);
     assert_int_equal(fixture.io.put_count, 5);

@@ -426,10 +426,11 @@ static void download_version(struct run *run, struct process **processes, int co
     }
 }
 
+static const struct wire_message first_weights = {
+    .kind = MESSAGE_WEIGHTS, .policy = 1, .version = 1, .hash = HASH, .size = SIZE, .path = "/elsewhere"};
+
 static void download_with(struct run *run, struct process **processes, int count) {
-    const struct wire_message weights = {
-        .kind = MESSAGE_WEIGHTS, .policy = 1, .version = 1, .hash = HASH, .size = SIZE, .path = "/elsewhere"};
-    download_version(run, processes, count, false, &weights);
+    download_version(run, processes, count, false, &first_weights);
 }
 
 // Starts a run of optim and of two replicas on one machine.
@@ -490,8 +491,6 @@ TEST(another_replica_goes_on_when_the_one_that_downloads_dies) {
     struct process *replicas[2];
     struct run *run = machine_run(replicas);
     struct process *optim = &run->processes[0];
-    const struct wire_message weights = {
-        .kind = MESSAGE_WEIGHTS, .policy = 1, .version = 1, .hash = HASH, .size = SIZE, .path = "/elsewhere"};
     struct download_thread thread = {.process = replicas[0]};
     char lock[160];
     snprintf(lock, sizeof lock, "%s/fetching-policy", replicas[0]->dir);
@@ -508,7 +507,7 @@ TEST(another_replica_goes_on_when_the_one_that_downloads_dies) {
     char ready = 0;
     assert_int_equal(read(go[0], &ready, 1), 1);
     assert_int_equal(ready, 'y');
-    remote_weights_set(&thread.remote, &weights);
+    remote_weights_set(&thread.remote, &first_weights);
     assert_int_equal(pthread_create(&thread.thread, NULL, download, &thread), 0);
     for (int i = 0; i < 100; i++) {
         turn(run);
