@@ -255,7 +255,7 @@ static status node_run(struct stage_context *context) {
     node->hooks = role->hooks;
     node->hooks.tick = node_on_tick;
     node->hooks.report = node_on_report;
-    TRY(zmq_transport_open(&transport, node_config_security(&node->config)));
+    TRY(zmq_transport_open(&transport, &node->config.security));
     TRY(io_thread_open(&node->io, &node->config, &node->hooks, node, transport));
     if (stage_follows_optim(context)) TRY(io_thread_connect(node->io, stage_kinds[STAGE_OPTIM].name, "weights"));
     TRY(io_thread_start(node->io));

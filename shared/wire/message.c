@@ -159,12 +159,10 @@ status message_decode(struct wire_message *message, struct arena *arena, const v
     }
     if (!given) return fail(DATAERR, "the message is an empty array");
     msgpack_unpacked_init(&reader.unpacked);
-    status result = message_read_value(&reader, &value);
-    if (result != OK) goto done;
-    if (value->type != MSGPACK_OBJECT_POSITIVE_INTEGER || value->via.u64 == 0 || value->via.u64 >= MESSAGE_KINDS) {
-        result = fail(DATAERR, "the message is of an unknown kind");
-        goto done;
-    }
+    status result;
+    TRY_TO(result, done, message_read_value(&reader, &value));
+    if (value->type != MSGPACK_OBJECT_POSITIVE_INTEGER || value->via.u64 == 0 || value->via.u64 >= MESSAGE_KINDS)
+        TRY_TO(result, done, fail(DATAERR, "the message is of an unknown kind"));
     message->kind = (enum message_kind)value->via.u64;
     const struct message_row *row = &message_table[message->kind];
     const size_t count = message_field_count(row);

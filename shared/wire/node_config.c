@@ -139,10 +139,6 @@ status node_config_read(struct node_config *config, const char *path) {
     return result;
 }
 
-const struct wire_security *node_config_security(const struct node_config *config) {
-    return config->secret ? &config->security : NULL;
-}
-
 void node_config_release(struct node_config *config) {
     free(config->command);
     free(config->listen);

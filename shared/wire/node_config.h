@@ -56,7 +56,4 @@ void node_config_release(struct node_config *config);
 // Appends a config as such a file. USAGE when a value contains a line break.
 status node_config_write(const struct node_config *config, struct buf *out);
 
-// Returns the security to open a wire with, NULL for none. Valid as long as the config.
-const struct wire_security *node_config_security(const struct node_config *config);
-
 #endif

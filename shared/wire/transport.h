@@ -135,8 +135,8 @@ enum {
 };
 
 // Opens a transport over ZeroMQ, without sockets yet: the server socket is a ROUTER, each link a DEALER, over
-// "ipc://..." or "tcp://..." with CURVE if there is security. `security` must outlive it; NULL: none. UNAVAILABLE when
-// libzmq fails. Give it to wire_open.
+// "ipc://..." or "tcp://..." with CURVE if there is security. `security` must outlive it; NULL or zeroed: none.
+// UNAVAILABLE when libzmq fails. Give it to wire_open.
 status zmq_transport_open(struct transport **out, const struct wire_security *security);
 
 #endif

@@ -34,7 +34,6 @@ struct session {
     bool greeted;  // a client that has not answered WELCOME yet
     bool joining;  // a client that has: JOINED is to be reported
     bool lost;     // was open: GONE is to be reported
-    bool replaced; // lost: by a client with another life
     bool refused;  // a server: ignored until its link is renewed
     bool dead;     // to be freed
     int64_t received_at, sent_at;
@@ -166,10 +165,10 @@ static status wire_refuse(struct wire *wire, struct transport_link *link, const 
 
 status wire_reject(struct wire *wire, struct wire_peer *peer, const char *reason) {
     struct session *session = session_of(peer);
-    char text[MAX_WIRE_REASON];
+    char text[1024]; // of a size that fits a message
     if (session->lost || session->refused || session->dead || (!peer->client && !session->link)) return OK;
     session->dead = session->greeted;
-    snprintf(text, sizeof text, "%s", reason); // fits a message
+    snprintf(text, sizeof text, "%s", reason);
     log_limited(&wire->log_limit, wire_now_ms(wire), "refused a message of %s-%d: %s",
                 *peer->name ? peer->name : "a server", peer->replica, text);
     session->refused = !peer->client;
@@ -180,39 +179,27 @@ status wire_reject(struct wire *wire, struct wire_peer *peer, const char *reason
 
 // ---- admission ----
 
-bool wire_admits(const struct wire_self *self, const struct wire_message *hello, const char *key,
-                 char (*reason)[MAX_WIRE_REASON]) {
-    **reason = 0;
-    if (hello->replica < 1 || hello->replica > INT_MAX) {
-        snprintf(*reason, sizeof *reason, "%.100s says that it is replica %lld", hello->name,
-                 (long long)hello->replica);
-        return false;
-    }
+status wire_admits(const struct wire_self *self, const struct wire_message *hello, const char *key) {
+    if (hello->replica < 1 || hello->replica > INT_MAX)
+        return fail(DATAERR, "%.100s says that it is replica %lld", hello->name, (long long)hello->replica);
     const int replica = (int)hello->replica;
-    if (hello->protocol != WIRE_PROTOCOL) {
-        snprintf(*reason, sizeof *reason, "%.100s-%d uses protocol %lld, but %s-%d uses protocol %d", hello->name,
-                 replica, (long long)hello->protocol, self->name, self->replica, WIRE_PROTOCOL);
-        return false;
-    }
-    if (hello->schema != WIRE_SCHEMA) {
-        snprintf(*reason, sizeof *reason, "%.100s-%d has version %lld of the group, but %s-%d has version %d",
-                 hello->name, replica, (long long)hello->schema, self->name, self->replica, WIRE_SCHEMA);
-        return false;
-    }
+    if (hello->protocol != WIRE_PROTOCOL)
+        return fail(DATAERR, "%.100s-%d uses protocol %lld, but %s-%d uses protocol %d", hello->name, replica,
+                    (long long)hello->protocol, self->name, self->replica, WIRE_PROTOCOL);
+    if (hello->schema != WIRE_SCHEMA)
+        return fail(DATAERR, "%.100s-%d has version %lld of the group, but %s-%d has version %d", hello->name, replica,
+                    (long long)hello->schema, self->name, self->replica, WIRE_SCHEMA);
     size_t word = 0, same = 0; // where the word begins in which the client's fingerprint and ours differ
     for (; self->run[same] && self->run[same] == hello->run[same]; same++)
         if (self->run[same] == ' ') word = same + 1;
     const char *difference = self->run + word, *equals = strchr(difference, '=');
     if (self->run[same] != hello->run[same] && !(word && !strcmp(hello->purpose, "watch"))) {
         if (word && equals)
-            snprintf(*reason, sizeof *reason, "%.*s's settings differ between %.100s-%d%s%.100s and %s-%d%s%s",
-                     (int)(equals - difference), difference, hello->name, replica, *hello->machine ? " on " : "",
-                     hello->machine, self->name, self->replica, *self->machine ? " on " : "", self->machine);
-        else
-            snprintf(*reason, sizeof *reason,
-                     "%.100s-%d belongs to another run than %s-%d: their pipeline files differ", hello->name, replica,
-                     self->name, self->replica);
-        return false;
+            return fail(DATAERR, "%.*s's settings differ between %.100s-%d%s%.100s and %s-%d%s%s",
+                        (int)(equals - difference), difference, hello->name, replica, *hello->machine ? " on " : "",
+                        hello->machine, self->name, self->replica, *self->machine ? " on " : "", self->machine);
+        return fail(DATAERR, "%.100s-%d belongs to another run than %s-%d: their pipeline files differ", hello->name,
+                    replica, self->name, self->replica);
     }
     // It runs where it says, has that machine's key, and may have this purpose. Programs that watch a run are no
     // processes of it; they run on one of its machines.
@@ -233,10 +220,9 @@ bool wire_admits(const struct wire_self *self, const struct wire_message *hello,
         mistake = "only the last stage settles groups";
     if (!has_key) mistake = "its key is another machine's";
     if (!runs) mistake = "the run has no such process there";
-    if (mistake)
-        snprintf(*reason, sizeof *reason, "%.100s-%d%s%.100s: %s", hello->name, replica, *hello->machine ? " on " : "",
-                 hello->machine, mistake);
-    return !mistake;
+    if (!mistake) return OK;
+    return fail(DATAERR, "%.100s-%d%s%.100s: %s", hello->name, replica, *hello->machine ? " on " : "", hello->machine,
+                mistake);
 }
 
 // ---- receiving ----
@@ -251,15 +237,14 @@ static status wire_on_client_message(struct wire *wire, const struct transport_e
     const struct wire_message *message = &event->message, unknown = {.kind = MESSAGE_UNKNOWN_PEER};
     struct session *session = session_find_client(wire, &from->client);
     if (message->kind == MESSAGE_HELLO) { // admits the client, or refuses it
-        char reason[MAX_WIRE_REASON];
         const struct wire_message welcome = {.kind = MESSAGE_WELCOME,
                                              .name = wire->self.name,
                                              .replica = wire->self.replica,
                                              .machine = wire->self.machine,
                                              .life = wire->life};
-        if (!wire_admits(&wire->self, message, from->key, &reason)) {
-            log_limited(&wire->log_limit, wire_now_ms(wire), "refused a peer: %s", reason);
-            return wire_refuse(wire, NULL, &from->client, reason);
+        if (wire_admits(&wire->self, message, from->key) != OK) {
+            log_limited(&wire->log_limit, wire_now_ms(wire), "refused a peer: %s", fail_text());
+            return wire_refuse(wire, NULL, &from->client, fail_text());
         }
         if (!session) {
             session = session_new(wire, message->name, message->machine, message->purpose);
@@ -291,7 +276,6 @@ static status wire_on_client_message(struct wire *wire, const struct transport_e
                 strcmp(old->peer.name, peer->name) != 0 || strcmp(old->peer.machine, peer->machine) != 0 ||
                 strcmp(old->peer.purpose, peer->purpose) != 0)
                 continue;
-            old->replaced = old->peer.life != peer->life;
             old->dead = !old->peer.open;
             if (old->peer.open) session_lose(wire, old);
         }
@@ -325,7 +309,6 @@ static status wire_on_server_message(struct wire *wire, struct session *session,
         peer->name = session_string(session, peer->name, message->name);
         peer->machine = session_string(session, peer->machine, message->machine);
         peer->replica = (int)message->replica;
-        event->restarted = peer->life && peer->life != message->life;
         peer->life = message->life;
         peer->open = wire->admitted = true;
         wire_set_event(event, WIRE_JOINED, session);
@@ -460,7 +443,6 @@ status wire_poll(struct wire *wire, int timeout_ms, struct wire_event *event) {
         if (found && found->lost) {
             found->lost = false;
             found->dead = found->peer.client;
-            event->restarted = found->replaced;
             wire_set_event(event, WIRE_GONE, found);
             return OK;
         }

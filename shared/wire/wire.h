@@ -15,8 +15,6 @@
 
 struct wire;
 
-enum { MAX_WIRE_REASON = 1024 }; // bytes of the reason for a refusal
-
 // Who this process is; the strings must outlive the wire.
 struct wire_self {
     // A fingerprint of the pipeline: clients with another one are refused. Words between spaces: a hash of its form,
@@ -60,9 +58,6 @@ struct wire_event {
     struct wire_peer *peer;
     struct wire_message message;
     bool orderly; // GONE: the peer sent BYE
-    // The peer is another process than the last one of that name: GONE of a client, which is JOINED next; JOINED of a
-    // server.
-    bool restarted;
 };
 
 // Opens a wire over a transport, which is the wire's from now on and is freed also when this fails; nothing is bound
@@ -107,9 +102,8 @@ struct wire_peer *wire_first_peer(struct wire *wire, const char *purpose, bool c
 struct wire_peer *wire_next_peer(struct wire_peer *peer);
 
 // Checks a HELLO: a server admits clients of the same protocol and the same run that run where the run's configuration
-// says, with the key of that machine. `key` is the client's public key, NULL without security. Returns false if the
-// client is to be refused; *reason then says why.
-bool wire_admits(const struct wire_self *self, const struct wire_message *hello, const char *key,
-                 char (*reason)[MAX_WIRE_REASON]);
+// says, with the key of that machine. `key` is the client's public key, NULL without security. DATAERR if the client is
+// to be refused.
+status wire_admits(const struct wire_self *self, const struct wire_message *hello, const char *key);
 
 #endif

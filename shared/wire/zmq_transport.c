@@ -552,7 +552,7 @@ status zmq_transport_open(struct transport **out, const struct wire_security *se
     if (!context) return zmq_transport_failure("sockets");
     NEW(&transport, 1);
     transport->base.calls = &calls;
-    transport->security = security;
+    transport->security = security && *security->secret ? security : NULL;
     transport->context = context;
     transport->changed = true;
     zmq_msg_init(&transport->head);

@@ -92,7 +92,7 @@ static status bench_run(struct bench *bench, int argc, char **argv) {
         return fail(USAGE, "weights_bench CONFIG serve FILE | CONFIG fetch DIR SIZE COUNT | difference BASE FILE");
     TRY(node_config_read(&bench->node.config, argv[1]));
     if (serve) weights_publisher_new(&bench->node.publisher);
-    TRY(zmq_transport_open(&transport, node_config_security(&bench->node.config)));
+    TRY(zmq_transport_open(&transport, &bench->node.config.security));
     TRY(io_thread_open(&bench->node.io, &bench->node.config, &bench_hooks, bench, transport));
     return serve ? bench_serve(bench, argv[3]) : bench_fetch(bench, argv[3], atoll(argv[4]), atoi(argv[5]));
 }

@@ -600,7 +600,7 @@ static status supervisor_open(struct supervisor *supervisor) {
                                    .machine = deployment_machine(deployment, deployment->here),
                                    .config = &supervisor->config};
     struct transport *transport;
-    TRY(zmq_transport_open(&transport, node_config_security(&supervisor->config)));
+    TRY(zmq_transport_open(&transport, &supervisor->config.security));
     wire_open(&supervisor->wire, &self, transport);
     wire_add_fd(supervisor->wire, supervisor->signal_fd);
     for (size_t i = 0; i < supervisor->config.listen_count; i++)

@@ -214,7 +214,7 @@ status watcher_open(struct watcher *watcher, struct pipeline *pipeline, const ch
                                    .name = name,
                                    .replica = (int)getpid(), // several may watch a run
                                    .machine = deployment_machine(deployment, deployment->here)};
-    TRY(zmq_transport_open(&transport, node_config_security(&watcher->config)));
+    TRY(zmq_transport_open(&transport, &watcher->config.security));
     wire_open(&watcher->wire, &self, transport);
     return OK;
 }
