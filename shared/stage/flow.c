@@ -123,10 +123,6 @@ void flow_set_issue(struct flow *flow, int64_t issue, int64_t settled) {
 
 // ---- the worker ----
 
-bool flow_has(const struct flow *flow) {
-    return flow_next(flow, NULL, HELD_QUEUED) != NULL;
-}
-
 struct held_group *flow_take(struct flow *flow) {
     struct held_group *first = flow_next(flow, NULL, HELD_QUEUED);
     for (struct held_group *held = first; held; held = flow_next(flow, held, HELD_QUEUED))

@@ -73,9 +73,6 @@ struct held_group *flow_take(struct flow *flow);
 // Returns the next group in a state after one, or the first after NULL, in the order in which they came. NULL: none.
 struct held_group *flow_next(const struct flow *flow, const struct held_group *after, enum held_state state);
 
-// Whether a group has come that was not taken yet.
-bool flow_has(const struct flow *flow);
-
 // The stage has finished a group: keeps its msgpack, which it takes over, for the stages that read from this one. If
 // none does, or if the group is settled, the stage before it is told.
 void flow_finish(struct flow *flow, struct held_group *held, struct buf *data);

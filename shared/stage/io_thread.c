@@ -21,10 +21,9 @@ enum { TICK_MS = 50, REPORT_MS = 500 };
 static const double for_ever = 1e8; // seconds
 static_assert(1000 / TICK_MS >= 20, "as io_hooks.h promises");
 
-// A message to be sent to all servers or to all clients of a purpose.
+// A message to be sent to all peers for a purpose.
 struct broadcast {
     struct broadcast *next;
-    bool clients;
     char *purpose;
     struct wire_message message;
     struct arena arena;
@@ -99,7 +98,7 @@ status io_thread_receive(struct io_thread *io, int capacity, int timeout_ms, str
     *out = NULL;
     pthread_mutex_lock(&io->lock);
     io->flow->capacity = capacity;
-    if (!flow_has(io->flow)) io_wake(io);
+    if (!flow_next(io->flow, NULL, HELD_QUEUED)) io_wake(io);
     for (bool due = timeout_ms == 0; result == OK && !*out;) {
         struct held_group *held = flow_take(io->flow);
         if (held) {
@@ -185,11 +184,10 @@ static void io_free_broadcast(struct broadcast *broadcast) {
     free(broadcast);
 }
 
-static status io_queue(struct io_thread *io, bool clients, const char *purpose, const struct wire_message *message) {
+status io_thread_broadcast(struct io_thread *io, const char *purpose, const struct wire_message *message) {
     struct broadcast *broadcast;
     assert(!message_has_bulk(message->kind));
     NEW(&broadcast, 1);
-    broadcast->clients = clients;
     broadcast->purpose = mem_strdup(purpose);
     status result = message_copy(message, &broadcast->message, &broadcast->arena);
     if (result != OK) {
@@ -203,14 +201,6 @@ static status io_queue(struct io_thread *io, bool clients, const char *purpose, 
     pthread_mutex_unlock(&io->lock);
     io_wake(io);
     return OK;
-}
-
-status io_thread_broadcast(struct io_thread *io, const char *purpose, const struct wire_message *message) {
-    return io_queue(io, false, purpose, message);
-}
-
-status io_thread_push(struct io_thread *io, const char *purpose, const struct wire_message *message) {
-    return io_queue(io, true, purpose, message);
 }
 
 void io_thread_begin_transfer(struct io_thread *io, struct transfer *transfer) {
@@ -293,24 +283,6 @@ static status io_report(struct io_thread *io) {
     return OK;
 }
 
-static status io_on_message(struct io_thread *io, struct wire_peer *peer, const struct wire_message *message) {
-    const struct route *route = &routes[message->kind];
-    const char *purpose = peer->purpose;
-    bool right = false, done = false;
-    for (int i = 0; i < 2 && route->purposes[i]; i++) right |= !strcmp(route->purposes[i], purpose);
-    if (!right || peer->client != route->from_client)
-        return fail(DATAERR, "%s is not a message for %s from a peer for %s", message_name(message->kind),
-                    io->config->stage, purpose);
-    if (!route->flow && !route->answer)
-        return io->hooks->messages[message->kind] ? io->hooks->messages[message->kind](io->self, peer, message) : OK;
-    pthread_mutex_lock(&io->lock);
-    status result =
-        route->flow ? route->flow(io->flow, peer, message) : requests_on_answer(&io->requests, peer, message, &done);
-    if (done || flow_has(io->flow)) pthread_cond_broadcast(&io->changed);
-    pthread_mutex_unlock(&io->lock);
-    return result;
-}
-
 status io_thread_step(struct io_thread *io, int timeout_ms) {
     struct wire_event event;
     uint64_t wakeups;
@@ -319,7 +291,22 @@ status io_thread_step(struct io_thread *io, int timeout_ms) {
     TRY(wire_poll(io->wire, timeout_ms, &event));
     struct wire_peer *peer = event.peer;
     if (event.kind == WIRE_MESSAGE) {
-        result = io_on_message(io, peer, &event.message);
+        const struct wire_message *message = &event.message;
+        const struct route *route = &routes[message->kind];
+        bool right = false, taken = false;
+        for (int i = 0; i < 2 && route->purposes[i]; i++) right |= !strcmp(route->purposes[i], peer->purpose);
+        if (!right || peer->client != route->from_client) {
+            result = fail(DATAERR, "%s is not a message for %s from a peer for %s", message_name(message->kind),
+                          io->config->stage, peer->purpose);
+        } else if (route->flow || route->answer) {
+            pthread_mutex_lock(&io->lock);
+            result = route->flow ? route->flow(io->flow, peer, message)
+                                 : requests_on_answer(&io->requests, peer, message, &taken);
+            if (taken || flow_next(io->flow, NULL, HELD_QUEUED)) pthread_cond_broadcast(&io->changed);
+            pthread_mutex_unlock(&io->lock);
+        } else if (io->hooks->messages[message->kind]) {
+            result = io->hooks->messages[message->kind](io->self, peer, message);
+        }
         if (result == DATAERR) result = wire_reject(io->wire, peer, fail_text());
     } else if (event.kind == WIRE_JOINED || event.kind == WIRE_GONE) {
         const bool joined = event.kind == WIRE_JOINED;
@@ -350,9 +337,10 @@ status io_thread_step(struct io_thread *io, int timeout_ms) {
     io->last_broadcast = &io->broadcasts;
     for (struct broadcast *next; broadcast; broadcast = next) {
         next = broadcast->next;
-        for (peer = wire_first_peer(io->wire, broadcast->purpose, broadcast->clients); peer && result == OK;
-             peer = wire_next_peer(peer))
-            result = wire_send(io->wire, peer, &broadcast->message, NULL);
+        for (int clients = 0; clients < 2; clients++)
+            for (peer = wire_first_peer(io->wire, broadcast->purpose, clients); peer && result == OK;
+                 peer = wire_next_peer(peer))
+                result = wire_send(io->wire, peer, &broadcast->message, NULL);
         io_free_broadcast(broadcast);
     }
     if (result == OK) result = flow_send_pending(io->flow);
@@ -385,15 +373,6 @@ static void *io_run(void *argument) {
 
 // ---- opening and closing ----
 
-static status io_connect(struct io_thread *io, const char *stage, const char *machine, const char *purpose) {
-    for (size_t i = 0; i < io->config->endpoint_count; i++) {
-        const struct node_endpoint *endpoint = &io->config->endpoints[i];
-        if (strcmp(endpoint->stage, stage) != 0 || (machine && strcmp(endpoint->machine, machine) != 0)) continue;
-        TRY(wire_connect(io->wire, endpoint->address, endpoint->key, purpose, NULL));
-    }
-    return OK;
-}
-
 status io_thread_open(struct io_thread **out, const struct node_config *config, const struct io_hooks *hooks,
                       void *self, struct transport *transport) {
     struct io_thread *io = NULL;
@@ -418,9 +397,10 @@ status io_thread_open(struct io_thread **out, const struct node_config *config, 
     TRY_TO(result, failed, flow_new(&io->flow, config, io->wire, hooks->greedy));
     wire_add_fd(io->wire, io->wakeup);
     for (size_t i = 0; i < config->listen_count; i++) TRY_TO(result, failed, wire_bind(io->wire, config->listen[i]));
-    if (*config->from) TRY_TO(result, failed, io_connect(io, config->from, NULL, "flow"));
-    if (config->last) TRY_TO(result, failed, io_connect(io, "source", NULL, "ledger"));
-    TRY_TO(result, failed, io_connect(io, SUPERVISOR_NAME, config->machine, "report"));
+    if (*config->from) TRY_TO(result, failed, io_thread_connect(io, config->from, "flow"));
+    if (config->last) TRY_TO(result, failed, io_thread_connect(io, "source", "ledger"));
+    TRY_TO(result, failed,
+           requests_connect(&io->requests, io->wire, config, SUPERVISOR_NAME, config->machine, "report", NULL));
     *out = io;
     return OK;
 failed:
@@ -430,7 +410,7 @@ failed:
 
 status io_thread_connect(struct io_thread *io, const char *stage, const char *purpose) {
     assert(!io->started);
-    return requests_connect(&io->requests, io->wire, io->config, stage, purpose, NULL);
+    return requests_connect(&io->requests, io->wire, io->config, stage, NULL, purpose, NULL);
 }
 
 status io_thread_start(struct io_thread *io) {

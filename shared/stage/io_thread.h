@@ -64,11 +64,9 @@ void io_thread_nudge(struct io_thread *io);
 // Returns the seq below which every group is settled, as far as this process knows.
 int64_t io_thread_settled(struct io_thread *io);
 
-// Sends a message (without bulk) to every server that is there and was connected to for `purpose`. Copies the message.
+// Sends a message (without bulk) to every peer that is there for `purpose`. Copies the message. What one thread
+// broadcasts goes out in that order.
 status io_thread_broadcast(struct io_thread *io, const char *purpose, const struct wire_message *message);
-
-// The same to every client that is there for `purpose`. What one thread broadcasts and pushes goes out in that order.
-status io_thread_push(struct io_thread *io, const char *purpose, const struct wire_message *message);
 
 // ---- any thread but the I/O thread ----
 

@@ -48,11 +48,11 @@ static void transfer_leave_peer(struct transfer *transfer) {
 // ---- replicas ----
 
 status requests_connect(struct requests *requests, struct wire *wire, const struct node_config *config,
-                        const char *stage, const char *purpose, bool *exists) {
+                        const char *stage, const char *machine, const char *purpose, bool *exists) {
     bool found = false;
     for (size_t i = 0; i < config->endpoint_count; i++) {
         const struct node_endpoint *endpoint = &config->endpoints[i];
-        if (strcmp(endpoint->stage, stage) != 0) continue;
+        if (strcmp(endpoint->stage, stage) != 0 || (machine && strcmp(endpoint->machine, machine) != 0)) continue;
         found = true;
         size_t k = 0;
         while (k < requests->connection_count &&
@@ -80,7 +80,7 @@ status requests_send(struct requests *requests, struct wire *wire, const struct 
         if (!transfer->peer) { // chooses whom to ask, if somebody is there
             bool exists, there = false;
             uint64_t best = UINT64_MAX;
-            TRY(requests_connect(requests, wire, config, transfer->stage, transfer->purpose, &exists));
+            TRY(requests_connect(requests, wire, config, transfer->stage, NULL, transfer->purpose, &exists));
             struct wire_peer *peer = wire_first_peer(wire, transfer->purpose, false);
             for (; peer; peer = wire_next_peer(peer)) {
                 if (strcmp(peer->name, transfer->stage) != 0) continue;

@@ -42,10 +42,10 @@ struct requests {
 // Frees what it holds; there is no transfer any more.
 void requests_release(struct requests *requests);
 
-// Connects to every replica of a stage for a purpose, a literal, unless that was done before. *exists (may be NULL):
-// the run has such a stage. USAGE and UNAVAILABLE as wire_connect.
+// Connects to every replica of a stage (on `machine` if that is not NULL) for a purpose, a literal, unless that was
+// done before. *exists (may be NULL): the run has such a stage. USAGE and UNAVAILABLE as wire_connect.
 status requests_connect(struct requests *requests, struct wire *wire, const struct node_config *config,
-                        const char *stage, const char *purpose, bool *exists);
+                        const char *stage, const char *machine, const char *purpose, bool *exists);
 
 // Adds a transfer.
 void requests_add(struct requests *requests, struct transfer *transfer);

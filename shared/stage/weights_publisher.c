@@ -57,7 +57,6 @@ struct weights_publisher {
     // The I/O thread's own:
     struct difference_waiter *waiters;
     size_t waiter_count;
-    struct buf bulk; // of an answer
 };
 
 void weights_publisher_new(struct weights_publisher **out) {
@@ -78,7 +77,6 @@ void weights_publisher_free(struct weights_publisher **pointer) {
         for (int i = 0; i <= MAX_VERSIONS; i++) free(publisher->versions[kind][i].path);
     free(publisher->refused);
     free(publisher->waiters);
-    buf_release(&publisher->bulk);
     pthread_mutex_destroy(&publisher->lock);
     pthread_cond_destroy(&publisher->wanted);
     free(publisher);
@@ -145,7 +143,7 @@ static status weights_publisher_tell(struct weights_publisher *publisher, struct
         struct wire_message message;
         struct arena arena = {0};
         if (weights_publisher_describe(publisher, reference, &message, &arena))
-            result = peer ? io_thread_reply(io, peer, &message) : io_thread_push(io, "weights", &message);
+            result = peer ? io_thread_reply(io, peer, &message) : io_thread_broadcast(io, "weights", &message);
         arena_release(&arena);
     }
     return result;
@@ -331,7 +329,7 @@ status weights_publisher_gone(void *self, struct wire_peer *peer) {
 }
 
 status weights_publisher_fetch(void *self, struct wire_peer *peer, const struct wire_message *fetch) {
-    const struct node *node = self;
+    struct node *node = self;
     struct weights_publisher *publisher = node->publisher;
     struct wire_message reply;
     TRY(message_check_range(fetch));
@@ -350,7 +348,7 @@ status weights_publisher_fetch(void *self, struct wire_peer *peer, const struct 
         publisher->waiters[publisher->waiter_count - 1] = (struct difference_waiter){peer, *fetch};
         return OK;
     }
-    TRY(weights_publisher_read(publisher, fetch, &reply, &publisher->bulk));
+    TRY(weights_publisher_read(publisher, fetch, &reply, &node->bulk));
     return io_thread_reply(node->io, peer, &reply);
 }
 

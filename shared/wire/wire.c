@@ -31,11 +31,11 @@ static_assert(WIRE_TIMEOUT == 0, "a zeroed event is one that has not happened");
 struct session {
     struct wire_peer peer;
     struct session *next;
-    bool greeted;  // a client that has not answered WELCOME yet
-    bool joining;  // a client that has: JOINED is to be reported
-    bool lost;     // was open: GONE is to be reported
-    bool refused;  // a server: ignored until its link is renewed
-    bool dead;     // to be freed
+    bool greeted; // a client that has not answered WELCOME yet
+    bool joining; // a client that has: JOINED is to be reported
+    bool lost;    // was open: GONE is to be reported
+    bool refused; // a server: ignored until its link is renewed
+    bool dead;    // to be freed
     int64_t received_at, sent_at;
     struct transport_client client; // the connection of a client
     struct transport_link *link;    // to a server, NULL if it could not be opened

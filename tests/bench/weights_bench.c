@@ -103,6 +103,7 @@ int main(int argc, char **argv) {
     if (result != OK) log_info("%s", fail_text());
     io_thread_close(&bench.node.io);
     weights_publisher_free(&bench.node.publisher);
+    buf_release(&bench.node.bulk);
     node_config_release(&bench.node.config);
     return result == OK ? 0 : 1;
 }

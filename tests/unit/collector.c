@@ -72,11 +72,6 @@ void io_thread_drop(struct io_thread *io, struct held_group *held) {
     io->dropped++;
 }
 
-status io_thread_push(struct io_thread *io, const char *purpose, const struct wire_message *message) {
-    (void)io, (void)purpose, (void)message;
-    return OK;
-}
-
 void io_thread_nudge(struct io_thread *io) {
     io->nudges++;
 }

@@ -326,6 +326,7 @@ static void end_process(struct process *process) {
     io_thread_close(&node->io);
     if (node->part) node->role->close(node);
     weights_publisher_free(&node->publisher);
+    buf_release(&node->bulk);
     weights_follower_close(&node->weights);
     node->weights = (struct weights_follower){0};
     if (process->stage == STAGES - 1) simulation->batch_count = 0;

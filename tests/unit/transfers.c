@@ -170,6 +170,7 @@ static void close_run(struct run *run) {
         struct process *process = &run->processes[i];
         if (process->node.io) kill_process(process);
         weights_publisher_free(&process->node.publisher);
+        buf_release(&process->node.bulk);
         buf_release(&process->received);
     }
     fake_network_free(&run->network);
