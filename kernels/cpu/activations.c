@@ -24,54 +24,47 @@ static void activation_task(void *context, struct task_range range) {
     }
 }
 
-static status activation_run(struct backend *backend, enum activation kind, struct tensor out, struct tensor in) {
-    int64_t rows = out.rows, columns = out.columns;
-    CHECK(tensor_is(out, -1, rows, columns) && tensor_is(in, -1, rows, activation_gated(kind) ? 2 * columns : columns));
-    struct activation_job job = {cpu_of(backend), kind, out, in, .columns = columns};
-    parallel_for(cpu_of(backend), rows, task_elements / (columns + 1) + 1, activation_task, &job);
-    return OK;
-}
-
-static status activation_run_grad(struct backend *backend, enum activation kind, struct tensor grad_in,
-                                  struct tensor grad_out, struct tensor in) {
-    int64_t rows = grad_out.rows, columns = grad_out.columns,
-            in_columns = activation_gated(kind) ? 2 * columns : columns;
-    CHECK(tensor_is(grad_out, -1, rows, columns) && tensor_is(in, -1, rows, in_columns));
-    CHECK(tensor_is(grad_in, -1, rows, in_columns));
-    struct activation_job job = {cpu_of(backend), kind, grad_in, in, grad_out, columns};
+// `grad_out` is none unless `out` is the gradient of `in`.
+static status activation_run(struct backend *backend, enum activation kind, struct tensor out, struct tensor grad_out,
+                             struct tensor in) {
+    const struct tensor result = tensor_none(grad_out) ? out : grad_out;
+    int64_t rows = result.rows, columns = result.columns, in_columns = activation_gated(kind) ? 2 * columns : columns;
+    CHECK(tensor_is(result, -1, rows, columns) && tensor_is(in, -1, rows, in_columns));
+    CHECK(tensor_none(grad_out) || tensor_is(out, -1, rows, in_columns));
+    struct activation_job job = {cpu_of(backend), kind, out, in, grad_out, columns};
     parallel_for(cpu_of(backend), rows, task_elements / (columns + 1) + 1, activation_task, &job);
     return OK;
 }
 
 status cpu_swiglu(struct backend *backend, struct tensor out, struct tensor gate_up) {
-    return activation_run(backend, SWIGLU, out, gate_up);
+    return activation_run(backend, SWIGLU, out, (struct tensor){0}, gate_up);
 }
 
 status cpu_swiglu_grad(struct backend *backend, struct tensor grad_gate_up, struct tensor grad_out,
                        struct tensor gate_up) {
-    return activation_run_grad(backend, SWIGLU, grad_gate_up, grad_out, gate_up);
+    return activation_run(backend, SWIGLU, grad_gate_up, grad_out, gate_up);
 }
 
 status cpu_geglu(struct backend *backend, struct tensor out, struct tensor in) {
-    return activation_run(backend, GEGLU, out, in);
+    return activation_run(backend, GEGLU, out, (struct tensor){0}, in);
 }
 
 status cpu_geglu_grad(struct backend *backend, struct tensor grad_in, struct tensor grad_out, struct tensor in) {
-    return activation_run_grad(backend, GEGLU, grad_in, grad_out, in);
+    return activation_run(backend, GEGLU, grad_in, grad_out, in);
 }
 
 status cpu_gelu(struct backend *backend, struct tensor out, struct tensor in) {
-    return activation_run(backend, GELU, out, in);
+    return activation_run(backend, GELU, out, (struct tensor){0}, in);
 }
 
 status cpu_gelu_grad(struct backend *backend, struct tensor grad_in, struct tensor grad_out, struct tensor in) {
-    return activation_run_grad(backend, GELU, grad_in, grad_out, in);
+    return activation_run(backend, GELU, grad_in, grad_out, in);
 }
 
 status cpu_quick_gelu(struct backend *backend, struct tensor out, struct tensor in) {
-    return activation_run(backend, QUICK_GELU, out, in);
+    return activation_run(backend, QUICK_GELU, out, (struct tensor){0}, in);
 }
 
 status cpu_quick_gelu_grad(struct backend *backend, struct tensor grad_in, struct tensor grad_out, struct tensor in) {
-    return activation_run_grad(backend, QUICK_GELU, grad_in, grad_out, in);
+    return activation_run(backend, QUICK_GELU, grad_in, grad_out, in);
 }
