@@ -215,22 +215,6 @@ static void attention_grad_add(const struct attention_grad_job *job, float *sums
     job->call.cpu->simd.av_tile(sums, job->width, dense, 1, kv_rows, keys, vectors, job->width, rows, job->width);
 }
 
-// Adds a tile's rows to the gradients of the cache rows [begin, end) of one of its ranges, at most kv_rows.
-static void attention_grad_add_rows(const struct attention_grad_job *job, const struct q_tile *tile,
-                                    const struct grad_tile *grad, const struct kv_range *range, int64_t begin,
-                                    int64_t end) {
-    int row = range->row_begin, row_end = range->row_begin + range->rows;
-    while (kv_range_end(tile, range, row) <= begin - range->kv_begin) row++; // rows that do not see `begin`
-    while (kv_range_first(tile, range, row_end - 1) >= end - range->kv_begin) row_end--;
-    assert(row < row_end);
-    int64_t from = row * job->columns + range->column + begin - range->kv_begin;
-    int64_t to = (tile->kv_head * job->kv_len + begin - job->kv_begin) * job->width;
-    attention_grad_add(job, job->grad_values + to, grad->p + from, (int)(end - begin),
-                       grad->grad_out + row * job->width, row_end - row);
-    attention_grad_add(job, job->grad_keys + to, grad->grad_scores + from, (int)(end - begin),
-                       grad->q + row * job->width, row_end - row);
-}
-
 // Adds to the gradients of up to kv_rows cache rows of one key/value head, over all tiles of the batch.
 static void attention_grad_keys_values(void *context, int task, int thread) {
     (void)thread;
@@ -247,8 +231,18 @@ static void attention_grad_keys_values(void *context, int task, int thread) {
             int64_t begin = task_begin > range->kv_begin ? task_begin : range->kv_begin;
             int64_t end = task_end < range_end ? task_end : range_end;
             bool window = kv_range_first(tile, range, range->row_begin + range->rows - 1) > 0;
-            for (int64_t step = window ? window_kv_rows : kv_rows; begin < end; begin += step) {
-                attention_grad_add_rows(job, tile, &grad, range, begin, begin + step < end ? begin + step : end);
+            for (int64_t step = window ? window_kv_rows : kv_rows, next; begin < end; begin = next) {
+                next = begin + step < end ? begin + step : end;
+                int row = range->row_begin, row_end = range->row_begin + range->rows;
+                while (kv_range_end(tile, range, row) <= begin - range->kv_begin) row++; // they do not see `begin`
+                while (kv_range_first(tile, range, row_end - 1) >= next - range->kv_begin) row_end--;
+                assert(row < row_end);
+                int64_t from = row * job->columns + range->column + begin - range->kv_begin;
+                int64_t to = (tile->kv_head * job->kv_len + begin - job->kv_begin) * job->width;
+                attention_grad_add(job, job->grad_values + to, grad.p + from, (int)(next - begin),
+                                   grad.grad_out + row * job->width, row_end - row);
+                attention_grad_add(job, job->grad_keys + to, grad.grad_scores + from, (int)(next - begin),
+                                   grad.q + row * job->width, row_end - row);
             }
         }
     }

@@ -197,33 +197,29 @@ struct patchify_job {
     float values[3][256]; // of each channel and byte
 };
 
-// One patch in the order of Hugging Face's processor. Rows are ordered by time, then by blocks of merge_size x
-// merge_size patches, row by row; columns by channel, time, y, x.
-static void gather_patch(const struct patchify_job *job, int64_t row, float *out) {
-    const struct patch_shape *s = job->shape;
-    int64_t merge = s->merge_size, across = s->width / s->patch_size / merge, down = s->height / s->patch_size / merge;
-    int64_t in_block = row % (merge * merge), block = row / (merge * merge);
-    int64_t x = (block % across * merge + in_block % merge) * s->patch_size;
-    int64_t y = (block / across % down * merge + in_block / merge) * s->patch_size;
-    int64_t first = block / across / down * s->temporal_patch_size;
-    for (int channel = 0; channel < 3; channel++) {
-        for (int64_t frame = first; frame < first + s->temporal_patch_size; frame++) {
-            // An image has one frame for every time of a patch.
-            const unsigned char *pixels = tensor_row(job->frames, frame < s->frames ? frame : s->frames - 1);
-            for (int dy = 0; dy < s->patch_size; dy++) {
-                const unsigned char *pixel_row = pixels + ((y + dy) * s->width + x) * 3 + channel;
-                for (int dx = 0; dx < s->patch_size; dx++) *out++ = job->values[channel][pixel_row[dx * 3]];
-            }
-        }
-    }
-}
-
+// Patches in the order of Hugging Face's processor. Rows are ordered by time, then by blocks of merge_size x merge_size
+// patches, row by row; columns by channel, time, y, x.
 static void gather_patches_task(void *context, struct task_range range) {
     const struct patchify_job *job = context;
+    const struct patch_shape *s = job->shape;
+    int64_t merge = s->merge_size, across = s->width / s->patch_size / merge, down = s->height / s->patch_size / merge;
     float *scratch = job->scratch + (int64_t)range.thread * job->out.columns;
     for (int64_t row = range.first; row < range.end; row++) {
-        float *values = job->out.type == ELEMENT_F32 ? tensor_f32(job->out, row) : scratch;
-        gather_patch(job, row, values);
+        float *values = job->out.type == ELEMENT_F32 ? tensor_f32(job->out, row) : scratch, *out = values;
+        int64_t in_block = row % (merge * merge), block = row / (merge * merge);
+        int64_t x = (block % across * merge + in_block % merge) * s->patch_size;
+        int64_t y = (block / across % down * merge + in_block / merge) * s->patch_size;
+        int64_t first = block / across / down * s->temporal_patch_size;
+        for (int channel = 0; channel < 3; channel++) {
+            for (int64_t frame = first; frame < first + s->temporal_patch_size; frame++) {
+                // An image has one frame for every time of a patch.
+                const unsigned char *pixels = tensor_row(job->frames, frame < s->frames ? frame : s->frames - 1);
+                for (int dy = 0; dy < s->patch_size; dy++) {
+                    const unsigned char *pixel_row = pixels + ((y + dy) * s->width + x) * 3 + channel;
+                    for (int dx = 0; dx < s->patch_size; dx++) *out++ = job->values[channel][pixel_row[dx * 3]];
+                }
+            }
+        }
         if (values == scratch) cpu_row_write(job->cpu, job->out, row, values);
     }
 }
