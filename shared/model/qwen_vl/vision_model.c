@@ -13,32 +13,6 @@ void vision_rope_init(struct rope_angles *angles, const struct vision_config *vi
     angles->table.sections[0] = angles->table.sections[1] = quarter;
 }
 
-// A frame pair of the grid, in units.
-struct vision_units {
-    int height, width;
-    int window; // units a side of a window
-    int64_t patches_per_unit;
-};
-
-// Appends the window whose first unit is (y, x) of a frame pair; windows at the edges are smaller.
-static void vision_add_window(struct vision_layout *layout, const struct vision_units *units, int time, int y, int x) {
-    int64_t per_unit = units->patches_per_unit, first = layout->unit_count * per_unit;
-    for (int row = y; row < y + units->window && row < units->height; row++) {
-        for (int column = x; column < x + units->window && column < units->width; column++) {
-            int64_t unit = ((int64_t)time * units->height + row) * units->width + column;
-            layout->window_index[layout->unit_count] = (int32_t)unit;
-            for (int64_t p = 0; p < per_unit; p++) {
-                layout->patch_order[layout->unit_count * per_unit + p] = (int32_t)(unit * per_unit + p);
-                layout->patch_rows[unit * per_unit + p] = (int32_t)(layout->unit_count * per_unit + p);
-            }
-            layout->unit_count++;
-        }
-    }
-    int64_t rows = layout->unit_count * per_unit - first;
-    layout->window_spans[layout->window_count++] =
-        (struct attention_span){.q_begin = first, .q_len = rows, .kv_begin = first, .visible = rows};
-}
-
 // Everything is allocated in the arena.
 static void vision_layout_make(struct vision_layout *layout, struct arena *arena, const struct model_config *config,
                                struct grid_thw grid) {
@@ -53,14 +27,31 @@ static void vision_layout_make(struct vision_layout *layout, struct arena *arena
         .frame_spans = arena_alloc(arena, (size_t)grid.time * sizeof *layout->frame_spans),
         .position_ids = arena_alloc(arena, patches * sizeof *layout->position_ids),
     };
-    struct vision_units units = {grid.height / merge, grid.width / merge,
-                                 vision->window_size / merge / vision->patch_size, (int64_t)merge * merge};
-    if (vision->window_size == 0) units.window = units.height > units.width ? units.height : units.width;
-    assert(units.window > 0);
-    int64_t frame_rows = (int64_t)grid.height * grid.width;
+    // A frame pair and a window, which is smaller at the edges, in units.
+    const int height = grid.height / merge, width = grid.width / merge, larger = height > width ? height : width;
+    const int side = vision->window_size ? vision->window_size / merge / vision->patch_size : larger;
+    assert(side > 0);
+    const int across = (width + side - 1) / side, windows = (height + side - 1) / side * across;
+    const int64_t per_unit = (int64_t)merge * merge, frame_rows = (int64_t)grid.height * grid.width;
     for (int time = 0; time < grid.time; time++) {
-        for (int y = 0; y < units.height; y += units.window)
-            for (int x = 0; x < units.width; x += units.window) vision_add_window(layout, &units, time, y, x);
+        for (int window = 0; window < windows; window++) {
+            const int y = window / across * side, x = window % across * side;
+            const int64_t first = layout->unit_count * per_unit;
+            for (int row = y; row < y + side && row < height; row++) {
+                for (int column = x; column < x + side && column < width; column++) {
+                    const int64_t unit = ((int64_t)time * height + row) * width + column;
+                    layout->window_index[layout->unit_count] = (int32_t)unit;
+                    for (int64_t p = 0; p < per_unit; p++) {
+                        layout->patch_order[layout->unit_count * per_unit + p] = (int32_t)(unit * per_unit + p);
+                        layout->patch_rows[unit * per_unit + p] = (int32_t)(layout->unit_count * per_unit + p);
+                    }
+                    layout->unit_count++;
+                }
+            }
+            const int64_t rows = layout->unit_count * per_unit - first;
+            layout->window_spans[layout->window_count++] =
+                (struct attention_span){.q_begin = first, .q_len = rows, .kv_begin = first, .visible = rows};
+        }
         layout->frame_spans[layout->frame_count++] = (struct attention_span){
             .q_begin = time * frame_rows, .q_len = frame_rows, .kv_begin = time * frame_rows, .visible = frame_rows};
     }
@@ -68,10 +59,9 @@ static void vision_layout_make(struct vision_layout *layout, struct arena *arena
 
     // Row and column of every patch, the same in all frame pairs.
     for (int64_t i = 0; i < frame_rows; i++) {
-        int32_t unit = (int32_t)(layout->patch_order[i] / units.patches_per_unit);
-        int32_t in_unit = (int32_t)(layout->patch_order[i] % units.patches_per_unit);
-        int32_t row = unit / units.width * merge + in_unit / merge,
-                column = unit % units.width * merge + in_unit % merge;
+        int32_t unit = (int32_t)(layout->patch_order[i] / per_unit);
+        int32_t in_unit = (int32_t)(layout->patch_order[i] % per_unit);
+        int32_t row = unit / width * merge + in_unit / merge, column = unit % width * merge + in_unit % merge;
         for (int time = 0; time < grid.time; time++)
             layout->position_ids[time * frame_rows + i] = (struct position_id){{row, column}};
     }
