@@ -16,7 +16,7 @@ static const char state_tensors[] = "training.safetensors", state_counters[] = "
 
 status optimizer_init(struct optimizer *optimizer, struct backend *backend, const struct parameter_table *table,
                       int ranges, enum element grads, enum element moments) {
-    *optimizer = (struct optimizer){.backend = backend, .table = table};
+    *optimizer = (struct optimizer){.backend = backend};
     TRY(param_array_init(&optimizer->grads, backend, table, ranges, grads, ELEMENT_F32));
     TRY(param_array_init(&optimizer->exp_avg, backend, table, ranges, moments, ELEMENT_F32));
     return param_array_init(&optimizer->exp_avg_sq, backend, table, ranges, moments, ELEMENT_F32);
@@ -55,7 +55,7 @@ status optimizer_step(struct optimizer *optimizer, const struct param_array *wei
         struct adamw_range ranges[MAX_PARAM_RANGES];
         size_t count = 0;
         for (int i = 0; i < optimizer->grads.ranges; i++) {
-            const struct parameter_range *range = &optimizer->table->ranges[i];
+            const struct parameter_range *range = &optimizer->grads.table->ranges[i];
             if (range->group != group) continue;
             ranges[count++] = (struct adamw_range){
                 .param = param_range(weights, i),
@@ -136,7 +136,7 @@ done:
 
 // All arrays, one after the other.
 static struct tensor_list training_state_list(const struct training_state *state, struct arena *arena) {
-    const struct parameter_table *table = state->table;
+    const struct parameter_table *table = state->arrays[0].array->table;
     struct tensor_list list = tensor_list_make(arena, MAX_STATE_ARRAYS * table->count);
     for (const struct state_array *array = state->arrays; array->prefix; array++) {
         for (size_t i = 0; i < table->count; i++) {

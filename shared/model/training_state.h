@@ -8,7 +8,6 @@
 // AdamW over the parameters of a table: gradients, both moments, step counts. A failure is the backend's.
 struct optimizer {
     struct backend *backend;
-    const struct parameter_table *table;
     struct param_array grads, exp_avg, exp_avg_sq; // of the trained ranges; those of vectors are float32
     int64_t steps[MAX_PARAM_GROUPS];               // of each group; every step is one of group 0
 };
@@ -67,10 +66,9 @@ enum { MAX_STATE_ARRAYS = 4, MAX_STATE_COUNTERS = 3 };
 
 struct training_state {
     struct backend *backend;
-    const struct parameter_table *table;
     struct state_array {
         const char *prefix;              // NULL behind the last one
-        const struct param_array *array; // stored for each parameter that it has
+        const struct param_array *array; // stored for each parameter that it has; the first has all of its table
     } arrays[MAX_STATE_ARRAYS + 1];
     struct state_counter {
         const char *name; // NULL behind the last one

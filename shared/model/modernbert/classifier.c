@@ -571,7 +571,6 @@ done:
 static struct training_state classifier_state(struct classifier *classifier) {
     struct optimizer *optimizer = &classifier->optimizer;
     return (struct training_state){.backend = classifier->backend,
-                                   .table = &classifier->weights.base.table,
                                    .arrays = {{"master", &classifier->weights.base.values},
                                               {"first", &optimizer->exp_avg},
                                               {"second", &optimizer->exp_avg_sq}},

@@ -321,7 +321,6 @@ status model_save(struct model *model, const char *dir) {
 static struct training_state model_state(struct model *model) {
     struct trainer *trainer = &model->trainer;
     return (struct training_state){.backend = model->backend,
-                                   .table = &model->weights->base.table,
                                    .arrays = {{"master", &model->weights->base.values},
                                               {"first", &trainer->optimizer.exp_avg},
                                               {"second", &trainer->optimizer.exp_avg_sq},
