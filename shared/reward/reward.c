@@ -73,19 +73,6 @@ static status bonus_from_likelihood(struct group *group, const struct reward_opt
     return OK;
 }
 
-static status bonus_from_generated(struct group *group, enum problem_type type, const struct reward_options *options) {
-    const struct string_array *generated = &group->reference.generated;
-    const struct string truth = answer_extract(group->prompt.solution);
-    if (!generated->data) return fail(DATAERR, "not a group: reference.generated: missing");
-    for (size_t i = 0; i < generated->count; i++) {
-        double accuracy;
-        if (!generated->data[i].data) continue; // the completion has no <answer> tag
-        TRY(accuracy_of_answer(type, truth, python_strip(generated->data[i]), &accuracy));
-        group->rewards.bonus.data[i] = options->coefficient * accuracy;
-    }
-    return OK;
-}
-
 // ---- advantages ----
 
 static const double deviation_epsilon = 1e-4;
@@ -191,8 +178,17 @@ status reward_group(struct group *group, const struct reward_options *options) {
     if (bonus != BONUS_CONSISTENCY && bonus != BONUS_NONE) {
         TRY(group_check(group, NEED_REFERENCE));
         GROUP_ARRAY(group, &rewards->bonus, count); // zeros
-        TRY(bonus == BONUS_GENERATED ? bonus_from_generated(group, type, options)
-                                     : bonus_from_likelihood(group, options));
+        const struct string_array *generated = &group->reference.generated;
+        if (bonus != BONUS_GENERATED)
+            TRY(bonus_from_likelihood(group, options));
+        else if (!generated->data)
+            return fail(DATAERR, "not a group: reference.generated: missing");
+        for (size_t i = 0; bonus == BONUS_GENERATED && i < generated->count; i++) {
+            double generated_accuracy;
+            if (!generated->data[i].data) continue; // the completion has no <answer> tag
+            TRY(accuracy_of_answer(type, truth, python_strip(generated->data[i]), &generated_accuracy));
+            rewards->bonus.data[i] = options->coefficient * generated_accuracy;
+        }
     }
 
     GROUP_ARRAY(group, &rewards->total, count);

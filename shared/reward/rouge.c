@@ -148,24 +148,21 @@ static bool porter_is_consonant(const char *letters, size_t at) {
     return porter_is_vowel(letters[at - run]) == (run % 2 == 1);
 }
 
-// Returns the measure; sets *vowels, if not NULL, to whether there is a vowel.
-static size_t porter_measure(const char *letters, size_t size, bool *vowels) {
+static size_t porter_measure(const char *letters, size_t size) {
     size_t measure = 0;
-    bool before = true, any = false; // before: whether the letter before is a consonant
+    bool before = true; // whether the letter before is a consonant
     for (size_t i = 0; i < size; i++) {
         const bool now = letters[i] == 'y' ? i == 0 || !before : !porter_is_vowel(letters[i]);
         measure += i > 0 && now && !before;
-        any |= !now;
         before = now;
     }
-    if (vowels) *vowels = any;
     return measure;
 }
 
 static bool porter_has_vowel(const char *stem, size_t size) {
-    bool vowels;
-    porter_measure(stem, size, &vowels);
-    return vowels;
+    for (size_t i = 0; i < size; i++)
+        if (!porter_is_consonant(stem, i)) return true;
+    return false;
 }
 
 // Returns whether the stem ends in consonant, vowel, consonant other than w, x, y; or is vowel, consonant (NLTK).
@@ -223,7 +220,7 @@ static void porter_apply(struct porter_word *word, porter_rules rules, size_t le
     while (rules[i][0] && !porter_ends_with(word, rules[i][0])) i++;
     if (!rules[i][0]) return;
     const size_t size = word->size - strlen(rules[i][0]);
-    if (porter_measure(word->letters, size, NULL) < least) return;
+    if (porter_measure(word->letters, size) < least) return;
     if (rules == porter_step_4 && !strcmp(rules[i][0], "ion") && !strchr("st", word->letters[size - 1])) return;
     porter_replace(word, rules[i][0], rules[i][1]);
 }
@@ -235,7 +232,7 @@ static void porter_step_1b_repair(struct porter_word *word) {
     const bool lost = porter_ends_with(word, "at") || porter_ends_with(word, "bl") || porter_ends_with(word, "iz");
     if (!lost && size >= 2 && letters[size - 1] == letters[size - 2] && porter_is_consonant(letters, size - 1)) {
         if (!strchr("lsz", letters[size - 1])) word->size--;
-    } else if (lost || (porter_measure(letters, size, NULL) == 1 && porter_ends_cvc(letters, size))) {
+    } else if (lost || (porter_measure(letters, size) == 1 && porter_ends_cvc(letters, size))) {
         porter_replace(word, "", "e");
     }
 }
@@ -261,7 +258,7 @@ size_t porter_stem(char *letters, size_t size) {
     if (porter_ends_with(&word, "ied")) { // NLTK
         porter_replace(&word, "ied", word.size == 4 ? "ie" : "i");
     } else if (porter_ends_with(&word, "eed")) {
-        if (porter_measure(letters, word.size - 3, NULL) > 0) word.size--;
+        if (porter_measure(letters, word.size - 3) > 0) word.size--;
     } else if (porter_ends_with(&word, "ed") && porter_has_vowel(letters, word.size - 2)) {
         word.size -= 2;
         porter_step_1b_repair(&word);
@@ -275,11 +272,11 @@ size_t porter_stem(char *letters, size_t size) {
         letters[word.size - 1] = 'i';
 
     // Step 2. NLTK: -alli is removed first, and -logi keeps its l.
-    while (porter_ends_with(&word, "alli") && porter_measure(letters, word.size - 4, NULL) > 0)
+    while (porter_ends_with(&word, "alli") && porter_measure(letters, word.size - 4) > 0)
         porter_replace(&word, "alli", "al");
     if (!porter_ends_with(&word, "logi"))
         porter_apply(&word, porter_step_2, 1);
-    else if (porter_measure(letters, word.size - 3, NULL) > 0)
+    else if (porter_measure(letters, word.size - 3) > 0)
         word.size--;
 
     porter_apply(&word, porter_step_3, 1);
@@ -287,12 +284,12 @@ size_t porter_stem(char *letters, size_t size) {
 
     // Step 5a
     if (porter_ends_with(&word, "e")) {
-        size_t measure = porter_measure(letters, word.size - 1, NULL);
+        size_t measure = porter_measure(letters, word.size - 1);
         if (measure > 1 || (measure == 1 && !porter_ends_cvc(letters, word.size - 1))) word.size--;
     }
 
     // Step 5b
-    if (porter_ends_with(&word, "ll") && porter_measure(letters, word.size - 1, NULL) > 1) word.size--;
+    if (porter_ends_with(&word, "ll") && porter_measure(letters, word.size - 1) > 1) word.size--;
     assert(word.size <= size);
     return word.size;
 }
