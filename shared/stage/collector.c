@@ -121,25 +121,6 @@ static void collector_advance(struct collector *collector) {
     }
 }
 
-// Adds an entry. Seqs before it that are not settled yet get zeroed entries.
-static status collector_add_entry(struct collector *collector, int64_t seq, const struct settled *entry) {
-    if (seq < collector->log_begin) return fail(BUG, "group %lld was settled before", (long long)seq);
-    size_t at = (size_t)(seq - collector->log_begin);
-    if (at >= collector->log_capacity) {
-        size_t capacity = at + at / 2 + 64;
-        RESIZE(&collector->log, capacity);
-        memset(collector->log + collector->log_capacity, 0,
-               (capacity - collector->log_capacity) * sizeof *collector->log);
-        collector->log_capacity = capacity;
-    }
-    if (at >= collector->log_count) collector->log_count = at + 1;
-    if (collector->log[at].kind) return fail(BUG, "group %lld was settled before", (long long)seq);
-    collector->log[at] = *entry;
-    collector->log_settled++;
-    assert(collector->log_settled <= (int64_t)collector->log_count);
-    return OK;
-}
-
 // ---- the I/O thread ----
 
 // Sends the outcomes of the seqs in [begin, end).
@@ -299,9 +280,22 @@ static status collector_deliver(struct node *node, struct held_group *held) {
     // The very last one is withheld.
     entry.withheld =
         collector->log_begin + collector->log_settled + 1 >= collector_end(collector, collector->quarantined);
-    status result = collector_add_entry(collector, seq, &entry);
+    const size_t at = (size_t)(seq - collector->log_begin);
+    const bool again = seq < collector->log_begin || (at < collector->log_count && collector->log[at].kind);
+    status result = again ? fail(BUG, "group %lld was settled before", (long long)seq) : OK;
     struct wire_message message = {0};
     if (result == OK) {
+        if (at >= collector->log_capacity) { // seqs before it that are not settled yet get zeroed entries
+            const size_t capacity = at + at / 2 + 64;
+            RESIZE(&collector->log, capacity);
+            memset(collector->log + collector->log_capacity, 0,
+                   (capacity - collector->log_capacity) * sizeof *collector->log);
+            collector->log_capacity = capacity;
+        }
+        if (at >= collector->log_count) collector->log_count = at + 1;
+        collector->log[at] = entry;
+        collector->log_settled++;
+        assert(collector->log_settled <= (int64_t)collector->log_count);
         if (entry.kind == MESSAGE_TRAINED && entry.step > collector->step) collector->step = entry.step;
         const struct rewards *rewards = &group->rewards;
         // The means over the groups of one step, for the progress line.

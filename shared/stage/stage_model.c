@@ -61,16 +61,13 @@ static status stage_media_wait(void *self, const char *key) {
 
 status stage_media_open(struct stage_media **out, struct stage_context *context) {
     const struct stage_model_options *given = stage_options(context);
-    struct stage_media *media;
-    status result;
-    *out = NULL;
-    NEW(&media, 1);
+    NEW(out, 1);
+    struct stage_media *media = *out;
     media->context = context;
     media->logged_at = -INFINITY;
-    TRY_TO(result, done, stage_media_sampling(&media->sampling, &given->frames));
+    TRY(stage_media_sampling(&media->sampling, &given->frames));
     if (given->common.store)
-        TRY_TO(result, done,
-               frame_store_open(&media->store, given->common.store, (uint64_t)given->frames.store_limit, false));
+        TRY(frame_store_open(&media->store, given->common.store, (uint64_t)given->frames.store_limit, false));
     media->source = (struct media_source){.store = media->store,
                                           .request = stage_media_request,
                                           .wait = stage_in_pipeline(context) ? stage_media_wait : NULL,
@@ -78,10 +75,7 @@ status stage_media_open(struct stage_media **out, struct stage_context *context)
                                           .media_root = given->media_root,
                                           .inside = given->media_outside == MEDIA_OUTSIDE_REFUSE,
                                           .sampling = &media->sampling};
-done:
-    *out = media;
-    if (result != OK) stage_media_close(out);
-    return result;
+    return OK;
 }
 
 void stage_media_close(struct stage_media **media) {

@@ -23,7 +23,7 @@ struct stage_media;
 
 // Opens the store of the option `store`, if it is given. Frames are decoded with the options of the run's frames stage,
 // the member `frames` of the stage's options. USAGE, DATAERR or UNAVAILABLE when two of these contradict each other or
-// the store cannot be opened. Close with stage_media_close.
+// the store cannot be opened. Close in any case.
 status stage_media_open(struct stage_media **out, struct stage_context *context);
 
 // NULL is fine; sets *media to NULL.

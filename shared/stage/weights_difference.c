@@ -26,14 +26,6 @@ struct difference_buffers {
     uint8_t own[BLOCK], other[BLOCK], planes[BLOCK], piece[PIECE];
 };
 
-static status weights_difference_size(int fd, int64_t *size) {
-    struct stat info;
-    *size = -1;
-    if (fstat(fd, &info)) return fail(UNAVAILABLE, "a file of weights: %s", strerror(errno));
-    *size = info.st_size;
-    return OK;
-}
-
 static status weights_difference_read(int fd, void *data, size_t size, int64_t offset) {
     return fd_pread_all(fd, data, size, offset) ? OK : fail(UNAVAILABLE, "a file of weights: %s", strerror(errno));
 }
@@ -82,13 +74,15 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a number's first byte 
 
 status weights_difference_make(int base, int file, int64_t limit, const atomic_bool *stop, int out) {
     struct difference_buffers *buffers = NULL;
-    int64_t size, base_size, written = 0;
+    int64_t written = 0;
+    struct stat info = {0}, before = {0};
     status result = OK;
     ZSTD_CCtx *context = mem_checked(ZSTD_createCCtx());
     NEW(&buffers, 1);
-    TRY_TO(result, done, weights_difference_size(base, &base_size));
-    TRY_TO(result, done, weights_difference_size(file, &size));
-    if (size != base_size || !size) TRY_TO(result, done, fail(BAD_SAMPLE, "the files differ in size"));
+    if (fstat(base, &before) || fstat(file, &info))
+        TRY_TO(result, done, fail(UNAVAILABLE, "a file of weights: %s", strerror(errno)));
+    const int64_t size = info.st_size;
+    if (size != before.st_size || !size) TRY_TO(result, done, fail(BAD_SAMPLE, "the files differ in size"));
     // They cannot fail: the values are within zstd's bounds.
     ZSTD_CCtx_setParameter(context, ZSTD_c_compressionLevel, LEVEL);
     ZSTD_CCtx_setParameter(context, ZSTD_c_windowLog, WINDOW_LOG);
@@ -154,13 +148,13 @@ static status weights_difference_decompress(struct difference_reader *reader, ZS
 status weights_difference_apply(int difference, int base, int64_t size, int out) {
     struct difference_buffers *buffers = NULL;
     struct difference_reader reader = {.context = mem_checked(ZSTD_createDCtx()), .fd = difference, .left = 1};
-    int64_t base_size;
+    struct stat before = {0};
     status result = OK;
     assert(size > 0);
     NEW(&buffers, 1);
     reader.piece = buffers->piece;
-    TRY_TO(result, done, weights_difference_size(base, &base_size));
-    if (size != base_size) TRY_TO(result, done, fail(DATAERR, "the weights before have another size"));
+    if (fstat(base, &before)) TRY_TO(result, done, fail(UNAVAILABLE, "a file of weights: %s", strerror(errno)));
+    if (size != before.st_size) TRY_TO(result, done, fail(DATAERR, "the weights before have another size"));
     ZSTD_DCtx_setParameter(reader.context, ZSTD_d_windowLogMax, WINDOW_LOG); // cannot fail
     for (int64_t at = 0; at < size; at += BLOCK) {
         const size_t count = size - at < BLOCK ? (size_t)(size - at) : BLOCK;

@@ -128,31 +128,12 @@ static void weights_prune(const char *path, const char *prefix, const char *keep
     if (dir) closedir(dir);
 }
 
-// Makes remote->local: rebuilds it or downloads what its part lacks, syncs it and renames it. The part stays when that
-// is interrupted. Nobody else does so meanwhile.
-static status weights_copy(struct io_thread *io, const char *dir, bool whole, const struct remote_weights *remote) {
-    const char *path = remote->local;
-    char part[sizeof remote->local + sizeof ".part"];
-    snprintf(part, sizeof part, "%s.part", path);
-    const int fd = open(part, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (fd < 0) return fail(UNAVAILABLE, "%s: %s", part, strerror(errno));
-    status result = whole ? BAD_SAMPLE : weights_rebuild(io, dir, remote, fd);
-    if (result == BAD_SAMPLE) {
-        log_debug("fetching version %lld to %s, %lld bytes", (long long)remote->weights.version, path,
-                  (long long)remote->size);
-        result = weights_download(io, (int64_t)remote->weights.hash, remote->size, true, part, fd);
-        if (result == BAD_SAMPLE) (void)unlink(part);
-    }
-    if (result == OK && (fdatasync(fd) || (rename(part, path) && !weights_path_has(path, remote->size))))
-        result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
-    close(fd);
-    if (result == OK) weights_prune(dir, weights_copy_prefixes[remote->weights.reference], path_base_name(path));
-    return result;
-}
-
 status weights_fetch(struct io_thread *io, const char *dir, bool whole, struct remote_weights *remote) {
     const bool reference = remote->weights.reference;
-    char lock[PATH_MAX + 64];
+    char lock[PATH_MAX + 64], part[sizeof remote->local + sizeof ".part"];
+    const char *path = remote->local;
+    int fd = -1;
+    status result = OK;
     if (!*remote->path) return OK;
     remote->weights.path = remote->local;
     remote->copied = !weights_path_is_lent(remote->path) && (whole || !weights_path_has(remote->path, remote->size));
@@ -162,17 +143,30 @@ status weights_fetch(struct io_thread *io, const char *dir, bool whole, struct r
     }
     snprintf(remote->local, sizeof remote->local, "%s/%s%016llx", dir, weights_copy_prefixes[reference],
              (unsigned long long)remote->weights.hash);
-    if (weights_path_has(remote->local, remote->size)) return OK;
+    if (weights_path_has(path, remote->size)) return OK;
     snprintf(lock, sizeof lock, "%s/fetching-%s", dir, reference ? "reference" : "policy");
-    const int fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (fd < 0) return fail(UNAVAILABLE, "%s: %s", lock, strerror(errno));
+    snprintf(part, sizeof part, "%s.part", path); // stays when this is interrupted
+    const int lock_fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (lock_fd < 0) return fail(UNAVAILABLE, "%s: %s", lock, strerror(errno));
     // Where files cannot be locked, each replica writes the same bytes.
-    status result = flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK
-                        ? fail(BAD_SAMPLE, "%s: another replica makes the copy", remote->local)
-                        : OK;
-    // It may just have made it.
-    if (result == OK && !weights_path_has(remote->local, remote->size)) result = weights_copy(io, dir, whole, remote);
-    close(fd); // and so unlocks it
+    if (flock(lock_fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+        TRY_TO(result, done, fail(BAD_SAMPLE, "%s: another replica makes the copy", path));
+    if (weights_path_has(path, remote->size)) goto done; // another one has just made it
+    fd = open(part, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (fd < 0) TRY_TO(result, done, fail(UNAVAILABLE, "%s: %s", part, strerror(errno)));
+    result = whole ? BAD_SAMPLE : weights_rebuild(io, dir, remote, fd);
+    if (result == BAD_SAMPLE) { // downloads what the part lacks
+        log_debug("fetching version %lld to %s, %lld bytes", (long long)remote->weights.version, path,
+                  (long long)remote->size);
+        result = weights_download(io, (int64_t)remote->weights.hash, remote->size, true, part, fd);
+        if (result == BAD_SAMPLE) (void)unlink(part);
+    }
+    if (result == OK && (fdatasync(fd) || (rename(part, path) && !weights_path_has(path, remote->size))))
+        result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
+    if (result == OK) weights_prune(dir, weights_copy_prefixes[reference], path_base_name(path));
+done:
+    if (fd >= 0) close(fd);
+    close(lock_fd); // and so unlocks it
     return result;
 }
 

@@ -133,26 +133,6 @@ static status group_retention_remove_oldest(struct lmdb_txn *txn, struct group_t
     return OK;
 }
 
-// Remembers at which seq the section was stored, and removes some of those of groups more than `keep` before it.
-static status group_retention_add_section(struct lmdb_txn *txn, int64_t keep, int64_t seq,
-                                          const struct section_key *key) {
-    uint8_t own[LMDB_NUMBER_SIZE + sizeof key->bytes];
-    lmdb_number_write(own, seq);
-    memcpy(own + LMDB_NUMBER_SIZE, key->bytes, sizeof key->bytes);
-    TRY(lmdb_txn_put(txn, DBI_SEQS, (struct lmdb_val){own, sizeof own}, (struct lmdb_val){"", 0}));
-    for (int count = 0; count < REMOVED_PER_SAVE; count++) {
-        struct lmdb_val first, value;
-        uint8_t oldest[sizeof own];
-        TRY(lmdb_txn_first(txn, DBI_SEQS, &first, &value));
-        if (first.size != sizeof oldest) return lmdb_txn_fail_damaged(txn, "the order of the sections");
-        memcpy(oldest, first.data, sizeof oldest);
-        if (lmdb_number_read(oldest) >= seq - keep) return OK;
-        TRY(lmdb_txn_del(txn, DBI_SECTIONS, (struct lmdb_val){oldest + LMDB_NUMBER_SIZE, sizeof key->bytes}));
-        TRY(lmdb_txn_del(txn, DBI_SEQS, (struct lmdb_val){oldest, sizeof oldest}));
-    }
-    return OK;
-}
-
 // Removes some sections; *left says whether there are more.
 static status group_retention_remove_sections(struct lmdb_txn *txn, bool *left) {
     static const int dbis[] = {DBI_SEQS, DBI_SECTIONS};
@@ -219,8 +199,22 @@ static status group_store_put(const struct group_store *store, struct lmdb_txn *
         TRY(lmdb_txn_get(txn, DBI_SECTIONS, key, &stored));
         if (stored.data) return OK;
         TRY(lmdb_txn_put(txn, DBI_SECTIONS, key, (struct lmdb_val){values->section.data, values->section.size}));
-        if (store->sections && requires->present && requires->order >= 0)
-            TRY(group_retention_add_section(txn, store->sections, requires->order, &record->key));
+        if (store->sections && requires->present && requires->order >= 0) {
+            // Remembers at which seq it was stored, and removes some of those of groups more than `sections` before it.
+            uint8_t own[LMDB_NUMBER_SIZE + sizeof record->key.bytes], oldest[sizeof own];
+            lmdb_number_write(own, requires->order);
+            memcpy(own + LMDB_NUMBER_SIZE, key.data, key.size);
+            TRY(lmdb_txn_put(txn, DBI_SEQS, (struct lmdb_val){own, sizeof own}, (struct lmdb_val){"", 0}));
+            for (int count = 0; count < REMOVED_PER_SAVE; count++) {
+                struct lmdb_val first, unused;
+                TRY(lmdb_txn_first(txn, DBI_SEQS, &first, &unused));
+                if (first.size != sizeof oldest) return lmdb_txn_fail_damaged(txn, "the order of the sections");
+                memcpy(oldest, first.data, sizeof oldest);
+                if (lmdb_number_read(oldest) >= requires->order - store->sections) break;
+                TRY(lmdb_txn_del(txn, DBI_SECTIONS, (struct lmdb_val){oldest + LMDB_NUMBER_SIZE, key.size}));
+                TRY(lmdb_txn_del(txn, DBI_SEQS, (struct lmdb_val){oldest, sizeof oldest}));
+            }
+        }
     }
     if (record->section_only) return OK;
 
