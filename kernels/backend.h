@@ -1,7 +1,6 @@
 // What the backends share: checks of arguments, questions about tensors and attention spans, the list of operations,
 // and what a plug-in exports. Each backend has a struct buffer of its own.
-#ifndef KERNELS_BACKEND_H
-#define KERNELS_BACKEND_H
+#pragma once
 
 #include "kernels/ops.h"
 
@@ -125,5 +124,3 @@ struct plugin {
     // As backend_open. `number` is that of the device, -1 if none was named.
     status (*open)(struct backend **out, const struct backend_options *options, int number);
 };
-
-#endif

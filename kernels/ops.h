@@ -32,8 +32,7 @@
 // Every operation returns BUG when a shape or a type breaks the contract, and UNAVAILABLE when memory is short. A
 // broken promise about the contents of a tensor (an index, a cache slot or a target out of range) is BUG here or at the
 // next wait or download, which reports it once; nothing outside the named tensors is written.
-#ifndef KERNELS_OPS_H
-#define KERNELS_OPS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -451,5 +450,3 @@ struct tensor tensor_columns(struct tensor whole, int64_t first, int64_t columns
 
 // The same memory of a dense tensor, as rows x columns.
 struct tensor tensor_reshape(struct tensor whole, int64_t rows, int64_t columns);
-
-#endif

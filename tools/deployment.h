@@ -1,6 +1,5 @@
 // Which process of a pipeline runs where: the replicas, their endpoints, and the configuration file of each.
-#ifndef TOOLS_DEPLOYMENT_H
-#define TOOLS_DEPLOYMENT_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -63,5 +62,3 @@ const char *deployment_shared_key_file(struct arena *arena, const struct pipelin
 
 // Returns the path of this user's key file: ~/.config/caravan/machine.key; "" where HOME is not set.
 const char *deployment_key_file(struct arena *arena);
-
-#endif

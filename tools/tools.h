@@ -1,6 +1,5 @@
 // The subcommands of `caravan`, and what they share. A subcommand has a row in main.c's table.
-#ifndef TOOLS_TOOLS_H
-#define TOOLS_TOOLS_H
+#pragma once
 
 #include <stddef.h>
 
@@ -134,5 +133,3 @@ struct subcommand {
 
 // All but `program`, sorted by name. Ends with a NULL name.
 extern const struct subcommand subcommands[];
-
-#endif

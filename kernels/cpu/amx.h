@@ -11,8 +11,7 @@
 // with two below 2^-16 |x y|, errors of the parts included (Henry, Tang and Heinecke, Leveraging the bfloat16
 // Artificial Intelligence Datatype For Higher-Precision Computations, 2019). An infinite x gives NaN, as does one that
 // bfloat16 rounds to infinity (3.39e38 and more), and parts below 2^-126 are taken as 0.
-#ifndef KERNELS_CPU_AMX_H
-#define KERNELS_CPU_AMX_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -81,5 +80,3 @@ struct amx_product {
 
 // out += the product; or out = the product if `add` is false.
 void amx_multiply(const struct amx_product *product, bool add);
-
-#endif

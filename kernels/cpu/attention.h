@@ -1,6 +1,5 @@
 // What the files of attention share: the KV cache, tiles of query rows, and the plan of a pass.
-#ifndef KERNELS_CPU_ATTENTION_H
-#define KERNELS_CPU_ATTENTION_H
+#pragma once
 
 #include "kernels/cpu/cpu.h"
 
@@ -171,5 +170,3 @@ struct attention_call {
 // `attention` of ops.h on the matrix unit (attention_amx.c), for a plan of texts and scale > 0, where cpu->f32_parts.
 // UNAVAILABLE when memory is short.
 status attention_amx(const struct attention_call *call);
-
-#endif

@@ -3,8 +3,7 @@
 //
 // Every operation NAME of kernels/ops.h is the function cpu_NAME. Its body is plain C and takes its inner loops from
 // the SIMD table (simd.h), which the processor's capabilities overwrite.
-#ifndef KERNELS_CPU_CPU_H
-#define KERNELS_CPU_CPU_H
+#pragma once
 
 #include <string.h>
 
@@ -201,5 +200,3 @@ status cpu_supports(struct backend *backend, enum element type);
 // Its memory is not shared, and it records no graphs.
 #define CPU_DECLARE(name) extern __typeof__(*((struct operations *)0)->name) cpu_##name;
 BACKEND_OPERATIONS(CPU_DECLARE)
-
-#endif

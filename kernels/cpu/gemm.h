@@ -3,8 +3,7 @@
 //
 // A row or column of oneDNN's packed products does not depend on its neighbours: how a product is divided into tiles
 // does not change its bits. A tile is computed in float32; the caller's write_tile adds, converts and stores it.
-#ifndef KERNELS_CPU_GEMM_H
-#define KERNELS_CPU_GEMM_H
+#pragma once
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/onednn.h"
@@ -85,5 +84,3 @@ status weight_packed_transpose(struct cpu_backend *cpu, const struct weight *wei
 // out = in x matrix + bias (or none); += when `add`.
 status linear_packed(struct cpu_backend *cpu, struct tensor out, struct tensor in, struct packed_matrix matrix,
                      struct tensor bias, bool add);
-
-#endif

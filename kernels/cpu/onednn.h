@@ -2,8 +2,7 @@
 //
 // A product runs in the thread that calls it and allocates nothing. This is not a general wrapper of oneDNN: no other
 // file sees oneDNN's types.
-#ifndef KERNELS_CPU_ONEDNN_H
-#define KERNELS_CPU_ONEDNN_H
+#pragma once
 
 #include "kernels/ops.h"
 
@@ -51,5 +50,3 @@ size_t matmul_scratch(const struct matmul *matmul);
 // takes pointers that are not const, but only reads `in` and `matrix`. Returns whether oneDNN succeeded.
 bool matmul_run(const struct onednn *onednn, const struct matmul *matmul, int thread, void *in, void *matrix,
                 float *out, void *scratch);
-
-#endif

@@ -3,8 +3,7 @@
 //
 // Most loops are in elements.inc, attention_tiles.inc and row_kernels.inc, over the sixteen lanes of v16.h; simd.c
 // (plain C), simd_avx2.c and simd_avx512.c include them and are compiled for their processors.
-#ifndef KERNELS_CPU_SIMD_H
-#define KERNELS_CPU_SIMD_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -142,5 +141,3 @@ void simd_avx2(struct simd *simd);
 
 // Enters the versions for AVX-512. Called by simd_choose alone, on processors that have it.
 void simd_avx512(struct simd *simd);
-
-#endif

@@ -4,8 +4,7 @@
 // The flags with which the including file is compiled select the version. Every function is static: with external
 // linkage, the linker could pick the AVX-512 copy of a function for code that must run without AVX-512. v16_fma rounds
 // once in all three.
-#ifndef KERNELS_CPU_V16_H
-#define KERNELS_CPU_V16_H
+#pragma once
 
 #include <assert.h>
 #include <math.h>
@@ -417,5 +416,3 @@ V16 v16 v16_sigmoid(v16 x) {
     v16 numerator = v16_select_lt(x, v16_set1(0), e, one);
     return v16_div(numerator, v16_add(one, e));
 }
-
-#endif

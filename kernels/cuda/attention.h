@@ -2,8 +2,7 @@
 //
 // A query row is one query head of one token. The rows of a span, for one key head, are its tokens and for each of them
 // the H / K query heads that use the key head.
-#ifndef KERNELS_CUDA_ATTENTION_H
-#define KERNELS_CUDA_ATTENTION_H
+#pragma once
 
 #include "kernels/cuda/cuda.h"
 
@@ -114,6 +113,4 @@ status attention_plan_divide(struct cuda_backend *cuda, const struct attention_p
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -4,8 +4,7 @@
 // In the tensor-core kernels a warp owns sixteen rows of a product, and a thread the elements that mma_bf16 gives it:
 // of each eight columns the two at 2 (lane % 4), in the rows lane / 4 and lane / 4 + 8. Tiles stand in shared memory
 // row by row, D + 8 elements apart, so that ldmatrix meets no bank conflict.
-#ifndef KERNELS_CUDA_ATTENTION_DEVICE_H
-#define KERNELS_CUDA_ATTENTION_DEVICE_H
+#pragma once
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/device.h"
@@ -341,5 +340,3 @@ status attention_plain(struct cuda_backend *cuda, const struct attention_plan *p
 // Starts the kernels of the gradient for any head size (attention_plain.cu).
 status attention_plain_grad(struct cuda_backend *cuda, const struct attention_plan *plan,
                             const struct attention_grad_args *args, enum element type);
-
-#endif

@@ -4,8 +4,7 @@
 // Every operation NAME of kernels/ops.h is the function cuda_NAME. Its kernels and the host function that starts them
 // are in one .cu file. All work of a backend is in one stream, in the order of the calls. The same sources are compiled
 // for GPUs and, with g++, for the emulator (device.h).
-#ifndef KERNELS_CUDA_CUDA_H
-#define KERNELS_CUDA_CUDA_H
+#pragma once
 
 #include <assert.h>
 #include <cuda_runtime_api.h>
@@ -175,6 +174,4 @@ CUDA_OPERATIONS(CUDA_DECLARE)
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -10,8 +10,7 @@
 // - Atomic operations are on integers only, and no result depends on their order.
 // - The compiler fuses no multiplications and additions (--fmad=false, -ffp-contract=off). Where a fused one is wanted,
 //   the code says fma_rn.
-#ifndef KERNELS_CUDA_DEVICE_H
-#define KERNELS_CUDA_DEVICE_H
+#pragma once
 
 #include <math.h>
 #include <stdint.h>
@@ -273,5 +272,3 @@ DEVICE uint64_t mix64(uint64_t x) {
     x = (x ^ x >> 27) * 0x94D049BB133111EBu;
     return x ^ x >> 31;
 }
-
-#endif

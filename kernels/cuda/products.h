@@ -4,8 +4,7 @@
 // steps of sixteen, k = 0, 16, 32 ..., by mma.sync m16n8k16; past the end they are zeros. Neither the tiles nor the
 // other rows and columns of the call change an output's bits. A product of float32 is one chain of fused
 // multiply-adds in the order of k.
-#ifndef KERNELS_CUDA_PRODUCTS_H
-#define KERNELS_CUDA_PRODUCTS_H
+#pragma once
 
 #include "kernels/cuda/cuda.h"
 
@@ -97,6 +96,4 @@ status lt_product(struct cuda_backend *cuda, const struct product *product, bool
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

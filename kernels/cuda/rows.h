@@ -3,8 +3,7 @@
 // A row is divided into octets of eight elements from its first one; the last octet may be shorter. A thread reads and
 // writes whole octets. So the order in which a kernel adds the elements of a row depends on its length alone, and not
 // on how the row lies in memory: aligned rows are read with loads of 16 bytes, others element by element.
-#ifndef KERNELS_CUDA_ROWS_H
-#define KERNELS_CUDA_ROWS_H
+#pragma once
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device.h"
@@ -263,5 +262,3 @@ DEVICE float logits_lse(const float *logits, int vocabulary, float max, char *sh
     sum = logits_reduce(sum, (double *)shared, [](double a, double b) { return a + b; });
     return (float)((double)max + log(sum));
 }
-
-#endif

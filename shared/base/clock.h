@@ -2,8 +2,7 @@
 //
 // Durations, deadlines and waits use the monotonic clock, which no administrator and no time server can set. Times that
 // people or other machines read use the real-time clock.
-#ifndef SHARED_BASE_CLOCK_H
-#define SHARED_BASE_CLOCK_H
+#pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -27,5 +26,3 @@ void cond_init_monotonic(pthread_cond_t *cond);
 // Waits with `lock` held until `cond` is signalled (or wakes for no reason, as condition variables may) or
 // clock_monotonic() has reached `deadline`. Returns false at the deadline.
 bool cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, double deadline);
-
-#endif

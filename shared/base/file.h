@@ -3,8 +3,7 @@
 // A file that cannot be read is DATAERR, because the user named it, unless file_read_status says otherwise; one that
 // cannot be written is UNAVAILABLE. The fd_* loops report errno instead, because only their caller knows what a failure
 // means.
-#ifndef SHARED_BASE_FILE_H
-#define SHARED_BASE_FILE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -118,5 +117,3 @@ const char *path_base_name(const char *path);
 
 // Returns the directory of a path: "." for a bare name, "/" for one in the root.
 char *path_parent(struct arena *arena, const char *path) __attribute__((returns_nonnull));
-
-#endif

@@ -2,8 +2,7 @@
 //
 // There is no NaN, no 'single quotes', `1.`, control characters, surrogates in UTF-8 or NULs in keys. A value of a tree
 // lies in an arena with all that is in it; every text of it is NUL-terminated. Numbers keep their text.
-#ifndef SHARED_BASE_JSON_H
-#define SHARED_BASE_JSON_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -200,5 +199,3 @@ bool json_number_double(const struct json_number *number, double *out);
 
 // Whether the number is finite as a float32. Its text is rounded once.
 bool json_number_float(const struct json_number *number, float *out);
-
-#endif

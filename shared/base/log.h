@@ -2,8 +2,7 @@
 //
 // A stage of a pipeline run also names its replica and machine and puts the time in front:
 // "2026-01-02T03:04:05.678Z caravan-rollout-2@gpu1: text". The log_* settings are made before other threads start.
-#ifndef SHARED_BASE_LOG_H
-#define SHARED_BASE_LOG_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -45,5 +44,3 @@ struct log_limit {
 // Returns whether it was written. `now_ms` is on a monotonic clock.
 bool log_limited(struct log_limit *limit, int64_t now_ms, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-
-#endif

@@ -3,8 +3,7 @@
 // When memory is short, small allocations end the process with one line and exit code 69: its state is safe, as after
 // kill -9, and whoever started it starts it again. Only the functions with `large` in their names, for memory whose
 // size a user or a file decides (weights, caches, clips, whole files), return a status.
-#ifndef SHARED_BASE_MEMORY_H
-#define SHARED_BASE_MEMORY_H
+#pragma once
 
 #include <stdarg.h>
 #include <stdbool.h>
@@ -155,5 +154,3 @@ void text_wrap(const char *text, int at, int indent, int columns, struct buf *ou
 // Returns how many bytes of the line text[0..size) to show in `columns`: all, or up to a comma or semicolon, else up to
 // a blank, else as many characters as fit.
 size_t text_cut(const char *text, size_t size, int columns);
-
-#endif

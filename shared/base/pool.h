@@ -1,6 +1,5 @@
 // A pool of threads that share one loop at a time. Between loops its threads sleep, after spinning for microseconds.
-#ifndef SHARED_BASE_POOL_H
-#define SHARED_BASE_POOL_H
+#pragma once
 
 #include "shared/base/status.h"
 
@@ -22,5 +21,3 @@ int pool_threads(const struct pool *pool);
 // Calls work(context, task, thread) for each task in 0..tasks-1, with `thread` in 0..threads-1, and returns when all
 // are done. Which thread takes which task is not determined: results must depend on `task` alone. Calls must not nest.
 void pool_run(struct pool *pool, int tasks, void (*work)(void *context, int task, int thread), void *context);
-
-#endif

@@ -1,7 +1,6 @@
 // Random numbers as functions of a key: each number depends on what it is for, not on what was drawn before it.
 // Counter-based Philox4x32-10 (Salmon et al., SC 2011).
-#ifndef SHARED_BASE_RNG_H
-#define SHARED_BASE_RNG_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -23,5 +22,3 @@ uint64_t rng_key(uint64_t seed, const char *name);
 
 // Fills order[0..count) with a permutation of 0..count-1 (Fisher-Yates over rng_below(key, stream, i)).
 void rng_shuffle(uint64_t key, uint64_t stream, size_t count, size_t *order);
-
-#endif

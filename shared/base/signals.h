@@ -2,8 +2,7 @@
 //
 // SIGTERM and SIGINT ask to stop, however often they come: a service manager and the supervisor may both send one while
 // optim writes its checkpoint. Only SIGKILL ends the program at once. SIGPIPE is ignored: writers see EPIPE.
-#ifndef SHARED_BASE_SIGNALS_H
-#define SHARED_BASE_SIGNALS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -39,5 +38,3 @@ status line_reader_next(struct line_reader *reader, int timeout_ms, const char *
 
 // Frees the buffer; the descriptor stays open.
 void line_reader_release(struct line_reader *reader);
-
-#endif

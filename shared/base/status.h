@@ -5,8 +5,7 @@
 // memory that cannot be had (memory.h). Functions that take memory whose size a user or a file decides (weights,
 // caches, clips, tensors) may return UNAVAILABLE because it is short, also where their comments do not say so.
 // The message of the last failure belongs to the calling thread and is valid until its next failure.
-#ifndef SHARED_BASE_STATUS_H
-#define SHARED_BASE_STATUS_H
+#pragma once
 
 // From 64 on the values are the exit codes of <sysexits.h>.
 typedef enum status {
@@ -63,5 +62,3 @@ void fail_trace(status code, const char *expression, const char *file, int line)
             goto label;                                                                                                \
         }                                                                                                              \
     } while (0)
-
-#endif

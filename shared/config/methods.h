@@ -1,7 +1,6 @@
 // The training methods: what each adds to the reward, which KL term its loss has, and what its reference is. The reward
 // stage computes by this table, and a pipeline's other stages are set and checked by it.
-#ifndef SHARED_CONFIG_METHODS_H
-#define SHARED_CONFIG_METHODS_H
+#pragma once
 
 // What is added to the rewards for accuracy, format and length.
 enum method_bonus {
@@ -49,5 +48,3 @@ enum method_id {
 #define METHOD_NAMES "care|grpo|nokl|densecons|kl-ema|kl-ema-ha|sepkl-ema-ha|refgen|cora"
 
 extern const struct method methods[METHOD_COUNT];
-
-#endif

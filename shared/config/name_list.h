@@ -1,6 +1,5 @@
 // Lists of names with ranges of numbers, as Slurm writes the nodes of a job: "gpu[01-16,20],trainer".
-#ifndef SHARED_CONFIG_NAME_LIST_H
-#define SHARED_CONFIG_NAME_LIST_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -27,5 +26,3 @@ bool device_is_valid(const char *text);
 // *out = the device of a machine's replica with that slot, from 0: the one at that place of the list, which begins
 // again at its end, or the device itself. In the arena. USAGE when the text is no device.
 status device_of_slot(const char *text, int slot, struct arena *arena, const char **out);
-
-#endif

@@ -1,8 +1,7 @@
 // Options: one table describes those of a stage or of a subcommand of `caravan`; the command line, pipeline files,
 // --config files, `caravan check`, --help and the reference page all come from it. A value is parsed once and stored
 // by offset into a plain struct, which the table names; its text and its place are kept beside the struct.
-#ifndef SHARED_CONFIG_OPTIONS_H
-#define SHARED_CONFIG_OPTIONS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -215,5 +214,3 @@ void options_markdown(const char *title, const char *help, const struct option *
 
 // Appends the --help text of a table, on lines of at most `columns` but for its details.
 void options_help(const struct option_table *table, int columns, struct buf *out);
-
-#endif

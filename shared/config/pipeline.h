@@ -3,8 +3,7 @@
 // A stage is one of stage_kinds[] or, under any other name, a user's `program`. The keys of a program are its own: they
 // are not checked, and it gets them as `--key value` arguments. Paths of known keys are absolute: in the file, relative
 // ones start from its directory; on the command line (--set), from the current one.
-#ifndef SHARED_CONFIG_PIPELINE_H
-#define SHARED_CONFIG_PIPELINE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -161,5 +160,3 @@ void pipeline_dot(const struct pipeline *pipeline, struct buf *out);
 
 // Appends the flow as lines of text for a terminal.
 void pipeline_text(const struct pipeline *pipeline, struct buf *out);
-
-#endif

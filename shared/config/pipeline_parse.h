@@ -3,8 +3,7 @@
 //
 // The parts of reading call downwards only: pipeline_parse.c calls pipeline_validate.c, pipeline_machines.c and
 // methods.c in this order, and all of them call pipeline.c.
-#ifndef SHARED_CONFIG_PIPELINE_PARSE_H
-#define SHARED_CONFIG_PIPELINE_PARSE_H
+#pragma once
 
 #include <yaml.h>
 
@@ -66,5 +65,3 @@ void validate_method(struct parsed_file *file);
 
 // Checks the keys against each other, with all inherited and set values in place.
 void validate_combinations(struct parsed_file *file);
-
-#endif

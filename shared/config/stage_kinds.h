@@ -1,6 +1,5 @@
 // The table of the stages: the name of each, its options, and what a pipeline must know about it.
-#ifndef SHARED_CONFIG_STAGE_KINDS_H
-#define SHARED_CONFIG_STAGE_KINDS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -44,5 +43,3 @@ const struct stage_kind *stage_kind_find(const char *name);
 
 // Appends the reference of all stages' options as Markdown tables.
 void stage_kinds_markdown(struct buf *out);
-
-#endif

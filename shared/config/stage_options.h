@@ -1,8 +1,7 @@
 // The options of each stage: a line an option, with its name, default, range or choices, one line of help, and what it
 // needs or conflicts with. The lists make the plain structs below and, in stage_kinds.c, the tables from which they are
 // filled. Nothing else lists them.
-#ifndef SHARED_CONFIG_STAGE_OPTIONS_H
-#define SHARED_CONFIG_STAGE_OPTIONS_H
+#pragma once
 
 #include "shared/config/methods.h"
 #include "shared/config/options.h"
@@ -346,5 +345,3 @@ struct optim_options {
     struct stage_model_options model;
     OPTIM_OPTIONS
 };
-
-#endif

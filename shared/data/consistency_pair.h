@@ -1,7 +1,6 @@
 // The pair of texts that the consistency model reads (CORA, arXiv 2606.14691): the premise is the question and the
 // thinking, the hypothesis says what the answer is. The model says whether the premise supports the hypothesis.
-#ifndef SHARED_DATA_CONSISTENCY_PAIR_H
-#define SHARED_DATA_CONSISTENCY_PAIR_H
+#pragma once
 
 #include <stddef.h>
 
@@ -43,5 +42,3 @@ status consistency_tokenizer_check(const struct tokenizer *tokenizer, const char
 // other tokens alone are more than `max_tokens`, DATAERR when a text is not UTF-8.
 status consistency_pair_encode(const struct consistency_pair *pair, const struct tokenizer *tokenizer,
                                size_t max_tokens, struct token_list *out, size_t *cut);
-
-#endif

@@ -1,7 +1,6 @@
 // A data set as a run sees it: every group of every epoch by its index. A group is a function of the file, the settings
 // and its index alone, so it can be made again at any time.
-#ifndef SHARED_DATA_DATASET_H
-#define SHARED_DATA_DATASET_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -55,5 +54,3 @@ status dataset_group(struct dataset *dataset, size_t index, struct group **out);
 
 // Returns the line of the file, from 1, at which the record of that group begins. Not for several threads at once.
 size_t dataset_line(struct dataset *dataset, size_t index);
-
-#endif

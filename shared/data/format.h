@@ -1,7 +1,6 @@
 // The formats of annotation files. A format turns one record into a group, which depends on the record, the options and
 // its place in the file alone.
-#ifndef SHARED_DATA_FORMAT_H
-#define SHARED_DATA_FORMAT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -103,5 +102,3 @@ const struct format *format_find(const char *name);
 // without media. Free *out with group_free; it is NULL after a failure.
 status format_read(const struct format *format, const struct format_options *options, struct json *record,
                    struct record_place place, struct group **out);
-
-#endif

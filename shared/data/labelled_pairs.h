@@ -1,7 +1,6 @@
 // A file of labelled pairs, from which a consistency model learns: JSON lines, or one JSON array, of {"premise",
 // "hypothesis", "question", "label"} as `caravan pairs` writes them. Other keys are ignored.
-#ifndef SHARED_DATA_LABELLED_PAIRS_H
-#define SHARED_DATA_LABELLED_PAIRS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -54,5 +53,3 @@ void labelled_pairs_hold_out(struct labelled_pairs *pairs, double share, uint64_
 
 // Unmaps the file and frees the memory. A zeroed struct is fine.
 void labelled_pairs_release(struct labelled_pairs *pairs);
-
-#endif

@@ -1,7 +1,6 @@
 // The records of an annotation file: JSON lines, or one JSON array whose elements may extend over several lines. The
 // file is mapped; only the position of each record is kept.
-#ifndef SHARED_DATA_RECORDS_H
-#define SHARED_DATA_RECORDS_H
+#pragma once
 
 #include <stddef.h>
 
@@ -36,5 +35,3 @@ status records_parse(struct records *records, const char *name, const char *data
 
 // Unmaps the file and frees the memory. A zeroed struct is fine.
 void records_release(struct records *records);
-
-#endif

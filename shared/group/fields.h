@@ -3,8 +3,7 @@
 //
 // It counts on two layouts, which fields.c asserts: the struct of every table begins with `struct unknown_fields
 // unknown`, and every array is {data, count}, a struct field_array.
-#ifndef SHARED_GROUP_FIELDS_H
-#define SHARED_GROUP_FIELDS_H
+#pragma once
 
 #include "shared/group/group.h"
 
@@ -92,5 +91,3 @@ void fields_add_unknown(struct arena *arena, struct unknown_fields *unknown, str
 
 // Fails with DATAERR, "not a group: PATH: what".
 status field_fail(const struct field_path *path, const char *what);
-
-#endif

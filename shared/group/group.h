@@ -4,8 +4,7 @@
 // all four. Each section is added by the stage that owns it and never changed by another. Keys that the table does not
 // know are kept, at any depth, and written again as they were read. Everything that a group points to lives in its
 // arena.
-#ifndef SHARED_GROUP_GROUP_H
-#define SHARED_GROUP_GROUP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -304,5 +303,3 @@ void group_reference_page(struct buf *out);
 // Sets when a stage got the group and when it had finished it; there are MAX_STAGE_TIMES at most, further ones are left
 // out.
 void group_set_times(struct group *group, const char *stage, double in, double out);
-
-#endif

@@ -1,6 +1,5 @@
 // The decoders behind media_decode. Used inside shared/media only.
-#ifndef SHARED_MEDIA_DECODE_H
-#define SHARED_MEDIA_DECODE_H
+#pragma once
 
 #include "shared/media/media.h"
 #include "shared/media/resize.h"
@@ -29,5 +28,3 @@ status picture_list_read(struct picture_list *list, const char *path);
 
 // Frees and zeroes; a zeroed one is fine.
 void picture_list_release(struct picture_list *list);
-
-#endif

@@ -4,8 +4,7 @@
 // The surprises: FFmpeg logs from a callback without a return value, so the last error that it logged is kept for each
 // thread. It never reaches the terminal. And FFmpeg reads a file through our callbacks and never learns its name. So no
 // name is taken for a pattern, a list or an address, and a file that refers to other files is refused.
-#ifndef SHARED_MEDIA_FFMPEG_H
-#define SHARED_MEDIA_FFMPEG_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -65,5 +64,3 @@ status color_new_scaler(struct SwsContext **scaler, const AVFrame *frame, enum A
 
 // Converts a frame into rows of `strides` bytes at `planes`. BAD_SAMPLE when it cannot be converted.
 status color_scale(struct SwsContext *scaler, const AVFrame *frame, uint8_t *const *planes, const int *strides);
-
-#endif

@@ -1,8 +1,7 @@
 // From a file to frames: any image or video that FFmpeg opens, sampled and resized by a sampling_config. And from a
 // group's prompt to frames: which images and videos it has, which file each one names, and where their frames come
 // from.
-#ifndef SHARED_MEDIA_MEDIA_H
-#define SHARED_MEDIA_MEDIA_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -78,5 +77,3 @@ struct media_source {
 // key, which also fills the store. UNAVAILABLE, naming the key and the last attempt, when no source has them and `wait`
 // is NULL; DATAERR when their sizes differ from the group's. The caller releases the view with frames_view_release.
 status media_get(struct frames_view *view, const struct media_source *source, const struct group *group, size_t index);
-
-#endif

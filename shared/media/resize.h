@@ -1,8 +1,7 @@
 // The two bicubic resamplers. They use the same filter in different arithmetic: a video's computes in float32 and
 // rounds once, as torchvision does; an image's computes in fixed point and rounds to 8 bits after each pass, as Pillow
 // does. Pixels are uint8 [height, width, RGB].
-#ifndef SHARED_MEDIA_RESIZE_H
-#define SHARED_MEDIA_RESIZE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -55,5 +54,3 @@ const struct resize_ops *const *resize_ops_available(int *count);
 void resizer_set_ops(struct resizer *resizer, const struct resize_ops *ops);
 
 extern const struct resize_ops resize_c, resize_avx2;
-
-#endif

@@ -1,7 +1,6 @@
 // Which frames of a video are sampled and to which size frames are resized: the published preprocessing, as plain
 // arithmetic.
-#ifndef SHARED_MEDIA_SAMPLING_CONFIG_H
-#define SHARED_MEDIA_SAMPLING_CONFIG_H
+#pragma once
 
 #include <stdint.h>
 
@@ -53,5 +52,3 @@ status smart_resize(int height, int width, double min_pixels, double max_pixels,
 // caller frees, and *timestamps behind them in the same block. BAD_SAMPLE as smart_resize; UNAVAILABLE.
 status sampling_new_frames(const struct sampling_config *config, int height, int width, struct frames *frames,
                            uint8_t **pixels, double **timestamps);
-
-#endif

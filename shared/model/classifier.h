@@ -2,8 +2,7 @@
 // directory, score, accumulate gradients, step, save.
 // Callers never see a tensor. A classifier lives on one backend and belongs to one thread. Every function that returns
 // a status returns UNAVAILABLE when memory is short or a file cannot be read or written.
-#ifndef SHARED_MODEL_CLASSIFIER_H
-#define SHARED_MODEL_CLASSIFIER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -93,5 +92,3 @@ status classifier_save_state(struct classifier *classifier, const char *dir);
 
 // Reads the training state from `dir`. DATAERR names what is missing or does not fit.
 status classifier_load_state(struct classifier *classifier, const char *dir);
-
-#endif

@@ -1,8 +1,7 @@
 // Qwen2.5-VL and Qwen2-VL: open a model directory, generate, score, accumulate gradients, step, save.
 // Callers never see a tensor. A model lives on one backend and belongs to one thread. Every function that returns a
 // status returns UNAVAILABLE when memory is short or a file cannot be read or written.
-#ifndef SHARED_MODEL_MODEL_H
-#define SHARED_MODEL_MODEL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -308,5 +307,3 @@ status model_can_lend(const struct model *model, bool *has_means);
 // policy, or for the reference, writes the file; later ones must have the same arguments. model_step, model_update_ema
 // and model_load_state change the weights; from then on until the next call nobody can take them over.
 status model_lend(struct model *model, bool reference, bool copied, const char *path, uint64_t *hash);
-
-#endif

@@ -1,6 +1,5 @@
 // What a config.json alone says of a model: the shapes that have a name, the keys, and what is counted from them.
-#ifndef SHARED_MODEL_MODEL_SHAPES_H
-#define SHARED_MODEL_MODEL_SHAPES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -68,5 +67,3 @@ enum element memory_list_type(const char *precision);
 
 // Returns the bytes of a cache of keys and values with one layer.
 size_t memory_list_cache_bytes(struct heads heads, enum element type, int64_t rows);
-
-#endif

@@ -7,8 +7,7 @@
 // An architecture adds its parameters, one after another, to an empty table: parameter_table_single, or
 // parameter_table_start and parameter_table_append, then parameter_table_close_range; at the end
 // parameter_table_finish.
-#ifndef SHARED_MODEL_PARAMETERS_H
-#define SHARED_MODEL_PARAMETERS_H
+#pragma once
 
 #include "kernels/ops.h"
 #include "shared/base/memory.h"
@@ -159,5 +158,3 @@ status parameter_download(struct backend *backend, const struct param_array *arr
 // Sets a parameter's numbers from the host's elements of type `type`, at any alignment.
 status parameter_upload(struct backend *backend, const struct param_array *array, const struct parameter *parameter,
                         const void *host, enum element type);
-
-#endif

@@ -3,8 +3,7 @@
 // The format: 8 bytes with the length of the header (little-endian), the header (a JSON object: name -> dtype, shape,
 // data_offsets), then the data without holes. A header is not trusted: every length, offset and shape is checked
 // against the file before a pointer is returned.
-#ifndef SHARED_MODEL_SAFETENSORS_H
-#define SHARED_MODEL_SAFETENSORS_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -78,5 +77,3 @@ status safetensors_finish(struct safetensors_writer **writer);
 
 // Removes PATH.tmp and frees the writer. NULL is fine; sets *writer to NULL.
 void safetensors_abort(struct safetensors_writer **writer);
-
-#endif

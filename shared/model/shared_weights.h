@@ -4,8 +4,7 @@
 //
 // The file is a struct shared_weights_page. Its generation is odd while the weights change in place. A result is that
 // of the version that was borrowed if the generation is the same before and after.
-#ifndef SHARED_MODEL_SHARED_WEIGHTS_H
-#define SHARED_MODEL_SHARED_WEIGHTS_H
+#pragma once
 
 #include "kernels/ops.h"
 
@@ -54,5 +53,3 @@ bool shared_weights_intact(const struct shared_weights *shared);
 
 // Unmaps the file, which stays, and frees what was imported. A zeroed struct is fine.
 void shared_weights_release(struct shared_weights *shared, struct backend *backend);
-
-#endif

@@ -1,6 +1,5 @@
 // What training has beside the weights: the optimizer, and the files of a checkpoint.
-#ifndef SHARED_MODEL_TRAINING_STATE_H
-#define SHARED_MODEL_TRAINING_STATE_H
+#pragma once
 
 #include "shared/model/model.h"
 #include "shared/model/parameters.h"
@@ -84,5 +83,3 @@ status training_state_load(const struct training_state *state, const char *dir);
 
 // Returns the bytes of the tensors.
 uint64_t training_state_bytes(const struct training_state *state);
-
-#endif

@@ -7,8 +7,7 @@
 //
 // The next norm computes the sum x + delta, so a forward state carries both: the output of a block is x + delta.
 // A failure is the backend's (kernels/ops.h).
-#ifndef SHARED_MODEL_TRANSFORMER_H
-#define SHARED_MODEL_TRANSFORMER_H
+#pragma once
 
 #include "shared/model/parameters.h"
 #include "shared/model/workspace.h"
@@ -119,5 +118,3 @@ status block_keep(const struct forward_state *fwd, enum kept_level level, struct
 // Turns grad_x, the gradient of the output of block `index`, into the gradient of its input, and adds the gradients of
 // its parameters to grads. Computes again what kept[index] lacks, and overwrites its gate_up.
 status block_backward(struct forward_state *fwd, int index);
-
-#endif

@@ -6,8 +6,7 @@
 // product's matrix. Both compute with the same bits.
 //
 // An architecture embeds the struct in its own, which also has the table's matrices and vectors.
-#ifndef SHARED_MODEL_WEIGHTS_H
-#define SHARED_MODEL_WEIGHTS_H
+#pragma once
 
 #include "kernels/ops.h"
 #include "shared/model/parameters.h"
@@ -108,5 +107,3 @@ status weights_hash_stored(struct backend *backend, const struct parameter_table
 // of the type and the bytes of each parameter's tensor. It is no hash of model_hash. DATAERR names a tensor that does
 // not fit the table; UNAVAILABLE when memory is short.
 status weights_hash_files(const struct parameter_table *table, const struct safetensors *store, uint64_t *hash);
-
-#endif

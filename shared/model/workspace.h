@@ -1,8 +1,7 @@
 // Working memory on a backend. Tensors are allocated one after another and freed in the opposite order, many at a time,
 // by going back to a mark. The memory itself is kept for the next call, so that nothing is allocated inside a step once
 // the largest step has been seen.
-#ifndef SHARED_MODEL_WORKSPACE_H
-#define SHARED_MODEL_WORKSPACE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -96,5 +95,3 @@ size_t rope_angles_bytes(int pairs, int64_t positions);
 
 // Frees the table. A zeroed struct is fine.
 void rope_angles_release(struct rope_angles *angles, struct backend *backend);
-
-#endif

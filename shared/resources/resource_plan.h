@@ -6,8 +6,7 @@
 // image of the frames stage and some text. What a process on a GPU takes of the machine's own memory is not known.
 // Replicas on one machine with the same `device` share its GPU, and the weights where caravan run lets rollout and
 // refscore use those of optim.
-#ifndef SHARED_RESOURCES_RESOURCE_PLAN_H
-#define SHARED_RESOURCES_RESOURCE_PLAN_H
+#pragma once
 
 #include "shared/base/memory.h"
 #include "shared/config/pipeline.h"
@@ -98,5 +97,3 @@ uint64_t machine_memory_available(void);
 // run has written already counts as free. DATAERR when a model's configuration cannot be read; UNAVAILABLE for a
 // directory that does not say how much room it has.
 status machine_resources_check(const struct pipeline *pipeline, int machine, struct buf *lines);
-
-#endif

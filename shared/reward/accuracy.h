@@ -1,6 +1,5 @@
 // The answer and the format of a completion, how accurate the answer is, and its scores.
-#ifndef SHARED_REWARD_ACCURACY_H
-#define SHARED_REWARD_ACCURACY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -88,5 +87,3 @@ double word_error_rate(struct string target, struct string prediction);
 // The Porter stemmer in the variant that NLTK uses by default and rouge_score with it.
 // Stems word[0..size), ASCII lower-case letters and digits, in place. Returns the new size, which is at most `size`.
 size_t porter_stem(char *word, size_t size);
-
-#endif

@@ -1,7 +1,6 @@
 // Strings and numbers with the results of Python's str, float() and round(), which the published rewards use. Slices
 // point into the string that they were cut from.
-#ifndef SHARED_REWARD_PYTHON_TEXT_H
-#define SHARED_REWARD_PYTHON_TEXT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -33,5 +32,3 @@ bool python_float(struct string string, double *value);
 // Returns what round(value, 2) returns: the nearest hundredth of the binary value, ties to even. `value` must be
 // finite.
 double python_round2(double value);
-
-#endif

@@ -1,6 +1,5 @@
 // The rewards and advantages of a group: computed in double, sums in the order of the completions.
-#ifndef SHARED_REWARD_REWARD_H
-#define SHARED_REWARD_REWARD_H
+#pragma once
 
 #include "shared/base/status.h"
 #include "shared/config/stage_options.h"
@@ -27,5 +26,3 @@ status reward_group(struct group *group, const struct reward_options *options);
 // accurate[i] = whether completion i of a group counts as accurate: its accuracy is above 0.1 and not below the group's
 // mean, each with a tolerance of 1e-6.
 void reward_find_accurate(const struct double_array *accuracy, bool *accurate);
-
-#endif

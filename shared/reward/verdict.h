@@ -1,6 +1,5 @@
 // What the judges of consistency share: which completions can be judged, and how a verdict is written into the group.
-#ifndef SHARED_REWARD_VERDICT_H
-#define SHARED_REWARD_VERDICT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -36,5 +35,3 @@ char concludes_option(struct string thinking, const struct string_array *options
 
 // Writes the verdicts of this judge into the group. DATAERR as verdict_init.
 status concludes_group(struct group *group);
-
-#endif

@@ -5,8 +5,7 @@
 // anew. All that is left of an earlier issue is thrown away.
 //
 // No thread and no clock of its own: times come from the wire. The caller locks.
-#ifndef SHARED_STAGE_FLOW_H
-#define SHARED_STAGE_FLOW_H
+#pragma once
 
 #include "shared/group/group.h"
 #include "shared/stage/outbox.h"
@@ -117,5 +116,3 @@ status flow_send_pending(struct flow *flow);
 // Fills in `held`, `waiting`, `dropped`, the oldest group of the worker and which one was given to whom. `now`:
 // clock_monotonic(). The string is the config's.
 void flow_report(const struct flow *flow, double now, struct message_status *counters);
-
-#endif

@@ -1,6 +1,5 @@
 // What the I/O thread (io_thread.h) calls, and what may be called from there and from nowhere else.
-#ifndef SHARED_STAGE_IO_HOOKS_H
-#define SHARED_STAGE_IO_HOOKS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -41,5 +40,3 @@ bool io_thread_is_supervised(struct io_thread *io);
 
 // Sends a message to a peer. A peer that is disconnected gets nothing. UNAVAILABLE when the sockets fail.
 status io_thread_reply(struct io_thread *io, struct wire_peer *peer, const struct wire_message *message);
-
-#endif

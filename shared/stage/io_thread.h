@@ -1,8 +1,7 @@
 // The I/O thread: all of a replica's conversations with other processes, in a thread of its own, so that groups come
 // and go and requests are answered while the stage works. What it calls, and what may be called from there, is in
 // io_hooks.h. Stages do not include this.
-#ifndef SHARED_STAGE_IO_THREAD_H
-#define SHARED_STAGE_IO_THREAD_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -82,5 +81,3 @@ status io_thread_take_bytes(struct io_thread *io, struct transfer *transfer, int
 
 // Ends a transfer, complete or not.
 void io_thread_end_transfer(struct io_thread *io, struct transfer *transfer);
-
-#endif

@@ -1,6 +1,5 @@
 // A process of a run: what its parts share, and what it does by its place in the pipeline. Stages do not include this.
-#ifndef SHARED_STAGE_NODE_H
-#define SHARED_STAGE_NODE_H
+#pragma once
 
 #include <pthread.h>
 
@@ -62,5 +61,3 @@ struct node {
 // Returns the channel of the node (runner.h), through which its stage gets groups and passes them on. The node's
 // weights are open (weights_follower_open), and so is its I/O thread when the channel is used.
 struct channel node_channel(struct node *node);
-
-#endif

@@ -4,8 +4,7 @@
 // A replica of a reading stage has a lease of a group: it holds the group (GIVEN) until it has given it on (PASSED).
 // What becomes of a lease is in one table, lease_rules; PROTOCOL.md shows it. An entry without data was only claimed:
 // this process was restarted, and a reader has told it what it has.
-#ifndef SHARED_STAGE_OUTBOX_H
-#define SHARED_STAGE_OUTBOX_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -131,5 +130,3 @@ int64_t outbox_available(const struct outbox *outbox, int reader);
 
 // Frees all entries and leaves an empty outbox.
 void outbox_release(struct outbox *outbox);
-
-#endif

@@ -1,8 +1,7 @@
 // Transfers of files and records from the replicas of a stage (optim's weights, clips of frames) to threads that wait
 // for them: piece by piece, in order, several pieces under way. When a peer is lost, a transfer goes on where it
 // stopped, at another replica if need be. The caller locks.
-#ifndef SHARED_STAGE_REQUESTS_H
-#define SHARED_STAGE_REQUESTS_H
+#pragma once
 
 #include "shared/wire/node_config.h"
 #include "shared/wire/wire.h"
@@ -68,5 +67,3 @@ status requests_on_answer(struct requests *requests, const struct wire_peer *pee
 
 // A peer has joined or gone: what it was asked for before will not come, and is asked for again.
 void requests_forget(struct requests *requests, const struct wire_peer *peer);
-
-#endif

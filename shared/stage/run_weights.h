@@ -13,8 +13,7 @@
 //
 // The newest three versions of a kind are served, each with its difference from the one before, which is made when
 // somebody asks for it first (weights_difference.c). A lent version is a small file that is never fetched.
-#ifndef SHARED_STAGE_RUN_WEIGHTS_H
-#define SHARED_STAGE_RUN_WEIGHTS_H
+#pragma once
 
 #include <limits.h>
 #include <pthread.h>
@@ -166,5 +165,3 @@ status weights_difference_make(int base, int file, int64_t limit, const atomic_b
 // `difference` is no difference of files of that size, or damaged; UNAVAILABLE when a file cannot be read or written.
 // No more than `size` bytes are written in any case, and less than 8 MiB of memory are used.
 status weights_difference_apply(int difference, int base, int64_t size, int out);
-
-#endif

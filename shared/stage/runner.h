@@ -1,7 +1,6 @@
 // What the parts of the runner share: the context, the channel between a stage and its neighbours, and the loop over
 // it. Stages do not include this.
-#ifndef SHARED_STAGE_RUNNER_H
-#define SHARED_STAGE_RUNNER_H
+#pragma once
 
 #include "shared/stage/flow.h"
 #include "shared/stage/stage.h"
@@ -52,5 +51,3 @@ void runner_set_times(struct group *group, const char *stage, double taken);
 
 // Runs the stage as a filter of JSON lines from `input` to `output`. DATAERR when a line is not a group.
 status stdio_run(struct stage_context *context, int input, int output);
-
-#endif

@@ -2,8 +2,7 @@
 // look-up in the store, quarantine, signals, readiness, counters, progress, exit codes.
 //
 // A stage's main.c defines a struct stage and one line: int main(...) { return stage_main(&my_stage, argc, argv); }
-#ifndef SHARED_STAGE_STAGE_H
-#define SHARED_STAGE_STAGE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -166,5 +165,3 @@ const char *stage_weights_dir(const struct stage_context *context);
 // *found is false when no replica has it, and under --stdio. END when the program is asked to stop. `context` is a
 // struct stage_context, so that this can be the `request` of a media_source.
 status stage_fetch(void *context, const char *key, struct buf *record, bool *found);
-
-#endif

@@ -1,8 +1,7 @@
 // What the stages with a model share: where frames come from (the store, the frames stage, or the file, decoded with
 // the options of the frames stage of the run), the input that they make of a group, and a model with optim's weights.
 // No tensors here.
-#ifndef SHARED_STAGE_STAGE_MODEL_H
-#define SHARED_STAGE_STAGE_MODEL_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -102,5 +101,3 @@ bool stage_model_intact(void *model);
 
 // Closes what stage_model_open has opened, and frees the stage's state. NULL is fine. Always OK.
 status stage_model_close(void *state);
-
-#endif

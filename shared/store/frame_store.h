@@ -3,8 +3,7 @@
 // A key is the hash, as 32 hex digits, of everything that the frames were computed from: the file's content and every
 // parameter. So a stale record is never found. When the size limit is reached, the least recently used records are
 // evicted.
-#ifndef SHARED_STORE_FRAME_STORE_H
-#define SHARED_STORE_FRAME_STORE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -115,5 +114,3 @@ status frame_store_recall_origin(struct frame_store *store, const char *key, str
 // Remembers it; does nothing if it is the same as before. DATAERR when the key is not 32 hex digits, UNAVAILABLE when
 // the disk fails.
 status frame_store_remember_origin(struct frame_store *store, const char *key, const struct frame_origin *origin);
-
-#endif

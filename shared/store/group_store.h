@@ -7,8 +7,7 @@
 // checkpoint has its step: those of groups that were issued long before the newest one are removed. If optim then goes
 // back further than expected, they are computed again, with the same result. Whole groups are removed in the order in
 // which they were saved. LMDB's file does not become smaller: the freed space is used for what comes next.
-#ifndef SHARED_STORE_GROUP_STORE_H
-#define SHARED_STORE_GROUP_STORE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -70,5 +69,3 @@ status group_store_get(struct group_store *store, const char *id, struct group *
 // return OK, and returns what it returned.
 status group_store_each(struct group_store *store, status (*visit)(void *context, const struct group *group),
                         void *context);
-
-#endif

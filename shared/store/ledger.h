@@ -16,8 +16,7 @@
 // while processes on other machines lived on: they drop what has a number below theirs, and what they take for settled.
 // Only a clock that was set back to before the earlier ledger was made gives a lower number. The run then stands still
 // until the processes on all machines are started again.
-#ifndef SHARED_STORE_LEDGER_H
-#define SHARED_STORE_LEDGER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -119,5 +118,3 @@ status ledger_tick(struct ledger *ledger, double now);
 // the iteration with OK, any other failure is returned. DATAERR when an entry is damaged.
 status ledger_each(struct ledger *ledger, status (*visit)(void *context, const struct ledger_entry *entry),
                    void *context);
-
-#endif

@@ -2,8 +2,7 @@
 // looking: in a damaged file they end the process by a signal, or let it write over other pages. So the first process
 // that opens a file reads all pages that have such numbers, which are few beside those of the values. What the values
 // themselves say is not checked.
-#ifndef SHARED_STORE_LMDB_CHECK_H
-#define SHARED_STORE_LMDB_CHECK_H
+#pragma once
 
 #include <lmdb.h>
 
@@ -23,5 +22,3 @@ status lmdb_check_head(const char *path);
 // Checks the trees of the open file, as the last transaction left them. DATAERR names the page that is damaged. OK also
 // if another process has changed the file meanwhile.
 status lmdb_check_trees(MDB_env *mdb, const char *path);
-
-#endif

@@ -7,8 +7,7 @@
 //         result = lmdb_txn_begin_write(env, &txn);
 //         if (result == OK) result = lmdb_txn_put(txn, ...);
 //     } while (lmdb_txn_commit(&txn, &result));
-#ifndef SHARED_STORE_LMDB_ENV_H
-#define SHARED_STORE_LMDB_ENV_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -140,5 +139,3 @@ status lmdb_check_file_system(const char *path);
 // Whether a line of /proc/self/mountinfo is the overlay file system with this device number; `upper` then gets the
 // directory that has what is written to it. Declared for tests.
 bool lmdb_overlay_upper(const char *line, unsigned device_major, unsigned device_minor, char *upper, size_t size);
-
-#endif

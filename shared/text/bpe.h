@@ -1,7 +1,6 @@
 // Byte pair encoding of one word: of all adjacent pairs that may merge, the one of lowest rank is merged, the leftmost
 // first, until no pair is left. A long word takes n log n time. The tokens of short words are cached.
-#ifndef SHARED_TEXT_BPE_H
-#define SHARED_TEXT_BPE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -92,5 +91,3 @@ int32_t vocab_token_to_id(const struct vocab *v, const char *token, size_t size)
 // last one. DATAERR when either token or their concatenation is not in the vocabulary.
 status vocab_add_merge(struct vocab *v, const char *left, size_t left_size, const char *right, size_t right_size,
                        uint32_t rank, bool replace);
-
-#endif

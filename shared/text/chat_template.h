@@ -1,6 +1,5 @@
 // The chat template of Qwen2.5-VL: messages as text, and a group's prompt as the token sequence that the model gets.
-#ifndef SHARED_TEXT_CHAT_TEMPLATE_H
-#define SHARED_TEXT_CHAT_TEMPLATE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -46,5 +45,3 @@ struct vision_grid {
 // when the size of a medium is not a multiple of the grid, or the number of media is not that of the prompt.
 status chat_template_encode_prompt(const struct tokenizer *t, const struct group *group, struct vision_grid grid,
                                    struct token_list *out);
-
-#endif

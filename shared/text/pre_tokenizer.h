@@ -1,7 +1,6 @@
 // From text to words, which are merged one by one: the normalizer of tokenizer.json, and its pre_tokenizer as a
 // sequence of steps, the last of which is ByteLevel.
-#ifndef SHARED_TEXT_PRE_TOKENIZER_H
-#define SHARED_TEXT_PRE_TOKENIZER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -78,5 +77,3 @@ void regex_prepare(struct regex *r, const char *text, size_t size);
 // Finds the first match at or after `from` in well-formed text: sets *found, and *start and *end if it is true. DATAERR
 // when the match needs too much memory or time on this text.
 status regex_find(struct regex *r, const char *text, size_t size, size_t from, bool *found, size_t *start, size_t *end);
-
-#endif

@@ -1,8 +1,7 @@
 // The tokenizer: the byte-level BPE of Qwen2 or ModernBERT, read from a model directory. Text to token ids and back.
 //
 // No id is assumed: special tokens are looked up by their text. Text is UTF-8 with its length and may contain NULs.
-#ifndef SHARED_TEXT_TOKENIZER_H
-#define SHARED_TEXT_TOKENIZER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -66,5 +65,3 @@ bool tokenizer_is_special(const struct tokenizer *t, int64_t id);
 
 // Returns the highest id + 1.
 int64_t tokenizer_vocab_size(const struct tokenizer *t);
-
-#endif

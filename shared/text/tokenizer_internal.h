@@ -1,6 +1,5 @@
 // Internal to shared/text: the tokenizer's fields, which tokenizer_open.c reads from a model directory.
-#ifndef SHARED_TEXT_TOKENIZER_INTERNAL_H
-#define SHARED_TEXT_TOKENIZER_INTERNAL_H
+#pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -77,5 +76,3 @@ struct tokenizer {
 
 // Builds a tokenizer from a parsed tokenizer.json alone. DATAERR with the key and the error. Free with tokenizer_free.
 status tokenizer_from_json(struct tokenizer **out, struct json *json);
-
-#endif

@@ -1,7 +1,6 @@
 // The messages of a run: one struct, one table of kinds and their fields, encoding and decoding.
 // PROTOCOL.md says who sends which when. No sockets here.
-#ifndef SHARED_WIRE_MESSAGE_H
-#define SHARED_WIRE_MESSAGE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -156,5 +155,3 @@ status message_check_range(const struct wire_message *message);
 
 // Copies a message without its bulk; its strings are put into `arena`. BUG and UNAVAILABLE as message_encode.
 status message_copy(const struct wire_message *message, struct wire_message *copy, struct arena *arena);
-
-#endif

@@ -1,7 +1,6 @@
 // What the supervisor tells a replica about its part in the run: its name, the stage whose groups it reads, and the
 // endpoints of all processes. A file of lines `word value`; the value is the rest of the line.
-#ifndef SHARED_WIRE_NODE_CONFIG_H
-#define SHARED_WIRE_NODE_CONFIG_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -55,5 +54,3 @@ void node_config_release(struct node_config *config);
 
 // Appends a config as such a file. USAGE when a value contains a line break.
 status node_config_write(const struct node_config *config, struct buf *out);
-
-#endif

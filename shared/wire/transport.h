@@ -9,8 +9,7 @@
 // Ownership: wire_open takes a transport over, and the wire frees it. A link belongs to its transport until
 // `disconnect` or `free`. What an event points to belongs to the transport and is valid until the next `receive`,
 // `disconnect` or `free`. What `send` and `connect` are given stays the caller's. All calls come from one thread.
-#ifndef SHARED_WIRE_TRANSPORT_H
-#define SHARED_WIRE_TRANSPORT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -138,5 +137,3 @@ enum {
 // "ipc://..." or "tcp://..." with CURVE if there is security. `security` must outlive it; NULL or zeroed: none.
 // UNAVAILABLE when libzmq fails. Give it to wire_open.
 status zmq_transport_open(struct transport **out, const struct wire_security *security);
-
-#endif

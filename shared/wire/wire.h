@@ -3,8 +3,7 @@
 // messages that break the protocol are handled here; the messages in between are the caller's.
 //
 // A wire and its peers belong to one thread. Nothing here waits except wire_poll.
-#ifndef SHARED_WIRE_WIRE_H
-#define SHARED_WIRE_WIRE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -105,5 +104,3 @@ struct wire_peer *wire_next_peer(struct wire_peer *peer);
 // says, with the key of that machine. `key` is the client's public key, NULL without security. DATAERR if the client is
 // to be refused.
 status wire_admits(const struct wire_self *self, const struct wire_message *hello, const char *key);
-
-#endif

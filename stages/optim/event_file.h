@@ -3,8 +3,7 @@
 //
 // A process that goes on after a crash begins a new file. Its first records tell the reader to forget the steps that
 // will be trained again, and a record that the crash has cut short ends the file before.
-#ifndef STAGES_OPTIM_EVENT_FILE_H
-#define STAGES_OPTIM_EVENT_FILE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -33,5 +32,3 @@ void event_file_begin(struct buf *out, double time, int64_t step);
 // Appends one record with the scalars and histograms of a step.
 void event_file_step(struct buf *out, double time, int64_t step, const struct event_scalar *scalars,
                      size_t scalar_count, const struct event_histogram *histograms, size_t histogram_count);
-
-#endif

@@ -1,8 +1,7 @@
 // What the files of the optim stage share.
 //
 // The model counts the steps: model_version() is the number of steps trained, in every file and message of this stage.
-#ifndef STAGES_OPTIM_OPTIM_H
-#define STAGES_OPTIM_OPTIM_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -163,5 +162,3 @@ status checkpoint_resume(struct optim *optim);
 // than saved_step, and the complete checkpoints that the options `keep` and `keep_every` do not keep and no other link
 // than `latest` refers to. UNAVAILABLE.
 status retention_apply(const struct optim *optim, bool proven);
-
-#endif

@@ -1,7 +1,6 @@
 // Finds which tokens of a completion are its answer, whose likelihood the consistency bonus rewards, and where another
 // answer can be written in its place.
-#ifndef STAGES_REFSCORE_ANSWER_SPAN_H
-#define STAGES_REFSCORE_ANSWER_SPAN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -47,5 +46,3 @@ void answer_append(const struct tokenizer *tokenizer, int64_t token, struct buf 
 
 // Returns the bytes of text[0..size) before the first </answer>, which may be all.
 size_t answer_size(const char *text, size_t size);
-
-#endif

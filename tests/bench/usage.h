@@ -1,6 +1,5 @@
 // What a process has used so far.
-#ifndef TESTS_BENCH_USAGE_H
-#define TESTS_BENCH_USAGE_H
+#pragma once
 
 #include <sys/resource.h>
 
@@ -18,5 +17,3 @@ static inline double bench_peak_gigabytes(void) {
     getrusage(RUSAGE_SELF, &usage);
     return (double)usage.ru_maxrss * 1024 / 1e9;
 }
-
-#endif

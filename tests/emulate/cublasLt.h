@@ -1,8 +1,7 @@
 // The part of cuBLASLt that kernels/cuda uses, under its own names (cublaslt.cpp): the plug-in of the emulator offers
 // it to a program whose $CARAVAN_CUBLASLT names the plug-in itself. Some of its algorithms give the canonical bits and
 // some do not, so that a test sees which are admitted.
-#ifndef TESTS_EMULATE_CUBLASLT_H
-#define TESTS_EMULATE_CUBLASLT_H
+#pragma once
 
 #include <stdint.h>
 
@@ -138,5 +137,3 @@ extern struct emulated_cublaslt emulated_cublaslt;
 }
 #endif
 #pragma GCC visibility pop
-
-#endif

@@ -11,8 +11,7 @@
 //
 // On some devices (emulate_devices in emulate.cpp) what is put into a stream runs at once, on others only when somebody
 // waits for it, as late as CUDA allows.
-#ifndef TESTS_EMULATE_CUDA_RUNTIME_API_H
-#define TESTS_EMULATE_CUDA_RUNTIME_API_H
+#pragma once
 
 #include <stddef.h>
 
@@ -149,6 +148,4 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -11,8 +11,7 @@
 //
 // How threads are ordered and when asynchronous copies happen depends on the device (emulate_devices in emulate.cpp).
 // Not emulated: wgmma, TMA, mbarrier, clusters, cooperative groups, textures.
-#ifndef TESTS_EMULATE_EMULATE_H
-#define TESTS_EMULATE_EMULATE_H
+#pragma once
 
 #include <cmath>
 #include <cstdint>
@@ -299,5 +298,3 @@ template <typename T> T atomicOr(T *address, T value) {
     *address = old | value;
     return old;
 }
-
-#endif

@@ -1,6 +1,5 @@
 // What the emulator's files share: its devices and how work gets into a stream.
-#ifndef TESTS_EMULATE_EMULATE_INTERNAL_H
-#define TESTS_EMULATE_EMULATE_INTERNAL_H
+#pragma once
 
 #include "emulate.h"
 
@@ -74,5 +73,3 @@ void capacity_unshare(int held);
 void capacity_info(size_t *free_bytes, size_t *total_bytes);
 
 } // namespace emulate
-
-#endif

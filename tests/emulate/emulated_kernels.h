@@ -1,6 +1,5 @@
 // What the plug-in of the emulator tells a test about its kernels, under the name emulated_kernels.
-#ifndef TESTS_EMULATE_EMULATED_KERNELS_H
-#define TESTS_EMULATE_EMULATED_KERNELS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -11,5 +10,3 @@ struct emulated_kernel {
     bool loaded;      // by a launch, or before; a kernel that is not may not be launched while a stream is recorded
     struct emulated_kernel *next;
 };
-
-#endif

@@ -1,6 +1,5 @@
 // What the plug-in of the emulator tells a test about its devices' memory, under the name emulated_memory.
-#ifndef TESTS_EMULATE_EMULATED_MEMORY_H
-#define TESTS_EMULATE_EMULATED_MEMORY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -9,5 +8,3 @@ struct emulated_memory {
     size_t used, peak; // bytes of all devices in this process; the test may set the peak
     bool sizes_only;   // set by the test: kernels compute nothing
 };
-
-#endif

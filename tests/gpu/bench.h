@@ -1,6 +1,5 @@
 // One benchmark of the operations in three files: bench.c measures, bench_memory.c and bench_products.c have the items.
-#ifndef TESTS_GPU_BENCH_H
-#define TESTS_GPU_BENCH_H
+#pragma once
 
 #include <stddef.h>
 
@@ -68,5 +67,3 @@ double bench_all_bytes(const struct bench *b);
             0                                                                                                          \
         }                                                                                                              \
     }
-
-#endif

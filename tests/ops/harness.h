@@ -4,8 +4,7 @@
 // A suite's `check` runs once a version, each time with the same random numbers. The first version's results are
 // compared with a double-precision reference written out in the suite; every further version's must be the same bits.
 // A failed case prints its parameters and the seed. Comparisons are written !(difference <= bound): a NaN fails.
-#ifndef TESTS_OPS_HARNESS_H
-#define TESTS_OPS_HARNESS_H
+#pragma once
 
 #include "kernels/ops.h"
 
@@ -158,5 +157,3 @@ void harness_time_print(struct harness *h, const struct harness_timing *timing, 
 extern const struct suite suite_memory, suite_gather_scatter, suite_segment_mean, suite_patchify, suite_linear,
     suite_lm_head, suite_optimizer, suite_pairs, suite_attention, suite_rmsnorm, suite_layernorm, suite_activations,
     suite_logits, suite_decode_batch, suite_graph;
-
-#endif

@@ -1,6 +1,5 @@
 // Loops that multiply as fast as one thread can. Their rate is the peak that the operations are compared with.
-#ifndef TESTS_OPS_PEAK_H
-#define TESTS_OPS_PEAK_H
+#pragma once
 
 // Does peak_flops_f32() floating-point operations.
 float peak_multiply_f32(void);
@@ -10,5 +9,3 @@ double peak_flops_f32(void);
 float peak_multiply_bf16(void);
 // Returns the number of these operations.
 double peak_flops_bf16(void);
-
-#endif

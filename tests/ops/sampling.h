@@ -1,7 +1,6 @@
 // Sampling through a decode batch of its own, keys for random numbers that a test wants, and the order of tokens
 // (decoding.c).
-#ifndef TESTS_OPS_SAMPLING_H
-#define TESTS_OPS_SAMPLING_H
+#pragma once
 
 #include "tests/ops/harness.h"
 
@@ -26,5 +25,3 @@ struct ranked {
 // Sorts `count` tokens, whose logits and numbers are set, and computes their weights. Returns how many of them top-k
 // and then top-p keep.
 int64_t sampling_order(struct ranked *order, int64_t count, struct sampling settings);
-
-#endif

@@ -1,6 +1,5 @@
 // What the harness keeps between calls, for harness.c, timing.c and main.c.
-#ifndef TESTS_OPS_STATE_H
-#define TESTS_OPS_STATE_H
+#pragma once
 
 #include "tests/ops/harness.h"
 
@@ -40,5 +39,3 @@ void harness_must(status result);
 
 // Measures the machine's peaks with `threads` threads.
 void harness_peaks(struct harness_state *s);
-
-#endif

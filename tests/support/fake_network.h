@@ -11,8 +11,7 @@
 //
 // Ownership: a process's transport belongs to the wire that was opened with it, also after its death. All wires are
 // closed before the network is freed. A failure of the test itself (memory) ends the program.
-#ifndef TESTS_SUPPORT_FAKE_NETWORK_H
-#define TESTS_SUPPORT_FAKE_NETWORK_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -62,5 +61,3 @@ void fake_network_break(struct transport *a, struct transport *b);
 
 // Cuts two processes off from each other, or ends that.
 void fake_network_cut(struct transport *a, struct transport *b, bool cut);
-
-#endif

@@ -1,6 +1,5 @@
 // Groups for tests.
-#ifndef TESTS_SUPPORT_GROUPS_H
-#define TESTS_SUPPORT_GROUPS_H
+#pragma once
 
 #include "shared/group/group.h"
 
@@ -9,5 +8,3 @@ struct group *group_of_json(const char *json);
 
 // Returns the group of a formatted line of JSON, as group_of_json.
 struct group *group_of_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
-#endif

@@ -1,6 +1,5 @@
 // A golden case of tests/data/model: its prompt, frames, completions and settings, ready for the model's calls.
-#ifndef TESTS_UNIT_MODEL_CASE_H
-#define TESTS_UNIT_MODEL_CASE_H
+#pragma once
 
 #include "tests/unit/unit.h"
 
@@ -208,5 +207,3 @@ static inline void case_take_finished(struct generator *generator, struct sample
         }
     }
 }
-
-#endif

@@ -1,6 +1,5 @@
 // Tensors of a golden file against those that the model has written.
-#ifndef TESTS_UNIT_MODEL_COMPARE_H
-#define TESTS_UNIT_MODEL_COMPARE_H
+#pragma once
 
 #include "tests/unit/model_case.h"
 
@@ -75,5 +74,3 @@ static inline struct distance compare_tensors(const struct safetensors *golden, 
     assert_true(all.tensors > 20);
     return all;
 }
-
-#endif

@@ -1,8 +1,7 @@
 // A backend that is asynchronous and records graphs, made of the CPU's operations, to test what the model does with
 // one. A decode batch has a row for each slot, and its fields stay the same. A graph is computed when it is launched;
 // while one is recorded, operations that cannot be recorded are refused.
-#ifndef TESTS_UNIT_RECORDING_BACKEND_H
-#define TESTS_UNIT_RECORDING_BACKEND_H
+#pragma once
 
 #include "shared/model/qwen_vl/model_internal.h"
 
@@ -358,5 +357,3 @@ static inline void recording_backend_enter(struct model *model) {
     model->backend_info.asynchronous = true;
     recorder.recorded = recorder.launched = recorder.early_reads = 0;
 }
-
-#endif

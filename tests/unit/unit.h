@@ -1,6 +1,5 @@
 // cmocka with the headers that it needs, and without its macro fail(), which hides the library's.
-#ifndef TESTS_UNIT_UNIT_H
-#define TESTS_UNIT_UNIT_H
+#pragma once
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -48,5 +47,3 @@ void unit_add(const struct CMUnitTest *test);
 // Runs the program's tests, after `setup` and before `teardown` (NULL: none). Returns how many failed. A program
 // without a main of its own runs them without; it takes a pattern of the names of those to run.
 int unit_run(CMFixtureFunction setup, CMFixtureFunction teardown);
-
-#endif

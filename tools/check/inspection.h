@@ -3,8 +3,7 @@
 // place of its key.
 //
 // Cheap: of weights only the headers are read, of the data the first samples, of their media one.
-#ifndef TOOLS_CHECK_INSPECTION_H
-#define TOOLS_CHECK_INSPECTION_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -34,5 +33,3 @@ void inspect_models(struct inspection *inspection);
 
 // Looks at the first samples of the data, and at their media.
 void inspect_data(struct inspection *inspection);
-
-#endif

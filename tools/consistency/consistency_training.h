@@ -1,7 +1,6 @@
 // The parts of `caravan train-consistency` that need no model: the schedule, the order of the pairs, and the figures of
 // what was held out.
-#ifndef TOOLS_CONSISTENCY_CONSISTENCY_TRAINING_H
-#define TOOLS_CONSISTENCY_CONSISTENCY_TRAINING_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -34,5 +33,3 @@ struct classification {
 // Compares probabilities of label 1 with labels of 0 and 1; one that reaches the threshold stands for 1.
 void classification_compute(struct classification *out, const double *probabilities, const int *labels, size_t count,
                             double threshold);
-
-#endif

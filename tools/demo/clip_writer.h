@@ -1,6 +1,5 @@
 // Videos for the demo's data and for tests of the decoder.
-#ifndef TOOLS_DEMO_CLIP_WRITER_H
-#define TOOLS_DEMO_CLIP_WRITER_H
+#pragma once
 
 #include <stdint.h>
 
@@ -19,5 +18,3 @@ status clip_writer_add(struct clip_writer *writer, const uint8_t *rgb);
 // Ends the video, closes the file, frees and sets *writer to NULL; NULL is fine. UNAVAILABLE when the end cannot be
 // written; the file is then not usable.
 status clip_writer_close(struct clip_writer **writer);
-
-#endif

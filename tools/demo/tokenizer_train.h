@@ -1,7 +1,6 @@
 // Learns a small tokenizer from text and writes its files, which transformers loads: a Qwen2 tokenizer, or one with the
 // settings of ModernBERT.
-#ifndef TOOLS_DEMO_TOKENIZER_TRAIN_H
-#define TOOLS_DEMO_TOKENIZER_TRAIN_H
+#pragma once
 
 #include <stddef.h>
 
@@ -30,5 +29,3 @@ enum { BPE_BYTE_TOKENS = 256 }; // a vocabulary starts with one token for each b
 // "left right\n" in the order of their ranks. `v` must be empty. DATAERR when the text is not UTF-8.
 status bpe_train(struct vocab *v, struct buf *merges, const char *pattern, const char *text, size_t size,
                  size_t vocab_size);
-
-#endif

@@ -1,7 +1,6 @@
 // Figures side by side, which `caravan eval` and `caravan report` print as text, JSON or comma-separated values, and
 // those that both have: how consistent completions are.
-#ifndef TOOLS_EVAL_FIGURES_H
-#define TOOLS_EVAL_FIGURES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -96,5 +95,3 @@ double judged_rate(const struct judged *judged);
 
 // Sets `figures` to what is to be said of the completions.
 void judged_list(const struct judged *judged, struct figure figures[JUDGED_FIGURES]);
-
-#endif

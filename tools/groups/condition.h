@@ -6,8 +6,7 @@
 // kind (completions.tokens, media) the number of its elements is compared. The value is a number as in JSON, or behind
 // a field with strings all that follows; these compare byte by byte. A condition on a value that is absent or null does
 // not hold, whatever the comparison.
-#ifndef TOOLS_GROUPS_CONDITION_H
-#define TOOLS_GROUPS_CONDITION_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -34,5 +33,3 @@ bool condition_holds(struct condition *condition, const struct group *group, siz
 
 // Appends the path of the condition's field.
 void condition_path(const struct condition *condition, struct buf *out);
-
-#endif

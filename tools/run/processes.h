@@ -1,6 +1,5 @@
 // The stage processes of a run on this machine: started, watched, restarted, stopped.
-#ifndef TOOLS_RUN_PROCESSES_H
-#define TOOLS_RUN_PROCESSES_H
+#pragma once
 
 #include <stdbool.h>
 #include <sys/types.h>
@@ -55,5 +54,3 @@ void process_kill(const struct process *process);
 
 // Returns the number of running processes.
 size_t processes_running(const struct processes *processes);
-
-#endif

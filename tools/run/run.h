@@ -1,6 +1,5 @@
 // The two parts of `caravan run` behind run.c: the settings of a run, and its life on one machine.
-#ifndef TOOLS_RUN_RUN_H
-#define TOOLS_RUN_RUN_H
+#pragma once
 
 #include "tools/deployment.h"
 
@@ -14,5 +13,3 @@ status run_settings_write(const struct pipeline *pipeline);
 // STOPPED. USAGE, DATAERR, UNAVAILABLE or BUG: the run failed. The terminal was told why, unless fail_text() says it.
 // No process of the run is left in any case.
 status supervisor_run(struct deployment *deployment);
-
-#endif

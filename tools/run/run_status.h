@@ -1,7 +1,6 @@
 // The last report of every replica of a run, and what can be concluded from all of them: progress, rates of the last
 // minute, who has had a group for too long.
-#ifndef TOOLS_RUN_RUN_STATUS_H
-#define TOOLS_RUN_RUN_STATUS_H
+#pragma once
 
 #include "shared/wire/message.h"
 #include "tools/deployment.h"
@@ -114,5 +113,3 @@ void run_end_lines(const struct deployment *deployment, const struct run_status 
 // Appends the counters of the run and of each replica as OpenMetrics text for Prometheus, which node_exporter's
 // textfile collector reads as well. What is not known yet is left out.
 void run_metrics(const struct run_status *run_status, double now, struct buf *out);
-
-#endif

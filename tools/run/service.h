@@ -1,7 +1,6 @@
 // What a program tells the service manager that started it with Type=notify: that it is ready, alive, and stopping.
 // systemd's protocol: datagrams to the Unix socket that NOTIFY_SOCKET names. Without a manager nothing is sent.
-#ifndef TOOLS_RUN_SERVICE_H
-#define TOOLS_RUN_SERVICE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -25,5 +24,3 @@ void service_alive(struct service *service);
 
 // Closes the connection.
 void service_close(struct service *service);
-
-#endif

@@ -1,6 +1,5 @@
 // A connection to the supervisors of a run, for the subcommands that watch or stop it from outside.
-#ifndef TOOLS_RUN_WATCHER_H
-#define TOOLS_RUN_WATCHER_H
+#pragma once
 
 #include "shared/wire/wire.h"
 #include "tools/deployment.h"
@@ -27,5 +26,3 @@ status watcher_not_active(const struct watcher *watcher);
 
 // Says goodbye and frees what it holds.
 void watcher_close(struct watcher *watcher);
-
-#endif

@@ -6,8 +6,7 @@
 //
 // Order of the parameters' array: the matrices, then the vectors. Tensors are read with or without "model." in front of
 // the encoder's names, and a masked-LM head's decoder is ignored.
-#ifndef SHARED_MODEL_CLASSIFIER_WEIGHTS_H
-#define SHARED_MODEL_CLASSIFIER_WEIGHTS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -72,5 +71,3 @@ enum classifier_part {
 // bits: then there is nothing to release.
 status classifier_weights_init(struct classifier_weights *weights, const struct classifier_config *config,
                                enum classifier_part fresh);
-
-#endif

@@ -1,6 +1,5 @@
 // What the files of the model share. Callers include model.h only.
-#ifndef SHARED_MODEL_MODEL_INTERNAL_H
-#define SHARED_MODEL_MODEL_INTERNAL_H
+#pragma once
 
 #include "shared/model/model.h"
 #include "shared/model/qwen_vl/qwen_weights.h"
@@ -230,5 +229,3 @@ size_t text_pass_bytes(const struct transformer *transformer, enum element type,
 status group_score(struct model *model, struct arena *arena, const struct model_prompt *prompt,
                    struct sequence *sequence, const struct model_completion *completions, size_t count,
                    const struct token_range *wanted, struct kv_cache *cache, float *const *logprobs);
-
-#endif

@@ -9,8 +9,7 @@
 // So a trainer without the tower needs the first two ranges only. Names are flat:
 // "model.layers.0.self_attn.q_proj.weight", "visual.blocks.0.norm1.weight". Newer state dicts nest them:
 // "model.language_model.layers.0…", "model.visual.…".
-#ifndef SHARED_MODEL_QWEN_WEIGHTS_H
-#define SHARED_MODEL_QWEN_WEIGHTS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -94,5 +93,3 @@ struct qwen_weights {
 // Makes the table for a configuration, which must outlive the weights. These must stay where they are. The caller
 // releases the base. DATAERR when the model is too large for 64 bits: then there is nothing to release.
 status qwen_weights_init(struct qwen_weights *weights, const struct model_config *config);
-
-#endif
