@@ -193,17 +193,6 @@ static void pipeline_validate_stage(struct parsed_file *file, struct pipeline_st
         diagnostic_add(&file->diagnostics, replicas->value_at, "%s: replicas: must be 1", stage->name);
 }
 
-// Whether the option can be inherited: one that another option needs only with some value counts only with that value.
-static bool pipeline_validate_useful(const struct pipeline_stage *stage, const struct option *option) {
-    for (const struct option *other = NULL; (other = options_next(stage->options.table, other));) {
-        if (other->rule != RULE_NEEDS || strcmp(other->other, option->name) != 0) continue;
-        const struct key *key = key_list_find(&stage->options.given, other->name);
-        const char *value = key ? key->value : other->default_value;
-        return value && !strcmp(value, other->this_value);
-    }
-    return true;
-}
-
 // Gives the stage the values of the file or the source for the keys that it lacks, and then its directories below the
 // run's.
 static void pipeline_validate_inherit(struct parsed_file *file, struct pipeline_stage *stage) {
@@ -211,7 +200,13 @@ static void pipeline_validate_inherit(struct parsed_file *file, struct pipeline_
     const struct option *const lists[] = {common_options, stage->kind->options.options};
     const struct key *run = key_list_find(&file->pipeline->keys, "run");
     for (const struct option *option = NULL; (option = options_next(&stage->kind->options, option));) {
-        if (key_list_find(&stage->options.given, option->name) || !pipeline_validate_useful(stage, option)) continue;
+        if (key_list_find(&stage->options.given, option->name)) continue;
+        const struct option *other = NULL; // which needs this one, but only with some value
+        while ((other = options_next(&stage->kind->options, other)))
+            if (other->rule == RULE_NEEDS && !strcmp(other->other, option->name)) break;
+        const struct key *own = other ? key_list_find(&stage->options.given, other->name) : NULL;
+        const char *value = own ? own->value : other ? other->default_value : NULL;
+        if (other && (!value || strcmp(value, other->this_value) != 0)) continue;
         const struct key *top = key_list_find(&file->pipeline->keys, option->name), *key = NULL;
         if (top && !option->own && pipeline_validate_find_shared(option->name))
             key = top;
