@@ -179,13 +179,15 @@ static char concludes_last_mention(struct string sentence, const struct string_a
     return last.letter;
 }
 
+// The last sentences are looked at first, as mostly one of them names an option.
 char concludes_option(struct string thinking, const struct string_array *options) {
+    struct buf buf = {0}; // where each sentence begins
     char option = 0;
-    for (size_t begin = 0, end; begin < thinking.size; begin = end) {
-        end = concludes_sentence_end(thinking, begin);
-        const char named = concludes_last_mention(string_slice(thinking, begin, end), options);
-        if (named) option = named;
-    }
+    for (size_t at = 0; at < thinking.size; at = concludes_sentence_end(thinking, at)) buf_append(&buf, &at, sizeof at);
+    const size_t *begins = (const void *)buf.data;
+    for (size_t i = buf.size / sizeof *begins, end = thinking.size; i-- > 0 && !option; end = begins[i])
+        option = concludes_last_mention(string_slice(thinking, begins[i], end), options);
+    buf_release(&buf);
     return option;
 }
 
