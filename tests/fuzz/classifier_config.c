@@ -6,7 +6,12 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static struct classifier_config config;
-    if (classifier_config_parse(&config, (const char *)data, size, "fuzz") != OK) return 0;
+    struct arena arena = {0};
+    struct json *root;
+    status result = json_parse_object(&root, &arena, (const char *)data, size, "fuzz");
+    if (result == OK) result = classifier_config_fill(&config, root, "fuzz");
+    arena_release(&arena);
+    if (result != OK) return 0;
     fuzz_must(config.head_dim > 0 && config.head_dim % 2 == 0);
     fuzz_must(config.hidden_size == (int64_t)config.head_dim * config.num_attention_heads);
     fuzz_must(config.window > 0);

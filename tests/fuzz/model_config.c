@@ -10,19 +10,26 @@ static const char valid[] = "{\"vocab_size\":64,\"hidden_size\":16,\"intermediat
                             "\"vision_end_token_id\":4,\"vision_config\":{\"depth\":1,\"hidden_size\":8,"
                             "\"num_heads\":2,\"intermediate_size\":8,\"out_hidden_size\":16}}";
 
+static struct model_config config; // too large for the stack
+
+static status parse(enum config_file file, const char *text, size_t size) {
+    struct arena arena = {0};
+    struct json *root;
+    status result = json_parse_object(&root, &arena, text, size, "fuzz");
+    if (result == OK) result = model_config_fill(&config, file, root, "fuzz");
+    arena_release(&arena);
+    return result;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static struct model_config config; // too large for the stack
     if (size == 0) return 0;
     const char *text = (const char *)data + 1;
     if (data[0] == 'g' || data[0] == 'p') {
-        if (model_config_parse(&config, CONFIG_MODEL, valid, strlen(valid), "valid") != OK) abort();
-        if (data[0] == 'g')
-            (void)model_config_parse(&config, CONFIG_GENERATION, text, size - 1, "fuzz");
-        else
-            (void)model_config_parse(&config, CONFIG_PREPROCESSOR, text, size - 1, "fuzz");
+        if (parse(CONFIG_MODEL, valid, strlen(valid)) != OK) abort();
+        (void)parse(data[0] == 'g' ? CONFIG_GENERATION : CONFIG_PREPROCESSOR, text, size - 1);
         return 0;
     }
-    if (model_config_parse(&config, CONFIG_MODEL, text, size - 1, "fuzz") != OK) return 0;
+    if (parse(CONFIG_MODEL, text, size - 1) != OK) return 0;
     struct qwen_weights weights;
     if (qwen_weights_init(&weights, &config) != OK) return 0;
     const struct parameter_table *table = &weights.base.table;

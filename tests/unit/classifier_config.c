@@ -8,10 +8,17 @@
 
 static struct classifier_config config; // large
 
+static status parse_text(const char *text, const char *name) {
+    SCOPED(struct arena, arena_release) arena = {0};
+    struct json *root;
+    TRY(json_parse_object(&root, &arena, text, strlen(text), name));
+    return classifier_config_fill(&config, root, name);
+}
+
 static status parse(const char *keys) {
     char text[2048];
     snprintf(text, sizeof text, "{%s%s%s}", SIZES, *keys ? "," : "", keys);
-    return classifier_config_parse(&config, text, strlen(text), "m/config.json");
+    return parse_text(text, "m/config.json");
 }
 
 // The layers with full attention, as bits.
@@ -22,7 +29,7 @@ static int full_layers(void) {
 }
 
 TEST(missing_keys_have_defaults) {
-    assert_int_equal(classifier_config_parse(&config, "{}", 2, "config.json"), OK);
+    assert_int_equal(parse_text("{}", "config.json"), OK);
     assert_int_equal(config.vocab_size, 50368);
     assert_int_equal(config.hidden_size, 768);
     assert_int_equal(config.intermediate_size, 1152);
@@ -132,7 +139,7 @@ TEST(wrong_values_are_refused_by_name) {
         assert_non_null(strstr(fail_text(), cases[i].says));
         assert_memory_equal(fail_text(), "m/config.json: ", 15);
     }
-    assert_int_equal(classifier_config_parse(&config, "{\"vocab_size\":64}", 17, "c"), DATAERR);
+    assert_int_equal(parse_text("{\"vocab_size\":64}", "c"), DATAERR);
     assert_string_equal(fail_text(), "c: pad_token_id is missing");
     assert_int_equal(classifier_config_read(&config, "/nowhere"), DATAERR);
     assert_non_null(strstr(fail_text(), "/nowhere/config.json"));

@@ -15,13 +15,20 @@ static const char token_keys[] = "\"image_token_id\":1,\"video_token_id\":2,\"vi
 static const char vision[] = "\"vision_config\":{\"depth\":1,\"hidden_size\":8,\"num_heads\":2,\"in_chans\":3,"
                              "\"intermediate_size\":12,\"out_hidden_size\":16,\"fullatt_block_indexes\":[0]}";
 
+static status parse_file(struct model_config *config, enum config_file file, const char *text, const char *name) {
+    SCOPED(struct arena, arena_release) arena = {0};
+    struct json *root;
+    TRY(json_parse_object(&root, &arena, text, strlen(text), name));
+    return model_config_fill(config, file, root, name);
+}
+
 __attribute__((format(printf, 2, 3))) static status parse(struct model_config *config, const char *format, ...) {
     char text[4096];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    return model_config_parse(config, CONFIG_MODEL, text, strlen(text), "config.json");
+    return parse_file(config, CONFIG_MODEL, text, "config.json");
 }
 
 static void expect_message(const char *part) {
@@ -166,11 +173,11 @@ TEST(config_layouts_agree) {
     assert_int_equal(newest.dtype, ELEMENT_BF16);
     assert_true(flat.vision.tokens_per_second == 4);
     assert_true(flat.vision.fullatt_blocks[0]);
-    assert_int_equal(model_config_parse(&flat, CONFIG_GENERATION, "{\"eos_token_id\":7}", 18, "g"), OK);
+    assert_int_equal(parse_file(&flat, CONFIG_GENERATION, "{\"eos_token_id\":7}", "g"), OK);
     assert_int_equal(flat.eos_count, 1);
-    assert_int_equal(model_config_parse(&flat, CONFIG_GENERATION, "{\"eos_token_id\":[7,9]}", 22, "g"), OK);
+    assert_int_equal(parse_file(&flat, CONFIG_GENERATION, "{\"eos_token_id\":[7,9]}", "g"), OK);
     assert_int_equal(flat.eos_ids[1], 9);
-    assert_int_equal(model_config_parse(&flat, CONFIG_GENERATION, "{\"eos_token_id\":64}", 19, "g"), DATAERR);
+    assert_int_equal(parse_file(&flat, CONFIG_GENERATION, "{\"eos_token_id\":64}", "g"), DATAERR);
 }
 
 TEST(insane_values_are_refused_by_key) {

@@ -350,8 +350,8 @@ static float init_range_of(struct json *config, const char *part) {
 }
 
 // Writes generation_config.json, preprocessor_config.json and the weights of a Qwen-VL model with this config.json.
-static status init_write_language_model(struct json *shape, const struct buf *text, const char *name,
-                                        const struct tokenizer *tokenizer, struct init_weights *weights) {
+static status init_write_language_model(struct json *shape, const char *name, const struct tokenizer *tokenizer,
+                                        struct init_weights *weights) {
     const float by_group[] = {
         [GROUP_TEXT] = init_range_of(shape, "text_config"), [GROUP_VISION] = init_range_of(shape, "vision_config")};
     struct model_config *config = arena_alloc(weights->arena, sizeof *config);
@@ -362,7 +362,7 @@ static status init_write_language_model(struct json *shape, const struct buf *te
     struct buf out = {0};
     status result;
     TRY(chat_template_check(tokenizer, weights->dir));
-    TRY(model_config_parse(config, CONFIG_MODEL, text->data, text->size, name));
+    TRY(model_config_fill(config, CONFIG_MODEL, shape, name));
     buf_puts(&out, "{\n");
     if (pad >= 0) buf_printf(&out, "  \"bos_token_id\": %lld,\n  \"pad_token_id\": %lld,\n", pad, pad);
     buf_printf(&out, "  \"do_sample\": true,\n  \"eos_token_id\": [%lld", end);
@@ -392,12 +392,11 @@ done:
 }
 
 // Writes the weights of a ModernBERT classifier with this config.json, distributed as Hugging Face does.
-static status init_write_classifier(struct json *shape, const struct buf *text, const char *name,
-                                    struct init_weights *weights) {
+static status init_write_classifier(struct json *shape, const char *name, struct init_weights *weights) {
     const float range = init_range_of(shape, "");
     struct classifier_config *config = arena_alloc(weights->arena, sizeof *config);
     struct classifier_weights model;
-    TRY(classifier_config_parse(config, text->data, text->size, name));
+    TRY(classifier_config_fill(config, shape, name));
     TRY(classifier_weights_init(&model, config, PART_NONE));
     weights->cut = true;
     weights->table = &model.base.table;
@@ -448,9 +447,9 @@ status init_main(struct subcommand_call *call) {
                                    .element_size = given->dtype == INIT_DTYPE_FLOAT32 ? 4 : 2,
                                    .threads = (int)given->threads};
     if (init_is_classifier(shape))
-        TRY_TO(result, done, init_write_classifier(shape, &text, given->shape, &weights));
+        TRY_TO(result, done, init_write_classifier(shape, given->shape, &weights));
     else
-        TRY_TO(result, done, init_write_language_model(shape, &text, given->shape, tokenizer, &weights));
+        TRY_TO(result, done, init_write_language_model(shape, given->shape, tokenizer, &weights));
     result = file_write_atomic(path, text.data, text.size);
 done:
     tokenizer_free(&tokenizer);

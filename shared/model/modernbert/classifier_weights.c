@@ -138,19 +138,10 @@ static status classifier_config_root(struct classifier_config *config, struct co
     return classifier_config_labels(config, root);
 }
 
-static status classifier_config_fill(struct classifier_config *config, struct json *root, const char *name) {
+status classifier_config_fill(struct classifier_config *config, struct json *root, const char *name) {
     *config = (struct classifier_config){0};
     const status result = classifier_config_root(config, (struct config_scope){root, NULL, ""});
     return result == OK ? OK : fail_prefix(result, "%s", name);
-}
-
-status classifier_config_parse(struct classifier_config *config, const char *text, size_t size, const char *name) {
-    struct arena arena = {0};
-    struct json *root;
-    status result = json_parse_object(&root, &arena, text, size, name);
-    if (result == OK) result = classifier_config_fill(config, root, name);
-    arena_release(&arena);
-    return result;
 }
 
 status classifier_config_read_shape(struct classifier_config *config, const char *model) {

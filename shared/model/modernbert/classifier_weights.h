@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "shared/base/json.h"
 #include "shared/base/status.h"
 #include "shared/model/transformer.h"
 #include "shared/model/weights.h"
@@ -41,8 +42,8 @@ status classifier_config_read(struct classifier_config *config, const char *dir)
 // Reads the config.json that `model` stands for (named_shape_read). DATAERR names the key.
 status classifier_config_read_shape(struct classifier_config *config, const char *model);
 
-// Parses the text of a config.json; `name` is used in messages. DATAERR names the key.
-status classifier_config_parse(struct classifier_config *config, const char *text, size_t size, const char *name);
+// Reads the object of a config.json; `name` is used in messages. DATAERR names the key.
+status classifier_config_fill(struct classifier_config *config, struct json *root, const char *name);
 
 // DATAERR names the key unless the labels have one that says consistent.
 status classifier_config_check_labels(const struct classifier_config *config, const char *dir);

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "shared/base/file.h"
-#include "shared/base/json.h"
 #include "shared/base/memory.h"
 #include "shared/model/model_shapes.h"
 
@@ -234,20 +233,9 @@ static const struct {
     [CONFIG_PREPROCESSOR] = {"preprocessor_config.json", model_config_preprocessor},
 };
 
-static status model_config_fill(struct model_config *config, enum config_file file, struct json *root,
-                                const char *name) {
+status model_config_fill(struct model_config *config, enum config_file file, struct json *root, const char *name) {
     const status result = config_files[file].read(config, root);
     return result == OK ? OK : fail_prefix(result, "%s", name);
-}
-
-status model_config_parse(struct model_config *config, enum config_file file, const char *text, size_t size,
-                          const char *name) {
-    struct arena arena = {0};
-    struct json *root;
-    status result = json_parse_object(&root, &arena, text, size, name);
-    if (result == OK) result = model_config_fill(config, file, root, name);
-    arena_release(&arena);
-    return result;
 }
 
 status model_config_read_shape(struct model_config *config, const char *model) {

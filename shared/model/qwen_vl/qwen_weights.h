@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "kernels/ops.h"
+#include "shared/base/json.h"
 #include "shared/base/status.h"
 #include "shared/model/transformer.h"
 #include "shared/model/weights.h"
@@ -70,10 +71,9 @@ status model_config_read_shape(struct model_config *config, const char *model);
 // The files, in the order in which a config is filled.
 enum config_file { CONFIG_MODEL, CONFIG_GENERATION, CONFIG_PREPROCESSOR, CONFIG_FILES };
 
-// Parses the text of one of the files; `name` is used in messages. That of CONFIG_MODEL makes the config, with the
+// Reads the object of one of the files; `name` is used in messages. That of CONFIG_MODEL makes the config, with the
 // defaults of what the others may say. DATAERR names the key.
-status model_config_parse(struct model_config *config, enum config_file file, const char *text, size_t size,
-                          const char *name);
+status model_config_fill(struct model_config *config, enum config_file file, struct json *root, const char *name);
 
 // ---- weights ----
 
