@@ -167,7 +167,7 @@ static status group_json_read_field(struct json_reader *in, struct group *group,
         GROUP_ARRAY(group, &group->times, 0);
         for (;;) {
             struct string key, stage;
-            double begin, end;
+            double begin = 0, end = 0;
             TRY(json_reader_next(in, '{', &more));
             if (!more) return OK;
             TRY(json_reader_key(in, &group->arena, &key));
