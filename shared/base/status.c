@@ -1,7 +1,6 @@
 #include "shared/base/status.h"
 #undef fail
 #undef fail_prefix
-#undef fail_oom
 
 #include <assert.h>
 #include <stdarg.h>
@@ -36,10 +35,6 @@ status fail_prefix(status code, const char *format, ...) {
     vsnprintf(prefix, sizeof prefix, format, arguments);
     va_end(arguments);
     return fail(code, "%s: %s", prefix, fail_message);
-}
-
-status fail_oom(void) {
-    return fail(UNAVAILABLE, "out of memory");
 }
 
 int status_exit_code(status result) {

@@ -26,12 +26,11 @@ status fail(status code, const char *format, ...) __attribute__((format(printf, 
 status fail_prefix(status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 // Sets the failure message "out of memory" and returns UNAVAILABLE.
-status fail_oom(void);
+#define fail_oom() fail(UNAVAILABLE, "out of memory")
 
 #ifdef __clang_analyzer__ // it does not see that these functions return their argument
 #define fail(code, ...)        ((fail)((code), __VA_ARGS__), (code))
 #define fail_prefix(code, ...) ((fail_prefix)((code), __VA_ARGS__), (code))
-#define fail_oom()             ((fail_oom)(), UNAVAILABLE)
 #endif
 
 // Returns the exit code of a program that ends with `result`: 0 for OK and END, BUG for what should not reach main.

@@ -87,42 +87,26 @@ struct machine_place {
     uint64_t free, used; // there, and below the path
 };
 
-static status machine_find_place(struct machine_place *place, struct arena *arena) {
-    const char *path = place->path;
-    struct statvfs disk;
-    struct stat info;
-    while (path && stat(path, &info)) path = path_parent(arena, path);
-    if (!path || statvfs(path, &disk) || !disk.f_blocks)
-        return fail(UNAVAILABLE, "%s: %s", place->path, strerror(errno));
-    place->device = info.st_dev;
-    place->free = (uint64_t)(geteuid() ? disk.f_bavail : disk.f_bfree) * disk.f_frsize;
-    machine_used = 0;
-    if (path_exists(place->path)) (void)nftw(place->path, machine_add_file, 16, FTW_PHYS | FTW_MOUNT);
-    place->used = machine_used;
-    return OK;
-}
-
 status machine_resources_check(const struct pipeline *pipeline, int machine, struct buf *lines) {
     const struct resource_options options = {.gpu = path_exists("/dev/nvidiactl"), .expected = true};
     const uint64_t available = machine_memory_available();
     const char *largest = "none"; // the stage that needs most memory
-    uint64_t needed, most = 0;
+    uint64_t needed = 0, most = 0;
     struct resource_plan plan;
     struct arena arena = {0};
     status result;
     TRY_TO(result, done, resource_plan_make(&plan, pipeline, &options));
-    TRY_TO(result, done, resource_plan_memory(&plan, "cpu", machine, &needed));
-    const bool lacks_memory = available && needed > available;
-    for (size_t i = 0; lacks_memory && i < plan.count; i++) {
+    for (size_t i = 0; i < plan.count; i++) {
         const struct planned_stage *stage = &plan.stages[i];
         const int replicas = planned_stage_replicas_on(stage, "cpu", machine, stage->stage->replicas);
         uint64_t bytes = 0;
         if (replicas) TRY_TO(result, done, planned_stage_bytes(stage, &bytes));
+        needed += bytes * (uint64_t)replicas;
         if (bytes * (uint64_t)replicas <= most) continue;
         most = bytes * (uint64_t)replicas;
         largest = stage->stage->name;
     }
-    if (lacks_memory)
+    if (available && needed > available)
         buf_printf(lines, "memory: the run needs %.2f GB, %s %.2f of them, and %.2f GB are available here now\n",
                    machine_gb(needed), largest, machine_gb(most), machine_gb(available));
     // A line for each file system with too little room.
@@ -137,8 +121,20 @@ status machine_resources_check(const struct pipeline *pipeline, int machine, str
         {.path = path_join(&arena, pipeline->run, "weights"), .bytes = (uint64_t)needs.copies * needs.published},
         {.path = store, .bytes = needs.frames + needs.groups}};
     const size_t count = sizeof places / sizeof *places;
-    for (size_t i = 0; i < count; i++)
-        if (places[i].path && places[i].bytes) TRY_TO(result, done, machine_find_place(&places[i], &arena));
+    for (struct machine_place *place = places; place < places + count; place++) {
+        const char *path = place->path;
+        struct statvfs disk;
+        struct stat info;
+        if (!path || !place->bytes) continue;
+        while (stat(path, &info)) path = path_parent(&arena, path); // "/" or "." at last
+        if (statvfs(path, &disk) || !disk.f_blocks)
+            TRY_TO(result, done, fail(UNAVAILABLE, "%s: %s", place->path, strerror(errno)));
+        place->device = info.st_dev;
+        place->free = (uint64_t)(geteuid() ? disk.f_bavail : disk.f_bfree) * disk.f_frsize;
+        machine_used = 0;
+        if (path_exists(place->path)) (void)nftw(place->path, machine_add_file, 16, FTW_PHYS | FTW_MOUNT);
+        place->used = machine_used;
+    }
     for (size_t i = 0; i < count; i++) {
         uint64_t bytes = 0, free = places[i].free;
         bool first = places[i].bytes; // of its file system

@@ -202,17 +202,16 @@ status resource_plan_memory(const struct resource_plan *plan, const char *device
 status resource_plan_disk(const struct resource_plan *plan, int machine, struct disk_needs *needs) {
     enum { VERSIONS = 3 }; // of the policy, and of the reference
     const struct pipeline_stage *first = plan->pipeline->stages;
-    const struct planned_stage *planned = NULL; // optim, which is the last one
-    bool read = false;                          // its weights, on this machine
+    const struct planned_stage *planned = &plan->stages[plan->count - 1]; // optim, if the pipeline trains
+    bool read = false;                                                    // its weights, on this machine
     *needs = (struct disk_needs){.groups = plan->groups};
     for (size_t i = 0; i < plan->count; i++) {
         const struct pipeline_stage *stage = plan->stages[i].stage;
-        const bool here = pipeline_stage_runs_on(stage, machine), optim = stage->kind == &stage_kinds[STAGE_OPTIM];
-        if (optim) planned = &plan->stages[i];
+        const bool here = pipeline_stage_runs_on(stage, machine);
         if (stage->kind == &stage_kinds[STAGE_FRAMES] && here) needs->frames = plan->frames;
-        read |= here && (optim || (stage->kind && stage->kind->follows_weights));
+        read |= here && stage->kind && (stage->kind->trains || stage->kind->follows_weights);
     }
-    if (!planned) return OK;
+    if (planned->stage->kind != &stage_kinds[STAGE_OPTIM]) return OK;
     static const struct source_options no_source = {.groups_per_step = 1};
     const struct source_options *source =
         first->kind == &stage_kinds[STAGE_SOURCE] ? pipeline_options(first) : &no_source;
