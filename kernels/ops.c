@@ -95,14 +95,6 @@ void backend_close(struct backend **backend) {
     *backend = NULL;
 }
 
-status backend_get_info(struct backend *backend, struct backend_info *out) {
-    return backend->ops->info(backend, out);
-}
-
-status backend_supports(struct backend *backend, enum element type) {
-    return backend->ops->supports(backend, type);
-}
-
 // ---- tensors ----
 
 static_assert(sizeof(float) == 4 && sizeof(int32_t) == 4 && sizeof(uint16_t) == 2, "sizes of elements");

@@ -199,9 +199,11 @@ struct operations {
 
     // ---- the backend ----
 
-    // What backend_close, backend_supports and backend_get_info call.
+    // What backend_close calls.
     void (*close)(struct backend *);
+    // OK if the backend can compute products in `type`; otherwise UNAVAILABLE with the reason.
     status (*supports)(struct backend *, enum element type);
+    // *out = the facts about a backend; memory_free is that of now. UNAVAILABLE when the device does not answer.
     status (*info)(struct backend *, struct backend_info *out);
 
     // ---- memory ----
@@ -432,12 +434,6 @@ status backend_open(struct backend **out, const struct backend_options *options)
 
 // NULL is fine; sets *backend to NULL. Everything created with it must be freed before.
 void backend_close(struct backend **backend);
-
-// *out = the facts about a backend; memory_free is that of now. UNAVAILABLE when the device does not answer.
-status backend_get_info(struct backend *backend, struct backend_info *out);
-
-// OK if the backend can compute products in `type`; otherwise UNAVAILABLE with the reason.
-status backend_supports(struct backend *backend, enum element type);
 
 // Bytes of one element.
 size_t element_size(enum element type);

@@ -19,7 +19,6 @@ enum simd_level simd_best(void) {
 }
 
 void simd_choose(struct simd *simd, enum simd_level level) {
-    simd->level = level;
     elements_enter(simd);
     attention_tiles_enter(simd);
     row_kernels_enter(simd);

@@ -40,8 +40,6 @@ static inline bool activation_gated(enum activation kind) {
 }
 
 struct simd {
-    enum simd_level level;
-
     // Arrays.
     // out = in, from bfloat16.
     void (*f32_from_bf16)(float *out, const uint16_t *in, size_t count);

@@ -55,9 +55,9 @@ status weights_parse_type(const struct backend *backend, const char *option, con
 status weights_open_backend(const struct backend_options *options, const char *precision, struct backend **backend,
                             struct backend_info *info, enum element *type) {
     TRY(backend_open(backend, options));
-    TRY(backend_get_info(*backend, info));
+    TRY((*backend)->ops->info(*backend, info));
     TRY(weights_parse_type(*backend, "precision", precision, type));
-    return backend_supports(*backend, *type);
+    return (*backend)->ops->supports(*backend, *type);
 }
 
 // What is passed along while weights are loaded.
@@ -153,7 +153,7 @@ status weights_load(struct weights *weights, const struct weights_source *source
     if (source->store) {
         NEW(&loader.found, table->count);
         TRY_TO(result, done, parameter_table_match(table, source->store, loader.found));
-        TRY_TO(result, done, backend_get_info(backend, &info));
+        TRY_TO(result, done, backend->ops->info(backend, &info));
         loader.packed = info.packs && !source->training;
     }
     if (loader.packed) {

@@ -240,7 +240,7 @@ int main(int count, char **arguments) {
     if (result == OK && !estimate) {
         b.ops = b.backend->ops;
         struct backend_info info = {0};
-        result = backend_get_info(b.backend, &info);
+        result = b.backend->ops->info(b.backend, &info);
         b.library = info.product_library;
         const char *library = b.library ? b.library : "none: products are measured with the own kernel";
         if (result == OK)

@@ -28,7 +28,7 @@ static status question_process(const char *device) {
     struct backend *b = NULL;
     struct backend_info info;
     TRY(backend_open(&b, &(struct backend_options){.device = device}));
-    status result = backend_get_info(b, &info);
+    status result = b->ops->info(b, &info);
     if (result == OK)
         printf("{\"question\": \"process\", \"device\": \"%s\", \"kind\": \"%s\", \"memory\": %llu, \"memory_free\": "
                "%llu, "

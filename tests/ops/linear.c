@@ -206,7 +206,7 @@ static void linear_check_all_ways(struct harness *h) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         for (enum element type = ELEMENT_F32; type <= ELEMENT_BF16; type++) {
             if (h->emulated && shapes[i][0] * shapes[i][1] * shapes[i][2] > 5000000) continue;
-            if (backend_supports(h->backend, type) == OK)
+            if (h->backend->ops->supports(h->backend, type) == OK)
                 linear_check_ways(h, shapes[i][0], shapes[i][1], shapes[i][2], type);
         }
     }
@@ -279,10 +279,10 @@ static void linear_check_refusals(struct harness *h) {
 static void linear_check(struct harness *h) {
     linear_check_refusals(h);
     linear_check_all_ways(h);
-    if (backend_supports(h->backend, ELEMENT_BF16) == OK) linear_check_many_outputs(h);
+    if (h->backend->ops->supports(h->backend, ELEMENT_BF16) == OK) linear_check_many_outputs(h);
     static const int64_t widths[] = {1, 2, 5, 16, 17, 31, 32, 40, 63, 64, 65, 100, 101, 128, 152, 200, 256, 257, 320};
     enum { count = sizeof widths / sizeof *widths };
-    bool half = backend_supports(h->backend, ELEMENT_BF16) == OK;
+    bool half = h->backend->ops->supports(h->backend, ELEMENT_BF16) == OK;
     for (enum element type = ELEMENT_F32; type <= (half ? ELEMENT_BF16 : ELEMENT_F32) && !h->emulated; type++)
         linear_check_large(h, type);
     for (int i = 0; i < harness_repeats(h, 60); i++) {
@@ -341,7 +341,7 @@ static void linear_time_shape(struct harness *h, int64_t m, int64_t l, int64_t n
 
 static void linear_time_all(struct harness *h) {
     for (enum element type = ELEMENT_F32; type <= ELEMENT_BF16; type++) {
-        if (backend_supports(h->backend, type) != OK) continue;
+        if (h->backend->ops->supports(h->backend, type) != OK) continue;
         linear_time_shape(h, 1160, 768, 2560, type, true);
         linear_time_shape(h, 2200, 768, 4096, type, true);
         linear_time_shape(h, 1160, 2048, 768, type, true);

@@ -16,7 +16,7 @@ struct lm_head_case {
 };
 
 static struct lm_head_case lm_head_set_up(struct harness *h, const char *what, double scale) {
-    bool half = backend_supports(h->backend, ELEMENT_BF16) == OK;
+    bool half = h->backend->ops->supports(h->backend, ELEMENT_BF16) == OK;
     struct lm_head_case s = {.rows = harness_range(h, 1, harness_unit(h) < 0.2 ? 150 : 12),
                              .channels = harness_range(h, 1, 70),
                              .vocabulary = harness_range(h, 2, harness_unit(h) < 0.3 ? 9000 : 300),
@@ -313,7 +313,7 @@ static void lm_head_time_type(struct harness *h, enum element type) {
 
 static void lm_head_time_all(struct harness *h) {
     lm_head_time_type(h, ELEMENT_F32);
-    if (backend_supports(h->backend, ELEMENT_BF16) == OK) lm_head_time_type(h, ELEMENT_BF16);
+    if (h->backend->ops->supports(h->backend, ELEMENT_BF16) == OK) lm_head_time_type(h, ELEMENT_BF16);
 }
 
 const struct suite suite_lm_head = {"lm_head", lm_head_check, lm_head_time_all};

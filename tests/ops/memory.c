@@ -125,8 +125,8 @@ static void memory_check_devices(struct harness *h) {
     harness_hold(h, backend_open(&none, &(struct backend_options){.device = "abacus"}) == USAGE && !none,
                  "an unknown device");
     harness_hold(h, backend_open(&none, &(struct backend_options){.device = "cudas"}) == USAGE && !none, "cudas");
-    harness_hold(h, backend_supports(h->backend, ELEMENT_F32) == OK, "float32");
-    harness_hold(h, backend_supports(h->backend, ELEMENT_F16) == UNAVAILABLE, "half");
+    harness_hold(h, h->backend->ops->supports(h->backend, ELEMENT_F32) == OK, "float32");
+    harness_hold(h, h->backend->ops->supports(h->backend, ELEMENT_F16) == UNAVAILABLE, "half");
     backend_close(&none);
 }
 
@@ -134,7 +134,7 @@ static void memory_check_devices(struct harness *h) {
 static void memory_check_info(struct harness *h) {
     harness_case(h, "info");
     struct backend_info info = {0};
-    harness_ok(h, backend_get_info(h->backend, &info));
+    harness_ok(h, h->backend->ops->info(h->backend, &info));
     harness_hold(h, info.device && strncmp(info.device, h->ops->name, strlen(h->ops->name)) == 0, "the device's name");
     harness_hold(h, info.chunk_rows[ELEMENT_F32] > 0 && info.chunk_rows[ELEMENT_BF16] > 0 && info.chunk_patches > 0,
                  "the lengths of chunks");

@@ -269,7 +269,7 @@ TEST(all_memory_of_the_trials_is_freed) {
     struct backend_info info;
     compute(backend, &(struct product_case){.tokens = 64, .in = 72, .out = 136}, hashes);
     for (int i = 0; i < 2; i++) {
-        MUST(backend_get_info(backend, &info));
+        MUST(backend->ops->info(backend, &info));
         free_bytes[i] = info.memory_free;
         compute(backend, &wide, hashes);
     }

@@ -83,7 +83,7 @@ static void expect_same_grads(struct pass *pass, const struct pass *other) {
 static bool computes(const char *precision) {
     struct backend *backend = NULL;
     MUST(backend_open(&backend, &(struct backend_options){.device = "cpu"}));
-    bool can = backend_supports(backend, strcmp(precision, "float32") == 0 ? ELEMENT_F32 : ELEMENT_BF16) == OK;
+    bool can = backend->ops->supports(backend, strcmp(precision, "float32") == 0 ? ELEMENT_F32 : ELEMENT_BF16) == OK;
     backend_close(&backend);
     if (!can) print_message("left out: %s\n", precision);
     return can;

@@ -226,7 +226,7 @@ void inspect_devices(struct inspection *inspection) {
             const struct backend_options options = {.device = device, .threads = 1};
             struct backend *backend = NULL;
             const bool opened = backend_open(&backend, &options) == OK;
-            const bool computes = opened && (!precision || backend_supports(backend, type) == OK);
+            const bool computes = opened && (!precision || backend->ops->supports(backend, type) == OK);
             if (!computes)
                 inspection_add(inspection, MISTAKE, stage, opened ? "precision" : "device", "%s", fail_text());
             backend_close(&backend);

@@ -52,7 +52,7 @@ static void text_expect_memory(struct model *model, const struct sequence *seque
 static status text_memory_left(struct model *model, const struct forward_state *fwd, size_t *left) {
     struct backend_info info;
     *left = 0;
-    TRY(backend_get_info(model->backend, &info));
+    TRY(model->backend->ops->info(model->backend, &info));
     if (info.memory && !model->workspace_limit)
         model->workspace_limit = workspace_size(&model->workspace) + (size_t)(info.memory_free / 4 * 3);
     size_t limit = info.memory ? model->workspace_limit : model->workspace.peak;
