@@ -239,7 +239,7 @@ static status node_enter(struct stage_context *context, const char *path) {
     if (node->config.replica > 1) snprintf(number, sizeof number, "-%d", node->config.replica);
     snprintf(suffix, sizeof suffix, "%s%s%s", number, *machine ? "@" : "", machine);
     log_suffix(suffix);
-    return weights_follower_open(&node->weights, context, &node->config);
+    return weights_follower_open(&node->weights, context);
 }
 
 // Runs the open stage until the program is asked to stop. OK then; otherwise what failed.

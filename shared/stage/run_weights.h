@@ -108,7 +108,6 @@ status weights_fetch(struct io_thread *io, const char *dir, bool whole, struct r
 // The weights with which a replica computes.
 struct weights_follower {
     struct stage_context *context;
-    const struct node_config *config;
     char *dir;                    // where this machine has the files
     struct stage_weights loaded;  // path is not kept
     bool any_loaded;              // there are loaded ones, and they were not given back
@@ -126,10 +125,9 @@ enum weights_verdict {
     WEIGHTS_BUSY,  // they can be loaded when the stage has finished what it has, or must be tried again
 };
 
-// Sets a zeroed struct up; what it points to must outlive it. Makes the directory of the files in a run with optim.
-// UNAVAILABLE when the disk fails. Close in any case.
-status weights_follower_open(struct weights_follower *follower, struct stage_context *context,
-                             const struct node_config *config);
+// Sets a zeroed struct up; the context, which has its node, must outlive it. Makes the directory of the files in a run
+// with optim. UNAVAILABLE when the disk fails. Close in any case.
+status weights_follower_open(struct weights_follower *follower, struct stage_context *context);
 
 // Frees what it holds; a zeroed struct is fine.
 void weights_follower_close(struct weights_follower *follower);

@@ -172,11 +172,10 @@ done:
 
 // ---- follower ----
 
-status weights_follower_open(struct weights_follower *follower, struct stage_context *context,
-                             const struct node_config *config) {
+status weights_follower_open(struct weights_follower *follower, struct stage_context *context) {
+    const struct node_config *config = &context->node->config;
     struct arena arena = {0};
     follower->context = context;
-    follower->config = config;
     pthread_mutex_init(&follower->lock, NULL);
     follower->dir = mem_strdup(path_join(&arena, config->run_dir, "weights"));
     arena_release(&arena);
@@ -262,9 +261,10 @@ static status weights_follower_load(struct weights_follower *follower, struct io
     }
     // What was trained with one model must not be sampled from another; fail_text() has both hashes.
     if (result == DATAERR && !remote->weights.path) {
-        const char *machine = follower->config->machine;
+        const struct node_config *config = &context->node->config;
+        const char *machine = config->machine;
         return fail_prefix(DATAERR, "%s%s's model directory differs from optim's, or its precision does",
-                           *machine ? "machine " : "", *machine ? machine : follower->config->stage);
+                           *machine ? "machine " : "", *machine ? machine : config->stage);
     }
     // Optim's file was removed before it was opened, or the copy is damaged.
     if (result == DATAERR && follower->failed_loads < MAX_FAILED_LOADS && follower->failed_copies < MAX_FAILED_COPIES) {

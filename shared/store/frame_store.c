@@ -452,23 +452,21 @@ status frame_store_recall_origin(struct frame_store *store, const char *key, str
                                  struct frame_origin *origin, bool *found) {
     uint8_t bytes[FRAME_KEY_BYTES];
     struct frame_origin_record record;
-    struct lmdb_txn *txn;
-    struct lmdb_val value;
+    struct buf value = {0};
     *found = false;
     TRY(frame_key_parse(bytes, key));
-    TRY(lmdb_txn_begin_read(store->env, &txn));
-    status result = lmdb_txn_get(txn, DBI_ORIGINS, frame_key_val(bytes), &value);
-    const char *path = value.data ? (const char *)value.data + sizeof record : NULL;
-    if (result == OK && path && value.size > sizeof record && !path[value.size - sizeof record - 1]) {
+    const status result = lmdb_env_get(store->env, DBI_ORIGINS, frame_key_val(bytes), &value, found);
+    *found = value.size > sizeof record && !value.data[value.size - 1];
+    if (*found) {
+        const char *path = value.data + sizeof record;
         memcpy(&record, value.data, sizeof record);
         *origin = (struct frame_origin){.path = arena_strndup(arena, path, strlen(path)),
                                         .video = record.video,
                                         .start = record.start,
                                         .end = record.end,
                                         .frame_rate = record.frame_rate};
-        *found = true;
     }
-    lmdb_txn_end(&txn);
+    buf_release(&value);
     return result;
 }
 

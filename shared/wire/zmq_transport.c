@@ -432,7 +432,7 @@ static status zmq_transport_receive_message(struct zmq_transport *transport, str
                                             struct transport_event *event) {
     void *socket = link ? link->socket : transport->server;
     struct transport_client *client = &event->client;
-    struct transport_frames frames = {0};
+    struct transport_frames *frames = &event->frames;
     bool more = true, none = false;
     if (!link) {
         TRY(zmq_transport_receive_frame(socket, &transport->head, &more, &none));
@@ -442,23 +442,21 @@ static status zmq_transport_receive_message(struct zmq_transport *transport, str
     }
     if (more) TRY(zmq_transport_receive_frame(socket, &transport->head, &more, &none));
     if (none) return OK;
-    frames.count = 1;
-    frames.head = zmq_msg_data(&transport->head);
-    frames.head_size = zmq_msg_size(&transport->head);
+    *frames = (struct transport_frames){
+        .count = 1, .head = zmq_msg_data(&transport->head), .head_size = zmq_msg_size(&transport->head)};
     while (more) { // a third frame takes the place of the second: the message is malformed anyway
         TRY(zmq_transport_receive_frame(socket, &transport->bulk, &more, &none));
-        if (frames.count < 3) frames.count++;
+        if (frames->count < 3) frames->count++;
     }
-    if (frames.count > 1) {
-        frames.bulk = zmq_msg_data(&transport->bulk);
-        frames.bulk_size = zmq_msg_size(&transport->bulk);
+    if (frames->count > 1) {
+        frames->bulk = zmq_msg_data(&transport->bulk);
+        frames->bulk_size = zmq_msg_size(&transport->bulk);
     }
     if (client->size > sizeof client->id) return OK;
-    event->kind = !link && frames.count == 1 && !frames.head_size ? TRANSPORT_CONNECTED : TRANSPORT_MESSAGE;
+    event->kind = !link && frames->count == 1 && !frames->head_size ? TRANSPORT_CONNECTED : TRANSPORT_MESSAGE;
     event->owner = link ? link->owner : NULL;
     // The user that the ZAP handler has admitted: its key.
     if (!link && transport->security) event->key = zmq_msg_gets(&transport->head, "User-Id");
-    event->frames = frames;
     return OK;
 }
 

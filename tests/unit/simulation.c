@@ -1,9 +1,9 @@
 // A run in one thread: the nodes of all its processes over a simulated network and clock, from their I/O threads to the
-// channels of their stages, and stages that only pass groups on. In half of them rollout follows optim's weights.
-// Processes are killed, paused and cut off at moments that follow from a seed; then every group must have been trained
-// once, in order. A failure prints its seed: SEED=N repeats it. SCHEDULES=N tries N seeds, from SEED or 100 on, and
-// prints a hash of all that became of them: two versions of the code with the same hash have sent as many messages at
-// the same times.
+// channels of their stages, and stages that only pass groups on. In half of the schedules rollout follows optim's
+// weights. Processes are killed, paused and cut off at moments that follow from a seed; then every group must have been
+// trained once, in order. A failure prints its seed: SEED=N repeats it. SCHEDULES=N tries N seeds, from SEED or 100 on,
+// and prints a hash of all that became of them: two versions of the code with the same hash have sent as many messages
+// at the same times.
 #include "tests/unit/unit.h"
 
 #include <errno.h>
@@ -308,7 +308,7 @@ static void start_process(struct process *process) {
     process->finished = false;
     memset(process->has_given, 0, sizeof process->has_given);
     process->counters = (struct message_status){.state = ""};
-    assert_int_equal(weights_follower_open(&node->weights, &process->context, &node->config), OK);
+    assert_int_equal(weights_follower_open(&node->weights, &process->context), OK);
     if (process->stage == STAGES - 1) {
         simulation->step = simulation->saved_step > 0 ? simulation->saved_step : 0;
         simulation->weights = simulation->saved_weights;
@@ -631,7 +631,7 @@ static struct outcome simulate(const struct schedule *schedule) {
 
 TEST(a_run_without_faults) {
     struct schedule schedule = {
-        .seed = 1, .trains = true, .total = TOTAL, .replicas = 1, .delay_ms = 20, .work_ms = 300};
+        .seed = 1, .trains = true, .total = TOTAL, .replicas = 1, .delay_ms = 20, .work_ms = 300, .follows = true};
     struct outcome outcome = simulate(&schedule);
     assert_true(outcome.right);
     assert_int_equal(outcome.works, (STAGES - 2) * TOTAL);
