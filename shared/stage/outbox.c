@@ -109,15 +109,16 @@ static struct outbox_entry *outbox_entry_of(struct outbox *outbox, int64_t seq) 
     return entry;
 }
 
-static void outbox_remove(struct outbox *outbox, size_t begin, size_t end) {
-    assert(begin <= end && end <= outbox->count);
-    if (begin == end) return; // there may be no array yet
-    for (size_t i = begin; i < end; i++) {
+// Removes the first entries.
+static void outbox_remove(struct outbox *outbox, size_t count) {
+    assert(count <= outbox->count);
+    if (!count) return; // there may be no array yet
+    for (size_t i = 0; i < count; i++) {
         buf_release(&outbox->entries[i]->data);
         free(outbox->entries[i]);
     }
-    memmove(&outbox->entries[begin], &outbox->entries[end], (outbox->count - end) * sizeof *outbox->entries);
-    outbox->count -= end - begin;
+    outbox->count -= count;
+    memmove(outbox->entries, outbox->entries + count, outbox->count * sizeof *outbox->entries);
 }
 
 struct outbox_entry *outbox_add(struct outbox *outbox, int64_t seq, const struct origins *origins, struct buf *data) {
@@ -132,7 +133,7 @@ struct outbox_entry *outbox_add(struct outbox *outbox, int64_t seq, const struct
 }
 
 void outbox_settle_below(struct outbox *outbox, int64_t seq) {
-    outbox_remove(outbox, 0, outbox_position(outbox, seq));
+    outbox_remove(outbox, outbox_position(outbox, seq));
 }
 
 int64_t outbox_available(const struct outbox *outbox, int reader) {
@@ -148,7 +149,7 @@ int64_t outbox_available(const struct outbox *outbox, int reader) {
 }
 
 void outbox_release(struct outbox *outbox) {
-    outbox_remove(outbox, 0, outbox->count);
+    outbox_remove(outbox, outbox->count);
     free(outbox->entries);
     outbox->entries = NULL;
 }

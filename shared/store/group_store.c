@@ -60,10 +60,6 @@ void group_store_close(struct group_store **store) {
     *store = NULL;
 }
 
-static struct lmdb_val group_store_section_key(const struct section_key *key) {
-    return (struct lmdb_val){key->bytes, sizeof key->bytes};
-}
-
 // The id itself, or its hash in *hash when it is empty or too long for a key.
 static struct lmdb_val group_store_id_key(struct string id, XXH128_canonical_t *hash) {
     if (id.size > 0 && id.size <= MAX_KEY) return (struct lmdb_val){id.data, id.size};
@@ -73,8 +69,9 @@ static struct lmdb_val group_store_id_key(struct string id, XXH128_canonical_t *
 
 status group_store_find(struct group_store *store, const struct section_key *key, enum group_section section,
                         struct group *group, bool *found) {
+    const struct lmdb_val stored = {key->bytes, sizeof key->bytes};
     struct buf packed = {0};
-    status result = lmdb_env_get(store->env, DBI_SECTIONS, group_store_section_key(key), &packed, found);
+    status result = lmdb_env_get(store->env, DBI_SECTIONS, stored, &packed, found);
     if (result == OK && *found) result = group_section_from_msgpack(group, section, packed.data, packed.size);
     if (result == DATAERR) result = lmdb_env_fail_damaged(store->env, fail_text());
     buf_release(&packed);
@@ -88,10 +85,6 @@ status group_store_find(struct group_store *store, const struct section_key *key
 // damaged and with UNAVAILABLE when the disk is full.
 
 static const struct lmdb_val group_retention_totals_key = {"totals", 6};
-
-static status group_retention_put_totals(struct lmdb_txn *txn, const struct group_totals *totals) {
-    return lmdb_txn_put(txn, DBI_TOTALS, group_retention_totals_key, (struct lmdb_val){totals, sizeof *totals});
-}
 
 // Reads the totals, which a new store lacks.
 static status group_retention_read_totals(struct lmdb_txn *txn, struct group_totals *totals) {
@@ -163,6 +156,7 @@ status group_store_prune(struct group_store *store, const struct group_keep *kee
                          int64_t *freed) {
     struct lmdb_txn *txn;
     struct group_totals totals;
+    const struct lmdb_val value = {&totals, sizeof totals};
     status result;
     int64_t count, bytes; // that one transaction removes
     bool sections_left = sections;
@@ -174,7 +168,7 @@ status group_store_prune(struct group_store *store, const struct group_keep *kee
             if (result == OK) result = group_retention_read_totals(txn, &totals);
             if (result == OK)
                 result = group_retention_remove_oldest(txn, &totals, keep, REMOVED_PER_TXN, &count, &bytes);
-            if (result == OK) result = group_retention_put_totals(txn, &totals);
+            if (result == OK) result = lmdb_txn_put(txn, DBI_TOTALS, group_retention_totals_key, value);
             if (result == OK && sections) result = group_retention_remove_sections(txn, &sections_left);
         } while (lmdb_txn_commit(&txn, &result));
         *removed += count;
@@ -193,7 +187,7 @@ struct group_store_values {
 static status group_store_put(const struct group_store *store, struct lmdb_txn *txn, const struct group_record *record,
                               const struct group_store_values *values) {
     if (record->section >= 0) {
-        const struct lmdb_val key = group_store_section_key(&record->key);
+        const struct lmdb_val key = {record->key.bytes, sizeof record->key.bytes};
         const struct requirement *requires = &record->group->requires;
         struct lmdb_val stored;
         TRY(lmdb_txn_get(txn, DBI_SECTIONS, key, &stored));
@@ -247,7 +241,7 @@ static status group_store_put(const struct group_store *store, struct lmdb_txn *
     TRY(lmdb_txn_put(txn, DBI_ORDER, order, (struct lmdb_val){value, sizeof place + id.size}));
     TRY(lmdb_txn_put(txn, DBI_NUMBERS, id, order));
     TRY(group_retention_remove_oldest(txn, &totals, &store->keep, REMOVED_PER_SAVE, &removed, &freed));
-    TRY(group_retention_put_totals(txn, &totals));
+    TRY(lmdb_txn_put(txn, DBI_TOTALS, group_retention_totals_key, (struct lmdb_val){&totals, sizeof totals}));
     return lmdb_txn_put(txn, DBI_GROUPS, id, packed);
 }
 
