@@ -84,14 +84,8 @@ static inline bool attention_span_valid(const struct attention_span *span, int64
     X(rmsnorm_grad)                                                                                                    \
     X(layernorm)                                                                                                       \
     X(layernorm_grad)                                                                                                  \
-    X(swiglu)                                                                                                          \
-    X(swiglu_grad)                                                                                                     \
-    X(gelu)                                                                                                            \
-    X(gelu_grad)                                                                                                       \
-    X(quick_gelu)                                                                                                      \
-    X(quick_gelu_grad)                                                                                                 \
-    X(geglu)                                                                                                           \
-    X(geglu_grad)                                                                                                      \
+    X(activation)                                                                                                      \
+    X(activation_grad)                                                                                                 \
     X(kv_cache_new)                                                                                                    \
     X(kv_cache_free)                                                                                                   \
     X(rope)                                                                                                            \

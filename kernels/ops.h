@@ -194,6 +194,19 @@ struct backend_info {
 // A buffer's name in another process.
 enum { IPC_HANDLE_BYTES = 128 };
 
+// A gated activation has a in the first columns of its input, and b in as many behind them.
+enum activation {
+    ACTIVATION_SWIGLU,     // silu(a) * b
+    ACTIVATION_GEGLU,      // gelu(a) * b
+    ACTIVATION_GELU,       // in * Phi(in), with erf
+    ACTIVATION_QUICK_GELU, // in * sigmoid(1.702 in)
+};
+
+// Whether it is gated.
+static inline bool activation_gated(enum activation kind) {
+    return kind == ACTIVATION_SWIGLU || kind == ACTIVATION_GEGLU;
+}
+
 struct operations {
     const char *name; // "cpu", "cuda", "emulated"
 
@@ -292,22 +305,11 @@ struct operations {
     // (each may be none).
     status (*layernorm_grad)(struct backend *, struct tensor grad_x, struct tensor grad_scale, struct tensor grad_bias,
                              struct tensor grad_out, struct tensor x, struct tensor scale, struct tensor statistics);
-    // out[T,I] = silu(gate) * up; gate_up [T,2I] has gate in its first I columns.
-    status (*swiglu)(struct backend *, struct tensor out, struct tensor gate_up);
-    // grad_gate_up [T,2I] = the gradient of swiglu; it may be gate_up itself.
-    status (*swiglu_grad)(struct backend *, struct tensor grad_gate_up, struct tensor grad_out, struct tensor gate_up);
-    // out = in * Phi(in), with erf.
-    status (*gelu)(struct backend *, struct tensor out, struct tensor in);
-    // grad_in = grad_out * gelu'(in).
-    status (*gelu_grad)(struct backend *, struct tensor grad_in, struct tensor grad_out, struct tensor in);
-    // out = in * sigmoid(1.702 in). out may be `in`.
-    status (*quick_gelu)(struct backend *, struct tensor out, struct tensor in);
-    // grad_in = grad_out * quick_gelu'(in); it may be grad_out or `in` itself.
-    status (*quick_gelu_grad)(struct backend *, struct tensor grad_in, struct tensor grad_out, struct tensor in);
-    // out[T,I] = gelu(a) * b; in [T,2I] has a in its first I columns, then b.
-    status (*geglu)(struct backend *, struct tensor out, struct tensor in);
-    // grad_in [T,2I] = the gradient of geglu; it may be `in` itself.
-    status (*geglu_grad)(struct backend *, struct tensor grad_in, struct tensor grad_out, struct tensor in);
+    // out[T,I] = the activation of `in`, which is [T,2I] if it is gated. out may be `in` of quick_gelu.
+    status (*activation)(struct backend *, enum activation, struct tensor out, struct tensor in);
+    // grad_in = the gradient of `in`; it may be `in` itself, except of gelu, and that of quick_gelu may be grad_out.
+    status (*activation_grad)(struct backend *, enum activation, struct tensor grad_in, struct tensor grad_out,
+                              struct tensor in);
 
     // ---- attention ----
 

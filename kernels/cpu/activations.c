@@ -36,35 +36,11 @@ static status activation_run(struct backend *backend, enum activation kind, stru
     return OK;
 }
 
-status cpu_swiglu(struct backend *backend, struct tensor out, struct tensor gate_up) {
-    return activation_run(backend, SWIGLU, out, (struct tensor){0}, gate_up);
+status cpu_activation(struct backend *backend, enum activation kind, struct tensor out, struct tensor in) {
+    return activation_run(backend, kind, out, (struct tensor){0}, in);
 }
 
-status cpu_swiglu_grad(struct backend *backend, struct tensor grad_gate_up, struct tensor grad_out,
-                       struct tensor gate_up) {
-    return activation_run(backend, SWIGLU, grad_gate_up, grad_out, gate_up);
-}
-
-status cpu_geglu(struct backend *backend, struct tensor out, struct tensor in) {
-    return activation_run(backend, GEGLU, out, (struct tensor){0}, in);
-}
-
-status cpu_geglu_grad(struct backend *backend, struct tensor grad_in, struct tensor grad_out, struct tensor in) {
-    return activation_run(backend, GEGLU, grad_in, grad_out, in);
-}
-
-status cpu_gelu(struct backend *backend, struct tensor out, struct tensor in) {
-    return activation_run(backend, GELU, out, (struct tensor){0}, in);
-}
-
-status cpu_gelu_grad(struct backend *backend, struct tensor grad_in, struct tensor grad_out, struct tensor in) {
-    return activation_run(backend, GELU, grad_in, grad_out, in);
-}
-
-status cpu_quick_gelu(struct backend *backend, struct tensor out, struct tensor in) {
-    return activation_run(backend, QUICK_GELU, out, (struct tensor){0}, in);
-}
-
-status cpu_quick_gelu_grad(struct backend *backend, struct tensor grad_in, struct tensor grad_out, struct tensor in) {
-    return activation_run(backend, QUICK_GELU, grad_in, grad_out, in);
+status cpu_activation_grad(struct backend *backend, enum activation kind, struct tensor grad_in, struct tensor grad_out,
+                           struct tensor in) {
+    return activation_run(backend, kind, grad_in, grad_out, in);
 }

@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/ops.h"
+
 enum simd_level { SIMD_PLAIN, SIMD_AVX2, SIMD_AVX512 };
 
 // The factors of one AdamW step in float32. With g = grad_scale * grad:
@@ -31,13 +33,6 @@ struct row_view {
     void *data;
     bool bf16;
 };
-
-enum activation { SWIGLU, GEGLU, GELU, QUICK_GELU };
-
-// Whether the activation of the first half of a row is multiplied by the second half.
-static inline bool activation_gated(enum activation kind) {
-    return kind == SWIGLU || kind == GEGLU;
-}
 
 struct simd {
     // Arrays.
@@ -107,7 +102,7 @@ struct simd {
     void (*layernorm_grad)(struct row_view grad_x, float *scale_sums, float *bias_sums, struct row_view grad_out,
                            struct row_view x, struct row_view scale, int64_t count, const float statistics[2]);
     // out = the activation of `in`; of the first half of `in`, times the second, if it is gated. The activation of
-    // SWIGLU is rounded to the type of `in`. out has `count` elements.
+    // ACTIVATION_SWIGLU is rounded to the type of `in`. out has `count` elements.
     void (*activation)(enum activation kind, struct row_view out, struct row_view in, int64_t count);
     // Its gradient; grad_in may be `in` or, unless it is gated, grad_out.
     void (*activation_grad)(enum activation kind, struct row_view grad_in, struct row_view grad_out, struct row_view in,

@@ -26,24 +26,9 @@ status forward_alloc(struct forward_state *fwd) {
     return workspace_alloc(fwd->workspace, fwd->type, fwd->rows, hidden_size, &fwd->delta);
 }
 
-// An activation from gate_up to hidden, and its gradient.
-struct block_activation {
-    status (*forward)(struct backend *, struct tensor hidden, struct tensor gate_up);
-    status (*gradient)(struct backend *, struct tensor grad_gate_up, struct tensor grad_hidden, struct tensor gate_up);
-};
-
-static struct block_activation block_activation_of(const struct forward_state *fwd) {
-    const struct operations *ops = fwd->backend->ops;
-    const struct block_activation all[] = {[ACTIVATION_SWIGLU] = {ops->swiglu, ops->swiglu_grad},
-                                           [ACTIVATION_GEGLU] = {ops->geglu, ops->geglu_grad},
-                                           [ACTIVATION_QUICK_GELU] = {ops->quick_gelu, ops->quick_gelu_grad}};
-    return all[fwd->transformer->activation];
-}
-
 // Columns of gate_up.
 static int64_t block_up_size(const struct transformer *transformer) {
-    int gates = transformer->activation == ACTIVATION_QUICK_GELU ? 0 : 1;
-    return (1 + gates) * transformer->intermediate_size;
+    return (activation_gated(transformer->activation) ? 2 : 1) * transformer->intermediate_size;
 }
 
 int64_t norm_statistics_size(const struct transformer *transformer) {
@@ -185,7 +170,7 @@ status block_forward(struct forward_state *fwd, int index) {
         struct tensor hidden = tensor_rows(hidden_chunk, 0, rows);
         TRY(ops->linear(backend, gate_up, tensor_rows(act.normed, first, rows), block->gate_up.weight,
                         block->gate_up_bias.values));
-        TRY(block_activation_of(fwd).forward(backend, hidden, gate_up));
+        TRY(ops->activation(backend, fwd->transformer->activation, hidden, gate_up));
         TRY(ops->linear(backend, tensor_rows(fwd->delta, first, rows), hidden, block->down.weight,
                         block->down_bias.values));
     }
@@ -288,9 +273,9 @@ status block_backward(struct forward_state *fwd, int index) {
         struct workspace_mark chunk_mark = workspace_save(fwd->workspace);
         TRY(block_round_grad(fwd, first, rows, &grad_out));
         if (!kept) TRY(ops->linear(backend, gate_up, in, block->gate_up.weight, block->gate_up_bias.values));
-        TRY(block_activation_of(fwd).forward(backend, hidden, gate_up));
+        TRY(ops->activation(backend, fwd->transformer->activation, hidden, gate_up));
         TRY(backward_linear(fwd, hidden, grad_out, hidden, &block->down, &block->down_bias));
-        TRY(block_activation_of(fwd).gradient(backend, gate_up, hidden, gate_up));
+        TRY(ops->activation_grad(backend, fwd->transformer->activation, gate_up, hidden, gate_up));
         TRY(backward_linear(fwd, tensor_rows(grad_normed, first, rows), gate_up, in, &block->gate_up,
                             &block->gate_up_bias));
         workspace_restore(fwd->workspace, chunk_mark);

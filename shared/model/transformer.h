@@ -20,9 +20,6 @@ struct block {
 
 enum norm_kind { NORM_RMSNORM, NORM_LAYERNORM };
 
-// From [T, 2I] with gate and up, or from [T, I] alone, to [T, I].
-enum activation_kind { ACTIVATION_SWIGLU, ACTIVATION_GEGLU, ACTIVATION_QUICK_GELU };
-
 // A stack of blocks.
 struct transformer {
     struct block *blocks;
@@ -31,7 +28,7 @@ struct transformer {
     float attention_scale, eps;
     int64_t hidden_size, intermediate_size;
     enum norm_kind norm;
-    enum activation_kind activation;
+    enum activation activation; // from [T, 2I] if it is gated, or from [T, I], to [T, I]
 };
 
 // What a block computes on the way to its output.

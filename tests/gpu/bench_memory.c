@@ -101,11 +101,11 @@ static status bench_set_up_swiglu(struct bench *b) {
 }
 
 static status bench_swiglu(struct bench *b) {
-    return b->ops->swiglu(b->backend, b->tensors[1], b->tensors[0]);
+    return b->ops->activation(b->backend, ACTIVATION_SWIGLU, b->tensors[1], b->tensors[0]);
 }
 
 static status bench_swiglu_grad(struct bench *b) {
-    return b->ops->swiglu_grad(b->backend, b->tensors[0], b->tensors[1], b->tensors[0]);
+    return b->ops->activation_grad(b->backend, ACTIVATION_SWIGLU, b->tensors[0], b->tensors[1], b->tensors[0]);
 }
 
 static double bench_swiglu_grad_bytes(const struct bench *b) {
@@ -113,11 +113,11 @@ static double bench_swiglu_grad_bytes(const struct bench *b) {
 }
 
 static status bench_gelu(struct bench *b) {
-    return b->ops->gelu(b->backend, b->tensors[1], b->tensors[0]);
+    return b->ops->activation(b->backend, ACTIVATION_GELU, b->tensors[1], b->tensors[0]);
 }
 
 static status bench_gelu_grad(struct bench *b) {
-    return b->ops->gelu_grad(b->backend, b->tensors[1], b->tensors[1], b->tensors[0]);
+    return b->ops->activation_grad(b->backend, ACTIVATION_GELU, b->tensors[1], b->tensors[1], b->tensors[0]);
 }
 
 // ---- the optimizer ----
@@ -209,6 +209,8 @@ static status bench_digest(struct bench *b) {
 
 #define ITEM(name, operation, set_up, prepare, bytes)                                                                  \
     BENCH_ITEM(name, operation, bench_##operation, bench_set_up_##set_up, prepare, bytes, NULL)
+#define ACTIVATION(name, operation, call, set_up, bytes)                                                               \
+    BENCH_ITEM(name, operation, bench_##call, bench_set_up_##set_up, NULL, bytes, NULL)
 const struct bench_item bench_memory_items[] = {
     ITEM("copy", copy, two, NULL, bench_all_bytes),
     ITEM("convert", copy, convert, NULL, bench_all_bytes),
@@ -219,10 +221,10 @@ const struct bench_item bench_memory_items[] = {
     ITEM("rmsnorm of patches", rmsnorm, vision_norm, NULL, bench_rmsnorm_bytes),
     ITEM("rmsnorm_grad", rmsnorm_grad, text_norm, NULL, bench_rmsnorm_grad_bytes),
     ITEM("rmsnorm_grad of patches", rmsnorm_grad, vision_norm, NULL, bench_rmsnorm_grad_bytes),
-    ITEM("swiglu", swiglu, swiglu, NULL, bench_all_bytes),
-    ITEM("swiglu_grad", swiglu_grad, swiglu, NULL, bench_swiglu_grad_bytes),
-    ITEM("gelu", gelu, two, NULL, bench_all_bytes),
-    ITEM("gelu_grad", gelu_grad, two, NULL, bench_add_bytes),
+    ACTIVATION("swiglu", activation, swiglu, swiglu, bench_all_bytes),
+    ACTIVATION("swiglu_grad", activation_grad, swiglu_grad, swiglu, bench_swiglu_grad_bytes),
+    ACTIVATION("gelu", activation, gelu, two, bench_all_bytes),
+    ACTIVATION("gelu_grad", activation_grad, gelu_grad, two, bench_add_bytes),
     ITEM("adamw of pairs", adamw, pairs, bench_prepare_moments, bench_adamw_bytes),
     ITEM("adamw of float32", adamw, f32, bench_prepare_moments, bench_adamw_bytes),
     ITEM("ema", ema, ema, NULL, bench_ema_bytes),

@@ -23,19 +23,16 @@ static double activations_value(enum activation_case kind, double x, double *slo
 }
 
 static void activations_check_kind(struct harness *h, enum activation_case kind) {
-    const struct operations *ops = h->ops;
     const struct {
         const char *name;
+        enum activation kind;
         bool gated;                            // the activation is multiplied by the second half of a row
         double out, out_most, out_relative;    // bounds: absolute, by the largest factor of an error, relative
         double grad, grad_most, grad_relative; // the same of the gradient
-        status (*run)(struct backend *, struct tensor out, struct tensor in);
-        status (*run_grad)(struct backend *, struct tensor grad_in, struct tensor grad_out, struct tensor in);
-    } cases[ACTIVATION_CASES] = {{"swiglu", true, 1e-32, 0, 1e-6, 1e-6, 3e-7, 2e-6, ops->swiglu, ops->swiglu_grad},
-                                 {"gelu", false, 4e-7, 0, 2e-7, 1e-6, 0, 1e-6, ops->gelu, ops->gelu_grad},
-                                 {"geglu", true, 0, 4e-7, 4e-7, 0, 1e-6, 1e-6, ops->geglu, ops->geglu_grad},
-                                 {"quick_gelu", false, 1e-6, 0, 1e-6, 2e-6, 0, 2e-6, ops->quick_gelu,
-                                  ops->quick_gelu_grad}},
+    } cases[ACTIVATION_CASES] = {{"swiglu", ACTIVATION_SWIGLU, true, 1e-32, 0, 1e-6, 1e-6, 3e-7, 2e-6},
+                                 {"gelu", ACTIVATION_GELU, false, 4e-7, 0, 2e-7, 1e-6, 0, 1e-6},
+                                 {"geglu", ACTIVATION_GEGLU, true, 0, 4e-7, 4e-7, 0, 1e-6, 1e-6},
+                                 {"quick_gelu", ACTIVATION_QUICK_GELU, false, 1e-6, 0, 1e-6, 2e-6, 0, 2e-6}},
       *c = &cases[kind];
     const bool gated = c->gated;
     int64_t rows = harness_range(h, 1, 20), columns = harness_columns(h, 1, gated ? 200 : 400);
@@ -49,22 +46,22 @@ static void activations_check_kind(struct harness *h, enum activation_case kind)
     struct tensor in_place = harness_tensor(h, type, rows, in_columns, FILL_ZERO, 0);
     double *x = harness_doubles(h, in), *g = harness_doubles(h, grad_out), *want = harness_doubles(h, out),
            *want_grad = harness_doubles(h, grad_in);
-    harness_ok(h, c->run(h->backend, out, in));
-    harness_ok(h, c->run_grad(h->backend, grad_in, grad_out, in));
+    harness_ok(h, h->ops->activation(h->backend, c->kind, out, in));
+    harness_ok(h, h->ops->activation_grad(h->backend, c->kind, grad_in, grad_out, in));
 
     int64_t row = harness_range(h, 0, rows - 1);
     struct tensor alone = harness_tensor(h, type, 1, columns, FILL_ZERO, 0);
-    harness_ok(h, c->run(h->backend, alone, tensor_rows(in, row, 1)));
+    harness_ok(h, h->ops->activation(h->backend, c->kind, alone, tensor_rows(in, row, 1)));
     harness_equal(h, "a row alone", alone, tensor_rows(out, row, 1));
     if (kind != CASE_GELU) {
         harness_ok(h, h->ops->copy(h->backend, in_place, in));
-        harness_ok(h, c->run_grad(h->backend, in_place, grad_out, in_place));
+        harness_ok(h, h->ops->activation_grad(h->backend, c->kind, in_place, grad_out, in_place));
         harness_equal(h, "grad_in in place of in", in_place, grad_in);
     }
     if (kind == CASE_QUICK_GELU) {
-        harness_ok(h, c->run_grad(h->backend, grad_out, grad_out, in));
+        harness_ok(h, h->ops->activation_grad(h->backend, c->kind, grad_out, grad_out, in));
         harness_equal(h, "grad_in in place of grad_out", grad_out, grad_in);
-        harness_ok(h, c->run(h->backend, in, in));
+        harness_ok(h, h->ops->activation(h->backend, c->kind, in, in));
         harness_equal(h, "out in place", in, out);
     }
 
@@ -88,12 +85,14 @@ static void activations_check_refusals(struct harness *h) {
     harness_case(h, "refusals");
     struct tensor four = harness_dense(h, ELEMENT_F32, 3, 4, FILL_NORMAL, 1), two = tensor_columns(four, 0, 2);
     struct tensor numbers = harness_dense(h, ELEMENT_I32, 3, 4, FILL_ZERO, 0);
-    harness_broken(h, h->ops->geglu(h->backend, four, four), "geglu of one half");
-    harness_broken(h, h->ops->geglu(h->backend, tensor_rows(two, 0, 2), four), "geglu of more rows");
-    harness_broken(h, h->ops->geglu_grad(h->backend, two, two, four), "a gradient of one half");
-    harness_broken(h, h->ops->quick_gelu(h->backend, two, four), "quick_gelu of more columns");
-    harness_broken(h, h->ops->quick_gelu(h->backend, four, numbers), "quick_gelu of integers");
-    harness_broken(h, h->ops->quick_gelu_grad(h->backend, four, two, four), "a gradient of fewer columns");
+    harness_broken(h, h->ops->activation(h->backend, ACTIVATION_GEGLU, four, four), "geglu of one half");
+    harness_broken(h, h->ops->activation(h->backend, ACTIVATION_GEGLU, tensor_rows(two, 0, 2), four),
+                   "geglu of more rows");
+    harness_broken(h, h->ops->activation_grad(h->backend, ACTIVATION_GEGLU, two, two, four), "a gradient of one half");
+    harness_broken(h, h->ops->activation(h->backend, ACTIVATION_QUICK_GELU, two, four), "quick_gelu of more columns");
+    harness_broken(h, h->ops->activation(h->backend, ACTIVATION_QUICK_GELU, four, numbers), "quick_gelu of integers");
+    harness_broken(h, h->ops->activation_grad(h->backend, ACTIVATION_QUICK_GELU, four, two, four),
+                   "a gradient of fewer columns");
 }
 
 // exp over its whole range: two units of the last place, 0 far below, infinite far above, NaN for NaN.
@@ -125,7 +124,7 @@ static void activations_check_phi(struct harness *h) {
     float *in = harness_values(h, x);
     memcpy(in, (float[]){0, -0.0f, 1e-30f, 0.35f, -13, 13, -1e30f, 1e30f, INFINITY, -INFINITY, NAN}, 11 * sizeof *in);
     harness_set(h, x, in);
-    harness_ok(h, h->ops->gelu(h->backend, y, x));
+    harness_ok(h, h->ops->activation(h->backend, ACTIVATION_GELU, y, x));
     harness_same(h, "gelu", y);
     const float *out = harness_values(h, y);
     for (int i = 0; i < count; i++) {
@@ -160,13 +159,17 @@ static void activations_time_all(struct harness *h) {
         const struct tensor gate_up = harness_dense(h, type, rows, 2 * inner, FILL_NORMAL, 1);
         const struct tensor grad_gate_up = harness_dense(h, type, rows, 2 * inner, FILL_ZERO, 0);
         const struct tensor out = harness_dense(h, type, rows, inner, FILL_NORMAL, 1);
-        HARNESS_TIME(h, 0, 3 * bytes, h->ops->swiglu(h->backend, out, gate_up), "%s swiglu 2200x2560", name);
-        HARNESS_TIME(h, 0, 5 * bytes, h->ops->swiglu_grad(h->backend, grad_gate_up, out, gate_up),
+        HARNESS_TIME(h, 0, 3 * bytes, h->ops->activation(h->backend, ACTIVATION_SWIGLU, out, gate_up),
+                     "%s swiglu 2200x2560", name);
+        HARNESS_TIME(h, 0, 5 * bytes,
+                     h->ops->activation_grad(h->backend, ACTIVATION_SWIGLU, grad_gate_up, out, gate_up),
                      "%s swiglu_grad 2200x2560", name);
-        HARNESS_TIME(h, 0, 3 * bytes, h->ops->geglu(h->backend, out, gate_up), "%s geglu 2200x2560", name);
-        HARNESS_TIME(h, 0, 5 * bytes, h->ops->geglu_grad(h->backend, grad_gate_up, out, gate_up),
+        HARNESS_TIME(h, 0, 3 * bytes, h->ops->activation(h->backend, ACTIVATION_GEGLU, out, gate_up),
+                     "%s geglu 2200x2560", name);
+        HARNESS_TIME(h, 0, 5 * bytes, h->ops->activation_grad(h->backend, ACTIVATION_GEGLU, grad_gate_up, out, gate_up),
                      "%s geglu_grad 2200x2560", name);
-        HARNESS_TIME(h, 0, 4 * bytes, h->ops->gelu(h->backend, grad_gate_up, gate_up), "%s gelu 2200x5120", name);
+        HARNESS_TIME(h, 0, 4 * bytes, h->ops->activation(h->backend, ACTIVATION_GELU, grad_gate_up, gate_up),
+                     "%s gelu 2200x5120", name);
     }
 }
 

@@ -98,7 +98,7 @@ static status graph_compute_step(struct harness *h, const struct graph_decoder *
     TRY(ops->linear(backend, it->delta, it->attended, block->out, none));
     TRY(ops->rmsnorm(backend, it->normed, it->x, it->delta, block->scale, 1e-6f, none));
     TRY(ops->linear(backend, it->gate_up, it->normed, block->gate_up, none));
-    TRY(ops->swiglu(backend, it->gated, it->gate_up));
+    TRY(ops->activation(backend, ACTIVATION_SWIGLU, it->gated, it->gate_up));
     TRY(ops->linear(backend, it->delta, it->gated, block->down, none));
     TRY(ops->rmsnorm(backend, it->normed, it->x, it->delta, block->scale, 1e-6f, none));
     return ops->sample(backend, it->batch, it->normed, block->head);

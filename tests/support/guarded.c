@@ -83,19 +83,12 @@ GUARDED(layernorm_grad,
         (struct backend * backend, struct tensor grad_x, struct tensor grad_scale, struct tensor grad_bias,
          struct tensor grad_out, struct tensor x, struct tensor scale, struct tensor statistics),
         (backend, grad_x, grad_scale, grad_bias, grad_out, x, scale, statistics))
-GUARDED(swiglu, (struct backend * backend, struct tensor out, struct tensor gate_up), (backend, out, gate_up))
-GUARDED(swiglu_grad,
-        (struct backend * backend, struct tensor grad_gate_up, struct tensor grad_out, struct tensor gate_up),
-        (backend, grad_gate_up, grad_out, gate_up))
-GUARDED(gelu, (struct backend * backend, struct tensor out, struct tensor in), (backend, out, in))
-GUARDED(gelu_grad, (struct backend * backend, struct tensor grad_in, struct tensor grad_out, struct tensor in),
-        (backend, grad_in, grad_out, in))
-GUARDED(quick_gelu, (struct backend * backend, struct tensor out, struct tensor in), (backend, out, in))
-GUARDED(quick_gelu_grad, (struct backend * backend, struct tensor grad_in, struct tensor grad_out, struct tensor in),
-        (backend, grad_in, grad_out, in))
-GUARDED(geglu, (struct backend * backend, struct tensor out, struct tensor in), (backend, out, in))
-GUARDED(geglu_grad, (struct backend * backend, struct tensor grad_in, struct tensor grad_out, struct tensor in),
-        (backend, grad_in, grad_out, in))
+GUARDED(activation, (struct backend * backend, enum activation kind, struct tensor out, struct tensor in),
+        (backend, kind, out, in))
+GUARDED(activation_grad,
+        (struct backend * backend, enum activation kind, struct tensor grad_in, struct tensor grad_out,
+         struct tensor in),
+        (backend, kind, grad_in, grad_out, in))
 GUARDED(kv_cache_new,
         (struct backend * backend, struct kv_cache **out, enum element type, int layers, int64_t rows,
          struct heads heads),

@@ -19,6 +19,7 @@ struct recorded_call {
     struct decode_batch *batch;
     int layer;
     float number; // epsilon, scale
+    enum activation kind;
 };
 
 struct graph {
@@ -95,12 +96,13 @@ static inline status recording_rmsnorm(struct backend *backend, struct tensor ou
                                       .run = run_rmsnorm, .tensors = {out, x, delta, scale, rstd}, .number = epsilon});
 }
 
-static inline status run_swiglu(struct backend *backend, const struct recorded_call *call) {
-    return recorder.cpu->swiglu(backend, call->tensors[0], call->tensors[1]);
+static inline status run_activation(struct backend *backend, const struct recorded_call *call) {
+    return recorder.cpu->activation(backend, call->kind, call->tensors[0], call->tensors[1]);
 }
 
-static inline status recording_swiglu(struct backend *backend, struct tensor out, struct tensor gate_up) {
-    return recorder_call(backend, (struct recorded_call){.run = run_swiglu, .tensors = {out, gate_up}});
+static inline status recording_activation(struct backend *backend, enum activation kind, struct tensor out,
+                                          struct tensor in) {
+    return recorder_call(backend, (struct recorded_call){.run = run_activation, .tensors = {out, in}, .kind = kind});
 }
 
 static inline status run_rope(struct backend *backend, const struct recorded_call *call) {
@@ -337,7 +339,7 @@ static inline void recording_backend_enter(struct model *model) {
     RECORDING(gather);
     RECORDING(linear);
     RECORDING(rmsnorm);
-    RECORDING(swiglu);
+    RECORDING(activation);
     RECORDING(rope);
     RECORDING(attention);
     RECORDING(kv_cache_free);

@@ -334,7 +334,7 @@ static status classifier_forward(struct classifier_pass *pass, struct classifier
         TRY(ops->gather(backend, pass->pooled, normed, tensor_rows(pass->begins, 0, text_count)));
     workspace_restore(fwd->workspace, mark);
     TRY(ops->linear(backend, pass->dense_out, pass->pooled, weights->dense.weight, weights->dense_bias.values));
-    TRY(ops->gelu(backend, pass->gelu_out, pass->dense_out));
+    TRY(ops->activation(backend, ACTIVATION_GELU, pass->gelu_out, pass->dense_out));
     TRY(ops->layernorm(backend, pass->head_out, pass->gelu_out, none, weights->head_norm.values,
                        weights->head_norm_bias.values, fwd->transformer->eps, pass->head_norm));
     TRY(ops->linear(backend, pass->logits, pass->head_out, weights->classifier.weight,
@@ -371,7 +371,7 @@ static status classifier_backward(struct classifier_pass *pass, struct classifie
                             backward_param(fwd, &weights->head_norm_bias), grad_hidden, pass->gelu_out,
                             weights->head_norm.values, pass->head_norm));
     TRY(ops->copy(backend, grad_pooled, grad_gelu_out));
-    TRY(ops->gelu_grad(backend, grad_hidden, grad_pooled, pass->dense_out));
+    TRY(ops->activation_grad(backend, ACTIVATION_GELU, grad_hidden, grad_pooled, pass->dense_out));
     TRY(backward_linear(fwd, grad_pooled, grad_hidden, pass->pooled, &weights->dense, &weights->dense_bias));
     workspace_restore(workspace, mark);
 

@@ -121,7 +121,7 @@ static status vision_merge(struct vision_state *state, struct model *model, stru
     TRY(forward_norm(&state->fwd, out->normed, &weights->merger_norm, &weights->merger_norm_bias, out->statistics));
     TRY(ops->linear(model->backend, out->fc1_out, out->joined, weights->merger_fc1.weight,
                     weights->merger_fc1_bias.values));
-    return ops->gelu(model->backend, out->gelu_out, out->fc1_out);
+    return ops->activation(model->backend, ACTIVATION_GELU, out->gelu_out, out->fc1_out);
 }
 
 status vision_forward(struct vision_state *state, struct model *model, struct arena *arena,
@@ -236,7 +236,7 @@ status vision_backward(struct vision_state *state, struct model *model, struct t
     TRY(workspace_alloc(workspace, weights->base.type, merger.fc1_out.rows, merger.fc1_out.columns, &grad_fc1));
     TRY(workspace_alloc(workspace, weights->base.type, merger.fc1_out.rows, merger.fc1_out.columns, &grad_gelu));
     TRY(backward_linear(fwd, grad_gelu, grad_embeds, merger.gelu_out, &weights->merger_fc2, &weights->merger_fc2_bias));
-    TRY(ops->gelu_grad(model->backend, grad_fc1, grad_gelu, merger.fc1_out));
+    TRY(ops->activation_grad(model->backend, ACTIVATION_GELU, grad_fc1, grad_gelu, merger.fc1_out));
     struct tensor grad_joined = grad_gelu; // which is free now, and has the same shape
     TRY(backward_linear(fwd, grad_joined, grad_fc1, merger.joined, &weights->merger_fc1, &weights->merger_fc1_bias));
     TRY(ops->zero(model->backend, fwd->grad_x));
