@@ -168,9 +168,9 @@ status config_float(struct config_scope scope, const char *key, double low, doub
     return OK;
 }
 
-status config_bool(struct config_scope scope, const char *key, bool missing, bool *out) {
+status config_bool(struct config_scope scope, const char *key, bool *out) {
     struct json *value = config_find(scope, key);
-    *out = missing;
+    *out = false;
     if (!value) return OK;
     if (!json_is(value, JSON_BOOL)) return fail(DATAERR, "%s%s is not true or false", scope.prefix, key);
     *out = value->boolean;

@@ -45,8 +45,8 @@ status config_int(struct config_scope scope, const char *key, int low, int high,
 // *out = a number in low..high, or `missing`. DATAERR.
 status config_float(struct config_scope scope, const char *key, double low, double high, double missing, float *out);
 
-// *out = a boolean, or `missing`. DATAERR.
-status config_bool(struct config_scope scope, const char *key, bool missing, bool *out);
+// *out = a boolean, false if it is missing. DATAERR.
+status config_bool(struct config_scope scope, const char *key, bool *out);
 
 // DATAERR if the key is there and is not the string `wanted`, the only value that is supported.
 status config_require(struct config_scope scope, const char *key, const char *wanted);

@@ -88,10 +88,10 @@ static status classifier_config_root(struct classifier_config *config, struct co
     TRY(config_require(root, "hidden_activation", "gelu"));
     TRY(config_require(root, "classifier_activation", "gelu"));
     TRY(config_float(root, "norm_eps", 0, 1, 1e-5, &config->norm_eps));
-    TRY(config_bool(root, "norm_bias", false, &config->norm_bias));
-    TRY(config_bool(root, "attention_bias", false, &config->attention_bias));
-    TRY(config_bool(root, "mlp_bias", false, &config->mlp_bias));
-    TRY(config_bool(root, "classifier_bias", false, &config->classifier_bias));
+    TRY(config_bool(root, "norm_bias", &config->norm_bias));
+    TRY(config_bool(root, "attention_bias", &config->attention_bias));
+    TRY(config_bool(root, "mlp_bias", &config->mlp_bias));
+    TRY(config_bool(root, "classifier_bias", &config->classifier_bias));
 
     // Which layers attend to everything.
     int every, local_attention;

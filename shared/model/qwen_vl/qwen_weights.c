@@ -38,7 +38,7 @@ static status text_config_read(struct text_config *text, struct config_scope sco
     TRY(config_float(scope, "rms_norm_eps", 0, 1, 1e-5, &text->rms_norm_eps));
     TRY(config_require(scope, "hidden_act", "silu"));
     bool sliding = false;
-    TRY(config_bool(scope, "use_sliding_window", false, &sliding));
+    TRY(config_bool(scope, "use_sliding_window", &sliding));
     if (sliding) return fail(DATAERR, "use_sliding_window is true; only full attention is supported");
 
     // Rotary settings: rope_scaling beside rope_theta, or both in rope_parameters.
@@ -166,7 +166,7 @@ static status model_config_root(struct model_config *config, struct json *root) 
         return fail(DATAERR, "vision_config.%s is %lld, hidden_size is %lld",
                     config->vision.kind == VISION_QWEN2 ? "hidden_size" : "out_hidden_size",
                     (long long)config->vision.out_hidden_size, (long long)config->text.hidden_size);
-    TRY(config_bool(text_first, "tie_word_embeddings", false, &config->text.tie_word_embeddings));
+    TRY(config_bool(text_first, "tie_word_embeddings", &config->text.tie_word_embeddings));
     struct json *dtype = config_find(root_first, "dtype");
     if (!dtype) dtype = config_find(root_first, "torch_dtype");
     const char *name = json_is(dtype, JSON_STRING) ? json_text(dtype) : "";
