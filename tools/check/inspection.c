@@ -147,49 +147,46 @@ void inspect_chat_templates(struct inspection *inspection) {
     }
 }
 
-// Looks at the files of a model as a stage that computes with it does, without its weights.
-static void inspection_look_at_model(struct inspection *inspection, const struct pipeline_stage *stage) {
-    const struct model_options options = {.device = "cpu", .threads = 1, .no_weights = true};
-    const enum model_use use = inspection_model_use(stage);
-    const char *dir = pipeline_value(stage, "model");
-    struct tokenizer *tokenizer = NULL;
-    struct model *model = NULL;
-    int64_t vocab_size = 0;
-    status result = tokenizer_open(&tokenizer, dir);
-    if (result == OK && use != MODEL_USE_CLASSIFIER) result = chat_template_check(tokenizer, dir);
-    if (result != OK) inspection_add(inspection, MISTAKE, stage, "model", "%s", fail_text());
-    if (use == MODEL_USE_ALL) result = model_open(&model, dir, &options);
-    const long long tokens = tokenizer ? (long long)tokenizer_vocab_size(tokenizer) : 0,
-                    rows = model ? (long long)model_get_info(model)->vocab_size : tokens;
-    if (tokens > rows)
-        inspection_add(inspection, WARNING, stage, "model",
-                       "%s: the tokenizer has %lld tokens, but vocab_size is %lld; a text with one of the others "
-                       "ends the run",
-                       dir, tokens, rows);
-    model_free(&model);
-    if (use == MODEL_USE_CLASSIFIER) result = classifier_check_files(dir, &vocab_size);
-    if (use == MODEL_USE_CLASSIFIER && result == OK && tokenizer)
-        result = consistency_tokenizer_check(tokenizer, dir, vocab_size);
-    if (result != OK) inspection_add(inspection, MISTAKE, stage, "model", "%s", fail_text());
-    tokenizer_free(&tokenizer);
-}
-
 void inspect_models(struct inspection *inspection) {
+    const struct model_options options = {.device = "cpu", .threads = 1, .no_weights = true};
     const struct pipeline *pipeline = inspection->pipeline;
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         const struct pipeline_stage *stage = &pipeline->stages[i];
-        const struct key *model = key_list_find(&stage->options.given, "model");
-        bool first = true; // that uses the same model in the same way at the same place of the file
-        if (!inspection_covers(inspection, stage) || inspection_model_use(stage) == MODEL_USE_NONE) continue;
-        for (const struct pipeline_stage *other = pipeline->stages; other < stage && first; other++) {
+        const enum model_use use = inspection_model_use(stage);
+        const struct key *given = key_list_find(&stage->options.given, "model");
+        bool seen = false; // a stage before it uses the same model in the same way at the same place of the file
+        if (!inspection_covers(inspection, stage) || use == MODEL_USE_NONE) continue;
+        for (const struct pipeline_stage *other = pipeline->stages; other < stage && !seen; other++) {
             const struct key *key = key_list_find(&other->options.given, "model");
-            first = !inspection_covers(inspection, other) ||
-                    inspection_model_use(other) != inspection_model_use(stage) ||
-                    strcmp(key->value, model->value) != 0 || key->value_at.line != model->value_at.line ||
-                    key->value_at.column != model->value_at.column;
+            seen = inspection_covers(inspection, other) && inspection_model_use(other) == use &&
+                   !strcmp(key->value, given->value) && key->value_at.line == given->value_at.line &&
+                   key->value_at.column == given->value_at.column;
         }
-        if (first) inspection_look_at_model(inspection, stage);
-        if (inspection_model_use(stage) != MODEL_USE_CLASSIFIER) continue;
+        if (!seen) {
+            // Looks at the files as a stage that computes with them does.
+            const char *dir = given->value;
+            struct tokenizer *tokenizer = NULL;
+            struct model *model = NULL;
+            int64_t vocab_size = 0;
+            status result = tokenizer_open(&tokenizer, dir);
+            if (result == OK && use != MODEL_USE_CLASSIFIER) result = chat_template_check(tokenizer, dir);
+            if (result != OK) inspection_add(inspection, MISTAKE, stage, "model", "%s", fail_text());
+            if (use == MODEL_USE_ALL) result = model_open(&model, dir, &options);
+            const long long tokens = tokenizer ? (long long)tokenizer_vocab_size(tokenizer) : 0,
+                            rows = model ? (long long)model_get_info(model)->vocab_size : tokens;
+            if (tokens > rows)
+                inspection_add(inspection, WARNING, stage, "model",
+                               "%s: the tokenizer has %lld tokens, but vocab_size is %lld; a text with one of the "
+                               "others ends the run",
+                               dir, tokens, rows);
+            model_free(&model);
+            if (use == MODEL_USE_CLASSIFIER) result = classifier_check_files(dir, &vocab_size);
+            if (use == MODEL_USE_CLASSIFIER && result == OK && tokenizer)
+                result = consistency_tokenizer_check(tokenizer, dir, vocab_size);
+            if (result != OK) inspection_add(inspection, MISTAKE, stage, "model", "%s", fail_text());
+            tokenizer_free(&tokenizer);
+        }
+        if (use != MODEL_USE_CLASSIFIER) continue;
         struct arena arena = {0};
         struct string hypothesis;
         if (consistency_template_read(&arena, pipeline_value(stage, "hypothesis"), &hypothesis) != OK)

@@ -50,33 +50,24 @@ static double plan_gb(uint64_t bytes) {
 // another.
 
 // A switch, which becomes 0 (a precision that is NULL is bfloat16), or a number with a key of the pipeline.
+#define FIELD(member) offsetof(struct planned_stage, member), sizeof((struct planned_stage){0}.member)
 static const struct plan_change {
     const char *what;
-    const char *given; // of a number: what it is where there is no rollout
-    size_t offset;     // in struct planned_stage, of the switch or of the number, which is an int64_t
-    size_t size;       // of a switch; 0: a number
-    int64_t round, least;
+    const char *given;    // of a number: what it is where there is no rollout
+    size_t offset, size;  // in struct planned_stage; a number is an int64_t
+    int64_t round, least; // of a number; round is 0 for a switch
 } plan_changes[] = {
-#define SWITCH(text, member)                                                                                           \
-    {                                                                                                                  \
-        .what = (text), .offset = offsetof(struct planned_stage, member),                                              \
-        .size = sizeof((struct planned_stage){0}.member)                                                               \
-    }
-#define NUMBER(text, name, member, step, lowest)                                                                       \
-    {                                                                                                                  \
-        .what = (text), .given = (name), .offset = offsetof(struct planned_stage, member), .round = (step),            \
-        .least = (lowest)                                                                                              \
-    }
-    SWITCH("precision: bfloat16", request.precision),
-    SWITCH("optim.gradient_precision: bfloat16", request.gradient_precision),
-    SWITCH("optim.moment_precision: bfloat16", request.moment_precision),
-    NUMBER("rollout.max_prompt_tokens", "tokens of a prompt (frames.max_frames, frames.max_pixels)",
-           request.prompt_tokens, 256, 512),
-    NUMBER("rollout.max_new_tokens", "tokens of a completion", request.new_tokens, 64, 64),
-    NUMBER("source.group_size", "completions of a group", request.group_size, 1, 2),
-    NUMBER("consistency.max_tokens", NULL, text_tokens, 256, 512),
-    SWITCH("optim.train_vision: false", request.train_vision),
+    {"precision: bfloat16", NULL, FIELD(request.precision), 0, 0},
+    {"optim.gradient_precision: bfloat16", NULL, FIELD(request.gradient_precision), 0, 0},
+    {"optim.moment_precision: bfloat16", NULL, FIELD(request.moment_precision), 0, 0},
+    {"rollout.max_prompt_tokens", "tokens of a prompt (frames.max_frames, frames.max_pixels)",
+     FIELD(request.prompt_tokens), 256, 512},
+    {"rollout.max_new_tokens", "tokens of a completion", FIELD(request.new_tokens), 64, 64},
+    {"source.group_size", "completions of a group", FIELD(request.group_size), 1, 2},
+    {"consistency.max_tokens", NULL, FIELD(text_tokens), 256, 512},
+    {"optim.train_vision: false", NULL, FIELD(request.train_vision), 0, 0},
 };
+#undef FIELD
 
 // The number of a stage that a change is about.
 static int64_t *plan_number(const struct plan_change *change, struct planned_stage *stage) {
@@ -91,9 +82,9 @@ static status plan_change_sum(struct resource_plan *plan, const struct plan_chan
     for (size_t i = 0; i < plan->count; i++) {
         struct planned_stage *stage = &plan->stages[i];
         *stage = before[i];
-        if (change->size) memset((char *)stage + change->offset, 0, change->size);
+        if (!change->round) memset((char *)stage + change->offset, 0, change->size);
         // A stage without that number has 0.
-        if (!change->size && *plan_number(change, stage)) *plan_number(change, stage) = value;
+        if (change->round && *plan_number(change, stage)) *plan_number(change, stage) = value;
     }
     const status result = resource_plan_memory(plan, device, machine, bytes);
     free(plan->stages);
@@ -135,14 +126,14 @@ static status plan_print_advice(const struct resource_plan *plan, const char *de
         char text[160];
         uint64_t bytes;
         int64_t value = 0;
-        if (!change->size) {
+        if (change->round) {
             TRY(plan_find_number(&changed, change, device, machine, capacity, &value));
             if (!value) value = change->least;
         }
         TRY(plan_change_sum(&changed, change, value, device, machine, &bytes));
         if (bytes >= total) continue;
         snprintf(text, sizeof text, "%s", !sampled && change->given ? change->given : change->what);
-        if (!change->size) snprintf(text + strlen(text), sizeof text - strlen(text), ": %lld", (long long)value);
+        if (change->round) snprintf(text + strlen(text), sizeof text - strlen(text), ": %lld", (long long)value);
         printf("  %8.2f  %s%s\n", (double)(total - bytes) * 1e-9, text, bytes <= capacity ? ", and then it fits" : "");
         if (bytes <= capacity && !fitting->size) buf_puts(fitting, text);
     }
