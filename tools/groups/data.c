@@ -179,29 +179,6 @@ static status data_visit(void *context, const struct dataset_sample *sample) {
     return OK;
 }
 
-// ---- the report ----
-
-static void data_print(const struct data_report *report) {
-    printf("%-40s %9lld\n", "samples", (long long)report->samples);
-    for (int k = DATA_MEDIA; k < DATA_PARTS; k++) {
-        const struct json *part = &report->parts->items[k];
-        const bool list = part->type == JSON_ARRAY;
-        char title[32];
-        snprintf(title, sizeof title, "%s", data_parts[k]);
-        for (char *c = title; *c; c++) *c = *c == '_' ? ' ' : *c;
-        if (list) printf("%-40s %9zu\n", title, part->count);
-        if (!list && part->count) printf("%s\n", title);
-        for (size_t i = 0; i < part->count; i++) {
-            const struct json *item = &part->items[i], *path = json_at(item, "path");
-            if (list)
-                printf("  line %s: %s%s%s\n", json_text(json_at(item, "line")), path ? path->text.data : "",
-                       path ? ": " : "", json_text(json_at(item, "what")));
-            else
-                printf("  %-38s %9s\n", item->key.data, item->text.data);
-        }
-    }
-}
-
 status data_main(struct subcommand_call *call) {
     const struct data_options *given = call->given;
     struct source_options source;
@@ -238,11 +215,27 @@ status data_main(struct subcommand_call *call) {
     TRY_TO(result, done, dataset_each(&source, data_visit, &report));
     json_set_int(report.parts, &report.arena, data_parts[DATA_SAMPLES], report.samples);
     json_print(&text, report.parts);
+    const struct json *parts = report.parts->items;
     if (given->json)
         puts(text.data);
     else
-        data_print(&report);
-    const struct json *parts = report.parts->items;
+        printf("%-40s %9lld\n", "samples", (long long)report.samples);
+    for (int k = DATA_MEDIA; k < DATA_PARTS && !given->json; k++) {
+        const bool list = parts[k].type == JSON_ARRAY;
+        char title[32];
+        snprintf(title, sizeof title, "%s", data_parts[k]);
+        for (char *c = title; *c; c++) *c = *c == '_' ? ' ' : *c;
+        if (list) printf("%-40s %9zu\n", title, parts[k].count);
+        if (!list && parts[k].count) printf("%s\n", title);
+        for (size_t i = 0; i < parts[k].count; i++) {
+            const struct json *item = &parts[k].items[i], *path = json_at(item, "path");
+            if (list)
+                printf("  line %s: %s%s%s\n", json_text(json_at(item, "line")), path ? path->text.data : "",
+                       path ? ": " : "", json_text(json_at(item, "what")));
+            else
+                printf("  %-38s %9s\n", item->key.data, item->text.data);
+        }
+    }
     const size_t mistakes = parts[DATA_MISTAKES].count, missing = parts[DATA_MISSING].count,
                  unknown = parts[DATA_QUARANTINED].count, undecodable = parts[DATA_UNDECODABLE].count;
     if (mistakes + missing + unknown + undecodable)
