@@ -2,7 +2,7 @@
 # while the network is cut. No model takes part.
 . tests/e2e/common.sh
 make_questions 12
-make_program slow "while read -r line; do sleep 0.2; echo >>$work/touched; printf '%s\n' \"\$line\"; done"
+make_program slow "while read -r line; do echo >>$work/touched; until [ -e $work/go ]; do sleep 0.05; done; sleep 0.2; printf '%s\n' \"\$line\"; done"
 
 two_machines 10.78.0 true
 port=$((10000 + $$ % 30 * 640))
@@ -19,7 +19,8 @@ machines:
   two: {address: $two, port: $((port + 320)), key: "$key_two"}
 END
 
-# start OPTION...: both machines in the background; returns when a group has come through.
+# start OPTION...: both machines in the background; returns when the program `slow` has a group.
+touch "$work/go"
 start() {
     rm -f "$work/touched"
     $in_one "$bin/caravan" run "$work/p.yaml" --machine one --key "$work/one.key" --set run="$work/one" "$@" 2>"$work/one.err" &
@@ -78,13 +79,21 @@ fi
 # already: started again, it does not wait for that one. With more epochs it goes on.
 rm -rf "$work/one" "$work/two"
 # finish EPOCHS MACHINE STAGE: a run in which the second replica of the machine's stage is stopped by a signal, and the
-# machine killed at the end.
+# machine killed at the end. It is stopped before a group has come through `slow`: a replica of `last` that has one may
+# hold the lock of the store, for which the other one would wait for ever.
 finish() {
-    local killed ended other
+    local killed ended other space=$in_one
     options="--set source.limit=4 --set source.epochs=$1 --set $3.replicas=2"
+    rm "$work/go"
     start $options
-    if [ $2 = one ]; then killed=$first ended=$second other=two; else killed=$second ended=$first other=one; fi
+    if [ $2 = one ]; then killed=$first ended=$second other=two; else killed=$second ended=$first other=one space=$in_two; fi
+    replica_works() {
+        $space "$bin/caravan" top "$work/p.yaml" --machine $2 --key "$work/$2.key" --set run="$work/$2" $options --once 2>&1 |
+            grep -q "^$3-2 .* \(working\|waits for groups\)"
+    }
+    wait_until 60 replica_works "$@" || fail "$3-2 does not start: $(cat "$work/$2.err")"
     kill -STOP "$(pgrep -P $killed -f "nodes/$3-2")"
+    touch "$work/go"
     wait $ended || fail "$other: exit $?: $(cat "$work/$other.err")"
     said $other "done: $((4 * $1)) groups done, 0 quarantined"
     kill -KILL $killed
