@@ -114,7 +114,7 @@ struct sampling {
     int top_k;         // 0: off
 };
 
-enum { DECODE_ROWS_MOST = 256 }; // rows that every backend decodes side by side
+enum { MAX_DECODE_ROWS = 256 }; // rows that every backend decodes side by side
 
 // A completion that is decoded, as it is before the next step.
 struct decode_row {
@@ -364,7 +364,7 @@ struct operations {
 
     // ---- decoding ----
 
-    // *out = a batch of `capacity` idle slots; every backend has room for DECODE_ROWS_MOST. A completion ends with a
+    // *out = a batch of `capacity` idle slots; every backend has room for MAX_DECODE_ROWS. A completion ends with a
     // token of eos_ids [eos_count]. The caller frees it with decode_batch_free.
     status (*decode_batch_new)(struct backend *, struct decode_batch **out, int capacity, struct heads heads,
                                const int32_t *eos_ids, size_t eos_count);

@@ -11,7 +11,7 @@ enum {
     key_block = 64,   // keys that are scored at a time, counted from the first key of a prefix or of own rows
     chunk_keys = 512, // keys with a softmax of their own, counted likewise; chunks are merged in order
     part_tiles = 64,  // tiles whose rows one block adds to the gradients of a block of keys
-    decode_max_rows = DECODE_ROWS_MOST, // tokens of a plan that is divided on the device
+    decode_max_rows = MAX_DECODE_ROWS, // tokens of a plan that is divided on the device
 };
 
 // Keys and values [layers][K][rows][D] in the type of qkv.

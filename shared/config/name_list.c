@@ -41,8 +41,7 @@ static status name_list_expand_name(struct name_list_expansion *expansion, const
     TRY(name_list_append(expansion, &length, at, (size_t)(open - at)));
     if (open == end) {
         if (!length) return fail(USAGE, "'%s': a name is empty", expansion->text);
-        if (expansion->count == NAME_LIST_MAX)
-            return fail(USAGE, "'%s': more than %d names", expansion->text, NAME_LIST_MAX);
+        if (expansion->count == MAX_NAMES) return fail(USAGE, "'%s': more than %d names", expansion->text, MAX_NAMES);
         GROW(&expansion->names, expansion->count);
         expansion->names[expansion->count++] = arena_strndup(expansion->arena, expansion->name, length);
         return OK;

@@ -7,12 +7,12 @@
 #include "shared/base/status.h"
 #include "shared/config/options.h"
 
-enum { NAME_LIST_MAX = 4096 }; // names
+enum { MAX_NAMES = 4096 }; // names
 
 // *out = the names that `text` stands for, in its order, all in the arena. Commas separate names, with spaces around
 // them or not. A name may have ranges in brackets, each with one or more of NUMBER and FIRST-LAST; a number has at
 // least as many digits as its range's first number, and the last brackets of a name count fastest. USAGE with what is
-// wrong, also for more than NAME_LIST_MAX names.
+// wrong, also for more than MAX_NAMES names.
 status name_list_expand(const char *text, struct arena *arena, struct string_list *out);
 
 // ---- the devices that the option `device` names: one, or several for the replicas of a machine, "cuda:[0-3,6]" ----

@@ -29,9 +29,9 @@ struct downstream {
     struct downstream *next;
     size_t reader; // its stage
     int replica;
-    int64_t life; // of its last process; 0: that one ended in order
-    bool blames;  // it has few groups at a time, so that one of them may be the cause when it is restarted
-    bool refused; // its CREDIT was answered with EMPTY though groups were there
+    int64_t incarnation; // of its last process; 0: that one ended in order
+    bool blames;         // it has few groups at a time, so that one of them may be the cause when it is restarted
+    bool refused;        // its CREDIT was answered with EMPTY though groups were there
 };
 
 status flow_new(struct flow **out, const struct node_config *config, struct wire *wire, bool greedy) {
@@ -364,12 +364,12 @@ status flow_on_peer(struct flow *flow, const struct wire_event *event) {
         // It may have connected again before the old connection was found dead.
         for (struct wire_peer *other = wire_first_peer(flow->wire, "flow", true); other; other = wire_next_peer(other))
             if (other != peer && other->tag == downstream) return OK;
-        if (event->orderly) downstream->life = 0;
+        if (event->orderly) downstream->incarnation = 0;
         return flow_apply(flow, downstream, LEASE_GONE);
     }
     // The connection of a process that was killed is mostly lost long before the next process is there.
-    const bool restarted = downstream->life && downstream->life != peer->life;
-    downstream->life = peer->life;
+    const bool restarted = downstream->incarnation && downstream->incarnation != peer->incarnation;
+    downstream->incarnation = peer->incarnation;
     downstream->refused = false;
     return flow_apply(flow, downstream, restarted ? LEASE_RESTARTED : LEASE_RECONNECTED);
 }

@@ -91,7 +91,7 @@ struct wire_message {
     int64_t replica;
     const char *machine;
     const char *purpose; // HELLO
-    int64_t life;        // HELLO, WELCOME: a random number of the process
+    int64_t incarnation; // HELLO, WELCOME: a random number of the process
     const char *reason;  // REFUSED, QUARANTINED, NOTICE, END, CANNOT_BORROW
     const char *id;    // TRAINED, QUARANTINED, UNUSED: the group's, "" when it is sent again; GET, RECORD, ABSENT: the
                        // key of a clip

@@ -48,7 +48,7 @@ struct wire {
     struct wire_self self;
     struct transport *transport;
     struct session *sessions;
-    int64_t life;
+    int64_t incarnation;
     bool admitted;      // by some server
     bool pending;       // some peer is joining or lost
     int64_t checked_at; // when heartbeats and silence were last checked
@@ -241,7 +241,7 @@ static status wire_on_client_message(struct wire *wire, const struct transport_e
                                              .name = wire->self.name,
                                              .replica = wire->self.replica,
                                              .machine = wire->self.machine,
-                                             .life = wire->life};
+                                             .incarnation = wire->incarnation};
         if (wire_admits(&wire->self, message, from->key) != OK) {
             log_limited(&wire->log_limit, wire_now_ms(wire), "refused a peer: %s", fail_text());
             return wire_refuse(wire, NULL, &from->client, fail_text());
@@ -250,7 +250,7 @@ static status wire_on_client_message(struct wire *wire, const struct transport_e
             session = session_new(wire, message->name, message->machine, message->purpose);
             session->peer.client = true;
             session->peer.replica = (int)message->replica;
-            session->peer.life = message->life;
+            session->peer.incarnation = message->incarnation;
             session->client = from->client;
             session->greeted = true;
             session->received_at = wire_now_ms(wire);
@@ -309,7 +309,7 @@ static status wire_on_server_message(struct wire *wire, struct session *session,
         peer->name = session_string(session, peer->name, message->name);
         peer->machine = session_string(session, peer->machine, message->machine);
         peer->replica = (int)message->replica;
-        peer->life = message->life;
+        peer->incarnation = message->incarnation;
         peer->open = wire->admitted = true;
         wire_set_event(event, WIRE_JOINED, session);
         return wire_send(wire, peer, &heartbeat, NULL);
@@ -337,7 +337,7 @@ static status wire_on_server_message(struct wire *wire, struct session *session,
                                            .replica = wire->self.replica,
                                            .machine = wire->self.machine,
                                            .purpose = peer->purpose,
-                                           .life = wire->life};
+                                           .incarnation = wire->incarnation};
         // When there is another connection, the server says UNKNOWN_PEER again.
         return wire_send_frames(wire, session->link, NULL, &hello, NULL);
     case MESSAGE_HEARTBEAT:
@@ -392,8 +392,8 @@ static status wire_check_sessions(struct wire *wire, int64_t now) {
             TRY(wire_send(wire, peer, &heartbeat, NULL));
         } else if (!peer->open && !peer->client) {
             // An opening that is under way may take as long as any answer.
-            const int64_t patience = connected && !session->refused ? DEAD_MS : RENEW_MS;
-            if (now - session->renewed_at < patience) continue;
+            const int64_t timeout_ms = connected && !session->refused ? DEAD_MS : RENEW_MS;
+            if (now - session->renewed_at < timeout_ms) continue;
             // Opens the link anew. If that fails, it is tried again later.
             if (session->link) calls->disconnect(wire->transport, session->link);
             session->link = NULL;
@@ -480,7 +480,7 @@ void wire_open(struct wire **out, const struct wire_self *self, struct transport
     struct wire *wire = *out;
     wire->self = *self;
     wire->transport = transport;
-    wire->life = (int64_t)(transport->calls->random(transport) | 1); // never 0
+    wire->incarnation = (int64_t)(transport->calls->random(transport) | 1); // never 0
     wire->looked_at = wire_now_ms(wire);
 }
 

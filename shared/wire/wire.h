@@ -34,7 +34,7 @@ struct wire_peer {
     const char *machine; // on which it runs, "" before the first opening and if there is only one machine
     const char *purpose; // what the conversation is for
     int replica;         // from 1; 0 before the first opening
-    int64_t life;        // a random number that is another one for each process, also for one that was restarted; 0
+    int64_t incarnation; // a random number that is another one for each process, also for one that was restarted; 0
                          // before the first opening
     void *tag;           // the caller's; NULL at first
 };

@@ -34,7 +34,7 @@
 struct media_folder {
     const char *root;      // media_root, NULL: none
     char common[PATH_MAX]; // of the media that were read; "" before the first one
-    double said;           // clock_monotonic() when the user was last told that it is gone; 0: it is there
+    double told_at;        // clock_monotonic() when the user was last told that it is gone; 0: it is there
 };
 
 // A key that another machine has asked for and that the store lacks.
@@ -221,7 +221,7 @@ static status frames_work_on_group(struct frames_stage *stage, struct group *gro
 // Works on one group in a thread of the pool. In a pipeline it waits while the folder of the media is gone, at most
 // FOLDER_SECONDS, and begins again when it is there; the user is told. END when asked to stop meanwhile.
 static status frames_work(struct frames_stage *stage, struct group *group) {
-    enum { FOLDER_SECONDS = 600, SAID_EVERY_SECONDS = 60, PAUSE_MS = 500 };
+    enum { FOLDER_SECONDS = 600, TOLD_EVERY_SECONDS = 60, PAUSE_MS = 500 };
     struct media_folder *folder = &stage->folder;
     status result;
     atomic_fetch_add(&stage->active_count, 1);
@@ -237,8 +237,8 @@ static status frames_work(struct frames_stage *stage, struct group *group) {
             struct pollfd stop = {.fd = signals_fd(), .events = POLLIN};
             if (left <= 0) break;
             pthread_mutex_lock(&stage->lock); // several threads wait
-            const bool tell = !folder->said || now - folder->said >= SAID_EVERY_SECONDS;
-            if (tell) folder->said = now;
+            const bool tell = !folder->told_at || now - folder->told_at >= TOLD_EVERY_SECONDS;
+            if (tell) folder->told_at = now;
             pthread_mutex_unlock(&stage->lock);
             if (tell) stage_notify(stage->context, "%s; waiting for it for %.0f s", fail_text(), left);
             (void)poll(&stop, 1, PAUSE_MS);
@@ -246,8 +246,8 @@ static status frames_work(struct frames_stage *stage, struct group *group) {
         }
         if (result != OK) break;
         pthread_mutex_lock(&stage->lock);
-        const bool tell = folder->said > 0;
-        folder->said = 0;
+        const bool tell = folder->told_at > 0;
+        folder->told_at = 0;
         pthread_mutex_unlock(&stage->lock);
         if (tell) stage_notify(stage->context, "the folder of the media is there again");
     }

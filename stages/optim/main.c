@@ -94,9 +94,9 @@ static void optim_remove_old(struct optim *optim) {
 // Writes the last checkpoint, unless the newest one has the last step already. A state of that step is as good, unless
 // a model directory is needed. In a pipeline, where every step would have to be trained again, it is tried for a while.
 static status optim_save_last(struct optim *optim, bool need_whole) {
-    enum { PATIENCE_S = 600, PAUSE_S = 5, SAID_EVERY_S = 60 };
+    enum { PATIENCE_S = 600, PAUSE_S = 5, LOGGED_EVERY_S = 60 };
     const double begun = clock_monotonic();
-    double said = -SAID_EVERY_S; // when it was last said, in seconds since `begun`
+    double logged_at = -LOGGED_EVERY_S; // when it was last logged, in seconds since `begun`
     if (optim->untrained)
         log_info("%zu groups did not fill a step of %lld and were not trained", optim->untrained,
                  (long long)optim->options->groups_per_step);
@@ -116,10 +116,10 @@ static status optim_save_last(struct optim *optim, bool need_whole) {
             return fail(UNAVAILABLE,
                         "%s. The steps after %lld are lost: make room, and the same command trains them again",
                         fail_text(), (long long)saved_step);
-        if (waited - said >= SAID_EVERY_S) {
+        if (waited - logged_at >= LOGGED_EVERY_S) {
             stage_notify(optim->context, "%s; it is tried again for %.0f s: make room in %s", fail_text(),
                          PATIENCE_S - waited, optim->options->out);
-            said = waited;
+            logged_at = waited;
         }
         sleep(PAUSE_S);
     }

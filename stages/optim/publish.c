@@ -22,9 +22,9 @@ static char *publish_name(struct arena *arena, const struct optim *optim, bool r
 
 // Publishes the newest policy or reference. While its file cannot be written, tries again every few seconds.
 static status publish_one(struct optim *optim, bool reference) {
-    enum { PAUSE_S = 2, SAID_EVERY_S = 60 };
+    enum { PAUSE_S = 2, LOGGED_EVERY_S = 60 };
     const double begun = clock_monotonic();
-    double said = -SAID_EVERY_S; // when it was last said, in seconds since `begun`
+    double logged_at = -LOGGED_EVERY_S; // when it was last logged, in seconds since `begun`
     struct stage_weights weights = {.reference = reference,
                                     .version = reference ? optim->ema_step : model_version(optim->model)};
     struct arena arena = {0};
@@ -39,16 +39,16 @@ static status publish_one(struct optim *optim, bool reference) {
         stage_recycle(optim->context, reference, temporary); // model_publish overwrites a file of that name
         while ((result = model_publish(optim->model, reference, path, &weights.hash)) == UNAVAILABLE) {
             const double waited = clock_monotonic() - begun;
-            if (waited - said >= SAID_EVERY_S) {
+            if (waited - logged_at >= LOGGED_EVERY_S) {
                 stage_notify(optim->context, "%s; the run waits until it can be written", fail_text());
-                said = waited;
+                logged_at = waited;
             }
             if (signals_stopping()) result = END;
             if (result == END) goto done;
             sleep(PAUSE_S);
         }
         TRY_TO(result, done, result);
-        if (said >= 0) log_info("%s: written after %.0f s", path, clock_monotonic() - begun);
+        if (logged_at >= 0) log_info("%s: written after %.0f s", path, clock_monotonic() - begun);
     }
     weights.path = path;
     result = stage_publish(optim->context, &weights);

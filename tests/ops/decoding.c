@@ -179,7 +179,7 @@ static void logits_check_top_k(struct harness *h) {
         keys[i] = sampling_key(((double)token + 0.3) / (double)kept, ((double)token + 0.7) / (double)kept);
     }
     for (int64_t first = 0, rows; first < drawn; first += rows) {
-        rows = drawn - first < DECODE_ROWS_MOST ? drawn - first : DECODE_ROWS_MOST;
+        rows = drawn - first < MAX_DECODE_ROWS ? drawn - first : MAX_DECODE_ROWS;
         sampling_draw(h, logits, count, settings, keys + first, rows, tokens + first, logprobs + first);
     }
     for (int64_t i = 0; i < drawn; i++) {

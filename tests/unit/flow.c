@@ -70,9 +70,9 @@ static void send_to(struct flow *flow, int peer, struct wire_message message) {
 // Makes a flow whose peers are all there, and which has capacity for many groups.
 static struct flow *make_flow(void) {
     struct flow *flow;
-    peers[FRAMES_1].peer = (struct wire_peer){.name = "frames", .replica = 1, .life = 1};
-    peers[FRAMES_2].peer = (struct wire_peer){.name = "frames", .replica = 2, .life = 2};
-    peers[REWARD_1].peer = (struct wire_peer){.name = "reward", .replica = 1, .client = true, .life = 3};
+    peers[FRAMES_1].peer = (struct wire_peer){.name = "frames", .replica = 1, .incarnation = 1};
+    peers[FRAMES_2].peer = (struct wire_peer){.name = "frames", .replica = 2, .incarnation = 2};
+    peers[REWARD_1].peer = (struct wire_peer){.name = "reward", .replica = 1, .client = true, .incarnation = 3};
     now_ms = 1000000;
     assert_int_equal(flow_new(&flow, &config, NULL, false), OK);
     flow->capacity = 8;
@@ -163,7 +163,7 @@ TEST(a_refused_replica_hears_when_the_group_given_alone_is_settled) {
         send_to(flow, REWARD_1, (struct wire_message){.kind = MESSAGE_CREDIT});
         assert_sent(REWARD_1, MESSAGE_GROUP, 0);
         happen(flow, REWARD_1, WIRE_GONE);
-        peers[REWARD_1].peer.life++;
+        peers[REWARD_1].peer.incarnation++;
         happen(flow, REWARD_1, WIRE_JOINED);
     }
     for (int i = 0; i < 2; i++) send_to(flow, REWARD_1, (struct wire_message){.kind = MESSAGE_CREDIT});

@@ -193,14 +193,14 @@ TEST(a_server_that_comes_back_is_joined_again) {
         // A socket that is closed with unread input resets its connection, and its last messages may be lost.
         bool orderly = false;
         for (int tries = 0; tries < 10 && !orderly; tries++) {
-            const int64_t life = pair.peer->life;
+            const int64_t incarnation = pair.peer->incarnation;
             assert_true(until(&pair, pair.server, WIRE_JOINED, &event));
             wire_close(&pair.server);
             assert_true(until(&pair, pair.client, WIRE_GONE, &event));
             orderly = event.orderly;
             open_server(&pair, "r", security);
             assert_true(until(&pair, pair.client, WIRE_JOINED, &event));
-            assert_int_not_equal(pair.peer->life, life);
+            assert_int_not_equal(pair.peer->incarnation, incarnation);
         }
         assert_true(orderly);
     }
@@ -568,8 +568,8 @@ TEST(the_protocol_page_shows_the_bytes) {
          .replica = 1,
          .machine = "",
          .purpose = "flow",
-         .life = 7},
-        {.kind = MESSAGE_WELCOME, .name = "frames", .replica = 1, .machine = "", .life = 8},
+         .incarnation = 7},
+        {.kind = MESSAGE_WELCOME, .name = "frames", .replica = 1, .machine = "", .incarnation = 8},
         {.kind = MESSAGE_HEARTBEAT},
         {.kind = MESSAGE_SYNCED},
         {.kind = MESSAGE_AVAILABLE, .count = 1, .issue = 1},

@@ -11,7 +11,7 @@ enum { SERVER, CLIENT, OTHER, PROCESSES };
 struct node {
     struct transport *transport;
     struct wire *wire;
-    int life;                // how often it was started
+    int incarnation;         // how often it was started
     bool paused;             // it is not polled
     struct wire_event event; // the last one
 };
@@ -26,7 +26,7 @@ static void start(struct world *world, int who, const char *run) {
     const struct wire_self self = {
         .run = run, .name = who == SERVER ? "frames" : "rollout", .replica = who == OTHER ? 2 : 1, .machine = ""};
     node->transport = fake_network_add_process(world->network);
-    node->life++;
+    node->incarnation++;
     node->paused = false;
     wire_open(&node->wire, &self, node->transport);
     if (who == SERVER)
@@ -99,13 +99,13 @@ TEST(a_restarted_server_is_found_at_once) {
     for (uint64_t seed = 0; seed < 50; seed++) {
         SCOPED(struct world, close_world) world = open_world(seed, 2);
         assert_in_range(until(&world, CLIENT, WIRE_JOINED), 0, 200);
-        const int64_t life = world.nodes[CLIENT].event.peer->life;
+        const int64_t incarnation = world.nodes[CLIENT].event.peer->incarnation;
         end(&world, SERVER, true);
         assert_in_range(until(&world, CLIENT, WIRE_GONE), 0, 200);
         assert_quiet(&world, 20000);
         start(&world, SERVER, "r");
         assert_in_range(until(&world, CLIENT, WIRE_JOINED), 0, 200);
-        assert_int_not_equal(world.nodes[CLIENT].event.peer->life, life);
+        assert_int_not_equal(world.nodes[CLIENT].event.peer->incarnation, incarnation);
     }
 }
 
@@ -113,15 +113,15 @@ TEST(a_restarted_client_is_told_apart) {
     for (uint64_t seed = 0; seed < 50; seed++) {
         SCOPED(struct world, close_world) world = open_world(seed, 2);
         assert_true(until(&world, SERVER, WIRE_JOINED) >= 0);
-        const int64_t life = world.nodes[SERVER].event.peer->life;
+        const int64_t incarnation = world.nodes[SERVER].event.peer->incarnation;
         end(&world, CLIENT, seed % 2);
         start(&world, CLIENT, "r");
         assert_in_range(until(&world, SERVER, WIRE_GONE), 0, 200);
         assert_false(world.nodes[SERVER].event.orderly);
-        assert_int_equal(world.nodes[SERVER].event.peer->life, life);
+        assert_int_equal(world.nodes[SERVER].event.peer->incarnation, incarnation);
         assert_int_equal(next_event(&world, 0), SERVER);
         assert_int_equal(world.nodes[SERVER].event.kind, WIRE_JOINED);
-        assert_int_not_equal(world.nodes[SERVER].event.peer->life, life);
+        assert_int_not_equal(world.nodes[SERVER].event.peer->incarnation, incarnation);
     }
 }
 
@@ -348,7 +348,7 @@ TEST(a_malformed_message_costs_its_sender_the_conversation) {
                                            .replica = 1,
                                            .machine = "",
                                            .purpose = "flow",
-                                           .life = 5};
+                                           .incarnation = 5};
         send_message(raw, link, &hello);
         assert_int_equal(receive_raw(&world, raw, &message, &arena), MESSAGE_WELCOME);
         send_message(raw, link, &hello); // a second one is answered, too
@@ -378,7 +378,7 @@ struct side {
 struct schedule {
     struct world world;
     struct side at_server[PROCESSES], at_client[PROCESSES];
-    int lives_seen[PROCESSES]; // by the server, as of node.life
+    int lives_seen[PROCESSES]; // by the server, as of node.incarnation
 };
 
 static void schedule_start(struct schedule *schedule, int who) {

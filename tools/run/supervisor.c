@@ -468,8 +468,8 @@ static void supervisor_show_progress(struct supervisor *supervisor, double now) 
 static void supervisor_on_tick(struct supervisor *supervisor) {
     const double now = clock_monotonic(), minutes = supervisor->deployment->pipeline->give_up_after;
     const char *run = supervisor->deployment->pipeline->run;
-    const struct machine *away = NULL; // that which has been away for longest
-    struct stat own, found;            // of the run's directory
+    const struct machine *longest_away = NULL; // that which has been away for longest
+    struct stat own, found;                    // of the run's directory
     char text[MESSAGE_SIZE];
     struct buf *line = &supervisor->line;
     double *due = supervisor->due;
@@ -483,7 +483,7 @@ static void supervisor_on_tick(struct supervisor *supervisor) {
         }
         if (machine->away_since == 0) machine->away_since = now;
         buf_printf(line, "%s%s (%s)", line->size ? ", " : "", machine->name, machine->address);
-        if (!away || machine->away_since < away->away_since) away = machine;
+        if (!longest_away || machine->away_since < longest_away->away_since) longest_away = machine;
     }
     supervisor_sum_up(supervisor, false);
     // The run ends when its directory was moved or removed: its processes find files by their paths, and would wait for
@@ -506,16 +506,16 @@ static void supervisor_on_tick(struct supervisor *supervisor) {
         if (supervisor->everywhere && now > due[DUE_ANNOUNCEMENT]) supervisor_announce(supervisor);
         return;
     }
-    if (minutes > 0 && away && now - away->away_since >= minutes * 60) {
+    if (minutes > 0 && longest_away && now - longest_away->away_since >= minutes * 60) {
         snprintf(text, sizeof text,
                  "%.200s has been away for %g minutes (give_up_after): this machine gives up; the same command resumes "
                  "the run",
-                 away->name, minutes);
+                 longest_away->name, minutes);
         supervisor_stop(supervisor, UNAVAILABLE, false, text);
         return;
     }
     // The sockets of the processes would find each other anyway, but a user wants to know which machine is missing.
-    if (supervisor->state == SUPERVISOR_WAITING && away) {
+    if (supervisor->state == SUPERVISOR_WAITING && longest_away) {
         if (now <= due[DUE_WAITING]) return;
         due[DUE_WAITING] = now + PLAIN_SECONDS;
         supervisor_log(supervisor, "waiting for %s", line->data);
