@@ -130,18 +130,26 @@ static status options_read_file(struct options *options, const char *path) {
         const yaml_node_t *name_node = yaml_document_get_node(&tree.yaml, pair->key),
                           *value_node = yaml_document_get_node(&tree.yaml, pair->value);
         const char *name = yaml_node_string(name_node), *value = yaml_node_string(value_node);
-        const struct option *option = name ? option_find(options->table, name) : NULL;
+        const struct option *option = name ? option_find_any(options->table, name) : NULL;
+        const yaml_node_pair_t *first = tree.root->data.mapping.pairs.start; // that has this option
+        for (; option && first < pair; first++) {
+            const char *before = yaml_node_string(yaml_document_get_node(&tree.yaml, first->key));
+            if (option_find_any(options->table, before) == option) break;
+        }
+        const bool twice = option && first < pair;
         if (!name) {
             result = fail(USAGE, "a key must be a name, not %s", yaml_node_kind(name_node));
+        } else if (twice) {
+            result = fail(USAGE, "%s is given twice", name);
         } else if (!value) {
             result = fail(USAGE, "%s: expected a value, not %s", name, yaml_node_kind(value_node));
-        } else if (option && !strcmp(option->name, "config")) {
-            result = fail(USAGE, "config: not allowed in a configuration file");
+        } else if (option && (!strcmp(option->name, "config") || !option_find(options->table, name))) {
+            result = fail(USAGE, "%s: not allowed in a configuration file", option->name);
         } else {
             const char *absolute = option ? option_absolute(option, dir, value, &options->arena) : value;
             result = options_set(options, name, absolute);
         }
-        at = yaml_node_location(name && (option || !value) ? value_node : name_node);
+        at = yaml_node_location(name && !twice && (option || !value) ? value_node : name_node);
         if (result != OK) fail_prefix(result, "%zu:%zu", at.line, at.column);
     }
     if (result != OK) fail(result, "%s:%s", path, fail_text());
@@ -173,16 +181,21 @@ static status options_parse_all(struct options *options, int argc, char **argv, 
         const char *value = argument[length] ? argument + length + 1 : NULL;
         snprintf(name, sizeof name, "%.*s", (int)length, argument);
         const struct option *option = length < sizeof name ? option_find_any(options->table, name) : NULL;
-        if (!option && !value && (!strncmp(name, "no-", 3) || !strncmp(name, "no_", 3))) {
+        const bool negated = !option && (!strncmp(name, "no-", 3) || !strncmp(name, "no_", 3));
+        if (negated) {
             option = option_find(options->table, name + 3);
-            if (option && option->type != OPTION_BOOL) option = NULL;
+            if (option && option->type != OPTION_BOOL)
+                return fail(USAGE, "--%s: %s is not true or false", name, name + 3);
+            if (option && value) return fail(USAGE, "--%s: takes no value", name);
             value = "false";
         }
         if (!option) {
-            struct nearest nearest = nearest_to(name);
+            struct nearest nearest = nearest_to(negated ? name + 3 : name);
             nearest_offer_all(&nearest, options->table);
-            if (nearest.name) return fail(USAGE, "--%s: no such option; did you mean --%s?", name, nearest.name);
-            return fail(USAGE, "--%s: no such option", name);
+            const bool negates =
+                negated && nearest.name && option_find(options->table, nearest.name)->type == OPTION_BOOL;
+            if (!nearest.name || (negated && !negates)) return fail(USAGE, "--%s: no such option", name);
+            return fail(USAGE, "--%s: no such option; did you mean --%s%s?", name, negates ? "no-" : "", nearest.name);
         }
         if (!value && option->type == OPTION_BOOL && (!more || option_check(option, argv[at + 1]) != OK))
             value = "true";

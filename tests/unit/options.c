@@ -253,7 +253,10 @@ TEST(mistakes_are_named) {
         {"rollout", "--model / --device [0-3]", "device: '[0-3]' is not cpu, cuda or cuda:N", USAGE},
         {"rollout", "--model / --device cpu,cuda:[0]", "device: 'cpu,cuda:[0]' is not cpu, cuda or cuda:N", USAGE},
         {"rollout", "--model / --device cpu:[0]", "device: 'cpu:[0]' is not cpu, cuda or cuda:N", USAGE},
-        {"reward", "--no-method", "--no-method: no such option; did you mean --method?", USAGE},
+        {"reward", "--no-method", "--no-method: method is not true or false", USAGE},
+        {"source", "--data / --no-shufle", "--no-shufle: no such option; did you mean --no-shuffle?", USAGE},
+        {"source", "--data / --no-shuffle=false", "--no-shuffle: takes no value", USAGE},
+        {"source", "--data / --no-such-thing", "--no-such-thing: no such option", USAGE},
         {"source", "--data / --shuffle=maybe", "shuffle: 'maybe' is not true or false", USAGE},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -327,6 +330,10 @@ TEST(arguments_override_a_config_file) {
     assert_string_equal(given.frames.common.store, "/tmp/here");
     assert_int_equal(with_config(&given, "fps: 1\nmax_frame: 8\n", ""), USAGE);
     assert_non_null(strstr(fail_text(), ":2:1: max_frame: no such key; did you mean max_frames?"));
+    assert_int_equal(with_config(&given, "max_frames: 8\nfps: 1\nmax-frames: 9\n", ""), USAGE);
+    assert_non_null(strstr(fail_text(), ":3:1: max-frames is given twice"));
+    assert_int_equal(with_config(&given, "node: /tmp/node\n", ""), USAGE);
+    assert_non_null(strstr(fail_text(), ":1:7: node: not allowed in a configuration file"));
     assert_int_equal(with_config(&given, "fps: [1]\n", ""), USAGE);
     assert_non_null(strstr(fail_text(), ":1:6: fps: expected a value, not an array"));
     assert_int_equal(with_config(&given, "fps: 1\n\tx", ""), DATAERR);
