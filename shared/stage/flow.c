@@ -116,7 +116,7 @@ void flow_set_issue(struct flow *flow, int64_t issue, int64_t settled) {
             flow_add(flow, entry->seq, HELD_ENDED, &entry->origins);
     }
     outbox_settle_below(&flow->outbox, settled);
-    // What was given out alone is no reason any more to give a replica nothing else.
+    // A replica that got EMPTY because it had a group alone may have other groups when that one is settled.
     for (const struct downstream *downstream = flow->downstreams; downstream; downstream = downstream->next)
         flow->announce |= downstream->refused;
 }
@@ -164,10 +164,9 @@ void flow_forget(struct flow *flow, struct held_group *held) {
 }
 
 void flow_reject(struct flow *flow, struct held_group *held, const char *reason) {
-    if (!flow->reject && held->origins.count) {
-        flow->reject = mem_strdup(reason);
-        flow->reject_replica = held->origins.replicas[0];
-    }
+    if (!flow->reject) flow->reject = mem_strdup(reason);
+    for (int i = 0; i < held->origins.count && i < MAX_ORIGINS; i++)
+        origins_add(&flow->rejected, held->origins.replicas[i]);
     flow_remove(flow, held);
 }
 
@@ -218,7 +217,7 @@ status flow_on_available(struct flow *flow, struct wire_peer *peer, const struct
 status flow_on_answer(struct flow *flow, struct wire_peer *peer, const struct wire_message *message) {
     struct upstream *upstream = peer->tag;
     const int64_t seq = message->seq;
-    if (!upstream->credits) return fail(DATAERR, "a group that was not asked for");
+    if (!upstream->credits) return fail(DATAERR, "%s was not asked for", message_name(message->kind));
     upstream->credits--;
     flow->credits--;
     assert(flow->credits >= 0);
@@ -273,11 +272,12 @@ static status flow_apply(struct flow *flow, const struct downstream *downstream,
     flow->announce = true;
     while ((entry = outbox_find_lost(&flow->outbox, reader, MAX_LOSSES))) { // quarantines it
         struct group *group;
-        TRY(group_from_msgpack(&group, entry->data.data, entry->data.size));
+        if (group_from_msgpack(&group, entry->data.data, entry->data.size) != OK)
+            return fail_prefix(BUG, "what this stage had sent cannot be read");
         if (!group->quarantine.present)
-            group_quarantine(group, stage, "lost %d times; last in the hands of %s-%d", MAX_LOSSES, stage, replica);
-        log_info("quarantined group %lld: lost %d times; last in the hands of %s-%d", (long long)entry->seq, MAX_LOSSES,
-                 stage, replica);
+            group_quarantine(group, stage, "lost %d times; last held by %s-%d", MAX_LOSSES, stage, replica);
+        log_info("quarantined group %lld: lost %d times; last held by %s-%d", (long long)entry->seq, MAX_LOSSES, stage,
+                 replica);
         buf_clear(&entry->data);
         group_to_msgpack(group, &entry->data);
         group_free(&group);
@@ -383,7 +383,7 @@ status flow_send_pending(struct flow *flow) {
     const bool unsaid = flow->unsaid_since && now - flow->unsaid_since >= UNSAID_MS;
     if (unsaid) flow->unsaid_since = 0;
     if (outbox_expire(&flow->outbox, now) || unsaid) flow->announce = true;
-    // Otherwise a group that was lost twice would block others for ever: who has it gets no other.
+    // The stage before gives a replica nothing else while it has a group that was lost twice: it must learn of its end.
     for (struct held_group *held; (held = flow_next(flow, NULL, HELD_ENDED)); flow_remove(flow, held)) {
         have = flow_have(flow, held->seq, true);
         TRY(flow_tell_origins(flow, &have, &held->origins));
@@ -406,10 +406,11 @@ status flow_send_pending(struct flow *flow) {
         }
         if (tell) upstream->told = true;
         if (tell) TRY(wire_send(flow->wire, peer, &synced, NULL));
-        if (flow->reject && replica == flow->reject_replica) TRY(wire_reject(flow->wire, peer, flow->reject));
+        if (flow->reject && origins_include(&flow->rejected, replica)) TRY(wire_reject(flow->wire, peer, flow->reject));
     }
     free(flow->reject);
     flow->reject = NULL;
+    flow->rejected = (struct origins){0};
     peer = flow->announce ? wire_first_peer(flow->wire, "flow", true) : NULL;
     for (; peer; peer = wire_next_peer(peer)) { // how many groups wait for it
         const struct downstream *downstream = peer->tag;

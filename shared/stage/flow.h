@@ -2,7 +2,7 @@
 // may ask for, and which it keeps for others until they are settled. PROTOCOL.md, "flow", says what is sent when.
 //
 // A group is known by its seq and by the number of its issue, which rises when optim went back and groups are issued
-// anew. All that is left of an earlier issue is thrown away.
+// anew. Groups of an earlier issue are dropped.
 //
 // No thread and no clock of its own: times come from the wire. The caller locks.
 #pragma once
@@ -52,8 +52,8 @@ struct flow {
     int64_t dropped;
     struct upstream *upstreams;
     struct downstream *downstreams;
-    char *reject;       // why an upstream that sent nonsense is to be disconnected
-    int reject_replica; // which
+    char *reject;            // why upstreams that sent nonsense are to be disconnected; NULL: none has
+    struct origins rejected; // which
 };
 
 // Makes the flow of a replica over its wire. `greedy`: ask for every group that is available, whatever the capacity.

@@ -12,6 +12,7 @@ enum { FRAMES_1, FRAMES_2, REWARD_1, PEERS };
 struct recorder {
     struct wire_peer peer;
     struct wire_message last;
+    bool rejected;
 };
 
 static struct recorder peers[PEERS];
@@ -45,8 +46,9 @@ status wire_send(struct wire *wire, struct wire_peer *peer, const struct wire_me
 
 status wire_reject(struct wire *wire, struct wire_peer *peer, const char *reason) {
     (void)wire;
-    (void)peer;
-    return fail(DATAERR, "%s", reason);
+    ((struct recorder *)peer)->rejected = true;
+    assert_string_equal(reason, "not a group");
+    return OK;
 }
 
 // ---- helpers
@@ -200,6 +202,22 @@ TEST(the_giver_of_a_settled_group_is_told) {
     give(flow, FRAMES_1, 3, 0);
     assert_sent(FRAMES_1, MESSAGE_HAVE, 3);
     assert_int_equal(peers[FRAMES_1].last.passed, 1);
+}
+
+// Two replicas have sent nonsense before the I/O thread comes to it: both lose the connection, so that both give their
+// groups again.
+TEST(every_giver_of_nonsense_is_rejected) {
+    SCOPED(struct flow *, flow_free) flow = make_flow();
+    for (int i = 0; i < PEERS; i++) peers[i].rejected = false;
+    give(flow, FRAMES_1, 1, 0);
+    give(flow, FRAMES_2, 2, 0);
+    flow_reject(flow, take(flow, 1), "not a group");
+    flow_reject(flow, take(flow, 2), "not a group");
+    assert_int_equal(flow_send_pending(flow), OK);
+    assert_true(peers[FRAMES_1].rejected && peers[FRAMES_2].rejected && !peers[REWARD_1].rejected);
+    peers[FRAMES_1].rejected = false;
+    assert_int_equal(flow_send_pending(flow), OK);
+    assert_false(peers[FRAMES_1].rejected);
 }
 
 // What STATUS says of the group that this stage waits for: the lowest that its reader has not passed on.
