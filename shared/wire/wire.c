@@ -215,8 +215,7 @@ status wire_admits(const struct wire_self *self, const struct wire_message *hell
         runs = true;
         has_key |= !key || (endpoint->key && !strcmp(endpoint->key, key));
     }
-    if (config && !strcmp(hello->purpose, "ledger") && strcmp(hello->name, SUPERVISOR_NAME) != 0 &&
-        strcmp(hello->name, config->last_stage) != 0)
+    if (config && !strcmp(hello->purpose, "ledger") && strcmp(hello->name, config->last_stage) != 0)
         mistake = "only the last stage settles groups";
     if (!has_key) mistake = "its key is another machine's";
     if (!runs) mistake = "the run has no such process there";

@@ -296,7 +296,8 @@ TEST(only_the_run_s_processes_are_admitted) {
         {"rollout", 1, "two", "flow", "key2", NULL},
         {"rollout", 1, "two", "flow", NULL, NULL}, // on a machine without keys
         {"optim", 1, "one", "ledger", "key1", NULL},
-        {"caravan", 2, "two", "ledger", "key2", NULL},
+        {"caravan", 2, "two", "ledger", "key2", "only the last stage settles groups"},
+        {"caravan", 2, "two", "report", "key2", NULL},
         {"top", 4711, "two", "watch", "key2", NULL},
         {"rollout", 1, "two", "flow", "key1", "its key is another machine's"},
         {"optim", 1, "one", "ledger", "key2", "its key is another machine's"},
