@@ -305,9 +305,9 @@ struct operations {
     // (each may be none).
     status (*layernorm_grad)(struct backend *, struct tensor grad_x, struct tensor grad_scale, struct tensor grad_bias,
                              struct tensor grad_out, struct tensor x, struct tensor scale, struct tensor statistics);
-    // out[T,I] = the activation of `in`, which is [T,2I] if it is gated. out may be `in` of quick_gelu.
+    // out[T,I] = the activation of `in`, which is [T,2I] if it is gated. out may be `in` for quick_gelu.
     status (*activation)(struct backend *, enum activation, struct tensor out, struct tensor in);
-    // grad_in = the gradient of `in`; it may be `in` itself, except of gelu, and that of quick_gelu may be grad_out.
+    // grad_in = the gradient of `in`. It may be `in` itself, except for gelu; for quick_gelu it may be grad_out.
     status (*activation_grad)(struct backend *, enum activation, struct tensor grad_in, struct tensor grad_out,
                               struct tensor in);
 

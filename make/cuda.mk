@@ -13,7 +13,7 @@ $(error CUDA=1, but there is no nvcc: set PATH or NVCC)
 endif
 
 # What a plug-in takes from the program.
-PLUGIN_IMPORTS := fail fail_prefix fail_oom fail_trace log_debug log_info mem_new mem_resize mem_grow element_size \
+PLUGIN_IMPORTS := fail fail_prefix fail_trace log_debug log_info mem_new mem_resize mem_grow element_size \
                   tensor_rows tensor_columns tensor_reshape tensor_within tensor_shaped patch_shape_counts
 LDFLAGS        += $(PLUGIN_IMPORTS:%=-Wl,--export-dynamic-symbol=%)
 CPPFLAGS       += -DCARAVAN_LIBDIR='"$(LIBDIR)"'

@@ -42,5 +42,6 @@ status cpu_activation(struct backend *backend, enum activation kind, struct tens
 
 status cpu_activation_grad(struct backend *backend, enum activation kind, struct tensor grad_in, struct tensor grad_out,
                            struct tensor in) {
+    CHECK(!tensor_none(grad_out));
     return activation_run(backend, kind, grad_in, grad_out, in);
 }

@@ -165,10 +165,10 @@ status json_reader_enter(struct json_reader *reader, char open);
 status json_reader_next(struct json_reader *reader, char open, bool *more);
 
 // Takes a string: a slice of the text, or, if it has escapes, a string in the arena. A lone \ud800 reads as U+FFFD.
-// DATAERR, UNAVAILABLE.
+// DATAERR.
 status json_reader_string(struct json_reader *reader, struct arena *arena, struct string *out);
 
-// Takes a key and its colon. DATAERR, UNAVAILABLE.
+// Takes a key and its colon. DATAERR.
 status json_reader_key(struct json_reader *reader, struct arena *arena, struct string *out);
 
 // Takes a number. DATAERR.

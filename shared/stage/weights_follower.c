@@ -12,6 +12,7 @@
 
 #include "shared/base/file.h"
 #include "shared/base/log.h"
+#include "shared/config/stage_kinds.h"
 #include "shared/stage/node.h"
 #include "shared/stage/requests.h"
 
@@ -47,7 +48,7 @@ static bool weights_path_has(const char *path, int64_t size) {
 // and `size` is the most that the file may have. BAD_SAMPLE when optim has it no more, or it is too large.
 static status weights_download(struct io_thread *io, int64_t hash, int64_t size, bool resumes, const char *part,
                                int fd) {
-    struct transfer transfer = {.stage = "optim",
+    struct transfer transfer = {.stage = stage_kinds[STAGE_OPTIM].name,
                                 .purpose = "weights",
                                 .kind = MESSAGE_FETCH,
                                 .hash = hash,
